@@ -1,0 +1,55 @@
+import { z } from 'zod';
+import {
+  granularitySchema,
+  provenanceSchema,
+  scaleDtypeSchema,
+  sha256Schema,
+  zerosSchema,
+} from '../canonical/schema.js';
+
+/**
+ * `lpq.json` of a packed directory (format lpq-artifact). `canonical` of a module are the hashes of what was packed, in
+ * the canonical form (byte bitstream, [N, G] scales and zeros), so that a verifier that unpacks the bytes with its own
+ * decoder can prove them without the canonical checkpoint at hand.
+ */
+export const packedModuleSchema = z.strictObject({
+  type: z.string(),
+  /** [N, K] of the weight; padded is what the layout holds. */
+  shape: z.tuple([z.int().positive(), z.int().positive()]),
+  padded: z.tuple([z.int().positive(), z.int().positive()]),
+  granularity: granularitySchema,
+  scales: z.strictObject({
+    dtype: scaleDtypeSchema,
+    block: z.tuple([z.int().positive(), z.int().positive()]),
+    global: z.boolean(),
+  }),
+  zeros: zerosSchema,
+  /** Name of the layout: marlin, gptq, gptq_v2, compressed-tensors; carried = left as in the canonical checkpoint. */
+  layout: z.string(),
+  /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
+  notes: z.array(z.string()),
+  /** tensor name in the safetensors files -> its sha256. */
+  tensors: z.record(z.string(), sha256Schema),
+  canonical: z.strictObject({
+    codes: sha256Schema,
+    scales: sha256Schema,
+    zeros: sha256Schema.optional(),
+    global_scale: sha256Schema.optional(),
+    g_idx: sha256Schema.optional(),
+    permutation: sha256Schema.optional(),
+  }),
+});
+export type PackedModule = z.infer<typeof packedModuleSchema>;
+
+export const artifactSchema = z.strictObject({
+  format: z.literal('lpq-artifact'),
+  version: z.literal(1),
+  target: z.string(),
+  modules: z.record(z.string(), packedModuleSchema),
+  /** Tensors carried through unchanged -> sha256 of their bytes. */
+  carried: z.record(z.string(), sha256Schema),
+  /** Every other file of the directory but this one and the shards -> sha256. */
+  files: z.record(z.string(), sha256Schema),
+  provenance: provenanceSchema,
+});
+export type ArtifactManifest = z.infer<typeof artifactSchema>;

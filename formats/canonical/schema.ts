@@ -1,0 +1,88 @@
+import { z } from 'zod';
+
+/**
+ * `lpq.json` of a quantized checkpoint (format lpq-canonical). A module's tensors lie in the checkpoint's safetensors
+ * files as MODULE.codes, MODULE.scales, ... ; spec.md says what each holds.
+ */
+export const sha256Schema = z.string().regex(/^[0-9a-f]{64}$/);
+
+export const scaleDtypeSchema = z.enum(['f16', 'bf16', 'f32', 'f8_e8m0', 'f8_e4m3']);
+export type ScaleDtype = z.infer<typeof scaleDtypeSchema>;
+
+export const granularitySchema = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('channel') }),
+  z.strictObject({ kind: z.literal('group'), size: z.int().positive() }),
+]);
+
+/** The zero point subtracted from a decoded code: none (0), one constant, or one a scale, integer or float. */
+export const zerosSchema = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('none') }),
+  z.strictObject({ kind: z.literal('const'), value: z.number() }),
+  z.strictObject({ kind: z.literal('int'), dtype: z.enum(['u8', 'i16']) }),
+  z.strictObject({ kind: z.literal('float'), dtype: z.enum(['f16', 'f32']) }),
+]);
+export type Zeros = z.infer<typeof zerosSchema>;
+
+/** How the quantizer did on a module; absent for checkpoints that were read from elsewhere. */
+export const qualitySchema = z.strictObject({
+  method: z.string(),
+  bitsPerWeight: z.number(),
+  /** tr(D H Dᵀ) / tr(W H Wᵀ), D = W - Wq, in the Hessian of the inputs the module really sees; null without one (rtn). */
+  relativeError: z.number().nullable(),
+  damp: z.number().nullable(),
+  seconds: z.number().optional(),
+  note: z.string().optional(),
+});
+export type Quality = z.infer<typeof qualitySchema>;
+
+export const moduleSchema = z.strictObject({
+  type: z.string(),
+  /** [N, K]: out_features, in_features. */
+  shape: z.tuple([z.int().positive(), z.int().positive()]),
+  granularity: granularitySchema,
+  /** block [n, k] of weights a scale covers; global: a second level, F32 [1], that multiplies every scale. */
+  scales: z.strictObject({
+    dtype: scaleDtypeSchema,
+    block: z.tuple([z.int().positive(), z.int().positive()]),
+    global: z.boolean(),
+  }),
+  zeros: zerosSchema,
+  /** MODULE.g_idx I32 [K] names each input feature's group (act-order files from elsewhere). */
+  groupIndex: z.boolean().default(false),
+  /** MODULE.permutation I32 [K]: codes column j multiplies input feature permutation[j]. */
+  permutation: z.boolean().default(false),
+  /** MODULE.mask U8 [N, K/8]: bit k of a row is 1 where the weight is kept (2:4). */
+  sparsity: z.enum(['none', '2:4']).default('none'),
+  /** dtype that the weight had in the source. */
+  sourceDtype: z.string(),
+  /** sha256 of each tensor's bytes, by the last part of its name: codes, scales, zeros, global_scale, g_idx, ... */
+  sha256: z.record(z.string(), sha256Schema),
+  quality: qualitySchema.optional(),
+});
+export type CanonicalModule = z.infer<typeof moduleSchema>;
+
+export const provenanceSchema = z.strictObject({
+  lpq: z.string(),
+  source: z.strictObject({
+    name: z.string(),
+    revision: z.string().nullable(),
+    /** sha256 of config.json and of every shard's header: cheap, and enough to tell two sources apart. */
+    fingerprint: sha256Schema,
+  }),
+  method: z.string(),
+  options: z.record(z.string(), z.unknown()),
+  calibration: z
+    .strictObject({ name: z.string(), sha256: sha256Schema, sequences: z.int(), tokens: z.int(), seed: z.int() })
+    .nullable(),
+});
+export type Provenance = z.infer<typeof provenanceSchema>;
+
+export const canonicalSchema = z.strictObject({
+  format: z.literal('lpq-canonical'),
+  version: z.literal(1),
+  modules: z.record(z.string(), moduleSchema),
+  /** Tensors carried through unchanged. */
+  carried: z.array(z.string()),
+  provenance: provenanceSchema,
+});
+export type CanonicalManifest = z.infer<typeof canonicalSchema>;

@@ -1,0 +1,59 @@
+#include "addon/handles.h"
+#include "cpu/isa.h"
+
+namespace lpq::addon {
+
+Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op) {
+  Napi::Error error = Napi::Error::New(env, detail);
+  error.Set("code", Napi::String::New(env, code));
+  if (!op.empty()) error.Set("op", Napi::String::New(env, op));
+  return error;
+}
+
+std::vector<int64_t> shape_from_js(const Napi::Value& value) {
+  if (!value.IsArray()) throw Failure("LPQ_NATIVE_ARGUMENT", "a shape is an array of integers");
+  auto list = value.As<Napi::Array>();
+  std::vector<int64_t> shape(list.Length());
+  for (uint32_t i = 0; i < list.Length(); ++i) {
+    const double d = list.Get(i).ToNumber().DoubleValue();
+    if (!(d >= 0) || d != static_cast<double>(static_cast<int64_t>(d)) || d > 9e15)
+      throw Failure("LPQ_NATIVE_ARGUMENT", "a dimension is a non-negative integer");
+    shape[i] = static_cast<int64_t>(d);
+  }
+  return shape;
+}
+
+static Napi::Value allocate_js(const Napi::CallbackInfo& info) {
+  try {
+    return TensorHandle::wrap(info.Env(), allocate(dtype_from_name(info[0].ToString().Utf8Value()), shape_from_js(info[1])));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+}
+
+static Napi::Value operations_js(const Napi::CallbackInfo& info) {
+  auto names = Napi::Array::New(info.Env());
+  uint32_t i = 0;
+  for (const auto& [name, fn] : op_table()) names.Set(i++, Napi::String::New(info.Env(), name));
+  return names;
+}
+
+static Napi::Value isa_js(const Napi::CallbackInfo& info) { return Napi::String::New(info.Env(), isa_name(active_isa())); }
+
+static Napi::Object init(Napi::Env env, Napi::Object exports) {
+  auto* classes = new Classes;
+  env.SetInstanceData(classes);
+  Napi::Function tensor = TensorHandle::define(env);
+  classes->tensor = Napi::Persistent(tensor);
+  exports.Set("Tensor", tensor);
+  exports.Set("MappedFile", MappedFile::define(env));
+  exports.Set("Runtime", RuntimeHandle::define(env));
+  exports.Set("allocate", Napi::Function::New(env, allocate_js));
+  exports.Set("operations", Napi::Function::New(env, operations_js));
+  exports.Set("isa", Napi::Function::New(env, isa_js));
+  return exports;
+}
+
+NODE_API_MODULE(lpq, init)
+
+}  // namespace lpq::addon

@@ -1,0 +1,66 @@
+// The three classes JavaScript sees: Tensor, MappedFile, Runtime. Every method is documented in native/binding.ts.
+#pragma once
+#include <napi.h>
+
+#include <memory>
+
+#include "lpq/exec.h"
+#include "lpq/tensor.h"
+
+namespace lpq::addon {
+
+class TensorHandle : public Napi::ObjectWrap<TensorHandle> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  static Napi::Value wrap(Napi::Env env, Tensor tensor);
+  static const Tensor& unwrap(const Napi::Value& value);
+  explicit TensorHandle(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value dtype(const Napi::CallbackInfo& info);
+  Napi::Value shape(const Napi::CallbackInfo& info);
+  Napi::Value byte_length(const Napi::CallbackInfo& info);
+  Napi::Value bytes(const Napi::CallbackInfo& info);
+  Napi::Value view(const Napi::CallbackInfo& info);
+  Napi::Value dispose(const Napi::CallbackInfo& info);
+  Tensor tensor_;
+  bool disposed_ = false;
+};
+
+class MappedFile : public Napi::ObjectWrap<MappedFile> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  explicit MappedFile(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value size(const Napi::CallbackInfo& info);
+  Napi::Value read(const Napi::CallbackInfo& info);
+  Napi::Value tensor(const Napi::CallbackInfo& info);
+  Napi::Value advise(const Napi::CallbackInfo& info);
+  Napi::Value close(const Napi::CallbackInfo& info);
+  std::shared_ptr<Storage> storage_;
+};
+
+class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  explicit RuntimeHandle(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value enqueue(const Napi::CallbackInfo& info);
+  Napi::Value sync(const Napi::CallbackInfo& info);
+  Napi::Value abort(const Napi::CallbackInfo& info);
+  Napi::Value progress(const Napi::CallbackInfo& info);
+  Napi::Value profile(const Napi::CallbackInfo& info);
+  Napi::Value threads(const Napi::CallbackInfo& info);
+  std::unique_ptr<Queue> queue_;
+};
+
+Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op = "");
+std::vector<int64_t> shape_from_js(const Napi::Value& value);
+
+struct Classes {
+  Napi::FunctionReference tensor;
+};
+
+}  // namespace lpq::addon

@@ -1,0 +1,162 @@
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { LpqError } from '../src/core/error.js';
+
+/** Element types of native tensors. f8_* and bool are one byte; f16 and bf16 are seen from JavaScript as raw u16. */
+export type DType =
+  | 'f64'
+  | 'f32'
+  | 'f16'
+  | 'bf16'
+  | 'f8_e4m3'
+  | 'f8_e5m2'
+  | 'f8_e8m0'
+  | 'i64'
+  | 'i32'
+  | 'i16'
+  | 'i8'
+  | 'u64'
+  | 'u32'
+  | 'u16'
+  | 'u8'
+  | 'bool';
+
+/** A native tensor, row-major and contiguous. Memory is freed when the last view is disposed of or collected. */
+export interface Tensor {
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly byteLength: number;
+  /** The bytes themselves, not a copy (at most 2 GiB at once). Never write to a tensor of a mapped file. */
+  bytes(offset?: number, length?: number): Uint8Array<ArrayBuffer>;
+  /** The same storage under another shape, starting `firstElement` elements in. */
+  view(shape: readonly number[], firstElement?: number): Tensor;
+  /** Lets go of the memory now; queued operations that use it still finish. */
+  dispose(): void;
+}
+
+/** A read-only memory map. */
+export interface MappedFile {
+  readonly size: number;
+  /** A copy of a byte range. */
+  read(offset: number, length: number): Uint8Array<ArrayBuffer>;
+  /** A zero-copy, read-only view; it keeps the mapping alive. */
+  tensor(dtype: DType, shape: readonly number[], offset: number): Tensor;
+  advise(advice: 'willneed' | 'dontneed', offset: number, length: number): void;
+  close(): void;
+}
+
+export type OpParams = Record<string, number | string | boolean | readonly number[] | undefined>;
+
+/**
+ * An in-order queue of operations on one device, the shape of a CUDA stream: `enqueue` returns at once, `sync` settles
+ * when everything enqueued before it has run. After a failure the queue drops what follows until `sync` has told of it.
+ */
+export interface NativeRuntime {
+  readonly threads: number;
+  enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params?: OpParams): void;
+  sync(): Promise<void>;
+  /** Stops the running operation within 0.2 s and drops the rest; the next `sync` rejects with LPQ_ABORTED. */
+  abort(): void;
+  /** Work units of the running operation, for polling. */
+  progress(): { done: number; total: number };
+  /** Calls and seconds of each operation since the last call. */
+  profile(): Record<string, { calls: number; seconds: number }>;
+}
+
+interface Addon {
+  allocate(dtype: DType, shape: readonly number[]): Tensor;
+  operations(): string[];
+  isa(): 'generic' | 'avx2' | 'avx512';
+  MappedFile: new (path: string) => MappedFile;
+  Runtime: new (threads: number) => NativeRuntime;
+}
+
+let loaded: Addon | undefined;
+
+/** The addon, loaded once. Throws LPQ_NATIVE_MISSING with the remedy. */
+export function addon(): Addon {
+  if (loaded) return loaded;
+  const here = path.dirname(fileURLToPath(import.meta.url));
+  const places = [
+    process.env.LPQ_ADDON,
+    path.join(here, 'build', 'lpq.node'), // run from source
+    path.join(here, '..', '..', 'native', 'build', 'lpq.node'), // dist/native -> native/build
+    path.join(here, '..', 'lpq.node'), // a bundle
+  ].filter((place): place is string => place !== undefined && place !== '');
+  const found = places.find((place) => existsSync(place));
+  if (!found)
+    throw new LpqError('LPQ_NATIVE_MISSING', 'the native addon lpq.node was not found', {
+      expected: places.join(', '),
+      hint: 'Run npm run build:native (needs cmake >= 3.22 and a C++20 compiler).',
+    });
+  try {
+    loaded = createRequire(import.meta.url)(found) as Addon;
+  } catch (cause) {
+    throw new LpqError('LPQ_NATIVE_MISSING', `the native addon ${found} cannot be loaded`, {
+      cause,
+      hint: 'Rebuild it on this machine: npm run build:native.',
+    });
+  }
+  return loaded;
+}
+
+/** A tensor of uninitialised memory. */
+export function allocate(dtype: DType, shape: readonly number[]): Tensor {
+  return addon().allocate(dtype, shape);
+}
+
+/** A tensor holding a copy of `data` (its bytes, little-endian). */
+export function fromTyped(dtype: DType, shape: readonly number[], data: ArrayBufferView): Tensor {
+  const tensor = allocate(dtype, shape);
+  if (tensor.byteLength !== data.byteLength)
+    throw new LpqError('LPQ_INTERNAL', `a tensor of ${tensor.byteLength} bytes was given ${data.byteLength}`);
+  if (data.byteLength > 0) tensor.bytes().set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+  return tensor;
+}
+
+/** The elements as a typed array over the tensor's own memory (f16/bf16 as Uint16Array, f8 and bool as Uint8Array). */
+export function typed<T = Float32Array<ArrayBuffer>>(tensor: Tensor): T {
+  const bytes = tensor.bytes();
+  const length = tensor.shape.reduce((a, b) => a * b, 1);
+  const make = {
+    f64: Float64Array,
+    f32: Float32Array,
+    f16: Uint16Array,
+    bf16: Uint16Array,
+    f8_e4m3: Uint8Array,
+    f8_e5m2: Uint8Array,
+    f8_e8m0: Uint8Array,
+    i64: BigInt64Array,
+    i32: Int32Array,
+    i16: Int16Array,
+    i8: Int8Array,
+    u64: BigUint64Array,
+    u32: Uint32Array,
+    u16: Uint16Array,
+    u8: Uint8Array,
+    bool: Uint8Array,
+  }[tensor.dtype];
+  // Views of mapped files may start at any byte; a typed array may not.
+  if (bytes.byteOffset % make.BYTES_PER_ELEMENT !== 0 || length === 0)
+    return new make(bytes.slice().buffer, 0, length) as unknown as T;
+  return new make(bytes.buffer, bytes.byteOffset, length) as unknown as T;
+}
+
+/** Maps a file. Throws LPQ_FILE. */
+export function mapFile(file: string): MappedFile {
+  try {
+    return new (addon().MappedFile)(file);
+  } catch (cause) {
+    if (cause instanceof LpqError) throw cause;
+    throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+}
+
+/** A queue of its own with `threads` threads (default: LPQ_THREADS, else every core). */
+export function createRuntime(threads?: number): NativeRuntime {
+  const wish = threads ?? Number(process.env.LPQ_THREADS ?? '0');
+  return new (addon().Runtime)(wish > 0 ? wish : availableParallelism());
+}

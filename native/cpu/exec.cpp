@@ -1,0 +1,212 @@
+#include "lpq/exec.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace lpq {
+
+double Params::number(const std::string& name) const {
+  auto it = values_.find(name);
+  if (it == values_.end() || !std::holds_alternative<double>(it->second))
+    throw Failure("LPQ_NATIVE_PARAM", "the number '" + name + "' is missing");
+  return std::get<double>(it->second);
+}
+double Params::number(const std::string& name, double fallback) const { return has(name) ? number(name) : fallback; }
+int64_t Params::integer(const std::string& name, int64_t fallback) const { return has(name) ? integer(name) : fallback; }
+const std::string& Params::text(const std::string& name) const {
+  auto it = values_.find(name);
+  if (it == values_.end() || !std::holds_alternative<std::string>(it->second))
+    throw Failure("LPQ_NATIVE_PARAM", "the string '" + name + "' is missing");
+  return std::get<std::string>(it->second);
+}
+std::string Params::text(const std::string& name, const std::string& fallback) const { return has(name) ? text(name) : fallback; }
+const std::vector<double>& Params::list(const std::string& name) const {
+  auto it = values_.find(name);
+  if (it == values_.end() || !std::holds_alternative<std::vector<double>>(it->second))
+    throw Failure("LPQ_NATIVE_PARAM", "the list '" + name + "' is missing");
+  return std::get<std::vector<double>>(it->second);
+}
+
+const Tensor& Call::input(size_t i) const {
+  if (i >= in.size()) throw Failure("LPQ_NATIVE_ARGUMENT", "input " + std::to_string(i) + " is missing");
+  return in[i];
+}
+const Tensor& Call::output(size_t i) const {
+  if (i >= out.size()) throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is missing");
+  if (!out[i].writable) throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is a read-only view of a file");
+  return out[i];
+}
+
+std::map<std::string, OpFn>& op_table() {
+  static std::map<std::string, OpFn> table;
+  return table;
+}
+
+struct ThreadPool::Loop {
+  int64_t count, grain;
+  const std::function<void(int64_t, int64_t, int)>& body;
+  std::atomic<int64_t> next{0};
+  int running = 0;  // guarded by mutex_
+  std::exception_ptr error = nullptr;
+  std::atomic<bool> failed{false};
+
+  void drain(ThreadPool& pool, int worker) {
+    while (!failed) {
+      if (pool.aborted_) throw Failure("LPQ_ABORTED", "stopped on request");
+      const int64_t begin = next.fetch_add(grain);
+      if (begin >= count) return;
+      body(begin, std::min(begin + grain, count), worker);
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void ThreadPool::work(int worker) {
+  uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return stop_ || (loop_ && generation_ != seen); });
+    if (stop_) return;
+    seen = generation_;
+    Loop* loop = loop_;
+    ++loop->running;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      loop->drain(*this, worker);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error && !loop->error) {
+      loop->error = error;
+      loop->failed = true;
+    }
+    if (--loop->running == 0) done_.notify_all();
+  }
+}
+
+void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t, int)>& body) {
+  if (count <= 0) return;
+  Loop loop{count, std::max<int64_t>(grain, 1), body};
+  const bool shared = !workers_.empty() && count > loop.grain;
+  if (shared) {
+    {
+      std::lock_guard lock(mutex_);
+      loop_ = &loop;
+      ++generation_;
+    }
+    wake_.notify_all();
+  }
+  std::exception_ptr error;
+  try {
+    loop.drain(*this, 0);
+  } catch (...) {
+    error = std::current_exception();
+    loop.failed = true;
+  }
+  if (shared) {
+    std::unique_lock lock(mutex_);
+    loop_ = nullptr;  // workers that have not woken yet find nothing
+    done_.wait(lock, [&] { return loop.running == 0; });
+    if (!error) error = loop.error;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+Queue::Queue(int threads) : pool_(threads), thread_([this] { run(); }) {}
+
+Queue::~Queue() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  pool_.abort();
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Queue::enqueue(std::string op, Call call) {
+  {
+    std::lock_guard lock(mutex_);
+    items_.push_back({std::move(op), std::move(call), nullptr});
+  }
+  wake_.notify_one();
+}
+
+void Queue::on_settled(std::function<void(Outcome)> then) {
+  {
+    std::lock_guard lock(mutex_);
+    items_.push_back({"", {}, std::move(then)});
+  }
+  wake_.notify_one();
+}
+
+void Queue::abort() { pool_.abort(); }
+
+std::map<std::string, std::pair<int64_t, double>> Queue::take_profile() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(profile_, {});
+}
+
+void Queue::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return stop_ || !items_.empty(); });
+    if (stop_) return;
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    if (item.then) {
+      Outcome outcome = std::exchange(outcome_, {});
+      if (pool_.aborted()) {
+        if (outcome.ok) outcome = {false, "LPQ_ABORTED", "stopped on request", ""};
+        pool_.clear_abort();
+      }
+      lock.unlock();
+      item.then(std::move(outcome));
+      lock.lock();
+      continue;
+    }
+    if (!outcome_.ok || pool_.aborted()) continue;
+    lock.unlock();
+    const auto start = std::chrono::steady_clock::now();
+    Outcome failed;
+    done_ = 0;
+    total_ = 0;
+    try {
+      auto found = op_table().find(item.op);
+      if (found == op_table().end()) throw Failure("LPQ_NATIVE_OP", "no operation is called " + item.op);
+      Exec exec{pool_, done_, total_};
+      found->second(item.call, exec);
+    } catch (const Failure& failure) {
+      failed = {false, failure.code, failure.what(), item.op};
+    } catch (const std::bad_alloc&) {
+      failed = {false, "LPQ_NATIVE_MEMORY", "out of memory", item.op};
+    } catch (const std::exception& error) {
+      failed = {false, "LPQ_NATIVE", error.what(), item.op};
+    }
+    item.call = {};  // tensors go back before anybody is told
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    lock.lock();
+    if (!failed.ok) outcome_ = failed;
+    auto& entry = profile_[item.op];
+    ++entry.first;
+    entry.second += seconds;
+  }
+}
+
+}  // namespace lpq

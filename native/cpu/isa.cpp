@@ -1,0 +1,33 @@
+#include "cpu/isa.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace lpq {
+
+static Isa detect() {
+  Isa best = Isa::generic;
+#if defined(LPQ_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) best = Isa::avx2;
+  if (best == Isa::avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    best = Isa::avx512;
+#endif
+  if (const char* wish = std::getenv("LPQ_ISA")) {
+    Isa wanted = best;
+    if (!std::strcmp(wish, "generic")) wanted = Isa::generic;
+    if (!std::strcmp(wish, "avx2")) wanted = Isa::avx2;
+    if (static_cast<int>(wanted) < static_cast<int>(best)) best = wanted;  // never above what the CPU has
+  }
+  return best;
+}
+
+Isa active_isa() {
+  static const Isa isa = detect();
+  return isa;
+}
+
+std::string isa_name(Isa isa) { return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic"; }
+
+}  // namespace lpq

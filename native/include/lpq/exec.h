@@ -1,0 +1,131 @@
+// How native work runs: a thread pool, an operation table, and one in-order queue a runtime (the shape of a CUDA stream).
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "lpq/failure.h"
+#include "lpq/tensor.h"
+
+namespace lpq {
+
+// Named scalars, strings and lists that come with a call. Getters throw Failure("LPQ_NATIVE_PARAM") when a required
+// name is missing or has another type.
+class Params {
+ public:
+  using Value = std::variant<double, std::string, std::vector<double>>;
+  void set(std::string name, Value value) { values_[std::move(name)] = std::move(value); }
+  bool has(const std::string& name) const { return values_.count(name) != 0; }
+  double number(const std::string& name) const;
+  double number(const std::string& name, double fallback) const;
+  int64_t integer(const std::string& name) const { return static_cast<int64_t>(number(name)); }
+  int64_t integer(const std::string& name, int64_t fallback) const;
+  const std::string& text(const std::string& name) const;
+  std::string text(const std::string& name, const std::string& fallback) const;
+  const std::vector<double>& list(const std::string& name) const;
+
+ private:
+  std::map<std::string, Value> values_;
+};
+
+// Threads that share loops. Results must not depend on which worker runs a chunk, nor on the number of workers:
+// chunk bounds depend on `count` and `grain` alone.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+  // Calls body(begin, end, worker) for [0, count) in chunks of `grain` (the last may be shorter); 0 <= worker < size().
+  // Throws Failure("LPQ_ABORTED") between chunks once abort() was called, and rethrows the first exception of a body.
+  // Not reentrant: a body must not call parallel_for.
+  void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t, int)>& body);
+  void abort() { aborted_ = true; }
+  void clear_abort() { aborted_ = false; }
+  bool aborted() const { return aborted_; }
+
+ private:
+  struct Loop;
+  void work(int worker);
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  Loop* loop_ = nullptr;
+  uint64_t generation_ = 0;
+  bool stop_ = false;
+  std::atomic<bool> aborted_{false};
+};
+
+// What a running operation may use. `done`/`total` are what progress polling reads.
+struct Exec {
+  ThreadPool& pool;
+  std::atomic<int64_t>& done;
+  std::atomic<int64_t>& total;
+};
+
+struct Call {
+  std::vector<Tensor> in;
+  std::vector<Tensor> out;
+  Params params;
+  const Tensor& input(size_t i) const;   // throws Failure("LPQ_NATIVE_ARGUMENT") when absent
+  const Tensor& output(size_t i) const;  // likewise, and when the tensor is a read-only view
+};
+
+using OpFn = void (*)(Call&, Exec&);
+std::map<std::string, OpFn>& op_table();
+struct OpRegistrar {
+  OpRegistrar(const char* name, OpFn fn) { op_table()[name] = fn; }
+};
+// One line per operation, next to its definition: LPQ_OP(linear, "linear").
+#define LPQ_OP(function, name) static const ::lpq::OpRegistrar registrar_##function(name, function)
+
+// Throws Failure("LPQ_NATIVE_ARGUMENT") with a sentence that has `what` when `ok` is false.
+inline void require(bool ok, const std::string& what) {
+  if (!ok) throw Failure("LPQ_NATIVE_ARGUMENT", what);
+}
+
+// An in-order queue on a thread of its own. After a failure the calls behind it are dropped until settled() is read.
+class Queue {
+ public:
+  struct Outcome {
+    bool ok = true;
+    std::string code, detail, op;
+  };
+  explicit Queue(int threads);
+  ~Queue();
+  void enqueue(std::string op, Call call);
+  // Runs `then` on the queue's thread once everything enqueued so far has ended.
+  void on_settled(std::function<void(Outcome)> then);
+  void abort();
+  int threads() const { return pool_.size(); }
+  int64_t progress_done() const { return done_; }
+  int64_t progress_total() const { return total_; }
+  // Name and seconds of every operation since the last call, summed by name.
+  std::map<std::string, std::pair<int64_t, double>> take_profile();
+
+ private:
+  struct Item {
+    std::string op;
+    Call call;
+    std::function<void(Outcome)> then;
+  };
+  void run();
+  ThreadPool pool_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Item> items_;
+  bool stop_ = false;
+  std::atomic<int64_t> done_{0}, total_{0};
+  Outcome outcome_;
+  std::map<std::string, std::pair<int64_t, double>> profile_;
+  std::thread thread_;
+};
+
+}  // namespace lpq

@@ -1,0 +1,150 @@
+import type { NativeRuntime, OpParams, Tensor } from './binding.js';
+
+/**
+ * The operation table: every native operation, with its shapes and dtypes. A backend (cpu, later cuda) registers each
+ * of these names; the model graph runs unchanged on either. Activations are f32 on the CPU. Weights may be f32, f16 or
+ * bf16, owned or mapped. T tokens of all sequences stand one after another (ragged batch, no padding); `starts` is I32
+ * [S+1], the first token of each sequence and T.
+ *
+ * Each function only enqueues; outputs hold their values after `runtime.sync()`.
+ */
+export const ops = {
+  /** y = x in y's dtype (f64, f32, f16, bf16; also i32 -> f32), round to nearest even, overflow to infinity. */
+  cast: (rt: NativeRuntime, x: Tensor, y: Tensor) => rt.enqueue('cast', [x], [y]),
+
+  /** y[t] = table[ids[t]] * scale; ids I32 [T], table [V,C], y f32 [T,C]. An id outside the table fails. */
+  embedding: (rt: NativeRuntime, ids: Tensor, table: Tensor, y: Tensor, p: { scale?: number } = {}) =>
+    rt.enqueue('embedding', [ids, table], [y], p),
+
+  /** y = x / sqrt(mean(x^2) + eps) * (weight + offset), row by row; x, y f32 [T,C], weight [C]. y may be x. */
+  rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number }) =>
+    rt.enqueue('rmsnorm', [x, weight], [y], p),
+
+  /** y = x Wᵀ + bias (accumulate: added to y); x f32 [T,K], W [N,K], bias [N], y f32 [T,N]. fp32 accumulation in k order. */
+  linear: (
+    rt: NativeRuntime,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { accumulate?: boolean } = {},
+  ) => rt.enqueue('linear', bias ? [x, weight, bias] : [x, weight], [y], p),
+
+  /**
+   * Rotates x f32 [T, heads*headDim] in place, the first `rotary` dims of each head. cos, sin f32 [P, rotary/2],
+   * positions I32 [T]. style half: pairs (i, i + rotary/2); interleaved: pairs (2i, 2i+1).
+   */
+  rope: (
+    rt: NativeRuntime,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    p: { heads: number; headDim: number; rotary: number; style: 'half' | 'interleaved' },
+  ) => rt.enqueue('rope', [x, cos, sin, positions], [x], p),
+
+  /**
+   * Causal attention inside each sequence: y = softmax(q kᵀ * scale) v. q f32 [T, heads*headDim],
+   * k [T, kvHeads*headDim], v [T, kvHeads*valueDim], y [T, heads*valueDim]. window w > 0: token t sees t-w+1 .. t.
+   */
+  attention: (
+    rt: NativeRuntime,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    y: Tensor,
+    p: { heads: number; kvHeads: number; headDim: number; valueDim?: number; scale: number; window?: number },
+  ) => rt.enqueue('attention', [q, k, v, starts], [y], p),
+
+  /** y = act(gate) * up; f32, any equal shapes; y may be gate or up. */
+  gatedActivation: (
+    rt: NativeRuntime,
+    gate: Tensor,
+    up: Tensor,
+    y: Tensor,
+    p: { act: 'silu' | 'gelu' | 'gelu_tanh' },
+  ) => rt.enqueue('gated_activation', [gate, up], [y], p),
+
+  /** y = a + b * scale; f32, equal shapes; y may be a. */
+  add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>
+    rt.enqueue('add', [a, b], [y], p),
+
+  /**
+   * Mixture-of-experts routing: softmax over logits f32 [T,E], the k largest (ties: lower index), weights f32 [T,k]
+   * (normalize: divided by their sum), indices I32 [T,k].
+   */
+  routeTopK: (
+    rt: NativeRuntime,
+    logits: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    p: { k: number; normalize: boolean },
+  ) => rt.enqueue('route_top_k', [logits], [indices, weights], p),
+
+  /**
+   * Groups routed tokens by expert: indices I32 [T,k] -> rows I32 [T*k] (flat t*k+j, ascending inside an expert) and
+   * offsets I32 [E+1].
+   */
+  groupByExpert: (rt: NativeRuntime, indices: Tensor, rows: Tensor, offsets: Tensor, p: { experts: number }) =>
+    rt.enqueue('group_by_expert', [indices], [rows, offsets], p),
+
+  /** y[m] = x[rows[m] div `divide`]; x f32 [T,C], rows I32 [M], y f32 [M,C]. */
+  gatherRows: (rt: NativeRuntime, x: Tensor, rows: Tensor, y: Tensor, p: { divide?: number } = {}) =>
+    rt.enqueue('gather_rows', [x, rows], [y], p),
+
+  /** y[rows[m] div `divide`] += weights.flat[rows[m]] * x[m]; in order of m, so experts add in a fixed order. */
+  scatterAddRows: (rt: NativeRuntime, x: Tensor, rows: Tensor, weights: Tensor, y: Tensor, p: { divide: number }) =>
+    rt.enqueue('scatter_add_rows', [x, rows, weights, y], [y], p),
+
+  /** nll f64 [T] = -log softmax(logits)[target], 0 where targets I32 [T] is -1; logits f32 [T,V], arithmetic in f64. */
+  negLogLikelihood: (rt: NativeRuntime, logits: Tensor, targets: Tensor, nll: Tensor) =>
+    rt.enqueue('neg_log_likelihood', [logits, targets], [nll]),
+
+  /** y = 0, any dtype. */
+  zero: (rt: NativeRuntime, y: Tensor) => rt.enqueue('zero', [], [y]),
+
+  /**
+   * H += weight * xᵀx for x f32 [T,K] into the full symmetric H f64 [K,K]. Products accumulate in fp32 over at most 512
+   * rows, then in f64. Fails with LPQ_NATIVE_NUMERICS when x holds NaN or infinity.
+   */
+  gramAccumulate: (rt: NativeRuntime, x: Tensor, h: Tensor, p: { weight?: number } = {}) =>
+    rt.enqueue('gram_accumulate', [x, h], [h], p),
+
+  /** C += weight * aᵀb for a, b f32 [T,K] into C f64 [K,K]; arithmetic as gramAccumulate. */
+  crossAccumulate: (rt: NativeRuntime, a: Tensor, b: Tensor, c: Tensor, p: { weight?: number } = {}) =>
+    rt.enqueue('cross_accumulate', [a, b, c], [c], p),
+
+  /** In place: lower Cholesky factor L of A f64 [K,K] (strict upper part zeroed). info I32 [1]: 0, or 1 + the failing column. */
+  cholesky: (rt: NativeRuntime, a: Tensor, info: Tensor) => rt.enqueue('cholesky', [a], [a, info]),
+
+  // --- quantized types -------------------------------------------------------------------------------------------
+  // `type` is typeParams() of src/core/quant-type.ts. Codes are raw bit patterns.
+
+  /** Byte codes U8 [N,K] -> rows of a little-endian bitstream U8 [N, ceil(K*bits/8)], element k at bit k*bits; padding 0. */
+  packCodes: (rt: NativeRuntime, codes: Tensor, stream: Tensor, p: { bits: number }) =>
+    rt.enqueue('pack_codes', [codes], [stream], p),
+
+  /** The inverse of packCodes. */
+  unpackCodes: (rt: NativeRuntime, stream: Tensor, codes: Tensor, p: { bits: number }) =>
+    rt.enqueue('unpack_codes', [stream], [codes], p),
+
+  /**
+   * W[n][k] = (decode(q) - zero) * scale * global in f32, stored in w's dtype (f32, f16, bf16); w [N,K].
+   * codes U8 [N,K]; scales [N/blockN, K/blockK] f16|bf16|f32|f8_e8m0|f8_e4m3; zeros (optional) u8|i16|f16|f32 of the
+   * same shape; group (optional, g_idx) I32 [K] overrides k div blockK. zero: the constant used when zeros is absent.
+   */
+  dequantize: (
+    rt: NativeRuntime,
+    t: { codes: Tensor; scales: Tensor; zeros?: Tensor; group?: Tensor },
+    w: Tensor,
+    type: OpParams,
+    p: { blockN: number; blockK: number; zero?: number; global?: number },
+  ) =>
+    rt.enqueue('dequantize', [t.codes, t.scales, ...(t.zeros ? [t.zeros] : []), ...(t.group ? [t.group] : [])], [w], {
+      ...type,
+      ...p,
+      hasZeros: t.zeros !== undefined,
+      hasGroup: t.group !== undefined,
+    }),
+} as const;

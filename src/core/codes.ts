@@ -1,0 +1,47 @@
+import type { ExitCode } from './error.js';
+
+/**
+ * Every error code lpq prints, with its exit code and what it means. docs/errors.md is checked against this table.
+ * Keep it sorted by name.
+ */
+export const CODES = {
+  LPQ_ABORTED: row(130, 'The run was interrupted; nothing half-written was left.'),
+  LPQ_ARCH_UNKNOWN: row(4, 'config.json names an architecture that lpq has no table for.'),
+  LPQ_ARTIFACT: row(4, 'A packed artifact or its manifest is malformed.'),
+  LPQ_CALIBRATION_TEXT: row(
+    4,
+    'The calibration or evaluation text cannot be used, for example because it is too short.',
+  ),
+  LPQ_CANONICAL: row(4, 'A quantized checkpoint or its manifest is malformed.'),
+  LPQ_CONFIG: row(4, 'config.json, the tokenizer or another model file is missing or malformed.'),
+  LPQ_DEVICE: row(3, 'The requested device is not available on this machine.'),
+  LPQ_DISK_FULL: row(3, 'The output could not be written because the disk is full.'),
+  LPQ_DTYPE: row(4, 'A tensor has a dtype that the operation does not take.'),
+  LPQ_FILE: row(4, 'A file could not be read.'),
+  LPQ_GROUP_SIZE: row(2, 'The group size does not divide the input features of a module.'),
+  LPQ_INTERNAL: row(3, 'A defect in lpq itself; please report it.'),
+  LPQ_LAYOUT: row(4, 'A layout was declared or combined wrongly.'),
+  LPQ_MEMORY: row(3, 'There is not enough memory.'),
+  LPQ_MODULE_NUMERICS: row(4, 'Weights or activations of a module hold NaN or infinity.'),
+  LPQ_NATIVE_MISSING: row(3, 'The native addon was not built or cannot be loaded.'),
+  LPQ_OUTPUT_EXISTS: row(2, 'The output path exists already; lpq never overwrites.'),
+  LPQ_OUTPUT_WRITE: row(3, 'The output could not be written.'),
+  LPQ_PACK: row(4, 'A tensor cannot be laid out for the requested target.'),
+  LPQ_RECIPE: row(2, 'A recipe file is malformed.'),
+  LPQ_RESUME: row(4, 'The run cannot be resumed with these options.'),
+  LPQ_SAFETENSORS: row(4, 'A safetensors file breaks a rule of the format.'),
+  LPQ_SAFETENSORS_INDEX: row(4, 'A sharded checkpoint has a broken index.'),
+  LPQ_SCALE_RANGE: row(4, 'Scales do not fit the requested scale type.'),
+  LPQ_TARGET: row(2, 'No such pack target, or it does not take this type.'),
+  LPQ_TENSOR_MISSING: row(4, 'The checkpoint lacks a tensor that the architecture needs.'),
+  LPQ_TENSOR_SHAPE: row(4, 'A tensor has another shape than the architecture says.'),
+  LPQ_TYPE: row(2, 'No such quantized type.'),
+  LPQ_USAGE: row(2, 'An option or argument is wrong.'),
+  LPQ_VERIFY: row(1, 'Verification found a difference.'),
+} as const;
+
+export type ErrorCode = keyof typeof CODES;
+
+function row(exit: ExitCode, meaning: string): { readonly exit: ExitCode; readonly meaning: string } {
+  return { exit, meaning };
+}

@@ -1,0 +1,74 @@
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+
+/** A ragged batch of token sequences, the unit in which activations flow. */
+export interface Batch {
+  /** Tokens of all sequences. */
+  readonly tokens: number;
+  /** I32 [S+1] and I32 [T]. */
+  readonly starts: Tensor;
+  readonly positions: Tensor;
+}
+
+/** A linear layer: `name` is its module path (model.layers.0.self_attn.q_proj), its weight is NAME.weight. */
+export interface LinearRef {
+  readonly name: string;
+  readonly n: number;
+  readonly k: number;
+  /** Index of the expert for linears inside a mixture of experts. */
+  readonly expert?: number;
+}
+
+/** Linears that read the same activation, hence share a Hessian. */
+export interface Feed {
+  readonly id: string;
+  readonly linears: readonly LinearRef[];
+}
+
+/** State between stages: the residual stream h f32 [T,C], and what a stage hands to the next one only. */
+export interface BlockState {
+  readonly batch: Batch;
+  h: Tensor;
+  /** e.g. the attention output, or the MLP's hidden activation; keyed by the stage that made it. */
+  aux: Record<string, Tensor>;
+}
+
+/** The current weights of one block, by full weight name; the quantizer replaces entries as it goes. */
+export type BlockWeights = Map<string, Tensor>;
+
+/**
+ * A step of a block whose linears are quantized together: true-sequential GPTQ captures a stage's inputs with all
+ * earlier stages already quantized. Llama has four: qkv, o, gate/up, down.
+ */
+export interface Stage {
+  readonly id: string;
+  readonly feeds: readonly Feed[];
+  /**
+   * The activations that this stage's feeds read, f32 [rows, K] by feed id (an expert's: only its routed rows; rows may
+   * be 0). New tensors; the caller disposes of them after use. Async only where routing must be read back.
+   */
+  capture(rt: NativeRuntime, weights: BlockWeights, state: BlockState): Promise<Map<string, Tensor>>;
+  /** Runs the stage: consumes `state` (its tensors may be reused or disposed of) and returns the next state. */
+  advance(rt: NativeRuntime, weights: BlockWeights, state: BlockState): Promise<BlockState>;
+}
+
+/** One transformer block. */
+export interface Block {
+  readonly index: number;
+  /** Full names of every weight the block needs, and the shapes the architecture demands. */
+  readonly tensors: ReadonlyMap<string, readonly number[]>;
+  readonly stages: readonly Stage[];
+}
+
+/** The graph of a model; it holds no weights but the few that head() and embed() need. */
+export interface ModelGraph {
+  readonly architecture: string;
+  readonly hidden: number;
+  readonly vocab: number;
+  readonly blocks: readonly Block[];
+  /** Weights outside blocks (embedding, final norm, lm_head) by full name. */
+  readonly outer: ReadonlyMap<string, readonly number[]>;
+  /** h f32 [T,C] from I32 [T] ids. */
+  embed(rt: NativeRuntime, weights: BlockWeights, ids: Tensor): Tensor;
+  /** logits f32 [T,V] of final states h (final norm included); h is not changed. */
+  logits(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
+}

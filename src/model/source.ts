@@ -1,0 +1,19 @@
+import type { Tensor } from '../../native/binding.js';
+
+/**
+ * Where a model graph takes its weights from: a source checkpoint, a quantized one (dequantized on demand) or a packed
+ * one (through the verifier's decoder).
+ */
+export interface WeightSource {
+  /** The directory, for messages. */
+  readonly dir: string;
+  /** config.json, parsed and otherwise untouched. */
+  readonly config: Record<string, unknown>;
+  /** Names of all weights, as in the source checkpoint (quantized modules appear as NAME.weight). */
+  names(): Iterable<string>;
+  has(name: string): boolean;
+  /** [..] of the weight without reading it. */
+  shape(name: string): readonly number[];
+  /** f32, f16 or bf16; a zero-copy view where possible. The caller disposes of it. */
+  tensor(name: string): Promise<Tensor>;
+}
