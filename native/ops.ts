@@ -118,6 +118,10 @@ export const ops = {
   /** In place: lower Cholesky factor L of A f64 [K,K] (strict upper part zeroed). info I32 [1]: 0, or 1 + the failing column. */
   cholesky: (rt: NativeRuntime, a: Tensor, info: Tensor) => rt.enqueue('cholesky', [a], [a, info]),
 
+  /** sums f64 [2] = tr(D H Dᵀ), tr(W H Wᵀ), D = W - Wq; weight, quantized f32 [N,K], H f64 [K,K]. */
+  moduleError: (rt: NativeRuntime, weight: Tensor, quantized: Tensor, h: Tensor, sums: Tensor) =>
+    rt.enqueue('module_error', [weight, quantized, h], [sums]),
+
   // --- quantized types -------------------------------------------------------------------------------------------
   // `type` is typeParams() of src/core/quant-type.ts. Codes are raw bit patterns.
 

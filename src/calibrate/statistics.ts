@@ -1,52 +1,63 @@
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import type { BlockState, BlockWeights, Feed, Stage } from '../model/program.js';
+import type { Feed, Stage } from '../model/program.js';
+import type { ActivationStream } from './streams.js';
 
-/** What the quantizer knows of the inputs of a feed's linears. */
+/** Second moments of one activation: what all linears that read it share. */
 export interface FeedStatistics {
-  /** H = sum over rows of xᵀx, f64 [K,K], not divided by anything: every token weighs the same. */
-  readonly hessian: Tensor;
+  /** H = sum over rows of xq xqᵀ, f64 [K,K], of the inputs that the quantized model really sees. Every token weighs the same. */
+  readonly h: Tensor;
+  /** C = sum xf xqᵀ, f64 [K,K], xf from the unquantized model; absent where rows cannot be matched (experts). */
+  readonly c?: Tensor;
   /** Rows summed; fewer than the tokens for an expert, possibly 0. */
-  readonly rows: number;
+  readonly tokens: number;
 }
 
 /**
- * Hessians of the feeds of a stage over all batches, whose states stand before that stage and stay as they are.
- * `feeds` limits the work to some of the stage's feed ids (memory: K*K*8 bytes each). Throws LPQ_MODULE_NUMERICS
- * naming the linears when their input holds NaN or infinity. The caller disposes of the result with disposeStatistics.
+ * Statistics of the feeds of stage `index` over all batches; the streams stay where they are. With `original`, feeds
+ * whose rows are the batch's tokens also get C. `feeds` limits the work (memory: K*K*8 bytes a matrix). Throws
+ * LPQ_MODULE_NUMERICS naming the linears when their input holds NaN or infinity. The caller disposes of the result.
  */
 export async function stageStatistics(
   rt: NativeRuntime,
   stage: Stage,
-  weights: BlockWeights,
-  states: readonly BlockState[],
+  index: number,
+  stream: ActivationStream,
+  original: ActivationStream | undefined,
   feeds: ReadonlySet<string> = new Set(stage.feeds.map((feed) => feed.id)),
 ): Promise<Map<string, FeedStatistics>> {
-  const sums = new Map<string, { hessian: Tensor; rows: number }>();
+  const sums = new Map<string, { h: Tensor; c?: Tensor; tokens: number }>();
   for (const { id, linears } of stage.feeds) {
     if (!feeds.has(id)) continue;
-    const k = (linears[0] as Feed['linears'][number]).k;
-    const hessian = allocate('f64', [k, k]);
-    ops.zero(rt, hessian);
-    sums.set(id, { hessian, rows: 0 });
+    const { k, expert } = linears[0] as Feed['linears'][number];
+    const zeros = () => {
+      const matrix = allocate('f64', [k, k]);
+      ops.zero(rt, matrix);
+      return matrix;
+    };
+    sums.set(id, { h: zeros(), ...(original && expert === undefined && { c: zeros() }), tokens: 0 });
   }
+  const paired = [...sums.values()].some((sum) => sum.c);
   try {
-    for (const state of states) {
-      const captured = await stage.capture(rt, weights, state);
+    for (let batch = 0; batch < stream.states.length; batch++) {
+      const captured = await stream.capture(index, batch);
+      const twins = paired && original ? await original.capture(index, batch) : undefined;
       for (const [id, x] of captured) {
         const sum = sums.get(id);
         const rows = x.shape[0] as number;
         if (!sum || rows === 0) continue;
-        sum.rows += rows;
-        ops.gramAccumulate(rt, x, sum.hessian);
+        sum.tokens += rows;
+        ops.gramAccumulate(rt, x, sum.h);
+        const twin = twins?.get(id);
+        if (sum.c && twin) ops.crossAccumulate(rt, twin, x, sum.c);
       }
       try {
         await rt.sync();
       } catch (cause) {
         throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS' ? notFinite(stage, captured, cause) : cause;
       } finally {
-        for (const x of captured.values()) x.dispose();
+        for (const x of [...captured.values(), ...(twins?.values() ?? [])]) x.dispose();
       }
     }
   } catch (error) {
@@ -57,19 +68,9 @@ export async function stageStatistics(
 }
 
 export function disposeStatistics(statistics: ReadonlyMap<string, FeedStatistics>): void {
-  for (const { hessian } of statistics.values()) hessian.dispose();
-}
-
-/** Takes every batch through one stage, replacing the states; memory stays at one batch's temporaries. */
-export async function advanceStage(
-  rt: NativeRuntime,
-  stage: Stage,
-  weights: BlockWeights,
-  states: BlockState[],
-): Promise<void> {
-  for (let i = 0; i < states.length; i++) {
-    states[i] = await stage.advance(rt, weights, states[i] as BlockState);
-    await rt.sync();
+  for (const { h, c } of statistics.values()) {
+    h.dispose();
+    c?.dispose();
   }
 }
 
