@@ -1,0 +1,170 @@
+// Rounding a weight to the nearest point of a quantized type's grid, cheap enough for the inside of a solver.
+//
+//   with_grid(type, [&](const auto& grid) {            // one instantiation for integers, one for floats
+//     const auto step = grid.step(scale, zero);        // once a group
+//     const Rounded r = grid.nearest(w, step);         // r.code: bit pattern; r.value: what it decodes to
+//     const float back = (r.value - zero) * scale;
+//   });
+//
+// The rule. x = w / scale, an f32 division. Integers: code = clamp(rint(x) + zero) for a whole zero; a zero z with a
+// fraction splits into floor(z) + f and gives clamp(rint(x + f) + floor(z)). Floats: the representable number nearest
+// to x + zero. Ties go to the even code, magnitudes beyond the largest saturate, and zero has one code, +0.
+// NaN and infinity give some code; look for them before. Only IEEE f32 operations and the default rounding mode are
+// used, none that fuses, so that scalar code and every instruction set agree bit for bit.
+//
+// Everything is forced inline: files compiled for different instruction sets include this header, and an out-of-line
+// copy of one of them must not be linked into the others.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+#include "lpq/quant_type.h"
+
+#define LPQ_FORCE_INLINE inline __attribute__((always_inline))
+
+namespace lpq {
+
+struct Rounded {
+  uint32_t code;  // bit pattern of the type
+  float value;    // decode(code), before zero and scale
+};
+
+class IntGrid {
+ public:
+  // A group's scale and zero, with what can be computed once.
+  struct Step {
+    float scale, zero;
+    float part, whole;  // zero = whole + part, 0 <= part < 1
+    float low, high;    // bounds of x + part
+  };
+
+  explicit IntGrid(const QuantType& type)
+      : bits_(type.bits),
+        mask_((1u << type.bits) - 1u),
+        sign_(type.is_signed ? 1u << (type.bits - 1) : 0u),
+        min_(type.min_value()),
+        max_(type.max_value()) {}
+
+  // scale > 0 and finite; |zero| < 2^20.
+  LPQ_FORCE_INLINE Step step(float scale, float zero) const {
+    float whole = static_cast<float>(static_cast<int32_t>(zero));
+    if (whole > zero) whole -= 1.0f;
+    return {scale, zero, zero - whole, whole, min_ - whole, max_ - whole};
+  }
+
+  LPQ_FORCE_INLINE Rounded nearest(float w, const Step& s) const {
+    float x = w / s.scale + s.part;
+    x = x > s.low ? x : s.low;  // the bounds are whole: clamping first changes nothing; NaN goes to the lower one
+    x = x < s.high ? x : s.high;
+    constexpr float kRint = 0x1.8p23f;  // adding it leaves no fraction bits: rint for |x| < 2^22
+    const float value = ((x + kRint) - kRint) + s.whole;
+    return {static_cast<uint32_t>(static_cast<int32_t>(value)) & mask_, value};
+  }
+
+  LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const { return nearest(w, step(scale, zero)).code; }
+
+  // The number that a code stands for.
+  LPQ_FORCE_INLINE float value(uint32_t code) const {
+    return static_cast<float>(static_cast<int32_t>((code & mask_) ^ sign_) - static_cast<int32_t>(sign_));
+  }
+  LPQ_FORCE_INLINE float dequantize(uint32_t code, const Step& s) const { return (value(code) - s.zero) * s.scale; }
+
+  // The code `by` grid points up (negative: down), not beyond the last one: for searches over neighbours.
+  LPQ_FORCE_INLINE uint32_t neighbour(uint32_t code, int by) const {
+    int32_t v = static_cast<int32_t>((code & mask_) ^ sign_) + by;  // 0 .. mask_ counts grid points from the lowest
+    v = v < 0 ? 0 : v;
+    v = v > static_cast<int32_t>(mask_) ? static_cast<int32_t>(mask_) : v;
+    return static_cast<uint32_t>(v) ^ sign_;
+  }
+
+  int bits() const { return bits_; }
+  float min_value() const { return min_; }
+  float max_value() const { return max_; }
+
+ private:
+  int bits_;
+  uint32_t mask_, sign_;
+  float min_, max_;
+};
+
+class FloatGrid {
+ public:
+  struct Step {
+    float scale, zero;
+  };
+
+  explicit FloatGrid(const QuantType& type)
+      : bits_(type.bits),
+        shift_(23 - type.mantissa),
+        half_(((1u << (23 - type.mantissa)) >> 1) - 1u),
+        rebias_(static_cast<uint32_t>(127 - type.bias) << type.mantissa),
+        min_normal_(std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - type.bias) << 23)),
+        // 2^23 subnormal quanta: adding it rounds to whole quanta and leaves their number in the low bits.
+        quanta_(std::bit_cast<float>(static_cast<uint32_t>(127 + 23 + 1 - type.bias - type.mantissa) << 23)),
+        max_code_(type.max_code()),
+        max_(type.max_value()),
+        sign_(1u << (type.bits - 1)) {}
+
+  LPQ_FORCE_INLINE Step step(float scale, float zero) const { return {scale, zero}; }
+
+  LPQ_FORCE_INLINE Rounded nearest(float w, const Step& s) const {
+    const float x = w / s.scale + s.zero;
+    const uint32_t raw = std::bit_cast<uint32_t>(x);
+    const uint32_t magnitude = raw & 0x7fffffffu;
+    const float a = std::bit_cast<float>(magnitude);
+    const float lifted = a + quanta_;
+    const uint32_t small_code = std::bit_cast<uint32_t>(lifted) - std::bit_cast<uint32_t>(quanta_);
+    const float small_value = lifted - quanta_;
+    // Round to nearest even on the bits: a carry out of the mantissa steps the exponent, as it should.
+    const uint32_t kept = (magnitude + half_ + ((magnitude >> shift_) & 1u)) >> shift_;
+    const bool subnormal = a < min_normal_;
+    uint32_t code = subnormal ? small_code : kept - rebias_;
+    float value = subnormal ? small_value : std::bit_cast<float>(kept << shift_);
+    code = code < max_code_ ? code : max_code_;
+    value = value < max_ ? value : max_;
+    const uint32_t negative = code != 0 ? raw >> 31 : 0u;
+    return {code | (negative << (bits_ - 1)), std::bit_cast<float>(std::bit_cast<uint32_t>(value) | (negative << 31))};
+  }
+
+  LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const { return nearest(w, step(scale, zero)).code; }
+
+  // The number that a code stands for. Patterns that are not numbers (f8e4m3, f8e5m2) read as if they were.
+  LPQ_FORCE_INLINE float value(uint32_t code) const {
+    const uint32_t magnitude = code & (sign_ - 1u);
+    const float small = std::bit_cast<float>(magnitude + std::bit_cast<uint32_t>(quanta_)) - quanta_;
+    const float normal = std::bit_cast<float>((magnitude + rebias_) << shift_);
+    const uint32_t bits = std::bit_cast<uint32_t>((magnitude >> (23 - shift_)) == 0 ? small : normal);
+    return std::bit_cast<float>(bits | ((code & sign_) != 0 ? 0x80000000u : 0u));
+  }
+  LPQ_FORCE_INLINE float dequantize(uint32_t code, const Step& s) const { return (value(code) - s.zero) * s.scale; }
+
+  // The code `by` grid points up (negative: down), not beyond the last finite one; +0 and -0 are one point.
+  LPQ_FORCE_INLINE uint32_t neighbour(uint32_t code, int by) const {
+    const int32_t magnitude = static_cast<int32_t>(code & (sign_ - 1u)), top = static_cast<int32_t>(max_code_);
+    int32_t v = ((code & sign_) != 0 ? -magnitude : magnitude) + by;
+    v = v < -top ? -top : v;
+    v = v > top ? top : v;
+    return v < 0 ? static_cast<uint32_t>(-v) | sign_ : static_cast<uint32_t>(v);
+  }
+
+  int bits() const { return bits_; }
+  float min_value() const { return -max_; }
+  float max_value() const { return max_; }
+
+ private:
+  int bits_, shift_;
+  uint32_t half_, rebias_;
+  float min_normal_, quanta_;
+  uint32_t max_code_;
+  float max_;
+  uint32_t sign_;
+};
+
+// Calls body(grid) with the grid of `type`.
+template <class Body>
+LPQ_FORCE_INLINE decltype(auto) with_grid(const QuantType& type, Body&& body) {
+  if (type.kind == QuantType::Kind::integer) return body(IntGrid(type));
+  return body(FloatGrid(type));
+}
+
+}  // namespace lpq
