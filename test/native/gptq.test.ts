@@ -89,13 +89,13 @@ function levels(type: QuantType): number[] {
 }
 
 function reversed(k: number): Int32Array {
-  return Int32Array.from({ length: k }, (_, i) => (i * 5 + 3) % k);
+  return Int32Array.from({ length: k }, (_, i) => (i * 7 + 3) % k);
 }
 
 test('gptq_factor: UᵀU is the inverse of the damped Hessian in solving order', async () => {
   for (const k of [1, 5, 64, 131]) {
     const p = problem(1, k, k);
-    const order = k % 5 === 0 ? Int32Array.from({ length: k }, (_, i) => k - 1 - i) : reversed(k);
+    const order = k % 7 === 0 ? Int32Array.from({ length: k }, (_, i) => k - 1 - i) : reversed(k);
     const { u, m, info } = await factor(p, order);
     const reference = damped(p, order);
     const uu = typed(u);
@@ -147,7 +147,7 @@ test('gptq_solve equals optimal brain surgery with explicit inverse updates', as
   ] as const) {
     const type = quantType(name);
     const p = problem(n, k, 7 * k);
-    const order = k === 40 ? Int32Array.from({ length: k }, (_, i) => k - 1 - i) : reversed(k);
+    const order = k % 7 === 0 ? Int32Array.from({ length: k }, (_, i) => k - 1 - i) : reversed(k);
     const groups = k / groupSize;
     const { u } = await factor(p, order);
     const group = order.map((c) => Math.floor(c / groupSize));
@@ -165,6 +165,7 @@ test('gptq_solve equals optimal brain surgery with explicit inverse updates', as
     );
     await rt.sync();
     const grid = levels(type);
+    let compared = 0;
     for (let r = 0; r < n; r++) {
       const inv = inverse(damped(p, order), k);
       const w = Float64Array.from(t.subarray(r * k, (r + 1) * k));
@@ -172,8 +173,9 @@ test('gptq_solve equals optimal brain surgery with explicit inverse updates', as
         const s = scale[r * groups + group[j]!]!;
         const z = zero[r * groups + group[j]!]!;
         const x = Math.min(Math.max(w[j]! / s + z, grid[0]!), grid.at(-1)!);
-        // A reference within 1e-3 of a tie could be rounded either way in f32; no such case is in this data.
-        assert.ok(Math.abs(x - Math.floor(x) - 0.5) > 1e-4, 'the data has a near tie: choose another seed');
+        // So near a tie f32 may round the other way, and every later column of the row follows it.
+        if (Math.abs(x - Math.floor(x) - 0.5) < 2e-5) break;
+        compared++;
         const q = Math.round(x) + 0; // no -0
         assert.equal(typed(level)[r * k + j], q, `${name} row ${r} column ${j}`);
         const d = inv[j * k + j]!;
@@ -183,6 +185,7 @@ test('gptq_solve equals optimal brain surgery with explicit inverse updates', as
         for (let a = 0; a < k; a++) for (let b = 0; b < k; b++) inv[a * k + b]! -= (column[a]! * column[b]!) / d;
       }
     }
+    assert.ok(compared > 0.9 * n * k, `${compared} of ${n * k} columns could be compared`);
   }
 });
 
