@@ -29,7 +29,7 @@ test('perplexity is that of the logits, token by token, first tokens and the tai
   const got = await perplexity(rt, source, graph, windows, { ctx: 12 });
   const means: number[] = [];
   for (const window of windows) {
-    const logits = values(await logitsOf(rt, source, window, [1, 12]));
+    const logits = values(await logitsOf(rt, source, { ids: window, shape: [1, 12] }));
     let nll = 0;
     for (let t = 0; t < 11; t++) {
       const row = logits.subarray(t * graph.vocab, (t + 1) * graph.vocab);
