@@ -52,7 +52,8 @@ float scalar(const Tensor& t, int64_t i) {
 }
 
 // W[n][c] = ((decode(q[n][j]) - zero) * scale) * global in f32, then rounded once to w's dtype; c = permutation[j] or j,
-// group of column j = g_idx[j] or j div blockK. codes U8 [N, ceil(K*b/8)] -> w [N, K].
+// group of column j = g_idx[j] or j div blockK; 0 where
+// the mask U8 [N, ceil(K/8)] has a 0 bit. codes U8 [N, ceil(K*b/8)] -> w [N, K].
 void dequantize(Call& call, Exec& exec) {
   const Params& p = call.params;
   const Tensor &codes = call.input(0), &scales = call.input(1), &w = call.output(0);
@@ -61,6 +62,7 @@ void dequantize(Call& call, Exec& exec) {
   const Tensor* group = p.integer("hasGroup", 0) ? &call.input(next++) : nullptr;
   const Tensor* permutation = p.integer("hasPermutation", 0) ? &call.input(next++) : nullptr;
   const Tensor* global = p.integer("hasGlobal", 0) ? &call.input(next++) : nullptr;
+  const Tensor* mask = p.integer("hasMask", 0) ? &call.input(next++) : nullptr;
   const int bits = static_cast<int>(p.integer("bits"));
   const int64_t n = w.dim(0), k = w.dim(1), block_n = p.integer("blockN"), block_k = p.integer("blockK");
   require(block_n > 0 && block_k > 0 && bits >= 1 && bits <= 8, "bits and blocks are positive");
@@ -69,6 +71,7 @@ void dequantize(Call& call, Exec& exec) {
   require(scales.dim(0) == ceil_div(n, block_n) && (group || groups == ceil_div(k, block_k)), "scales is [N/blockN, K/blockK]");
   require(!zeros || zeros->shape == scales.shape, "zeros has the shape of scales");
   require((!group || group->elements() == k) && (!permutation || permutation->elements() == k), "g_idx and permutation are I32 [K]");
+  require(!mask || (mask->dim(0) == n && mask->dim(1) == ceil_div(k, 8)), "mask is U8 [N, ceil(K/8)]");
   const float constant = static_cast<float>(p.number("zero", 0));
   const bool scaled = global != nullptr;
   const float factor = scaled ? global->data<float>()[0] : 1.0f;
@@ -86,6 +89,7 @@ void dequantize(Call& call, Exec& exec) {
         const float zero = zeros ? scalar(*zeros, at) : constant;
         float x = (value[stream_get(in + row * codes.dim(1), j, bits)] - zero) * scalar(scales, at);
         if (scaled) x *= factor;
+        if (mask && !stream_get(mask->data<uint8_t>() + row * mask->dim(1), j, 1)) x = 0;
         const int64_t to = row * k + (permutation ? permutation->data<int32_t>()[j] : j);
         if (w.dtype == DType::f32)
           w.data<float>()[to] = x;
