@@ -151,4 +151,17 @@ export const ops = {
       hasZeros: t.zeros !== undefined,
       hasGroup: t.group !== undefined,
     }),
+
+  // --- layouts ---------------------------------------------------------------------------------------------------
+
+  /**
+   * The words of a pack layout (src/layout/memory.ts) from a matrix: U8 codes [rows, columns], bitstream rows (streamed)
+   * or 16- and 32-bit elements; order (optional) I32 [columns]: the source column of each. packed: any dtype.
+   */
+  layoutPack: (rt: NativeRuntime, matrix: Tensor, packed: Tensor, p: OpParams, order?: Tensor) =>
+    rt.enqueue('layout_pack', order ? [matrix, order] : [matrix], [packed], p),
+
+  /** The inverse of layoutPack, without order. */
+  layoutUnpack: (rt: NativeRuntime, packed: Tensor, matrix: Tensor, p: OpParams) =>
+    rt.enqueue('layout_unpack', [packed], [matrix], p),
 } as const;
