@@ -82,24 +82,26 @@ export function readCompressedTensorsConfig(
   if (config.format !== 'pack-quantized') bad('format', config.format, 'pack-quantized');
   const groups = config.config_groups;
   if (typeof groups !== 'object' || groups === null) return bad('config_groups', groups, 'an object');
-  const schemes = Object.entries(groups as Record<string, Record<string, unknown> | null>).map(([key, group]) => {
-    const at = `config_groups.${key}`;
-    const weights = group?.weights as Record<string, unknown> | null | undefined;
-    if (!weights) return bad(`${at}.weights`, weights, 'an object');
-    const { num_bits: bits, type = 'int', symmetric = true, strategy, group_size: size, actorder = null } = weights;
-    if (typeof bits !== 'number' || !Number.isInteger(bits) || bits < 1 || bits > 8)
-      return bad(`${at}.weights.num_bits`, bits, '1 to 8');
-    if (type !== 'int') bad(`${at}.weights.type`, type, 'int');
-    if (typeof symmetric !== 'boolean') return bad(`${at}.weights.symmetric`, symmetric, 'true or false');
-    if (strategy !== 'group' && strategy !== 'channel') bad(`${at}.weights.strategy`, strategy, 'group or channel');
-    if (strategy === 'group' && (typeof size !== 'number' || !Number.isInteger(size) || size < 1))
-      bad(`${at}.weights.group_size`, size, 'a positive integer');
-    if (actorder !== null && actorder !== 'group' && actorder !== 'weight' && actorder !== 'static')
-      return bad(`${at}.weights.actorder`, actorder, 'null, group, weight or static');
-    const granularity: Granularity =
-      strategy === 'group' ? { kind: 'group', size: size as number } : { kind: 'channel' };
-    const targets = strings(`${at}.targets`, group?.targets);
-    return { targets, bits, symmetric, granularity, actorder: actorder === 'static' ? ('weight' as const) : actorder };
-  });
+  const schemes = Object.entries(groups as Record<string, Record<string, unknown> | null>).map(
+    ([key, group]): ReadScheme => {
+      const at = `config_groups.${key}`;
+      const weights = group?.weights as Record<string, unknown> | null | undefined;
+      if (!weights) return bad(`${at}.weights`, weights, 'an object');
+      const { num_bits: bits, type = 'int', symmetric = true, strategy, group_size: size, actorder = null } = weights;
+      if (typeof bits !== 'number' || !Number.isInteger(bits) || bits < 1 || bits > 8)
+        return bad(`${at}.weights.num_bits`, bits, '1 to 8');
+      if (type !== 'int') bad(`${at}.weights.type`, type, 'int');
+      if (typeof symmetric !== 'boolean') return bad(`${at}.weights.symmetric`, symmetric, 'true or false');
+      if (strategy !== 'group' && strategy !== 'channel') bad(`${at}.weights.strategy`, strategy, 'group or channel');
+      if (strategy === 'group' && (typeof size !== 'number' || !Number.isInteger(size) || size < 1))
+        bad(`${at}.weights.group_size`, size, 'a positive integer');
+      if (actorder !== null && actorder !== 'group' && actorder !== 'weight' && actorder !== 'static')
+        return bad(`${at}.weights.actorder`, actorder, 'null, group, weight or static');
+      const granularity: Granularity =
+        strategy === 'group' ? { kind: 'group', size: size as number } : { kind: 'channel' };
+      const targets = strings(`${at}.targets`, group?.targets);
+      return { targets, bits, symmetric, granularity, actorder: actorder === 'static' ? 'weight' : actorder };
+    },
+  );
   return { schemes, ignore: strings('ignore', config.ignore ?? []) };
 }

@@ -22,15 +22,20 @@ const WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|pkl|msgpack|h5|onnx|onnx_data|gg
 export async function carryFiles(source: string, target: string, except: readonly string[]): Promise<Carried> {
   const carried: string[] = [];
   const skipped: { file: string; reason: string }[] = [];
+  const top = await list(source);
   const homes = ownHomes(source);
 
-  const visit = async (relative: string): Promise<void> => {
-    for (const entry of await list(path.join(source, relative))) {
+  const visit = async (relative: string, entries: readonly Dirent[]): Promise<void> => {
+    for (const entry of entries) {
       const file = relative ? `${relative}/${entry.name}` : entry.name;
       if (entry.name.startsWith('.') || except.includes(file)) continue;
       const place = path.join(source, file);
-      if (entry.isDirectory()) await visit(file);
-      else if (WEIGHTS.test(entry.name)) skipped.push({ file, reason: 'weights' });
+      if (entry.isDirectory()) {
+        const below = await list(place);
+        // A model that was quantized into a directory inside itself.
+        if (below.some(({ name }) => name === 'lpq.json')) skipped.push({ file, reason: 'an output of lpq' });
+        else await visit(file, below);
+      } else if (WEIGHTS.test(entry.name)) skipped.push({ file, reason: 'weights' });
       else if (!entry.isFile() && !entry.isSymbolicLink()) skipped.push({ file, reason: 'not a regular file' });
       else {
         const reason = entry.isSymbolicLink() ? linkProblem(place, homes) : undefined;
@@ -42,7 +47,7 @@ export async function carryFiles(source: string, target: string, except: readonl
       }
     }
   };
-  await visit('');
+  await visit('', top);
   return { carried, skipped };
 }
 

@@ -142,9 +142,17 @@ export async function sync(place: string): Promise<void> {
 }
 
 function refuseExisting(target: string): void {
-  // existsSync follows links: a dangling one is an existing output too.
-  if (existsSync(target) || lstatSync(target, { throwIfNoEntry: false }))
+  if (existsSync(target) || isLink(target))
     throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
       hint: 'Choose another path or remove it first; lpq never overwrites.',
     });
+}
+
+// A dangling link is an existing output too, though existsSync, which follows it, says no.
+function isLink(target: string): boolean {
+  try {
+    return lstatSync(target).isSymbolicLink();
+  } catch {
+    return false;
+  }
 }

@@ -38,6 +38,7 @@ export class SafetensorsWriter {
   private readonly slots = new Map<string, TensorSlot>();
   private failure: LpqError | undefined;
   private ended = false;
+  private removal: Promise<void> | undefined;
 
   private constructor(
     readonly dir: string,
@@ -123,8 +124,14 @@ export class SafetensorsWriter {
 
   /** Closes and removes the files. Harmless after finish() and when called twice. */
   async abort(): Promise<void> {
-    if (this.ended) return;
+    if (this.ended && !this.removal) return;
     this.ended = true;
+    // Callers that fail together wait for the same removal.
+    this.removal ??= this.remove();
+    await this.removal;
+  }
+
+  private async remove(): Promise<void> {
     for (const { file } of this.opened) await file.close().catch(() => {});
     for (const { temporary } of this.opened) rmSync(temporary, { force: true });
   }

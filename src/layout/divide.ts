@@ -35,8 +35,8 @@ function cut(whole: Layout, divisor: Layout, side: 'left' | 'right'): Layout {
       const part = far(theirs, step, side)!;
       if (!wanted(part)) continue;
       const found = far(mine(), step, side);
-      if (!found) return fail('it has fewer modes');
-      if (found.size === part.size) matched.set(part, found);
+      if (!found) fail('it has fewer modes');
+      else if (found.size === part.size) matched.set(part, found);
       else if (step === theirs.length - 1 && found.size % part.size === 0)
         matched.set(part, split(h, found, part.size, side));
       else fail(`a mode of ${found.size} stands where ${part.size} is needed`);

@@ -100,7 +100,10 @@ test('any layout: the engine agrees with the definition, padding and bias includ
         const [allRows, allColumns] = extents(layout);
         const [rows, columns] = [Math.max(1, allRows - lessRows), Math.max(1, allColumns - lessColumns)];
         let state = seed;
-        const random = (): number => (state = (Math.imul(state, 1664525) + 1013904223) >>> 0) >>> 8;
+        const random = (): number => {
+          state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+          return state >>> 8;
+        };
         const size = 2 ** layout.bits;
         const codes = Array.from({ length: rows * columns }, () => (random() * 65537 + random()) % size);
         const bias = layout.bits <= 8 ? random() % size : 0;
