@@ -69,7 +69,10 @@ export async function perplexity(
   const perPass = Math.max(1, roomFor);
   const total = windows.length * (graph.blocks.length + 1);
   let done = 0;
-  const progress = (count: number) => options.onProgress?.((done += count), total);
+  const progress = (count: number) => {
+    done += count;
+    options.onProgress?.(done, total);
+  };
   const means: number[] = [];
   const outer = await loadOuter(source, graph);
   try {

@@ -52,6 +52,9 @@ const ACTIVATIONS: Record<string, (x: number) => number> = {
 };
 
 const OPERATIONS: Record<string, Operation> = {
+  cast([x], [y]) {
+    typed(y!).set(values(x!));
+  },
   embedding([ids, table], [y], p) {
     const width = dim(table!, 1);
     const weights = values(table!);
