@@ -1,10 +1,12 @@
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { LpqError } from '../core/error.js';
-import { fieldTakes, type SchemeSettings, type Settings, schemeSchema, settingsSchema } from './settings.js';
+import { fieldTakes, type SchemeSettings, type Settings, schemeSettings, settingsSchema } from './settings.js';
 
 /** What to do with the modules whose path matches: leave them as they are, or store them otherwise. */
 export interface RecipeRule {
+  /** File and path inside it, for messages. */
+  readonly place: string;
   readonly match: RegExp;
   readonly skip: boolean;
   readonly scheme: SchemeSettings;
@@ -19,7 +21,7 @@ export interface Recipe {
 const ruleSchema = z.strictObject({
   match: z.string().min(1),
   skip: z.literal(true).optional(),
-  ...schemeSchema.shape,
+  ...schemeSettings.shape,
 });
 
 const recipeSchema = z.strictObject({
@@ -61,9 +63,9 @@ export function parseRecipe(file: string, value: unknown): Recipe {
       if (skip && Object.keys(scheme).length > 0)
         throw bad(file, place, 'both skips its modules and says how to store them', { got: Object.keys(scheme).join(', ') });
       if (!skip && Object.keys(scheme).length === 0)
-        throw bad(file, place, 'says nothing', { expected: `"skip": true, or one of ${Object.keys(schemeSchema.shape).join(', ')}` });
+        throw bad(file, place, 'says nothing', { expected: `"skip": true, or one of ${Object.keys(schemeSettings.shape).join(', ')}` });
       bothTypes(file, place, scheme);
-      return { match: regex(file, `${place}/match`, match), skip: skip === true, scheme };
+      return { place: `${file} at ${place}`, match: regex(file, `${place}/match`, match), skip: skip === true, scheme };
     }),
   };
 }
