@@ -2,11 +2,12 @@ import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
-import { typeParams } from '../core/quant-type.js';
-import { constantZero, globalScaleFor, zerosOf } from '../quantize/grid.js';
-import { checkStoredScales, type QuantizedModule } from '../quantize/result.js';
+import { typeParams, valueRange } from '../core/quant-type.js';
+import { constantZero } from '../quantize/grid.js';
+import type { QuantizedModule } from '../quantize/result.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantScheme } from '../quantize/scheme.js';
+import { checkStoredScales, storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';
 import type { GptqOptions } from './options.js';
 import { solvingGroups, solvingOrder } from './order.js';
@@ -56,7 +57,7 @@ export class FeedSolver implements FeedQuantizer {
       const { h, c } = this.statistics;
       const correction = c && options.alpha > 0 ? { h, c, u: factored.u, alpha: options.alpha } : undefined;
       gptqOps.target(rt, weight, factored.order, factored.dead, correction, t);
-      const globalScale = await globalScaleFor(rt, t, scheme);
+      const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
       gptqOps.clip(rt, t, factored.m, group, { scale, zero }, {
         ...type,
@@ -88,7 +89,7 @@ export class FeedSolver implements FeedQuantizer {
       byteCodes.dispose();
       const [overflows, underflows] = typed<Float64Array>(info) as unknown as [number, number];
       checkStoredScales(name, scheme, overflows, underflows);
-      const zeros = scheme.symmetric ? undefined : zerosOf(scheme, typed(zero), [n, groups]);
+      const zeros = storedZeros(scheme, typed(zero), [n, groups]);
       return {
         scheme,
         shape: [n, k],
@@ -144,6 +145,13 @@ export class FeedSolver implements FeedQuantizer {
     info.dispose();
     const deadChannels = diagonal.reduce((sum, d) => sum + (d === 0 ? 1 : 0), 0);
     return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
+  }
+
+  /** NVFP4's second level: the largest weight meets the largest scale (448) and the largest level. */
+  private async globalScale(t: Tensor, scheme: QuantScheme): Promise<number> {
+    await this.rt.sync();
+    const most = typed(t).reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    return Math.fround(most > 0 ? most / (448 * valueRange(scheme.type).max) : 1);
   }
 
   private notes(factored: Factored): string[] {

@@ -5,8 +5,9 @@ import type { ActivationStream } from '../calibrate/streams.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
 import type { Quantizer } from './quantizer.js';
-import { dequantizeResult, type QuantizedModule } from './result.js';
+import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
+import { dequantizeResult } from './stored.js';
 
 /** One quantized module with how well it went, on its way to the checkpoint. */
 export interface FinishedModule {

@@ -70,7 +70,7 @@ void clip(Call& call, Exec& exec) {
   const float *t = t_in.data<float>(), *m = m_in.data<float>();
   const int32_t* group = group_in.data<int32_t>();
   float *scale_of = scale_out.data<float>(), *zero_of = zero_out.data<float>();
-  const Codec codec = Codec::from(call.params);
+  const QuantType type = QuantType::from(call.params);
   Search search{};
   search.symmetric = call.params.integer("symmetric") != 0;
   search.both_signs = call.params.integer("bothSigns", 0) != 0;
@@ -78,8 +78,8 @@ void clip(Call& call, Exec& exec) {
   search.steps = static_cast<int>(call.params.integer("steps"));
   search.shrink = call.params.number("shrink", 0.01);
   search.scale_type = ScaleType::from(call.params);
-  search.low = codec.is_float ? -codec.floats.largest : codec.ints.low;
-  search.high = codec.is_float ? codec.floats.largest : codec.ints.high;
+  search.low = type.min_value();
+  search.high = type.max_value();
   require(search.steps >= 1 && search.steps * search.shrink < 1.0, "steps times shrink must stay below 1");
 
   std::vector<std::vector<int64_t>> members(static_cast<size_t>(groups));
@@ -125,7 +125,7 @@ void clip(Call& call, Exec& exec) {
             for (int64_t a = 0; a < width; ++a) w[a] = t[(row0 + r) * k + columns[static_cast<size_t>(first + a)]];
             for (int64_t i = 0; i < candidates; ++i) {
               const size_t at = static_cast<size_t>(r * candidates + i);
-              kernel.residual(codec, w, try_scale[at], try_zero[at], &residual[at * static_cast<size_t>(width)], width);
+              kernel.residual(type, w, try_scale[at], try_zero[at], &residual[at * static_cast<size_t>(width)], width);
             }
           }
         });

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/gptq/codec.h"
+#include "cpu/quant/grid.h"
 #include "lpq/exec.h"
 #include "lpq/half.h"
 
@@ -24,28 +24,12 @@ void encode(Call& call, Exec& exec) {
   const float* level = level_in.data<float>();
   const int32_t* order = order_in.data<int32_t>();
   uint8_t* codes = codes_out.data<uint8_t>();
-  const int bits = static_cast<int>(call.params.integer("bits"));
-  const bool is_float = call.params.text("kind") == "float";
-  const int mantissa = static_cast<int>(call.params.integer("mantissa")), bias = static_cast<int>(call.params.integer("bias"));
-  exec.pool.parallel_for(n, 32, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t j = 0; j < k; ++j) {
-        const float x = level[row * k + j];
-        uint32_t code;
-        if (!is_float) {
-          code = static_cast<uint32_t>(static_cast<int32_t>(x)) & ((1u << bits) - 1u);
-        } else {
-          const float magnitude = std::fabs(x);
-          int power = 0;
-          if (magnitude > 0) std::frexp(magnitude, &power);  // magnitude in [2^(power-1), 2^power)
-          const int exponent = magnitude > 0 ? power - 1 + bias : 0;
-          code = exponent >= 1 ? (static_cast<uint32_t>(exponent) << mantissa) |
-                                     (static_cast<uint32_t>(std::ldexp(magnitude, mantissa - (power - 1))) & ((1u << mantissa) - 1u))
-                               : static_cast<uint32_t>(std::ldexp(magnitude, mantissa + bias - 1));
-          if (std::signbit(x)) code |= 1u << (bits - 1);
-        }
-        codes[row * k + order[j]] = static_cast<uint8_t>(code);
-      }
+  with_grid(QuantType::from(call.params), [&](const auto& grid) {
+    const auto step = grid.step(1.0f, 0.0f);  // levels are grid points: rounding finds their codes exactly
+    exec.pool.parallel_for(n, 32, [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row)
+        for (int64_t j = 0; j < k; ++j) codes[row * k + order[j]] = static_cast<uint8_t>(grid.nearest(level[row * k + j], step).code);
+    });
   });
 }
 

@@ -4,15 +4,18 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/gptq/codec.h"
+#include "cpu/quant/grid.h"
 
 namespace lpq::gptq {
 
+// A "level" is a decoded code (an integer, or a value of the float type); the weight it stands for is
+// (level - zero) * scale. A negative scale mirrors the grid.
+//
 // Columns a block: errors inside it are propagated at once, beyond it by one GEMM (GPTQ, Frantar et al. 2023, section 3.3).
 constexpr int kBlock = 128;
 
 struct BlockArgs {
-  const Codec* codec;
+  const QuantType* type;
   int64_t k;               // columns in all = leading dimension of w, level, u
   int64_t first, last;     // columns of the block, in solving order
   const int32_t* group;    // [k] group of each column, in solving order
@@ -31,9 +34,7 @@ struct Kernels {
   // One coordinate-descent pass: each code to its best value given all others; `w` holds the gradient (What - T) M.
   void (*descend)(const BlockArgs&, int64_t row_begin, int64_t row_end);
   // out[i] = (nearest(w[i]) - zero) * scale - w[i], i < count.
-  void (*residual)(const Codec&, const float* w, float scale, float zero, float* out, int64_t count);
-  // level[i] = nearest(w[i]).
-  void (*round)(const Codec&, const float* w, float scale, float zero, float* level, int64_t count);
+  void (*residual)(const QuantType&, const float* w, float scale, float zero, float* out, int64_t count);
   // sum a[i] * b[i] in double over 8 interleaved partial sums, added in order.
   double (*dot)(const float* a, const float* b, int64_t count);
 };

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/gptq/kernels.h"
 
@@ -7,6 +8,6 @@ namespace lpq::gptq {
 namespace {
 #include "cpu/gptq/kernels_body.h"
 }  // namespace
-extern const Kernels& kernels_avx2();
+const Kernels& kernels_avx2();
 const Kernels& kernels_avx2() { return kTable; }
 }  // namespace lpq::gptq

@@ -1,8 +1,8 @@
 // Body of kernels_*.cpp; see kernels.h. Included once per instruction set, inside an anonymous namespace.
 // Rows go four at a time: a row's columns form one dependent chain (round, divide, update), four chains hide its latency.
 
-template <class C, bool kDescend>
-void run_block(const C& codec, const BlockArgs& a, int64_t row_begin, int64_t row_end) {
+template <class Grid, bool kDescend>
+void run_block(const Grid& grid, const BlockArgs& a, int64_t row_begin, int64_t row_end) {
   constexpr int kRows = 4;
   const int64_t width = a.last - a.first;
   alignas(64) float x[kRows][kBlock];
@@ -19,11 +19,11 @@ void run_block(const C& codec, const BlockArgs& a, int64_t row_begin, int64_t ro
         float* level = a.level + (row + r) * a.k + a.first + j;
         if constexpr (kDescend) {
           const float now = (*level - zero) * scale;
-          const float next_level = codec.nearest(now - x[r][j] / line[j], scale, zero);
+          const float next_level = grid.nearest(now - x[r][j] / line[j], grid.step(scale, zero)).value;
           step[r] = (next_level - *level) * scale;
           *level = next_level;
         } else {
-          *level = codec.nearest(x[r][j], scale, zero);
+          *level = grid.nearest(x[r][j], grid.step(scale, zero)).value;
           step[r] = (x[r][j] - (*level - zero) * scale) / line[j];
         }
         a.delta[(row + r) * kBlock + j] = step[r];
@@ -41,41 +41,18 @@ void run_block(const C& codec, const BlockArgs& a, int64_t row_begin, int64_t ro
 }
 
 void solve(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
-  if (a.codec->is_float)
-    run_block<FloatCodec, false>(a.codec->floats, a, row_begin, row_end);
-  else
-    run_block<IntCodec, false>(a.codec->ints, a, row_begin, row_end);
+  with_grid(*a.type, [&](const auto& grid) { run_block<std::decay_t<decltype(grid)>, false>(grid, a, row_begin, row_end); });
 }
 
 void descend(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
-  if (a.codec->is_float)
-    run_block<FloatCodec, true>(a.codec->floats, a, row_begin, row_end);
-  else
-    run_block<IntCodec, true>(a.codec->ints, a, row_begin, row_end);
+  with_grid(*a.type, [&](const auto& grid) { run_block<std::decay_t<decltype(grid)>, true>(grid, a, row_begin, row_end); });
 }
 
-template <class C>
-void residual_of(const C& codec, const float* w, float scale, float zero, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = (codec.nearest(w[i], scale, zero) - zero) * scale - w[i];
-}
-
-void residual(const Codec& codec, const float* w, float scale, float zero, float* out, int64_t count) {
-  if (codec.is_float)
-    residual_of(codec.floats, w, scale, zero, out, count);
-  else
-    residual_of(codec.ints, w, scale, zero, out, count);
-}
-
-template <class C>
-void round_of(const C& codec, const float* w, float scale, float zero, float* level, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) level[i] = codec.nearest(w[i], scale, zero);
-}
-
-void round_levels(const Codec& codec, const float* w, float scale, float zero, float* level, int64_t count) {
-  if (codec.is_float)
-    round_of(codec.floats, w, scale, zero, level, count);
-  else
-    round_of(codec.ints, w, scale, zero, level, count);
+void residual(const QuantType& type, const float* w, float scale, float zero, float* out, int64_t count) {
+  with_grid(type, [&](const auto& grid) {
+    const auto step = grid.step(scale, zero);
+    for (int64_t i = 0; i < count; ++i) out[i] = (grid.nearest(w[i], step).value - zero) * scale - w[i];
+  });
 }
 
 double dot(const float* a, const float* b, int64_t count) {
@@ -87,4 +64,4 @@ double dot(const float* a, const float* b, int64_t count) {
   return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-constexpr Kernels kTable{solve, descend, residual, round_levels, dot};
+constexpr Kernels kTable{solve, descend, residual, dot};

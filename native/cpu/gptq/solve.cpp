@@ -42,10 +42,10 @@ void solve(Call& call, Exec& exec) {
   const Problem p = read_problem(call);
   Tensor level = call.output(0);
   require(level.elements() == p.n * p.k, "level must be [N,K]");
-  const Codec codec = Codec::from(call.params);
+  const QuantType type = QuantType::from(call.params);
   std::vector<float> w(static_cast<size_t>(p.n * p.k)), delta(static_cast<size_t>(p.n * kBlock));
   std::memcpy(w.data(), p.t, w.size() * sizeof(float));
-  BlockArgs args{&codec, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, w.data(), level.data<float>(), delta.data(), p.matrix};
+  BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, w.data(), level.data<float>(), delta.data(), p.matrix};
   const auto block = kernels().solve;
   for (int64_t first = 0; first < p.k; first += kBlock) {
     const int64_t last = std::min(first + kBlock, p.k);
@@ -62,13 +62,13 @@ void descend(Call& call, Exec& exec) {
   const Problem p = read_problem(call);
   Tensor level_out = call.output(0), changed_out = call.output(1);
   require(level_out.elements() == p.n * p.k && changed_out.elements() == 1, "level must be [N,K] and changed [1]");
-  const Codec codec = Codec::from(call.params);
+  const QuantType type = QuantType::from(call.params);
   const int64_t sweeps = call.params.integer("sweeps");
   float* level = level_out.data<float>();
   const size_t size = static_cast<size_t>(p.n * p.k);
   std::vector<float> error(size), gradient(size), delta(static_cast<size_t>(p.n * kBlock));
   std::vector<int64_t> moved(static_cast<size_t>(p.n));
-  BlockArgs args{&codec, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, gradient.data(), level, delta.data(), p.matrix};
+  BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, gradient.data(), level, delta.data(), p.matrix};
   const auto block = kernels().descend;
   double& changed = *changed_out.data<double>();
   changed = 0;

@@ -8,6 +8,8 @@
 // Quantized predecessors change a layer's input from xf to xq. ||W Xf - Q Xq||^2 is least at Q = W C H^-1, which equals
 // W + W (C - H) H^-1; GPTAQ (Li et al. 2025) goes the fraction alpha of that way, since C is noisy. H^-1 = U^T U is the
 // damped one. Dead channels get weight 0.
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "cpu/linalg/gemm.h"
@@ -35,9 +37,10 @@ void target(Call& call, Exec& exec) {
         const int64_t at = row * k + order[j];
         float value;
         if (dtype == DType::f32) {
-          value = load<float>(raw, at);
+          std::memcpy(&value, raw + at * 4, 4);  // a mapped tensor may start at any byte
         } else {
-          const uint16_t half = load<uint16_t>(raw, at);
+          uint16_t half;
+          std::memcpy(&half, raw + at * 2, 2);
           value = dtype == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
         }
         t[row * k + j] = dead[order[j]] ? 0.0f : value;
