@@ -16,7 +16,7 @@ import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { textPerplexity } from '../../src/eval/perplexity.js';
 import { GPTQ_DEFAULTS, type GptqOptions } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
-import { rtnQuantizer } from '../../src/quantize/rtn.js';
+import { rtnQuantizer } from '../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
 

@@ -11,11 +11,11 @@ import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import { loadWeights, disposeWeights } from '../model/weights.js';
 import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } from './blocks.js';
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
-import { bitsPerWeight, zerosDeclaration } from './grid.js';
+import { zerosOf } from './grid.js';
 import type { Quantizer } from './quantizer.js';
-import { rtnQuantizer } from './rtn.js';
+import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
-import type { QuantScheme } from './scheme.js';
+import { printScheme, type QuantScheme } from './scheme.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -35,16 +35,13 @@ export interface QuantizeRequest {
 }
 
 /** A line of the run's log, one a module. */
-export interface ModuleLine {
+export interface ModuleLine extends Quality {
   readonly name: string;
-  readonly type: string;
-  readonly method: string;
-  readonly bitsPerWeight: number;
-  readonly relativeError: number | null;
-  readonly damp: number | null;
+  /** As printScheme() writes it: 'i4 g128'. */
+  readonly scheme: string;
+  /** Calibration rows that reached the module; null without calibration. */
   readonly tokens: number | null;
   readonly seconds: number;
-  readonly notes: readonly string[];
 }
 
 export interface QuantizeEvents {
@@ -203,7 +200,7 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     shape: [linear.n, linear.k],
     granularity: scheme.granularity,
     scales: { dtype: scheme.scaleDtype, block: [1, size], global: scheme.globalScale },
-    zeros: zerosDeclaration(scheme),
+    zeros: zerosOf(scheme),
     groupIndex: false,
     permutation: false,
     sparsity: 'none',
@@ -212,10 +209,10 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
 }
 
 async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {
-  const { linear, result, method, relativeError, tokens } = module;
-  const bits = bitsPerWeight(result.scheme, linear.n, linear.k);
-  // No seconds here: the same request gives the same bytes.
-  const quality: Quality = { method, bitsPerWeight: bits, relativeError, damp: result.damp, ...note(result.notes) };
+  const { linear, result, relativeError, tokens } = module;
+  // No seconds in the checkpoint: the same request gives the same bytes.
+  const { seconds = 0, ...measured } = result.quality;
+  const quality: Quality = { ...measured, relativeError };
   await writer.writeModule(
     linear.name,
     {
@@ -226,21 +223,7 @@ async function writeModule(writer: CanonicalWriter, module: FinishedModule): Pro
     },
     quality,
   );
-  return {
-    name: linear.name,
-    type: result.scheme.type.name,
-    method,
-    bitsPerWeight: bits,
-    relativeError,
-    damp: result.damp,
-    tokens,
-    seconds: result.seconds,
-    notes: result.notes,
-  };
-}
-
-function note(notes: readonly string[]): { note?: string } {
-  return notes.length > 0 ? { note: notes.join('; ') } : {};
+  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds };
 }
 
 function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {
