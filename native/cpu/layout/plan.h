@@ -47,7 +47,7 @@ struct Plan {
   std::vector<int64_t> words;        // word offsets of a tile, ascending
   std::vector<uint32_t> first;       // pieces of words[i]: pieces[first[i] .. first[i+1])
   std::vector<Piece> pieces;         // in order of bit position
-  std::vector<uint16_t> aligned;     // element of each slot, when every word is word_bits / bits whole elements
+  std::vector<uint16_t> aligned;     // element of each slot, when every word holds whole elements only
   bool fills = false;                // every word of the output is written
   int64_t tiles() const { return static_cast<int64_t>(outer[0].size() * outer[1].size()); }
 };
