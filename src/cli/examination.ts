@@ -121,7 +121,7 @@ function tool(name: string, found: string | undefined, cost: string, remedy: str
 async function findCompiler(): Promise<string | undefined> {
   const wish = process.env.CXX;
   for (const name of wish ? [wish] : ['c++', 'g++', 'clang++']) {
-    const found = await findTool(name, /(.+)/);
+    const found = await findTool(name, /(\d+\.\d+(\.\d+)?)\s*$/m);
     if (found) return found;
   }
   return undefined;

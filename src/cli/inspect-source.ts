@@ -45,7 +45,8 @@ function tensorSummary(weights: Checkpoint): TensorSummary {
   const dtypes: Record<string, { tensors: number; parameters: number; bytes: number }> = {};
   for (const name of weights.names()) {
     const { dtype, shape } = weights.spec(name);
-    const row = (dtypes[dtype] ??= { tensors: 0, parameters: 0, bytes: 0 });
+    dtypes[dtype] ??= { tensors: 0, parameters: 0, bytes: 0 };
+    const row = dtypes[dtype];
     row.tensors++;
     row.parameters += shape.reduce((a, b) => a * b, 1);
     row.bytes += tensorBytes(weights, name);

@@ -58,7 +58,10 @@ export class Interrupt {
 
   /** What a signal does. */
   raise(): void {
-    if (this.signal.aborted) return this.leave();
+    if (this.signal.aborted) {
+      this.leave();
+      return;
+    }
     this.say('stopping; press Ctrl-C again to leave at once');
     this.controller.abort();
     this.stopRuntimes();
