@@ -9,6 +9,7 @@ import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
 import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from './schema.js';
+import { sealManifest } from './seal.js';
 
 /** A packed module before its bytes: its manifest entry with the tensors' specs in place of their hashes. */
 export interface PackedDeclaration extends Omit<PackedModule, 'tensors'> {
@@ -88,8 +89,9 @@ export class ArtifactWriter {
       files,
       provenance,
     });
-    await this.output.writeJson('lpq.json', manifest);
-    return manifest;
+    const sealed = sealManifest(manifest);
+    await this.output.writeFile('lpq.json', sealed.text);
+    return sealed.manifest;
   }
 
   abort(): Promise<void> {

@@ -2,6 +2,7 @@ import { LpqError } from '../../src/core/error.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
+import type { TensorReader } from '../safetensors/read.js';
 import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
 import { compareNatural } from './order.js';
 import { type CanonicalManifest, canonicalSchema, type Provenance, type Quality } from './schema.js';
@@ -115,6 +116,12 @@ export class CanonicalWriter {
     if (!module) throw new LpqError('LPQ_INTERNAL', `module '${name}' was not declared before it was written`);
     return moduleTensors(name, module);
   }
+}
+
+/** The tensors of a source that go through unchanged when `modules` are quantized: all but each module's weight. */
+export function carriedSpecs(source: TensorReader, modules: Iterable<string>): TensorSpec[] {
+  const weights = new Set([...modules].map((name) => `${name}.weight`));
+  return [...source.names()].filter((name) => !weights.has(name)).map((name) => source.spec(name));
 }
 
 /** What other tools see in config.json: enough to refuse the checkpoint by name. */

@@ -44,8 +44,11 @@ export function decodeGptq(
     throw new LpqError('LPQ_PACK', 'g_idx names a group that does not exist', { got: `${gIdx[stray]} at [${stray}]` });
   const mask = 2 ** bits - 1;
   const codes = new Uint8Array(n * k);
-  for (let i = 0; i < k; i++)
-    for (let column = 0; column < n; column++) codes[column * k + i] = field(qweight, column, n, i, bits);
+  // Sixteen columns at a time: they share the cache lines of qweight, which is a transpose of the codes.
+  for (let first = 0; first < n; first += 16)
+    for (let i = 0; i < k; i++)
+      for (let column = first; column < Math.min(first + 16, n); column++)
+        codes[column * k + i] = field(qweight, column, n, i, bits);
   const zeros = new Uint8Array(n * groups);
   const outScales = new Uint16Array(n * groups);
   for (let g = 0; g < groups; g++)

@@ -84,9 +84,18 @@ export function encodeHeader(entries: readonly TensorEntry[], metadata: Readonly
 
 /** Writing order inside a file: widest dtype rank first, then names by their UTF-8 bytes. */
 export function compareForWriting(a: TensorSpec, b: TensorSpec): number {
-  return (
-    dtypeFacts(b.dtype).rank - dtypeFacts(a.dtype).rank || Buffer.compare(Buffer.from(a.name), Buffer.from(b.name))
-  );
+  return dtypeFacts(b.dtype).rank - dtypeFacts(a.dtype).rank || compareUtf8(a.name, b.name);
+}
+
+/** Order of the UTF-8 bytes of two names. */
+export function compareUtf8(a: string, b: string): number {
+  const common = Math.min(a.length, b.length);
+  let i = 0;
+  while (i < common && a.charCodeAt(i) === b.charCodeAt(i)) i++;
+  if (i === common) return a.length - b.length;
+  // UTF-16 units are in that order too, but for surrogates, which stand for what comes after U+FFFF.
+  const rank = (unit: number) => (unit >= 0xd800 && unit < 0xe000 ? unit + 0x10000 : unit);
+  return rank(a.charCodeAt(i)) - rank(b.charCodeAt(i));
 }
 
 function parseRoot(file: string, bytes: Uint8Array): Map<string, StrictJson> {

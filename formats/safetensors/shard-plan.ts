@@ -1,6 +1,13 @@
 import { LpqError } from '../../src/core/error.js';
 import { SAFETENSORS_DTYPES, tensorBytes } from './dtypes.js';
-import { compareForWriting, encodeHeader, MAX_HEADER_BYTES, type TensorEntry, type TensorSpec } from './header.js';
+import {
+  compareForWriting,
+  compareUtf8,
+  encodeHeader,
+  MAX_HEADER_BYTES,
+  type TensorEntry,
+  type TensorSpec,
+} from './header.js';
 
 /** One file to be written: its header is known before any tensor is. */
 export interface PlannedShard {
@@ -90,7 +97,7 @@ function shardName(stem: string, i: number, count: number): string {
 
 function indexOf(stem: string, shards: readonly PlannedShard[], totalSize: number): { file: string; text: string } {
   const rows = shards.flatMap(({ file, tensors }) => tensors.map(({ name }) => [name, file] as const));
-  rows.sort(([a], [b]) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
+  rows.sort(([a], [b]) => compareUtf8(a, b));
   // By hand, for the reason given in encodeHeader.
   const map = rows.map(([name, file]) => `    ${JSON.stringify(name)}: ${JSON.stringify(file)}`).join(',\n');
   const text = `{\n  "metadata": {\n    "total_size": ${totalSize}\n  },\n  "weight_map": {\n${map}\n  }\n}\n`;

@@ -80,7 +80,7 @@ export class TensorSlot {
         Math.min(buffer.length, this.bytes - at),
         this.position + at,
       );
-      if (bytesRead === 0) throw new Error('the file shrank while it was written');
+      if (bytesRead === 0) throw Object.assign(new Error('the file shrank while it was written'), { code: 'EIO' });
       hash.update(buffer.subarray(0, bytesRead));
       at += bytesRead;
     }

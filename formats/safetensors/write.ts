@@ -6,6 +6,7 @@ import { sync } from '../directory/output-directory.js';
 import { writeError } from '../directory/write-error.js';
 import type { TensorData } from './hash.js';
 import type { TensorSpec } from './header.js';
+import type { TensorReader } from './read.js';
 import { type PlannedShard, planShards, type ShardPlan } from './shard-plan.js';
 import { type ShardFile, TensorSlot, writeFully } from './tensor-slot.js';
 
@@ -80,7 +81,10 @@ export class SafetensorsWriter {
     }
   }
 
-  /** Writes a whole tensor. Throws LPQ_INTERNAL when name, dtype or size differ from the declaration. */
+  /**
+   * Writes a whole tensor; `data` must stay as it is until this settles. Throws LPQ_INTERNAL when name, dtype or size
+   * differ from the declaration.
+   */
   write(name: string, data: TensorData): Promise<void> {
     return this.run((slot) => slot.write(data), name);
   }
@@ -117,7 +121,9 @@ export class SafetensorsWriter {
       return { files, totalSize: this.plan.totalSize, sha256 };
     } catch (cause) {
       await this.fail(cause, this.dir);
+      // Some may have their final names already.
       for (const { file } of this.plan.shards) await rm(path.join(this.dir, file), { force: true });
+      if (this.plan.index) await rm(path.join(this.dir, this.plan.index.file), { force: true });
       throw this.failure;
     }
   }
@@ -159,6 +165,28 @@ export class SafetensorsWriter {
   }
 }
 
+/**
+ * Writes the named tensors of a checkpoint as they are (dtypes without a native one too) through `write`, and lets their
+ * pages go afterwards. `onBytes` tells of progress.
+ */
+export async function copyTensors(
+  from: TensorReader,
+  names: Iterable<string>,
+  write: (name: string, data: TensorData) => Promise<void>,
+  onBytes?: (bytes: number) => void,
+): Promise<void> {
+  for (const name of names) {
+    const tensor = from.tensor(name);
+    try {
+      await write(name, tensor);
+      onBytes?.(tensor.byteLength);
+    } finally {
+      tensor.dispose();
+    }
+    from.advise(name, 'dontneed');
+  }
+}
+
 /** Writes a few tensors to DIR/NAME.safetensors in one call. Errors as SafetensorsWriter. */
 export async function writeSafetensors(
   file: string,
@@ -177,12 +205,17 @@ export async function writeSafetensors(
 
 async function writeSynced(file: string, text: string): Promise<void> {
   const temporary = path.join(path.dirname(file), `.${path.basename(file)}.lpq-tmp-${process.pid}`);
-  const handle = await open(temporary, 'w');
   try {
-    await handle.writeFile(text);
-    await handle.sync();
-  } finally {
-    await handle.close();
+    const handle = await open(temporary, 'w');
+    try {
+      await handle.writeFile(text);
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+    await rename(temporary, file);
+  } catch (cause) {
+    await rm(temporary, { force: true });
+    throw cause;
   }
-  await rename(temporary, file);
 }

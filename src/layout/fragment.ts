@@ -52,25 +52,70 @@ export function reorderLocals(f: Layout, order: Layout): Layout {
   return assemble({ ...parts, local: full.local.map((part) => digit.get(part)!) });
 }
 
+/** The modes of a stored tile, and the bits that it fills. */
+export interface StoredTile extends Pick<PackLayout, 'rows' | 'columns' | 'unit'> {
+  readonly bits: number;
+}
+
 /**
  * A register tile as it is stored for a warp to read: thread after thread, each thread's elements one after another,
  * `bits` wide; so a thread's load is contiguous. Rows and columns are the tile's two dimensions. Throws LPQ_LAYOUT for
  * replicas, which memory does not have.
  */
-export function storedTile(tile: Layout, bits: number): Pick<PackLayout, 'rows' | 'columns'> & { bits: number } {
-  const [rows, columns, ...more] = takeApart(tile).dims;
+export function storedTile(tile: Layout, bits: number): StoredTile {
+  const perThread = bits * localCount(tile);
+  return store(tile, bits, perThread, (stride) => ({ stride }));
+}
+
+/**
+ * A register tile reinterpreted as bytes, local(n2).spatial(T).local(n1) (Tilus, section 7.2): each thread's n bytes of
+ * consecutive codes are cut into loads of n1 = gcd(n, 16) bytes, and load o of all threads comes before load o + 1.
+ * Works for every width, also where codes straddle bytes. Throws LPQ_LAYOUT unless a thread holds whole bytes.
+ */
+export function reinterpretedTile(tile: Layout, bits: number): StoredTile {
+  const bytes = (bits * localCount(tile)) / 8;
+  if (!Number.isInteger(bytes))
+    throw new LpqError('LPQ_LAYOUT', 'a tile can be read as bytes only when every thread holds whole bytes', {
+      got: `${bits * localCount(tile)} bits a thread`,
+    });
+  const load = 8 * gcd(bytes, 16);
+  const unit = { bits: load, stride: threadCount(tile) * load };
+  return {
+    ...store(tile, bits, load, (stride) => ({ stride, stream: true })),
+    unit,
+    bits: threadCount(tile) * bytes * 8,
+  };
+}
+
+/** Threads lie `threadStride` bits apart, a thread's elements `bits`. */
+function store(
+  tile: Layout,
+  bits: number,
+  threadStride: number,
+  local: (stride: number) => Omit<PackMode, 'size'>,
+): StoredTile {
+  const parts = takeApart(tile);
+  const [rows, columns, ...more] = parts.dims;
   if (tile.replication !== 1 || !rows || !columns || more.length > 0)
     throw new LpqError('LPQ_LAYOUT', 'only a two-dimensional tile without replicas can be stored', {
       got: `shape [${tile.shape}], replication ${tile.replication}`,
     });
-  const parts = takeApart(tile);
-  const strides = new Map<Part, number>();
+  const placed = new Map<Part, Omit<PackMode, 'size'>>();
   let stride = bits;
-  for (const part of [...parts.spatial, ...parts.local].toReversed()) {
-    strides.set(part, stride);
+  for (const part of parts.local.toReversed()) {
+    placed.set(part, local(stride));
+    stride *= part.size;
+  }
+  stride = threadStride;
+  for (const part of parts.spatial.toReversed()) {
+    placed.set(part, { stride });
     stride *= part.size;
   }
   const modes = (list: readonly Part[]): PackMode[] =>
-    list.filter((part) => part.size > 1).map((part) => ({ size: part.size, stride: strides.get(part)! }));
-  return { rows: modes(parts.dims[0]!), columns: modes(parts.dims[1]!), bits: stride };
+    list.filter((part) => part.size > 1).map((part) => ({ size: part.size, ...placed.get(part)! }));
+  return { rows: modes(rows), columns: modes(columns), bits: stride };
+}
+
+function gcd(a: number, b: number): number {
+  return b === 0 ? a : gcd(b, a % b);
 }

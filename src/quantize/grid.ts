@@ -1,17 +1,39 @@
-import type { Zeros } from '../../formats/canonical/schema.js';
+import type { ScaleDtype, Zeros } from '../../formats/canonical/schema.js';
 import { groupCount } from '../core/granularity.js';
 import type { QuantScheme } from './scheme.js';
-export function constantZero(s: QuantScheme): number {
-  if (!s.symmetric || s.type.kind === 'float' || s.type.signed) return 0;
-  return s.type.bits === 1 ? 0.5 : 2 ** (s.type.bits - 1);
+
+const SCALE_BITS: Readonly<Record<ScaleDtype, number>> = { f16: 16, bf16: 16, f32: 32, f8_e8m0: 8, f8_e4m3: 8 };
+
+/**
+ * The zeros of a scheme. Symmetric: none for signed types, the constant 2^(b-1) for unsigned ones (u1: 0.5, so that its
+ * two codes are -scale/2 and +scale/2). Asymmetric: one whole number a group, a code of the type.
+ */
+export function zerosOf(scheme: QuantScheme): Zeros {
+  if (!scheme.symmetric) return { kind: 'int', dtype: scheme.type.signed ? 'i16' : 'u8' };
+  if (scheme.type.signed) return { kind: 'none' };
+  return { kind: 'const', value: constantZero(scheme) };
 }
-export function zerosDeclaration(s: QuantScheme): Zeros {
-  if (!s.symmetric) return { kind: 'int', dtype: s.type.signed ? 'i16' : 'u8' };
-  const value = constantZero(s);
-  return value === 0 ? { kind: 'none' } : { kind: 'const', value };
+
+/** What is subtracted from every decoded code of a symmetric scheme. */
+export function constantZero(scheme: QuantScheme): number {
+  const { type } = scheme;
+  if (!scheme.symmetric || type.signed) return 0;
+  return type.bits === 1 ? 0.5 : 2 ** (type.bits - 1);
 }
-export function bitsPerWeight(s: QuantScheme, n: number, k: number): number {
-  const g = groupCount(s.granularity, k);
-  const scale = s.scaleDtype === 'f32' ? 32 : s.scaleDtype.startsWith('f8') ? 8 : 16;
-  return (8 * n * Math.ceil((k * s.type.bits) / 8) + n * g * (scale + (s.symmetric ? 0 : 8)) + (s.globalScale ? 32 : 0)) / (n * k);
+
+/** Bytes in a row of K codes, canonical form. */
+export function streamBytes(bits: number, k: number): number {
+  return Math.ceil((k * bits) / 8);
+}
+
+/**
+ * Bits that a weight of an [n, k] module costs: its code and its share of scale, zero (counted at the type's width, as
+ * packed formats store it) and second level.
+ */
+export function bitsPerWeight(scheme: QuantScheme, n: number, k: number): number {
+  const zero = scheme.symmetric ? 0 : scheme.type.bits;
+  const perGroup = SCALE_BITS[scheme.scaleDtype] + zero;
+  return (
+    scheme.type.bits + (perGroup * groupCount(scheme.granularity, k)) / k + (scheme.globalScale ? 32 / (n * k) : 0)
+  );
 }

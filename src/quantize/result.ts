@@ -1,21 +1,29 @@
+import type { Quality } from '../../formats/canonical/schema.js';
 import type { Tensor } from '../../native/binding.js';
 import type { QuantScheme } from './scheme.js';
 
-/** A quantized weight as the canonical checkpoint stores it. The receiver disposes of the tensors. */
+/**
+ * What every quantizer returns for a linear W [N, K], in the canonical form (formats/canonical/spec.md). The weight is
+ * (decode(code) - zero) * scale * globalScale. The receiver disposes of the tensors.
+ */
 export interface QuantizedModule {
   readonly scheme: QuantScheme;
   /** [N, K]. */
   readonly shape: readonly [number, number];
-  /** U8 [N, ceil(K*bits/8)]. */
+  /** Bitstream U8 [N, ceil(K*bits/8)], element k of a row at bit k*bits. */
   readonly codes: Tensor;
-  /** [N, G] in the scheme's scale dtype. */
+  /** [N, K/groupLength] of scheme.scaleDtype. */
   readonly scales: Tensor;
-  /** [N, G] u8, where the scheme has zeros of its own. */
+  /** Asymmetric schemes only: true zeros, u8 or i16 as zerosOf(scheme) says, shape of the scales. */
   readonly zeros?: Tensor;
+  /** An f32 value; only when scheme.globalScale. */
   readonly globalScale?: number;
-  /** Fraction of mean(diag H) that was added; null without a Hessian. */
-  readonly damp: number | null;
-  readonly seconds: number;
-  /** Sentences about what did not go as usual. */
-  readonly notes: readonly string[];
+  readonly quality: Quality;
+}
+
+/** Lets go of a result's tensors. */
+export function disposeModule(module: Pick<QuantizedModule, 'codes' | 'scales' | 'zeros'>): void {
+  module.codes.dispose();
+  module.scales.dispose();
+  module.zeros?.dispose();
 }

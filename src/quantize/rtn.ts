@@ -1,6 +1,142 @@
-import type { NativeRuntime } from '../../native/binding.js';
+import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import type { Quantizer } from './quantizer.js';
-export function rtnQuantizer(_rt: NativeRuntime): Quantizer {
-  return { method: 'rtn', statistics: false, original: false, options: {}, feed() { throw new LpqError('LPQ_INTERNAL', 'rtn'); } };
+import { groupCount, groupLength } from '../core/granularity.js';
+import { typeParams } from '../core/quant-type.js';
+import { bitsPerWeight, constantZero, streamBytes, zerosOf } from './grid.js';
+import { disposeModule, type QuantizedModule } from './result.js';
+import { checkGroupSize, type QuantScheme } from './scheme.js';
+
+/** What rounding did to a weight; sums over all its elements, in f64. */
+export interface RtnStats {
+  /** Sum of (W - Wq)^2 and of W^2. */
+  readonly squaredError: number;
+  readonly squaredNorm: number;
+  /** Smallest and largest fp32 scale of groups that are not all zero; 0 when every group is. */
+  readonly smallestScale: number;
+  readonly largestScale: number;
+}
+
+export interface RtnResult extends QuantizedModule {
+  readonly stats: RtnStats;
+}
+
+/**
+ * Rounds a weight [N, K] (f32, f16 or bf16, owned or mapped) to the nearest point of the scheme's grid, by the rules of
+ * docs/numerics.md. Throws LPQ_TENSOR_SHAPE, LPQ_DTYPE, LPQ_GROUP_SIZE, LPQ_MODULE_NUMERICS (a weight is NaN or
+ * infinite) and LPQ_SCALE_RANGE, naming `moduleName`.
+ */
+export async function quantizeRtn(
+  rt: NativeRuntime,
+  weight: Tensor,
+  scheme: QuantScheme,
+  moduleName: string,
+): Promise<RtnResult> {
+  const start = performance.now();
+  const [n, k] = weight.shape;
+  if (n === undefined || k === undefined || weight.shape.length !== 2 || n === 0 || k === 0)
+    throw new LpqError('LPQ_TENSOR_SHAPE', `the weight of ${moduleName} is not a matrix`, {
+      got: `[${weight.shape.join(', ')}]`,
+      expected: '[out_features, in_features]',
+    });
+  if (weight.dtype !== 'f32' && weight.dtype !== 'f16' && weight.dtype !== 'bf16')
+    throw new LpqError('LPQ_DTYPE', `the weight of ${moduleName} cannot be quantized from ${weight.dtype}`, {
+      got: weight.dtype,
+      expected: 'f32, f16 or bf16',
+      hint: 'Quantize from the original checkpoint.',
+    });
+  checkGroupSize(scheme, moduleName, k);
+
+  const zeros = zerosOf(scheme);
+  const grid = [n, groupCount(scheme.granularity, k)] as const;
+  const out = {
+    codes: allocate('u8', [n, streamBytes(scheme.type.bits, k)]),
+    scales: allocate(scheme.scaleDtype, grid),
+    ...(zeros.kind === 'int' ? { zeros: allocate(zeros.dtype, grid) } : {}),
+    stats: allocate('f64', [9]),
+  };
+  try {
+    ops.rtn(rt, weight, out, typeParams(scheme.type), {
+      groupLength: groupLength(scheme.granularity, k),
+      zero: constantZero(scheme),
+      global: scheme.globalScale,
+    });
+    await rt.sync();
+    const [squaredError, squaredNorm, over, under, notFinite, first, global, smallestScale, largestScale] =
+      typed<Float64Array>(out.stats) as unknown as [
+        number,
+        number,
+        number,
+        number,
+        number,
+        number,
+        number,
+        number,
+        number,
+      ];
+    if (notFinite > 0) throw notFiniteWeights(moduleName, k, notFinite, first);
+    if (over + under > 0)
+      throw scaleRangeError(moduleName, scheme, { over, under, groups: n * grid[1], smallestScale, largestScale });
+    const { stats, ...tensors } = out;
+    return {
+      scheme,
+      shape: [n, k],
+      ...tensors,
+      ...(scheme.globalScale ? { globalScale: global } : {}),
+      quality: {
+        method: 'rtn',
+        bitsPerWeight: bitsPerWeight(scheme, n, k),
+        relativeError: null,
+        damp: null,
+        seconds: (performance.now() - start) / 1000,
+      },
+      stats: { squaredError, squaredNorm, smallestScale, largestScale },
+    };
+  } catch (error) {
+    disposeModule(out);
+    throw error;
+  } finally {
+    out.stats.dispose();
+  }
+}
+
+/** LPQ_SCALE_RANGE for a module whose scales do not fit their dtype; solvers throw it too. */
+export function scaleRangeError(
+  moduleName: string,
+  scheme: QuantScheme,
+  found: { over: number; under: number; groups: number; smallestScale: number; largestScale: number },
+): LpqError {
+  const { over, under, groups, smallestScale, largestScale } = found;
+  const dtype = scheme.scaleDtype;
+  const what =
+    over > 0
+      ? `${over} of ${groups} scales of ${moduleName} are too large for ${dtype}`
+      : `${under} of ${groups} scales of ${moduleName} are below the normal range of ${dtype}`;
+  const ranges = {
+    f16: '2^-14 to 65504',
+    bf16: '2^-126 to 3.39e38',
+    f32: '2^-126 to 3.40e38',
+    f8_e8m0: '2^-127 to 2^127',
+    f8_e4m3: '2^-6 to 448',
+  };
+  return new LpqError('LPQ_SCALE_RANGE', what, {
+    got: `scales from ${smallestScale.toPrecision(3)} to ${largestScale.toPrecision(3)}`,
+    expected: `${ranges[dtype]} (${dtype})`,
+    hint:
+      dtype === 'bf16' || dtype === 'f32'
+        ? 'Look at the weights of this module: they are hardly meant to be this large.'
+        : 'Use --scale-dtype bf16, which has the range of f32.',
+  });
+}
+
+function notFiniteWeights(moduleName: string, k: number, count: number, first: number): LpqError {
+  return new LpqError(
+    'LPQ_MODULE_NUMERICS',
+    `the weight of ${moduleName} holds ${count === 1 ? 'a value that is' : `${count} values that are`} NaN or infinite`,
+    {
+      got: `the first one is at row ${Math.floor(first / k)}, column ${first % k}`,
+      expected: 'finite weights',
+      hint: 'Download the checkpoint again, or skip this module with a recipe rule.',
+    },
+  );
 }

@@ -1,19 +1,139 @@
-import type { ScaleDtype } from '../../formats/canonical/schema.js';
-import type { Granularity } from '../core/granularity.js';
+import { type ScaleDtype, scaleDtypeSchema } from '../../formats/canonical/schema.js';
+import { LpqError } from '../core/error.js';
+import { type Granularity, printGranularity } from '../core/granularity.js';
 import { type QuantType, quantType } from '../core/quant-type.js';
 
+/** Everything that determines a weight's grid; docs/numerics.md has the rules. */
 export interface QuantScheme {
   readonly type: QuantType;
   readonly granularity: Granularity;
+  /** Symmetric grids have one constant zero; asymmetric ones (integers only) a whole zero a group. */
   readonly symmetric: boolean;
   readonly scaleDtype: ScaleDtype;
+  /** A second level, F32 [1] a tensor, that multiplies every scale; only and always with f8_e4m3 scales. */
   readonly globalScale: boolean;
 }
-export function schemeFromOptions(o: { bits?: number; sym?: boolean; groupSize?: number | 'channel' }): QuantScheme {
-  const symmetric = o.sym !== false;
-  return {
-    type: quantType(`${symmetric ? 'i' : 'u'}${o.bits}`),
-    granularity: o.groupSize === 'channel' ? { kind: 'channel' } : { kind: 'group', size: o.groupSize ?? 128 },
-    symmetric, scaleDtype: 'f16', globalScale: false,
-  };
+
+export interface SchemeOptions {
+  /** --bits N: iN, or uN when asymmetric (and for N = 1). */
+  readonly bits?: number | string | undefined;
+  /** --dtype: a type (u4, i3, f6e3m2) or a preset (mxfp4, nvfp4, ...). */
+  readonly dtype?: string | undefined;
+  /** --group-size: a number, or 'channel'. Default 128. */
+  readonly groupSize?: number | string | undefined;
+  readonly sym?: boolean | undefined;
+  readonly asym?: boolean | undefined;
+  /** --scale-dtype. Default f16. */
+  readonly scaleDtype?: string | undefined;
+}
+
+/** Microscaling formats: OCP MX 1.0 (blocks of 32, power-of-two scales) and NVFP4 (blocks of 16, e4m3 scales, global). */
+export const PRESETS: Readonly<Record<string, { type: string; group: number; scaleDtype: ScaleDtype }>> = {
+  mxfp4: { type: 'f4e2m1', group: 32, scaleDtype: 'f8_e8m0' },
+  mxfp6: { type: 'f6e2m3', group: 32, scaleDtype: 'f8_e8m0' },
+  mxfp6_e2m3: { type: 'f6e2m3', group: 32, scaleDtype: 'f8_e8m0' },
+  mxfp6_e3m2: { type: 'f6e3m2', group: 32, scaleDtype: 'f8_e8m0' },
+  mxfp8: { type: 'f8e4m3', group: 32, scaleDtype: 'f8_e8m0' },
+  mxfp8_e4m3: { type: 'f8e4m3', group: 32, scaleDtype: 'f8_e8m0' },
+  mxfp8_e5m2: { type: 'f8e5m2', group: 32, scaleDtype: 'f8_e8m0' },
+  mxint8: { type: 'i8', group: 32, scaleDtype: 'f8_e8m0' },
+  nvfp4: { type: 'f4e2m1', group: 16, scaleDtype: 'f8_e4m3' },
+};
+
+/** The scheme that command-line options (or a recipe's rule) ask for. Throws LPQ_USAGE and LPQ_TYPE. */
+export function schemeFromOptions(options: SchemeOptions): QuantScheme {
+  const { bits, dtype, sym, asym } = options;
+  if (sym && asym)
+    throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other', { hint: 'Give one of them.' });
+  if ((bits === undefined) === (dtype === undefined))
+    throw new LpqError('LPQ_USAGE', 'the type of the quantized weights is given by --bits or by --dtype, one of them', {
+      got: bits === undefined ? 'neither' : 'both',
+      hint: 'Use for example --bits 4, or --dtype f6e3m2.',
+    });
+  const preset = dtype === undefined ? undefined : PRESETS[dtype.toLowerCase().replace(/-/g, '_')];
+  const symmetric = !asym;
+  const type = preset ? quantType(preset.type) : dtype === undefined ? typeOfBits(bits, symmetric) : quantType(dtype);
+  if (!symmetric && type.kind === 'float')
+    throw new LpqError('LPQ_USAGE', `--asym does not go with ${dtype}: floats have symmetric grids`, {
+      got: `--dtype ${dtype} --asym`,
+      expected: 'an integer type, u1-u8 or i2-i8',
+      hint: 'Leave --asym out.',
+    });
+  if (!symmetric && preset)
+    throw new LpqError('LPQ_USAGE', `--asym does not go with ${dtype}`, { hint: 'Leave --asym out.' });
+  const granularity =
+    preset && options.groupSize === undefined
+      ? ({ kind: 'group', size: preset.group } as const)
+      : parseGroupSize(options.groupSize);
+  const scaleDtype =
+    preset && options.scaleDtype === undefined ? preset.scaleDtype : parseScaleDtype(options.scaleDtype);
+  if (preset && (printGranularity(granularity) !== String(preset.group) || scaleDtype !== preset.scaleDtype))
+    throw new LpqError('LPQ_USAGE', `${dtype} means groups of ${preset.group} and ${preset.scaleDtype} scales`, {
+      got: `--group-size ${printGranularity(granularity)} --scale-dtype ${scaleDtype}`,
+      expected: `--group-size ${preset.group} --scale-dtype ${preset.scaleDtype}, or neither option`,
+      hint: `Use --dtype ${preset.type} with the group size and scale type that you want.`,
+    });
+  return { type, granularity, symmetric, scaleDtype, globalScale: scaleDtype === 'f8_e4m3' };
+}
+
+/** 'i4 g128', 'u3 asym channel bf16': the form that tables and module lines use. */
+export function printScheme(scheme: QuantScheme): string {
+  const { type, granularity, symmetric, scaleDtype } = scheme;
+  const group = granularity.kind === 'channel' ? 'channel' : `g${granularity.size}`;
+  return [type.name, ...(symmetric ? [] : ['asym']), group, ...(scaleDtype === 'f16' ? [] : [scaleDtype])].join(' ');
+}
+
+/** Throws LPQ_GROUP_SIZE when the scheme's groups do not divide the K input features of a module. */
+export function checkGroupSize(scheme: QuantScheme, moduleName: string, k: number): void {
+  const { granularity } = scheme;
+  if (granularity.kind === 'channel' || k % granularity.size === 0) return;
+  const choices: number[] = [];
+  for (let size = 16; size <= k; size++) if (k % size === 0) choices.push(size);
+  const below = choices.filter((size) => size < granularity.size).at(-1);
+  const nearest = below ?? choices[0];
+  throw new LpqError(
+    'LPQ_GROUP_SIZE',
+    `groups of ${granularity.size} do not divide the ${k} input features of ${moduleName}`,
+    {
+      got: granularity.size,
+      expected: `${choices.length > 0 ? `${choices.join(', ')}, ` : ''}or channel`,
+      hint: `Use --group-size ${nearest ?? 'channel'}, for this module alone with a recipe rule.`,
+    },
+  );
+}
+
+function typeOfBits(bits: number | string | undefined, symmetric: boolean): QuantType {
+  const value = Number(bits);
+  if (!Number.isInteger(value) || value < 1 || value > 8 || String(bits).trim() === '')
+    throw new LpqError('LPQ_USAGE', `--bits ${bits} is not a whole number from 1 to 8`, {
+      got: bits,
+      expected: '1 to 8',
+      hint: 'Use for example --bits 4, or --dtype for a float type.',
+    });
+  // One bit has no signed integer: u1 with the zero 0.5 is +-scale/2.
+  return quantType(`${symmetric && value > 1 ? 'i' : 'u'}${value}`);
+}
+
+function parseGroupSize(size: number | string | undefined): Granularity {
+  if (size === undefined) return { kind: 'group', size: 128 };
+  if (size === 'channel') return { kind: 'channel' };
+  const value = Number(size);
+  if (Number.isInteger(value) && value > 0 && String(size).trim() !== '') return { kind: 'group', size: value };
+  throw new LpqError('LPQ_USAGE', `--group-size ${size} is neither a positive whole number nor 'channel'`, {
+    got: size,
+    expected: "for example 128, or 'channel' for one scale a row",
+    hint: 'Use --group-size 128.',
+  });
+}
+
+function parseScaleDtype(name: string | undefined): ScaleDtype {
+  if (name === undefined) return 'f16';
+  const short: Record<string, string> = { e8m0: 'f8_e8m0', e4m3: 'f8_e4m3', fp16: 'f16', fp32: 'f32' };
+  const parsed = scaleDtypeSchema.safeParse(short[name.toLowerCase()] ?? name.toLowerCase());
+  if (parsed.success) return parsed.data;
+  throw new LpqError('LPQ_USAGE', `--scale-dtype ${name} is not a type for scales`, {
+    got: name,
+    expected: scaleDtypeSchema.options.join(', '),
+    hint: 'Use --scale-dtype f16.',
+  });
 }

@@ -18,7 +18,7 @@ void scale_rows(ThreadPool& pool, int64_t m, int64_t n, T beta, T* c, int64_t ld
 }
 
 template <class T>
-void product_into(ThreadPool& pool, const Product<T>& product, T beta, T* c, int64_t ldc) {
+void product_into(ThreadPool& pool, const Product<T>& product, T beta, T* c, int64_t ldc, Exec* progress = nullptr) {
   if (product.m <= 0 || product.n <= 0) return;
   if (product.k <= 0 || (beta != T(0) && beta != T(1))) {
     scale_rows(pool, product.m, product.n, beta, c, ldc);
@@ -28,7 +28,8 @@ void product_into(ThreadPool& pool, const Product<T>& product, T beta, T* c, int
   run_product(pool, product,
               [&](int, int64_t kc, const T* a, const T* b, int64_t i, int64_t j, int rows, int cols, bool first) {
                 tile(kc, a, b, c + i * ldc + j, ldc, rows, cols, !first || beta != T(0));
-              });
+              },
+              progress);
 }
 
 // The strict upper triangle becomes the mirror of the lower one, in squares that fit the cache.
@@ -87,12 +88,13 @@ void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const 
 }
 
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
-                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy) {
-  linalg::product_into<float>(pool, {m, n, k, {x, DType::f32, ldx, 1}, {weight, weight_dtype, ldw, 1}}, beta, y, ldy);
+                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy,
+                 Exec* progress) {
+  linalg::product_into<float>(pool, {m, n, k, {x, DType::f32, ldx, 1}, {weight, weight_dtype, ldw, 1}}, beta, y, ldy, progress);
 }
 
 void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight, double* C,
-              std::atomic<int64_t>* done) {
+              Exec* progress) {
   using namespace linalg;
   const bool symmetric = a == b;
   const auto& kernel = kernels<float>();
@@ -106,7 +108,7 @@ void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const f
         kernel.tile(kc, pa, pb, tile, kernel.nr, tile_rows, cols, false);
         add_scaled(tile, kernel.nr, tile_rows, cols, weight, C + i * n + j, n);
       },
-      done);
+      progress);
   if (symmetric) mirror_lower(pool, n, C, n);
 }
 

@@ -15,7 +15,6 @@
 // Everything is forced inline: files compiled for different instruction sets include this header, and an out-of-line
 // copy of one of them must not be linked into the others.
 #pragma once
-#include <bit>
 #include <cstdint>
 
 #include "lpq/quant_type.h"
@@ -23,6 +22,9 @@
 #define LPQ_FORCE_INLINE inline __attribute__((always_inline))
 
 namespace lpq {
+
+LPQ_FORCE_INLINE float as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+LPQ_FORCE_INLINE uint32_t as_bits(float value) { return __builtin_bit_cast(uint32_t, value); }
 
 struct Rounded {
   uint32_t code;  // bit pattern of the type
@@ -98,9 +100,9 @@ class FloatGrid {
         shift_(23 - type.mantissa),
         half_(((1u << (23 - type.mantissa)) >> 1) - 1u),
         rebias_(static_cast<uint32_t>(127 - type.bias) << type.mantissa),
-        min_normal_(std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - type.bias) << 23)),
+        min_normal_(as_float(static_cast<uint32_t>(127 + 1 - type.bias) << 23)),
         // 2^23 subnormal quanta: adding it rounds to whole quanta and leaves their number in the low bits.
-        quanta_(std::bit_cast<float>(static_cast<uint32_t>(127 + 23 + 1 - type.bias - type.mantissa) << 23)),
+        quanta_(as_float(static_cast<uint32_t>(127 + 23 + 1 - type.bias - type.mantissa) << 23)),
         max_code_(type.max_code()),
         max_(type.max_value()),
         sign_(1u << (type.bits - 1)) {}
@@ -109,21 +111,21 @@ class FloatGrid {
 
   LPQ_FORCE_INLINE Rounded nearest(float w, const Step& s) const {
     const float x = w / s.scale + s.zero;
-    const uint32_t raw = std::bit_cast<uint32_t>(x);
+    const uint32_t raw = as_bits(x);
     const uint32_t magnitude = raw & 0x7fffffffu;
-    const float a = std::bit_cast<float>(magnitude);
+    const float a = as_float(magnitude);
     const float lifted = a + quanta_;
-    const uint32_t small_code = std::bit_cast<uint32_t>(lifted) - std::bit_cast<uint32_t>(quanta_);
+    const uint32_t small_code = as_bits(lifted) - as_bits(quanta_);
     const float small_value = lifted - quanta_;
     // Round to nearest even on the bits: a carry out of the mantissa steps the exponent, as it should.
     const uint32_t kept = (magnitude + half_ + ((magnitude >> shift_) & 1u)) >> shift_;
     const bool subnormal = a < min_normal_;
     uint32_t code = subnormal ? small_code : kept - rebias_;
-    float value = subnormal ? small_value : std::bit_cast<float>(kept << shift_);
+    float value = subnormal ? small_value : as_float(kept << shift_);
     code = code < max_code_ ? code : max_code_;
     value = value < max_ ? value : max_;
     const uint32_t negative = code != 0 ? raw >> 31 : 0u;
-    return {code | (negative << (bits_ - 1)), std::bit_cast<float>(std::bit_cast<uint32_t>(value) | (negative << 31))};
+    return {code | (negative << (bits_ - 1)), as_float(as_bits(value) | (negative << 31))};
   }
 
   LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const { return nearest(w, step(scale, zero)).code; }
@@ -131,10 +133,10 @@ class FloatGrid {
   // The number that a code stands for. Patterns that are not numbers (f8e4m3, f8e5m2) read as if they were.
   LPQ_FORCE_INLINE float value(uint32_t code) const {
     const uint32_t magnitude = code & (sign_ - 1u);
-    const float small = std::bit_cast<float>(magnitude + std::bit_cast<uint32_t>(quanta_)) - quanta_;
-    const float normal = std::bit_cast<float>((magnitude + rebias_) << shift_);
-    const uint32_t bits = std::bit_cast<uint32_t>((magnitude >> (23 - shift_)) == 0 ? small : normal);
-    return std::bit_cast<float>(bits | ((code & sign_) != 0 ? 0x80000000u : 0u));
+    const float small = as_float(magnitude + as_bits(quanta_)) - quanta_;
+    const float normal = as_float((magnitude + rebias_) << shift_);
+    const uint32_t bits = as_bits((magnitude >> (23 - shift_)) == 0 ? small : normal);
+    return as_float(bits | ((code & sign_) != 0 ? 0x80000000u : 0u));
   }
   LPQ_FORCE_INLINE float dequantize(uint32_t code, const Step& s) const { return (value(code) - s.zero) * s.scale; }
 

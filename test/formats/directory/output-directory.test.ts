@@ -93,6 +93,8 @@ test('errno to designed error', () => {
   for (const code of ['ENOSPC', 'EDQUOT'])
     assert.equal(writeError('x', Object.assign(new Error('m'), { code })).code, 'LPQ_DISK_FULL');
   assert.equal(writeError('x', Object.assign(new Error('m'), { code: 'EROFS' })).code, 'LPQ_OUTPUT_WRITE');
+  assert.equal(writeError('x', Object.assign(new Error('m'), { code: 'LPQ_NATIVE_DISPOSED' })).code, 'LPQ_INTERNAL');
+  assert.equal(writeError('x', new TypeError('m')).code, 'LPQ_INTERNAL');
 });
 
 test('carry takes all but weights, hidden files and stray links, and says what it skipped', async () => {

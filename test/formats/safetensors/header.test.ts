@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import path from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
+import { compareUtf8 } from '../../../formats/safetensors/header.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { JsonNumber, parseStrictJson, type StrictJson } from '../../../formats/safetensors/strict-json.js';
 import { typed } from '../../../native/binding.js';
@@ -139,6 +140,16 @@ test('a misaligned header still gives aligned tensors, and dtypes without a nati
   assert.deepEqual([raw.tensor('f').dtype, raw.tensor('f').shape], ['u8', [2]]);
   assert.equal(raw.tensor('s', 'f8_e8m0').dtype, 'f8_e8m0');
   assert.throws(() => raw.tensor('s', 'f16'), designed('LPQ_DTYPE', /'s'.*cannot be read as f16/));
+});
+
+test('names compare as their UTF-8 bytes', () => {
+  const name = fc.string({ unit: 'binary', maxLength: 6 });
+  fc.assert(
+    fc.property(name, name, fc.constantFrom('', '\uffee', '\u{1f600}'), (a, b, prefix) => {
+      assert.equal(Math.sign(compareUtf8(prefix + a, b)), Buffer.compare(Buffer.from(prefix + a), Buffer.from(b)));
+    }),
+    { numRuns: 2000 },
+  );
 });
 
 test('strict JSON agrees with JSON.parse on every value without duplicates', () => {

@@ -11,7 +11,7 @@ import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { planShards } from '../../../formats/safetensors/shard-plan.js';
 import type { ShardFile } from '../../../formats/safetensors/tensor-slot.js';
-import { SafetensorsWriter, writeSafetensors } from '../../../formats/safetensors/write.js';
+import { copyTensors, SafetensorsWriter, writeSafetensors } from '../../../formats/safetensors/write.js';
 import { fromTyped } from '../../../native/binding.js';
 import { designed, scratch } from '../scratch.js';
 
@@ -285,6 +285,30 @@ test('a real full device says the same', { skip: existsSync('/dev/full') ? false
     }),
     designed('LPQ_DISK_FULL', /w|model/),
   );
+});
+
+const shared = process.env.LPQ_SHARED ?? path.resolve('..', 'shared');
+test('the same tensors written again are the reference writer’s bytes', {
+  skip: existsSync(shared) ? false : `${shared} is absent`,
+}, async () => {
+  const models = [
+    'models/tiny-llama',
+    'models/tiny-qwen3-moe',
+    ...readdirSync(path.join(shared, 'archs')).map((name) => `archs/${name}`),
+  ];
+  for (const model of models)
+    for (const name of ['model.safetensors', 'golden.safetensors']) {
+      const source = path.join(shared, model, name);
+      if (!existsSync(source)) continue;
+      const from = SafetensorsFile.open(source);
+      const dir = fresh();
+      const list = [...from.names()].map((tensor) => from.spec(tensor));
+      const options = { stem: name.replace('.safetensors', ''), metadata: from.metadata ?? {} };
+      const writer = await SafetensorsWriter.create(dir, list, options);
+      await copyTensors(from, from.names(), (tensor, data) => writer.write(tensor, data));
+      await writer.finish();
+      assert.ok(readFileSync(path.join(dir, name)).equals(readFileSync(source)), source);
+    }
 });
 
 test('no directory, an existing file', async () => {

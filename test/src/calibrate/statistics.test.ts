@@ -3,7 +3,8 @@ import path from 'node:path';
 import test from 'node:test';
 import { addon, createRuntime, typed } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
-import { advanceStage, disposeStatistics, stageStatistics } from '../../../src/calibrate/statistics.js';
+import { disposeStatistics, stageStatistics } from '../../../src/calibrate/statistics.js';
+import { ActivationStream, copyState } from '../../../src/calibrate/streams.js';
 import { LpqError } from '../../../src/core/error.js';
 import { batchSequences } from '../../../src/model/batch.js';
 import { embedBatches, loadOuter } from '../../../src/model/forward.js';
@@ -20,7 +21,16 @@ async function prepare(rt: ReferenceRuntime, dir: string, maxTokens: number) {
   const outer = await loadOuter(source, graph);
   const weights = await loadWeights(source, graph.blocks[0]!.tensors.keys());
   const states = embedBatches(rt, graph, outer, batchSequences(sequences, maxTokens));
-  return { stages: graph.blocks[0]!.stages, weights, states };
+  const { stages } = graph.blocks[0]!;
+  // keepBytes 0: nothing between stages is kept, so every later stage is recomputed from a copy.
+  const lean = new ActivationStream(
+    rt,
+    states.map((state) => copyState(rt, state)),
+    0,
+  );
+  const stream = new ActivationStream(rt, states);
+  for (const each of [lean, stream]) each.enter(stages, weights);
+  return { stages, weights, states, stream, lean };
 }
 
 test('Hessians are the sums over all batches of what the stage captures, for any batching', async () => {
@@ -29,13 +39,17 @@ test('Hessians are the sums over all batches of what the stage captures, for any
   const many = await prepare(rt, dir, 5);
   const one = await prepare(rt, dir, 100);
   assert.deepEqual([many.states.length, one.states.length], [3, 1]);
-  for (const [i, stage] of many.stages.slice(0, 2).entries()) {
-    const split = await stageStatistics(rt, stage, many.weights, many.states);
-    const x = typed((await one.stages[i]!.capture(rt, one.weights, one.states[0]!)).get(stage.feeds[0]!.id)!);
-    for (const [id, { hessian, rows }] of split) {
+  for (const [i, stage] of many.stages.entries()) {
+    const split = await stageStatistics(rt, stage, i, many.stream, undefined);
+    const recomputed = await stageStatistics(rt, stage, i, many.lean, many.stream);
+    const x = typed((await one.stream.capture(i, 0)).get(stage.feeds[0]!.id)!);
+    for (const [id, { h: hessian, c, tokens }] of split) {
       const k = hessian.shape[0]!;
-      assert.equal(rows, 11);
+      assert.equal(tokens, 11);
+      assert.equal(c, undefined);
       const h = typed<Float64Array>(hessian);
+      assert.deepEqual(typed(recomputed.get(id)!.h), h);
+      assert.deepEqual(typed(recomputed.get(id)!.c!), h, 'the same activations on both sides: C = H');
       for (const [a, b] of [
         [0, 0],
         [3, 200],
@@ -47,9 +61,8 @@ test('Hessians are the sums over all batches of what the stage captures, for any
         assert.ok(Math.abs(h[a * k + b]! - want) <= 1e-12 * (1 + Math.abs(want)), `${id} ${a} ${b}`);
       }
     }
-    disposeStatistics(split);
-    await advanceStage(rt, stage, many.weights, many.states);
-    await advanceStage(rt, stage, one.weights, one.states);
+    for (const statistics of [split, recomputed]) disposeStatistics(statistics);
+    for (const stream of [many.stream, many.lean, one.stream]) await stream.pass(i);
   }
 });
 
@@ -57,17 +70,17 @@ test('experts: rows add up to tokens times k, and a filter leaves the others out
   skip: skipWithout('archs', 'qwen3_moe'),
 }, async () => {
   const rt = new ReferenceRuntime();
-  const { stages, weights, states } = await prepare(rt, path.join(SHARED, 'archs', 'qwen3_moe'), 6);
-  for (const stage of stages.slice(0, 2)) await advanceStage(rt, stage, weights, states);
-  const all = await stageStatistics(rt, stages[2]!, weights, states);
+  const { stages, stream } = await prepare(rt, path.join(SHARED, 'archs', 'qwen3_moe'), 6);
+  for (const i of [0, 1]) await stream.pass(i);
+  const all = await stageStatistics(rt, stages[2]!, 2, stream, stream);
   assert.equal(all.size, 8);
   assert.equal(
-    [...all.values()].reduce((sum, { rows }) => sum + rows, 0),
+    [...all.values()].reduce((sum, { tokens }) => sum + tokens, 0),
     11 * 2,
   );
-  const some = await stageStatistics(rt, stages[2]!, weights, states, new Set(['experts.3.gate_up']));
+  const some = await stageStatistics(rt, stages[2]!, 2, stream, undefined, new Set(['experts.3.gate_up']));
   assert.deepEqual([...some.keys()], ['experts.3.gate_up']);
-  assert.deepEqual(typed(some.get('experts.3.gate_up')!.hessian), typed(all.get('experts.3.gate_up')!.hessian));
+  assert.deepEqual(typed(some.get('experts.3.gate_up')!.h), typed(all.get('experts.3.gate_up')!.h));
 });
 
 test('an input with NaN is blamed on its linears', async () => {
@@ -78,9 +91,11 @@ test('an input with NaN is blamed on its linears', async () => {
     path.join(shareDirectory(), 'tiny-llama'),
     100,
   );
+  const stream = new ActivationStream(rt, states);
+  stream.enter(stages, weights);
   typed(states[0]!.h)[300] = Number.NaN;
   await assert.rejects(
-    stageStatistics(rt, stages[0]!, weights, states),
+    stageStatistics(rt, stages[0]!, 0, stream, undefined),
     (error) =>
       error instanceof LpqError &&
       error.code === 'LPQ_MODULE_NUMERICS' &&

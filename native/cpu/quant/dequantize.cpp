@@ -1,0 +1,94 @@
+// Codes back to weights.
+#include <algorithm>
+#include <vector>
+
+#include "cpu/quant/scale.h"
+#include "lpq/exec.h"
+#include "lpq/half.h"
+#include "lpq/quant_type.h"
+
+namespace lpq {
+namespace {
+
+void dequantize(Call& call, Exec& exec) {
+  const Params& params = call.params;
+  const QuantType type = QuantType::from(params);
+  const Tensor &codes = call.input(0), &scales = call.input(1), &w = call.output(0);
+  const bool has_zeros = params.integer("hasZeros", 0) != 0, has_group = params.integer("hasGroup", 0) != 0;
+  const Tensor* zeros = has_zeros ? &call.input(2) : nullptr;
+  const Tensor* group = has_group ? &call.input(has_zeros ? 3 : 2) : nullptr;
+  const int64_t block_n = params.integer("blockN"), block_k = params.integer("blockK");
+  const float constant = static_cast<float>(params.number("zero", 0)), global = static_cast<float>(params.number("global", 1));
+
+  require(codes.dtype == DType::u8 && codes.rank() == 2, "codes are u8 [N,K]");
+  require(w.shape == codes.shape, "the weight has another shape than its codes");
+  require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "the weight is f32, f16 or bf16");
+  require(block_n > 0 && block_k > 0, "a block has at least one row and one column");
+  const int64_t n = codes.dim(0), k = codes.dim(1);
+  const int64_t rows = (n + block_n - 1) / block_n, groups = (k + block_k - 1) / block_k;
+  require(is_scale_dtype(scales.dtype), "scales are f16, bf16, f32, f8_e8m0 or f8_e4m3");
+  require(scales.rank() == 2 && scales.dim(0) == rows, "scales are [N/blockN, K/blockK]");
+  // With a group index any number of groups is possible.
+  require(scales.dim(1) == groups || group, "scales are [N/blockN, K/blockK]");
+  const int64_t width = scales.dim(1);
+  if (zeros) {
+    require(zeros->dtype == DType::u8 || zeros->dtype == DType::i16 || zeros->dtype == DType::f16 || zeros->dtype == DType::f32,
+            "zeros are u8, i16, f16 or f32");
+    require(zeros->shape == scales.shape, "zeros have another shape than the scales");
+  }
+  std::vector<int32_t> group_of(static_cast<size_t>(k));
+  if (group) {
+    require(group->dtype == DType::i32 && group->elements() == k, "the group index is i32 [K]");
+    const int32_t* index = group->data<int32_t>();
+    for (int64_t i = 0; i < k; ++i) {
+      require(index[i] >= 0 && index[i] < width, "the group index of input feature " + std::to_string(i) + " is " +
+                                                     std::to_string(index[i]) + ", of " + std::to_string(width) + " groups");
+      group_of[i] = index[i];
+    }
+  } else {
+    for (int64_t i = 0; i < k; ++i) group_of[i] = static_cast<int32_t>(i / block_k);
+  }
+
+  float table[256];
+  for (uint32_t c = 0; c < 256; ++c) table[c] = type.decode(c & (type.codes() - 1u));
+  const uint8_t* q = codes.data<uint8_t>();
+  std::byte* out = w.raw();
+  const int64_t size = static_cast<int64_t>(dtype_bytes(w.dtype));
+  exec.total = n;
+  exec.pool.parallel_for(n, std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(k, 1)), [&](int64_t begin, int64_t end, int) {
+    std::vector<float> scale(width), zero(width, constant), line(static_cast<size_t>(k));
+    int64_t loaded = -1;
+    for (int64_t row = begin; row < end; ++row) {
+      if (row / block_n != loaded) {
+        loaded = row / block_n;
+        for (int64_t g = 0; g < width; ++g) scale[g] = read_number(scales.dtype, scales.raw(), loaded * width + g);
+        if (zeros)
+          for (int64_t g = 0; g < width; ++g) zero[g] = read_number(zeros->dtype, zeros->raw(), loaded * width + g);
+      }
+      const uint8_t* from = q + row * k;
+      if (group) {
+        for (int64_t i = 0; i < k; ++i) line[i] = (table[from[i]] - zero[group_of[i]]) * scale[group_of[i]] * global;
+      } else {
+        for (int64_t g = 0; g < width; ++g) {
+          const float s = scale[g], z = zero[g];
+          const int64_t stop = std::min(k, (g + 1) * block_k);
+          for (int64_t i = g * block_k; i < stop; ++i) line[i] = (table[from[i]] - z) * s * global;
+        }
+      }
+      std::byte* to = out + row * k * size;
+      if (w.dtype == DType::f32) {
+        std::copy_n(line.data(), k, reinterpret_cast<float*>(to));
+      } else if (w.dtype == DType::bf16) {
+        for (int64_t i = 0; i < k; ++i) reinterpret_cast<uint16_t*>(to)[i] = f32_to_bf16(line[i]);
+      } else {
+        for (int64_t i = 0; i < k; ++i) reinterpret_cast<uint16_t*>(to)[i] = f32_to_f16(line[i]);
+      }
+    }
+    exec.done += end - begin;
+  });
+}
+
+LPQ_OP(dequantize, "dequantize");
+
+}  // namespace
+}  // namespace lpq

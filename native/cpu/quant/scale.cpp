@@ -1,0 +1,197 @@
+#include "cpu/quant/scale.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/quant/grid.h"
+#include "lpq/half.h"
+
+namespace lpq {
+namespace {
+
+constexpr float kLeastNormal = 0x1p-126f;
+constexpr float kTopE4m3 = 448.0f;
+constexpr float kLeastE4m3 = 0x1p-9f;
+
+const QuantType& e4m3() {
+  static const QuantType type = [] {
+    QuantType t;
+    t.kind = QuantType::Kind::floating;
+    t.bits = 8;
+    t.is_signed = true;
+    t.exponent = 4;
+    t.mantissa = 3;
+    t.bias = 7;
+    t.special = QuantType::Special::fn;
+    return t;
+  }();
+  return type;
+}
+
+template <class T>
+T read_as(const std::byte* data, int64_t i) {
+  T value;
+  std::memcpy(&value, data + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+template <class T>
+void write_as(std::byte* data, int64_t i, T value) {
+  std::memcpy(data + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+}
+
+// floor(log2 x) for finite x > 0.
+int floor_log2(float x) { return std::ilogb(x); }
+int ceil_log2(float x) {
+  const int e = std::ilogb(x);
+  return std::ldexp(1.0f, e) == x ? e : e + 1;
+}
+float e8m0_value(int code) { return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127); }
+
+}  // namespace
+
+bool is_scale_dtype(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
+}
+
+float read_number(DType dtype, const std::byte* data, int64_t i) {
+  switch (dtype) {
+    case DType::f32: return read_as<float>(data, i);
+    case DType::f16: return f16_to_f32(read_as<uint16_t>(data, i));
+    case DType::bf16: return bf16_to_f32(read_as<uint16_t>(data, i));
+    case DType::f8_e8m0: return e8m0_value(read_as<uint8_t>(data, i));
+    case DType::f8_e4m3: return e4m3().decode(read_as<uint8_t>(data, i));
+    case DType::u8: return static_cast<float>(read_as<uint8_t>(data, i));
+    case DType::i16: return static_cast<float>(read_as<int16_t>(data, i));
+    default: throw Failure("LPQ_NATIVE_DTYPE", "scales and zeros are not stored as " + std::string(dtype_name(dtype)));
+  }
+}
+
+float write_number(DType dtype, std::byte* data, int64_t i, float value) {
+  switch (dtype) {
+    case DType::f32: write_as(data, i, value); break;
+    case DType::f16: write_as(data, i, f32_to_f16(value)); break;
+    case DType::bf16: write_as(data, i, f32_to_bf16(value)); break;
+    case DType::f8_e8m0: {
+      int code = 255;
+      if (value > 0 && std::isfinite(value)) {
+        const int e = floor_log2(value);
+        code = std::clamp(e + (std::ldexp(value, -e) > 0x1.6a09e6p0f ? 1 : 0) + 127, 0, 254);  // beyond sqrt(2)
+      }
+      write_as(data, i, static_cast<uint8_t>(code));
+      break;
+    }
+    case DType::f8_e4m3: {
+      const FloatGrid grid(e4m3());
+      write_as(data, i, static_cast<uint8_t>(std::isnan(value) ? 0x7f : grid.quantize(value, 1.0f, 0.0f)));
+      break;
+    }
+    case DType::u8: write_as(data, i, static_cast<uint8_t>(value)); break;
+    case DType::i16: write_as(data, i, static_cast<int16_t>(value)); break;
+    default: throw Failure("LPQ_NATIVE_DTYPE", "scales and zeros are not stored as " + std::string(dtype_name(dtype)));
+  }
+  return read_number(dtype, data, i);
+}
+
+Extent extent_of(const float* w, int64_t n) {
+  Extent extent;
+  if (n > 0) extent = {w[0], w[0]};
+  for (int64_t i = 1; i < n; ++i) {
+    extent.min = w[i] < extent.min ? w[i] : extent.min;
+    extent.max = w[i] > extent.max ? w[i] : extent.max;
+  }
+  return extent;
+}
+
+ScaleRule ScaleRule::from(const Params& params, const QuantType& type, DType scale_dtype) {
+  if (!is_scale_dtype(scale_dtype))
+    throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(scale_dtype)));
+  ScaleRule rule;
+  rule.type = type;
+  rule.dtype = scale_dtype;
+  rule.constant_zero = static_cast<float>(params.number("zero", 0));
+  rule.cover = params.integer("scaleCover", 0) != 0;
+  return rule;
+}
+
+float ScaleRule::ideal(const Extent& extent) const {
+  const float low = std::min(extent.min, 0.0f), high = std::max(extent.max, 0.0f);
+  float scale;
+  if (zero_mode != ZeroMode::constant) {
+    scale = (high - low) / static_cast<float>(type.codes() - 1u);
+  } else if (type.kind == QuantType::Kind::integer && !type.is_signed && constant_zero == 0.0f) {
+    scale = high / type.max_value();  // no negative values at all
+  } else if (type.kind == QuantType::Kind::integer) {
+    // Half of 2^b - 1 is exact, so this is 2 max|w| / (2^b - 1) rounded once, and 2 max|w| cannot overflow.
+    scale = extent.magnitude() / (0.5f * static_cast<float>(type.codes() - 1u));
+  } else {
+    scale = extent.magnitude() / type.max_value();
+  }
+  if (scale == 0.0f && low == high) return 0.0f;
+  return std::max(scale, kLeastNormal);
+}
+
+float ScaleRule::global_for(float largest_ideal) {
+  return largest_ideal > 0.0f ? std::max(largest_ideal / kTopE4m3, kLeastNormal) : 1.0f;
+}
+
+// The OCP MX rule (Microscaling Formats 1.0, section 6.3): the exponent of the largest magnitude less that of the
+// largest element. It may saturate the top of a group by less than a factor of 2; `cover` takes the power that does not.
+float ScaleRule::power_of_two(const Extent& extent, float ideal) const {
+  const bool covers = cover || zero_mode != ZeroMode::constant;
+  const int element = type.kind == QuantType::Kind::integer ? type.bits - 2 : floor_log2(type.max_value());
+  const int e = covers ? ceil_log2(ideal) : floor_log2(extent.magnitude()) - element;
+  return std::ldexp(1.0f, std::clamp(e, -127, 127));
+}
+
+ScaleChoice ScaleRule::finish(float ideal, float minimum, float power) const {
+  ScaleChoice choice{ideal, 0.0f, constant_zero, ScaleIssue::none};
+  std::byte room[4];
+  if (dtype == DType::f8_e8m0) {
+    choice.stored = choice.codes = power;
+    if (!std::isfinite(ideal)) choice.issue = ScaleIssue::overflow;
+  } else if (dtype == DType::f8_e4m3) {
+    const float relative = has_global ? ideal / global : ideal;
+    if (!(relative <= 464.0f)) choice.issue = ScaleIssue::overflow;  // past the midpoint to the missing 480
+    choice.stored = std::max(write_number(dtype, room, 0, relative), kLeastE4m3);
+    if (!has_global && choice.stored < 0x1p-6f) choice.issue = ScaleIssue::underflow;
+    choice.codes = choice.stored * (has_global ? global : 1.0f);
+  } else {
+    choice.stored = write_number(dtype, room, 0, ideal);
+    if (!std::isfinite(choice.stored))
+      choice.issue = ScaleIssue::overflow;
+    else if (dtype == DType::f16 && choice.stored < 0x1p-14f)
+      choice.issue = ScaleIssue::underflow;
+  }
+  if (zero_mode == ZeroMode::constant || choice.issue == ScaleIssue::overflow) return choice;
+  const float offset = -std::min(minimum, 0.0f) / choice.codes;
+  const float low = type.min_value(), high = type.max_value();
+  float zero = zero_mode == ZeroMode::whole ? std::nearbyintf(offset) + low : offset + low;
+  zero = std::min(std::max(zero, low), high);
+  choice.zero = write_number(zero_dtype, room, 0, zero);
+  return choice;
+}
+
+ScaleChoice ScaleRule::choose(const Extent& extent) const {
+  const float scale = ideal(extent);
+  if (scale > 0.0f) return finish(scale, extent.min, dtype == DType::f8_e8m0 ? power_of_two(extent, scale) : 0.0f);
+  ScaleChoice choice{1.0f, 1.0f, constant_zero, ScaleIssue::none};
+  if (zero_mode != ZeroMode::constant) {
+    choice.zero = type.min_value();
+  } else if (type.kind == QuantType::Kind::integer && constant_zero != std::floor(constant_zero)) {
+    choice.stored = dtype == DType::f16       ? 0x1p-14f
+                    : dtype == DType::f8_e4m3 ? kLeastE4m3
+                    : dtype == DType::f8_e8m0 ? 0x1p-127f
+                                              : kLeastNormal;
+  }
+  choice.codes = has_global ? choice.stored * global : choice.stored;
+  return choice;
+}
+
+ScaleChoice ScaleRule::choose(float ideal, float minimum) const {
+  std::byte room[4];
+  return finish(ideal, minimum, dtype == DType::f8_e8m0 ? write_number(dtype, room, 0, ideal) : 0.0f);
+}
+
+}  // namespace lpq
