@@ -141,7 +141,8 @@ export async function sync(place: string): Promise<void> {
   }
 }
 
-function refuseExisting(target: string): void {
+/** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form: for refusing before any work. */
+export function refuseExisting(target: string): void {
   if (existsSync(target) || isLink(target))
     throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
       hint: 'Choose another path or remove it first; lpq never overwrites.',

@@ -9,7 +9,18 @@ const NATIVE = {
 } as const;
 
 /** Calls that only fail when something is being written. */
-const WRITING = new Set(['mkdir', 'mkdtemp', 'rename', 'write', 'fsync', 'ftruncate', 'copyfile', 'unlink', 'rmdir', 'link']);
+const WRITING = new Set([
+  'mkdir',
+  'mkdtemp',
+  'rename',
+  'write',
+  'fsync',
+  'ftruncate',
+  'copyfile',
+  'unlink',
+  'rmdir',
+  'link',
+]);
 
 interface CodedError extends Error {
   code?: string;

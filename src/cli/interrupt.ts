@@ -51,12 +51,20 @@ export class Interrupt {
     if (this.signal.aborted) throw aborted();
   }
 
+  /** Drops what the watched runtimes still have to do. */
+  stopRuntimes(): void {
+    for (const runtime of this.runtimes) runtime.abort();
+  }
+
   /** What a signal does. */
   raise(): void {
-    if (this.signal.aborted) return this.leave();
+    if (this.signal.aborted) {
+      this.leave();
+      return;
+    }
     this.say('stopping; press Ctrl-C again to leave at once');
     this.controller.abort();
-    for (const runtime of this.runtimes) runtime.abort();
+    this.stopRuntimes();
     this.timer = setTimeout(() => this.leave(), PATIENCE_MS);
     this.timer.unref();
   }

@@ -61,9 +61,13 @@ export function parseRecipe(file: string, value: unknown): Recipe {
     rules: rules.map(({ match, skip, ...scheme }, i) => {
       const place = `/rules/${i}`;
       if (skip && Object.keys(scheme).length > 0)
-        throw bad(file, place, 'both skips its modules and says how to store them', { got: Object.keys(scheme).join(', ') });
+        throw bad(file, place, 'both skips its modules and says how to store them', {
+          got: Object.keys(scheme).join(', '),
+        });
       if (!skip && Object.keys(scheme).length === 0)
-        throw bad(file, place, 'says nothing', { expected: `"skip": true, or one of ${Object.keys(schemeSettings.shape).join(', ')}` });
+        throw bad(file, place, 'says nothing', {
+          expected: `"skip": true, or one of ${Object.keys(schemeSettings.shape).join(', ')}`,
+        });
       bothTypes(file, place, scheme);
       return { place: `${file} at ${place}`, match: regex(file, `${place}/match`, match), skip: skip === true, scheme };
     }),
@@ -76,7 +80,10 @@ function malformed(file: string, value: unknown, issue: z.core.$ZodIssue): LpqEr
     const known = place.startsWith('/rules/') ? Object.keys(ruleSchema.shape) : Object.keys(recipeSchema.shape);
     return bad(file, `${place}/${issue.keys[0]}`, 'is no setting', { expected: known.join(', ') });
   }
-  const got = issue.path.reduce<unknown>((here, key) => (here as Record<PropertyKey, unknown> | undefined)?.[key], value);
+  const got = issue.path.reduce<unknown>(
+    (here, key) => (here as Record<PropertyKey, unknown> | undefined)?.[key],
+    value,
+  );
   const takes = fieldTakes(String(issue.path.at(-1)));
   return bad(file, place, takes ? 'has a value it does not take' : issue.message, {
     got: JSON.stringify(got) ?? 'nothing',
@@ -97,6 +104,11 @@ function regex(file: string, place: string, source: string): RegExp {
   }
 }
 
-function bad(file: string, place: string, what: string, facts: ConstructorParameters<typeof LpqError>[2] = {}): LpqError {
+function bad(
+  file: string,
+  place: string,
+  what: string,
+  facts: ConstructorParameters<typeof LpqError>[2] = {},
+): LpqError {
   return new LpqError('LPQ_RECIPE', `${file}${place ? ` at ${place}` : ''} ${what}`, facts);
 }

@@ -66,7 +66,8 @@ export class Reporter {
   /** Begins a piece of work of `total` units: a bar on a terminal, now and then a line elsewhere. One at a time. */
   task(label: string, total: number): Task {
     this.end();
-    const view = (this.view = this.viewOf(label, total));
+    const view = this.viewOf(label, total);
+    this.view = view;
     let told = performance.now();
     return {
       update: (done, detail) => {

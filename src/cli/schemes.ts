@@ -25,6 +25,11 @@ function ruleScheme(settings: FullSettings, { skip, place, scheme }: RecipeRule)
   } catch (cause) {
     if (!(cause instanceof LpqError)) throw cause;
     const { got, expected, message, hint } = cause;
-    throw new LpqError('LPQ_RECIPE', `${place}: ${message}`, { got, expected, ...(hint !== undefined && { hint }), cause });
+    throw new LpqError('LPQ_RECIPE', `${place}: ${message}`, {
+      got,
+      expected,
+      ...(hint !== undefined && { hint }),
+      cause,
+    });
   }
 }

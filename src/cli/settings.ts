@@ -17,25 +17,23 @@ export const schemeSettings = z
 export type SchemeSettings = z.infer<typeof schemeSettings>;
 
 /** How the scheme is reached. */
-const methodSettings = z
-  .strictObject({
-    method: z.enum(['gptq', 'rtn']),
-    order: z.enum(['static', 'group', 'none']),
-    /** Share of GPTAQ's correction. */
-    gptaq: z.number().min(0).max(1),
-    /** Fraction of mean(diag H). */
-    damp: z.number().positive().max(1),
-    samples: z.int().positive(),
-    seqLen: z.int().min(2),
-    seed: z.int().nonnegative(),
-    calibJoin: z.boolean(),
-    lmHead: z.boolean(),
-  })
-  .partial();
-type MethodSettings = Required<z.infer<typeof methodSettings>>;
+const methodSettings = z.strictObject({
+  method: z.enum(['gptq', 'rtn']),
+  order: z.enum(['static', 'group', 'none']),
+  /** Share of GPTAQ's correction. */
+  gptaq: z.number().min(0).max(1),
+  /** Fraction of mean(diag H). */
+  damp: z.number().positive().max(1),
+  samples: z.int().positive(),
+  seqLen: z.int().min(2),
+  seed: z.int().nonnegative(),
+  calibJoin: z.boolean(),
+  lmHead: z.boolean(),
+});
+type MethodSettings = z.infer<typeof methodSettings>;
 
 /** Everything about a quantization that its bytes depend on, but for the model and the text. */
-export const settingsSchema = z.strictObject({ ...schemeSettings.shape, ...methodSettings.shape });
+export const settingsSchema = z.strictObject({ ...schemeSettings.shape, ...methodSettings.partial().shape });
 export type Settings = z.infer<typeof settingsSchema>;
 
 /** With the defaults of the method filled in; those of the scheme depend on its type. */
@@ -99,7 +97,7 @@ const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'cali
 
 /** Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type, or an option has no effect. */
 export function mergeSettings(flags: Settings, recipe: Settings): FullSettings {
-  const merged: FullSettings = { ...DEFAULTS, ...overrideScheme(recipe, flags) };
+  const merged = { ...DEFAULTS, ...overrideScheme(recipe, flags) } as FullSettings;
   if (merged.bits === undefined && merged.dtype === undefined)
     throw new LpqError('LPQ_USAGE', 'nothing says which type to quantize to', {
       expected: '--bits N or --dtype T',

@@ -1,6 +1,8 @@
 /** A text table: columns as wide as their widest cell; numbers (and '-') to the right, the rest to the left. */
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  const right = head.map((_, c) => rows.length > 0 && rows.every((row) => /^(-|[-+]?[\d.]+(e[-+]?\d+)?%?( \w{1,2})?)$/.test(row[c] ?? '')));
+  const right = head.map(
+    (_, c) => rows.length > 0 && rows.every((row) => /^(-|[-+]?[\d.]+(e[-+]?\d+)?%?( \w{1,2})?)$/.test(row[c] ?? '')),
+  );
   const width = head.map((title, c) => Math.max(title.length, ...rows.map((row) => (row[c] ?? '').length)));
   const line = (cells: readonly string[]) =>
     cells

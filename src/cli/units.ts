@@ -30,6 +30,7 @@ function scaled(value: number, units: readonly string[]): string {
     value /= 1000;
     unit++;
   }
-  const text = unit === 0 ? String(value) : value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : value.toFixed(0);
+  const text =
+    unit === 0 ? String(value) : value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : value.toFixed(0);
   return `${text} ${units[unit]}`;
 }
