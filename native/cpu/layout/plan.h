@@ -56,7 +56,7 @@ struct Plan {
 // when elements could overlap or leave `out_bytes`.
 Spec read_spec(const Params& params, size_t out_bytes);
 
-// `column_bits`: bits that a tile's columns must fill a multiple of (8 when tiles write parts of bitstream rows), else 1.
+// `column_bits`: a tile's columns fill a multiple of so many bits (8 when tiles write parts of bitstream rows), else 1.
 Plan make_plan(const Spec& spec, int column_bits);
 
 }  // namespace lpq::layout
