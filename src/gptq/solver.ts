@@ -5,9 +5,9 @@ import type { LpqError } from '../core/error.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
 import { typeParams, valueRange } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
+import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
 import { scaleRangeError } from '../quantize/rtn.js';
-import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';
@@ -61,15 +61,22 @@ export class FeedSolver implements FeedQuantizer {
       gptqOps.target(rt, weight, factored.order, factored.dead, correction, t);
       const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
-      gptqOps.clip(rt, t, factored.m, group, { scale, zero }, {
-        ...type,
-        symmetric: scheme.symmetric,
-        constantZero: constantZero(scheme),
-        steps: options.clipSteps,
-        bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
-        scaleDtype: coarse ? scheme.scaleDtype : 'f32',
-        scaleUnit: globalScale ?? 1,
-      });
+      gptqOps.clip(
+        rt,
+        t,
+        factored.m,
+        group,
+        { scale, zero },
+        {
+          ...type,
+          symmetric: scheme.symmetric,
+          constantZero: constantZero(scheme),
+          steps: options.clipSteps,
+          bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
+          scaleDtype: coarse ? scheme.scaleDtype : 'f32',
+          scaleUnit: globalScale ?? 1,
+        },
+      );
       const problem: SolveInputs = { t, matrix: factored.u, scale, zero, group };
       const descent: SolveInputs = { ...problem, matrix: factored.m };
       gptqOps.solve(rt, problem, level, type);
@@ -163,7 +170,10 @@ export class FeedSolver implements FeedQuantizer {
 
   private rangeError(name: string, scheme: QuantScheme, scale: Float32Array, over: number, under: number): LpqError {
     const sizes = scale.map(Math.abs).filter((size) => size > 0);
-    const [smallestScale, largestScale] = [sizes.reduce((a, b) => Math.min(a, b)), sizes.reduce((a, b) => Math.max(a, b))];
+    const [smallestScale, largestScale] = [
+      sizes.reduce((a, b) => Math.min(a, b)),
+      sizes.reduce((a, b) => Math.max(a, b)),
+    ];
     return scaleRangeError(name, scheme, { over, under, groups: scale.length, smallestScale, largestScale });
   }
 

@@ -9,7 +9,11 @@ export interface ModuleRule {
 }
 
 /** The scheme of a module, or undefined when it stays as it is. Throws LPQ_GROUP_SIZE naming it. */
-export function schemeOf(linear: LinearRef, fallback: QuantScheme, rules: readonly ModuleRule[]): QuantScheme | undefined {
+export function schemeOf(
+  linear: LinearRef,
+  fallback: QuantScheme,
+  rules: readonly ModuleRule[],
+): QuantScheme | undefined {
   const rule = rules.find(({ match }) => match.test(linear.name));
   if (rule?.scheme === 'skip') return undefined;
   const scheme = rule?.scheme ?? fallback;

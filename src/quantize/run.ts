@@ -1,14 +1,14 @@
+import type { Provenance, Quality } from '../../formats/canonical/schema.js';
+import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { CanonicalWriter } from '../../formats/canonical/write.js';
-import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
-import type { Provenance, Quality } from '../../formats/canonical/schema.js';
 import { fromTyped, type NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
-import { loadWeights, disposeWeights } from '../model/weights.js';
+import { disposeWeights, loadWeights } from '../model/weights.js';
 import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } from './blocks.js';
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
 import { zerosOf } from './grid.js';
@@ -61,7 +61,9 @@ export function planQuantization(
   graph: ModelGraph,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
 ): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
-  const linears = graph.blocks.flatMap(({ stages }) => stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)));
+  const linears = graph.blocks.flatMap(({ stages }) =>
+    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
+  );
   if (request.lmHead) {
     if (graph.head.tied)
       throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
@@ -159,7 +161,9 @@ async function quantizeAll(
     return;
   }
   if (!calibration)
-    throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, { hint: 'Give one with --calib.' });
+    throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
+      hint: 'Give one with --calib.',
+    });
   const outer = await loadWeights(source, graph.outer.keys());
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
@@ -179,7 +183,11 @@ async function quantizeAll(
 }
 
 /** Linears of a method that looks at weights only, one at a time, so that memory does not grow with the model. */
-async function quantizeWeights(context: BlockContext, linears: readonly LinearRef[], source: SourceCheckpoint): Promise<void> {
+async function quantizeWeights(
+  context: BlockContext,
+  linears: readonly LinearRef[],
+  source: SourceCheckpoint,
+): Promise<void> {
   for (const linear of linears) {
     if (!context.schemes.has(linear.name)) continue;
     const name = `${linear.name}.weight`;
@@ -219,7 +227,9 @@ async function writeModule(writer: CanonicalWriter, module: FinishedModule): Pro
       codes: result.codes,
       scales: result.scales,
       ...(result.zeros && { zeros: result.zeros }),
-      ...(result.globalScale !== undefined && { global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)) }),
+      ...(result.globalScale !== undefined && {
+        global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
+      }),
     },
     quality,
   );
@@ -230,7 +240,11 @@ function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provena
   const { calibration } = request;
   return {
     lpq: request.version,
-    source: { name: source.dir.split('/').filter(Boolean).at(-1) ?? '', revision: null, fingerprint: source.weights.fingerprint() },
+    source: {
+      name: source.dir.split('/').filter(Boolean).at(-1) ?? '',
+      revision: null,
+      fingerprint: source.weights.fingerprint(),
+    },
     method: request.quantizer.method,
     options: { ...request.options, ...request.quantizer.options },
     calibration: calibration

@@ -10,7 +10,9 @@ import type { QuantScheme } from './scheme.js';
 export function storedZeros(scheme: QuantScheme, zero: Float32Array, shape: readonly number[]): Tensor | undefined {
   const kind = zerosOf(scheme);
   if (kind.kind !== 'int') return undefined;
-  return kind.dtype === 'u8' ? fromTyped('u8', shape, Uint8Array.from(zero)) : fromTyped('i16', shape, Int16Array.from(zero));
+  return kind.dtype === 'u8'
+    ? fromTyped('u8', shape, Uint8Array.from(zero))
+    : fromTyped('i16', shape, Int16Array.from(zero));
 }
 
 /** W f32 [N,K] as anyone who reads the checkpoint computes it. */
