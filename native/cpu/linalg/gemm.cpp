@@ -38,10 +38,15 @@ void mirror_lower(ThreadPool& pool, int64_t n, T* c, int64_t ldc) {
   constexpr int64_t side = 32;
   const int64_t blocks = (n + side - 1) / side;
   pool.parallel_for(blocks, std::max<int64_t>(1, 2048 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end, int) {
-    for (int64_t bi = begin; bi < end; ++bi)  // rows bi of the lower triangle
-      for (int64_t bj = 0; bj <= bi; ++bj)
-        for (int64_t i = bi * side; i < std::min(n, (bi + 1) * side); ++i)
-          for (int64_t j = bj * side; j < std::min(i, (bj + 1) * side); ++j) c[j * ldc + i] = c[i * ldc + j];
+    T turned[side][side];  // rows of c are far apart: squares are turned in a place of their own
+    for (int64_t bi = begin; bi < end; ++bi)
+      for (int64_t bj = 0; bj <= bi; ++bj) {
+        const int64_t i0 = bi * side, j0 = bj * side, high = std::min(side, n - i0), wide = std::min(side, n - j0);
+        for (int64_t i = 0; i < high; ++i)
+          for (int64_t j = 0; j < wide; ++j) turned[j][i] = c[(i0 + i) * ldc + j0 + j];
+        for (int64_t j = 0; j < wide; ++j)
+          for (int64_t i = bi == bj ? j + 1 : 0; i < high; ++i) c[(j0 + j) * ldc + i0 + i] = turned[j][i];
+      }
   });
 }
 
@@ -105,6 +110,8 @@ void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const f
       pool, product,
       [&](int, int64_t kc, const float* pa, const float* pb, int64_t i, int64_t j, int tile_rows, int cols, bool) {
         alignas(64) float tile[14 * 32];
+        for (int r = 0; r < tile_rows; ++r)
+          for (int q = 0; q < cols; q += 8) __builtin_prefetch(C + (i + r) * n + j + q, 1);
         kernel.tile(kc, pa, pb, tile, kernel.nr, tile_rows, cols, false);
         add_scaled(tile, kernel.nr, tile_rows, cols, weight, C + i * n + j, n);
       },
