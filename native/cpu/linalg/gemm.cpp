@@ -1,5 +1,6 @@
 #include "cpu/linalg/gemm.h"
 
+#include "cpu/linalg/blas.h"
 #include "cpu/linalg/gemm_driver.h"
 
 namespace lpq {
@@ -53,6 +54,7 @@ void mirror_lower(ThreadPool& pool, int64_t n, T* c, int64_t ldc) {
 template <class T>
 void gemm(ThreadPool& pool, Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
           int64_t ldb, T beta, T* c, int64_t ldc) {
+  if (blas_takes(m, n, k)) return blas_gemm(pool, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   product_into<T>(pool, {m, n, k, source_of(a, ta, lda, false), source_of(b, tb, ldb, true), alpha}, beta, c, ldc);
 }
 
@@ -95,6 +97,8 @@ void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const 
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
                  DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy,
                  Exec* progress) {
+  if (weight_dtype == DType::f32 && linalg::blas_takes(m, n, k))
+    return linalg::blas_gemm(pool, Trans::no, Trans::yes, m, n, k, 1.0f, x, ldx, static_cast<const float*>(weight), ldw, beta, y, ldy);
   linalg::product_into<float>(pool, {m, n, k, {x, DType::f32, ldx, 1}, {weight, weight_dtype, ldw, 1}}, beta, y, ldy, progress);
 }
 
