@@ -39,6 +39,15 @@ void write_as(std::byte* data, int64_t i, T value) {
   std::memcpy(data + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
+// With 5 and 6 exponent bits max|w| / max_value would be below any f16, and the codes of the largest weights beyond it.
+// Floats look the same at every power of two, so these types use a part of their range: 2^-22 of the largest weight and
+// up at full precision at the least.
+constexpr float kHighestTop = 512.0f;
+float folded(float top) {
+  while (top > kHighestTop) top *= 0.5f;
+  return top;
+}
+
 // floor(log2 x) for finite x > 0.
 int floor_log2(float x) {
   const uint32_t bits = as_bits(x);
@@ -115,6 +124,7 @@ ScaleRule::ScaleRule(const QuantType& type, DType dtype)
       min_(type.min_value()),
       max_(type.max_value()),
       levels_(static_cast<float>(type.codes() - 1u)),
+      top_(dtype == DType::f8_e8m0 ? max_ : folded(max_)),
       top_power_(type.kind == QuantType::Kind::integer ? type.bits - 2 : floor_log2(type.max_value())) {
   if (!is_scale_dtype(dtype)) throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
 }
@@ -135,7 +145,7 @@ float ScaleRule::ideal(const Extent& extent) const {
     // Half of 2^b - 1 is exact, so this is 2 max|w| / (2^b - 1) rounded once, and 2 max|w| cannot overflow.
     scale = extent.magnitude() / (0.5f * levels_);
   } else {
-    scale = extent.magnitude() / max_;
+    scale = extent.magnitude() / top_;
   }
   if (scale == 0.0f && low == high) return 0.0f;
   return std::max(scale, kLeastNormal);

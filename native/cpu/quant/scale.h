@@ -41,7 +41,8 @@ struct ScaleChoice {
 };
 
 // The rule for one tensor. All arithmetic in f32, each operation rounded.
-//   ideal scale, symmetric integers: max|w| / ((2^b - 1) / 2); symmetric floats: max|w| / max_value
+//   ideal scale, symmetric integers: max|w| / ((2^b - 1) / 2); symmetric floats: max|w| / top, where top is the largest
+//   value, halved until it is at most 512 (e8m0 scales: not halved)
 //   asymmetric (integers):           (max - min) / (2^b - 1), 0 counted into the range
 // Codes are chosen with the ideal scale, and then it is stored as f16, bf16 or f32. The coarse storage types come first:
 // e8m0 and e4m3 scales are rounded and codes are chosen with what is stored.
@@ -75,6 +76,7 @@ struct ScaleRule {
   QuantType type_;
   DType dtype_;
   float min_, max_, levels_;  // of the type; 2^b - 1
+  float top_;                 // where floats put the largest magnitude of a group
   int top_power_;             // exponent of the largest element, OCP MX's emax
 };
 
