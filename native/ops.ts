@@ -118,6 +118,10 @@ export const ops = {
   /** In place: lower Cholesky factor L of A f64 [K,K] (strict upper part zeroed). info I32 [1]: 0, or 1 + the failing column. */
   cholesky: (rt: NativeRuntime, a: Tensor, info: Tensor) => rt.enqueue('cholesky', [a], [a, info]),
 
+  /** sums f64 [2] = tr(D H Dᵀ), tr(W H Wᵀ), D = W - Wq; weight, quantized f32 [N,K], H f64 [K,K]. */
+  moduleError: (rt: NativeRuntime, weight: Tensor, quantized: Tensor, h: Tensor, sums: Tensor) =>
+    rt.enqueue('module_error', [weight, quantized, h], [sums]),
+
   // --- quantized types -------------------------------------------------------------------------------------------
   // `type` is typeParams() of src/core/quant-type.ts. Codes are raw bit patterns.
 
@@ -168,4 +172,17 @@ export const ops = {
       ...p,
       symmetric: out.zeros === undefined,
     }),
+
+  // --- layouts ---------------------------------------------------------------------------------------------------
+
+  /**
+   * The words of a pack layout (src/layout/memory.ts) from a matrix: U8 codes [rows, columns], bitstream rows (streamed)
+   * or 16- and 32-bit elements; order (optional) I32 [columns]: the source column of each. packed: any dtype.
+   */
+  layoutPack: (rt: NativeRuntime, matrix: Tensor, packed: Tensor, p: OpParams, order?: Tensor) =>
+    rt.enqueue('layout_pack', order ? [matrix, order] : [matrix], [packed], p),
+
+  /** The inverse of layoutPack, without order. */
+  layoutUnpack: (rt: NativeRuntime, packed: Tensor, matrix: Tensor, p: OpParams) =>
+    rt.enqueue('layout_unpack', [packed], [matrix], p),
 } as const;

@@ -37,6 +37,9 @@ export const packedModuleSchema = z.strictObject({
     global_scale: sha256Schema.optional(),
     g_idx: sha256Schema.optional(),
     permutation: sha256Schema.optional(),
+    mask: sha256Schema.optional(),
+    /** Layout dense only: the dequantized weight, so that it is anchored although its codes are gone. */
+    weight: sha256Schema.optional(),
   }),
 });
 export type PackedModule = z.infer<typeof packedModuleSchema>;
@@ -51,5 +54,7 @@ export const artifactSchema = z.strictObject({
   /** Every other file of the directory but this one and the shards -> sha256. */
   files: z.record(z.string(), sha256Schema),
   provenance: provenanceSchema,
+  /** sha256 of this very file with these 64 digits written as zeros (seal.ts): covers names, notes and white space. */
+  seal: sha256Schema.optional(),
 });
 export type ArtifactManifest = z.infer<typeof artifactSchema>;

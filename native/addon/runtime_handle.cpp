@@ -67,8 +67,12 @@ Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   auto deferred = std::make_shared<Napi::Promise::Deferred>(Napi::Promise::Deferred::New(env));
   auto notify = Napi::ThreadSafeFunction::New(env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}), "lpq.sync", 0, 1);
-  queue_->on_settled([notify, deferred](Queue::Outcome outcome) mutable {
-    notify.BlockingCall([deferred, outcome](Napi::Env js, Napi::Function) {
+  // The runtime stays alive until the promise settles, also when JavaScript holds the promise only. The reference is
+  // created and let go of on JavaScript's thread.
+  auto self = std::make_shared<Napi::ObjectReference>(Napi::Persistent(info.This().As<Napi::Object>()));
+  queue_->on_settled([notify, deferred, self](Queue::Outcome outcome) mutable {
+    notify.BlockingCall([deferred, outcome, self](Napi::Env js, Napi::Function) {
+      self->Reset();
       if (outcome.ok)
         deferred->Resolve(js.Undefined());
       else

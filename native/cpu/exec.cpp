@@ -167,7 +167,11 @@ void Queue::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return stop_ || !items_.empty(); });
-    if (stop_) return;
+    if (stop_) {  // whoever still waits is told, not left waiting
+      for (Item& item : items_)
+        if (item.then) item.then({false, "LPQ_ABORTED", "the runtime was let go of", ""});
+      return;
+    }
     Item item = std::move(items_.front());
     items_.pop_front();
     if (item.then) {

@@ -1,9 +1,8 @@
 #include "lpq/tensor.h"
 
-#include <cstdlib>
-#include <new>
 #include <type_traits>
 
+#include "cpu/memory.h"
 #include "lpq/failure.h"
 
 namespace lpq {
@@ -79,13 +78,17 @@ Tensor allocate(DType dtype, std::vector<int64_t> shape) {
   Tensor tensor;
   tensor.dtype = dtype;
   tensor.shape = std::move(shape);
-  const size_t bytes = (tensor.bytes() + 63) / 64 * 64;
+  int64_t total = static_cast<int64_t>(dtype_bytes(dtype));
+  for (int64_t d : tensor.shape)
+    if (d < 0 || __builtin_mul_overflow(total, d, &total))
+      throw Failure("LPQ_NATIVE_MEMORY", "a tensor of this shape has more bytes than can be counted");
+  const size_t bytes = static_cast<size_t>(total);
   auto storage = std::make_shared<Storage>();
-  void* data = std::aligned_alloc(64, bytes ? bytes : 64);
-  if (!data) throw Failure("LPQ_NATIVE_MEMORY", "no memory for " + std::to_string(bytes) + " bytes");
-  storage->data = static_cast<std::byte*>(data);
+  const Block block = take_block(bytes);
+  if (!block.data) throw Failure("LPQ_NATIVE_MEMORY", "no memory for " + std::to_string(bytes) + " bytes");
+  storage->data = static_cast<std::byte*>(block.data);
   storage->bytes = bytes;
-  storage->release = [data] { std::free(data); };
+  storage->release = [block] { give_block(block); };
   tensor.storage = std::move(storage);
   return tensor;
 }

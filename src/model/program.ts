@@ -4,7 +4,9 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 export interface Batch {
   /** Tokens of all sequences. */
   readonly tokens: number;
-  /** I32 [S+1] and I32 [T]. */
+  /** Tokens of the longest sequence: rotary tables must reach this far. */
+  readonly longest: number;
+  /** I32 [S+1] and I32 [T]. makeBatch() in batch.ts makes all of these. */
   readonly starts: Tensor;
   readonly positions: Tensor;
 }
@@ -67,8 +69,12 @@ export interface ModelGraph {
   readonly blocks: readonly Block[];
   /** Weights outside blocks (embedding, final norm, lm_head) by full name. */
   readonly outer: ReadonlyMap<string, readonly number[]>;
+  /** lm_head; tied: its weight is the embedding's. */
+  readonly head: LinearRef & { readonly tied: boolean };
   /** h f32 [T,C] from I32 [T] ids. */
   embed(rt: NativeRuntime, weights: BlockWeights, ids: Tensor): Tensor;
+  /** What lm_head reads, f32 [T,C]: final states h after the final norm. */
+  headInput(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
   /** logits f32 [T,V] of final states h (final norm included); h is not changed. */
   logits(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
 }

@@ -7,7 +7,7 @@
 
 namespace lpq {
 
-inline float f16_to_f32(uint16_t h) {
+static inline float f16_to_f32(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t magnitude = h & 0x7fffu;
   if (magnitude >= 0x7c00u)  // infinity, NaN
@@ -17,7 +17,7 @@ inline float f16_to_f32(uint16_t h) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
 }
 
-inline uint16_t f32_to_f16(float value) {
+static inline uint16_t f32_to_f16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -37,9 +37,9 @@ inline uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | (quotient + (rest > half || (rest == half && (quotient & 1u)) ? 1u : 0u)));
 }
 
-inline float bf16_to_f32(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
+static inline float bf16_to_f32(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
 
-inline uint16_t f32_to_bf16(float value) {
+static inline uint16_t f32_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x0040u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

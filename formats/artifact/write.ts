@@ -1,0 +1,111 @@
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import path from 'node:path';
+import { LpqError } from '../../src/core/error.js';
+import { compareNatural } from '../canonical/order.js';
+import type { Provenance } from '../canonical/schema.js';
+import type { OutputDirectory } from '../directory/output-directory.js';
+import type { TensorData } from '../safetensors/hash.js';
+import type { TensorSpec } from '../safetensors/header.js';
+import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
+import { type ArtifactManifest, artifactSchema, type PackedModule } from './schema.js';
+import { sealManifest } from './seal.js';
+
+/** A packed module before its bytes: its manifest entry with the tensors' specs in place of their hashes. */
+export interface PackedDeclaration extends Omit<PackedModule, 'tensors'> {
+  readonly tensors: readonly TensorSpec[];
+}
+
+export interface ArtifactPlan {
+  readonly target: string;
+  readonly modules: ReadonlyMap<string, PackedDeclaration>;
+  /** Tensors that go through unchanged. */
+  readonly carried: readonly TensorSpec[];
+  /** config.json as it shall be, quantization_config included. */
+  readonly config: Readonly<Record<string, unknown>>;
+}
+
+/** Writes a packed artifact into an OutputDirectory; tensors come in any order. commit() is the caller's. */
+export class ArtifactWriter {
+  private constructor(
+    readonly output: OutputDirectory,
+    readonly plan: ArtifactPlan,
+    private readonly writer: SafetensorsWriter,
+  ) {}
+
+  /**
+   * Carry files and write further ones (quantize_config.json) through `output` before finish(), which hashes them.
+   * Throws LPQ_INTERNAL, LPQ_DISK_FULL, LPQ_OUTPUT_WRITE.
+   */
+  static async create(
+    output: OutputDirectory,
+    plan: ArtifactPlan,
+    options: WriterOptions = {},
+  ): Promise<ArtifactWriter> {
+    const specs = [...plan.carried, ...[...plan.modules.values()].flatMap(({ tensors }) => tensors)];
+    specs.sort((a, b) => compareNatural(a.name, b.name));
+    const writer = await SafetensorsWriter.create(output.path, specs, options);
+    try {
+      await output.writeJson('config.json', plan.config);
+    } catch (error) {
+      await writer.abort();
+      throw error;
+    }
+    return new ArtifactWriter(output, plan, writer);
+  }
+
+  /** A packed or carried tensor, whole. */
+  write(name: string, data: TensorData): Promise<void> {
+    return this.writer.write(name, data);
+  }
+
+  /** Some of its rows. */
+  writeRows(name: string, firstRow: number, data: TensorData): Promise<void> {
+    return this.writer.writeRows(name, firstRow, data);
+  }
+
+  /** Completes the shards, hashes every other file and writes lpq.json. */
+  async finish(provenance: Provenance): Promise<ArtifactManifest> {
+    const { sha256 } = await this.writer.finish();
+    const hashes = (specs: readonly TensorSpec[]) =>
+      Object.fromEntries(
+        specs.map(({ name }) => [name, sha256.get(name) as string] as const).sort(([a], [b]) => compareNatural(a, b)),
+      );
+    const modules: ArtifactManifest['modules'] = {};
+    for (const name of [...this.plan.modules.keys()].sort(compareNatural)) {
+      const module = this.plan.modules.get(name) as PackedDeclaration;
+      modules[name] = { ...module, tensors: hashes(module.tensors) };
+    }
+    const files: Record<string, string> = {};
+    for (const file of await this.output.files())
+      if (file !== 'lpq.json' && !file.endsWith('.safetensors'))
+        files[file] = await hashFile(path.join(this.output.path, file));
+    const manifest = artifactSchema.parse({
+      format: 'lpq-artifact',
+      version: 1,
+      target: this.plan.target,
+      modules,
+      carried: hashes(this.plan.carried),
+      files,
+      provenance,
+    });
+    const sealed = sealManifest(manifest);
+    await this.output.writeFile('lpq.json', sealed.text);
+    return sealed.manifest;
+  }
+
+  abort(): Promise<void> {
+    return this.writer.abort();
+  }
+}
+
+/** sha256 (hex) of a file. Throws LPQ_FILE. */
+export async function hashFile(file: string): Promise<string> {
+  const hash = createHash('sha256');
+  try {
+    for await (const chunk of createReadStream(file)) hash.update(chunk as Buffer);
+  } catch (cause) {
+    throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+  return hash.digest('hex');
+}

@@ -1,0 +1,176 @@
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import type { z } from 'zod';
+import { type Tensor, typed } from '../../native/binding.js';
+import { type ErrorFacts, LpqError } from '../../src/core/error.js';
+import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
+import { sha256 } from '../safetensors/hash.js';
+import { type CanonicalManifest, type CanonicalModule, canonicalSchema } from './schema.js';
+import { declarationProblem, moduleTensors, type Part, scaleShape } from './tensors.js';
+
+/** A tensor or file whose bytes are not those that the manifest was written for. */
+export interface HashMismatch {
+  /** Module path, or undefined for what belongs to none. */
+  readonly module?: string;
+  /** Tensor or file name. */
+  readonly name: string;
+  readonly expected: string;
+  readonly got: string;
+}
+
+/** A quantized checkpoint, mapped. What opens has every tensor its manifest promises, in the right dtype and shape. */
+export class CanonicalCheckpoint {
+  private constructor(
+    readonly dir: string,
+    readonly manifest: CanonicalManifest,
+    readonly config: Record<string, unknown>,
+    readonly weights: Checkpoint,
+  ) {}
+
+  /** Throws LPQ_CANONICAL naming the place in lpq.json or the tensor; LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS. */
+  static open(dir: string): CanonicalCheckpoint {
+    const manifest = readManifest(dir, canonicalSchema, 'LPQ_CANONICAL');
+    const config = readConfig(dir);
+    const weights = Checkpoint.open(dir);
+    try {
+      checkTensors(dir, manifest, weights);
+    } catch (error) {
+      weights.close();
+      throw error;
+    }
+    return new CanonicalCheckpoint(dir, manifest, config, weights);
+  }
+
+  /** Names of the quantized modules, in the manifest's order. */
+  moduleNames(): string[] {
+    return Object.keys(this.manifest.modules);
+  }
+
+  /** Throws LPQ_TENSOR_MISSING. */
+  module(name: string): CanonicalModule {
+    const module = Object.hasOwn(this.manifest.modules, name) ? this.manifest.modules[name] : undefined;
+    if (module) return module;
+    throw new LpqError('LPQ_TENSOR_MISSING', `${this.dir} has no quantized module '${name}'`);
+  }
+
+  /**
+   * One tensor of a module, mapped; undefined for a part that the module does not have. Scales of dtype f8_e8m0 come
+   * as such although they are stored as U8; g_idx and permutation are checked to be such (LPQ_CANONICAL), for native
+   * code trusts them. The caller disposes of it.
+   */
+  part(name: string, part: Part): Tensor | undefined {
+    const module = this.module(name);
+    const spec = moduleTensors(name, module).get(part);
+    if (!spec) return undefined;
+    const tensor = this.weights.tensor(spec.name, part === 'scales' ? module.scales.dtype : undefined);
+    if (part === 'g_idx') this.checkIndices(spec.name, tensor, scaleShape(module)[1], false);
+    if (part === 'permutation') this.checkIndices(spec.name, tensor, module.shape[1], true);
+    return tensor;
+  }
+
+  /** A part that the module must have. Throws LPQ_CANONICAL. */
+  require(name: string, part: Part): Tensor {
+    return this.part(name, part) ?? bad(`${this.dir}: module '${name}' has no ${part}`);
+  }
+
+  /** The second-level factor of a module's scales; 1 without one. */
+  globalScale(name: string): number {
+    const tensor = this.part(name, 'global_scale');
+    if (!tensor) return 1;
+    const bytes = tensor.bytes();
+    tensor.dispose();
+    return new DataView(bytes.buffer, bytes.byteOffset, 4).getFloat32(0, true);
+  }
+
+  /** Compares every module tensor with the manifest's hashes. `onBytes` tells of progress. */
+  async verifyHashes(onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
+    const mismatches: HashMismatch[] = [];
+    for (const [module, entry] of Object.entries(this.manifest.modules))
+      for (const [part, { name }] of moduleTensors(module, entry)) {
+        const expected = entry.sha256[part] ?? 'no hash';
+        const tensor = this.weights.tensor(name);
+        const got = await sha256(tensor);
+        onBytes?.(tensor.byteLength);
+        tensor.dispose();
+        if (got !== expected) mismatches.push({ module, name, expected, got });
+      }
+    return mismatches;
+  }
+
+  close(): void {
+    this.weights.close();
+  }
+
+  private checkIndices(name: string, tensor: Tensor, limit: number, once: boolean): void {
+    const seen = new Uint8Array(limit);
+    typed<Int32Array>(tensor).forEach((value, i) => {
+      const what =
+        value < 0 || value >= limit ? `outside 0 to ${limit - 1}` : once && seen[value] ? 'twice' : undefined;
+      if (what) bad(`${this.dir}: tensor '${name}' holds an index ${what}`, { got: `${value} at [${i}]` });
+      seen[value] = 1;
+    });
+  }
+}
+
+/** Reads and validates DIR/lpq.json. Throws `code`, naming the first wrong place by its path inside the manifest. */
+export function readManifest<T extends z.ZodType>(
+  dir: string,
+  schema: T,
+  code: 'LPQ_CANONICAL' | 'LPQ_ARTIFACT',
+): z.infer<T> {
+  const file = path.join(dir, 'lpq.json');
+  let value: unknown;
+  try {
+    value = JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    throw new LpqError(code, `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+  const parsed = schema.safeParse(value);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const place = (issue?.path ?? []).map((key) => (typeof key === 'number' ? `[${key}]` : `/${String(key)}`)).join('');
+  throw new LpqError(code, `${file} is malformed at ${place || '/'}: ${issue?.message}`, {
+    got: at(value, issue?.path ?? []),
+    hint: 'The file was edited or written by another version of lpq; write the directory again.',
+  });
+}
+
+function at(value: unknown, keys: readonly PropertyKey[]): string {
+  let here: unknown = value;
+  for (const key of keys) here = (here as Record<PropertyKey, unknown> | undefined)?.[key];
+  return JSON.stringify(here)?.slice(0, 100) ?? 'nothing';
+}
+
+function checkTensors(dir: string, manifest: CanonicalManifest, weights: Checkpoint): void {
+  const known = new Set(manifest.carried);
+  for (const name of manifest.carried)
+    if (!weights.has(name)) bad(`${dir}: the carried tensor '${name}' of lpq.json is not in the shards`);
+  for (const [module, entry] of Object.entries(manifest.modules)) {
+    const problem = declarationProblem(entry);
+    if (problem)
+      bad(`${dir}/lpq.json is malformed at /modules/${module}/${problem.path.replace('.', '/')}: ${problem.what}`);
+    const tensors = moduleTensors(module, entry);
+    for (const [part, spec] of tensors) {
+      if (!weights.has(spec.name)) bad(`${dir}: tensor '${spec.name}' of module '${module}' is not in the shards`);
+      const { dtype, shape } = weights.spec(spec.name);
+      if (dtype !== spec.dtype || shape.join() !== spec.shape.join())
+        bad(`${dir}: tensor '${spec.name}' is not what lpq.json says of module '${module}'`, {
+          got: `${dtype} [${shape}]`,
+          expected: `${spec.dtype} [${spec.shape}]`,
+        });
+      if (known.has(spec.name)) bad(`${dir}: tensor '${spec.name}' is listed as carried and as part of a module`);
+      if (entry.sha256[part] === undefined)
+        bad(`${dir}/lpq.json is malformed at /modules/${module}/sha256/${part}: no hash`);
+      known.add(spec.name);
+    }
+    for (const part of Object.keys(entry.sha256))
+      if (!tensors.has(part as Part))
+        bad(`${dir}/lpq.json is malformed at /modules/${module}/sha256/${part}: no such tensor`);
+  }
+  for (const name of weights.names())
+    if (!known.has(name)) bad(`${dir}: tensor '${name}' is in the shards but not in lpq.json`);
+}
+
+function bad(what: string, facts?: ErrorFacts): never {
+  throw new LpqError('LPQ_CANONICAL', what, facts);
+}

@@ -1,0 +1,131 @@
+import { LpqError } from '../../src/core/error.js';
+import type { OutputDirectory } from '../directory/output-directory.js';
+import type { TensorData } from '../safetensors/hash.js';
+import type { TensorSpec } from '../safetensors/header.js';
+import type { TensorReader } from '../safetensors/read.js';
+import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
+import { compareNatural } from './order.js';
+import { type CanonicalManifest, canonicalSchema, type Provenance, type Quality } from './schema.js';
+import { declarationProblem, type ModuleDeclaration, moduleTensors, PARTS, type Part } from './tensors.js';
+
+export interface CanonicalPlan {
+  /** By module path (model.layers.0.self_attn.q_proj). Declare every module before the first is quantized. */
+  readonly modules: ReadonlyMap<string, ModuleDeclaration>;
+  /** Every other tensor of the source, unchanged. */
+  readonly carried: readonly TensorSpec[];
+  /** config.json of the source; the written one gains quantization_config. */
+  readonly config: Readonly<Record<string, unknown>>;
+}
+
+/** The tensors of a module, by part. */
+export type ModuleData = Partial<Record<Part, TensorData>>;
+
+/**
+ * Writes a canonical checkpoint into an OutputDirectory, module by module in any order. The bytes depend on the plan
+ * and the data only. commit() of the directory is the caller's.
+ */
+export class CanonicalWriter {
+  private readonly quality = new Map<string, Quality>();
+
+  private constructor(
+    readonly output: OutputDirectory,
+    readonly plan: CanonicalPlan,
+    private readonly writer: SafetensorsWriter,
+  ) {}
+
+  /**
+   * Throws LPQ_INTERNAL when the plan contradicts itself, LPQ_DISK_FULL and LPQ_OUTPUT_WRITE. carryFrom() of the output
+   * comes before, because config.json is replaced here.
+   */
+  static async create(
+    output: OutputDirectory,
+    plan: CanonicalPlan,
+    options: WriterOptions = {},
+  ): Promise<CanonicalWriter> {
+    const specs = [...plan.carried];
+    for (const [name, module] of plan.modules) {
+      const problem = declarationProblem(module);
+      if (problem) throw new LpqError('LPQ_INTERNAL', `module '${name}': ${problem.path}: ${problem.what}`);
+      specs.push(...moduleTensors(name, module).values());
+    }
+    specs.sort((a, b) => compareNatural(a.name, b.name));
+    const writer = await SafetensorsWriter.create(output.path, specs, options);
+    try {
+      await output.writeJson('config.json', { ...plan.config, quantization_config: quantizationConfig(plan) });
+    } catch (error) {
+      await writer.abort();
+      throw error;
+    }
+    return new CanonicalWriter(output, plan, writer);
+  }
+
+  /** All tensors of a module: each part that its declaration asks for, and no other. */
+  async writeModule(name: string, data: ModuleData, quality?: Quality): Promise<void> {
+    const specs = this.specs(name);
+    for (const part of PARTS) {
+      const value = data[part];
+      const spec = specs.get(part);
+      if ((value === undefined) !== (spec === undefined))
+        throw new LpqError('LPQ_INTERNAL', `module '${name}' ${spec ? 'lacks' : 'declares no'} ${part}`);
+    }
+    for (const [part, spec] of specs) await this.writer.write(spec.name, data[part] as TensorData);
+    if (quality) this.quality.set(name, quality);
+  }
+
+  /** Some rows of one part, for quantizing what does not fit in memory. */
+  async writeModuleRows(name: string, part: Part, firstRow: number, data: TensorData): Promise<void> {
+    const spec = this.specs(name).get(part);
+    if (!spec) throw new LpqError('LPQ_INTERNAL', `module '${name}' declares no ${part}`);
+    await this.writer.writeRows(spec.name, firstRow, data);
+  }
+
+  setQuality(name: string, quality: Quality): void {
+    this.specs(name);
+    this.quality.set(name, quality);
+  }
+
+  writeCarried(name: string, data: TensorData): Promise<void> {
+    return this.writer.write(name, data);
+  }
+
+  /** Completes the shards and writes lpq.json. Throws LPQ_INTERNAL naming a tensor that never came. */
+  async finish(provenance: Provenance): Promise<CanonicalManifest> {
+    const { sha256 } = await this.writer.finish();
+    const modules: CanonicalManifest['modules'] = {};
+    for (const name of [...this.plan.modules.keys()].sort(compareNatural)) {
+      const quality = this.quality.get(name);
+      const hashes = [...this.specs(name)].map(([part, spec]) => [part, sha256.get(spec.name) as string] as const);
+      modules[name] = {
+        ...(this.plan.modules.get(name) as ModuleDeclaration),
+        sha256: Object.fromEntries(hashes),
+        ...(quality && { quality }),
+      };
+    }
+    const carried = this.plan.carried.map(({ name }) => name).sort(compareNatural);
+    const manifest = canonicalSchema.parse({ format: 'lpq-canonical', version: 1, modules, carried, provenance });
+    await this.output.writeJson('lpq.json', manifest);
+    return manifest;
+  }
+
+  abort(): Promise<void> {
+    return this.writer.abort();
+  }
+
+  private specs(name: string): Map<Part, TensorSpec> {
+    const module = this.plan.modules.get(name);
+    if (!module) throw new LpqError('LPQ_INTERNAL', `module '${name}' was not declared before it was written`);
+    return moduleTensors(name, module);
+  }
+}
+
+/** The tensors of a source that go through unchanged when `modules` are quantized: all but each module's weight. */
+export function carriedSpecs(source: TensorReader, modules: Iterable<string>): TensorSpec[] {
+  const weights = new Set([...modules].map((name) => `${name}.weight`));
+  return [...source.names()].filter((name) => !weights.has(name)).map((name) => source.spec(name));
+}
+
+/** What other tools see in config.json: enough to refuse the checkpoint by name. */
+function quantizationConfig(plan: CanonicalPlan): Record<string, unknown> {
+  const types = [...new Set([...plan.modules.values()].map(({ type }) => type))].sort();
+  return { quant_method: 'lpq', format: 'lpq-canonical', version: 1, manifest: 'lpq.json', types };
+}

@@ -1,0 +1,56 @@
+import { LpqError } from '../../src/core/error.js';
+import { type Granularity, groupCount } from '../../src/core/granularity.js';
+import type { SafetensorsDtype } from '../safetensors/dtypes.js';
+import type { TensorSpec } from '../safetensors/header.js';
+
+/** What decides the shapes of a pack-quantized linear. */
+export interface PackQuantizedShape {
+  readonly bits: number;
+  /** [N, K]. */
+  readonly shape: readonly [number, number];
+  readonly granularity: Granularity;
+  readonly symmetric: boolean;
+  /** Dtype of the scales: the model's own. */
+  readonly scaleDtype: Extract<SafetensorsDtype, 'F16' | 'BF16' | 'F32'>;
+  /** Whether weight_g_idx is stored. */
+  readonly groupIndex?: boolean;
+}
+
+/**
+ * How codes of 3, 5, 6 and 7 bits fill words: one dense bitstream (0.13 and later, and what lpq writes), or 32 div bits
+ * whole codes a word with the top bits wasted. The two agree for 1, 2, 4 and 8.
+ */
+export type WordPacking = 'dense' | 'whole';
+
+/** Words that hold `count` codes. */
+export function packedWords(count: number, bits: number, packing: WordPacking): number {
+  return packing === 'dense' ? Math.ceil((count * bits) / 32) : Math.ceil(count / Math.floor(32 / bits));
+}
+
+/** The packing that a row of `wordCount` words for `count` codes shows; undefined when it fits neither. */
+export function packingOf(count: number, bits: number, wordCount: number): WordPacking | undefined {
+  return (['dense', 'whole'] as const).find((packing) => packedWords(count, bits, packing) === wordCount);
+}
+
+/** The tensors of linear `name`, spec.md's table. Throws LPQ_PACK naming the module when the format cannot hold it. */
+export function packQuantizedTensors(name: string, module: PackQuantizedShape): TensorSpec[] {
+  const { bits, granularity } = module;
+  const [n, k] = module.shape;
+  const groups = groupCount(granularity, k);
+  const problem =
+    !Number.isInteger(bits) || bits < 1 || bits > 8
+      ? `it holds 1 to 8 bits, not ${bits}`
+      : !Number.isInteger(groups)
+        ? `its groups do not divide K = ${k}`
+        : undefined;
+  if (problem) throw new LpqError('LPQ_PACK', `module '${name}' does not fit pack-quantized: ${problem}`);
+  return [
+    { name: `${name}.weight_packed`, dtype: 'I32', shape: [n, packedWords(k, bits, 'dense')] },
+    { name: `${name}.weight_scale`, dtype: module.scaleDtype, shape: [n, groups] },
+    { name: `${name}.weight_shape`, dtype: 'I64', shape: [2] },
+    ...(module.symmetric
+      ? []
+      : [{ name: `${name}.weight_zero_point`, dtype: 'I32', shape: [packedWords(n, bits, 'dense'), groups] } as const]),
+    ...(module.groupIndex ? [{ name: `${name}.weight_g_idx`, dtype: 'I32', shape: [k] } as const] : []),
+  ];
+}

@@ -1,0 +1,159 @@
+import { existsSync, lstatSync, rmdirSync, rmSync } from 'node:fs';
+import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { LpqError } from '../../src/core/error.js';
+import { type Carried, carryFiles } from './carry.js';
+import { writeError } from './write-error.js';
+
+/**
+ * A directory that appears complete or not at all: everything goes to a hidden sibling (.NAME.lpq-tmp-PID), which
+ * commit() syncs and renames. abort() removes it; after either the object is spent.
+ */
+export class OutputDirectory {
+  private done = false;
+
+  private constructor(
+    /** Where the result will be. */
+    readonly target: string,
+    /** Where to write until commit(). */
+    readonly path: string,
+    /** The first parent that had to be made, to be removed again on abort. */
+    private readonly madeParent: string | undefined,
+  ) {}
+
+  /** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form, LPQ_OUTPUT_WRITE when it cannot be made. */
+  static async create(target: string): Promise<OutputDirectory> {
+    const absolute = path.resolve(target);
+    refuseExisting(absolute);
+    const parent = path.dirname(absolute);
+    const stem = path.join(parent, `.${path.basename(absolute)}.lpq-tmp-${process.pid}`);
+    try {
+      const madeParent = await mkdir(parent, { recursive: true });
+      // A namesake may belong to a live process of another container with the same process id: leave it alone.
+      for (let attempt = 0; ; attempt++) {
+        const place = attempt === 0 ? stem : `${stem}-${attempt}`;
+        try {
+          await mkdir(place);
+          return new OutputDirectory(absolute, place, madeParent);
+        } catch (cause) {
+          if ((cause as NodeJS.ErrnoException).code !== 'EEXIST') throw cause;
+        }
+      }
+    } catch (cause) {
+      throw writeError(absolute, cause);
+    }
+  }
+
+  /** Copies what is not a weight from a model directory; see carryFiles. */
+  carryFrom(source: string, options: { except?: readonly string[] } = {}): Promise<Carried> {
+    return carryFiles(source, this.path, options.except ?? []);
+  }
+
+  /** Writes a small file, replacing one that was carried. `name` may have subdirectories. */
+  async writeFile(name: string, data: string | Uint8Array): Promise<void> {
+    const file = path.join(this.path, name);
+    try {
+      await mkdir(path.dirname(file), { recursive: true });
+      await writeFile(file, data);
+    } catch (cause) {
+      throw writeError(path.join(this.target, name), cause);
+    }
+  }
+
+  /** JSON with two spaces of indentation and a final newline: the form of every JSON file lpq writes. */
+  writeJson(name: string, value: unknown): Promise<void> {
+    return this.writeFile(name, `${JSON.stringify(value, null, 2)}\n`);
+  }
+
+  /** Paths of all files so far, relative, sorted. */
+  files(): Promise<string[]> {
+    return listFiles(this.path);
+  }
+
+  /**
+   * Syncs every file and directory, then renames. Removes everything when that fails. Throws LPQ_OUTPUT_EXISTS when the
+   * target has appeared meanwhile, LPQ_DISK_FULL, LPQ_OUTPUT_WRITE.
+   */
+  async commit(): Promise<void> {
+    if (this.done) throw new LpqError('LPQ_INTERNAL', `${this.target} was committed or aborted before`);
+    try {
+      const directories = new Set([this.path]);
+      for (const file of await this.files()) {
+        await sync(path.join(this.path, file));
+        for (let dir = path.dirname(file); dir !== '.'; dir = path.dirname(dir))
+          directories.add(path.join(this.path, dir));
+      }
+      for (const dir of directories) await sync(dir);
+      // rename() would replace an empty directory silently.
+      refuseExisting(this.target);
+      await rename(this.path, this.target);
+      this.done = true;
+      await sync(path.dirname(this.target));
+    } catch (cause) {
+      await this.abort();
+      throw writeError(this.target, cause);
+    }
+  }
+
+  /** Removes what was written. Harmless after commit() and when called twice. */
+  async abort(): Promise<void> {
+    if (this.done) return;
+    this.done = true;
+    await rm(this.path, { recursive: true, force: true });
+    this.removeParents();
+  }
+
+  /** The same for process.on('exit'), where nothing asynchronous runs any more. */
+  abortSync(): void {
+    if (this.done) return;
+    this.done = true;
+    rmSync(this.path, { recursive: true, force: true });
+    this.removeParents();
+  }
+
+  private removeParents(): void {
+    if (this.madeParent === undefined) return;
+    try {
+      for (let dir = path.dirname(this.target); dir.startsWith(this.madeParent); dir = path.dirname(dir))
+        rmdirSync(dir);
+    } catch {
+      // Somebody else put something there; then it is theirs to keep.
+    }
+  }
+}
+
+/** Relative paths of the regular files below `dir`, sorted by code unit, with / between names. */
+export async function listFiles(dir: string): Promise<string[]> {
+  const found = await readdir(dir, { recursive: true, withFileTypes: true });
+  return found
+    .filter((entry) => entry.isFile())
+    .map((entry) => path.relative(dir, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
+    .sort();
+}
+
+/** Flushes a file or a directory's entries to the disk. */
+export async function sync(place: string): Promise<void> {
+  const handle = await open(place, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+/** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form: for refusing before any work. */
+export function refuseExisting(target: string): void {
+  if (existsSync(target) || isLink(target))
+    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
+      hint: 'Choose another path or remove it first; lpq never overwrites.',
+    });
+}
+
+// A dangling link is an existing output too, though existsSync, which follows it, says no.
+function isLink(target: string): boolean {
+  try {
+    return lstatSync(target).isSymbolicLink();
+  } catch {
+    return false;
+  }
+}

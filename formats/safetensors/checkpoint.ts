@@ -1,0 +1,210 @@
+import { createHash } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import path from 'node:path';
+import type { DType, Tensor } from '../../native/binding.js';
+import { type ErrorFacts, LpqError } from '../../src/core/error.js';
+import type { SafetensorsDtype } from './dtypes.js';
+import type { TensorEntry } from './header.js';
+import { SafetensorsFile, type TensorReader } from './read.js';
+import { parseStrictJson, StrictJsonError } from './strict-json.js';
+
+/** All weights of a checkpoint directory: model.safetensors, or the shards that an index names. */
+export class Checkpoint implements TensorReader {
+  private readonly owner = new Map<string, SafetensorsFile>();
+
+  private constructor(
+    readonly path: string,
+    /** Shards in order of their names. */
+    readonly files: readonly SafetensorsFile[],
+  ) {}
+
+  /**
+   * Opens a directory (or one .safetensors file). Throws LPQ_FILE when there are no weights, LPQ_SAFETENSORS_INDEX when
+   * the index lies, LPQ_SAFETENSORS when a shard breaks a rule of the format.
+   */
+  static open(dir: string): Checkpoint {
+    const { names, index } = findShards(dir);
+    const files: SafetensorsFile[] = [];
+    try {
+      for (const name of names) files.push(SafetensorsFile.open(name));
+      const checkpoint = new Checkpoint(dir, files);
+      checkpoint.claim(index);
+      return checkpoint;
+    } catch (error) {
+      for (const file of files) file.close();
+      throw error;
+    }
+  }
+
+  names(): Iterable<string> {
+    return this.owner.keys();
+  }
+
+  has(name: string): boolean {
+    return this.owner.has(name);
+  }
+
+  /** The shard that holds a tensor. */
+  fileOf(name: string): SafetensorsFile {
+    const file = this.owner.get(name);
+    if (file) return file;
+    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
+  }
+
+  spec(name: string): TensorEntry {
+    return this.fileOf(name).spec(name);
+  }
+
+  dtype(name: string): SafetensorsDtype {
+    return this.spec(name).dtype;
+  }
+
+  shape(name: string): readonly number[] {
+    return this.spec(name).shape;
+  }
+
+  tensor(name: string, as?: DType): Tensor {
+    return this.fileOf(name).tensor(name, as);
+  }
+
+  advise(name: string, advice: 'willneed' | 'dontneed'): void {
+    this.fileOf(name).advise(name, advice);
+  }
+
+  /**
+   * Tells two sources apart without reading their weights: sha256 over the bytes of config.json, then of each shard,
+   * in order of name, up to its data. Throws LPQ_CONFIG without config.json.
+   */
+  fingerprint(): string {
+    const hash = createHash('sha256').update(readText(this.configPath(), 'LPQ_CONFIG'));
+    for (const file of this.files) hash.update(file.headerBytes());
+    return hash.digest('hex');
+  }
+
+  /** config.json, parsed. Throws LPQ_CONFIG. */
+  config(): Record<string, unknown> {
+    return readConfig(path.dirname(this.configPath()));
+  }
+
+  close(): void {
+    for (const file of this.files) file.close();
+  }
+
+  private configPath(): string {
+    const dir = statSync(this.path).isDirectory() ? this.path : path.dirname(this.path);
+    return path.join(dir, 'config.json');
+  }
+
+  private claim(index: ShardIndex | undefined): void {
+    for (const file of this.files)
+      for (const name of file.names()) {
+        const first = this.owner.get(name);
+        if (first) indexError(`tensor '${name}' is in two shards`, { got: `${base(first)} and ${base(file)}` });
+        this.owner.set(name, file);
+      }
+    for (const [name, shard] of index?.weightMap ?? []) {
+      const holder = this.owner.get(name);
+      if (!holder || base(holder) !== shard)
+        indexError(`${index?.path} puts tensor '${name}' in ${shard}, which does not hold it`, {
+          ...(holder && { got: `it is in ${base(holder)}` }),
+          hint: 'The shards and the index are not of one download: fetch the checkpoint again.',
+        });
+    }
+  }
+}
+
+/** Reads DIR/config.json. Throws LPQ_CONFIG when it is absent, broken or no object. */
+export function readConfig(dir: string): Record<string, unknown> {
+  const file = path.join(dir, 'config.json');
+  let value: unknown;
+  try {
+    value = JSON.parse(readText(file, 'LPQ_CONFIG'));
+  } catch (cause) {
+    if (cause instanceof LpqError) throw cause;
+    throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw new LpqError('LPQ_CONFIG', `${file} does not hold an object`);
+  return value as Record<string, unknown>;
+}
+
+interface ShardIndex {
+  readonly path: string;
+  readonly weightMap: ReadonlyMap<string, string>;
+}
+
+function findShards(dir: string): { names: string[]; index: ShardIndex | undefined } {
+  if (!existsSync(dir)) throw new LpqError('LPQ_FILE', `${dir} does not exist`);
+  if (!statSync(dir).isDirectory()) return { names: [dir], index: undefined };
+  // The order in which transformers looks: a single file wins over an index.
+  const single = path.join(dir, 'model.safetensors');
+  if (existsSync(single)) return { names: [single], index: undefined };
+  const all = readdirSync(dir).sort();
+  const indices = all.filter((name) => name.endsWith('.safetensors.index.json'));
+  const usual = 'model.safetensors.index.json';
+  const chosen = indices.includes(usual) ? usual : indices.length === 1 ? indices[0] : undefined;
+  if (chosen) {
+    const index = readIndex(path.join(dir, chosen));
+    const shards = [...new Set(index.weightMap.values())].sort();
+    const missing = shards.filter((shard) => !existsSync(path.join(dir, shard)));
+    if (missing.length > 0)
+      indexError(`${index.path} names shards that are not there`, {
+        got: missing.slice(0, 5).join(', ') + (missing.length > 5 ? `, and ${missing.length - 5} more` : ''),
+        hint: 'Download the missing shards into the directory.',
+      });
+    return { names: shards.map((shard) => path.join(dir, shard)), index };
+  }
+  // Quantizers of other makers name their one file freely (gptq_model-4bit-128g.safetensors).
+  const files = all.filter((name) => name.endsWith('.safetensors'));
+  if (files.length === 1) return { names: [path.join(dir, files[0] as string)], index: undefined };
+  const pickles = all.some((name) => /\.(bin|pt|pth)$/.test(name));
+  throw new LpqError('LPQ_FILE', `${dir} holds no safetensors checkpoint`, {
+    expected: 'model.safetensors, or model.safetensors.index.json with its shards',
+    got:
+      files.length > 0 ? `${files.length} .safetensors files and no index` : pickles ? 'pickled weights only' : 'none',
+    ...(pickles && { hint: 'lpq never unpickles: convert the weights to safetensors first.' }),
+  });
+}
+
+function readIndex(file: string): ShardIndex {
+  let root: unknown;
+  try {
+    root = parseStrictJson(readText(file, 'LPQ_SAFETENSORS_INDEX'));
+  } catch (cause) {
+    if (!(cause instanceof StrictJsonError)) throw cause;
+    return indexError(`${file} is not valid JSON: ${cause.message}`, { cause });
+  }
+  const map = root instanceof Map ? root.get('weight_map') : undefined;
+  if (!(map instanceof Map) || map.size === 0) return indexError(`${file} has no weight_map from tensors to shards`);
+  const weightMap = new Map<string, string>();
+  for (const [name, shard] of map) {
+    if (typeof shard !== 'string') return indexError(`${file}: the shard of tensor '${name}' is not a string`);
+    // Anything but a plain name could read files outside the checkpoint.
+    if (!/^[^/\\\0:]+\.safetensors$/.test(shard) || shard.startsWith('..'))
+      return indexError(
+        `${file}: the shard of tensor '${name}' is not the name of a .safetensors file beside the index`,
+        {
+          got: JSON.stringify(shard),
+          expected: 'for example model-00001-of-00002.safetensors',
+        },
+      );
+    weightMap.set(name, shard);
+  }
+  return { path: file, weightMap };
+}
+
+function readText(file: string, code: 'LPQ_CONFIG' | 'LPQ_SAFETENSORS_INDEX'): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (cause) {
+    throw new LpqError(code, `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+}
+
+function base(file: SafetensorsFile): string {
+  return path.basename(file.path);
+}
+
+function indexError(what: string, facts?: ErrorFacts): never {
+  throw new LpqError('LPQ_SAFETENSORS_INDEX', what, facts);
+}

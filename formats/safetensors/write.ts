@@ -1,0 +1,221 @@
+import { existsSync, rmSync } from 'node:fs';
+import { open, rename, rm } from 'node:fs/promises';
+import path from 'node:path';
+import { LpqError } from '../../src/core/error.js';
+import { sync } from '../directory/output-directory.js';
+import { writeError } from '../directory/write-error.js';
+import type { TensorData } from './hash.js';
+import type { TensorSpec } from './header.js';
+import type { TensorReader } from './read.js';
+import { type PlannedShard, planShards, type ShardPlan } from './shard-plan.js';
+import { type ShardFile, TensorSlot, writeFully } from './tensor-slot.js';
+
+export interface WriterOptions {
+  /** Bytes of tensors a shard: 5e9 unless told. */
+  readonly maxShardBytes?: number;
+  /** Default: {format: 'pt'}, which transformers insists on. */
+  readonly metadata?: Readonly<Record<string, string>>;
+  /** model -> model.safetensors, model-00001-of-00002.safetensors. */
+  readonly stem?: string;
+  /** Opens a file for reading and writing; for tests of failing disks. */
+  readonly openFile?: (path: string) => Promise<ShardFile>;
+}
+
+/** What finish() tells: enough to fill a manifest. */
+export interface WrittenTensors {
+  /** The shards, and the index if there is one. */
+  readonly files: readonly string[];
+  readonly totalSize: number;
+  /** tensor name -> sha256 of its bytes (hex). */
+  readonly sha256: ReadonlyMap<string, string>;
+}
+
+/**
+ * Streams tensors into sharded safetensors files. All are declared first, so that headers, shards and offsets are fixed
+ * before the first byte; then their bytes come in any order, whole or by rows, also concurrently. Files have temporary
+ * names until finish() has synced them. After any failure nothing is left and every further call fails alike.
+ */
+export class SafetensorsWriter {
+  private readonly slots = new Map<string, TensorSlot>();
+  private failure: LpqError | undefined;
+  private ended = false;
+  private removal: Promise<void> | undefined;
+
+  private constructor(
+    readonly dir: string,
+    readonly plan: ShardPlan,
+    private readonly opened: readonly { shard: PlannedShard; temporary: string; file: ShardFile }[],
+  ) {
+    for (const { shard, file } of opened)
+      for (const entry of shard.tensors) this.slots.set(entry.name, new TensorSlot(entry, file, shard.header.length));
+  }
+
+  /**
+   * Plans and opens the files in `dir`, which must exist. Throws LPQ_INTERNAL for specs that break the format,
+   * LPQ_OUTPUT_EXISTS, LPQ_DISK_FULL and LPQ_OUTPUT_WRITE.
+   */
+  static async create(
+    dir: string,
+    specs: readonly TensorSpec[],
+    options: WriterOptions = {},
+  ): Promise<SafetensorsWriter> {
+    const plan = planShards(specs, options);
+    for (const file of [...plan.shards.map((shard) => shard.file), ...(plan.index ? [plan.index.file] : [])])
+      if (existsSync(path.join(dir, file)))
+        throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${path.join(dir, file)} exists already`, {
+          hint: 'Choose another path or remove it first; lpq never overwrites.',
+        });
+    const openFile = options.openFile ?? ((name) => open(name, 'wx+'));
+    const opened: { shard: PlannedShard; temporary: string; file: ShardFile }[] = [];
+    const temporaryOf = (shard: PlannedShard) => path.join(dir, `.${shard.file}.lpq-tmp-${process.pid}`);
+    let writer: SafetensorsWriter | undefined;
+    try {
+      for (const shard of plan.shards)
+        opened.push({ shard, temporary: temporaryOf(shard), file: await openFile(temporaryOf(shard)) });
+      writer = new SafetensorsWriter(dir, plan, opened);
+      for (const { shard, file } of opened) await writeFully(file, shard.header, 0);
+      return writer;
+    } catch (cause) {
+      await (writer ?? new SafetensorsWriter(dir, plan, opened)).abort();
+      throw writeError(path.join(dir, plan.shards[opened.length]?.file ?? plan.shards[0]?.file ?? ''), cause);
+    }
+  }
+
+  /**
+   * Writes a whole tensor; `data` must stay as it is until this settles. Throws LPQ_INTERNAL when name, dtype or size
+   * differ from the declaration.
+   */
+  write(name: string, data: TensorData): Promise<void> {
+    return this.run((slot) => slot.write(data), name);
+  }
+
+  /**
+   * Writes rows (along the first dimension) `firstRow` and following. Each row once, in any order; in ascending order
+   * the hash is computed on the way, else by reading back at the end.
+   */
+  writeRows(name: string, firstRow: number, data: TensorData): Promise<void> {
+    return this.run((slot) => slot.writeRows(firstRow, data), name);
+  }
+
+  /**
+   * Syncs and renames; writes the index. Throws LPQ_INTERNAL naming a tensor whose bytes never came. The writer is
+   * spent afterwards.
+   */
+  async finish(): Promise<WrittenTensors> {
+    this.check();
+    try {
+      const sha256 = new Map<string, string>();
+      for (const [name, slot] of this.slots) sha256.set(name, await slot.finish());
+      for (const { file } of this.opened) {
+        await file.sync();
+        await file.close();
+      }
+      const files = this.plan.shards.map(({ file }) => file);
+      for (const { shard, temporary } of this.opened) await rename(temporary, path.join(this.dir, shard.file));
+      if (this.plan.index) {
+        await writeSynced(path.join(this.dir, this.plan.index.file), this.plan.index.text);
+        files.push(this.plan.index.file);
+      }
+      await sync(this.dir);
+      this.ended = true;
+      return { files, totalSize: this.plan.totalSize, sha256 };
+    } catch (cause) {
+      await this.fail(cause, this.dir);
+      // Some may have their final names already.
+      for (const { file } of this.plan.shards) await rm(path.join(this.dir, file), { force: true });
+      if (this.plan.index) await rm(path.join(this.dir, this.plan.index.file), { force: true });
+      throw this.failure;
+    }
+  }
+
+  /** Closes and removes the files. Harmless after finish() and when called twice. */
+  async abort(): Promise<void> {
+    if (this.ended && !this.removal) return;
+    this.ended = true;
+    // Callers that fail together wait for the same removal.
+    this.removal ??= this.remove();
+    await this.removal;
+  }
+
+  private async remove(): Promise<void> {
+    for (const { file } of this.opened) await file.close().catch(() => {});
+    for (const { temporary } of this.opened) rmSync(temporary, { force: true });
+  }
+
+  private async run(body: (slot: TensorSlot) => Promise<void>, name: string): Promise<void> {
+    this.check();
+    const slot = this.slots.get(name);
+    if (!slot) throw new LpqError('LPQ_INTERNAL', `tensor '${name}' was not declared before it was written`);
+    try {
+      await body(slot);
+    } catch (cause) {
+      await this.fail(cause, path.join(this.dir, name));
+      throw this.failure;
+    }
+  }
+
+  private async fail(cause: unknown, place: string): Promise<void> {
+    this.failure ??= writeError(place, cause);
+    await this.abort();
+  }
+
+  private check(): void {
+    if (this.failure) throw this.failure;
+    if (this.ended) throw new LpqError('LPQ_INTERNAL', `the writer of ${this.dir} was finished or aborted before`);
+  }
+}
+
+/**
+ * Writes the named tensors of a checkpoint as they are (dtypes without a native one too) through `write`, and lets their
+ * pages go afterwards. `onBytes` tells of progress.
+ */
+export async function copyTensors(
+  from: TensorReader,
+  names: Iterable<string>,
+  write: (name: string, data: TensorData) => Promise<void>,
+  onBytes?: (bytes: number) => void,
+): Promise<void> {
+  for (const name of names) {
+    const tensor = from.tensor(name);
+    try {
+      await write(name, tensor);
+      onBytes?.(tensor.byteLength);
+    } finally {
+      tensor.dispose();
+    }
+    from.advise(name, 'dontneed');
+  }
+}
+
+/** Writes a few tensors to DIR/NAME.safetensors in one call. Errors as SafetensorsWriter. */
+export async function writeSafetensors(
+  file: string,
+  tensors: readonly (TensorSpec & { readonly data: TensorData })[],
+): Promise<WrittenTensors> {
+  const stem = path.basename(file).replace(/\.safetensors$/, '');
+  if (stem === path.basename(file))
+    throw new LpqError('LPQ_USAGE', `${file} must end in .safetensors`, { got: path.basename(file) });
+  const writer = await SafetensorsWriter.create(path.dirname(file), tensors, {
+    stem,
+    maxShardBytes: Number.POSITIVE_INFINITY,
+  });
+  for (const { name, data } of tensors) await writer.write(name, data);
+  return writer.finish();
+}
+
+async function writeSynced(file: string, text: string): Promise<void> {
+  const temporary = path.join(path.dirname(file), `.${path.basename(file)}.lpq-tmp-${process.pid}`);
+  try {
+    const handle = await open(temporary, 'w');
+    try {
+      await handle.writeFile(text);
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+    await rename(temporary, file);
+  } catch (cause) {
+    await rm(temporary, { force: true });
+    throw cause;
+  }
+}

@@ -1,0 +1,155 @@
+// gptq_clip: a scale and a zero point for every group, by search in the Hessian's metric.
+//
+//   in:  T f32 [N,K], M f32 [K,K], group I32 [K] (solving order)
+//   out: scale f32 [N,G], zero f32 [N,G]
+//   params: the type; symmetric (0|1); constantZero (used when symmetric); steps, shrink: candidates p = 1 - i*shrink,
+//           i < steps; bothSigns (0|1): a symmetric integer grid has one more level on the negative side, so a negative
+//           scale is tried as well; scaleDtype f32|e8m0|e4m3: a coarse type's candidates are values it can hold;
+//           scaleUnit: the global factor that stored e4m3 scales are multiplied by
+//
+// The grid is clipped at p times the group's range and the candidate that minimises e M_gg e^T is kept (MARLIN section
+// 3.5 searches by squared error; the metric is that of its code), e = rounded - T. M_gg is the group's diagonal block. Groups
+// longer than 128 use the diagonal blocks of 128 columns inside them, which keeps the cost at 128 products a weight.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/gptq/kernels.h"
+#include "cpu/gptq/scale_type.h"
+#include "cpu/linalg/gemm.h"
+#include "lpq/exec.h"
+
+namespace lpq::gptq {
+namespace {
+
+constexpr int64_t kTile = 128;          // columns of one diagonal block
+constexpr int64_t kBudget = 1 << 21;  // floats of the residual buffer
+
+struct Search {
+  bool symmetric, both_signs;
+  float constant_zero;
+  int steps;
+  double shrink;
+  ScaleType scale_type;
+  float low, high;  // levels the type reaches
+
+  int candidates() const { return steps * (symmetric && both_signs ? 2 : 1); }
+
+  // Candidate i for a group with extremes lo <= hi; scale is never 0.
+  void candidate(int i, float lo, float hi, float& scale, float& zero) const {
+    const bool negative = i >= steps;
+    const double p = 1.0 - (negative ? i - steps : i) * shrink;
+    if (symmetric) {
+      const float most = std::max(std::fabs(lo), std::fabs(hi));
+      // An integer grid spans high - low steps around its zero; a float grid reaches `high` on both sides.
+      const double reach = constant_zero != 0.0f || low != -high ? 0.5 * (high - low) : high;
+      scale = static_cast<float>(p * most / reach);
+      zero = constant_zero;
+    } else {
+      lo = std::min(lo, 0.0f);
+      hi = std::max(hi, 0.0f);
+      scale = static_cast<float>(p * (static_cast<double>(hi) - lo) / (high - low));
+      zero = 0;
+    }
+    scale = scale_type.usable(scale);
+    if (!symmetric) {
+      const double z = low + std::nearbyint(-p * lo / scale);
+      zero = static_cast<float>(std::min<double>(std::max<double>(z, low), high));
+    }
+    if (negative) scale = -scale;
+  }
+};
+
+void clip(Call& call, Exec& exec) {
+  const Tensor &t_in = call.input(0), &m_in = call.input(1), &group_in = call.input(2);
+  Tensor scale_out = call.output(0), zero_out = call.output(1);
+  require(t_in.rank() == 2 && scale_out.rank() == 2 && zero_out.shape == scale_out.shape, "T must be [N,K], scale and zero [N,G]");
+  const int64_t n = t_in.dim(0), k = t_in.dim(1), groups = scale_out.dim(1);
+  require(scale_out.dim(0) == n && m_in.elements() == k * k && group_in.elements() == k, "gptq_clip: shapes disagree");
+  const float *t = t_in.data<float>(), *m = m_in.data<float>();
+  const int32_t* group = group_in.data<int32_t>();
+  float *scale_of = scale_out.data<float>(), *zero_of = zero_out.data<float>();
+  const QuantType type = QuantType::from(call.params);
+  Search search{};
+  search.symmetric = call.params.integer("symmetric") != 0;
+  search.both_signs = call.params.integer("bothSigns", 0) != 0;
+  search.constant_zero = static_cast<float>(call.params.number("constantZero", 0.0));
+  search.steps = static_cast<int>(call.params.integer("steps"));
+  search.shrink = call.params.number("shrink", 0.01);
+  search.scale_type = ScaleType::from(call.params);
+  search.low = type.min_value();
+  search.high = type.max_value();
+  require(search.steps >= 1 && search.steps * search.shrink < 1.0, "steps times shrink must stay below 1");
+
+  std::vector<std::vector<int64_t>> members(static_cast<size_t>(groups));
+  for (int64_t j = 0; j < k; ++j) {
+    require(group[j] >= 0 && group[j] < groups, "group holds an index outside the scales");
+    members[static_cast<size_t>(group[j])].push_back(j);
+  }
+  const int64_t candidates = search.candidates();
+  const int64_t chunk = std::max<int64_t>(1, kBudget / (kTile * candidates));
+  std::vector<float> residual(static_cast<size_t>(chunk * candidates * kTile)), product(residual.size());
+  std::vector<float> metric(static_cast<size_t>(kTile * kTile)), gathered(static_cast<size_t>(chunk * kTile));
+  std::vector<float> try_scale(static_cast<size_t>(chunk * candidates)), try_zero(try_scale.size());
+  std::vector<double> cost(static_cast<size_t>(chunk * candidates));
+  const Kernels& kernel = kernels();
+
+  for (int64_t g = 0; g < groups; ++g) {
+    const auto& columns = members[static_cast<size_t>(g)];
+    const int64_t length = static_cast<int64_t>(columns.size());
+    for (int64_t row0 = 0; row0 < n; row0 += chunk) {
+      const int64_t rows = std::min(chunk, n - row0);
+      exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
+        for (int64_t r = begin; r < end; ++r) {
+          float lo = std::numeric_limits<float>::infinity(), hi = -lo;
+          for (int64_t j : columns) {
+            lo = std::min(lo, t[(row0 + r) * k + j]);
+            hi = std::max(hi, t[(row0 + r) * k + j]);
+          }
+          for (int64_t i = 0; i < candidates; ++i) {
+            const size_t at = static_cast<size_t>(r * candidates + i);
+            search.candidate(static_cast<int>(i), lo, hi, try_scale[at], try_zero[at]);
+            cost[at] = 0;
+          }
+        }
+      });
+      for (int64_t first = 0; first < length; first += kTile) {
+        const int64_t width = std::min(kTile, length - first);
+        for (int64_t a = 0; a < width; ++a)
+          for (int64_t b = 0; b < width; ++b)
+            metric[static_cast<size_t>(a * width + b)] = m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
+        exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
+          for (int64_t r = begin; r < end; ++r) {
+            float* w = &gathered[static_cast<size_t>(r * kTile)];
+            for (int64_t a = 0; a < width; ++a) w[a] = t[(row0 + r) * k + columns[static_cast<size_t>(first + a)]];
+            for (int64_t i = 0; i < candidates; ++i) {
+              const size_t at = static_cast<size_t>(r * candidates + i);
+              kernel.residual(type, w, try_scale[at], try_zero[at], &residual[at * static_cast<size_t>(width)], width);
+            }
+          }
+        });
+        gemm_f32(exec.pool, Trans::no, Trans::no, rows * candidates, width, width, 1, residual.data(), width, metric.data(), width, 0,
+                 product.data(), width);
+        exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
+          for (size_t at = static_cast<size_t>(begin * candidates); at < static_cast<size_t>(end * candidates); ++at)
+            cost[at] += kernel.dot(&residual[at * static_cast<size_t>(width)], &product[at * static_cast<size_t>(width)], width);
+        });
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        size_t best = static_cast<size_t>(r * candidates);
+        for (int64_t i = 1; i < candidates; ++i) {
+          const size_t at = static_cast<size_t>(r * candidates + i);
+          if (cost[at] < cost[best]) best = at;
+        }
+        scale_of[(row0 + r) * groups + g] = try_scale[best];
+        zero_of[(row0 + r) * groups + g] = try_zero[best];
+      }
+    }
+  }
+}
+
+LPQ_OP(clip, "gptq_clip");
+
+}  // namespace
+}  // namespace lpq::gptq

@@ -1,0 +1,222 @@
+// layout_pack: a matrix of elements -> the words of a pack layout. layout_unpack: its inverse. See plan.h.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/layout/plan.h"
+#include "cpu/layout/rows.h"
+#include "lpq/exec.h"
+
+namespace lpq::layout {
+namespace {
+
+// The matrix side of both operations: codes as bytes or as bitstream rows, or 16- or 32-bit elements; logical extents.
+struct Matrix {
+  std::byte* data;
+  int64_t rows, columns;
+  int bits;
+  bool stream;
+  int64_t row_bytes;
+};
+
+Matrix read_matrix(const Tensor& tensor, const Params& params, const Spec& spec) {
+  Matrix m{tensor.raw(), 0, 0, spec.bits, params.integer("streamed", 0) != 0, 0};
+  require(tensor.rank() == 2, "the matrix has two dimensions");
+  m.rows = tensor.dim(0);
+  m.columns = params.integer("columns", tensor.dim(1));
+  const int64_t width = spec.bits <= 8 ? 1 : spec.bits / 8;
+  require(static_cast<int64_t>(dtype_bytes(tensor.dtype)) == width,
+          "the matrix has elements of another width than the layout");
+  require(!m.stream || spec.bits <= 8, "only codes of up to 8 bits come as a bitstream");
+  m.row_bytes = m.stream ? (m.columns * spec.bits + 7) / 8 : m.columns * width;
+  require(m.columns >= 0 && m.row_bytes == tensor.dim(1) * width,
+          "the matrix has another number of columns than it was said to have");
+  require(m.rows <= spec.extent[0] && m.columns <= spec.extent[1], "the matrix is larger than the layout");
+  return m;
+}
+
+template <class T>
+void load_tile(const Matrix& m, const Plan& plan, int64_t row0, int64_t column0, const int32_t* order, T pad,
+               uint32_t bias, T* tile) {
+  const int64_t tile_rows = plan.tile[0], tile_columns = plan.tile[1];
+  const int64_t rows = std::clamp<int64_t>(m.rows - row0, 0, tile_rows);
+  const int64_t columns = std::clamp<int64_t>(m.columns - column0, 0, tile_columns);
+  const T mask = static_cast<T>(m.bits >= 32 ? ~0u : (1u << m.bits) - 1);
+  for (int64_t r = 0; r < rows; ++r) {
+    T* out = tile + r * tile_columns;
+    const auto* row = reinterpret_cast<const uint8_t*>(m.data) + (row0 + r) * m.row_bytes;
+    if (order) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const int64_t from = order[column0 + c];
+        if (m.stream) {
+          uint8_t code;
+          expand_codes(row, m.row_bytes, from, 1, m.bits, &code);
+          out[c] = static_cast<T>(code);
+        } else {
+          std::memcpy(&out[c], row + from * static_cast<int64_t>(sizeof(T)), sizeof(T));
+        }
+      }
+    } else if (m.stream) {
+      if constexpr (sizeof(T) == 1) {
+        if (columns > 0) expand_codes(row, m.row_bytes, column0, columns, m.bits, out);
+      }
+    } else {
+      std::memcpy(out, row + column0 * static_cast<int64_t>(sizeof(T)), static_cast<size_t>(columns) * sizeof(T));
+    }
+    if (bias || (!m.stream && m.bits < 8))
+      for (int64_t c = 0; c < columns; ++c) out[c] = static_cast<T>((out[c] + bias) & mask);
+    std::fill(out + columns, out + tile_columns, pad);
+  }
+  std::fill(tile + rows * tile_columns, tile + tile_rows * tile_columns, pad);
+}
+
+template <class T>
+void store_tile(const Matrix& m, const Plan& plan, int64_t row0, int64_t column0, uint32_t bias, T* tile) {
+  const int64_t tile_columns = plan.tile[1];
+  const int64_t rows = std::clamp<int64_t>(m.rows - row0, 0, plan.tile[0]);
+  const int64_t columns = std::clamp<int64_t>(m.columns - column0, 0, tile_columns);
+  const T mask = static_cast<T>(m.bits >= 32 ? ~0u : (1u << m.bits) - 1);
+  if (columns == 0) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    T* in = tile + r * tile_columns;
+    auto* row = reinterpret_cast<uint8_t*>(m.data) + (row0 + r) * m.row_bytes;
+    if (bias)
+      for (int64_t c = 0; c < columns; ++c) in[c] = static_cast<T>((in[c] - bias) & mask);
+    if (m.stream) {
+      if constexpr (sizeof(T) == 1) compact_codes(in, columns, m.bits, row + column0 * m.bits / 8);
+    } else {
+      std::memcpy(row + column0 * static_cast<int64_t>(sizeof(T)), in, static_cast<size_t>(columns) * sizeof(T));
+    }
+  }
+}
+
+// Words of `slots` whole elements each: shifts are constants, so a word is a run of loads and ors.
+template <class Word, class T, int bits>
+void pack_aligned(const Plan& plan, const T* tile, std::byte* out) {
+  constexpr int slots = static_cast<int>(sizeof(Word)) * 8 / bits;
+  const uint16_t* element = plan.aligned.data();
+  for (int64_t offset : plan.words) {
+    uint32_t word = 0;
+    for (int i = 0; i < slots; ++i) word |= static_cast<uint32_t>(tile[element[i]]) << (i * bits);
+    element += slots;
+    const auto value = static_cast<Word>(word);
+    std::memcpy(out + offset * static_cast<int64_t>(sizeof(Word)), &value, sizeof(Word));
+  }
+}
+
+template <class Word, class T>
+void pack_pieces(const Plan& plan, const T* tile, std::byte* out) {
+  const Piece* piece = plan.pieces.data();
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    uint32_t word = 0;
+    for (const Piece* end = plan.pieces.data() + plan.first[w + 1]; piece < end; ++piece)
+      word |= static_cast<uint32_t>(static_cast<uint64_t>(tile[piece->element]) << piece->shift >> 32) & piece->mask;
+    const auto value = static_cast<Word>(word);
+    std::memcpy(out + plan.words[w] * static_cast<int64_t>(sizeof(Word)), &value, sizeof(Word));
+  }
+}
+
+template <class Word, class T>
+void unpack_tile(const Plan& plan, const std::byte* in, T* tile) {
+  std::memset(tile, 0, static_cast<size_t>(plan.tile[0] * plan.tile[1]) * sizeof(T));
+  const Piece* piece = plan.pieces.data();
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    Word value;
+    std::memcpy(&value, in + plan.words[w] * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
+    for (const Piece* end = plan.pieces.data() + plan.first[w + 1]; piece < end; ++piece)
+      tile[piece->element] |= static_cast<T>((static_cast<uint64_t>(value & piece->mask) << 32) >> piece->shift);
+  }
+}
+
+template <class Word, class T>
+void pack_tile(const Plan& plan, int bits, const T* tile, std::byte* out) {
+  if (plan.aligned.empty()) return pack_pieces<Word, T>(plan, tile, out);
+  constexpr int width = static_cast<int>(sizeof(Word)) * 8;
+  switch (bits) {
+    case 1: return pack_aligned<Word, T, 1>(plan, tile, out);
+    case 2: return pack_aligned<Word, T, 2>(plan, tile, out);
+    case 4: return pack_aligned<Word, T, 4>(plan, tile, out);
+    case 8: return pack_aligned<Word, T, 8>(plan, tile, out);
+    case 16:
+      if constexpr (width >= 16) return pack_aligned<Word, T, 16>(plan, tile, out);
+      break;
+    default:
+      if constexpr (width >= 32) return pack_aligned<Word, T, 32>(plan, tile, out);
+  }
+}
+
+template <class T>
+void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order, T pad,
+         uint32_t bias) {
+  const int64_t across = static_cast<int64_t>(plan.outer[1].size()), tiles = plan.tiles();
+  const int64_t elements = plan.tile[0] * plan.tile[1];
+  std::vector<std::vector<T>> buffers(static_cast<size_t>(exec.pool.size()));
+  const int64_t grain = std::max<int64_t>(1, 65536 / elements);
+  exec.total = tiles;
+  exec.pool.parallel_for(tiles, grain, [&](int64_t begin, int64_t end, int worker) {
+    auto& tile = buffers[static_cast<size_t>(worker)];
+    tile.resize(static_cast<size_t>(elements));
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t tr = t / across, tc = t % across;
+      const int64_t offset = plan.outer[0][static_cast<size_t>(tr)] + plan.outer[1][static_cast<size_t>(tc)];
+      std::byte* at = packed + offset * (plan.word_bits / 8);
+      const int64_t row0 = tr * plan.tile[0], column0 = tc * plan.tile[1];
+      if (!inverse) load_tile<T>(m, plan, row0, column0, order, pad, bias, tile.data());
+      if (plan.word_bits == 32) {
+        inverse ? unpack_tile<uint32_t, T>(plan, at, tile.data())
+                : pack_tile<uint32_t, T>(plan, m.bits, tile.data(), at);
+      } else if (plan.word_bits == 16) {
+        inverse ? unpack_tile<uint16_t, T>(plan, at, tile.data())
+                : pack_tile<uint16_t, T>(plan, m.bits, tile.data(), at);
+      } else {
+        inverse ? unpack_tile<uint8_t, T>(plan, at, tile.data())
+                : pack_tile<uint8_t, T>(plan, m.bits, tile.data(), at);
+      }
+      if (inverse) store_tile<T>(m, plan, row0, column0, bias, tile.data());
+    }
+    exec.done += end - begin;
+  });
+}
+
+void dispatch(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order,
+              const Params& params) {
+  const auto pad = static_cast<uint32_t>(params.integer("pad", 0));
+  const auto bias = static_cast<uint32_t>(params.integer("bias", 0));
+  if (m.bits <= 8) return run<uint8_t>(exec, plan, m, packed, inverse, order, static_cast<uint8_t>(pad), bias);
+  if (m.bits == 16) return run<uint16_t>(exec, plan, m, packed, inverse, order, static_cast<uint16_t>(pad), bias);
+  return run<uint32_t>(exec, plan, m, packed, inverse, order, pad, bias);
+}
+
+void layout_pack(Call& call, Exec& exec) {
+  const Tensor& out = call.output(0);
+  const Spec spec = read_spec(call.params, out.bytes());
+  const Matrix m = read_matrix(call.input(0), call.params, spec);
+  const int32_t* order = nullptr;
+  if (call.in.size() > 1) {
+    require(call.in[1].elements() == m.columns, "the order names every column once");
+    order = call.in[1].data<int32_t>();
+    for (int64_t c = 0; c < m.columns; ++c)
+      require(order[c] >= 0 && order[c] < m.columns, "the order names a column that is not there");
+  }
+  const int64_t pad = call.params.integer("pad", 0);
+  require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
+  const Plan plan = make_plan(spec, 1);
+  if (!plan.fills && call.params.integer("keep", 0) == 0) {
+    exec.pool.parallel_for(static_cast<int64_t>(out.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
+      std::memset(out.raw() + begin, 0, static_cast<size_t>(end - begin));
+    });
+  }
+  dispatch(exec, plan, m, out.raw(), false, order, call.params);
+}
+LPQ_OP(layout_pack, "layout_pack");
+
+void layout_unpack(Call& call, Exec& exec) {
+  const Tensor& packed = call.input(0);
+  const Spec spec = read_spec(call.params, packed.bytes());
+  const Matrix m = read_matrix(call.output(0), call.params, spec);
+  const Plan plan = make_plan(spec, m.stream ? 8 : 1);
+  dispatch(exec, plan, m, packed.raw(), true, nullptr, call.params);
+}
+LPQ_OP(layout_unpack, "layout_unpack");
+
+}  // namespace
+}  // namespace lpq::layout

@@ -1,0 +1,251 @@
+#include "cpu/layout/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace lpq::layout {
+namespace {
+
+// Elements of a tile: enough to read rows of the source in cache lines, few enough for its table to stay in L1 and L2.
+constexpr int64_t kColumns = 128, kRows = 64, kElements = 8192, kLargestWide = 1 << 16, kLargestTile = 1 << 22;
+
+// Sum of all digits' largest values: the distance from the first to the last element.
+int64_t reach(const std::vector<Mode>& modes, bool stream) {
+  int64_t sum = 0;
+  for (const Mode& m : modes)
+    if (m.stream == stream) sum += (m.size - 1) * m.stride;
+  return sum;
+}
+
+// Each stride is at least what lies below it: sums of digits times strides are then all different and do not overlap.
+void require_nested(std::vector<std::pair<int64_t, int64_t>> stride_size, int64_t element) {
+  std::sort(stride_size.begin(), stride_size.end());
+  int64_t below = element;
+  for (auto [stride, size] : stride_size) {
+    if (size == 1) continue;
+    require(stride >= below, "elements of the layout may overlap: a stride of " + std::to_string(stride) +
+                                 " bits is smaller than the " + std::to_string(below) + " bits below it");
+    below = stride * size;
+  }
+}
+
+// Splits a mode so that its lower part has `inner` values, if that divides it.
+void split(std::vector<Mode>& modes, size_t at, int64_t inner) {
+  if (inner <= 1 || modes[at].size % inner != 0 || modes[at].size == inner) return;
+  Mode low = modes[at];
+  low.size = inner;
+  modes[at].size /= inner;
+  modes[at].stride *= inner;
+  modes.insert(modes.begin() + static_cast<int64_t>(at) + 1, low);
+}
+
+int64_t largest_divisor(int64_t n, int64_t limit) {
+  for (int64_t d = std::min(n, limit); d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
+
+struct Cut {
+  std::vector<Mode> outer, inner;
+  int64_t tile[2] = {1, 1};
+};
+
+// Which modes a tile must hold so that it fills words of `word` bits alone, and then more, to be worth a table.
+Cut cut_tile(const Spec& spec, int word, int column_bits) {
+  std::vector<Mode> modes = spec.modes;
+  for (size_t i = 0; i < modes.size(); ++i) {
+    const int64_t whole = modes[i].stream && spec.unit ? std::lcm<int64_t>(spec.unit, word) : word;
+    split(modes, i, whole / std::gcd(modes[i].stride, whole));
+  }
+  int64_t top = -1;  // largest stride that is not whole words; everything below it stays in the tile too
+  std::vector<bool> needed(modes.size(), false);
+  for (size_t i = 0; i < modes.size(); ++i) {
+    Mode& m = modes[i];
+    if (m.stream && spec.unit) {
+      if (m.stride % spec.unit == 0 && (m.stride / spec.unit * spec.unit_stride) % word == 0) {
+        m.stride = m.stride / spec.unit * spec.unit_stride;
+        m.stream = false;
+      } else {
+        needed[i] = m.size > 1;
+      }
+    } else if (m.stride % word != 0 && m.size > 1) {
+      needed[i] = true;
+      top = std::max(top, m.stride);
+    }
+  }
+  if (spec.unit && spec.unit_stride % word != 0) top = std::max(top, spec.unit_stride);
+  for (size_t i = 0; i < modes.size(); ++i)
+    if (!modes[i].stream && modes[i].stride < top && modes[i].size > 1) needed[i] = true;
+  Cut cut;
+  std::vector<Mode> mine[2];
+  size_t from[2];  // the tile holds mine[dim][from[dim]] and what follows
+  for (int dim : {0, 1}) {
+    size_t first = SIZE_MAX;
+    for (size_t i = 0; i < modes.size(); ++i)
+      if (modes[i].dim == dim) {
+        if (needed[i] && first == SIZE_MAX) first = mine[dim].size();
+        mine[dim].push_back(modes[i]);
+      }
+    from[dim] = std::min(first, mine[dim].size());
+    for (size_t i = from[dim]; i < mine[dim].size(); ++i) cut.tile[dim] *= mine[dim][i].size;
+    // A tile of bitstream rows begins and ends at whole bytes.
+    while (dim == 1 && from[1] > 0 && cut.tile[1] * spec.bits % column_bits != 0)
+      cut.tile[1] *= mine[1][--from[1]].size;
+  }
+  for (int dim : {1, 0}) {
+    const int64_t target = std::min(dim == 1 ? kColumns : kRows, kElements / cut.tile[1 - dim]);
+    while (from[dim] > 0 && cut.tile[dim] * 2 <= target) {
+      const int64_t size = mine[dim][from[dim] - 1].size;
+      const int64_t take = largest_divisor(size, target / cut.tile[dim]);
+      cut.tile[dim] *= take;
+      if (take == size) {
+        --from[dim];
+        continue;
+      }
+      split(mine[dim], from[dim] - 1, take);
+      break;
+    }
+  }
+  for (int dim : {0, 1}) {
+    const auto at = mine[dim].begin() + static_cast<int64_t>(from[dim]);
+    cut.outer.insert(cut.outer.end(), mine[dim].begin(), at);
+    cut.inner.insert(cut.inner.end(), at, mine[dim].end());
+  }
+  return cut;
+}
+
+// Sums of digits times strides over the modes of one dimension, for every index of it: [address, stream].
+std::vector<std::pair<int64_t, int64_t>> offsets(const std::vector<Mode>& modes, int dim) {
+  std::vector<std::pair<int64_t, int64_t>> list{{0, 0}};
+  for (const Mode& m : modes) {
+    if (m.dim != dim) continue;
+    std::vector<std::pair<int64_t, int64_t>> next;
+    next.reserve(list.size() * static_cast<size_t>(m.size));
+    for (auto [address, stream] : list)
+      for (int64_t digit = 0; digit < m.size; ++digit)
+        next.emplace_back(address + (m.stream ? 0 : digit * m.stride), stream + (m.stream ? digit * m.stride : 0));
+    list = std::move(next);
+  }
+  return list;
+}
+
+}  // namespace
+
+Spec read_spec(const Params& params, size_t out_bytes) {
+  Spec spec;
+  spec.bits = static_cast<int>(params.integer("bits"));
+  require((spec.bits >= 1 && spec.bits <= 8) || spec.bits == 16 || spec.bits == 32, "bits is 1 to 8, 16 or 32");
+  const auto& dims = params.list("modeDims");
+  const auto& sizes = params.list("modeSizes");
+  const auto& strides = params.list("modeStrides");
+  const auto& stream = params.list("modeStream");
+  require(dims.size() == sizes.size() && dims.size() == strides.size() && dims.size() == stream.size(),
+          "modeDims, modeSizes, modeStrides and modeStream have one entry a mode each");
+  spec.extent[0] = spec.extent[1] = 1;
+  spec.unit = params.integer("unit", 0);
+  spec.unit_stride = params.integer("unitStride", 0);
+  spec.base = params.integer("base", 0);
+  spec.word = static_cast<int>(params.integer("word", 0));
+  spec.out_bits = static_cast<int64_t>(out_bytes) * 8;
+  require(spec.unit == 0 || (spec.unit >= spec.bits && spec.unit % 8 == 0),
+          "a unit is whole bytes and holds an element");
+  require(spec.base >= 0 && spec.unit >= 0 && spec.unit_stride >= 0, "strides are not negative");
+  std::vector<std::pair<int64_t, int64_t>> address, streamed;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    Mode m{static_cast<int>(dims[i]), static_cast<int64_t>(sizes[i]), static_cast<int64_t>(strides[i]),
+           stream[i] != 0};
+    require(m.dim == 0 || m.dim == 1, "a mode belongs to dimension 0 or 1");
+    require(m.size >= 1 && m.stride >= 0 && m.size < (1LL << 40) && m.stride < (1LL << 50),
+            "a mode's size or stride is out of range");
+    if (spec.unit == 0) m.stream = false;
+    (m.stream ? streamed : address).emplace_back(m.stride, m.size);
+    spec.extent[m.dim] *= m.size;
+    require(spec.extent[m.dim] < (1LL << 40) && static_cast<double>(m.size) * static_cast<double>(m.stride) < 1e16,
+            "the layout is too large");
+    spec.modes.push_back(m);
+  }
+  int64_t last = spec.base + reach(spec.modes, false);
+  if (spec.unit) {
+    const int64_t length = reach(spec.modes, true) + spec.bits;  // of a stream
+    const int64_t units = (length + spec.unit - 1) / spec.unit;
+    require_nested(streamed, spec.bits);
+    address.emplace_back(spec.unit_stride, units);
+    require_nested(address, spec.unit);
+    last += (units - 1) * spec.unit_stride + spec.unit;
+  } else {
+    require_nested(address, spec.bits);
+    last += spec.bits;
+  }
+  require(last <= spec.out_bits,
+          "the layout reaches bit " + std::to_string(last) + " of an output of " + std::to_string(spec.out_bits));
+  return spec;
+}
+
+Plan make_plan(const Spec& spec, int column_bits) {
+  Plan plan;
+  Cut cut;
+  bool found = false;
+  for (int word : {32, 16, 8}) {
+    if (spec.out_bits % word != 0 || spec.base % word != 0 || (spec.word && word > spec.word)) continue;
+    plan.word_bits = word;
+    cut = cut_tile(spec, word, column_bits);
+    const int64_t elements = cut.tile[0] * cut.tile[1];
+    found = elements <= kLargestTile;
+    if (elements <= kLargestWide) break;
+  }
+  require(found, "the layout does not divide into tiles of whole bytes");
+  plan.tile[0] = cut.tile[0];
+  plan.tile[1] = cut.tile[1];
+  const int word = plan.word_bits;
+  for (int dim : {0, 1})
+    for (auto [address, stream] : offsets(cut.outer, dim)) plan.outer[dim].push_back(address / word);
+
+  const auto rows = offsets(cut.inner, 0), columns = offsets(cut.inner, 1);
+  struct Placed {
+    int64_t word;
+    int bit;
+    Piece piece;
+  };
+  std::vector<Placed> placed;
+  placed.reserve(rows.size() * columns.size());
+  for (size_t r = 0; r < rows.size(); ++r)
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const auto element = static_cast<uint32_t>(r * columns.size() + c);
+      const int64_t address = spec.base + rows[r].first + columns[c].first;
+      const int64_t p = rows[r].second + columns[c].second;
+      // Runs of the element's bits that stay in one unit and one word.
+      for (int done = 0; done < spec.bits;) {
+        const int64_t q = p + done;
+        const int64_t at = spec.unit ? address + q / spec.unit * spec.unit_stride + q % spec.unit : address + done;
+        int run = spec.bits - done;
+        run = static_cast<int>(std::min<int64_t>(run, word - at % word));
+        if (spec.unit) run = static_cast<int>(std::min<int64_t>(run, spec.unit - q % spec.unit));
+        const int bit = static_cast<int>(at % word);
+        const auto mask = static_cast<uint32_t>(((uint64_t{1} << run) - 1) << bit);
+        placed.push_back({at / word, bit, {element, mask, static_cast<uint32_t>(32 + bit - done)}});
+        done += run;
+      }
+    }
+  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return a.word != b.word ? a.word < b.word : a.bit < b.bit;
+  });
+  const int slots = word % spec.bits == 0 ? word / spec.bits : 0;
+  bool aligned = slots > 0 && rows.size() * columns.size() <= UINT16_MAX + size_t{1};
+  for (const Placed& each : placed) {
+    if (plan.words.empty() || plan.words.back() != each.word) {
+      plan.words.push_back(each.word);
+      plan.first.push_back(static_cast<uint32_t>(plan.pieces.size()));
+    }
+    const auto slot = static_cast<int>(plan.pieces.size() - plan.first.back());
+    aligned = aligned && slot < slots && each.bit == slot * spec.bits;
+    plan.pieces.push_back(each.piece);
+  }
+  plan.first.push_back(static_cast<uint32_t>(plan.pieces.size()));
+  aligned = aligned && plan.pieces.size() == plan.words.size() * static_cast<size_t>(slots);
+  if (aligned)
+    for (const Piece& piece : plan.pieces) plan.aligned.push_back(static_cast<uint16_t>(piece.element));
+  plan.fills = plan.tiles() * static_cast<int64_t>(plan.words.size()) * word == spec.out_bits;
+  return plan;
+}
+
+}  // namespace lpq::layout

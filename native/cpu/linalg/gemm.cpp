@@ -1,0 +1,115 @@
+#include "cpu/linalg/gemm.h"
+
+#include "cpu/linalg/gemm_driver.h"
+
+namespace lpq {
+namespace linalg {
+namespace {
+
+// C = beta * C for every beta but 1; 0 writes zeros without reading.
+template <class T>
+void scale_rows(ThreadPool& pool, int64_t m, int64_t n, T beta, T* c, int64_t ldc) {
+  if (beta == T(1)) return;
+  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(n, 1));
+  pool.parallel_for(m, grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : c[i * ldc + j] * beta;
+  });
+}
+
+template <class T>
+void product_into(ThreadPool& pool, const Product<T>& product, T beta, T* c, int64_t ldc, Exec* progress = nullptr) {
+  if (product.m <= 0 || product.n <= 0) return;
+  if (product.k <= 0 || (beta != T(0) && beta != T(1))) {
+    scale_rows(pool, product.m, product.n, beta, c, ldc);
+    beta = 1;
+  }
+  const auto tile = kernels<T>().tile;
+  run_product(pool, product,
+              [&](int, int64_t kc, const T* a, const T* b, int64_t i, int64_t j, int rows, int cols, bool first) {
+                tile(kc, a, b, c + i * ldc + j, ldc, rows, cols, !first || beta != T(0));
+              },
+              progress);
+}
+
+// The strict upper triangle becomes the mirror of the lower one, in squares that fit the cache.
+template <class T>
+void mirror_lower(ThreadPool& pool, int64_t n, T* c, int64_t ldc) {
+  constexpr int64_t side = 32;
+  const int64_t blocks = (n + side - 1) / side;
+  pool.parallel_for(blocks, std::max<int64_t>(1, 2048 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end, int) {
+    for (int64_t bi = begin; bi < end; ++bi)  // rows bi of the lower triangle
+      for (int64_t bj = 0; bj <= bi; ++bj)
+        for (int64_t i = bi * side; i < std::min(n, (bi + 1) * side); ++i)
+          for (int64_t j = bj * side; j < std::min(i, (bj + 1) * side); ++j) c[j * ldc + i] = c[i * ldc + j];
+  });
+}
+
+template <class T>
+void gemm(ThreadPool& pool, Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+          int64_t ldb, T beta, T* c, int64_t ldc) {
+  product_into<T>(pool, {m, n, k, source_of(a, ta, lda, false), source_of(b, tb, ldb, true), alpha}, beta, c, ldc);
+}
+
+template <class T>
+void syrk(ThreadPool& pool, Trans ta, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc,
+          bool mirror) {
+  const PackSource source = source_of(a, ta, lda, false);
+  product_into<T>(pool, {n, n, k, source, source, alpha, Region::lower}, beta, c, ldc);
+  if (mirror) mirror_lower(pool, n, c, ldc);
+}
+
+}  // namespace
+}  // namespace linalg
+
+void gemm_f32(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A, int64_t lda,
+              const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
+  linalg::gemm<float>(pool, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+
+void gemm_f64(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, double alpha, const double* A, int64_t lda,
+              const double* B, int64_t ldb, double beta, double* C, int64_t ldc) {
+  linalg::gemm<double>(pool, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+
+void syrk_f32(ThreadPool& pool, Trans a, int64_t n, int64_t k, float alpha, const float* A, int64_t lda, float beta, float* C,
+              int64_t ldc) {
+  linalg::syrk<float>(pool, a, n, k, alpha, A, lda, beta, C, ldc, true);
+}
+
+void syrk_f64(ThreadPool& pool, Trans a, int64_t n, int64_t k, double alpha, const double* A, int64_t lda, double beta,
+              double* C, int64_t ldc) {
+  linalg::syrk<double>(pool, a, n, k, alpha, A, lda, beta, C, ldc, true);
+}
+
+void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const double* A, int64_t lda, double beta, double* C,
+                    int64_t ldc) {
+  linalg::syrk<double>(pool, Trans::no, n, k, alpha, A, lda, beta, C, ldc, false);
+}
+
+void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
+                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy,
+                 Exec* progress) {
+  linalg::product_into<float>(pool, {m, n, k, {x, DType::f32, ldx, 1}, {weight, weight_dtype, ldw, 1}}, beta, y, ldy, progress);
+}
+
+void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight, double* C,
+              Exec* progress) {
+  using namespace linalg;
+  const bool symmetric = a == b;
+  const auto& kernel = kernels<float>();
+  const AddScaledFn add_scaled = LPQ_BY_ISA(add_scaled);
+  const Product<float> product{n, n, rows, {a, DType::f32, 1, ld}, {b, DType::f32, 1, ld}, 1.0f,
+                               symmetric ? Region::lower : Region::all};
+  run_product(
+      pool, product,
+      [&](int, int64_t kc, const float* pa, const float* pb, int64_t i, int64_t j, int tile_rows, int cols, bool) {
+        alignas(64) float tile[14 * 32];
+        kernel.tile(kc, pa, pb, tile, kernel.nr, tile_rows, cols, false);
+        add_scaled(tile, kernel.nr, tile_rows, cols, weight, C + i * n + j, n);
+      },
+      progress);
+  if (symmetric) mirror_lower(pool, n, C, n);
+}
+
+}  // namespace lpq

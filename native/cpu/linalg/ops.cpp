@@ -1,0 +1,140 @@
+// The operations of native/ops.ts that are matrix products and factorisations.
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/checks.h"
+#include "cpu/linalg/cholesky.h"
+#include "cpu/linalg/gemm.h"
+#include "cpu/linalg/kernels.h"
+#include "cpu/nn/cast.h"
+
+namespace lpq {
+namespace {
+
+void linear(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
+  require_tensor(x, "x", DType::f32, {-1, -1});
+  const int64_t m = x.dim(0), k = x.dim(1);
+  require_dtype(weight, "weight", {DType::f32, DType::f16, DType::bf16});
+  require_shape(weight, "weight", {-1, k});
+  require_aligned(weight, "weight");
+  const int64_t n = weight.dim(0);
+  require_tensor(y, "y", DType::f32, {m, n});
+  require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
+  const bool accumulate = call.params.number("accumulate", 0) != 0;
+  float* out = y.data<float>();
+  if (call.in.size() > 2) {
+    const Tensor& bias = call.input(2);
+    require_dtype(bias, "bias", {DType::f32, DType::f16, DType::bf16});
+    require_shape(bias, "bias", {n});
+    std::vector<float> row(static_cast<size_t>(n));
+    nn::widen(bias, 0, n, row.data());
+    exec.pool.parallel_for(m, rows_grain(n), [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t)
+        for (int64_t j = 0; j < n; ++j) out[t * n + j] = accumulate ? out[t * n + j] + row[static_cast<size_t>(j)] : row[static_cast<size_t>(j)];
+    });
+  }
+  const float beta = accumulate || call.in.size() > 2 ? 1.0f : 0.0f;
+  gemm_weight(exec.pool, m, n, k, x.data<float>(), k, weight.raw(), weight.dtype, k, beta, out, n, &exec);
+}
+
+// Throws LPQ_NATIVE_NUMERICS naming the first row and column of x [rows, n] that is NaN or infinite.
+void require_finite(ThreadPool& pool, const char* name, const float* x, int64_t rows, int64_t n) {
+  std::atomic<int64_t> first{rows * n};
+  pool.parallel_for(rows, rows_grain(n / 4), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      uint32_t most = 0;  // the largest exponent field: all ones means NaN or infinity
+      for (int64_t j = 0; j < n; ++j) {
+        uint32_t bits;
+        std::memcpy(&bits, x + i * n + j, 4);
+        bits &= 0x7f800000u;
+        most = bits > most ? bits : most;
+      }
+      if (most != 0x7f800000u) continue;
+      int64_t at = i * n;
+      while (std::isfinite(x[at])) ++at;
+      int64_t known = first;
+      while (at < known && !first.compare_exchange_weak(known, at)) {
+      }
+      return;
+    }
+  });
+  if (first < rows * n)
+    throw Failure("LPQ_NATIVE_NUMERICS", std::string(name) + " holds " + (std::isnan(x[first]) ? "NaN" : "infinity") + " at row " +
+                                             std::to_string(first / n) + ", column " + std::to_string(first % n));
+}
+
+void gram(Call& call, Exec& exec, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b, const Tensor& sum) {
+  require_tensor(a, name_a, DType::f32, {-1, -1});
+  require_tensor(b, name_b, DType::f32, a.shape);
+  const int64_t rows = a.dim(0), n = a.dim(1);
+  require_tensor(sum, "the sum", DType::f64, {n, n});
+  const double weight = call.params.number("weight", 1.0);
+  require(std::isfinite(weight), "weight is not finite");
+  const float *pa = a.data<float>(), *pb = b.data<float>();
+  require_finite(exec.pool, name_a, pa, rows, n);
+  if (pb != pa) require_finite(exec.pool, name_b, pb, rows, n);
+  double* c = sum.data<double>();
+  gram_f64(exec.pool, rows, n, pa, pb, n, weight, c, &exec);
+  // Finite inputs may still overflow f32; the diagonal of a Gram matrix bounds the rest.
+  std::atomic<int64_t> overflow{n};
+  exec.pool.parallel_for(n, pa == pb ? n : rows_grain(n), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      bool finite = std::isfinite(c[i * n + i]);
+      if (pa != pb)
+        for (int64_t j = 0; j < n; ++j) finite = finite && std::isfinite(c[i * n + j]);
+      int64_t known = overflow;
+      while (!finite && i < known && !overflow.compare_exchange_weak(known, i)) {
+      }
+    }
+  });
+  if (overflow < n)
+    throw Failure("LPQ_NATIVE_NUMERICS", std::string("the products of column ") + std::to_string(overflow) + " of " + name_a +
+                                             " overflow f32, or the sum was not finite before");
+}
+
+void gram_accumulate(Call& call, Exec& exec) {
+  gram(call, exec, "x", call.input(0), "x", call.input(0), call.output(0));
+}
+
+void cross_accumulate(Call& call, Exec& exec) {
+  gram(call, exec, "a", call.input(0), "b", call.input(1), call.output(0));
+}
+
+void cholesky(Call& call, Exec& exec) {
+  const Tensor &a = call.output(0), &info = call.output(1);
+  require_tensor(a, "a", DType::f64, {-1, -1});
+  require_shape(a, "a", {a.dim(0), a.dim(0)});
+  require_tensor(info, "info", DType::i32, {1});
+  *info.data<int32_t>() = static_cast<int32_t>(cholesky_f64(exec.pool, a.data<double>(), a.dim(0)));
+}
+
+// For bench/native: facts f64 [2] = flops done and seconds taken by fma on registers, on every thread.
+void fma_peak(Call& call, Exec& exec) {
+  const Tensor& facts = call.output(0);
+  require_tensor(facts, "facts", DType::f64, {2});
+  const std::string& dtype = call.params.text("dtype");
+  require(dtype == "f32" || dtype == "f64", "dtype is '" + dtype + "', not f32 or f64");
+  const bool single = dtype == "f32";
+  const auto& f32 = linalg::kernels<float>();
+  const auto& f64 = linalg::kernels<double>();
+  const int64_t rounds = call.params.integer("rounds");
+  std::atomic<bool> odd{false};
+  const auto start = std::chrono::steady_clock::now();
+  exec.pool.parallel_for(4 * exec.pool.size(), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      if (single ? f32.spin(rounds, 0.5f) < 0 : f64.spin(rounds, 0.5) < 0) odd = true;
+  });
+  facts.data<double>()[1] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const int64_t per_round = single ? f32.mr * f32.nr : f64.mr * f64.nr;
+  facts.data<double>()[0] = odd ? 0 : 8.0 * exec.pool.size() * static_cast<double>(rounds * per_round);
+}
+
+}  // namespace
+LPQ_OP(fma_peak, "fma_peak");
+LPQ_OP(linear, "linear");
+LPQ_OP(gram_accumulate, "gram_accumulate");
+LPQ_OP(cross_accumulate, "cross_accumulate");
+LPQ_OP(cholesky, "cholesky");
+}  // namespace lpq

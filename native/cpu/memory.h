@@ -1,0 +1,17 @@
+// Memory of tensors. Fresh pages cost a fault each, so blocks that were let go are kept, up to 256 MB, for the next tensor
+// of about their size.
+#pragma once
+#include <cstddef>
+
+namespace lpq {
+
+struct Block {
+  void* data = nullptr;
+  size_t bytes = 0;  // the capacity, at least what was asked for
+};
+
+// 64-byte aligned (2 MB from 4 MB on, with large pages asked for). data is null when there is no memory.
+Block take_block(size_t bytes);
+void give_block(Block block);
+
+}  // namespace lpq

@@ -1,0 +1,46 @@
+// Row kernels of the decoder's operations, one table an instruction set; all give the same bytes. Sums run in kSumLanes
+// interleaved partial sums (element i in partial i mod kSumLanes), added pairwise at the end.
+#pragma once
+#include <cstdint>
+
+#include "cpu/isa.h"
+
+namespace lpq::nn {
+
+enum class Act { silu, gelu_tanh };
+
+struct VectorKernels {
+  // y = x / sqrt(mean(x^2) + eps) * gain; the mean in f64. y may be x.
+  void (*rmsnorm)(const float* x, const float* gain, float* y, int64_t n, double eps);
+  // y = act(gate) * up; y may be either.
+  void (*gated)(Act act, const float* gate, const float* up, float* y, int64_t n);
+  float (*maximum)(const float* x, int64_t n);
+  // y = exp(x - shift) in place or not; returns the sum.
+  float (*exponentials)(const float* x, float shift, float* y, int64_t n);
+  // The sum of exp(x - shift), x - shift <= 0, in f64.
+  double (*sum_exp)(const float* x, double shift, int64_t n);
+  // y = a * factor (+ b * scale).
+  void (*scale)(const float* a, float factor, float* y, int64_t n);
+  void (*add_scaled)(const float* a, const float* b, float scale, float* y, int64_t n);
+  void (*rotate_half)(float* lower, float* upper, const float* cos, const float* sin, int64_t n);
+  void (*widen_f16)(const uint16_t* x, float* y, int64_t n);
+  void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
+  void (*narrow_f16)(const float* x, uint16_t* y, int64_t n);
+  void (*narrow_bf16)(const float* x, uint16_t* y, int64_t n);
+};
+
+const VectorKernels& generic_vector();
+#if defined(LPQ_X86)
+const VectorKernels& avx2_vector();
+const VectorKernels& avx512_vector();
+#endif
+
+inline const VectorKernels& vector_kernels() {
+#if defined(LPQ_X86)
+  if (active_isa() == Isa::avx512) return avx512_vector();
+  if (active_isa() == Isa::avx2) return avx2_vector();
+#endif
+  return generic_vector();
+}
+
+}  // namespace lpq::nn

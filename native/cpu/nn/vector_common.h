@@ -1,0 +1,122 @@
+// The loops behind vector.h, compiled once an instruction set and vectorised by the compiler. Static, as in
+// cpu/linalg/kernels_common.h.
+#pragma once
+#include "cpu/math.h"
+#include "cpu/nn/vector.h"
+#include "lpq/half.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace lpq::nn {
+namespace {
+
+constexpr int kSumLanes = 16;
+
+template <class T>
+inline T total(T* lanes) {
+  for (int width = kSumLanes / 2; width > 0; width /= 2)
+    for (int v = 0; v < width; ++v) lanes[v] += lanes[v + width];
+  return lanes[0];
+}
+
+// Calls step(i, lane) for all i < n, lanes of 16 in an inner loop of constant length.
+template <class Step>
+inline void lanes_of(int64_t n, Step step) {
+  int64_t i = 0;
+  for (; i + kSumLanes <= n; i += kSumLanes)
+    for (int v = 0; v < kSumLanes; ++v) step(i + v, v);
+  for (int v = 0; i < n; ++i, ++v) step(i, v);
+}
+
+void rmsnorm(const float* x, const float* gain, float* y, int64_t n, double eps) {
+  double sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) { sum[v] += static_cast<double>(x[i]) * static_cast<double>(x[i]); });
+  const float inverse = static_cast<float>(1.0 / std::sqrt(total(sum) / static_cast<double>(n) + eps));
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * inverse * gain[i];
+}
+
+void gated(Act act, const float* gate, const float* up, float* y, int64_t n) {
+  if (act == Act::silu)
+    for (int64_t i = 0; i < n; ++i) y[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
+  else  // 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = gate[i];
+      const float twice = 1.5957691216057308f * std::fma(0.044715f * x * x, x, x);
+      y[i] = x / (1.0f + exp_f32(-twice)) * up[i];
+    }
+}
+
+float maximum(const float* x, int64_t n) {
+  float most[kSumLanes];
+  for (int v = 0; v < kSumLanes; ++v) most[v] = -__builtin_inff();
+  lanes_of(n, [&](int64_t i, int v) { most[v] = x[i] > most[v] ? x[i] : most[v]; });
+  float result = most[0];
+  for (int v = 1; v < kSumLanes; ++v) result = most[v] > result ? most[v] : result;
+  return result;
+}
+
+float exponentials(const float* x, float shift, float* y, int64_t n) {
+  float sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) {
+    const float e = exp_f32(x[i] - shift);
+    y[i] = e;
+    sum[v] += e;
+  });
+  return total(sum);
+}
+
+double sum_exp(const float* x, double shift, int64_t n) {
+  double sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) { sum[v] += exp_f64(static_cast<double>(x[i]) - shift); });
+  return total(sum);
+}
+
+void scale(const float* a, float factor, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] * factor;
+}
+
+void add_scaled(const float* a, const float* b, float factor, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i] * factor;
+}
+
+void rotate_half(float* lower, float* upper, const float* cos, const float* sin, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float a = lower[i], b = upper[i];
+    lower[i] = a * cos[i] - b * sin[i];
+    upper[i] = b * cos[i] + a * sin[i];
+  }
+}
+
+void widen_f16(const uint16_t* x, float* y, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+#endif
+  for (; i < n; ++i) y[i] = f16_to_f32(x[i]);
+}
+
+void narrow_f16(const float* x, uint16_t* y, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i < n; ++i) y[i] = f32_to_f16(x[i]);
+}
+
+void widen_bf16(const uint16_t* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = bf16_to_f32(x[i]);
+}
+
+void narrow_bf16(const float* x, uint16_t* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = f32_to_bf16(x[i]);
+}
+
+constexpr VectorKernels kTable = {rmsnorm, gated,      maximum,     exponentials, sum_exp,    scale,
+                                  add_scaled, rotate_half, widen_f16, widen_bf16, narrow_f16, narrow_bf16};
+
+}  // namespace
+}  // namespace lpq::nn

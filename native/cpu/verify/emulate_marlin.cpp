@@ -1,0 +1,220 @@
+// A MARLIN kernel, lane by lane: each of 32 lanes reads its words and scales from the packed bytes, dequantizes with the
+// kernel's bit tricks on 32-bit registers, and feeds mma.m16n8k16 fragments. Written from the MARLIN paper (sections 3.2
+// to 3.4) and the PTX ISA. Model of the accumulation: fp16 products are exact, sums run in fp32 with k ascending and round
+// to nearest at every step; one thread block owns all of K, so there is no fp16 reduction between blocks.
+#include <cmath>
+#include <vector>
+
+#include "cpu/verify/fragments.h"
+#include "cpu/verify/half.h"
+#include "cpu/verify/stream.h"
+
+namespace lpq::verify {
+namespace {
+
+constexpr int kM = 16, kTileN = 64;
+
+struct Half2 {
+  uint16_t low, high;
+};
+Half2 split(uint32_t r) { return {static_cast<uint16_t>(r), static_cast<uint16_t>(r >> 16)}; }
+
+// Four values out of nibbles 0, 4, 1, 5: lop3 places a nibble in the fraction of 1024 (0x6400), the upper one 16 times as
+// large; subtracting 1032 leaves q - 8, and x/16 - 72 does the same for the other.
+void dequantize(uint32_t q, Half2 out[2]) {
+  const Half2 lo = split((q & 0x000f000fu) | 0x64006400u);
+  const Half2 hi = split((q & 0x00f000f0u) | 0x64006400u);
+  out[0] = {half_sub(lo.low, 0x6408), half_sub(lo.high, 0x6408)};
+  out[1] = {half_fma(hi.low, 0x2c00, 0xd480), half_fma(hi.high, 0x2c00, 0xd480)};
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// Random activations m/1024 with -1024 <= m <= 1024: fp16 holds each exactly.
+std::vector<uint16_t> activations(int64_t k, uint64_t seed) {
+  std::vector<uint16_t> a(static_cast<size_t>(kM * k));
+  for (size_t i = 0; i < a.size(); ++i) a[i] = half_from_float((static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f);
+  return a;
+}
+
+struct Lane {
+  float c[4][2][4] = {};  // column sixteenth j, its left and right 8 columns, register
+};
+
+// fp32(sum + a*b) with the product of two fp16 values exact: 22 bits, which fp32 holds (exponents from -48 to 32 included).
+// So this is std::fma without the library call that baseline x86-64 makes of it.
+float accumulate(float a, float b, float sum) { return sum + a * b; }
+
+// One mma for the whole warp: gathers the lanes' registers into A (16 x 16) and B (16 x 8), multiplies, and hands C back.
+void mma(const float a[kM][16], const float b[16][8], Lane* lanes, int j, int right) {
+  float c[kM][8];
+  for (int lane = 0; lane < kLanes; ++lane)
+    for (int i = 0; i < 4; ++i) c[fragment_c(lane, i).row][fragment_c(lane, i).col] = lanes[lane].c[j][right][i];
+  for (int m = 0; m < kM; ++m)
+    for (int k = 0; k < 16; ++k)
+      for (int n = 0; n < 8; ++n) c[m][n] = accumulate(a[m][k], b[k][n], c[m][n]);
+  for (int lane = 0; lane < kLanes; ++lane)
+    for (int i = 0; i < 4; ++i) lanes[lane].c[j][right][i] = c[fragment_c(lane, i).row][fragment_c(lane, i).col];
+}
+
+struct Worst {
+  int64_t count = 0, row = -1, column = -1;
+  double got = 0, expected = 0, bound = 0, ratio = 0;
+  void merge(const Worst& o) {
+    const double top = std::max(ratio, o.ratio);
+    const int64_t sum = count + o.count;
+    if (o.count && (count == 0 || o.column < column || (o.column == column && o.row < row))) *this = o;
+    count = sum;
+    ratio = top;
+  }
+};
+
+// Inputs: B I32 [Kp/16, 2Np], s F16 [R, Np]; what they should hold: codes U8 [N, ceil(K/2)], scales F16 [N, R] in canonical
+// order. Params: k, zero (subtracted from a code), signed, seed, strips (64-column strips to run).
+// Outputs: registers I64 [5], the dequantized values that are not q - zero (row n, column k, fp16 bits), exact; and
+// outputs F64 [7]: count, m, n, got, expected, bound of outputs off by more than the bound, and the largest error / bound.
+void emulate_marlin(Call& call, Exec& exec) {
+  const Tensor &packed = call.input(0), &packed_scales = call.input(1), &codes = call.input(2), &scales = call.input(3);
+  const Params& p = call.params;
+  const int64_t tiles = packed.dim(0), strips_all = packed.dim(1) / 128, width = strips_all * kTileN, kp = tiles * 16;
+  const int64_t n_true = codes.dim(0), k_true = p.integer("k"), rows = packed_scales.dim(0);
+  const bool per_channel = rows == 1, is_signed = p.integer("signed") != 0;
+  const int zero = static_cast<int>(p.integer("zero"));
+  const int64_t group = kp / rows;
+  require(packed.dim(1) % 128 == 0 && packed_scales.dim(1) == width && kp % rows == 0 && group % 16 == 0, "B and s are of one shape");
+  require(scales.dim(0) == n_true && scales.dim(1) == rows && codes.dim(1) == ceil_div(k_true, 2), "codes and scales are of one shape");
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(packed.data<int32_t>());
+  const uint16_t* s = packed_scales.data<uint16_t>();
+  const uint16_t* want_scales = scales.data<uint16_t>();
+  const uint8_t* want_codes = codes.data<uint8_t>();
+  const std::vector<uint16_t> a = activations(kp, static_cast<uint64_t>(p.integer("seed")));
+  std::vector<double> a_columns(a.size());  // [Kp][16] for the reference
+  for (int64_t k = 0; k < kp; ++k)
+    for (int m = 0; m < kM; ++m) a_columns[static_cast<size_t>(k * kM + m)] = half_value(a[static_cast<size_t>(m * kp + k)]);
+  const std::vector<double>& strips = p.list("strips");
+  exec.total = static_cast<int64_t>(strips.size());
+  WrongReport registers;
+  Worst worst;
+  std::mutex mutex;
+
+  const auto canonical = [&](int64_t n, int64_t k) {  // q - zero, and 0 in the padding
+    if (n >= n_true || k >= k_true) return 0;
+    const int code = static_cast<int>(stream_get(want_codes + n * codes.dim(1), k, 4));
+    return (is_signed && code >= 8 ? code - 16 : code) - zero;
+  };
+
+  exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
+      require(strip >= 0 && strip < strips_all, "a strip inside N");
+      std::vector<Lane> lanes(kLanes);
+      std::vector<double> sum(kM * kTileN), size(kM * kTileN), plain(kM * kTileN), plain_size(kM * kTileN);
+      std::vector<double> input(kM);  // sum of |a| of a row, for the subnormal term
+      Wrong wrong;
+      for (int64_t kt = 0; kt < tiles; ++kt) {
+        float a_tile[kM][16];
+        for (int lane = 0; lane < kLanes; ++lane)
+          for (int i = 0; i < 8; ++i) {
+            const Cell cell = fragment_a(lane, i);
+            a_tile[cell.row][cell.col] = half_value(a[static_cast<size_t>(cell.row * kp + kt * 16 + cell.col)]);
+          }
+        for (int j = 0; j < 4; ++j)
+          for (int right = 0; right < 2; ++right) {
+            float b_tile[16][8];
+            for (int lane = 0; lane < kLanes; ++lane) {
+              const uint32_t q = words[(kt * strips_all + strip) * 128 + lane * 4 + j] >> (right ? 8 : 0);
+              Half2 b[2];
+              dequantize(q, b);
+              uint16_t registers4[4] = {b[0].low, b[0].high, b[1].low, b[1].high};
+              for (int i = 0; i < 4; ++i) {
+                const Cell cell = fragment_b(lane, i);
+                const int64_t n = strip * kTileN + 16 * j + 8 * right + cell.col, k = kt * 16 + cell.row;
+                const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
+                if (registers4[i] != want) wrong.see(n, k, registers4[i], want);
+                // Eight scales, one 16-byte read a lane: element 2j + right belongs to this fragment's column.
+                if (!per_channel)
+                  registers4[i] = half_mul(registers4[i], s[(kt * 16 / group) * width + strip * kTileN + 8 * (lane / 4) + 2 * j + right]);
+                b_tile[cell.row][cell.col] = half_value(registers4[i]);
+              }
+            }
+            mma(a_tile, b_tile, lanes.data(), j, right);
+          }
+        // The reference: canonical codes and scales, fp64.
+        for (int c = 0; c < kTileN; ++c) {
+          const int64_t n = strip * kTileN + c;
+          for (int r = 0; r < 16; ++r) {
+            const int64_t k = kt * 16 + r;
+            const double q = canonical(n, k);
+            const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
+            const double* x = &a_columns[static_cast<size_t>(k * kM)];
+            for (int m = 0; m < kM; ++m) {
+              const int at = c * kM + m;
+              sum[at] += x[m] * w;
+              size[at] += std::fabs(x[m] * w);
+              plain[at] += x[m] * q;
+              plain_size[at] += std::fabs(x[m] * q);
+              if (c == 0) input[m] += std::fabs(x[m]);
+            }
+          }
+        }
+      }
+      // Bounds. u = 2^-11 and h = 2^-25 for a rounding to fp16 (relative, and absolute where subnormal); g = K e/(1 - K e),
+      // e = 2^-24, for K fused steps in fp32; f = (K + 2) 2^-53 (1 + tiny) for the reference's own fp64 sum.
+      const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, g = kp * e / (1 - kp * e), f = (kp + 4) * 0x1p-53;
+      Worst local;
+      for (int lane = 0; lane < kLanes; ++lane)
+        for (int j = 0; j < 4; ++j)
+          for (int right = 0; right < 2; ++right)
+            for (int i = 0; i < 4; ++i) {
+              const Cell cell = fragment_c(lane, i);
+              const int c = 16 * j + 8 * right + cell.col, at = c * kM + cell.row;
+              uint16_t y = half_from_float(lanes[lane].c[j][right][i]);
+              double bound;
+              if (per_channel) {
+                // Scales meet the result: y = fp16(fp16(acc) * s). |acc - plain| <= g * plain_size.
+                const int half = j / 2, element = 2 * (2 * (j % 2) + right) + i % 2;
+                y = half_mul(y, s[strip * kTileN + 32 * half + 8 * (lane % 4) + element]);
+                const int64_t n = strip * kTileN + c;
+                const double scale = n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
+                const double acc = g * plain_size[at];
+                const double before = scale * (acc + u * (std::fabs(plain[at]) + acc) + h);
+                bound = before + u * (std::fabs(sum[at]) + before) + h + f * size[at];
+              } else {
+                // Each weight is rounded once, fp16((q - 8) * s): off by at most u |w| + h. Then K fused steps, then fp16.
+                const double weights = u * size[at] + h * input[cell.row];
+                const double acc = weights + g * (size[at] + weights);
+                bound = acc + u * (std::fabs(sum[at]) + acc) + h + f * size[at];
+              }
+              const double got = half_value(y), error = std::fabs(got - sum[at]);
+              const bool overflow = std::isinf(got) && std::fabs(sum[at]) + bound >= 65504 && std::signbit(got) == std::signbit(sum[at]);
+              if (overflow) continue;
+              if (!(error <= bound)) {
+                Worst one{1, cell.row, strip * kTileN + c, got, sum[at], bound, 0};
+                local.merge(one);
+              }
+              local.ratio = std::max(local.ratio, error / bound);
+            }
+      registers.merge(wrong);
+      {
+        std::lock_guard lock(mutex);
+        worst.merge(local);
+      }
+      ++exec.done;
+    }
+  });
+  registers.write(call.output(0));
+  const Tensor& outputs = call.output(1);
+  require(outputs.elements() == 7, "outputs has seven elements");
+  double* out = outputs.data<double>();
+  out[0] = static_cast<double>(worst.count), out[1] = static_cast<double>(worst.row), out[2] = static_cast<double>(worst.column);
+  out[3] = worst.got, out[4] = worst.expected, out[5] = worst.bound, out[6] = worst.ratio;
+}
+LPQ_OP(emulate_marlin, "verify_emulate_marlin");
+
+}  // namespace
+}  // namespace lpq::verify

@@ -1,0 +1,105 @@
+import { CommanderError } from 'commander';
+import { LpqError } from '../core/error.js';
+
+/** Codes that native code throws (native/include/lpq/failure.h) and what they are to a user. */
+const NATIVE = {
+  LPQ_NATIVE_MEMORY: { code: 'LPQ_MEMORY', what: 'there is not enough memory' },
+  LPQ_NATIVE_NUMERICS: { code: 'LPQ_MODULE_NUMERICS', what: 'a computation met NaN or infinity' },
+  LPQ_NATIVE_FILE: { code: 'LPQ_FILE', what: 'a file could not be read' },
+} as const;
+
+/** Calls that only fail when something is being written. */
+const WRITING = new Set([
+  'mkdir',
+  'mkdtemp',
+  'rename',
+  'write',
+  'fsync',
+  'ftruncate',
+  'copyfile',
+  'unlink',
+  'rmdir',
+  'link',
+]);
+
+interface CodedError extends Error {
+  code?: string;
+  /** Node: the system call and its path. */
+  syscall?: string;
+  path?: string;
+  /** Native: the operation. */
+  op?: string;
+}
+
+/** Whatever was thrown, as the error that the user sees. What lpq did not foresee becomes LPQ_INTERNAL. */
+export function asLpqError(thrown: unknown): LpqError {
+  if (thrown instanceof LpqError) return thrown;
+  if (thrown instanceof CommanderError) return usageError(thrown);
+  if (!(thrown instanceof Error)) return internal(String(thrown), thrown);
+  const error = thrown as CodedError;
+  const code = error.code ?? '';
+  if (code === 'LPQ_ABORTED') return aborted(error);
+  if (code.startsWith('LPQ_NATIVE') || code === 'LPQ_ISA') return nativeError(code, error);
+  if (code === 'ERR_MEMORY_ALLOCATION_FAILED' || code === 'ENOMEM' || /array buffer allocation/i.test(error.message))
+    return new LpqError('LPQ_MEMORY', 'there is not enough memory', { cause: error, hint: MEMORY_HINT });
+  if (error.syscall !== undefined) return systemError(code, error);
+  return internal(error.message, error);
+}
+
+/** The error of a run that was interrupted. */
+export function aborted(cause?: unknown): LpqError {
+  return new LpqError('LPQ_ABORTED', 'the run was interrupted; nothing half-written was left', { cause });
+}
+
+const MEMORY_HINT = 'Close other programs, or use fewer or shorter calibration sequences (--samples, --seq-len).';
+
+function nativeError(code: string, error: CodedError): LpqError {
+  const known = NATIVE[code as keyof typeof NATIVE];
+  const where = error.op ? ` in the native operation ${error.op}` : '';
+  if (!known) return internal(`${error.message}${where} (${code})`, error);
+  return new LpqError(known.code, `${known.what}${where}: ${error.message}`, {
+    cause: error,
+    ...(known.code === 'LPQ_MEMORY' && { hint: MEMORY_HINT }),
+  });
+}
+
+function systemError(code: string, error: CodedError): LpqError {
+  if (code === 'ENOSPC' || code === 'EDQUOT')
+    return new LpqError('LPQ_DISK_FULL', `${error.path ?? 'the output'} could not be written: the disk is full`, {
+      cause: error,
+      hint: 'Free some space or choose an output directory on another disk; nothing was left behind.',
+    });
+  const writing = code === 'EROFS' || WRITING.has(error.syscall ?? '');
+  const place = error.path ?? 'a file';
+  return new LpqError(
+    writing ? 'LPQ_OUTPUT_WRITE' : 'LPQ_FILE',
+    `${place} cannot be ${writing ? 'written' : 'read'}: ${REASONS[code] ?? error.message}`,
+    { cause: error },
+  );
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'it does not exist',
+  EACCES: 'permission denied',
+  EPERM: 'the operation is not permitted',
+  EISDIR: 'it is a directory',
+  ENOTDIR: 'a part of the path is not a directory',
+  EROFS: 'the file system is read-only',
+  EMFILE: 'too many files are open',
+};
+
+/** commander's sentence, without its prefix; its suggestion becomes the hint. */
+function usageError(error: CommanderError): LpqError {
+  const [first = '', ...rest] = error.message.replace(/^error: /, '').split('\n');
+  const suggestion = /\(Did you mean (.+)\?\)/.exec(rest.join(' '))?.[1];
+  return new LpqError('LPQ_USAGE', first, {
+    hint: suggestion ? `Did you mean ${suggestion}?` : 'lpq --help lists the commands, lpq COMMAND --help its options.',
+  });
+}
+
+function internal(message: string, cause: unknown): LpqError {
+  return new LpqError('LPQ_INTERNAL', message, {
+    cause,
+    hint: 'This is a defect in lpq: please report it, with the output of the same command under --verbose.',
+  });
+}

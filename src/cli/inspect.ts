@@ -1,0 +1,41 @@
+import type { Command } from 'commander';
+import type { Run } from './run.js';
+
+/** `lpq inspect DIR`: what a directory holds. */
+export function inspectCommand(program: Command, run: Run): Command {
+  return program
+    .command('inspect')
+    .description('what a directory holds: a plain, quantized or packed checkpoint')
+    .argument('<dir>', 'directory of the checkpoint')
+    .option('--check', 'read every weight, and name those with NaN or infinity')
+    .action((dir: string, options: { check?: boolean }) => inspect(dir, options.check === true, run));
+}
+
+async function inspect(dir: string, check: boolean, run: Run): Promise<void> {
+  const { directoryKind } = await import('../../formats/canonical/source.js');
+  const kind = directoryKind(dir);
+  const { inspectSource } = await import('./inspect-source.js');
+  const { inspectPacked, inspectQuantized } = await import('./inspect-quantized.js');
+  const found =
+    kind === 'lpq-canonical'
+      ? inspectQuantized(dir)
+      : kind === 'lpq-artifact'
+        ? inspectPacked(dir)
+        : inspectSource(dir, kind);
+  if (!check) return run.report.result(found.data, found.text);
+  const { notFiniteTensors } = await import('./finite.js');
+  const wrong = await notFiniteTensors(dir, run);
+  const text = wrong
+    .map(({ name, nan, infinite }) => `${name} holds ${nan} NaN and ${infinite} infinite values\n`)
+    .join('');
+  run.report.result(
+    { ...found.data, notFinite: wrong },
+    `${found.text}\n${text || 'every floating-point tensor is finite\n'}`,
+  );
+  if (wrong.length === 0) return;
+  const { LpqError } = await import('../core/error.js');
+  throw new LpqError('LPQ_MODULE_NUMERICS', `${wrong.length} tensors of ${dir} hold NaN or infinity`, {
+    got: wrong.slice(0, 5).map(({ name }) => name),
+    hint: 'Download the checkpoint again, or leave these modules out with recipe rules.',
+  });
+}

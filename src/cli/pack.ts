@@ -1,0 +1,112 @@
+import type { Command } from 'commander';
+import type { NativeRuntime } from '../../native/binding.js';
+import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { table } from './table.js';
+import { bytes, duration } from './units.js';
+
+interface PackOptions extends ComputeOptions {
+  readonly target: string;
+  readonly output: string;
+  readonly dryRun?: boolean;
+}
+
+/** `lpq pack QUANTIZED --target T -o OUT`. */
+export function packCommand(program: Command, run: Run): Command {
+  return computeOptions(
+    program
+      .command('pack')
+      .description('lay a quantized checkpoint out for a kernel or another program')
+      .argument('<quantized>', 'directory that lpq quantize wrote')
+      .requiredOption('--target <name>', 'marlin, gptq, gptq_v2 or compressed-tensors')
+      .requiredOption('-o, --output <dir>', 'directory to make')
+      .option('--dry-run', 'only say what would be done with each module, and why'),
+  ).action((dir: string, options: PackOptions) => pack(dir, options, run));
+}
+
+async function pack(dir: string, options: PackOptions, run: Run): Promise<void> {
+  if (options.dryRun) return planOnly(dir, options, run);
+  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  refuseExisting(options.output);
+  await packDirectory(dir, options, openRuntime(run, options), run);
+}
+
+/** Packs; also the second half of `quantize --pack`. */
+export async function packDirectory(
+  dir: string,
+  options: Pick<PackOptions, 'target' | 'output'>,
+  runtime: NativeRuntime,
+  run: Run,
+): Promise<void> {
+  const { CanonicalCheckpoint } = await import('../../formats/canonical/read.js');
+  const { packCheckpoint } = await import('../pack/pack-checkpoint.js');
+  const input = CanonicalCheckpoint.open(dir);
+  try {
+    const task = run.report.task('pack', input.moduleNames().length);
+    const report = await packCheckpoint({
+      input,
+      target: options.target,
+      output: options.output,
+      runtime,
+      signal: run.interrupt.signal,
+      onOutput: (output) => run.interrupt.cleanup(() => output.abortSync()),
+      onModule: (row, done) => {
+        const padded = row.padded.some((dim, i) => dim !== row.shape[i]) ? ` padded to ${row.padded.join(' x ')}` : '';
+        run.report.event(
+          'module',
+          row,
+          `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}${row.notes.map((note) => `\n  ${note}`).join('')}`,
+        );
+        task.update(done, row.name);
+      },
+    });
+    task.end();
+    for (const note of report.notes) run.report.warn(note);
+    for (const { file, reason } of report.skippedFiles) run.report.warn(`${file} was not copied: ${reason}`);
+    const { manifest, ...facts } = report;
+    const left = report.modules.filter(({ action }) => action === 'fallback').length;
+    run.report.result(
+      { command: 'pack', output: options.output, ...facts, provenance: manifest.provenance },
+      `packed ${report.modules.length - left} modules for ${report.target}${left > 0 ? `, left ${left} in another form` : ''}: ${bytes(report.bytes)} of packed modules in ${options.output}, ${duration(report.seconds)}\n`,
+    );
+  } finally {
+    input.close();
+  }
+}
+
+async function planOnly(dir: string, options: PackOptions, run: Run): Promise<void> {
+  const { CanonicalCheckpoint } = await import('../../formats/canonical/read.js');
+  const { planPack } = await import('../pack/plan.js');
+  const input = CanonicalCheckpoint.open(dir);
+  try {
+    const plan = planPack(input, options.target);
+    const modules = [...plan.decisions].map(([name, decision]) => {
+      const { type, shape } = input.module(name);
+      const fallback = decision.action === 'fallback';
+      return {
+        name,
+        type,
+        shape,
+        action: decision.action,
+        layout: fallback ? decision.form : decision.layout,
+        notes: fallback ? [`${decision.reason}. ${decision.remedy}`] : [...decision.notes],
+      };
+    });
+    run.report.result(
+      {
+        command: 'pack',
+        dryRun: true,
+        target: plan.target.name,
+        requested: plan.requested,
+        notes: plan.notes,
+        modules,
+      },
+      table(
+        ['module', 'type', 'shape', 'action', 'layout', 'notes'],
+        modules.map((m) => [m.name, m.type, m.shape.join(' x '), m.action, m.layout, m.notes.join('; ')]),
+      ) + plan.notes.map((note) => `${note}\n`).join(''),
+    );
+    if (plan.refusal) throw plan.refusal;
+  } finally {
+    input.close();
+  }
+}

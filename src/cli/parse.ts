@@ -1,0 +1,27 @@
+import { LpqError } from '../core/error.js';
+
+/** Parses an option's number. Throws LPQ_USAGE naming the option. */
+export function number(flag: string): (text: string) => number {
+  return (text) => {
+    const value = text.trim() === '' ? Number.NaN : Number(text);
+    if (Number.isFinite(value)) return value;
+    throw new LpqError('LPQ_USAGE', `${flag} does not take '${text}'`, { got: text, expected: 'a number' });
+  };
+}
+
+/** The same for an integer of at least `least`. */
+export function integer(flag: string, least: number): (text: string) => number {
+  return (text) => {
+    const value = text.trim() === '' ? Number.NaN : Number(text);
+    if (Number.isSafeInteger(value) && value >= least) return value;
+    throw new LpqError('LPQ_USAGE', `${flag} does not take '${text}'`, {
+      got: text,
+      expected: `an integer of at least ${least}`,
+    });
+  };
+}
+
+/** --group-size: a number, or 'channel'. Anything else is left for the settings to refuse. */
+export function groupSize(text: string): number | string {
+  return /^\d+$/.test(text) ? Number(text) : text;
+}

@@ -1,0 +1,211 @@
+import type { Command } from 'commander';
+import type { NativeRuntime } from '../../native/binding.js';
+import type { Calibration } from '../calibrate/text.js';
+import { LpqError } from '../core/error.js';
+import type { Quantizer } from '../quantize/quantizer.js';
+import type { ModuleLine } from '../quantize/run.js';
+import { packDirectory } from './pack.js';
+import { groupSize, number } from './parse.js';
+import type { RecipeRule } from './recipe.js';
+import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import type { FullSettings } from './settings.js';
+import { bytes, duration, significant } from './units.js';
+import { version } from './version.js';
+
+/** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
+interface QuantizeFlags extends ComputeOptions {
+  readonly output: string;
+  readonly recipe?: string;
+  readonly calib?: string;
+  readonly pack?: string;
+  readonly dryRun?: boolean;
+  readonly sym?: boolean;
+  readonly asym?: boolean;
+  readonly [setting: string]: unknown;
+}
+
+/** A checked command: everything the runner needs. */
+export interface QuantizeOptions {
+  readonly source: string;
+  readonly output: string;
+  readonly settings: FullSettings;
+  readonly rules: readonly RecipeRule[];
+  /** Calibration text; undefined: the bundled one. */
+  readonly calib: string | undefined;
+  readonly packTarget: string | undefined;
+}
+
+/** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
+export function quantizeCommand(program: Command, run: Run): Command {
+  return computeOptions(
+    program
+      .command('quantize')
+      .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
+      .argument('<model>', 'directory of the checkpoint')
+      .requiredOption('-o, --output <dir>', 'directory to make')
+      .option('--bits <n>', 'an integer type of this many bits', number('--bits'))
+      .option('--dtype <type>', 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, mxfp4, nvfp4, ...')
+      .option('--group-size <g>', "weights that share a scale, or 'channel' (default: 128)", groupSize)
+      .option('--sym', 'symmetric grid (default)')
+      .option('--asym', 'asymmetric grid, with zero points')
+      .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')
+      .option('--method <name>', 'gptq or rtn (default: gptq)')
+      .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
+      .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))
+      .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
+      .option('--calib <file>', 'calibration text: .txt, or .jsonl with {"text": ...} (default: bundled books)')
+      .option('--calib-join', 'join the documents of a .jsonl and cut windows')
+      .option('--samples <n>', 'calibration sequences (default: 128)', number('--samples'))
+      .option('--seq-len <n>', 'tokens of a sequence (default: 512)', number('--seq-len'))
+      .option('--seed <s>', 'which sequences are drawn (default: 0)', number('--seed'))
+      .option('--lm-head', 'quantize lm_head too')
+      .option('--recipe <file>', 'JSON with defaults for these options and rules for modules')
+      .option('--pack <target>', 'also pack the result, into OUT-TARGET')
+      .option('--dry-run', 'only list what would be done with each module'),
+  ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
+}
+
+/** Checks flags and recipe together. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
+export async function quantizeOptions(source: string, flags: QuantizeFlags): Promise<QuantizeOptions> {
+  const { checkFlags, mergeSettings } = await import('./settings.js');
+  const { readRecipe } = await import('./recipe.js');
+  const { output, recipe, calib, pack, sym, asym, dryRun: _, device: __, threads: ___, ...rest } = flags;
+  const settingsGiven = Object.entries(rest).filter(([name]) => !['json', 'quiet', 'verbose'].includes(name));
+  if (sym && asym) throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other');
+  const given = checkFlags({
+    ...Object.fromEntries(settingsGiven),
+    ...(sym && { symmetric: true }),
+    ...(asym && { symmetric: false }),
+  });
+  const file = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
+  const settings = mergeSettings(given, file.settings);
+  if (settings.method === 'rtn' && calib !== undefined)
+    throw new LpqError('LPQ_USAGE', '--calib has no effect with --method rtn, which takes no calibration', {
+      hint: 'Leave the option out, or use --method gptq.',
+    });
+  return { source, output, settings, rules: file.rules, calib, packTarget: pack };
+}
+
+async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<void> {
+  const options = await quantizeOptions(model, flags);
+  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { packTarget } = options;
+  const packed = packTarget === undefined ? undefined : `${options.output.replace(/\/+$/, '')}-${packTarget}`;
+  // Everything that can be refused is refused before anything is computed.
+  for (const output of [options.output, packed]) if (output !== undefined) refuseExisting(output);
+  if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
+  if (flags.dryRun) return (await import('./dry-run.js')).printPlan(options, run);
+  const rt = openRuntime(run, flags);
+  await quantizeInto(options, rt, run);
+  if (packTarget !== undefined && packed !== undefined)
+    await packDirectory(options.output, { target: packTarget, output: packed }, rt, run);
+}
+
+async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Run): Promise<void> {
+  const { quantizeCheckpoint } = await import('../quantize/run.js');
+  const { schemesFrom } = await import('./schemes.js');
+  const { settings, source, output } = options;
+  const { scheme, rules } = schemesFrom(settings, options.rules);
+  const started = performance.now();
+  const quantizer = await quantizerFor(settings, rt);
+  const calibration = quantizer.statistics ? await calibrate(options, run) : undefined;
+  let task: ReturnType<typeof run.report.task> | undefined;
+  let [done, stage] = [0, ''];
+  const summary = await quantizeCheckpoint(
+    rt,
+    {
+      source,
+      output,
+      scheme,
+      rules,
+      quantizer,
+      calibration,
+      lmHead: settings.lmHead,
+      options: recorded(options),
+      version: version(),
+    },
+    {
+      onPlan: ({ modules, weights, blocks, left }) => {
+        run.report.event(
+          'plan',
+          { modules, weights, blocks, unused: left },
+          `${modules} modules of ${weights.toLocaleString('en')} weights in ${blocks} blocks`,
+        );
+        if (left.length > 0)
+          run.report.warn(`${left.length} tensors that the architecture does not use go through as they are`, {
+            tensors: left,
+          });
+        task = run.report.task('quantize', modules);
+      },
+      onStage: (block, blocks, name) => {
+        run.interrupt.check();
+        stage = `block ${block + 1}/${blocks} ${name}`;
+        task?.update(done, stage);
+      },
+      onModule: (line) => {
+        run.interrupt.check();
+        run.report.event('module', line, moduleLine(line));
+        task?.update(++done, stage);
+      },
+    },
+    (directory) => run.interrupt.cleanup(() => directory.abortSync()),
+  );
+  task?.end();
+  const seconds = (performance.now() - started) / 1000;
+  const { modules, ...facts } = summary;
+  run.report.result(
+    { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
+    `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
+  );
+}
+
+async function quantizerFor(settings: FullSettings, rt: NativeRuntime): Promise<Quantizer> {
+  if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer(rt);
+  const { gptqQuantizer } = await import('../gptq/quantizer.js');
+  const { GPTQ_DEFAULTS } = await import('../gptq/options.js');
+  const { order, damp, gptaq } = settings;
+  return gptqQuantizer(rt, { ...GPTQ_DEFAULTS, order, damp, alpha: gptaq });
+}
+
+async function calibrate({ source, settings, calib }: QuantizeOptions, run: Run): Promise<Calibration> {
+  const { bundledCalibration } = await import('../calibrate/bundled.js');
+  const { loadCalibration } = await import('../calibrate/text.js');
+  const { openTokenizer } = await import('../calibrate/tokenizer.js');
+  const { samples, seqLen, seed, calibJoin } = settings;
+  const file = calib ?? bundledCalibration();
+  const found = loadCalibration(file, openTokenizer(source), { samples, length: seqLen, seed, join: calibJoin });
+  const { sequences, tokens, available, name, sha256, kind } = found;
+  run.report.event(
+    'calibration',
+    { file, name, sha256, kind, sequences: sequences.length, tokens, length: seqLen, seed, available },
+    `calibrating on ${sequences.length} of ${available} ${kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} a sequence, seed ${seed}`,
+  );
+  if (sequences.length < samples)
+    run.report.warn(`${name} gives only ${sequences.length} of the ${samples} sequences asked for`, {
+      sequences: sequences.length,
+      samples,
+    });
+  return found;
+}
+
+/** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
+function recorded({ settings, rules }: QuantizeOptions): Record<string, unknown> {
+  return {
+    ...settings,
+    ...(rules.length > 0 && {
+      rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),
+    }),
+  };
+}
+
+function moduleLine(line: ModuleLine): string {
+  const parts = [
+    line.name,
+    line.scheme,
+    `${line.bitsPerWeight.toFixed(3)} b/w`,
+    ...(line.relativeError === null ? [] : [`error ${significant(line.relativeError)}`]),
+    ...(line.damp === null ? [] : [`damp ${significant(line.damp)}`]),
+    duration(line.seconds),
+  ];
+  return [parts.join('  '), ...(line.note === undefined ? [] : [line.note])].join('\n  ');
+}

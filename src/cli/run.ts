@@ -1,0 +1,45 @@
+import type { Command } from 'commander';
+import { createRuntime, type NativeRuntime } from '../../native/binding.js';
+import type { ExitCode } from '../core/error.js';
+import { chooseDevice } from './device.js';
+import type { Interrupt } from './interrupt.js';
+import { integer } from './parse.js';
+import type { Reporter } from './reporter.js';
+
+/** What every command is given. */
+export interface Run {
+  readonly report: Reporter;
+  readonly interrupt: Interrupt;
+  /** What the process shall end with when nothing is thrown. */
+  exit: ExitCode;
+}
+
+export interface ComputeOptions {
+  readonly device: string;
+  readonly threads?: number;
+}
+
+/** Options of every command. Reporter reads them from the arguments, so that errors of parsing obey them too. */
+export function commonOptions(command: Command): Command {
+  return command
+    .option('--json', 'events as NDJSON on stdout, which carries nothing else')
+    .option('--quiet', 'no progress and no log; results, warnings and errors only')
+    .option('--verbose', 'the stack of an internal error');
+}
+
+/** Options of commands that compute. */
+export function computeOptions(command: Command): Command {
+  return command
+    .option('--device <device>', 'auto, cpu, cuda or cuda:N', 'auto')
+    .option(
+      '--threads <n>',
+      'threads to compute with (default: LPQ_THREADS, else every core)',
+      integer('--threads', 1),
+    );
+}
+
+/** A queue on the chosen device, stopped by Ctrl-C. Throws LPQ_USAGE, LPQ_DEVICE, LPQ_NATIVE_MISSING. */
+export function openRuntime(run: Run, options: ComputeOptions): NativeRuntime {
+  chooseDevice(options.device);
+  return run.interrupt.watch(createRuntime(options.threads));
+}

@@ -1,0 +1,120 @@
+import { z } from 'zod';
+import { LpqError } from '../core/error.js';
+import { GPTQ_DEFAULTS } from '../gptq/options.js';
+
+/** How a weight is stored; a recipe's rule may set the same fields for the modules it matches. */
+export const schemeSettings = z
+  .strictObject({
+    /** An integer type of this many bits. */
+    bits: z.int().min(1).max(8),
+    /** A type or a preset by its name; instead of bits. */
+    dtype: z.string().min(1),
+    groupSize: z.union([z.literal('channel'), z.int().positive()]),
+    symmetric: z.boolean(),
+    scaleDtype: z.string().min(1),
+  })
+  .partial();
+export type SchemeSettings = z.infer<typeof schemeSettings>;
+
+/** How the scheme is reached. */
+const methodSettings = z.strictObject({
+  method: z.enum(['gptq', 'rtn']),
+  order: z.enum(['static', 'group', 'none']),
+  /** Share of GPTAQ's correction. */
+  gptaq: z.number().min(0).max(1),
+  /** Fraction of mean(diag H). */
+  damp: z.number().positive().max(1),
+  samples: z.int().positive(),
+  seqLen: z.int().min(2),
+  seed: z.int().nonnegative(),
+  calibJoin: z.boolean(),
+  lmHead: z.boolean(),
+});
+type MethodSettings = z.infer<typeof methodSettings>;
+
+/** Everything about a quantization that its bytes depend on, but for the model and the text. */
+export const settingsSchema = z.strictObject({ ...schemeSettings.shape, ...methodSettings.partial().shape });
+export type Settings = z.infer<typeof settingsSchema>;
+
+/** With the defaults of the method filled in; those of the scheme depend on its type. */
+export type FullSettings = SchemeSettings & MethodSettings;
+
+export const DEFAULTS: MethodSettings = {
+  method: 'gptq',
+  order: GPTQ_DEFAULTS.order,
+  gptaq: GPTQ_DEFAULTS.alpha,
+  damp: GPTQ_DEFAULTS.damp,
+  samples: 128,
+  seqLen: 512,
+  seed: 0,
+  calibJoin: false,
+  lmHead: false,
+};
+
+/** The option that sets a field, and what it takes. */
+const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: string]>> = {
+  bits: ['--bits', 'an integer from 1 to 8'],
+  dtype: ['--dtype', 'the name of a type, for example u3 or f6e3m2'],
+  groupSize: ['--group-size', "a positive integer, or 'channel'"],
+  symmetric: ['--sym', 'true or false'],
+  scaleDtype: ['--scale-dtype', 'f16, bf16, f32, e8m0 or e4m3'],
+  method: ['--method', 'gptq or rtn'],
+  order: ['--order', 'static, group or none'],
+  gptaq: ['--gptaq', 'a number from 0 (off) to 1'],
+  damp: ['--damp', 'a number above 0, at most 1'],
+  samples: ['--samples', 'a positive integer'],
+  seqLen: ['--seq-len', 'an integer of at least 2'],
+  seed: ['--seed', 'a non-negative integer'],
+  calibJoin: ['--calib-join', 'true or false'],
+  lmHead: ['--lm-head', 'true or false'],
+};
+
+/** What a field takes, in words; undefined for a name that is no field. */
+export function fieldTakes(name: string): string | undefined {
+  return Object.hasOwn(FIELDS, name) ? FIELDS[name as keyof Settings][1] : undefined;
+}
+
+/** The settings of the command line, checked. Throws LPQ_USAGE naming the option. */
+export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
+  const parsed = settingsSchema.safeParse(given);
+  if (parsed.success) {
+    const { bits, dtype } = parsed.data;
+    if (bits === undefined || dtype === undefined) return parsed.data;
+    throw new LpqError('LPQ_USAGE', '--bits and --dtype exclude each other', {
+      hint: '--bits 4 is short for the integer type of 4 bits; use --dtype for every other type.',
+    });
+  }
+  const field = String(parsed.error.issues[0]?.path[0]) as keyof Settings;
+  const [flag, takes] = FIELDS[field];
+  throw new LpqError('LPQ_USAGE', `${flag} does not take '${String(given[field])}'`, {
+    got: String(given[field]),
+    expected: takes,
+  });
+}
+
+/** Fields that only a method with calibration looks at. */
+const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'calibJoin'] as const;
+
+/** Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type, or an option has no effect. */
+export function mergeSettings(flags: Settings, recipe: Settings): FullSettings {
+  const merged = { ...DEFAULTS, ...overrideScheme(recipe, flags) } as FullSettings;
+  if (merged.bits === undefined && merged.dtype === undefined)
+    throw new LpqError('LPQ_USAGE', 'nothing says which type to quantize to', {
+      expected: '--bits N or --dtype T',
+      hint: 'Use for example --bits 4, --dtype i8 or --dtype f4e2m1.',
+    });
+  const idle = merged.method === 'rtn' ? CALIBRATED.find((field) => flags[field] !== undefined) : undefined;
+  if (idle)
+    throw new LpqError('LPQ_USAGE', `${FIELDS[idle][0]} has no effect with --method rtn, which takes no calibration`, {
+      hint: 'Leave the option out, or use --method gptq.',
+    });
+  return merged;
+}
+
+/** `over` over `base`; a type named in either form (bits, dtype) replaces the other's. */
+export function overrideScheme<T extends SchemeSettings, U extends SchemeSettings>(base: T, over: U): T & U {
+  const { bits, dtype, ...rest } = base;
+  const named = over.bits !== undefined || over.dtype !== undefined;
+  const type = { ...(bits !== undefined && { bits }), ...(dtype !== undefined && { dtype }) };
+  return { ...rest, ...(named ? {} : type), ...over } as T & U;
+}

@@ -1,0 +1,65 @@
+import type { Command } from 'commander';
+import type { VerifyReport } from '../verify/report.js';
+import { integer } from './parse.js';
+import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { table } from './table.js';
+import { duration } from './units.js';
+
+interface VerifyFlags extends ComputeOptions {
+  readonly against?: string;
+  readonly seed: number;
+}
+
+/** `lpq verify ARTIFACT`: proves that the packed bytes hold what was quantized. */
+export function verifyCommand(program: Command, run: Run): Command {
+  return computeOptions(
+    program
+      .command('verify')
+      .description('prove that a packed directory holds what was quantized')
+      .argument('<artifact>', 'directory that lpq pack wrote')
+      .option('--against <dir>', 'quantized checkpoint it was packed from: compares every byte with it')
+      .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0),
+  ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
+}
+
+/** Differences that the terminal lists; --json has all. */
+const SHOWN = 20;
+
+async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void> {
+  const { verifyArtifact } = await import('../verify/verify.js');
+  const { verificationError } = await import('../verify/report.js');
+  let task: ReturnType<typeof run.report.task> | undefined;
+  const report = await verifyArtifact({
+    dir,
+    against: options.against,
+    seed: options.seed,
+    runtime: openRuntime(run, options),
+    onModule: (module, done, total) => {
+      run.interrupt.check();
+      task ??= run.report.task('verify', total);
+      task.update(done, module.name);
+    },
+  });
+  task?.end();
+  run.report.result(report, printReport(report));
+  const error = verificationError(report);
+  if (error) throw error;
+}
+
+function printReport(report: VerifyReport): string {
+  const rows = report.checks.map(({ name, status, count, failures, detail }) => [
+    name,
+    status,
+    String(count),
+    failures > 0 ? String(failures) : '-',
+    detail ?? '',
+  ]);
+  const lines = report.failures.slice(0, SHOWN).map(({ check, message }) => `${check}: ${message}\n`);
+  if (report.failures.length > SHOWN) lines.push(`and ${report.failures.length - SHOWN} more\n`);
+  return [
+    table(['check', 'result', 'compared', 'wrong', ''], rows),
+    ...(lines.length > 0 ? ['\n', ...lines] : []),
+    ...report.unproved.map((sentence) => `not proved: ${sentence}\n`),
+    `\n${report.dir} (${report.target}, ${report.modules.length} modules): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
+  ].join('');
+}

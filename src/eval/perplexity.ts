@@ -1,0 +1,158 @@
+import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { readTextFile } from '../calibrate/read-text.js';
+import { cutWindows, encodeAll } from '../calibrate/text.js';
+import { openTokenizer } from '../calibrate/tokenizer.js';
+import { LpqError } from '../core/error.js';
+import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
+import { disposeStates, loadOuter, runForward } from '../model/forward.js';
+import { openModel } from '../model/graph.js';
+import type { BlockWeights, ModelGraph } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
+import { disposeWeights } from '../model/weights.js';
+
+export interface Perplexity {
+  /** exp(nll). */
+  readonly ppl: number;
+  /** Mean negative log-likelihood of a scored token, in nats. */
+  readonly nll: number;
+  /** Of ppl: ppl times the standard error of the windows' mean nll. Null for a single window. */
+  readonly standardError: number | null;
+  /** Scored tokens: windows * (ctx - 1). */
+  readonly tokens: number;
+  readonly windows: number;
+  readonly ctx: number;
+}
+
+export interface PerplexityOptions {
+  /** Tokens of a window. */
+  readonly ctx: number;
+  /** Tokens computed at once, default BATCH_TOKENS; a window is never split. */
+  readonly batchTokens?: number;
+  /** Bytes that the residual stream of all batches may take, default 1 GiB; longer texts take several passes. */
+  readonly stateBytes?: number;
+  /** Work done, in window-blocks. */
+  readonly onProgress?: (done: number, total: number) => void;
+}
+
+/** Rows of logits computed at once are chosen to take at most this many bytes. */
+const LOGITS_BYTES = 2 ** 26;
+
+/**
+ * Perplexity of a text: windows of `ctx` tokens without overlap, the last partial one left out, each scored on its own
+ * from its second token on. Throws LPQ_CALIBRATION_TEXT when there is no window, LPQ_MODULE_NUMERICS when the model
+ * gives NaN, and what openModel throws.
+ */
+export async function textPerplexity(
+  rt: NativeRuntime,
+  source: WeightSource,
+  file: string,
+  options: PerplexityOptions,
+): Promise<Perplexity & { readonly text: string; readonly sha256: string }> {
+  const graph = openModel(source);
+  const text = readTextFile(file);
+  const ids = encodeAll(text, openTokenizer(source.dir));
+  const windows = cutWindows(ids, checkCtx(options.ctx), file);
+  return { text: text.name, sha256: text.sha256, ...(await perplexity(rt, source, graph, windows, options)) };
+}
+
+/** Perplexity over given windows of `ctx` tokens each. */
+export async function perplexity(
+  rt: NativeRuntime,
+  source: WeightSource,
+  graph: ModelGraph,
+  windows: readonly Int32Array[],
+  options: PerplexityOptions,
+): Promise<Perplexity> {
+  const ctx = checkCtx(options.ctx);
+  const roomFor = Math.floor((options.stateBytes ?? 2 ** 30) / (graph.hidden * 4 * ctx));
+  const perPass = Math.max(1, roomFor);
+  const total = windows.length * (graph.blocks.length + 1);
+  let done = 0;
+  const progress = (count: number) => {
+    done += count;
+    options.onProgress?.(done, total);
+  };
+  const means: number[] = [];
+  const outer = await loadOuter(source, graph);
+  try {
+    for (let first = 0; first < windows.length; first += perPass) {
+      const part = windows.slice(first, first + perPass);
+      const batches = batchSequences(part, options.batchTokens ?? BATCH_TOKENS);
+      const states = await runForward(rt, source, graph, outer, batches, {
+        onBatch: (_block, i) => progress((batches[i] as TokenBatch).tokens / ctx),
+      });
+      try {
+        for (const [i, { h }] of states.entries()) {
+          const batch = batches[i] as TokenBatch;
+          const scores = await scoreBatch(rt, graph, outer, batch, h);
+          for (let at = 0; at < batch.tokens; at += ctx)
+            means.push(scores.subarray(at, at + ctx).reduce((sum, nll) => sum + nll, 0) / (ctx - 1));
+          progress(batch.tokens / ctx);
+        }
+      } finally {
+        disposeStates(states);
+        batches.forEach(disposeBatch);
+      }
+    }
+  } finally {
+    disposeWeights(outer);
+  }
+  return summary(means, ctx, source.dir);
+}
+
+/** f64 [T]: the negative log-likelihood of the token after each one, 0 for the last of each sequence. */
+async function scoreBatch(
+  rt: NativeRuntime,
+  graph: ModelGraph,
+  outer: BlockWeights,
+  batch: TokenBatch,
+  h: Tensor,
+): Promise<Float64Array> {
+  const { tokens } = batch;
+  const next = new Int32Array(tokens).fill(-1);
+  next.set(typed<Int32Array>(batch.ids).subarray(1));
+  for (const end of typed<Int32Array>(batch.starts).subarray(1)) next[end - 1] = -1;
+  const targets = fromTyped('i32', [tokens], next);
+  const nll = allocate('f64', [tokens]);
+  const slice = Math.max(1, Math.floor(LOGITS_BYTES / (graph.vocab * 4)));
+  for (let first = 0; first < tokens; first += slice) {
+    const count = Math.min(slice, tokens - first);
+    const rows = h.view([count, graph.hidden], first * graph.hidden);
+    const logits = graph.logits(rt, outer, rows);
+    const [wanted, scores] = [targets.view([count], first), nll.view([count], first)];
+    ops.negLogLikelihood(rt, logits, wanted, scores);
+    for (const tensor of [rows, logits, wanted, scores]) tensor.dispose();
+    await rt.sync();
+  }
+  const result = typed<Float64Array>(nll).slice();
+  nll.dispose();
+  targets.dispose();
+  return result;
+}
+
+function summary(means: readonly number[], ctx: number, dir: string): Perplexity {
+  const windows = means.length;
+  const nll = means.reduce((sum, mean) => sum + mean, 0) / windows;
+  if (!Number.isFinite(nll))
+    throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} hold NaN or infinity`, {
+      got: `a mean negative log-likelihood of ${nll}`,
+      hint: 'Check the weights for NaN; lpq inspect DIR names them.',
+    });
+  // Tokens of a window depend on each other, windows hardly do: the spread of their means is what repeats.
+  const spread = means.reduce((sum, mean) => sum + (mean - nll) ** 2, 0) / (windows - 1);
+  const ppl = Math.exp(nll);
+  return {
+    ppl,
+    nll,
+    standardError: windows > 1 ? ppl * Math.sqrt(spread / windows) : null,
+    tokens: windows * (ctx - 1),
+    windows,
+    ctx,
+  };
+}
+
+function checkCtx(ctx: number): number {
+  if (Number.isSafeInteger(ctx) && ctx >= 2) return ctx;
+  throw new LpqError('LPQ_USAGE', 'the context length must be an integer of at least 2', { got: ctx });
+}

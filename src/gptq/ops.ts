@@ -1,0 +1,57 @@
+import type { NativeRuntime, OpParams, Tensor } from '../../native/binding.js';
+
+/**
+ * The solver's native operations (native/cpu/gptq/*.cpp state their contracts). Everything between factor and encode is
+ * in solving order: column j of T, U, M and level is input feature order[j].
+ */
+export const gptqOps = {
+  factor: (
+    rt: NativeRuntime,
+    h: Tensor,
+    order: Tensor,
+    out: { u: Tensor; m: Tensor; dead: Tensor; info: Tensor },
+    damp: number,
+  ) => rt.enqueue('gptq_factor', [h, order], [out.u, out.m, out.dead, out.info], { damp }),
+
+  target: (
+    rt: NativeRuntime,
+    weight: Tensor,
+    order: Tensor,
+    dead: Tensor,
+    correction: { h: Tensor; c: Tensor; u: Tensor; alpha: number } | undefined,
+    t: Tensor,
+  ) =>
+    rt.enqueue(
+      'gptq_target',
+      correction ? [weight, order, dead, correction.h, correction.c, correction.u] : [weight, order, dead],
+      [t],
+      { alpha: correction?.alpha ?? 0 },
+    ),
+
+  clip: (rt: NativeRuntime, t: Tensor, m: Tensor, group: Tensor, out: { scale: Tensor; zero: Tensor }, p: OpParams) =>
+    rt.enqueue('gptq_clip', [t, m, group], [out.scale, out.zero], p),
+
+  solve: (rt: NativeRuntime, p: SolveInputs, level: Tensor, type: OpParams) =>
+    rt.enqueue('gptq_solve', [p.t, p.matrix, p.scale, p.zero, p.group], [level], type),
+
+  descend: (rt: NativeRuntime, p: SolveInputs, level: Tensor, changed: Tensor, params: OpParams) =>
+    rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], params),
+
+  refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor) =>
+    rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group], [p.scale, refitted]),
+
+  encode: (rt: NativeRuntime, level: Tensor, order: Tensor, codes: Tensor, type: OpParams) =>
+    rt.enqueue('gptq_encode', [level, order], [codes], type),
+
+  storeScales: (rt: NativeRuntime, scale: Tensor, stored: Tensor, rounded: Tensor, info: Tensor, unit: number) =>
+    rt.enqueue('gptq_store_scales', [scale], [stored, rounded, info], { unit }),
+} as const;
+
+/** T [N,K]; matrix [K,K]: U for solve, M otherwise; scale and zero f32 [N,G]; group I32 [K]. */
+export interface SolveInputs {
+  readonly t: Tensor;
+  readonly matrix: Tensor;
+  readonly scale: Tensor;
+  readonly zero: Tensor;
+  readonly group: Tensor;
+}

@@ -1,0 +1,194 @@
+import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import type { FeedStatistics } from '../calibrate/statistics.js';
+import type { LpqError } from '../core/error.js';
+import { groupCount, printGranularity } from '../core/granularity.js';
+import { typeParams, valueRange } from '../core/quant-type.js';
+import { bitsPerWeight, constantZero } from '../quantize/grid.js';
+import type { FeedQuantizer } from '../quantize/quantizer.js';
+import type { QuantizedModule } from '../quantize/result.js';
+import { scaleRangeError } from '../quantize/rtn.js';
+import type { QuantScheme } from '../quantize/scheme.js';
+import { storedZeros } from '../quantize/stored.js';
+import { gptqOps, type SolveInputs } from './ops.js';
+import type { GptqOptions } from './options.js';
+import { solvingGroups, solvingOrder } from './order.js';
+
+interface Factored {
+  readonly orderIndices: Int32Array;
+  readonly order: Tensor;
+  readonly u: Tensor;
+  readonly m: Tensor;
+  readonly dead: Tensor;
+  readonly damp: number;
+  readonly attempts: number;
+  readonly floored: number;
+  readonly deadChannels: number;
+}
+
+/**
+ * GPTQ for the linears of one feed: the Hessian is factored once per order, however many linears share it. After the
+ * GPTQ walk, rounds of scale refit and coordinate descent lower tr((What - T) H (What - T)ᵀ) further.
+ */
+export class FeedSolver implements FeedQuantizer {
+  private readonly factored = new Map<string, Promise<Factored>>();
+
+  constructor(
+    private readonly rt: NativeRuntime,
+    private readonly statistics: FeedStatistics,
+    private readonly options: GptqOptions,
+  ) {}
+
+  /** Quantizes W [N,K] (f32, f16 or bf16). `name` is for messages. */
+  async solve(name: string, weight: Tensor, scheme: QuantScheme): Promise<QuantizedModule> {
+    const { rt, options } = this;
+    const [n, k] = weight.shape as [number, number];
+    const started = performance.now();
+    const factored = await this.factor(scheme);
+    const groups = groupCount(scheme.granularity, k);
+    const type = typeParams(scheme.type);
+    const group = fromTyped('i32', [k], solvingGroups(factored.orderIndices, scheme.granularity));
+    const t = allocate('f32', [n, k]);
+    const scale = allocate('f32', [n, groups]);
+    const zero = allocate('f32', [n, groups]);
+    const level = allocate('f32', [n, k]);
+    const count = allocate('f64', [1]);
+    const info = allocate('f64', [2]);
+    const scratch = [group, t, scale, zero, level, count, info];
+    try {
+      const { h, c } = this.statistics;
+      const correction = c && options.alpha > 0 ? { h, c, u: factored.u, alpha: options.alpha } : undefined;
+      gptqOps.target(rt, weight, factored.order, factored.dead, correction, t);
+      const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
+      const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
+      gptqOps.clip(
+        rt,
+        t,
+        factored.m,
+        group,
+        { scale, zero },
+        {
+          ...type,
+          symmetric: scheme.symmetric,
+          constantZero: constantZero(scheme),
+          steps: options.clipSteps,
+          bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
+          scaleDtype: coarse ? scheme.scaleDtype : 'f32',
+          scaleUnit: globalScale ?? 1,
+        },
+      );
+      const problem: SolveInputs = { t, matrix: factored.u, scale, zero, group };
+      const descent: SolveInputs = { ...problem, matrix: factored.m };
+      gptqOps.solve(rt, problem, level, type);
+      for (let round = 0; round < options.rounds; round++) {
+        // Coarse scale types cannot follow a refit.
+        if (!coarse) gptqOps.refit(rt, descent, level, count);
+        gptqOps.descend(rt, descent, level, count, { ...type, sweeps: options.sweeps });
+      }
+      if (!coarse && options.rounds > 0) gptqOps.refit(rt, descent, level, count);
+      // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
+      const scales = allocate(scheme.scaleDtype, [n, groups]);
+      gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);
+      if (options.rounds > 0) gptqOps.descend(rt, descent, level, count, { ...type, sweeps: 1 });
+      const byteCodes = allocate('u8', [n, k]);
+      gptqOps.encode(rt, level, factored.order, byteCodes, type);
+      const codes = allocate('u8', [n, Math.ceil((k * scheme.type.bits) / 8)]);
+      ops.packCodes(rt, byteCodes, codes, { bits: scheme.type.bits });
+      await rt.sync();
+      byteCodes.dispose();
+      const [overflows, underflows] = typed<Float64Array>(info) as unknown as [number, number];
+      if (overflows + underflows > 0) throw this.rangeError(name, scheme, typed(scale), overflows, underflows);
+      const zeros = storedZeros(scheme, typed(zero), [n, groups]);
+      return {
+        scheme,
+        shape: [n, k],
+        codes,
+        scales,
+        ...(zeros && { zeros }),
+        ...(globalScale !== undefined && { globalScale }),
+        quality: {
+          method: 'gptq',
+          bitsPerWeight: bitsPerWeight(scheme, n, k),
+          relativeError: null,
+          damp: factored.damp,
+          seconds: (performance.now() - started) / 1000,
+          ...this.note(factored),
+        },
+      };
+    } finally {
+      for (const tensor of scratch) tensor.dispose();
+    }
+  }
+
+  dispose(): void {
+    for (const pending of this.factored.values())
+      pending.then(
+        ({ order, u, m, dead }) => {
+          for (const tensor of [order, u, m, dead]) tensor.dispose();
+        },
+        () => {}, // solve() has thrown it already
+      );
+    this.factored.clear();
+  }
+
+  private factor(scheme: QuantScheme): Promise<Factored> {
+    const { order } = this.options;
+    const key = order === 'group' ? `group ${printGranularity(scheme.granularity)}` : order;
+    let pending = this.factored.get(key);
+    if (!pending) {
+      pending = this.runFactor(scheme);
+      this.factored.set(key, pending);
+    }
+    return pending;
+  }
+
+  private async runFactor(scheme: QuantScheme): Promise<Factored> {
+    const { rt, options } = this;
+    const { h } = this.statistics;
+    const k = h.shape[0] as number;
+    await rt.sync(); // the diagonal is read below
+    const flat = typed<Float64Array>(h);
+    const diagonal = Float64Array.from({ length: k }, (_, i) => flat[i * k + i] as number);
+    const orderIndices = solvingOrder(options.order, diagonal, scheme.granularity);
+    const order = fromTyped('i32', [k], orderIndices);
+    const u = allocate('f32', [k, k]);
+    const m = allocate('f32', [k, k]);
+    const dead = allocate('u8', [k]);
+    const info = allocate('f64', [3]);
+    gptqOps.factor(rt, h, order, { u, m, dead, info }, options.damp);
+    await rt.sync();
+    const [damp, attempts, floored] = typed<Float64Array>(info) as unknown as [number, number, number];
+    info.dispose();
+    const deadChannels = diagonal.reduce((sum, d) => sum + (d === 0 ? 1 : 0), 0);
+    return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
+  }
+
+  /** NVFP4's second level: the largest weight meets the largest scale (448) and the largest level. */
+  private async globalScale(t: Tensor, scheme: QuantScheme): Promise<number> {
+    await this.rt.sync();
+    const most = typed(t).reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    return Math.fround(most > 0 ? most / (448 * valueRange(scheme.type).max) : 1);
+  }
+
+  private rangeError(name: string, scheme: QuantScheme, scale: Float32Array, over: number, under: number): LpqError {
+    const sizes = scale.map(Math.abs).filter((size) => size > 0);
+    const [smallestScale, largestScale] = [
+      sizes.reduce((a, b) => Math.min(a, b)),
+      sizes.reduce((a, b) => Math.max(a, b)),
+    ];
+    return scaleRangeError(name, scheme, { over, under, groups: scale.length, smallestScale, largestScale });
+  }
+
+  private note(factored: Factored): { note?: string } {
+    const notes: string[] = [];
+    if (factored.attempts > 1)
+      notes.push(
+        `damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`,
+      );
+    if (factored.floored > 0)
+      notes.push(`${factored.floored} small diagonal entries of the Hessian were raised to a floor`);
+    if (factored.deadChannels > 0)
+      notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
+    return notes.length > 0 ? { note: notes.join('; ') } : {};
+  }
+}

@@ -1,0 +1,27 @@
+import { LpqError } from '../../core/error.js';
+import type { Architecture } from '../architecture.js';
+import { llama } from './llama.js';
+import { mistral } from './mistral.js';
+import { qwen2 } from './qwen2.js';
+import { qwen3 } from './qwen3.js';
+import { qwen3Moe } from './qwen3-moe.js';
+
+/** Every architecture lpq reads, by model_type. */
+export const ARCHITECTURES: readonly Architecture[] = [llama, mistral, qwen2, qwen3, qwen3Moe];
+
+/** The table for a config.json: by `model_type`, else by the class in `architectures`. Throws LPQ_ARCH_UNKNOWN. */
+export function architectureOf(config: Readonly<Record<string, unknown>>, dir: string): Architecture {
+  const type = config.model_type;
+  const classes = Array.isArray(config.architectures) ? config.architectures : [];
+  const found =
+    type === undefined
+      ? ARCHITECTURES.find((table) => classes.includes(table.className))
+      : ARCHITECTURES.find((table) => table.modelType === type);
+  // A classifier or an embedding model has the blocks of a language model but no head to measure it by.
+  if (found && (classes.length === 0 || classes.some((name) => /^\w+ForCausalLM$/.test(String(name))))) return found;
+  throw new LpqError('LPQ_ARCH_UNKNOWN', `${dir}/config.json names an architecture that lpq has no table for`, {
+    got: [type, ...classes].filter((part) => part !== undefined).join(', ') || 'neither model_type nor architectures',
+    expected: ARCHITECTURES.map((table) => `${table.modelType} (${table.className})`).join(', '),
+    hint: 'Adding an architecture is one table: see src/model/architectures/.',
+  });
+}

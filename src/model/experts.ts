@@ -1,0 +1,131 @@
+import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import type { ExpertsPlan } from './plan.js';
+import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
+import { applyLinear, applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
+
+export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {
+  return [
+    ...normTensors(plan.norm),
+    ...linearTensors(plan.router),
+    ...plan.experts.flatMap(({ gate, up, down }) => [gate, up, down].flatMap(linearTensors)),
+  ];
+}
+
+/** Where tokens go: rows of all experts stand one after another, expert e's at offsets[e] .. offsets[e+1]. */
+interface Routing {
+  /** f32 [T*k, C]: the normalised input of each routed row. */
+  readonly x: Tensor;
+  /** I32 [T*k]: flat index t*k+j of each row, f32 [T,k]: its weights, I32 [E+1]. */
+  readonly rows: Tensor;
+  readonly weights: Tensor;
+  readonly offsets: Tensor;
+}
+
+type Routed = Omit<Routing, 'x'> & { readonly inner: Tensor };
+
+/**
+ * A pre-norm mixture of experts as two stages: `experts.gate_up` up to every routed row's act(gate) * up, `experts.down`
+ * back into the residual stream. Each expert is a feed of its own, with its routed rows only. The router is no feed: it is
+ * small, and an error in it sends tokens to other experts.
+ */
+export function expertsStages(plan: ExpertsPlan): Stage[] {
+  const { router, perToken, intermediate } = plan;
+  const count = plan.experts.length;
+  const hidden = router.k;
+  const feed = (kind: 'gate_up' | 'down'): Feed[] =>
+    plan.experts.map(({ gate, up, down }, e) => ({
+      id: `experts.${e}.${kind}`,
+      linears: (kind === 'down' ? [down] : [gate, up]).map((linear) => linearRef(linear, e)),
+    }));
+
+  const route = async (rt: NativeRuntime, weights: BlockWeights, state: BlockState): Promise<Routing> => {
+    const { tokens } = state.batch;
+    const normed = applyNorm(rt, weights, plan.norm, state.h);
+    const scores = applyLinear(rt, weights, router, normed);
+    const indices = allocate('i32', [tokens, perToken]);
+    const shares = allocate('f32', [tokens, perToken]);
+    const rows = allocate('i32', [tokens * perToken]);
+    const offsets = allocate('i32', [count + 1]);
+    const x = allocate('f32', [tokens * perToken, hidden]);
+    ops.routeTopK(rt, scores, indices, shares, { k: perToken, normalize: plan.normalize });
+    ops.groupByExpert(rt, indices, rows, offsets, { experts: count });
+    ops.gatherRows(rt, normed, rows, x, { divide: perToken });
+    for (const tensor of [normed, scores, indices]) tensor.dispose();
+    // How many rows each expert has is needed here, before anything can be enqueued for it.
+    await rt.sync();
+    return { x, rows, weights: shares, offsets };
+  };
+
+  /** Calls `each` with a view of the rows of every expert in x f32 [T*k, width]; the callee disposes of it. */
+  const split = (x: Tensor, offsets: Tensor, each: (expert: number, rows: Tensor, first: number) => void): void => {
+    const bounds = typed<Int32Array>(offsets);
+    const width = x.shape[1] as number;
+    for (let e = 0; e < count; e++) {
+      const first = bounds[e] as number;
+      each(e, x.view([(bounds[e + 1] as number) - first, width], first * width), first);
+    }
+  };
+
+  const gateUp: Stage = {
+    id: 'experts.gate_up',
+    feeds: feed('gate_up'),
+    async capture(rt, weights, state) {
+      const routing = await route(rt, weights, state);
+      const captured = new Map<string, Tensor>();
+      split(routing.x, routing.offsets, (e, rows) => captured.set(`experts.${e}.gate_up`, rows));
+      for (const tensor of Object.values(routing)) tensor.dispose();
+      return captured;
+    },
+    async advance(rt, weights, state) {
+      const { x, ...routing } = await route(rt, weights, state);
+      const gate = allocate('f32', [x.shape[0] as number, intermediate]);
+      const up = allocate('f32', gate.shape);
+      split(x, routing.offsets, (e, rows, first) => {
+        const expert = plan.experts[e] as ExpertsPlan['experts'][number];
+        for (const [linear, whole] of [[expert.gate, gate] as const, [expert.up, up] as const]) {
+          if (rows.shape[0] === 0) continue;
+          const y = whole.view([rows.shape[0] as number, intermediate], first * intermediate);
+          applyLinear(rt, weights, linear, rows, { y, accumulate: false });
+          y.dispose();
+        }
+        rows.dispose();
+      });
+      ops.gatedActivation(rt, gate, up, gate, { act: plan.activation });
+      x.dispose();
+      up.dispose();
+      return { ...state, aux: { ...routing, inner: gate } };
+    },
+  };
+
+  const down: Stage = {
+    id: 'experts.down',
+    feeds: feed('down'),
+    async capture(_rt, _weights, state) {
+      const { inner, offsets } = state.aux as unknown as Routed;
+      const captured = new Map<string, Tensor>();
+      split(inner, offsets, (e, rows) => captured.set(`experts.${e}.down`, rows));
+      return captured;
+    },
+    async advance(rt, weights, state) {
+      const routed = state.aux as unknown as Routed;
+      const out = allocate('f32', [routed.inner.shape[0] as number, hidden]);
+      split(routed.inner, routed.offsets, (e, rows, first) => {
+        if (rows.shape[0] !== 0) {
+          const y = out.view([rows.shape[0] as number, hidden], first * hidden);
+          applyLinear(rt, weights, (plan.experts[e] as ExpertsPlan['experts'][number]).down, rows, {
+            y,
+            accumulate: false,
+          });
+          y.dispose();
+        }
+        rows.dispose();
+      });
+      ops.scatterAddRows(rt, out, routed.rows, routed.weights, state.h, { divide: perToken });
+      out.dispose();
+      for (const tensor of Object.values(state.aux)) tensor.dispose();
+      return { ...state, aux: {} };
+    },
+  };
+  return [gateUp, down];
+}

@@ -1,0 +1,79 @@
+import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { checkIds, type TokenBatch } from './batch.js';
+import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
+import type { WeightSource } from './source.js';
+import { disposeWeights, loadWeights } from './weights.js';
+
+export interface ForwardHooks {
+  /** After each batch of each block. */
+  readonly onBatch?: (block: number, batch: number) => void;
+  /** After each block: the states, computed; they must not be changed or disposed of. */
+  readonly onBlock?: (block: number, states: readonly BlockState[]) => void | Promise<void>;
+}
+
+/** All weights outside the blocks; the caller disposes of them with disposeWeights. */
+export function loadOuter(source: WeightSource, graph: ModelGraph): Promise<BlockWeights> {
+  return loadWeights(source, graph.outer.keys());
+}
+
+/** The states that enter block 0, one a batch. Throws LPQ_CONFIG for tokens outside the vocabulary. */
+export function embedBatches(
+  rt: NativeRuntime,
+  graph: ModelGraph,
+  outer: BlockWeights,
+  batches: readonly TokenBatch[],
+): BlockState[] {
+  for (const batch of batches) checkIds(typed<Int32Array>(batch.ids), graph.vocab, 'the text');
+  return batches.map((batch) => ({ batch, h: graph.embed(rt, outer, batch.ids), aux: {} }));
+}
+
+/** Takes one state through all stages of a block. */
+export async function runBlock(
+  rt: NativeRuntime,
+  block: Block,
+  weights: BlockWeights,
+  state: BlockState,
+): Promise<BlockState> {
+  let next = state;
+  for (const stage of block.stages) next = await stage.advance(rt, weights, next);
+  return next;
+}
+
+/**
+ * Takes every batch through every block, holding the weights of one block and the residual stream of all batches
+ * (tokens * hidden * 4 bytes). Returns the states after the last block, final norm not applied.
+ */
+export async function runForward(
+  rt: NativeRuntime,
+  source: WeightSource,
+  graph: ModelGraph,
+  outer: BlockWeights,
+  batches: readonly TokenBatch[],
+  hooks: ForwardHooks = {},
+): Promise<BlockState[]> {
+  const states = embedBatches(rt, graph, outer, batches);
+  try {
+    for (const block of graph.blocks) {
+      const weights = await loadWeights(source, block.tensors.keys());
+      try {
+        for (let i = 0; i < states.length; i++) {
+          states[i] = await runBlock(rt, block, weights, states[i] as BlockState);
+          // Outputs are allocated when enqueued: waiting here bounds memory to one batch's activations.
+          await rt.sync();
+          hooks.onBatch?.(block.index, i);
+        }
+      } finally {
+        disposeWeights(weights);
+      }
+      await hooks.onBlock?.(block.index, states);
+    }
+  } catch (error) {
+    disposeStates(states);
+    throw error;
+  }
+  return states;
+}
+
+export function disposeStates(states: readonly BlockState[]): void {
+  for (const { h, aux } of states) for (const tensor of [h, ...(Object.values(aux) as Tensor[])]) tensor.dispose();
+}

@@ -1,0 +1,72 @@
+import { allocate, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+import type { LinearPlan, NormPlan } from './plan.js';
+import type { BlockWeights, LinearRef } from './program.js';
+import type { WeightSource } from './source.js';
+
+/** Reads the named weights. The caller disposes of them with disposeWeights. */
+export async function loadWeights(source: WeightSource, names: Iterable<string>): Promise<BlockWeights> {
+  const weights: BlockWeights = new Map();
+  try {
+    for (const name of names) weights.set(name, await source.tensor(name));
+  } catch (error) {
+    disposeWeights(weights);
+    throw error;
+  }
+  return weights;
+}
+
+export function disposeWeights(weights: BlockWeights): void {
+  for (const tensor of weights.values()) tensor.dispose();
+  weights.clear();
+}
+
+/** Names and shapes of the tensors of a linear or a norm. */
+export function linearTensors(linear: LinearPlan): [string, readonly number[]][] {
+  const weight: [string, readonly number[]] = [`${linear.name}.weight`, [linear.n, linear.k]];
+  return linear.bias ? [weight, [`${linear.name}.bias`, [linear.n]]] : [weight];
+}
+
+export function normTensors(norm: NormPlan | undefined): [string, readonly number[]][] {
+  return norm ? [[norm.weight, [norm.size]]] : [];
+}
+
+export function linearRef(linear: LinearPlan, expert?: number): LinearRef {
+  return { name: linear.name, n: linear.n, k: linear.k, ...(expert !== undefined && { expert }) };
+}
+
+/** Throws LPQ_TENSOR_MISSING: the caller loaded other weights than the block's `tensors`. */
+export function weightOf(weights: BlockWeights, name: string): Tensor {
+  const tensor = weights.get(name);
+  if (tensor) return tensor;
+  throw new LpqError('LPQ_TENSOR_MISSING', `tensor '${name}' was not loaded`);
+}
+
+/** y = x Wᵀ + b of x f32 [T,K]; into `y` f32 [T,N] where given (`accumulate`: added to it), else a new tensor. */
+export function applyLinear(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  linear: LinearPlan,
+  x: Tensor,
+  into?: { y: Tensor; accumulate: boolean },
+): Tensor {
+  const y = into?.y ?? allocate('f32', [x.shape[0] as number, linear.n]);
+  const bias = linear.bias ? weightOf(weights, `${linear.name}.bias`) : undefined;
+  const accumulate = into?.accumulate ?? false;
+  ops.linear(rt, x, weightOf(weights, `${linear.name}.weight`), bias, y, accumulate ? { accumulate } : {});
+  return y;
+}
+
+/** The norm of x f32 [..,C] row by row: a new tensor, or x itself with `inPlace`. */
+export function applyNorm(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  norm: NormPlan,
+  x: Tensor,
+  inPlace = false,
+): Tensor {
+  const y = inPlace ? x : allocate('f32', x.shape);
+  ops.rmsnorm(rt, x, weightOf(weights, norm.weight), y, { eps: norm.epsilon });
+  return y;
+}

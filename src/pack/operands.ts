@@ -1,0 +1,40 @@
+import { scaleShape } from '../../formats/canonical/tensors.js';
+import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { groupLength } from '../core/granularity.js';
+import type { IntegerForm } from './integer-form.js';
+import type { PackJob } from './target.js';
+
+/**
+ * Zero points in offset form, U8 [N, G], whatever the module stores (u8, i16, one constant). `plan` has checked that
+ * they fit. The caller disposes of it.
+ */
+export function offsetZeros({ checkpoint, name, module }: PackJob, form: IntegerForm): Tensor {
+  const shape = scaleShape(module);
+  if (form.zero !== 'tensor') {
+    const tensor = allocate('u8', shape);
+    tensor.bytes().fill(form.zero);
+    return tensor;
+  }
+  const stored = checkpoint.require(name, 'zeros');
+  const values = typed<Uint8Array | Int16Array>(stored);
+  const tensor = fromTyped(
+    'u8',
+    shape,
+    Uint8Array.from(values, (value) => value + form.bias),
+  );
+  stored.dispose();
+  return tensor;
+}
+
+/** I32 [K]: the group of every input feature, k / group size unless the module names them. The caller disposes of it. */
+export function groupIndex({ checkpoint, name, module }: PackJob): Tensor {
+  const stored = checkpoint.part(name, 'g_idx');
+  if (stored) return stored;
+  const k = module.shape[1];
+  const length = groupLength(module.granularity, k);
+  return fromTyped(
+    'i32',
+    [k],
+    Int32Array.from({ length: k }, (_, feature) => Math.floor(feature / length)),
+  );
+}

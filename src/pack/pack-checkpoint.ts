@@ -1,0 +1,229 @@
+import { setImmediate } from 'node:timers/promises';
+import type { ArtifactManifest } from '../../formats/artifact/schema.js';
+import { ArtifactWriter, type PackedDeclaration } from '../../formats/artifact/write.js';
+import { dequantizeModule } from '../../formats/canonical/dequantize.js';
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { moduleTensors } from '../../formats/canonical/tensors.js';
+import { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { sha256 } from '../../formats/safetensors/hash.js';
+import type { WriterOptions } from '../../formats/safetensors/write.js';
+import { allocate, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+import { type PackPlan, plainDtype, plannedTensors, planPack } from './plan.js';
+import type { Decision } from './target.js';
+
+/** One module's line in the report. */
+export interface PackedRow {
+  readonly name: string;
+  readonly type: string;
+  readonly action: Decision['action'];
+  /** As in the artifact's manifest: marlin, gptq, gptq_v2, compressed-tensors, carried, dense. */
+  readonly layout: string;
+  /** [N, K] of the weight, and as the layout holds it. */
+  readonly shape: readonly [number, number];
+  readonly padded: readonly [number, number];
+  readonly notes: readonly string[];
+  /** Bytes of the module's tensors in the artifact. */
+  readonly bytes: number;
+  readonly seconds: number;
+}
+
+export interface PackReport {
+  readonly target: string;
+  readonly requested: string;
+  readonly notes: readonly string[];
+  readonly modules: readonly PackedRow[];
+  readonly carriedTensors: number;
+  /** Files of the checkpoint that were not copied, and why. */
+  readonly skippedFiles: readonly { readonly file: string; readonly reason: string }[];
+  readonly bytes: number;
+  readonly seconds: number;
+  readonly manifest: ArtifactManifest;
+}
+
+export interface PackRequest {
+  readonly input: CanonicalCheckpoint;
+  /** Name of a target. */
+  readonly target: string;
+  /** Directory to make. */
+  readonly output: string;
+  readonly runtime: NativeRuntime;
+  readonly onModule?: (row: PackedRow, done: number, total: number) => void;
+  /** The directory while it is being written, for abortSync() in an exit handler. */
+  readonly onOutput?: (output: OutputDirectory) => void;
+  readonly signal?: AbortSignal;
+  readonly writer?: WriterOptions;
+}
+
+/**
+ * Packs a canonical checkpoint for a target, module by module: at most two modules are in memory, one being packed while
+ * the other is written. The directory appears complete or not at all. Throws LPQ_TARGET when there is no such target or
+ * it takes no module, LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL, LPQ_PACK, LPQ_ABORTED.
+ */
+export async function packCheckpoint(request: PackRequest): Promise<PackReport> {
+  const { input, runtime } = request;
+  const start = performance.now();
+  const plan = planPack(input, request.target);
+  if (plan.refusal) throw plan.refusal;
+  const output = await OutputDirectory.create(request.output);
+  request.onOutput?.(output);
+  let writer: ArtifactWriter | undefined;
+  try {
+    const { skipped } = await output.carryFrom(input.dir, {
+      except: ['lpq.json', 'config.json', 'quantize_config.json'],
+    });
+    const { quantization, files } = plan.target.config({ checkpoint: input, ...plan });
+    for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
+    const modules = new Map([...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision)]));
+    writer = await ArtifactWriter.create(
+      output,
+      {
+        target: plan.target.name,
+        modules,
+        carried: plan.carried,
+        config: { ...input.config, quantization_config: quantization },
+      },
+      request.writer,
+    );
+    const rows = await writeModules(request, plan, modules, writer);
+    for (const { name } of plan.carried) {
+      stopIfAborted(request.signal);
+      const tensor = input.weights.tensor(name);
+      await writer.write(name, tensor);
+      tensor.dispose();
+    }
+    const manifest = await writer.finish(input.manifest.provenance);
+    stopIfAborted(request.signal);
+    await output.commit();
+    return {
+      target: plan.target.name,
+      requested: plan.requested,
+      notes: plan.notes,
+      modules: rows,
+      carriedTensors: plan.carried.length,
+      skippedFiles: skipped.filter(({ reason }) => reason !== 'weights'),
+      bytes: rows.reduce((sum, row) => sum + row.bytes, 0),
+      seconds: (performance.now() - start) / 1000,
+      manifest,
+    };
+  } catch (error) {
+    await runtime.sync().catch(() => {});
+    await writer?.abort();
+    await output.abort();
+    throw error;
+  }
+}
+
+/** Packs module i + 1 while module i is hashed and written. */
+async function writeModules(
+  request: PackRequest,
+  plan: PackPlan,
+  entries: Map<string, PackedDeclaration>,
+  writer: ArtifactWriter,
+): Promise<PackedRow[]> {
+  const { input, signal } = request;
+  const names = [...plan.decisions.keys()];
+  const rows: PackedRow[] = [];
+  const begin = (i: number) => {
+    const name = names[i];
+    if (name === undefined) return undefined;
+    const job = packModule(request.runtime, input, name, plan);
+    job.catch(() => {}); // awaited in its turn; until then a failure is not unhandled
+    return job;
+  };
+  let next = begin(0);
+  for (const [i, name] of names.entries()) {
+    stopIfAborted(signal);
+    const { tensors, seconds } = await next!;
+    next = begin(i + 1);
+    const decision = plan.decisions.get(name)!;
+    let bytes = 0;
+    for (const [tensorName, tensor] of tensors) {
+      await writer.write(tensorName, tensor);
+      if (decision.action === 'fallback' && decision.form === 'dense') {
+        // Its codes are gone from the artifact: what can still be proved is that the weight is the dequantized one.
+        const entry = entries.get(name)!;
+        entries.set(name, { ...entry, canonical: { ...entry.canonical, weight: await sha256(tensor) } });
+      }
+      bytes += tensor.byteLength;
+      tensor.dispose();
+    }
+    const { type, shape, layout, padded, notes } = entries.get(name)!;
+    rows.push({ name, type, action: decision.action, layout, shape, padded, notes, bytes, seconds });
+    request.onModule?.(rows.at(-1)!, rows.length, names.length);
+    await setImmediate();
+  }
+  return rows;
+}
+
+async function packModule(
+  rt: NativeRuntime,
+  checkpoint: CanonicalCheckpoint,
+  name: string,
+  plan: PackPlan,
+): Promise<{ tensors: Map<string, Tensor>; seconds: number }> {
+  const start = performance.now();
+  const decision = plan.decisions.get(name)!;
+  const module = checkpoint.module(name);
+  let tensors: Map<string, Tensor>;
+  if (decision.action !== 'fallback') {
+    try {
+      tensors = await plan.target.pack({ rt, checkpoint, name, module, plan: decision });
+    } catch (cause) {
+      if (cause instanceof LpqError) throw cause;
+      const aborted = (cause as { code?: string }).code === 'LPQ_ABORTED';
+      throw new LpqError(
+        aborted ? 'LPQ_ABORTED' : 'LPQ_PACK',
+        aborted ? 'packing was interrupted' : `module '${name}' cannot be packed: ${(cause as Error).message}`,
+        { cause },
+      );
+    }
+  } else if (decision.form === 'carried') {
+    const parts = [...moduleTensors(name, module)];
+    tensors = new Map(parts.map(([, spec]) => [spec.name, checkpoint.weights.tensor(spec.name)]));
+  } else {
+    const wide = await dequantizeModule(rt, checkpoint, name);
+    const weight = allocate(plainDtype(module.sourceDtype).toLowerCase() as DType, module.shape);
+    ops.cast(rt, wide, weight);
+    await rt.sync();
+    wide.dispose();
+    tensors = new Map([[`${name}.weight`, weight]]);
+  }
+  return { tensors, seconds: (performance.now() - start) / 1000 };
+}
+
+/** The manifest's entry of a module, but for the hashes of its tensors. */
+function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: Decision): PackedDeclaration {
+  const module = checkpoint.module(name);
+  const { codes, scales, zeros, global_scale, g_idx, permutation, mask } = module.sha256;
+  const fallback = decision.action === 'fallback';
+  return {
+    type: module.type,
+    shape: module.shape,
+    padded: fallback ? module.shape : [decision.padded[0], decision.padded[1]],
+    granularity: module.granularity,
+    scales: module.scales,
+    zeros: module.zeros,
+    layout: fallback ? decision.form : decision.layout,
+    notes: fallback
+      ? [
+          `Left ${decision.form === 'carried' ? 'in canonical form' : 'as a plain weight'}, because ${decision.reason}. ${decision.remedy}`,
+        ]
+      : [...decision.notes],
+    tensors: plannedTensors(checkpoint, name, decision),
+    canonical: {
+      codes: codes!,
+      scales: scales!,
+      ...(zeros ? { zeros } : {}),
+      ...(global_scale ? { global_scale } : {}),
+      ...(g_idx ? { g_idx } : {}),
+      ...(permutation ? { permutation } : {}),
+      ...(mask ? { mask } : {}),
+    },
+  };
+}
+
+function stopIfAborted(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw new LpqError('LPQ_ABORTED', 'packing was interrupted; nothing was left behind');
+}

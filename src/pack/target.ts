@@ -1,0 +1,78 @@
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import type { CanonicalModule } from '../../formats/canonical/schema.js';
+import type { TensorSpec } from '../../formats/safetensors/header.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+
+/** What a target needs to know of a module besides its manifest entry. */
+export interface ModuleFacts {
+  /** Smallest and largest integer zero point; absent unless the module has a tensor of them. */
+  readonly zeroRange?: readonly [number, number];
+}
+
+/** A module that the target takes: its tensors, and what was done to make it fit. */
+export interface Taken {
+  readonly action: 'ok' | 'pad';
+  /** As artifacts name it: marlin, gptq, gptq_v2, compressed-tensors. */
+  readonly layout: string;
+  /** [N, K] that the layout holds. */
+  readonly padded: readonly [number, number];
+  readonly tensors: readonly TensorSpec[];
+  readonly notes: readonly string[];
+}
+
+/** A module that the target cannot take, and the form in which it goes along instead. */
+export interface Fallback {
+  readonly action: 'fallback';
+  /** carried: its canonical tensors; dense: MODULE.weight in the dtype of the source, so that loaders read it. */
+  readonly form: 'carried' | 'dense';
+  /** A clause: why. */
+  readonly reason: string;
+  /** One imperative sentence: what would make it fit. */
+  readonly remedy: string;
+}
+
+export type Decision = Taken | Fallback;
+
+/** A module on its way into the artifact. */
+export interface PackJob {
+  readonly rt: NativeRuntime;
+  readonly checkpoint: CanonicalCheckpoint;
+  readonly name: string;
+  readonly module: CanonicalModule;
+  readonly plan: Taken;
+}
+
+/** What a target says about the whole artifact, once every module is decided. */
+export interface TargetConfig {
+  /** config.json's quantization_config. */
+  readonly quantization: Record<string, unknown>;
+  /** Further files, by name. */
+  readonly files: Readonly<Record<string, unknown>>;
+}
+
+/** Everything that config() may look at. */
+export interface PackedModel {
+  readonly checkpoint: CanonicalCheckpoint;
+  readonly decisions: ReadonlyMap<string, Decision>;
+  /** Linears (NAME of a two-dimensional NAME.weight, embeddings aside) that are not quantized in the checkpoint. */
+  readonly plainLinears: readonly string[];
+}
+
+/** Where a canonical checkpoint can be packed to: one file each in targets/. */
+export interface PackTarget {
+  readonly name: string;
+  /** One line for lists of targets. */
+  readonly describe: string;
+  /** Decides by the manifest alone; nothing is read or written. */
+  plan(name: string, module: CanonicalModule, facts: ModuleFacts): Decision;
+  /** The target to use instead once all modules are known, with a sentence that says why. */
+  resolve?(modules: ReadonlyMap<string, { module: CanonicalModule; facts: ModuleFacts }>): Redirect | undefined;
+  /** The tensors that the plan listed, computed. The caller disposes of them. Throws LPQ_PACK naming the module. */
+  pack(job: PackJob): Promise<Map<string, Tensor>>;
+  config(model: PackedModel): TargetConfig;
+}
+
+export interface Redirect {
+  readonly target: PackTarget;
+  readonly note: string;
+}

@@ -1,0 +1,22 @@
+import { gptqTarget } from '../gptq-family.js';
+import { hasForm, integerForm } from '../integer-form.js';
+import type { PackTarget, Redirect } from '../target.js';
+import { gptqV2 } from './gptq_v2.js';
+
+/** GPTQ as everybody reads it (v1: zero points stored minus one). Asymmetric checkpoints are redirected to v2. */
+export const gptq: PackTarget = {
+  ...gptqTarget('gptq', 'v1', 'GPTQ tensors for transformers, vLLM and others: 2, 3, 4 or 8 bits, f16 scales'),
+
+  /** v1 cannot say a zero point of 0, and one checkpoint has one convention. */
+  resolve(modules): Redirect | undefined {
+    for (const [name, { module, facts }] of modules) {
+      const form = integerForm(module, facts);
+      if (gptq.plan(name, module, facts).action === 'fallback' || !hasForm(form) || form.symmetric) continue;
+      return {
+        target: gptqV2,
+        note: `Written as gptq_v2: '${name}' is asymmetric, and the gptq convention (zero - 1) cannot store a zero point of 0.`,
+      };
+    }
+    return undefined;
+  },
+};

@@ -1,0 +1,19 @@
+import { LpqError } from '../../core/error.js';
+import type { PackTarget } from '../target.js';
+import { compressedTensors } from './compressed-tensors.js';
+import { gptq } from './gptq.js';
+import { gptqV2 } from './gptq_v2.js';
+import { marlin } from './marlin.js';
+
+/** Every target, in the order that lists show. */
+export const PACK_TARGETS: readonly PackTarget[] = [marlin, gptq, gptqV2, compressedTensors];
+
+/** The target called `name`. Throws LPQ_TARGET with the list of names. */
+export function packTarget(name: string): PackTarget {
+  const target = PACK_TARGETS.find((each) => each.name === name);
+  if (target) return target;
+  throw new LpqError('LPQ_TARGET', `'${name}' is not a pack target`, {
+    got: name,
+    expected: PACK_TARGETS.map((each) => each.name).join(', '),
+  });
+}

@@ -1,0 +1,205 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import type { CanonicalModule } from '../../formats/canonical/schema.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { quantType, typeParams } from '../core/quant-type.js';
+import { type Decoded, type DecodedPart, weightLike } from './decode.js';
+import { compare, dequantize, settle } from './native.js';
+import type { Recorder } from './report.js';
+
+/** The canonical checkpoint of --against. */
+export type CanonicalSide = CanonicalCheckpoint;
+
+const DTYPE_BITS: Readonly<Record<string, number>> = { f64: 64, i64: 64, f32: 32, i32: 32, f16: 16, bf16: 16, i16: 16 };
+
+/** The manifest's own statements against the canonical manifest: modules, carried tensors, provenance. */
+export function compareManifests(recorder: Recorder, canonical: CanonicalSide, manifest: ArtifactManifest): void {
+  const ours = new Set(Object.keys(manifest.modules));
+  for (const name of canonical.moduleNames())
+    recorder.check(ours.delete(name), {
+      check: 'against',
+      module: name,
+      message: `module '${name}' of ${canonical.dir} is not in the artifact`,
+    });
+  for (const name of ours)
+    recorder.check(false, {
+      check: 'against',
+      module: name,
+      message: `module '${name}' of the artifact is not in ${canonical.dir}`,
+    });
+  const carried = new Set(Object.keys(manifest.carried));
+  for (const name of canonical.manifest.carried)
+    recorder.check(carried.delete(name), {
+      check: 'against',
+      tensor: name,
+      message: `tensor '${name}' of ${canonical.dir} was not carried into the artifact`,
+    });
+  for (const name of carried)
+    recorder.check(false, {
+      check: 'against',
+      tensor: name,
+      message: `tensor '${name}' of the artifact is not in ${canonical.dir}`,
+    });
+  recorder.check(isDeepStrictEqual(manifest.provenance, canonical.manifest.provenance), {
+    check: 'against',
+    message: 'the provenance in lpq.json is not that of the quantized checkpoint',
+  });
+}
+
+/** One module: what the two manifests say of it, then every decoded part byte by byte. */
+export async function compareModule(
+  rt: NativeRuntime,
+  recorder: Recorder,
+  canonical: CanonicalSide,
+  name: string,
+  module: PackedModule,
+  decoded: Decoded,
+): Promise<void> {
+  if (!canonical.moduleNames().includes(name)) return; // compareManifests has said so
+  const entry = canonical.module(name);
+  if (!compareEntries(recorder, name, module, entry)) return;
+  if (module.layout === 'dense') {
+    await compareDense(rt, recorder, canonical, name, module, decoded.parts.get('weight') as Tensor);
+    return;
+  }
+  for (const part of ['codes', 'scales', 'zeros', 'global_scale', 'g_idx', 'permutation', 'mask'] as const) {
+    const expected = canonical.part(name, part);
+    const got = decoded.parts.get(part);
+    if (expected && got) {
+      const bits = part === 'codes' ? quantType(module.type).bits : part === 'mask' ? 1 : elementBits(expected);
+      await compareTensors(rt, recorder, name, part, got, expected, bits);
+    } else if (expected || got)
+      recorder.check(false, {
+        check: 'against',
+        module: name,
+        message: `module '${name}': ${expected ? `its ${part} are lost in the artifact` : `it has ${part} that the quantized checkpoint lacks`}`,
+      });
+    expected?.dispose();
+  }
+}
+
+function compareEntries(recorder: Recorder, name: string, module: PackedModule, entry: CanonicalModule): boolean {
+  let ok = true;
+  for (const key of ['type', 'shape', 'granularity', 'scales', 'zeros'] as const)
+    ok =
+      recorder.check(isDeepStrictEqual(module[key], entry[key]), {
+        check: 'against',
+        module: name,
+        got: JSON.stringify(module[key]),
+        expected: JSON.stringify(entry[key]),
+        message: `module '${name}': its ${key} is not what the quantized checkpoint says`,
+      }) && ok;
+  const { weight: _, ...hashes } = module.canonical;
+  recorder.check(isDeepStrictEqual({ ...hashes }, { ...entry.sha256 }), {
+    check: 'against',
+    module: name,
+    message: `module '${name}': the canonical hashes in lpq.json are not those of the quantized checkpoint`,
+  });
+  return ok;
+}
+
+async function compareDense(
+  rt: NativeRuntime,
+  recorder: Recorder,
+  canonical: CanonicalSide,
+  name: string,
+  module: PackedModule,
+  got: Tensor,
+): Promise<void> {
+  const { sourceDtype } = canonical.module(name);
+  const known = recorder.check(got.dtype === sourceDtype.toLowerCase(), {
+    check: 'against',
+    module: name,
+    got: got.dtype,
+    expected: sourceDtype,
+    message: `'${name}.weight' does not have the dtype of the source`,
+  });
+  if (!known) return;
+  const expected = weightLike(module, got.dtype as 'f32' | 'f16' | 'bf16');
+  const part = (which: DecodedPart & Parameters<CanonicalSide['part']>[1]) => canonical.part(name, which);
+  const inputs = {
+    codes: canonical.require(name, 'codes'),
+    scales: canonical.require(name, 'scales'),
+    zeros: part('zeros'),
+    group: part('g_idx'),
+    permutation: part('permutation'),
+    global: part('global_scale'),
+    mask: part('mask'),
+  };
+  const [blockN, blockK] = module.scales.block;
+  const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
+  dequantize(rt, inputs, expected, typeParams(quantType(module.type)), { blockN, blockK, zero });
+  await settle(rt);
+  await compareTensors(rt, recorder, name, 'weight', got, expected, elementBits(expected));
+  for (const tensor of [...Object.values(inputs), expected]) tensor?.dispose();
+}
+
+async function compareTensors(
+  rt: NativeRuntime,
+  recorder: Recorder,
+  module: string,
+  part: string,
+  got: Tensor,
+  expected: Tensor,
+  bits: number,
+): Promise<void> {
+  recorder.count('against');
+  const matrix = expected.shape.length === 2;
+  const wrong = await compare(rt, got, expected, { rows: matrix ? (expected.shape[0] as number) : 1, bits });
+  if (wrong.count === 0) return;
+  const column = part === 'codes' || part === 'weight' || !matrix ? 'column' : 'group';
+  recorder.failures.push({
+    check: 'against',
+    module,
+    row: wrong.row,
+    column: wrong.column,
+    got: wrong.got,
+    expected: wrong.expected,
+    message:
+      `module '${module}': ${wrong.count} of its ${part} differ, first at row ${wrong.row}, ${column} ${wrong.column}: ` +
+      `got ${hex(wrong.got, bits)}, expected ${hex(wrong.expected, bits)}`,
+  });
+}
+
+/** Carried tensors, byte by byte. */
+export async function compareCarried(
+  rt: NativeRuntime,
+  recorder: Recorder,
+  canonical: CanonicalSide,
+  name: string,
+  got: Tensor,
+  dtype: string,
+): Promise<void> {
+  if (!canonical.weights.has(name)) return; // compareManifests has said so
+  const spec = canonical.weights.spec(name);
+  const same = recorder.check(spec.dtype === dtype && `${spec.shape}` === `${got.shape}`, {
+    check: 'against',
+    tensor: name,
+    got: `${dtype} [${got.shape}]`,
+    expected: `${spec.dtype} [${spec.shape}]`,
+    message: `the carried tensor '${name}' has another dtype or shape than in the quantized checkpoint`,
+  });
+  if (!same || got.byteLength === 0) return;
+  const expected = canonical.weights.tensor(name);
+  const rows = expected.shape.length === 2 ? (expected.shape[0] as number) : 1;
+  const wrong = await compare(rt, got, expected, { rows, bits: elementBits(expected) });
+  expected.dispose();
+  recorder.check(wrong.count === 0, {
+    check: 'against',
+    tensor: name,
+    row: wrong.row,
+    column: wrong.column,
+    got: wrong.got,
+    expected: wrong.expected,
+    message: `the carried tensor '${name}' differs in ${wrong.count} values, first at row ${wrong.row}, column ${wrong.column}`,
+  });
+}
+
+function elementBits(tensor: Tensor): number {
+  return DTYPE_BITS[tensor.dtype] ?? 8;
+}
+
+function hex(value: number, bits: number): string {
+  return bits <= 8 ? String(value) : `0x${(value < 0 ? value + 2 ** 32 : value).toString(16)}`;
+}

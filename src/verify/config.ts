@@ -1,0 +1,140 @@
+import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import { quantType } from '../core/quant-type.js';
+import { expectation, isSymmetric, PACKED_LAYOUTS } from './layouts.js';
+import type { Recorder } from './report.js';
+
+type Json = Readonly<Record<string, unknown>>;
+
+/** What a loader would believe of a module; undefined: it would take it for an unquantized one. */
+interface Scheme {
+  readonly bits: unknown;
+  /** Features a group, -1 for whole channels. */
+  readonly group: unknown;
+  readonly sym: unknown;
+  /** Whether groups are named by g_idx. */
+  readonly order: unknown;
+}
+
+/** quantization_config (and quantize_config.json, `mirror`) against the manifest, module by module. */
+export function checkConfig(
+  recorder: Recorder,
+  manifest: ArtifactManifest,
+  config: Json,
+  mirror: unknown | undefined,
+): void {
+  const quantization = asObject(config.quantization_config);
+  const { target } = manifest;
+  const fail = (message: string, got?: unknown, expected?: unknown, module?: string): void => {
+    recorder.check(false, {
+      check: 'config',
+      ...(module !== undefined && { module }),
+      ...(got !== undefined && { got: show(got) }),
+      ...(expected !== undefined && { expected: show(expected) }),
+      message,
+    });
+  };
+  const consumer = target !== 'marlin' && PACKED_LAYOUTS.includes(target);
+  if (!quantization) {
+    if (consumer) fail(`config.json has no quantization_config, which a loader of ${target} needs`);
+    else recorder.detail('config', 'config.json states no quantization_config');
+    return;
+  }
+  const gptq = target === 'gptq' || target === 'gptq_v2';
+  const method = { gptq: 'gptq', gptq_v2: 'gptq', 'compressed-tensors': 'compressed-tensors' }[target];
+  recorder.count('config');
+  if (method && quantization.quant_method !== method)
+    fail('quantization_config.quant_method is wrong', quantization.quant_method, method);
+  if (target === 'compressed-tensors' && quantization.format !== 'pack-quantized')
+    fail('quantization_config.format is wrong', quantization.format, 'pack-quantized');
+  if (gptq && (quantization.checkpoint_format ?? 'gptq') !== target)
+    fail('quantization_config.checkpoint_format is wrong', quantization.checkpoint_format, target);
+  if (mirror !== undefined && JSON.stringify(mirror) !== JSON.stringify(config.quantization_config))
+    fail('quantize_config.json is not the quantization_config of config.json');
+  for (const [name, module] of Object.entries(manifest.modules)) {
+    if (expectation(name, module).problems.length > 0) continue; // told with the tensors
+    const packed = PACKED_LAYOUTS.includes(module.layout);
+    if (packed && module.layout !== target)
+      fail(`module '${name}' is in layout ${module.layout}, in an artifact for ${target}`, undefined, undefined, name);
+    const stated =
+      target === 'compressed-tensors' ? compressedScheme(quantization, name) : gptqScheme(quantization, name);
+    if (!packed) {
+      if (consumer && stated && module.layout === 'dense')
+        fail(`quantization_config claims that the dense module '${name}' is quantized`, undefined, undefined, name);
+      continue;
+    }
+    recorder.count('config');
+    if (!stated) {
+      fail(`quantization_config leaves out module '${name}', which is packed`, undefined, undefined, name);
+      continue;
+    }
+    const actual = schemeOf(module);
+    // A config of no public consumer (marlin) need not state everything; what it states must be true.
+    for (const key of ['bits', 'group', 'sym', 'order'] as const)
+      if ((consumer || stated[key] !== undefined) && stated[key] !== actual[key])
+        fail(`quantization_config states another ${WORD[key]} for module '${name}'`, stated[key], actual[key], name);
+  }
+}
+
+const WORD = { bits: 'number of bits', group: 'group size', sym: 'symmetry', order: 'activation order' } as const;
+
+function schemeOf(module: PackedModule): Scheme {
+  return {
+    bits: quantType(module.type).bits,
+    group: module.granularity.kind === 'channel' ? -1 : module.granularity.size,
+    sym: isSymmetric(module),
+    order: module.canonical.g_idx !== undefined,
+  };
+}
+
+/** GPTQ's one scheme with GPTQModel's `dynamic` rules: '+:REGEX' or 'REGEX' overrides, '-:REGEX' leaves out. */
+function gptqScheme(config: Json, name: string): Scheme | undefined {
+  let own: Json = config;
+  for (const [rule, change] of Object.entries(asObject(config.dynamic) ?? {})) {
+    const pattern = rule.replace(/^[+-]:/, '');
+    if (!matches(`^(?:${pattern})`, name)) continue;
+    if (rule.startsWith('-:')) return undefined;
+    own = { ...config, ...asObject(change) };
+    break;
+  }
+  return { bits: own.bits, group: own.group_size, sym: own.sym, order: own.desc_act };
+}
+
+/** The scheme of the config group that names the module: exactly, by re:REGEX, or as class Linear. */
+function compressedScheme(config: Json, name: string): Scheme | undefined {
+  const names = (list: unknown): boolean =>
+    Array.isArray(list) &&
+    list.some(
+      (item) =>
+        typeof item === 'string' &&
+        (item === name || (item.startsWith('re:') && matches(`^(?:${item.slice(3)})`, name))),
+    );
+  if (names(config.ignore)) return undefined;
+  const groups = Object.values(asObject(config.config_groups) ?? {}).map((group) => asObject(group) ?? {});
+  const linear = (list: unknown): boolean => Array.isArray(list) && list.includes('Linear');
+  const chosen = groups.find(({ targets }) => names(targets)) ?? groups.find(({ targets }) => linear(targets));
+  const weights = asObject(chosen?.weights);
+  if (weights?.type !== 'int') return undefined;
+  return {
+    bits: weights.num_bits,
+    group: weights.strategy === 'channel' ? -1 : weights.group_size,
+    sym: weights.symmetric,
+    // 'weight' and 'static' orders leave groups where they are, as no order does.
+    order: weights.actorder === 'group',
+  };
+}
+
+function matches(pattern: string, name: string): boolean {
+  try {
+    return new RegExp(pattern).test(name);
+  } catch {
+    return false;
+  }
+}
+
+function asObject(value: unknown): Json | undefined {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Json) : undefined;
+}
+
+function show(value: unknown): string {
+  return typeof value === 'string' ? value : (JSON.stringify(value) ?? 'nothing');
+}

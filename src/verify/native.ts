@@ -1,0 +1,167 @@
+import { allocate, type DType, type NativeRuntime, type OpParams, type Tensor, typed } from '../../native/binding.js';
+import { LpqError } from '../core/error.js';
+
+/** The first wrong value of a tensor and how many there are. Values are raw bit patterns. */
+export interface Wrong {
+  readonly count: number;
+  readonly row: number;
+  readonly column: number;
+  readonly got: number;
+  readonly expected: number;
+}
+
+/** What the emulator found, see native/cpu/verify/emulate_marlin.cpp. */
+export interface EmulatorResult {
+  /** Dequantized registers that differ from q - zero; row n, column k, fp16 bits. */
+  readonly registers: Wrong;
+  /** Outputs beyond the bound. row m, column n. */
+  readonly outputs: { count: number; row: number; column: number; got: number; expected: number; bound: number };
+  /** Largest error / bound. */
+  readonly ratio: number;
+}
+
+/** Waits for the queue. Native failures become LpqErrors: LPQ_ABORTED as such, the rest LPQ_INTERNAL or LPQ_MEMORY. */
+export async function settle(rt: NativeRuntime): Promise<void> {
+  try {
+    await rt.sync();
+  } catch (cause) {
+    const { code, op, message } = cause as { code?: string; op?: string; message: string };
+    if (code === 'LPQ_ABORTED') throw new LpqError('LPQ_ABORTED', 'the verification was interrupted');
+    throw new LpqError(code === 'LPQ_NATIVE_MEMORY' ? 'LPQ_MEMORY' : 'LPQ_INTERNAL', `${op}: ${message}`, { cause });
+  }
+}
+
+const info = (): Tensor => allocate('i64', [5]);
+
+function readWrong(tensor: Tensor): Wrong {
+  const [count, row, column, got, expected] = [...typed<BigInt64Array>(tensor)].map(Number);
+  tensor.dispose();
+  return { count: count!, row: row!, column: column!, got: got!, expected: expected! };
+}
+
+/** The verifier's native operations. Each enqueues; `wrong()` may be read after settle(). */
+export interface Pending {
+  readonly output: Tensor;
+  wrong(): Wrong;
+}
+
+function pending(
+  rt: NativeRuntime,
+  op: string,
+  input: Tensor,
+  dtype: DType,
+  shape: readonly number[],
+  p: OpParams = {},
+): Pending {
+  const output = allocate(dtype, shape);
+  const report = info();
+  rt.enqueue(op, [input], [output, report], p);
+  return { output, wrong: () => readWrong(report) };
+}
+
+export interface CodesShape {
+  readonly bits: number;
+  readonly n: number;
+  readonly k: number;
+  /** Exclusive-or between the stored and the canonical code: 2^(bits-1) for signed types. */
+  readonly flip: number;
+}
+
+const codesShape = ({ n, k, bits }: CodesShape): number[] => [n, Math.ceil((k * bits) / 8)];
+
+/** Packed codes -> U8 [N, ceil(K*b/8)], the canonical form. */
+export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): Pending =>
+  pending(rt, 'verify_decode_gptq', qweight, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
+
+export const decodeCompressedTensors = (rt: NativeRuntime, packed: Tensor, c: CodesShape): Pending =>
+  pending(rt, 'verify_decode_ct', packed, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
+
+/** Stored codes outside [N, K] must be `pad`. */
+export const decodeMarlin = (rt: NativeRuntime, packed: Tensor, c: CodesShape & { pad: number }): Pending =>
+  pending(rt, 'verify_decode_marlin', packed, 'u8', codesShape(c), { k: c.k, flip: c.flip, pad: c.pad });
+
+/** Zero points [N, G] from one bitstream of N values a group; value = ((stored + add) mod 2^b) - bias. */
+export const decodeZeros = (
+  rt: NativeRuntime,
+  packed: Tensor,
+  shape: readonly [number, number],
+  dtype: 'u8' | 'i16',
+  p: { bits: number; add: number; bias: number; down: boolean },
+): Pending => pending(rt, 'verify_decode_zeros', packed, dtype, shape, p);
+
+/** MARLIN's permuted scales F16 [R, Np] -> [N, R]; those of padding columns must be 0. */
+export const decodeMarlinScales = (rt: NativeRuntime, packed: Tensor, n: number): Pending =>
+  pending(rt, 'verify_decode_marlin_scales', packed, 'f16', [n, packed.shape[0] as number]);
+
+export function transpose(rt: NativeRuntime, x: Tensor): Tensor {
+  const y = allocate(x.dtype, [...x.shape].reverse());
+  rt.enqueue('verify_transpose', [x], [y]);
+  return y;
+}
+
+/** Between f16, bf16 and f32; values that do not survive the change are reported. */
+export const convertExact = (rt: NativeRuntime, x: Tensor, dtype: DType): Pending =>
+  pending(rt, 'verify_convert_exact', x, dtype, x.shape);
+
+/** Compares two tensors of `rows` rows of equal bytes, elements of `bits` bits. */
+export async function compare(
+  rt: NativeRuntime,
+  got: Tensor,
+  expected: Tensor,
+  p: { rows: number; bits: number },
+): Promise<Wrong> {
+  const report = info();
+  rt.enqueue('verify_compare', [got, expected], [report], p);
+  await settle(rt);
+  return readWrong(report);
+}
+
+export interface DequantizeInputs {
+  readonly codes: Tensor;
+  readonly scales: Tensor;
+  readonly zeros?: Tensor | undefined;
+  readonly group?: Tensor | undefined;
+  readonly permutation?: Tensor | undefined;
+  readonly global?: Tensor | undefined;
+  readonly mask?: Tensor | undefined;
+}
+
+/** W [N, K] in f32, f16 or bf16 by the verifier's own arithmetic; `type` is typeParams() of src/core/quant-type.ts. */
+export function dequantize(
+  rt: NativeRuntime,
+  t: DequantizeInputs,
+  w: Tensor,
+  type: OpParams,
+  p: { blockN: number; blockK: number; zero: number },
+): void {
+  const optional = [t.zeros, t.group, t.permutation, t.global, t.mask];
+  const inputs = [t.codes, t.scales, ...optional.filter((tensor) => tensor !== undefined)];
+  rt.enqueue('verify_dequantize', inputs, [w], {
+    ...type,
+    ...p,
+    hasZeros: t.zeros !== undefined,
+    hasGroup: t.group !== undefined,
+    hasPermutation: t.permutation !== undefined,
+    hasGlobal: t.global !== undefined,
+    hasMask: t.mask !== undefined,
+  });
+}
+
+/** Runs `strips` (64 columns each) of a MARLIN module through the emulated kernel; see emulate_marlin.cpp. */
+export async function emulateMarlin(
+  rt: NativeRuntime,
+  t: { packed: Tensor; packedScales: Tensor; codes: Tensor; scales: Tensor },
+  p: { k: number; zero: number; signed: boolean; seed: number; strips: readonly number[] },
+): Promise<EmulatorResult> {
+  const registers = info();
+  const outputs = allocate('f64', [7]);
+  rt.enqueue('verify_emulate_marlin', [t.packed, t.packedScales, t.codes, t.scales], [registers, outputs], p);
+  await settle(rt);
+  const [count, row, column, got, expected, bound, ratio] = typed<Float64Array>(outputs);
+  outputs.dispose();
+  return {
+    registers: readWrong(registers),
+    outputs: { count: count!, row: row!, column: column!, got: got!, expected: expected!, bound: bound! },
+    ratio: ratio!,
+  };
+}

@@ -1,0 +1,113 @@
+import { LpqError } from '../../src/core/error.js';
+
+/**
+ * What is checked. manifest: lpq.json against its seal; files, tensors: presence, shapes, hashes; config: agreement of
+ * quantization_config; padding: fields that hold no weight; canonical: decoded bytes against the manifest's canonical
+ * hashes; carried: tensors that pass through; against: everything, byte by byte, with a canonical checkpoint; emulator:
+ * a kernel's reads and arithmetic.
+ */
+export const CHECKS = [
+  'manifest',
+  'files',
+  'tensors',
+  'config',
+  'padding',
+  'canonical',
+  'carried',
+  'against',
+  'emulator',
+] as const;
+export type CheckName = (typeof CHECKS)[number];
+
+/** One difference. row is an output feature n, column an input feature k (for scales and zeros: a group). */
+export interface VerifyFailure {
+  readonly check: CheckName;
+  readonly module?: string;
+  readonly tensor?: string;
+  readonly row?: number;
+  readonly column?: number;
+  readonly got?: string | number;
+  readonly expected?: string | number;
+  readonly message: string;
+}
+
+export interface VerifyCheck {
+  readonly name: CheckName;
+  /** skipped: nothing of the kind to check, or not asked for; `detail` says which. */
+  readonly status: 'passed' | 'failed' | 'skipped';
+  /** Comparisons made: files, tensors, hashes or emulated strips. */
+  readonly count: number;
+  readonly failures: number;
+  readonly detail?: string;
+}
+
+export interface ModuleReport {
+  readonly name: string;
+  readonly layout: string;
+  readonly type: string;
+  readonly shape: readonly [number, number];
+  readonly ok: boolean;
+  readonly seconds: number;
+  /** Largest |emulated - fp64| / bound over the outputs, of modules that were emulated. */
+  readonly emulatorRatio?: number;
+}
+
+export interface VerifyReport {
+  readonly ok: boolean;
+  readonly dir: string;
+  readonly against: string | null;
+  readonly target: string;
+  readonly seed: number;
+  readonly checks: readonly VerifyCheck[];
+  readonly failures: readonly VerifyFailure[];
+  readonly modules: readonly ModuleReport[];
+  /** What a wrong byte could hide in, one sentence each; empty when every byte is proved. */
+  readonly unproved: readonly string[];
+  readonly seconds: number;
+}
+
+/** Collects comparisons and differences while a verification runs. */
+export class Recorder {
+  readonly failures: VerifyFailure[] = [];
+  readonly unproved: string[] = [];
+  private readonly counts = new Map<CheckName, number>();
+  private readonly details = new Map<CheckName, string>();
+
+  /** A comparison was made. */
+  count(check: CheckName, by = 1): void {
+    this.counts.set(check, (this.counts.get(check) ?? 0) + by);
+  }
+
+  /** Counts a comparison, and records `failure` when it came out wrong. */
+  check(ok: boolean, failure: VerifyFailure): boolean {
+    this.count(failure.check);
+    if (!ok) this.failures.push(failure);
+    return ok;
+  }
+
+  detail(check: CheckName, text: string): void {
+    this.details.set(check, text);
+  }
+
+  checks(): VerifyCheck[] {
+    return CHECKS.map((name) => {
+      const failures = this.failures.filter(({ check }) => check === name).length;
+      const count = this.counts.get(name) ?? 0;
+      const detail = this.details.get(name);
+      const status = failures > 0 ? 'failed' : count > 0 ? 'passed' : 'skipped';
+      return { name, status, count, failures, ...(detail !== undefined && { detail }) };
+    });
+  }
+}
+
+/** The report as the error that a command ends with (exit code 1). Undefined when everything agreed. */
+export function verificationError(report: VerifyReport): LpqError | undefined {
+  const first = report.failures.find(({ row }) => row !== undefined) ?? report.failures[0];
+  if (!first) return undefined;
+  const more = report.failures.length - 1;
+  return new LpqError('LPQ_VERIFY', `${report.dir}: ${first.message}${more > 0 ? ` (and ${more} more)` : ''}`, {
+    ...(first.got !== undefined && { got: first.got }),
+    ...(first.expected !== undefined && { expected: first.expected }),
+    hint: 'The artifact does not hold what was quantized: pack it again, and do not deploy it.',
+  });
+}

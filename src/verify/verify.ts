@@ -1,0 +1,113 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { type ArtifactManifest, artifactSchema } from '../../formats/artifact/schema.js';
+import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.js';
+import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
+import { sha256 } from '../../formats/safetensors/hash.js';
+import type { NativeRuntime } from '../../native/binding.js';
+import { compareCarried, compareManifests } from './against.js';
+import { checkConfig } from './config.js';
+import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
+import { type ModuleContext, verifyModule } from './module.js';
+import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
+
+export interface VerifyOptions {
+  /** A packed directory. */
+  readonly dir: string;
+  /** The quantized checkpoint that it was packed from: every byte is then compared, and values are named. */
+  readonly against?: string | undefined;
+  readonly runtime: NativeRuntime;
+  /** For the emulator's activations and sampled columns. Default 0. */
+  readonly seed?: number | undefined;
+  /** Default true. */
+  readonly emulate?: boolean | undefined;
+  readonly onModule?: ((module: ModuleReport, done: number, total: number) => void) | undefined;
+}
+
+/**
+ * Proves a packed directory: what its bytes decode to is what was quantized. Differences are reported, never thrown;
+ * docs/verification.md says what each check proves. Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS,
+ * LPQ_SAFETENSORS_INDEX or LPQ_FILE for a directory that cannot be read at all, LPQ_CANONICAL for such an `against`,
+ * and LPQ_ABORTED.
+ */
+export async function verifyArtifact(options: VerifyOptions): Promise<VerifyReport> {
+  const { dir, runtime, seed = 0, emulate = true } = options;
+  const started = performance.now();
+  const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
+  const config = readConfig(dir);
+  const weights = Checkpoint.open(dir);
+  let canonical: CanonicalCheckpoint | undefined;
+  try {
+    canonical = options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against);
+    const recorder = new Recorder();
+    checkSeal(recorder, dir, manifest);
+    await checkFiles(recorder, dir, manifest, weights);
+    checkTensorNames(recorder, manifest, weights);
+    checkConfig(recorder, manifest, config, readMirror(dir));
+    if (canonical) {
+      compareManifests(recorder, canonical, manifest);
+      await compareFiles(recorder, dir, config, canonical.dir, canonical.config);
+    } else recorder.detail('against', 'no quantized checkpoint was given');
+    const context = { runtime, weights, recorder, canonical, emulate, seed };
+    await checkCarried(context, manifest);
+    const modules: ModuleReport[] = [];
+    const names = Object.keys(manifest.modules);
+    for (const name of names) {
+      const report = await verifyModule(context, name, manifest.modules[name]!);
+      modules.push(report);
+      options.onModule?.(report, modules.length, names.length);
+    }
+    if (!emulate) recorder.detail('emulator', 'not asked for');
+    else if (!modules.some(({ layout }) => layout === 'marlin'))
+      recorder.detail('emulator', `no kernel of lpq reads target ${manifest.target}`);
+    return {
+      ok: recorder.failures.length === 0,
+      dir,
+      against: options.against ?? null,
+      target: manifest.target,
+      seed,
+      checks: recorder.checks(),
+      failures: recorder.failures,
+      modules,
+      unproved: recorder.unproved,
+      seconds: (performance.now() - started) / 1000,
+    };
+  } finally {
+    weights.close();
+    canonical?.close();
+  }
+}
+
+async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Promise<void> {
+  const { recorder, weights, canonical, runtime } = ctx;
+  const names = Object.keys(manifest.carried);
+  for (const name of names) {
+    const present = weights.has(name);
+    if (!present) {
+      recorder.check(false, { check: 'carried', tensor: name, message: `tensor '${name}' is not in the shards` });
+      continue;
+    }
+    const tensor = weights.tensor(name);
+    const got = await sha256(tensor);
+    const expected = manifest.carried[name]!;
+    const message = `the bytes of the carried tensor '${name}' are not those of the quantized checkpoint`;
+    recorder.check(got === expected, { check: 'carried', tensor: name, got, expected, message });
+    if (canonical) await compareCarried(runtime, recorder, canonical, name, tensor, weights.dtype(name));
+    tensor.dispose();
+    weights.advise(name, 'dontneed');
+  }
+  if (!canonical && names.length > 0)
+    recorder.unproved.push(
+      `${names.length} carried tensors and the model's other files are proved by hashes in lpq.json only`,
+    );
+}
+
+function readMirror(dir: string): unknown {
+  const file = path.join(dir, 'quantize_config.json');
+  if (!existsSync(file)) return undefined;
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'));
+  } catch {
+    return null; // never equal to quantization_config: checkConfig reports it
+  }
+}

@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { MMA_M16N8K16, WORD_75316420 } from '../../../src/layout/fragment.js';
+import { columnSpatial, local, spatial } from '../../../src/layout/make.js';
+import { bitPositions, type PackMode } from '../../../src/layout/memory.js';
+import { alignRows, printGrid, printLayout, printThreads } from '../../../src/layout/print.js';
+import { printWords } from '../../../src/layout/print-memory.js';
+import { product } from '../../../src/layout/product.js';
+import { MARLIN_WARP_TILE, marlinScales, marlinWeight } from '../../../src/pack/layouts/marlin.js';
+import { columnStreams, rowStreams } from '../../../src/pack/layouts/stream.js';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
+const file = path.join(root, 'docs', 'layouts.md');
+
+function modes(title: string, list: readonly PackMode[]): string[][] {
+  return list.map((mode, i) => [i === 0 ? title : '', String(mode.size), 'x', String(mode.stride), 'bits']);
+}
+
+/** Column numbers of the scales in the order of their positions. */
+function scaleOrder(perChannel: boolean, count: number): string {
+  const layout = marlinScales(64, 1, perChannel);
+  const columns = Array.from({ length: 64 }, (_, column) => ({ column, at: bitPositions(layout, column, 0)[0]! }));
+  columns.sort((a, b) => a.at - b.at);
+  return columns
+    .slice(0, count)
+    .map(({ column }) => column)
+    .join(' ');
+}
+
+const marlin = marlinWeight(256, 128);
+const blocks: Record<string, string> = {
+  local: printGrid(local(2, 3)),
+  spatial: printGrid(spatial(2, 3)),
+  column_spatial: printGrid(columnSpatial(2, 3)),
+  product: printGrid(product(local(2, 1), spatial(2, 3))),
+  'mma-a': printGrid(MMA_M16N8K16.a),
+  'mma-b': printGrid(MMA_M16N8K16.b),
+  'mma-c': printGrid(MMA_M16N8K16.c),
+  'marlin-tile': `${printLayout(MARLIN_WARP_TILE)}\n\nfirst 16 columns:\n${printGrid(MARLIN_WARP_TILE)
+    .split('\n')
+    .map((line) => line.split(/\s+/).filter(Boolean).slice(0, 16))
+    .map((cells) => cells.map((cell) => cell.padStart(4)).join('  '))
+    .join('\n')}`,
+  'word-order': printThreads(WORD_75316420).replaceAll('v', '#'),
+  'marlin-words': printWords(marlinWeight(64, 16), 0, 8),
+  'marlin-modes': alignRows([...modes('n', marlin.rows), ...modes('k', marlin.columns)]),
+  'marlin-scales': `grouped:     ${scaleOrder(false, 24)} ...\nper channel: ${scaleOrder(true, 24)} ...`,
+  'gptq-3': printWords(columnStreams(2, 32, 3), 0, 4),
+  'compressed-3': printWords(rowStreams(1, 32, 3), 0, 3),
+};
+
+test('docs/layouts.md shows what the declarations say', () => {
+  const text = readFileSync(file, 'utf8');
+  const used = new Set<string>();
+  const expected = text.replace(/```text (\S+)\n[\s\S]*?```/g, (_, name: string) => {
+    assert.ok(blocks[name] !== undefined, `docs/layouts.md has a block '${name}' that nothing prints`);
+    used.add(name);
+    return `\`\`\`text ${name}\n${blocks[name]
+      .split('\n')
+      .map((line) => line.trimEnd())
+      .join('\n')}\n\`\`\``;
+  });
+  assert.deepEqual([...used].sort(), Object.keys(blocks).sort());
+  if (process.env.LPQ_UPDATE_DOCS) writeFileSync(file, expected);
+  else assert.equal(text, expected, 'run LPQ_UPDATE_DOCS=1 node scripts/test.mjs layout/docs');
+});

@@ -1,0 +1,105 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { equal } from '../../../src/layout/canonical.js';
+import { divide } from '../../../src/layout/divide.js';
+import { MMA_M16N8K16, reorderLocals, WORD_75316420 } from '../../../src/layout/fragment.js';
+import { indexAt, layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
+import { columnLocal, columnSpatial, local, spatial } from '../../../src/layout/make.js';
+import { printGrid, printLayout, printThreads } from '../../../src/layout/print.js';
+import { product } from '../../../src/layout/product.js';
+
+const div = Math.trunc;
+
+test('Tilus Fig. 3: operand A of m16n8k8', () => {
+  const a = product(local(2, 1), spatial(8, 4), local(1, 2));
+  assert.deepEqual(a.shape, [16, 8]);
+  for (let t = 0; t < 32; t++)
+    for (let i = 0; i < 4; i++)
+      assert.deepEqual(indexAt(a, t, i), [div(t / 4) + div(i / 2) * 8, (t % 4) * 2 + (i % 2)]);
+});
+
+test('Tilus Fig. 4: the two primitive layouts', () => {
+  assert.equal(printGrid(local(2, 3)), '0:0  0:1  0:2\n0:3  0:4  0:5');
+  assert.equal(printGrid(spatial(2, 3)), '0:0  1:0  2:0\n3:0  4:0  5:0');
+});
+
+test('Tilus Fig. 5: products over layouts', () => {
+  // (c) = (a) x (b) spreads [4, 6] over 6 threads of 4 elements; its halves differ in holding a0, a1 or a2, a3.
+  const a = local(2, 1);
+  const b = product(spatial(2, 3), local(1, 2));
+  const c = product(a, b);
+  assert.deepEqual(c.shape, [4, 6]);
+  assert.equal(threadCount(c), 6);
+  assert.equal(localCount(c), 4);
+  for (let t = 0; t < 6; t++)
+    for (let i = 0; i < 4; i++) {
+      const outer = indexAt(a, div(t / 6), div(i / 2));
+      const inner = indexAt(b, t % 6, i % 2);
+      assert.deepEqual(indexAt(c, t, i), [outer[0]! * 2 + inner[0]!, outer[1]! * 6 + inner[1]!]);
+    }
+  assert.ok(equal(divide(c, b), a));
+  // (e) = (d) x (a) is how column-major layouts are made of row-major ones.
+  assert.ok(equal(product(local(1, 3), a), columnLocal(2, 3)));
+  assert.ok(equal(product(spatial(1, 8), spatial(4, 1)), columnSpatial(4, 8)));
+  assert.ok(equal(divide(local(2, 4), local(1, 2)), local(2, 2)));
+});
+
+test('Tilus Fig. 6: split, distribute, merge', () => {
+  // i splits into [4, 2, 8], j into [j0, 4, j2] (the text leaves j0 and j2 open: 2 and 2 here).
+  const value = layout([64, 16], [4, 2, 8, 2, 4, 2], [2, 4], [0, 3, 1, 5]);
+  for (let i = 0; i < 64; i++)
+    for (let j = 0; j < 16; j++) {
+      const [i0, i1, i2] = [div(i / 16), div(i / 8) % 2, i % 8];
+      const [j0, j1, j2] = [div(j / 8), div(j / 2) % 4, j % 2];
+      const { threads, local: place } = locate(value, [i, j]);
+      assert.deepEqual(threads, [i2 * 4 + j1]);
+      assert.equal(place, ((i0 * 2 + j0) * 2 + i1) * 2 + j2);
+    }
+  assert.equal(printLayout(value), 'shape [64, 16] modes [4, 2, 8, 2, 4, 2] spatial [2, 4] local [0, 3, 1, 5]');
+});
+
+test('Tilus Figs. 2 and 9: the fragments of m16n8k16', () => {
+  const { a, b, c } = MMA_M16N8K16;
+  assert.deepEqual(
+    [a.shape, b.shape, c.shape],
+    [
+      [16, 16],
+      [16, 8],
+      [16, 8],
+    ],
+  );
+  for (let lane = 0; lane < 32; lane++) {
+    const [g, t] = [div(lane / 4), lane % 4];
+    // PTX ISA, mma.m16n8k16 with 16-bit operands: a0 a1 | a2 a3 (row + 8) | a4 a5 (column + 8) | a6 a7.
+    for (let i = 0; i < 8; i++)
+      assert.deepEqual(indexAt(a, lane, i), [g + 8 * (div(i / 2) % 2), 2 * t + (i % 2) + 8 * div(i / 4)]);
+    for (let i = 0; i < 4; i++) {
+      assert.deepEqual(indexAt(b, lane, i), [2 * t + (i % 2) + 8 * div(i / 2), g]);
+      assert.deepEqual(indexAt(c, lane, i), [g + 8 * div(i / 2), 2 * t + (i % 2)]);
+    }
+  }
+  // Fig. 9 names A's layout ("column(2, 2)...") where B's belongs: that one is 16x16, the tile is 16x8.
+  assert.deepEqual(product(columnLocal(2, 2), spatial(8, 4), local(1, 2)).shape, [16, 16]);
+  // Reinterpretation keeps threads and bits a thread: 4 codes of 6 bits, 3 bytes.
+  const bytes = product(local(3), spatial(32));
+  assert.equal(threadCount(bytes), threadCount(b));
+  assert.equal(localCount(bytes) * 8, localCount(b) * 6);
+});
+
+test('the word order 75316420', () => {
+  const order = Array.from({ length: 8 }, (_, nibble) => indexAt(WORD_75316420, 0, nibble)[0]);
+  assert.deepEqual(order, [0, 2, 4, 6, 1, 3, 5, 7]);
+  const pair = product(local(1, 2), MMA_M16N8K16.b);
+  const stored = reorderLocals(pair, WORD_75316420);
+  for (let lane = 0; lane < 32; lane++)
+    for (let i = 0; i < 8; i++) assert.deepEqual(indexAt(stored, lane, i), indexAt(pair, lane, order[i]!));
+});
+
+test('printing lists replicas and threads', () => {
+  assert.equal(printGrid(layout([1, 2], [2], [-2], [0])), '0,1:0  0,1:1');
+  assert.equal(printThreads(local(1, 2)), 'thread     v0     v1\n     0  (0,0)  (0,1)');
+  assert.throws(
+    () => printGrid(local(2)),
+    (error: { code?: string }) => error.code === 'LPQ_LAYOUT',
+  );
+});

@@ -1,0 +1,70 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { type DType, fromTyped, type Tensor } from '../../../native/binding.js';
+import type { WeightSource } from '../../../src/model/source.js';
+
+/** The project's root, from dist/test/src/model. */
+export const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../../..');
+export const SHARED = process.env.LPQ_SHARED ?? path.resolve(ROOT, '../shared');
+
+/** Reason to skip a test that needs a folder of ../shared, or false; said aloud by node:test. */
+export function skipWithout(...parts: string[]): string | false {
+  const place = path.join(SHARED, ...parts);
+  return existsSync(place) ? false : `${place} is not here (set LPQ_SHARED)`;
+}
+
+interface Entry {
+  readonly dtype: string;
+  readonly shape: readonly number[];
+  readonly data_offsets: readonly [number, number];
+}
+
+const DTYPES: Record<string, DType> = { BF16: 'bf16', F16: 'f16', F32: 'f32', I32: 'i32' };
+
+/** A reader of well-formed safetensors files that shares nothing with formats/safetensors. */
+export class PlainFile {
+  private readonly bytes: Buffer;
+  private readonly start: number;
+  readonly header: Record<string, Entry>;
+
+  constructor(file: string) {
+    this.bytes = readFileSync(file);
+    this.start = 8 + Number(this.bytes.readBigUInt64LE(0));
+    const { __metadata__: _, ...header } = JSON.parse(this.bytes.toString('utf8', 8, this.start));
+    this.header = header;
+  }
+
+  tensor(name: string): Tensor {
+    const { dtype, shape, data_offsets } = this.header[name] as Entry;
+    const [begin, end] = data_offsets;
+    return fromTyped(DTYPES[dtype] as DType, shape, this.bytes.subarray(this.start + begin, this.start + end));
+  }
+}
+
+export function plainSource(dir: string): WeightSource {
+  const file = new PlainFile(path.join(dir, 'model.safetensors'));
+  return {
+    dir,
+    config: JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')),
+    names: () => Object.keys(file.header),
+    has: (name) => Object.hasOwn(file.header, name),
+    shape: (name) => (file.header[name] as Entry).shape,
+    tensor: async (name) => file.tensor(name),
+  };
+}
+
+/** A source of shapes alone: `plan` is a config, the tensors are what the graph asks for. */
+export function shapesOnly(
+  config: Record<string, unknown>,
+  tensors: ReadonlyMap<string, readonly number[]>,
+): WeightSource {
+  return {
+    dir: 'models/test',
+    config,
+    names: () => tensors.keys(),
+    has: (name) => tensors.has(name),
+    shape: (name) => tensors.get(name) as readonly number[],
+    tensor: () => Promise.reject(new Error('no weights here')),
+  };
+}

@@ -1,0 +1,62 @@
+import assert from 'node:assert/strict';
+import path from 'node:path';
+import test from 'node:test';
+import { addon, createRuntime, type NativeRuntime, typed } from '../../../native/binding.js';
+import { makeBatch } from '../../../src/model/batch.js';
+import { loadOuter, runForward } from '../../../src/model/forward.js';
+import { openModel } from '../../../src/model/graph.js';
+import { PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
+import { ReferenceRuntime } from './reference-runtime.js';
+
+const NAMES = ['llama', 'llama3-rope', 'llama-yarn-bias', 'mistral-window', 'qwen2', 'qwen3', 'qwen3_moe'];
+
+/** Largest difference between a checkpoint's goldens and what the graph computes on `rt`: logits, state after block 0. */
+async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number; block0: number }> {
+  const source = plainSource(dir);
+  const golden = new PlainFile(path.join(dir, 'golden.safetensors'));
+  const ids = golden.tensor('input_ids');
+  const [rows, length] = ids.shape as [number, number];
+  const flat = typed<Int32Array>(ids);
+  const sequences = Array.from({ length: rows }, (_, row) => flat.slice(row * length, (row + 1) * length));
+  const graph = openModel(source);
+  const outer = await loadOuter(source, graph);
+  const differ = (got: Float32Array, name: string) => {
+    const want = typed(golden.tensor(name));
+    assert.equal(got.length, want.length);
+    return got.reduce((worst, value, i) => Math.max(worst, Math.abs(value - (want[i] as number))), 0);
+  };
+  let block0 = Number.NaN;
+  const [state] = await runForward(rt, source, graph, outer, [makeBatch(sequences)], {
+    onBlock: (index, states) => {
+      if (index === 0) block0 = differ(typed(states[0]!.h), 'hidden_after_layer_0');
+    },
+  });
+  const logits = graph.logits(rt, outer, state!.h);
+  await rt.sync();
+  return { logits: differ(typed(logits), 'logits'), block0 };
+}
+
+for (const name of NAMES) {
+  const skip = skipWithout('archs', name);
+  const dir = path.join(SHARED, 'archs', name);
+  // The goldens are themselves fp32: logits of about 1 carry some 1e-6 of rounding through two blocks; 1e-4 is the
+  // bound that the project promises for any fp32 implementation.
+  test(`${name}: the graph on the reference operations gives transformers' logits`, { skip }, async () => {
+    const { logits, block0 } = await compare(new ReferenceRuntime(), dir);
+    assert.ok(logits <= 1e-5, `logits differ by ${logits}`);
+    assert.ok(block0 <= 1e-5, `states after block 0 differ by ${block0}`);
+  });
+
+  test(`${name}: the graph on the native operations gives transformers' logits`, { skip }, async (t) => {
+    const { logits, block0 } = await compare(createRuntime(2), dir);
+    t.diagnostic(`max |Δlogit| ${logits.toExponential(2)}, after block 0 ${block0.toExponential(2)}`);
+    assert.ok(logits <= 1e-4, `logits differ by ${logits}`);
+    assert.ok(block0 <= 1e-4, `states after block 0 differ by ${block0}`);
+  });
+}
+
+test('the native table has every operation of the graph', () => {
+  const have = new Set(addon().operations());
+  for (const op of ['embedding', 'rmsnorm', 'linear', 'rope', 'attention', 'gated_activation', 'route_top_k'])
+    assert.ok(have.has(op), `${op} is missing`);
+});

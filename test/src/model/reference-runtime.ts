@@ -1,0 +1,196 @@
+import { type DType, type NativeRuntime, type OpParams, type Tensor, typed } from '../../../native/binding.js';
+
+/**
+ * The operations of a decoder, a few lines each, in double precision: an oracle that shares no code with the native
+ * ones. Operations run when enqueued.
+ */
+export class ReferenceRuntime implements NativeRuntime {
+  readonly threads = 1;
+  /** Names of all operations that ran. */
+  readonly log: string[] = [];
+
+  enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params: OpParams = {}): void {
+    const run = OPERATIONS[op];
+    if (!run) throw new Error(`the reference runtime has no ${op}`);
+    this.log.push(op);
+    run(inputs, outputs, params);
+  }
+  async sync(): Promise<void> {}
+  abort(): void {}
+  progress() {
+    return { done: 0, total: 0 };
+  }
+  profile() {
+    return {};
+  }
+}
+
+type Operation = (inputs: readonly Tensor[], outputs: readonly Tensor[], p: OpParams) => void;
+
+/** Elements of any weight dtype as doubles. */
+export function values(tensor: Tensor): Float64Array {
+  const raw = typed<ArrayLike<number>>(tensor);
+  return Float64Array.from({ length: raw.length }, (_, i) => decode(tensor.dtype, raw[i] as number));
+}
+
+function decode(dtype: DType, raw: number): number {
+  if (dtype === 'bf16') return new Float32Array(Uint32Array.of(raw * 65536).buffer)[0] as number;
+  if (dtype !== 'f16') return raw;
+  const fraction = raw & 1023;
+  const power = (raw >> 10) & 31;
+  const size = power === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (power - 25);
+  return raw >> 15 ? -size : size;
+}
+
+const dim = (tensor: Tensor, axis: number) => tensor.shape[axis] as number;
+const at = (array: ArrayLike<number>, i: number) => array[i] as number;
+const number = (p: OpParams, key: string, otherwise = 0) => (p[key] as number | undefined) ?? otherwise;
+
+const ACTIVATIONS: Record<string, (x: number) => number> = {
+  silu: (x) => x / (1 + Math.exp(-x)),
+  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
+};
+
+const OPERATIONS: Record<string, Operation> = {
+  cast([x], [y]) {
+    typed(y!).set(values(x!));
+  },
+  embedding([ids, table], [y], p) {
+    const width = dim(table!, 1);
+    const weights = values(table!);
+    const out = typed(y!);
+    typed<Int32Array>(ids!).forEach((id, t) => {
+      for (let c = 0; c < width; c++) out[t * width + c] = at(weights, id * width + c) * number(p, 'scale', 1);
+    });
+  },
+  rmsnorm([x, weight], [y], p) {
+    const w = values(weight!);
+    const input = values(x!);
+    const out = typed(y!);
+    for (let first = 0; first < input.length; first += w.length) {
+      let square = 0;
+      for (let c = 0; c < w.length; c++) square += at(input, first + c) ** 2;
+      const by = 1 / Math.sqrt(square / w.length + number(p, 'eps'));
+      for (let c = 0; c < w.length; c++) out[first + c] = at(input, first + c) * by * (at(w, c) + number(p, 'offset'));
+    }
+  },
+  linear([x, weight, bias], [y], p) {
+    const [n, k] = [dim(weight!, 0), dim(weight!, 1)];
+    const [input, w, b, out] = [values(x!), values(weight!), bias && values(bias), typed(y!)];
+    for (let t = 0; t < dim(x!, 0); t++)
+      for (let row = 0; row < n; row++) {
+        let sum = b ? at(b, row) : 0;
+        for (let i = 0; i < k; i++) sum += at(input, t * k + i) * at(w, row * k + i);
+        out[t * n + row] = sum + (p.accumulate ? at(out, t * n + row) : 0);
+      }
+  },
+  rope([x, cos, sin, positions], _out, p) {
+    const [c, s, place, data] = [values(cos!), values(sin!), typed<Int32Array>(positions!), typed(x!)];
+    const [heads, size, rotary] = [number(p, 'heads'), number(p, 'headDim'), number(p, 'rotary')];
+    place.forEach((position, t) => {
+      for (let head = 0; head < heads; head++)
+        for (let i = 0; i < rotary / 2; i++) {
+          const base = (t * heads + head) * size;
+          const [a, b] = p.style === 'half' ? [base + i, base + i + rotary / 2] : [base + 2 * i, base + 2 * i + 1];
+          const [u, v] = [at(data, a), at(data, b)];
+          const [cosine, sine] = [at(c, (position * rotary) / 2 + i), at(s, (position * rotary) / 2 + i)];
+          data[a] = u * cosine - v * sine;
+          data[b] = v * cosine + u * sine;
+        }
+    });
+  },
+  attention([q, k, v, starts], [y], p) {
+    const [heads, kv, size] = [number(p, 'heads'), number(p, 'kvHeads'), number(p, 'headDim')];
+    const window = number(p, 'window');
+    const [qs, ks, vs, out, begin] = [values(q!), values(k!), values(v!), typed(y!), typed<Int32Array>(starts!)];
+    for (let s = 0; s + 1 < begin.length; s++)
+      for (let t = at(begin, s); t < at(begin, s + 1); t++)
+        for (let head = 0; head < heads; head++) {
+          const shared = Math.floor((head * kv) / heads);
+          const first = window > 0 ? Math.max(at(begin, s), t - window + 1) : at(begin, s);
+          const scores: number[] = [];
+          for (let u = first; u <= t; u++) {
+            let dot = 0;
+            for (let d = 0; d < size; d++)
+              dot += at(qs, (t * heads + head) * size + d) * at(ks, (u * kv + shared) * size + d);
+            scores.push(dot * number(p, 'scale'));
+          }
+          const top = Math.max(...scores);
+          const shares = scores.map((score) => Math.exp(score - top));
+          const sum = shares.reduce((total, share) => total + share, 0);
+          for (let d = 0; d < size; d++) {
+            let mean = 0;
+            shares.forEach((share, i) => {
+              mean += share * at(vs, ((first + i) * kv + shared) * size + d);
+            });
+            out[(t * heads + head) * size + d] = mean / sum;
+          }
+        }
+  },
+  gated_activation([gate, up], [y], p) {
+    const act = ACTIVATIONS[p.act as string]!;
+    const [g, u, out] = [values(gate!), values(up!), typed(y!)];
+    for (let i = 0; i < g.length; i++) out[i] = act(at(g, i)) * at(u, i);
+  },
+  route_top_k([logits], [indices, weights], p) {
+    const experts = dim(logits!, 1);
+    const [scores, chosen, shares] = [values(logits!), typed<Int32Array>(indices!), typed(weights!)];
+    for (let t = 0; t < dim(logits!, 0); t++) {
+      const row = scores.subarray(t * experts, (t + 1) * experts);
+      const top = Math.max(...row);
+      const odds = Array.from(row, (score) => Math.exp(score - top));
+      const order = odds.map((_, e) => e).sort((a, b) => at(odds, b) - at(odds, a) || a - b);
+      const best = order.slice(0, number(p, 'k'));
+      const among = p.normalize ? best : order;
+      const sum = among.reduce((total, e) => total + at(odds, e), 0);
+      best.forEach((e, j) => {
+        chosen[t * best.length + j] = e;
+        shares[t * best.length + j] = at(odds, e) / sum;
+      });
+    }
+  },
+  group_by_expert([indices], [rows, offsets], p) {
+    const [chosen, out, bounds] = [typed<Int32Array>(indices!), typed<Int32Array>(rows!), typed<Int32Array>(offsets!)];
+    let next = 0;
+    for (let e = 0; e < number(p, 'experts'); e++) {
+      bounds[e] = next;
+      chosen.forEach((expert, flat) => {
+        if (expert === e) out[next++] = flat;
+      });
+    }
+    bounds[number(p, 'experts')] = next;
+  },
+  gather_rows([x, rows], [y], p) {
+    const [width, input, out] = [dim(x!, 1), values(x!), typed(y!)];
+    typed<Int32Array>(rows!).forEach((row, m) => {
+      const from = Math.floor(row / number(p, 'divide', 1)) * width;
+      out.set(input.subarray(from, from + width), m * width);
+    });
+  },
+  scatter_add_rows([x, rows, weights, y], _out, p) {
+    const [width, input, shares, out] = [dim(x!, 1), values(x!), values(weights!), typed(y!)];
+    typed<Int32Array>(rows!).forEach((row, m) => {
+      const to = Math.floor(row / number(p, 'divide')) * width;
+      for (let c = 0; c < width; c++) out[to + c] = at(out, to + c) + at(shares, row) * at(input, m * width + c);
+    });
+  },
+  neg_log_likelihood([logits, targets], [nll]) {
+    const [width, scores, out] = [dim(logits!, 1), values(logits!), typed<Float64Array>(nll!)];
+    typed<Int32Array>(targets!).forEach((target, t) => {
+      const row = scores.subarray(t * width, (t + 1) * width);
+      const top = Math.max(...row);
+      const sum = row.reduce((total, score) => total + Math.exp(score - top), 0);
+      out[t] = target < 0 ? 0 : top + Math.log(sum) - at(row, target);
+    });
+  },
+  gram_accumulate([x, h], _out, p) {
+    const [k, input, out] = [dim(x!, 1), values(x!), typed<Float64Array>(h!)];
+    for (let t = 0; t < dim(x!, 0); t++)
+      for (let i = 0; i < k; i++)
+        for (let j = 0; j < k; j++)
+          out[i * k + j] = at(out, i * k + j) + number(p, 'weight', 1) * at(input, t * k + i) * at(input, t * k + j);
+  },
+  zero(_inputs, [y]) {
+    y!.bytes().fill(0);
+  },
+};

@@ -1,0 +1,101 @@
+import path from 'node:path';
+import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
+import type { CanonicalModule, ScaleDtype } from '../../../formats/canonical/schema.js';
+import { type ModuleDeclaration, scaleShape } from '../../../formats/canonical/tensors.js';
+import { CanonicalWriter, type ModuleData } from '../../../formats/canonical/write.js';
+import { OutputDirectory } from '../../../formats/directory/output-directory.js';
+import { quantType } from '../../../src/core/quant-type.js';
+import { integers, provenance, stream } from '../../formats/canonical/fixture.js';
+
+/** A module with f16 scales (any bits: packing only moves them) and what its tensors hold, in plain arrays. */
+export interface Made {
+  readonly declaration: ModuleDeclaration;
+  readonly data: ModuleData;
+  /** [N, K] raw codes. */
+  readonly codes: readonly number[];
+  /** [N, G] raw 16-bit scales. */
+  readonly scales: Uint16Array;
+  /** [N, G] stored zeros. */
+  readonly zeros: readonly number[];
+  readonly groups: number;
+}
+
+export function made(options: {
+  type: string;
+  n: number;
+  k: number;
+  group?: number;
+  zeros?: CanonicalModule['zeros'];
+  zeroRange?: readonly [number, number];
+  scaleDtype?: ScaleDtype;
+  block?: number;
+  global?: boolean;
+  extras?: readonly ('g_idx' | 'permutation' | 'mask')[];
+  seed?: number;
+}): Made {
+  const { n, k, group, zeros = { kind: 'none' }, scaleDtype = 'f16', extras = [], seed = 1 } = options;
+  const type = quantType(options.type);
+  const declaration: ModuleDeclaration = {
+    type: type.name,
+    shape: [n, k],
+    granularity: group ? { kind: 'group', size: group } : { kind: 'channel' },
+    scales: { dtype: scaleDtype, block: [options.block ?? 1, group ?? k], global: options.global ?? false },
+    zeros,
+    groupIndex: extras.includes('g_idx'),
+    permutation: extras.includes('permutation'),
+    sparsity: extras.includes('mask') ? '2:4' : 'none',
+    sourceDtype: 'BF16',
+  };
+  const [scaleRows, groups] = scaleShape(declaration);
+  const codes = integers(n * k, 2 ** type.bits, seed);
+  // 0x3000 to 0x37ff: f16 between 1/8 and 1/2.
+  const scales = Uint16Array.from(integers(scaleRows * groups, 0x800, seed + 1), (bits) => 0x3000 + bits);
+  const [low, high] = options.zeroRange ?? [0, 2 ** type.bits - 1];
+  const zeroValues = integers(n * groups, high - low + 1, seed + 2).map((value) => value + low);
+  zeroValues[0] = low;
+  zeroValues[zeroValues.length - 1] = high;
+  const permutation = Array.from({ length: k }, (_, j) => (j * 7 + 3) % k);
+  const gIdx = Int32Array.from({ length: k }, (_, i) => (i * 5 + 1) % groups);
+  const wide = Float32Array.from(scales, (bits) => bits / 4096);
+  const data: ModuleData = {
+    codes: stream(codes, n, k, type.bits),
+    scales:
+      scaleDtype === 'f32' ? wide : scaleDtype === 'f16' || scaleDtype === 'bf16' ? scales : new Uint8Array(scales),
+    ...(zeros.kind === 'int' && {
+      zeros: zeros.dtype === 'u8' ? Uint8Array.from(zeroValues) : Int16Array.from(zeroValues),
+    }),
+    ...(zeros.kind === 'float' && { zeros: new Float32Array(n * groups) }),
+    ...(options.global && { global_scale: Float32Array.of(0.5) }),
+    ...(extras.includes('g_idx') && { g_idx: gIdx }),
+    ...(extras.includes('permutation') && { permutation: Int32Array.from(permutation) }),
+    ...(extras.includes('mask') && { mask: new Uint8Array((n * k) / 8).fill(0x33) }),
+  };
+  return { declaration, data, codes, scales, zeros: zeroValues, groups };
+}
+
+/** What goes along unchanged: an embedding, a norm, a plain linear. */
+export const CARRIED = [
+  { name: 'model.embed_tokens.weight', dtype: 'BF16', shape: [4, 2], data: Uint16Array.of(1, 2, 3, 4, 5, 6, 7, 8) },
+  { name: 'model.layers.0.mlp.gate.weight', dtype: 'BF16', shape: [2, 2], data: Uint16Array.of(9, 8, 7, 6) },
+  { name: 'model.norm.weight', dtype: 'BF16', shape: [2], data: Uint16Array.of(0x3f80, 0x3f80) },
+] as const;
+
+/** Writes a canonical checkpoint of these modules and opens it. */
+export async function checkpointOf(
+  dir: string,
+  name: string,
+  modules: Readonly<Record<string, Made>>,
+): Promise<CanonicalCheckpoint> {
+  const output = await OutputDirectory.create(path.join(dir, name));
+  await output.writeFile('tokenizer.json', '{"made": "up"}\n');
+  const writer = await CanonicalWriter.create(output, {
+    modules: new Map(Object.entries(modules).map(([module, { declaration }]) => [module, declaration])),
+    carried: CARRIED.map(({ name: tensor, dtype, shape }) => ({ name: tensor, dtype, shape })),
+    config: { model_type: 'llama', architectures: ['LlamaForCausalLM'] },
+  });
+  for (const { name: tensor, data } of CARRIED) await writer.writeCarried(tensor, data);
+  for (const [module, { data }] of Object.entries(modules)) await writer.writeModule(module, data);
+  await writer.finish(provenance);
+  await output.commit();
+  return CanonicalCheckpoint.open(output.target);
+}
