@@ -53,6 +53,12 @@ uint32_t QuantType::max_code() const {
   return ones;
 }
 
+float QuantType::top() const {
+  float top = max_value();
+  while (top > 512.0f) top *= 0.5f;
+  return top;
+}
+
 float QuantType::min_value() const {
   if (kind == Kind::floating) return -max_value();
   return is_signed ? -static_cast<float>(1 << (bits - 1)) : 0.0f;
