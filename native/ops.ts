@@ -156,8 +156,8 @@ export const ops = {
    * Round to nearest (docs/numerics.md): w [N,K] f32|f16|bf16 -> codes, a bitstream U8 [N, ceil(K*bits/8)], scales
    * [N, K/groupLength] in their dtype and, for asymmetric grids, zeros u8|i16 (whole) or f16|f32 (real) of that shape.
    * `zero` is the constant of symmetric grids; `global` adds a second level to e4m3 scales; `scaleCover` makes e8m0
-   * scales saturate nothing. stats f64 [9]: sum of squared errors, sum of squares, scales beyond the dtype, scales below
-   * its normal range, weights that are not finite, flat index of the first of them (or -1), the second level, smallest
+   * scales saturate nothing. stats f64 [9]: sum of squared errors, sum of squares, scales too large for the dtype,
+   * scales too small for it, weights that are not finite, flat index of the first of them (or -1), the second level, smallest
    * and largest fp32 scale.
    */
   rtn: (

@@ -16,7 +16,7 @@ import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { textPerplexity } from '../../src/eval/perplexity.js';
 import { GPTQ_DEFAULTS, type GptqOptions } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
-import { rtnQuantizer } from '../../src/quantize/rtn.js';
+import { rtnQuantizer } from '../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
 
@@ -56,7 +56,10 @@ const overrides = Object.fromEntries(
     .split(',')
     .filter(Boolean)
     .map((pair) => pair.split('='))
-    .map(([key, value]) => [key, Number.isNaN(Number(value)) ? (value === 'true' || value === 'false' ? value === 'true' : value) : Number(value)]),
+    .map(([key, value]) => [
+      key,
+      Number.isNaN(Number(value)) ? (value === 'true' || value === 'false' ? value === 'true' : value) : Number(value),
+    ]),
 ) as Partial<GptqOptions>;
 const options: GptqOptions = { ...GPTQ_DEFAULTS, ...overrides };
 const rt = createRuntime();
@@ -69,7 +72,7 @@ for (const row of values.rows.split(',')) {
   const scheme = schemeFromOptions({
     bits: Number(width.slice(1)),
     groupSize: group === 'channel' ? 'channel' : Number(group.slice(1)),
-    sym: sym === 'sym',
+    asym: sym === 'asym',
   });
   const ppls: number[] = [];
   let seconds = 0;
@@ -83,7 +86,9 @@ for (const row of values.rows.split(',')) {
       rules: [],
       quantizer: values.method === 'rtn' ? rtnQuantizer(rt) : gptqQuantizer(rt, options),
       calibration:
-        values.method === 'rtn' ? undefined : loadCalibration(bundledCalibration(), encode, { samples: 128, length: 512, seed }),
+        values.method === 'rtn'
+          ? undefined
+          : loadCalibration(bundledCalibration(), encode, { samples: 128, length: 512, seed }),
       lmHead: false,
       options: {},
       version: 'bench',
@@ -105,6 +110,10 @@ for (const row of values.rows.split(',')) {
   );
 }
 const low = results.filter(({ row }) => !(row as string).startsWith('W8')).map(({ ratio }) => ratio as number);
-if (low.length > 0) console.log(`mean excess ratio, 4 bits and fewer: ${(low.reduce((a, b) => a + b) / low.length).toFixed(3)}`);
+if (low.length > 0)
+  console.log(`mean excess ratio, 4 bits and fewer: ${(low.reduce((a, b) => a + b) / low.length).toFixed(3)}`);
 if (values.json)
-  writeFileSync(values.json, `${JSON.stringify({ command: process.argv.slice(1).join(' '), isa: process.arch, options, results }, null, 2)}\n`);
+  writeFileSync(
+    values.json,
+    `${JSON.stringify({ command: process.argv.slice(1).join(' '), isa: process.arch, options, results }, null, 2)}\n`,
+  );

@@ -160,7 +160,7 @@ async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Ru
 }
 
 async function quantizerFor(settings: FullSettings, rt: NativeRuntime): Promise<Quantizer> {
-  if (settings.method === 'rtn') return (await import('../quantize/rtn.js')).rtnQuantizer(rt);
+  if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer(rt);
   const { gptqQuantizer } = await import('../gptq/quantizer.js');
   const { GPTQ_DEFAULTS } = await import('../gptq/options.js');
   const { order, damp, gptaq } = settings;
@@ -201,11 +201,11 @@ function recorded({ settings, rules }: QuantizeOptions): Record<string, unknown>
 function moduleLine(line: ModuleLine): string {
   const parts = [
     line.name,
-    line.type,
+    line.scheme,
     `${line.bitsPerWeight.toFixed(3)} b/w`,
     ...(line.relativeError === null ? [] : [`error ${significant(line.relativeError)}`]),
     ...(line.damp === null ? [] : [`damp ${significant(line.damp)}`]),
     duration(line.seconds),
   ];
-  return [parts.join('  '), ...line.notes].join('\n  ');
+  return [parts.join('  '), ...(line.note === undefined ? [] : [line.note])].join('\n  ');
 }

@@ -4,7 +4,7 @@ import { SafetensorsWriter } from '../../formats/safetensors/write.js';
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import { batchSequences, disposeBatch } from '../model/batch.js';
+import { BATCH_TOKENS, batchSequences, disposeBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
 import { openModel } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
@@ -101,7 +101,7 @@ async function eachSequence(
   use: (row: number, logits: Tensor) => Promise<void>,
 ): Promise<void> {
   const sequences = Array.from({ length: rows }, (_, row) => ids.slice(row * length, (row + 1) * length));
-  const batches = batchSequences(sequences, 4096);
+  const batches = batchSequences(sequences, BATCH_TOKENS);
   const outer = await loadOuter(source, graph);
   try {
     const states = await runForward(rt, source, graph, outer, batches);

@@ -4,7 +4,7 @@ import { readTextFile } from '../calibrate/read-text.js';
 import { cutWindows, encodeAll } from '../calibrate/text.js';
 import { openTokenizer } from '../calibrate/tokenizer.js';
 import { LpqError } from '../core/error.js';
-import { batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
+import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
 import { openModel } from '../model/graph.js';
 import type { BlockWeights, ModelGraph } from '../model/program.js';
@@ -27,7 +27,7 @@ export interface Perplexity {
 export interface PerplexityOptions {
   /** Tokens of a window. */
   readonly ctx: number;
-  /** Tokens computed at once, default 4096; a window is never split. */
+  /** Tokens computed at once, default BATCH_TOKENS; a window is never split. */
   readonly batchTokens?: number;
   /** Bytes that the residual stream of all batches may take, default 1 GiB; longer texts take several passes. */
   readonly stateBytes?: number;
@@ -78,8 +78,10 @@ export async function perplexity(
   try {
     for (let first = 0; first < windows.length; first += perPass) {
       const part = windows.slice(first, first + perPass);
-      const batches = batchSequences(part, options.batchTokens ?? 4096);
-      const states = await runForward(rt, source, graph, outer, batches, () => progress(part.length));
+      const batches = batchSequences(part, options.batchTokens ?? BATCH_TOKENS);
+      const states = await runForward(rt, source, graph, outer, batches, {
+        onBatch: (_block, i) => progress((batches[i] as TokenBatch).tokens / ctx),
+      });
       try {
         for (const [i, { h }] of states.entries()) {
           const batch = batches[i] as TokenBatch;

@@ -1,4 +1,4 @@
-import { groupLength, type Granularity } from '../core/granularity.js';
+import { type Granularity, groupLength } from '../core/granularity.js';
 import type { ColumnOrder } from './options.js';
 
 /**

@@ -1,13 +1,15 @@
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
+import type { LpqError } from '../core/error.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
 import { typeParams, valueRange } from '../core/quant-type.js';
-import { constantZero } from '../quantize/grid.js';
-import type { QuantizedModule } from '../quantize/result.js';
+import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
+import type { QuantizedModule } from '../quantize/result.js';
+import { scaleRangeError } from '../quantize/rtn.js';
 import type { QuantScheme } from '../quantize/scheme.js';
-import { checkStoredScales, storedZeros } from '../quantize/stored.js';
+import { storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';
 import type { GptqOptions } from './options.js';
 import { solvingGroups, solvingOrder } from './order.js';
@@ -59,15 +61,22 @@ export class FeedSolver implements FeedQuantizer {
       gptqOps.target(rt, weight, factored.order, factored.dead, correction, t);
       const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
-      gptqOps.clip(rt, t, factored.m, group, { scale, zero }, {
-        ...type,
-        symmetric: scheme.symmetric,
-        constantZero: constantZero(scheme),
-        steps: options.clipSteps,
-        bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
-        scaleDtype: coarse ? scheme.scaleDtype : 'f32',
-        scaleUnit: globalScale ?? 1,
-      });
+      gptqOps.clip(
+        rt,
+        t,
+        factored.m,
+        group,
+        { scale, zero },
+        {
+          ...type,
+          symmetric: scheme.symmetric,
+          constantZero: constantZero(scheme),
+          steps: options.clipSteps,
+          bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
+          scaleDtype: coarse ? scheme.scaleDtype : 'f32',
+          scaleUnit: globalScale ?? 1,
+        },
+      );
       const problem: SolveInputs = { t, matrix: factored.u, scale, zero, group };
       const descent: SolveInputs = { ...problem, matrix: factored.m };
       gptqOps.solve(rt, problem, level, type);
@@ -88,7 +97,7 @@ export class FeedSolver implements FeedQuantizer {
       await rt.sync();
       byteCodes.dispose();
       const [overflows, underflows] = typed<Float64Array>(info) as unknown as [number, number];
-      checkStoredScales(name, scheme, overflows, underflows);
+      if (overflows + underflows > 0) throw this.rangeError(name, scheme, typed(scale), overflows, underflows);
       const zeros = storedZeros(scheme, typed(zero), [n, groups]);
       return {
         scheme,
@@ -97,9 +106,14 @@ export class FeedSolver implements FeedQuantizer {
         scales,
         ...(zeros && { zeros }),
         ...(globalScale !== undefined && { globalScale }),
-        seconds: (performance.now() - started) / 1000,
-        damp: factored.damp,
-        notes: this.notes(factored),
+        quality: {
+          method: 'gptq',
+          bitsPerWeight: bitsPerWeight(scheme, n, k),
+          relativeError: null,
+          damp: factored.damp,
+          seconds: (performance.now() - started) / 1000,
+          ...this.note(factored),
+        },
       };
     } finally {
       for (const tensor of scratch) tensor.dispose();
@@ -154,12 +168,25 @@ export class FeedSolver implements FeedQuantizer {
     return Math.fround(most > 0 ? most / (448 * valueRange(scheme.type).max) : 1);
   }
 
-  private notes(factored: Factored): string[] {
+  private rangeError(name: string, scheme: QuantScheme, scale: Float32Array, over: number, under: number): LpqError {
+    const sizes = scale.map(Math.abs).filter((size) => size > 0);
+    const [smallestScale, largestScale] = [
+      sizes.reduce((a, b) => Math.min(a, b)),
+      sizes.reduce((a, b) => Math.max(a, b)),
+    ];
+    return scaleRangeError(name, scheme, { over, under, groups: scale.length, smallestScale, largestScale });
+  }
+
+  private note(factored: Factored): { note?: string } {
     const notes: string[] = [];
     if (factored.attempts > 1)
-      notes.push(`damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`);
-    if (factored.floored > 0) notes.push(`${factored.floored} small diagonal entries of the Hessian were raised to a floor`);
-    if (factored.deadChannels > 0) notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
-    return notes;
+      notes.push(
+        `damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`,
+      );
+    if (factored.floored > 0)
+      notes.push(`${factored.floored} small diagonal entries of the Hessian were raised to a floor`);
+    if (factored.deadChannels > 0)
+      notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
+    return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
 }

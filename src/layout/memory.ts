@@ -96,11 +96,6 @@ export function bitPositions(value: PackLayout, row: number, column: number): nu
   });
 }
 
-/** Modes of one dimension of one factor: `size` elements, `stride` bits apart. */
-export function strided(size: number, stride: number): PackMode[] {
-  return [{ size, stride }];
-}
-
 /** Repeats a tile: its outer modes come first. `strides` in bits, one a dimension. */
 export function repeatTile(
   tile: Pick<PackLayout, 'rows' | 'columns'>,

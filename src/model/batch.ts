@@ -2,6 +2,12 @@ import { fromTyped, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { Batch } from './program.js';
 
+/**
+ * Tokens of a batch unless a caller knows better. More make matrices no faster, but push activations out of the caches
+ * (tiny-llama's MLP takes 6 MB at 2048); fewer leave experts of a large mixture with too few rows each.
+ */
+export const BATCH_TOKENS = 2048;
+
 /** A ragged batch with its tokens. */
 export interface TokenBatch extends Batch {
   /** I32 [T]. */

@@ -4,6 +4,13 @@ import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
 import type { WeightSource } from './source.js';
 import { disposeWeights, loadWeights } from './weights.js';
 
+export interface ForwardHooks {
+  /** After each batch of each block. */
+  readonly onBatch?: (block: number, batch: number) => void;
+  /** After each block: the states, computed; they must not be changed or disposed of. */
+  readonly onBlock?: (block: number, states: readonly BlockState[]) => void | Promise<void>;
+}
+
 /** All weights outside the blocks; the caller disposes of them with disposeWeights. */
 export function loadOuter(source: WeightSource, graph: ModelGraph): Promise<BlockWeights> {
   return loadWeights(source, graph.outer.keys());
@@ -34,8 +41,7 @@ export async function runBlock(
 
 /**
  * Takes every batch through every block, holding the weights of one block and the residual stream of all batches
- * (tokens * hidden * 4 bytes). Returns the states after the last block, final norm not applied. `onBlock` sees the
- * states after each block, computed; it must not change or dispose of them.
+ * (tokens * hidden * 4 bytes). Returns the states after the last block, final norm not applied.
  */
 export async function runForward(
   rt: NativeRuntime,
@@ -43,7 +49,7 @@ export async function runForward(
   graph: ModelGraph,
   outer: BlockWeights,
   batches: readonly TokenBatch[],
-  onBlock?: (index: number, states: readonly BlockState[]) => void | Promise<void>,
+  hooks: ForwardHooks = {},
 ): Promise<BlockState[]> {
   const states = embedBatches(rt, graph, outer, batches);
   try {
@@ -54,11 +60,12 @@ export async function runForward(
           states[i] = await runBlock(rt, block, weights, states[i] as BlockState);
           // Outputs are allocated when enqueued: waiting here bounds memory to one batch's activations.
           await rt.sync();
+          hooks.onBatch?.(block.index, i);
         }
       } finally {
         disposeWeights(weights);
       }
-      await onBlock?.(block.index, states);
+      await hooks.onBlock?.(block.index, states);
     }
   } catch (error) {
     disposeStates(states);

@@ -1,12 +1,12 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { gptqConfig } from '../../formats/gptq/config.js';
 import { gptqProblem, gptqTensors, type ZeroConvention } from '../../formats/gptq/layout.js';
-import { allocate, fromTyped, type Tensor } from '../../native/binding.js';
+import { allocate, type Tensor } from '../../native/binding.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
 import { pack } from '../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm } from './integer-form.js';
 import { columnStreams, transposed, transposedRowStreams } from './layouts/stream.js';
-import { columnOrder, offsetZeros } from './operands.js';
+import { groupIndex, offsetZeros } from './operands.js';
 import type { Decision, ModuleFacts, PackedModel, PackTarget } from './target.js';
 
 /** The two conventions share everything but the bias of the zero points and a word in the config. */
@@ -19,7 +19,7 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
       const form = integerForm(module, facts);
       const fallback = (reason: string, remedy: string): Decision => ({
         action: 'fallback',
-        form: 'dequantized',
+        form: 'dense',
         reason,
         remedy,
       });
@@ -34,9 +34,7 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
         layout: name,
         padded: module.shape,
         tensors: gptqTensors(moduleName, shape),
-        notes: module.permutation
-          ? ['Columns are back in the order of the input features; g_idx names their groups.']
-          : [],
+        notes: [],
       };
     },
 
@@ -46,24 +44,19 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
       const [n, k] = module.shape;
       const { bits, bias } = form;
       const groups = groupCount(module.granularity, k);
-      const { order, groups: groupOf } = columnOrder(checkpoint, moduleName);
       const out = new Map<string, Tensor>();
       for (const { name: tensor, dtype, shape } of job.plan.tensors)
-        out.set(tensor, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
+        if (!tensor.endsWith('.g_idx')) out.set(tensor, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
       const at = (part: string): Tensor => out.get(`${moduleName}.${part}`)!;
       const codes = checkpoint.require(moduleName, 'codes');
       const scales = checkpoint.require(moduleName, 'scales');
       const zeros = offsetZeros(job, form);
-      pack(rt, columnStreams(n, k, bits), codes, at('qweight'), {
-        streamColumns: k,
-        bias,
-        ...(order ? { order } : {}),
-      });
+      pack(rt, columnStreams(n, k, bits), codes, at('qweight'), { streamColumns: k, bias });
       const stored = convention === 'v1' ? 2 ** bits - 1 : 0; // minus one
       pack(rt, transposedRowStreams(n, groups, bits), zeros, at('qzeros'), { bias: stored });
       pack(rt, transposed(n, groups, 16), scales, at('scales'));
-      out.set(`${moduleName}.g_idx`, fromTyped('i32', [k], groupOf));
-      for (const tensor of [codes, scales, zeros, order]) tensor?.dispose();
+      out.set(`${moduleName}.g_idx`, groupIndex(job));
+      for (const tensor of [codes, scales, zeros]) tensor.dispose();
       await rt.sync();
       return out;
     },
@@ -82,8 +75,7 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears }: PackedModel, c
     if (decision.action === 'fallback') continue;
     const module = checkpoint.module(name);
     const form = integerForm(module, { zeroRange: [0, 0] }) as IntegerForm;
-    const { actOrder, order } = columnOrder(checkpoint, name);
-    order?.dispose();
+    const actOrder = module.groupIndex;
     const key = `${form.bits} ${printGranularity(module.granularity)} ${form.symmetric} ${actOrder}`;
     const scheme = schemes.get(key) ?? { module, symmetric: form.symmetric, actOrder, names: [] };
     scheme.names.push(name);

@@ -5,6 +5,7 @@ import { dequantizeModule } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { sha256 } from '../../formats/safetensors/hash.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
 import { allocate, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
@@ -17,7 +18,7 @@ export interface PackedRow {
   readonly name: string;
   readonly type: string;
   readonly action: Decision['action'];
-  /** As in the artifact's manifest: marlin, gptq, gptq_v2, compressed-tensors, carried, dequantized. */
+  /** As in the artifact's manifest: marlin, gptq, gptq_v2, compressed-tensors, carried, dense. */
   readonly layout: string;
   /** [N, K] of the weight, and as the layout holds it. */
   readonly shape: readonly [number, number];
@@ -74,17 +75,18 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     });
     const { quantization, files } = plan.target.config({ checkpoint: input, ...plan });
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
+    const modules = new Map([...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision)]));
     writer = await ArtifactWriter.create(
       output,
       {
         target: plan.target.name,
-        modules: new Map([...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision)])),
+        modules,
         carried: plan.carried,
         config: { ...input.config, quantization_config: quantization },
       },
       request.writer,
     );
-    const rows = await writeModules(request, plan, writer);
+    const rows = await writeModules(request, plan, modules, writer);
     for (const { name } of plan.carried) {
       stopIfAborted(request.signal);
       const tensor = input.weights.tensor(name);
@@ -114,7 +116,12 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
 }
 
 /** Packs module i + 1 while module i is hashed and written. */
-async function writeModules(request: PackRequest, plan: PackPlan, writer: ArtifactWriter): Promise<PackedRow[]> {
+async function writeModules(
+  request: PackRequest,
+  plan: PackPlan,
+  entries: Map<string, PackedDeclaration>,
+  writer: ArtifactWriter,
+): Promise<PackedRow[]> {
   const { input, signal } = request;
   const names = [...plan.decisions.keys()];
   const rows: PackedRow[] = [];
@@ -134,11 +141,15 @@ async function writeModules(request: PackRequest, plan: PackPlan, writer: Artifa
     let bytes = 0;
     for (const [tensorName, tensor] of tensors) {
       await writer.write(tensorName, tensor);
+      if (decision.action === 'fallback' && decision.form === 'dense') {
+        // Its codes are gone from the artifact: what can still be proved is that the weight is the dequantized one.
+        const entry = entries.get(name)!;
+        entries.set(name, { ...entry, canonical: { ...entry.canonical, weight: await sha256(tensor) } });
+      }
       bytes += tensor.byteLength;
       tensor.dispose();
     }
-    const { type, shape } = input.module(name);
-    const { layout, padded, notes } = declaration(input, name, decision);
+    const { type, shape, layout, padded, notes } = entries.get(name)!;
     rows.push({ name, type, action: decision.action, layout, shape, padded, notes, bytes, seconds });
     request.onModule?.(rows.at(-1)!, rows.length, names.length);
     await setImmediate();
@@ -185,13 +196,13 @@ async function packModule(
 /** The manifest's entry of a module, but for the hashes of its tensors. */
 function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: Decision): PackedDeclaration {
   const module = checkpoint.module(name);
-  const { codes, scales, zeros, global_scale, g_idx, permutation } = module.sha256;
+  const { codes, scales, zeros, global_scale, g_idx, permutation, mask } = module.sha256;
   const fallback = decision.action === 'fallback';
   return {
     type: module.type,
     shape: module.shape,
     padded: fallback ? module.shape : [decision.padded[0], decision.padded[1]],
-    granularity: (fallback ? undefined : decision.granularity) ?? module.granularity,
+    granularity: module.granularity,
     scales: module.scales,
     zeros: module.zeros,
     layout: fallback ? decision.form : decision.layout,
@@ -208,6 +219,7 @@ function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: De
       ...(global_scale ? { global_scale } : {}),
       ...(g_idx ? { g_idx } : {}),
       ...(permutation ? { permutation } : {}),
+      ...(mask ? { mask } : {}),
     },
   };
 }

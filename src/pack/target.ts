@@ -16,8 +16,6 @@ export interface Taken {
   readonly layout: string;
   /** [N, K] that the layout holds. */
   readonly padded: readonly [number, number];
-  /** What the artifact's entry says instead of the canonical one's granularity, where the target reads it otherwise. */
-  readonly granularity?: CanonicalModule['granularity'];
   readonly tensors: readonly TensorSpec[];
   readonly notes: readonly string[];
 }
@@ -25,8 +23,8 @@ export interface Taken {
 /** A module that the target cannot take, and the form in which it goes along instead. */
 export interface Fallback {
   readonly action: 'fallback';
-  /** carried: its canonical tensors; dequantized: MODULE.weight in the dtype of the source, so that loaders read it. */
-  readonly form: 'carried' | 'dequantized';
+  /** carried: its canonical tensors; dense: MODULE.weight in the dtype of the source, so that loaders read it. */
+  readonly form: 'carried' | 'dense';
   /** A clause: why. */
   readonly reason: string;
   /** One imperative sentence: what would make it fit. */

@@ -5,7 +5,7 @@ import type { ActivationStream } from '../calibrate/streams.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
 import type { Quantizer } from './quantizer.js';
-import type { QuantizedModule } from './result.js';
+import { disposeModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
 
@@ -13,7 +13,6 @@ import { dequantizeResult } from './stored.js';
 export interface FinishedModule {
   readonly linear: LinearRef;
   readonly result: QuantizedModule;
-  readonly method: string;
   /** tr(D H Dᵀ) / tr(W H Wᵀ); null where no statistics were taken. */
   readonly relativeError: number | null;
   readonly tokens: number | null;
@@ -103,7 +102,7 @@ export async function quantizeFeed(
       const weight = weights.get(`${linear.name}.weight`) as Tensor;
       const solved = await solver.solve(linear.name, weight, scheme);
       const note = `only ${statistics?.tokens} calibration rows reached it; quantized without them`;
-      const result = few ? { ...solved, notes: [...solved.notes, note] } : solved;
+      const result = few ? { ...solved, quality: { ...solved.quality, note } } : solved;
       try {
         let relativeError: number | null = null;
         if (context.dequantize !== false) {
@@ -114,12 +113,11 @@ export async function quantizeFeed(
         await context.onModule({
           linear,
           result,
-          method: quantizer.method,
           relativeError,
           tokens: statistics?.tokens ?? null,
         });
       } finally {
-        for (const tensor of [result.codes, result.scales, result.zeros]) tensor?.dispose();
+        disposeModule(result);
       }
     }
   } catch (error) {

@@ -1,4 +1,4 @@
-import { type NativeRuntime, allocate } from '../../native/binding.js';
+import { allocate, type NativeRuntime } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import { ActivationStream, copyState } from '../calibrate/streams.js';

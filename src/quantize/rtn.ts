@@ -111,9 +111,9 @@ export function scaleRangeError(
   const what =
     over > 0
       ? `${over} of ${groups} scales of ${moduleName} are too large for ${dtype}`
-      : `${under} of ${groups} scales of ${moduleName} are below the normal range of ${dtype}`;
+      : `${under} of ${groups} scales of ${moduleName} are too small for ${dtype}`;
   const ranges = {
-    f16: '2^-14 to 65504',
+    f16: '2^-17 to 65504',
     bf16: '2^-126 to 3.39e38',
     f32: '2^-126 to 3.40e38',
     f8_e8m0: '2^-127 to 2^127',

@@ -1,21 +1,21 @@
+import type { Provenance, Quality } from '../../formats/canonical/schema.js';
+import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { CanonicalWriter } from '../../formats/canonical/write.js';
-import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
-import type { Provenance, Quality } from '../../formats/canonical/schema.js';
 import { fromTyped, type NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
-import { loadWeights, disposeWeights } from '../model/weights.js';
+import { disposeWeights, loadWeights } from '../model/weights.js';
 import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } from './blocks.js';
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
-import { bitsPerWeight, zerosDeclaration } from './grid.js';
+import { zerosOf } from './grid.js';
 import type { Quantizer } from './quantizer.js';
-import { rtnQuantizer } from './rtn.js';
+import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
-import type { QuantScheme } from './scheme.js';
+import { printScheme, type QuantScheme } from './scheme.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -35,16 +35,13 @@ export interface QuantizeRequest {
 }
 
 /** A line of the run's log, one a module. */
-export interface ModuleLine {
+export interface ModuleLine extends Quality {
   readonly name: string;
-  readonly type: string;
-  readonly method: string;
-  readonly bitsPerWeight: number;
-  readonly relativeError: number | null;
-  readonly damp: number | null;
+  /** As printScheme() writes it: 'i4 g128'. */
+  readonly scheme: string;
+  /** Calibration rows that reached the module; null without calibration. */
   readonly tokens: number | null;
   readonly seconds: number;
-  readonly notes: readonly string[];
 }
 
 export interface QuantizeEvents {
@@ -64,7 +61,9 @@ export function planQuantization(
   graph: ModelGraph,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
 ): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
-  const linears = graph.blocks.flatMap(({ stages }) => stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)));
+  const linears = graph.blocks.flatMap(({ stages }) =>
+    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
+  );
   if (request.lmHead) {
     if (graph.head.tied)
       throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
@@ -162,7 +161,9 @@ async function quantizeAll(
     return;
   }
   if (!calibration)
-    throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, { hint: 'Give one with --calib.' });
+    throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
+      hint: 'Give one with --calib.',
+    });
   const outer = await loadWeights(source, graph.outer.keys());
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
@@ -182,7 +183,11 @@ async function quantizeAll(
 }
 
 /** Linears of a method that looks at weights only, one at a time, so that memory does not grow with the model. */
-async function quantizeWeights(context: BlockContext, linears: readonly LinearRef[], source: SourceCheckpoint): Promise<void> {
+async function quantizeWeights(
+  context: BlockContext,
+  linears: readonly LinearRef[],
+  source: SourceCheckpoint,
+): Promise<void> {
   for (const linear of linears) {
     if (!context.schemes.has(linear.name)) continue;
     const name = `${linear.name}.weight`;
@@ -203,7 +208,7 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     shape: [linear.n, linear.k],
     granularity: scheme.granularity,
     scales: { dtype: scheme.scaleDtype, block: [1, size], global: scheme.globalScale },
-    zeros: zerosDeclaration(scheme),
+    zeros: zerosOf(scheme),
     groupIndex: false,
     permutation: false,
     sparsity: 'none',
@@ -212,42 +217,34 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
 }
 
 async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {
-  const { linear, result, method, relativeError, tokens } = module;
-  const bits = bitsPerWeight(result.scheme, linear.n, linear.k);
-  // No seconds here: the same request gives the same bytes.
-  const quality: Quality = { method, bitsPerWeight: bits, relativeError, damp: result.damp, ...note(result.notes) };
+  const { linear, result, relativeError, tokens } = module;
+  // No seconds in the checkpoint: the same request gives the same bytes.
+  const { seconds = 0, ...measured } = result.quality;
+  const quality: Quality = { ...measured, relativeError };
   await writer.writeModule(
     linear.name,
     {
       codes: result.codes,
       scales: result.scales,
       ...(result.zeros && { zeros: result.zeros }),
-      ...(result.globalScale !== undefined && { global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)) }),
+      ...(result.globalScale !== undefined && {
+        global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
+      }),
     },
     quality,
   );
-  return {
-    name: linear.name,
-    type: result.scheme.type.name,
-    method,
-    bitsPerWeight: bits,
-    relativeError,
-    damp: result.damp,
-    tokens,
-    seconds: result.seconds,
-    notes: result.notes,
-  };
-}
-
-function note(notes: readonly string[]): { note?: string } {
-  return notes.length > 0 ? { note: notes.join('; ') } : {};
+  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds };
 }
 
 function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {
   const { calibration } = request;
   return {
     lpq: request.version,
-    source: { name: source.dir.split('/').filter(Boolean).at(-1) ?? '', revision: null, fingerprint: source.weights.fingerprint() },
+    source: {
+      name: source.dir.split('/').filter(Boolean).at(-1) ?? '',
+      revision: null,
+      fingerprint: source.weights.fingerprint(),
+    },
     method: request.quantizer.method,
     options: { ...request.options, ...request.quantizer.options },
     calibration: calibration

@@ -1,17 +1,18 @@
 import { allocate, fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { LpqError } from '../core/error.js';
 import { groupLength } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
-import { constantZero, zerosDeclaration } from './grid.js';
+import { constantZero, zerosOf } from './grid.js';
 import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 
 /** The zero points of a solver, f32 [N,G], in the dtype that the scheme stores. */
 export function storedZeros(scheme: QuantScheme, zero: Float32Array, shape: readonly number[]): Tensor | undefined {
-  const kind = zerosDeclaration(scheme);
+  const kind = zerosOf(scheme);
   if (kind.kind !== 'int') return undefined;
-  return kind.dtype === 'u8' ? fromTyped('u8', shape, Uint8Array.from(zero)) : fromTyped('i16', shape, Int16Array.from(zero));
+  return kind.dtype === 'u8'
+    ? fromTyped('u8', shape, Uint8Array.from(zero))
+    : fromTyped('i16', shape, Int16Array.from(zero));
 }
 
 /** W f32 [N,K] as anyone who reads the checkpoint computes it. */
@@ -34,13 +35,4 @@ export function dequantizeResult(rt: NativeRuntime, result: QuantizedModule): Te
   );
   codes.dispose();
   return weight;
-}
-
-/** Throws LPQ_SCALE_RANGE naming the module when rounding a scale to its dtype lost it. */
-export function checkStoredScales(name: string, scheme: QuantScheme, overflows: number, underflows: number): void {
-  if (overflows + underflows === 0) return;
-  const what = overflows > 0 ? `${overflows} scales overflow` : `${underflows} scales are too small for`;
-  throw new LpqError('LPQ_SCALE_RANGE', `${what} ${scheme.scaleDtype} in ${name}`, {
-    hint: 'Store scales with a wider range: --scale-dtype bf16 (or f32).',
-  });
 }

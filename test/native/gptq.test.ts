@@ -359,7 +359,9 @@ test('gptq_target goes the fraction alpha of the way to W C H⁻¹', async () =>
       for (let i = 0; i < k; i++) step += moved[i]! * inv[i * k + shuffled[j]!]!;
       const expected = p.w[r * k + shuffled[j]!]! + alpha * step;
       // U is stored in f32; the damped condition number here is below 1e3: 1e3 * 2^-22 relative of the correction.
-      assert.ok(Math.abs(typed(t)[r * k + j]! - expected) <= 1e-3 * Math.abs(alpha * step) + 1e-6 * Math.abs(expected) + 1e-6);
+      assert.ok(
+        Math.abs(typed(t)[r * k + j]! - expected) <= 1e-3 * Math.abs(alpha * step) + 1e-6 * Math.abs(expected) + 1e-6,
+      );
     }
   }
 });

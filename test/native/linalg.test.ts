@@ -56,9 +56,8 @@ test('linear equals the f64 product within the bound of its summation order', as
         const size = new Float64Array(t * n);
         for (let i = 0; i < t; i++)
           for (let j = 0; j < n; j++) {
-            let sum = 0;
-            let all = 0;
-            if (accumulate) all += Math.abs((sum += start[i * n + j]!));
+            let sum = accumulate ? start[i * n + j]! : 0;
+            let all = Math.abs(sum);
             if (hasBias) {
               sum += bias.values[j]!;
               all += Math.abs(bias.values[j]!);

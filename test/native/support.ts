@@ -1,4 +1,4 @@
-import { fromTyped, type DType, type Tensor, allocate, typed } from '../../native/binding.js';
+import { allocate, type DType, fromTyped, type Tensor, typed } from '../../native/binding.js';
 
 /** Half of the distance between 1 and the next f32: the relative error of one rounding. */
 export const U32 = 2 ** -24;

@@ -24,16 +24,19 @@ Matrix read_matrix(const Tensor& tensor, const Params& params, const Spec& spec)
   m.rows = tensor.dim(0);
   m.columns = params.integer("columns", tensor.dim(1));
   const int64_t width = spec.bits <= 8 ? 1 : spec.bits / 8;
-  require(static_cast<int64_t>(dtype_bytes(tensor.dtype)) == width, "the matrix has elements of another width than the layout");
+  require(static_cast<int64_t>(dtype_bytes(tensor.dtype)) == width,
+          "the matrix has elements of another width than the layout");
   require(!m.stream || spec.bits <= 8, "only codes of up to 8 bits come as a bitstream");
   m.row_bytes = m.stream ? (m.columns * spec.bits + 7) / 8 : m.columns * width;
-  require(m.columns >= 0 && m.row_bytes == tensor.dim(1) * width, "the matrix has another number of columns than it was said to have");
+  require(m.columns >= 0 && m.row_bytes == tensor.dim(1) * width,
+          "the matrix has another number of columns than it was said to have");
   require(m.rows <= spec.extent[0] && m.columns <= spec.extent[1], "the matrix is larger than the layout");
   return m;
 }
 
 template <class T>
-void load_tile(const Matrix& m, const Plan& plan, int64_t row0, int64_t column0, const int32_t* order, T pad, uint32_t bias, T* tile) {
+void load_tile(const Matrix& m, const Plan& plan, int64_t row0, int64_t column0, const int32_t* order, T pad,
+               uint32_t bias, T* tile) {
   const int64_t tile_rows = plan.tile[0], tile_columns = plan.tile[1];
   const int64_t rows = std::clamp<int64_t>(m.rows - row0, 0, tile_rows);
   const int64_t columns = std::clamp<int64_t>(m.columns - column0, 0, tile_columns);
@@ -142,7 +145,8 @@ void pack_tile(const Plan& plan, int bits, const T* tile, std::byte* out) {
 }
 
 template <class T>
-void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order, T pad, uint32_t bias) {
+void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order, T pad,
+         uint32_t bias) {
   const int64_t across = static_cast<int64_t>(plan.outer[1].size()), tiles = plan.tiles();
   const int64_t elements = plan.tile[0] * plan.tile[1];
   std::vector<std::vector<T>> buffers(static_cast<size_t>(exec.pool.size()));
@@ -158,11 +162,14 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
       const int64_t row0 = tr * plan.tile[0], column0 = tc * plan.tile[1];
       if (!inverse) load_tile<T>(m, plan, row0, column0, order, pad, bias, tile.data());
       if (plan.word_bits == 32) {
-        inverse ? unpack_tile<uint32_t, T>(plan, at, tile.data()) : pack_tile<uint32_t, T>(plan, m.bits, tile.data(), at);
+        inverse ? unpack_tile<uint32_t, T>(plan, at, tile.data())
+                : pack_tile<uint32_t, T>(plan, m.bits, tile.data(), at);
       } else if (plan.word_bits == 16) {
-        inverse ? unpack_tile<uint16_t, T>(plan, at, tile.data()) : pack_tile<uint16_t, T>(plan, m.bits, tile.data(), at);
+        inverse ? unpack_tile<uint16_t, T>(plan, at, tile.data())
+                : pack_tile<uint16_t, T>(plan, m.bits, tile.data(), at);
       } else {
-        inverse ? unpack_tile<uint8_t, T>(plan, at, tile.data()) : pack_tile<uint8_t, T>(plan, m.bits, tile.data(), at);
+        inverse ? unpack_tile<uint8_t, T>(plan, at, tile.data())
+                : pack_tile<uint8_t, T>(plan, m.bits, tile.data(), at);
       }
       if (inverse) store_tile<T>(m, plan, row0, column0, bias, tile.data());
     }
@@ -170,7 +177,8 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
   });
 }
 
-void dispatch(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order, const Params& params) {
+void dispatch(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order,
+              const Params& params) {
   const auto pad = static_cast<uint32_t>(params.integer("pad", 0));
   const auto bias = static_cast<uint32_t>(params.integer("bias", 0));
   if (m.bits <= 8) return run<uint8_t>(exec, plan, m, packed, inverse, order, static_cast<uint8_t>(pad), bias);
@@ -186,7 +194,8 @@ void layout_pack(Call& call, Exec& exec) {
   if (call.in.size() > 1) {
     require(call.in[1].elements() == m.columns, "the order names every column once");
     order = call.in[1].data<int32_t>();
-    for (int64_t c = 0; c < m.columns; ++c) require(order[c] >= 0 && order[c] < m.columns, "the order names a column that is not there");
+    for (int64_t c = 0; c < m.columns; ++c)
+      require(order[c] >= 0 && order[c] < m.columns, "the order names a column that is not there");
   }
   const int64_t pad = call.params.integer("pad", 0);
   require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");

@@ -89,7 +89,8 @@ Cut cut_tile(const Spec& spec, int word, int column_bits) {
     from[dim] = std::min(first, mine[dim].size());
     for (size_t i = from[dim]; i < mine[dim].size(); ++i) cut.tile[dim] *= mine[dim][i].size;
     // A tile of bitstream rows begins and ends at whole bytes.
-    while (dim == 1 && from[1] > 0 && cut.tile[1] * spec.bits % column_bits != 0) cut.tile[1] *= mine[1][--from[1]].size;
+    while (dim == 1 && from[1] > 0 && cut.tile[1] * spec.bits % column_bits != 0)
+      cut.tile[1] *= mine[1][--from[1]].size;
   }
   for (int dim : {1, 0}) {
     const int64_t target = std::min(dim == 1 ? kColumns : kRows, kElements / cut.tile[1 - dim]);
@@ -146,13 +147,16 @@ Spec read_spec(const Params& params, size_t out_bytes) {
   spec.base = params.integer("base", 0);
   spec.word = static_cast<int>(params.integer("word", 0));
   spec.out_bits = static_cast<int64_t>(out_bytes) * 8;
-  require(spec.unit == 0 || (spec.unit >= spec.bits && spec.unit % 8 == 0), "a unit is whole bytes and holds an element");
+  require(spec.unit == 0 || (spec.unit >= spec.bits && spec.unit % 8 == 0),
+          "a unit is whole bytes and holds an element");
   require(spec.base >= 0 && spec.unit >= 0 && spec.unit_stride >= 0, "strides are not negative");
   std::vector<std::pair<int64_t, int64_t>> address, streamed;
   for (size_t i = 0; i < dims.size(); ++i) {
-    Mode m{static_cast<int>(dims[i]), static_cast<int64_t>(sizes[i]), static_cast<int64_t>(strides[i]), stream[i] != 0};
+    Mode m{static_cast<int>(dims[i]), static_cast<int64_t>(sizes[i]), static_cast<int64_t>(strides[i]),
+           stream[i] != 0};
     require(m.dim == 0 || m.dim == 1, "a mode belongs to dimension 0 or 1");
-    require(m.size >= 1 && m.stride >= 0 && m.size < (1LL << 40) && m.stride < (1LL << 50), "a mode's size or stride is out of range");
+    require(m.size >= 1 && m.stride >= 0 && m.size < (1LL << 40) && m.stride < (1LL << 50),
+            "a mode's size or stride is out of range");
     if (spec.unit == 0) m.stream = false;
     (m.stream ? streamed : address).emplace_back(m.stride, m.size);
     spec.extent[m.dim] *= m.size;
@@ -172,7 +176,8 @@ Spec read_spec(const Params& params, size_t out_bytes) {
     require_nested(address, spec.bits);
     last += spec.bits;
   }
-  require(last <= spec.out_bits, "the layout reaches bit " + std::to_string(last) + " of an output of " + std::to_string(spec.out_bits));
+  require(last <= spec.out_bits,
+          "the layout reaches bit " + std::to_string(last) + " of an output of " + std::to_string(spec.out_bits));
   return spec;
 }
 

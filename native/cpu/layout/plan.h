@@ -47,7 +47,7 @@ struct Plan {
   std::vector<int64_t> words;        // word offsets of a tile, ascending
   std::vector<uint32_t> first;       // pieces of words[i]: pieces[first[i] .. first[i+1])
   std::vector<Piece> pieces;         // in order of bit position
-  std::vector<uint16_t> aligned;     // element of each slot, when every word is word_bits / bits whole elements
+  std::vector<uint16_t> aligned;     // element of each slot, when every word holds whole elements only
   bool fills = false;                // every word of the output is written
   int64_t tiles() const { return static_cast<int64_t>(outer[0].size() * outer[1].size()); }
 };
@@ -56,7 +56,7 @@ struct Plan {
 // when elements could overlap or leave `out_bytes`.
 Spec read_spec(const Params& params, size_t out_bytes);
 
-// `column_bits`: bits that a tile's columns must fill a multiple of (8 when tiles write parts of bitstream rows), else 1.
+// `column_bits`: a tile's columns fill a multiple of so many bits (8 when tiles write parts of bitstream rows), else 1.
 Plan make_plan(const Spec& spec, int column_bits);
 
 }  // namespace lpq::layout

@@ -29,6 +29,9 @@ struct Kernels {
   void (*pack)(T* dst, const PackSource& source, int count, int width, int64_t kc, T scale);
   // c[r][j] = (add ? c[r][j] : 0) + sum over p of a[p*mr + r] * b[p*nr + j], r < rows <= mr, j < cols <= nr.
   void (*tile)(int64_t kc, const T* a, const T* b, T* c, int64_t ldc, int rows, int cols, bool add);
+  // n times mr*nr fma that touch registers only: what the machine could do at best. The result is to be looked at, so that
+  // no compiler drops the work.
+  T (*spin)(int64_t n, T x);
 };
 
 // Small triangular work, n <= 64, over `lanes` right-hand sides at once.

@@ -199,14 +199,40 @@ void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc,
     pack_f32_from<BF16>(dst, s, count, width, kc, scale);
 }
 
+float spin_f32(int64_t n, float x) {
+  __m512 sum[2 * kRows];
+#pragma GCC unroll 28
+  for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_set1_ps(x * s);  // all different, lest chains be merged
+  const __m512 a = _mm512_set1_ps(x);
+  for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 28
+    for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_fmadd_ps(a, a, sum[s]);
+#pragma GCC unroll 28
+  for (int s = 1; s < 2 * kRows; ++s) sum[0] = _mm512_add_ps(sum[0], sum[s]);
+  return sum[0][0];
+}
+
+double spin_f64(int64_t n, double x) {
+  __m512d sum[2 * kRows];
+#pragma GCC unroll 28
+  for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_set1_pd(x * s);  // all different, lest chains be merged
+  const __m512d a = _mm512_set1_pd(x);
+  for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 28
+    for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_fmadd_pd(a, a, sum[s]);
+#pragma GCC unroll 28
+  for (int s = 1; s < 2 * kRows; ++s) sum[0] = _mm512_add_pd(sum[0], sum[s]);
+  return sum[0][0];
+}
+
 }  // namespace
 
 const Kernels<float>& avx512_f32() {
-  static const Kernels<float> table = {kRows, 32, pack_f32, tile_f32};
+  static const Kernels<float> table = {kRows, 32, pack_f32, tile_f32, spin_f32};
   return table;
 }
 const Kernels<double>& avx512_f64() {
-  static const Kernels<double> table = {kRows, 16, pack_scalar, tile_f64};
+  static const Kernels<double> table = {kRows, 16, pack_scalar, tile_f64, spin_f64};
   return table;
 }
 const TriangularKernels& avx512_triangular() { return kTriangular; }

@@ -15,14 +15,24 @@ void tile(int64_t kc, const T* a, const T* b, T* c, int64_t ldc, int rows, int c
     for (int j = 0; j < cols; ++j) c[r * ldc + j] = add ? c[r * ldc + j] + sum[r][j] : sum[r][j];
 }
 
+template <class T>
+T spin(int64_t n, T x) {
+  T sum[32];
+  for (int i = 0; i < 32; ++i) sum[i] = x * static_cast<T>(i);  // all different, lest chains be merged
+  for (int64_t i = 0; i < n; ++i)
+    for (T& s : sum) s = std::fma(x, x, s);
+  for (int i = 1; i < 32; ++i) sum[0] += sum[i];
+  return sum[0];
+}
+
 }  // namespace
 
 const Kernels<float>& generic_f32() {
-  static const Kernels<float> table = {4, 8, pack_scalar, tile<float>};
+  static const Kernels<float> table = {4, 8, pack_scalar, tile<float>, spin<float>};
   return table;
 }
 const Kernels<double>& generic_f64() {
-  static const Kernels<double> table = {4, 8, pack_scalar, tile<double>};
+  static const Kernels<double> table = {4, 8, pack_scalar, tile<double>, spin<double>};
   return table;
 }
 const TriangularKernels& generic_triangular() { return kTriangular; }

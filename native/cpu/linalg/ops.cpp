@@ -1,10 +1,12 @@
 // The operations of native/ops.ts that are matrix products and factorisations.
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "cpu/checks.h"
 #include "cpu/linalg/cholesky.h"
 #include "cpu/linalg/gemm.h"
+#include "cpu/linalg/kernels.h"
 #include "cpu/nn/cast.h"
 
 namespace lpq {
@@ -108,7 +110,29 @@ void cholesky(Call& call, Exec& exec) {
   *info.data<int32_t>() = static_cast<int32_t>(cholesky_f64(exec.pool, a.data<double>(), a.dim(0)));
 }
 
+// For bench/native: facts f64 [2] = flops done and seconds taken by fma on registers, on every thread.
+void fma_peak(Call& call, Exec& exec) {
+  const Tensor& facts = call.output(0);
+  require_tensor(facts, "facts", DType::f64, {2});
+  const std::string& dtype = call.params.text("dtype");
+  require(dtype == "f32" || dtype == "f64", "dtype is '" + dtype + "', not f32 or f64");
+  const bool single = dtype == "f32";
+  const auto& f32 = linalg::kernels<float>();
+  const auto& f64 = linalg::kernels<double>();
+  const int64_t rounds = call.params.integer("rounds");
+  std::atomic<bool> odd{false};
+  const auto start = std::chrono::steady_clock::now();
+  exec.pool.parallel_for(4 * exec.pool.size(), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      if (single ? f32.spin(rounds, 0.5f) < 0 : f64.spin(rounds, 0.5) < 0) odd = true;
+  });
+  facts.data<double>()[1] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const int64_t per_round = single ? f32.mr * f32.nr : f64.mr * f64.nr;
+  facts.data<double>()[0] = odd ? 0 : 8.0 * exec.pool.size() * static_cast<double>(rounds * per_round);
+}
+
 }  // namespace
+LPQ_OP(fma_peak, "fma_peak");
 LPQ_OP(linear, "linear");
 LPQ_OP(gram_accumulate, "gram_accumulate");
 LPQ_OP(cross_accumulate, "cross_accumulate");

@@ -1,7 +1,9 @@
 // Codes back to weights.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
+#include "cpu/quant/grid.h"
 #include "cpu/quant/scale.h"
 #include "lpq/exec.h"
 #include "lpq/half.h"
@@ -50,7 +52,13 @@ void dequantize(Call& call, Exec& exec) {
   }
 
   float table[256];
-  for (uint32_t c = 0; c < 256; ++c) table[c] = type.decode(c & (type.codes() - 1u));
+  with_grid(type, [&](const auto& grid) {
+    for (uint32_t code = 0; code < 256; ++code) {
+      const uint32_t pattern = code & (type.codes() - 1u);  // bits above the type's are ignored
+      const float number = type.decode(pattern);
+      table[code] = std::isnan(number) ? number : grid.value(pattern);
+    }
+  });
   const uint8_t* q = codes.data<uint8_t>();
   std::byte* out = w.raw();
   const int64_t size = static_cast<int64_t>(dtype_bytes(w.dtype));

@@ -71,14 +71,6 @@ class IntGrid {
   }
   LPQ_FORCE_INLINE float dequantize(uint32_t code, const Step& s) const { return (value(code) - s.zero) * s.scale; }
 
-  // The code `by` grid points up (negative: down), not beyond the last one: for searches over neighbours.
-  LPQ_FORCE_INLINE uint32_t neighbour(uint32_t code, int by) const {
-    int32_t v = static_cast<int32_t>((code & mask_) ^ sign_) + by;  // 0 .. mask_ counts grid points from the lowest
-    v = v < 0 ? 0 : v;
-    v = v > static_cast<int32_t>(mask_) ? static_cast<int32_t>(mask_) : v;
-    return static_cast<uint32_t>(v) ^ sign_;
-  }
-
   int bits() const { return bits_; }
   float min_value() const { return min_; }
   float max_value() const { return max_; }
@@ -98,11 +90,10 @@ class FloatGrid {
   explicit FloatGrid(const QuantType& type)
       : bits_(type.bits),
         shift_(23 - type.mantissa),
-        half_(((1u << (23 - type.mantissa)) >> 1) - 1u),
+        least_power_(static_cast<uint32_t>(127 + 1 - type.bias) << 23),
+        lift_(static_cast<uint32_t>(23 - type.mantissa) << 23),
         rebias_(static_cast<uint32_t>(127 - type.bias) << type.mantissa),
-        min_normal_(as_float(static_cast<uint32_t>(127 + 1 - type.bias) << 23)),
-        // 2^23 subnormal quanta: adding it rounds to whole quanta and leaves their number in the low bits.
-        quanta_(as_float(static_cast<uint32_t>(127 + 23 + 1 - type.bias - type.mantissa) << 23)),
+        quanta_(as_float(least_power_ + lift_)),
         max_code_(type.max_code()),
         max_(type.max_value()),
         sign_(1u << (type.bits - 1)) {}
@@ -112,20 +103,16 @@ class FloatGrid {
   LPQ_FORCE_INLINE Rounded nearest(float w, const Step& s) const {
     const float x = w / s.scale + s.zero;
     const uint32_t raw = as_bits(x);
-    const uint32_t magnitude = raw & 0x7fffffffu;
-    const float a = as_float(magnitude);
-    const float lifted = a + quanta_;
-    const uint32_t small_code = as_bits(lifted) - as_bits(quanta_);
-    const float small_value = lifted - quanta_;
-    // Round to nearest even on the bits: a carry out of the mantissa steps the exponent, as it should.
-    const uint32_t kept = (magnitude + half_ + ((magnitude >> shift_) & 1u)) >> shift_;
-    const bool subnormal = a < min_normal_;
-    uint32_t code = subnormal ? small_code : kept - rebias_;
-    float value = subnormal ? small_value : as_float(kept << shift_);
-    code = code < max_code_ ? code : max_code_;
-    value = value < max_ ? value : max_;
+    float a = as_float(raw & 0x7fffffffu);
+    a = a < max_ ? a : max_;  // saturates, NaN too
+    uint32_t power = as_bits(a) & 0x7f800000u;
+    power = power > least_power_ ? power : least_power_;  // subnormals have the quantum of the least normal binade
+    // 2^23 quanta of a's binade: adding them rounds to whole quanta, whose number is left in the low bits.
+    const uint32_t lift = power + lift_;
+    const float lifted = a + as_float(lift);
+    const uint32_t code = (as_bits(lifted) - lift) + ((power - least_power_) >> shift_);
     const uint32_t negative = code != 0 ? raw >> 31 : 0u;
-    return {code | (negative << (bits_ - 1)), as_float(as_bits(value) | (negative << 31))};
+    return {code | (negative << (bits_ - 1)), as_float(as_bits(lifted - as_float(lift)) | (negative << 31))};
   }
 
   LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const { return nearest(w, step(scale, zero)).code; }
@@ -140,23 +127,14 @@ class FloatGrid {
   }
   LPQ_FORCE_INLINE float dequantize(uint32_t code, const Step& s) const { return (value(code) - s.zero) * s.scale; }
 
-  // The code `by` grid points up (negative: down), not beyond the last finite one; +0 and -0 are one point.
-  LPQ_FORCE_INLINE uint32_t neighbour(uint32_t code, int by) const {
-    const int32_t magnitude = static_cast<int32_t>(code & (sign_ - 1u)), top = static_cast<int32_t>(max_code_);
-    int32_t v = ((code & sign_) != 0 ? -magnitude : magnitude) + by;
-    v = v < -top ? -top : v;
-    v = v > top ? top : v;
-    return v < 0 ? static_cast<uint32_t>(-v) | sign_ : static_cast<uint32_t>(v);
-  }
-
   int bits() const { return bits_; }
   float min_value() const { return -max_; }
   float max_value() const { return max_; }
 
  private:
   int bits_, shift_;
-  uint32_t half_, rebias_;
-  float min_normal_, quanta_;
+  uint32_t least_power_, lift_, rebias_;
+  float quanta_;
   uint32_t max_code_;
   float max_;
   uint32_t sign_;

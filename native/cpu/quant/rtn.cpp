@@ -1,7 +1,7 @@
 // Round-to-nearest quantization of a weight: codes straight into the bitstream, scales, zeros, and what was lost.
 #include <algorithm>
-#include <atomic>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "cpu/isa.h"
@@ -16,7 +16,7 @@ namespace {
 enum Stat { kError, kNorm, kOverflow, kUnderflow, kNotFinite, kFirstNotFinite, kGlobal, kSmallest, kLargest, kStats };
 
 struct RowStats {
-  double error = 0, norm = 0;
+  RtnSums sums;
   int64_t overflow = 0, underflow = 0, not_finite = 0, first = -1;
   float smallest = std::numeric_limits<float>::infinity(), largest = 0;  // ideal scales of groups that are not all 0
 };
@@ -48,7 +48,7 @@ void rtn(Call& call, Exec& exec) {
   require(scales.shape == std::vector<int64_t>({n, groups}), "the scales are [N, K/groupLength]");
   require(stats.dtype == DType::f64 && stats.elements() == kStats, "the stats are f64 [" + std::to_string(kStats) + "]");
 
-  ScaleRule rule = ScaleRule::from(params, type, scales.dtype);
+  ScaleRule rule(type, scales.dtype, params);
   if (zeros) {
     require(type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
     require(zeros->shape == scales.shape, "the zeros are [N, K/groupLength]");
@@ -61,19 +61,24 @@ void rtn(Call& call, Exec& exec) {
   require(!rule.has_global || scales.dtype == DType::f8_e4m3, "only e4m3 scales have a second level");
 
   const RtnKernels& run = kernels();
-  const IntGrid int_grid(type.kind == QuantType::Kind::integer ? type : QuantType{QuantType::Kind::integer, 8});
   const bool integer = type.kind == QuantType::Kind::integer;
+  const std::optional<IntGrid> int_grid = integer ? std::optional<IntGrid>(type) : std::nullopt;
+  const std::optional<FloatGrid> float_grid = integer ? std::nullopt : std::optional<FloatGrid>(type);
   const std::byte* from = w.raw();
   const int64_t row_bytes = k * static_cast<int64_t>(dtype_bytes(w.dtype));
   const int64_t grain = std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(k, 1));
   struct Room {
     std::vector<float> line;
     std::vector<uint8_t> codes;
+    std::vector<Extent> extents;
+    std::vector<ScaleChoice> choices;
   };
   std::vector<Room> rooms(static_cast<size_t>(exec.pool.size()));
   for (Room& room : rooms) {
     room.line.resize(static_cast<size_t>(k));
     room.codes.resize(static_cast<size_t>(k));
+    room.extents.resize(static_cast<size_t>(groups));
+    room.choices.resize(static_cast<size_t>(groups));
   }
   std::vector<RowStats> rows(static_cast<size_t>(n));
   exec.total = rule.has_global ? 2 * n : n;
@@ -82,71 +87,57 @@ void rtn(Call& call, Exec& exec) {
     // The second level needs every group's scale first.
     std::vector<float> largest(static_cast<size_t>(n), 0.0f);
     exec.pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int worker) {
-      float* line = rooms[worker].line.data();
+      Room& room = rooms[worker];
       for (int64_t row = begin; row < end; ++row) {
-        run.load(from + row * row_bytes, w.dtype, k, line);
-        for (int64_t g = 0; g < groups; ++g) {
-          Extent extent;
-          if (run.extent(line + g * length, length, &extent)) largest[row] = std::max(largest[row], rule.ideal(extent));
-        }
+        run.load(from + row * row_bytes, w.dtype, k, room.line.data());
+        if (!run.extents(room.line.data(), groups, length, room.extents.data())) continue;
+        for (const Extent& extent : room.extents) largest[row] = std::max(largest[row], rule.ideal(extent));
       }
       exec.done += end - begin;
     });
     rule.global = ScaleRule::global_for(*std::max_element(largest.begin(), largest.end()));
   }
 
-  const FloatGrid* float_grid = nullptr;
-  std::vector<FloatGrid> held;
-  if (!integer) float_grid = &held.emplace_back(type);
   exec.pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int worker) {
-    float* line = rooms[worker].line.data();
-    uint8_t* codes = rooms[worker].codes.data();
+    Room& room = rooms[worker];
     for (int64_t row = begin; row < end; ++row) {
       RowStats& stat = rows[row];
-      RtnSums sums;
-      run.load(from + row * row_bytes, w.dtype, k, line);
-      for (int64_t g = 0; g < groups; ++g) {
-        float* part = line + g * length;
-        Extent extent;
-        if (!run.extent(part, length, &extent)) {
-          for (int64_t i = 0; i < length; ++i) {
-            if (finite(part[i])) continue;
-            if (stat.first < 0) stat.first = row * k + g * length + i;
-            ++stat.not_finite;
-          }
-          // The caller refuses the whole result; these bytes are only made definite.
-          std::fill_n(part, length, 0.0f);
-          extent = {};
+      run.load(from + row * row_bytes, w.dtype, k, room.line.data());
+      if (!run.extents(room.line.data(), groups, length, room.extents.data())) {
+        for (int64_t i = 0; i < k; ++i) {
+          if (finite(room.line[i])) continue;
+          if (stat.first < 0) stat.first = row * k + i;
+          ++stat.not_finite;
         }
-        const float ideal = rule.ideal(extent);
-        const ScaleChoice choice = rule.choose(extent);
-        if (ideal > 0) {
-          stat.smallest = std::min(stat.smallest, ideal);
-          stat.largest = std::max(stat.largest, ideal);
+        // The caller refuses the whole result; its bytes are only made definite.
+        std::fill(room.line.begin(), room.line.end(), 0.0f);
+        std::fill(room.extents.begin(), room.extents.end(), Extent{});
+      }
+      for (int64_t g = 0; g < groups; ++g) {
+        const ScaleChoice choice = room.choices[g] = rule.choose(room.extents[g]);
+        if (choice.ideal > 0) {
+          stat.smallest = std::min(stat.smallest, choice.ideal);
+          stat.largest = std::max(stat.largest, choice.ideal);
         }
         stat.overflow += choice.issue == ScaleIssue::overflow;
         stat.underflow += choice.issue == ScaleIssue::underflow;
         write_number(scales.dtype, scales.raw(), row * groups + g, choice.stored);
         if (zeros) write_number(zeros->dtype, zeros->raw(), row * groups + g, choice.zero);
-        const RtnGroup group{part, length, choice, rule.global, codes + g * length, &sums};
-        if (integer)
-          run.round_integer(int_grid, group);
-        else
-          run.round_float(*float_grid, group);
       }
-      pack_row(codes, k, type.bits, stream.data<uint8_t>() + row * bytes);
-      for (int lane = 0; lane < RtnSums::kLanes; ++lane) {
-        stat.error += sums.error[lane];
-        stat.norm += sums.norm[lane];
-      }
+      const RtnRow job{room.line.data(), groups, length, room.choices.data(), rule.global, room.codes.data(), &stat.sums};
+      if (integer)
+        run.round_integer(*int_grid, job);
+      else
+        run.round_float(*float_grid, job);
+      pack_row(room.codes.data(), k, type.bits, stream.data<uint8_t>() + row * bytes);
     }
     exec.done += end - begin;
   });
 
   RowStats total;
   for (const RowStats& row : rows) {
-    total.error += row.error;
-    total.norm += row.norm;
+    total.sums.error += row.sums.error;
+    total.sums.norm += row.sums.norm;
     total.overflow += row.overflow;
     total.underflow += row.underflow;
     total.not_finite += row.not_finite;
@@ -155,8 +146,8 @@ void rtn(Call& call, Exec& exec) {
     total.largest = std::max(total.largest, row.largest);
   }
   double* out = stats.data<double>();
-  out[kError] = total.error;
-  out[kNorm] = total.norm;
+  out[kError] = total.sums.error;
+  out[kNorm] = total.sums.norm;
   out[kOverflow] = static_cast<double>(total.overflow);
   out[kUnderflow] = static_cast<double>(total.underflow);
   out[kNotFinite] = static_cast<double>(total.not_finite);

@@ -8,19 +8,18 @@
 
 namespace lpq {
 
-// Sums of one row, by lane: element i of a group adds to lane i mod 16, so that the order of additions is the same
-// everywhere.
-struct alignas(64) RtnSums {
+// Squared error (of what the stored code, zero and scale decode to) and squared norm of a row. Element i of a group
+// adds to partial sum i mod 16 and the partial sums add in their order, so the result is the same everywhere.
+struct RtnSums {
   static constexpr int kLanes = 16;
-  double error[kLanes] = {};  // of (w - what the stored code, zero and scale decode to)^2
-  double norm[kLanes] = {};   // of w^2
+  double error = 0, norm = 0;
 };
 
-// One group: `codes` are byte codes; stored and global are what a reader multiplies by.
-struct RtnGroup {
+// One row: codes are byte codes, choices one a group.
+struct RtnRow {
   const float* w;
-  int64_t n;
-  ScaleChoice choice;
+  int64_t groups, length;
+  const ScaleChoice* choices;
   float global;
   uint8_t* codes;
   RtnSums* sums;
@@ -29,10 +28,10 @@ struct RtnGroup {
 struct RtnKernels {
   // n weights, f32, f16 or bf16 at any byte address, as f32.
   void (*load)(const std::byte* from, DType dtype, int64_t n, float* to);
-  // Whether all n weights are finite, and their extent.
-  bool (*extent)(const float* w, int64_t n, Extent* extent);
-  void (*round_integer)(const IntGrid& grid, const RtnGroup& group);
-  void (*round_float)(const FloatGrid& grid, const RtnGroup& group);
+  // The extent of each group; false when a weight of the row is not finite (the extents then mean nothing).
+  bool (*extents)(const float* w, int64_t groups, int64_t length, Extent* result);
+  void (*round_integer)(const IntGrid& grid, const RtnRow& row);
+  void (*round_float)(const FloatGrid& grid, const RtnRow& row);
 };
 
 const RtnKernels& rtn_kernels_generic();

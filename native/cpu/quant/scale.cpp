@@ -12,23 +12,21 @@ namespace lpq {
 namespace {
 
 constexpr float kLeastNormal = 0x1p-126f;
+// f16 is subnormal below 2^-14, but down to here it keeps the 8 significant bits that bf16 has.
+constexpr float kLeastF16 = 0x1p-17f;
 constexpr float kTopE4m3 = 448.0f;
 constexpr float kLeastE4m3 = 0x1p-9f;
 
-const QuantType& e4m3() {
-  static const QuantType type = [] {
-    QuantType t;
-    t.kind = QuantType::Kind::floating;
-    t.bits = 8;
-    t.is_signed = true;
-    t.exponent = 4;
-    t.mantissa = 3;
-    t.bias = 7;
-    t.special = QuantType::Special::fn;
-    return t;
-  }();
-  return type;
-}
+// f8e4m3, made once: scales of small groups are rounded by the hundred million.
+struct E4m3 {
+  QuantType type{QuantType::Kind::floating, 8, true, 4, 3, 7, QuantType::Special::fn};
+  FloatGrid grid{type};
+  float values[256];
+  E4m3() {
+    for (uint32_t code = 0; code < 256; ++code) values[code] = type.decode(code);
+  }
+};
+const E4m3 kE4m3;
 
 template <class T>
 T read_as(const std::byte* data, int64_t i) {
@@ -42,12 +40,20 @@ void write_as(std::byte* data, int64_t i, T value) {
 }
 
 // floor(log2 x) for finite x > 0.
-int floor_log2(float x) { return std::ilogb(x); }
+int floor_log2(float x) {
+  const uint32_t bits = as_bits(x);
+  return bits >= 0x00800000u ? static_cast<int>(bits >> 23) - 127 : std::ilogb(x);
+}
+// 2^(code - 127); 255 is NaN.
+float e8m0_value(int code) {
+  if (code == 255) return std::numeric_limits<float>::quiet_NaN();
+  return as_float(code == 0 ? 0x00400000u : static_cast<uint32_t>(code) << 23);
+}
+float power_of_two_value(int e) { return e8m0_value(std::clamp(e, -127, 127) + 127); }
 int ceil_log2(float x) {
-  const int e = std::ilogb(x);
+  const int e = floor_log2(x);
   return std::ldexp(1.0f, e) == x ? e : e + 1;
 }
-float e8m0_value(int code) { return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127); }
 
 }  // namespace
 
@@ -61,7 +67,7 @@ float read_number(DType dtype, const std::byte* data, int64_t i) {
     case DType::f16: return f16_to_f32(read_as<uint16_t>(data, i));
     case DType::bf16: return bf16_to_f32(read_as<uint16_t>(data, i));
     case DType::f8_e8m0: return e8m0_value(read_as<uint8_t>(data, i));
-    case DType::f8_e4m3: return e4m3().decode(read_as<uint8_t>(data, i));
+    case DType::f8_e4m3: return kE4m3.values[read_as<uint8_t>(data, i)];
     case DType::u8: return static_cast<float>(read_as<uint8_t>(data, i));
     case DType::i16: return static_cast<float>(read_as<int16_t>(data, i));
     default: throw Failure("LPQ_NATIVE_DTYPE", "scales and zeros are not stored as " + std::string(dtype_name(dtype)));
@@ -83,8 +89,7 @@ float write_number(DType dtype, std::byte* data, int64_t i, float value) {
       break;
     }
     case DType::f8_e4m3: {
-      const FloatGrid grid(e4m3());
-      write_as(data, i, static_cast<uint8_t>(std::isnan(value) ? 0x7f : grid.quantize(value, 1.0f, 0.0f)));
+      write_as(data, i, static_cast<uint8_t>(std::isnan(value) ? 0x7f : kE4m3.grid.quantize(value, 1.0f, 0.0f)));
       break;
     }
     case DType::u8: write_as(data, i, static_cast<uint8_t>(value)); break;
@@ -104,29 +109,33 @@ Extent extent_of(const float* w, int64_t n) {
   return extent;
 }
 
-ScaleRule ScaleRule::from(const Params& params, const QuantType& type, DType scale_dtype) {
-  if (!is_scale_dtype(scale_dtype))
-    throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(scale_dtype)));
-  ScaleRule rule;
-  rule.type = type;
-  rule.dtype = scale_dtype;
-  rule.constant_zero = static_cast<float>(params.number("zero", 0));
-  rule.cover = params.integer("scaleCover", 0) != 0;
-  return rule;
+ScaleRule::ScaleRule(const QuantType& type, DType dtype)
+    : type_(type),
+      dtype_(dtype),
+      min_(type.min_value()),
+      max_(type.max_value()),
+      levels_(static_cast<float>(type.codes() - 1u)),
+      top_power_(type.kind == QuantType::Kind::integer ? type.bits - 2 : floor_log2(type.max_value())) {
+  if (!is_scale_dtype(dtype)) throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
+}
+
+ScaleRule::ScaleRule(const QuantType& type, DType dtype, const Params& params) : ScaleRule(type, dtype) {
+  constant_zero = static_cast<float>(params.number("zero", 0));
+  cover = params.integer("scaleCover", 0) != 0;
 }
 
 float ScaleRule::ideal(const Extent& extent) const {
   const float low = std::min(extent.min, 0.0f), high = std::max(extent.max, 0.0f);
   float scale;
   if (zero_mode != ZeroMode::constant) {
-    scale = (high - low) / static_cast<float>(type.codes() - 1u);
-  } else if (type.kind == QuantType::Kind::integer && !type.is_signed && constant_zero == 0.0f) {
-    scale = high / type.max_value();  // no negative values at all
-  } else if (type.kind == QuantType::Kind::integer) {
+    scale = (high - low) / levels_;
+  } else if (type_.kind == QuantType::Kind::integer && !type_.is_signed && constant_zero == 0.0f) {
+    scale = high / max_;  // no negative values at all
+  } else if (type_.kind == QuantType::Kind::integer) {
     // Half of 2^b - 1 is exact, so this is 2 max|w| / (2^b - 1) rounded once, and 2 max|w| cannot overflow.
-    scale = extent.magnitude() / (0.5f * static_cast<float>(type.codes() - 1u));
+    scale = extent.magnitude() / (0.5f * levels_);
   } else {
-    scale = extent.magnitude() / type.max_value();
+    scale = extent.magnitude() / max_;
   }
   if (scale == 0.0f && low == high) return 0.0f;
   return std::max(scale, kLeastNormal);
@@ -140,49 +149,47 @@ float ScaleRule::global_for(float largest_ideal) {
 // largest element. It may saturate the top of a group by less than a factor of 2; `cover` takes the power that does not.
 float ScaleRule::power_of_two(const Extent& extent, float ideal) const {
   const bool covers = cover || zero_mode != ZeroMode::constant;
-  const int element = type.kind == QuantType::Kind::integer ? type.bits - 2 : floor_log2(type.max_value());
-  const int e = covers ? ceil_log2(ideal) : floor_log2(extent.magnitude()) - element;
-  return std::ldexp(1.0f, std::clamp(e, -127, 127));
+  const int e = covers ? ceil_log2(ideal) : floor_log2(extent.magnitude()) - top_power_;
+  return power_of_two_value(e);
 }
 
 ScaleChoice ScaleRule::finish(float ideal, float minimum, float power) const {
-  ScaleChoice choice{ideal, 0.0f, constant_zero, ScaleIssue::none};
+  ScaleChoice choice{ideal, ideal, 0.0f, constant_zero, ScaleIssue::none};
   std::byte room[4];
-  if (dtype == DType::f8_e8m0) {
+  if (dtype_ == DType::f8_e8m0) {
     choice.stored = choice.codes = power;
     if (!std::isfinite(ideal)) choice.issue = ScaleIssue::overflow;
-  } else if (dtype == DType::f8_e4m3) {
+  } else if (dtype_ == DType::f8_e4m3) {
     const float relative = has_global ? ideal / global : ideal;
     if (!(relative <= 464.0f)) choice.issue = ScaleIssue::overflow;  // past the midpoint to the missing 480
-    choice.stored = std::max(write_number(dtype, room, 0, relative), kLeastE4m3);
+    choice.stored = std::max(write_number(dtype_, room, 0, relative), kLeastE4m3);
     if (!has_global && choice.stored < 0x1p-6f) choice.issue = ScaleIssue::underflow;
     choice.codes = choice.stored * (has_global ? global : 1.0f);
   } else {
-    choice.stored = write_number(dtype, room, 0, ideal);
+    choice.stored = write_number(dtype_, room, 0, ideal);
     if (!std::isfinite(choice.stored))
       choice.issue = ScaleIssue::overflow;
-    else if (dtype == DType::f16 && choice.stored < 0x1p-14f)
+    else if (dtype_ == DType::f16 && choice.stored < kLeastF16)
       choice.issue = ScaleIssue::underflow;
   }
   if (zero_mode == ZeroMode::constant || choice.issue == ScaleIssue::overflow) return choice;
   const float offset = -std::min(minimum, 0.0f) / choice.codes;
-  const float low = type.min_value(), high = type.max_value();
-  float zero = zero_mode == ZeroMode::whole ? std::nearbyintf(offset) + low : offset + low;
-  zero = std::min(std::max(zero, low), high);
+  float zero = zero_mode == ZeroMode::whole ? std::nearbyintf(offset) + min_ : offset + min_;
+  zero = std::min(std::max(zero, min_), max_);
   choice.zero = write_number(zero_dtype, room, 0, zero);
   return choice;
 }
 
 ScaleChoice ScaleRule::choose(const Extent& extent) const {
   const float scale = ideal(extent);
-  if (scale > 0.0f) return finish(scale, extent.min, dtype == DType::f8_e8m0 ? power_of_two(extent, scale) : 0.0f);
-  ScaleChoice choice{1.0f, 1.0f, constant_zero, ScaleIssue::none};
+  if (scale > 0.0f) return finish(scale, extent.min, dtype_ == DType::f8_e8m0 ? power_of_two(extent, scale) : 0.0f);
+  ScaleChoice choice{0.0f, 1.0f, 1.0f, constant_zero, ScaleIssue::none};
   if (zero_mode != ZeroMode::constant) {
-    choice.zero = type.min_value();
-  } else if (type.kind == QuantType::Kind::integer && constant_zero != std::floor(constant_zero)) {
-    choice.stored = dtype == DType::f16       ? 0x1p-14f
-                    : dtype == DType::f8_e4m3 ? kLeastE4m3
-                    : dtype == DType::f8_e8m0 ? 0x1p-127f
+    choice.zero = min_;
+  } else if (type_.kind == QuantType::Kind::integer && constant_zero != std::floor(constant_zero)) {
+    choice.stored = dtype_ == DType::f16       ? 0x1p-14f
+                    : dtype_ == DType::f8_e4m3 ? kLeastE4m3
+                    : dtype_ == DType::f8_e8m0 ? 0x1p-127f
                                               : kLeastNormal;
   }
   choice.codes = has_global ? choice.stored * global : choice.stored;
@@ -191,7 +198,7 @@ ScaleChoice ScaleRule::choose(const Extent& extent) const {
 
 ScaleChoice ScaleRule::choose(float ideal, float minimum) const {
   std::byte room[4];
-  return finish(ideal, minimum, dtype == DType::f8_e8m0 ? write_number(dtype, room, 0, ideal) : 0.0f);
+  return finish(ideal, minimum, dtype_ == DType::f8_e8m0 ? write_number(dtype_, room, 0, ideal) : 0.0f);
 }
 
 }  // namespace lpq

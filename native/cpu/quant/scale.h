@@ -33,6 +33,7 @@ enum class ZeroMode : uint8_t {
 enum class ScaleIssue : uint8_t { none, overflow, underflow };
 
 struct ScaleChoice {
+  float ideal;   // 0 for a group of zeros
   float codes;   // the scale that codes are chosen with, `global` included
   float stored;  // what the storage type holds, `global` not included
   float zero;    // as stored
@@ -45,8 +46,11 @@ struct ScaleChoice {
 // Codes are chosen with the ideal scale, and then it is stored as f16, bf16 or f32. The coarse storage types come first:
 // e8m0 and e4m3 scales are rounded and codes are chosen with what is stored.
 struct ScaleRule {
-  QuantType type;
-  DType dtype = DType::f16;
+  // Throws Failure("LPQ_NATIVE_DTYPE") when dtype is none for scales.
+  ScaleRule(const QuantType& type, DType dtype);
+  // The same, with constant_zero and cover from the parameters zero and scaleCover.
+  ScaleRule(const QuantType& type, DType dtype, const Params& params);
+
   ZeroMode zero_mode = ZeroMode::constant;
   DType zero_dtype = DType::u8;  // of whole and real zeros
   float constant_zero = 0.0f;
@@ -54,8 +58,6 @@ struct ScaleRule {
   bool has_global = false;
   bool cover = false;  // e8m0: the least power of two that saturates nothing, instead of the OCP MX rule
 
-  // Reads scaleCover, zero and, for asymmetric calls, symmetric = 0. Checks that the type allows it.
-  static ScaleRule from(const Params& params, const QuantType& type, DType scale_dtype);
   // 0 for a group of zeros.
   float ideal(const Extent& extent) const;
   // The scale and zero of a group. A group of zeros gets scale 1 (and the least normal one where the constant zero is
@@ -69,6 +71,11 @@ struct ScaleRule {
  private:
   float power_of_two(const Extent& extent, float ideal) const;
   ScaleChoice finish(float ideal, float minimum, float power) const;
+
+  QuantType type_;
+  DType dtype_;
+  float min_, max_, levels_;  // of the type; 2^b - 1
+  int top_power_;             // exponent of the largest element, OCP MX's emax
 };
 
 }  // namespace lpq

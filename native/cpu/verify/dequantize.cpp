@@ -1,8 +1,10 @@
 // The verifier's own dequantization, for evaluating packed directories and for checking dense fallbacks.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cpu/verify/half.h"
 #include "cpu/verify/stream.h"
@@ -72,6 +74,7 @@ void dequantize(Call& call, Exec& exec) {
   require(!zeros || zeros->shape == scales.shape, "zeros has the shape of scales");
   require((!group || group->elements() == k) && (!permutation || permutation->elements() == k), "g_idx and permutation are I32 [K]");
   require(!mask || (mask->dim(0) == n && mask->dim(1) == ceil_div(k, 8)), "mask is U8 [N, ceil(K/8)]");
+  require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "w is f32, f16 or bf16");
   const float constant = static_cast<float>(p.number("zero", 0));
   const bool scaled = global != nullptr;
   const float factor = scaled ? global->data<float>()[0] : 1.0f;
@@ -82,24 +85,34 @@ void dequantize(Call& call, Exec& exec) {
     require(!group || (group->data<int32_t>()[j] >= 0 && group->data<int32_t>()[j] < groups), "g_idx names a group");
     require(!permutation || (permutation->data<int32_t>()[j] >= 0 && permutation->data<int32_t>()[j] < k), "permutation stays inside K");
   }
+  const int64_t last = scales.dim(0) * groups;
   exec.pool.parallel_for(n, 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t j = 0; j < k; ++j) {
-        const int64_t at = row / block_n * groups + (group ? group->data<int32_t>()[j] : j / block_k);
-        const float zero = zeros ? scalar(*zeros, at) : constant;
-        float x = (value[stream_get(in + row * codes.dim(1), j, bits)] - zero) * scalar(scales, at);
+    std::vector<float> scale(static_cast<size_t>(groups)), zero(static_cast<size_t>(groups), constant);
+    std::vector<float> line(static_cast<size_t>(k));
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = row / block_n * groups;
+      require(first + groups <= last, "scales has a row for every row of codes");
+      for (int64_t g = 0; g < groups; ++g) {
+        scale[g] = scalar(scales, first + g);
+        if (zeros) zero[g] = scalar(*zeros, first + g);
+      }
+      const uint8_t* stream = in + row * codes.dim(1);
+      const int32_t* named = group ? group->data<int32_t>() : nullptr;
+      for (int64_t j = 0, g = 0, left = block_k; j < k; ++j) {
+        const int64_t at = named ? named[j] : g;
+        float x = (value[stream_get(stream, j, bits)] - zero[at]) * scale[at];
         if (scaled) x *= factor;
         if (mask && !stream_get(mask->data<uint8_t>() + row * mask->dim(1), j, 1)) x = 0;
-        const int64_t to = row * k + (permutation ? permutation->data<int32_t>()[j] : j);
-        if (w.dtype == DType::f32)
-          w.data<float>()[to] = x;
-        else if (w.dtype == DType::f16)
-          w.data<uint16_t>()[to] = half_from_float(x);
-        else if (w.dtype == DType::bf16)
-          w.data<uint16_t>()[to] = bfloat_from_float(x);
-        else
-          require(false, "w is f32, f16 or bf16");
+        line[permutation ? permutation->data<int32_t>()[j] : j] = x;
+        if (--left == 0) ++g, left = block_k;
       }
+      if (w.dtype == DType::f32) {
+        std::copy(line.begin(), line.end(), w.data<float>() + row * k);
+      } else {
+        uint16_t* out = w.data<uint16_t>() + row * k;
+        for (int64_t j = 0; j < k; ++j) out[j] = w.dtype == DType::f16 ? half_from_float(line[j]) : bfloat_from_float(line[j]);
+      }
+    }
   });
 }
 LPQ_OP(dequantize, "verify_dequantize");

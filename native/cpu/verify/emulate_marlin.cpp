@@ -46,15 +46,20 @@ struct Lane {
   float c[4][2][4] = {};  // column sixteenth j, its left and right 8 columns, register
 };
 
+// fp32(sum + a*b) with the product of two fp16 values exact: 22 bits, which fp32 holds (exponents from -48 to 32 included).
+// So this is std::fma without the library call that baseline x86-64 makes of it.
+float accumulate(float a, float b, float sum) { return sum + a * b; }
+
 // One mma for the whole warp: gathers the lanes' registers into A (16 x 16) and B (16 x 8), multiplies, and hands C back.
 void mma(const float a[kM][16], const float b[16][8], Lane* lanes, int j, int right) {
+  float c[kM][8];
   for (int lane = 0; lane < kLanes; ++lane)
-    for (int i = 0; i < 4; ++i) {
-      const Cell cell = fragment_c(lane, i);
-      float sum = lanes[lane].c[j][right][i];
-      for (int k = 0; k < 16; ++k) sum = std::fma(a[cell.row][k], b[k][cell.col], sum);
-      lanes[lane].c[j][right][i] = sum;
-    }
+    for (int i = 0; i < 4; ++i) c[fragment_c(lane, i).row][fragment_c(lane, i).col] = lanes[lane].c[j][right][i];
+  for (int m = 0; m < kM; ++m)
+    for (int k = 0; k < 16; ++k)
+      for (int n = 0; n < 8; ++n) c[m][n] = accumulate(a[m][k], b[k][n], c[m][n]);
+  for (int lane = 0; lane < kLanes; ++lane)
+    for (int i = 0; i < 4; ++i) lanes[lane].c[j][right][i] = c[fragment_c(lane, i).row][fragment_c(lane, i).col];
 }
 
 struct Worst {
@@ -88,6 +93,9 @@ void emulate_marlin(Call& call, Exec& exec) {
   const uint16_t* want_scales = scales.data<uint16_t>();
   const uint8_t* want_codes = codes.data<uint8_t>();
   const std::vector<uint16_t> a = activations(kp, static_cast<uint64_t>(p.integer("seed")));
+  std::vector<double> a_columns(a.size());  // [Kp][16] for the reference
+  for (int64_t k = 0; k < kp; ++k)
+    for (int m = 0; m < kM; ++m) a_columns[static_cast<size_t>(k * kM + m)] = half_value(a[static_cast<size_t>(m * kp + k)]);
   const std::vector<double>& strips = p.list("strips");
   exec.total = static_cast<int64_t>(strips.size());
   WrongReport registers;
@@ -142,14 +150,15 @@ void emulate_marlin(Call& call, Exec& exec) {
           for (int r = 0; r < 16; ++r) {
             const int64_t k = kt * 16 + r;
             const double q = canonical(n, k);
-            const double scale = n < n_true ? half_value(want_scales[n * rows + k / group]) : 0.0;
+            const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
+            const double* x = &a_columns[static_cast<size_t>(k * kM)];
             for (int m = 0; m < kM; ++m) {
-              const double x = half_value(a[static_cast<size_t>(m * kp + k)]);
-              sum[m * kTileN + c] += x * (q * scale);
-              size[m * kTileN + c] += std::fabs(x * (q * scale));
-              plain[m * kTileN + c] += x * q;
-              plain_size[m * kTileN + c] += std::fabs(x * q);
-              if (c == 0) input[m] += std::fabs(x);
+              const int at = c * kM + m;
+              sum[at] += x[m] * w;
+              size[at] += std::fabs(x[m] * w);
+              plain[at] += x[m] * q;
+              plain_size[at] += std::fabs(x[m] * q);
+              if (c == 0) input[m] += std::fabs(x[m]);
             }
           }
         }
@@ -163,7 +172,7 @@ void emulate_marlin(Call& call, Exec& exec) {
           for (int right = 0; right < 2; ++right)
             for (int i = 0; i < 4; ++i) {
               const Cell cell = fragment_c(lane, i);
-              const int c = 16 * j + 8 * right + cell.col, at = cell.row * kTileN + c;
+              const int c = 16 * j + 8 * right + cell.col, at = c * kM + cell.row;
               uint16_t y = half_from_float(lanes[lane].c[j][right][i]);
               double bound;
               if (per_channel) {

@@ -31,8 +31,8 @@ inline uint16_t half_round(Wide value, int scale, bool negative) {
   const uint16_t sign = negative ? 0x8000 : 0;
   unsigned __int128 magnitude = static_cast<unsigned __int128>(value < 0 ? -value : value);
   if (magnitude == 0) return sign;
-  int top = 127;
-  while (!(magnitude >> top)) --top;
+  const uint64_t upper = static_cast<uint64_t>(magnitude >> 64);
+  const int top = upper ? 127 - std::countl_zero(upper) : 63 - std::countl_zero(static_cast<uint64_t>(magnitude));
   const int exponent = top - scale;
   if (exponent > 15) return sign | 0x7c00;
   const bool subnormal = exponent < -14;

@@ -6,7 +6,7 @@ import { groupCount, printGranularity } from '../../core/granularity.js';
 import { pack } from '../../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm } from '../integer-form.js';
 import { rowStreams, transposedColumnStreams } from '../layouts/stream.js';
-import { columnOrder, offsetZeros } from '../operands.js';
+import { groupIndex, offsetZeros } from '../operands.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
 
 const SCALE_DTYPES = { f16: 'F16', bf16: 'BF16', f32: 'F32' } as const;
@@ -20,7 +20,7 @@ export const compressedTensors: PackTarget = {
     const form = integerForm(module, facts);
     const fallback = (reason: string, remedy: string): Decision => ({
       action: 'fallback',
-      form: 'dequantized',
+      form: 'dense',
       reason,
       remedy,
     });
@@ -38,11 +38,9 @@ export const compressedTensors: PackTarget = {
         granularity: module.granularity,
         symmetric: form.symmetric,
         scaleDtype: SCALE_DTYPES[dtype],
-        groupIndex: module.groupIndex || module.permutation,
+        groupIndex: module.groupIndex,
       }),
-      notes: module.permutation
-        ? ['Columns are back in the order of the input features; weight_g_idx names their groups.']
-        : [],
+      notes: [],
     };
   },
 
@@ -53,10 +51,9 @@ export const compressedTensors: PackTarget = {
     const { bits, bias } = form;
     const out = new Map<string, Tensor>();
     const shapeOf = (part: string) => plan.tensors.find((tensor) => tensor.name === `${name}.${part}`)?.shape;
-    const { order, groups: groupOf } = columnOrder(checkpoint, name);
     const codes = checkpoint.require(name, 'codes');
     const packed = allocate('i32', shapeOf('weight_packed')!);
-    pack(rt, rowStreams(n, k, bits), codes, packed, { streamColumns: k, bias, ...(order ? { order } : {}) });
+    pack(rt, rowStreams(n, k, bits), codes, packed, { streamColumns: k, bias });
     out.set(`${name}.weight_packed`, packed);
     out.set(`${name}.weight_scale`, checkpoint.require(name, 'scales'));
     out.set(`${name}.weight_shape`, fromTyped('i64', [2], BigInt64Array.of(BigInt(n), BigInt(k))));
@@ -68,9 +65,8 @@ export const compressedTensors: PackTarget = {
       zeros.dispose();
       out.set(`${name}.weight_zero_point`, zeroPoint);
     }
-    if (shapeOf('weight_g_idx')) out.set(`${name}.weight_g_idx`, fromTyped('i32', [k], groupOf));
+    if (shapeOf('weight_g_idx')) out.set(`${name}.weight_g_idx`, groupIndex(job));
     codes.dispose();
-    order?.dispose();
     await rt.sync();
     return out;
   },
@@ -86,7 +82,7 @@ export const compressedTensors: PackTarget = {
       }
       const module = checkpoint.module(name);
       const { bits, symmetric } = integerForm(module, { zeroRange: [0, 0] }) as IntegerForm;
-      const actorder = module.groupIndex || module.permutation ? ('group' as const) : null;
+      const actorder = module.groupIndex ? ('group' as const) : null;
       const key = `${bits} ${symmetric} ${printGranularity(module.granularity)} ${actorder}`;
       const group = groups.get(key) ?? { targets: [], bits, symmetric, granularity: module.granularity, actorder };
       group.targets.push(name);

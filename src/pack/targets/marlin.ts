@@ -1,5 +1,6 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { allocate, type Tensor } from '../../../native/binding.js';
+import { groupCount } from '../../core/granularity.js';
 import { pack } from '../../layout/engine.js';
 import { hasForm, integerForm } from '../integer-form.js';
 import { marlinScales, marlinWeight } from '../layouts/marlin.js';
@@ -33,32 +34,32 @@ export const marlin: PackTarget = {
     if (!form.symmetric) return fallback('it is asymmetric and MARLIN has no zero points', 'Quantize it with --sym.');
     if (module.scales.dtype !== 'f16')
       return fallback(`its scales are ${module.scales.dtype} and MARLIN reads f16`, 'Quantize it with f16 scales.');
-    if (module.groupIndex || module.permutation)
+    if (module.groupIndex)
       return fallback(
         'its columns are in activation order',
         'Quantize it with --order static, which keeps them in place.',
       );
     const [n, k] = module.shape;
-    const whole = module.granularity.kind === 'channel' || module.granularity.size === k;
-    if (module.granularity.kind === 'group' && !whole && module.granularity.size !== GROUP)
+    const { granularity } = module;
+    if (granularity.kind === 'group' && granularity.size !== GROUP)
       return fallback(
-        `its groups are ${module.granularity.size} long and MARLIN reads groups of ${GROUP} or whole rows`,
+        `its groups are ${granularity.size} long and MARLIN reads groups of ${GROUP} or whole rows`,
         `Quantize it with --group-size ${GROUP} or channel.`,
       );
     const padded = [Math.ceil(n / STEP_N) * STEP_N, Math.ceil(k / STEP_K) * STEP_K] as const;
-    const groups = whole ? 1 : k / GROUP;
+    const groups = groupCount(granularity, k);
     const notes: string[] = [];
     if (padded[0] !== n || padded[1] !== k)
       notes.push(
         `Padded from N = ${n}, K = ${k} to N = ${padded[0]}, K = ${padded[1]} with code 8 and scale 0, which decode to 0.`,
       );
-    if (whole && module.granularity.kind === 'group')
-      notes.push(`Its one group of ${k} spans the row, so the scales are stored per channel.`);
+    // The kernel knows a single row of scales as per channel, whatever made it single.
+    if (groups === 1 && granularity.kind === 'group')
+      notes.push(`Its one group of ${k} spans the row, so the scales are in the order of per-channel ones.`);
     return {
       action: padded[0] !== n || padded[1] !== k ? 'pad' : 'ok',
       layout: 'marlin',
       padded,
-      ...(whole ? { granularity: { kind: 'channel' } } : {}),
       tensors: [
         { name: `${name}.B`, dtype: 'I32', shape: [padded[1] / 16, padded[0] * 2] },
         { name: `${name}.s`, dtype: 'F16', shape: [groups, padded[0]] },

@@ -3,6 +3,7 @@ import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
+import { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { createRuntime } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { openTokenizer } from '../../../src/calibrate/tokenizer.js';
@@ -66,7 +67,7 @@ test('batches and passes do not change the result', async () => {
 // README of the shared data: fp32 arithmetic gives these to four decimals; the tolerance is the project's promise.
 test('tiny-llama: the golden perplexity of the held-out books', async (t) => {
   const begin = performance.now();
-  const got = await textPerplexity(createRuntime(2), source, TEXT, { ctx: 512 });
+  const got = await textPerplexity(createRuntime(2), SourceCheckpoint.open(MODEL), TEXT, { ctx: 512 });
   t.diagnostic(`${got.ppl} ± ${got.standardError}, ${((performance.now() - begin) / 1000).toFixed(1)} s`);
   assert.equal(got.tokens, 121_618);
   assert.ok(Math.abs(got.ppl - 24.8284) <= 0.005, `${got.ppl}`);

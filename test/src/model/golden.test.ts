@@ -26,8 +26,10 @@ async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number
     return got.reduce((worst, value, i) => Math.max(worst, Math.abs(value - (want[i] as number))), 0);
   };
   let block0 = Number.NaN;
-  const [state] = await runForward(rt, source, graph, outer, [makeBatch(sequences)], (index, states) => {
-    if (index === 0) block0 = differ(typed(states[0]!.h), 'hidden_after_layer_0');
+  const [state] = await runForward(rt, source, graph, outer, [makeBatch(sequences)], {
+    onBlock: (index, states) => {
+      if (index === 0) block0 = differ(typed(states[0]!.h), 'hidden_after_layer_0');
+    },
   });
   const logits = graph.logits(rt, outer, state!.h);
   await rt.sync();

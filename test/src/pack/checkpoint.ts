@@ -18,7 +18,6 @@ export interface Made {
   /** [N, G] stored zeros. */
   readonly zeros: readonly number[];
   readonly groups: number;
-  readonly permutation: readonly number[];
 }
 
 export function made(options: {
@@ -71,7 +70,7 @@ export function made(options: {
     ...(extras.includes('permutation') && { permutation: Int32Array.from(permutation) }),
     ...(extras.includes('mask') && { mask: new Uint8Array((n * k) / 8).fill(0x33) }),
   };
-  return { declaration, data, codes, scales, zeros: zeroValues, groups, permutation };
+  return { declaration, data, codes, scales, zeros: zeroValues, groups };
 }
 
 /** What goes along unchanged: an embedding, a norm, a plain linear. */

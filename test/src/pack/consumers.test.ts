@@ -6,7 +6,7 @@ import { Artifact } from '../../../formats/artifact/read.js';
 import { decodePackQuantized } from '../../../formats/compressed-tensors/decode.js';
 import { decodeGptq } from '../../../formats/gptq/decode.js';
 import { symmetricZeroWords } from '../../../formats/gptq/layout.js';
-import { addon, createRuntime, typed } from '../../../native/binding.js';
+import { createRuntime, typed } from '../../../native/binding.js';
 import { quantType } from '../../../src/core/quant-type.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { planPack } from '../../../src/pack/plan.js';
@@ -16,11 +16,10 @@ import { checkpointOf, type Made, made } from './checkpoint.js';
 const runtime = createRuntime(2);
 const uint8 = { kind: 'int', dtype: 'u8' } as const;
 const int16 = { kind: 'int', dtype: 'i16' } as const;
-const dequantizes = ['dequantize', 'unpack_codes', 'cast'].every((op) => addon().operations().includes(op));
 
-/** Unsigned codes in the order of input features, and zeros [N, G] in offset form: what any consumer must read. */
+/** Unsigned codes, groups of input features, and zeros [N, G] in offset form: what any consumer must read. */
 function reference(module: Made) {
-  const { type: name, shape, zeros: kind, granularity, permutation } = module.declaration;
+  const { type: name, shape, zeros: kind, granularity } = module.declaration;
   const [n, k] = shape;
   const type = quantType(name);
   const bias = type.kind === 'int' && type.signed ? 2 ** (type.bits - 1) : 0;
@@ -28,12 +27,11 @@ function reference(module: Made) {
   const groups = new Int32Array(k);
   const length = granularity.kind === 'group' ? granularity.size : k;
   for (let column = 0; column < k; column++) {
-    const feature = permutation ? module.permutation[column]! : column;
-    groups[feature] = module.declaration.groupIndex
+    groups[column] = module.declaration.groupIndex
       ? (module.data.g_idx as Int32Array)[column]!
       : Math.floor(column / length);
     for (let row = 0; row < n; row++)
-      codes[row * k + feature] = (module.codes[row * k + column]! + bias) % 2 ** type.bits;
+      codes[row * k + column] = (module.codes[row * k + column]! + bias) % 2 ** type.bits;
   }
   const zeros = Uint8Array.from(module.zeros, (zero) =>
     kind.kind === 'int' ? zero + bias : kind.kind === 'const' ? kind.value + bias : bias,
@@ -138,14 +136,19 @@ test('gptq becomes gptq_v2 for asymmetric checkpoints, zeros of 0 included', asy
   });
 });
 
-test('gptq: activation order from a permutation or from group indices', async () => {
+test('gptq: group indices go along, permuted columns fall back', async () => {
   const modules = {
-    permuted: made({ type: 'i4', n: 64, k: 96, group: 32, extras: ['permutation'] }),
     indexed: made({ type: 'i4', n: 64, k: 96, group: 32, extras: ['g_idx'], seed: 2 }),
+    permuted: made({ type: 'i4', n: 64, k: 96, group: 32, extras: ['permutation'] }),
   };
   const { artifact, config } = await packed(scratch(), 'gptq', modules);
-  for (const [name, module] of Object.entries(modules)) checkGptq(artifact, name, module, 'v1');
+  checkGptq(artifact, 'indexed', modules.indexed, 'v1');
   assert.equal(config.desc_act, true);
+  assert.equal(artifact.module('permuted').layout, 'dense');
+  assert.match(
+    artifact.module('permuted').notes[0]!,
+    /because its columns are permuted\. Quantize it with --order static/,
+  );
 });
 
 test('compressed-tensors: 1 to 8 bits, symmetric and not, decode to what was packed', async () => {
@@ -158,7 +161,7 @@ test('compressed-tensors: 1 to 8 bits, symmetric and not, decode to what was pac
     if (bits > 1)
       modules[`l.${bits}.sym`] = made({ type: `i${bits}`, n: 10, k: 96, group: 32, scaleDtype: 'bf16', seed });
   }
-  modules.permuted = made({ type: 'i4', n: 8, k: 64, group: 32, extras: ['permutation'] });
+  modules.indexed = made({ type: 'i4', n: 8, k: 64, group: 32, extras: ['g_idx'] });
   const { artifact, config } = await packed(dir, 'compressed-tensors', modules);
   for (const [name, module] of Object.entries(modules)) {
     const { codes, zeros, groups, bits, n, k } = reference(module);
@@ -177,7 +180,7 @@ test('compressed-tensors: 1 to 8 bits, symmetric and not, decode to what was pac
     assert.deepEqual(typed<Uint16Array>(artifact.tensor(`${name}.weight_scale`)), module.scales);
     assert.deepEqual(artifact.tensor(`${name}.weight_scale`).dtype, module.declaration.scales.dtype);
     assert.deepEqual([...typed<BigInt64Array>(artifact.tensor(`${name}.weight_shape`))], [BigInt(n), BigInt(k)]);
-    if (name === 'permuted') assert.deepEqual(typed<Int32Array>(artifact.tensor(`${name}.weight_g_idx`)), groups);
+    if (name === 'indexed') assert.deepEqual(typed<Int32Array>(artifact.tensor(`${name}.weight_g_idx`)), groups);
   }
   assert.equal(config.format, 'pack-quantized');
   assert.deepEqual(config.ignore, ['lm_head', 'model.layers.0.mlp.gate']);
@@ -185,7 +188,7 @@ test('compressed-tensors: 1 to 8 bits, symmetric and not, decode to what was pac
     config.config_groups as Record<string, { targets: string[]; weights: { actorder: unknown } }>,
   );
   assert.deepEqual(groups.flatMap(({ targets }) => targets).sort(), Object.keys(modules).sort());
-  assert.deepEqual(groups.find(({ targets }) => targets.includes('permuted'))!.weights.actorder, 'group');
+  assert.deepEqual(groups.find(({ targets }) => targets.includes('indexed'))!.weights.actorder, 'group');
 });
 
 test('compressed-tensors: one scheme for all is said with the class name', async () => {
@@ -223,26 +226,24 @@ test('what a consumer cannot hold is planned as a plain weight, with the reason'
     );
   assert.deepEqual(reasons('gptq'), {
     good: 'ok',
-    odd_k: 'dequantized: K = 40 is no multiple of 32, which 3-bit words need',
-    five: 'dequantized: it holds 2, 3, 4 or 8 bits, not 5',
-    float: 'dequantized: it holds f6e3m2 codes, not integers',
-    wide: 'dequantized: its scales are f32 and GPTQ has f16',
-    e8m0: 'dequantized: its scales are f8_e8m0 and GPTQ has f16',
+    odd_k: 'dense: K = 40 is no multiple of 32, which 3-bit words need',
+    five: 'dense: it holds 2, 3, 4 or 8 bits, not 5',
+    float: 'dense: it holds f6e3m2 codes, not integers',
+    wide: 'dense: its scales are f32 and GPTQ has f16',
+    e8m0: 'dense: its scales are f8_e8m0 and GPTQ has f16',
   });
   assert.deepEqual(reasons('compressed-tensors'), {
     good: 'ok',
     odd_k: 'ok',
     five: 'ok',
-    float: 'dequantized: it holds f6e3m2 codes, not integers',
+    float: 'dense: it holds f6e3m2 codes, not integers',
     wide: 'ok',
-    e8m0: 'dequantized: its scales are f8_e8m0',
+    e8m0: 'dense: its scales are f8_e8m0',
   });
   input.close();
 });
 
-test('a plain weight is written for what falls back', {
-  skip: dequantizes ? false : 'the native part lacks dequantize',
-}, async () => {
+test('a plain weight is written for what falls back', async () => {
   const modules = {
     good: made({ type: 'i4', n: 64, k: 64, group: 32 }),
     five: made({ type: 'i5', n: 6, k: 8, group: 4, seed: 3 }),
@@ -260,7 +261,7 @@ test('a plain weight is written for what falls back', {
       const rounded = (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16;
       assert.equal(weight[row * k + column], rounded);
     }
-  assert.equal(artifact.module('five').layout, 'dequantized');
+  assert.equal(artifact.module('five').layout, 'dense');
   assert.match(artifact.module('five').notes[0]!, /as a plain weight, because it holds 2, 3, 4 or 8 bits, not 5/);
   assert.deepEqual(Object.keys(config.dynamic as object), ['-:^five$', '-:^model\\.layers\\.0\\.mlp\\.gate$']);
 });

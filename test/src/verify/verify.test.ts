@@ -18,7 +18,7 @@ const CASES: readonly [string, string, ModuleSpec][] = [
   ['padded N', 'marlin', { type: 'u4', n: 130, k: 256, granularity: group(128), zeros: half, layout: 'marlin' }],
   ['channel, padded', 'marlin', { type: 'i4', n: 65, k: 141, granularity: CHANNEL, zeros: NONE, layout: 'marlin' }],
   ['one group', 'marlin', { type: 'i4', n: 64, k: 128, granularity: group(128), zeros: NONE, layout: 'marlin' }],
-  ['bf16 scales', 'marlin', { type: 'i4', n: 9, k: 256, granularity: group(128), zeros: NONE, layout: 'marlin' }],
+  ['small', 'marlin', { type: 'i4', n: 9, k: 256, granularity: group(128), zeros: NONE, layout: 'marlin' }],
   ['2 bits', 'gptq', { type: 'i2', n: 48, k: 64, granularity: group(32), zeros: NONE, layout: 'gptq' }],
   ['3 bits', 'gptq', { type: 'i3', n: 32, k: 64, granularity: group(32), zeros: NONE, layout: 'gptq' }],
   [

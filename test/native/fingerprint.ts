@@ -1,0 +1,114 @@
+import { createHash } from 'node:crypto';
+import { addon, createRuntime, fromTyped, type Tensor } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { f32, i32, poisoned, Random } from './support.js';
+
+/**
+ * Run by identical.test.ts in processes of their own: prints the instruction set in use and the sha256 of what every
+ * operation computed, as JSON.
+ */
+const rt = createRuntime();
+const random = new Random(20240607);
+const results: [string, Tensor][] = [];
+const keep = (name: string, ...tensors: Tensor[]) => {
+  for (const tensor of tensors) results.push([name, tensor]);
+};
+const bits16 = (count: number) =>
+  Uint16Array.from({ length: count }, () => (random.integer(0, 1) << 15) | random.integer(0x2c00, 0x3fff));
+
+for (const [t, n, k] of [
+  [1, 70, 1030],
+  [70, 100, 520],
+  [200, 37, 65],
+] as const) {
+  const x = f32([t, k], random.normals(t * k));
+  for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+    const y = poisoned('f32', [t, n]);
+    const w = dtype === 'f32' ? f32([n, k], random.normals(n * k)) : fromTyped(dtype, [n, k], bits16(n * k));
+    ops.linear(rt, x, w, f32([n], random.normals(n)), y);
+    ops.linear(rt, x, w, undefined, y, { accumulate: true });
+    keep(`linear ${t} ${dtype}`, y);
+  }
+}
+{
+  const [t, k] = [700, 150];
+  const x = f32([t, k], random.normals(t * k));
+  const h = poisoned('f64', [k, k]);
+  const c = poisoned('f64', [k, k]);
+  for (const zeroed of [h, c]) ops.zero(rt, zeroed);
+  ops.gramAccumulate(rt, x, h, { weight: 0.3 });
+  ops.crossAccumulate(rt, x, f32([t, k], random.normals(t * k)), c, { weight: 0.3 });
+  const l = poisoned('f64', [k, k]);
+  const info = poisoned('i32', [1]);
+  ops.cast(rt, h, l);
+  ops.cholesky(rt, l, info);
+  keep('gram', h);
+  keep('cross', c);
+  keep('cholesky', l, info);
+}
+{
+  const [tokens, heads, kvHeads, headDim] = [333, 4, 2, 40];
+  const q = f32([tokens, heads * headDim], random.normals(tokens * heads * headDim, 2));
+  const k = f32([tokens, kvHeads * headDim], random.normals(tokens * kvHeads * headDim, 2));
+  const v = f32([tokens, kvHeads * headDim], random.normals(tokens * kvHeads * headDim));
+  for (const window of [0, 100]) {
+    const y = poisoned('f32', [tokens, heads * headDim]);
+    ops.attention(rt, q, k, v, i32([0, 40, 333]), y, { heads, kvHeads, headDim, scale: 0.158, window });
+    keep(`attention ${window}`, y);
+  }
+  const angles = random.normals(400 * 20);
+  const positions = i32(Array.from({ length: tokens }, (_, t) => t));
+  for (const style of ['half', 'interleaved'] as const)
+    ops.rope(rt, q, f32([400, 20], angles.map(Math.cos)), f32([400, 20], angles.map(Math.sin)), positions, {
+      heads,
+      headDim,
+      rotary: 40,
+      style,
+    });
+  keep('rope', q);
+}
+{
+  const [t, c] = [75, 211];
+  const data = random.normals(t * c, 5);
+  data.set([Number.POSITIVE_INFINITY, -0, 1e-42, -104, 88.9, -87.5, 3e38]);
+  const x = f32([t, c], data);
+  const up = f32([t, c], random.normals(t * c));
+  for (const act of ['silu', 'gelu', 'gelu_tanh'] as const) {
+    const y = poisoned('f32', [t, c]);
+    ops.gatedActivation(rt, x, up, y, { act });
+    keep(act, y);
+  }
+  for (const dtype of ['f16', 'bf16', 'f64'] as const) {
+    const y = poisoned(dtype, [t, c]);
+    ops.cast(rt, x, y);
+    keep(`cast ${dtype}`, y);
+    if (dtype === 'f64') continue;
+    const back = poisoned('f32', [t, c]);
+    ops.cast(rt, y, back);
+    keep(`cast ${dtype} back`, back);
+  }
+  const logits = f32([t, c], random.normals(t * c, 4));
+  const norm = poisoned('f32', [t, c]);
+  ops.rmsnorm(rt, logits, f32([c], random.normals(c)), norm, { eps: 1e-6, offset: 1 });
+  keep('rmsnorm', norm);
+  ops.add(rt, norm, up, norm, { scale: 0.7 });
+  keep('add', norm);
+  const nll = poisoned('f64', [t]);
+  ops.negLogLikelihood(rt, logits, i32(Array.from({ length: t }, () => random.integer(-1, c - 1))), nll);
+  keep('nll', nll);
+  const indices = poisoned('i32', [t, 6]);
+  const weights = poisoned('f32', [t, 6]);
+  ops.routeTopK(rt, logits, indices, weights, { k: 6, normalize: true });
+  const rows = poisoned('i32', [t * 6]);
+  const offsets = poisoned('i32', [c + 1]);
+  ops.groupByExpert(rt, indices, rows, offsets, { experts: c });
+  const gathered = poisoned('f32', [t * 6, c]);
+  ops.gatherRows(rt, up, rows, gathered, { divide: 6 });
+  const sum = poisoned('f32', [t, c]);
+  ops.zero(rt, sum);
+  ops.scatterAddRows(rt, gathered, rows, weights, sum, { divide: 6 });
+  keep('routing', indices, weights, rows, offsets, sum);
+}
+await rt.sync();
+const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);
+console.log(JSON.stringify({ isa: addon().isa(), threads: rt.threads, hashes }));

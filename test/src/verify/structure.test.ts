@@ -1,0 +1,484 @@
+import assert from 'node:assert/strict';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
+import { sealManifest } from '../../../formats/artifact/seal.js';
+import { hashFile } from '../../../formats/artifact/write.js';
+import { createRuntime } from '../../../native/binding.js';
+import { LpqError } from '../../../src/core/error.js';
+import type { CheckName, VerifyFailure } from '../../../src/verify/report.js';
+import { artifactSource } from '../../../src/verify/source.js';
+import { verifyArtifact } from '../../../src/verify/verify.js';
+import { type Built, build, group, type ModuleSpec, NONE, type TensorOut } from './build.js';
+
+const runtime = createRuntime(1);
+const GPTQ: ModuleSpec = { type: 'i4', n: 16, k: 32, granularity: group(16), zeros: NONE, layout: 'gptq' };
+const CT: ModuleSpec = { ...GPTQ, layout: 'compressed-tensors' };
+
+type Json = Record<string, unknown>;
+
+interface Change {
+  readonly target?: string;
+  readonly specs?: Record<string, ModuleSpec>;
+  readonly against?: boolean;
+  readonly tensors?: (tensors: TensorOut[]) => void;
+  readonly manifest?: (manifest: ArtifactManifest) => void;
+  readonly config?: (config: Json, quantization: Json) => void;
+  readonly directory?: (built: Built) => void;
+}
+
+/** Builds an artifact, changes it, makes the hashes of files fit, and verifies. */
+async function verifyChanged(change: Change): Promise<readonly VerifyFailure[]> {
+  const { target = 'gptq', specs = { m: GPTQ } } = change;
+  const built = await build(target, specs, change.tensors && { change: change.tensors });
+  try {
+    const place = path.join(built.artifact, 'lpq.json');
+    const manifest = JSON.parse(readFileSync(place, 'utf8')) as ArtifactManifest;
+    if (change.config) {
+      const file = path.join(built.artifact, 'config.json');
+      const config = JSON.parse(readFileSync(file, 'utf8')) as Json;
+      change.config(config, config.quantization_config as Json);
+      writeFileSync(file, JSON.stringify(config));
+      manifest.files['config.json'] = await hashFile(file);
+      if (manifest.files['quantize_config.json'] !== undefined) {
+        const mirror = path.join(built.artifact, 'quantize_config.json');
+        writeFileSync(mirror, JSON.stringify(config.quantization_config ?? null));
+        manifest.files['quantize_config.json'] = await hashFile(mirror);
+      }
+    }
+    change.manifest?.(manifest);
+    writeFileSync(place, sealManifest(manifest).text);
+    change.directory?.(built);
+    const against = change.against ? built.quantized : undefined;
+    return (await verifyArtifact({ dir: built.artifact, against, runtime })).failures;
+  } finally {
+    built.remove();
+  }
+}
+
+async function expectFailure(check: CheckName, message: RegExp, change: Change): Promise<VerifyFailure> {
+  const failures = await verifyChanged(change);
+  const found = failures.find((failure) => failure.check === check && message.test(failure.message));
+  assert.ok(found, `${check} ${message}: ${JSON.stringify(failures)}`);
+  return found;
+}
+
+const listed: readonly [string, CheckName, RegExp, Change][] = [
+  [
+    'a file that nobody listed',
+    'files',
+    /extra\.txt is in the directory/,
+    { directory: ({ artifact }) => writeFileSync(path.join(artifact, 'extra.txt'), '') },
+  ],
+  [
+    'a stray shard',
+    'files',
+    /other\.safetensors is in the directory/,
+    { directory: ({ artifact }) => writeFileSync(path.join(artifact, 'other.safetensors'), '') },
+  ],
+  [
+    'a missing file',
+    'files',
+    /tokenizer\.json is missing/,
+    { directory: ({ artifact }) => rmSync(path.join(artifact, 'tokenizer.json')) },
+  ],
+  [
+    'a stale index',
+    'files',
+    /index\.json does not say/,
+    { directory: ({ artifact }) => writeFileSync(path.join(artifact, 'model.safetensors.index.json'), '{') },
+  ],
+  [
+    'a changed manifest',
+    'manifest',
+    /seal/,
+    {
+      directory: ({ artifact }) => {
+        const f = path.join(artifact, 'lpq.json');
+        writeFileSync(f, readFileSync(f, 'utf8').replace('"notes": []', '"notes": ["x"]'));
+      },
+    },
+  ],
+  [
+    'a tensor listed twice',
+    'tensors',
+    /under module 'm' and under the carried/,
+    {
+      manifest: (m) => {
+        m.carried['m.qweight'] = m.modules.m!.tensors['m.qweight']!;
+      },
+    },
+  ],
+  [
+    'an unlisted tensor',
+    'tensors',
+    /'norm\.weight' is in the shards but not/,
+    {
+      manifest: (m) => {
+        delete m.carried['norm.weight'];
+      },
+    },
+  ],
+  [
+    'a carried tensor that is missing',
+    'carried',
+    /'gone' is not in the shards/,
+    {
+      manifest: (m) => {
+        m.carried.gone = m.carried['norm.weight']!;
+      },
+    },
+  ],
+  [
+    'a packed tensor without a hash',
+    'tensors',
+    /has no hash/,
+    {
+      manifest: (m) => {
+        delete m.modules.m!.tensors['m.g_idx'];
+      },
+    },
+  ],
+  [
+    'a wrong hash',
+    'tensors',
+    /not those that were packed/,
+    {
+      manifest: (m) => {
+        m.modules.m!.tensors['m.g_idx'] = '0'.repeat(64);
+      },
+    },
+  ],
+  [
+    'a wrong canonical hash',
+    'canonical',
+    /the scales that its packed bytes hold/,
+    {
+      manifest: (m) => {
+        m.modules.m!.canonical.scales = '0'.repeat(64);
+      },
+    },
+  ],
+  [
+    'a canonical part that the layout lacks',
+    'tensors',
+    /no permutation/,
+    {
+      manifest: (m) => {
+        m.modules.m!.canonical.permutation = '0'.repeat(64);
+      },
+    },
+  ],
+  [
+    'another shape',
+    'tensors',
+    /another dtype or shape/,
+    {
+      manifest: (m) => {
+        m.modules.m!.shape = [16, 64];
+        m.modules.m!.padded = [16, 64];
+      },
+    },
+  ],
+  [
+    'an unknown type',
+    'tensors',
+    /'q4' is not a quantized type/,
+    {
+      manifest: (m) => {
+        m.modules.m!.type = 'q4';
+      },
+    },
+  ],
+  [
+    'an unknown layout',
+    'tensors',
+    /'gptr' is not a layout/,
+    {
+      manifest: (m) => {
+        m.modules.m!.layout = 'gptr';
+      },
+    },
+  ],
+  [
+    'a padded shape where none is',
+    'tensors',
+    /padded shape/,
+    {
+      manifest: (m) => {
+        m.modules.m!.padded = [16, 33];
+      },
+    },
+  ],
+  [
+    'a float type in gptq',
+    'tensors',
+    /holds integers/,
+    {
+      manifest: (m) => {
+        m.modules.m!.type = 'f4e2m1';
+      },
+    },
+  ],
+  [
+    'groups that marlin lacks',
+    'tensors',
+    /groups of 128/,
+    {
+      manifest: (m) => {
+        m.modules.m!.layout = 'marlin';
+      },
+    },
+  ],
+  [
+    'other bits in the config',
+    'config',
+    /number of bits/,
+    {
+      config: (_, q) => {
+        q.bits = 3;
+      },
+    },
+  ],
+  [
+    'another group size in the config',
+    'config',
+    /group size/,
+    {
+      config: (_, q) => {
+        q.group_size = -1;
+      },
+    },
+  ],
+  [
+    'another symmetry in the config',
+    'config',
+    /symmetry/,
+    {
+      config: (_, q) => {
+        q.sym = false;
+      },
+    },
+  ],
+  [
+    'act-order in the config only',
+    'config',
+    /activation order/,
+    {
+      config: (_, q) => {
+        q.desc_act = true;
+      },
+    },
+  ],
+  [
+    'another zero convention in the config',
+    'config',
+    /checkpoint_format/,
+    {
+      config: (_, q) => {
+        q.checkpoint_format = 'gptq_v2';
+      },
+    },
+  ],
+  [
+    'another method in the config',
+    'config',
+    /quant_method/,
+    {
+      config: (_, q) => {
+        q.quant_method = 'awq';
+      },
+    },
+  ],
+  [
+    'a dynamic rule that leaves a packed module out',
+    'config',
+    /leaves out module 'm'/,
+    {
+      config: (_, q) => {
+        q.dynamic = { '-:m$': {} };
+      },
+    },
+  ],
+  [
+    'a dynamic rule that says other bits',
+    'config',
+    /number of bits/,
+    {
+      config: (_, q) => {
+        q.dynamic = { '+:m$': { bits: 8 } };
+      },
+    },
+  ],
+  [
+    'no quantization_config',
+    'config',
+    /has no quantization_config/,
+    {
+      config: (c) => {
+        delete c.quantization_config;
+      },
+    },
+  ],
+  [
+    'an ignored packed module',
+    'config',
+    /leaves out module 'm'/,
+    {
+      target: 'compressed-tensors',
+      specs: { m: CT },
+      config: (_, q) => {
+        q.ignore = ['re:.*m'];
+      },
+    },
+  ],
+  [
+    'other targets',
+    'config',
+    /leaves out module 'm'/,
+    {
+      target: 'compressed-tensors',
+      specs: { m: CT },
+      config: (_, q) => {
+        (q.config_groups as { group_0: Json }).group_0.targets = ['other'];
+      },
+    },
+  ],
+  [
+    'a module that was lost',
+    'against',
+    /module 'b' of .* is not in the artifact/,
+    {
+      specs: { m: GPTQ, b: GPTQ },
+      against: true,
+      manifest: (m) => {
+        delete m.modules.b;
+      },
+    },
+  ],
+  [
+    'another provenance',
+    'against',
+    /provenance/,
+    {
+      against: true,
+      manifest: (m) => {
+        m.provenance.method = 'gptq';
+      },
+    },
+  ],
+  [
+    'another config',
+    'against',
+    /beyond quantization_config/,
+    {
+      against: true,
+      config: (c) => {
+        c.hidden_size = 9;
+      },
+    },
+  ],
+  [
+    'another granularity in the manifest',
+    'against',
+    /its zeros is not/,
+    {
+      against: true,
+      manifest: (m) => {
+        m.modules.m!.zeros = { kind: 'const', value: 0 };
+      },
+    },
+  ],
+  [
+    'a file that was lost',
+    'against',
+    /tokenizer\.json of the quantized checkpoint is missing/,
+    {
+      against: true,
+      manifest: (m) => {
+        delete m.files['tokenizer.json'];
+      },
+      directory: ({ artifact }) => rmSync(path.join(artifact, 'tokenizer.json')),
+    },
+  ],
+];
+
+for (const [title, check, message, change] of listed)
+  test(`${title}: ${check}`, () => expectFailure(check, message, change).then(() => undefined));
+
+const ints = (tensor: TensorOut) => new Int32Array(tensor.data.buffer as ArrayBuffer);
+const tensorOf = (tensors: TensorOut[], suffix: string) => tensors.find(({ name }) => name.endsWith(suffix))!;
+
+test('g_idx must be k div g unless the quantized checkpoint has one', async () => {
+  const found = await expectFailure('padding', /wrong group/, {
+    tensors: (t) => {
+      ints(tensorOf(t, 'g_idx'))[20] = 0;
+    },
+  });
+  assert.deepEqual([found.column, found.got, found.expected], [20, 0, 1]);
+});
+
+test('symmetric qzeros must all be the middle', async () => {
+  const found = await expectFailure('padding', /zero point is not/, {
+    tensors: (t) => {
+      ints(tensorOf(t, 'qzeros'))[3]! ^= 1 << 4;
+    },
+  });
+  // group 1, word 1, nibble 1: output feature 9; stored 7 became 6, which is 7 - 8 as a signed zero
+  assert.deepEqual([found.row, found.column, found.got, found.expected], [9, 1, -1, 0]);
+});
+
+test('weight_shape must be the module’s', async () => {
+  const found = await expectFailure('padding', /stored shape/, {
+    target: 'compressed-tensors',
+    specs: { m: CT },
+    tensors: (t) => {
+      new BigInt64Array(tensorOf(t, 'weight_shape').data.buffer as ArrayBuffer)[1] = 31n;
+    },
+  });
+  assert.deepEqual([found.got, found.expected], [31, 32]);
+});
+
+test('what cannot be read at all is a designed error with exit code 4', async () => {
+  const refuse = async (code: string, change: (built: Built) => void, against = false) => {
+    const built = await build('gptq', { m: GPTQ });
+    change(built);
+    const options = { dir: built.artifact, against: against ? built.quantized : undefined, runtime };
+    await assert.rejects(verifyArtifact(options), (error: LpqError) => {
+      assert.ok(error instanceof LpqError);
+      assert.deepEqual([error.code, error.exitCode], [code, 4]);
+      return true;
+    });
+    built.remove();
+  };
+  const file = (built: Built, name: string) => path.join(built.artifact, name);
+  await refuse('LPQ_ARTIFACT', (b) => writeFileSync(file(b, 'lpq.json'), '{"format":"lpq-artifact"'));
+  await refuse('LPQ_ARTIFACT', (b) => writeFileSync(file(b, 'lpq.json'), '{"format":"lpq-artifact","version":2}'));
+  await refuse('LPQ_CONFIG', (b) => rmSync(file(b, 'config.json')));
+  await refuse('LPQ_FILE', (b) => rmSync(file(b, 'model.safetensors')));
+  await refuse('LPQ_SAFETENSORS', (b) =>
+    writeFileSync(file(b, 'model.safetensors'), readFileSync(file(b, 'model.safetensors')).subarray(0, -1)),
+  );
+  await refuse('LPQ_CANONICAL', (b) => writeFileSync(path.join(b.quantized, 'lpq.json'), '{}'), true);
+});
+
+test('a weight source refuses wrong padding, wrong shapes and unknown names', async () => {
+  const built = await build(
+    'gptq',
+    { m: GPTQ },
+    {
+      change: (t) => {
+        ints(tensorOf(t, 'g_idx'))[20] = 7;
+      },
+    },
+  );
+  const source = artifactSource(built.artifact, runtime);
+  await assert.rejects(source.tensor('m.weight'), { code: 'LPQ_VERIFY' });
+  await assert.rejects(source.tensor('nothing'), { code: 'LPQ_TENSOR_MISSING' });
+  source.manifest.modules.m!.shape = [16, 64];
+  source.manifest.modules.m!.padded = [16, 64];
+  await assert.rejects(source.tensor('m.weight'), { code: 'LPQ_ARTIFACT' });
+  source.close();
+  built.remove();
+});
