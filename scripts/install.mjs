@@ -1,6 +1,7 @@
 // Builds native/build/lpq.node with CMake. Run by `npm ci`; needs a C++20 compiler and cmake >= 3.22, no network.
+// CXX chooses the compiler, LPQ_BUILD_DIR another build directory.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
@@ -8,35 +9,76 @@ import { fileURLToPath } from 'node:url';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const build = process.env.LPQ_BUILD_DIR ?? path.join(root, 'native', 'build');
+const APT = 'Debian, Ubuntu: apt-get install cmake g++; Fedora: dnf install cmake gcc-c++';
 
 function fail(what, remedy) {
-  console.error(`LPQ_BUILD_TOOL: ${what}\n  remedy: ${remedy}`);
-  process.exit(1);
+  console.error(`LPQ_BUILD  ${what}\n  hint      ${remedy}`);
+  process.exit(3);
 }
 
+/** What a command prints about its version; undefined when it does not run. */
 function version(command, args = ['--version']) {
   const run = spawnSync(command, args, { encoding: 'utf8' });
   return run.error || run.status !== 0 ? undefined : run.stdout;
 }
 
+/** Whether the compiler builds a program of C++20 that uses what the native part uses of it. */
+function speaksCpp20(compiler) {
+  const program =
+    '#include <span>\n#include <bit>\nint main() { return std::popcount(0u) + int(std::span<int>().size()); }\n';
+  return spawnSync(compiler, ['-std=c++20', '-x', 'c++', '-fsyntax-only', '-'], { input: program }).status === 0;
+}
+
+const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+if (major < 20 || (major === 20 && minor < 19))
+  fail(`Node.js is ${process.versions.node}, lpq needs 20.19 or newer`, 'Install a newer Node.js.');
+
 const cmake = version('cmake');
-if (!cmake) fail('cmake was not found', 'install cmake >= 3.22 (Debian, Ubuntu: apt-get install cmake g++)');
-const [major = '0', minor = '0'] = /version (\d+\.\d+)/.exec(cmake)?.[1]?.split('.') ?? [];
-if (Number(major) < 3 || (Number(major) === 3 && Number(minor) < 22))
-  fail(`cmake is ${major}.${minor}, lpq needs 3.22 or newer`, 'install a newer cmake (apt, or the cmake.org tarball)');
-const compiler = process.env.CXX ?? ['c++', 'g++', 'clang++'].find((name) => version(name));
-if (!compiler || !version(compiler))
-  fail('no C++ compiler was found', 'install g++ >= 11 or clang++ >= 14 (apt-get install g++), or set CXX');
+if (!cmake) fail('cmake was not found', `Install cmake >= 3.22 (${APT}).`);
+const [, cmakeMajor = '0', cmakeMinor = '0'] = /version (\d+)\.(\d+)/.exec(cmake) ?? [];
+if (Number(cmakeMajor) < 3 || (Number(cmakeMajor) === 3 && Number(cmakeMinor) < 22))
+  fail(
+    `cmake is ${cmakeMajor}.${cmakeMinor}, lpq needs 3.22 or newer`,
+    'Install a newer one: pip install cmake, or cmake.org.',
+  );
+
+const wish = process.env.CXX;
+const compiler = wish ? (version(wish) ? wish : undefined) : ['c++', 'g++', 'clang++'].find((name) => version(name));
+if (!compiler)
+  fail(
+    wish ? `CXX=${wish} does not run` : 'no C++ compiler was found',
+    `Install g++ >= 11 or clang++ >= 14 (${APT}), or set CXX.`,
+  );
+if (!speaksCpp20(compiler))
+  fail(
+    `${compiler} does not compile C++20`,
+    'Use g++ >= 11 or clang++ >= 14: install one, and set CXX if it is not the default.',
+  );
+
+const ninja = version('ninja') !== undefined;
+if (!ninja && !['make', 'gmake'].some((name) => version(name)))
+  fail('neither ninja nor make was found', 'Install one of them (apt-get install ninja-build, or make).');
 
 const require = createRequire(import.meta.url);
 let includes;
 try {
   includes = [require('node-api-headers').include_dir, path.dirname(require.resolve('node-addon-api/napi.h'))];
 } catch {
-  fail('node-api-headers or node-addon-api is not installed', 'run npm ci in the project root');
+  fail(
+    'the headers of the addon interface (node-api-headers, node-addon-api) are not installed',
+    'Run npm ci in the project root.',
+  );
 }
 
+// A build directory that was copied or moved names its old place, and cmake refuses it.
+const cache = path.join(build, 'CMakeCache.txt');
+const home = existsSync(cache)
+  ? /^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$/m.exec(readFileSync(cache, 'utf8'))?.[1]
+  : undefined;
+if (home !== undefined && home !== path.join(root, 'native')) rmSync(build, { recursive: true, force: true });
+
 mkdirSync(build, { recursive: true });
+const fresh = !existsSync(cache);
 const configure = [
   '-S',
   path.join(root, 'native'),
@@ -44,18 +86,18 @@ const configure = [
   build,
   '-DCMAKE_BUILD_TYPE=Release',
   `-DNAPI_INCLUDE=${includes.join(';')}`,
+  ...(fresh ? [`-DCMAKE_CXX_COMPILER=${compiler}`] : []),
+  ...(fresh && ninja ? ['-G', 'Ninja'] : []),
 ];
-if (!existsSync(path.join(build, 'CMakeCache.txt')) && version('ninja')) configure.push('-G', 'Ninja');
 for (const [what, args] of [
   ['configure', configure],
   ['build', ['--build', build, '--parallel', String(availableParallelism())]],
 ]) {
   const run = spawnSync('cmake', args, { stdio: ['ignore', 'pipe', 'pipe'], encoding: 'utf8', maxBuffer: 1 << 28 });
-  if (run.status !== 0) {
-    process.stderr.write(`${run.stdout ?? ''}${run.stderr ?? ''}`);
-    fail(
-      `cmake could not ${what} the native part`,
-      `see the compiler's message above; ${compiler} must speak C++20 (g++ >= 11)`,
-    );
-  }
+  if (run.status === 0) continue;
+  process.stderr.write(`${run.stdout ?? ''}${run.stderr ?? ''}`);
+  fail(
+    `cmake could not ${what} the native part`,
+    `See the message above; after changing compilers, remove ${build} first.`,
+  );
 }

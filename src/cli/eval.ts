@@ -32,7 +32,7 @@ async function evaluate(dir: string, options: EvalOptions, run: Run): Promise<vo
       ctx: options.ctx,
       onProgress: (done, total) => {
         run.interrupt.check();
-        task ??= run.report.task('eval', total);
+        task ??= run.report.task('eval', total, false);
         task.update(done);
       },
     });

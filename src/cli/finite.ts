@@ -18,7 +18,7 @@ export async function notFiniteTensors(dir: string, run: Run): Promise<NotFinite
   const found: NotFinite[] = [];
   try {
     const names = [...weights.names()].filter((name) => /^(F16|BF16|F32)$/.test(weights.dtype(name)));
-    const task = run.report.task('check', names.length);
+    const task = run.report.task('check', names.length, false);
     for (const [i, name] of names.entries()) {
       const tensor = weights.tensor(name);
       const { nan, infinite } = await countNotFinite(tensor, () => run.interrupt.check());

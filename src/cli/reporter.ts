@@ -63,8 +63,11 @@ export class Reporter {
     else this.output.stderr.write(formatError(error, { color: colorOn(this.output.stderr), verbose }));
   }
 
-  /** Begins a piece of work of `total` units: a bar on a terminal, now and then a line elsewhere. One at a time. */
-  task(label: string, total: number): Task {
+  /**
+   * Begins a piece of work of `total` units: a bar on a terminal, now and then a line elsewhere. One at a time. With
+   * --json it gives progress events, unless `events` is off: a command with one result prints one line of JSON.
+   */
+  task(label: string, total: number, events = true): Task {
     this.end();
     const view = this.viewOf(label, total);
     this.view = view;
@@ -72,7 +75,7 @@ export class Reporter {
     return {
       update: (done, detail) => {
         view.update(done, detail);
-        if (!this.options.json || performance.now() - told < EVENT_MS) return;
+        if (!this.options.json || !events || performance.now() - told < EVENT_MS) return;
         told = performance.now();
         this.write({ event: 'progress', task: label, done, total, ...(detail !== undefined && { detail }) });
       },

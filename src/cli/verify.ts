@@ -36,7 +36,7 @@ async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void
     runtime: openRuntime(run, options),
     onModule: (module, done, total) => {
       run.interrupt.check();
-      task ??= run.report.task('verify', total);
+      task ??= run.report.task('verify', total, false);
       task.update(done, module.name);
     },
   });

@@ -8,6 +8,7 @@ export const CODES = {
   LPQ_ABORTED: row(130, 'The run was interrupted; nothing half-written was left.'),
   LPQ_ARCH_UNKNOWN: row(4, 'config.json names an architecture that lpq has no table for.'),
   LPQ_ARTIFACT: row(4, 'A packed artifact or its manifest is malformed.'),
+  LPQ_BUILD: row(3, 'lpq is not compiled, or a tool that builds it is missing or failed.'),
   LPQ_CALIBRATION_TEXT: row(
     4,
     'The calibration or evaluation text cannot be used, for example because it is too short.',
@@ -28,7 +29,6 @@ export const CODES = {
   LPQ_OUTPUT_WRITE: row(3, 'The output could not be written.'),
   LPQ_PACK: row(4, 'A tensor cannot be laid out for the requested target.'),
   LPQ_RECIPE: row(2, 'A recipe file is malformed.'),
-  LPQ_RESUME: row(4, 'The run cannot be resumed with these options.'),
   LPQ_SAFETENSORS: row(4, 'A safetensors file breaks a rule of the format.'),
   LPQ_SAFETENSORS_INDEX: row(4, 'A sharded checkpoint has a broken index.'),
   LPQ_SCALE_RANGE: row(4, 'Scales do not fit the requested scale type.'),
