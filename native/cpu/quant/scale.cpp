@@ -56,7 +56,8 @@ int ceil_log2(float x) {
 }  // namespace
 
 bool is_scale_dtype(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
+         dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
 }
 
 float least_scale(DType dtype) {
@@ -114,7 +115,8 @@ ScaleRule::ScaleRule(const QuantType& type, DType dtype)
       levels_(static_cast<float>(type.codes() - 1u)),
       top_(dtype == DType::f8_e8m0 || type.kind == QuantType::Kind::integer ? max_ : type.top()),
       top_power_(type.kind == QuantType::Kind::integer ? type.bits - 2 : floor_log2(type.max_value())) {
-  if (!is_scale_dtype(dtype)) throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
+  if (!is_scale_dtype(dtype))
+    throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
 }
 
 ScaleRule::ScaleRule(const QuantType& type, DType dtype, const Params& params) : ScaleRule(type, dtype) {
@@ -144,7 +146,8 @@ float ScaleRule::global_for(float largest_ideal) {
 }
 
 // The OCP MX rule (Microscaling Formats 1.0, section 6.3): the exponent of the largest magnitude less that of the
-// largest element. It may saturate the top of a group by less than a factor of 2; `cover` takes the power that does not.
+// largest element. It may saturate the top of a group by less than a factor of 2; `cover` takes the power that does
+// not.
 float ScaleRule::power_of_two(const Extent& extent, float ideal) const {
   const bool covers = cover || zero_mode != ZeroMode::constant;
   const int e = covers ? ceil_log2(ideal) : floor_log2(extent.magnitude()) - top_power_;

@@ -44,7 +44,7 @@ struct ScaleChoice {
 // The rule for one tensor. All arithmetic in f32, each operation rounded.
 //   ideal scale, symmetric integers: max|w| / ((2^b - 1) / 2); symmetric floats: max|w| / type.top()
 //   asymmetric (integers):           (max - min) / (2^b - 1), 0 counted into the range
-// Codes are chosen with the ideal scale, and then it is stored as f16, bf16 or f32. The coarse storage types come first:
+// Codes are chosen with the ideal scale, then it is stored as f16, bf16 or f32. The coarse storage types come first:
 // e8m0 and e4m3 scales are rounded and codes are chosen with what is stored.
 struct ScaleRule {
   // Throws Failure("LPQ_NATIVE_DTYPE") when dtype is none for scales.

@@ -8,7 +8,8 @@ namespace lpq {
 
 struct QuantType {
   enum class Kind : uint8_t { integer, floating };
-  // Which patterns of a float are not numbers: none; fn, the all-ones magnitude (f8e4m3); ieee, the top exponent (f8e5m2).
+  // Which patterns of a float are not numbers: none; fn, the all-ones magnitude (f8e4m3); ieee, the top exponent
+  // (f8e5m2).
   enum class Special : uint8_t { none, fn, ieee };
 
   Kind kind = Kind::integer;
