@@ -34,6 +34,7 @@ struct Tensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   bool writable = true;  // false for a view of a mapped file
+  int device = -1;       // the CPU, or the ordinal of the CUDA device whose address space data() points into
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * dtype_bytes(dtype); }
