@@ -105,6 +105,13 @@ void cross_accumulate(Call& call, Exec& exec) {
   gram(call, exec, "a", call.input(0), "b", call.input(1), call.output(0));
 }
 
+// The sums above are symmetric already.
+void gram_finish(Call& call, Exec&) {
+  const Tensor& h = call.output(0);
+  require_tensor(h, "h", DType::f64, {-1, -1});
+  require_shape(h, "h", {h.dim(0), h.dim(0)});
+}
+
 void cholesky(Call& call, Exec& exec) {
   const Tensor &a = call.output(0), &info = call.output(1);
   require_tensor(a, "a", DType::f64, {-1, -1});
@@ -200,5 +207,6 @@ LPQ_OP(fma_peak, "fma_peak");
 LPQ_OP(linear, "linear");
 LPQ_OP(gram_accumulate, "gram_accumulate");
 LPQ_OP(cross_accumulate, "cross_accumulate");
+LPQ_OP(gram_finish, "gram_finish");
 LPQ_OP(cholesky, "cholesky");
 }  // namespace lpq
