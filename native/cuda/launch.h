@@ -13,7 +13,7 @@ inline int64_t div_up(int64_t value, int64_t unit) { return (value + unit - 1) /
 // load_any() in types.cuh.
 inline int type_index(DType dtype) { return dtype == DType::f32 ? 0 : dtype == DType::f16 ? 1 : 2; }
 
-inline std::string suffix(const Tensor& tensor) { return "_" + std::string(dtype_name(tensor.dtype)); }
+inline std::string suffix(const Tensor& tensor) { return std::string("_").append(dtype_name(tensor.dtype)); }
 
 // Blocks for a grid-stride loop: enough to fill the device, never more than the work.
 inline int64_t stride_blocks(const CudaExec& exec, int64_t count, int64_t per_block) {
