@@ -9,6 +9,7 @@ import { groupSize, number } from './parse.js';
 import type { RecipeRule } from './recipe.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import type { FullSettings } from './settings.js';
+import { requireKind } from './sources.js';
 import { bytes, duration, significant } from './units.js';
 import { version } from './version.js';
 
@@ -88,6 +89,7 @@ export async function quantizeOptions(source: string, flags: QuantizeFlags): Pro
 
 async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<void> {
   const options = await quantizeOptions(model, flags);
+  await requireKind(model, 'source');
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { packTarget } = options;
   const packed = packTarget === undefined ? undefined : `${options.output.replace(/\/+$/, '')}-${packTarget}`;

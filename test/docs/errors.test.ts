@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { CODES, type ErrorCode } from '../../src/core/codes.js';
+import { CODES } from '../../src/core/codes.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 const read = (file: string) => readFileSync(path.join(root, file), 'utf8');
