@@ -123,8 +123,10 @@ export class FeedSolver implements FeedQuantizer {
   dispose(): void {
     for (const pending of this.factored.values())
       pending.then(
-        ({ order, u, m, dead }) => [order, u, m, dead].forEach((tensor) => tensor.dispose()),
-        () => {},
+        ({ order, u, m, dead }) => {
+          for (const tensor of [order, u, m, dead]) tensor.dispose();
+        },
+        () => {}, // solve() has thrown it already
       );
     this.factored.clear();
   }

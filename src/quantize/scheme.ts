@@ -96,7 +96,7 @@ export function checkGroupSize(scheme: QuantScheme, moduleName: string, k: numbe
     `groups of ${granularity.size} do not divide the ${k} input features of ${moduleName}`,
     {
       got: granularity.size,
-      expected: `${choices.length > 0 ? `${choices.join(', ')}, ` : ''}or channel`,
+      expected: [...choices, choices.length > 0 ? 'or channel' : 'channel'].join(', '),
       hint: `Use --group-size ${nearest ?? 'channel'}, for this module alone with a recipe rule.`,
     },
   );

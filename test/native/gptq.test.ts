@@ -232,7 +232,7 @@ test('gptq_descend never increases the error and ends where no single code can i
       await rt.sync();
       const after = before.map((_, r) => cost(state.m, state.errorOf(r)));
       // f32 gradients choose between codes whose costs differ by less than their own rounding: 1e-5 of the cost.
-      after.forEach((value, r) => assert.ok(value <= before[r]! * (1 + 1e-5), `${name} row ${r}`));
+      for (const [r, value] of after.entries()) assert.ok(value <= before[r]! * (1 + 1e-5), `${name} row ${r}`);
       before = after;
       if (typed<Float64Array>(changed)[0] === 0) break;
     }

@@ -1,5 +1,6 @@
 #include "cpu/linalg/gemm.h"
 
+#include "cpu/linalg/blas.h"
 #include "cpu/linalg/gemm_driver.h"
 
 namespace lpq {
@@ -38,16 +39,22 @@ void mirror_lower(ThreadPool& pool, int64_t n, T* c, int64_t ldc) {
   constexpr int64_t side = 32;
   const int64_t blocks = (n + side - 1) / side;
   pool.parallel_for(blocks, std::max<int64_t>(1, 2048 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end, int) {
-    for (int64_t bi = begin; bi < end; ++bi)  // rows bi of the lower triangle
-      for (int64_t bj = 0; bj <= bi; ++bj)
-        for (int64_t i = bi * side; i < std::min(n, (bi + 1) * side); ++i)
-          for (int64_t j = bj * side; j < std::min(i, (bj + 1) * side); ++j) c[j * ldc + i] = c[i * ldc + j];
+    T turned[side][side];  // rows of c are far apart: squares are turned in a place of their own
+    for (int64_t bi = begin; bi < end; ++bi)
+      for (int64_t bj = 0; bj <= bi; ++bj) {
+        const int64_t i0 = bi * side, j0 = bj * side, high = std::min(side, n - i0), wide = std::min(side, n - j0);
+        for (int64_t i = 0; i < high; ++i)
+          for (int64_t j = 0; j < wide; ++j) turned[j][i] = c[(i0 + i) * ldc + j0 + j];
+        for (int64_t j = 0; j < wide; ++j)
+          for (int64_t i = bi == bj ? j + 1 : 0; i < high; ++i) c[(j0 + j) * ldc + i0 + i] = turned[j][i];
+      }
   });
 }
 
 template <class T>
 void gemm(ThreadPool& pool, Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
           int64_t ldb, T beta, T* c, int64_t ldc) {
+  if (blas_takes(m, n, k)) return blas_gemm(pool, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   product_into<T>(pool, {m, n, k, source_of(a, ta, lda, false), source_of(b, tb, ldb, true), alpha}, beta, c, ldc);
 }
 
@@ -90,7 +97,11 @@ void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const 
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
                  DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy,
                  Exec* progress) {
-  linalg::product_into<float>(pool, {m, n, k, {x, DType::f32, ldx, 1}, {weight, weight_dtype, ldw, 1}}, beta, y, ldy, progress);
+  if (weight_dtype == DType::f32 && linalg::blas_takes(m, n, k))
+    return linalg::blas_gemm(pool, Trans::no, Trans::yes, m, n, k, 1.0f, x, ldx, static_cast<const float*>(weight), ldw,
+                             beta, y, ldy);
+  const linalg::PackSource rows{x, DType::f32, ldx, 1}, columns{weight, weight_dtype, ldw, 1};
+  linalg::product_into<float>(pool, {m, n, k, rows, columns}, beta, y, ldy, progress);
 }
 
 void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight, double* C,
@@ -105,6 +116,8 @@ void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const f
       pool, product,
       [&](int, int64_t kc, const float* pa, const float* pb, int64_t i, int64_t j, int tile_rows, int cols, bool) {
         alignas(64) float tile[14 * 32];
+        for (int r = 0; r < tile_rows; ++r)
+          for (int q = 0; q < cols; q += 8) __builtin_prefetch(C + (i + r) * n + j + q, 1);
         kernel.tile(kc, pa, pb, tile, kernel.nr, tile_rows, cols, false);
         add_scaled(tile, kernel.nr, tile_rows, cols, weight, C + i * n + j, n);
       },

@@ -210,6 +210,16 @@ double spin_f64(int64_t n, double x) {
   return sum[0][0];
 }
 
+struct Doubles {
+  using V = __m256d;
+  static constexpr int kWidth = 4, kRows = 2;
+  static V load(const double* p) { return _mm256_loadu_pd(p); }
+  static void store(double* p, V a) { _mm256_storeu_pd(p, a); }
+  static V set(double x) { return _mm256_set1_pd(x); }
+  static V fma(V a, V b, V c) { return _mm256_fmadd_pd(a, b, c); }
+  static V div(V a, V b) { return _mm256_div_pd(a, b); }
+};
+
 }  // namespace
 
 const Kernels<float>& avx2_f32() {
@@ -220,7 +230,7 @@ const Kernels<double>& avx2_f64() {
   static const Kernels<double> table = {kRows, 8, pack_scalar, tile_f64, spin_f64};
   return table;
 }
-const TriangularKernels& avx2_triangular() { return kTriangular; }
+const TriangularKernels& avx2_triangular() { return kTriangular<Doubles>; }
 AddScaledFn avx2_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg

@@ -9,6 +9,7 @@ namespace lpq::linalg {
 namespace {
 
 constexpr int kRows = 14;
+constexpr int kAhead = 512;  // bytes that packing asks for ahead in every row; too many rows for the hardware's guesses
 
 template <int R>
 void tile_rows_f32(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, __mmask16 m0, __mmask16 m1, bool add) {
@@ -151,6 +152,8 @@ void pack_along_k(float* dst, const Source* src, int64_t step_i, int count, int 
     const auto mask = static_cast<__mmask16>(low_bits(depth, 16));
     for (int i = 0; i < width; i += 16) {
       __m512 x[16];
+      for (int r = 0; r < 16 && i + r < count; ++r)
+        _mm_prefetch(reinterpret_cast<const char*>(src + (i + r) * step_i + p) + kAhead, _MM_HINT_T0);
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r)
         x[r] = i + r < count ? _mm512_mul_ps(load16(src + (i + r) * step_i + p, mask), factor) : _mm512_setzero_ps();
@@ -225,6 +228,16 @@ double spin_f64(int64_t n, double x) {
   return sum[0][0];
 }
 
+struct Doubles {
+  using V = __m512d;
+  static constexpr int kWidth = 8, kRows = 4;
+  static V load(const double* p) { return _mm512_loadu_pd(p); }
+  static void store(double* p, V a) { _mm512_storeu_pd(p, a); }
+  static V set(double x) { return _mm512_set1_pd(x); }
+  static V fma(V a, V b, V c) { return _mm512_fmadd_pd(a, b, c); }
+  static V div(V a, V b) { return _mm512_div_pd(a, b); }
+};
+
 }  // namespace
 
 const Kernels<float>& avx512_f32() {
@@ -235,7 +248,7 @@ const Kernels<double>& avx512_f64() {
   static const Kernels<double> table = {kRows, 16, pack_scalar, tile_f64, spin_f64};
   return table;
 }
-const TriangularKernels& avx512_triangular() { return kTriangular; }
+const TriangularKernels& avx512_triangular() { return kTriangular<Doubles>; }
 AddScaledFn avx512_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg

@@ -44,28 +44,55 @@ template <class T, class Source, class Load>
 
 constexpr int kLanes = 16;
 
-[[maybe_unused]] void solve_lower(const double* l, int64_t ldl, int n, double* x) {
-  for (int i = 0; i < n; ++i) {
-    double sum[kLanes];
-    for (int v = 0; v < kLanes; ++v) sum[v] = x[i * kLanes + v];
+// Vec is the kernel file's vector of doubles: { V load(p); void store(p, V); V set(x); V fma(a, b, c); V div(a, b) } with
+// kWidth doubles in a V and kRows rows worked on at once.
+//
+// Substitution, forward or (turned) backward: row i has the products of all rows solved before it taken off, in the order
+// in which they were solved. kRows rows share the loads of those; among themselves they are solved one by one.
+template <class Vec, bool turned>
+[[maybe_unused]] void solve(const double* l, int64_t ldl, int n, double* x) {
+  using V = typename Vec::V;
+  constexpr int kVectors = kLanes / Vec::kWidth, kRows = Vec::kRows;
+  const auto row = [&](int i) { return turned ? n - 1 - i : i; };  // the i-th to be solved
+  const auto factor = [&](int i, int p) { return turned ? l[row(p) * ldl + row(i)] : l[i * ldl + p]; };
+  int i = 0;
+  for (; i + kRows <= n; i += kRows) {
+    V sum[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Vec::load(x + row(i + r) * kLanes + v * Vec::kWidth);
     for (int p = 0; p < i; ++p) {
-      const double factor = -l[i * ldl + p];
-      for (int v = 0; v < kLanes; ++v) sum[v] = std::fma(factor, x[p * kLanes + v], sum[v]);
+      const double* known = x + row(p) * kLanes;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const V f = Vec::set(-factor(i + r, p));
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Vec::fma(f, Vec::load(known + v * Vec::kWidth), sum[r][v]);
+      }
     }
-    for (int v = 0; v < kLanes; ++v) x[i * kLanes + v] = sum[v] / l[i * ldl + i];
-  }
-}
-
-[[maybe_unused]] void solve_lower_transposed(const double* l, int64_t ldl, int n, double* x) {
-  for (int i = n - 1; i >= 0; --i) {
-    double sum[kLanes];
-    for (int v = 0; v < kLanes; ++v) sum[v] = x[i * kLanes + v];
-    for (int p = n - 1; p > i; --p) {
-      const double factor = -l[p * ldl + i];
-      for (int v = 0; v < kLanes; ++v) sum[v] = std::fma(factor, x[p * kLanes + v], sum[v]);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < r; ++p) {
+        const V f = Vec::set(-factor(i + r, i + p));
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Vec::fma(f, sum[p][v], sum[r][v]);
+      }
+      const V pivot = Vec::set(factor(i + r, i + r));
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = Vec::div(sum[r][v], pivot);
+        Vec::store(x + row(i + r) * kLanes + v * Vec::kWidth, sum[r][v]);
+      }
     }
-    for (int v = 0; v < kLanes; ++v) x[i * kLanes + v] = sum[v] / l[i * ldl + i];
   }
+  for (; i < n; ++i)
+    for (int v = 0; v < kLanes; v += Vec::kWidth) {
+      V sum = Vec::load(x + row(i) * kLanes + v);
+      for (int p = 0; p < i; ++p) sum = Vec::fma(Vec::set(-factor(i, p)), Vec::load(x + row(p) * kLanes + v), sum);
+      Vec::store(x + row(i) * kLanes + v, Vec::div(sum, Vec::set(factor(i, i))));
+    }
 }
 
 // Right-looking: after column j is scaled, every later row takes its rank-1 part off, which runs along rows.
@@ -86,7 +113,8 @@ constexpr int kLanes = 16;
   return 0;
 }
 
-[[maybe_unused]] constexpr TriangularKernels kTriangular = {kLanes, solve_lower, solve_lower_transposed, cholesky_small};
+template <class Vec>
+[[maybe_unused]] constexpr TriangularKernels kTriangular = {kLanes, solve<Vec, false>, solve<Vec, true>, cholesky_small};
 
 }  // namespace
 }  // namespace lpq::linalg

@@ -25,6 +25,16 @@ T spin(int64_t n, T x) {
   return sum[0];
 }
 
+struct Doubles {
+  using V = double;
+  static constexpr int kWidth = 1, kRows = 1;
+  static V load(const double* p) { return *p; }
+  static void store(double* p, V a) { *p = a; }
+  static V set(double x) { return x; }
+  static V fma(V a, V b, V c) { return std::fma(a, b, c); }
+  static V div(V a, V b) { return a / b; }
+};
+
 }  // namespace
 
 const Kernels<float>& generic_f32() {
@@ -35,7 +45,7 @@ const Kernels<double>& generic_f64() {
   static const Kernels<double> table = {4, 8, pack_scalar, tile<double>, spin<double>};
   return table;
 }
-const TriangularKernels& generic_triangular() { return kTriangular; }
+const TriangularKernels& generic_triangular() { return kTriangular<Doubles>; }
 AddScaledFn generic_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg

@@ -30,9 +30,10 @@ void linear(Call& call, Exec& exec) {
     require_shape(bias, "bias", {n});
     std::vector<float> row(static_cast<size_t>(n));
     nn::widen(bias, 0, n, row.data());
+    const float* added = row.data();
     exec.pool.parallel_for(m, rows_grain(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t)
-        for (int64_t j = 0; j < n; ++j) out[t * n + j] = accumulate ? out[t * n + j] + row[static_cast<size_t>(j)] : row[static_cast<size_t>(j)];
+        for (int64_t j = 0; j < n; ++j) out[t * n + j] = accumulate ? out[t * n + j] + added[j] : added[j];
     });
   }
   const float beta = accumulate || call.in.size() > 2 ? 1.0f : 0.0f;
@@ -61,11 +62,13 @@ void require_finite(ThreadPool& pool, const char* name, const float* x, int64_t 
     }
   });
   if (first < rows * n)
-    throw Failure("LPQ_NATIVE_NUMERICS", std::string(name) + " holds " + (std::isnan(x[first]) ? "NaN" : "infinity") + " at row " +
-                                             std::to_string(first / n) + ", column " + std::to_string(first % n));
+    throw Failure("LPQ_NATIVE_NUMERICS", std::string(name) + " holds " + (std::isnan(x[first]) ? "NaN" : "infinity") +
+                                             " at row " + std::to_string(first / n) + ", column " +
+                                             std::to_string(first % n));
 }
 
-void gram(Call& call, Exec& exec, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b, const Tensor& sum) {
+void gram(Call& call, Exec& exec, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b,
+          const Tensor& sum) {
   require_tensor(a, name_a, DType::f32, {-1, -1});
   require_tensor(b, name_b, DType::f32, a.shape);
   const int64_t rows = a.dim(0), n = a.dim(1);
@@ -110,6 +113,63 @@ void cholesky(Call& call, Exec& exec) {
   *info.data<int32_t>() = static_cast<int32_t>(cholesky_f64(exec.pool, a.data<double>(), a.dim(0)));
 }
 
+// C = alpha op(A) op(B) + beta C in f32 or f64; params alpha, beta, transA, transB. For tests and small tools.
+void gemm(Call& call, Exec& exec) {
+  const Tensor &a = call.input(0), &b = call.input(1), &c = call.output(0);
+  require_dtype(a, "a", {DType::f32, DType::f64});
+  require_shape(a, "a", {-1, -1});
+  require_tensor(c, "c", a.dtype, {-1, -1});
+  const Trans ta = call.params.number("transA", 0) != 0 ? Trans::yes : Trans::no;
+  const Trans tb = call.params.number("transB", 0) != 0 ? Trans::yes : Trans::no;
+  const double alpha = call.params.number("alpha", 1), beta = call.params.number("beta", 0);
+  const int64_t m = a.dim(ta == Trans::yes), k = a.dim(ta == Trans::no), n = c.dim(1);
+  require_shape(c, "c", {m, n});
+  require_tensor(b, "b", a.dtype, tb == Trans::yes ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
+  if (a.dtype == DType::f32)
+    gemm_f32(exec.pool, ta, tb, m, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), b.data<float>(), b.dim(1),
+             static_cast<float>(beta), c.data<float>(), n);
+  else
+    gemm_f64(exec.pool, ta, tb, m, n, k, alpha, a.data<double>(), a.dim(1), b.data<double>(), b.dim(1), beta,
+             c.data<double>(), n);
+}
+
+// C = alpha op(A) op(A)^T + beta C, f32 or f64, of which the lower triangle is read; params alpha, beta, transA.
+void syrk(Call& call, Exec& exec) {
+  const Tensor &a = call.input(0), &c = call.output(0);
+  require_dtype(a, "a", {DType::f32, DType::f64});
+  require_shape(a, "a", {-1, -1});
+  const Trans ta = call.params.number("transA", 0) != 0 ? Trans::yes : Trans::no;
+  const double alpha = call.params.number("alpha", 1), beta = call.params.number("beta", 0);
+  const int64_t n = a.dim(ta == Trans::yes), k = a.dim(ta == Trans::no);
+  require_tensor(c, "c", a.dtype, {n, n});
+  if (a.dtype == DType::f32)
+    syrk_f32(exec.pool, ta, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), static_cast<float>(beta),
+             c.data<float>(), n);
+  else
+    syrk_f64(exec.pool, ta, n, k, alpha, a.data<double>(), a.dim(1), beta, c.data<double>(), n);
+}
+
+// A lower triangular f64 matrix becomes its inverse, in place.
+void triangular_inverse(Call& call, Exec& exec) {
+  const Tensor& l = call.output(0);
+  require_tensor(l, "l", DType::f64, {-1, -1});
+  require_shape(l, "l", {l.dim(0), l.dim(0)});
+  trtri_lower_f64(exec.pool, l.data<double>(), l.dim(0));
+}
+
+// B becomes the solution of op(L) X = B (side left) or X op(L) = B (side right); params side, trans.
+void triangular_solve(Call& call, Exec& exec) {
+  const Tensor &l = call.input(0), &b = call.output(0);
+  const std::string& side = call.params.text("side");
+  require(side == "left" || side == "right", "side is '" + side + "', not left or right");
+  require_tensor(b, "b", DType::f64, {-1, -1});
+  const int64_t n = b.dim(side == "right");
+  require_tensor(l, "l", DType::f64, {n, n});
+  trsm_lower_f64(exec.pool, side == "left" ? Side::left : Side::right,
+                 call.params.number("trans", 0) != 0 ? Trans::yes : Trans::no, b.dim(0), b.dim(1), l.data<double>(), n,
+                 b.data<double>(), b.dim(1));
+}
+
 // For bench/native: facts f64 [2] = flops done and seconds taken by fma on registers, on every thread.
 void fma_peak(Call& call, Exec& exec) {
   const Tensor& facts = call.output(0);
@@ -132,6 +192,10 @@ void fma_peak(Call& call, Exec& exec) {
 }
 
 }  // namespace
+LPQ_OP(gemm, "gemm");
+LPQ_OP(syrk, "syrk");
+LPQ_OP(triangular_inverse, "triangular_inverse");
+LPQ_OP(triangular_solve, "triangular_solve");
 LPQ_OP(fma_peak, "fma_peak");
 LPQ_OP(linear, "linear");
 LPQ_OP(gram_accumulate, "gram_accumulate");

@@ -20,7 +20,8 @@ void dequantize(Call& call, Exec& exec) {
   const Tensor* zeros = has_zeros ? &call.input(2) : nullptr;
   const Tensor* group = has_group ? &call.input(has_zeros ? 3 : 2) : nullptr;
   const int64_t block_n = params.integer("blockN"), block_k = params.integer("blockK");
-  const float constant = static_cast<float>(params.number("zero", 0)), global = static_cast<float>(params.number("global", 1));
+  const float constant = static_cast<float>(params.number("zero", 0));
+  const float global = static_cast<float>(params.number("global", 1));
 
   require(codes.dtype == DType::u8 && codes.rank() == 2, "codes are u8 [N,K]");
   require(w.shape == codes.shape, "the weight has another shape than its codes");
@@ -34,7 +35,8 @@ void dequantize(Call& call, Exec& exec) {
   require(scales.dim(1) == groups || group, "scales are [N/blockN, K/blockK]");
   const int64_t width = scales.dim(1);
   if (zeros) {
-    require(zeros->dtype == DType::u8 || zeros->dtype == DType::i16 || zeros->dtype == DType::f16 || zeros->dtype == DType::f32,
+    const DType dtype = zeros->dtype;
+    require(dtype == DType::u8 || dtype == DType::i16 || dtype == DType::f16 || dtype == DType::f32,
             "zeros are u8, i16, f16 or f32");
     require(zeros->shape == scales.shape, "zeros have another shape than the scales");
   }
@@ -44,7 +46,7 @@ void dequantize(Call& call, Exec& exec) {
     const int32_t* index = group->data<int32_t>();
     for (int64_t i = 0; i < k; ++i) {
       require(index[i] >= 0 && index[i] < width, "the group index of input feature " + std::to_string(i) + " is " +
-                                                     std::to_string(index[i]) + ", of " + std::to_string(width) + " groups");
+                                                     std::to_string(index[i]) + ", of " + std::to_string(width));
       group_of[i] = index[i];
     }
   } else {
@@ -63,7 +65,8 @@ void dequantize(Call& call, Exec& exec) {
   std::byte* out = w.raw();
   const int64_t size = static_cast<int64_t>(dtype_bytes(w.dtype));
   exec.total = n;
-  exec.pool.parallel_for(n, std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(k, 1)), [&](int64_t begin, int64_t end, int) {
+  const int64_t grain = std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(k, 1));
+  exec.pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int) {
     std::vector<float> scale(width), zero(width, constant), line(static_cast<size_t>(k));
     int64_t loaded = -1;
     for (int64_t row = begin; row < end; ++row) {

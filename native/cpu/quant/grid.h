@@ -63,7 +63,9 @@ class IntGrid {
     return {static_cast<uint32_t>(static_cast<int32_t>(value)) & mask_, value};
   }
 
-  LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const { return nearest(w, step(scale, zero)).code; }
+  LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const {
+    return nearest(w, step(scale, zero)).code;
+  }
 
   // The number that a code stands for.
   LPQ_FORCE_INLINE float value(uint32_t code) const {
@@ -115,7 +117,9 @@ class FloatGrid {
     return {code | (negative << (bits_ - 1)), as_float(as_bits(lifted - as_float(lift)) | (negative << 31))};
   }
 
-  LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const { return nearest(w, step(scale, zero)).code; }
+  LPQ_FORCE_INLINE uint32_t quantize(float w, float scale, float zero) const {
+    return nearest(w, step(scale, zero)).code;
+  }
 
   // The number that a code stands for. Patterns that are not numbers (f8e4m3, f8e5m2) read as if they were.
   LPQ_FORCE_INLINE float value(uint32_t code) const {

@@ -22,7 +22,8 @@ QuantType QuantType::from(const Params& params) {
   type.mantissa = static_cast<int>(params.integer("mantissa"));
   type.bias = static_cast<int>(params.integer("bias"));
   const std::string& special = params.text("special", "none");
-  if (special != "none" && special != "fn" && special != "ieee") throw bad("no set of special values is called " + special);
+  if (special != "none" && special != "fn" && special != "ieee")
+    throw bad("no set of special values is called " + special);
   type.special = special == "fn" ? Special::fn : special == "ieee" ? Special::ieee : Special::none;
   if (!type.is_signed || type.exponent < 1 || type.mantissa < 1 || 1 + type.exponent + type.mantissa != type.bits)
     throw bad("a float is signed, with 1 + exponent + mantissa = bits and neither empty");
@@ -41,7 +42,8 @@ float QuantType::decode(uint32_t code) const {
   if (top && (special == Special::ieee || (special == Special::fn && fraction == (1u << mantissa) - 1u)))
     return std::numeric_limits<float>::quiet_NaN();
   const uint32_t whole = power == 0 ? fraction : fraction + (1u << mantissa);
-  const float magnitude = std::ldexp(static_cast<float>(whole), static_cast<int>(power == 0 ? 1 : power) - bias - mantissa);
+  const int scale = static_cast<int>(power == 0 ? 1 : power) - bias - mantissa;
+  const float magnitude = std::ldexp(static_cast<float>(whole), scale);
   return code >> (bits - 1) ? -magnitude : magnitude;
 }
 
@@ -51,6 +53,12 @@ uint32_t QuantType::max_code() const {
   if (special == Special::fn) return ones - 1u;
   if (special == Special::ieee) return ones - (1u << mantissa);
   return ones;
+}
+
+float QuantType::top() const {
+  float top = max_value();
+  while (top > 512.0f) top *= 0.5f;
+  return top;
 }
 
 float QuantType::min_value() const {

@@ -42,18 +42,22 @@ void rtn(Call& call, Exec& exec) {
   require(w.rank() == 2, "the weight is [N,K]");
   require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "the weight is f32, f16 or bf16");
   const int64_t n = w.dim(0), k = w.dim(1);
-  require(length > 0 && k % length == 0, "groups of " + std::to_string(length) + " do not divide K = " + std::to_string(k));
+  require(length > 0 && k % length == 0,
+          "groups of " + std::to_string(length) + " do not divide K = " + std::to_string(k));
   const int64_t groups = k / length, bytes = stream_bytes(k, type.bits);
-  require(stream.dtype == DType::u8 && stream.shape == std::vector<int64_t>({n, bytes}), "the codes are u8 [N, ceil(K*bits/8)]");
+  require(stream.dtype == DType::u8 && stream.shape == std::vector<int64_t>({n, bytes}),
+          "the codes are u8 [N, ceil(K*bits/8)]");
   require(scales.shape == std::vector<int64_t>({n, groups}), "the scales are [N, K/groupLength]");
-  require(stats.dtype == DType::f64 && stats.elements() == kStats, "the stats are f64 [" + std::to_string(kStats) + "]");
+  require(stats.dtype == DType::f64 && stats.elements() == kStats,
+          "the stats are f64 [" + std::to_string(kStats) + "]");
 
   ScaleRule rule(type, scales.dtype, params);
   if (zeros) {
     require(type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
     require(zeros->shape == scales.shape, "the zeros are [N, K/groupLength]");
     const bool whole = zeros->dtype == DType::i16 || (zeros->dtype == DType::u8 && !type.is_signed);
-    require(whole || zeros->dtype == DType::f16 || zeros->dtype == DType::f32, "zeros are u8 (unsigned types), i16, f16 or f32");
+    require(whole || zeros->dtype == DType::f16 || zeros->dtype == DType::f32,
+            "zeros are u8 (unsigned types), i16, f16 or f32");
     rule.zero_mode = whole ? ZeroMode::whole : ZeroMode::real;
     rule.zero_dtype = zeros->dtype;
   }
@@ -124,7 +128,8 @@ void rtn(Call& call, Exec& exec) {
         write_number(scales.dtype, scales.raw(), row * groups + g, choice.stored);
         if (zeros) write_number(zeros->dtype, zeros->raw(), row * groups + g, choice.zero);
       }
-      const RtnRow job{room.line.data(), groups, length, room.choices.data(), rule.global, room.codes.data(), &stat.sums};
+      const RtnRow job{room.line.data(), groups,           length, room.choices.data(),
+                       rule.global,      room.codes.data(), &stat.sums};
       if (integer)
         run.round_integer(*int_grid, job);
       else

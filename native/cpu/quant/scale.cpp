@@ -12,8 +12,6 @@ namespace lpq {
 namespace {
 
 constexpr float kLeastNormal = 0x1p-126f;
-// f16 is subnormal below 2^-14, but down to here it keeps the 8 significant bits that bf16 has.
-constexpr float kLeastF16 = 0x1p-17f;
 constexpr float kTopE4m3 = 448.0f;
 constexpr float kLeastE4m3 = 0x1p-9f;
 
@@ -58,7 +56,17 @@ int ceil_log2(float x) {
 }  // namespace
 
 bool is_scale_dtype(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
+         dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
+}
+
+float least_scale(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return 0x1p-17f;
+    case DType::f8_e4m3: return 0x1p-6f;
+    case DType::f8_e8m0: return 0x1p-127f;
+    default: return kLeastNormal;
+  }
 }
 
 float read_number(DType dtype, const std::byte* data, int64_t i) {
@@ -99,24 +107,16 @@ float write_number(DType dtype, std::byte* data, int64_t i, float value) {
   return read_number(dtype, data, i);
 }
 
-Extent extent_of(const float* w, int64_t n) {
-  Extent extent;
-  if (n > 0) extent = {w[0], w[0]};
-  for (int64_t i = 1; i < n; ++i) {
-    extent.min = w[i] < extent.min ? w[i] : extent.min;
-    extent.max = w[i] > extent.max ? w[i] : extent.max;
-  }
-  return extent;
-}
-
 ScaleRule::ScaleRule(const QuantType& type, DType dtype)
     : type_(type),
       dtype_(dtype),
       min_(type.min_value()),
       max_(type.max_value()),
       levels_(static_cast<float>(type.codes() - 1u)),
+      top_(dtype == DType::f8_e8m0 || type.kind == QuantType::Kind::integer ? max_ : type.top()),
       top_power_(type.kind == QuantType::Kind::integer ? type.bits - 2 : floor_log2(type.max_value())) {
-  if (!is_scale_dtype(dtype)) throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
+  if (!is_scale_dtype(dtype))
+    throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
 }
 
 ScaleRule::ScaleRule(const QuantType& type, DType dtype, const Params& params) : ScaleRule(type, dtype) {
@@ -135,7 +135,7 @@ float ScaleRule::ideal(const Extent& extent) const {
     // Half of 2^b - 1 is exact, so this is 2 max|w| / (2^b - 1) rounded once, and 2 max|w| cannot overflow.
     scale = extent.magnitude() / (0.5f * levels_);
   } else {
-    scale = extent.magnitude() / max_;
+    scale = extent.magnitude() / top_;
   }
   if (scale == 0.0f && low == high) return 0.0f;
   return std::max(scale, kLeastNormal);
@@ -146,59 +146,48 @@ float ScaleRule::global_for(float largest_ideal) {
 }
 
 // The OCP MX rule (Microscaling Formats 1.0, section 6.3): the exponent of the largest magnitude less that of the
-// largest element. It may saturate the top of a group by less than a factor of 2; `cover` takes the power that does not.
+// largest element. It may saturate the top of a group by less than a factor of 2; `cover` takes the power that does
+// not.
 float ScaleRule::power_of_two(const Extent& extent, float ideal) const {
   const bool covers = cover || zero_mode != ZeroMode::constant;
   const int e = covers ? ceil_log2(ideal) : floor_log2(extent.magnitude()) - top_power_;
   return power_of_two_value(e);
 }
 
-ScaleChoice ScaleRule::finish(float ideal, float minimum, float power) const {
-  ScaleChoice choice{ideal, ideal, 0.0f, constant_zero, ScaleIssue::none};
-  std::byte room[4];
-  if (dtype_ == DType::f8_e8m0) {
-    choice.stored = choice.codes = power;
-    if (!std::isfinite(ideal)) choice.issue = ScaleIssue::overflow;
-  } else if (dtype_ == DType::f8_e4m3) {
-    const float relative = has_global ? ideal / global : ideal;
-    if (!(relative <= 464.0f)) choice.issue = ScaleIssue::overflow;  // past the midpoint to the missing 480
-    choice.stored = std::max(write_number(dtype_, room, 0, relative), kLeastE4m3);
-    if (!has_global && choice.stored < 0x1p-6f) choice.issue = ScaleIssue::underflow;
-    choice.codes = choice.stored * (has_global ? global : 1.0f);
-  } else {
-    choice.stored = write_number(dtype_, room, 0, ideal);
-    if (!std::isfinite(choice.stored))
-      choice.issue = ScaleIssue::overflow;
-    else if (dtype_ == DType::f16 && choice.stored < kLeastF16)
-      choice.issue = ScaleIssue::underflow;
-  }
-  if (zero_mode == ZeroMode::constant || choice.issue == ScaleIssue::overflow) return choice;
+void ScaleRule::choose_zero(float minimum, ScaleChoice& choice) const {
   const float offset = -std::min(minimum, 0.0f) / choice.codes;
   float zero = zero_mode == ZeroMode::whole ? std::nearbyintf(offset) + min_ : offset + min_;
   zero = std::min(std::max(zero, min_), max_);
+  std::byte room[4];
   choice.zero = write_number(zero_dtype, room, 0, zero);
-  return choice;
 }
 
 ScaleChoice ScaleRule::choose(const Extent& extent) const {
   const float scale = ideal(extent);
-  if (scale > 0.0f) return finish(scale, extent.min, dtype_ == DType::f8_e8m0 ? power_of_two(extent, scale) : 0.0f);
-  ScaleChoice choice{0.0f, 1.0f, 1.0f, constant_zero, ScaleIssue::none};
-  if (zero_mode != ZeroMode::constant) {
-    choice.zero = min_;
-  } else if (type_.kind == QuantType::Kind::integer && constant_zero != std::floor(constant_zero)) {
-    choice.stored = dtype_ == DType::f16       ? 0x1p-14f
-                    : dtype_ == DType::f8_e4m3 ? kLeastE4m3
-                    : dtype_ == DType::f8_e8m0 ? 0x1p-127f
-                                              : kLeastNormal;
-  }
-  choice.codes = has_global ? choice.stored * global : choice.stored;
-  return choice;
-}
-
-ScaleChoice ScaleRule::choose(float ideal, float minimum) const {
+  ScaleChoice choice{scale, scale, 0.0f, constant_zero, ScaleIssue::none};
   std::byte room[4];
-  return finish(ideal, minimum, dtype_ == DType::f8_e8m0 ? write_number(dtype_, room, 0, ideal) : 0.0f);
+  if (scale == 0.0f) {
+    const bool no_zero = type_.kind == QuantType::Kind::integer && constant_zero != std::floor(constant_zero);
+    choice.stored = !no_zero ? 1.0f : dtype_ == DType::f16 ? 0x1p-14f : has_global ? kLeastE4m3 : least_scale(dtype_);
+    choice.codes = choice.stored * global;
+  } else if (dtype_ == DType::f8_e8m0) {
+    choice.stored = choice.codes = power_of_two(extent, scale);
+    if (!std::isfinite(scale)) choice.issue = ScaleIssue::overflow;
+  } else if (dtype_ == DType::f8_e4m3) {
+    const float relative = scale / global;
+    if (!(relative <= 464.0f)) choice.issue = ScaleIssue::overflow;  // past the midpoint to the missing 480
+    choice.stored = std::max(write_number(dtype_, room, 0, relative), kLeastE4m3);
+    if (!has_global && choice.stored < least_scale(dtype_)) choice.issue = ScaleIssue::underflow;
+    choice.codes = choice.stored * global;
+  } else {
+    choice.stored = write_number(dtype_, room, 0, scale);
+    if (!std::isfinite(choice.stored))
+      choice.issue = ScaleIssue::overflow;
+    else if (choice.stored < least_scale(dtype_))
+      choice.issue = ScaleIssue::underflow;
+  }
+  if (zero_mode != ZeroMode::constant && choice.issue != ScaleIssue::overflow) choose_zero(extent.min, choice);
+  return choice;
 }
 
 }  // namespace lpq

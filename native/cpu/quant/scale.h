@@ -10,6 +10,9 @@ namespace lpq {
 
 // f16, bf16, f32, f8_e8m0, f8_e4m3.
 bool is_scale_dtype(DType dtype);
+// The least scale that a dtype holds with its own precision. f16: 2^-17; it is subnormal below 2^-14, but down to there
+// it has at least the 8 significant bits of bf16. e4m3 (without a second level): its least normal number.
+float least_scale(DType dtype);
 // Element i of an array of `dtype` (a scale dtype, or u8 or i16 for zeros) as f32; e8m0 255 and e4m3 0x7f are NaN.
 float read_number(DType dtype, const std::byte* data, int64_t i);
 // Stores `value`, rounded to nearest even, at element i, and returns what it reads back as. Floats overflow to infinity
@@ -21,8 +24,6 @@ struct Extent {
   float min = 0.0f, max = 0.0f;
   float magnitude() const { return -min > max ? -min : max; }
 };
-// Of n finite weights.
-Extent extent_of(const float* w, int64_t n);
 
 enum class ZeroMode : uint8_t {
   constant,  // symmetric: one constant for the whole tensor (0 for signed types, 2^(b-1) for unsigned ones)
@@ -41,9 +42,9 @@ struct ScaleChoice {
 };
 
 // The rule for one tensor. All arithmetic in f32, each operation rounded.
-//   ideal scale, symmetric integers: max|w| / ((2^b - 1) / 2); symmetric floats: max|w| / max_value
+//   ideal scale, symmetric integers: max|w| / ((2^b - 1) / 2); symmetric floats: max|w| / type.top()
 //   asymmetric (integers):           (max - min) / (2^b - 1), 0 counted into the range
-// Codes are chosen with the ideal scale, and then it is stored as f16, bf16 or f32. The coarse storage types come first:
+// Codes are chosen with the ideal scale, then it is stored as f16, bf16 or f32. The coarse storage types come first:
 // e8m0 and e4m3 scales are rounded and codes are chosen with what is stored.
 struct ScaleRule {
   // Throws Failure("LPQ_NATIVE_DTYPE") when dtype is none for scales.
@@ -63,18 +64,17 @@ struct ScaleRule {
   // The scale and zero of a group. A group of zeros gets scale 1 (and the least normal one where the constant zero is
   // not a code, so that 0.5 * scale is as near to 0 as can be); it raises no issue.
   ScaleChoice choose(const Extent& extent) const;
-  // The same for a given ideal scale > 0, for solvers that search for it; minimum is used by asymmetric zeros.
-  ScaleChoice choose(float ideal, float minimum) const;
   // The second level that puts the largest ideal scale of a tensor at 448, the top of e4m3; 1 for a tensor of zeros.
   static float global_for(float largest_ideal);
 
  private:
   float power_of_two(const Extent& extent, float ideal) const;
-  ScaleChoice finish(float ideal, float minimum, float power) const;
+  void choose_zero(float minimum, ScaleChoice& choice) const;
 
   QuantType type_;
   DType dtype_;
   float min_, max_, levels_;  // of the type; 2^b - 1
+  float top_;                 // where floats put the largest magnitude of a group
   int top_power_;             // exponent of the largest element, OCP MX's emax
 };
 

@@ -8,7 +8,8 @@ namespace lpq {
 
 struct QuantType {
   enum class Kind : uint8_t { integer, floating };
-  // Which patterns of a float are not numbers: none; fn, the all-ones magnitude (f8e4m3); ieee, the top exponent (f8e5m2).
+  // Which patterns of a float are not numbers: none; fn, the all-ones magnitude (f8e4m3); ieee, the top exponent
+  // (f8e5m2).
   enum class Special : uint8_t { none, fn, ieee };
 
   Kind kind = Kind::integer;
@@ -27,6 +28,11 @@ struct QuantType {
   uint32_t max_code() const;
   float max_value() const { return decode(max_code()); }
   float min_value() const;
+  // Floats: where a scale rule puts the largest weight of a group, the largest value halved until it is at most 512.
+  // With 5 and 6 exponent bits max|w| / max_value() would be below any f16, and the codes of the largest weights beyond
+  // it. Floats look the same at every power of two, so these types leave the top of their range unused and still hold
+  // weights down to 2^-22 of the largest at full precision.
+  float top() const;
 };
 
 }  // namespace lpq

@@ -190,6 +190,13 @@ const OPERATIONS: Record<string, Operation> = {
         for (let j = 0; j < k; j++)
           out[i * k + j] = at(out, i * k + j) + number(p, 'weight', 1) * at(input, t * k + i) * at(input, t * k + j);
   },
+  cross_accumulate([a, b, c], _out, p) {
+    const [k, left, right, out] = [dim(a!, 1), values(a!), values(b!), typed<Float64Array>(c!)];
+    for (let t = 0; t < dim(a!, 0); t++)
+      for (let i = 0; i < k; i++)
+        for (let j = 0; j < k; j++)
+          out[i * k + j] = at(out, i * k + j) + number(p, 'weight', 1) * at(left, t * k + i) * at(right, t * k + j);
+  },
   zero(_inputs, [y]) {
     y!.bytes().fill(0);
   },
