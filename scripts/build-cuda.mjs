@@ -22,7 +22,8 @@ const nvcc = [process.env.NVCC, 'nvcc', ...homes.map((home) => path.join(home, '
   .find((name) => spawnSync(name, ['--version']).status === 0);
 if (!nvcc) fail('nvcc was not found', 'install the CUDA toolkit (12.0 or newer), or set NVCC or CUDA_HOME');
 const release = /release (\d+)\.(\d+)/.exec(spawnSync(nvcc, ['--version'], { encoding: 'utf8' }).stdout);
-if (!release || Number(release[1]) < 12) fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
+if (!release || Number(release[1]) < 12)
+  fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
 
 const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
 const code = archs.map((arch) =>
@@ -43,7 +44,8 @@ if (sources.length === 0) fail('there are no kernels under native/cuda', 'restor
 // Any header counts for every kernel: they are few and small.
 const headers = Math.max(0, ...files(path.join(native, 'cuda'), ['.cuh', '.h']).map((file) => statSync(file).mtimeMs));
 
-const object = (source) => path.join(objects, `${path.relative(path.join(native, 'cuda'), source).replaceAll(path.sep, '.')}.fatbin`);
+const object = (source) =>
+  path.join(objects, `${path.relative(path.join(native, 'cuda'), source).replaceAll(path.sep, '.')}.fatbin`);
 const stamp = path.join(objects, 'flags.txt');
 mkdirSync(objects, { recursive: true });
 const line = [nvcc, release[0], ...flags].join(' ');
@@ -55,12 +57,16 @@ if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== line) {
 
 function compile(source) {
   const target = object(source);
-  if (existsSync(target) && statSync(target).mtimeMs > Math.max(headers, statSync(source).mtimeMs)) return Promise.resolve();
+  if (existsSync(target) && statSync(target).mtimeMs > Math.max(headers, statSync(source).mtimeMs))
+    return Promise.resolve();
   return new Promise((resolve) => {
     const started = performance.now();
-    const child = spawn(nvcc, [...flags, '-fatbin', '-o', `${target}.part`, source], { stdio: ['ignore', 'inherit', 'inherit'] });
+    const child = spawn(nvcc, [...flags, '-fatbin', '-o', `${target}.part`, source], {
+      stdio: ['ignore', 'inherit', 'inherit'],
+    });
     child.on('close', (status) => {
-      if (status !== 0) fail(`nvcc could not compile ${path.relative(root, source)}`, "see the compiler's message above");
+      if (status !== 0)
+        fail(`nvcc could not compile ${path.relative(root, source)}`, "see the compiler's message above");
       renameSync(`${target}.part`, target);
       console.log(`${path.relative(root, source)} ${((performance.now() - started) / 1000).toFixed(1)} s`);
       resolve();
@@ -97,4 +103,6 @@ for (const { name, bytes } of images) {
 const result = path.join(build, 'lpq_kernels.fatbin');
 writeFileSync(`${result}.part`, Buffer.concat([head, ...parts]));
 renameSync(`${result}.part`, result);
-console.log(`${path.relative(root, result)}: ${images.length} files, ${(at / 2 ** 20).toFixed(1)} MiB, ${archs.join(' ')}`);
+console.log(
+  `${path.relative(root, result)}: ${images.length} files, ${(at / 2 ** 20).toFixed(1)} MiB, ${archs.join(' ')}`,
+);
