@@ -17,7 +17,8 @@ void encode(Call& call, CudaExec& exec) {
   require(order.elements() == k, "order must be [K]");
   const int staged = k <= exec.device().shared_per_block;
   exec.launch("lpq_gptq_encode", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k) : 0u, static_cast<const float*>(level.data<float>()),
-              static_cast<const int32_t*>(order.data<int32_t>()), static_cast<int>(k), grid_spec(QuantType::from(call.params)), codes.data<uint8_t>(), staged);
+              static_cast<const int32_t*>(order.data<int32_t>()), static_cast<int>(k), grid_spec(QuantType::from(call.params)), codes.data<uint8_t>(), staged,
+              exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
 }
 
 void store_scales(Call& call, CudaExec& exec) {

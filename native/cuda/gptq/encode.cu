@@ -10,14 +10,18 @@ namespace lpq::cuda {
 namespace {
 
 template <bool kFloat>
-__device__ void encode_row(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged, uint8_t* line) {
+__device__ void encode_row(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged, uint8_t* line, uint32_t* fault) {
   const DeviceGrid<kFloat> grid(spec);
   const GridStep step = grid.step(1.0f, 0.0f);  // levels are grid points: rounding finds their codes exactly
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
     uint32_t code;
     grid.nearest(level[base + j], step, &code);
-    (staged ? line : codes + base)[order[j]] = static_cast<uint8_t>(code);
+    const int32_t to = order[j];
+    if (to >= 0 && to < k)
+      (staged ? line : codes + base)[to] = static_cast<uint8_t>(code);
+    else
+      *fault = 1;
   }
   if (!staged) return;
   __syncthreads();
@@ -27,12 +31,12 @@ __device__ void encode_row(const float* level, const int32_t* order, int k, Grid
 }  // namespace
 
 // codes[n][order[j]] = the code of level[n][j]; one block a row.
-extern "C" __global__ void lpq_gptq_encode(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged) {
+extern "C" __global__ void lpq_gptq_encode(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged, uint32_t* fault) {
   extern __shared__ uint8_t bytes[];
   if (spec.is_float)
-    encode_row<true>(level, order, k, spec, codes, staged, bytes);
+    encode_row<true>(level, order, k, spec, codes, staged, bytes, fault);
   else
-    encode_row<false>(level, order, k, spec, codes, staged, bytes);
+    encode_row<false>(level, order, k, spec, codes, staged, bytes, fault);
 }
 
 // dtype: NumberType. counts: [2] scales that became infinite; zero or subnormal.

@@ -10,9 +10,10 @@
 namespace lpq::cuda::gptq {
 
 struct Problem {
-  int64_t n = 0, k = 0, groups = 0;
-  const float *t = nullptr, *matrix = nullptr, *scale = nullptr, *zero = nullptr;
-  const int32_t* group = nullptr;
+  int64_t n, k, groups;
+  const float *t, *matrix, *scale, *zero;
+  const int32_t* group;   // a copy whose entries are all usable
+  Scratch checked_group;
 };
 
 inline void on_device(CudaExec& exec, const Call& call) {
@@ -23,13 +24,17 @@ inline void on_device(CudaExec& exec, const Call& call) {
 // T [N,K], a [K,K] matrix, scale and zero [N,G], group [K]. Groups outside [0,G) fail the next wait.
 inline Problem read_problem(CudaExec& exec, const Tensor& t, const Tensor& matrix, const Tensor& scale, const Tensor& zero, const Tensor& group) {
   require(t.rank() == 2, "T must be [N,K]");
-  Problem p{t.dim(0), t.dim(1), 0, t.data<float>(), matrix.data<float>(), scale.data<float>(), zero.data<float>(), group.data<int32_t>()};
+  const int64_t columns = t.dim(1);
+  Problem p{t.dim(0),           columns, 0, t.data<float>(), matrix.data<float>(), scale.data<float>(), zero.data<float>(), nullptr,
+            exec.scratch(static_cast<size_t>(columns + 4) * 4)};
   require(p.n < (int64_t{1} << 24) && p.k < (int64_t{1} << 20), "T has too many rows or columns");
   require(matrix.elements() == p.k * p.k, "the matrix must be [K,K]");
   require(scale.rank() == 2 && scale.dim(0) == p.n && zero.shape == scale.shape, "scale and zero must be [N,G]");
   p.groups = scale.dim(1);
   require(group.elements() == p.k, "group must be [K]");
-  exec.launch("lpq_gptq_check_groups", Dim3((p.k + 255) / 256), Dim3(256), 0, p.group, static_cast<int>(p.k), static_cast<int>(p.groups),
+  p.group = p.checked_group.as<int32_t>();
+  exec.launch("lpq_gptq_check_groups", Dim3((p.k + 255) / 256), Dim3(256), 0, static_cast<const int32_t*>(group.data<int32_t>()), static_cast<int>(p.k),
+              static_cast<int>(p.groups), p.checked_group.as<int32_t>(),
               exec.fault("LPQ_NATIVE_ARGUMENT", "group holds an index outside the scales"));
   return p;
 }

@@ -249,10 +249,13 @@ extern "C" __global__ void lpq_gptq_scaled_error(const float* level, const float
 
 extern "C" __global__ void lpq_gptq_count_to_f64(const unsigned long long* count, double* out) { *out = static_cast<double>(*count); }
 
-// Stores 1 to fault when a group lies outside [0, groups), or holds more than `most` columns.
-extern "C" __global__ void lpq_gptq_check_groups(const int32_t* group, int k, int groups, uint32_t* fault) {
-  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < k; j += gridDim.x * blockDim.x)
-    if (group[j] < 0 || group[j] >= groups) *fault = 1;
+// checked = group, with 0 for what lies outside [0, groups), which is a fault.
+extern "C" __global__ void lpq_gptq_check_groups(const int32_t* group, int k, int groups, int32_t* checked, uint32_t* fault) {
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < k; j += gridDim.x * blockDim.x) {
+    const bool usable = group[j] >= 0 && group[j] < groups;
+    checked[j] = usable ? group[j] : 0;
+    if (!usable) *fault = 1;
+  }
 }
 
 }  // namespace lpq::cuda

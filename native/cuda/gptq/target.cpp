@@ -45,7 +45,8 @@ void target(Call& call, CudaExec& exec) {
   const int32_t* order_data = order.data<int32_t>();
   float* t_data = t.data<float>();
   exec.launch("lpq_gptq_target", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k * 4) : 0u, reinterpret_cast<const uint8_t*>(w.raw()), dtype, aligned, order_data,
-              static_cast<const uint8_t*>(dead.data<uint8_t>()), ki, t_data, staged);
+              static_cast<const uint8_t*>(dead.data<uint8_t>()), ki, t_data, staged,
+              exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
   const double alpha = call.params.number("alpha", 0.0);
   if (alpha == 0 || n * k == 0) return;
   const Tensor &h = call.input(3), &c = call.input(4), &u = call.input(5);

@@ -23,7 +23,7 @@ __device__ __forceinline__ float load_weight(const uint8_t* raw, int dtype, int6
 
 // t[n][j] = w[n][order[j]], 0 where that channel is dead; dtype 0 f32, 1 f16, 2 bf16. One block a row, its weights in
 // shared memory as f32 when staged.
-extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int aligned, const int32_t* order, const uint8_t* dead, int k, float* t, int staged) {
+extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int aligned, const int32_t* order, const uint8_t* dead, int k, float* t, int staged, uint32_t* fault) {
   extern __shared__ float line[];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;
   const auto load = [&](int64_t at) {
@@ -37,7 +37,11 @@ extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int alig
     __syncthreads();
   }
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    const int32_t from = order[j];
+    int32_t from = order[j];
+    if (from < 0 || from >= k) {
+      *fault = 1;
+      from = 0;
+    }
     t[base + j] = dead[from] ? 0.0f : staged ? line[from] : load(base + from);
   }
 }

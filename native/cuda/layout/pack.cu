@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t mask_of(int bits) { return bits >= 32 ? ~0u 
 __device__ __forceinline__ uint32_t load_element(const LayoutArgs& a, int64_t row, int64_t column) {
   if (row >= a.rows || column >= a.columns) return a.pad;
   const uint8_t* line = a.matrix + row * a.row_bytes;
-  if (a.order) column = a.order[column];
+  if (a.order) column = min(max(a.order[column], 0), static_cast<int32_t>(a.columns) - 1);  // lpq_layout_check_order complains
   uint32_t v;
   if (a.stream) {
     const int64_t bit = column * a.bits;
