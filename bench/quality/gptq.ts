@@ -109,7 +109,14 @@ for (const row of values.rows.split(',')) {
     `${row.padEnd(16)} ${ppl.toFixed(3).padStart(8)}  reference ${target.toFixed(3).padStart(8)}  excess ratio ${ratio.toFixed(3)}  ${per.toFixed(1)} s  [${ppls.map((p) => p.toFixed(3)).join(' ')}]`,
   );
 }
-if (process.env.LPQ_PROFILE) console.log(Object.entries(rt.profile()).sort((a, b) => b[1].seconds - a[1].seconds).slice(0, 12).map(([op, { calls, seconds }]) => `${op} ${calls} ${seconds.toFixed(2)}`).join("\n"));
+if (process.env.LPQ_PROFILE)
+  console.log(
+    Object.entries(rt.profile())
+      .sort((a, b) => b[1].seconds - a[1].seconds)
+      .slice(0, 12)
+      .map(([op, { calls, seconds }]) => `${op} ${calls} ${seconds.toFixed(2)}`)
+      .join('\n'),
+  );
 const low = results.filter(({ row }) => !(row as string).startsWith('W8')).map(({ ratio }) => ratio as number);
 if (low.length > 0)
   console.log(`mean excess ratio, 4 bits and fewer: ${(low.reduce((a, b) => a + b) / low.length).toFixed(3)}`);
