@@ -1,6 +1,7 @@
 // Random weights that look trained, for benchmarks: normal deviates whose scale varies from row to row and from column to
 // column, with a few outlier columns. Counter-based, so that the values depend on the seeds and the place alone: not on
 // threads, on the instruction set, or on how the rows are cut into calls.
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -47,8 +48,7 @@ const float* half_normal() {
   return table.data();
 }
 inline float normal(const float* half, uint32_t bits16) {
-  const float z = half[bits16 & 0x7fffu];
-  return bits16 & 0x8000u ? -z : z;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(half[bits16 & 0x7fffu]) ^ ((bits16 & 0x8000u) << 16));
 }
 
 // weights [N,K] or [K] f32|f16|bf16: column[k] * (mean + std * row[n] * z[n][k]); row and column log-normal with the given
