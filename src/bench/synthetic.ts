@@ -32,6 +32,13 @@ export interface SyntheticCheckpoint {
   readonly seconds: number | undefined;
 }
 
+/** Parameters and bytes of the first `blocks` blocks of a shape with all that lies outside blocks. Throws LPQ_USAGE, LPQ_CONFIG. */
+export function shapeSize(shape: ModelShape, blocks: number): { parameters: number; bytes: number } {
+  const tensors = tensorsOf(shape, cutConfig(shape, blocks));
+  const parameters = tensors.reduce((sum, { spec }) => sum + spec.shape.reduce((a, b) => a * b, 1), 0);
+  return { parameters, bytes: parameters * 2 };
+}
+
 /** Bytes made at once, and pieces in flight: one is drawn while the others are written. */
 const PIECE_BYTES = 2 ** 25;
 const PIECES = 4;
