@@ -20,7 +20,10 @@ export const ops = {
   rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number }) =>
     rt.enqueue('rmsnorm', [x, weight], [y], p),
 
-  /** y = x Wᵀ + bias (accumulate: added to y); x f32 [T,K], W [N,K], bias [N], y f32 [T,N]. fp32 accumulation in k order. */
+  /**
+   * y = x Wᵀ + bias (accumulate: added to y); x f32 [T,K], W [N,K], bias [N], y f32 [T,N], not x. fp32: a chain of fma for
+   * every 512 k from 0, then added in order to (y +) bias.
+   */
   linear: (
     rt: NativeRuntime,
     x: Tensor,

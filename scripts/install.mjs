@@ -42,7 +42,7 @@ if (Number(cmakeMajor) < 3 || (Number(cmakeMajor) === 3 && Number(cmakeMinor) < 
     'Install a newer one: pip install cmake, or cmake.org.',
   );
 
-const wish = process.env.CXX;
+const wish = process.env.CXX || undefined;
 const compiler = wish ? (version(wish) ? wish : undefined) : ['c++', 'g++', 'clang++'].find((name) => version(name));
 if (!compiler)
   fail(

@@ -19,7 +19,8 @@ inline void require_dtype(const Tensor& tensor, const char* name, std::initializ
     if (tensor.dtype == dtype) return;
   std::string wanted;
   for (DType dtype : accepted) wanted += (wanted.empty() ? "" : " or ") + std::string(dtype_name(dtype));
-  throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " is " + std::string(dtype_name(tensor.dtype)) + ", not " + wanted);
+  throw Failure("LPQ_NATIVE_ARGUMENT",
+                std::string(name) + " is " + std::string(dtype_name(tensor.dtype)) + ", not " + wanted);
 }
 
 // A dimension of -1 takes any size.
@@ -27,7 +28,8 @@ inline void require_shape(const Tensor& tensor, const char* name, const std::vec
   bool ok = tensor.rank() == shape.size();
   for (size_t i = 0; ok && i < shape.size(); ++i) ok = shape[i] < 0 || tensor.shape[i] == shape[i];
   if (!ok)
-    throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " has the shape " + shape_text(tensor.shape) + ", not " + shape_text(shape));
+    throw Failure("LPQ_NATIVE_ARGUMENT",
+                  std::string(name) + " has the shape " + shape_text(tensor.shape) + ", not " + shape_text(shape));
 }
 
 inline void require_tensor(const Tensor& tensor, const char* name, DType dtype, const std::vector<int64_t>& shape) {
@@ -36,7 +38,9 @@ inline void require_tensor(const Tensor& tensor, const char* name, DType dtype, 
 }
 
 // Elements must be reachable as their C++ type; a tensor of a mapped file may start at any byte.
-inline bool aligned(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.raw()) % dtype_bytes(tensor.dtype) == 0; }
+inline bool aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.raw()) % dtype_bytes(tensor.dtype) == 0;
+}
 
 inline void require_aligned(const Tensor& tensor, const char* name) {
   require(aligned(tensor), std::string(name) + " does not start at a multiple of its element's size");

@@ -24,7 +24,7 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
     const { model, problem } = graphOf(dir);
     const text = facts([
       ['kind', 'source checkpoint'],
-      ...(model ? modelFacts(model) : [['architecture', `${problem?.message}`] as const]),
+      ...(model ? modelFacts(model) : [['architecture', `unknown: ${String(problem?.got)}`] as const]),
       ...rows,
     ]);
     return { data: { ...base, model: model ?? null, ...(problem && { problem: problem.message }) }, text };

@@ -31,6 +31,8 @@ export async function main(argv: readonly string[], output: Output = process): P
   const report = new Reporter(output, reportOptions(argv));
   const interrupt = new Interrupt((line) => report.warn(line));
   const run: Run = { report, interrupt, exit: 0 };
+  // A process that leaves by force gives the terminal its cursor back.
+  interrupt.cleanup(() => report.end());
   interrupt.install();
   try {
     const program = declare(output);

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { requireKind } from './sources.js';
 import { table } from './table.js';
 import { bytes, duration } from './units.js';
 
@@ -24,6 +25,7 @@ export function packCommand(program: Command, run: Run): Command {
 }
 
 async function pack(dir: string, options: PackOptions, run: Run): Promise<void> {
+  await requireKind(dir, 'lpq-canonical');
   if (options.dryRun) return planOnly(dir, options, run);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   refuseExisting(options.output);

@@ -102,9 +102,15 @@ export class PlainProgress implements ProgressView {
   stop(): void {}
 }
 
-/** With --json and --quiet. */
+/** With --json and --quiet: no progress, but what is logged all the same (warnings) goes through. */
 export class SilentProgress implements ProgressView {
+  constructor(private readonly write: (line: string) => void) {}
+
   update(): void {}
-  log(): void {}
+
+  log(line: string): void {
+    this.write(line);
+  }
+
   stop(): void {}
 }

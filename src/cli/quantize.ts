@@ -8,6 +8,7 @@ import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import type { FullSettings } from './settings.js';
+import { requireKind } from './sources.js';
 import { bytes, duration, significant } from './units.js';
 import { version } from './version.js';
 
@@ -65,6 +66,7 @@ export async function quantizeOptions(source: string, flags: QuantizeFlags): Pro
 
 async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<void> {
   const options = await quantizeOptions(model, flags);
+  await requireKind(model, 'source');
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { packTarget } = options;
   const packed = packTarget === undefined ? undefined : `${options.output.replace(/\/+$/, '')}-${packTarget}`;
@@ -72,10 +74,25 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   for (const output of [options.output, packed]) if (output !== undefined) refuseExisting(output);
   if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
   if (flags.dryRun) return (await import('./dry-run.js')).printPlan(options, run);
+  await checkPlan(options);
   const rt = openRuntime(run, flags);
   await quantizeInto(options, rt, run);
   if (packTarget !== undefined && packed !== undefined)
     await packDirectory(options.output, { target: packTarget, output: packed }, rt, run);
+}
+
+/** Refuses what the runner would, before the calibration text is read: a broken checkpoint, groups that do not divide. */
+async function checkPlan({ source, settings, rules }: QuantizeOptions): Promise<void> {
+  const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
+  const { openModel } = await import('../model/graph.js');
+  const { planQuantization } = await import('../quantize/run.js');
+  const { schemesFrom } = await import('./schemes.js');
+  const checkpoint = SourceCheckpoint.open(source);
+  try {
+    planQuantization(openModel(checkpoint), { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+  } finally {
+    checkpoint.close();
+  }
 }
 
 async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Run): Promise<void> {

@@ -91,9 +91,10 @@ export class Reporter {
 
   private viewOf(label: string, total: number): ProgressView {
     const { stderr } = this.output;
-    if (this.options.json || this.options.quiet) return new SilentProgress();
+    const write = (line: string) => stderr.write(`${line}\n`);
+    if (this.options.json || this.options.quiet) return new SilentProgress(write);
     if (stderr.isTTY && process.env.TERM !== 'dumb') return new Bar(stderr, label, total);
-    return new PlainProgress(label, total, (line) => stderr.write(`${line}\n`));
+    return new PlainProgress(label, total, write);
   }
 
   private line(text: string): void {

@@ -1,4 +1,7 @@
+import type { DirectoryKind } from '../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import type { ErrorCode } from '../core/codes.js';
+import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
 
 /** A weight source over a directory of any kind: plain, quantized or packed. The caller closes it. */
@@ -7,4 +10,39 @@ export async function openAnySource(dir: string, rt: NativeRuntime): Promise<Wei
   if (directoryKind(dir) !== 'lpq-artifact') return openSource(dir, rt);
   const { artifactSource } = await import('../verify/source.js');
   return artifactSource(dir, rt);
+}
+
+/** What a command works on, in words, and where one gets it. */
+const WANTED = {
+  source: { code: 'LPQ_CONFIG', what: 'an unquantized checkpoint' },
+  'lpq-canonical': { code: 'LPQ_CANONICAL', what: 'a quantized checkpoint of lpq' },
+  'lpq-artifact': { code: 'LPQ_ARTIFACT', what: 'a packed artifact of lpq' },
+} as const satisfies Record<string, { code: ErrorCode; what: string }>;
+
+const FOUND: Readonly<Record<keyof typeof WANTED, string>> = {
+  source: 'an unquantized checkpoint',
+  'lpq-canonical': 'a quantized checkpoint, not packed',
+  'lpq-artifact': 'a packed artifact',
+};
+
+/** Throws, with the command that helps, when a directory holds something else than a command works on. LPQ_FILE without one. */
+export async function requireKind(dir: string, wanted: keyof typeof WANTED): Promise<void> {
+  const { directoryKind } = await import('../../formats/canonical/source.js');
+  const kind = directoryKind(dir);
+  if (kind === wanted) return;
+  const { code, what } = WANTED[wanted];
+  throw new LpqError(code, `${dir} is not ${what}`, {
+    got: FOUND[kind as keyof typeof WANTED] ?? `weights quantized by another tool (${kind.slice('foreign:'.length)})`,
+    hint: remedy(kind, wanted),
+  });
+}
+
+function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED): string {
+  if (wanted === 'source') return 'Start from the checkpoint before it was quantized.';
+  if (kind === 'lpq-artifact') return 'Give the directory that it was packed from.';
+  if (kind === 'lpq-canonical') return 'Pack it first, with lpq pack.';
+  if (kind !== 'source') return 'Start from the checkpoint before it was quantized.';
+  return wanted === 'lpq-artifact'
+    ? 'Quantize and pack it first, with lpq quantize and lpq pack.'
+    : 'Quantize it first, with lpq quantize.';
 }

@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import type { VerifyReport } from '../verify/report.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { requireKind } from './sources.js';
 import { table } from './table.js';
 import { duration } from './units.js';
 
@@ -28,6 +29,8 @@ const SHOWN = 20;
 async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void> {
   const { verifyArtifact } = await import('../verify/verify.js');
   const { verificationError } = await import('../verify/report.js');
+  await requireKind(dir, 'lpq-artifact');
+  if (options.against !== undefined) await requireKind(options.against, 'lpq-canonical');
   let task: ReturnType<typeof run.report.task> | undefined;
   const report = await verifyArtifact({
     dir,

@@ -20,11 +20,12 @@ export const gptqOps = {
     dead: Tensor,
     correction: { h: Tensor; c: Tensor; u: Tensor; alpha: number } | undefined,
     t: Tensor,
+    bad: Tensor,
   ) =>
     rt.enqueue(
       'gptq_target',
       correction ? [weight, order, dead, correction.h, correction.c, correction.u] : [weight, order, dead],
-      [t],
+      [t, bad],
       { alpha: correction?.alpha ?? 0 },
     ),
 

@@ -7,7 +7,7 @@ import { typeParams, valueRange } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
-import { scaleRangeError } from '../quantize/rtn.js';
+import { notFiniteWeights, scaleRangeError } from '../quantize/rtn.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';
@@ -54,11 +54,12 @@ export class FeedSolver implements FeedQuantizer {
     const level = allocate('f32', [n, k]);
     const count = allocate('f64', [1]);
     const info = allocate('f64', [2]);
-    const scratch = [group, t, scale, zero, level, count, info];
+    const bad = allocate('f64', [2]);
+    const scratch = [group, t, scale, zero, level, count, info, bad];
     try {
       const { h, c } = this.statistics;
       const correction = c && options.alpha > 0 ? { h, c, u: factored.u, alpha: options.alpha } : undefined;
-      gptqOps.target(rt, weight, factored.order, factored.dead, correction, t);
+      gptqOps.target(rt, weight, factored.order, factored.dead, correction, t, bad);
       const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
       gptqOps.clip(
@@ -71,7 +72,8 @@ export class FeedSolver implements FeedQuantizer {
           ...type,
           symmetric: scheme.symmetric,
           constantZero: constantZero(scheme),
-          steps: options.clipSteps,
+          // At 8 bits clipping one weight costs more than a finer grid wins (docs/numerics.md).
+        steps: scheme.type.bits >= 8 ? 1 : options.clipSteps,
           bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
           scaleDtype: coarse ? scheme.scaleDtype : 'f32',
           scaleUnit: globalScale ?? 1,
@@ -96,6 +98,8 @@ export class FeedSolver implements FeedQuantizer {
       ops.packCodes(rt, byteCodes, codes, { bits: scheme.type.bits });
       await rt.sync();
       byteCodes.dispose();
+      const [notFinite, first] = typed<Float64Array>(bad) as unknown as [number, number];
+      if (notFinite > 0) throw notFiniteWeights(name, k, notFinite, first);
       const [overflows, underflows] = typed<Float64Array>(info) as unknown as [number, number];
       if (overflows + underflows > 0) throw this.rangeError(name, scheme, typed(scale), overflows, underflows);
       const zeros = storedZeros(scheme, typed(zero), [n, groups]);

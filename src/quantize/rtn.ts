@@ -129,7 +129,8 @@ export function scaleRangeError(
   });
 }
 
-function notFiniteWeights(moduleName: string, k: number, count: number, first: number): LpqError {
+/** LPQ_MODULE_NUMERICS for a weight [.., k] with values that are no numbers; solvers throw it too. */
+export function notFiniteWeights(moduleName: string, k: number, count: number, first: number): LpqError {
   return new LpqError(
     'LPQ_MODULE_NUMERICS',
     `the weight of ${moduleName} holds ${count === 1 ? 'a value that is' : `${count} values that are`} NaN or infinite`,

@@ -344,9 +344,10 @@ test('gptq_target goes the fraction alpha of the way to W C H⁻¹', async () =>
   const shuffled = Int32Array.from(new Set([...order, ...Array.from({ length: k }, (_, i) => i)]));
   const { u, dead } = await factor(p, shuffled);
   const t = f32([n, k]);
+  const bad = allocate('f64', [2]);
   const h = fromTyped('f64', [k, k], p.h);
   const cross: Tensor = fromTyped('f64', [k, k], c);
-  gptqOps.target(rt, f32([n, k], p.w), i32(shuffled), dead, { h, c: cross, u, alpha }, t);
+  gptqOps.target(rt, f32([n, k], p.w), i32(shuffled), dead, { h, c: cross, u, alpha }, t, bad);
   await rt.sync();
   const identity = Int32Array.from({ length: k }, (_, i) => i);
   const inv = inverse(damped(p, identity), k);

@@ -4,8 +4,9 @@
 //   out: scale f32 [N,G], zero f32 [N,G]
 //   params: the type; symmetric (0|1); constantZero (used when symmetric); steps, shrink: candidates p = 1 - i*shrink,
 //           i < steps; bothSigns (0|1): a symmetric integer grid has one more level on the negative side, so a negative
-//           scale is tried as well; scaleDtype f32|e8m0|e4m3: a coarse type's candidates are values it can hold;
-//           scaleUnit: the global factor that stored e4m3 scales are multiplied by
+//           scale is tried as well; scaleDtype: the coarse types f8_e8m0 and f8_e4m3 get only candidates that they can
+//           hold, the others are searched in fp32 and rounded at the end (rounding first flips ties); scaleUnit: the
+//           global factor that stored e4m3 scales are multiplied by
 //
 // The grid is clipped at p times the group's range and the candidate that minimises e M_gg e^T is kept (MARLIN section
 // 3.5 searches by squared error; the metric is that of its code), e = rounded - T. M_gg is the group's diagonal block. Groups
@@ -16,8 +17,8 @@
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
-#include "cpu/gptq/scale_type.h"
 #include "cpu/linalg/gemm.h"
+#include "cpu/quant/scale.h"
 #include "lpq/exec.h"
 
 namespace lpq::gptq {
@@ -31,15 +32,32 @@ struct Search {
   float constant_zero;
   int steps;
   double shrink;
-  ScaleType scale_type;
-  float low, high;  // levels the type reaches
+  DType scale_dtype;
+  float unit;
+  float low, high;  // levels the type reaches (floats: where the largest magnitude is put)
 
   int candidates() const { return steps * (symmetric && both_signs ? 2 : 1); }
 
-  // Candidate i for a group with extremes lo <= hi; scale is never 0.
+  bool coarse() const { return scale_dtype == DType::f8_e8m0 || scale_dtype == DType::f8_e4m3; }
+
+  // The nearest scale that the stored type can hold, where it is coarse.
+  float usable(float scale) const {
+    if (!coarse()) return scale;
+    std::byte stored[1];
+    const float held = write_number(scale_dtype, stored, 0, std::max(scale / unit, least_scale(scale_dtype)));
+    return held * unit;
+  }
+
+  // Candidate i for a group with extremes lo <= hi; scale is never 0. A group of zeros gets 1.
   void candidate(int i, float lo, float hi, float& scale, float& zero) const {
     const bool negative = i >= steps;
-    const double p = 1.0 - (negative ? i - steps : i) * shrink;
+    // Powers of two: the candidates start above the ideal scale, so that the one that saturates nothing is among them.
+    const double p = (1.0 - (negative ? i - steps : i) * shrink) * (scale_dtype == DType::f8_e8m0 ? 1.4142 : 1.0);
+    if (lo == 0 && hi == 0) {
+      scale = usable(1.0f);
+      zero = symmetric ? constant_zero : std::max(low, 0.0f);
+      return;
+    }
     if (symmetric) {
       const float most = std::max(std::fabs(lo), std::fabs(hi));
       // An integer grid spans high - low steps around its zero; a float grid reaches `high` on both sides.
@@ -52,7 +70,7 @@ struct Search {
       scale = static_cast<float>(p * (static_cast<double>(hi) - lo) / (high - low));
       zero = 0;
     }
-    scale = scale_type.usable(scale);
+    scale = usable(scale);
     if (!symmetric) {
       const double z = low + std::nearbyint(-p * lo / scale);
       zero = static_cast<float>(std::min<double>(std::max<double>(z, low), high));
@@ -77,9 +95,11 @@ void clip(Call& call, Exec& exec) {
   search.constant_zero = static_cast<float>(call.params.number("constantZero", 0.0));
   search.steps = static_cast<int>(call.params.integer("steps"));
   search.shrink = call.params.number("shrink", 0.01);
-  search.scale_type = ScaleType::from(call.params);
-  search.low = type.min_value();
-  search.high = type.max_value();
+  search.scale_dtype = dtype_from_name(call.params.text("scaleDtype", "f32"));
+  search.unit = static_cast<float>(call.params.number("scaleUnit", 1.0));
+  const bool is_float = type.kind == QuantType::Kind::floating;
+  search.low = is_float ? -type.top() : type.min_value();
+  search.high = is_float ? type.top() : type.max_value();
   require(search.steps >= 1 && search.steps * search.shrink < 1.0, "steps times shrink must stay below 1");
 
   std::vector<std::vector<int64_t>> members(static_cast<size_t>(groups));

@@ -2,13 +2,15 @@
 //
 //   in:  W [N,K] f32|f16|bf16, order I32 [K], dead U8 [K]; with alpha > 0 also H f64 [K,K] = sum xq xqT,
 //        C f64 [K,K] = sum xf xqT, U f32 [K,K] (gptq_factor)
-//   out: T f32 [N,K], column j = input feature order[j]
+//   out: T f32 [N,K], column j = input feature order[j];  bad f64 [2] = {weights that are NaN or infinite, the first one's
+//        flat index in W}
 //   params: alpha
 //
 // Quantized predecessors change a layer's input from xf to xq. ||W Xf - Q Xq||^2 is least at Q = W C H^-1, which equals
 // W + W (C - H) H^-1; GPTAQ (Li et al. 2025) goes the fraction alpha of that way, since C is noisy. H^-1 = U^T U is the
 // damped one. Dead channels get weight 0.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -21,16 +23,17 @@ namespace {
 
 void target(Call& call, Exec& exec) {
   const Tensor &w_in = call.input(0), &order_in = call.input(1), &dead_in = call.input(2);
-  Tensor t_out = call.output(0);
+  Tensor t_out = call.output(0), bad_out = call.output(1);
   require(w_in.rank() == 2 && t_out.shape == w_in.shape, "W and T must be [N,K]");
   const int64_t n = w_in.dim(0), k = w_in.dim(1);
-  require(order_in.elements() == k && dead_in.elements() == k, "order and dead must be [K]");
+  require(order_in.elements() == k && dead_in.elements() == k && bad_out.elements() == 2, "order and dead must be [K], bad [2]");
   const int32_t* order = order_in.data<int32_t>();
   const uint8_t* dead = dead_in.data<uint8_t>();
   float* t = t_out.data<float>();
   const std::byte* raw = w_in.raw();
   const DType dtype = w_in.dtype;
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "W must be f32, f16 or bf16");
+  std::vector<int64_t> bad(static_cast<size_t>(n), 0), first(static_cast<size_t>(n), n * k);
   exec.pool.parallel_for(n, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t j = 0; j < k; ++j) {
@@ -43,11 +46,19 @@ void target(Call& call, Exec& exec) {
           std::memcpy(&half, raw + at * 2, 2);
           value = dtype == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
         }
+        if (!std::isfinite(value)) {
+          ++bad[static_cast<size_t>(row)];
+          first[static_cast<size_t>(row)] = std::min(first[static_cast<size_t>(row)], at);
+        }
         t[row * k + j] = dead[order[j]] ? 0.0f : value;
       }
   });
+  double* found = bad_out.data<double>();
+  found[0] = 0;
+  for (int64_t count : bad) found[0] += static_cast<double>(count);
+  found[1] = static_cast<double>(*std::min_element(first.begin(), first.end()));
   const double alpha = call.params.number("alpha", 0.0);
-  if (alpha == 0) return;
+  if (alpha == 0 || found[0] > 0) return;
 
   const double *h = call.input(3).data<double>(), *c = call.input(4).data<double>();
   const float* u = call.input(5).data<float>();

@@ -98,8 +98,10 @@ void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float*
                  DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy,
                  Exec* progress) {
   if (weight_dtype == DType::f32 && linalg::blas_takes(m, n, k))
-    return linalg::blas_gemm(pool, Trans::no, Trans::yes, m, n, k, 1.0f, x, ldx, static_cast<const float*>(weight), ldw, beta, y, ldy);
-  linalg::product_into<float>(pool, {m, n, k, {x, DType::f32, ldx, 1}, {weight, weight_dtype, ldw, 1}}, beta, y, ldy, progress);
+    return linalg::blas_gemm(pool, Trans::no, Trans::yes, m, n, k, 1.0f, x, ldx, static_cast<const float*>(weight), ldw,
+                             beta, y, ldy);
+  const linalg::PackSource rows{x, DType::f32, ldx, 1}, columns{weight, weight_dtype, ldw, 1};
+  linalg::product_into<float>(pool, {m, n, k, rows, columns}, beta, y, ldy, progress);
 }
 
 void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight, double* C,

@@ -116,12 +116,12 @@ void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, 
           for (int64_t panel = begin; panel < end; ++panel) {
             if (panel < a_count) {
               const int64_t i = panel * mr;
-              kernel.pack(a_panels + panel * a_stride, shifted(a, i0 + i, p0), static_cast<int>(std::min<int64_t>(mr, m_here - i)),
-                          mr, kc, alpha);
+              kernel.pack(a_panels + panel * a_stride, shifted(a, i0 + i, p0),
+                          static_cast<int>(std::min<int64_t>(mr, m_here - i)), mr, kc, alpha);
             } else {
               const int64_t q = panel - a_count, j = q * nr;
-              kernel.pack(b_panels + q * b_stride, shifted(b, j0 + j, p0), static_cast<int>(std::min<int64_t>(nr, n_here - j)),
-                          nr, kc, T(1));
+              kernel.pack(b_panels + q * b_stride, shifted(b, j0 + j, p0),
+                          static_cast<int>(std::min<int64_t>(nr, n_here - j)), nr, kc, T(1));
             }
           }
         });
@@ -132,11 +132,13 @@ void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, 
             for (int64_t bp = bt; bp < b_end; ++bp)
               for (int64_t ap = at; ap < a_end; ++ap) {
                 const int64_t i = i0 + ap * mr, j = j0 + bp * nr;
-                const int rows = static_cast<int>(std::min<int64_t>(mr, m - i)), cols = static_cast<int>(std::min<int64_t>(nr, n - j));
+                const int rows = static_cast<int>(std::min<int64_t>(mr, m - i));
+                const int cols = static_cast<int>(std::min<int64_t>(nr, n - j));
                 if (region == Region::lower && j > i + rows - 1) continue;
                 sink(worker, kc, a_panels + ap * a_stride, b_panels + bp * b_stride, i, j, rows, cols, p0 == 0);
               }
-            if (progress) progress->done += (std::min(a_end * mr, m_here) - at * mr) * (std::min(b_end * nr, n_here) - bt * nr);
+            if (progress)
+              progress->done += (std::min(a_end * mr, m_here) - at * mr) * (std::min(b_end * nr, n_here) - bt * nr);
           }
         });
       }

@@ -30,9 +30,10 @@ void linear(Call& call, Exec& exec) {
     require_shape(bias, "bias", {n});
     std::vector<float> row(static_cast<size_t>(n));
     nn::widen(bias, 0, n, row.data());
+    const float* added = row.data();
     exec.pool.parallel_for(m, rows_grain(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t)
-        for (int64_t j = 0; j < n; ++j) out[t * n + j] = accumulate ? out[t * n + j] + row[static_cast<size_t>(j)] : row[static_cast<size_t>(j)];
+        for (int64_t j = 0; j < n; ++j) out[t * n + j] = accumulate ? out[t * n + j] + added[j] : added[j];
     });
   }
   const float beta = accumulate || call.in.size() > 2 ? 1.0f : 0.0f;
@@ -61,11 +62,13 @@ void require_finite(ThreadPool& pool, const char* name, const float* x, int64_t 
     }
   });
   if (first < rows * n)
-    throw Failure("LPQ_NATIVE_NUMERICS", std::string(name) + " holds " + (std::isnan(x[first]) ? "NaN" : "infinity") + " at row " +
-                                             std::to_string(first / n) + ", column " + std::to_string(first % n));
+    throw Failure("LPQ_NATIVE_NUMERICS", std::string(name) + " holds " + (std::isnan(x[first]) ? "NaN" : "infinity") +
+                                             " at row " + std::to_string(first / n) + ", column " +
+                                             std::to_string(first % n));
 }
 
-void gram(Call& call, Exec& exec, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b, const Tensor& sum) {
+void gram(Call& call, Exec& exec, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b,
+          const Tensor& sum) {
   require_tensor(a, name_a, DType::f32, {-1, -1});
   require_tensor(b, name_b, DType::f32, a.shape);
   const int64_t rows = a.dim(0), n = a.dim(1);
@@ -126,7 +129,8 @@ void gemm(Call& call, Exec& exec) {
     gemm_f32(exec.pool, ta, tb, m, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), b.data<float>(), b.dim(1),
              static_cast<float>(beta), c.data<float>(), n);
   else
-    gemm_f64(exec.pool, ta, tb, m, n, k, alpha, a.data<double>(), a.dim(1), b.data<double>(), b.dim(1), beta, c.data<double>(), n);
+    gemm_f64(exec.pool, ta, tb, m, n, k, alpha, a.data<double>(), a.dim(1), b.data<double>(), b.dim(1), beta,
+             c.data<double>(), n);
 }
 
 // C = alpha op(A) op(A)^T + beta C, f32 or f64, of which the lower triangle is read; params alpha, beta, transA.
@@ -139,7 +143,8 @@ void syrk(Call& call, Exec& exec) {
   const int64_t n = a.dim(ta == Trans::yes), k = a.dim(ta == Trans::no);
   require_tensor(c, "c", a.dtype, {n, n});
   if (a.dtype == DType::f32)
-    syrk_f32(exec.pool, ta, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), static_cast<float>(beta), c.data<float>(), n);
+    syrk_f32(exec.pool, ta, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), static_cast<float>(beta),
+             c.data<float>(), n);
   else
     syrk_f64(exec.pool, ta, n, k, alpha, a.data<double>(), a.dim(1), beta, c.data<double>(), n);
 }

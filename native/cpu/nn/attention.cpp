@@ -63,7 +63,8 @@ class Attention {
     const int64_t queries = std::min(kQueries, task.length - task.query), panels = (queries + mr - 1) / mr;
     const int64_t q_stride = hd * mr + linalg::kPanelPad, p_stride = kKeys * mr + linalg::kPanelPad;
     static thread_local linalg::Scratch scratch;
-    float* const q_panels = scratch.get<float>(static_cast<size_t>(panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
+    float* const q_panels =
+        scratch.get<float>(static_cast<size_t>(panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
     float* const p_panels = q_panels + panels * q_stride;
     float* const scores = p_panels + panels * p_stride;
     float* const out = scores + kQueries * kKeys;
@@ -151,7 +152,8 @@ void attention(Call& call, Exec& exec) {
   const int64_t sequences = starts.dim(0) - 1;
   require(sequences >= 0, "starts is empty");
   const int32_t* start = starts.data<int32_t>();
-  require(start[0] == 0 && start[sequences] == tokens, "starts does not run from 0 to the number of tokens, " + std::to_string(tokens));
+  require(start[0] == 0 && start[sequences] == tokens,
+          "starts does not run from 0 to the number of tokens, " + std::to_string(tokens));
   for (int64_t s = 0; s < sequences; ++s)
     require(start[s] <= start[s + 1], "starts falls after sequence " + std::to_string(s));
 

@@ -16,9 +16,9 @@ void neg_log_likelihood(Call& call, Exec& exec) {
   double* out = nll.data<double>();
   exec.pool.parallel_for(tokens, rows_grain(vocabulary * 2), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
-      require(target[t] >= -1 && target[t] < vocabulary, "token " + std::to_string(t) + " has the target " +
-                                                             std::to_string(target[t]) + ", outside the vocabulary of " +
-                                                             std::to_string(vocabulary));
+      if (target[t] < -1 || target[t] >= vocabulary)
+        require(false, "token " + std::to_string(t) + " has the target " + std::to_string(target[t]) +
+                           ", outside the vocabulary of " + std::to_string(vocabulary));
       const float* row = from + t * vocabulary;
       if (target[t] < 0) {
         out[t] = 0;

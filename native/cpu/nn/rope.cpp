@@ -20,15 +20,16 @@ void rope(Call& call, Exec& exec) {
   const int32_t* position = positions.data<int32_t>();
   const float *cos = cosines.data<float>(), *sin = sines.data<float>();
   float* data = x.data<float>();
+  const bool halves = style == "half";
   exec.pool.parallel_for(tokens, rows_grain(heads * head_dim), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
-      require(position[t] >= 0 && position[t] < places, "token " + std::to_string(t) + " has the position " +
-                                                            std::to_string(position[t]) + ", outside the table of " +
-                                                            std::to_string(places));
+      if (position[t] < 0 || position[t] >= places)
+        require(false, "token " + std::to_string(t) + " has the position " + std::to_string(position[t]) +
+                           ", outside the table of " + std::to_string(places));
       const float *c = cos + position[t] * half, *s = sin + position[t] * half;
       for (int64_t h = 0; h < heads; ++h) {
         float* v = data + (t * heads + h) * head_dim;
-        if (style == "half") {
+        if (halves) {
           vector_kernels().rotate_half(v, v + half, c, s, half);
           continue;
         }

@@ -11,7 +11,8 @@ void route_top_k(Call& call, Exec& exec) {
   const Tensor &logits = call.input(0), &indices = call.output(0), &weights = call.output(1);
   require_tensor(logits, "logits", DType::f32, {-1, -1});
   const int64_t tokens = logits.dim(0), experts = logits.dim(1), k = call.params.integer("k");
-  require(k >= 1 && k <= experts, "k is " + std::to_string(k) + ", not between 1 and the number of experts, " + std::to_string(experts));
+  require(k >= 1 && k <= experts,
+          "k is " + std::to_string(k) + ", not between 1 and the number of experts, " + std::to_string(experts));
   require_tensor(indices, "indices", DType::i32, {tokens, k});
   require_tensor(weights, "weights", DType::f32, {tokens, k});
   const bool normalize = call.params.number("normalize") != 0;
@@ -56,7 +57,8 @@ void group_by_expert(Call& call, Exec&) {
   const int32_t* index = indices.data<int32_t>();
   std::vector<int64_t> next(static_cast<size_t>(experts) + 1);
   for (int64_t i = 0; i < count; ++i) {
-    require(index[i] >= 0 && index[i] < experts, "indices holds " + std::to_string(index[i]) + ", outside " + std::to_string(experts) + " experts");
+    if (index[i] < 0 || index[i] >= experts)
+      require(false, "indices holds " + std::to_string(index[i]) + ", outside " + std::to_string(experts) + " experts");
     ++next[static_cast<size_t>(index[i]) + 1];
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
@@ -67,8 +69,9 @@ void group_by_expert(Call& call, Exec&) {
 void require_rows(const int32_t* row, int64_t count, int64_t divide, int64_t limit, const char* what) {
   require(divide >= 1, "divide is " + std::to_string(divide));
   for (int64_t m = 0; m < count; ++m)
-    require(row[m] >= 0 && row[m] / divide < limit, "rows[" + std::to_string(m) + "] is " + std::to_string(row[m]) +
-                                                        ", outside " + what + " of " + std::to_string(limit) + " rows");
+    if (row[m] < 0 || row[m] / divide >= limit)
+      require(false, "rows[" + std::to_string(m) + "] is " + std::to_string(row[m]) + ", outside " + what + " of " +
+                         std::to_string(limit) + " rows");
 }
 
 void gather_rows(Call& call, Exec& exec) {
@@ -82,7 +85,8 @@ void gather_rows(Call& call, Exec& exec) {
   const float* from = x.data<float>();
   float* to = y.data<float>();
   exec.pool.parallel_for(count, rows_grain(c), [&](int64_t begin, int64_t end, int) {
-    for (int64_t m = begin; m < end; ++m) std::memcpy(to + m * c, from + row[m] / divide * c, static_cast<size_t>(c) * 4);
+    for (int64_t m = begin; m < end; ++m)
+      std::memcpy(to + m * c, from + row[m] / divide * c, static_cast<size_t>(c) * 4);
   });
 }
 
