@@ -82,6 +82,7 @@ const tests = filesBelow('dist/test/gpu').filter((file) => file.endsWith('.test.
 const reached = closure(root, ['dist/src/cli/main.js', 'scripts/test-gpu.mjs', 'dist/test/gpu/gpu.js', ...tests]);
 for (const file of reached.files) put(file);
 put('bin/lpq.js');
+put('bench/quantize-shape/run.mjs');
 
 // A package's code and licence. Names of directories and files that no code loads are left out with their contents.
 const IDLE = /(^|\/)(tests?|__tests__|docs?|examples?|benchmarks?|\.github|\.bin)\/|\.(test|spec|min)\.[cm]?js$/;

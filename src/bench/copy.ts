@@ -1,7 +1,10 @@
+import { execFile } from 'node:child_process';
 import { mkdir, open, rename } from 'node:fs/promises';
 import path from 'node:path';
+import { promisify } from 'node:util';
 import { sync } from '../../formats/directory/output-directory.js';
 import { writeFully } from '../../formats/safetensors/tensor-slot.js';
+import { LpqError } from '../core/error.js';
 import { type FileSize, fileSizes } from './directory.js';
 
 const CHUNK_BYTES = 2 ** 23;
@@ -52,4 +55,20 @@ async function writeAll(dir: string, files: readonly FileSize[]): Promise<void> 
 /** Waits until every file of a directory is on the disk, so that writing it back disturbs no measurement. */
 export async function settle(dir: string): Promise<void> {
   for (const { name } of await fileSizes(dir)) await sync(path.join(dir, name));
+}
+
+/**
+ * Drops the files of a directory, which must be on the disk already, from the page cache: the next reader waits for the
+ * disk. Node has no call for that; dd of GNU coreutils does (count=0 copies nothing). Throws LPQ_USAGE where there is none.
+ */
+export async function evict(dir: string): Promise<void> {
+  for (const { name } of await fileSizes(dir))
+    try {
+      await promisify(execFile)('dd', [`if=${path.join(dir, name)}`, 'iflag=nocache', 'count=0', 'status=none']);
+    } catch (cause) {
+      throw new LpqError('LPQ_USAGE', '--cold needs the dd of GNU coreutils, which drops files from the page cache', {
+        cause,
+        hint: 'Install coreutils, or measure without --cold.',
+      });
+    }
 }

@@ -16,6 +16,7 @@ interface RtnFlags extends ComputeOptions {
   readonly rounds: number;
   readonly seed: number;
   readonly keep?: string;
+  readonly cold?: boolean;
 }
 
 /** `lpq bench rtn`. */
@@ -28,6 +29,7 @@ export function benchRtnCommand(bench: Command, run: Run): Command {
       .option('--bits <n>', 'an integer type of this many bits (default: 4)', number('--bits'))
       .option('--dtype <type>', 'any type, instead of --bits')
       .option('--rounds <n>', 'runs of each, in turns; medians count', integer('--rounds', 1), 3)
+      .option('--cold', 'drop the checkpoint from the page cache before each run')
       .option('--seed <s>', 'of the weights', integer('--seed', 0), 0)
       .option('--keep <dir>', 'keep the checkpoint there, and use one that is there already'),
   ).action((flags: RtnFlags) => benchRtn(flags, run));
@@ -35,10 +37,10 @@ export function benchRtnCommand(bench: Command, run: Run): Command {
 
 async function benchRtn(flags: RtnFlags, run: Run): Promise<void> {
   const { fileSizes, totalBytes, workDirectory, requireSpace } = await import('../bench/directory.js');
-  const { copyLike, settle } = await import('../bench/copy.js');
+  const { copyLike, evict, settle } = await import('../bench/copy.js');
   const { checkFlags, mergeSettings } = await import('./settings.js');
   const { rm } = await import('node:fs/promises');
-  const { gb, rounds, seed, keep, threads } = flags;
+  const { gb, rounds, seed, keep, cold = false, threads } = flags;
   const type = flags.dtype === undefined ? { bits: flags.bits ?? 4 } : { dtype: flags.dtype, bits: flags.bits };
   const settings = mergeSettings(checkFlags({ ...type, method: 'rtn' }), {});
   const shape = await rtnShape(gb);
@@ -54,11 +56,13 @@ async function benchRtn(flags: RtnFlags, run: Run): Promise<void> {
     let outputs: Awaited<ReturnType<typeof fileSizes>> = [];
     for (let round = 0; round < rounds; round++) {
       const output = path.join(work.dir, `output-${process.pid}`);
+      if (cold) await evict(dir);
       const measured = await measure({ checkpoint, output, settings, calibration: undefined }, rt, run);
       outputs = await fileSizes(output);
       await rm(output, { recursive: true });
       runs.push(measured);
       run.interrupt.check();
+      if (cold) await evict(dir);
       copies.push(await copyLike(dir, output, outputs));
       await rm(output, { recursive: true });
       run.interrupt.check();
@@ -74,6 +78,7 @@ async function benchRtn(flags: RtnFlags, run: Run): Promise<void> {
         command: 'bench rtn',
         ...('bits' in type ? { type: `i${type.bits}` } : type),
         blocks: shape.blocks,
+        cold,
         machine: machine(rt),
         source: { bytes: checkpoint.bytes, seconds: checkpoint.seconds ?? null },
         output: { bytes: totalBytes(outputs) },

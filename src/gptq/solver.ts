@@ -73,7 +73,7 @@ export class FeedSolver implements FeedQuantizer {
           symmetric: scheme.symmetric,
           constantZero: constantZero(scheme),
           // At 8 bits clipping one weight costs more than a finer grid wins (docs/numerics.md).
-        steps: scheme.type.bits >= 8 ? 1 : options.clipSteps,
+          steps: scheme.type.bits >= 8 ? 1 : options.clipSteps,
           bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
           scaleDtype: coarse ? scheme.scaleDtype : 'f32',
           scaleUnit: globalScale ?? 1,

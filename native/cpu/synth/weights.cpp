@@ -5,9 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/checks.h"
 #include "cpu/math.h"
-#include "cpu/nn/vector.h"
+#include "cpu/nn/cast.h"
 
 namespace lpq {
 namespace {
