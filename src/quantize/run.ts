@@ -48,12 +48,24 @@ export interface QuantizeEvents {
   readonly onPlan?: (plan: { modules: number; weights: number; blocks: number; left: readonly string[] }) => void;
   readonly onStage?: (block: number, blocks: number, stage: string) => void;
   readonly onModule?: (line: ModuleLine) => void;
+  /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
+  readonly onSpan?: (span: Span, seconds: number) => void;
 }
+
+export type Span = 'read' | 'write' | 'block';
 
 export interface QuantizeSummary {
   readonly modules: readonly ModuleLine[];
   readonly bitsPerWeight: number;
   readonly carried: number;
+}
+
+/** Runs a part and tells how long it took. */
+async function timed<T>(events: QuantizeEvents, span: Span, part: () => Promise<T>): Promise<T> {
+  const started = performance.now();
+  const result = await part();
+  events.onSpan?.(span, (performance.now() - started) / 1000);
+  return result;
 }
 
 /** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE. */
@@ -106,7 +118,7 @@ export async function quantizeCheckpoint(
     const output = await OutputDirectory.create(request.output);
     register(output);
     try {
-      await output.carryFrom(request.source);
+      await timed(events, 'write', () => output.carryFrom(request.source));
       const writer = await CanonicalWriter.create(output, {
         modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
         carried: carried.map((name) => source.weights.spec(name)),
@@ -121,15 +133,17 @@ export async function quantizeCheckpoint(
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
           onModule: async (module) => {
-            const line = await writeModule(writer, module);
+            const line = await timed(events, 'write', () => writeModule(writer, module));
             lines.push(line);
             events.onModule?.(line);
           },
         };
-        await quantizeAll(context, request, source, graph);
-        for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
-        await writer.finish(provenance(request, source));
-        await output.commit();
+        await quantizeAll(context, request, source, graph, events);
+        await timed(events, 'write', async () => {
+          for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
+          await writer.finish(provenance(request, source));
+          await output.commit();
+        });
         return summarize(lines, carried.length, plan);
       } catch (error) {
         await writer.abort();
@@ -149,14 +163,17 @@ async function quantizeAll(
   request: QuantizeRequest,
   source: SourceCheckpoint,
   graph: ModelGraph,
+  events: QuantizeEvents,
 ): Promise<void> {
   const { quantizer, calibration } = request;
   if (!quantizer.statistics) {
     for (const block of graph.blocks)
-      for (const stage of block.stages) {
-        context.onStage(block, stage);
-        for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
-      }
+      await timed(events, 'block', async () => {
+        for (const stage of block.stages) {
+          context.onStage(block, stage);
+          for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
+        }
+      });
     if (request.lmHead) await quantizeWeights(context, [graph.head], source);
     return;
   }
@@ -164,17 +181,18 @@ async function quantizeAll(
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
     });
-  const outer = await loadWeights(source, graph.outer.keys());
+  const outer = await timed(events, 'read', () => loadWeights(source, graph.outer.keys()));
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
-    for (const block of graph.blocks) {
-      const weights = await loadWeights(source, block.tensors.keys());
-      try {
-        await quantizeBlock(context, block, weights, streams);
-      } finally {
-        disposeWeights(weights);
-      }
-    }
+    for (const block of graph.blocks)
+      await timed(events, 'block', async () => {
+        const weights = await timed(events, 'read', () => loadWeights(source, block.tensors.keys()));
+        try {
+          await quantizeBlock(context, block, weights, streams);
+        } finally {
+          disposeWeights(weights);
+        }
+      });
     if (request.lmHead) await quantizeHead(context, graph, outer, streams);
   } finally {
     disposeStreams(streams);
