@@ -70,7 +70,19 @@ export function quantizeCommand(program: Command, run: Run): Command {
 export async function quantizeOptions(source: string, flags: QuantizeFlags): Promise<QuantizeOptions> {
   const { checkFlags, mergeSettings } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
-  const { output, recipe, calib, pack, sym, asym, dryRun: _, device: __, threads: ___, ...rest } = flags;
+  const {
+    output,
+    recipe,
+    calib,
+    pack,
+    sym,
+    asym,
+    dryRun: _,
+    device: __,
+    threads: ___,
+    vramLimit: ____,
+    ...rest
+  } = flags;
   const settingsGiven = Object.entries(rest).filter(([name]) => !['json', 'quiet', 'verbose'].includes(name));
   if (sym && asym) throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other');
   const given = checkFlags({
@@ -101,7 +113,12 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   const rt = openRuntime(run, flags);
   await quantizeInto(options, rt, run);
   if (packTarget !== undefined && packed !== undefined)
-    await packDirectory(options.output, { target: packTarget, output: packed }, rt, run);
+    await packDirectory(
+      options.output,
+      { target: packTarget, output: packed },
+      rt.device === 'cpu' ? rt : openRuntime(run, { ...flags, device: 'cpu' }),
+      run,
+    );
 }
 
 /** Refuses what the runner would, before the calibration text is read: a broken checkpoint, groups that do not divide. */

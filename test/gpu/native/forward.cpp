@@ -115,7 +115,12 @@ void moments(Device& d, DType x_type, DType h_type, int64_t rows, int64_t k, dou
     const Tensor sum = filled(h_type, {k, k}, [&](int64_t i) { return get(h, i); });
     std::vector<Tensor> in = cross ? std::vector<Tensor>{a, b, sum} : std::vector<Tensor>{a, sum};
     auto got = d.run(cross ? "cross_accumulate" : "gram_accumulate", in, {sum}, params({{"weight", weight}}));
-    if (!cross) got = d.run("gram_finish", {}, {got[0]});
+    if (!cross) {
+      got = d.run("gram_finish", {}, {got[0]});
+      std::vector<double> expected(static_cast<size_t>(k));
+      for (int64_t i = 0; i < k; ++i) expected[static_cast<size_t>(i)] = get(got[0], i * k + i);
+      report.close(text("diagonal", {k}, h_type), d.run("diagonal", {got[0]}, {poisoned(DType::f64, {k})})[0], expected, 0, 0);
+    }
     // rows products of size about weight, added in fp32 in any order.
     const double size_of = weight * static_cast<double>(rows) * 4 + 11;
     report.close(text(cross ? "cross" : "gram", {rows, k}, x_type) + " into " + std::string(dtype_name(h_type)), got[0], want,
