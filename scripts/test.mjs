@@ -1,4 +1,5 @@
-// Runs the compiled tests with node:test, each file in a process of its own. Arguments filter by path.
+// Runs the compiled tests with node:test, each file in a process of its own. Arguments filter by path. Tests of the CUDA
+// backend are loaded and skipped, whatever the machine: scripts/test-gpu.mjs runs them.
 import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import path from 'node:path';
@@ -7,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const filters = process.argv.slice(2);
 const files = readdirSync(path.join(root, 'dist', 'test'), { recursive: true })
-  .filter((file) => file.endsWith('.test.js') && !file.startsWith(`gpu${path.sep}`))
+  .filter((file) => file.endsWith('.test.js'))
   .filter((file) => filters.length === 0 || filters.some((filter) => file.includes(filter)))
   .sort()
   .map((file) => path.join('dist', 'test', file));
@@ -15,5 +16,11 @@ if (files.length === 0) {
   console.error('no test file matches');
   process.exit(1);
 }
-const run = spawnSync(process.execPath, ['--test', '--enable-source-maps', ...files], { cwd: root, stdio: 'inherit' });
+const run = spawnSync(process.execPath, ['--test', '--enable-source-maps', ...files], {
+  cwd: root,
+  stdio: 'inherit',
+  env: { ...process.env, LPQ_GPU_TESTS: 'skip' },
+});
+const gpu = files.filter((file) => file.startsWith(path.join('dist', 'test', 'gpu', ''))).length;
+if (gpu > 0) console.log(`\nSKIPPED: the tests of ${gpu} files need a GPU; npm run test:gpu runs them`);
 process.exit(run.status ?? 1);

@@ -19,7 +19,21 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   verify: ['core', 'binding', 'formats', 'model'],
-  cli: ['core', 'binding', 'layout', 'formats', 'model', 'calibrate', 'quantize', 'gptq', 'pack', 'eval', 'verify'],
+  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize'],
+  cli: [
+    'core',
+    'binding',
+    'layout',
+    'formats',
+    'model',
+    'calibrate',
+    'quantize',
+    'gptq',
+    'pack',
+    'eval',
+    'verify',
+    'bench',
+  ],
 };
 
 /** Packages that belong to one room. */

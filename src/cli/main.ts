@@ -1,5 +1,6 @@
 import { Command, CommanderError } from 'commander';
 import type { ExitCode } from '../core/error.js';
+import { benchCommand } from './bench.js';
 import { doctorCommand } from './doctor.js';
 import { evalCommand } from './eval.js';
 import { asLpqError } from './failure.js';
@@ -21,6 +22,7 @@ const COMMANDS = [
   evalCommand,
   inspectCommand,
   logitsCommand,
+  benchCommand,
   doctorCommand,
 ];
 

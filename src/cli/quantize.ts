@@ -2,10 +2,9 @@ import type { Command } from 'commander';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
-import type { Quantizer } from '../quantize/quantizer.js';
 import type { ModuleLine } from '../quantize/run.js';
+import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
-import { groupSize, number } from './parse.js';
 import type { RecipeRule } from './recipe.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import type { FullSettings } from './settings.js';
@@ -14,15 +13,12 @@ import { bytes, duration, significant } from './units.js';
 import { version } from './version.js';
 
 /** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
-interface QuantizeFlags extends ComputeOptions {
+interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly output: string;
   readonly recipe?: string;
   readonly calib?: string;
   readonly pack?: string;
   readonly dryRun?: boolean;
-  readonly sym?: boolean;
-  readonly asym?: boolean;
-  readonly [setting: string]: unknown;
 }
 
 /** A checked command: everything the runner needs. */
@@ -38,28 +34,15 @@ export interface QuantizeOptions {
 
 /** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
 export function quantizeCommand(program: Command, run: Run): Command {
+  const command = program
+    .command('quantize')
+    .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
+    .argument('<model>', 'directory of the checkpoint')
+    .requiredOption('-o, --output <dir>', 'directory to make');
   return computeOptions(
-    program
-      .command('quantize')
-      .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
-      .argument('<model>', 'directory of the checkpoint')
-      .requiredOption('-o, --output <dir>', 'directory to make')
-      .option('--bits <n>', 'an integer type of this many bits', number('--bits'))
-      .option('--dtype <type>', 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, mxfp4, nvfp4, ...')
-      .option('--group-size <g>', "weights that share a scale, or 'channel' (default: 128)", groupSize)
-      .option('--sym', 'symmetric grid (default)')
-      .option('--asym', 'asymmetric grid, with zero points')
-      .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')
-      .option('--method <name>', 'gptq or rtn (default: gptq)')
-      .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
-      .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))
-      .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
+    methodOptions(command)
       .option('--calib <file>', 'calibration text: .txt, or .jsonl with {"text": ...} (default: bundled books)')
       .option('--calib-join', 'join the documents of a .jsonl and cut windows')
-      .option('--samples <n>', 'calibration sequences (default: 128)', number('--samples'))
-      .option('--seq-len <n>', 'tokens of a sequence (default: 512)', number('--seq-len'))
-      .option('--seed <s>', 'which sequences are drawn (default: 0)', number('--seed'))
-      .option('--lm-head', 'quantize lm_head too')
       .option('--recipe <file>', 'JSON with defaults for these options and rules for modules')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option('--dry-run', 'only list what would be done with each module'),
@@ -68,28 +51,10 @@ export function quantizeCommand(program: Command, run: Run): Command {
 
 /** Checks flags and recipe together. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
 export async function quantizeOptions(source: string, flags: QuantizeFlags): Promise<QuantizeOptions> {
-  const { checkFlags, mergeSettings } = await import('./settings.js');
+  const { mergeSettings } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
-  const {
-    output,
-    recipe,
-    calib,
-    pack,
-    sym,
-    asym,
-    dryRun: _,
-    device: __,
-    threads: ___,
-    vramLimit: ____,
-    ...rest
-  } = flags;
-  const settingsGiven = Object.entries(rest).filter(([name]) => !['json', 'quiet', 'verbose'].includes(name));
-  if (sym && asym) throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other');
-  const given = checkFlags({
-    ...Object.fromEntries(settingsGiven),
-    ...(sym && { symmetric: true }),
-    ...(asym && { symmetric: false }),
-  });
+  const { output, recipe, calib, pack } = flags;
+  const given = await givenSettings(flags);
   const file = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   const settings = mergeSettings(given, file.settings);
   if (settings.method === 'rtn' && calib !== undefined)
@@ -191,14 +156,6 @@ async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Ru
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
     `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
   );
-}
-
-async function quantizerFor(settings: FullSettings, rt: NativeRuntime): Promise<Quantizer> {
-  if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer(rt);
-  const { gptqQuantizer } = await import('../gptq/quantizer.js');
-  const { GPTQ_DEFAULTS } = await import('../gptq/options.js');
-  const { order, damp, gptaq } = settings;
-  return gptqQuantizer(rt, { ...GPTQ_DEFAULTS, order, damp, alpha: gptaq });
 }
 
 async function calibrate({ source, settings, calib }: QuantizeOptions, run: Run): Promise<Calibration> {

@@ -72,8 +72,8 @@ export class FeedSolver implements FeedQuantizer {
           ...type,
           symmetric: scheme.symmetric,
           constantZero: constantZero(scheme),
-          // At 8 bits clipping one weight costs more than a finer grid wins (docs/numerics.md).
-          steps: scheme.type.bits >= 8 ? 1 : options.clipSteps,
+          // Symmetric grids of 8 bits keep the full range (docs/numerics.md).
+          steps: scheme.type.bits >= 8 && scheme.symmetric ? 1 : options.clipSteps,
           bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
           scaleDtype: coarse ? scheme.scaleDtype : 'f32',
           scaleUnit: globalScale ?? 1,

@@ -3,7 +3,7 @@ import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { CanonicalWriter } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
-import { fromTyped, type NativeRuntime } from '../../native/binding.js';
+import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
@@ -13,9 +13,11 @@ import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } f
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
 import { zerosOf } from './grid.js';
 import type { Quantizer } from './quantizer.js';
+import { disposeModule, type QuantizedModule } from './result.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { printScheme, type QuantScheme } from './scheme.js';
+import { WriteBehind } from './write-behind.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -48,12 +50,24 @@ export interface QuantizeEvents {
   readonly onPlan?: (plan: { modules: number; weights: number; blocks: number; left: readonly string[] }) => void;
   readonly onStage?: (block: number, blocks: number, stage: string) => void;
   readonly onModule?: (line: ModuleLine) => void;
+  /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
+  readonly onSpan?: (span: Span, seconds: number) => void;
 }
+
+export type Span = 'read' | 'write' | 'block';
 
 export interface QuantizeSummary {
   readonly modules: readonly ModuleLine[];
   readonly bitsPerWeight: number;
   readonly carried: number;
+}
+
+/** Runs a part and tells how long it took. */
+async function timed<T>(events: QuantizeEvents, span: Span, part: () => Promise<T>): Promise<T> {
+  const started = performance.now();
+  const result = await part();
+  events.onSpan?.(span, (performance.now() - started) / 1000);
+  return result;
 }
 
 /** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE. */
@@ -106,12 +120,13 @@ export async function quantizeCheckpoint(
     const output = await OutputDirectory.create(request.output);
     register(output);
     try {
-      await output.carryFrom(request.source);
+      await timed(events, 'write', () => output.carryFrom(request.source));
       const writer = await CanonicalWriter.create(output, {
         modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
         carried: carried.map((name) => source.weights.spec(name)),
         config: source.config,
       });
+      const behind = new WriteBehind();
       try {
         const lines: ModuleLine[] = [];
         const context: BlockContext = {
@@ -120,18 +135,31 @@ export async function quantizeCheckpoint(
           fallback: rtnQuantizer(rt),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
-          onModule: async (module) => {
-            const line = await writeModule(writer, module);
-            lines.push(line);
-            events.onModule?.(line);
+          onModule: (module) => {
+            const kept = keepTensors(module.result);
+            return timed(events, 'write', () =>
+              behind.add(
+                kept.bytes,
+                async () => {
+                  const line = await writeModule(writer, { ...module, result: kept.result });
+                  lines.push(line);
+                  events.onModule?.(line);
+                },
+                kept.dispose,
+              ),
+            );
           },
         };
-        await quantizeAll(context, request, source, graph);
-        for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
-        await writer.finish(provenance(request, source));
-        await output.commit();
+        await quantizeAll(context, request, source, graph, events);
+        await timed(events, 'write', async () => {
+          await behind.settle();
+          for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
+          await writer.finish(provenance(request, source));
+          await output.commit();
+        });
         return summarize(lines, carried.length, plan);
       } catch (error) {
+        await behind.abandon();
         await writer.abort();
         throw error;
       }
@@ -149,14 +177,17 @@ async function quantizeAll(
   request: QuantizeRequest,
   source: SourceCheckpoint,
   graph: ModelGraph,
+  events: QuantizeEvents,
 ): Promise<void> {
   const { quantizer, calibration } = request;
   if (!quantizer.statistics) {
     for (const block of graph.blocks)
-      for (const stage of block.stages) {
-        context.onStage(block, stage);
-        for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
-      }
+      await timed(events, 'block', async () => {
+        for (const stage of block.stages) {
+          context.onStage(block, stage);
+          for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
+        }
+      });
     if (request.lmHead) await quantizeWeights(context, [graph.head], source);
     return;
   }
@@ -164,21 +195,23 @@ async function quantizeAll(
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
     });
-  const outer = await loadWeights(context.rt, source, graph.outer.keys());
+  const outer = await timed(events, 'read', () => loadWeights(context.rt, source, graph.outer.keys()));
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
-    const load = (index: number) => loadWeights(context.rt, source, graph.blocks[index]?.tensors.keys() ?? []);
+    const load = (index: number) =>
+      timed(events, 'read', () => loadWeights(context.rt, source, graph.blocks[index]?.tensors.keys() ?? []));
     let next = await load(0);
     try {
-      for (const block of graph.blocks) {
-        const weights = next;
-        try {
-          next = await load(block.index + 1); // on their way to the device while this block is solved
-          await quantizeBlock(context, block, weights, streams);
-        } finally {
-          disposeWeights(weights);
-        }
-      }
+      for (const block of graph.blocks)
+        await timed(events, 'block', async () => {
+          const weights = next;
+          try {
+            next = await load(block.index + 1); // on their way to the device while this block is solved
+            await quantizeBlock(context, block, weights, streams);
+          } finally {
+            disposeWeights(weights);
+          }
+        });
     } finally {
       disposeWeights(next);
     }
@@ -221,6 +254,19 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     sparsity: 'none',
     sourceDtype: source.weights.dtype(`${linear.name}.weight`),
   };
+}
+
+/** Views of a result's tensors, which outlive those that the quantizer disposes of. */
+function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes: number; dispose(): void } {
+  const view = (tensor: Tensor) => tensor.view(tensor.shape);
+  const kept = {
+    ...result,
+    codes: view(result.codes),
+    scales: view(result.scales),
+    ...(result.zeros && { zeros: view(result.zeros) }),
+  };
+  const bytes = kept.codes.byteLength + kept.scales.byteLength + (kept.zeros?.byteLength ?? 0);
+  return { result: kept, bytes, dispose: () => disposeModule(kept) };
 }
 
 async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {

@@ -1,0 +1,52 @@
+import type { Command } from 'commander';
+import type { NativeRuntime } from '../../native/binding.js';
+import { LpqError } from '../core/error.js';
+import type { Quantizer } from '../quantize/quantizer.js';
+import { groupSize, number } from './parse.js';
+import type { FullSettings, Settings } from './settings.js';
+
+/** Flags of methodOptions, unchecked, under the names of the settings but for sym and asym. */
+export interface MethodFlags {
+  readonly sym?: boolean;
+  readonly asym?: boolean;
+  readonly [setting: string]: unknown;
+}
+
+/** Options that say how weights are stored and how that is reached: of every command that quantizes. */
+export function methodOptions(command: Command): Command {
+  return command
+    .option('--bits <n>', 'an integer type of this many bits', number('--bits'))
+    .option('--dtype <type>', 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, mxfp4, nvfp4, ...')
+    .option('--group-size <g>', "weights that share a scale, or 'channel' (default: 128)", groupSize)
+    .option('--sym', 'symmetric grid (default)')
+    .option('--asym', 'asymmetric grid, with zero points')
+    .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')
+    .option('--method <name>', 'gptq or rtn (default: gptq)')
+    .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
+    .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))
+    .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
+    .option('--samples <n>', 'calibration sequences (default: 128)', number('--samples'))
+    .option('--seq-len <n>', 'tokens of a sequence (default: 512)', number('--seq-len'))
+    .option('--seed <s>', 'of everything that is drawn at random (default: 0)', number('--seed'))
+    .option('--lm-head', 'quantize lm_head too');
+}
+
+/** The flags that are settings, checked; a command's others are left to it. Throws LPQ_USAGE. */
+export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promise<Settings> {
+  const { checkFlags, settingsSchema } = await import('./settings.js');
+  if (sym && asym) throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other');
+  return checkFlags({
+    ...Object.fromEntries(Object.entries(rest).filter(([name]) => Object.hasOwn(settingsSchema.shape, name))),
+    ...(sym && { symmetric: true }),
+    ...(asym && { symmetric: false }),
+  });
+}
+
+/** The quantizer that settings ask for. */
+export async function quantizerFor(settings: FullSettings, rt: NativeRuntime): Promise<Quantizer> {
+  if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer(rt);
+  const { gptqQuantizer } = await import('../gptq/quantizer.js');
+  const { GPTQ_DEFAULTS } = await import('../gptq/options.js');
+  const { order, damp, gptaq } = settings;
+  return gptqQuantizer(rt, { ...GPTQ_DEFAULTS, order, damp, alpha: gptaq });
+}
