@@ -102,7 +102,7 @@ for (const [args, exit, code, names] of REFUSALS) {
 }
 
 test('a device that is not there is an environment error', async () => {
-  for (const device of ['cuda', 'cuda:1']) {
+  for (const device of ['cuda:98', 'cuda:99']) {
     const ran = await lpq(['eval', model, '--text', 'x', '--device', device]);
     assert.equal(ran.code, 3);
     assert.match(ran.stderr, new RegExp(`^LPQ_DEVICE {2}--device ${device} `));
