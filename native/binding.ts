@@ -24,12 +24,18 @@ export type DType =
   | 'u8'
   | 'bool';
 
+export type Device = 'cpu' | `cuda:${number}`;
+
 /** A native tensor, row-major and contiguous. Memory is freed when the last view is disposed of or collected. */
 export interface Tensor {
   readonly dtype: DType;
   readonly shape: readonly number[];
   readonly byteLength: number;
-  /** The bytes themselves, not a copy (at most 2 GiB at once). Never write to a tensor of a mapped file. */
+  readonly device: Device;
+  /**
+   * The bytes themselves, not a copy (at most 2 GiB at once). Never write to a tensor of a mapped file. Throws for a
+   * tensor of another device than the CPU: download it.
+   */
   bytes(offset?: number, length?: number): Uint8Array<ArrayBuffer>;
   /** The same storage under another shape, starting `firstElement` elements in. */
   view(shape: readonly number[], firstElement?: number): Tensor;
@@ -56,6 +62,21 @@ export type OpParams = Record<string, number | string | boolean | readonly numbe
  */
 export interface NativeRuntime {
   readonly threads: number;
+  readonly device: Device;
+  /** What linears read: f32 on the CPU; on CUDA 16 bits, so that tensor cores multiply them exactly. */
+  readonly activationDtype: 'f32' | 'bf16' | 'f16';
+  /** Of second moments: f64 on the CPU; f32 on CUDA, where sums over at most a batch of rows are added to it. */
+  readonly momentDtype: 'f64' | 'f32';
+  /** A tensor of uninitialised memory on this device; the caller disposes of it. */
+  allocate(dtype: DType, shape: readonly number[]): Tensor;
+  /** `tensor`, of the CPU, on this device: a copy that arrives in time, or a view where nothing needs copying. */
+  upload(tensor: Tensor): Tensor;
+  /** Waits like sync(), then `tensor` in the CPU's memory: a copy, or a view where nothing needs copying. */
+  download(tensor: Tensor): Promise<Tensor>;
+  /** Bytes of device memory; undefined on the CPU. */
+  memory(): DeviceMemory | undefined;
+  /** Peaks start again from what is held now. */
+  resetPeak(): void;
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params?: OpParams): void;
   sync(): Promise<void>;
   /** Stops the running operation within 0.2 s and drops the rest; the next `sync` rejects with LPQ_ABORTED. */
@@ -66,12 +87,28 @@ export interface NativeRuntime {
   profile(): Record<string, { calls: number; seconds: number }>;
 }
 
+/** used: by tensors and scratch; reserved: taken from the driver. */
+export interface DeviceMemory {
+  readonly used: number;
+  readonly reserved: number;
+  readonly peakUsed: number;
+  readonly peakReserved: number;
+  readonly limit: number;
+}
+
 interface Addon {
   allocate(dtype: DType, shape: readonly number[]): Tensor;
   operations(): string[];
   isa(): 'generic' | 'avx2' | 'avx512';
   MappedFile: new (path: string) => MappedFile;
-  Runtime: new (threads: number) => NativeRuntime;
+  Runtime: new (
+    threads: number,
+    device?: number,
+    vramLimit?: number,
+  ) => Omit<NativeRuntime, 'activationDtype' | 'momentDtype'>;
+  /** Throws LPQ_CUDA_DRIVER. arch: 10 * major + minor of the compute capability. */
+  cudaDevices(): { name: string; arch: number; memory: number }[];
+  cudaOperations(): string[];
 }
 
 let loaded: Addon | undefined;
@@ -117,6 +154,22 @@ export function fromTyped(dtype: DType, shape: readonly number[], data: ArrayBuf
   return tensor;
 }
 
+/** A tensor on the runtime's device holding a copy of `data`. */
+export function uploadTyped(rt: NativeRuntime, dtype: DType, shape: readonly number[], data: ArrayBufferView): Tensor {
+  const host = fromTyped(dtype, shape, data);
+  const tensor = rt.upload(host);
+  host.dispose();
+  return tensor;
+}
+
+/** The elements of a tensor of any device, as a typed array of their own, once everything enqueued has run. */
+export async function readTyped<T = Float32Array<ArrayBuffer>>(rt: NativeRuntime, tensor: Tensor): Promise<T> {
+  const host = await rt.download(tensor);
+  const values = typed<ArrayLike<number> & { slice(): T }>(host).slice();
+  host.dispose();
+  return values;
+}
+
 /** The elements as a typed array over the tensor's own memory (f16/bf16 as Uint16Array, f8 and bool as Uint8Array). */
 export function typed<T = Float32Array<ArrayBuffer>>(tensor: Tensor): T {
   const bytes = tensor.bytes();
@@ -155,8 +208,33 @@ export function mapFile(file: string): MappedFile {
   }
 }
 
-/** A queue of its own with `threads` threads (default: LPQ_THREADS, else every core). */
-export function createRuntime(threads?: number): NativeRuntime {
+export interface RuntimeOptions {
+  readonly device?: Device;
+  /** Of the CPU: default LPQ_THREADS, else every core. */
+  readonly threads?: number | undefined;
+  /** Bytes of device memory that may be taken from the driver; default: all there is. */
+  readonly vramLimit?: number | undefined;
+  /** Default: f32 on the CPU, bf16 on CUDA. */
+  readonly activationDtype?: NativeRuntime['activationDtype'];
+}
+
+/**
+ * A queue of its own on a device; a number stands for that many threads of the CPU. Native codes are thrown as they are:
+ * LPQ_CUDA_DRIVER, LPQ_CUDA_DEVICE, LPQ_CUDA_KERNELS.
+ */
+export function createRuntime(options: number | RuntimeOptions = {}): NativeRuntime {
+  const {
+    device = 'cpu',
+    threads,
+    vramLimit,
+    activationDtype,
+  } = typeof options === 'number' ? ({ threads: options } as RuntimeOptions) : options;
   const wish = threads ?? Number(process.env.LPQ_THREADS ?? '0');
-  return new (addon().Runtime)(wish > 0 ? wish : availableParallelism());
+  const count = wish > 0 ? wish : availableParallelism();
+  const ordinal = device === 'cpu' ? -1 : Number(device.slice('cuda:'.length));
+  const runtime = new (addon().Runtime)(count, ordinal, vramLimit ?? 0);
+  return Object.assign(runtime, {
+    activationDtype: activationDtype ?? (device === 'cpu' ? 'f32' : 'bf16'),
+    momentDtype: device === 'cpu' ? 'f64' : 'f32',
+  } as const);
 }

@@ -10,6 +10,8 @@ Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& det
   return error;
 }
 
+std::string device_name(int device) { return device < 0 ? "cpu" : "cuda:" + std::to_string(device); }
+
 std::vector<int64_t> shape_from_js(const Napi::Value& value) {
   if (!value.IsArray()) throw Failure("LPQ_NATIVE_ARGUMENT", "a shape is an array of integers");
   auto list = value.As<Napi::Array>();
@@ -40,6 +42,31 @@ static Napi::Value operations_js(const Napi::CallbackInfo& info) {
 
 static Napi::Value isa_js(const Napi::CallbackInfo& info) { return Napi::String::New(info.Env(), isa_name(active_isa())); }
 
+static Napi::Value cuda_devices_js(const Napi::CallbackInfo& info) {
+  Napi::Env env = info.Env();
+  try {
+    const auto devices = cuda::cuda_devices();
+    auto list = Napi::Array::New(env, devices.size());
+    for (uint32_t i = 0; i < devices.size(); ++i) {
+      auto row = Napi::Object::New(env);
+      row.Set("name", devices[i].name);
+      row.Set("arch", devices[i].arch);
+      row.Set("memory", static_cast<double>(devices[i].memory_bytes));
+      list.Set(i, row);
+    }
+    return list;
+  } catch (const Failure& failure) {
+    throw to_js(env, failure.code, failure.what());
+  }
+}
+
+static Napi::Value cuda_operations_js(const Napi::CallbackInfo& info) {
+  auto names = Napi::Array::New(info.Env());
+  uint32_t i = 0;
+  for (const auto& [name, fn] : cuda::cuda_op_table()) names.Set(i++, Napi::String::New(info.Env(), name));
+  return names;
+}
+
 static Napi::Object init(Napi::Env env, Napi::Object exports) {
   auto* classes = new Classes;
   env.SetInstanceData(classes);
@@ -50,6 +77,8 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("Runtime", RuntimeHandle::define(env));
   exports.Set("allocate", Napi::Function::New(env, allocate_js));
   exports.Set("operations", Napi::Function::New(env, operations_js));
+  exports.Set("cudaDevices", Napi::Function::New(env, cuda_devices_js));
+  exports.Set("cudaOperations", Napi::Function::New(env, cuda_operations_js));
   exports.Set("isa", Napi::Function::New(env, isa_js));
   return exports;
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "cuda/backend.h"
 #include "lpq/exec.h"
 #include "lpq/tensor.h"
 
@@ -20,6 +21,7 @@ class TensorHandle : public Napi::ObjectWrap<TensorHandle> {
   Napi::Value dtype(const Napi::CallbackInfo& info);
   Napi::Value shape(const Napi::CallbackInfo& info);
   Napi::Value byte_length(const Napi::CallbackInfo& info);
+  Napi::Value device(const Napi::CallbackInfo& info);
   Napi::Value bytes(const Napi::CallbackInfo& info);
   Napi::Value view(const Napi::CallbackInfo& info);
   Napi::Value dispose(const Napi::CallbackInfo& info);
@@ -53,9 +55,19 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
   Napi::Value progress(const Napi::CallbackInfo& info);
   Napi::Value profile(const Napi::CallbackInfo& info);
   Napi::Value threads(const Napi::CallbackInfo& info);
+  Napi::Value device(const Napi::CallbackInfo& info);
+  Napi::Value allocate(const Napi::CallbackInfo& info);
+  Napi::Value upload(const Napi::CallbackInfo& info);
+  Napi::Value download(const Napi::CallbackInfo& info);
+  Napi::Value memory(const Napi::CallbackInfo& info);
+  Napi::Value reset_peak(const Napi::CallbackInfo& info);
+  // The queue's backend when it is a CUDA one.
+  cuda::CudaBackend* cuda_ = nullptr;
   std::unique_ptr<Queue> queue_;
 };
 
+// 'cpu' or 'cuda:N'.
+std::string device_name(int device);
 Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op = "");
 std::vector<int64_t> shape_from_js(const Napi::Value& value);
 

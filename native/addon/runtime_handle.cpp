@@ -10,12 +10,31 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
                          InstanceMethod<&RuntimeHandle::abort>("abort"),
                          InstanceMethod<&RuntimeHandle::progress>("progress"),
                          InstanceMethod<&RuntimeHandle::profile>("profile"),
+                         InstanceMethod<&RuntimeHandle::allocate>("allocate"),
+                         InstanceMethod<&RuntimeHandle::upload>("upload"),
+                         InstanceMethod<&RuntimeHandle::download>("download"),
+                         InstanceMethod<&RuntimeHandle::memory>("memory"),
+                         InstanceMethod<&RuntimeHandle::reset_peak>("resetPeak"),
                          InstanceAccessor<&RuntimeHandle::threads>("threads"),
+                         InstanceAccessor<&RuntimeHandle::device>("device"),
                      });
 }
 
+// Runtime(threads, device = -1, vramLimit = 0)
 RuntimeHandle::RuntimeHandle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<RuntimeHandle>(info) {
-  queue_ = std::make_unique<Queue>(std::max(1, info[0].ToNumber().Int32Value()));
+  const int device = info.Length() > 1 && info[1].IsNumber() ? info[1].ToNumber().Int32Value() : -1;
+  const double limit = info.Length() > 2 && info[2].IsNumber() ? info[2].ToNumber().DoubleValue() : 0;
+  try {
+    if (device < 0) {
+      queue_ = std::make_unique<Queue>(std::max(1, info[0].ToNumber().Int32Value()));
+    } else {
+      auto backend = std::make_unique<cuda::CudaBackend>(device, static_cast<size_t>(std::max(0.0, limit)));
+      cuda_ = backend.get();
+      queue_ = std::make_unique<Queue>(std::move(backend));
+    }
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
 }
 
 static std::vector<Tensor> tensors_from_js(const Napi::Value& value) {
@@ -63,24 +82,101 @@ Napi::Value RuntimeHandle::enqueue(const Napi::CallbackInfo& info) {
   return env.Undefined();
 }
 
-Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
-  Napi::Env env = info.Env();
-  auto deferred = std::make_shared<Napi::Promise::Deferred>(Napi::Promise::Deferred::New(env));
-  auto notify = Napi::ThreadSafeFunction::New(env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}), "lpq.sync", 0, 1);
-  // The runtime stays alive until the promise settles, also when JavaScript holds the promise only. The reference is
-  // created and let go of on JavaScript's thread.
-  auto self = std::make_shared<Napi::ObjectReference>(Napi::Persistent(info.This().As<Napi::Object>()));
-  queue_->on_settled([notify, deferred, self](Queue::Outcome outcome) mutable {
-    notify.BlockingCall([deferred, outcome, self](Napi::Env js, Napi::Function) {
+namespace {
+
+// A promise that any thread may settle once. The runtime stays alive until then, also when JavaScript holds the promise
+// only; the reference is created and let go of on JavaScript's thread.
+class Settler {
+ public:
+  using Value = std::function<Napi::Value(Napi::Env)>;
+  Settler(const Napi::CallbackInfo& info, Value value)
+      : deferred_(std::make_shared<Napi::Promise::Deferred>(Napi::Promise::Deferred::New(info.Env()))),
+        notify_(Napi::ThreadSafeFunction::New(info.Env(), Napi::Function::New(info.Env(), [](const Napi::CallbackInfo&) {}), "lpq.sync", 0, 1)),
+        self_(std::make_shared<Napi::ObjectReference>(Napi::Persistent(info.This().As<Napi::Object>()))),
+        value_(std::move(value)) {}
+  Napi::Value promise() const { return deferred_->Promise(); }
+  void operator()(Queue::Outcome outcome) const {
+    Napi::ThreadSafeFunction notify = notify_;
+    notify.BlockingCall([deferred = deferred_, self = self_, value = value_, outcome](Napi::Env js, Napi::Function) {
       self->Reset();
       if (outcome.ok)
-        deferred->Resolve(js.Undefined());
+        deferred->Resolve(value(js));
       else
         deferred->Reject(to_js(js, outcome.code, outcome.detail, outcome.op).Value());
     });
     notify.Release();
+  }
+
+ private:
+  std::shared_ptr<Napi::Promise::Deferred> deferred_;
+  Napi::ThreadSafeFunction notify_;
+  std::shared_ptr<Napi::ObjectReference> self_;
+  Value value_;
+};
+
+}  // namespace
+
+Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
+  Settler settle(info, [](Napi::Env js) { return js.Undefined(); });
+  queue_->on_settled(settle);
+  return settle.promise();
+}
+
+Napi::Value RuntimeHandle::device(const Napi::CallbackInfo& info) {
+  return Napi::String::New(info.Env(), device_name(queue_->backend().device()));
+}
+
+Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
+  try {
+    const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
+    auto shape = shape_from_js(info[1]);
+    return TensorHandle::wrap(info.Env(), cuda_ ? cuda_->allocate(dtype, std::move(shape)) : lpq::allocate(dtype, std::move(shape)));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+}
+
+Napi::Value RuntimeHandle::upload(const Napi::CallbackInfo& info) {
+  try {
+    const Tensor& host = TensorHandle::unwrap(info[0]);
+    return TensorHandle::wrap(info.Env(), cuda_ ? cuda_->upload(host) : host);
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+}
+
+Napi::Value RuntimeHandle::download(const Napi::CallbackInfo& info) {
+  Napi::Env env = info.Env();
+  Tensor source, host;
+  try {
+    source = TensorHandle::unwrap(info[0]);
+    host = cuda_ ? lpq::allocate(source.dtype, source.shape) : source;
+  } catch (const Failure& failure) {
+    throw to_js(env, failure.code, failure.what());
+  }
+  Settler settle(info, [host](Napi::Env js) { return TensorHandle::wrap(js, host); });
+  queue_->on_settled([settle, cuda = cuda_, source, host](Queue::Outcome outcome) {
+    if (!outcome.ok || !cuda) return settle(std::move(outcome));
+    cuda->download(source, host, settle);
   });
-  return deferred->Promise();
+  return settle.promise();
+}
+
+Napi::Value RuntimeHandle::memory(const Napi::CallbackInfo& info) {
+  auto result = Napi::Object::New(info.Env());
+  if (!cuda_) return info.Env().Undefined();
+  const auto usage = cuda_->allocator().usage();
+  result.Set("used", static_cast<double>(usage.used));
+  result.Set("reserved", static_cast<double>(usage.reserved));
+  result.Set("peakUsed", static_cast<double>(usage.peak_used));
+  result.Set("peakReserved", static_cast<double>(usage.peak_reserved));
+  result.Set("limit", static_cast<double>(cuda_->allocator().limit()));
+  return result;
+}
+
+Napi::Value RuntimeHandle::reset_peak(const Napi::CallbackInfo& info) {
+  if (cuda_) cuda_->allocator().reset_peak();
+  return info.Env().Undefined();
 }
 
 Napi::Value RuntimeHandle::abort(const Napi::CallbackInfo& info) {

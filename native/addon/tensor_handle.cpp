@@ -10,6 +10,7 @@ Napi::Function TensorHandle::define(Napi::Env env) {
                          InstanceAccessor<&TensorHandle::dtype>("dtype"),
                          InstanceAccessor<&TensorHandle::shape>("shape"),
                          InstanceAccessor<&TensorHandle::byte_length>("byteLength"),
+                         InstanceAccessor<&TensorHandle::device>("device"),
                          InstanceMethod<&TensorHandle::bytes>("bytes"),
                          InstanceMethod<&TensorHandle::view>("view"),
                          InstanceMethod<&TensorHandle::dispose>("dispose"),
@@ -50,9 +51,15 @@ Napi::Value TensorHandle::byte_length(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), static_cast<double>(tensor_.bytes()));
 }
 
+Napi::Value TensorHandle::device(const Napi::CallbackInfo& info) {
+  return Napi::String::New(info.Env(), device_name(tensor_.device));
+}
+
 Napi::Value TensorHandle::bytes(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   if (disposed_) throw to_js(env, "LPQ_NATIVE_DISPOSED", "this tensor was disposed of");
+  if (tensor_.device >= 0)
+    throw to_js(env, "LPQ_NATIVE_ARGUMENT", "the tensor lies on " + device_name(tensor_.device) + ": download it first");
   const double begin = info.Length() > 0 && info[0].IsNumber() ? info[0].ToNumber().DoubleValue() : 0;
   const double length = info.Length() > 1 && info[1].IsNumber() ? info[1].ToNumber().DoubleValue()
                                                                : static_cast<double>(tensor_.bytes()) - begin;

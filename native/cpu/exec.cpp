@@ -128,14 +128,88 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
   if (error) std::rethrow_exception(error);
 }
 
-Queue::Queue(int threads) : pool_(threads), thread_([this] { run(); }) {}
+Profile Backend::take_profile() {
+  std::lock_guard lock(profile_mutex_);
+  return std::exchange(profile_, {});
+}
+
+void Backend::add_profile(const std::string& op, double seconds) {
+  std::lock_guard lock(profile_mutex_);
+  auto& entry = profile_[op];
+  ++entry.first;
+  entry.second += seconds;
+}
+
+namespace {
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(int threads) : pool_(threads) {}
+
+  void run(const std::string& op, Call& call) override {
+    const auto start = std::chrono::steady_clock::now();
+    auto found = op_table().find(op);
+    if (found == op_table().end()) throw Failure("LPQ_NATIVE_OP", "no operation is called " + op);
+    for (const auto* list : {&call.in, &call.out})
+      for (const Tensor& tensor : *list)
+        require(tensor.device < 0, "a tensor lies on cuda:" + std::to_string(tensor.device) + ", and the CPU was to compute with it");
+    done_ = 0;
+    total_ = 0;
+    Exec exec{pool_, done_, total_};
+    try {
+      found->second(call, exec);
+    } catch (...) {
+      finish(op, start);
+      throw;
+    }
+    finish(op, start);
+  }
+
+  void abort() override {
+    Backend::abort();
+    pool_.abort();
+  }
+  void clear_abort() override {
+    Backend::clear_abort();
+    pool_.clear_abort();
+  }
+  int threads() const override { return pool_.size(); }
+
+ private:
+  void finish(const std::string& op, std::chrono::steady_clock::time_point start) {
+    add_profile(op, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<CpuBackend>(threads); }
+
+Queue::Outcome outcome_of(const std::string& op, const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const OpFailure& failure) {
+    return {false, failure.code, failure.what(), failure.op};
+  } catch (const Failure& failure) {
+    return {false, failure.code, failure.what(), op};
+  } catch (const std::bad_alloc&) {
+    return {false, "LPQ_NATIVE_MEMORY", "out of memory", op};
+  } catch (const std::exception& error) {
+    return {false, "LPQ_NATIVE", error.what(), op};
+  }
+}
+
+Queue::Queue(int threads) : Queue(make_cpu_backend(threads)) {}
+Queue::Queue(std::unique_ptr<Backend> backend) : backend_(std::move(backend)), thread_([this] { run(); }) {}
 
 Queue::~Queue() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  pool_.abort();
+  backend_->abort();
   wake_.notify_all();
   thread_.join();
 }
@@ -156,13 +230,6 @@ void Queue::on_settled(std::function<void(Outcome)> then) {
   wake_.notify_one();
 }
 
-void Queue::abort() { pool_.abort(); }
-
-std::map<std::string, std::pair<int64_t, double>> Queue::take_profile() {
-  std::lock_guard lock(mutex_);
-  return std::exchange(profile_, {});
-}
-
 void Queue::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -174,42 +241,21 @@ void Queue::run() {
     }
     Item item = std::move(items_.front());
     items_.pop_front();
-    if (item.then) {
-      Outcome outcome = std::exchange(outcome_, {});
-      if (pool_.aborted()) {
-        if (outcome.ok) outcome = {false, "LPQ_ABORTED", "stopped on request", ""};
-        pool_.clear_abort();
-      }
-      lock.unlock();
-      item.then(std::move(outcome));
-      lock.lock();
-      continue;
-    }
-    if (!outcome_.ok || pool_.aborted()) continue;
     lock.unlock();
-    const auto start = std::chrono::steady_clock::now();
-    Outcome failed;
-    done_ = 0;
-    total_ = 0;
-    try {
-      auto found = op_table().find(item.op);
-      if (found == op_table().end()) throw Failure("LPQ_NATIVE_OP", "no operation is called " + item.op);
-      Exec exec{pool_, done_, total_};
-      found->second(item.call, exec);
-    } catch (const Failure& failure) {
-      failed = {false, failure.code, failure.what(), item.op};
-    } catch (const std::bad_alloc&) {
-      failed = {false, "LPQ_NATIVE_MEMORY", "out of memory", item.op};
-    } catch (const std::exception& error) {
-      failed = {false, "LPQ_NATIVE", error.what(), item.op};
+    if (item.then) {
+      Outcome drained = outcome_of("", [&] { backend_->drain(); });
+      Outcome outcome = std::exchange(outcome_, {});
+      if (outcome.ok) outcome = std::move(drained);
+      if (backend_->aborted()) {
+        if (outcome.ok) outcome = {false, "LPQ_ABORTED", "stopped on request", ""};
+        backend_->clear_abort();
+      }
+      item.then(std::move(outcome));
+    } else if (outcome_.ok && !backend_->aborted()) {
+      outcome_ = outcome_of(item.op, [&] { backend_->run(item.op, item.call); });
     }
-    item.call = {};  // tensors go back before anybody is told
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    item = {};  // tensors go back before anybody is told
     lock.lock();
-    if (!failed.ok) outcome_ = failed;
-    auto& entry = profile_[item.op];
-    ++entry.first;
-    entry.second += seconds;
   }
 }
 

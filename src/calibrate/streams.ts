@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { BlockState, BlockWeights, Stage } from '../model/program.js';
 
@@ -78,8 +78,8 @@ export class ActivationStream {
 /** A second state with the same contents. */
 export function copyState(rt: NativeRuntime, state: BlockState): BlockState {
   const twin = (tensor: Tensor) => {
-    if (tensor.dtype !== 'f32') return tensor.view(tensor.shape); // routing tables are never written again
-    const copy = allocate('f32', tensor.shape);
+    if (tensor.dtype === 'i32') return tensor.view(tensor.shape); // routing tables are never written again
+    const copy = rt.allocate(tensor.dtype, tensor.shape);
     ops.cast(rt, tensor, copy);
     return copy;
   };

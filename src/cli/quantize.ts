@@ -78,7 +78,12 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   const rt = openRuntime(run, flags);
   await quantizeInto(options, rt, run);
   if (packTarget !== undefined && packed !== undefined)
-    await packDirectory(options.output, { target: packTarget, output: packed }, rt, run);
+    await packDirectory(
+      options.output,
+      { target: packTarget, output: packed },
+      rt.device === 'cpu' ? rt : openRuntime(run, { ...flags, device: 'cpu' }),
+      run,
+    );
 }
 
 /** Refuses what the runner would, before the calibration text is read: a broken checkpoint, groups that do not divide. */

@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime } from '../../native/binding.js';
+import type { NativeRuntime } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import { ActivationStream, copyState } from '../calibrate/streams.js';
@@ -18,7 +18,7 @@ export async function calibratedStreams(
   sequences: readonly Int32Array[],
   original: boolean,
 ): Promise<Streams> {
-  const batches = batchSequences(sequences, BATCH_TOKENS);
+  const batches = batchSequences(rt, sequences, BATCH_TOKENS);
   const states = embedBatches(rt, graph, outer, batches);
   const twins = original ? states.map((state) => copyState(rt, state)) : undefined;
   await rt.sync();
@@ -40,7 +40,7 @@ export async function quantizeHead(
 ): Promise<void> {
   const { rt } = context;
   const { k } = graph.head;
-  const h = allocate('f64', [k, k]);
+  const h = rt.allocate(rt.momentDtype, [k, k]);
   ops.zero(rt, h);
   let tokens = 0;
   try {
@@ -51,6 +51,7 @@ export async function quantizeHead(
       await rt.sync();
       x.dispose();
     }
+    ops.gramFinish(rt, h);
     const statistics: FeedStatistics = { h, tokens };
     const replaced = await quantizeFeed(context, { id: 'head', linears: [graph.head] }, outer, statistics);
     for (const tensor of replaced.values()) tensor.dispose();

@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { groupCount, groupLength } from '../core/granularity.js';
@@ -50,10 +50,10 @@ export async function quantizeRtn(
   const zeros = zerosOf(scheme);
   const grid = [n, groupCount(scheme.granularity, k)] as const;
   const out = {
-    codes: allocate('u8', [n, streamBytes(scheme.type.bits, k)]),
-    scales: allocate(scheme.scaleDtype, grid),
-    ...(zeros.kind === 'int' ? { zeros: allocate(zeros.dtype, grid) } : {}),
-    stats: allocate('f64', [9]),
+    codes: rt.allocate('u8', [n, streamBytes(scheme.type.bits, k)]),
+    scales: rt.allocate(scheme.scaleDtype, grid),
+    ...(zeros.kind === 'int' ? { zeros: rt.allocate(zeros.dtype, grid) } : {}),
+    stats: rt.allocate('f64', [9]),
   };
   try {
     ops.rtn(rt, weight, out, typeParams(scheme.type), {
@@ -61,9 +61,8 @@ export async function quantizeRtn(
       zero: constantZero(scheme),
       global: scheme.globalScale,
     });
-    await rt.sync();
     const [squaredError, squaredNorm, over, under, notFinite, first, global, smallestScale, largestScale] =
-      typed<Float64Array>(out.stats) as unknown as [
+      (await readTyped<Float64Array>(rt, out.stats)) as unknown as [
         number,
         number,
         number,

@@ -195,18 +195,26 @@ async function quantizeAll(
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
     });
-  const outer = await timed(events, 'read', () => loadWeights(source, graph.outer.keys()));
+  const outer = await timed(events, 'read', () => loadWeights(context.rt, source, graph.outer.keys()));
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
-    for (const block of graph.blocks)
-      await timed(events, 'block', async () => {
-        const weights = await timed(events, 'read', () => loadWeights(source, block.tensors.keys()));
-        try {
-          await quantizeBlock(context, block, weights, streams);
-        } finally {
-          disposeWeights(weights);
-        }
-      });
+    const load = (index: number) =>
+      timed(events, 'read', () => loadWeights(context.rt, source, graph.blocks[index]?.tensors.keys() ?? []));
+    let next = await load(0);
+    try {
+      for (const block of graph.blocks)
+        await timed(events, 'block', async () => {
+          const weights = next;
+          try {
+            next = await load(block.index + 1); // on their way to the device while this block is solved
+            await quantizeBlock(context, block, weights, streams);
+          } finally {
+            disposeWeights(weights);
+          }
+        });
+    } finally {
+      disposeWeights(next);
+    }
     if (request.lmHead) await quantizeHead(context, graph, outer, streams);
   } finally {
     disposeStreams(streams);
@@ -223,7 +231,7 @@ async function quantizeWeights(
   for (const linear of linears) {
     if (!context.schemes.has(linear.name)) continue;
     const name = `${linear.name}.weight`;
-    const weights = new Map([[name, await source.tensor(name)]]);
+    const weights = await loadWeights(context.rt, source, [name]);
     try {
       await quantizeFeed({ ...context, dequantize: false }, { id: linear.name, linears: [linear] }, weights, undefined);
     } finally {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/layout/plan.h"
+#include "lpq/layout_plan.h"
 #include "cpu/layout/rows.h"
 #include "lpq/exec.h"
 

@@ -1,4 +1,4 @@
-#include "cpu/layout/plan.h"
+#include "lpq/layout_plan.h"
 
 #include <algorithm>
 #include <numeric>

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -91,6 +92,40 @@ inline void require(bool ok, const std::string& what) {
   if (!ok) throw Failure("LPQ_NATIVE_ARGUMENT", what);
 }
 
+// Calls and seconds by operation.
+using Profile = std::map<std::string, std::pair<int64_t, double>>;
+
+// What runs the operations of a queue, on the queue's thread: the CPU's thread pool, or a CUDA stream.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // Runs one operation, or launches it. Throws Failure.
+  virtual void run(const std::string& op, Call& call) = 0;
+  // Waits for what was launched. Throws the first Failure found; nothing is left in flight either way.
+  virtual void drain() {}
+  virtual void abort() { aborted_ = true; }
+  virtual void clear_abort() { aborted_ = false; }
+  bool aborted() const { return aborted_; }
+  virtual int threads() const { return 1; }
+  // The ordinal of Tensor::device; -1: the CPU.
+  virtual int device() const { return -1; }
+  int64_t progress_done() const { return done_; }
+  int64_t progress_total() const { return total_; }
+  // Of every operation that ended since the last call.
+  Profile take_profile();
+
+ protected:
+  void add_profile(const std::string& op, double seconds);
+  std::atomic<int64_t> done_{0}, total_{0};
+
+ private:
+  std::atomic<bool> aborted_{false};
+  std::mutex profile_mutex_;
+  Profile profile_;
+};
+
+std::unique_ptr<Backend> make_cpu_backend(int threads);
+
 // An in-order queue on a thread of its own. After a failure the calls behind it are dropped until settled() is read.
 class Queue {
  public:
@@ -99,16 +134,17 @@ class Queue {
     std::string code, detail, op;
   };
   explicit Queue(int threads);
+  explicit Queue(std::unique_ptr<Backend> backend);
   ~Queue();
   void enqueue(std::string op, Call call);
   // Runs `then` on the queue's thread once everything enqueued so far has ended.
   void on_settled(std::function<void(Outcome)> then);
-  void abort();
-  int threads() const { return pool_.size(); }
-  int64_t progress_done() const { return done_; }
-  int64_t progress_total() const { return total_; }
-  // Name and seconds of every operation since the last call, summed by name.
-  std::map<std::string, std::pair<int64_t, double>> take_profile();
+  void abort() { backend_->abort(); }
+  Backend& backend() { return *backend_; }
+  int threads() const { return backend_->threads(); }
+  int64_t progress_done() const { return backend_->progress_done(); }
+  int64_t progress_total() const { return backend_->progress_total(); }
+  Profile take_profile() { return backend_->take_profile(); }
 
  private:
   struct Item {
@@ -117,15 +153,16 @@ class Queue {
     std::function<void(Outcome)> then;
   };
   void run();
-  ThreadPool pool_;
+  std::unique_ptr<Backend> backend_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Item> items_;
   bool stop_ = false;
-  std::atomic<int64_t> done_{0}, total_{0};
   Outcome outcome_;
-  std::map<std::string, std::pair<int64_t, double>> profile_;
   std::thread thread_;
 };
+
+// Calls `body` and says how it went.
+Queue::Outcome outcome_of(const std::string& op, const std::function<void()>& body);
 
 }  // namespace lpq

@@ -17,11 +17,19 @@ std::string_view dtype_name(DType dtype);
 // Throws Failure("LPQ_NATIVE_DTYPE") for a name that is not a dtype.
 DType dtype_from_name(std::string_view name);
 
+// Contents still on their way to a device.
+struct Arrival {
+  virtual ~Arrival() = default;
+  // On the queue's thread, before the first operation that uses the bytes: makes the device wait for them. Throws Failure.
+  virtual void await() = 0;
+};
+
 // Owned or borrowed bytes; `release` runs once, when the last view goes.
 struct Storage {
   std::byte* data = nullptr;
   size_t bytes = 0;
   std::function<void()> release;
+  std::shared_ptr<Arrival> arrival;  // of uploads; the queue's thread alone touches it once tensors are handed out
   ~Storage();
   Storage() = default;
   Storage(const Storage&) = delete;
@@ -34,6 +42,7 @@ struct Tensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   bool writable = true;  // false for a view of a mapped file
+  int device = -1;       // the CPU, or the ordinal of the CUDA device whose address space data() points into
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * dtype_bytes(dtype); }

@@ -1,4 +1,11 @@
-import { type DType, type NativeRuntime, type OpParams, type Tensor, typed } from '../../../native/binding.js';
+import {
+  allocate,
+  type DType,
+  type NativeRuntime,
+  type OpParams,
+  type Tensor,
+  typed,
+} from '../../../native/binding.js';
 
 /**
  * The operations of a decoder, a few lines each, in double precision: an oracle that shares no code with the native
@@ -6,6 +13,9 @@ import { type DType, type NativeRuntime, type OpParams, type Tensor, typed } fro
  */
 export class ReferenceRuntime implements NativeRuntime {
   readonly threads = 1;
+  readonly device = 'cpu';
+  readonly activationDtype = 'f32';
+  readonly momentDtype = 'f64';
   /** Names of all operations that ran. */
   readonly log: string[] = [];
 
@@ -16,6 +26,15 @@ export class ReferenceRuntime implements NativeRuntime {
     run(inputs, outputs, params);
   }
   async sync(): Promise<void> {}
+  allocate = allocate;
+  upload(tensor: Tensor): Tensor {
+    return tensor.view(tensor.shape);
+  }
+  async download(tensor: Tensor): Promise<Tensor> {
+    return tensor.view(tensor.shape);
+  }
+  memory(): undefined {}
+  resetPeak(): void {}
   abort(): void {}
   progress() {
     return { done: 0, total: 0 };
@@ -197,6 +216,7 @@ const OPERATIONS: Record<string, Operation> = {
         for (let j = 0; j < k; j++)
           out[i * k + j] = at(out, i * k + j) + number(p, 'weight', 1) * at(left, t * k + i) * at(right, t * k + j);
   },
+  gram_finish() {},
   zero(_inputs, [y]) {
     y!.bytes().fill(0);
   },

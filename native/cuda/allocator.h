@@ -1,0 +1,58 @@
+// Device memory: cuMemAlloc'ed segments cut into blocks, freed blocks kept and joined with free neighbours, and a hard
+// limit on the sum of segments. A block is reused at once: whoever takes it must launch on the stream that its last user
+// launched on, or wait for that stream first (Backend::upload does).
+#pragma once
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "cuda/driver.h"
+#include "lpq/tensor.h"
+
+namespace lpq::cuda {
+
+class Allocator : public std::enable_shared_from_this<Allocator> {
+ public:
+  // `limit` in bytes; 0: whatever the device has.
+  Allocator(CUcontext context, int ordinal, size_t limit);
+  ~Allocator();
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+
+  // 512-byte aligned, uninitialised. Throws Failure("LPQ_CUDA_MEMORY") with what was asked for, held and allowed.
+  Tensor allocate(DType dtype, std::vector<int64_t> shape);
+  std::byte* take(size_t bytes);
+  void give(std::byte* address) noexcept;
+  // Returns segments that no block is taken from.
+  void trim();
+
+  int ordinal() const { return ordinal_; }
+  size_t limit() const { return limit_; }
+  struct Usage {
+    size_t used, reserved, peak_used, peak_reserved;
+  };
+  Usage usage() const;
+  void reset_peak();
+
+ private:
+  struct Block {
+    size_t bytes = 0;
+    bool free = true;
+    std::byte* segment = nullptr;
+  };
+  using Blocks = std::map<std::byte*, Block>;
+  std::byte* cut(Blocks::iterator block, size_t bytes);
+  void trim_locked();
+  CUcontext context_;
+  int ordinal_;
+  size_t limit_;
+  mutable std::mutex mutex_;
+  Blocks blocks_;                                  // every block, by address
+  std::set<std::pair<size_t, std::byte*>> free_;   // free blocks, smallest first
+  std::map<std::byte*, size_t> segments_;
+  size_t used_ = 0, reserved_ = 0, peak_used_ = 0, peak_reserved_ = 0;
+};
+
+}  // namespace lpq::cuda

@@ -1,0 +1,139 @@
+// What a CUDA operation may use: one stream, scratch memory, launches by kernel name, and the vendor's libraries.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/allocator.h"
+#include "cuda/driver.h"
+#include "cuda/libraries.h"
+#include "cuda/registry.h"
+#include "lpq/exec.h"
+#include "lpq/tensor.h"
+
+namespace lpq::cuda {
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  Dim3(int64_t x_ = 1, int64_t y_ = 1, int64_t z_ = 1)
+      : x(static_cast<unsigned>(x_)), y(static_cast<unsigned>(y_)), z(static_cast<unsigned>(z_)) {}
+};
+
+// Scratch of one operation. It goes back when this object does, which may be right after the launch that uses it: the
+// next user launches on the same stream, hence later.
+class Scratch {
+ public:
+  Scratch(Allocator& allocator, size_t bytes) : allocator_(&allocator), data_(allocator.take(bytes)), bytes_(bytes) {}
+  Scratch(Scratch&& other) noexcept
+      : allocator_(other.allocator_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  Scratch& operator=(Scratch&&) = delete;
+  ~Scratch() {
+    if (data_) allocator_->give(data_);
+  }
+  template <class T>
+  T* as(size_t byte_offset = 0) const {
+    return reinterpret_cast<T*>(data_ + byte_offset);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Allocator* allocator_;
+  std::byte* data_;
+  size_t bytes_;
+};
+
+struct DeviceFacts {
+  int ordinal = 0;
+  int arch = 0;  // 10 * major + minor: 80, 86, 89, 90
+  int multiprocessors = 0;
+  int shared_per_block = 0;  // the most a kernel may ask for
+  size_t l2_bytes = 0, memory_bytes = 0;
+  std::string name;
+};
+
+// C = alpha op(A) op(B) + beta C, row-major: C [m,n], op(A) [m,k], op(B) [k,n]; transposed operands are stored [k,m] and
+// [n,k]. ld*: elements from one row to the next as stored; 0: dense. A and B share a type: bf16, f16, f32 or f64; C is
+// that type, or f32 for 16-bit ones. 16-bit operands multiply exactly and accumulate in fp32; f32 is plain fp32 unless
+// `tf32`. Runs on the operation's stream and gives the same bytes for the same call on the same device.
+struct Gemm {
+  int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  DType ab = DType::f32, out = DType::f32;
+  bool transpose_a = false, transpose_b = false;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  double alpha = 1, beta = 0;
+  bool tf32 = false;
+};
+
+class CudaExec {
+ public:
+  CUstream stream() const { return stream_; }
+  CUcontext context() const { return context_; }
+  const DeviceFacts& device() const { return facts_; }
+  Allocator& allocator() { return *allocator_; }
+
+  Scratch scratch(size_t bytes) { return Scratch(*allocator_, bytes); }
+  Tensor allocate(DType dtype, std::vector<int64_t> shape) { return allocator_->allocate(dtype, std::move(shape)); }
+
+  // Launches extern "C" __global__ `kernel`. The arguments must have exactly the types of its parameters (pointers as
+  // T*, of Tensor::data<T>() or Scratch::as<T>()). An empty grid launches nothing.
+  template <class... Args>
+  void launch(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
+    void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
+    launch_raw(kernel, grid, block, shared, pointers, false);
+  }
+  // As launch, all blocks resident at once (grid-wide barriers); fails when they do not fit.
+  template <class... Args>
+  void launch_cooperative(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
+    void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
+    launch_raw(kernel, grid, block, shared, pointers, true);
+  }
+  // Blocks of `kernel` that one multiprocessor holds at once.
+  int occupancy(const std::string& kernel, int threads, unsigned shared);
+
+  void fill_zero(void* data, size_t bytes);
+  void copy(void* to, const void* from, size_t bytes);                // device to device
+  void read_back(void* host, const void* device, size_t bytes);      // small; waits for the stream
+  void write_small(void* device, const void* host, size_t bytes);    // copies `host` before it returns
+
+  void gemm(const Gemm& product);
+  // Handles on this stream; Failure("LPQ_CUDA_LIBRARY") when the library is not there.
+  const Cublas& blas();
+  const Cusolver& solver();
+
+  // A word of device memory, 0 now. A kernel that meets bad data stores anything else there (several may), and the
+  // next wait for the queue fails with this code and sentence. Nothing waits here.
+  uint32_t* fault(std::string code, std::string detail);
+
+  // Work units for progress polling.
+  std::atomic<int64_t>* done = nullptr;
+  std::atomic<int64_t>* total = nullptr;
+
+ private:
+  friend class CudaBackend;
+  void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative);
+  struct Fault {
+    std::string code, detail, op;
+  };
+  void check_faults();  // waits for the stream
+  CUstream stream_ = nullptr;
+  CUcontext context_ = nullptr;
+  DeviceFacts facts_;
+  std::shared_ptr<Allocator> allocator_;
+  Kernels* kernels_ = nullptr;
+  std::optional<Scratch> blas_workspace_, fault_words_;
+  std::unique_ptr<Cublas> blas_;
+  std::unique_ptr<Cusolver> solver_;
+  std::vector<Fault> faults_;
+  std::string op_;  // that runs now
+};
+
+// The tensor lies on this device. Throws Failure("LPQ_NATIVE_ARGUMENT").
+void require_device(const CudaExec& exec, const Tensor& tensor, const char* name);
+
+}  // namespace lpq::cuda

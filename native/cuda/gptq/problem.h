@@ -1,0 +1,80 @@
+// What the solver's operations read from a call, checked.
+#pragma once
+#include <algorithm>
+#include <string>
+
+#include "cuda/exec.h"
+#include "cuda/gptq/block.h"
+#include "cuda/quant/grid.cuh"
+
+namespace lpq::cuda::gptq {
+
+struct Problem {
+  int64_t n, k, groups;
+  const float *t, *matrix, *scale, *zero;
+  const int32_t* group;   // a copy whose entries are all usable
+  Scratch checked_group;
+};
+
+inline void on_device(CudaExec& exec, const Call& call) {
+  for (const Tensor& tensor : call.in) require_device(exec, tensor, "an input");
+  for (const Tensor& tensor : call.out) require_device(exec, tensor, "an output");
+}
+
+// T [N,K], a [K,K] matrix, scale and zero [N,G], group [K]. Groups outside [0,G) fail the next wait.
+inline Problem read_problem(CudaExec& exec, const Tensor& t, const Tensor& matrix, const Tensor& scale, const Tensor& zero, const Tensor& group) {
+  require(t.rank() == 2, "T must be [N,K]");
+  const int64_t columns = t.dim(1);
+  Problem p{t.dim(0),           columns, 0, t.data<float>(), matrix.data<float>(), scale.data<float>(), zero.data<float>(), nullptr,
+            exec.scratch(static_cast<size_t>(columns + 4) * 4)};
+  require(p.n < (int64_t{1} << 24) && p.k < (int64_t{1} << 20), "T has too many rows or columns");
+  require(matrix.elements() == p.k * p.k, "the matrix must be [K,K]");
+  require(scale.rank() == 2 && scale.dim(0) == p.n && zero.shape == scale.shape, "scale and zero must be [N,G]");
+  p.groups = scale.dim(1);
+  require(group.elements() == p.k, "group must be [K]");
+  p.group = p.checked_group.as<int32_t>();
+  exec.launch("lpq_gptq_check_groups", Dim3((p.k + 255) / 256), Dim3(256), 0, static_cast<const int32_t*>(group.data<int32_t>()), static_cast<int>(p.k),
+              static_cast<int>(p.groups), p.checked_group.as<int32_t>(),
+              exec.fault("LPQ_NATIVE_ARGUMENT", "group holds an index outside the scales"));
+  return p;
+}
+
+// Blocks for a loop over `count` elements.
+inline int64_t blocks_for(CudaExec& exec, int64_t count, int64_t threads) {
+  return std::max<int64_t>(1, std::min<int64_t>((count + threads - 1) / threads, int64_t{exec.device().multiprocessors} * 16));
+}
+
+// A 16-bit matrix of one or two planes; lo null: one.
+struct Planes {
+  uint16_t *hi = nullptr, *lo = nullptr;
+  Planes at(int64_t offset) const { return {hi + offset, lo ? lo + offset : nullptr}; }
+};
+
+// C += sign * A B in fp32: all products of the planes but lo times lo, which is below what C can hold.
+inline void multiply(CudaExec& exec, Gemm shape, Planes a, Planes b) {
+  shape.a = a.hi;
+  shape.b = b.hi;
+  exec.gemm(shape);
+  shape.beta = 1;
+  if (a.lo) {
+    shape.a = a.lo;
+    exec.gemm(shape);
+  }
+  if (b.lo) {
+    shape.a = a.hi;
+    shape.b = b.lo;
+    exec.gemm(shape);
+  }
+}
+
+// Column exponents [K+1] of a metric and row exponents [N] of a target: the scaled units of block.h.
+struct Scaling {
+  Scratch columns, rows;
+  Scaling(CudaExec& exec, const Problem& p)
+      : columns(exec.scratch(static_cast<size_t>(p.k + 1) * 4)), rows(exec.scratch(static_cast<size_t>(p.n) * 4)) {
+    exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, p.matrix, static_cast<int>(p.k), columns.as<int32_t>());
+    exec.launch("lpq_gptq_row_exponent", Dim3(p.n), Dim3(256), 0, p.t, static_cast<int>(p.k), rows.as<int32_t>());
+  }
+};
+
+}  // namespace lpq::cuda::gptq

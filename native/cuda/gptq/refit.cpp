@@ -1,0 +1,90 @@
+// gptq_refit (contract: native/cpu/gptq/refit.cpp).
+//
+// The CPU solves A s = b with A_gh = v_g M v_h^T, b_g = v_g M t. Here the same solution is reached by Newton's step from the
+// present scales, A d = r with r = -v (What - T) M: r is small where s is good, so that operands of 11 bits (f16 in scaled
+// units, block.h) cost r and A 2^-12 of themselves and the new scale about 1e-4 of the *step*, below what storing a scale as
+// f16 costs. Codes are exact in f16. A is symmetric: half of it is computed.
+#include "cuda/exec.h"
+#include "cuda/gptq/problem.h"
+#include "cuda/gptq/refit.h"
+#include "cuda/gptq/sorted.h"
+
+namespace lpq::cuda::gptq {
+namespace {
+
+constexpr int64_t kProducts = int64_t{1} << 28;  // floats of A held at once
+
+void refit(Call& call, CudaExec& exec) {
+  on_device(exec, call);
+  const Tensor &level = call.input(2), &scale = call.output(0), &refitted = call.output(1);
+  const Problem p = read_problem(exec, call.input(0), call.input(1), scale, call.input(3), call.input(4));
+  require(level.elements() == p.n * p.k && refitted.elements() == 1, "gptq_refit: shapes disagree");
+  const int64_t n = p.n, k = p.k;
+  Scratch count = exec.scratch(8);
+  exec.fill_zero(count.as<void>(), 8);
+  if (n * k * p.groups > 0) {
+    const Sorted sorted(exec, p.group, k, p.groups);
+    const Scaling scaling(exec, p);
+    const int64_t columns = sorted.columns, tiles = columns / 128, tile_pairs = tiles * (tiles + 1) / 2, pieces = sorted.pieces();
+    const auto* members = static_cast<const int32_t*>(sorted.members.as<int32_t>());
+    const auto* column_exponent = static_cast<const int32_t*>(scaling.columns.as<int32_t>());
+    const auto* row_exponent = static_cast<const int32_t*>(scaling.rows.as<int32_t>());
+    const int ki = static_cast<int>(k), width = static_cast<int>(columns), groups = static_cast<int>(p.groups);
+    Scratch codes = exec.scratch(static_cast<size_t>(n * columns) * 2), gradient = exec.scratch(static_cast<size_t>(n * columns) * 4);
+    Scratch code_exponent = exec.scratch(static_cast<size_t>(n) * 4);
+    Scratch fragments = exec.scratch(static_cast<size_t>(tile_pairs) * 32768);
+    {
+      Scratch metric = exec.scratch(static_cast<size_t>(columns * columns) * 2), errors = exec.scratch(static_cast<size_t>(n * columns) * 2);
+      uint16_t* none = nullptr;
+      exec.launch("lpq_gptq_scaled_metric", Dim3(columns), Dim3(256), 0, p.matrix, ki, column_exponent, members, width, metric.as<uint16_t>(), none);
+      exec.launch("lpq_gptq_product_fragments", Dim3(tile_pairs), Dim3(256), 0, static_cast<const uint16_t*>(metric.as<uint16_t>()), width,
+                  fragments.as<uint32_t>());
+      exec.launch("lpq_gptq_refit_rows", Dim3(n), Dim3(256), 0, static_cast<const float*>(level.data<float>()), p.t, p.scale, p.zero, p.group, groups, ki,
+                  members, width, column_exponent, row_exponent, code_exponent.as<int32_t>(), codes.as<uint16_t>(), errors.as<uint16_t>());
+      Gemm product;
+      product.m = n;
+      product.n = product.k = columns;
+      product.a = errors.as<void>();
+      product.b = metric.as<void>();
+      product.transpose_b = true;
+      product.c = gradient.as<void>();
+      product.ab = DType::f16;
+      product.out = DType::f32;
+      exec.gemm(product);
+    }
+    const int64_t pairs = pieces * (pieces + 1) / 2;
+    const int64_t chunk = std::min(n, std::max<int64_t>(256, kProducts / pairs / 256 * 256));
+    Scratch products = exec.scratch(static_cast<size_t>(pairs * chunk) * 4);
+    RefitArgs args{};
+    args.groups = groups;
+    args.pieces_per_group = static_cast<int>(sorted.pieces_per_group);
+    args.piece = static_cast<int>(sorted.piece);
+    args.columns = width;
+    args.codes = codes.as<uint16_t>();
+    args.gradient = gradient.as<float>();
+    args.products = products.as<float>();
+    args.row_exponent = row_exponent;
+    args.code_exponent = code_exponent.as<int32_t>();
+    args.scale = scale.data<float>();
+    args.refitted = count.as<unsigned long long>();
+    const int64_t triangle = p.groups * (p.groups + 1) / 2, vectors = 3 * p.groups + 8;
+    const bool fits = (vectors + triangle) * 4 <= exec.device().shared_per_block;
+    const unsigned shared = static_cast<unsigned>((fits ? vectors + triangle : vectors) * 4);
+    const int64_t blocks = fits ? chunk : std::min<int64_t>(chunk, int64_t{exec.device().multiprocessors} * 4);
+    Scratch room = exec.scratch(fits ? 16 : static_cast<size_t>(blocks * triangle) * 4);
+    args.room = fits ? nullptr : room.as<float>();
+    for (int64_t row0 = 0; row0 < n; row0 += chunk) {
+      args.row0 = static_cast<int>(row0);
+      args.rows = static_cast<int>(std::min(chunk, n - row0));
+      exec.launch("lpq_gptq_products_" + std::to_string(sorted.piece / 16), Dim3((args.rows + 255) / 256, tiles), Dim3(256), 65536, args.codes, width, args.row0,
+                  args.rows, static_cast<const uint32_t*>(fragments.as<uint32_t>()), products.as<float>());
+      exec.launch("lpq_gptq_refit_solve", Dim3(std::min<int64_t>(blocks, args.rows)), Dim3(128), shared, args);
+    }
+  }
+  exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0, static_cast<const unsigned long long*>(count.as<unsigned long long>()), refitted.data<double>());
+}
+
+LPQ_CUDA_OP(refit, "gptq_refit");
+
+}  // namespace
+}  // namespace lpq::cuda::gptq

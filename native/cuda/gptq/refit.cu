@@ -1,0 +1,283 @@
+// Scale refit: the products v_g M v_h^T of every row on the tensor cores, and a small Cholesky solve a row.
+#include "cuda/gptq/block.h"
+#include "cuda/gptq/common.cuh"
+#include "cuda/gptq/refit.h"
+
+namespace lpq::cuda {
+namespace {
+
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(at), "l"(global));
+}
+__device__ __forceinline__ void commit_async() { asm volatile("cp.async.commit_group;\n"); }
+template <int kPending>
+__device__ __forceinline__ void wait_async() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+
+// 256 rows a block, 32 a warp. The block keeps its rows' codes of one tile of 128 columns as A operands and meets all
+// tiles up to that one; the accumulators meet the codes of the other tile in the layout of the A operand.
+template <int kPiece>  // in tiles of 16
+__device__ __forceinline__ void products_body(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, float* products) {
+  constexpr int kPieces = 8 / kPiece;
+  constexpr int kWords = 8 * 8 * 32;  // uint4 a pair of tiles
+  extern __shared__ uint4 buffer[];   // [2][kWords]
+  const int tiles = gridDim.y, high = tiles - 1 - static_cast<int>(blockIdx.y);  // long ones first
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int first_row = blockIdx.x * 256 + warp * 32;
+  const uint16_t* row_at[2][2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) row_at[m][h] = codes + static_cast<int64_t>(row0 + min(first_row + 16 * m + 8 * h + g, rows - 1)) * columns + 2 * t;
+  uint32_t a[2][8][4];
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) a[m][i][v] = *reinterpret_cast<const uint32_t*>(row_at[m][v & 1] + high * 128 + 16 * i + 8 * (v >> 1));
+  const uint4* from = reinterpret_cast<const uint4*>(fragments) + static_cast<int64_t>(high) * (high + 1) / 2 * kWords;
+  const auto fetch = [&](int low) {
+    uint4* to = buffer + (low & 1) * kWords;
+    for (int i = threadIdx.x; i < kWords; i += 256) copy_async(to + i, from + static_cast<int64_t>(low) * kWords + i);
+    commit_async();
+  };
+  fetch(0);
+  for (int low = 0; low <= high; ++low) {
+    if (low < high) {
+      fetch(low + 1);
+      wait_async<1>();
+    } else {
+      wait_async<0>();
+    }
+    __syncthreads();
+    const uint4* b_tile = buffer + (low & 1) * kWords;
+#pragma unroll
+    for (int sg = 0; sg < kPieces; ++sg)
+#pragma unroll
+      for (int sh = 0; sh < kPieces; ++sh) {
+        float sum[2][2] = {};
+#pragma unroll
+        for (int p = sg * kPiece; p < (sg + 1) * kPiece; ++p) {
+          float acc[2][2][4] = {};
+#pragma unroll
+          for (int i = sh * kPiece; i < (sh + 1) * kPiece; ++i) {
+            const uint4 b = b_tile[(p * 8 + i) * 32 + lane];
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+              mma_f16(acc[m][0], a[m][i], b.x, b.y);
+              mma_f16(acc[m][1], a[m][i], b.z, b.w);
+            }
+          }
+#pragma unroll
+          for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int q = 0; q < 2; ++q)
+#pragma unroll
+              for (int h = 0; h < 2; ++h) {
+                const float2 v = unpack_half2(*reinterpret_cast<const uint32_t*>(row_at[m][h] + low * 128 + 16 * p + 8 * q));
+                sum[m][h] = __fmaf_rn(acc[m][q][2 * h], v.x, __fmaf_rn(acc[m][q][2 * h + 1], v.y, sum[m][h]));
+              }
+        }
+        const int64_t piece_h = high * kPieces + sh, piece_g = low * kPieces + sg;
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            float s = sum[m][h];
+            s += __shfl_xor_sync(~0u, s, 1);
+            s += __shfl_xor_sync(~0u, s, 2);
+            const int row = first_row + 16 * m + 8 * h + g;
+            if (t == 0 && row < rows && piece_g <= piece_h) products[(piece_h * (piece_h + 1) / 2 + piece_g) * rows + row] = s;
+          }
+      }
+    __syncthreads();
+  }
+}
+
+__device__ __forceinline__ int64_t packed(int64_t i, int64_t j) { return i * (i + 1) / 2 + j; }
+
+}  // namespace
+
+#define LPQ_PRODUCTS_KERNEL(tiles)                                                                                                                      \
+  extern "C" __global__ void __launch_bounds__(256) lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, \
+                                                                              float* products) {                                                       \
+    products_body<tiles>(codes, columns, row0, rows, fragments, products);                                                                             \
+  }
+LPQ_PRODUCTS_KERNEL(1)
+LPQ_PRODUCTS_KERNEL(2)
+LPQ_PRODUCTS_KERNEL(4)
+LPQ_PRODUCTS_KERNEL(8)
+
+// B operands of the pairs of tiles (high, low <= high) of the sorted metric [columns, columns], f16. One block a pair.
+extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, int columns, uint32_t* fragments) {
+  const int64_t pair = blockIdx.x;
+  int high = static_cast<int>((sqrt(8.0 * static_cast<double>(pair) + 1.0) - 1.0) / 2.0);
+  while (packed(high + 1, 0) <= pair) ++high;
+  while (packed(high, 0) > pair) --high;
+  const int low = static_cast<int>(pair - packed(high, 0));
+  uint32_t* out = fragments + pair * 8192;
+  for (int index = threadIdx.x; index < 8192; index += blockDim.x) {
+    const int which = index % 4, lane = index / 4 % 32, i = index / 128 % 8, p = index / 1024;
+    // The metric is symmetric: two neighbouring rows of the operand are read as neighbours of a row.
+    const int column = low * 128 + 16 * p + 8 * (which / 2) + lane / 4;
+    const int row = high * 128 + 16 * i + 8 * (which % 2) + 2 * (lane % 4);
+    out[index] = *reinterpret_cast<const uint32_t*>(metric + static_cast<int64_t>(column) * columns + row);
+  }
+}
+
+// The sorted rows as f16 in scaled units: codes = (level - zero) * 2^(a - max a + code exponent) and
+// errors = ((level - zero) * scale - T) * 2^(a - max a + row exponent). The code exponent brings the row's largest code to
+// [2^14, 2^15): damping keeps a - max a above -11 for any K up to 2^16, so whole codes stay exact. One block a row.
+extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* t, const float* scale, const float* zero, const int32_t* group, int groups, int k,
+                                               const int32_t* members, int columns, const int32_t* column_exponent, const int32_t* row_exponent, int32_t* code_exponent,
+                                               uint16_t* codes, uint16_t* errors) {
+  __shared__ float shared_most[8];
+  const int64_t row = blockIdx.x;
+  const int top = column_exponent[k], row_shift = row_exponent[row];
+  float most = 0;
+  for (int j = threadIdx.x; j < k; j += blockDim.x) most = fmaxf(most, fabsf(level[row * k + j] - zero[row * groups + group[j]]));
+  for (int mask = 16; mask > 0; mask >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, mask));
+  if (threadIdx.x % 32 == 0) shared_most[threadIdx.x / 32] = most;
+  __syncthreads();
+  for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w) most = fmaxf(most, shared_most[w]);
+  const int code_shift = most > 0 ? 14 - exponent_of(most) : 0;
+  if (threadIdx.x == 0) code_exponent[row] = code_shift;
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+    const int j = members[i];
+    float code = 0, error = 0;
+    if (j >= 0) {
+      const int64_t g = row * groups + group[j];
+      code = level[row * k + j] - zero[g];
+      error = (code * scale[g] - t[row * k + j]) * power_of_two(column_exponent[j] - top + row_shift);
+      code *= power_of_two(column_exponent[j] - top + code_shift);
+    }
+    reinterpret_cast<__half*>(codes)[row * columns + i] = saturated_half(code);
+    reinterpret_cast<__half*>(errors)[row * columns + i] = saturated_half(error);
+  }
+}
+
+// Newton's step in the scales of a row: (A + ridge) d = r - ridge s with r = -v (What - T) M: the same solution as
+// (A + ridge) s = b, without the cancellation. Blocks take rows in turn.
+extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs a) {
+  extern __shared__ float memory[];
+  const int n = a.groups, threads = blockDim.x, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, warps = threads / 32;
+  float* residual = memory;       // [n]
+  float* step = residual + n;     // [n]
+  float* column = step + n;       // [n]
+  float* scratch = column + n;    // [8]
+  float* matrix = a.room ? a.room + packed(n, 0) * blockIdx.x : scratch + 8;
+  for (int r = blockIdx.x; r < a.rows; r += gridDim.x) {
+    const int64_t row = a.row0 + r;
+    __syncthreads();
+    const int width = a.pieces_per_group * a.piece;
+    for (int g = warp; g < n; g += warps) {
+      float sum = 0;
+      const int64_t base = row * a.columns + static_cast<int64_t>(g) * width;
+      for (int i = lane; i < width; i += 32)
+        sum = __fmaf_rn(__half2float(reinterpret_cast<const __half*>(a.codes)[base + i]), a.gradient[base + i], sum);
+      for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+      if (lane == 0) residual[g] = -sum * power_of_two(a.code_exponent[row] - a.row_exponent[row]);
+    }
+    const auto product = [&](int g, int h) {  // g >= h
+      if (a.pieces_per_group == 1) return a.products[packed(g, h) * a.rows + r];
+      float sum = 0;
+      for (int x = g * a.pieces_per_group; x < (g + 1) * a.pieces_per_group; ++x)
+        for (int y = h * a.pieces_per_group; y < (h + 1) * a.pieces_per_group && y <= x; ++y)
+          sum += a.products[packed(x, y) * a.rows + r] * (g == h && y < x ? 2.0f : 1.0f);
+      return sum;
+    };
+    for (int64_t i = tid; i < packed(n, 0); i += threads) {
+      int g = static_cast<int>((sqrtf(8.0f * static_cast<float>(i) + 1.0f) - 1.0f) * 0.5f);
+      while (packed(g + 1, 0) <= i) ++g;
+      while (packed(g, 0) > i) --g;
+      matrix[i] = product(g, static_cast<int>(i - packed(g, 0)));
+    }
+    __syncthreads();
+    if (warp == 0) {
+      float trace = 0;
+      for (int g = lane; g < n; g += 32) trace += matrix[packed(g, g)];
+      for (int mask = 16; mask > 0; mask >>= 1) trace += __shfl_xor_sync(~0u, trace, mask);
+      if (lane == 0) scratch[0] = trace;
+    }
+    __syncthreads();
+    const float trace = scratch[0], ridge = 1e-7f * trace / static_cast<float>(n);
+    if (!(trace > 0)) continue;  // no codes but zeros
+    // A group of zero codes has no say; its scale stays.
+    for (int g = tid; g < n; g += threads) {
+      const float d = matrix[packed(g, g)];
+      if (d > 0) {
+        matrix[packed(g, g)] = d + ridge;
+        step[g] = residual[g] - ridge * a.scale[row * n + g];
+      } else {
+        matrix[packed(g, g)] = trace;
+        step[g] = 0;
+        residual[g] = 0;
+      }
+    }
+    __syncthreads();
+    bool definite = true;
+    for (int j = 0; j < n; ++j) {
+      const float d = matrix[packed(j, j)];
+      definite = definite && d > 0;
+      if (!definite) break;  // the same for every thread
+      const float root = sqrtf(d), inverse = __fdiv_rn(1.0f, root);
+      __syncthreads();
+      if (tid == 0) {
+        matrix[packed(j, j)] = root;
+        step[j] *= inverse;  // forward substitution goes along
+      }
+      for (int i = j + 1 + tid; i < n; i += threads) matrix[packed(i, j)] = column[i] = matrix[packed(i, j)] * inverse;
+      __syncthreads();
+      const float solved = step[j];
+      for (int i = j + 1 + warp; i < n; i += warps) {
+        const float c = column[i];
+        float* line = matrix + packed(i, 0);
+        for (int p = j + 1 + lane; p <= i; p += 32) line[p] = __fmaf_rn(-c, column[p], line[p]);
+        if (lane == 0) step[i] = __fmaf_rn(-c, solved, step[i]);
+      }
+      __syncthreads();
+    }
+    if (!definite) continue;
+    for (int j = n; j-- > 0;) {
+      const float* line = matrix + packed(j, 0);
+      const float x = step[j] / line[j];
+      __syncthreads();
+      if (tid == 0) step[j] = x;
+      for (int i = tid; i < j; i += threads) step[i] = __fmaf_rn(-line[i], x, step[i]);
+      __syncthreads();
+    }
+    // Usable, and an improvement with the scales as they round to f32?
+    float change = 0;
+    bool usable = true;
+    for (int g = tid; g < n; g += threads) {
+      const float old = a.scale[row * n + g], ratio = (old + step[g]) / old;
+      usable = usable && ratio > 0.25f && ratio < 4.0f;
+      column[g] = old + step[g];
+      step[g] = column[g] - old;
+    }
+    usable = __syncthreads_and(usable);
+    if (!usable) continue;
+    for (int g = warp; g < n; g += warps) {
+      float line = 0;
+      for (int h = lane; h < n; h += 32) {
+        const float m = h <= g ? product(g, h) : product(h, g);
+        line = __fmaf_rn(m, step[h], line);
+      }
+      for (int mask = 16; mask > 0; mask >>= 1) line += __shfl_xor_sync(~0u, line, mask);
+      if (lane == 0) change += step[g] * (line - 2.0f * residual[g]);
+    }
+    if (lane == 0) scratch[warp] = change;
+    __syncthreads();
+    change = 0;
+    for (int w = 0; w < warps; ++w) change += scratch[w];
+    if (change < 0) {
+      for (int g = tid; g < n; g += threads) a.scale[row * n + g] = column[g];
+      if (tid == 0) atomicAdd(a.refitted, 1ull);
+    }
+  }
+}
+
+}  // namespace lpq::cuda

@@ -1,0 +1,261 @@
+// The walk over one block of 128 columns, for every row at once; and the operands of the products between blocks.
+#include "cuda/gptq/block.h"
+#include "cuda/gptq/common.cuh"
+
+namespace lpq::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kPitch = kBlockColumns + 4;  // keeps 16-byte accesses of neighbouring rows in different banks
+constexpr int kChunk = 8;                  // columns held in registers
+
+__device__ __forceinline__ float descaling(const BlockArgs& a, int row, int column) {
+  return power_of_two(a.column_exponent[column] + a.column_exponent[a.k] - a.row_exponent[row] - kMetricShift);
+}
+__device__ __forceinline__ float error_scaling(const BlockArgs& a, int row, int column) {
+  return power_of_two(a.column_exponent[column] - a.column_exponent[a.k] + a.row_exponent[row]);
+}
+
+// kLanes threads share a row: all of them walk the chunk in registers, each updates its part of the columns behind it.
+// Elements see the operations of the CPU's kernel in the same order.
+template <bool kFloat, bool kDescend, int kLanes>
+__device__ __forceinline__ void block_body(const BlockArgs& a) {
+  constexpr int kRows = kThreads / kLanes;
+  extern __shared__ float4 shared[];
+  float* x_tile = reinterpret_cast<float*>(shared);    // [kRows][kPitch] in: x, out: errors or steps
+  float* level_tile = x_tile + kRows * kPitch;         // [kRows][kPitch]
+  float* matrix = level_tile + kRows * kPitch;         // [128][128], upper part
+  const int tid = threadIdx.x, row0 = blockIdx.x * kRows;
+  const DeviceGrid<kFloat> grid(a.grid);
+
+  for (int i = tid; i < kBlockColumns * kBlockColumns; i += kThreads) {
+    const int j = i / kBlockColumns, c = i % kBlockColumns;
+    float v = j == c ? 1.0f : 0.0f;
+    if (c >= j && c < a.width) v = a.matrix[static_cast<int64_t>(a.first + j) * a.k + a.first + c];
+    matrix[i] = v;
+  }
+  for (int i = tid; i < kRows * kBlockColumns; i += kThreads) {
+    const int r = i / kBlockColumns, c = i % kBlockColumns, row = row0 + r;
+    float v = 0, level = 0;
+    if (row < a.n && c < a.width) {
+      v = a.x[static_cast<int64_t>(row) * a.ldx + c];
+      if constexpr (kDescend) {
+        v *= descaling(a, row, a.first + c);
+        level = a.level[static_cast<int64_t>(row) * a.k + a.first + c];
+      }
+    }
+    x_tile[r * kPitch + c] = v;
+    level_tile[r * kPitch + c] = level;
+  }
+  __syncthreads();
+
+  const int r = tid / kLanes, lane = tid % kLanes;
+  const int row = min(row0 + r, a.n - 1);
+  float* x_row = x_tile + r * kPitch;
+  float* level_row = level_tile + r * kPitch;
+  int moved = 0;
+  for (int c0 = 0; c0 < a.width; c0 += kChunk) {
+    float x[kChunk], level[kChunk], step[kChunk], scale[kChunk], zero[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      const int g = c0 + j < a.width ? a.group[a.first + c0 + j] : -1;
+      scale[j] = g >= 0 ? a.scale_t[static_cast<int64_t>(g) * a.n + row] : 1.0f;
+      zero[j] = g >= 0 ? a.zero_t[static_cast<int64_t>(g) * a.n + row] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kChunk; j += 4) {
+      *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(x_row + c0 + j);
+      if constexpr (kDescend) *reinterpret_cast<float4*>(level + j) = *reinterpret_cast<const float4*>(level_row + c0 + j);
+    }
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      const float* line = matrix + (c0 + j) * kBlockColumns + c0;
+      const GridStep s = grid.step(scale[j], zero[j]);
+      if constexpr (kDescend) {
+        const float now = (level[j] - zero[j]) * scale[j];
+        const float next = grid.nearest(now - __fdiv_rn(x[j], line[j]), s);
+        step[j] = (next - level[j]) * scale[j];
+        level[j] = next;
+      } else {
+        level[j] = grid.nearest(x[j], s);
+        step[j] = -__fdiv_rn(x[j] - (level[j] - zero[j]) * scale[j], line[j]);
+      }
+      if (c0 + j >= a.width) step[j] = 0;
+      if (kDescend) moved += step[j] != 0.0f;
+#pragma unroll
+      for (int i = j + 1; i < kChunk; ++i) x[i] = __fmaf_rn(step[j], line[i], x[i]);
+    }
+    if (kLanes > 1) __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int j = 0; j < kChunk; j += 4) {
+        const float sign = kDescend ? 1.0f : -1.0f;
+        *reinterpret_cast<float4*>(x_row + c0 + j) = make_float4(sign * step[j], sign * step[j + 1], sign * step[j + 2], sign * step[j + 3]);
+        *reinterpret_cast<float4*>(level_row + c0 + j) = make_float4(level[j], level[j + 1], level[j + 2], level[j + 3]);
+      }
+    }
+    for (int i = c0 + kChunk + 4 * lane; i < kBlockColumns; i += 4 * kLanes) {
+      float4 v = *reinterpret_cast<const float4*>(x_row + i);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        const float4 m = *reinterpret_cast<const float4*>(matrix + (c0 + j) * kBlockColumns + i);
+        v.x = __fmaf_rn(step[j], m.x, v.x);
+        v.y = __fmaf_rn(step[j], m.y, v.y);
+        v.z = __fmaf_rn(step[j], m.z, v.z);
+        v.w = __fmaf_rn(step[j], m.w, v.w);
+      }
+      *reinterpret_cast<float4*>(x_row + i) = v;
+    }
+    if (kLanes > 1) __syncwarp();
+  }
+  __syncthreads();
+
+  for (int i = tid; i < kRows * kBlockColumns; i += kThreads) {
+    const int rr = i / kBlockColumns, c = i % kBlockColumns, at_row = row0 + rr;
+    if (at_row >= a.n || c >= a.width) continue;
+    const int64_t at = static_cast<int64_t>(at_row) * a.k + a.first + c;
+    const float level = level_tile[rr * kPitch + c], step = x_tile[rr * kPitch + c];
+    a.level[at] = level;
+    if constexpr (kDescend) {
+      const int64_t g = static_cast<int64_t>(a.group[a.first + c]) * a.n + at_row;
+      const float factor = error_scaling(a, at_row, a.first + c);
+      const float error = ((level - a.zero_t[g]) * a.scale_t[g] - a.t[at]) * factor;
+      const int64_t delta_at = static_cast<int64_t>(at_row) * a.ldd + c;
+      if (a.lo) {
+        split_half(error, reinterpret_cast<__half*>(a.hi)[at], reinterpret_cast<__half*>(a.lo)[at]);
+        split_half(step * factor, reinterpret_cast<__half*>(a.delta_hi)[delta_at], reinterpret_cast<__half*>(a.delta_lo)[delta_at]);
+      } else {
+        reinterpret_cast<__half*>(a.hi)[at] = saturated_half(error);
+        reinterpret_cast<__half*>(a.delta_hi)[delta_at] = saturated_half(step * factor);
+      }
+    } else {
+      split_bfloat(step, reinterpret_cast<__nv_bfloat16*>(a.hi)[at], reinterpret_cast<__nv_bfloat16*>(a.lo)[at]);
+    }
+  }
+  if constexpr (kDescend) {
+    if (row0 + r >= a.n || lane != 0) moved = 0;
+    for (int mask = 16; mask > 0; mask >>= 1) moved += __shfl_xor_sync(~0u, moved, mask);
+    if (tid % 32 == 0 && moved) atomicAdd(a.moved, static_cast<unsigned long long>(moved));  // whole numbers: any order
+  }
+}
+
+}  // namespace
+
+#define LPQ_BLOCK_KERNEL(name, is_float, descend, lanes) \
+  extern "C" __global__ void __launch_bounds__(kThreads) name(BlockArgs a) { block_body<is_float, descend, lanes>(a); }
+LPQ_BLOCK_KERNEL(lpq_gptq_solve_int_1, false, false, 1)
+LPQ_BLOCK_KERNEL(lpq_gptq_solve_int_4, false, false, 4)
+LPQ_BLOCK_KERNEL(lpq_gptq_solve_float_1, true, false, 1)
+LPQ_BLOCK_KERNEL(lpq_gptq_solve_float_4, true, false, 4)
+LPQ_BLOCK_KERNEL(lpq_gptq_descend_int_1, false, true, 1)
+LPQ_BLOCK_KERNEL(lpq_gptq_descend_int_4, false, true, 4)
+LPQ_BLOCK_KERNEL(lpq_gptq_descend_float_1, true, true, 1)
+LPQ_BLOCK_KERNEL(lpq_gptq_descend_float_4, true, true, 4)
+
+// out[g][n] = in[n][g]
+extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, int rows, int columns) {
+  __shared__ float tile[32][33];
+  const int r0 = blockIdx.y * 32, c0 = blockIdx.x * 32;
+  for (int i = threadIdx.y; i < 32; i += blockDim.y)
+    if (r0 + i < rows && c0 + static_cast<int>(threadIdx.x) < columns) tile[i][threadIdx.x] = in[static_cast<int64_t>(r0 + i) * columns + c0 + threadIdx.x];
+  __syncthreads();
+  for (int i = threadIdx.y; i < 32; i += blockDim.y)
+    if (c0 + i < columns && r0 + static_cast<int>(threadIdx.x) < rows) out[static_cast<int64_t>(c0 + i) * rows + r0 + threadIdx.x] = tile[threadIdx.x][i];
+}
+
+// hi + lo = x in bf16.
+extern "C" __global__ void lpq_gptq_split_bf16(const float* x, uint16_t* hi, uint16_t* lo, int64_t count) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+    split_bfloat(x[i], reinterpret_cast<__nv_bfloat16*>(hi)[i], reinterpret_cast<__nv_bfloat16*>(lo)[i]);
+}
+
+// to[n][c] = from[n][c], c < width, of matrices with rows of ld_to and ld_from.
+extern "C" __global__ void lpq_gptq_copy_columns(const float* from, int ld_from, float* to, int ld_to, int rows, int width) {
+  const int64_t count = static_cast<int64_t>(rows) * width;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t row = i / width, c = i % width;
+    to[row * ld_to + c] = from[row * ld_from + c];
+  }
+}
+
+// exponent[n] such that max |t[n][:]| * 2^exponent lies in [2^(kRowTop-1), 2^kRowTop); 0 for a row of zeros.
+extern "C" __global__ void lpq_gptq_row_exponent(const float* t, int k, int32_t* exponent) {
+  __shared__ float most[32];
+  const float* row = t + static_cast<int64_t>(blockIdx.x) * k;
+  float m = 0;
+  for (int j = threadIdx.x; j < k; j += blockDim.x) m = fmaxf(m, fabsf(row[j]));
+  for (int mask = 16; mask > 0; mask >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, mask));
+  if (threadIdx.x % 32 == 0) most[threadIdx.x / 32] = m;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < static_cast<int>(blockDim.x / 32); ++w) m = fmaxf(m, most[w]);
+    exponent[blockIdx.x] = m > 0 ? min(kRowTop - 1 - exponent_of(m), 120) : 0;
+  }
+}
+
+// exponent[j] = round(log2 sqrt(M_jj)), exponent[k] = their maximum. One block.
+extern "C" __global__ void lpq_gptq_column_exponent(const float* m, int k, int32_t* exponent) {
+  __shared__ int most[32];
+  int top = -127;
+  for (int j = threadIdx.x; j < k; j += blockDim.x) {
+    const float d = m[static_cast<int64_t>(j) * k + j];
+    const int e = d > 0 ? (exponent_of(d) + 1) >> 1 : 0;
+    exponent[j] = e;
+    top = max(top, e);
+  }
+  for (int mask = 16; mask > 0; mask >>= 1) top = max(top, __shfl_xor_sync(~0u, top, mask));
+  if (threadIdx.x % 32 == 0) most[threadIdx.x / 32] = top;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < static_cast<int>(blockDim.x / 32); ++w) top = max(top, most[w]);
+    exponent[k] = top;
+  }
+}
+
+// The metric in scaled units as f16 (block.h); lo may be null. members: row and column i of the output are row and column
+// members[i] of M, zeros where that is -1; null: all in order. Output [size, size]; one block a row.
+extern "C" __global__ void lpq_gptq_scaled_metric(const float* m, int k, const int32_t* exponent, const int32_t* members, int size, uint16_t* hi, uint16_t* lo) {
+  const int i = blockIdx.x;
+  const int from = members ? members[i] : i;
+  for (int j = threadIdx.x; j < size; j += blockDim.x) {
+    const int column = members ? members[j] : j;
+    float v = 0;
+    if (from >= 0 && column >= 0) {
+      // Two factors: the sum of the exponents may leave the range of one.
+      v = m[static_cast<int64_t>(from) * k + column] * power_of_two(kMetricShift - exponent[from]) * power_of_two(-exponent[column]);
+    }
+    const int64_t at = static_cast<int64_t>(i) * size + j;
+    if (lo)
+      split_half(v, reinterpret_cast<__half*>(hi)[at], reinterpret_cast<__half*>(lo)[at]);
+    else
+      reinterpret_cast<__half*>(hi)[at] = saturated_half(v);
+  }
+}
+
+// (What - T) in scaled units as f16 (block.h); lo may be null. One block a row.
+extern "C" __global__ void lpq_gptq_scaled_error(const float* level, const float* t, const float* scale, const float* zero, const int32_t* group, int groups, int k,
+                                                 const int32_t* column_exponent, const int32_t* row_exponent, uint16_t* hi, uint16_t* lo) {
+  const int64_t row = blockIdx.x;
+  const int shift = row_exponent[row] - column_exponent[k];
+  for (int j = threadIdx.x; j < k; j += blockDim.x) {
+    const int64_t at = row * k + j, g = row * groups + group[j];
+    const float e = ((level[at] - zero[g]) * scale[g] - t[at]) * power_of_two(column_exponent[j] + shift);
+    if (lo)
+      split_half(e, reinterpret_cast<__half*>(hi)[at], reinterpret_cast<__half*>(lo)[at]);
+    else
+      reinterpret_cast<__half*>(hi)[at] = saturated_half(e);
+  }
+}
+
+extern "C" __global__ void lpq_gptq_count_to_f64(const unsigned long long* count, double* out) { *out = static_cast<double>(*count); }
+
+// checked = group, with 0 for what lies outside [0, groups), which is a fault.
+extern "C" __global__ void lpq_gptq_check_groups(const int32_t* group, int k, int groups, int32_t* checked, uint32_t* fault) {
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < k; j += gridDim.x * blockDim.x) {
+    const bool usable = group[j] >= 0 && group[j] < groups;
+    checked[j] = usable ? group[j] : 0;
+    if (!usable) *fault = 1;
+  }
+}
+
+}  // namespace lpq::cuda

@@ -1,0 +1,29 @@
+// Arguments of the layout kernels (pack.cu), shared with the host. Tables are those of lpq/layout_plan.h.
+#pragma once
+#include <cstdint>
+
+namespace lpq::cuda {
+
+// A run of an element's bits in a word, by element (unpacking): element |= ((word & mask) << 32 >> shift).
+struct LayoutRun {
+  uint32_t word;  // index into words
+  uint32_t mask, shift;
+};
+
+struct LayoutArgs {
+  uint8_t* matrix;
+  int64_t rows, columns, row_bytes;
+  int bits, stream;
+  uint32_t bias, pad;
+  const int32_t* order;  // null: as they are
+  uint8_t* packed;
+  int word_bytes;
+  int64_t tile_rows, tile_columns, tiles_down, tiles_across;
+  const int64_t *outer_rows, *outer_columns;  // word offsets
+  const int64_t* words;                       // word offsets inside a tile
+  int64_t word_count;
+  const uint32_t* first;    // pack: pieces of a word; unpack: runs of an element
+  const void* pieces;       // layout::Piece / LayoutRun
+};
+
+}  // namespace lpq::cuda

@@ -1,0 +1,192 @@
+// linear, gram_accumulate, cross_accumulate, gram_finish, cholesky. Contracts: native/ops.ts.
+//
+// Second moments: x is 16-bit, so every product is exact in fp32. One call adds the fp32 sum over its rows (a batch, some
+// thousands) to H, f32 with one rounding an element, or f64. The sum inside a product goes wrong by at most rows/16 steps
+// of 2^-24, that of H by calls * 2^-25: together under 1e-4 of the diagonal for 2^18 rows, a hundredth of what damping
+// (1 % of the mean diagonal) adds.
+#include <cmath>
+
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// x Wᵀ needs one dtype: weights are converted to that of x when they differ.
+void linear(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
+  require_dtype(x, "x", kActivations);
+  require_shape(x, "x", {-1, -1});
+  const int64_t m = x.dim(0), k = x.dim(1);
+  require_dtype(weight, "weight", kActivations);
+  require_shape(weight, "weight", {-1, k});
+  const int64_t n = weight.dim(0);
+  require(y.dtype == DType::f32 || y.dtype == x.dtype, "y is " + std::string(dtype_name(y.dtype)) + ", neither f32 nor the dtype of x");
+  require_shape(y, "y", {m, n});
+  require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
+  const bool accumulate = call.params.number("accumulate", 0) != 0;
+  Gemm product;
+  product.m = m;
+  product.n = n;
+  product.k = k;
+  product.a = x.raw();
+  product.b = weight.raw();
+  product.c = y.raw();
+  product.ab = x.dtype;
+  product.out = y.dtype;
+  product.transpose_b = true;
+  product.beta = accumulate ? 1 : 0;
+  std::optional<Scratch> converted;
+  if (weight.dtype != x.dtype) {
+    converted.emplace(exec.scratch(static_cast<size_t>(n * k) * dtype_bytes(x.dtype)));
+    cast_elements(exec, weight.raw(), weight.dtype, converted->as<void>(), x.dtype, n * k);
+    product.b = converted->as<void>();
+  }
+  exec.gemm(product);
+  if (call.in.size() > 2) {
+    const Tensor& bias = call.input(2);
+    require_dtype(bias, "bias", kActivations);
+    require_shape(bias, "bias", {n});
+    void* out = y.raw();
+    const void* added = bias.raw();
+    const long long rows = m, columns = n;
+    exec.launch("lpq_bias" + suffix(y), {stride_blocks(exec, m * n, kThreads)}, {kThreads}, 0, out, added, type_index(bias.dtype), rows, columns);
+  }
+}
+
+void require_finite(CudaExec& exec, const char* name, const Tensor& x) {
+  uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", std::string(name) + " holds NaN or infinity");
+  const long long count = x.elements();
+  const int vec = count % 4 == 0 && fours(x);
+  const void* data = x.raw();
+  exec.launch("lpq_finite" + suffix(x), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, data, count, vec, fault);
+}
+
+// Adds weight * a[:, rows]ᵀ b[:, 0..columns) to rows of `sum`.
+void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor& sum, int64_t first, int64_t rows, int64_t columns, double weight) {
+  const int64_t n = a.dim(1);
+  Gemm product;
+  product.m = rows;
+  product.n = columns;
+  product.k = a.dim(0);
+  product.a = a.raw() + static_cast<size_t>(first) * dtype_bytes(a.dtype);
+  product.b = b.raw();
+  product.ab = a.dtype;
+  product.out = DType::f32;
+  product.transpose_a = true;
+  product.lda = product.ldb = n;
+  if (sum.dtype == DType::f32) {
+    product.c = sum.data<float>() + first * n;
+    product.ldc = n;
+    product.alpha = weight;
+    product.beta = 1;
+    exec.gemm(product);
+    return;
+  }
+  const Scratch part = exec.scratch(static_cast<size_t>(rows * columns) * 4);
+  float* from = part.as<float>();
+  product.c = from;
+  exec.gemm(product);
+  double* to = sum.data<double>() + first * n;
+  const long long height = rows, width = columns, apart = n;
+  exec.launch("lpq_add_to_f64", {stride_blocks(exec, rows * columns, kThreads)}, {kThreads}, 0, from, to, height, width, apart, weight);
+}
+
+struct Moments {
+  int64_t rows, n;
+  double weight;
+};
+
+Moments check_moments(Call& call, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b, const Tensor& sum) {
+  require_dtype(a, name_a, kActivations);
+  require_shape(a, name_a, {-1, -1});
+  require_tensor(b, name_b, a.dtype, a.shape);
+  require_dtype(sum, "the sum", {DType::f32, DType::f64});
+  require_shape(sum, "the sum", {a.dim(1), a.dim(1)});
+  const double weight = call.params.number("weight", 1.0);
+  require(std::isfinite(weight), "weight is not finite");
+  return {a.dim(0), a.dim(1), weight};
+}
+
+// Finite inputs may still overflow f32; the diagonal bounds the rest.
+void check_diagonal(CudaExec& exec, const Tensor& sum, int64_t n) {
+  uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", "the products overflow f32, or the sum was not finite before");
+  const void* data = sum.raw();
+  const long long size = n;
+  exec.launch("lpq_finite_diagonal" + suffix(sum), {div_up(n, kThreads)}, {kThreads}, 0, data, size, fault);
+}
+
+// The lower triangle in panels of rows, each up to its last column: (1 + 1/panels)/2 of the work of a full product.
+void gram_accumulate(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &sum = call.output(0);
+  const auto [rows, n, weight] = check_moments(call, "x", x, "x", x, sum);
+  if (rows == 0 || n == 0) return;
+  require_finite(exec, "x", x);
+  const int64_t panel = n >= 8192 ? 2048 : 1024;
+  for (int64_t first = 0; first < n; first += panel) {
+    const int64_t height = std::min(panel, n - first);
+    add_product(exec, x, x, sum, first, height, first + height, weight);
+  }
+  check_diagonal(exec, sum, n);
+}
+
+void cross_accumulate(Call& call, CudaExec& exec) {
+  const Tensor &a = call.input(0), &b = call.input(1), &sum = call.output(0);
+  const auto [rows, n, weight] = check_moments(call, "a", a, "b", b, sum);
+  if (rows == 0 || n == 0) return;
+  require_finite(exec, "a", a);
+  require_finite(exec, "b", b);
+  const int64_t panel = sum.dtype == DType::f32 ? n : 1024;  // bounds the scratch of f64 sums
+  for (int64_t first = 0; first < n; first += panel) add_product(exec, a, b, sum, first, std::min(panel, n - first), n, weight);
+}
+
+void gram_finish(Call& call, CudaExec& exec) {
+  const Tensor& h = call.output(0);
+  require_dtype(h, "h", {DType::f32, DType::f64});
+  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  const int n = static_cast<int>(h.dim(0));
+  void* data = h.raw();
+  exec.launch("lpq_mirror" + suffix(h), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, data, n);
+}
+
+void diagonal(Call& call, CudaExec& exec) {
+  const Tensor &h = call.input(0), &d = call.output(0);
+  require_dtype(h, "h", {DType::f32, DType::f64});
+  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  const long long n = h.dim(0);
+  require_tensor(d, "d", DType::f64, {n});
+  const void* data = h.raw();
+  exec.launch("lpq_diagonal" + suffix(h), {div_up(n, kThreads)}, {kThreads}, 0, data, d.data<double>(), n);
+}
+
+void cholesky(Call& call, CudaExec& exec) {
+  const Tensor &a = call.output(0), &info = call.output(1);
+  require_tensor(a, "a", DType::f64, {-1, -1});
+  require_shape(a, "a", {a.dim(0), a.dim(0)});
+  require_tensor(info, "info", DType::i32, {1});
+  const long long n = a.dim(0);
+  if (n == 0) return exec.fill_zero(info.raw(), info.bytes());
+  const Cusolver& solver = exec.solver();
+  double* data = a.data<double>();
+  size_t device_bytes = 0, host_bytes = 0;
+  // Our lower triangle is the upper one of a column-major matrix.
+  check_library(solver.potrf_size(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, &device_bytes, &host_bytes), "cuSOLVER",
+                "asking for the size of a factorisation");
+  const Scratch work = exec.scratch(device_bytes);
+  std::vector<char> host(host_bytes);
+  check_library(solver.potrf(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, work.as<void>(), device_bytes,
+                             host.empty() ? nullptr : host.data(), host_bytes, info.data<int32_t>()),
+                "cuSOLVER", "factoring a matrix");
+  if (host_bytes > 0) check(driver().stream_wait(exec.stream()), "waiting for a factorisation");
+  exec.launch("lpq_clear_upper_f64", {n}, {256}, 0, data, n);
+}
+
+}  // namespace
+LPQ_CUDA_OP(linear, "linear");
+LPQ_CUDA_OP(gram_accumulate, "gram_accumulate");
+LPQ_CUDA_OP(cross_accumulate, "cross_accumulate");
+LPQ_CUDA_OP(gram_finish, "gram_finish");
+LPQ_CUDA_OP(diagonal, "diagonal");
+LPQ_CUDA_OP(cholesky, "cholesky");
+}  // namespace lpq::cuda

@@ -1,0 +1,294 @@
+// Causal attention with an online softmax (Dao et al. 2022, arXiv:2205.14135, algorithm 1) on mma.sync tiles of m16n8k16:
+// 16-bit products, fp32 sums, softmax in fp32. A block takes 64 queries of one head, 16 a warp, and walks over key tiles.
+#include "cuda/types.cuh"
+
+using namespace lpq;
+
+namespace {
+
+constexpr int kQueries = 64, kWarps = 4;
+
+struct Task {  // 64 queries of one sequence
+  int first, length, query;
+};
+
+__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ void copy16(unsigned to, const void* from, bool there) {
+  const int bytes = there ? 16 : 0;  // the rest is filled with zeros
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes));
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;\n"); }
+template <int N>
+__device__ __forceinline__ void wait_groups() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(N));
+}
+
+__device__ __forceinline__ void ldmatrix(unsigned (&r)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+__device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bf16) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, f16) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <class T>
+__device__ __forceinline__ unsigned pair(float a, float b) {
+  union {
+    T item[2];
+    unsigned raw;
+  } bits;
+  bits.item[0] = narrow<T>(a);
+  bits.item[1] = narrow<T>(b);
+  return bits.raw;
+}
+
+// Bytes from a tile's start to 16-byte chunk `chunk` of row `row`, in an order without bank conflicts for ldmatrix.
+template <int HD>
+__device__ __forceinline__ unsigned place(int row, int chunk) {
+  constexpr int kChunks = HD / 8;
+  const int twist = kChunks >= 8 ? row & 7 : (row >> 1) & (kChunks - 1);
+  return static_cast<unsigned>((row * kChunks + (chunk ^ twist)) * 16);
+}
+
+// q [T, heads, HD] already multiplied by scale * log2(e); k, v [T, kv_heads, HD], zero beyond their width; y [T, heads, width].
+template <class T, int HD, int KEYS>
+__device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* tasks, const int* task_count, int heads, int kv_heads,
+                      int width, int window) {
+  if (static_cast<int>(blockIdx.y) >= *task_count) return;
+  // Long walks first, so that the last blocks to run are short.
+  const Task task = tasks[*task_count - 1 - blockIdx.y];
+  constexpr int kChunks = HD / 8, kTile = KEYS * HD * 2;
+  extern __shared__ __align__(128) unsigned char memory[];
+  const unsigned q_tile = shared_address(memory), k_tile = q_tile + kQueries * HD * 2, v_tile = k_tile + 2 * kTile;
+  const int head = blockIdx.x, kv = head / (heads / kv_heads);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int last = min(task.query + kQueries, task.length);  // one past the last query, hence the last key
+  const int begin = window > 0 ? max(0, task.query - window + 1) / KEYS : 0, end = (last + KEYS - 1) / KEYS;
+
+  auto fetch = [&](unsigned tile, const T* from, int rows_of, int first_row, int of_head, int count) {
+    for (int i = threadIdx.x; i < count * kChunks; i += kWarps * 32) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const bool there = first_row + row < task.length;
+      const index_t source = (static_cast<index_t>(task.first + (there ? first_row + row : 0)) * rows_of + of_head) * HD + chunk * 8;
+      copy16(tile + place<HD>(row, chunk), from + source, there);
+    }
+  };
+  fetch(q_tile, q, heads, task.query, head, kQueries);
+  fetch(k_tile, k, kv_heads, begin * KEYS, kv, KEYS);
+  fetch(v_tile, v, kv_heads, begin * KEYS, kv, KEYS);
+  commit();
+
+  float out[HD / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  unsigned queries[HD / 16][4];
+  const int row = task.query + warp * 16 + lane / 4;  // this thread's queries: row, row + 8
+
+  for (int block = begin; block < end; ++block) {
+    const int stage = (block - begin) & 1;
+    if (block + 1 < end) {
+      fetch(k_tile + (stage ^ 1) * kTile, k, kv_heads, (block + 1) * KEYS, kv, KEYS);
+      fetch(v_tile + (stage ^ 1) * kTile, v, kv_heads, (block + 1) * KEYS, kv, KEYS);
+      commit();
+      wait_groups<1>();
+    } else {
+      wait_groups<0>();
+    }
+    __syncthreads();
+    if (block == begin)
+#pragma unroll
+      for (int d = 0; d < HD / 16; ++d) ldmatrix(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
+
+    float score[KEYS / 8][4] = {};
+#pragma unroll
+    for (int d = 0; d < HD / 16; ++d)
+#pragma unroll
+      for (int n = 0; n < KEYS / 16; ++n) {
+        unsigned b[4];
+        ldmatrix(b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
+        mma(score[2 * n], queries[d], b[0], b[1], T{});
+        mma(score[2 * n + 1], queries[d], b[2], b[3], T{});
+      }
+
+    const int key = block * KEYS;
+    // Only tiles that reach past the diagonal or below a window hold keys that some query does not see.
+    if (key + KEYS > task.query + 1 || (window > 0 && key < last - window)) {
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int t = row + (i / 2) * 8, at = key + n * 8 + (lane % 4) * 2 + i % 2;
+          if (at > t || (window > 0 && at <= t - window)) score[n][i] = -INFINITY;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float peak = most[r];
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; ++n) peak = fmaxf(peak, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
+      peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+      peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+      const float base = peak == -INFINITY ? 0.0f : peak;  // nothing seen yet: exp2(-inf) = 0 below, never NaN
+      const float shrink = exp2f(most[r] - base);
+      most[r] = peak;
+      sum[r] *= shrink;
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+        for (int i = 2 * r; i < 2 * r + 2; ++i) {
+          score[n][i] = exp2f(score[n][i] - base);
+          sum[r] += score[n][i];
+        }
+#pragma unroll
+      for (int d = 0; d < HD / 8; ++d) {
+        out[d][2 * r] *= shrink;
+        out[d][2 * r + 1] *= shrink;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; ++n) {
+      const unsigned p[4] = {pair<T>(score[2 * n][0], score[2 * n][1]), pair<T>(score[2 * n][2], score[2 * n][3]),
+                             pair<T>(score[2 * n + 1][0], score[2 * n + 1][1]), pair<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
+#pragma unroll
+      for (int d = 0; d < HD / 16; ++d) {
+        unsigned b[4];
+        ldmatrix_transposed(b, v_tile + stage * kTile + place<HD>(n * 16 + lane % 16, 2 * d + lane / 16));
+        mma(out[2 * d], p, b[0], b[1], T{});
+        mma(out[2 * d + 1], p, b[2], b[3], T{});
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float total = sum[r];
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    const int t = row + r * 8;
+    if (t >= last) continue;
+    T* to = y + (static_cast<index_t>(task.first + t) * heads + head) * width;
+    const float factor = 1.0f / total;
+#pragma unroll
+    for (int d = 0; d < HD / 8; ++d)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int c = d * 8 + (lane % 4) * 2 + i;
+        if (c < width) to[c] = narrow<T>(out[d][2 * r + i] * factor);
+      }
+  }
+}
+
+}  // namespace
+
+#define LPQ_FLASH(type, name, hd, keys)                                                                                        \
+  extern "C" __global__ void __launch_bounds__(kWarps * 32)                                                                    \
+      lpq_attention_##name##_##hd(const type* q, const type* k, const type* v, type* y, const Task* tasks, const int* count,   \
+                                  int heads, int kv_heads, int width, int window) {                                            \
+    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window);                                           \
+  }
+LPQ_FLASH(bf16, bf16, 32, 64)
+LPQ_FLASH(bf16, bf16, 64, 64)
+LPQ_FLASH(bf16, bf16, 128, 64)
+LPQ_FLASH(bf16, bf16, 256, 32)
+LPQ_FLASH(f16, f16, 32, 64)
+LPQ_FLASH(f16, f16, 64, 64)
+LPQ_FLASH(f16, f16, 128, 64)
+LPQ_FLASH(f16, f16, 256, 32)
+
+// Tasks of all sequences, sequence by sequence, and how many there are. One thread: there are few sequences.
+extern "C" __global__ void lpq_attention_tasks(const int* starts, int sequences, int tokens, Task* tasks, int room, int* count,
+                                               unsigned* fault) {
+  int made = 0, at = 0;
+  bool bad = starts[0] != 0 || starts[sequences] != tokens;
+  for (int s = 0; s < sequences && !bad; ++s) {
+    const int end = starts[s + 1];
+    bad = end < at || end > tokens;
+    for (int query = 0; query < end - at && !bad; query += kQueries) {
+      if (made == room) bad = true;
+      else tasks[made++] = {at, end - at, query};
+    }
+    at = end;
+  }
+  if (bad) *fault = 1;
+  *count = bad ? 0 : made;
+}
+
+// to [T, heads, padded] = from [T, heads, width] * factor, zero beyond the width.
+#define LPQ_PACK_HEADS(from_type, from_name, to_type, to_name)                                                                \
+  extern "C" __global__ void lpq_pack_heads_##from_name##_##to_name(const from_type* from, to_type* to, index_t rows,         \
+                                                                    int width, int padded, float factor) {                    \
+    const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x, quads = padded / 4;                                    \
+    const bool fours = width % 4 == 0;                                                                                        \
+    for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * quads; i += step) {              \
+      const index_t row = i / quads;                                                                                          \
+      const int c = static_cast<int>(i % quads) * 4;                                                                          \
+      float4 value = make_float4(0, 0, 0, 0);                                                                                 \
+      if (fours) {                                                                                                            \
+        if (c < width) value = load4(from + row * width + c);                                                                 \
+      } else {                                                                                                                \
+        float* parts = &value.x;                                                                                              \
+        for (int j = 0; j < 4; ++j)                                                                                           \
+          if (c + j < width) parts[j] = widen(from[row * width + c + j]);                                                     \
+      }                                                                                                                       \
+      store4(to + row * padded + c, make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor));     \
+    }                                                                                                                         \
+  }
+LPQ_PACK_HEADS(float, f32, bf16, bf16)
+LPQ_PACK_HEADS(float, f32, f16, f16)
+LPQ_PACK_HEADS(bf16, bf16, bf16, bf16)
+LPQ_PACK_HEADS(f16, f16, f16, f16)
+
+// In fp32 throughout, for runs whose activations are f32: one warp a query and head; lanes share keys for the scores and
+// value dimensions for the output. Head dimensions up to 256.
+extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, float* y, const int* starts,
+                                             int sequences, int tokens, int heads, int kv_heads, int head_dim, int value_dim,
+                                             float scale, int window) {
+  const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (task >= static_cast<index_t>(tokens) * heads) return;
+  const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads), lane = threadIdx.x;
+  int low = 0, high = sequences;  // the sequence of t
+  while (low + 1 < high) {
+    const int middle = (low + high) / 2;
+    if (starts[middle] <= t) low = middle;
+    else high = middle;
+  }
+  int first = starts[low];
+  if (window > 0) first = max(first, t - window + 1);
+  const float* query = q + (static_cast<index_t>(t) * heads + head) * head_dim;
+  float out[8] = {}, most = -INFINITY, sum = 0;
+  for (int base = first; base <= t; base += 32) {
+    const int key = base + lane;
+    float score = -INFINITY;
+    if (key <= t) {
+      const float* row = k + (static_cast<index_t>(key) * kv_heads + kv) * head_dim;
+      float dot = 0;
+      for (int c = 0; c < head_dim; ++c) dot = __fmaf_rn(query[c], row[c], dot);
+      score = dot * scale;
+    }
+    const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak), share = key <= t ? expf(score - peak) : 0.0f;
+    sum = sum * shrink + warp_sum(share);
+    most = peak;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] *= shrink;
+    for (int j = 0; j < 32 && base + j <= t; ++j) {
+      const float p = __shfl_sync(0xffffffffu, share, j);
+      const float* row = v + (static_cast<index_t>(base + j) * kv_heads + kv) * value_dim;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (lane + 32 * i < value_dim) out[i] = __fmaf_rn(p, row[lane + 32 * i], out[i]);
+    }
+  }
+  float* to = y + (static_cast<index_t>(t) * heads + head) * value_dim;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (lane + 32 * i < value_dim) to[lane + 32 * i] = out[i] / sum;
+}

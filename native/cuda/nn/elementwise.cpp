@@ -1,0 +1,67 @@
+// cast, zero, add, gated_activation. Contracts: native/ops.ts.
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+void cast(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_dtype(x, "x", {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32});
+  require_dtype(y, "y", {DType::f64, DType::f32, DType::f16, DType::bf16});
+  require(x.dtype != DType::i32 || y.dtype == DType::f32, "i32 is cast to f32 only");
+  require_shape(y, "y", x.shape);
+  if (x.dtype == y.dtype) return exec.copy(y.raw(), x.raw(), x.bytes());
+  cast_elements(exec, x.raw(), x.dtype, y.raw(), y.dtype, x.elements());
+}
+
+void zero(Call& call, CudaExec& exec) {
+  const Tensor& y = call.output(0);
+  exec.fill_zero(y.raw(), y.bytes());
+}
+
+void add(Call& call, CudaExec& exec) {
+  const Tensor &a = call.input(0), &b = call.input(1), &y = call.output(0);
+  require_dtype(a, "a", {DType::f32});
+  require_tensor(b, "b", DType::f32, a.shape);
+  require_tensor(y, "y", DType::f32, a.shape);
+  const float scale = static_cast<float>(call.params.number("scale", 1.0));
+  const long long count = a.elements();
+  const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);
+  exec.launch("lpq_add", {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, a.data<float>(), b.data<float>(),
+              y.data<float>(), scale, count, vec);
+}
+
+void gated_activation(Call& call, CudaExec& exec) {
+  const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
+  require_dtype(gate, "gate", kActivations);
+  require_tensor(up, "up", gate.dtype, gate.shape);
+  require_tensor(y, "y", gate.dtype, gate.shape);
+  const std::string& act = call.params.text("act");
+  require(act == "silu" || act == "gelu" || act == "gelu_tanh", "act is '" + act + "', not silu, gelu or gelu_tanh");
+  const int kind = act == "silu" ? 0 : act == "gelu" ? 1 : 2;
+  const long long count = gate.elements();
+  const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
+  const void *g = gate.raw(), *u = up.raw();
+  void* out = y.raw();
+  exec.launch("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, g, u, out, kind, count, vec);
+}
+
+}  // namespace
+
+void cast_elements(CudaExec& exec, const void* from, DType from_type, void* to, DType to_type, int64_t count) {
+  if (from_type == to_type) return exec.copy(to, from, static_cast<size_t>(count) * dtype_bytes(from_type));
+  const long long n = count;
+  auto aligned4 = [](const void* p, DType dtype) { return reinterpret_cast<uintptr_t>(p) % (4 * dtype_bytes(dtype)) == 0; };
+  const int vec = n % 4 == 0 && from_type != DType::f64 && to_type != DType::f64 && from_type != DType::i32 && aligned4(from, from_type) &&
+                  aligned4(to, to_type);
+  const std::string kernel = "lpq_cast_" + std::string(dtype_name(from_type)) + "_" + std::string(dtype_name(to_type));
+  exec.launch(kernel, {stride_blocks(exec, vec ? n / 4 : n, kThreads)}, {kThreads}, 0, from, to, n, vec);
+}
+
+LPQ_CUDA_OP(cast, "cast");
+LPQ_CUDA_OP(zero, "zero");
+LPQ_CUDA_OP(add, "add");
+LPQ_CUDA_OP(gated_activation, "gated_activation");
+}  // namespace lpq::cuda

@@ -1,0 +1,112 @@
+// Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
+#include "cuda/types.cuh"
+
+using namespace lpq;
+
+namespace {
+
+template <class F>
+__device__ __forceinline__ void each(index_t count, F body) {
+  const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;
+  for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
+}
+
+enum Act { kSilu = 0, kGelu = 1, kGeluTanh = 2 };
+
+__device__ __forceinline__ float activate(float x, int act) {
+  if (act == kSilu) return x / (1.0f + expf(-x));
+  if (act == kGelu) return 0.5f * x * erfcf(-x * 0.70710678f);
+  // 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+  return x / (1.0f + expf(-1.5957691216057308f * __fmaf_rn(0.044715f * x * x, x, x)));
+}
+
+template <class T>
+__device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, int vec) {
+  if (vec) {
+    each(count / 4, [&](index_t i) {
+      const float4 g = load4(gate + 4 * i), u = load4(up + 4 * i);
+      store4(y + 4 * i, make_float4(activate(g.x, act) * u.x, activate(g.y, act) * u.y, activate(g.z, act) * u.z, activate(g.w, act) * u.w));
+    });
+  } else {
+    each(count, [&](index_t i) { y[i] = narrow<T>(activate(widen(gate[i]), act) * widen(up[i])); });
+  }
+}
+
+template <class From, class To>
+__device__ void convert(const From* x, To* y, index_t count, int vec) {
+  if (vec) {
+    each(count / 4, [&](index_t i) { store4(y + 4 * i, load4(x + 4 * i)); });
+  } else {
+    each(count, [&](index_t i) { y[i] = narrow<To>(widen(x[i])); });
+  }
+}
+
+}  // namespace
+
+// y = a + b * scale.
+extern "C" __global__ void lpq_add(const float* a, const float* b, float* y, float scale, index_t count, int vec) {
+  if (vec) {
+    each(count / 4, [&](index_t i) {
+      const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);
+      store4(y + 4 * i, make_float4(__fmaf_rn(q.x, scale, p.x), __fmaf_rn(q.y, scale, p.y), __fmaf_rn(q.z, scale, p.z), __fmaf_rn(q.w, scale, p.w)));
+    });
+  } else {
+    each(count, [&](index_t i) { y[i] = __fmaf_rn(b[i], scale, a[i]); });
+  }
+}
+
+#define LPQ_GATED(type, name)                                                                                               \
+  extern "C" __global__ void lpq_gated_##name(const type* gate, const type* up, type* y, int act, index_t count, int vec) { \
+    gated(gate, up, y, act, count, vec);                                                                                    \
+  }
+LPQ_EACH_TYPE(LPQ_GATED)
+
+#define LPQ_CAST(from, from_name, to, to_name)                                                                       \
+  extern "C" __global__ void lpq_cast_##from_name##_##to_name(const from* x, to* y, index_t count, int vec) { convert(x, y, count, vec); }
+LPQ_CAST(float, f32, f16, f16)
+LPQ_CAST(float, f32, bf16, bf16)
+LPQ_CAST(f16, f16, float, f32)
+LPQ_CAST(f16, f16, bf16, bf16)
+LPQ_CAST(bf16, bf16, float, f32)
+LPQ_CAST(bf16, bf16, f16, f16)
+
+extern "C" __global__ void lpq_cast_f64_f32(const double* x, float* y, index_t count, int) {
+  each(count, [&](index_t i) { y[i] = __double2float_rn(x[i]); });
+}
+// One rounding, not two: the conversions of the headers go from f64 directly.
+extern "C" __global__ void lpq_cast_f64_f16(const double* x, f16* y, index_t count, int) {
+  each(count, [&](index_t i) { y[i] = __double2half(x[i]); });
+}
+extern "C" __global__ void lpq_cast_f64_bf16(const double* x, bf16* y, index_t count, int) {
+  each(count, [&](index_t i) { y[i] = __double2bfloat16(x[i]); });
+}
+#define LPQ_CAST_WIDE(type, name)                                                                     \
+  extern "C" __global__ void lpq_cast_##name##_f64(const type* x, double* y, index_t count, int) {    \
+    each(count, [&](index_t i) { y[i] = static_cast<double>(widen(x[i])); });                         \
+  }
+LPQ_EACH_TYPE(LPQ_CAST_WIDE)
+extern "C" __global__ void lpq_cast_i32_f32(const int* x, float* y, index_t count, int) {
+  each(count, [&](index_t i) { y[i] = __int2float_rn(x[i]); });
+}
+
+// y [rows, n] += bias [n].
+#define LPQ_BIAS(type, name)                                                                                              \
+  extern "C" __global__ void lpq_bias_##name(type* y, const void* bias, int bias_type, index_t rows, index_t n) {         \
+    each(rows * n, [&](index_t i) { y[i] = narrow<type>(widen(y[i]) + load_any(bias, bias_type, i % n)); });              \
+  }
+LPQ_EACH_TYPE(LPQ_BIAS)
+
+// fault = 1 when x holds NaN or infinity.
+#define LPQ_FINITE(type, name)                                                                                     \
+  extern "C" __global__ void lpq_finite_##name(const type* x, index_t count, int vec, unsigned* fault) {           \
+    bool bad = false;                                                                                              \
+    if (vec)                                                                                                       \
+      each(count / 4, [&](index_t i) {                                                                             \
+        const float4 v = load4(x + 4 * i);                                                                         \
+        bad |= !(isfinite(v.x) && isfinite(v.y) && isfinite(v.z) && isfinite(v.w));                                \
+      });                                                                                                          \
+    else                                                                                                           \
+      each(count, [&](index_t i) { bad |= !isfinite(widen(x[i])); });                                              \
+    if (bad) *fault = 1;                                                                                           \
+  }
+LPQ_EACH_TYPE(LPQ_FINITE)

@@ -1,0 +1,163 @@
+// Mixture-of-experts routing: choice of experts, grouping of rows, gather and scatter. Orders are those of the CPU.
+#include "cuda/types.cuh"
+
+using namespace lpq;
+
+// One warp a token. share f32 [experts] of shared memory a warp.
+extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, float* weights, index_t tokens, int experts, int k,
+                                           int normalize, unsigned* fault) {
+  extern __shared__ float shares[];
+  const index_t t = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (t >= tokens) return;
+  const int lane = threadIdx.x;
+  float* left = shares + threadIdx.y * experts;  // logits not chosen yet
+  const float* row = logits + t * experts;
+  float most = -INFINITY;
+  bool bad = false;
+  for (int e = lane; e < experts; e += 32) {
+    const float v = row[e];
+    left[e] = v;
+    most = fmaxf(most, v);
+    bad |= !isfinite(v);
+  }
+  if (__any_sync(0xffffffffu, bad)) {
+    if (lane == 0) *fault = 1;
+    for (int j = lane; j < k; j += 32) {  // defined, so that what follows stays inside its tensors
+      indices[t * k + j] = j;
+      weights[t * k + j] = 0;
+    }
+    return;
+  }
+  most = warp_max(most);
+  float sum = 0;
+  for (int e = lane; e < experts; e += 32) sum += expf(row[e] - most);
+  sum = warp_sum(sum);
+  __syncwarp();
+  float chosen = 0;
+  for (int j = 0; j < k; ++j) {
+    float best = -INFINITY;
+    int at = experts;
+    for (int e = lane; e < experts; e += 32)
+      if (left[e] > best) {
+        best = left[e];
+        at = e;
+      }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+      const float other = __shfl_xor_sync(0xffffffffu, best, step);
+      const int other_at = __shfl_xor_sync(0xffffffffu, at, step);
+      if (other > best || (other == best && other_at < at)) {
+        best = other;
+        at = other_at;
+      }
+    }
+    if (lane == 0) {
+      left[at] = -INFINITY;
+      indices[t * k + j] = at;
+      weights[t * k + j] = expf(best - most) / sum;
+    }
+    __syncwarp();
+    chosen += weights[t * k + j];
+  }
+  if (normalize)
+    for (int j = lane; j < k; j += 32) weights[t * k + j] /= chosen;
+}
+
+// counts[e]: rows of expert e; one block an expert.
+extern "C" __global__ void lpq_count_experts(const int* indices, int count, int* counts, int experts, unsigned* fault) {
+  __shared__ int parts[32];
+  int mine = 0;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int e = indices[i];
+    mine += e == static_cast<int>(blockIdx.x);
+    if (e < 0 || e >= experts) *fault = 1;
+  }
+  mine = warp_sum(mine);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (unsigned i = 1; i < blockDim.x / 32; ++i) mine += parts[i];
+  counts[blockIdx.x] = mine;
+}
+
+extern "C" __global__ void lpq_expert_offsets(const int* counts, int* offsets, int experts) {
+  int sum = 0;
+  for (int e = 0; e < experts; ++e) {
+    offsets[e] = sum;
+    sum += counts[e];
+  }
+  offsets[experts] = sum;
+}
+
+// Rows of expert blockIdx.x in ascending order. blockDim.x threads look at as many indices at a time.
+extern "C" __global__ void lpq_group_rows(const int* indices, int count, const int* offsets, int* rows) {
+  __shared__ int before_warp[33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  int next = offsets[blockIdx.x];
+  for (int base = 0; base < count; base += blockDim.x) {
+    const int i = base + threadIdx.x;
+    const bool mine = i < count && indices[i] == static_cast<int>(blockIdx.x);
+    const unsigned ballot = __ballot_sync(0xffffffffu, mine);
+    if (lane == 0) before_warp[warp + 1] = __popc(ballot);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      before_warp[0] = 0;
+      for (int w = 0; w < warps; ++w) before_warp[w + 1] += before_warp[w];
+    }
+    __syncthreads();
+    if (mine) rows[next + before_warp[warp] + __popc(ballot & ((1u << lane) - 1))] = i;
+    next += before_warp[warps];
+    __syncthreads();
+  }
+}
+
+// y[m] = x[rows[m] / divide]; one block a row.
+#define LPQ_GATHER(type, name)                                                                                               \
+  extern "C" __global__ void lpq_gather_##name(const type* x, const int* rows, type* y, int width, int divide, index_t limit, \
+                                               unsigned* fault) {                                                            \
+    const index_t m = blockIdx.x;                                                                                            \
+    const int row = rows[m];                                                                                                 \
+    if (row < 0 || row / divide >= limit) {                                                                                  \
+      if (threadIdx.x == 0) *fault = 1;                                                                                      \
+      return;                                                                                                                \
+    }                                                                                                                        \
+    const type* from = x + static_cast<index_t>(row / divide) * width;                                                       \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) y[m * width + c] = from[c];                                        \
+  }
+LPQ_EACH_TYPE(LPQ_GATHER)
+
+// place[rows[m]] = m; every other entry was -1 before.
+extern "C" __global__ void lpq_invert_rows(const int* rows, int count, int* place, int limit, unsigned* fault) {
+  const int m = blockIdx.x * blockDim.x + threadIdx.x;
+  if (m >= count) return;
+  const int row = rows[m];
+  if (row < 0 || row >= limit)
+    *fault = 1;
+  else
+    place[row] = m;
+}
+
+// y[t] += sum over j of weights[t*divide + j] * x[place], in ascending order of place; one block a row of y.
+#define LPQ_SCATTER(type, name)                                                                                            \
+  extern "C" __global__ void lpq_scatter_##name(const type* x, const int* place, const float* weights, float* y, int width, \
+                                                int divide) {                                                              \
+    extern __shared__ int order[];                                                                                         \
+    const index_t t = blockIdx.x;                                                                                          \
+    if (threadIdx.x == 0) {                                                                                                \
+      for (int j = 0; j < divide; ++j) {                                                                                   \
+        int i = j;                                                                                                         \
+        for (; i > 0 && place[t * divide + order[i - 1]] > place[t * divide + j]; --i) order[i] = order[i - 1];            \
+        order[i] = j;                                                                                                      \
+      }                                                                                                                    \
+    }                                                                                                                      \
+    __syncthreads();                                                                                                       \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                                \
+      float sum = y[t * width + c];                                                                                        \
+      for (int j = 0; j < divide; ++j) {                                                                                   \
+        const int m = place[t * divide + order[j]];                                                                        \
+        if (m >= 0) sum = __fmaf_rn(widen(x[static_cast<index_t>(m) * width + c]), weights[t * divide + order[j]], sum);   \
+      }                                                                                                                    \
+      y[t * width + c] = sum;                                                                                              \
+    }                                                                                                                      \
+  }
+LPQ_EACH_TYPE(LPQ_SCATTER)

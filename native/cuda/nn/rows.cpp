@@ -1,0 +1,81 @@
+// embedding, rmsnorm, rope, neg_log_likelihood. Contracts: native/ops.ts; bad ids and positions are found when the queue
+// is next waited for.
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+namespace {
+
+void embedding(Call& call, CudaExec& exec) {
+  const Tensor &ids = call.input(0), &table = call.input(1), &y = call.output(0);
+  require_tensor(ids, "ids", DType::i32, {-1});
+  require_dtype(table, "table", kActivations);
+  require_shape(table, "table", {-1, -1});
+  const long long vocabulary = table.dim(0), width = table.dim(1);
+  require_tensor(y, "y", DType::f32, {ids.dim(0), width});
+  const float scale = static_cast<float>(call.params.number("scale", 1.0));
+  uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "a token id lies outside the table of " + std::to_string(vocabulary) + " rows");
+  const void* rows = table.raw();
+  exec.launch("lpq_embedding", {ids.dim(0)}, {256}, 0, ids.data<int32_t>(), rows, type_index(table.dtype), y.data<float>(), scale, vocabulary,
+              width, fault);
+}
+
+void rmsnorm(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
+  require_dtype(x, "x", kActivations);
+  require_shape(x, "x", {-1, -1});
+  const long long rows = x.dim(0);
+  const int width = static_cast<int>(x.dim(1));
+  require_dtype(weight, "weight", kActivations);
+  require_shape(weight, "weight", {width});
+  require_dtype(y, "y", kActivations);
+  require(x.dtype == DType::f32 || x.dtype == y.dtype, "y of a 16-bit x has another dtype");
+  require_shape(y, "y", x.shape);
+  const float eps = static_cast<float>(call.params.number("eps"));
+  const float offset = static_cast<float>(call.params.number("offset", 0.0));
+  const int vec = width % 4 == 0 && fours(x) && fours(y);
+  const void *from = x.raw(), *gain = weight.raw();
+  void* to = y.raw();
+  const bool by_warp = width <= 512;
+  exec.launch("lpq_rmsnorm" + suffix(x) + suffix(y), {by_warp ? div_up(rows, 8) : rows}, by_warp ? Dim3(32, 8) : Dim3(256), 0, from, gain,
+              type_index(weight.dtype), to, rows, width, eps, offset, vec);
+}
+
+void rope(Call& call, CudaExec& exec) {
+  const Tensor &x = call.output(0), &cosines = call.input(1), &sines = call.input(2), &positions = call.input(3);
+  const int heads = static_cast<int>(call.params.integer("heads")), head_dim = static_cast<int>(call.params.integer("headDim"));
+  const int rotary = static_cast<int>(call.params.integer("rotary"));
+  const std::string& style = call.params.text("style");
+  require(heads > 0 && head_dim > 0 && rotary >= 0 && rotary <= head_dim && rotary % 2 == 0,
+          "rotary is " + std::to_string(rotary) + ", not an even number of at most headDim = " + std::to_string(head_dim));
+  require(style == "half" || style == "interleaved", "style is '" + style + "', not half or interleaved");
+  require_dtype(x, "x", kActivations);
+  require_shape(x, "x", {-1, static_cast<int64_t>(heads) * head_dim});
+  require_tensor(cosines, "cos", DType::f32, {-1, rotary / 2});
+  require_tensor(sines, "sin", DType::f32, cosines.shape);
+  require_tensor(positions, "positions", DType::i32, {x.dim(0)});
+  if (rotary == 0) return;
+  const long long places = cosines.dim(0);
+  uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(places));
+  void* data = x.raw();
+  const int halves = style == "half";
+  exec.launch("lpq_rope" + suffix(x), {x.dim(0)}, {256}, 0, data, cosines.data<float>(), sines.data<float>(), positions.data<int32_t>(), heads,
+              head_dim, rotary, halves, places, fault);
+}
+
+void neg_log_likelihood(Call& call, CudaExec& exec) {
+  const Tensor &logits = call.input(0), &targets = call.input(1), &nll = call.output(0);
+  require_tensor(logits, "logits", DType::f32, {-1, -1});
+  const int64_t tokens = logits.dim(0);
+  const int vocabulary = static_cast<int>(logits.dim(1));
+  require_tensor(targets, "targets", DType::i32, {tokens});
+  require_tensor(nll, "nll", DType::f64, {tokens});
+  uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "a target lies outside the vocabulary of " + std::to_string(vocabulary));
+  exec.launch("lpq_nll", {tokens}, {256}, 0, logits.data<float>(), targets.data<int32_t>(), nll.data<double>(), vocabulary, fault);
+}
+
+}  // namespace
+LPQ_CUDA_OP(embedding, "embedding");
+LPQ_CUDA_OP(rmsnorm, "rmsnorm");
+LPQ_CUDA_OP(rope, "rope");
+LPQ_CUDA_OP(neg_log_likelihood, "neg_log_likelihood");
+}  // namespace lpq::cuda

@@ -1,0 +1,92 @@
+#include "cuda/registry.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace lpq::cuda {
+namespace {
+
+constexpr unsigned kDefaultShared = 48 << 10;  // more must be asked for
+
+template <class T>
+T take(const std::vector<char>& bytes, size_t& at, const std::string& path) {
+  if (at + sizeof(T) > bytes.size()) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  at += sizeof(T);
+  return value;
+}
+
+}  // namespace
+
+std::map<std::string, CudaOpFn>& cuda_op_table() {
+  static std::map<std::string, CudaOpFn> table;
+  return table;
+}
+
+std::string kernels_path() {
+  if (const char* given = std::getenv("LPQ_CUDA_FATBIN"); given && *given) return given;
+  Dl_info info{};
+  std::string directory = ".";
+  if (::dladdr(reinterpret_cast<void*>(&cuda_op_table), &info) && info.dli_fname) {
+    const std::string file = info.dli_fname;
+    if (const size_t slash = file.rfind('/'); slash != std::string::npos) directory = file.substr(0, slash);
+  }
+  return directory + "/lpq_kernels.fatbin";
+}
+
+Kernels::Kernels(CUcontext context, const std::string& path) {
+  check(driver().context_set(context), "selecting the device");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Failure("LPQ_CUDA_KERNELS", "the kernels were not built: " + path + " does not exist");
+  image_.assign(std::istreambuf_iterator<char>(file), {});
+  if (image_.size() < 12 || std::memcmp(image_.data(), "LPQFAT2", 8) != 0)
+    throw Failure("LPQ_CUDA_KERNELS", path + " does not hold lpq's kernels");
+  size_t at = 8;
+  auto text = [&] {
+    const auto length = take<uint32_t>(image_, at, path);
+    if (length > image_.size() - at) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+    std::string value(image_.data() + at, length);
+    at += length;
+    return value;
+  };
+  const auto count = take<uint32_t>(image_, at, path);
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::string name = text();
+    std::vector<std::string> kernels(take<uint32_t>(image_, at, path));
+    for (std::string& kernel : kernels) kernel = text();
+    const auto offset = take<uint64_t>(image_, at, path);
+    const auto bytes = take<uint64_t>(image_, at, path);
+    if (offset > image_.size() || bytes > image_.size() - offset) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+    CUmodule module = nullptr;
+    const CUresult result = driver().module_load(&module, image_.data() + offset);
+    if (result != kSuccess) {
+      const char* reason = nullptr;
+      driver().error_string(result, &reason);
+      throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + name + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
+    }
+    for (const std::string& kernel : kernels) functions_[kernel].module = module;
+  }
+}
+
+CUfunction Kernels::find(const std::string& name) { return find(name, 0); }
+
+CUfunction Kernels::find(const std::string& name, unsigned shared) {
+  std::lock_guard lock(mutex_);
+  const auto found = functions_.find(name);
+  if (found == functions_.end())
+    throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + name + ": lpq_kernels.fatbin is older than the addon");
+  Entry& entry = found->second;
+  if (!entry.function) check(driver().module_function(&entry.function, entry.module, name.c_str()), "looking for the kernel " + name);
+  if (shared > kDefaultShared && shared > entry.shared) {
+    check(driver().function_set(entry.function, kMaxDynamicShared, static_cast<int>(shared)), "raising the shared memory of " + name);
+    entry.shared = shared;
+  }
+  return entry.function;
+}
+
+}  // namespace lpq::cuda

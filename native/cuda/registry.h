@@ -1,0 +1,51 @@
+// What is registered by name: the operations of the CUDA backend, and the kernels of the fatbin.
+#pragma once
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "lpq/exec.h"
+
+namespace lpq::cuda {
+
+class CudaExec;
+
+// Operations have the names, the tensors and the meaning that native/ops.ts states; they launch and return.
+using CudaOpFn = void (*)(Call&, CudaExec&);
+std::map<std::string, CudaOpFn>& cuda_op_table();
+struct CudaOpRegistrar {
+  CudaOpRegistrar(const char* name, CudaOpFn fn) { cuda_op_table()[name] = fn; }
+};
+// One line per operation, next to its definition: LPQ_CUDA_OP(linear, "linear").
+#define LPQ_CUDA_OP(function, name) static const ::lpq::cuda::CudaOpRegistrar cuda_registrar_##function(name, function)
+
+// The kernels for one context. The file (scripts/build-cuda.mjs) is "LPQFAT2\0", u32 count, then for each fatbin
+// its name, u32 kernels, their names, u64 offset, u64 bytes; names as u32 length and bytes; little-endian, images
+// 64-byte aligned.
+class Kernels {
+ public:
+  // `context` must be current. Throws Failure("LPQ_CUDA_KERNELS") when the file is missing, malformed, or has no code
+  // that this device can run.
+  Kernels(CUcontext context, const std::string& path);
+  // Throws Failure("LPQ_CUDA_KERNELS") when no kernel has this name.
+  CUfunction find(const std::string& name);
+  // As find, with the right to `shared` bytes of dynamic shared memory.
+  CUfunction find(const std::string& name, unsigned shared);
+
+ private:
+  struct Entry {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    unsigned shared = 0;
+  };
+  std::mutex mutex_;
+  std::vector<char> image_;
+  std::map<std::string, Entry> functions_;
+};
+
+// lpq_kernels.fatbin: LPQ_CUDA_FATBIN, else next to the addon or program that this code is part of.
+std::string kernels_path();
+
+}  // namespace lpq::cuda

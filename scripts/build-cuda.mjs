@@ -1,0 +1,131 @@
+// Compiles native/cuda/**/*.cu into native/build/lpq_kernels.fatbin; needs nvcc >= 12.0, no GPU. Files that did not change
+// are not compiled again. LPQ_CUDA_ARCHS=90a limits the machine code (default 80,86,89,90a and PTX for 80).
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
+const native = path.join(root, 'native');
+const build = process.env.LPQ_BUILD_DIR ?? path.join(native, 'build');
+const objects = path.join(build, 'cuda');
+
+function fail(what, remedy) {
+  console.error(`LPQ_BUILD_TOOL: ${what}\n  remedy: ${remedy}`);
+  process.exit(1);
+}
+
+const homes = [process.env.CUDA_HOME, process.env.CUDA_PATH, '/usr/local/cuda'].filter(Boolean);
+const nvcc = [process.env.NVCC, 'nvcc', ...homes.map((home) => path.join(home, 'bin', 'nvcc'))]
+  .filter(Boolean)
+  .find((name) => spawnSync(name, ['--version']).status === 0);
+if (!nvcc) fail('nvcc was not found', 'install the CUDA toolkit (12.0 or newer), or set NVCC or CUDA_HOME');
+const release = /release (\d+)\.(\d+)/.exec(spawnSync(nvcc, ['--version'], { encoding: 'utf8' }).stdout);
+if (!release || Number(release[1]) < 12)
+  fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
+
+const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
+const code = archs.map((arch) =>
+  arch.startsWith('ptx')
+    ? `-gencode=arch=compute_${arch.slice(3)},code=compute_${arch.slice(3)}`
+    : `-gencode=arch=compute_${arch},code=sm_${arch}`,
+);
+// -fmad=false: a product and a sum fuse only where the kernel says fma, as on the CPU.
+const flags = ['-std=c++17', '-O3', '-fmad=false', '-I', native, '-I', path.join(native, 'include'), ...code];
+
+const files = (directory, suffixes) =>
+  readdirSync(directory, { recursive: true })
+    .filter((file) => suffixes.some((suffix) => file.endsWith(suffix)))
+    .map((file) => path.join(directory, file))
+    .sort();
+const sources = files(path.join(native, 'cuda'), ['.cu']);
+if (sources.length === 0) fail('there are no kernels under native/cuda', 'restore the source tree');
+// Any header counts for every kernel: they are few and small.
+const headers = Math.max(0, ...files(path.join(native, 'cuda'), ['.cuh', '.h']).map((file) => statSync(file).mtimeMs));
+
+const object = (source) =>
+  path.join(objects, `${path.relative(path.join(native, 'cuda'), source).replaceAll(path.sep, '.')}.fatbin`);
+const stamp = path.join(objects, 'flags.txt');
+mkdirSync(objects, { recursive: true });
+const line = [nvcc, release[0], ...flags].join(' ');
+if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== line) {
+  rmSync(objects, { recursive: true, force: true });
+  mkdirSync(objects, { recursive: true });
+  writeFileSync(stamp, line);
+}
+
+function compile(source) {
+  const target = object(source);
+  if (existsSync(target) && statSync(target).mtimeMs > Math.max(headers, statSync(source).mtimeMs))
+    return Promise.resolve();
+  return new Promise((resolve) => {
+    const started = performance.now();
+    const kept = `${target}.keep`;
+    mkdirSync(kept, { recursive: true });
+    const child = spawn(nvcc, [...flags, '--keep', '--keep-dir', kept, '-fatbin', '-o', `${target}.part`, source], {
+      stdio: ['ignore', 'inherit', 'inherit'],
+    });
+    child.on('close', (status) => {
+      if (status !== 0)
+        fail(`nvcc could not compile ${path.relative(root, source)}`, "see the compiler's message above");
+      // The loader is told which file holds which kernel.
+      const names = new Set();
+      for (const ptx of files(kept, ['.ptx']))
+        for (const [, name] of readFileSync(ptx, 'utf8').matchAll(/\.visible \.entry (\w+)/g)) names.add(name);
+      if (names.size === 0)
+        fail(`${path.relative(root, source)} holds no kernel`, 'remove it, or declare its kernels extern "C"');
+      writeFileSync(`${target}.names`, [...names].sort().join('\n'));
+      rmSync(kept, { recursive: true });
+      renameSync(`${target}.part`, target);
+      console.log(`${path.relative(root, source)} ${((performance.now() - started) / 1000).toFixed(1)} s`);
+      resolve();
+    });
+  });
+}
+
+const waiting = [...sources];
+const jobs = Math.max(1, Number(process.env.LPQ_BUILD_JOBS ?? availableParallelism()));
+await Promise.all(
+  Array.from({ length: jobs }, async () => {
+    for (let source = waiting.shift(); source; source = waiting.shift()) await compile(source);
+  }),
+);
+
+// The file that registry.cpp reads: "LPQFAT2\0", u32 count, {file, u32 kernels, {kernel}, u64 offset, u64 bytes}, images;
+// names as u32 length, bytes.
+const u32 = (value) => {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+};
+const u64 = (value) => {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+};
+const text = (value) => [u32(Buffer.byteLength(value)), Buffer.from(value)];
+const padded = (bytes) => Buffer.concat([bytes, Buffer.alloc((64 - (bytes.length % 64)) % 64)]);
+const images = sources.map((source) => ({
+  name: path.relative(native, source),
+  kernels: readFileSync(`${object(source)}.names`, 'utf8')
+    .split('\n')
+    .filter(Boolean),
+  bytes: readFileSync(object(source)),
+}));
+const head = (start) => {
+  let at = start;
+  const rows = images.map(({ name, kernels, bytes }) => {
+    const row = [...text(name), u32(kernels.length), ...kernels.flatMap(text), u64(at), u64(bytes.length)];
+    at += padded(bytes).length;
+    return row;
+  });
+  return padded(Buffer.concat([Buffer.from('LPQFAT2\0', 'latin1'), u32(images.length), ...rows.flat()]));
+};
+const file = Buffer.concat([head(head(0).length), ...images.map(({ bytes }) => padded(bytes))]);
+const result = path.join(build, 'lpq_kernels.fatbin');
+writeFileSync(`${result}.part`, file);
+renameSync(`${result}.part`, result);
+console.log(
+  `${path.relative(root, result)}: ${images.length} files, ${(file.length / 2 ** 20).toFixed(1)} MiB, ${archs.join(' ')}`,
+);
