@@ -1,3 +1,5 @@
+import { setImmediate } from 'node:timers/promises';
+
 /** Bytes of results that may wait for the disk: enough to keep it busy, little beside a block's weights. */
 const LIMIT_BYTES = 2 ** 28;
 
@@ -26,6 +28,8 @@ export class WriteBehind {
     const before = this.queue.at(-1)?.done ?? Promise.resolve();
     const done = before.then(async () => {
       try {
+        // Writing hashes on this thread: the caller shall have enqueued what comes next before.
+        await setImmediate();
         if (!this.failure) await write();
       } catch (cause) {
         this.failure ??= { cause };

@@ -43,6 +43,7 @@ test('writes run one after another, and the caller waits only above the limit', 
   assert.deepEqual(log, ['begin a']);
   end('a');
   await third;
+  await settled(third); // a write begins a turn later
   assert.deepEqual(log.slice(0, 3), ['begin a', 'release a', 'begin b']);
   const huge = add('d', 1000);
   end('b');
