@@ -155,8 +155,25 @@ export function mapFile(file: string): MappedFile {
   }
 }
 
-/** A queue of its own with `threads` threads (default: LPQ_THREADS, else every core). */
+/** More threads than any host has cores; thousands of idle ones only cost memory. */
+export const MOST_THREADS = 1024;
+
+/**
+ * A queue of its own with `threads` threads (default: LPQ_THREADS, else every core). Throws LPQ_USAGE for an LPQ_THREADS
+ * that is no such number, LPQ_MEMORY when the system does not grant them.
+ */
 export function createRuntime(threads?: number): NativeRuntime {
-  const wish = threads ?? Number(process.env.LPQ_THREADS ?? '0');
-  return new (addon().Runtime)(wish > 0 ? wish : availableParallelism());
+  const text = process.env.LPQ_THREADS ?? '';
+  const wish = threads ?? Number(text);
+  if (!Number.isSafeInteger(wish) || wish < 0 || wish > MOST_THREADS)
+    throw new LpqError('LPQ_USAGE', `${threads === undefined ? 'LPQ_THREADS' : 'threads'} is no number of threads`, {
+      got: threads ?? text,
+      expected: `1 to ${MOST_THREADS}, or 0 for every core`,
+    });
+  try {
+    return new (addon().Runtime)(wish > 0 ? wish : availableParallelism());
+  } catch (cause) {
+    if ((cause as { code?: string }).code !== 'LPQ_NATIVE_MEMORY') throw cause;
+    throw new LpqError('LPQ_MEMORY', (cause as Error).message, { cause, hint: 'Use fewer, with --threads.' });
+  }
 }

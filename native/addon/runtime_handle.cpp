@@ -1,5 +1,7 @@
 #include "addon/handles.h"
 
+#include <system_error>
+
 namespace lpq::addon {
 
 Napi::Function RuntimeHandle::define(Napi::Env env) {
@@ -15,7 +17,13 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
 }
 
 RuntimeHandle::RuntimeHandle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<RuntimeHandle>(info) {
-  queue_ = std::make_unique<Queue>(std::max(1, info[0].ToNumber().Int32Value()));
+  try {
+    queue_ = std::make_unique<Queue>(std::max(1, info[0].ToNumber().Int32Value()));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  } catch (const std::system_error& error) {
+    throw to_js(info.Env(), "LPQ_NATIVE_MEMORY", error.what());
+  }
 }
 
 static std::vector<Tensor> tensors_from_js(const Napi::Value& value) {

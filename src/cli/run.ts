@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { createRuntime, type NativeRuntime } from '../../native/binding.js';
+import { createRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import type { ExitCode } from '../core/error.js';
 import { chooseDevice } from './device.js';
 import type { Interrupt } from './interrupt.js';
@@ -34,7 +34,7 @@ export function computeOptions(command: Command): Command {
     .option(
       '--threads <n>',
       'threads to compute with (default: LPQ_THREADS, else every core)',
-      integer('--threads', 1),
+      integer('--threads', 1, MOST_THREADS),
     );
 }
 
