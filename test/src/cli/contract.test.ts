@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { events, lpq, model, root, scratch } from './lpq.js';
@@ -110,6 +110,14 @@ test('an LPQ_THREADS that is no number of threads is refused', async () => {
     assert.equal(ran.code, 2, ran.stderr);
     assert.match(ran.stderr, /^LPQ_USAGE {2}LPQ_THREADS /);
   }
+});
+
+test('the example of docs/errors.md is what the command prints', async () => {
+  const [, command = '', printed] =
+    /^\$ lpq (.+)\n([\s\S]+?)^```/m.exec(readFileSync(path.join(root, 'docs', 'errors.md'), 'utf8')) ?? [];
+  const ran = await lpq(command.split(' '));
+  assert.equal(ran.code, 2);
+  assert.equal(`${ran.stderr.trimEnd()}\n`, printed);
 });
 
 test('a device that is not there is an environment error', async () => {
