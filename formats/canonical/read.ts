@@ -85,15 +85,31 @@ export class CanonicalCheckpoint {
   /** Compares every module tensor with the manifest's hashes. `onBytes` tells of progress. */
   async verifyHashes(onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
     const mismatches: HashMismatch[] = [];
-    for (const [module, entry] of Object.entries(this.manifest.modules))
-      for (const [part, { name }] of moduleTensors(module, entry)) {
-        const expected = entry.sha256[part] ?? 'no hash';
-        const tensor = this.weights.tensor(name);
-        const got = await sha256(tensor);
-        onBytes?.(tensor.byteLength);
-        tensor.dispose();
-        if (got !== expected) mismatches.push({ module, name, expected, got });
-      }
+    for (const module of this.moduleNames()) mismatches.push(...(await this.mismatches(module, onBytes)));
+    return mismatches;
+  }
+
+  /** Throws LPQ_CANONICAL naming the first tensor of a module that is not what its hash was taken of. */
+  async requireHashes(module: string): Promise<void> {
+    for (const { name, expected, got } of await this.mismatches(module))
+      bad(`${this.dir}: the bytes of tensor '${name}' are not those that were quantized`, {
+        got,
+        expected,
+        hint: 'The checkpoint was damaged after it was written: quantize again, and look at the disk.',
+      });
+  }
+
+  private async mismatches(module: string, onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
+    const mismatches: HashMismatch[] = [];
+    const entry = this.module(module);
+    for (const [part, { name }] of moduleTensors(module, entry)) {
+      const expected = entry.sha256[part] ?? 'no hash';
+      const tensor = this.weights.tensor(name);
+      const got = await sha256(tensor);
+      onBytes?.(tensor.byteLength);
+      tensor.dispose();
+      if (got !== expected) mismatches.push({ module, name, expected, got });
+    }
     return mismatches;
   }
 

@@ -3,7 +3,7 @@ import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import type { LpqError } from '../core/error.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
-import { typeParams, valueRange } from '../core/quant-type.js';
+import { type QuantType, typeParams, valueRange } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
@@ -167,10 +167,10 @@ export class FeedSolver implements FeedQuantizer {
     return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
   }
 
-  /** NVFP4's second level: the largest weight meets the largest scale (448) and the largest level. */
+  /** NVFP4's second level: the largest scale that a group can ask for is stored as 448, the top of e4m3. */
   private async globalScale(t: Tensor, scheme: QuantScheme): Promise<number> {
     const most = (await readTyped(this.rt, t)).reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-    return Math.fround(most > 0 ? most / (448 * valueRange(scheme.type).max) : 1);
+    return Math.fround(most > 0 ? most / (448 * reach(scheme.type)) : 1);
   }
 
   private rangeError(name: string, scheme: QuantScheme, scale: Float32Array, over: number, under: number): LpqError {
@@ -194,4 +194,12 @@ export class FeedSolver implements FeedQuantizer {
       notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
+}
+
+/** Levels from the middle of a grid to its end, by the scale table of docs/numerics.md: |w| <= reach * scale. */
+function reach(type: QuantType): number {
+  if (type.kind === 'int') return (2 ** type.bits - 1) / 2;
+  let top = valueRange(type).max;
+  while (top > 512) top /= 2;
+  return top;
 }
