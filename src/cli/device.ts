@@ -29,6 +29,7 @@ export function chooseDevice(wish: string, cuda = true): Device {
     {
       got: wish,
       expected: devices.map((device, i) => `cuda:${i} (${device.name})`).join(', ') || 'cpu',
+      hint: 'Use --device cpu, or a device that lpq doctor lists.',
     },
   );
 }

@@ -6,6 +6,7 @@
 #include "cuda/gptq/clip.h"
 #include "cuda/gptq/problem.h"
 #include "cuda/gptq/sorted.h"
+#include "cuda/quant/number.h"
 
 namespace lpq::cuda::gptq {
 namespace {
@@ -29,6 +30,9 @@ void clip(Call& call, CudaExec& exec) {
   args.shrink = params.number("shrink", 0.01);
   const std::string dtype = params.text("scaleDtype", "f32");
   args.scale_kind = dtype == "f8_e8m0" ? 1 : dtype == "f8_e4m3" ? 2 : 0;
+  args.least_scale = least_scale(args.scale_kind == 1 ? kNumberE8m0 : kNumberE4m3);
+  args.low = args.grid.is_float ? -type.top() : args.grid.low;
+  args.high = args.grid.is_float ? type.top() : args.grid.high;
   args.scale_unit = static_cast<float>(params.number("scaleUnit", 1.0));
   require(args.steps >= 1 && args.steps * args.shrink < 1.0, "steps times shrink must stay below 1");
   args.candidates = args.steps * (args.symmetric && args.both_signs ? 2 : 1);

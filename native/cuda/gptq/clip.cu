@@ -7,33 +7,30 @@
 // is chosen whose cost exceeds the least by a few 1e-4 of it at most.
 #include "cuda/gptq/clip.h"
 #include "cuda/gptq/common.cuh"
+#include "cuda/quant/number.cuh"
 
 namespace lpq::cuda {
 namespace {
 
 __host__ __device__ constexpr int triangle(int p) { return p * (p + 1) / 2; }
 
-// The value of the scale type nearest to a positive scale, never 0 (cpu/gptq/scale_type.h).
+// The nearest scale that the stored type can hold, where it is coarse.
 __device__ float usable_scale(const ClipArgs& a, float scale) {
-  if (a.scale_kind == 0) return scale > 1e-12f ? scale : 1e-12f;
-  if (a.scale_kind == 1) {
-    const float wanted = scale > 0 ? rintf(static_cast<float>(log2(static_cast<double>(scale)))) : -127.0f;
-    return ldexpf(1.0f, static_cast<int>(fminf(fmaxf(wanted, -127.0f), 127.0f)));
-  }
-  const float x = __fdiv_rn(scale, a.scale_unit);
-  const float smallest = 0x1p-9f;
-  if (!(x > smallest)) return smallest * a.scale_unit;
-  int power;
-  frexpf(x, &power);
-  const float step = ldexpf(1.0f, max(power - 1, -6) - 3);
-  return fminf(rintf(__fdiv_rn(x, step)) * step, 448.0f) * a.scale_unit;
+  if (a.scale_kind == 0) return scale;
+  uint8_t stored[1];
+  return write_number(a.scale_kind == 1 ? kNumberE8m0 : kNumberE4m3, stored, 0, fmaxf(__fdiv_rn(scale, a.scale_unit), a.least_scale)) * a.scale_unit;
 }
 
 // Candidate i of a group with extremes lo <= hi (cpu/gptq/clip.cpp, the same arithmetic).
 __device__ void candidate(const ClipArgs& a, int i, float lo, float hi, float& scale, float& zero) {
   const bool negative = i >= a.steps;
-  const double p = 1.0 - (negative ? i - a.steps : i) * a.shrink;
-  const float low = a.grid.low, high = a.grid.high;
+  const double p = (1.0 - (negative ? i - a.steps : i) * a.shrink) * (a.scale_kind == 1 ? 1.4142 : 1.0);
+  const float low = a.low, high = a.high;
+  if (lo == 0 && hi == 0) {
+    scale = usable_scale(a, 1.0f);
+    zero = a.symmetric ? a.constant_zero : fmaxf(low, 0.0f);
+    return;
+  }
   if (a.symmetric) {
     const float most = fmaxf(fabsf(lo), fabsf(hi));
     const double reach = a.constant_zero != 0.0f || low != -high ? 0.5 * (high - low) : high;
@@ -54,6 +51,13 @@ __device__ void candidate(const ClipArgs& a, int i, float lo, float hi, float& s
 }
 
 constexpr float kRint = 12582912.0f;  // 1.5 * 2^23
+
+// a / b with y = 1 / b at hand. The correction matters: at p = 1 a symmetric group's largest weight lies on a tie, and the
+// side it falls to moves the cost by more than neighbouring candidates differ.
+__device__ __forceinline__ float divide(float a, float b, float y) {
+  const float q = a * y;
+  return __fmaf_rn(__fmaf_rn(-q, b, a), y, q);
+}
 
 // e^T B e for the 16 rows of a warp, partial sums of one lane for its rows g and g + 8.
 template <int kTiles>
@@ -164,14 +168,14 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
       const int next = kMode == 0 ? i : min(i + 1, rows_of_table - 1);
       if constexpr (kMode == 0) {
         const float sa = scales[i * 16 + g] * lift_a, sb = scales[i * 16 + g + 8] * lift_b;
-        const float ia = __fdividef(1.0f, sa), ib = __fdividef(1.0f, sb);
+        const float ia = __frcp_rn(sa), ib = __frcp_rn(sb);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
           for (int v = 0; v < 4; ++v) {
             const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia;
             const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
-            const float rx = __fmaf_rn(x, inverse, kRint) - kRint, ry = __fmaf_rn(y, inverse, kRint) - kRint;
+            const float rx = divide(x, s, inverse) + kRint - kRint, ry = divide(y, s, inverse) + kRint - kRint;
             e[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, low), high), s, -x), __fmaf_rn(fminf(fmaxf(ry, low), high), s, -y));
             f[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, -high), -low), s, -x), __fmaf_rn(fminf(fmaxf(ry, -high), -low), s, -y));
           }
@@ -181,7 +185,7 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
           const int c = which ? next : i;
           const float sa = scales[c * 16 + g] * lift_a, sb = scales[c * 16 + g + 8] * lift_b;
           const float za = zeros[c * 16 + g], zb = zeros[c * 16 + g + 8];
-          const float ia = __fdividef(1.0f, sa), ib = __fdividef(1.0f, sb);
+          const float ia = __frcp_rn(sa), ib = __frcp_rn(sb);
           const GridStep step_a = grid.step(sa, za), step_b = grid.step(sb, zb);
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile)
@@ -190,8 +194,8 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
               const GridStep& step = v & 1 ? step_b : step_a;
               const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia, z = v & 1 ? zb : za;
               const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
-              const float ex = __fmaf_rn(grid.nearest_quotient(x * inverse, step) - z, s, -x);
-              const float ey = __fmaf_rn(grid.nearest_quotient(y * inverse, step) - z, s, -y);
+              const float ex = __fmaf_rn(grid.nearest_quotient(divide(x, s, inverse), step) - z, s, -x);
+              const float ey = __fmaf_rn(grid.nearest_quotient(divide(y, s, inverse), step) - z, s, -y);
               (which ? f : e)[tile][v] = pack_half2(ex, ey);
             }
         }
@@ -234,16 +238,17 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
       const bool negative = kMode == 0 && best_cost[r + 2] < best_cost[r];
       const int i = negative ? best[r + 2] : best[r];
       const float scale = scales[i * 16 + g + 8 * r];
-      a.scale[static_cast<int64_t>(row) * a.groups + group] = negative ? -scale : scale;
+      a.scale[static_cast<int64_t>(row) * a.groups + group] = negative ? -scale : scale;  // never in a group of zeros: all cost the same
       a.zero[static_cast<int64_t>(row) * a.groups + group] = kMode == 0 ? a.constant_zero : zeros[i * 16 + g + 8 * r];
     }
 }
 
 }  // namespace
 
-#define LPQ_CLIP_KERNEL(tiles, mode) \
-  extern "C" __global__ void __launch_bounds__(128) lpq_gptq_clip_##tiles##_##mode(ClipArgs a) { clip_body<tiles, mode>(a); }
-#define LPQ_CLIP_KERNELS(tiles) LPQ_CLIP_KERNEL(tiles, 0) LPQ_CLIP_KERNEL(tiles, 1) LPQ_CLIP_KERNEL(tiles, 2)
+// Three blocks a multiprocessor cost mode 0 a few spilled words and win more.
+#define LPQ_CLIP_KERNEL(tiles, mode, blocks) \
+  extern "C" __global__ void __launch_bounds__(128, blocks) lpq_gptq_clip_##tiles##_##mode(ClipArgs a) { clip_body<tiles, mode>(a); }
+#define LPQ_CLIP_KERNELS(tiles) LPQ_CLIP_KERNEL(tiles, 0, 3) LPQ_CLIP_KERNEL(tiles, 1, 2) LPQ_CLIP_KERNEL(tiles, 2, 2)
 LPQ_CLIP_KERNELS(1)
 LPQ_CLIP_KERNELS(2)
 LPQ_CLIP_KERNELS(4)

@@ -19,7 +19,8 @@ struct ClipArgs {
   float constant_zero;
   double shrink;
   int scale_kind;  // 0 fine, 1 e8m0, 2 e4m3
-  float scale_unit;
+  float scale_unit, least_scale;
+  float low, high;  // the levels that a group's extremes are put at
 };
 
 }  // namespace lpq::cuda

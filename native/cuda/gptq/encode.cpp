@@ -33,7 +33,7 @@ void store_scales(Call& call, CudaExec& exec) {
   exec.fill_zero(counts.as<void>(), 16);
   if (count > 0)
     exec.launch("lpq_gptq_store_scales", Dim3(blocks_for(exec, count, 256)), Dim3(256), 0, static_cast<const float*>(scale.data<float>()), count, dtype, unit,
-                reinterpret_cast<uint8_t*>(stored.raw()), rounded.data<float>(), counts.as<unsigned long long>());
+                least_scale(dtype),                 reinterpret_cast<uint8_t*>(stored.raw()), rounded.data<float>(), counts.as<unsigned long long>());
   exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0, static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, info.data<double>());
 }
 
@@ -43,6 +43,7 @@ void error(Call& call, CudaExec& exec) {
   require(w.rank() == 2 && q.shape == w.shape, "W and What must be [N,K]");
   const int64_t n = w.dim(0), k = w.dim(1);
   require(h.elements() == k * k && out.elements() == 2, "module_error: shapes disagree");
+  require(h.dtype == DType::f64 || h.dtype == DType::f32, "H is f64 or f32");
   const int w_type = number_type(w.dtype), q_type = number_type(q.dtype);
   require(w_type >= 0 && w_type <= kNumberBf16 && q_type >= 0 && q_type <= kNumberBf16, "W and What are f32, f16 or bf16");
   if (n * k == 0) return exec.fill_zero(out.data<double>(), 16);
@@ -51,7 +52,7 @@ void error(Call& call, CudaExec& exec) {
   Scratch exponent = exec.scratch(static_cast<size_t>(k + 1) * 4), metric = exec.scratch(static_cast<size_t>(k * k) * 2);
   {
     Scratch narrow = exec.scratch(static_cast<size_t>(k * k) * 4);
-    exec.launch("lpq_gptq_narrow", Dim3(blocks_for(exec, k * k, 256)), Dim3(256), 0, static_cast<const double*>(h.data<double>()), narrow.as<float>(), k * k);
+    exec.launch("lpq_gptq_narrow", Dim3(blocks_for(exec, k * k, 256)), Dim3(256), 0, static_cast<const void*>(h.raw()), h.dtype == DType::f32 ? 1 : 0, narrow.as<float>(), k * k);
     exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, static_cast<const float*>(narrow.as<float>()), ki, exponent.as<int32_t>());
     const int32_t* in_order = nullptr;
     uint16_t* none = nullptr;

@@ -39,38 +39,13 @@ extern "C" __global__ void lpq_gptq_encode(const float* level, const int32_t* or
     encode_row<false>(level, order, k, spec, codes, staged, bytes, fault);
 }
 
-// dtype: NumberType. counts: [2] scales that became infinite; zero or subnormal.
-extern "C" __global__ void lpq_gptq_store_scales(const float* scale, int64_t count, int dtype, float unit, uint8_t* stored, float* rounded, unsigned long long* counts) {
+// dtype: NumberType. counts: [2] scales that became infinite; that lie below `least`, what the dtype holds precisely.
+extern "C" __global__ void lpq_gptq_store_scales(const float* scale, int64_t count, int dtype, float unit, float least, uint8_t* stored, float* rounded, unsigned long long* counts) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    const float x = __fdiv_rn(scale[i], unit);
-    float y = x, smallest = 1.17549435e-38f;
-    if (dtype == kNumberF32) {
-      reinterpret_cast<float*>(stored)[i] = x;
-    } else if (dtype == kNumberF16) {
-      y = write_number(dtype, stored, i, x);
-      smallest = 6.103515625e-05f;
-    } else if (dtype == kNumberBf16) {
-      y = write_number(dtype, stored, i, x);
-    } else if (dtype == kNumberE8m0) {
-      const int power = x > 0 ? static_cast<int>(rintf(static_cast<float>(log2(static_cast<double>(x))))) : -127;
-      const int code = min(max(power + 127, 0), 254);
-      stored[i] = static_cast<uint8_t>(code);
-      y = ldexpf(1.0f, code - 127);
-      smallest = 0;
-    } else {
-      float magnitude = fminf(fabsf(x), 448.0f);
-      int power = 0;
-      if (magnitude > 0) frexpf(magnitude, &power);
-      const int binade = max(power - 1, -6);
-      const int eighths = magnitude > 0 ? static_cast<int>(rintf(ldexpf(magnitude, 3 - binade))) : 0;
-      const int code = min(eighths < 8 ? eighths : (binade + 7) * 8 + (eighths - 8), 0x7e) | (signbit(x) ? 0x80 : 0);
-      stored[i] = static_cast<uint8_t>(code);
-      y = read_number(kNumberE4m3, stored, i);
-      smallest = 0;
-    }
-    if (!isfinite(y)) atomicAdd(&counts[0], 1ull);
-    if (x != 0 && fabsf(y) < smallest) atomicAdd(&counts[1], 1ull);
-    rounded[i] = y * unit;
+    const float x = __fdiv_rn(scale[i], unit), held = write_number(dtype, stored, i, x);
+    if (!isfinite(held)) atomicAdd(&counts[0], 1ull);
+    if (fabsf(x) < least && dtype != kNumberE4m3) atomicAdd(&counts[1], 1ull);
+    rounded[i] = held * unit;
   }
 }
 
@@ -78,9 +53,10 @@ extern "C" __global__ void lpq_gptq_counts_to_f64(const unsigned long long* coun
   if (static_cast<int>(threadIdx.x) < n) out[threadIdx.x] = static_cast<double>(counts[threadIdx.x]);
 }
 
-// f32 of an f64 metric.
-extern "C" __global__ void lpq_gptq_narrow(const double* x, float* y, int64_t count) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) y[i] = static_cast<float>(x[i]);
+// f32 of a metric in f64, or in f32 when narrow.
+extern "C" __global__ void lpq_gptq_narrow(const void* x, int narrow, float* y, int64_t count) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) 
+    y[i] = narrow ? static_cast<const float*>(x)[i] : static_cast<float>(static_cast<const double*>(x)[i]);
 }
 
 // d = w, or w - q where q is not null, in scaled units as f16 (block.h) with an exponent of its own for each row; one block

@@ -39,8 +39,8 @@ void refit(Call& call, CudaExec& exec) {
       exec.launch("lpq_gptq_scaled_metric", Dim3(columns), Dim3(256), 0, p.matrix, ki, column_exponent, members, width, metric.as<uint16_t>(), none);
       exec.launch("lpq_gptq_product_fragments", Dim3(tile_pairs), Dim3(256), 0, static_cast<const uint16_t*>(metric.as<uint16_t>()), width,
                   fragments.as<uint32_t>());
-      exec.launch("lpq_gptq_refit_rows", Dim3(n), Dim3(256), 0, static_cast<const float*>(level.data<float>()), p.t, p.scale, p.zero, p.group, groups, ki,
-                  members, width, column_exponent, row_exponent, code_exponent.as<int32_t>(), codes.as<uint16_t>(), errors.as<uint16_t>());
+      exec.launch("lpq_gptq_refit_rows", Dim3(n), Dim3(256), 0, static_cast<const float*>(level.data<float>()), p.t, p.scale, p.zero, groups,
+                  static_cast<int>(sorted.pieces_per_group * sorted.piece), ki, members, width, column_exponent, row_exponent, code_exponent.as<int32_t>(), codes.as<uint16_t>(), errors.as<uint16_t>());
       Gemm product;
       product.m = n;
       product.n = product.k = columns;

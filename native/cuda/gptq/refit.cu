@@ -102,7 +102,7 @@ __device__ __forceinline__ int64_t packed(int64_t i, int64_t j) { return i * (i 
 }  // namespace
 
 #define LPQ_PRODUCTS_KERNEL(tiles)                                                                                                                      \
-  extern "C" __global__ void __launch_bounds__(256) lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, \
+  extern "C" __global__ void __launch_bounds__(256, 2) lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, \
                                                                               float* products) {                                                       \
     products_body<tiles>(codes, columns, row0, rows, fragments, products);                                                                             \
   }
@@ -131,28 +131,35 @@ extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, in
 // The sorted rows as f16 in scaled units: codes = (level - zero) * 2^(a - max a + code exponent) and
 // errors = ((level - zero) * scale - T) * 2^(a - max a + row exponent). The code exponent brings the row's largest code to
 // [2^14, 2^15): damping keeps a - max a above -11 for any K up to 2^16, so whole codes stay exact. One block a row.
-extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* t, const float* scale, const float* zero, const int32_t* group, int groups, int k,
+extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* t, const float* scale, const float* zero, int groups, int group_columns, int k,
                                                const int32_t* members, int columns, const int32_t* column_exponent, const int32_t* row_exponent, int32_t* code_exponent,
                                                uint16_t* codes, uint16_t* errors) {
-  __shared__ float shared_most[8];
+  __shared__ float shared_most[2][8];
   const int64_t row = blockIdx.x;
   const int top = column_exponent[k], row_shift = row_exponent[row];
-  float most = 0;
-  for (int j = threadIdx.x; j < k; j += blockDim.x) most = fmaxf(most, fabsf(level[row * k + j] - zero[row * groups + group[j]]));
-  for (int mask = 16; mask > 0; mask >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, mask));
-  if (threadIdx.x % 32 == 0) shared_most[threadIdx.x / 32] = most;
+  float most = 0, most_zero = 0;
+  for (int j = threadIdx.x; j < k; j += blockDim.x) most = fmaxf(most, fabsf(level[row * k + j]));
+  for (int g = threadIdx.x; g < groups; g += blockDim.x) most_zero = fmaxf(most_zero, fabsf(zero[row * groups + g]));
+  for (int mask = 16; mask > 0; mask >>= 1) {
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, mask));
+    most_zero = fmaxf(most_zero, __shfl_xor_sync(~0u, most_zero, mask));
+  }
+  if (threadIdx.x % 32 == 0) shared_most[0][threadIdx.x / 32] = most, shared_most[1][threadIdx.x / 32] = most_zero;
   __syncthreads();
-  for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w) most = fmaxf(most, shared_most[w]);
+  for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w) most = fmaxf(most, shared_most[0][w]), most_zero = fmaxf(most_zero, shared_most[1][w]);
+  most += most_zero;
   const int code_shift = most > 0 ? 14 - exponent_of(most) : 0;
   if (threadIdx.x == 0) code_exponent[row] = code_shift;
+#pragma unroll 4
   for (int i = threadIdx.x; i < columns; i += blockDim.x) {
     const int j = members[i];
     float code = 0, error = 0;
     if (j >= 0) {
-      const int64_t g = row * groups + group[j];
+      const int64_t g = row * groups + i / group_columns;
+      const int exponent = column_exponent[j] - top;
       code = level[row * k + j] - zero[g];
-      error = (code * scale[g] - t[row * k + j]) * power_of_two(column_exponent[j] - top + row_shift);
-      code *= power_of_two(column_exponent[j] - top + code_shift);
+      error = (code * scale[g] - t[row * k + j]) * power_of_two(exponent + row_shift);
+      code *= power_of_two(exponent + code_shift);
     }
     reinterpret_cast<__half*>(codes)[row * columns + i] = saturated_half(code);
     reinterpret_cast<__half*>(errors)[row * columns + i] = saturated_half(error);
@@ -189,11 +196,10 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
           sum += a.products[packed(x, y) * a.rows + r] * (g == h && y < x ? 2.0f : 1.0f);
       return sum;
     };
-    for (int64_t i = tid; i < packed(n, 0); i += threads) {
-      int g = static_cast<int>((sqrtf(8.0f * static_cast<float>(i) + 1.0f) - 1.0f) * 0.5f);
-      while (packed(g + 1, 0) <= i) ++g;
-      while (packed(g, 0) > i) --g;
-      matrix[i] = product(g, static_cast<int>(i - packed(g, 0)));
+    for (int g = warp; g < n; g += warps) {
+      float* line = matrix + packed(g, 0);
+#pragma unroll 4
+      for (int h = lane; h <= g; h += 32) line[h] = product(g, h);
     }
     __syncthreads();
     if (warp == 0) {
@@ -262,6 +268,7 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
     if (!usable) continue;
     for (int g = warp; g < n; g += warps) {
       float line = 0;
+#pragma unroll 4
       for (int h = lane; h < n; h += 32) {
         const float m = h <= g ? product(g, h) : product(h, g);
         line = __fmaf_rn(m, step[h], line);

@@ -29,12 +29,15 @@ struct Transposed {
 
 void launch_block(CudaExec& exec, const char* op, const BlockArgs& args) {
   const auto shared = [](int rows) { return static_cast<unsigned>((2 * rows * (kBlockColumns + 4) + kBlockColumns * kBlockColumns) * 4); };
-  // A thread a row fills the device when there are rows enough; else four, which shortens the walk.
-  const int filled = exec.device().multiprocessors * 128;
-  const bool wide = args.n >= filled * 3 / 4 && exec.device().shared_per_block >= static_cast<int>(shared(128));
-  const int rows = wide ? 128 : 32;
-  const std::string kernel = std::string("lpq_gptq_") + op + (args.grid.is_float ? "_float_" : "_int_") + (wide ? "1" : "4");
-  exec.launch(kernel, Dim3((args.n + rows - 1) / rows), Dim3(128), shared(rows), args);
+  // Many rows: blocks of 128, two threads a row. Few: more threads a row, which shortens the walk, and smaller blocks,
+  // which reach more multiprocessors.
+  const int processors = exec.device().multiprocessors;
+  int lanes = 4;
+  if (args.n >= processors * 96 && exec.device().shared_per_block >= static_cast<int>(shared(128)) + 2048) lanes = 2;
+  if (args.n <= processors * 16) lanes = 8;
+  const int rows = lanes == 2 ? 128 : lanes == 4 ? 32 : 16;
+  const std::string kernel = std::string("lpq_gptq_") + op + (args.grid.is_float ? "_float_" : "_int_") + std::to_string(lanes);
+  exec.launch(kernel, Dim3((args.n + rows - 1) / rows), Dim3(lanes * rows), shared(rows), args);
 }
 
 void solve(Call& call, CudaExec& exec) {

@@ -5,7 +5,6 @@
 namespace lpq::cuda {
 namespace {
 
-constexpr int kThreads = 128;
 constexpr int kPitch = kBlockColumns + 4;  // keeps 16-byte accesses of neighbouring rows in different banks
 constexpr int kChunk = 8;                  // columns held in registers
 
@@ -16,37 +15,93 @@ __device__ __forceinline__ float error_scaling(const BlockArgs& a, int row, int 
   return power_of_two(a.column_exponent[column] - a.column_exponent[a.k] + a.row_exponent[row]);
 }
 
+// a / b with y = 1 / b at hand: one correction by the exact remainder. It is the correctly rounded quotient but for about one
+// case in 10^7, and always where the quotient is a float, ties among them.
+__device__ __forceinline__ float divide(float a, float b, float y) {
+  const float q = a * y;
+  return __fmaf_rn(__fmaf_rn(-q, b, a), y, q);
+}
+
+__device__ __forceinline__ void copy16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))), "l"(global));
+}
+
+__device__ __forceinline__ float4 load4(const float* p, int count, bool aligned) {
+  if (aligned && count >= 4) return *reinterpret_cast<const float4*>(p);
+  return make_float4(count > 0 ? p[0] : 0.0f, count > 1 ? p[1] : 0.0f, count > 2 ? p[2] : 0.0f, count > 3 ? p[3] : 0.0f);
+}
+__device__ __forceinline__ void store4(uint16_t* p, const uint16_t (&v)[4], int count, bool aligned) {
+  if (aligned && count >= 4) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(v[0] | static_cast<uint32_t>(v[1]) << 16, v[2] | static_cast<uint32_t>(v[3]) << 16);
+    return;
+  }
+  for (int i = 0; i < 4; ++i)
+    if (i < count) p[i] = v[i];
+}
+
 // kLanes threads share a row: all of them walk the chunk in registers, each updates its part of the columns behind it.
 // Elements see the operations of the CPU's kernel in the same order.
-template <bool kFloat, bool kDescend, int kLanes>
+template <bool kFloat, bool kDescend, int kLanes, int kRows>
 __device__ __forceinline__ void block_body(const BlockArgs& a) {
-  constexpr int kRows = kThreads / kLanes;
+  constexpr int kThreads = kLanes * kRows;
   extern __shared__ float4 shared[];
   float* x_tile = reinterpret_cast<float*>(shared);    // [kRows][kPitch] in: x, out: errors or steps
   float* level_tile = x_tile + kRows * kPitch;         // [kRows][kPitch]
   float* matrix = level_tile + kRows * kPitch;         // [128][128], upper part
+  __shared__ float inverse_of[kBlockColumns];          // 1 / diagonal
+  __shared__ int group_of[kBlockColumns];
   const int tid = threadIdx.x, row0 = blockIdx.x * kRows;
   const DeviceGrid<kFloat> grid(a.grid);
 
-  for (int i = tid; i < kBlockColumns * kBlockColumns; i += kThreads) {
-    const int j = i / kBlockColumns, c = i % kBlockColumns;
-    float v = j == c ? 1.0f : 0.0f;
-    if (c >= j && c < a.width) v = a.matrix[static_cast<int64_t>(a.first + j) * a.k + a.first + c];
-    matrix[i] = v;
+  const float* block = a.matrix + static_cast<int64_t>(a.first) * a.k + a.first;
+  const bool aligned = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 16 == 0;
+  if (aligned && a.width == kBlockColumns) {
+    for (int i = tid; i < kBlockColumns * kBlockColumns / 4; i += kThreads) {
+      const int j = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4;
+      if (c + 3 >= j) copy16(matrix + j * kBlockColumns + c, block + static_cast<int64_t>(j) * a.k + c);
+    }
+  } else {
+    for (int i = tid; i < kBlockColumns * kBlockColumns; i += kThreads) {
+      const int j = i / kBlockColumns, c = i % kBlockColumns;
+      matrix[i] = c >= j && c < a.width ? block[static_cast<int64_t>(j) * a.k + c] : j == c ? 1.0f : 0.0f;
+    }
   }
-  for (int i = tid; i < kRows * kBlockColumns; i += kThreads) {
-    const int r = i / kBlockColumns, c = i % kBlockColumns, row = row0 + r;
-    float v = 0, level = 0;
-    if (row < a.n && c < a.width) {
-      v = a.x[static_cast<int64_t>(row) * a.ldx + c];
-      if constexpr (kDescend) {
-        v *= descaling(a, row, a.first + c);
-        level = a.level[static_cast<int64_t>(row) * a.k + a.first + c];
+  asm volatile("cp.async.commit_group;\n");
+  for (int j = tid; j < kBlockColumns; j += kThreads) {
+    group_of[j] = j < a.width ? a.group[a.first + j] : -1;
+    inverse_of[j] = j < a.width ? __frcp_rn(block[static_cast<int64_t>(j) * a.k + j]) : 1.0f;
+  }
+  {
+    constexpr int kSteps = kBlockColumns / 4 / kLanes;
+    const bool level_aligned = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.level) % 16 == 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float4 x[(kSteps + 1) / 2], level[(kSteps + 1) / 2];
+#pragma unroll
+      for (int step = 0; step < (kSteps + 1) / 2; ++step) {
+        const int i = tid + (half * ((kSteps + 1) / 2) + step) * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, row = row0 + r;
+        const bool inside = r < kRows && row < a.n;
+        x[step] = load4(a.x + static_cast<int64_t>(inside ? row : 0) * a.ldx + c, inside ? a.width - c : 0, true);
+        if constexpr (kDescend) level[step] = load4(a.level + static_cast<int64_t>(inside ? row : 0) * a.k + a.first + c, inside ? a.width - c : 0, level_aligned);
+      }
+#pragma unroll
+      for (int step = 0; step < (kSteps + 1) / 2; ++step) {
+        const int i = tid + (half * ((kSteps + 1) / 2) + step) * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, row = row0 + r;
+        if (r >= kRows) continue;
+        if constexpr (kDescend) {
+          if (row < a.n) {
+            if (c < a.width) x[step].x *= descaling(a, row, a.first + c);
+            if (c + 1 < a.width) x[step].y *= descaling(a, row, a.first + c + 1);
+            if (c + 2 < a.width) x[step].z *= descaling(a, row, a.first + c + 2);
+            if (c + 3 < a.width) x[step].w *= descaling(a, row, a.first + c + 3);
+          }
+          *reinterpret_cast<float4*>(level_tile + r * kPitch + c) = level[step];
+        }
+        *reinterpret_cast<float4*>(x_tile + r * kPitch + c) = x[step];
       }
     }
-    x_tile[r * kPitch + c] = v;
-    level_tile[r * kPitch + c] = level;
   }
+  asm volatile("cp.async.wait_group 0;\n");
   __syncthreads();
 
   const int r = tid / kLanes, lane = tid % kLanes;
@@ -54,14 +109,21 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   float* x_row = x_tile + r * kPitch;
   float* level_row = level_tile + r * kPitch;
   int moved = 0;
-  for (int c0 = 0; c0 < a.width; c0 += kChunk) {
-    float x[kChunk], level[kChunk], step[kChunk], scale[kChunk], zero[kChunk];
+  float next_scale[kChunk], next_zero[kChunk];
+  const auto prefetch = [&](int c0) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
-      const int g = c0 + j < a.width ? a.group[a.first + c0 + j] : -1;
-      scale[j] = g >= 0 ? a.scale_t[static_cast<int64_t>(g) * a.n + row] : 1.0f;
-      zero[j] = g >= 0 ? a.zero_t[static_cast<int64_t>(g) * a.n + row] : 0.0f;
+      const int g = c0 < kBlockColumns ? group_of[c0 + j] : -1;
+      next_scale[j] = g >= 0 ? a.scale_t[static_cast<int64_t>(g) * a.n + row] : 1.0f;
+      next_zero[j] = g >= 0 ? a.zero_t[static_cast<int64_t>(g) * a.n + row] : 0.0f;
     }
+  };
+  prefetch(0);
+  for (int c0 = 0; c0 < a.width; c0 += kChunk) {
+    float x[kChunk], level[kChunk], step[kChunk], scale[kChunk], zero[kChunk], inverse[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) scale[j] = next_scale[j], zero[j] = next_zero[j], inverse[j] = __frcp_rn(scale[j]);
+    prefetch(c0 + kChunk);
 #pragma unroll
     for (int j = 0; j < kChunk; j += 4) {
       *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(x_row + c0 + j);
@@ -73,19 +135,20 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       const GridStep s = grid.step(scale[j], zero[j]);
       if constexpr (kDescend) {
         const float now = (level[j] - zero[j]) * scale[j];
-        const float next = grid.nearest(now - __fdiv_rn(x[j], line[j]), s);
+        const float wanted = now - divide(x[j], line[j], inverse_of[c0 + j]);
+        const float next = grid.nearest_quotient(divide(wanted, scale[j], inverse[j]), s);
         step[j] = (next - level[j]) * scale[j];
         level[j] = next;
       } else {
-        level[j] = grid.nearest(x[j], s);
-        step[j] = -__fdiv_rn(x[j] - (level[j] - zero[j]) * scale[j], line[j]);
+        level[j] = grid.nearest_quotient(divide(x[j], scale[j], inverse[j]), s);
+        step[j] = -divide(x[j] - (level[j] - zero[j]) * scale[j], line[j], inverse_of[c0 + j]);
       }
       if (c0 + j >= a.width) step[j] = 0;
       if (kDescend) moved += step[j] != 0.0f;
 #pragma unroll
       for (int i = j + 1; i < kChunk; ++i) x[i] = __fmaf_rn(step[j], line[i], x[i]);
     }
-    if (kLanes > 1) __syncwarp();
+    __syncwarp();
     if (lane == 0) {
 #pragma unroll
       for (int j = 0; j < kChunk; j += 4) {
@@ -94,6 +157,7 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         *reinterpret_cast<float4*>(level_row + c0 + j) = make_float4(level[j], level[j + 1], level[j + 2], level[j + 3]);
       }
     }
+#pragma unroll 2
     for (int i = c0 + kChunk + 4 * lane; i < kBlockColumns; i += 4 * kLanes) {
       float4 v = *reinterpret_cast<const float4*>(x_row + i);
 #pragma unroll
@@ -106,30 +170,58 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       }
       *reinterpret_cast<float4*>(x_row + i) = v;
     }
-    if (kLanes > 1) __syncwarp();
+    __syncwarp();
   }
   __syncthreads();
 
-  for (int i = tid; i < kRows * kBlockColumns; i += kThreads) {
-    const int rr = i / kBlockColumns, c = i % kBlockColumns, at_row = row0 + rr;
-    if (at_row >= a.n || c >= a.width) continue;
+  const bool whole = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.level) % 16 == 0;
+#pragma unroll 4
+  for (int i = tid; i < kRows * kBlockColumns / 4; i += kThreads) {
+    const int rr = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, at_row = row0 + rr;
+    const int count = at_row < a.n ? a.width - c : 0;
+    if (count <= 0) continue;
     const int64_t at = static_cast<int64_t>(at_row) * a.k + a.first + c;
-    const float level = level_tile[rr * kPitch + c], step = x_tile[rr * kPitch + c];
-    a.level[at] = level;
+    const float4 level4 = *reinterpret_cast<const float4*>(level_tile + rr * kPitch + c), step4 = *reinterpret_cast<const float4*>(x_tile + rr * kPitch + c);
+    const float level[4] = {level4.x, level4.y, level4.z, level4.w}, step[4] = {step4.x, step4.y, step4.z, step4.w};
+    if (whole && count >= 4)
+      *reinterpret_cast<float4*>(a.level + at) = level4;
+    else
+      for (int v = 0; v < 4; ++v)
+        if (v < count) a.level[at + v] = level[v];
+    uint16_t hi[4], lo[4];
     if constexpr (kDescend) {
-      const int64_t g = static_cast<int64_t>(a.group[a.first + c]) * a.n + at_row;
-      const float factor = error_scaling(a, at_row, a.first + c);
-      const float error = ((level - a.zero_t[g]) * a.scale_t[g] - a.t[at]) * factor;
+      const float4 t4 = load4(a.t + at, count, a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.t) % 16 == 0);
+      const float t[4] = {t4.x, t4.y, t4.z, t4.w};
+      uint16_t delta_hi[4], delta_lo[4];
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        hi[v] = lo[v] = delta_hi[v] = delta_lo[v] = 0;
+        if (v >= count) continue;
+        const int64_t g = static_cast<int64_t>(group_of[c + v]) * a.n + at_row;
+        const float factor = error_scaling(a, at_row, a.first + c + v);
+        const float error = ((level[v] - a.zero_t[g]) * a.scale_t[g] - t[v]) * factor;
+        __half h, l;
+        split_half(error, h, l);
+        hi[v] = __half_as_ushort(h), lo[v] = __half_as_ushort(l);
+        split_half(step[v] * factor, h, l);
+        delta_hi[v] = __half_as_ushort(h), delta_lo[v] = __half_as_ushort(l);
+      }
       const int64_t delta_at = static_cast<int64_t>(at_row) * a.ldd + c;
+      store4(a.hi + at, hi, count, whole);
+      store4(a.delta_hi + delta_at, delta_hi, count, true);
       if (a.lo) {
-        split_half(error, reinterpret_cast<__half*>(a.hi)[at], reinterpret_cast<__half*>(a.lo)[at]);
-        split_half(step * factor, reinterpret_cast<__half*>(a.delta_hi)[delta_at], reinterpret_cast<__half*>(a.delta_lo)[delta_at]);
-      } else {
-        reinterpret_cast<__half*>(a.hi)[at] = saturated_half(error);
-        reinterpret_cast<__half*>(a.delta_hi)[delta_at] = saturated_half(step * factor);
+        store4(a.lo + at, lo, count, whole);
+        store4(a.delta_lo + delta_at, delta_lo, count, true);
       }
     } else {
-      split_bfloat(step, reinterpret_cast<__nv_bfloat16*>(a.hi)[at], reinterpret_cast<__nv_bfloat16*>(a.lo)[at]);
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        __nv_bfloat16 h, l;
+        split_bfloat(step[v], h, l);
+        hi[v] = __bfloat16_as_ushort(h), lo[v] = __bfloat16_as_ushort(l);
+      }
+      store4(a.hi + at, hi, count, whole);
+      store4(a.lo + at, lo, count, whole);
     }
   }
   if constexpr (kDescend) {
@@ -141,16 +233,16 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
 
 }  // namespace
 
-#define LPQ_BLOCK_KERNEL(name, is_float, descend, lanes) \
-  extern "C" __global__ void __launch_bounds__(kThreads) name(BlockArgs a) { block_body<is_float, descend, lanes>(a); }
-LPQ_BLOCK_KERNEL(lpq_gptq_solve_int_1, false, false, 1)
-LPQ_BLOCK_KERNEL(lpq_gptq_solve_int_4, false, false, 4)
-LPQ_BLOCK_KERNEL(lpq_gptq_solve_float_1, true, false, 1)
-LPQ_BLOCK_KERNEL(lpq_gptq_solve_float_4, true, false, 4)
-LPQ_BLOCK_KERNEL(lpq_gptq_descend_int_1, false, true, 1)
-LPQ_BLOCK_KERNEL(lpq_gptq_descend_int_4, false, true, 4)
-LPQ_BLOCK_KERNEL(lpq_gptq_descend_float_1, true, true, 1)
-LPQ_BLOCK_KERNEL(lpq_gptq_descend_float_4, true, true, 4)
+#define LPQ_BLOCK_KERNEL(name, is_float, descend, lanes, rows) \
+  extern "C" __global__ void __launch_bounds__(lanes* rows) name##_##lanes(BlockArgs a) { block_body<is_float, descend, lanes, rows>(a); }
+#define LPQ_BLOCK_KERNELS(name, is_float, descend)    \
+  LPQ_BLOCK_KERNEL(name, is_float, descend, 2, 128)   \
+  LPQ_BLOCK_KERNEL(name, is_float, descend, 4, 32)    \
+  LPQ_BLOCK_KERNEL(name, is_float, descend, 8, 16)
+LPQ_BLOCK_KERNELS(lpq_gptq_solve_int, false, false)
+LPQ_BLOCK_KERNELS(lpq_gptq_solve_float, true, false)
+LPQ_BLOCK_KERNELS(lpq_gptq_descend_int, false, true)
+LPQ_BLOCK_KERNELS(lpq_gptq_descend_float, true, true)
 
 // out[g][n] = in[n][g]
 extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, int rows, int columns) {

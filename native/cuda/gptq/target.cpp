@@ -35,25 +35,31 @@ void times_factor(CudaExec& exec, bool transposed, int64_t m, int64_t k, const d
 
 void target(Call& call, CudaExec& exec) {
   on_device(exec, call);
-  const Tensor &w = call.input(0), &order = call.input(1), &dead = call.input(2), &t = call.output(0);
+  const Tensor &w = call.input(0), &order = call.input(1), &dead = call.input(2), &t = call.output(0), &bad = call.output(1);
   require(w.rank() == 2 && t.shape == w.shape, "W and T must be [N,K]");
   const int64_t n = w.dim(0), k = w.dim(1);
-  require(order.elements() == k && dead.elements() == k, "order and dead must be [K]");
+  require(order.elements() == k && dead.elements() == k && bad.elements() == 2, "order and dead must be [K], bad [2]");
   require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "W must be f32, f16 or bf16");
   const int ki = static_cast<int>(k), dtype = w.dtype == DType::f32 ? 0 : w.dtype == DType::f16 ? 1 : 2;
   const int aligned = reinterpret_cast<uintptr_t>(w.raw()) % dtype_bytes(w.dtype) == 0, staged = k * 4 <= exec.device().shared_per_block;
   const int32_t* order_data = order.data<int32_t>();
   float* t_data = t.data<float>();
+  Scratch counts = exec.scratch(16);
+  const unsigned long long none[2] = {0, static_cast<unsigned long long>(n * k)};
+  exec.write_small(counts.as<void>(), none, sizeof none);
   exec.launch("lpq_gptq_target", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k * 4) : 0u, reinterpret_cast<const uint8_t*>(w.raw()), dtype, aligned, order_data,
               static_cast<const uint8_t*>(dead.data<uint8_t>()), ki, t_data, staged,
-              exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
+              counts.as<unsigned long long>(),               exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
+  exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0, static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, bad.data<double>());
   const double alpha = call.params.number("alpha", 0.0);
   if (alpha == 0 || n * k == 0) return;
   const Tensor &h = call.input(3), &c = call.input(4), &u = call.input(5);
   require(h.elements() == k * k && c.elements() == k * k && u.elements() == k * k, "H, C and U must be [K,K]");
   Scratch difference = exec.scratch(static_cast<size_t>(k * k) * 8), factor = exec.scratch(static_cast<size_t>(k * k) * 8);
-  exec.launch("lpq_gptq_target_difference", Dim3(k), Dim3(256), 0, static_cast<const double*>(c.data<double>()), static_cast<const double*>(h.data<double>()), order_data,
+  exec.launch("lpq_gptq_target_difference", Dim3(k), Dim3(256), 0, static_cast<const void*>(c.raw()), c.dtype == DType::f32 ? 1 : 0,
+              static_cast<const void*>(h.raw()), h.dtype == DType::f32 ? 1 : 0, order_data,
               static_cast<const float*>(u.data<float>()), ki, difference.as<double>(), factor.as<double>());
+  require((h.dtype == DType::f64 || h.dtype == DType::f32) && (c.dtype == DType::f64 || c.dtype == DType::f32), "H and C are f64 or f32");
   const bool first_matrix = n > k;
   const int64_t chunk = std::min<int64_t>(n, 4096);
   Scratch x = exec.scratch(static_cast<size_t>((first_matrix ? std::max(chunk, k) : chunk) * k) * 8), y = exec.scratch(static_cast<size_t>(chunk * k) * 8);

@@ -7,6 +7,11 @@
 namespace lpq::cuda {
 namespace {
 
+// Of an f64 matrix, or an f32 one when narrow.
+__device__ __forceinline__ double entry(const void* h, int narrow, int64_t at) {
+  return narrow ? static_cast<double>(static_cast<const float*>(h)[at]) : static_cast<const double*>(h)[at];
+}
+
 // A weight at any byte address.
 __device__ __forceinline__ float load_weight(const uint8_t* raw, int dtype, int64_t at) {
   if (dtype == 0) {
@@ -21,9 +26,11 @@ __device__ __forceinline__ float load_weight(const uint8_t* raw, int dtype, int6
 
 }  // namespace
 
-// t[n][j] = w[n][order[j]], 0 where that channel is dead; dtype 0 f32, 1 f16, 2 bf16. One block a row, its weights in
+// t[n][j] = w[n][order[j]], 0 where that channel is dead; dtype 0 f32, 1 f16, 2 bf16. bad: how many weights are not finite
+// and the flat index of the first. One block a row, its weights in
 // shared memory as f32 when staged.
-extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int aligned, const int32_t* order, const uint8_t* dead, int k, float* t, int staged, uint32_t* fault) {
+extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int aligned, const int32_t* order, const uint8_t* dead, int k, float* t, int staged, unsigned long long* bad,
+                                           uint32_t* fault) {
   extern __shared__ float line[];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;
   const auto load = [&](int64_t at) {
@@ -36,6 +43,11 @@ extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int alig
     for (int j = threadIdx.x; j < k; j += blockDim.x) line[j] = load(base + j);
     __syncthreads();
   }
+  for (int j = threadIdx.x; j < k; j += blockDim.x)
+    if (!isfinite(staged ? line[j] : load(base + j))) {
+      atomicAdd(&bad[0], 1ull);
+      atomicMin(&bad[1], static_cast<unsigned long long>(base + j));
+    }
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
     int32_t from = order[j];
     if (from < 0 || from >= k) {
@@ -47,11 +59,11 @@ extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int alig
 }
 
 // difference = P (C - H) P^T and u in f64. One block a row.
-extern "C" __global__ void lpq_gptq_target_difference(const double* c, const double* h, const int32_t* order, const float* u, int k, double* difference, double* factor) {
+extern "C" __global__ void lpq_gptq_target_difference(const void* c, int c_narrow, const void* h, int h_narrow, const int32_t* order, const float* u, int k, double* difference, double* factor) {
   const int64_t i = blockIdx.x;
   const int64_t from = static_cast<int64_t>(order[i]) * k;
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    difference[i * k + j] = c[from + order[j]] - h[from + order[j]];
+    difference[i * k + j] = entry(c, c_narrow, from + order[j]) - entry(h, h_narrow, from + order[j]);
     factor[i * k + j] = u[i * k + j];
   }
 }

@@ -20,4 +20,9 @@ inline int number_type(DType dtype) {
   }
 }
 
+// The least scale that a storage type holds precisely (cpu/quant/scale.h).
+inline float least_scale(int type) {
+  return type == kNumberF16 ? 0x1p-17f : type == kNumberE4m3 ? 0x1p-6f : type == kNumberE8m0 ? 0x1p-127f : 0x1p-126f;
+}
+
 }  // namespace lpq::cuda

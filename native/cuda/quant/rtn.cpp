@@ -69,6 +69,8 @@ void rtn(Call& call, CudaExec& exec) {
   args.row_bytes = bytes;
   args.constant_zero = static_cast<float>(params.number("zero", 0));
   args.levels = static_cast<float>(type.codes() - 1u);
+  args.least_scale = least_scale(args.scale_type);
+  args.top = args.scale_type == kNumberE8m0 ? type.max_value() : type.top();
   args.top_power = type.kind == QuantType::Kind::integer ? type.bits - 2 : std::ilogb(type.max_value());
   args.cover = params.integer("scaleCover", 0) != 0;
   args.staged = k * 5 <= exec.device().shared_per_block;

@@ -8,7 +8,7 @@ namespace lpq::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr float kLeastNormal = 0x1p-126f, kLeastF16 = 0x1p-17f, kTopE4m3 = 448.0f, kLeastE4m3 = 0x1p-9f;
+constexpr float kLeastNormal = 0x1p-126f, kTopE4m3 = 448.0f, kLeastE4m3 = 0x1p-9f;
 
 struct Choice {
   float ideal, codes, stored, zero;
@@ -25,7 +25,7 @@ __device__ float ideal_scale(const RtnArgs& a, float min, float max) {
   else if (!a.grid.is_float)
     scale = __fdiv_rn(magnitude, 0.5f * a.levels);
   else
-    scale = __fdiv_rn(magnitude, a.grid.high);
+    scale = __fdiv_rn(magnitude, a.top);
   if (scale == 0.0f && low == high) return 0.0f;
   return fmaxf(scale, kLeastNormal);
 }
@@ -36,43 +36,35 @@ __device__ int ceil_log2(float x) {
 }
 
 __device__ Choice choose(const RtnArgs& a, float min, float max, float global) {
-  uint8_t room[4];
-  alignas(4) float aligned_room;
-  const float ideal = ideal_scale(a, min, max);
-  if (!(ideal > 0.0f)) {
-    Choice c{0.0f, 1.0f, 1.0f, a.constant_zero, 0, 0};
-    if (a.zero_kind != kZeroConstant)
-      c.zero = a.grid.low;
-    else if (!a.grid.is_float && a.constant_zero != floorf(a.constant_zero))
-      c.stored = a.scale_type == kNumberF16 ? 0x1p-14f : a.scale_type == kNumberE4m3 ? kLeastE4m3 : a.scale_type == kNumberE8m0 ? 0x1p-127f : kLeastNormal;
-    c.codes = a.has_global ? c.stored * global : c.stored;
-    return c;
-  }
-  Choice c{ideal, ideal, 0.0f, a.constant_zero, 0, 0};
-  if (a.scale_type == kNumberE8m0) {
+  alignas(4) uint8_t room[4];
+  const float scale = ideal_scale(a, min, max);
+  Choice c{scale, scale, 0.0f, a.constant_zero, 0, 0};
+  if (scale == 0.0f) {
+    const bool no_zero = !a.grid.is_float && a.constant_zero != floorf(a.constant_zero);
+    c.stored = !no_zero ? 1.0f : a.scale_type == kNumberF16 ? 0x1p-14f : a.has_global ? kLeastE4m3 : a.least_scale;
+    c.codes = c.stored * global;
+  } else if (a.scale_type == kNumberE8m0) {
     const bool covers = a.cover || a.zero_kind != kZeroConstant;
     const float magnitude = -min > max ? -min : max;
-    const int e = covers ? ceil_log2(ideal) : floor_log2(magnitude) - a.top_power;
+    const int e = covers ? ceil_log2(scale) : floor_log2(magnitude) - a.top_power;
     c.stored = c.codes = e8m0_value(::min(::max(e, -127), 127) + 127);
-    if (!isfinite(ideal)) c.overflow = 1;
+    c.overflow = !isfinite(scale);
   } else if (a.scale_type == kNumberE4m3) {
-    const float relative = a.has_global ? __fdiv_rn(ideal, global) : ideal;
-    if (!(relative <= 464.0f)) c.overflow = 1;
+    const float relative = __fdiv_rn(scale, global);
+    c.overflow = !(relative <= 464.0f);  // past the midpoint to the missing 480
     c.stored = fmaxf(write_number(kNumberE4m3, room, 0, relative), kLeastE4m3);
-    if (!a.has_global && c.stored < 0x1p-6f && !c.overflow) c.underflow = 1;
-    c.codes = c.stored * (a.has_global ? global : 1.0f);
+    c.underflow = !a.has_global && c.stored < a.least_scale;
+    c.codes = c.stored * global;
   } else {
-    c.stored = write_number(a.scale_type, reinterpret_cast<uint8_t*>(&aligned_room), 0, ideal);
-    if (!isfinite(c.stored))
-      c.overflow = 1;
-    else if (a.scale_type == kNumberF16 && c.stored < kLeastF16)
-      c.underflow = 1;
+    c.stored = write_number(a.scale_type, room, 0, scale);
+    c.overflow = !isfinite(c.stored);
+    c.underflow = !c.overflow && c.stored < a.least_scale;
   }
-  if (a.zero_kind == kZeroConstant || c.overflow) return c;
+  if (a.zero_kind == kZeroConstant || (c.overflow && !c.underflow)) return c;
   const float offset = __fdiv_rn(-fminf(min, 0.0f), c.codes);
   float zero = a.zero_kind == kZeroWhole ? rintf(offset) + a.grid.low : offset + a.grid.low;
   zero = fminf(fmaxf(zero, a.grid.low), a.grid.high);
-  c.zero = write_number(a.zero_type, reinterpret_cast<uint8_t*>(&aligned_room), 0, zero);
+  c.zero = write_number(a.zero_type, room, 0, zero);
   return c;
 }
 

@@ -25,6 +25,8 @@ struct RtnArgs {
   int64_t row_bytes;  // of codes
   int scale_type, zero_type, zero_kind;
   float constant_zero, levels;
+  float least_scale;  // of the scale type
+  float top;          // where a float grid puts the largest magnitude
   int top_power, cover, has_global;
   const float* global;   // one f32, when has_global
   float* largest;        // [n], of the pass that finds it

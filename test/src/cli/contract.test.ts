@@ -121,7 +121,7 @@ test('the example of docs/errors.md is what the command prints', async () => {
 });
 
 test('a device that is not there is an environment error', async () => {
-  for (const device of ['cuda', 'cuda:1']) {
+  for (const device of ['cuda:98', 'cuda:99']) {
     const ran = await lpq(['eval', model, '--text', 'x', '--device', device]);
     assert.equal(ran.code, 3);
     assert.match(ran.stderr, new RegExp(`^LPQ_DEVICE {2}--device ${device} `));
