@@ -95,6 +95,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       tensor.dispose();
     }
     const manifest = await writer.finish(input.manifest.provenance);
+    for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
     await output.commit();
     return {
