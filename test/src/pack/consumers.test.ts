@@ -289,3 +289,25 @@ test('a module that was damaged after it was quantized is refused, and nothing i
     );
   assert.deepEqual(readdirSync(dir), ['canonical']);
 });
+
+test('a carried tensor that was damaged after it was written is refused, and nothing is left', async () => {
+  const dir = scratch();
+  const written = await checkpointOf(dir, 'canonical', { m: made({ type: 'i4', n: 64, k: 64, group: 32 }) });
+  const [carried] = Object.keys(written.manifest.carried) as [string];
+  const { begin } = written.weights.spec(carried);
+  const { path: file, header } = written.weights.fileOf(carried);
+  written.close();
+  const bytes = readFileSync(file);
+  bytes[header.dataStart + begin] = (bytes[header.dataStart + begin] as number) ^ 1;
+  writeFileSync(file, bytes);
+  const input = CanonicalCheckpoint.open(path.join(dir, 'canonical'));
+  assert.deepEqual(
+    (await input.verifyHashes()).map(({ name }) => name),
+    [carried],
+  );
+  await assert.rejects(
+    packCheckpoint({ input, target: 'gptq', output: path.join(dir, 'out'), runtime }),
+    (error: unknown) => (error as { code: string; message: string }).message.includes(carried),
+  );
+  assert.deepEqual(readdirSync(dir), ['canonical']);
+});
