@@ -1,5 +1,7 @@
 #include "addon/handles.h"
 
+#include <system_error>
+
 namespace lpq::addon {
 
 Napi::Function RuntimeHandle::define(Napi::Env env) {
@@ -34,6 +36,8 @@ RuntimeHandle::RuntimeHandle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<
     }
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
+  } catch (const std::system_error& error) {
+    throw to_js(info.Env(), "LPQ_NATIVE_MEMORY", error.what());
   }
 }
 

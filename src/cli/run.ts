@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { createRuntime, type NativeRuntime } from '../../native/binding.js';
+import { createRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import type { ExitCode } from '../core/error.js';
 import { chooseDevice, parseBytes } from './device.js';
 import type { Interrupt } from './interrupt.js';
@@ -33,7 +33,11 @@ export function commonOptions(command: Command): Command {
 export function computeOptions(command: Command): Command {
   return command
     .option('--device <device>', 'auto, cpu, cuda or cuda:N', 'auto')
-    .option('--threads <n>', 'threads to compute with (default: LPQ_THREADS, else every core)', integer('--threads', 1))
+    .option(
+      '--threads <n>',
+      'threads to compute with (default: LPQ_THREADS, else every core)',
+      integer('--threads', 1, MOST_THREADS),
+    )
     .option(
       '--vram-limit <size>',
       'most device memory to take, such as 24g (default: all)',

@@ -1,13 +1,12 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
-import type { LpqError } from '../core/error.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
-import { typeParams, valueRange } from '../core/quant-type.js';
+import { type QuantType, typeParams, valueRange } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
-import { notFiniteWeights, scaleRangeError } from '../quantize/rtn.js';
+import { notFiniteWeights, type ScaleRange, scaleRangeError, scalesMatter, smallScalesNote } from '../quantize/rtn.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';
@@ -100,8 +99,10 @@ export class FeedSolver implements FeedQuantizer {
       const [notFinite, first] = (await readTyped<Float64Array>(rt, bad)) as unknown as [number, number];
       if (notFinite > 0) throw notFiniteWeights(name, k, notFinite, first);
       const [overflows, underflows] = (await readTyped<Float64Array>(rt, info)) as unknown as [number, number];
-      if (overflows + underflows > 0)
-        throw this.rangeError(name, scheme, await readTyped(rt, scale), overflows, underflows);
+      if (overflows + underflows > 0) {
+        const range = scaleRange(await readTyped(rt, scale), overflows, underflows);
+        if (scalesMatter(scheme, range)) throw scaleRangeError(name, scheme, range);
+      }
       const zeros = scheme.symmetric ? undefined : storedZeros(rt, scheme, await readTyped(rt, zero), [n, groups]);
       return {
         scheme,
@@ -116,7 +117,7 @@ export class FeedSolver implements FeedQuantizer {
           relativeError: null,
           damp: factored.damp,
           seconds: (performance.now() - started) / 1000,
-          ...this.note(factored),
+          ...this.note(factored, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
         },
       };
     } finally {
@@ -167,23 +168,14 @@ export class FeedSolver implements FeedQuantizer {
     return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
   }
 
-  /** NVFP4's second level: the largest weight meets the largest scale (448) and the largest level. */
+  /** NVFP4's second level: the largest scale that a group can ask for is stored as 448, the top of e4m3. */
   private async globalScale(t: Tensor, scheme: QuantScheme): Promise<number> {
     const most = (await readTyped(this.rt, t)).reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-    return Math.fround(most > 0 ? most / (448 * valueRange(scheme.type).max) : 1);
+    return Math.fround(most > 0 ? most / (448 * reach(scheme.type)) : 1);
   }
 
-  private rangeError(name: string, scheme: QuantScheme, scale: Float32Array, over: number, under: number): LpqError {
-    const sizes = scale.map(Math.abs).filter((size) => size > 0);
-    const [smallestScale, largestScale] = [
-      sizes.reduce((a, b) => Math.min(a, b)),
-      sizes.reduce((a, b) => Math.max(a, b)),
-    ];
-    return scaleRangeError(name, scheme, { over, under, groups: scale.length, smallestScale, largestScale });
-  }
-
-  private note(factored: Factored): { note?: string } {
-    const notes: string[] = [];
+  private note(factored: Factored, more: string | undefined): { note?: string } {
+    const notes = more === undefined ? [] : [more];
     if (factored.attempts > 1)
       notes.push(
         `damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`,
@@ -194,4 +186,22 @@ export class FeedSolver implements FeedQuantizer {
       notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
+}
+
+/** Levels from the middle of a grid to its end, by the scale table of docs/numerics.md: |w| <= reach * scale. */
+function reach(type: QuantType): number {
+  if (type.kind === 'int') return (2 ** type.bits - 1) / 2;
+  let top = valueRange(type).max;
+  while (top > 512) top /= 2;
+  return top;
+}
+
+/** What rounding the scales to their dtype met; scale f32 [N,G] as stored. */
+function scaleRange(scale: Float32Array, over: number, under: number): ScaleRange {
+  const sizes = scale.map(Math.abs);
+  const [smallestScale, largestScale] = [
+    sizes.reduce((a, b) => Math.min(a, b)),
+    sizes.reduce((a, b) => Math.max(a, b)),
+  ];
+  return { over, under, groups: scale.length, smallestScale, largestScale };
 }

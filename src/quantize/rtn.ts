@@ -74,8 +74,8 @@ export async function quantizeRtn(
         number,
       ];
     if (notFinite > 0) throw notFiniteWeights(moduleName, k, notFinite, first);
-    if (over + under > 0)
-      throw scaleRangeError(moduleName, scheme, { over, under, groups: n * grid[1], smallestScale, largestScale });
+    const range = { over, under, groups: n * grid[1], smallestScale, largestScale };
+    if (scalesMatter(scheme, range)) throw scaleRangeError(moduleName, scheme, range);
     const { stats, ...tensors } = out;
     return {
       scheme,
@@ -88,6 +88,7 @@ export async function quantizeRtn(
         relativeError: null,
         damp: null,
         seconds: (performance.now() - start) / 1000,
+        ...(under > 0 && { note: smallScalesNote(scheme, under) }),
       },
       stats: { squaredError, squaredNorm, smallestScale, largestScale },
     };
@@ -99,12 +100,31 @@ export async function quantizeRtn(
   }
 }
 
+/** Scales of a module that its dtype did not hold, and the extremes of all of them (magnitudes, fp32). */
+export interface ScaleRange {
+  readonly over: number;
+  readonly under: number;
+  readonly groups: number;
+  readonly smallestScale: number;
+  readonly largestScale: number;
+}
+
+/**
+ * Whether they are worth refusing. Overflow always is. A scale below the range keeps few bits or becomes the least
+ * subnormal; where it is 256 times smaller than the module's largest, its group adds less than 2^-16 of the output's
+ * energy, and a note is enough: nearly dead groups are no reason to lose a run.
+ */
+export function scalesMatter(scheme: QuantScheme, { over, under, largestScale }: ScaleRange): boolean {
+  const least = scheme.scaleDtype === 'f16' ? 2 ** -17 : 2 ** -126;
+  return over > 0 || (under > 0 && largestScale < 256 * least);
+}
+
+export function smallScalesNote(scheme: QuantScheme, under: number): string {
+  return `${under} scales of nearly empty groups are below what ${scheme.scaleDtype} holds precisely`;
+}
+
 /** LPQ_SCALE_RANGE for a module whose scales do not fit their dtype; solvers throw it too. */
-export function scaleRangeError(
-  moduleName: string,
-  scheme: QuantScheme,
-  found: { over: number; under: number; groups: number; smallestScale: number; largestScale: number },
-): LpqError {
+export function scaleRangeError(moduleName: string, scheme: QuantScheme, found: ScaleRange): LpqError {
   const { over, under, groups, smallestScale, largestScale } = found;
   const dtype = scheme.scaleDtype;
   const what =

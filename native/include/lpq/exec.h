@@ -41,6 +41,7 @@ class Params {
 // chunk bounds depend on `count` and `grain` alone.
 class ThreadPool {
  public:
+  // Throws Failure("LPQ_NATIVE_MEMORY") when the system grants fewer.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   int size() const { return static_cast<int>(workers_.size()) + 1; }
@@ -55,6 +56,7 @@ class ThreadPool {
  private:
   struct Loop;
   void work(int worker);
+  void join();
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
