@@ -208,6 +208,9 @@ export function mapFile(file: string): MappedFile {
   }
 }
 
+/** More threads than any host has cores; thousands of idle ones only cost memory. */
+export const MOST_THREADS = 1024;
+
 export interface RuntimeOptions {
   readonly device?: Device;
   /** Of the CPU: default LPQ_THREADS, else every core. */
@@ -220,7 +223,8 @@ export interface RuntimeOptions {
 
 /**
  * A queue of its own on a device; a number stands for that many threads of the CPU. Native codes are thrown as they are:
- * LPQ_CUDA_DRIVER, LPQ_CUDA_DEVICE, LPQ_CUDA_KERNELS.
+ * LPQ_CUDA_DRIVER, LPQ_CUDA_DEVICE, LPQ_CUDA_KERNELS. Throws LPQ_USAGE for an LPQ_THREADS that is no such number,
+ * LPQ_MEMORY when the system does not grant the threads.
  */
 export function createRuntime(options: number | RuntimeOptions = {}): NativeRuntime {
   const {
@@ -229,12 +233,31 @@ export function createRuntime(options: number | RuntimeOptions = {}): NativeRunt
     vramLimit,
     activationDtype,
   } = typeof options === 'number' ? ({ threads: options } as RuntimeOptions) : options;
-  const wish = threads ?? Number(process.env.LPQ_THREADS ?? '0');
-  const count = wish > 0 ? wish : availableParallelism();
+  const count = threadCount(threads);
   const ordinal = device === 'cpu' ? -1 : Number(device.slice('cuda:'.length));
-  const runtime = new (addon().Runtime)(count, ordinal, vramLimit ?? 0);
+  const runtime = newRuntime(count, ordinal, vramLimit ?? 0);
   return Object.assign(runtime, {
     activationDtype: activationDtype ?? (device === 'cpu' ? 'f32' : 'bf16'),
     momentDtype: device === 'cpu' ? 'f64' : 'f32',
   } as const);
+}
+
+function threadCount(threads: number | undefined): number {
+  const text = process.env.LPQ_THREADS ?? '';
+  const wish = threads ?? Number(text);
+  if (!Number.isSafeInteger(wish) || wish < 0 || wish > MOST_THREADS)
+    throw new LpqError('LPQ_USAGE', `${threads === undefined ? 'LPQ_THREADS' : 'threads'} is no number of threads`, {
+      got: threads ?? text,
+      expected: `1 to ${MOST_THREADS}, or 0 for every core`,
+    });
+  return wish > 0 ? wish : availableParallelism();
+}
+
+function newRuntime(threads: number, ordinal: number, vramLimit: number) {
+  try {
+    return new (addon().Runtime)(threads, ordinal, vramLimit);
+  } catch (cause) {
+    if ((cause as { code?: string }).code !== 'LPQ_NATIVE_MEMORY') throw cause;
+    throw new LpqError('LPQ_MEMORY', (cause as Error).message, { cause, hint: 'Use fewer, with --threads.' });
+  }
 }

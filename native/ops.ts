@@ -2,8 +2,9 @@ import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 
 /**
  * The operation table: every native operation, with its shapes and dtypes. A backend (cpu, later cuda) registers each
- * of these names; the model graph runs unchanged on either. Activations are f32 on the CPU. Weights may be f32, f16 or
- * bf16, owned or mapped. T tokens of all sequences stand one after another (ragged batch, no padding); `starts` is I32
+ * of these names; the model graph runs unchanged on either. Activations are f32 on the CPU; on CUDA, where a signature
+ * says f32 below, what linears read and the operations between them make may also be f16 or bf16 (fp32 in registers), and
+ * bad ids or NaN are reported by the next sync() or download(). Weights may be f32, f16 or bf16, owned or mapped. T tokens of all sequences stand one after another (ragged batch, no padding); `starts` is I32
  * [S+1], the first token of each sequence and T.
  *
  * Each function only enqueues; outputs hold their values after `runtime.sync()`.
@@ -108,11 +109,17 @@ export const ops = {
   zero: (rt: NativeRuntime, y: Tensor) => rt.enqueue('zero', [], [y]),
 
   /**
-   * H += weight * xᵀx for x f32 [T,K] into the full symmetric H f64 [K,K]. Products accumulate in fp32 over at most 512
-   * rows, then in f64. Fails with LPQ_NATIVE_NUMERICS when x holds NaN or infinity.
+   * H += weight * xᵀx for x f32 [T,K] into the symmetric H f64 [K,K]. Products accumulate in fp32 over at most 512 rows,
+   * then in f64 (CUDA: 16-bit x over all rows of the call, then in H's f32 or f64; only the lower triangle, gramFinish). Fails with LPQ_NATIVE_NUMERICS when x holds NaN or infinity.
    */
   gramAccumulate: (rt: NativeRuntime, x: Tensor, h: Tensor, p: { weight?: number } = {}) =>
     rt.enqueue('gram_accumulate', [x, h], [h], p),
+
+  /** Once after the last gramAccumulate: H is whole. CUDA sums only its lower triangle until then. */
+  gramFinish: (rt: NativeRuntime, h: Tensor) => rt.enqueue('gram_finish', [h], [h]),
+
+  /** d f64 [K] = the diagonal of h f32|f64 [K,K]. */
+  diagonal: (rt: NativeRuntime, h: Tensor, d: Tensor) => rt.enqueue('diagonal', [h], [d]),
 
   /** C += weight * aᵀb for a, b f32 [T,K] into C f64 [K,K]; arithmetic as gramAccumulate. */
   crossAccumulate: (rt: NativeRuntime, a: Tensor, b: Tensor, c: Tensor, p: { weight?: number } = {}) =>

@@ -61,12 +61,22 @@ function compile(source) {
     return Promise.resolve();
   return new Promise((resolve) => {
     const started = performance.now();
-    const child = spawn(nvcc, [...flags, '-fatbin', '-o', `${target}.part`, source], {
+    const kept = `${target}.keep`;
+    mkdirSync(kept, { recursive: true });
+    const child = spawn(nvcc, [...flags, '--keep', '--keep-dir', kept, '-fatbin', '-o', `${target}.part`, source], {
       stdio: ['ignore', 'inherit', 'inherit'],
     });
     child.on('close', (status) => {
       if (status !== 0)
         fail(`nvcc could not compile ${path.relative(root, source)}`, "see the compiler's message above");
+      // The loader is told which file holds which kernel.
+      const names = new Set();
+      for (const ptx of files(kept, ['.ptx']))
+        for (const [, name] of readFileSync(ptx, 'utf8').matchAll(/\.visible \.entry (\w+)/g)) names.add(name);
+      if (names.size === 0)
+        fail(`${path.relative(root, source)} holds no kernel`, 'remove it, or declare its kernels extern "C"');
+      writeFileSync(`${target}.names`, [...names].sort().join('\n'));
+      rmSync(kept, { recursive: true });
       renameSync(`${target}.part`, target);
       console.log(`${path.relative(root, source)} ${((performance.now() - started) / 1000).toFixed(1)} s`);
       resolve();
@@ -82,27 +92,40 @@ await Promise.all(
   }),
 );
 
-// The file that registry.cpp reads: "LPQFAT1\0", u32 count, {u32 length, name, u64 offset, u64 bytes}, images.
-const images = sources.map((source) => ({ name: path.relative(native, source), bytes: readFileSync(object(source)) }));
-const headBytes = images.reduce((sum, { name }) => sum + 4 + Buffer.byteLength(name) + 16, 12);
-const align = (at) => Math.ceil(at / 64) * 64;
-const parts = [];
-let at = align(headBytes);
-const head = Buffer.alloc(at);
-let cursor = head.write('LPQFAT1\0', 0, 'latin1');
-cursor = head.writeUInt32LE(images.length, cursor);
-for (const { name, bytes } of images) {
-  cursor = head.writeUInt32LE(Buffer.byteLength(name), cursor);
-  cursor += head.write(name, cursor);
-  cursor = head.writeBigUInt64LE(BigInt(at), cursor);
-  cursor = head.writeBigUInt64LE(BigInt(bytes.length), cursor);
-  const padding = align(bytes.length) - bytes.length;
-  parts.push(bytes, Buffer.alloc(padding));
-  at += bytes.length + padding;
-}
+// The file that registry.cpp reads: "LPQFAT2\0", u32 count, {file, u32 kernels, {kernel}, u64 offset, u64 bytes}, images;
+// names as u32 length, bytes.
+const u32 = (value) => {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+};
+const u64 = (value) => {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+};
+const text = (value) => [u32(Buffer.byteLength(value)), Buffer.from(value)];
+const padded = (bytes) => Buffer.concat([bytes, Buffer.alloc((64 - (bytes.length % 64)) % 64)]);
+const images = sources.map((source) => ({
+  name: path.relative(native, source),
+  kernels: readFileSync(`${object(source)}.names`, 'utf8')
+    .split('\n')
+    .filter(Boolean),
+  bytes: readFileSync(object(source)),
+}));
+const head = (start) => {
+  let at = start;
+  const rows = images.map(({ name, kernels, bytes }) => {
+    const row = [...text(name), u32(kernels.length), ...kernels.flatMap(text), u64(at), u64(bytes.length)];
+    at += padded(bytes).length;
+    return row;
+  });
+  return padded(Buffer.concat([Buffer.from('LPQFAT2\0', 'latin1'), u32(images.length), ...rows.flat()]));
+};
+const file = Buffer.concat([head(head(0).length), ...images.map(({ bytes }) => padded(bytes))]);
 const result = path.join(build, 'lpq_kernels.fatbin');
-writeFileSync(`${result}.part`, Buffer.concat([head, ...parts]));
+writeFileSync(`${result}.part`, file);
 renameSync(`${result}.part`, result);
 console.log(
-  `${path.relative(root, result)}: ${images.length} files, ${(at / 2 ** 20).toFixed(1)} MiB, ${archs.join(' ')}`,
+  `${path.relative(root, result)}: ${images.length} files, ${(file.length / 2 ** 20).toFixed(1)} MiB, ${archs.join(' ')}`,
 );

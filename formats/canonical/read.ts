@@ -82,19 +82,53 @@ export class CanonicalCheckpoint {
     return new DataView(bytes.buffer, bytes.byteOffset, 4).getFloat32(0, true);
   }
 
-  /** Compares every module tensor with the manifest's hashes. `onBytes` tells of progress. */
+  /** Compares every tensor, carried ones too, with the manifest's hashes. `onBytes` tells of progress. */
   async verifyHashes(onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
     const mismatches: HashMismatch[] = [];
-    for (const [module, entry] of Object.entries(this.manifest.modules))
-      for (const [part, { name }] of moduleTensors(module, entry)) {
-        const expected = entry.sha256[part] ?? 'no hash';
-        const tensor = this.weights.tensor(name);
-        const got = await sha256(tensor);
-        onBytes?.(tensor.byteLength);
-        tensor.dispose();
-        if (got !== expected) mismatches.push({ module, name, expected, got });
-      }
+    for (const module of this.moduleNames()) mismatches.push(...(await this.mismatches(module, onBytes)));
+    for (const [name, expected] of Object.entries(this.manifest.carried)) {
+      const got = await this.hash(name, onBytes);
+      if (got !== expected) mismatches.push({ module: '', name, expected, got });
+    }
     return mismatches;
+  }
+
+  /** Throws LPQ_CANONICAL naming the first tensor of a module that is not what its hash was taken of. */
+  async requireHashes(module: string): Promise<void> {
+    for (const { name, expected, got } of await this.mismatches(module)) this.damaged(name, got, expected);
+  }
+
+  /** The same for a carried tensor whose hash was taken on the way. */
+  requireCarried(name: string, got: string): void {
+    const expected = this.manifest.carried[name];
+    if (got !== expected) this.damaged(name, got, expected ?? 'no hash');
+  }
+
+  private damaged(name: string, got: string, expected: string): never {
+    return bad(`${this.dir}: the bytes of tensor '${name}' are not those that were written`, {
+      got,
+      expected,
+      hint: 'The checkpoint was damaged after it was written: quantize again, and look at the disk.',
+    });
+  }
+
+  private async mismatches(module: string, onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
+    const mismatches: HashMismatch[] = [];
+    const entry = this.module(module);
+    for (const [part, { name }] of moduleTensors(module, entry)) {
+      const expected = entry.sha256[part] ?? 'no hash';
+      const got = await this.hash(name, onBytes);
+      if (got !== expected) mismatches.push({ module, name, expected, got });
+    }
+    return mismatches;
+  }
+
+  private async hash(name: string, onBytes?: (bytes: number) => void): Promise<string> {
+    const tensor = this.weights.tensor(name);
+    const got = await sha256(tensor);
+    onBytes?.(tensor.byteLength);
+    tensor.dispose();
+    return got;
   }
 
   close(): void {
@@ -142,8 +176,8 @@ function at(value: unknown, keys: readonly PropertyKey[]): string {
 }
 
 function checkTensors(dir: string, manifest: CanonicalManifest, weights: Checkpoint): void {
-  const known = new Set(manifest.carried);
-  for (const name of manifest.carried)
+  const known = new Set(Object.keys(manifest.carried));
+  for (const name of Object.keys(manifest.carried))
     if (!weights.has(name)) bad(`${dir}: the carried tensor '${name}' of lpq.json is not in the shards`);
   for (const [module, entry] of Object.entries(manifest.modules)) {
     const problem = declarationProblem(entry);

@@ -81,8 +81,8 @@ export const canonicalSchema = z.strictObject({
   format: z.literal('lpq-canonical'),
   version: z.literal(1),
   modules: z.record(z.string(), moduleSchema),
-  /** Tensors carried through unchanged. */
-  carried: z.array(z.string()),
+  /** Tensors carried through unchanged -> sha256 of their bytes. */
+  carried: z.record(z.string(), sha256Schema),
   provenance: provenanceSchema,
 });
 export type CanonicalManifest = z.infer<typeof canonicalSchema>;

@@ -68,7 +68,7 @@ export class CanonicalSource {
   }
 
   *names(): Iterable<string> {
-    yield* this.checkpoint.manifest.carried;
+    yield* Object.keys(this.checkpoint.manifest.carried);
     for (const module of this.checkpoint.moduleNames()) yield `${module}.weight`;
   }
 

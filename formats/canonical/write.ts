@@ -101,7 +101,8 @@ export class CanonicalWriter {
         ...(quality && { quality }),
       };
     }
-    const carried = this.plan.carried.map(({ name }) => name).sort(compareNatural);
+    const names = this.plan.carried.map(({ name }) => name).sort(compareNatural);
+    const carried = Object.fromEntries(names.map((name) => [name, sha256.get(name) as string]));
     const manifest = canonicalSchema.parse({ format: 'lpq-canonical', version: 1, modules, carried, provenance });
     await this.output.writeJson('lpq.json', manifest);
     return manifest;

@@ -17,29 +17,31 @@ export class OutputDirectory {
     readonly target: string,
     /** Where to write until commit(). */
     readonly path: string,
-    /** The first parent that had to be made, to be removed again on abort. */
-    private readonly madeParent: string | undefined,
+    /** Parents that had to be made, outermost first, to be removed again on abort. */
+    private readonly madeParents: readonly string[],
   ) {}
 
   /** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form, LPQ_OUTPUT_WRITE when it cannot be made. */
   static async create(target: string): Promise<OutputDirectory> {
+    refuseExisting(target);
     const absolute = path.resolve(target);
-    refuseExisting(absolute);
     const parent = path.dirname(absolute);
     const stem = path.join(parent, `.${path.basename(absolute)}.lpq-tmp-${process.pid}`);
+    const made: string[] = [];
     try {
-      const madeParent = await mkdir(parent, { recursive: true });
+      await makeParents(parent, made);
       // A namesake may belong to a live process of another container with the same process id: leave it alone.
       for (let attempt = 0; ; attempt++) {
         const place = attempt === 0 ? stem : `${stem}-${attempt}`;
         try {
           await mkdir(place);
-          return new OutputDirectory(absolute, place, madeParent);
+          return new OutputDirectory(absolute, place, made);
         } catch (cause) {
           if ((cause as NodeJS.ErrnoException).code !== 'EEXIST') throw cause;
         }
       }
     } catch (cause) {
+      removeEmpty(made);
       throw writeError(absolute, cause);
     }
   }
@@ -100,7 +102,7 @@ export class OutputDirectory {
     if (this.done) return;
     this.done = true;
     await rm(this.path, { recursive: true, force: true });
-    this.removeParents();
+    removeEmpty(this.madeParents);
   }
 
   /** The same for process.on('exit'), where nothing asynchronous runs any more. */
@@ -108,17 +110,31 @@ export class OutputDirectory {
     if (this.done) return;
     this.done = true;
     rmSync(this.path, { recursive: true, force: true });
-    this.removeParents();
+    removeEmpty(this.madeParents);
   }
+}
 
-  private removeParents(): void {
-    if (this.madeParent === undefined) return;
-    try {
-      for (let dir = path.dirname(this.target); dir.startsWith(this.madeParent); dir = path.dirname(dir))
-        rmdirSync(dir);
-    } catch {
-      // Somebody else put something there; then it is theirs to keep.
-    }
+/**
+ * mkdir -p; adds each directory that was not there to `made`. Node's own never returns where the system says ENOENT for
+ * a directory whose parent exists, as below /proc.
+ */
+async function makeParents(dir: string, made: string[]): Promise<void> {
+  if (existsSync(dir)) return;
+  await makeParents(path.dirname(dir), made);
+  try {
+    await mkdir(dir);
+    made.push(dir);
+  } catch (cause) {
+    // Another process may have made it meanwhile; then it is not ours to remove.
+    if ((cause as NodeJS.ErrnoException).code !== 'EEXIST') throw cause;
+  }
+}
+
+function removeEmpty(made: readonly string[]): void {
+  try {
+    for (const dir of [...made].reverse()) rmdirSync(dir);
+  } catch {
+    // Somebody else put something there; then it is theirs to keep.
   }
 }
 
@@ -141,8 +157,9 @@ export async function sync(place: string): Promise<void> {
   }
 }
 
-/** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form: for refusing before any work. */
+/** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form, LPQ_USAGE when it is empty: for refusing before any work. */
 export function refuseExisting(target: string): void {
+  if (target === '') throw new LpqError('LPQ_USAGE', 'the output has no name', { expected: 'a path' });
   if (existsSync(target) || isLink(target))
     throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
       hint: 'Choose another path or remove it first; lpq never overwrites.',

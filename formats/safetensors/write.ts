@@ -30,6 +30,9 @@ export interface WrittenTensors {
   readonly sha256: ReadonlyMap<string, string>;
 }
 
+/** Bytes after which a file is flushed beside further writing, so that finish() waits for the last of them only. */
+const FLUSH_BYTES = 2 ** 28;
+
 /**
  * Streams tensors into sharded safetensors files. All are declared first, so that headers, shards and offsets are fixed
  * before the first byte; then their bytes come in any order, whole or by rows, also concurrently. Files have temporary
@@ -40,14 +43,21 @@ export class SafetensorsWriter {
   private failure: LpqError | undefined;
   private ended = false;
   private removal: Promise<void> | undefined;
+  private readonly files = new Map<string, { readonly file: ShardFile; unsynced: number }>();
+  private flushing: Promise<void> | undefined;
 
   private constructor(
     readonly dir: string,
     readonly plan: ShardPlan,
     private readonly opened: readonly { shard: PlannedShard; temporary: string; file: ShardFile }[],
   ) {
-    for (const { shard, file } of opened)
-      for (const entry of shard.tensors) this.slots.set(entry.name, new TensorSlot(entry, file, shard.header.length));
+    for (const { shard, file } of opened) {
+      const written = { file, unsynced: 0 };
+      for (const entry of shard.tensors) {
+        this.slots.set(entry.name, new TensorSlot(entry, file, shard.header.length));
+        this.files.set(entry.name, written);
+      }
+    }
   }
 
   /**
@@ -85,16 +95,18 @@ export class SafetensorsWriter {
    * Writes a whole tensor; `data` must stay as it is until this settles. Throws LPQ_INTERNAL when name, dtype or size
    * differ from the declaration.
    */
-  write(name: string, data: TensorData): Promise<void> {
-    return this.run((slot) => slot.write(data), name);
+  async write(name: string, data: TensorData): Promise<void> {
+    await this.run((slot) => slot.write(data), name);
+    this.flush(name, data.byteLength);
   }
 
   /**
    * Writes rows (along the first dimension) `firstRow` and following. Each row once, in any order; in ascending order
    * the hash is computed on the way, else by reading back at the end.
    */
-  writeRows(name: string, firstRow: number, data: TensorData): Promise<void> {
-    return this.run((slot) => slot.writeRows(firstRow, data), name);
+  async writeRows(name: string, firstRow: number, data: TensorData): Promise<void> {
+    await this.run((slot) => slot.writeRows(firstRow, data), name);
+    this.flush(name, data.byteLength);
   }
 
   /**
@@ -106,6 +118,8 @@ export class SafetensorsWriter {
     try {
       const sha256 = new Map<string, string>();
       for (const [name, slot] of this.slots) sha256.set(name, await slot.finish());
+      await this.flushing;
+      this.check();
       for (const { file } of this.opened) {
         await file.sync();
         await file.close();
@@ -152,6 +166,21 @@ export class SafetensorsWriter {
       await this.fail(cause, path.join(this.dir, name));
       throw this.failure;
     }
+  }
+
+  /** Starts a sync where enough has gathered and none is under way. Its failure is that of the next call. */
+  private flush(name: string, bytes: number): void {
+    const written = this.files.get(name);
+    if (!written || this.ended) return;
+    written.unsynced += bytes;
+    if (written.unsynced < FLUSH_BYTES || this.flushing) return;
+    written.unsynced = 0;
+    this.flushing = written.file
+      .sync()
+      .catch((cause) => this.fail(cause, path.join(this.dir, name)))
+      .finally(() => {
+        this.flushing = undefined;
+      });
   }
 
   private async fail(cause: unknown, place: string): Promise<void> {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 namespace lpq {
@@ -63,10 +64,17 @@ struct ThreadPool::Loop {
 };
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {
+    join();  // no destructor runs after a constructor that threw, and a joinable thread ends the process
+    throw Failure("LPQ_NATIVE_MEMORY", "the system does not grant " + std::to_string(threads) + " threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { join(); }
+
+void ThreadPool::join() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -230,9 +238,16 @@ void Queue::on_settled(std::function<void(Outcome)> then) {
   wake_.notify_one();
 }
 
+void Queue::wait_idle() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return stop_ || (items_.empty() && !busy_); });
+}
+
 void Queue::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
+    busy_ = false;
+    if (items_.empty()) idle_.notify_all();
     wake_.wait(lock, [&] { return stop_ || !items_.empty(); });
     if (stop_) {  // whoever still waits is told, not left waiting
       for (Item& item : items_)
@@ -241,6 +256,7 @@ void Queue::run() {
     }
     Item item = std::move(items_.front());
     items_.pop_front();
+    busy_ = true;
     lock.unlock();
     if (item.then) {
       Outcome drained = outcome_of("", [&] { backend_->drain(); });

@@ -44,26 +44,32 @@ Kernels::Kernels(CUcontext context, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Failure("LPQ_CUDA_KERNELS", "the kernels were not built: " + path + " does not exist");
   image_.assign(std::istreambuf_iterator<char>(file), {});
-  if (image_.size() < 12 || std::memcmp(image_.data(), "LPQFAT1", 8) != 0)
+  if (image_.size() < 12 || std::memcmp(image_.data(), "LPQFAT2", 8) != 0)
     throw Failure("LPQ_CUDA_KERNELS", path + " does not hold lpq's kernels");
   size_t at = 8;
-  const auto count = take<uint32_t>(image_, at, path);
-  for (uint32_t i = 0; i < count; ++i) {
+  auto text = [&] {
     const auto length = take<uint32_t>(image_, at, path);
     if (length > image_.size() - at) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
-    const std::string name(image_.data() + at, length);
+    std::string value(image_.data() + at, length);
     at += length;
+    return value;
+  };
+  const auto count = take<uint32_t>(image_, at, path);
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::string name = text();
+    std::vector<std::string> kernels(take<uint32_t>(image_, at, path));
+    for (std::string& kernel : kernels) kernel = text();
     const auto offset = take<uint64_t>(image_, at, path);
     const auto bytes = take<uint64_t>(image_, at, path);
     if (offset > image_.size() || bytes > image_.size() - offset) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
     CUmodule module = nullptr;
     const CUresult result = driver().module_load(&module, image_.data() + offset);
     if (result != kSuccess) {
-      const char* text = nullptr;
-      driver().error_string(result, &text);
-      throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + name + " cannot be loaded: " + (text ? text : std::to_string(result)));
+      const char* reason = nullptr;
+      driver().error_string(result, &reason);
+      throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + name + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
     }
-    modules_.push_back(module);
+    for (const std::string& kernel : kernels) functions_[kernel].module = module;
   }
 }
 
@@ -71,13 +77,11 @@ CUfunction Kernels::find(const std::string& name) { return find(name, 0); }
 
 CUfunction Kernels::find(const std::string& name, unsigned shared) {
   std::lock_guard lock(mutex_);
-  Entry& entry = functions_[name];
-  for (size_t i = 0; !entry.function && i < modules_.size(); ++i)
-    if (driver().module_function(&entry.function, modules_[i], name.c_str()) != kSuccess) entry.function = nullptr;
-  if (!entry.function) {
-    functions_.erase(name);
+  const auto found = functions_.find(name);
+  if (found == functions_.end())
     throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + name + ": lpq_kernels.fatbin is older than the addon");
-  }
+  Entry& entry = found->second;
+  if (!entry.function) check(driver().module_function(&entry.function, entry.module, name.c_str()), "looking for the kernel " + name);
   if (shared > kDefaultShared && shared > entry.shared) {
     check(driver().function_set(entry.function, kMaxDynamicShared, static_cast<int>(shared)), "raising the shared memory of " + name);
     entry.shared = shared;

@@ -21,8 +21,9 @@ struct CudaOpRegistrar {
 // One line per operation, next to its definition: LPQ_CUDA_OP(linear, "linear").
 #define LPQ_CUDA_OP(function, name) static const ::lpq::cuda::CudaOpRegistrar cuda_registrar_##function(name, function)
 
-// The kernels for one context. The file (scripts/build-cuda.mjs) is "LPQFAT1\0", u32 count, then for each fatbin
-// u32 name length, name, u64 offset, u64 bytes; little-endian, images 64-byte aligned.
+// The kernels for one context. The file (scripts/build-cuda.mjs) is "LPQFAT2\0", u32 count, then for each fatbin
+// its name, u32 kernels, their names, u64 offset, u64 bytes; names as u32 length and bytes; little-endian, images
+// 64-byte aligned.
 class Kernels {
  public:
   // `context` must be current. Throws Failure("LPQ_CUDA_KERNELS") when the file is missing, malformed, or has no code
@@ -35,12 +36,12 @@ class Kernels {
 
  private:
   struct Entry {
+    CUmodule module = nullptr;
     CUfunction function = nullptr;
     unsigned shared = 0;
   };
   std::mutex mutex_;
   std::vector<char> image_;
-  std::vector<CUmodule> modules_;
   std::map<std::string, Entry> functions_;
 };
 

@@ -1,54 +1,105 @@
 import { execFile } from 'node:child_process';
-import { mkdir, open, rename } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, rename } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { sync } from '../../formats/directory/output-directory.js';
 import { writeFully } from '../../formats/safetensors/tensor-slot.js';
 import { LpqError } from '../core/error.js';
-import { type FileSize, fileSizes } from './directory.js';
+import { type FileSize, fileSizes, totalBytes } from './directory.js';
 
 const CHUNK_BYTES = 2 ** 23;
 
 /**
- * What a quantizer would take that computed nothing: reads every file of `source` and, at the same time, writes files of
- * the given names and sizes to `target`, with the syncs and the rename of a real output. Returns the seconds.
+ * What a quantizer would take that computed nothing: reads every file of `source` and writes files of the given names and
+ * sizes to `target`, beside the reading but never a larger share of them than has been read, for a result depends on what
+ * it is made of; then the syncs and the rename of a real output. Returns the seconds.
  */
 export async function copyLike(source: string, target: string, outputs: readonly FileSize[]): Promise<number> {
   const files = await fileSizes(source);
   const temporary = `${target}.lpq-tmp-${process.pid}`;
   const started = performance.now();
   await mkdir(temporary);
-  await Promise.all([readAll(source, files), writeAll(temporary, outputs)]);
+  const writer = new ShareWriter(temporary, outputs);
+  try {
+    await readAll(source, files, (share) => writer.upTo(share));
+    await writer.finish();
+  } finally {
+    await writer.close();
+  }
   await sync(temporary);
   await rename(temporary, target);
   await sync(path.dirname(target));
   return (performance.now() - started) / 1000;
 }
 
-async function readAll(dir: string, files: readonly FileSize[]): Promise<void> {
+/** Calls `onShare` with the share that has been read, without waiting for what it returns until the next call. */
+async function readAll(
+  dir: string,
+  files: readonly FileSize[],
+  onShare: (share: number) => Promise<void>,
+): Promise<void> {
   const buffer = Buffer.allocUnsafe(CHUNK_BYTES);
+  const total = totalBytes(files);
+  let [done, writing] = [0, Promise.resolve()];
   for (const { name } of files) {
     const handle = await open(path.join(dir, name));
     try {
-      while ((await handle.read(buffer, 0, buffer.length)).bytesRead > 0);
+      for (;;) {
+        const { bytesRead } = await handle.read(buffer, 0, buffer.length);
+        if (bytesRead === 0) break;
+        done += bytesRead;
+        await writing;
+        writing = onShare(done / total);
+        writing.catch(() => {}); // thrown where it is waited for
+      }
     } finally {
       await handle.close();
     }
   }
+  await writing;
 }
 
-async function writeAll(dir: string, files: readonly FileSize[]): Promise<void> {
-  const buffer = Buffer.alloc(CHUNK_BYTES, 0xa5); // not zeros: a disk may treat those specially
-  for (const { name, bytes } of files) {
-    await mkdir(path.dirname(path.join(dir, name)), { recursive: true });
-    const handle = await open(path.join(dir, name), 'wx');
-    try {
-      for (let at = 0; at < bytes; at += CHUNK_BYTES)
-        await writeFully(handle, buffer.subarray(0, Math.min(CHUNK_BYTES, bytes - at)), at);
-      await handle.sync();
-    } finally {
-      await handle.close();
+class ShareWriter {
+  private readonly buffer = Buffer.alloc(CHUNK_BYTES, 0xa5); // not zeros: a disk may treat those specially
+  private readonly handles: FileHandle[] = [];
+  private readonly total: number;
+  private file = 0;
+  private at = 0;
+  private done = 0;
+
+  constructor(
+    private readonly dir: string,
+    private readonly files: readonly FileSize[],
+  ) {
+    this.total = totalBytes(files);
+  }
+
+  /** Writes on until `share` of all bytes is written. */
+  async upTo(share: number): Promise<void> {
+    while (this.file < this.files.length) {
+      const { name, bytes } = this.files[this.file] as FileSize;
+      if (this.handles.length === this.file) {
+        await mkdir(path.dirname(path.join(this.dir, name)), { recursive: true });
+        this.handles.push(await open(path.join(this.dir, name), 'wx'));
+      }
+      const size = Math.min(CHUNK_BYTES, bytes - this.at, Math.floor(share * this.total) - this.done);
+      if (size <= 0 && this.at < bytes) return;
+      await writeFully(this.handles[this.file] as FileHandle, this.buffer.subarray(0, size), this.at);
+      this.at += size;
+      this.done += size;
+      if (this.at < bytes) continue;
+      this.file++;
+      this.at = 0;
     }
+  }
+
+  async finish(): Promise<void> {
+    await this.upTo(1);
+    for (const handle of this.handles) await handle.sync();
+  }
+
+  async close(): Promise<void> {
+    for (const handle of this.handles) await handle.close();
   }
 }
 

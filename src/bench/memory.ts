@@ -48,8 +48,18 @@ export class MemoryWatch {
   }
 }
 
-/** Most bytes of device memory the runtime has held; null on the CPU. */
+/** What a runtime of a device with memory of its own tells of it. */
+interface DeviceCounter {
+  /** Undefined on the CPU. */
+  memory?(): { readonly peakReserved: number } | undefined;
+  resetPeak?(): void;
+}
+
+/** Most bytes that the runtime has taken from the device's driver since resetDevicePeak; null on the CPU. */
 export function peakDeviceMemory(rt: NativeRuntime): number | null {
-  const counter = rt as NativeRuntime & { memory?(): { peak: number } };
-  return counter.memory ? counter.memory().peak : null;
+  return (rt as NativeRuntime & DeviceCounter).memory?.()?.peakReserved ?? null;
+}
+
+export function resetDevicePeak(rt: NativeRuntime): void {
+  (rt as NativeRuntime & DeviceCounter).resetPeak?.();
 }

@@ -6,7 +6,7 @@ import {
   type QuantizeSummary,
   quantizeCheckpoint,
 } from '../quantize/run.js';
-import { MemoryWatch, type PeakMemory, peakDeviceMemory } from './memory.js';
+import { MemoryWatch, type PeakMemory, peakDeviceMemory, resetDevicePeak } from './memory.js';
 import { type Profile, type StageReport, stageReport } from './stages.js';
 
 /** What a measured quantization took. */
@@ -28,6 +28,7 @@ export async function measureQuantization(
 ): Promise<Measurement> {
   await rt.sync();
   rt.profile(); // what ran before does not count
+  resetDevicePeak(rt);
   const waited = { read: 0, write: 0 };
   const blockSeconds: number[] = [];
   const watch = new MemoryWatch();

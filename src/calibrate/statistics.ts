@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { Feed, Stage } from '../model/program.js';
@@ -6,9 +6,9 @@ import type { ActivationStream } from './streams.js';
 
 /** Second moments of one activation: what all linears that read it share. */
 export interface FeedStatistics {
-  /** H = sum over rows of xq xqᵀ, f64 [K,K], of the inputs that the quantized model really sees. Every token weighs the same. */
+  /** H = sum over rows of xq xqᵀ, [K,K] in the runtime's moment dtype, of the inputs that the quantized model really sees. Every token weighs the same. */
   readonly h: Tensor;
-  /** C = sum xf xqᵀ, f64 [K,K], xf from the unquantized model; absent where rows cannot be matched (experts). */
+  /** C = sum xf xqᵀ, of that dtype, xf from the unquantized model; absent where rows cannot be matched (experts). */
   readonly c?: Tensor;
   /** Rows summed; fewer than the tokens for an expert, possibly 0. */
   readonly tokens: number;
@@ -32,7 +32,7 @@ export async function stageStatistics(
     if (!feeds.has(id)) continue;
     const { k, expert } = linears[0] as Feed['linears'][number];
     const zeros = () => {
-      const matrix = allocate('f64', [k, k]);
+      const matrix = rt.allocate(rt.momentDtype, [k, k]);
       ops.zero(rt, matrix);
       return matrix;
     };
@@ -55,11 +55,14 @@ export async function stageStatistics(
       try {
         await rt.sync();
       } catch (cause) {
-        throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS' ? notFinite(stage, captured, cause) : cause;
+        throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS'
+          ? await notFinite(rt, stage, captured, cause)
+          : cause;
       } finally {
         for (const x of [...captured.values(), ...(twins?.values() ?? [])]) x.dispose();
       }
     }
+    for (const { h } of sums.values()) ops.gramFinish(rt, h);
   } catch (error) {
     disposeStatistics(sums);
     throw error;
@@ -74,14 +77,29 @@ export function disposeStatistics(statistics: ReadonlyMap<string, FeedStatistics
   }
 }
 
-function notFinite(stage: Stage, captured: ReadonlyMap<string, Tensor>, cause: unknown): LpqError {
-  const broken = stage.feeds.find(({ id }) => {
-    const x = captured.get(id);
-    return x && !typed(x).every(Number.isFinite);
-  });
-  const names = (broken ?? (stage.feeds[0] as Feed)).linears.map((linear) => linear.name).join(', ');
+async function notFinite(
+  rt: NativeRuntime,
+  stage: Stage,
+  captured: ReadonlyMap<string, Tensor>,
+  cause: unknown,
+): Promise<LpqError> {
+  let broken = stage.feeds[0] as Feed;
+  for (const feed of stage.feeds) {
+    const x = captured.get(feed.id);
+    if (x && !(await allFinite(rt, x))) {
+      broken = feed;
+      break;
+    }
+  }
+  const names = broken.linears.map((linear) => linear.name).join(', ');
   return new LpqError('LPQ_MODULE_NUMERICS', `the input of ${names} holds NaN or infinity`, {
     cause,
     hint: 'Look for NaN in the weights of this block and the one before, or leave these modules out.',
   });
+}
+
+async function allFinite(rt: NativeRuntime, x: Tensor): Promise<boolean> {
+  if (x.dtype === 'f32') return (await readTyped(rt, x)).every(Number.isFinite);
+  const exponent = x.dtype === 'bf16' ? 0x7f80 : 0x7c00; // all ones: NaN or infinity
+  return (await readTyped<Uint16Array>(rt, x)).every((bits) => (bits & exponent) !== exponent);
 }

@@ -40,13 +40,13 @@ export function benchQuantizeCommand(bench: Command, run: Run): Command {
 }
 
 async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
-  const { shape: wish, layers, ids, keep, output: kept, device, threads, ...rest } = flags;
+  const { shape: wish, layers, ids, keep, output: kept, threads } = flags;
   const { modelShape } = await import('../bench/shapes.js');
   const { mergeSettings } = await import('./settings.js');
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { workDirectory } = await import('../bench/directory.js');
   const shape = modelShape(wish);
-  const given = await givenSettings(rest);
+  const given = await givenSettings(flags);
   // Seeds draw the weights too, whatever the method.
   const { seed = 0, ...checked } = given;
   const typed = checked.bits === undefined && checked.dtype === undefined ? { bits: 4, ...checked } : checked;
@@ -54,7 +54,7 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   if (settings.method === 'rtn' && ids !== undefined)
     throw new LpqError('LPQ_USAGE', '--ids has no effect with --method rtn, which takes no calibration');
   if (kept !== undefined) refuseExisting(kept);
-  const rt = openRuntime(run, { device, ...(threads !== undefined && { threads }) });
+  const rt = openRuntime(run, flags);
   const blocks = layers ?? shape.blocks;
   const calibration = settings.method === 'rtn' ? undefined : await calibrate(shape, settings, ids);
   const work = await workDirectory(keep);

@@ -1,16 +1,72 @@
+import { addon, type Device } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 
-/** Checks --device; auto is the best there is. Throws LPQ_USAGE for what is no device, LPQ_DEVICE for one that is not there. */
-export function chooseDevice(wish: string): 'cpu' {
-  if (wish === 'auto' || wish === 'cpu') return 'cpu';
-  if (!/^cuda(:\d+)?$/.test(wish))
+/**
+ * The device of --device. auto: cuda:0 where a driver shows a device, else cpu. `cuda`: whether the command has CUDA
+ * operations at all. Throws LPQ_USAGE for what is no device, LPQ_DEVICE for one that cannot be had and why.
+ */
+export function chooseDevice(wish: string, cuda = true): Device {
+  if (wish === 'cpu') return 'cpu';
+  if (wish === 'auto') return cuda && deviceCount() > 0 ? 'cuda:0' : 'cpu';
+  const match = /^cuda(?::(\d+))?$/.exec(wish);
+  if (!match)
     throw new LpqError('LPQ_USAGE', `--device does not take '${wish}'`, {
       got: wish,
       expected: 'auto, cpu, cuda or cuda:N',
     });
-  throw new LpqError('LPQ_DEVICE', `--device ${wish} is not available: this build of lpq computes on the CPU`, {
-    got: wish,
-    expected: 'auto or cpu',
-    hint: 'Use --device cpu, or leave the option out.',
-  });
+  if (!cuda)
+    throw new LpqError('LPQ_DEVICE', `--device ${wish} is not available: this command computes on the CPU`, {
+      got: wish,
+      expected: 'auto or cpu',
+      hint: 'Use --device cpu, or leave the option out.',
+    });
+  const ordinal = Number(match[1] ?? 0);
+  const devices = listed(wish);
+  if (ordinal < devices.length) return `cuda:${ordinal}`;
+  throw new LpqError(
+    'LPQ_DEVICE',
+    `--device ${wish} is not available: the driver shows ${devices.length} CUDA device(s)`,
+    {
+      got: wish,
+      expected: devices.map((device, i) => `cuda:${i} (${device.name})`).join(', ') || 'cpu',
+      hint: 'Use --device cpu, or a device that lpq doctor lists.',
+    },
+  );
+}
+
+function listed(wish: string): ReturnType<ReturnType<typeof addon>['cudaDevices']> {
+  const loaded = addon();
+  try {
+    return loaded.cudaDevices();
+  } catch (cause) {
+    throw new LpqError('LPQ_DEVICE', `--device ${wish} is not available: ${(cause as Error).message}`, {
+      got: wish,
+      expected: 'auto or cpu',
+      hint: 'Use --device cpu, or install an NVIDIA driver for CUDA 12 or newer.',
+      cause,
+    });
+  }
+}
+
+function deviceCount(): number {
+  try {
+    return addon()
+      .cudaDevices()
+      .filter(({ arch }) => arch >= 80).length;
+  } catch {
+    return 0; // no driver is an ordinary case
+  }
+}
+
+/** Bytes of '24g', '512m' or a plain number. Throws LPQ_USAGE. */
+export function parseBytes(option: string): (text: string) => number {
+  return (text) => {
+    const match = /^(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?$/i.exec(text.trim());
+    const bytes = match ? Math.floor(Number(match[1]) * 1024 ** ' kmgt'.indexOf((match[2] || ' ').toLowerCase())) : 0;
+    if (bytes > 0) return bytes;
+    throw new LpqError('LPQ_USAGE', `${option} does not take '${text}'`, {
+      got: text,
+      expected: 'a size such as 24g or 512m',
+    });
+  };
 }

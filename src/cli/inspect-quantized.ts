@@ -24,7 +24,7 @@ export function inspectQuantized(dir: string): Inspection {
       damp: module.quality?.damp ?? null,
       note: module.quality?.note ?? null,
     }));
-    const carried = sum(manifest.carried.map((name) => tensorBytes(weights, name)));
+    const carried = sum(Object.keys(manifest.carried).map((name) => tensorBytes(weights, name)));
     const totals = sizes(modules, carried);
     const text = [
       facts([

@@ -31,12 +31,12 @@ export function methodOptions(command: Command): Command {
     .option('--lm-head', 'quantize lm_head too');
 }
 
-/** The flags as settings, checked. Throws LPQ_USAGE. */
+/** The flags that are settings, checked; a command's others are left to it. Throws LPQ_USAGE. */
 export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promise<Settings> {
-  const { checkFlags } = await import('./settings.js');
+  const { checkFlags, settingsSchema } = await import('./settings.js');
   if (sym && asym) throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other');
   return checkFlags({
-    ...Object.fromEntries(Object.entries(rest).filter(([name]) => !['json', 'quiet', 'verbose'].includes(name))),
+    ...Object.fromEntries(Object.entries(rest).filter(([name]) => Object.hasOwn(settingsSchema.shape, name))),
     ...(sym && { symmetric: true }),
     ...(asym && { symmetric: false }),
   });

@@ -29,7 +29,7 @@ async function pack(dir: string, options: PackOptions, run: Run): Promise<void> 
   if (options.dryRun) return planOnly(dir, options, run);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   refuseExisting(options.output);
-  await packDirectory(dir, options, openRuntime(run, options), run);
+  await packDirectory(dir, options, openRuntime(run, options, false), run);
 }
 
 /** Packs; also the second half of `quantize --pack`. */

@@ -9,14 +9,15 @@ export function number(flag: string): (text: string) => number {
   };
 }
 
-/** The same for an integer of at least `least`. */
-export function integer(flag: string, least: number): (text: string) => number {
+/** The same for an integer from `least` to `most`. */
+export function integer(flag: string, least: number, most = Number.MAX_SAFE_INTEGER): (text: string) => number {
   return (text) => {
     const value = text.trim() === '' ? Number.NaN : Number(text);
-    if (Number.isSafeInteger(value) && value >= least) return value;
+    if (Number.isSafeInteger(value) && value >= least && value <= most) return value;
     throw new LpqError('LPQ_USAGE', `${flag} does not take '${text}'`, {
       got: text,
-      expected: `an integer of at least ${least}`,
+      expected:
+        most < Number.MAX_SAFE_INTEGER ? `an integer from ${least} to ${most}` : `an integer of at least ${least}`,
     });
   };
 }

@@ -53,8 +53,8 @@ export function quantizeCommand(program: Command, run: Run): Command {
 export async function quantizeOptions(source: string, flags: QuantizeFlags): Promise<QuantizeOptions> {
   const { mergeSettings } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
-  const { output, recipe, calib, pack, dryRun: _, device: __, threads: ___, ...rest } = flags;
-  const given = await givenSettings(rest);
+  const { output, recipe, calib, pack } = flags;
+  const given = await givenSettings(flags);
   const file = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   const settings = mergeSettings(given, file.settings);
   if (settings.method === 'rtn' && calib !== undefined)
@@ -78,7 +78,12 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   const rt = openRuntime(run, flags);
   await quantizeInto(options, rt, run);
   if (packTarget !== undefined && packed !== undefined)
-    await packDirectory(options.output, { target: packTarget, output: packed }, rt, run);
+    await packDirectory(
+      options.output,
+      { target: packTarget, output: packed },
+      rt.device === 'cpu' ? rt : openRuntime(run, { ...flags, device: 'cpu' }),
+      run,
+    );
 }
 
 /** Refuses what the runner would, before the calibration text is read: a broken checkpoint, groups that do not divide. */

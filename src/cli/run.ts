@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
-import { createRuntime, type NativeRuntime } from '../../native/binding.js';
+import { createRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import type { ExitCode } from '../core/error.js';
-import { chooseDevice } from './device.js';
+import { chooseDevice, parseBytes } from './device.js';
 import type { Interrupt } from './interrupt.js';
 import { integer } from './parse.js';
 import type { Reporter } from './reporter.js';
@@ -17,6 +17,8 @@ export interface Run {
 export interface ComputeOptions {
   readonly device: string;
   readonly threads?: number;
+  /** Bytes. */
+  readonly vramLimit?: number;
 }
 
 /** Options of every command. Reporter reads them from the arguments, so that errors of parsing obey them too. */
@@ -34,12 +36,28 @@ export function computeOptions(command: Command): Command {
     .option(
       '--threads <n>',
       'threads to compute with (default: LPQ_THREADS, else every core)',
-      integer('--threads', 1),
+      integer('--threads', 1, MOST_THREADS),
+    )
+    .option(
+      '--vram-limit <size>',
+      'most device memory to take, such as 24g (default: all)',
+      parseBytes('--vram-limit'),
     );
 }
 
-/** A queue on the chosen device, stopped by Ctrl-C. Throws LPQ_USAGE, LPQ_DEVICE, LPQ_NATIVE_MISSING. */
-export function openRuntime(run: Run, options: ComputeOptions): NativeRuntime {
-  chooseDevice(options.device);
-  return run.interrupt.watch(createRuntime(options.threads));
+/**
+ * A queue on the chosen device, stopped by Ctrl-C; `cuda`: whether the command has CUDA operations. Throws LPQ_USAGE,
+ * LPQ_DEVICE, LPQ_NATIVE_MISSING and, where CUDA was asked for by name, LPQ_CUDA_KERNELS.
+ */
+export function openRuntime(run: Run, options: ComputeOptions, cuda = true): NativeRuntime {
+  const { threads, vramLimit } = options;
+  const device = chooseDevice(options.device, cuda);
+  try {
+    return run.interrupt.watch(createRuntime({ device, threads, vramLimit }));
+  } catch (error) {
+    if (options.device !== 'auto' || device === 'cpu' || !(error as { code?: string }).code?.startsWith('LPQ_CUDA'))
+      throw error;
+    run.report.warn(`computing on the CPU, because ${device} cannot be used: ${(error as Error).message}`);
+    return run.interrupt.watch(createRuntime({ threads }));
+  }
 }

@@ -36,7 +36,7 @@ async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void
     dir,
     against: options.against,
     seed: options.seed,
-    runtime: openRuntime(run, options),
+    runtime: openRuntime(run, options, false),
     onModule: (module, done, total) => {
       run.interrupt.check();
       task ??= run.report.task('verify', total, false);

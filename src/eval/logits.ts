@@ -1,8 +1,7 @@
 import path from 'node:path';
 import { SafetensorsFile } from '../../formats/safetensors/read.js';
 import { SafetensorsWriter } from '../../formats/safetensors/write.js';
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
+import { allocate, type NativeRuntime, readTyped, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS, batchSequences, disposeBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
@@ -24,12 +23,10 @@ export interface TokenGrid {
 export async function logitsOf(rt: NativeRuntime, source: WeightSource, grid: TokenGrid): Promise<Tensor> {
   const graph = openModel(source);
   const all = allocate('f32', [...grid.shape, graph.vocab]);
+  const values = typed(all);
   await eachSequence(rt, source, graph, grid, async (row, logits) => {
-    const place = all.view(logits.shape, row * grid.shape[1] * graph.vocab);
-    ops.cast(rt, logits, place);
-    place.dispose();
+    values.set(await readTyped(rt, logits), row * grid.shape[1] * graph.vocab);
   });
-  await rt.sync();
   return all;
 }
 
@@ -55,8 +52,9 @@ export async function writeLogits(
   });
   try {
     await eachSequence(rt, source, graph, grid, async (row, logits) => {
-      await rt.sync();
-      await writer.writeRows('logits', row, logits);
+      const rows = await rt.download(logits);
+      await writer.writeRows('logits', row, rows);
+      rows.dispose();
     });
     await writer.finish();
   } catch (error) {
@@ -92,7 +90,7 @@ export function readIds(file: string): TokenGrid {
   }
 }
 
-/** Calls `use` with logits f32 [T,V] of each sequence in turn, enqueued but not waited for, and disposes of them. */
+/** Calls `use` with logits f32 [T,V], on the runtime's device, of each sequence in turn, enqueued but not waited for, and disposes of them. */
 async function eachSequence(
   rt: NativeRuntime,
   source: WeightSource,
@@ -101,8 +99,8 @@ async function eachSequence(
   use: (row: number, logits: Tensor) => Promise<void>,
 ): Promise<void> {
   const sequences = Array.from({ length: rows }, (_, row) => ids.slice(row * length, (row + 1) * length));
-  const batches = batchSequences(sequences, BATCH_TOKENS);
-  const outer = await loadOuter(source, graph);
+  const batches = batchSequences(rt, sequences, BATCH_TOKENS);
+  const outer = await loadOuter(rt, source, graph);
   try {
     const states = await runForward(rt, source, graph, outer, batches);
     try {

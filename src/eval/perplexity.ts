@@ -1,4 +1,4 @@
-import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { readTextFile } from '../calibrate/read-text.js';
 import { cutWindows, encodeAll } from '../calibrate/text.js';
@@ -74,11 +74,11 @@ export async function perplexity(
     options.onProgress?.(done, total);
   };
   const means: number[] = [];
-  const outer = await loadOuter(source, graph);
+  const outer = await loadOuter(rt, source, graph);
   try {
     for (let first = 0; first < windows.length; first += perPass) {
       const part = windows.slice(first, first + perPass);
-      const batches = batchSequences(part, options.batchTokens ?? BATCH_TOKENS);
+      const batches = batchSequences(rt, part, options.batchTokens ?? BATCH_TOKENS);
       const states = await runForward(rt, source, graph, outer, batches, {
         onBatch: (_block, i) => progress((batches[i] as TokenBatch).tokens / ctx),
       });
@@ -111,10 +111,10 @@ async function scoreBatch(
 ): Promise<Float64Array> {
   const { tokens } = batch;
   const next = new Int32Array(tokens).fill(-1);
-  next.set(typed<Int32Array>(batch.ids).subarray(1));
-  for (const end of typed<Int32Array>(batch.starts).subarray(1)) next[end - 1] = -1;
-  const targets = fromTyped('i32', [tokens], next);
-  const nll = allocate('f64', [tokens]);
+  next.set(batch.hostIds.subarray(1));
+  for (const end of batch.hostStarts.subarray(1)) next[end - 1] = -1;
+  const targets = uploadTyped(rt, 'i32', [tokens], next);
+  const nll = rt.allocate('f64', [tokens]);
   const slice = Math.max(1, Math.floor(LOGITS_BYTES / (graph.vocab * 4)));
   for (let first = 0; first < tokens; first += slice) {
     const count = Math.min(slice, tokens - first);
@@ -125,7 +125,7 @@ async function scoreBatch(
     for (const tensor of [rows, logits, wanted, scores]) tensor.dispose();
     await rt.sync();
   }
-  const result = typed<Float64Array>(nll).slice();
+  const result = await readTyped<Float64Array>(rt, nll);
   nll.dispose();
   targets.dispose();
   return result;

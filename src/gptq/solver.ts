@@ -1,13 +1,12 @@
-import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
-import type { LpqError } from '../core/error.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
-import { typeParams, valueRange } from '../core/quant-type.js';
+import { type QuantType, typeParams, valueRange } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
-import { notFiniteWeights, scaleRangeError } from '../quantize/rtn.js';
+import { notFiniteWeights, type ScaleRange, scaleRangeError, scalesMatter, smallScalesNote } from '../quantize/rtn.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';
@@ -47,14 +46,14 @@ export class FeedSolver implements FeedQuantizer {
     const factored = await this.factor(scheme);
     const groups = groupCount(scheme.granularity, k);
     const type = typeParams(scheme.type);
-    const group = fromTyped('i32', [k], solvingGroups(factored.orderIndices, scheme.granularity));
-    const t = allocate('f32', [n, k]);
-    const scale = allocate('f32', [n, groups]);
-    const zero = allocate('f32', [n, groups]);
-    const level = allocate('f32', [n, k]);
-    const count = allocate('f64', [1]);
-    const info = allocate('f64', [2]);
-    const bad = allocate('f64', [2]);
+    const group = uploadTyped(rt, 'i32', [k], solvingGroups(factored.orderIndices, scheme.granularity));
+    const t = rt.allocate('f32', [n, k]);
+    const scale = rt.allocate('f32', [n, groups]);
+    const zero = rt.allocate('f32', [n, groups]);
+    const level = rt.allocate('f32', [n, k]);
+    const count = rt.allocate('f64', [1]);
+    const info = rt.allocate('f64', [2]);
+    const bad = rt.allocate('f64', [2]);
     const scratch = [group, t, scale, zero, level, count, info, bad];
     try {
       const { h, c } = this.statistics;
@@ -89,20 +88,22 @@ export class FeedSolver implements FeedQuantizer {
       }
       if (!coarse && options.rounds > 0) gptqOps.refit(rt, descent, level, count);
       // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
-      const scales = allocate(scheme.scaleDtype, [n, groups]);
+      const scales = rt.allocate(scheme.scaleDtype, [n, groups]);
       gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);
       if (options.rounds > 0) gptqOps.descend(rt, descent, level, count, { ...type, sweeps: 1 });
-      const byteCodes = allocate('u8', [n, k]);
+      const byteCodes = rt.allocate('u8', [n, k]);
       gptqOps.encode(rt, level, factored.order, byteCodes, type);
-      const codes = allocate('u8', [n, Math.ceil((k * scheme.type.bits) / 8)]);
+      const codes = rt.allocate('u8', [n, Math.ceil((k * scheme.type.bits) / 8)]);
       ops.packCodes(rt, byteCodes, codes, { bits: scheme.type.bits });
-      await rt.sync();
       byteCodes.dispose();
-      const [notFinite, first] = typed<Float64Array>(bad) as unknown as [number, number];
+      const [notFinite, first] = (await readTyped<Float64Array>(rt, bad)) as unknown as [number, number];
       if (notFinite > 0) throw notFiniteWeights(name, k, notFinite, first);
-      const [overflows, underflows] = typed<Float64Array>(info) as unknown as [number, number];
-      if (overflows + underflows > 0) throw this.rangeError(name, scheme, typed(scale), overflows, underflows);
-      const zeros = storedZeros(scheme, typed(zero), [n, groups]);
+      const [overflows, underflows] = (await readTyped<Float64Array>(rt, info)) as unknown as [number, number];
+      if (overflows + underflows > 0) {
+        const range = scaleRange(await readTyped(rt, scale), overflows, underflows);
+        if (scalesMatter(scheme, range)) throw scaleRangeError(name, scheme, range);
+      }
+      const zeros = scheme.symmetric ? undefined : storedZeros(rt, scheme, await readTyped(rt, zero), [n, groups]);
       return {
         scheme,
         shape: [n, k],
@@ -116,7 +117,7 @@ export class FeedSolver implements FeedQuantizer {
           relativeError: null,
           damp: factored.damp,
           seconds: (performance.now() - started) / 1000,
-          ...this.note(factored),
+          ...this.note(factored, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
         },
       };
     } finally {
@@ -150,41 +151,31 @@ export class FeedSolver implements FeedQuantizer {
     const { rt, options } = this;
     const { h } = this.statistics;
     const k = h.shape[0] as number;
-    await rt.sync(); // the diagonal is read below
-    const flat = typed<Float64Array>(h);
-    const diagonal = Float64Array.from({ length: k }, (_, i) => flat[i * k + i] as number);
+    const moments = rt.allocate('f64', [k]);
+    ops.diagonal(rt, h, moments);
+    const diagonal = await readTyped<Float64Array>(rt, moments);
+    moments.dispose();
     const orderIndices = solvingOrder(options.order, diagonal, scheme.granularity);
-    const order = fromTyped('i32', [k], orderIndices);
-    const u = allocate('f32', [k, k]);
-    const m = allocate('f32', [k, k]);
-    const dead = allocate('u8', [k]);
-    const info = allocate('f64', [3]);
+    const order = uploadTyped(rt, 'i32', [k], orderIndices);
+    const u = rt.allocate('f32', [k, k]);
+    const m = rt.allocate('f32', [k, k]);
+    const dead = rt.allocate('u8', [k]);
+    const info = rt.allocate('f64', [3]);
     gptqOps.factor(rt, h, order, { u, m, dead, info }, options.damp);
-    await rt.sync();
-    const [damp, attempts, floored] = typed<Float64Array>(info) as unknown as [number, number, number];
+    const [damp, attempts, floored] = (await readTyped<Float64Array>(rt, info)) as unknown as [number, number, number];
     info.dispose();
     const deadChannels = diagonal.reduce((sum, d) => sum + (d === 0 ? 1 : 0), 0);
     return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
   }
 
-  /** NVFP4's second level: the largest weight meets the largest scale (448) and the largest level. */
+  /** NVFP4's second level: the largest scale that a group can ask for is stored as 448, the top of e4m3. */
   private async globalScale(t: Tensor, scheme: QuantScheme): Promise<number> {
-    await this.rt.sync();
-    const most = typed(t).reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-    return Math.fround(most > 0 ? most / (448 * valueRange(scheme.type).max) : 1);
+    const most = (await readTyped(this.rt, t)).reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    return Math.fround(most > 0 ? most / (448 * reach(scheme.type)) : 1);
   }
 
-  private rangeError(name: string, scheme: QuantScheme, scale: Float32Array, over: number, under: number): LpqError {
-    const sizes = scale.map(Math.abs).filter((size) => size > 0);
-    const [smallestScale, largestScale] = [
-      sizes.reduce((a, b) => Math.min(a, b)),
-      sizes.reduce((a, b) => Math.max(a, b)),
-    ];
-    return scaleRangeError(name, scheme, { over, under, groups: scale.length, smallestScale, largestScale });
-  }
-
-  private note(factored: Factored): { note?: string } {
-    const notes: string[] = [];
+  private note(factored: Factored, more: string | undefined): { note?: string } {
+    const notes = more === undefined ? [] : [more];
     if (factored.attempts > 1)
       notes.push(
         `damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`,
@@ -195,4 +186,22 @@ export class FeedSolver implements FeedQuantizer {
       notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
+}
+
+/** Levels from the middle of a grid to its end, by the scale table of docs/numerics.md: |w| <= reach * scale. */
+function reach(type: QuantType): number {
+  if (type.kind === 'int') return (2 ** type.bits - 1) / 2;
+  let top = valueRange(type).max;
+  while (top > 512) top /= 2;
+  return top;
+}
+
+/** What rounding the scales to their dtype met; scale f32 [N,G] as stored. */
+function scaleRange(scale: Float32Array, over: number, under: number): ScaleRange {
+  const sizes = scale.map(Math.abs);
+  const [smallestScale, largestScale] = [
+    sizes.reduce((a, b) => Math.min(a, b)),
+    sizes.reduce((a, b) => Math.max(a, b)),
+  ];
+  return { over, under, groups: scale.length, smallestScale, largestScale };
 }

@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { AttentionPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
@@ -19,12 +19,12 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache): Stage[] 
   const { heads, kvHeads, headDim } = plan;
 
   const rotate = (rt: NativeRuntime, x: Tensor, state: BlockState, count: number): void => {
-    const { cos, sin } = ropes.upTo(plan.rope, state.batch.longest);
+    const { cos, sin } = ropes.upTo(rt, plan.rope, state.batch.longest);
     const { rotary, style } = plan.rope;
     ops.rope(rt, x, cos, sin, state.batch.positions, { heads: count, headDim, rotary, style });
   };
 
-  /** q or k: projected, normalised head by head where the model does so, rotated. */
+  /** q or k, f32: projected, normalised head by head where the model does so, rotated. */
   const project = (
     rt: NativeRuntime,
     weights: BlockWeights,
@@ -55,7 +55,7 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache): Stage[] 
       const q = project(rt, weights, state, x, plan.q, plan.qNorm, heads);
       const k = project(rt, weights, state, x, plan.k, plan.kNorm, kvHeads);
       const v = applyLinear(rt, weights, plan.v, x);
-      const attention = allocate('f32', [state.batch.tokens, heads * headDim]);
+      const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       ops.attention(rt, q, k, v, state.batch.starts, attention, {
         heads,
         kvHeads,

@@ -1,4 +1,4 @@
-import { fromTyped, type Tensor } from '../../native/binding.js';
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { Batch } from './program.js';
 
@@ -8,14 +8,16 @@ import type { Batch } from './program.js';
  */
 export const BATCH_TOKENS = 2048;
 
-/** A ragged batch with its tokens. */
+/** A ragged batch with its tokens, on a device and as they were given. */
 export interface TokenBatch extends Batch {
   /** I32 [T]. */
   readonly ids: Tensor;
+  readonly hostIds: Int32Array;
+  readonly hostStarts: Int32Array;
 }
 
 /** One batch of whole sequences, one after another; each starts at position 0. Empty sequences take no place. */
-export function makeBatch(sequences: readonly Int32Array[]): TokenBatch {
+export function makeBatch(rt: NativeRuntime, sequences: readonly Int32Array[]): TokenBatch {
   const full = sequences.filter((sequence) => sequence.length > 0);
   const tokens = full.reduce((sum, sequence) => sum + sequence.length, 0);
   const ids = new Int32Array(tokens);
@@ -33,28 +35,30 @@ export function makeBatch(sequences: readonly Int32Array[]): TokenBatch {
   return {
     tokens,
     longest,
-    ids: fromTyped('i32', [tokens], ids),
-    positions: fromTyped('i32', [tokens], positions),
-    starts: fromTyped('i32', [starts.length], starts),
+    ids: uploadTyped(rt, 'i32', [tokens], ids),
+    positions: uploadTyped(rt, 'i32', [tokens], positions),
+    starts: uploadTyped(rt, 'i32', [starts.length], starts),
+    hostIds: ids,
+    hostStarts: starts,
   };
 }
 
 /** Batches of at most `maxTokens` tokens, in order; a longer sequence is a batch of its own, never split. */
-export function batchSequences(sequences: readonly Int32Array[], maxTokens: number): TokenBatch[] {
+export function batchSequences(rt: NativeRuntime, sequences: readonly Int32Array[], maxTokens: number): TokenBatch[] {
   const batches: TokenBatch[] = [];
   let open: Int32Array[] = [];
   let tokens = 0;
   for (const sequence of sequences) {
     if (sequence.length === 0) continue;
     if (open.length > 0 && tokens + sequence.length > maxTokens) {
-      batches.push(makeBatch(open));
+      batches.push(makeBatch(rt, open));
       open = [];
       tokens = 0;
     }
     open.push(sequence);
     tokens += sequence.length;
   }
-  if (open.length > 0) batches.push(makeBatch(open));
+  if (open.length > 0) batches.push(makeBatch(rt, open));
   return batches;
 }
 

@@ -34,19 +34,19 @@ export class Config {
     throw this.error(found.key, 'is not a number', found.value, 'a number');
   }
 
-  /** A count of at least `least`; without `otherwise` the key is required. */
-  count(keys: readonly string[], otherwise?: number, least = 1): number {
+  /** A count from `least` to `most`; without `otherwise` the key is required. */
+  count(keys: readonly string[], otherwise?: number, least = 1, most = Number.MAX_SAFE_INTEGER): number {
     const value = this.number(keys, otherwise);
     if (value === undefined)
       throw new LpqError('LPQ_CONFIG', `${this.where} lacks '${keys[0]}', which the architecture needs`, {
         expected: keys.length > 1 ? `one of ${keys.join(', ')}` : 'a positive integer',
       });
-    if (!Number.isSafeInteger(value) || value < least)
+    if (!Number.isSafeInteger(value) || value < least || value > most)
       throw this.error(
         this.find(...keys)?.key ?? String(keys[0]),
         'is out of range',
         value,
-        `an integer of at least ${least}`,
+        most < Number.MAX_SAFE_INTEGER ? `an integer from ${least} to ${most}` : `an integer of at least ${least}`,
       );
     return value;
   }

@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { ExpertsPlan } from './plan.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
@@ -14,7 +14,7 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
 
 /** Where tokens go: rows of all experts stand one after another, expert e's at offsets[e] .. offsets[e+1]. */
 interface Routing {
-  /** f32 [T*k, C]: the normalised input of each routed row. */
+  /** [T*k, C]: the normalised input of each routed row. */
   readonly x: Tensor;
   /** I32 [T*k]: flat index t*k+j of each row, f32 [T,k]: its weights, I32 [E+1]. */
   readonly rows: Tensor;
@@ -43,23 +43,27 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
     const { tokens } = state.batch;
     const normed = applyNorm(rt, weights, plan.norm, state.h);
     const scores = applyLinear(rt, weights, router, normed);
-    const indices = allocate('i32', [tokens, perToken]);
-    const shares = allocate('f32', [tokens, perToken]);
-    const rows = allocate('i32', [tokens * perToken]);
-    const offsets = allocate('i32', [count + 1]);
-    const x = allocate('f32', [tokens * perToken, hidden]);
+    const indices = rt.allocate('i32', [tokens, perToken]);
+    const shares = rt.allocate('f32', [tokens, perToken]);
+    const rows = rt.allocate('i32', [tokens * perToken]);
+    const offsets = rt.allocate('i32', [count + 1]);
+    const x = rt.allocate(normed.dtype, [tokens * perToken, hidden]);
     ops.routeTopK(rt, scores, indices, shares, { k: perToken, normalize: plan.normalize });
     ops.groupByExpert(rt, indices, rows, offsets, { experts: count });
     ops.gatherRows(rt, normed, rows, x, { divide: perToken });
     for (const tensor of [normed, scores, indices]) tensor.dispose();
-    // How many rows each expert has is needed here, before anything can be enqueued for it.
-    await rt.sync();
     return { x, rows, weights: shares, offsets };
   };
 
-  /** Calls `each` with a view of the rows of every expert in x f32 [T*k, width]; the callee disposes of it. */
-  const split = (x: Tensor, offsets: Tensor, each: (expert: number, rows: Tensor, first: number) => void): void => {
-    const bounds = typed<Int32Array>(offsets);
+  /** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */
+  const split = async (
+    rt: NativeRuntime,
+    x: Tensor,
+    offsets: Tensor,
+    each: (expert: number, rows: Tensor, first: number) => void,
+  ): Promise<void> => {
+    // How many rows each expert has is needed here, before anything can be enqueued for it.
+    const bounds = await readTyped<Int32Array>(rt, offsets);
     const width = x.shape[1] as number;
     for (let e = 0; e < count; e++) {
       const first = bounds[e] as number;
@@ -73,15 +77,15 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
     async capture(rt, weights, state) {
       const routing = await route(rt, weights, state);
       const captured = new Map<string, Tensor>();
-      split(routing.x, routing.offsets, (e, rows) => captured.set(`experts.${e}.gate_up`, rows));
+      await split(rt, routing.x, routing.offsets, (e, rows) => captured.set(`experts.${e}.gate_up`, rows));
       for (const tensor of Object.values(routing)) tensor.dispose();
       return captured;
     },
     async advance(rt, weights, state) {
       const { x, ...routing } = await route(rt, weights, state);
-      const gate = allocate('f32', [x.shape[0] as number, intermediate]);
-      const up = allocate('f32', gate.shape);
-      split(x, routing.offsets, (e, rows, first) => {
+      const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, intermediate]);
+      const up = rt.allocate(gate.dtype, gate.shape);
+      await split(rt, x, routing.offsets, (e, rows, first) => {
         const expert = plan.experts[e] as ExpertsPlan['experts'][number];
         for (const [linear, whole] of [[expert.gate, gate] as const, [expert.up, up] as const]) {
           if (rows.shape[0] === 0) continue;
@@ -101,16 +105,16 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
   const down: Stage = {
     id: 'experts.down',
     feeds: feed('down'),
-    async capture(_rt, _weights, state) {
+    async capture(rt, _weights, state) {
       const { inner, offsets } = state.aux as unknown as Routed;
       const captured = new Map<string, Tensor>();
-      split(inner, offsets, (e, rows) => captured.set(`experts.${e}.down`, rows));
+      await split(rt, inner, offsets, (e, rows) => captured.set(`experts.${e}.down`, rows));
       return captured;
     },
     async advance(rt, weights, state) {
       const routed = state.aux as unknown as Routed;
-      const out = allocate('f32', [routed.inner.shape[0] as number, hidden]);
-      split(routed.inner, routed.offsets, (e, rows, first) => {
+      const out = rt.allocate('f32', [routed.inner.shape[0] as number, hidden]);
+      await split(rt, routed.inner, routed.offsets, (e, rows, first) => {
         if (rows.shape[0] !== 0) {
           const y = out.view([rows.shape[0] as number, hidden], first * hidden);
           applyLinear(rt, weights, (plan.experts[e] as ExpertsPlan['experts'][number]).down, rows, {

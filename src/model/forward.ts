@@ -1,4 +1,4 @@
-import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { checkIds, type TokenBatch } from './batch.js';
 import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
 import type { WeightSource } from './source.js';
@@ -12,8 +12,8 @@ export interface ForwardHooks {
 }
 
 /** All weights outside the blocks; the caller disposes of them with disposeWeights. */
-export function loadOuter(source: WeightSource, graph: ModelGraph): Promise<BlockWeights> {
-  return loadWeights(source, graph.outer.keys());
+export function loadOuter(rt: NativeRuntime, source: WeightSource, graph: ModelGraph): Promise<BlockWeights> {
+  return loadWeights(rt, source, graph.outer.keys());
 }
 
 /** The states that enter block 0, one a batch. Throws LPQ_CONFIG for tokens outside the vocabulary. */
@@ -23,7 +23,7 @@ export function embedBatches(
   outer: BlockWeights,
   batches: readonly TokenBatch[],
 ): BlockState[] {
-  for (const batch of batches) checkIds(typed<Int32Array>(batch.ids), graph.vocab, 'the text');
+  for (const batch of batches) checkIds(batch.hostIds, graph.vocab, 'the text');
   return batches.map((batch) => ({ batch, h: graph.embed(rt, outer, batch.ids), aux: {} }));
 }
 
@@ -54,7 +54,7 @@ export async function runForward(
   const states = embedBatches(rt, graph, outer, batches);
   try {
     for (const block of graph.blocks) {
-      const weights = await loadWeights(source, block.tensors.keys());
+      const weights = await loadWeights(rt, source, block.tensors.keys());
       try {
         for (let i = 0; i < states.length; i++) {
           states[i] = await runBlock(rt, block, weights, states[i] as BlockState);

@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { architectureOf } from './architectures/index.js';
@@ -38,7 +38,7 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
     ]),
     head: { ...linearRef(plan.head), tied: plan.tied },
     embed(rt, weights, ids) {
-      const h = allocate('f32', [ids.shape[0] as number, plan.hidden]);
+      const h = rt.allocate('f32', [ids.shape[0] as number, plan.hidden]);
       ops.embedding(rt, ids, weightOf(weights, plan.embedding), h);
       return h;
     },

@@ -18,8 +18,8 @@ export function gatedStages(plan: GatedMlpPlan): Stage[] {
     },
     async advance(rt, weights, state) {
       const x = applyNorm(rt, weights, plan.norm, state.h);
-      const gate = applyLinear(rt, weights, plan.gate, x);
-      const up = applyLinear(rt, weights, plan.up, x);
+      const gate = applyLinear(rt, weights, plan.gate, x, undefined, rt.activationDtype);
+      const up = applyLinear(rt, weights, plan.up, x, undefined, rt.activationDtype);
       ops.gatedActivation(rt, gate, up, gate, { act: plan.activation });
       x.dispose();
       up.dispose();

@@ -75,12 +75,16 @@ export interface ExpertsPlan {
   readonly activation: Activation;
 }
 
+/** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
+const MOST_BLOCKS = 4096;
+const MOST_EXPERTS = 4096;
+
 /** Resolves a table against a config.json. Throws LPQ_CONFIG naming the key. */
 export function planModel(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): ModelPlan {
   const config = new Config(raw, `${dir}/config.json`);
   const hidden = config.count(['hidden_size']);
   const vocab = config.count(['vocab_size']);
-  const layers = config.count(['num_hidden_layers']);
+  const layers = config.count(['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
   const epsilon = settingNumber(config, table.norm.epsilon);
   const norm = (name: string, size = hidden): NormPlan => ({ weight: `${name}.weight`, size, epsilon });
   const activation = activationOf(config, table.mlp.activation.keys, table.mlp.activation.otherwise);
@@ -198,7 +202,7 @@ function expertsPlan(
   norm: NormPlan,
   activation: Activation,
 ): ExpertsPlan {
-  const count = config.count(table.count);
+  const count = config.count(table.count, undefined, 1, MOST_EXPERTS);
   const perToken = config.count(table.perToken);
   const inner = config.count(table.intermediate);
   if (perToken > count)

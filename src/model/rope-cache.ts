@@ -1,18 +1,30 @@
+import type { Device, NativeRuntime, Tensor } from '../../native/binding.js';
 import { type RopeSpec, type RopeTables, ropeTables } from './rope.js';
 
-/** Rotary tables of a graph, shared by the blocks with the same spec, grown when a batch reaches further. */
-export class RopeCache {
-  private readonly tables = new Map<string, RopeTables>();
+interface Resident {
+  readonly host: RopeTables;
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+}
 
-  /** Tables of at least `positions` positions. They live as long as the graph. */
-  upTo(spec: RopeSpec, positions: number): RopeTables {
-    const key = JSON.stringify(spec);
+/** Rotary tables of a graph on each device, shared by the blocks with the same spec, grown when a batch reaches further. */
+export class RopeCache {
+  private readonly tables = new Map<string, Resident>();
+
+  /** Tables of at least `positions` positions, on the runtime's device. They live as long as the graph. */
+  upTo(rt: NativeRuntime, spec: RopeSpec, positions: number): { readonly cos: Tensor; readonly sin: Tensor } {
+    const key = keyOf(rt.device, spec);
     const found = this.tables.get(key);
-    if (found && found.positions >= positions) return found;
+    if (found && found.host.positions >= positions) return found;
     // Doubling keeps the number of rebuilds small; a scaling with a length of its own must not be asked for more.
     const room = spec.scaling.kind === 'dynamic' ? positions : 2 ** Math.ceil(Math.log2(Math.max(positions, 64)));
-    const made = ropeTables(spec, room);
+    const host = ropeTables(spec, room);
+    const made = { host, cos: rt.upload(host.cos), sin: rt.upload(host.sin) };
     this.tables.set(key, made);
     return made;
   }
+}
+
+function keyOf(device: Device, spec: RopeSpec): string {
+  return `${device} ${JSON.stringify(spec)}`;
 }

@@ -1,15 +1,26 @@
-import { allocate, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import type { WeightSource } from './source.js';
 
-/** Reads the named weights. The caller disposes of them with disposeWeights. */
-export async function loadWeights(source: WeightSource, names: Iterable<string>): Promise<BlockWeights> {
+/** Reads the named weights onto the runtime's device. The caller disposes of them with disposeWeights. */
+export async function loadWeights(
+  rt: NativeRuntime,
+  source: WeightSource,
+  names: Iterable<string>,
+): Promise<BlockWeights> {
   const weights: BlockWeights = new Map();
   try {
-    for (const name of names) weights.set(name, await source.tensor(name));
+    for (const name of names) {
+      const host = await source.tensor(name);
+      try {
+        weights.set(name, rt.upload(host));
+      } finally {
+        host.dispose();
+      }
+    }
   } catch (error) {
     disposeWeights(weights);
     throw error;
@@ -43,22 +54,26 @@ export function weightOf(weights: BlockWeights, name: string): Tensor {
   throw new LpqError('LPQ_TENSOR_MISSING', `tensor '${name}' was not loaded`);
 }
 
-/** y = x Wᵀ + b of x f32 [T,K]; into `y` f32 [T,N] where given (`accumulate`: added to it), else a new tensor. */
+/**
+ * y = x Wᵀ + b of x [T,K] in the runtime's activation dtype; into `y` [T,N] where given (`accumulate`: added to it), else
+ * a new tensor, f32 unless `dtype` says otherwise.
+ */
 export function applyLinear(
   rt: NativeRuntime,
   weights: BlockWeights,
   linear: LinearPlan,
   x: Tensor,
   into?: { y: Tensor; accumulate: boolean },
+  dtype: DType = 'f32',
 ): Tensor {
-  const y = into?.y ?? allocate('f32', [x.shape[0] as number, linear.n]);
+  const y = into?.y ?? rt.allocate(dtype, [x.shape[0] as number, linear.n]);
   const bias = linear.bias ? weightOf(weights, `${linear.name}.bias`) : undefined;
   const accumulate = into?.accumulate ?? false;
   ops.linear(rt, x, weightOf(weights, `${linear.name}.weight`), bias, y, accumulate ? { accumulate } : {});
   return y;
 }
 
-/** The norm of x f32 [..,C] row by row: a new tensor, or x itself with `inPlace`. */
+/** The norm of x f32 [..,C] row by row: a new tensor that linears read, or x itself with `inPlace`. */
 export function applyNorm(
   rt: NativeRuntime,
   weights: BlockWeights,
@@ -66,7 +81,7 @@ export function applyNorm(
   x: Tensor,
   inPlace = false,
 ): Tensor {
-  const y = inPlace ? x : allocate('f32', x.shape);
+  const y = inPlace ? x : rt.allocate(rt.activationDtype, x.shape);
   ops.rmsnorm(rt, x, weightOf(weights, norm.weight), y, { eps: norm.epsilon });
   return y;
 }

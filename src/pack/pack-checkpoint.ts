@@ -59,7 +59,8 @@ export interface PackRequest {
 /**
  * Packs a canonical checkpoint for a target, module by module: at most two modules are in memory, one being packed while
  * the other is written. The directory appears complete or not at all. Throws LPQ_TARGET when there is no such target or
- * it takes no module, LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL, LPQ_PACK, LPQ_ABORTED.
+ * it takes no module, LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL,
+ * LPQ_CANONICAL for a module that its hashes do not fit, LPQ_PACK, LPQ_ABORTED.
  */
 export async function packCheckpoint(request: PackRequest): Promise<PackReport> {
   const { input, runtime } = request;
@@ -94,6 +95,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       tensor.dispose();
     }
     const manifest = await writer.finish(input.manifest.provenance);
+    for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
     await output.commit();
     return {
@@ -166,6 +168,8 @@ async function packModule(
   const start = performance.now();
   const decision = plan.decisions.get(name)!;
   const module = checkpoint.module(name);
+  // Damage since it was quantized would only show when the artifact is verified.
+  await checkpoint.requireHashes(name);
   let tensors: Map<string, Tensor>;
   if (decision.action !== 'fallback') {
     try {

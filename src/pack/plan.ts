@@ -34,7 +34,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string): P
   const target = redirect?.target ?? wanted;
   const decisions = new Map<string, Decision>();
   for (const [name, { module, facts }] of modules) decisions.set(name, target.plan(name, module, facts));
-  const carried = checkpoint.manifest.carried.map((name): TensorSpec => {
+  const carried = Object.keys(checkpoint.manifest.carried).map((name): TensorSpec => {
     const { dtype, shape } = checkpoint.weights.spec(name);
     return { name, dtype, shape };
   });

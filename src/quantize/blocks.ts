@@ -1,11 +1,11 @@
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics, stageStatistics } from '../calibrate/statistics.js';
 import type { ActivationStream } from '../calibrate/streams.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
 import type { Quantizer } from './quantizer.js';
-import { disposeModule, type QuantizedModule } from './result.js';
+import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
 
@@ -82,7 +82,7 @@ export async function quantizeBlock(
 /** Fewer rows than this fraction of K say too little of a K x K Hessian. */
 const FEW_ROWS = 1 / 8;
 
-/** Quantizes the linears of a feed that have a scheme; returns their dequantized weights f32 by full name. */
+/** Quantizes the linears of a feed that have a scheme; returns their dequantized weights by full name. */
 export async function quantizeFeed(
   context: BlockContext,
   feed: Feed,
@@ -109,13 +109,14 @@ export async function quantizeFeed(
           const dequantized = dequantizeResult(rt, result);
           replaced.set(`${linear.name}.weight`, dequantized);
           if (statistics) relativeError = await moduleError(rt, linear, weight, dequantized, statistics);
+          replaced.set(`${linear.name}.weight`, forActivations(rt, dequantized));
         }
-        await context.onModule({
-          linear,
-          result,
-          relativeError,
-          tokens: statistics?.tokens ?? null,
-        });
+        const stored = await downloadModule(rt, result);
+        try {
+          await context.onModule({ linear, result: stored, relativeError, tokens: statistics?.tokens ?? null });
+        } finally {
+          disposeModule(stored);
+        }
       } finally {
         disposeModule(result);
       }
@@ -129,6 +130,18 @@ export async function quantizeFeed(
   return replaced;
 }
 
+/**
+ * A weight f32 as the runtime's linears multiply it. Rounding (code - zero) * scale to 16 bits adds noise of 2^-9 of a
+ * weight, where quantization to 4 bits makes some 2^-4: a thousandth of its error's power.
+ */
+function forActivations(rt: NativeRuntime, weight: Tensor): Tensor {
+  if (rt.activationDtype === weight.dtype) return weight;
+  const rounded = rt.allocate(rt.activationDtype, weight.shape);
+  ops.cast(rt, weight, rounded);
+  weight.dispose();
+  return rounded;
+}
+
 async function moduleError(
   rt: NativeRuntime,
   linear: LinearRef,
@@ -136,13 +149,12 @@ async function moduleError(
   quantized: Tensor,
   statistics: FeedStatistics,
 ): Promise<number> {
-  const wide = allocate('f32', weight.shape);
-  const sums = allocate('f64', [2]);
+  const wide = rt.allocate('f32', weight.shape);
+  const sums = rt.allocate('f64', [2]);
   try {
     ops.cast(rt, weight, wide);
     ops.moduleError(rt, wide, quantized, statistics.h, sums);
-    await rt.sync();
-    const [error, norm] = typed<Float64Array>(sums) as unknown as [number, number];
+    const [error, norm] = (await readTyped<Float64Array>(rt, sums)) as unknown as [number, number];
     if (!Number.isFinite(error) || !Number.isFinite(norm))
       throw new LpqError('LPQ_MODULE_NUMERICS', `the weights of ${linear.name} hold NaN or infinity`, {
         hint: 'Repair the checkpoint, or leave this module out with a recipe rule.',

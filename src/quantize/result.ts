@@ -1,5 +1,5 @@
 import type { Quality } from '../../formats/canonical/schema.js';
-import type { Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { QuantScheme } from './scheme.js';
 
 /**
@@ -19,6 +19,13 @@ export interface QuantizedModule {
   /** An f32 value; only when scheme.globalScale. */
   readonly globalScale?: number;
   readonly quality: Quality;
+}
+
+/** The result in the CPU's memory, once it is computed; both must be disposed of. */
+export async function downloadModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
+  const codes = await rt.download(module.codes);
+  const scales = await rt.download(module.scales);
+  return { ...module, codes, scales, ...(module.zeros && { zeros: await rt.download(module.zeros) }) };
 }
 
 /** Lets go of a result's tensors. */

@@ -1,4 +1,4 @@
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { groupCount, groupLength } from '../core/granularity.js';
@@ -50,10 +50,10 @@ export async function quantizeRtn(
   const zeros = zerosOf(scheme);
   const grid = [n, groupCount(scheme.granularity, k)] as const;
   const out = {
-    codes: allocate('u8', [n, streamBytes(scheme.type.bits, k)]),
-    scales: allocate(scheme.scaleDtype, grid),
-    ...(zeros.kind === 'int' ? { zeros: allocate(zeros.dtype, grid) } : {}),
-    stats: allocate('f64', [9]),
+    codes: rt.allocate('u8', [n, streamBytes(scheme.type.bits, k)]),
+    scales: rt.allocate(scheme.scaleDtype, grid),
+    ...(zeros.kind === 'int' ? { zeros: rt.allocate(zeros.dtype, grid) } : {}),
+    stats: rt.allocate('f64', [9]),
   };
   try {
     ops.rtn(rt, weight, out, typeParams(scheme.type), {
@@ -61,9 +61,8 @@ export async function quantizeRtn(
       zero: constantZero(scheme),
       global: scheme.globalScale,
     });
-    await rt.sync();
     const [squaredError, squaredNorm, over, under, notFinite, first, global, smallestScale, largestScale] =
-      typed<Float64Array>(out.stats) as unknown as [
+      (await readTyped<Float64Array>(rt, out.stats)) as unknown as [
         number,
         number,
         number,
@@ -75,8 +74,8 @@ export async function quantizeRtn(
         number,
       ];
     if (notFinite > 0) throw notFiniteWeights(moduleName, k, notFinite, first);
-    if (over + under > 0)
-      throw scaleRangeError(moduleName, scheme, { over, under, groups: n * grid[1], smallestScale, largestScale });
+    const range = { over, under, groups: n * grid[1], smallestScale, largestScale };
+    if (scalesMatter(scheme, range)) throw scaleRangeError(moduleName, scheme, range);
     const { stats, ...tensors } = out;
     return {
       scheme,
@@ -89,6 +88,7 @@ export async function quantizeRtn(
         relativeError: null,
         damp: null,
         seconds: (performance.now() - start) / 1000,
+        ...(under > 0 && { note: smallScalesNote(scheme, under) }),
       },
       stats: { squaredError, squaredNorm, smallestScale, largestScale },
     };
@@ -100,12 +100,31 @@ export async function quantizeRtn(
   }
 }
 
+/** Scales of a module that its dtype did not hold, and the extremes of all of them (magnitudes, fp32). */
+export interface ScaleRange {
+  readonly over: number;
+  readonly under: number;
+  readonly groups: number;
+  readonly smallestScale: number;
+  readonly largestScale: number;
+}
+
+/**
+ * Whether they are worth refusing. Overflow always is. A scale below the range keeps few bits or becomes the least
+ * subnormal; where it is 256 times smaller than the module's largest, its group adds less than 2^-16 of the output's
+ * energy, and a note is enough: nearly dead groups are no reason to lose a run.
+ */
+export function scalesMatter(scheme: QuantScheme, { over, under, largestScale }: ScaleRange): boolean {
+  const least = scheme.scaleDtype === 'f16' ? 2 ** -17 : 2 ** -126;
+  return over > 0 || (under > 0 && largestScale < 256 * least);
+}
+
+export function smallScalesNote(scheme: QuantScheme, under: number): string {
+  return `${under} scales of nearly empty groups are below what ${scheme.scaleDtype} holds precisely`;
+}
+
 /** LPQ_SCALE_RANGE for a module whose scales do not fit their dtype; solvers throw it too. */
-export function scaleRangeError(
-  moduleName: string,
-  scheme: QuantScheme,
-  found: { over: number; under: number; groups: number; smallestScale: number; largestScale: number },
-): LpqError {
+export function scaleRangeError(moduleName: string, scheme: QuantScheme, found: ScaleRange): LpqError {
   const { over, under, groups, smallestScale, largestScale } = found;
   const dtype = scheme.scaleDtype;
   const what =

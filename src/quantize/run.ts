@@ -3,7 +3,7 @@ import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { CanonicalWriter } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
-import { fromTyped, type NativeRuntime } from '../../native/binding.js';
+import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
@@ -13,9 +13,11 @@ import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } f
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
 import { zerosOf } from './grid.js';
 import type { Quantizer } from './quantizer.js';
+import { disposeModule, type QuantizedModule } from './result.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { printScheme, type QuantScheme } from './scheme.js';
+import { WriteBehind } from './write-behind.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -124,6 +126,7 @@ export async function quantizeCheckpoint(
         carried: carried.map((name) => source.weights.spec(name)),
         config: source.config,
       });
+      const behind = new WriteBehind();
       try {
         const lines: ModuleLine[] = [];
         const context: BlockContext = {
@@ -132,20 +135,31 @@ export async function quantizeCheckpoint(
           fallback: rtnQuantizer(rt),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
-          onModule: async (module) => {
-            const line = await timed(events, 'write', () => writeModule(writer, module));
-            lines.push(line);
-            events.onModule?.(line);
+          onModule: (module) => {
+            const kept = keepTensors(module.result);
+            return timed(events, 'write', () =>
+              behind.add(
+                kept.bytes,
+                async () => {
+                  const line = await writeModule(writer, { ...module, result: kept.result });
+                  lines.push(line);
+                  events.onModule?.(line);
+                },
+                kept.dispose,
+              ),
+            );
           },
         };
         await quantizeAll(context, request, source, graph, events);
         await timed(events, 'write', async () => {
+          await behind.settle();
           for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
           await writer.finish(provenance(request, source));
           await output.commit();
         });
         return summarize(lines, carried.length, plan);
       } catch (error) {
+        await behind.abandon();
         await writer.abort();
         throw error;
       }
@@ -181,18 +195,26 @@ async function quantizeAll(
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
     });
-  const outer = await timed(events, 'read', () => loadWeights(source, graph.outer.keys()));
+  const outer = await timed(events, 'read', () => loadWeights(context.rt, source, graph.outer.keys()));
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
-    for (const block of graph.blocks)
-      await timed(events, 'block', async () => {
-        const weights = await timed(events, 'read', () => loadWeights(source, block.tensors.keys()));
-        try {
-          await quantizeBlock(context, block, weights, streams);
-        } finally {
-          disposeWeights(weights);
-        }
-      });
+    const load = (index: number) =>
+      timed(events, 'read', () => loadWeights(context.rt, source, graph.blocks[index]?.tensors.keys() ?? []));
+    let next = await load(0);
+    try {
+      for (const block of graph.blocks)
+        await timed(events, 'block', async () => {
+          const weights = next;
+          try {
+            next = await load(block.index + 1); // on their way to the device while this block is solved
+            await quantizeBlock(context, block, weights, streams);
+          } finally {
+            disposeWeights(weights);
+          }
+        });
+    } finally {
+      disposeWeights(next);
+    }
     if (request.lmHead) await quantizeHead(context, graph, outer, streams);
   } finally {
     disposeStreams(streams);
@@ -209,7 +231,7 @@ async function quantizeWeights(
   for (const linear of linears) {
     if (!context.schemes.has(linear.name)) continue;
     const name = `${linear.name}.weight`;
-    const weights = new Map([[name, await source.tensor(name)]]);
+    const weights = await loadWeights(context.rt, source, [name]);
     try {
       await quantizeFeed({ ...context, dequantize: false }, { id: linear.name, linears: [linear] }, weights, undefined);
     } finally {
@@ -232,6 +254,19 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     sparsity: 'none',
     sourceDtype: source.weights.dtype(`${linear.name}.weight`),
   };
+}
+
+/** Views of a result's tensors, which outlive those that the quantizer disposes of. */
+function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes: number; dispose(): void } {
+  const view = (tensor: Tensor) => tensor.view(tensor.shape);
+  const kept = {
+    ...result,
+    codes: view(result.codes),
+    scales: view(result.scales),
+    ...(result.zeros && { zeros: view(result.zeros) }),
+  };
+  const bytes = kept.codes.byteLength + kept.scales.byteLength + (kept.zeros?.byteLength ?? 0);
+  return { result: kept, bytes, dispose: () => disposeModule(kept) };
 }
 
 async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {

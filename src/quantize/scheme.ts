@@ -50,7 +50,7 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
       got: bits === undefined ? 'neither' : 'both',
       hint: 'Use for example --bits 4, or --dtype f6e3m2.',
     });
-  const preset = dtype === undefined ? undefined : PRESETS[dtype.toLowerCase().replace(/-/g, '_')];
+  const preset = dtype === undefined ? undefined : own(PRESETS, dtype.toLowerCase().replace(/-/g, '_'));
   const symmetric = !asym;
   const type = preset ? quantType(preset.type) : dtype === undefined ? typeOfBits(bits, symmetric) : quantType(dtype);
   if (!symmetric && type.kind === 'float')
@@ -129,11 +129,16 @@ function parseGroupSize(size: number | string | undefined): Granularity {
 function parseScaleDtype(name: string | undefined): ScaleDtype {
   if (name === undefined) return 'f16';
   const short: Record<string, string> = { e8m0: 'f8_e8m0', e4m3: 'f8_e4m3', fp16: 'f16', fp32: 'f32' };
-  const parsed = scaleDtypeSchema.safeParse(short[name.toLowerCase()] ?? name.toLowerCase());
+  const parsed = scaleDtypeSchema.safeParse(own(short, name.toLowerCase()) ?? name.toLowerCase());
   if (parsed.success) return parsed.data;
   throw new LpqError('LPQ_USAGE', `--scale-dtype ${name} is not a type for scales`, {
     got: name,
     expected: scaleDtypeSchema.options.join(', '),
     hint: 'Use --scale-dtype f16.',
   });
+}
+
+/** A user's word may also be the name of something that every object inherits: constructor, __proto__. */
+function own<T>(table: Readonly<Record<string, T>>, name: string): T | undefined {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
 }

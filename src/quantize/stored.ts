@@ -1,4 +1,4 @@
-import { allocate, fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { groupLength } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
@@ -7,19 +7,24 @@ import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 
 /** The zero points of a solver, f32 [N,G], in the dtype that the scheme stores. */
-export function storedZeros(scheme: QuantScheme, zero: Float32Array, shape: readonly number[]): Tensor | undefined {
+export function storedZeros(
+  rt: NativeRuntime,
+  scheme: QuantScheme,
+  zero: Float32Array,
+  shape: readonly number[],
+): Tensor | undefined {
   const kind = zerosOf(scheme);
   if (kind.kind !== 'int') return undefined;
   return kind.dtype === 'u8'
-    ? fromTyped('u8', shape, Uint8Array.from(zero))
-    : fromTyped('i16', shape, Int16Array.from(zero));
+    ? uploadTyped(rt, 'u8', shape, Uint8Array.from(zero))
+    : uploadTyped(rt, 'i16', shape, Int16Array.from(zero));
 }
 
 /** W f32 [N,K] as anyone who reads the checkpoint computes it. */
 export function dequantizeResult(rt: NativeRuntime, result: QuantizedModule): Tensor {
   const { scheme, shape } = result;
-  const codes = allocate('u8', shape);
-  const weight = allocate('f32', shape);
+  const codes = rt.allocate('u8', shape);
+  const weight = rt.allocate('f32', shape);
   ops.unpackCodes(rt, result.codes, codes, { bits: scheme.type.bits });
   ops.dequantize(
     rt,

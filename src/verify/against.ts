@@ -29,12 +29,19 @@ export function compareManifests(recorder: Recorder, canonical: CanonicalSide, m
       message: `module '${name}' of the artifact is not in ${canonical.dir}`,
     });
   const carried = new Set(Object.keys(manifest.carried));
-  for (const name of canonical.manifest.carried)
-    recorder.check(carried.delete(name), {
+  for (const [name, expected] of Object.entries(canonical.manifest.carried)) {
+    const got = manifest.carried[name];
+    recorder.check(carried.delete(name) && got === expected, {
       check: 'against',
       tensor: name,
-      message: `tensor '${name}' of ${canonical.dir} was not carried into the artifact`,
+      got,
+      expected,
+      message:
+        got === undefined
+          ? `tensor '${name}' of ${canonical.dir} was not carried into the artifact`
+          : `the carried tensor '${name}' is not the one that ${canonical.dir} was written with`,
     });
+  }
   for (const name of carried)
     recorder.check(false, {
       check: 'against',

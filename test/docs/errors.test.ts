@@ -33,7 +33,8 @@ function sources(): string {
     readdirSync(path.join(root, dir), { recursive: true })
       .map((file) => path.join(dir, String(file)))
       .filter(
-        (file) => /\.(ts|mjs|js)$/.test(file) && !file.startsWith('native/build') && !file.endsWith('core/codes.ts'),
+        (file) =>
+          /\.(ts|mjs|js|cpp|h)$/.test(file) && !file.startsWith('native/build') && !file.endsWith('core/codes.ts'),
       ),
   );
   return files.map(read).join('\n');

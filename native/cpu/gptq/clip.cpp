@@ -40,21 +40,26 @@ struct Search {
 
   bool coarse() const { return scale_dtype == DType::f8_e8m0 || scale_dtype == DType::f8_e4m3; }
 
+  // With a second level, e4m3 may go down to its subnormals.
+  float least() const { return scale_dtype == DType::f8_e4m3 ? 0x1p-9f : least_scale(scale_dtype); }
+
   // The nearest scale that the stored type can hold, where it is coarse.
   float usable(float scale) const {
     if (!coarse()) return scale;
     std::byte stored[1];
-    const float held = write_number(scale_dtype, stored, 0, std::max(scale / unit, least_scale(scale_dtype)));
+    const float held = write_number(scale_dtype, stored, 0, std::max(scale / unit, least()));
     return held * unit;
   }
 
-  // Candidate i for a group with extremes lo <= hi; scale is never 0. A group of zeros gets 1.
+  // Candidate i for a group with extremes lo <= hi; scale is never 0.
   void candidate(int i, float lo, float hi, float& scale, float& zero) const {
     const bool negative = i >= steps;
     // Powers of two: the candidates start above the ideal scale, so that the one that saturates nothing is among them.
     const double p = (1.0 - (negative ? i - steps : i) * shrink) * (scale_dtype == DType::f8_e8m0 ? 1.4142 : 1.0);
     if (lo == 0 && hi == 0) {
-      scale = usable(1.0f);
+      // Where no code is 0 (u1: +-scale/2), the least scale that every stored type holds, for weights as near to 0 as can be.
+      const bool no_zero = symmetric && constant_zero != std::floor(constant_zero);
+      scale = usable(!no_zero ? 1.0f : coarse() ? 0.0f : 0x1p-14f);
       zero = symmetric ? constant_zero : std::max(low, 0.0f);
       return;
     }

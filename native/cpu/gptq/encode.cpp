@@ -45,7 +45,11 @@ void store_scales(Call& call, Exec&) {
   const float least = least_scale(stored.dtype);
   double overflows = 0, underflows = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const float x = scale[i] / unit, held = write_number(stored.dtype, stored.raw(), i, x);
+    const float x = scale[i] / unit;
+    float held = write_number(stored.dtype, stored.raw(), i, x);
+    // Never 0: the least subnormal of f16 instead.
+    if (held == 0.0f && stored.dtype == DType::f16)
+      held = write_number(stored.dtype, stored.raw(), i, std::copysign(0x1p-24f, x));
     overflows += !std::isfinite(held);
     underflows += std::fabs(x) < least && stored.dtype != DType::f8_e4m3;
     rounded[i] = held * unit;

@@ -105,6 +105,16 @@ void cross_accumulate(Call& call, Exec& exec) {
   gram(call, exec, "a", call.input(0), "b", call.input(1), call.output(0));
 }
 
+void diagonal(Call& call, Exec&) {
+  const Tensor &h = call.input(0), &d = call.output(0);
+  require_dtype(h, "h", {DType::f32, DType::f64});
+  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  const int64_t n = h.dim(0);
+  require_tensor(d, "d", DType::f64, {n});
+  for (int64_t i = 0; i < n; ++i)
+    d.data<double>()[i] = h.dtype == DType::f32 ? static_cast<double>(h.data<float>()[i * n + i]) : h.data<double>()[i * n + i];
+}
+
 // The sums above are symmetric already.
 void gram_finish(Call& call, Exec&) {
   const Tensor& h = call.output(0);
@@ -208,5 +218,6 @@ LPQ_OP(linear, "linear");
 LPQ_OP(gram_accumulate, "gram_accumulate");
 LPQ_OP(cross_accumulate, "cross_accumulate");
 LPQ_OP(gram_finish, "gram_finish");
+LPQ_OP(diagonal, "diagonal");
 LPQ_OP(cholesky, "cholesky");
 }  // namespace lpq

@@ -180,7 +180,8 @@ ScaleChoice ScaleRule::choose(const Extent& extent) const {
     if (!has_global && choice.stored < least_scale(dtype_)) choice.issue = ScaleIssue::underflow;
     choice.codes = choice.stored * global;
   } else {
-    choice.stored = write_number(dtype_, room, 0, scale);
+    // Never 0: the least subnormal of f16 instead (bf16 and f32 hold every scale from 2^-126 up).
+    choice.stored = std::max(write_number(dtype_, room, 0, scale), dtype_ == DType::f16 ? 0x1p-24f : 0x1p-126f);
     if (!std::isfinite(choice.stored))
       choice.issue = ScaleIssue::overflow;
     else if (choice.stored < least_scale(dtype_))

@@ -38,6 +38,14 @@ LPQ_MIRROR(double, f64)
 LPQ_DIAGONAL(float, f32)
 LPQ_DIAGONAL(double, f64)
 
+#define LPQ_READ_DIAGONAL(type, name)                                                        \
+  extern "C" __global__ void lpq_diagonal_##name(const type* h, double* d, index_t n) {     \
+    const index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x;          \
+    if (i < n) d[i] = static_cast<double>(h[i * n + i]);                                    \
+  }
+LPQ_READ_DIAGONAL(float, f32)
+LPQ_READ_DIAGONAL(double, f64)
+
 // The strict upper triangle becomes zero.
 extern "C" __global__ void lpq_clear_upper_f64(double* a, index_t n) {
   const index_t row = blockIdx.x;

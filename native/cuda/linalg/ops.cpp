@@ -150,6 +150,16 @@ void gram_finish(Call& call, CudaExec& exec) {
   exec.launch("lpq_mirror" + suffix(h), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, data, n);
 }
 
+void diagonal(Call& call, CudaExec& exec) {
+  const Tensor &h = call.input(0), &d = call.output(0);
+  require_dtype(h, "h", {DType::f32, DType::f64});
+  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  const long long n = h.dim(0);
+  require_tensor(d, "d", DType::f64, {n});
+  const void* data = h.raw();
+  exec.launch("lpq_diagonal" + suffix(h), {div_up(n, kThreads)}, {kThreads}, 0, data, d.data<double>(), n);
+}
+
 void cholesky(Call& call, CudaExec& exec) {
   const Tensor &a = call.output(0), &info = call.output(1);
   require_tensor(a, "a", DType::f64, {-1, -1});
@@ -177,5 +187,6 @@ LPQ_CUDA_OP(linear, "linear");
 LPQ_CUDA_OP(gram_accumulate, "gram_accumulate");
 LPQ_CUDA_OP(cross_accumulate, "cross_accumulate");
 LPQ_CUDA_OP(gram_finish, "gram_finish");
+LPQ_CUDA_OP(diagonal, "diagonal");
 LPQ_CUDA_OP(cholesky, "cholesky");
 }  // namespace lpq::cuda

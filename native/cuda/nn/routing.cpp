@@ -69,7 +69,8 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
     check(driver().fill_words(reinterpret_cast<CUdeviceptr>(place), 0xffffffffu, static_cast<size_t>(limit), exec.stream()), "filling memory");
   exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, rows.data<int32_t>(), count, place, limit, fault);
   const void* from = x.raw();
-  exec.launch("lpq_scatter" + suffix(x), {y.dim(0)}, {256}, static_cast<unsigned>(divide * 4), from, place, weights.data<float>(),
+  // Whole groups of four: the compiler reads the order four at a time.
+  exec.launch("lpq_scatter" + suffix(x), {y.dim(0)}, {256}, static_cast<unsigned>(div_up(divide, 4) * 16), from, place, weights.data<float>(),
               y.data<float>(), width, divide);
 }
 

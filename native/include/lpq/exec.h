@@ -41,6 +41,7 @@ class Params {
 // chunk bounds depend on `count` and `grain` alone.
 class ThreadPool {
  public:
+  // Throws Failure("LPQ_NATIVE_MEMORY") when the system grants fewer.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   int size() const { return static_cast<int>(workers_.size()) + 1; }
@@ -55,6 +56,7 @@ class ThreadPool {
  private:
   struct Loop;
   void work(int worker);
+  void join();
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
@@ -139,6 +141,9 @@ class Queue {
   void enqueue(std::string op, Call call);
   // Runs `then` on the queue's thread once everything enqueued so far has ended.
   void on_settled(std::function<void(Outcome)> then);
+  // Returns once everything enqueued so far has been run or launched, so that the queue holds no tensors. Not for the
+  // queue's own thread.
+  void wait_idle();
   void abort() { backend_->abort(); }
   Backend& backend() { return *backend_; }
   int threads() const { return backend_->threads(); }
@@ -155,7 +160,8 @@ class Queue {
   void run();
   std::unique_ptr<Backend> backend_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, idle_;
+  bool busy_ = false;
   std::deque<Item> items_;
   bool stop_ = false;
   Outcome outcome_;

@@ -143,9 +143,17 @@ const BROKEN: [string, (m: Any) => void, RegExp][] = [
     (m) => (m.modules.ghost = m.modules['m.eight']),
     /'ghost\.codes' of module 'ghost' is not in the shards/,
   ],
-  ['a carried tensor that is not', (m) => m.carried.push('ghost'), /carried tensor 'ghost'/],
-  ['a carried tensor that is forgotten', (m) => m.carried.pop(), /in the shards but not in lpq\.json/],
-  ['a tensor both ways', (m) => m.carried.push('m.eight.codes'), /'m\.eight\.codes' is listed as carried and/],
+  ['a carried tensor that is not', (m) => (m.carried.ghost = '0'.repeat(64)), /carried tensor 'ghost'/],
+  [
+    'a carried tensor that is forgotten',
+    (m) => delete m.carried[Object.keys(m.carried)[0] as string],
+    /in the shards but not in lpq\.json/,
+  ],
+  [
+    'a tensor both ways',
+    (m) => (m.carried['m.eight.codes'] = '0'.repeat(64)),
+    /'m\.eight\.codes' is listed as carried and/,
+  ],
   ['no provenance', (m) => delete m.provenance.source.fingerprint, /\/provenance\/source\/fingerprint/],
 ];
 for (const [rule, edit, message] of BROKEN)

@@ -41,6 +41,16 @@ test('abort, both ways, leaves nothing, made parents included', async () => {
   }
 });
 
+test('a parent that cannot be made, or a name that is too long, leaves no parents and does not hang', async () => {
+  const dir = fresh();
+  await assert.rejects(
+    OutputDirectory.create(path.join(dir, 'p', 'q', 'x'.repeat(250))),
+    designed('LPQ_OUTPUT_WRITE', /name too long/),
+  );
+  assert.deepEqual(readdirSync(dir), []);
+  await assert.rejects(OutputDirectory.create('/proc/lpq/out'), designed('LPQ_OUTPUT_WRITE', /\/proc\/lpq/));
+});
+
 test('abort keeps a made parent that somebody else uses by now', async () => {
   const dir = fresh();
   const output = await OutputDirectory.create(path.join(dir, 'p', 'out'));

@@ -61,7 +61,9 @@ inline std::vector<double> values(const Tensor& t) {
   return list;
 }
 // Half a unit in the last place of `dtype`, relative.
-inline double unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-9 : dtype == DType::f16 ? 0x1p-12 : dtype == DType::f32 ? 0x1p-25 : 0x1p-54; }
+inline double unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : dtype == DType::f32 ? 0x1p-24 : 0x1p-53; }
+// Half the distance of its smallest numbers.
+inline double least(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 1e-40; }
 
 class Device {
  public:
@@ -98,6 +100,8 @@ class Device {
     }
     std::vector<Tensor> results = call.out;
     queue_.enqueue(op, std::move(call));
+    const Queue::Outcome outcome = settle();
+    if (!outcome.ok) throw Failure(outcome.code, outcome.op + ": " + outcome.detail);
     for (Tensor& t : results) t = download(t);
     return results;
   }

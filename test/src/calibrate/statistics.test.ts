@@ -18,9 +18,9 @@ const sequences = [Int32Array.of(40, 41, 300, 7), Int32Array.of(100, 200), Int32
 async function prepare(rt: ReferenceRuntime, dir: string, maxTokens: number) {
   const source = plainSource(dir);
   const graph = openModel(source);
-  const outer = await loadOuter(source, graph);
-  const weights = await loadWeights(source, graph.blocks[0]!.tensors.keys());
-  const states = embedBatches(rt, graph, outer, batchSequences(sequences, maxTokens));
+  const outer = await loadOuter(rt, source, graph);
+  const weights = await loadWeights(rt, source, graph.blocks[0]!.tensors.keys());
+  const states = embedBatches(rt, graph, outer, batchSequences(rt, sequences, maxTokens));
   const { stages } = graph.blocks[0]!;
   // keepBytes 0: nothing between stages is kept, so every later stage is recomputed from a copy.
   const lean = new ActivationStream(

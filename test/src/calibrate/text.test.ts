@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import fc from 'fast-check';
 import { bundledCalibration } from '../../../src/calibrate/bundled.js';
 import { cutWindows, loadCalibration } from '../../../src/calibrate/text.js';
 import { LpqError } from '../../../src/core/error.js';
+import { scratch } from '../../formats/scratch.js';
 
-const dir = mkdtempSync(path.join(tmpdir(), 'lpq-text-'));
+const dir = scratch();
 /** One token a character: its code. */
 const encode = (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
 const write = (name: string, content: string | Uint8Array): string => {

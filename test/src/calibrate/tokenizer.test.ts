@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
-import { copyFileSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { cut, openTokenizer } from '../../../src/calibrate/tokenizer.js';
 import { LpqError } from '../../../src/core/error.js';
+import { scratch } from '../../formats/scratch.js';
 
 const MODEL = path.join(shareDirectory(), 'tiny-llama');
 
@@ -43,7 +43,7 @@ test('the evaluation text has the number of tokens that its golden perplexity wa
 });
 
 test('a directory without a tokenizer, or with a broken one, is refused', () => {
-  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-tokenizer-'));
+  const dir = scratch();
   const refuses = (words: RegExp) =>
     assert.throws(
       () => openTokenizer(dir),

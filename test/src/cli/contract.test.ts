@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { events, lpq, model, root, scratch } from './lpq.js';
@@ -60,6 +60,9 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [['quantize', model, '-o', 'never', '--bits', '4', '--lm-head'], 2, 'LPQ_USAGE', /lm_head/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--resume'], 2, 'LPQ_USAGE', /--resume/],
   [['quantize', model, '-o', 'never', '--dtype', 'u9'], 2, 'LPQ_TYPE', /u9/],
+  [['quantize', model, '-o', 'never', '--dtype', '__proto__'], 2, 'LPQ_TYPE', /__proto__/],
+  [['quantize', model, '-o', '', '--bits', '4'], 2, 'LPQ_USAGE', /output/],
+  [['quantize', model, '-o', 'never', '--bits', '4', '--threads', '99999999'], 2, 'LPQ_USAGE', /--threads.*99999999/],
   [['quantize', model, '-o', 'never', '--dtype', 'f4e2m1', '--asym'], 2, 'LPQ_USAGE', /--asym.*f4e2m1/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--pack', 'gguf'], 2, 'LPQ_TARGET', /gguf/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--recipe', 'none.json'], 4, 'LPQ_FILE', /none\.json/],
@@ -101,8 +104,24 @@ for (const [args, exit, code, names] of REFUSALS) {
   });
 }
 
+test('an LPQ_THREADS that is no number of threads is refused', async () => {
+  for (const wrong of ['99999999', 'many', '-1', '1.5']) {
+    const ran = await lpq(['eval', model, '--text', 'package.json'], { LPQ_THREADS: wrong });
+    assert.equal(ran.code, 2, ran.stderr);
+    assert.match(ran.stderr, /^LPQ_USAGE {2}LPQ_THREADS /);
+  }
+});
+
+test('the example of docs/errors.md is what the command prints', async () => {
+  const [, command = '', printed] =
+    /^\$ lpq (.+)\n([\s\S]+?)^```/m.exec(readFileSync(path.join(root, 'docs', 'errors.md'), 'utf8')) ?? [];
+  const ran = await lpq(command.split(' '));
+  assert.equal(ran.code, 2);
+  assert.equal(`${ran.stderr.trimEnd()}\n`, printed);
+});
+
 test('a device that is not there is an environment error', async () => {
-  for (const device of ['cuda', 'cuda:1']) {
+  for (const device of ['cuda:98', 'cuda:99']) {
     const ran = await lpq(['eval', model, '--text', 'x', '--device', device]);
     assert.equal(ran.code, 3);
     assert.match(ran.stderr, new RegExp(`^LPQ_DEVICE {2}--device ${device} `));

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdtempSync, readdirSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
@@ -9,9 +8,10 @@ import { createRuntime, typed } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { LpqError } from '../../../src/core/error.js';
 import { logitsOf, readIds, writeLogits } from '../../../src/eval/logits.js';
+import { scratch } from '../../formats/scratch.js';
 import { plainSource } from '../model/fixtures.js';
 
-const dir = mkdtempSync(path.join(tmpdir(), 'lpq-logits-'));
+const dir = scratch();
 const source = plainSource(path.join(shareDirectory(), 'tiny-llama'));
 const ids = Int32Array.of(5, 9, 1000, 77, 6, 1);
 let files = 0;

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { SourceCheckpoint } from '../../../formats/canonical/source.js';
@@ -11,6 +10,7 @@ import { LpqError } from '../../../src/core/error.js';
 import { logitsOf } from '../../../src/eval/logits.js';
 import { perplexity, textPerplexity } from '../../../src/eval/perplexity.js';
 import { openModel } from '../../../src/model/graph.js';
+import { scratch } from '../../formats/scratch.js';
 import { plainSource, SHARED, skipWithout } from '../model/fixtures.js';
 import { ReferenceRuntime, values } from '../model/reference-runtime.js';
 
@@ -85,7 +85,7 @@ test('tiny-qwen3-moe: the golden perplexity of the held-out books', {
 
 test('a text without a window, a context of one token, and weights with NaN are refused', async () => {
   const rt = createRuntime(1);
-  const short = path.join(mkdtempSync(path.join(tmpdir(), 'lpq-eval-')), 'short.txt');
+  const short = path.join(scratch(), 'short.txt');
   writeFileSync(short, 'Once upon a time.');
   const refuses = (run: Promise<unknown>, code: string, words: RegExp) =>
     assert.rejects(run, (error) => error instanceof LpqError && error.code === code && words.test(error.message));

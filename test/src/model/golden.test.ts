@@ -19,14 +19,14 @@ async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number
   const flat = typed<Int32Array>(ids);
   const sequences = Array.from({ length: rows }, (_, row) => flat.slice(row * length, (row + 1) * length));
   const graph = openModel(source);
-  const outer = await loadOuter(source, graph);
+  const outer = await loadOuter(rt, source, graph);
   const differ = (got: Float32Array, name: string) => {
     const want = typed(golden.tensor(name));
     assert.equal(got.length, want.length);
     return got.reduce((worst, value, i) => Math.max(worst, Math.abs(value - (want[i] as number))), 0);
   };
   let block0 = Number.NaN;
-  const [state] = await runForward(rt, source, graph, outer, [makeBatch(sequences)], {
+  const [state] = await runForward(rt, source, graph, outer, [makeBatch(rt, sequences)], {
     onBlock: (index, states) => {
       if (index === 0) block0 = differ(typed(states[0]!.h), 'hidden_after_layer_0');
     },

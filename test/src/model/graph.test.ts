@@ -92,12 +92,13 @@ test('tensors that the graph does not use are listed', () => {
 
 test('ragged batches: places, bounds, and no split', () => {
   const sequences = [3, 5, 0, 2, 9, 1].map((length, s) => new Int32Array(length).fill(s));
-  const batch = makeBatch(sequences);
+  const rt = new ReferenceRuntime();
+  const batch = makeBatch(rt, sequences);
   assert.deepEqual([...typed<Int32Array>(batch.starts)], [0, 3, 8, 10, 19, 20]);
   assert.deepEqual([...typed<Int32Array>(batch.positions)].slice(0, 10), [0, 1, 2, 0, 1, 2, 3, 4, 0, 1]);
   assert.equal(batch.longest, 9);
   assert.deepEqual(
-    batchSequences(sequences, 8).map(({ tokens }) => tokens),
+    batchSequences(rt, sequences, 8).map(({ tokens }) => tokens),
     [8, 2, 9, 1],
   );
 });
@@ -110,8 +111,8 @@ for (const name of ['llama', 'qwen3_moe'])
     const rt = new ReferenceRuntime();
     const { outer } = await load(source, graph);
     const sequences = [Int32Array.of(5, 9, 30, 2), Int32Array.of(77), Int32Array.of(1, 1, 99)];
-    const [together] = await runForward(rt, source, graph, outer, [makeBatch(sequences)]);
-    const alone = await runForward(rt, source, graph, outer, batchSequences(sequences, 1));
+    const [together] = await runForward(rt, source, graph, outer, [makeBatch(rt, sequences)]);
+    const alone = await runForward(rt, source, graph, outer, batchSequences(rt, sequences, 1));
     // The reference sums in the same order either way: equal bits.
     assert.deepEqual(
       [...typed(together!.h)],
@@ -134,7 +135,7 @@ for (const name of Object.keys(CONFIGS))
     assert.equal(linears.length, matrices.length);
 
     const ids = [Int32Array.of(3, 14, 15, 92, 6), Int32Array.of(53, 58)];
-    let [state] = embedBatches(rt, graph, outer, [makeBatch(ids)]) as [BlockState];
+    let [state] = embedBatches(rt, graph, outer, [makeBatch(rt, ids)]) as [BlockState];
     for (const stage of block.stages) {
       const before = typed(state.h).slice();
       const captured = await stage.capture(rt, weights, state);
@@ -161,7 +162,7 @@ test('what a stage captures times its weights is what the next stage works on', 
   const rt = new ReferenceRuntime();
   const { outer, block: weights } = await load(source, graph);
   const stages = graph.blocks[0]!.stages;
-  let [state] = embedBatches(rt, graph, outer, [makeBatch([Int32Array.of(1, 2, 3)])]) as [BlockState];
+  let [state] = embedBatches(rt, graph, outer, [makeBatch(rt, [Int32Array.of(1, 2, 3)])]) as [BlockState];
   for (const stage of stages.slice(0, 2)) state = await stage.advance(rt, weights, state);
   const x = typed((await stages[2]!.capture(rt, weights, state)).get('gate_up')!).slice();
   state = await stages[2]!.advance(rt, weights, state);
@@ -184,9 +185,10 @@ test('what a stage captures times its weights is what the next stage works on', 
 test('tokens outside the vocabulary are refused', () => {
   const source = randomSource(CONFIGS.llama!);
   const graph = openModel(source);
+  const rt = new ReferenceRuntime();
   for (const id of [100, -1])
     assert.throws(
-      () => embedBatches(new ReferenceRuntime(), graph, new Map(), [makeBatch([Int32Array.of(1, id)])]),
+      () => embedBatches(rt, graph, new Map(), [makeBatch(rt, [Int32Array.of(1, id)])]),
       (error) => error instanceof LpqError && error.code === 'LPQ_CONFIG' && error.got === id,
     );
 });

@@ -103,6 +103,8 @@ test('a config that cannot be read is refused with the key and the directory', (
   rejects({ ...llama, num_attention_heads: 3 }, 'LPQ_CONFIG', /num_key_value_heads/);
   rejects({ ...llama, num_attention_heads: 6 }, 'LPQ_CONFIG', /head_dim/);
   rejects({ ...llama, num_hidden_layers: 1.5 }, 'LPQ_CONFIG', /num_hidden_layers/);
+  rejects({ ...llama, num_hidden_layers: 1e9 }, 'LPQ_CONFIG', /num_hidden_layers/);
+  rejects({ ...CONFIGS.qwen3_moe, num_experts: 1e9 }, 'LPQ_CONFIG', /num_experts/);
   rejects({ ...llama, hidden_act: 'relu6' }, 'LPQ_CONFIG', /hidden_act/);
   rejects({ ...llama, hidden_act: 'constructor' }, 'LPQ_CONFIG', /hidden_act/);
   rejects({ ...llama, attention_bias: 'yes' }, 'LPQ_CONFIG', /attention_bias/);

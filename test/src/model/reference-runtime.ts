@@ -216,6 +216,7 @@ const OPERATIONS: Record<string, Operation> = {
         for (let j = 0; j < k; j++)
           out[i * k + j] = at(out, i * k + j) + number(p, 'weight', 1) * at(left, t * k + i) * at(right, t * k + j);
   },
+  gram_finish() {},
   zero(_inputs, [y]) {
     y!.bytes().fill(0);
   },

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { Artifact } from '../../../formats/artifact/read.js';
+import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { decodePackQuantized } from '../../../formats/compressed-tensors/decode.js';
 import { decodeGptq } from '../../../formats/gptq/decode.js';
 import { symmetricZeroWords } from '../../../formats/gptq/layout.js';
@@ -10,7 +11,7 @@ import { createRuntime, typed } from '../../../native/binding.js';
 import { quantType } from '../../../src/core/quant-type.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { planPack } from '../../../src/pack/plan.js';
-import { scratch } from '../../formats/scratch.js';
+import { designed, scratch } from '../../formats/scratch.js';
 import { checkpointOf, type Made, made } from './checkpoint.js';
 
 const runtime = createRuntime(2);
@@ -264,4 +265,49 @@ test('a plain weight is written for what falls back', async () => {
   assert.equal(artifact.module('five').layout, 'dense');
   assert.match(artifact.module('five').notes[0]!, /as a plain weight, because it holds 2, 3, 4 or 8 bits, not 5/);
   assert.deepEqual(Object.keys(config.dynamic as object), ['-:^five$', '-:^model\\.layers\\.0\\.mlp\\.gate$']);
+});
+
+test('a module that was damaged after it was quantized is refused, and nothing is left', async () => {
+  const dir = scratch();
+  const modules = { m: made({ type: 'i4', n: 64, k: 64, group: 32 }) };
+  const written = await checkpointOf(dir, 'canonical', modules);
+  const { begin } = written.weights.spec('m.scales');
+  const { path: file, header } = written.weights.fileOf('m.scales');
+  written.close();
+  const bytes = readFileSync(file);
+  bytes[header.dataStart + begin] = (bytes[header.dataStart + begin] as number) ^ 1;
+  writeFileSync(file, bytes);
+  for (const target of ['gptq', 'compressed-tensors'])
+    await assert.rejects(
+      packCheckpoint({
+        input: CanonicalCheckpoint.open(path.join(dir, 'canonical')),
+        target,
+        output: path.join(dir, 'out'),
+        runtime,
+      }),
+      designed('LPQ_CANONICAL', /'m\.scales'/),
+    );
+  assert.deepEqual(readdirSync(dir), ['canonical']);
+});
+
+test('a carried tensor that was damaged after it was written is refused, and nothing is left', async () => {
+  const dir = scratch();
+  const written = await checkpointOf(dir, 'canonical', { m: made({ type: 'i4', n: 64, k: 64, group: 32 }) });
+  const [carried] = Object.keys(written.manifest.carried) as [string];
+  const { begin } = written.weights.spec(carried);
+  const { path: file, header } = written.weights.fileOf(carried);
+  written.close();
+  const bytes = readFileSync(file);
+  bytes[header.dataStart + begin] = (bytes[header.dataStart + begin] as number) ^ 1;
+  writeFileSync(file, bytes);
+  const input = CanonicalCheckpoint.open(path.join(dir, 'canonical'));
+  assert.deepEqual(
+    (await input.verifyHashes()).map(({ name }) => name),
+    [carried],
+  );
+  await assert.rejects(
+    packCheckpoint({ input, target: 'gptq', output: path.join(dir, 'out'), runtime }),
+    (error: unknown) => (error as { code: string; message: string }).message.includes(carried),
+  );
+  assert.deepEqual(readdirSync(dir), ['canonical']);
 });

@@ -164,6 +164,20 @@ test('scales beyond their dtype name the module and the way out', async () => {
   await refused(constant(7.4 * 2 ** -17), { bits: 4 }, 'LPQ_SCALE_RANGE');
 });
 
+test('a nearly empty group among ordinary ones is noted, and its scale is never 0', async () => {
+  const values = new Float32Array(4 * 256).fill(0.1);
+  for (let i = 0; i < 128; i++) {
+    values[i] = 1e-9; // scale 1.3e-10, far below 2^-24
+    values[256 + i] = 7.4 * 2 ** -17;
+  }
+  const result = await quantizeRtn(rt, fromTyped('f32', [4, 256], values), schemeFromOptions({ bits: 4 }), 'm');
+  assert.match(result.quality.note ?? '', /^2 scales of nearly empty groups are below what f16 holds precisely$/);
+  const scales = typed<Uint16Array>(result.scales);
+  assert.equal(scales[0], 1); // 2^-24
+  assert.ok(scales.every((bits) => bits > 0));
+  disposeModule(result);
+});
+
 test('shapes, dtypes and group sizes are checked before any work', async () => {
   await refused(allocate('f32', [4, 100]), { bits: 4 }, 'LPQ_GROUP_SIZE');
   await refused(allocate('i32', [4, 128]), { bits: 4 }, 'LPQ_DTYPE');

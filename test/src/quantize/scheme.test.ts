@@ -73,6 +73,10 @@ test('contradictions and nonsense are LPQ_USAGE', () => {
   ];
   for (const options of wrong) fails('LPQ_USAGE', () => schemeFromOptions(options));
   fails('LPQ_TYPE', () => schemeFromOptions({ dtype: 'q4_k' }));
+  for (const inherited of ['constructor', '__proto__', 'toString']) {
+    fails('LPQ_TYPE', () => schemeFromOptions({ dtype: inherited }));
+    fails('LPQ_USAGE', () => schemeFromOptions({ bits: 4, scaleDtype: inherited }));
+  }
 });
 
 test('a group size that does not divide K names the module and the sizes that do', () => {
