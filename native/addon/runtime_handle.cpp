@@ -130,11 +130,28 @@ Napi::Value RuntimeHandle::device(const Napi::CallbackInfo& info) {
   return Napi::String::New(info.Env(), device_name(queue_->backend().device()));
 }
 
+namespace {
+
+// Memory is taken when a call is enqueued and comes back when it has been launched: where there is none, what waits in the
+// queue may hold it.
+template <class F>
+Tensor with_room(Queue& queue, F take) {
+  try {
+    return take();
+  } catch (const Failure& failure) {
+    if (failure.code != "LPQ_CUDA_MEMORY") throw;
+  }
+  queue.wait_idle();
+  return take();
+}
+
+}  // namespace
+
 Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
   try {
     const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
     auto shape = shape_from_js(info[1]);
-    return TensorHandle::wrap(info.Env(), cuda_ ? cuda_->allocate(dtype, std::move(shape)) : lpq::allocate(dtype, std::move(shape)));
+    return TensorHandle::wrap(info.Env(), cuda_ ? with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }) : lpq::allocate(dtype, shape));
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
   }
@@ -143,7 +160,7 @@ Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
 Napi::Value RuntimeHandle::upload(const Napi::CallbackInfo& info) {
   try {
     const Tensor& host = TensorHandle::unwrap(info[0]);
-    return TensorHandle::wrap(info.Env(), cuda_ ? cuda_->upload(host) : host);
+    return TensorHandle::wrap(info.Env(), cuda_ ? with_room(*queue_, [&] { return cuda_->upload(host); }) : host);
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
   }

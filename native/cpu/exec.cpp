@@ -238,9 +238,16 @@ void Queue::on_settled(std::function<void(Outcome)> then) {
   wake_.notify_one();
 }
 
+void Queue::wait_idle() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return stop_ || (items_.empty() && !busy_); });
+}
+
 void Queue::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
+    busy_ = false;
+    if (items_.empty()) idle_.notify_all();
     wake_.wait(lock, [&] { return stop_ || !items_.empty(); });
     if (stop_) {  // whoever still waits is told, not left waiting
       for (Item& item : items_)
@@ -249,6 +256,7 @@ void Queue::run() {
     }
     Item item = std::move(items_.front());
     items_.pop_front();
+    busy_ = true;
     lock.unlock();
     if (item.then) {
       Outcome drained = outcome_of("", [&] { backend_->drain(); });

@@ -5,6 +5,12 @@ import type { BlockState, BlockWeights, Stage } from '../model/program.js';
 /** Bytes of stage-to-stage activations kept for all batches; above it they are computed again when needed. */
 const KEEP_BYTES = 4 * 2 ** 30;
 
+/** On a device: a quarter of what is left, for there may be two streams, and solvers need room too. */
+function roomToKeep(rt: NativeRuntime): number {
+  const memory = rt.memory();
+  return memory ? (memory.limit - memory.used) / 4 : KEEP_BYTES;
+}
+
 /**
  * The calibration data on its way through one model (the quantized one, or the original beside it). Between stages every
  * batch holds the state that enters stage `at`. A stage whose result is too large to keep is not advanced past: later
@@ -18,7 +24,7 @@ export class ActivationStream {
   constructor(
     private readonly rt: NativeRuntime,
     readonly states: BlockState[],
-    private readonly keepBytes = KEEP_BYTES,
+    private readonly keepBytes?: number,
   ) {}
 
   /** Enters a block. `weights` may change while the block is worked on. */
@@ -48,7 +54,7 @@ export class ActivationStream {
       const next = await this.run(i === 0 && !last ? this.copy(state) : state, index + 1);
       if (i === 0 && !last) {
         const bytes = Object.values(next.aux).reduce((sum, tensor) => sum + tensor.byteLength, 0);
-        if (bytes * this.states.length > this.keepBytes) {
+        if (bytes * this.states.length > (this.keepBytes ?? roomToKeep(this.rt))) {
           disposeState(next);
           return;
         }

@@ -1,5 +1,5 @@
 import type { DirectoryKind } from '../../formats/canonical/source.js';
-import type { NativeRuntime } from '../../native/binding.js';
+import { createRuntime, type NativeRuntime } from '../../native/binding.js';
 import type { ErrorCode } from '../core/codes.js';
 import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
@@ -7,9 +7,11 @@ import type { WeightSource } from '../model/source.js';
 /** A weight source over a directory of any kind: plain, quantized or packed. The caller closes it. */
 export async function openAnySource(dir: string, rt: NativeRuntime): Promise<WeightSource & { close(): void }> {
   const { directoryKind, openSource } = await import('../../formats/canonical/source.js');
-  if (directoryKind(dir) !== 'lpq-artifact') return openSource(dir, rt);
+  // Decoding reads files, follows permutations and masks: work of the CPU, whatever computes with the weights.
+  const decoder = rt.device === 'cpu' ? rt : createRuntime();
+  if (directoryKind(dir) !== 'lpq-artifact') return openSource(dir, decoder);
   const { artifactSource } = await import('../verify/source.js');
-  return artifactSource(dir, rt);
+  return artifactSource(dir, decoder);
 }
 
 /** What a command works on, in words, and where one gets it. */

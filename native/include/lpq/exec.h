@@ -141,6 +141,9 @@ class Queue {
   void enqueue(std::string op, Call call);
   // Runs `then` on the queue's thread once everything enqueued so far has ended.
   void on_settled(std::function<void(Outcome)> then);
+  // Returns once everything enqueued so far has been run or launched, so that the queue holds no tensors. Not for the
+  // queue's own thread.
+  void wait_idle();
   void abort() { backend_->abort(); }
   Backend& backend() { return *backend_; }
   int threads() const { return backend_->threads(); }
@@ -157,7 +160,8 @@ class Queue {
   void run();
   std::unique_ptr<Backend> backend_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, idle_;
+  bool busy_ = false;
   std::deque<Item> items_;
   bool stop_ = false;
   Outcome outcome_;
