@@ -181,8 +181,12 @@ async function calibrate({ source, settings, calib }: QuantizeOptions, run: Run)
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
 function recorded({ settings, rules }: QuantizeOptions): Record<string, unknown> {
+  // Settings of calibration and of the solver say nothing about weights that were only rounded.
+  const { order, damp, gptaq, samples, seqLen, seed, calibJoin, ...always } = settings;
+  const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, samples, seqLen, seed, calibJoin };
   return {
-    ...settings,
+    ...always,
+    ...calibrated,
     ...(rules.length > 0 && {
       rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),
     }),
