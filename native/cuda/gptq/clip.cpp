@@ -30,7 +30,7 @@ void clip(Call& call, CudaExec& exec) {
   args.shrink = params.number("shrink", 0.01);
   const std::string dtype = params.text("scaleDtype", "f32");
   args.scale_kind = dtype == "f8_e8m0" ? 1 : dtype == "f8_e4m3" ? 2 : 0;
-  args.least_scale = least_scale(args.scale_kind == 1 ? kNumberE8m0 : kNumberE4m3);
+  args.least_scale = args.scale_kind == 2 ? 0x1p-9f : least_scale(kNumberE8m0);  // e4m3 may go down to its subnormals
   args.low = args.grid.is_float ? -type.top() : args.grid.low;
   args.high = args.grid.is_float ? type.top() : args.grid.high;
   args.scale_unit = static_cast<float>(params.number("scaleUnit", 1.0));

@@ -27,7 +27,9 @@ __device__ void candidate(const ClipArgs& a, int i, float lo, float hi, float& s
   const double p = (1.0 - (negative ? i - a.steps : i) * a.shrink) * (a.scale_kind == 1 ? 1.4142 : 1.0);
   const float low = a.low, high = a.high;
   if (lo == 0 && hi == 0) {
-    scale = usable_scale(a, 1.0f);
+    // Where no code is 0, the least scale that every stored type holds.
+    const bool no_zero = a.symmetric && a.constant_zero != floorf(a.constant_zero);
+    scale = usable_scale(a, !no_zero ? 1.0f : a.scale_kind != 0 ? 0.0f : 0x1p-14f);
     zero = a.symmetric ? a.constant_zero : fmaxf(low, 0.0f);
     return;
   }

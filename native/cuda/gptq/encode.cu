@@ -42,7 +42,9 @@ extern "C" __global__ void lpq_gptq_encode(const float* level, const int32_t* or
 // dtype: NumberType. counts: [2] scales that became infinite; that lie below `least`, what the dtype holds precisely.
 extern "C" __global__ void lpq_gptq_store_scales(const float* scale, int64_t count, int dtype, float unit, float least, uint8_t* stored, float* rounded, unsigned long long* counts) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    const float x = __fdiv_rn(scale[i], unit), held = write_number(dtype, stored, i, x);
+    const float x = __fdiv_rn(scale[i], unit);
+    float held = write_number(dtype, stored, i, x);
+    if (held == 0.0f && dtype == kNumberF16) held = write_number(dtype, stored, i, copysignf(0x1p-24f, x));  // never 0
     if (!isfinite(held)) atomicAdd(&counts[0], 1ull);
     if (fabsf(x) < least && dtype != kNumberE4m3) atomicAdd(&counts[1], 1ull);
     rounded[i] = held * unit;

@@ -9,7 +9,8 @@
 // 2^-17 of the operands for bf16 (solve), 2^-22 for f16 in scaled units (descend; block.h). 1: one plane, 2^-9 or 2^-12.
 // Solve defaults to 3 and then differs from the CPU by codes whose targets lie within about 1e-4 of a step from a tie.
 // Descend defaults to 1: a gradient that is off by 2^-12 of its terms moves decisions only within about 1e-3 of a step from
-// a tie, where either code costs the same (bench/results has the measured difference of the objective).
+// a tie, where either code costs nearly the same: measured on an H200 the module error after five sweeps is within 1e-4 of
+// three passes' either way, on CPU-sized problems the objective within 4e-4 of the CPU's (bench/results).
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
 

@@ -73,8 +73,9 @@ void rtn(Call& call, CudaExec& exec) {
   args.top = args.scale_type == kNumberE8m0 ? type.max_value() : type.top();
   args.top_power = type.kind == QuantType::Kind::integer ? type.bits - 2 : std::ilogb(type.max_value());
   args.cover = params.integer("scaleCover", 0) != 0;
-  args.staged = k * 5 <= exec.device().shared_per_block;
-  require(k <= exec.device().shared_per_block, "the weight has too many columns for this device");
+  const int64_t room = exec.device().shared_per_block - 1024;  // a little is taken by the kernel itself
+  args.staged = k * 5 <= room;
+  require(k <= room, "the weight has too many columns for this device");
   Scratch rows = exec.scratch(std::max<size_t>(16, static_cast<size_t>(n) * sizeof(RtnStats))), largest = exec.scratch(std::max<size_t>(16, static_cast<size_t>(n) * 4));
   Scratch global = exec.scratch(16);
   args.stats = rows.as<RtnStats>();

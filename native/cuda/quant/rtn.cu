@@ -56,7 +56,7 @@ __device__ Choice choose(const RtnArgs& a, float min, float max, float global) {
     c.underflow = !a.has_global && c.stored < a.least_scale;
     c.codes = c.stored * global;
   } else {
-    c.stored = write_number(a.scale_type, room, 0, scale);
+    c.stored = fmaxf(write_number(a.scale_type, room, 0, scale), a.scale_type == kNumberF16 ? 0x1p-24f : kLeastNormal);  // never 0
     c.overflow = !isfinite(c.stored);
     c.underflow = !c.overflow && c.stored < a.least_scale;
   }

@@ -284,6 +284,16 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     const auto a = host.run("gptq_store_scales", {scale}, out(), params({{"unit", unit}})), b = d.run("gptq_store_scales", {scale}, out(), params({{"unit", unit}}));
     report.that(name + ": store_scales " + std::string(dtype_name(stored)), same_bytes(a[0], b[0]) && same_bytes(a[1], b[1]) && same_bytes(a[2], b[2]));
   }
+  if (!coarse) {
+    // Scales that a dtype cannot hold, or only as a subnormal.
+    const double odd[] = {0.0, 1e-30, -1e-9, 3e-8, -6e-6, 1e-5, 7e4, -1e39, 1.0, -0.3333};
+    const Tensor edge = filled(DType::f32, {5, 2}, [&](int64_t i) { return odd[i]; });
+    for (const DType stored : {DType::f16, DType::bf16, DType::f32}) {
+      const auto out = [&] { return std::vector<Tensor>{allocate(stored, {5, 2}), poisoned(DType::f32, {5, 2}), poisoned(DType::f64, {2})}; };
+      const auto a = host.run("gptq_store_scales", {edge}, out(), params({{"unit", 1.0}})), b = d.run("gptq_store_scales", {edge}, out(), params({{"unit", 1.0}}));
+      report.that(name + ": store_scales, edges, " + std::string(dtype_name(stored)), same_bytes(a[0], b[0]) && same_bytes(a[1], b[1]) && same_bytes(a[2], b[2]));
+    }
+  }
   const Tensor q = filled(DType::f32, {n, k}, [&](int64_t i) { return get(l.w, i) + 0.004 * normal(); }), w32 = filled(DType::f32, {n, k}, [&](int64_t i) { return get(l.w, i); });
   const auto e_want = host.run("module_error", {w32, q, l.h}, {poisoned(DType::f64, {2})}), e_got = d.run("module_error", {w32, q, l.h}, {poisoned(DType::f64, {2})});
   // n rows of k^2 terms, each off by about 2^-12 at random.
@@ -324,6 +334,7 @@ void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dty
                            (bad ? " bad" : "");
   Tensor w = gaussian(w_dtype, {n, k}, 0.05);
   for (int64_t i = 0; i < length; ++i) set(w, i, 0);                        // a group of zeros
+  for (int64_t i = 0; i < length && n > 2; ++i) set(w, 2 * k + i, 1e-7 * normal());                          // a scale below f16's
   for (int64_t i = 0; i < length && n > 1; ++i) set(w, k + i, 0.5 * static_cast<double>(between(-4, 4)));  // ties
   if (bad) set(w, n * k - 3, INFINITY), set(w, n * k / 2, NAN);
   Params p = type_params(type);
