@@ -22,7 +22,9 @@ struct BlockArgs {
   float* x;                // [n, ldx] from column `first` on: targets as updated so far / scaled gradient
   int ldx;
   const int32_t* group;                 // [k]
-  const float *scale_t, *zero_t;        // [groups, n]
+  int groups;
+  const float *scale, *zero;            // [n, groups]
+  const float *scale_t, *zero_t, *inverse_t;  // [groups, n]; inverse: 1 / scale
   const float* t;                       // [n, k] (descend)
   float* level;                         // [n, k]
   const float* matrix;                  // [k, k] U / M

@@ -54,10 +54,7 @@ void error(Call& call, CudaExec& exec) {
     Scratch narrow = exec.scratch(static_cast<size_t>(k * k) * 4);
     exec.launch("lpq_gptq_narrow", Dim3(blocks_for(exec, k * k, 256)), Dim3(256), 0, static_cast<const void*>(h.raw()), h.dtype == DType::f32 ? 1 : 0, narrow.as<float>(), k * k);
     exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, static_cast<const float*>(narrow.as<float>()), ki, exponent.as<int32_t>());
-    const int32_t* in_order = nullptr;
-    uint16_t* none = nullptr;
-    exec.launch("lpq_gptq_scaled_metric", Dim3(k), Dim3(256), 0, static_cast<const float*>(narrow.as<float>()), ki, static_cast<const int32_t*>(exponent.as<int32_t>()),
-                in_order, ki, metric.as<uint16_t>(), none);
+    scaled_metric(exec, narrow.as<float>(), k, exponent.as<int32_t>(), nullptr, k, {metric.as<uint16_t>(), nullptr});
   }
   Scratch d = exec.scratch(static_cast<size_t>(chunk * k) * 2), product = exec.scratch(static_cast<size_t>(chunk * k) * 4);
   Scratch row_exponent = exec.scratch(static_cast<size_t>(chunk) * 4), sums = exec.scratch(static_cast<size_t>(n) * 8);

@@ -103,34 +103,34 @@ extern "C" __global__ void __launch_bounds__(256) lpq_gptq_factor_leaf(double* a
       double* row = row_of[j & 1];
       if (tx == jj)
 #pragma unroll
-        for (int r = 0; r < 8; ++r) column[ty + 16 * r] = v[r][jb];
+        for (int r = jb; r < 8; ++r) column[ty + 16 * r] = v[r][jb];
       if (ty == jj)
 #pragma unroll
-        for (int c = 0; c < 8; ++c) row[tx + 16 * c] = v[jb][c];
+        for (int c = 0; c <= jb; ++c) row[tx + 16 * c] = v[jb][c];
       __syncthreads();
       double pivot = column[j];
       if (!(pivot > 0) || pivot > 1.7e308) {
         if (threadIdx.x == 0) atomicCAS(info, 0, first + j + 1);
         pivot = 1;
       }
-      const double d = 1.0 / sqrt(pivot);
+      const double d = rsqrt(pivot);
       double w[8];
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
         const int at = tx + 16 * c;
-        w[c] = at == j ? d : (at < j ? row[at] : column[at]) * d;
+        w[c] = c < jb ? row[at] * d : c > jb ? column[at] * d : at == j ? d : (at < j ? row[at] : column[at]) * d;
       }
+      // Elements right of the diagonal tiles are of no interest.
 #pragma unroll
-      for (int r = 0; r < 8; ++r) {
-        if (r < jb) continue;
+      for (int r = jb; r < 8; ++r) {
         const int i = ty + 16 * r;
         if (i > j) {
           const double l = -(column[i] * d);
 #pragma unroll
-          for (int c = 0; c < 8; ++c) v[r][c] = fma(l, w[c], c == jb && tx == jj ? 0.0 : v[r][c]);
+          for (int c = 0; c <= r; ++c) v[r][c] = fma(l, w[c], c == jb && tx == jj ? 0.0 : v[r][c]);
         } else if (i == j) {
 #pragma unroll
-          for (int c = 0; c < 8; ++c) v[r][c] = w[c];
+          for (int c = 0; c <= r; ++c) v[r][c] = w[c];
         }
       }
     }

@@ -77,4 +77,12 @@ struct Scaling {
   }
 };
 
+// The metric M f32 [k,k] in scaled units (block.h), its rows and columns as members [size] says; null: in order.
+inline void scaled_metric(CudaExec& exec, const float* m, int64_t k, const int32_t* exponents, const int32_t* members, int64_t size, Planes out) {
+  // Rows in order are read once anyway.
+  const int staged = members && k * 4 <= exec.device().shared_per_block;
+  exec.launch("lpq_gptq_scaled_metric", Dim3(size), Dim3(512), staged ? static_cast<unsigned>(k * 4) : 0u, m, static_cast<int>(k), exponents, members, static_cast<int>(size),
+              out.hi, out.lo, staged);
+}
+
 }  // namespace lpq::cuda::gptq

@@ -35,12 +35,16 @@ void refit(Call& call, CudaExec& exec) {
     Scratch fragments = exec.scratch(static_cast<size_t>(tile_pairs) * 32768);
     {
       Scratch metric = exec.scratch(static_cast<size_t>(columns * columns) * 2), errors = exec.scratch(static_cast<size_t>(n * columns) * 2);
-      uint16_t* none = nullptr;
-      exec.launch("lpq_gptq_scaled_metric", Dim3(columns), Dim3(256), 0, p.matrix, ki, column_exponent, members, width, metric.as<uint16_t>(), none);
+      Scratch sorted_exponent = exec.scratch(static_cast<size_t>(columns) * 4);
+      const auto* exponents = static_cast<const int32_t*>(sorted_exponent.as<int32_t>());
+      exec.launch("lpq_gptq_gather_exponents", Dim3((columns + 255) / 256), Dim3(256), 0, column_exponent, members, width, sorted_exponent.as<int32_t>());
+      scaled_metric(exec, p.matrix, k, exponents, members, columns, {metric.as<uint16_t>(), nullptr});
       exec.launch("lpq_gptq_product_fragments", Dim3(tile_pairs), Dim3(256), 0, static_cast<const uint16_t*>(metric.as<uint16_t>()), width,
                   fragments.as<uint32_t>());
-      exec.launch("lpq_gptq_refit_rows", Dim3(n), Dim3(256), 0, static_cast<const float*>(level.data<float>()), p.t, p.scale, p.zero, groups,
-                  static_cast<int>(sorted.pieces_per_group * sorted.piece), ki, members, width, column_exponent, row_exponent, code_exponent.as<int32_t>(), codes.as<uint16_t>(), errors.as<uint16_t>());
+      const int staged = k * 8 <= exec.device().shared_per_block - 1024;
+      exec.launch("lpq_gptq_refit_rows", Dim3(n), Dim3(512), staged ? static_cast<unsigned>(k * 8) : 0u, static_cast<const float*>(level.data<float>()), p.t, p.scale,
+                  p.zero, groups, static_cast<int>(sorted.pieces_per_group * sorted.piece), ki, members, width, exponents, column_exponent + k, row_exponent,
+                  code_exponent.as<int32_t>(), codes.as<uint16_t>(), errors.as<uint16_t>(), staged);
       Gemm product;
       product.m = n;
       product.n = product.k = columns;
@@ -63,6 +67,7 @@ void refit(Call& call, CudaExec& exec) {
     args.codes = codes.as<uint16_t>();
     args.gradient = gradient.as<float>();
     args.products = products.as<float>();
+    args.pairs = pairs;
     args.row_exponent = row_exponent;
     args.code_exponent = code_exponent.as<int32_t>();
     args.scale = scale.data<float>();
@@ -77,8 +82,11 @@ void refit(Call& call, CudaExec& exec) {
       args.row0 = static_cast<int>(row0);
       args.rows = static_cast<int>(std::min(chunk, n - row0));
       exec.launch("lpq_gptq_products_" + std::to_string(sorted.piece / 16), Dim3((args.rows + 255) / 256, tiles), Dim3(256), 65536, args.codes, width, args.row0,
-                  args.rows, static_cast<const uint32_t*>(fragments.as<uint32_t>()), products.as<float>());
-      exec.launch("lpq_gptq_refit_solve", Dim3(std::min<int64_t>(blocks, args.rows)), Dim3(128), shared, args);
+                  args.rows, static_cast<const uint32_t*>(fragments.as<uint32_t>()), products.as<float>(), pairs);
+      if (p.groups <= 128)
+        exec.launch("lpq_gptq_refit_solve_" + std::to_string(p.groups <= 32 ? 2 : p.groups <= 64 ? 4 : 8), Dim3(args.rows), Dim3(256), static_cast<unsigned>(triangle * 4), args);
+      else
+        exec.launch("lpq_gptq_refit_solve", Dim3(std::min<int64_t>(blocks, args.rows)), Dim3(128), shared, args);
     }
   }
   exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0, static_cast<const unsigned long long*>(count.as<unsigned long long>()), refitted.data<double>());

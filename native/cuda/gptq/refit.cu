@@ -19,7 +19,7 @@ __device__ __forceinline__ void wait_async() {
 // 256 rows a block, 32 a warp. The block keeps its rows' codes of one tile of 128 columns as A operands and meets all
 // tiles up to that one; the accumulators meet the codes of the other tile in the layout of the A operand.
 template <int kPiece>  // in tiles of 16
-__device__ __forceinline__ void products_body(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, float* products) {
+__device__ __forceinline__ void products_body(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, float* products, int64_t pairs) {
   constexpr int kPieces = 8 / kPiece;
   constexpr int kWords = 8 * 8 * 32;  // uint4 a pair of tiles
   extern __shared__ uint4 buffer[];   // [2][kWords]
@@ -90,7 +90,7 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
             s += __shfl_xor_sync(~0u, s, 1);
             s += __shfl_xor_sync(~0u, s, 2);
             const int row = first_row + 16 * m + 8 * h + g;
-            if (t == 0 && row < rows && piece_g <= piece_h) products[(piece_h * (piece_h + 1) / 2 + piece_g) * rows + row] = s;
+            if (t == 0 && row < rows && piece_g <= piece_h) products[row * pairs + piece_h * (piece_h + 1) / 2 + piece_g] = s;
           }
       }
     __syncthreads();
@@ -101,10 +101,10 @@ __device__ __forceinline__ int64_t packed(int64_t i, int64_t j) { return i * (i 
 
 }  // namespace
 
-#define LPQ_PRODUCTS_KERNEL(tiles)                                                                                                                      \
-  extern "C" __global__ void __launch_bounds__(256, 2) lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, \
-                                                                              float* products) {                                                       \
-    products_body<tiles>(codes, columns, row0, rows, fragments, products);                                                                             \
+#define LPQ_PRODUCTS_KERNEL(tiles)                                                                                                            \
+  extern "C" __global__ void __launch_bounds__(256, 2) lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows,      \
+                                                                                 const uint32_t* fragments, float* products, int64_t pairs) { \
+    products_body<tiles>(codes, columns, row0, rows, fragments, products, pairs);                                                             \
   }
 LPQ_PRODUCTS_KERNEL(1)
 LPQ_PRODUCTS_KERNEL(2)
@@ -130,13 +130,14 @@ extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, in
 
 // The sorted rows as f16 in scaled units: codes = (level - zero) * 2^(a - max a + code exponent) and
 // errors = ((level - zero) * scale - T) * 2^(a - max a + row exponent). The code exponent brings the row's largest code to
-// [2^14, 2^15): damping keeps a - max a above -11 for any K up to 2^16, so whole codes stay exact. One block a row.
+// [2^14, 2^15): damping keeps a - max a above -11 for any K up to 2^16, so whole codes stay exact. One block a row; staged: through shared memory.
 extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* t, const float* scale, const float* zero, int groups, int group_columns, int k,
-                                               const int32_t* members, int columns, const int32_t* column_exponent, const int32_t* row_exponent, int32_t* code_exponent,
-                                               uint16_t* codes, uint16_t* errors) {
-  __shared__ float shared_most[2][8];
+                                               const int32_t* members, int columns, const int32_t* exponents, const int32_t* column_top, const int32_t* row_exponent,
+                                               int32_t* code_exponent, uint16_t* codes, uint16_t* errors, int staged) {
+  extern __shared__ float memory[];
+  __shared__ float shared_most[2][32];
   const int64_t row = blockIdx.x;
-  const int top = column_exponent[k], row_shift = row_exponent[row];
+  const int top = *column_top, row_shift = row_exponent[row];
   float most = 0, most_zero = 0;
   for (int j = threadIdx.x; j < k; j += blockDim.x) most = fmaxf(most, fabsf(level[row * k + j]));
   for (int g = threadIdx.x; g < groups; g += blockDim.x) most_zero = fmaxf(most_zero, fabsf(zero[row * groups + g]));
@@ -150,19 +151,35 @@ extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* 
   most += most_zero;
   const int code_shift = most > 0 ? 14 - exponent_of(most) : 0;
   if (threadIdx.x == 0) code_exponent[row] = code_shift;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
-    const int j = members[i];
-    float code = 0, error = 0;
-    if (j >= 0) {
-      const int64_t g = row * groups + i / group_columns;
-      const int exponent = column_exponent[j] - top;
-      code = level[row * k + j] - zero[g];
-      error = (code * scale[g] - t[row * k + j]) * power_of_two(exponent + row_shift);
-      code *= power_of_two(exponent + code_shift);
+  if (staged) {
+    float *level_line = memory, *t_line = memory + k;
+    if (k % 4 == 0 && reinterpret_cast<uintptr_t>(level) % 16 == 0 && reinterpret_cast<uintptr_t>(t) % 16 == 0) {
+      for (int j = threadIdx.x; j < k / 4; j += blockDim.x) {
+        reinterpret_cast<float4*>(level_line)[j] = reinterpret_cast<const float4*>(level + row * k)[j];
+        reinterpret_cast<float4*>(t_line)[j] = reinterpret_cast<const float4*>(t + row * k)[j];
+      }
+    } else {
+      for (int j = threadIdx.x; j < k; j += blockDim.x) level_line[j] = level[row * k + j], t_line[j] = t[row * k + j];
     }
-    reinterpret_cast<__half*>(codes)[row * columns + i] = saturated_half(code);
-    reinterpret_cast<__half*>(errors)[row * columns + i] = saturated_half(error);
+    __syncthreads();
+  }
+  const float *level_row = staged ? memory : level + row * k, *t_row = staged ? memory + k : t + row * k;
+#pragma unroll 2
+  for (int i = threadIdx.x * 2; i < columns; i += blockDim.x * 2) {  // both of one piece, hence of one group
+    const int2 pair = *reinterpret_cast<const int2*>(members + i), exponent = *reinterpret_cast<const int2*>(exponents + i);
+    const int64_t g = row * groups + min(i / group_columns, groups - 1);
+    const float s = scale[g], z = zero[g];
+    float code[2] = {}, error[2] = {};
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const int j = v ? pair.y : pair.x, e = (v ? exponent.y : exponent.x) - top;
+      if (j < 0) continue;
+      code[v] = level_row[j] - z;
+      error[v] = (code[v] * s - t_row[j]) * power_of_two(e + row_shift);
+      code[v] *= power_of_two(e + code_shift);
+    }
+    *reinterpret_cast<__half2*>(codes + row * columns + i) = __halves2half2(saturated_half(code[0]), saturated_half(code[1]));
+    *reinterpret_cast<__half2*>(errors + row * columns + i) = __halves2half2(saturated_half(error[0]), saturated_half(error[1]));
   }
 }
 
@@ -188,12 +205,13 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
       for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
       if (lane == 0) residual[g] = -sum * power_of_two(a.code_exponent[row] - a.row_exponent[row]);
     }
+    const float* products = a.products + a.pairs * r;
     const auto product = [&](int g, int h) {  // g >= h
-      if (a.pieces_per_group == 1) return a.products[packed(g, h) * a.rows + r];
+      if (a.pieces_per_group == 1) return products[packed(g, h)];
       float sum = 0;
       for (int x = g * a.pieces_per_group; x < (g + 1) * a.pieces_per_group; ++x)
         for (int y = h * a.pieces_per_group; y < (h + 1) * a.pieces_per_group && y <= x; ++y)
-          sum += a.products[packed(x, y) * a.rows + r] * (g == h && y < x ? 2.0f : 1.0f);
+          sum += products[packed(x, y)] * (g == h && y < x ? 2.0f : 1.0f);
       return sum;
     };
     for (int g = warp; g < n; g += warps) {
@@ -286,5 +304,162 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
     }
   }
 }
+
+// The same for up to 16 kTile groups, a row a block of 16 x 16 threads with kTile x kTile elements each: the inverse of the
+// Cholesky factor in place (as in factor.cu), then two products with a vector.
+namespace {
+template <int kTile>
+__device__ __forceinline__ void solve_small(const RefitArgs& a) {
+  constexpr int kSize = 16 * kTile;
+  extern __shared__ float matrix[];  // [n (n + 1) / 2]
+  __shared__ float residual[kSize], step[kSize], middle[kSize], column_of[2][kSize], row_of[2][kSize], parts[16][kSize], sums[8];
+  const int n = a.groups, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, ty = tid / 16, tx = tid % 16, r = blockIdx.x;
+  const int64_t row = a.row0 + r;
+  const float* products = a.products + a.pairs * r;
+  const int width = a.pieces_per_group * a.piece, count = n * (n + 1) / 2;
+  if (a.pieces_per_group == 1) {
+#pragma unroll 4
+    for (int i = tid; i < count; i += 256) matrix[i] = products[i];
+  } else {
+    for (int g = warp; g < n; g += 8)
+      for (int h = lane; h <= g; h += 32) {
+        float sum = 0;
+        for (int x = g * a.pieces_per_group; x < (g + 1) * a.pieces_per_group; ++x)
+          for (int y = h * a.pieces_per_group; y < (h + 1) * a.pieces_per_group && y <= x; ++y)
+            sum += products[packed(x, y)] * (g == h && y < x ? 2.0f : 1.0f);
+        matrix[packed(g, h)] = sum;
+      }
+  }
+  const float down = power_of_two(a.code_exponent[row] - a.row_exponent[row]);
+  for (int g = warp; g < n; g += 8) {
+    float sum = 0;
+    const int64_t base = row * a.columns + static_cast<int64_t>(g) * width;
+#pragma unroll 4
+    for (int i = lane * 2; i < width; i += 64) {
+      const float2 c = __half22float2(*reinterpret_cast<const __half2*>(a.codes + base + i)), d = *reinterpret_cast<const float2*>(a.gradient + base + i);
+      sum = __fmaf_rn(c.x, d.x, __fmaf_rn(c.y, d.y, sum));
+    }
+    for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (lane == 0) residual[g] = -sum * down;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    float sum = 0;
+    for (int g = lane; g < n; g += 32) sum += matrix[packed(g, g)];
+    for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (lane == 0) sums[0] = sum;
+  }
+  __syncthreads();
+  const float trace = sums[0], ridge = 1e-7f * trace / static_cast<float>(n);
+  if (!(trace > 0)) return;  // no codes but zeros
+  float v[kTile][kTile];
+#pragma unroll
+  for (int i = 0; i < kTile; ++i)
+#pragma unroll
+    for (int j = 0; j < kTile; ++j) {
+      const int g = ty + 16 * i, h = tx + 16 * j;
+      float x = g == h ? 1.0f : 0.0f;
+      if (g < n && h <= g) {
+        x = matrix[packed(g, h)];
+        if (g == h) x = x > 0 ? x + ridge : trace;  // a group of zero codes has no say; its scale stays
+      }
+      v[i][j] = x;
+    }
+  for (int g = tid; g < n; g += 256) {
+    const bool silent = !(matrix[packed(g, g)] > 0);
+    if (silent) residual[g] = 0;
+    step[g] = silent ? 0.0f : residual[g] - ridge * a.scale[row * n + g];
+  }
+  bool definite = true;
+#pragma unroll
+  for (int jb = 0; jb < kTile; ++jb)
+    for (int jj = 0; jj < 16; ++jj) {
+      const int j = 16 * jb + jj;
+      if (j >= n) break;  // the same for all
+      float *column = column_of[j & 1], *line = row_of[j & 1];
+      if (tx == jj)
+#pragma unroll
+        for (int i = jb; i < kTile; ++i) column[ty + 16 * i] = v[i][jb];
+      if (ty == jj)
+#pragma unroll
+        for (int c = 0; c <= jb; ++c) line[tx + 16 * c] = v[jb][c];
+      __syncthreads();
+      const float pivot = column[j];
+      definite = definite && pivot > 0;
+      const float d = rsqrtf(definite ? pivot : 1.0f);
+      float w[kTile];
+#pragma unroll
+      for (int c = 0; c < kTile; ++c) {
+        const int at = tx + 16 * c;
+        w[c] = c < jb ? line[at] * d : c > jb ? column[at] * d : at == j ? d : (at < j ? line[at] : column[at]) * d;
+      }
+#pragma unroll
+      for (int i = jb; i < kTile; ++i) {
+        const int at = ty + 16 * i;
+        if (at > j) {
+          const float l = -(column[at] * d);
+#pragma unroll
+          for (int c = 0; c <= i; ++c) v[i][c] = __fmaf_rn(l, w[c], c == jb && tx == jj ? 0.0f : v[i][c]);
+        } else if (at == j) {
+#pragma unroll
+          for (int c = 0; c <= i; ++c) v[i][c] = w[c];
+        }
+      }
+    }
+  if (!definite) return;  // the same for all
+  // middle = X step, then step = X^T middle: sums over the 16 threads of a row, and of a column through shared memory.
+#pragma unroll
+  for (int i = 0; i < kTile; ++i) {
+    const int g = ty + 16 * i;
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c <= i; ++c)
+      if (tx + 16 * c <= g && g < n) sum = __fmaf_rn(v[i][c], step[tx + 16 * c], sum);
+    for (int mask = 8; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (tx == 0) middle[g] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kTile; ++c) {
+    const int h = tx + 16 * c;
+    float sum = 0;
+#pragma unroll
+    for (int i = c; i < kTile; ++i)
+      if (h <= ty + 16 * i && ty + 16 * i < n) sum = __fmaf_rn(v[i][c], middle[ty + 16 * i], sum);
+    parts[ty][h] = sum;
+  }
+  __syncthreads();
+  bool usable = true;
+  for (int g = tid; g < n; g += 256) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sum += parts[i][g];
+    const float old = a.scale[row * n + g], now = old + sum, ratio = now / old;
+    usable = ratio > 0.25f && ratio < 4.0f;
+    middle[g] = now;
+    step[g] = now - old;  // as it rounds to f32
+  }
+  if (!__syncthreads_and(usable)) return;
+  float change = 0;
+  for (int g = warp; g < n; g += 8) {
+    float sum = 0;
+    for (int h = lane; h < n; h += 32) sum = __fmaf_rn(matrix[h <= g ? packed(g, h) : packed(h, g)], step[h], sum);
+    for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (lane == 0) change += step[g] * (sum - 2.0f * residual[g]);
+  }
+  if (lane == 0) sums[warp] = change;
+  __syncthreads();
+  change = 0;
+  for (int w = 0; w < 8; ++w) change += sums[w];
+  if (change < 0) {
+    for (int g = tid; g < n; g += 256) a.scale[row * n + g] = middle[g];
+    if (tid == 0) atomicAdd(a.refitted, 1ull);
+  }
+}
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(256) lpq_gptq_refit_solve_2(RefitArgs a) { solve_small<2>(a); }
+extern "C" __global__ void __launch_bounds__(256) lpq_gptq_refit_solve_4(RefitArgs a) { solve_small<4>(a); }
+extern "C" __global__ void __launch_bounds__(256) lpq_gptq_refit_solve_8(RefitArgs a) { solve_small<8>(a); }
 
 }  // namespace lpq::cuda

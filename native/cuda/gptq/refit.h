@@ -10,7 +10,8 @@ struct RefitArgs {
   int columns;       // sorted
   const uint16_t* codes;   // [n, columns] f16, (level - zero) in scaled units
   const float* gradient;   // [n, columns] (What - T) M in scaled units
-  const float* products;   // [pairs][rows]: v_a M v_b of pieces a >= b in scaled units, pair a (a + 1) / 2 + b
+  const float* products;   // [rows][pairs]: v_a M v_b of pieces a >= b in scaled units, pair a (a + 1) / 2 + b
+  int64_t pairs;
   const int32_t* row_exponent;   // [n] of the errors
   const int32_t* code_exponent;  // [n] of the codes
   float* scale;            // [n, groups]

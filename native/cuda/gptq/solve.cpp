@@ -16,14 +16,24 @@
 namespace lpq::cuda::gptq {
 namespace {
 
-// Scale and zero by group, so that a warp's rows lie side by side.
+// Scale, its inverse and zero by group, so that a warp's rows lie side by side.
 struct Transposed {
-  Scratch scale, zero;
-  Transposed(CudaExec& exec, const Problem& p)
-      : scale(exec.scratch(static_cast<size_t>(p.n * p.groups) * 4)), zero(exec.scratch(static_cast<size_t>(p.n * p.groups) * 4)) {
+  Scratch scale, inverse, zero;
+  Transposed(CudaExec& exec, const Problem& p) : scale(room(exec, p)), inverse(room(exec, p)), zero(room(exec, p)) {
     const Dim3 grid((p.groups + 31) / 32, (p.n + 31) / 32), block(32, 8);
-    exec.launch("lpq_gptq_transpose", grid, block, 0, p.scale, scale.as<float>(), static_cast<int>(p.n), static_cast<int>(p.groups));
-    exec.launch("lpq_gptq_transpose", grid, block, 0, p.zero, zero.as<float>(), static_cast<int>(p.n), static_cast<int>(p.groups));
+    float* none = nullptr;
+    exec.launch("lpq_gptq_transpose", grid, block, 0, p.scale, scale.as<float>(), inverse.as<float>(), static_cast<int>(p.n), static_cast<int>(p.groups));
+    exec.launch("lpq_gptq_transpose", grid, block, 0, p.zero, zero.as<float>(), none, static_cast<int>(p.n), static_cast<int>(p.groups));
+  }
+  static Scratch room(CudaExec& exec, const Problem& p) { return exec.scratch(static_cast<size_t>(p.n * p.groups) * 4); }
+  void give(BlockArgs& args, const Problem& p) const {
+    args.groups = static_cast<int>(p.groups);
+    args.group = p.group;
+    args.scale = p.scale;
+    args.zero = p.zero;
+    args.scale_t = scale.as<float>();
+    args.inverse_t = inverse.as<float>();
+    args.zero_t = zero.as<float>();
   }
 };
 
@@ -33,10 +43,12 @@ void launch_block(CudaExec& exec, const char* op, const BlockArgs& args) {
   // which reach more multiprocessors.
   const int processors = exec.device().multiprocessors;
   int lanes = 4;
-  if (args.n >= processors * 96 && exec.device().shared_per_block >= static_cast<int>(shared(128)) + 2048) lanes = 2;
-  if (args.n <= processors * 16) lanes = 8;
+  if (args.n >= processors * 96 && exec.device().shared_per_block >= static_cast<int>(shared(128)) + 4096) lanes = 2;
+  if (args.n <= processors * 16 || exec.device().shared_per_block < static_cast<int>(shared(32)) + 4096) lanes = 8;
   const int rows = lanes == 2 ? 128 : lanes == 4 ? 32 : 16;
-  const std::string kernel = std::string("lpq_gptq_") + op + (args.grid.is_float ? "_float_" : "_int_") + std::to_string(lanes);
+  // Only the one-bit type has a zero with a fraction.
+  const char* grid = args.grid.is_float ? "_float_" : args.grid.bits == 1 ? "_any_" : "_whole_";
+  const std::string kernel = std::string("lpq_gptq_") + op + grid + std::to_string(lanes);
   exec.launch(kernel, Dim3((args.n + rows - 1) / rows), Dim3(lanes * rows), shared(rows), args);
 }
 
@@ -61,9 +73,7 @@ void solve(Call& call, CudaExec& exec) {
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
   args.ldx = kOuterColumns;
-  args.group = p.group;
-  args.scale_t = grid.scale.as<float>();
-  args.zero_t = grid.zero.as<float>();
+  grid.give(args, p);
   args.level = level.data<float>();
   args.matrix = p.matrix;
   args.hi = e_hi;
@@ -122,9 +132,8 @@ void descend(Call& call, CudaExec& exec) {
       return Planes{room.as<uint16_t>(), passes == 3 ? room.as<uint16_t>() + count : nullptr};
     };
     const Planes m = split(metric, k * k), e = split(error, area), d = split(delta, n * kOuterColumns);
-    const int32_t* in_order = nullptr;
     const int ki = static_cast<int>(k), groups = static_cast<int>(p.groups);
-    exec.launch("lpq_gptq_scaled_metric", Dim3(k), Dim3(256), 0, p.matrix, ki, scaling.columns.as<int32_t>(), in_order, ki, m.hi, m.lo);
+    scaled_metric(exec, p.matrix, k, scaling.columns.as<int32_t>(), nullptr, k, m);
     exec.launch("lpq_gptq_scaled_error", Dim3(n), Dim3(256), 0, static_cast<const float*>(level.data<float>()), p.t, p.scale, p.zero, p.group, groups, ki,
                 scaling.columns.as<int32_t>(), scaling.rows.as<int32_t>(), e.hi, e.lo);
     BlockArgs args{};
@@ -133,9 +142,7 @@ void descend(Call& call, CudaExec& exec) {
     args.k = ki;
     args.x = x.as<float>();
     args.ldx = kOuterColumns;
-    args.group = p.group;
-    args.scale_t = grid.scale.as<float>();
-    args.zero_t = grid.zero.as<float>();
+    grid.give(args, p);
     args.t = p.t;
     args.level = level.data<float>();
     args.matrix = p.matrix;

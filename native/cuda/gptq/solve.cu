@@ -8,13 +8,6 @@ namespace {
 constexpr int kPitch = kBlockColumns + 4;  // keeps 16-byte accesses of neighbouring rows in different banks
 constexpr int kChunk = 8;                  // columns held in registers
 
-__device__ __forceinline__ float descaling(const BlockArgs& a, int row, int column) {
-  return power_of_two(a.column_exponent[column] + a.column_exponent[a.k] - a.row_exponent[row] - kMetricShift);
-}
-__device__ __forceinline__ float error_scaling(const BlockArgs& a, int row, int column) {
-  return power_of_two(a.column_exponent[column] - a.column_exponent[a.k] + a.row_exponent[row]);
-}
-
 // a / b with y = 1 / b at hand: one correction by the exact remainder. It is the correctly rounded quotient but for about one
 // case in 10^7, and always where the quotient is a float, ties among them.
 __device__ __forceinline__ float divide(float a, float b, float y) {
@@ -39,9 +32,11 @@ __device__ __forceinline__ void store4(uint16_t* p, const uint16_t (&v)[4], int 
     if (i < count) p[i] = v[i];
 }
 
+enum : int { kWholeZeros, kAnyZeros, kFloats };  // grids: integers whose zeros are whole numbers, any integers, floats
+
 // kLanes threads share a row: all of them walk the chunk in registers, each updates its part of the columns behind it.
 // Elements see the operations of the CPU's kernel in the same order.
-template <bool kFloat, bool kDescend, int kLanes, int kRows>
+template <int kGrid, bool kDescend, int kLanes, int kRows>
 __device__ __forceinline__ void block_body(const BlockArgs& a) {
   constexpr int kThreads = kLanes * kRows;
   extern __shared__ float4 shared[];
@@ -49,13 +44,16 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   float* level_tile = x_tile + kRows * kPitch;         // [kRows][kPitch]
   float* matrix = level_tile + kRows * kPitch;         // [128][128], upper part
   __shared__ float inverse_of[kBlockColumns];          // 1 / diagonal
+  __shared__ alignas(16) float descale[kBlockColumns], upscale[kBlockColumns];  // powers of two (block.h)
+  __shared__ float row_down[kRows], row_up[kRows];
   __shared__ int group_of[kBlockColumns];
   const int tid = threadIdx.x, row0 = blockIdx.x * kRows;
-  const DeviceGrid<kFloat> grid(a.grid);
+  const DeviceGrid<kGrid == kFloats> grid(a.grid);
 
   const float* block = a.matrix + static_cast<int64_t>(a.first) * a.k + a.first;
   const bool aligned = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 16 == 0;
   if (aligned && a.width == kBlockColumns) {
+#pragma unroll 8
     for (int i = tid; i < kBlockColumns * kBlockColumns / 4; i += kThreads) {
       const int j = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4;
       if (c + 3 >= j) copy16(matrix + j * kBlockColumns + c, block + static_cast<int64_t>(j) * a.k + c);
@@ -67,39 +65,44 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
     }
   }
   asm volatile("cp.async.commit_group;\n");
-  for (int j = tid; j < kBlockColumns; j += kThreads) {
-    group_of[j] = j < a.width ? a.group[a.first + j] : -1;
-    inverse_of[j] = j < a.width ? __frcp_rn(block[static_cast<int64_t>(j) * a.k + j]) : 1.0f;
+  constexpr int kSteps = kBlockColumns / 4 / kLanes;  // float4 a thread
+  const bool whole = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.level) % 16 == 0;
+  float4 x_in[kSteps], level_in[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int i = tid + step * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, row = row0 + r;
+    const int count = row < a.n ? a.width - c : 0;
+    x_in[step] = load4(a.x + static_cast<int64_t>(count > 0 ? row : 0) * a.ldx + c, count, true);
+    if constexpr (kDescend) level_in[step] = load4(a.level + static_cast<int64_t>(count > 0 ? row : 0) * a.k + a.first + c, count, whole);
   }
-  {
-    constexpr int kSteps = kBlockColumns / 4 / kLanes;
-    const bool level_aligned = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.level) % 16 == 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float4 x[(kSteps + 1) / 2], level[(kSteps + 1) / 2];
-#pragma unroll
-      for (int step = 0; step < (kSteps + 1) / 2; ++step) {
-        const int i = tid + (half * ((kSteps + 1) / 2) + step) * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, row = row0 + r;
-        const bool inside = r < kRows && row < a.n;
-        x[step] = load4(a.x + static_cast<int64_t>(inside ? row : 0) * a.ldx + c, inside ? a.width - c : 0, true);
-        if constexpr (kDescend) level[step] = load4(a.level + static_cast<int64_t>(inside ? row : 0) * a.k + a.first + c, inside ? a.width - c : 0, level_aligned);
-      }
-#pragma unroll
-      for (int step = 0; step < (kSteps + 1) / 2; ++step) {
-        const int i = tid + (half * ((kSteps + 1) / 2) + step) * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, row = row0 + r;
-        if (r >= kRows) continue;
-        if constexpr (kDescend) {
-          if (row < a.n) {
-            if (c < a.width) x[step].x *= descaling(a, row, a.first + c);
-            if (c + 1 < a.width) x[step].y *= descaling(a, row, a.first + c + 1);
-            if (c + 2 < a.width) x[step].z *= descaling(a, row, a.first + c + 2);
-            if (c + 3 < a.width) x[step].w *= descaling(a, row, a.first + c + 3);
-          }
-          *reinterpret_cast<float4*>(level_tile + r * kPitch + c) = level[step];
-        }
-        *reinterpret_cast<float4*>(x_tile + r * kPitch + c) = x[step];
-      }
+  for (int j = tid; j < kBlockColumns; j += kThreads) {
+    const bool inside = j < a.width;
+    group_of[j] = inside ? a.group[a.first + j] : -1;
+    inverse_of[j] = inside ? __frcp_rn(block[static_cast<int64_t>(j) * a.k + j]) : 1.0f;
+    if constexpr (kDescend) {
+      const int e = inside ? a.column_exponent[a.first + j] : 0, top = a.column_exponent[a.k];
+      descale[j] = power_of_two(e + top - kMetricShift);
+      upscale[j] = power_of_two(e - top);
     }
+  }
+  if constexpr (kDescend)
+    for (int r = tid; r < kRows; r += kThreads) {
+      const int e = row0 + r < a.n ? a.row_exponent[row0 + r] : 0;
+      row_down[r] = power_of_two(-e);
+      row_up[r] = power_of_two(e);
+    }
+  __syncthreads();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int i = tid + step * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4;
+    float4 x = x_in[step];
+    if constexpr (kDescend) {
+      const float4 d = *reinterpret_cast<const float4*>(descale + c);
+      const float down = row_down[r];
+      x = make_float4(x.x * d.x * down, x.y * d.y * down, x.z * d.z * down, x.w * d.w * down);
+      *reinterpret_cast<float4*>(level_tile + r * kPitch + c) = level_in[step];
+    }
+    *reinterpret_cast<float4*>(x_tile + r * kPitch + c) = x;
   }
   asm volatile("cp.async.wait_group 0;\n");
   __syncthreads();
@@ -108,21 +111,24 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   const int row = min(row0 + r, a.n - 1);
   float* x_row = x_tile + r * kPitch;
   float* level_row = level_tile + r * kPitch;
+  const float *scale_t = a.scale_t + row, *zero_t = a.zero_t + row, *inverse_t = a.inverse_t + row;
   int moved = 0;
-  float next_scale[kChunk], next_zero[kChunk];
+  float next_scale[kChunk], next_zero[kChunk], next_inverse[kChunk];
   const auto prefetch = [&](int c0) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
-      const int g = c0 < kBlockColumns ? group_of[c0 + j] : -1;
-      next_scale[j] = g >= 0 ? a.scale_t[static_cast<int64_t>(g) * a.n + row] : 1.0f;
-      next_zero[j] = g >= 0 ? a.zero_t[static_cast<int64_t>(g) * a.n + row] : 0.0f;
+      const int g = group_of[min(c0, kBlockColumns - kChunk) + j];
+      const int64_t at = static_cast<int64_t>(max(g, 0)) * a.n;
+      next_scale[j] = scale_t[at];
+      next_zero[j] = zero_t[at];
+      next_inverse[j] = inverse_t[at];
     }
   };
   prefetch(0);
   for (int c0 = 0; c0 < a.width; c0 += kChunk) {
     float x[kChunk], level[kChunk], step[kChunk], scale[kChunk], zero[kChunk], inverse[kChunk];
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) scale[j] = next_scale[j], zero[j] = next_zero[j], inverse[j] = __frcp_rn(scale[j]);
+    for (int j = 0; j < kChunk; ++j) scale[j] = next_scale[j], zero[j] = next_zero[j], inverse[j] = next_inverse[j];
     prefetch(c0 + kChunk);
 #pragma unroll
     for (int j = 0; j < kChunk; j += 4) {
@@ -132,16 +138,23 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
       const float* line = matrix + (c0 + j) * kBlockColumns + c0;
-      const GridStep s = grid.step(scale[j], zero[j]);
-      if constexpr (kDescend) {
-        const float now = (level[j] - zero[j]) * scale[j];
-        const float wanted = now - divide(x[j], line[j], inverse_of[c0 + j]);
-        const float next = grid.nearest_quotient(divide(wanted, scale[j], inverse[j]), s);
-        step[j] = (next - level[j]) * scale[j];
-        level[j] = next;
+      const float diagonal = line[j], inverse_diagonal = inverse_of[c0 + j];
+      const float before = kDescend ? level[j] - zero[j] : 0.0f;
+      const float wanted = kDescend ? before * scale[j] - divide(x[j], diagonal, inverse_diagonal) : x[j];
+      const float quotient = divide(wanted, scale[j], inverse[j]);
+      float after;  // level - zero
+      if constexpr (kGrid == kWholeZeros) {
+        constexpr float kRint = 12582912.0f;
+        after = fminf(fmaxf(quotient, a.grid.low - zero[j]), a.grid.high - zero[j]) + kRint - kRint;
+        level[j] = after + zero[j];
       } else {
-        level[j] = grid.nearest_quotient(divide(x[j], scale[j], inverse[j]), s);
-        step[j] = -divide(x[j] - (level[j] - zero[j]) * scale[j], line[j], inverse_of[c0 + j]);
+        level[j] = grid.nearest_quotient(quotient, grid.step(scale[j], zero[j]));
+        after = level[j] - zero[j];
+      }
+      if constexpr (kDescend) {
+        step[j] = (after - before) * scale[j];
+      } else {
+        step[j] = -divide(x[j] - after * scale[j], diagonal, inverse_diagonal);
       }
       if (c0 + j >= a.width) step[j] = 0;
       if (kDescend) moved += step[j] != 0.0f;
@@ -174,7 +187,6 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   }
   __syncthreads();
 
-  const bool whole = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.level) % 16 == 0;
 #pragma unroll 4
   for (int i = tid; i < kRows * kBlockColumns / 4; i += kThreads) {
     const int rr = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, at_row = row0 + rr;
@@ -195,11 +207,9 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       uint16_t delta_hi[4], delta_lo[4];
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
-        hi[v] = lo[v] = delta_hi[v] = delta_lo[v] = 0;
-        if (v >= count) continue;
-        const int64_t g = static_cast<int64_t>(group_of[c + v]) * a.n + at_row;
-        const float factor = error_scaling(a, at_row, a.first + c + v);
-        const float error = ((level[v] - a.zero_t[g]) * a.scale_t[g] - t[v]) * factor;
+        const int64_t g = static_cast<int64_t>(at_row) * a.groups + max(group_of[c + v], 0);
+        const float factor = upscale[c + v] * row_up[rr];
+        const float error = ((level[v] - a.zero[g]) * a.scale[g] - t[v]) * factor;
         __half h, l;
         split_half(error, h, l);
         hi[v] = __half_as_ushort(h), lo[v] = __half_as_ushort(l);
@@ -233,26 +243,32 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
 
 }  // namespace
 
-#define LPQ_BLOCK_KERNEL(name, is_float, descend, lanes, rows) \
-  extern "C" __global__ void __launch_bounds__(lanes* rows) name##_##lanes(BlockArgs a) { block_body<is_float, descend, lanes, rows>(a); }
-#define LPQ_BLOCK_KERNELS(name, is_float, descend)    \
-  LPQ_BLOCK_KERNEL(name, is_float, descend, 2, 128)   \
-  LPQ_BLOCK_KERNEL(name, is_float, descend, 4, 32)    \
-  LPQ_BLOCK_KERNEL(name, is_float, descend, 8, 16)
-LPQ_BLOCK_KERNELS(lpq_gptq_solve_int, false, false)
-LPQ_BLOCK_KERNELS(lpq_gptq_solve_float, true, false)
-LPQ_BLOCK_KERNELS(lpq_gptq_descend_int, false, true)
-LPQ_BLOCK_KERNELS(lpq_gptq_descend_float, true, true)
+#define LPQ_BLOCK_KERNEL(name, kind, descend, lanes, rows) \
+  extern "C" __global__ void __launch_bounds__(lanes* rows) name##_##lanes(BlockArgs a) { block_body<kind, descend, lanes, rows>(a); }
+#define LPQ_BLOCK_KERNELS(name, kind, descend)    \
+  LPQ_BLOCK_KERNEL(name, kind, descend, 2, 128)   \
+  LPQ_BLOCK_KERNEL(name, kind, descend, 4, 32)    \
+  LPQ_BLOCK_KERNEL(name, kind, descend, 8, 16)
+LPQ_BLOCK_KERNELS(lpq_gptq_solve_whole, kWholeZeros, false)
+LPQ_BLOCK_KERNELS(lpq_gptq_solve_any, kAnyZeros, false)
+LPQ_BLOCK_KERNELS(lpq_gptq_solve_float, kFloats, false)
+LPQ_BLOCK_KERNELS(lpq_gptq_descend_whole, kWholeZeros, true)
+LPQ_BLOCK_KERNELS(lpq_gptq_descend_any, kAnyZeros, true)
+LPQ_BLOCK_KERNELS(lpq_gptq_descend_float, kFloats, true)
 
-// out[g][n] = in[n][g]
-extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, int rows, int columns) {
+// out[g][n] = in[n][g], and inverse[g][n] = 1 / in[n][g] unless null.
+extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, float* inverse, int rows, int columns) {
   __shared__ float tile[32][33];
   const int r0 = blockIdx.y * 32, c0 = blockIdx.x * 32;
   for (int i = threadIdx.y; i < 32; i += blockDim.y)
     if (r0 + i < rows && c0 + static_cast<int>(threadIdx.x) < columns) tile[i][threadIdx.x] = in[static_cast<int64_t>(r0 + i) * columns + c0 + threadIdx.x];
   __syncthreads();
   for (int i = threadIdx.y; i < 32; i += blockDim.y)
-    if (c0 + i < columns && r0 + static_cast<int>(threadIdx.x) < rows) out[static_cast<int64_t>(c0 + i) * rows + r0 + threadIdx.x] = tile[threadIdx.x][i];
+    if (c0 + i < columns && r0 + static_cast<int>(threadIdx.x) < rows) {
+      const int64_t at = static_cast<int64_t>(c0 + i) * rows + r0 + threadIdx.x;
+      out[at] = tile[threadIdx.x][i];
+      if (inverse) inverse[at] = __frcp_rn(tile[threadIdx.x][i]);
+    }
 }
 
 // hi + lo = x in bf16.
@@ -304,23 +320,44 @@ extern "C" __global__ void lpq_gptq_column_exponent(const float* m, int k, int32
   }
 }
 
+// exponents[i] = exponent[members[i]], 0 where that is -1.
+extern "C" __global__ void lpq_gptq_gather_exponents(const int32_t* exponent, const int32_t* members, int columns, int32_t* exponents) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < columns) exponents[i] = members[i] >= 0 ? exponent[members[i]] : 0;
+}
+
 // The metric in scaled units as f16 (block.h); lo may be null. members: row and column i of the output are row and column
-// members[i] of M, zeros where that is -1; null: all in order. Output [size, size]; one block a row.
-extern "C" __global__ void lpq_gptq_scaled_metric(const float* m, int k, const int32_t* exponent, const int32_t* members, int size, uint16_t* hi, uint16_t* lo) {
+// members[i] of M, zeros where that is -1; null: all in order. exponents belong to the columns of the output, [size, size].
+// One block a row; staged: the row goes through shared memory.
+extern "C" __global__ void lpq_gptq_scaled_metric(const float* m, int k, const int32_t* exponents, const int32_t* members, int size, uint16_t* hi, uint16_t* lo, int staged) {
+  extern __shared__ float4 room[];
   const int i = blockIdx.x;
   const int from = members ? members[i] : i;
-  for (int j = threadIdx.x; j < size; j += blockDim.x) {
-    const int column = members ? members[j] : j;
-    float v = 0;
-    if (from >= 0 && column >= 0) {
-      // Two factors: the sum of the exponents may leave the range of one.
-      v = m[static_cast<int64_t>(from) * k + column] * power_of_two(kMetricShift - exponent[from]) * power_of_two(-exponent[column]);
-    }
-    const int64_t at = static_cast<int64_t>(i) * size + j;
-    if (lo)
-      split_half(v, reinterpret_cast<__half*>(hi)[at], reinterpret_cast<__half*>(lo)[at]);
+  const float* row = m + static_cast<int64_t>(from < 0 ? 0 : from) * k;
+  if (staged) {
+    float* line = reinterpret_cast<float*>(room);
+    if (k % 4 == 0 && reinterpret_cast<uintptr_t>(m) % 16 == 0)
+      for (int j = threadIdx.x; j < k / 4; j += blockDim.x) room[j] = reinterpret_cast<const float4*>(row)[j];
     else
-      reinterpret_cast<__half*>(hi)[at] = saturated_half(v);
+      for (int j = threadIdx.x; j < k; j += blockDim.x) line[j] = row[j];
+    __syncthreads();
+    row = line;
+  }
+  const float up = from < 0 ? 0.0f : power_of_two(kMetricShift - exponents[i]);
+  for (int j0 = threadIdx.x * 4; j0 < size; j0 += blockDim.x * 4) {
+    uint16_t high[4], low[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const int j = j0 + v, column = j >= size ? -1 : members ? members[j] : j;
+      // Two factors: the sum of the exponents may leave the range of one.
+      const float x = column >= 0 ? row[column] * up * power_of_two(-exponents[j]) : 0.0f;
+      __half h, l;
+      split_half(x, h, l);
+      high[v] = __half_as_ushort(h), low[v] = __half_as_ushort(l);
+    }
+    const int64_t at = static_cast<int64_t>(i) * size + j0;
+    store4(hi + at, high, size - j0, size % 4 == 0);
+    if (lo) store4(lo + at, low, size - j0, size % 4 == 0);
   }
 }
 

@@ -2,7 +2,9 @@
 //   (no argument)  correctness; --small: tiny shapes only, for compute-sanitizer
 // Exit code: failures. bench_solver.cpp times the same operations.
 #include <algorithm>
+#include <atomic>
 #include <numeric>
+#include <thread>
 #include <optional>
 
 #include "harness.h"
@@ -28,6 +30,17 @@ struct Host {
     return out;
   }
 };
+
+// body(i) for i < count on every core.
+void parallel(int64_t count, const std::function<void(int64_t)>& body) {
+  std::atomic<int64_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned w = 0; w < std::max(1u, std::thread::hardware_concurrency()); ++w)
+    threads.emplace_back([&] {
+      for (int64_t i = next++; i < count; i = next++) body(i);
+    });
+  for (auto& thread : threads) thread.join();
+}
 
 Tensor copy(const Tensor& t) {
   Tensor c = allocate(t.dtype, t.shape);
@@ -82,13 +95,12 @@ struct Layer {
     if (dead)
       for (int64_t t = 0; t < tokens; ++t) x[static_cast<size_t>(t * k + k / 3)] = 0;
     h = allocate(DType::f64, {k, k});
-    for (int64_t i = 0; i < k; ++i)
-      for (int64_t j = 0; j <= i; ++j) {
-        double sum = 0;
-        for (int64_t t = 0; t < tokens; ++t) sum += x[static_cast<size_t>(t * k + i)] * x[static_cast<size_t>(t * k + j)];
-        set(h, i * k + j, sum);
-        set(h, j * k + i, sum);
-      }
+    parallel(k, [&](int64_t i) {
+      std::vector<double> line(static_cast<size_t>(i + 1), 0.0);
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t j = 0; j <= i; ++j) line[static_cast<size_t>(j)] += x[static_cast<size_t>(t * k + i)] * x[static_cast<size_t>(t * k + j)];
+      for (int64_t j = 0; j <= i; ++j) h.data<double>()[i * k + j] = h.data<double>()[j * k + i] = line[static_cast<size_t>(j)];
+    });
     w = gaussian(dtype, {n, k}, 0.03);
     std::vector<int32_t> list(static_cast<size_t>(k));
     std::iota(list.begin(), list.end(), 0);
@@ -105,21 +117,23 @@ std::vector<Tensor> factor_outputs(int64_t k) { return {poisoned(DType::f32, {k,
 
 // tr(E M E^T), E = (level - zero) scale - T, in double.
 double objective(const Layer& l, const Tensor& t, const Tensor& m, const Tensor& level, const Tensor& scale, const Tensor& zero) {
-  double total = 0;
-  std::vector<double> e(static_cast<size_t>(l.k));
-  for (int64_t r = 0; r < l.n; ++r) {
+  std::vector<double> rows(static_cast<size_t>(l.n));
+  parallel(l.n, [&](int64_t r) {
+    std::vector<double> e(static_cast<size_t>(l.k));
     for (int64_t j = 0; j < l.k; ++j) {
       const int64_t g = r * l.groups + l.group.data<int32_t>()[j];
       e[static_cast<size_t>(j)] = (get(level, r * l.k + j) - get(zero, g)) * get(scale, g) - get(t, r * l.k + j);
     }
+    double total = 0;
     for (int64_t i = 0; i < l.k; ++i) {
       double line = 0;
       const float* row = m.data<float>() + i * l.k;
       for (int64_t j = 0; j < l.k; ++j) line += e[static_cast<size_t>(j)] * row[j];
       total += e[static_cast<size_t>(i)] * line;
     }
-  }
-  return total;
+    rows[static_cast<size_t>(r)] = total;
+  });
+  return std::accumulate(rows.begin(), rows.end(), 0.0);
 }
 
 double share_different(const Tensor& a, const Tensor& b) {
@@ -447,6 +461,9 @@ int main(int argc, char** argv) {
     solver(d, host, kU4, false, false, 33, 400, 80, true, DType::f16);    // pieces are filled up
     solver(d, host, kI8, true, true, 40, 520, 260, false, DType::f16);
     solver(d, host, kU1, true, false, 40, 256, 64, false, DType::f16);
+    solver(d, host, kI4, true, true, 20, 2080, 16, false, DType::f16);    // more groups than a refit block takes
+    solver(d, host, kI3, true, true, 2200, 256, 64, false, DType::f16);   // more rows: four threads a row
+    solver(d, host, kI4, true, true, 12800, 128, 32, false, DType::f16);  // two threads a row
     solver(d, host, kF4, true, false, 50, 384, 32, false, DType::f8_e8m0);
     solver(d, host, kF4, true, false, 50, 384, 16, true, DType::f8_e4m3);
     solver(d, host, kF6, true, false, 50, 384, 128, false, DType::f16);
