@@ -120,7 +120,7 @@ async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Ru
       quantizer,
       calibration,
       lmHead: settings.lmHead,
-      options: recorded(options),
+      options: { ...recorded(options), backend: rt.device === 'cpu' ? 'cpu' : 'cuda' },
       version: version(),
     },
     {
