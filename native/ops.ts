@@ -70,7 +70,7 @@ export const ops = {
     p: { act: 'silu' | 'gelu' | 'gelu_tanh' },
   ) => rt.enqueue('gated_activation', [gate, up], [y], p),
 
-  /** y = a + b * scale; f32, equal shapes; y may be a. */
+  /** y = a + b * scale; f32 (on the CPU also f64), equal shapes; y may be a. */
   add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('add', [a, b], [y], p),
 

@@ -79,12 +79,12 @@ for (const row of values.rows.split(',')) {
   for (const seed of values.seeds.split(',').map(Number)) {
     const work = mkdtempSync(path.join(tmpdir(), 'lpq-quality-'));
     const started = performance.now();
-    await quantizeCheckpoint(rt, {
+    await quantizeCheckpoint([rt], {
       source: model,
       output: path.join(work, 'out'),
       scheme,
       rules: [],
-      quantizer: values.method === 'rtn' ? rtnQuantizer(rt) : gptqQuantizer(rt, options),
+      quantizer: values.method === 'rtn' ? rtnQuantizer() : gptqQuantizer(options),
       calibration:
         values.method === 'rtn'
           ? undefined

@@ -21,21 +21,23 @@ export interface Measurement extends StageReport {
 
 /** Runs the very pipeline of `lpq quantize` and measures it. */
 export async function measureQuantization(
-  rt: NativeRuntime,
+  rts: readonly NativeRuntime[],
   request: QuantizeRequest,
   events: QuantizeEvents,
   register: (output: OutputDirectory) => void,
 ): Promise<Measurement> {
-  await rt.sync();
-  rt.profile(); // what ran before does not count
-  resetDevicePeak(rt);
+  for (const rt of rts) {
+    await rt.sync();
+    rt.profile(); // what ran before does not count
+    resetDevicePeak(rt);
+  }
   const waited = { read: 0, write: 0 };
   const blockSeconds: number[] = [];
   const watch = new MemoryWatch();
   try {
     const started = performance.now();
     const summary = await quantizeCheckpoint(
-      rt,
+      rts,
       request,
       {
         ...events,
@@ -51,16 +53,31 @@ export async function measureQuantization(
       register,
     );
     const seconds = (performance.now() - started) / 1000;
-    const operations = rt.profile();
+    const operations = addProfiles(rts.map((rt) => rt.profile()));
     return {
       summary,
       seconds,
       blockSeconds,
       operations,
-      peak: { ...watch.stop(), device: peakDeviceMemory(rt) },
+      peak: { ...watch.stop(), device: largestPeak(rts) },
       ...stageReport(operations, waited, seconds),
     };
   } finally {
     watch.stop();
   }
+}
+
+/** Device time of all devices together. */
+function addProfiles(profiles: readonly Profile[]): Profile {
+  const sum: Record<string, { calls: number; seconds: number }> = {};
+  for (const [op, { calls, seconds }] of profiles.flatMap((profile) => Object.entries(profile))) {
+    const before = sum[op] ?? { calls: 0, seconds: 0 };
+    sum[op] = { calls: before.calls + calls, seconds: before.seconds + seconds };
+  }
+  return sum;
+}
+
+function largestPeak(rts: readonly NativeRuntime[]): number | null {
+  const peaks = rts.map(peakDeviceMemory).filter((peak): peak is number => peak !== null);
+  return peaks.length > 0 ? Math.max(...peaks) : null;
 }

@@ -2,32 +2,57 @@ import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { Feed, Stage } from '../model/program.js';
-import type { ActivationStream } from './streams.js';
+import type { Room } from './room.js';
+import type { ActivationStream, Step } from './streams.js';
 
 /** Second moments of one activation: what all linears that read it share. */
 export interface FeedStatistics {
   /** H = sum over rows of xq xqᵀ, [K,K] in the runtime's moment dtype, of the inputs that the quantized model really sees. Every token weighs the same. */
   readonly h: Tensor;
-  /** C = sum xf xqᵀ, of that dtype, xf from the unquantized model; absent where rows cannot be matched (experts). */
-  readonly c?: Tensor;
+  /**
+   * D = sum (xf - xq) xqᵀ, of that dtype, xf from the unquantized model, over the rows of which both are known, times
+   * all rows / those rows; absent where rows cannot be matched (experts).
+   */
+  readonly drift?: Tensor;
   /** Rows summed; fewer than the tokens for an expert, possibly 0. */
   readonly tokens: number;
 }
 
+/** The calibration data of one device: through the quantized model and, for the first of its batches, through the original. */
+export interface Streams {
+  readonly quantized: ActivationStream;
+  readonly original: ActivationStream | undefined;
+  /** All rows over those of `original`. */
+  readonly driftScale: number;
+}
+
+/** A stage and the weights of both models. */
+export interface Capture {
+  readonly stage: Stage;
+  readonly quantized: Step['weights'];
+  readonly original: Step['weights'];
+}
+
+type Sums = Map<string, { h: Tensor; drift?: Tensor; tokens: number }>;
+
+/** Batches in flight: one computes while JavaScript prepares the next; temporaries of all of them take memory. */
+const IN_FLIGHT = { cpu: 1, device: 2 };
+
 /**
- * Statistics of the feeds of stage `index` over all batches; the streams stay where they are. With `original`, feeds
- * whose rows are the batch's tokens also get C. `feeds` limits the work (memory: K*K*8 bytes a matrix). Throws
- * LPQ_MODULE_NUMERICS naming the linears when their input holds NaN or infinity. The caller disposes of the result.
+ * Sweeps over all batches: both streams pass what is pending, and the inputs of the stage's `feeds` are summed up. With an
+ * original stream, feeds whose rows are the batch's tokens also get D. Throws LPQ_MODULE_NUMERICS naming the linears when
+ * their input holds NaN or infinity. The caller disposes of the result.
  */
-export async function stageStatistics(
+export async function sweepStatistics(
   rt: NativeRuntime,
-  stage: Stage,
-  index: number,
-  stream: ActivationStream,
-  original: ActivationStream | undefined,
-  feeds: ReadonlySet<string> = new Set(stage.feeds.map((feed) => feed.id)),
+  streams: Streams,
+  capture: Capture,
+  feeds: ReadonlySet<string>,
+  room: Room,
 ): Promise<Map<string, FeedStatistics>> {
-  const sums = new Map<string, { h: Tensor; c?: Tensor; tokens: number }>();
+  const { quantized, original } = streams;
+  const { stage } = capture;
+  const sums: Sums = new Map();
   for (const { id, linears } of stage.feeds) {
     if (!feeds.has(id)) continue;
     const { k, expert } = linears[0] as Feed['linears'][number];
@@ -36,34 +61,57 @@ export async function stageStatistics(
       ops.zero(rt, matrix);
       return matrix;
     };
-    sums.set(id, { h: zeros(), ...(original && expert === undefined && { c: zeros() }), tokens: 0 });
+    const paired = original !== undefined && original.batches > 0 && expert === undefined;
+    sums.set(id, { h: zeros(), ...(paired && { drift: zeros() }), tokens: 0 });
   }
-  const paired = [...sums.values()].some((sum) => sum.c);
+  const wanted = sums.size > 0;
+  const flight: { captured: Map<string, Tensor>; twins: Map<string, Tensor>; done: Promise<void> }[] = [];
+  const land = async (): Promise<void> => {
+    const oldest = flight.shift();
+    if (!oldest) return;
+    try {
+      await oldest.done;
+    } catch (cause) {
+      throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS'
+        ? await notFinite(rt, stage, sums, oldest.captured, cause)
+        : cause;
+    } finally {
+      for (const x of [...oldest.captured.values(), ...oldest.twins.values()]) x.dispose();
+    }
+  };
   try {
-    for (let batch = 0; batch < stream.states.length; batch++) {
-      const captured = await stream.capture(index, batch);
-      const twins = paired && original ? await original.capture(index, batch) : undefined;
+    const paired = original?.batches ?? 0;
+    for (let batch = 0; batch < quantized.batches; batch++) {
+      quantized.prefetch(batch + 1);
+      if (batch + 1 < paired) original?.prefetch(batch + 1);
+      const step = wanted ? { stage, weights: capture.quantized } : undefined;
+      const captured = await quantized.visit(batch, room, step);
+      const twins =
+        original && batch < paired
+          ? await original.visit(batch, room, wanted ? { stage, weights: capture.original } : undefined)
+          : new Map<string, Tensor>();
       for (const [id, x] of captured) {
         const sum = sums.get(id);
         const rows = x.shape[0] as number;
         if (!sum || rows === 0) continue;
         sum.tokens += rows;
         ops.gramAccumulate(rt, x, sum.h);
-        const twin = twins?.get(id);
-        if (sum.c && twin) ops.crossAccumulate(rt, twin, x, sum.c);
+        const twin = twins.get(id);
+        if (sum.drift && twin) ops.crossAccumulate(rt, twin, x, sum.drift);
       }
-      try {
-        await rt.sync();
-      } catch (cause) {
-        throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS'
-          ? await notFinite(rt, stage, captured, cause)
-          : cause;
-      } finally {
-        for (const x of [...captured.values(), ...(twins?.values() ?? [])]) x.dispose();
-      }
+      if (batch === paired - 1)
+        for (const { h, drift } of sums.values())
+          if (drift) ops.crossDrift(rt, h, drift, { scale: streams.driftScale });
+      flight.push({ captured, twins, done: rt.mark() });
+      if (flight.length >= IN_FLIGHT[rt.device === 'cpu' ? 'cpu' : 'device']) await land();
     }
+    while (flight.length > 0) await land();
     for (const { h } of sums.values()) ops.gramFinish(rt, h);
+    quantized.finish();
+    original?.finish();
+    await settled(rt, stage, sums);
   } catch (error) {
+    for (const { done } of flight) done.catch(() => {});
     disposeStatistics(sums);
     throw error;
   }
@@ -71,22 +119,36 @@ export async function stageStatistics(
 }
 
 export function disposeStatistics(statistics: ReadonlyMap<string, FeedStatistics>): void {
-  for (const { h, c } of statistics.values()) {
+  for (const { h, drift } of statistics.values()) {
     h.dispose();
-    c?.dispose();
+    drift?.dispose();
+  }
+}
+
+/** A device tells of bad data when it is asked only. */
+async function settled(rt: NativeRuntime, stage: Stage, sums: Sums): Promise<void> {
+  try {
+    await rt.sync();
+  } catch (cause) {
+    throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS'
+      ? await notFinite(rt, stage, sums, new Map(), cause)
+      : cause;
   }
 }
 
 async function notFinite(
   rt: NativeRuntime,
   stage: Stage,
+  sums: Sums,
   captured: ReadonlyMap<string, Tensor>,
   cause: unknown,
 ): Promise<LpqError> {
+  await rt.sync().catch(() => {}); // it tells of the failure once more, and then computes again
   let broken = stage.feeds[0] as Feed;
   for (const feed of stage.feeds) {
     const x = captured.get(feed.id);
-    if (x && !(await allFinite(rt, x))) {
+    const h = sums.get(feed.id)?.h;
+    if ((x && !(await allFinite(rt, x))) || (h && !(await finiteDiagonal(rt, h)))) {
       broken = feed;
       break;
     }
@@ -102,4 +164,14 @@ async function allFinite(rt: NativeRuntime, x: Tensor): Promise<boolean> {
   if (x.dtype === 'f32') return (await readTyped(rt, x)).every(Number.isFinite);
   const exponent = x.dtype === 'bf16' ? 0x7f80 : 0x7c00; // all ones: NaN or infinity
   return (await readTyped<Uint16Array>(rt, x)).every((bits) => (bits & exponent) !== exponent);
+}
+
+async function finiteDiagonal(rt: NativeRuntime, h: Tensor): Promise<boolean> {
+  const diagonal = rt.allocate('f64', [h.shape[0] as number]);
+  ops.diagonal(rt, h, diagonal);
+  try {
+    return (await readTyped<Float64Array>(rt, diagonal)).every(Number.isFinite);
+  } finally {
+    diagonal.dispose();
+  }
 }

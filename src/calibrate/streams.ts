@@ -1,83 +1,94 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { BlockState, BlockWeights, Stage } from '../model/program.js';
+import type { Room } from './room.js';
+import { ShelvedState } from './shelf.js';
 
-/** Bytes of stage-to-stage activations kept for all batches; above it they are computed again when needed. */
+/** Bytes of stage-to-stage activations that the CPU keeps for all batches; above it they are computed again. */
 const KEEP_BYTES = 4 * 2 ** 30;
+/** What a stage hands to the next is parked on the host up to this multiple of the residual stream, else computed again. */
+const PARK_RATIO = 2;
 
-/** On a device: a quarter of what is left, for there may be two streams, and solvers need room too. */
-function roomToKeep(rt: NativeRuntime): number {
-  const memory = rt.memory();
-  return memory ? (memory.limit - memory.used) / 4 : KEEP_BYTES;
+/** A stage with the weights it runs with; they must stay until the stream has passed it. */
+export interface Step {
+  readonly stage: Stage;
+  readonly weights: BlockWeights;
 }
 
 /**
- * The calibration data on its way through one model (the quantized one, or the original beside it). Between stages every
- * batch holds the state that enters stage `at`. A stage whose result is too large to keep is not advanced past: later
- * stages then recompute it from a copy.
+ * Calibration data on its way through one model (the quantized one, or the original beside it) on one device. It moves
+ * lazily: follow() says which stages come next, and the next sweep, a visit of every batch in order, takes them there and
+ * captures what the following stage reads. What a stage leaves that is too large to keep is computed again in the sweep
+ * after.
  */
 export class ActivationStream {
-  private at = 0;
-  private stages: readonly Stage[] = [];
-  private weights: BlockWeights = new Map();
+  private readonly shelf: readonly ShelvedState[];
+  private pending: Step[] = [];
+  private keep = false;
 
+  /** Takes the states over. `company`: batches of other streams that wait on the same device. */
   constructor(
     private readonly rt: NativeRuntime,
-    readonly states: BlockState[],
-    private readonly keepBytes?: number,
-  ) {}
-
-  /** Enters a block. `weights` may change while the block is worked on. */
-  enter(stages: readonly Stage[], weights: BlockWeights): void {
-    this.stages = stages;
-    this.weights = weights;
-    this.at = 0;
+    states: readonly BlockState[],
+    private readonly company = 0,
+    private readonly keepBytes = KEEP_BYTES,
+  ) {
+    this.shelf = states.map((state) => new ShelvedState(rt, state));
   }
 
-  /** The inputs of stage `index`'s feeds for one batch. The caller disposes of the tensors. */
-  async capture(index: number, batch: number): Promise<Map<string, Tensor>> {
-    const state = this.states[batch] as BlockState;
-    if (index === this.at) return (this.stages[index] as Stage).capture(this.rt, this.weights, state);
-    const ahead = await this.run(this.copy(state), index);
+  get batches(): number {
+    return this.shelf.length;
+  }
+
+  /** The next sweep passes this stage, after those named before. */
+  follow(step: Step): void {
+    this.pending.push(step);
+  }
+
+  /** Begins to bring a batch back from the host; none: nothing. */
+  prefetch(batch: number): void {
+    this.shelf[batch]?.prefetch();
+  }
+
+  /**
+   * Takes one batch of a sweep past the pending stages; `room`: what may stay on the device. Returns the inputs of
+   * `capture`'s feeds by feed id, which the caller disposes of.
+   */
+  async visit(batch: number, room: Room, capture?: Step): Promise<Map<string, Tensor>> {
+    const slot = this.shelf[batch] as ShelvedState;
+    const first = batch === 0;
+    let state = slot.open(this.pending.length === 0 || (!first && this.keep));
     try {
-      return await (this.stages[index] as Stage).capture(this.rt, this.weights, ahead);
-    } finally {
-      disposeState(ahead);
+      for (const { stage, weights } of this.pending) state = await stage.advance(this.rt, weights, state);
+      const captured = capture ? await capture.stage.capture(this.rt, capture.weights, state) : new Map();
+      if (first) this.keep = this.pending.length > 0 && this.worthKeeping(slot, state, room);
+      if (this.keep) slot.replace(state);
+      else disposeState(state);
+      slot.settle(room.take(slot.bytes));
+      return captured;
+    } catch (error) {
+      disposeState(state);
+      throw error;
     }
   }
 
-  /** Takes every batch past stage `index`, if what that leaves to keep is small enough or the block ends there. */
-  async pass(index: number): Promise<void> {
-    const last = index === this.stages.length - 1;
-    for (let i = 0; i < this.states.length; i++) {
-      const state = this.states[i] as BlockState;
-      const next = await this.run(i === 0 && !last ? this.copy(state) : state, index + 1);
-      if (i === 0 && !last) {
-        const bytes = Object.values(next.aux).reduce((sum, tensor) => sum + tensor.byteLength, 0);
-        if (bytes * this.states.length > (this.keepBytes ?? roomToKeep(this.rt))) {
-          disposeState(next);
-          return;
-        }
-        disposeState(state);
-      }
-      this.states[i] = next;
-      await this.rt.sync(); // bounds memory: tensors are allocated when enqueued
-    }
-    this.at = index + 1;
+  /** Ends a sweep that visited every batch. Returns true when the pending stages are behind the stream. */
+  finish(): boolean {
+    if (this.keep || this.shelf.length === 0) this.pending = [];
+    this.keep = false;
+    return this.pending.length === 0;
   }
 
   dispose(): void {
-    for (const state of this.states) disposeState(state);
+    for (const slot of this.shelf) slot.dispose();
   }
 
-  private async run(state: BlockState, until: number): Promise<BlockState> {
-    let next = state;
-    for (let s = this.at; s < until; s++) next = await (this.stages[s] as Stage).advance(this.rt, this.weights, next);
-    return next;
-  }
-
-  private copy(state: BlockState): BlockState {
-    return copyState(this.rt, state);
+  private worthKeeping(slot: ShelvedState, state: BlockState, room: Room): boolean {
+    const aux = Object.values(state.aux).reduce((sum, tensor) => sum + tensor.byteLength, 0);
+    if (aux === 0) return true;
+    if (this.rt.device === 'cpu') return aux * this.batches <= this.keepBytes;
+    const all = (aux + slot.streamBytes) * (this.batches + this.company);
+    return room.fits(all) || aux <= PARK_RATIO * slot.streamBytes;
   }
 }
 

@@ -127,11 +127,11 @@ export async function measure(job: Job, rt: NativeRuntime, run: Run): Promise<Me
   const { measureQuantization } = await import('../bench/run.js');
   const { schemesFrom } = await import('./schemes.js');
   const { checkpoint, output, settings, calibration } = job;
-  const quantizer = await quantizerFor(settings, rt);
+  const quantizer = await quantizerFor(settings);
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage] = [0, ''];
   const measured = await measureQuantization(
-    rt,
+    [rt],
     {
       source: checkpoint.dir,
       output,

@@ -34,6 +34,24 @@ export function chooseDevice(wish: string, cuda = true): Device {
   );
 }
 
+/**
+ * The devices of --device where several may work together: a list (cuda:0,cuda:1), cuda:all, or what chooseDevice() takes.
+ * Throws what it throws, and LPQ_USAGE for a device named twice.
+ */
+export function chooseDevices(wish: string): Device[] {
+  if (wish === 'cuda:all') return listed(wish).flatMap(({ arch }, i) => (arch >= 80 ? [`cuda:${i}` as const] : []));
+  const parts = wish.split(',');
+  if (parts.length === 1) return [chooseDevice(wish)];
+  const devices = parts.map((part) => chooseDevice(part.trim()));
+  const twice = devices.find((device, i) => devices.indexOf(device) !== i);
+  if (twice !== undefined || devices.includes('cpu'))
+    throw new LpqError('LPQ_USAGE', `--device does not take '${wish}'`, {
+      got: twice === undefined ? 'cpu in a list' : `${twice} twice`,
+      expected: 'different CUDA devices, such as cuda:0,cuda:1',
+    });
+  return devices;
+}
+
 function listed(wish: string): ReturnType<ReturnType<typeof addon>['cudaDevices']> {
   const loaded = addon();
   try {

@@ -1,5 +1,4 @@
 import type { Command } from 'commander';
-import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { Quantizer } from '../quantize/quantizer.js';
 import { groupSize, number } from './parse.js';
@@ -43,10 +42,10 @@ export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promis
 }
 
 /** The quantizer that settings ask for. */
-export async function quantizerFor(settings: FullSettings, rt: NativeRuntime): Promise<Quantizer> {
-  if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer(rt);
+export async function quantizerFor(settings: FullSettings): Promise<Quantizer> {
+  if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer();
   const { gptqQuantizer } = await import('../gptq/quantizer.js');
   const { GPTQ_DEFAULTS } = await import('../gptq/options.js');
   const { order, damp, gptaq } = settings;
-  return gptqQuantizer(rt, { ...GPTQ_DEFAULTS, order, damp, alpha: gptaq });
+  return gptqQuantizer({ ...GPTQ_DEFAULTS, order, damp, alpha: gptaq });
 }

@@ -6,7 +6,7 @@ import type { ModuleLine } from '../quantize/run.js';
 import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
-import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { type ComputeOptions, computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
 import type { FullSettings } from './settings.js';
 import { requireKind } from './sources.js';
 import { bytes, duration, significant } from './units.js';
@@ -75,13 +75,13 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
   if (flags.dryRun) return (await import('./dry-run.js')).printPlan(options, run);
   await checkPlan(options);
-  const rt = openRuntime(run, flags);
-  await quantizeInto(options, rt, run);
+  const rts = openRuntimes(run, flags);
+  await quantizeInto(options, rts, run);
   if (packTarget !== undefined && packed !== undefined)
     await packDirectory(
       options.output,
       { target: packTarget, output: packed },
-      rt.device === 'cpu' ? rt : openRuntime(run, { ...flags, device: 'cpu' }),
+      rts[0]?.device === 'cpu' ? rts[0] : openRuntime(run, { ...flags, device: 'cpu' }),
       run,
     );
 }
@@ -100,18 +100,18 @@ async function checkPlan({ source, settings, rules }: QuantizeOptions): Promise<
   }
 }
 
-async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Run): Promise<void> {
+async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntime[], run: Run): Promise<void> {
   const { quantizeCheckpoint } = await import('../quantize/run.js');
   const { schemesFrom } = await import('./schemes.js');
   const { settings, source, output } = options;
   const { scheme, rules } = schemesFrom(settings, options.rules);
   const started = performance.now();
-  const quantizer = await quantizerFor(settings, rt);
+  const quantizer = await quantizerFor(settings);
   const calibration = quantizer.statistics ? await calibrate(options, run) : undefined;
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage] = [0, ''];
   const summary = await quantizeCheckpoint(
-    rt,
+    rts,
     {
       source,
       output,
@@ -120,7 +120,7 @@ async function quantizeInto(options: QuantizeOptions, rt: NativeRuntime, run: Ru
       quantizer,
       calibration,
       lmHead: settings.lmHead,
-      options: { ...recorded(options), backend: rt.device === 'cpu' ? 'cpu' : 'cuda' },
+      options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
     },
     {
@@ -177,6 +177,12 @@ async function calibrate({ source, settings, calib }: QuantizeOptions, run: Run)
       samples,
     });
   return found;
+}
+
+/** What the bytes depend on of where they are computed: sums over several devices are added in another order. */
+function backendOf(rts: readonly NativeRuntime[]): string {
+  const kind = rts[0]?.device === 'cpu' ? 'cpu' : 'cuda';
+  return rts.length > 1 ? `${kind} x${rts.length}` : kind;
 }
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { createRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import type { ExitCode } from '../core/error.js';
-import { chooseDevice, parseBytes } from './device.js';
+import { chooseDevice, chooseDevices, parseBytes } from './device.js';
 import type { Interrupt } from './interrupt.js';
 import { integer } from './parse.js';
 import type { Reporter } from './reporter.js';
@@ -32,7 +32,7 @@ export function commonOptions(command: Command): Command {
 /** Options of commands that compute. */
 export function computeOptions(command: Command): Command {
   return command
-    .option('--device <device>', 'auto, cpu, cuda or cuda:N', 'auto')
+    .option('--device <device>', 'auto, cpu, cuda, cuda:N; quantize also takes cuda:0,cuda:1 and cuda:all', 'auto')
     .option(
       '--threads <n>',
       'threads to compute with (default: LPQ_THREADS, else every core)',
@@ -40,7 +40,7 @@ export function computeOptions(command: Command): Command {
     )
     .option(
       '--vram-limit <size>',
-      'most device memory to take, such as 24g (default: all)',
+      'most memory to take of each device, such as 24g (default: all)',
       parseBytes('--vram-limit'),
     );
 }
@@ -60,4 +60,17 @@ export function openRuntime(run: Run, options: ComputeOptions, cuda = true): Nat
     run.report.warn(`computing on the CPU, because ${device} cannot be used: ${(error as Error).message}`);
     return run.interrupt.watch(createRuntime({ threads }));
   }
+}
+
+/** Like openRuntime(), for commands that share their work out over several devices. */
+export function openRuntimes(run: Run, options: ComputeOptions): NativeRuntime[] {
+  const devices = chooseDevices(options.device);
+  if (devices.length === 1) return [openRuntime(run, { ...options, device: onlyDevice(options.device, devices) })];
+  const { threads, vramLimit } = options;
+  return devices.map((device) => run.interrupt.watch(createRuntime({ device, threads, vramLimit })));
+}
+
+/** 'auto' stays what it is: it may fall back to the CPU. */
+function onlyDevice(wish: string, devices: readonly string[]): string {
+  return wish === 'auto' ? wish : (devices[0] as string);
 }

@@ -1,17 +1,16 @@
-import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { Quantizer } from '../quantize/quantizer.js';
 import type { GptqOptions } from './options.js';
 import { FeedSolver } from './solver.js';
 
 /** GPTQ (Frantar et al. 2023) with clip search, GPTAQ's correction, scale refit and coordinate descent. */
-export function gptqQuantizer(rt: NativeRuntime, options: GptqOptions): Quantizer {
+export function gptqQuantizer(options: GptqOptions): Quantizer {
   return {
     method: 'gptq',
     statistics: true,
     original: options.alpha > 0,
     options: { ...options },
-    feed(statistics) {
+    feed(rt, statistics) {
       if (!statistics) throw new LpqError('LPQ_INTERNAL', 'GPTQ was called without calibration statistics');
       return new FeedSolver(rt, statistics, options);
     },

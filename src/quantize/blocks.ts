@@ -1,9 +1,10 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { disposeStatistics, type FeedStatistics, stageStatistics } from '../calibrate/statistics.js';
-import type { ActivationStream } from '../calibrate/streams.js';
+import { disposeStatistics, type FeedStatistics, sweepStatistics } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
+import { distribute, gatherStatistics, type Lane, shareOut, together } from './lanes.js';
+import { type BlockMemory, roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
 import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
@@ -19,7 +20,6 @@ export interface FinishedModule {
 }
 
 export interface BlockContext {
-  readonly rt: NativeRuntime;
   readonly quantizer: Quantizer;
   /** For modules whose input was seen too rarely. */
   readonly fallback: Quantizer;
@@ -31,51 +31,116 @@ export interface BlockContext {
   readonly dequantize?: boolean;
 }
 
-/** The activations that calibrate: what the quantized model computes and, for GPTAQ, what the original would. */
-export interface Streams {
-  readonly quantized: ActivationStream;
-  readonly original: ActivationStream | undefined;
+/** How a block is walked: what it takes on the devices, and what happens on the way. */
+export interface Walk {
+  readonly memory: BlockMemory;
+  /** Bytes of weights that stay on a device meanwhile. */
+  readonly held: number;
+  /** The first sweep is over: no stream needs the weights of the block before any more. */
+  readonly onFirstSweep: () => Promise<void>;
 }
 
 /**
  * Quantizes one block stage by stage (true-sequential): every stage's statistics are taken with all stages before it
- * already quantized, and the block's outputs for the next one are computed with the quantized weights.
+ * already quantized. The streams follow lazily: they pass the last stage in the first sweep of the next block. Returns the
+ * dequantized weights, which the streams need until then.
  */
-export async function quantizeBlock(
+export function quantizeBlock(
   context: BlockContext,
   block: Block,
-  weights: BlockWeights,
-  streams: Streams,
+  lanes: readonly Lane[],
+  walk: Walk,
+): Promise<Tensor[]> {
+  return walkBlock(context, block, lanes, walk, async (wanted, statistics, made) => {
+    const shares = shareOut(wanted, lanes.length);
+    const solved = await together(
+      lanes.map(async (lane, i) => {
+        const replaced = new Map<string, Tensor>();
+        for (const feed of shares[i] as Feed[])
+          for (const [name, tensor] of await solveFeed(context, lanes, lane, feed, statistics)) {
+            replaced.set(name, tensor);
+            made.push(tensor);
+          }
+        return replaced;
+      }),
+    );
+    for (const [i, replaced] of solved.entries()) made.push(...(await distribute(lanes, lanes[i] as Lane, replaced)));
+  });
+}
+
+/**
+ * Takes the streams through a block whose quantized weights are in every lane's `current` already, exactly as
+ * quantizeBlock() would have, sweep by sweep.
+ */
+export async function replayBlock(
+  context: BlockContext,
+  block: Block,
+  lanes: readonly Lane[],
+  walk: Walk,
 ): Promise<void> {
-  const current: BlockWeights = new Map(weights);
+  await walkBlock(context, block, lanes, walk, undefined);
+}
+
+type Solve = (
+  wanted: readonly Feed[],
+  statistics: readonly ReadonlyMap<string, FeedStatistics>[],
+  made: Tensor[],
+) => Promise<void>;
+
+async function walkBlock(
+  context: BlockContext,
+  block: Block,
+  lanes: readonly Lane[],
+  walk: Walk,
+  solve: Solve | undefined,
+): Promise<Tensor[]> {
   const made: Tensor[] = [];
-  streams.quantized.enter(block.stages, current);
-  streams.original?.enter(block.stages, weights);
   try {
     for (const [index, stage] of block.stages.entries()) {
       context.onStage(block, stage);
       const wanted = stage.feeds.filter(({ linears }) => linears.some(({ name }) => context.schemes.has(name)));
-      const ids = new Set(wanted.map(({ id }) => id));
-      const statistics =
-        wanted.length > 0
-          ? await stageStatistics(context.rt, stage, index, streams.quantized, streams.original, ids)
-          : new Map<string, FeedStatistics>();
-      try {
-        for (const feed of wanted) {
-          const replaced = await quantizeFeed(context, feed, weights, statistics.get(feed.id));
-          for (const [name, tensor] of replaced) {
-            current.set(name, tensor);
-            made.push(tensor);
-          }
+      if (index === 0 || wanted.length > 0) {
+        const ids = new Set(solve ? wanted.map(({ id }) => id) : []);
+        const statistics = await together(
+          lanes.map(({ rt, streams, current, source }) => {
+            const room = roomFor(rt, walk.memory, block, index, walk.held);
+            return sweepStatistics(rt, streams, { stage, quantized: current, original: source }, ids, room);
+          }),
+        );
+        try {
+          if (index === 0) await walk.onFirstSweep();
+          if (solve && wanted.length > 0) await solve(wanted, statistics, made);
+        } finally {
+          for (const each of statistics) disposeStatistics(each);
         }
-      } finally {
-        disposeStatistics(statistics);
       }
-      await streams.quantized.pass(index);
-      await streams.original?.pass(index);
+      for (const { streams, current, source } of lanes) {
+        streams.quantized.follow({ stage, weights: current });
+        streams.original?.follow({ stage, weights: source });
+      }
     }
-  } finally {
+  } catch (error) {
     for (const tensor of made) tensor.dispose();
+    throw error;
+  }
+  return made;
+}
+
+/** Quantizes one feed on one lane, with the statistics of all of them. */
+async function solveFeed(
+  context: BlockContext,
+  lanes: readonly Lane[],
+  lane: Lane,
+  feed: Feed,
+  statistics: readonly ReadonlyMap<string, FeedStatistics>[],
+): Promise<Map<string, Tensor>> {
+  const { rt, source } = lane;
+  if (lanes.length === 1) return quantizeFeed(context, rt, feed, source, statistics[0]?.get(feed.id));
+  const gathered = await gatherStatistics(statistics, feed.id, rt);
+  try {
+    return await quantizeFeed(context, rt, feed, source, gathered);
+  } finally {
+    disposeStatistics(new Map([[feed.id, gathered]]));
   }
 }
 
@@ -85,15 +150,15 @@ const FEW_ROWS = 1 / 8;
 /** Quantizes the linears of a feed that have a scheme; returns their dequantized weights by full name. */
 export async function quantizeFeed(
   context: BlockContext,
+  rt: NativeRuntime,
   feed: Feed,
   weights: BlockWeights,
   statistics: FeedStatistics | undefined,
 ): Promise<Map<string, Tensor>> {
-  const { rt } = context;
   const k = (feed.linears[0] as LinearRef).k;
   const few = statistics !== undefined && statistics.tokens < Math.ceil(k * FEW_ROWS);
   const quantizer = few ? context.fallback : context.quantizer;
-  const solver = quantizer.feed(statistics);
+  const solver = quantizer.feed(rt, statistics);
   const replaced = new Map<string, Tensor>();
   try {
     for (const linear of feed.linears) {

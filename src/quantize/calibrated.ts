@@ -1,64 +1,73 @@
 import type { NativeRuntime } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
-import type { FeedStatistics } from '../calibrate/statistics.js';
+import type { Streams } from '../calibrate/statistics.js';
 import { ActivationStream, copyState } from '../calibrate/streams.js';
 import { batchSequences } from '../model/batch.js';
 import { embedBatches } from '../model/forward.js';
-import type { BlockWeights, ModelGraph } from '../model/program.js';
-import { type BlockContext, quantizeFeed, type Streams } from './blocks.js';
+import type { BlockState, BlockWeights, ModelGraph, Stage } from '../model/program.js';
+import { DEVICE_BATCH_TOKENS } from './memory-plan.js';
+
+/** Tokens of a batch on the CPU, whose caches are smaller. */
+const CPU_BATCH_TOKENS = 4096;
+/**
+ * The share of the batches that also go through the original model. GPTAQ's correction is a quarter of what least squares
+ * asks for and bears a noisier estimate: half of the data gives the same perplexity (docs/numerics.md) for two thirds of
+ * the forward passes.
+ */
+const ORIGINAL_SHARE = 0.5;
 
 /**
- * Tokens that flow through the model together: enough to keep GEMMs efficient, small enough for temporaries to fit (on a
- * device of 12 GB too: 8192 x 14336 in bf16 are 0.23 GB).
+ * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length; `original`: the
+ * method compares with the original model. `outer`: one map a device.
  */
-const BATCH_TOKENS = { cpu: 4096, device: 8192 };
-
-/** The calibration sequences as they enter block 0: once, or twice where the method compares with the original. */
 export async function calibratedStreams(
-  rt: NativeRuntime,
+  rts: readonly NativeRuntime[],
   graph: ModelGraph,
-  outer: BlockWeights,
+  outer: readonly BlockWeights[],
   sequences: readonly Int32Array[],
   original: boolean,
-): Promise<Streams> {
-  const batches = batchSequences(rt, sequences, rt.device === 'cpu' ? BATCH_TOKENS.cpu : BATCH_TOKENS.device);
-  const states = embedBatches(rt, graph, outer, batches);
-  const twins = original ? states.map((state) => copyState(rt, state)) : undefined;
-  await rt.sync();
-  return { quantized: new ActivationStream(rt, states), original: twins && new ActivationStream(rt, twins) };
+): Promise<Streams[]> {
+  const devices = Math.min(rts.length, sequences.length);
+  const parts = Array.from({ length: rts.length }, (_, i) =>
+    i < devices
+      ? sequences.slice(
+          Math.floor((i * sequences.length) / devices),
+          Math.floor(((i + 1) * sequences.length) / devices),
+        )
+      : [],
+  );
+  const drafts = parts.map((part, i) => {
+    const rt = rts[i] as NativeRuntime;
+    const batches = batchSequences(rt, part, rt.device === 'cpu' ? CPU_BATCH_TOKENS : DEVICE_BATCH_TOKENS);
+    const states = embedBatches(rt, graph, outer[i] as BlockWeights, batches);
+    const paired = original ? states.slice(0, Math.ceil(states.length * ORIGINAL_SHARE)) : [];
+    return { rt, states, twins: paired.map((state) => copyState(rt, state)) };
+  });
+  const tokens = (states: readonly BlockState[]) => states.reduce((sum, { batch }) => sum + batch.tokens, 0);
+  const all = tokens(drafts.flatMap(({ states }) => states));
+  const paired = tokens(drafts.flatMap(({ twins }) => twins));
+  const streams = drafts.map(({ rt, states, twins }) => ({
+    quantized: new ActivationStream(rt, states, twins.length),
+    original: original ? new ActivationStream(rt, twins, states.length) : undefined,
+    driftScale: paired > 0 ? all / paired : 1,
+  }));
+  for (const rt of rts) await rt.sync();
+  return streams;
 }
 
 /** Lets go of all activations. */
-export function disposeStreams(streams: Streams): void {
-  streams.quantized.dispose();
-  streams.original?.dispose();
+export function disposeStreams(streams: readonly Streams[]): void {
+  for (const { quantized, original } of streams) {
+    quantized.dispose();
+    original?.dispose();
+  }
 }
 
-/** Quantizes lm_head on the final norm's outputs; the streams must have passed the last block. */
-export async function quantizeHead(
-  context: BlockContext,
-  graph: ModelGraph,
-  outer: BlockWeights,
-  streams: Streams,
-): Promise<void> {
-  const { rt } = context;
-  const { k } = graph.head;
-  const h = rt.allocate(rt.momentDtype, [k, k]);
-  ops.zero(rt, h);
-  let tokens = 0;
-  try {
-    for (const state of streams.quantized.states) {
-      const x = graph.headInput(rt, outer, state.h);
-      ops.gramAccumulate(rt, x, h);
-      tokens += state.batch.tokens;
-      await rt.sync();
-      x.dispose();
-    }
-    ops.gramFinish(rt, h);
-    const statistics: FeedStatistics = { h, tokens };
-    const replaced = await quantizeFeed(context, { id: 'head', linears: [graph.head] }, outer, statistics);
-    for (const tensor of replaced.values()) tensor.dispose();
-  } finally {
-    h.dispose();
-  }
+/** lm_head as a stage of its own, so that it is quantized like any other linear. */
+export function headStage(graph: ModelGraph): Stage {
+  return {
+    id: 'lm_head',
+    feeds: [{ id: 'lm_head', linears: [graph.head] }],
+    capture: async (rt, weights, state) => new Map([['lm_head', graph.headInput(rt, weights, state.h)]]),
+    advance: async (_rt, _weights, state) => state,
+  };
 }

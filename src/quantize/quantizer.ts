@@ -1,4 +1,4 @@
-import type { Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
@@ -15,10 +15,10 @@ export interface Quantizer {
   readonly method: string;
   /** false: no calibration data, no forward pass. */
   readonly statistics: boolean;
-  /** Also wants C, hence a second forward pass of the unquantized model. */
+  /** Also wants D, hence a second forward pass of the unquantized model. */
   readonly original: boolean;
   /** Recorded in the checkpoint's provenance. */
   readonly options: Readonly<Record<string, unknown>>;
-  /** Throws where the method needs statistics and has none. */
-  feed(statistics: FeedStatistics | undefined): FeedQuantizer;
+  /** On the device where the statistics are. Throws where the method needs some and has none. */
+  feed(rt: NativeRuntime, statistics: FeedStatistics | undefined): FeedQuantizer;
 }

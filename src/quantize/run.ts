@@ -8,16 +8,18 @@ import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
-import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } from './blocks.js';
-import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
+import type { BlockContext, FinishedModule } from './blocks.js';
+import { type QuantizeEvents, timed } from './events.js';
 import { zerosOf } from './grid.js';
+import { quantizeModel } from './model.js';
 import type { Quantizer } from './quantizer.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { printScheme, type QuantScheme } from './scheme.js';
 import { WriteBehind } from './write-behind.js';
+
+export type { QuantizeEvents, Span } from './events.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -46,28 +48,10 @@ export interface ModuleLine extends Quality {
   readonly seconds: number;
 }
 
-export interface QuantizeEvents {
-  readonly onPlan?: (plan: { modules: number; weights: number; blocks: number; left: readonly string[] }) => void;
-  readonly onStage?: (block: number, blocks: number, stage: string) => void;
-  readonly onModule?: (line: ModuleLine) => void;
-  /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
-  readonly onSpan?: (span: Span, seconds: number) => void;
-}
-
-export type Span = 'read' | 'write' | 'block';
-
 export interface QuantizeSummary {
   readonly modules: readonly ModuleLine[];
   readonly bitsPerWeight: number;
   readonly carried: number;
-}
-
-/** Runs a part and tells how long it took. */
-async function timed<T>(events: QuantizeEvents, span: Span, part: () => Promise<T>): Promise<T> {
-  const started = performance.now();
-  const result = await part();
-  events.onSpan?.(span, (performance.now() - started) / 1000);
-  return result;
 }
 
 /** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE. */
@@ -96,10 +80,10 @@ export function planQuantization(
 
 /**
  * Quantizes a checkpoint into a canonical directory that appears complete or not at all. Same request, same bytes: on
- * any number of threads. Throws LPQ_OUTPUT_EXISTS before any work, and what reading, solving and writing throw.
+ * any number of threads, and on the same devices. Throws LPQ_OUTPUT_EXISTS before any work, and what reading, solving and writing throw.
  */
 export async function quantizeCheckpoint(
-  rt: NativeRuntime,
+  rts: readonly NativeRuntime[],
   request: QuantizeRequest,
   events: QuantizeEvents = {},
   register: (output: OutputDirectory) => void = () => {},
@@ -130,9 +114,8 @@ export async function quantizeCheckpoint(
       try {
         const lines: ModuleLine[] = [];
         const context: BlockContext = {
-          rt,
           quantizer: request.quantizer,
-          fallback: rtnQuantizer(rt),
+          fallback: rtnQuantizer(),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
           onModule: (module) => {
@@ -150,7 +133,7 @@ export async function quantizeCheckpoint(
             );
           },
         };
-        await quantizeAll(context, request, source, graph, events);
+        await quantizeModel(context, rts, request, source, graph, events);
         await timed(events, 'write', async () => {
           await behind.settle();
           for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
@@ -169,75 +152,6 @@ export async function quantizeCheckpoint(
     }
   } finally {
     source.close();
-  }
-}
-
-async function quantizeAll(
-  context: BlockContext,
-  request: QuantizeRequest,
-  source: SourceCheckpoint,
-  graph: ModelGraph,
-  events: QuantizeEvents,
-): Promise<void> {
-  const { quantizer, calibration } = request;
-  if (!quantizer.statistics) {
-    for (const block of graph.blocks)
-      await timed(events, 'block', async () => {
-        for (const stage of block.stages) {
-          context.onStage(block, stage);
-          for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
-        }
-      });
-    if (request.lmHead) await quantizeWeights(context, [graph.head], source);
-    return;
-  }
-  if (!calibration)
-    throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
-      hint: 'Give one with --calib.',
-    });
-  const outer = await timed(events, 'read', () => loadWeights(context.rt, source, graph.outer.keys()));
-  const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
-  try {
-    const load = (index: number) =>
-      timed(events, 'read', () => loadWeights(context.rt, source, graph.blocks[index]?.tensors.keys() ?? []));
-    let next = await load(0);
-    try {
-      for (const block of graph.blocks)
-        await timed(events, 'block', async () => {
-          const weights = next;
-          try {
-            next = await load(block.index + 1); // on their way to the device while this block is solved
-            await quantizeBlock(context, block, weights, streams);
-          } finally {
-            disposeWeights(weights);
-          }
-        });
-    } finally {
-      disposeWeights(next);
-    }
-    if (request.lmHead) await quantizeHead(context, graph, outer, streams);
-  } finally {
-    disposeStreams(streams);
-    disposeWeights(outer);
-  }
-}
-
-/** Linears of a method that looks at weights only, one at a time, so that memory does not grow with the model. */
-async function quantizeWeights(
-  context: BlockContext,
-  linears: readonly LinearRef[],
-  source: SourceCheckpoint,
-): Promise<void> {
-  for (const linear of linears) {
-    if (!context.schemes.has(linear.name)) continue;
-    const name = `${linear.name}.weight`;
-    const weights = await loadWeights(context.rt, source, [name]);
-    try {
-      await quantizeFeed({ ...context, dequantize: false }, { id: linear.name, linears: [linear] }, weights, undefined);
-    } finally {
-      disposeWeights(weights);
-      source.weights.advise(name, 'dontneed');
-    }
   }
 }
 

@@ -26,9 +26,17 @@ void gated_activation(Call& call, Exec& exec) {
 
 void add(Call& call, Exec& exec) {
   const Tensor &a = call.input(0), &b = call.input(1), &y = call.output(0);
-  require_dtype(a, "a", {DType::f32});
-  require_tensor(b, "b", DType::f32, a.shape);
-  require_tensor(y, "y", DType::f32, a.shape);
+  require_dtype(a, "a", {DType::f32, DType::f64});
+  require_tensor(b, "b", a.dtype, a.shape);
+  require_tensor(y, "y", a.dtype, a.shape);
+  if (a.dtype == DType::f64) {  // moments of several devices
+    const double *from_a = a.data<double>(), *from_b = b.data<double>(), scale = call.params.number("scale", 1.0);
+    double* out = y.data<double>();
+    exec.pool.parallel_for(a.elements(), 1 << 15, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) out[i] = std::fma(scale, from_b[i], from_a[i]);
+    });
+    return;
+  }
   const float scale = static_cast<float>(call.params.number("scale", 1.0));
   const float *from_a = a.data<float>(), *from_b = b.data<float>();
   float* out = y.data<float>();

@@ -1,55 +1,76 @@
 import assert from 'node:assert/strict';
 import path from 'node:path';
 import test from 'node:test';
-import { addon, createRuntime, typed } from '../../../native/binding.js';
+import { addon, createRuntime, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
-import { disposeStatistics, stageStatistics } from '../../../src/calibrate/statistics.js';
+import { Room } from '../../../src/calibrate/room.js';
+import { disposeStatistics, type Streams, sweepStatistics } from '../../../src/calibrate/statistics.js';
 import { ActivationStream, copyState } from '../../../src/calibrate/streams.js';
 import { LpqError } from '../../../src/core/error.js';
 import { batchSequences } from '../../../src/model/batch.js';
 import { embedBatches, loadOuter } from '../../../src/model/forward.js';
 import { openModel } from '../../../src/model/graph.js';
+import type { BlockWeights, Stage } from '../../../src/model/program.js';
 import { loadWeights } from '../../../src/model/weights.js';
 import { plainSource, SHARED, skipWithout } from '../model/fixtures.js';
-import { ReferenceRuntime } from '../model/reference-runtime.js';
 
 const sequences = [Int32Array.of(40, 41, 300, 7), Int32Array.of(100, 200), Int32Array.of(9, 9, 9, 9, 9)];
+const room = () => new Room(Number.POSITIVE_INFINITY);
 
-async function prepare(rt: ReferenceRuntime, dir: string, maxTokens: number) {
+interface Prepared {
+  readonly rt: NativeRuntime;
+  readonly stages: readonly Stage[];
+  readonly weights: BlockWeights;
+  /** Keeps what stages leave. */
+  readonly stream: ActivationStream;
+  /** Keeps nothing between stages, so that every later stage is computed again. */
+  readonly lean: ActivationStream;
+  /** As much of the data as `paired` batches hold. */
+  readonly first: ActivationStream;
+  readonly h: readonly Tensor[];
+}
+
+async function prepare(dir: string, maxTokens: number, paired = 1): Promise<Prepared> {
+  const rt = createRuntime(1);
   const source = plainSource(dir);
   const graph = openModel(source);
   const outer = await loadOuter(rt, source, graph);
   const weights = await loadWeights(rt, source, graph.blocks[0]!.tensors.keys());
   const states = embedBatches(rt, graph, outer, batchSequences(rt, sequences, maxTokens));
+  const twins = () => states.map((state) => copyState(rt, state));
+  const lean = new ActivationStream(rt, twins(), 0, 0);
+  const first = new ActivationStream(rt, twins().slice(0, paired));
   const { stages } = graph.blocks[0]!;
-  // keepBytes 0: nothing between stages is kept, so every later stage is recomputed from a copy.
-  const lean = new ActivationStream(
-    rt,
-    states.map((state) => copyState(rt, state)),
-    0,
-  );
-  const stream = new ActivationStream(rt, states);
-  for (const each of [lean, stream]) each.enter(stages, weights);
-  return { stages, weights, states, stream, lean };
+  return { rt, stages, weights, stream: new ActivationStream(rt, states), lean, first, h: states.map(({ h }) => h) };
+}
+
+const alone = (quantized: ActivationStream): Streams => ({ quantized, original: undefined, driftScale: 1 });
+
+function sweep({ rt, stages, weights }: Prepared, streams: Streams, index: number, feeds?: ReadonlySet<string>) {
+  const stage = stages[index]!;
+  const ids = feeds ?? new Set(stage.feeds.map(({ id }) => id));
+  return sweepStatistics(rt, streams, { stage, quantized: weights, original: weights }, ids, room());
 }
 
 test('Hessians are the sums over all batches of what the stage captures, for any batching', async () => {
-  const rt = new ReferenceRuntime();
   const dir = path.join(shareDirectory(), 'tiny-llama');
-  const many = await prepare(rt, dir, 5);
-  const one = await prepare(rt, dir, 100);
-  assert.deepEqual([many.states.length, one.states.length], [3, 1]);
+  const many = await prepare(dir, 5);
+  const one = await prepare(dir, 100);
+  assert.deepEqual([many.stream.batches, one.stream.batches], [3, 1]);
   for (const [i, stage] of many.stages.entries()) {
-    const split = await stageStatistics(rt, stage, i, many.stream, undefined);
-    const recomputed = await stageStatistics(rt, stage, i, many.lean, many.stream);
-    const x = typed((await one.stream.capture(i, 0)).get(stage.feeds[0]!.id)!);
-    for (const [id, { h: hessian, c, tokens }] of split) {
+    const split = await sweep(many, alone(many.stream), i);
+    const recomputed = await sweep(many, alone(many.lean), i);
+    const whole = await sweep(one, alone(one.stream), i);
+    const step = { stage, weights: one.weights };
+    const x = typed((await one.stream.visit(0, room(), step)).get(stage.feeds[0]!.id)!);
+    await one.rt.sync();
+    for (const [id, { h: hessian, drift, tokens }] of split) {
       const k = hessian.shape[0]!;
       assert.equal(tokens, 11);
-      assert.equal(c, undefined);
+      assert.equal(drift, undefined);
       const h = typed<Float64Array>(hessian);
       assert.deepEqual(typed(recomputed.get(id)!.h), h);
-      assert.deepEqual(typed(recomputed.get(id)!.c!), h, 'the same activations on both sides: C = H');
+      const other = typed<Float64Array>(whole.get(id)!.h);
       for (const [a, b] of [
         [0, 0],
         [3, 200],
@@ -58,44 +79,73 @@ test('Hessians are the sums over all batches of what the stage captures, for any
         let want = 0;
         for (let t = 0; t < 11; t++) want += x[t * k + a]! * x[t * k + b]!;
         // The same f32 inputs summed in f64 in the same order; only the batch bounds differ.
-        assert.ok(Math.abs(h[a * k + b]! - want) <= 1e-12 * (1 + Math.abs(want)), `${id} ${a} ${b}`);
+        for (const got of [h, other])
+          assert.ok(Math.abs(got[a * k + b]! - want) <= 1e-12 * (1 + Math.abs(want)), `${id} ${a} ${b}`);
       }
     }
-    for (const statistics of [split, recomputed]) disposeStatistics(statistics);
-    for (const stream of [many.stream, many.lean, one.stream]) await stream.pass(i);
+    for (const statistics of [split, recomputed, whole]) disposeStatistics(statistics);
+    for (const { stream, lean, weights } of [many, one])
+      for (const each of [stream, lean]) each.follow({ stage, weights });
   }
+});
+
+test('D is the sum of (xf - xq) xqᵀ over the batches that both models see, scaled to all rows', async () => {
+  const dir = path.join(shareDirectory(), 'tiny-llama');
+  const prepared = await prepare(dir, 5, 2);
+  const { stages, weights, stream, first, rt } = prepared;
+  assert.deepEqual([stream.batches, first.batches], [3, 2]);
+  // Two models: the quantized one has twice the norm, hence twice the input.
+  const name = [...weights.keys()].find((key) => key.endsWith('input_layernorm.weight'))!;
+  const twice = rt.allocate('f32', weights.get(name)!.shape);
+  const host = rt.allocate('f32', weights.get(name)!.shape);
+  rt.enqueue('cast', [weights.get(name)!], [host]);
+  await rt.sync();
+  typed(twice).set(typed(host).map((w) => 2 * w));
+  const quantized: BlockWeights = new Map([...weights, [name, twice]]);
+  const streams: Streams = { quantized: stream, original: first, driftScale: 11 / 6 };
+  const stage = stages[0]!;
+  const got = (
+    await sweepStatistics(rt, streams, { stage, quantized, original: weights }, new Set(['qkv']), room())
+  ).get('qkv')!;
+  const paired = (await sweep(prepared, alone(first), 0)).get('qkv')!;
+  // xq = 2 xf: D = (1/2 - 1) sum xq xqᵀ = -2 sum xf xfᵀ of the paired rows.
+  const h = typed<Float64Array>(paired.h);
+  const d = typed<Float64Array>(got.drift!);
+  assert.equal(got.tokens, 11);
+  d.forEach((value, i) => {
+    const want = (-2 * h[i]! * 11) / 6;
+    assert.ok(Math.abs(value - want) <= 1e-12 * (1 + Math.abs(want)), `${i}: ${value} ${want}`);
+  });
 });
 
 test('experts: rows add up to tokens times k, and a filter leaves the others out', {
   skip: skipWithout('archs', 'qwen3_moe'),
 }, async () => {
-  const rt = new ReferenceRuntime();
-  const { stages, stream } = await prepare(rt, path.join(SHARED, 'archs', 'qwen3_moe'), 6);
-  for (const i of [0, 1]) await stream.pass(i);
-  const all = await stageStatistics(rt, stages[2]!, 2, stream, stream);
+  const prepared = await prepare(path.join(SHARED, 'archs', 'qwen3_moe'), 6);
+  const { stages, weights, stream, first } = prepared;
+  for (const i of [0, 1]) for (const each of [stream, first]) each.follow({ stage: stages[i]!, weights });
+  const all = await sweep(prepared, { quantized: stream, original: first, driftScale: 2 }, 2);
   assert.equal(all.size, 8);
   assert.equal(
     [...all.values()].reduce((sum, { tokens }) => sum + tokens, 0),
     11 * 2,
   );
-  const some = await stageStatistics(rt, stages[2]!, 2, stream, undefined, new Set(['experts.3.gate_up']));
+  assert.ok(
+    [...all.values()].every(({ drift }) => drift === undefined),
+    'rows of experts cannot be matched',
+  );
+  const some = await sweep(prepared, alone(stream), 2, new Set(['experts.3.gate_up']));
   assert.deepEqual([...some.keys()], ['experts.3.gate_up']);
   assert.deepEqual(typed(some.get('experts.3.gate_up')!.h), typed(all.get('experts.3.gate_up')!.h));
 });
 
 test('an input with NaN is blamed on its linears', async () => {
-  const rt = createRuntime(1);
   assert.ok(addon().operations().includes('gram_accumulate'));
-  const { stages, weights, states } = await prepare(
-    new ReferenceRuntime(),
-    path.join(shareDirectory(), 'tiny-llama'),
-    100,
-  );
-  const stream = new ActivationStream(rt, states);
-  stream.enter(stages, weights);
-  typed(states[0]!.h)[300] = Number.NaN;
+  const prepared = await prepare(path.join(shareDirectory(), 'tiny-llama'), 100);
+  await prepared.rt.sync();
+  typed(prepared.h[0]!)[300] = Number.NaN;
   await assert.rejects(
-    stageStatistics(rt, stages[0]!, 0, stream, undefined),
+    sweep(prepared, alone(prepared.stream), 0),
     (error) =>
       error instanceof LpqError &&
       error.code === 'LPQ_MODULE_NUMERICS' &&

@@ -18,8 +18,8 @@ const h = Float64Array.from({ length: k * k }, (_, i) => (i % (k + 1) === 0 ? 10
 
 async function dequantized(options: SchemeOptions, method: 'gptq' | 'rtn'): Promise<Float32Array> {
   const scheme = schemeFromOptions({ groupSize: 32, ...options });
-  const quantizer = method === 'gptq' ? gptqQuantizer(rt, GPTQ_DEFAULTS) : rtnQuantizer(rt);
-  const feed = quantizer.feed({ h: fromTyped('f64', [k, k], h), tokens: 100 });
+  const quantizer = method === 'gptq' ? gptqQuantizer(GPTQ_DEFAULTS) : rtnQuantizer();
+  const feed = quantizer.feed(rt, { h: fromTyped('f64', [k, k], h), tokens: 100 });
   const weight = dequantizeResult(rt, await feed.solve('m', fromTyped('f32', [n, k], weights), scheme));
   await rt.sync();
   feed.dispose();

@@ -61,7 +61,7 @@ function request(source: string, output: string, more: Partial<QuantizeRequest> 
     output,
     scheme: schemeFromOptions({ bits: 4, groupSize: 64 }),
     rules: [],
-    quantizer: gptqQuantizer(rt, GPTQ_DEFAULTS),
+    quantizer: gptqQuantizer(GPTQ_DEFAULTS),
     calibration: tokens(3, 100, 2048),
     lmHead: false,
     options: {},
@@ -74,7 +74,7 @@ test('rules decide module by module, the first match wins, and the rest is carri
   const output = path.join(scratch(t), 'out');
   const lines: string[] = [];
   const summary = await quantizeCheckpoint(
-    rt,
+    [rt],
     request(tiny, output, {
       rules: [
         { match: /layers\.3\./, scheme: 'skip' },
@@ -107,7 +107,7 @@ test('experts that few tokens reach fall back and are reported; the rest have er
   const source = path.join(SHARED, 'archs', 'qwen3_moe');
   const output = path.join(scratch(t), 'out');
   const scheme = schemeFromOptions({ bits: 4, groupSize: 32 });
-  const summary = await quantizeCheckpoint(rt, request(source, output, { scheme, calibration: tokens(1, 40, 320) }));
+  const summary = await quantizeCheckpoint([rt], request(source, output, { scheme, calibration: tokens(1, 40, 320) }));
   const experts = summary.modules.filter(({ name }) => name.includes('experts'));
   assert.equal(experts.length, 2 * 8 * 3);
   const routed = experts.filter(({ name }) => name.endsWith('gate_proj') && name.includes('layers.0.'));
@@ -125,17 +125,17 @@ test('experts that few tokens reach fall back and are reported; the rest have er
 test('an untied lm_head is quantized when asked for', { skip: skipWithout('archs', 'llama-yarn-bias') }, async (t) => {
   const source = path.join(SHARED, 'archs', 'llama-yarn-bias');
   const dir = scratch(t);
-  for (const quantizer of [gptqQuantizer(rt, GPTQ_DEFAULTS), rtnQuantizer(rt)]) {
+  for (const quantizer of [gptqQuantizer(GPTQ_DEFAULTS), rtnQuantizer()]) {
     const scheme = schemeFromOptions({ bits: 8, groupSize: 16 });
     const output = path.join(dir, quantizer.method);
     const summary = await quantizeCheckpoint(
-      rt,
+      [rt],
       request(source, output, { scheme, quantizer, lmHead: true, calibration: tokens(2, 60, 320) }),
     );
     assert.equal(summary.modules.at(-1)?.name, 'lm_head');
     assert.ok(existsSync(path.join(output, 'lpq.json')));
   }
-  await assert.rejects(quantizeCheckpoint(rt, request(tiny, path.join(dir, 'tied'), { lmHead: true })), {
+  await assert.rejects(quantizeCheckpoint([rt], request(tiny, path.join(dir, 'tied'), { lmHead: true })), {
     code: 'LPQ_USAGE',
   });
 });
@@ -204,8 +204,8 @@ for (const [what, damage, code, names] of DAMAGES)
       const dir = scratch(t);
       const model = copy(dir, () => {});
       await damage(model);
-      const quantizer = method === 'rtn' ? rtnQuantizer(rt) : gptqQuantizer(rt, GPTQ_DEFAULTS);
-      await assert.rejects(quantizeCheckpoint(rt, request(model, path.join(dir, 'out'), { quantizer })), (error) => {
+      const quantizer = method === 'rtn' ? rtnQuantizer() : gptqQuantizer(GPTQ_DEFAULTS);
+      await assert.rejects(quantizeCheckpoint([rt], request(model, path.join(dir, 'out'), { quantizer })), (error) => {
         assert.ok(error instanceof LpqError, String(error));
         assert.equal(error.code, code, error.message);
         assert.match(error.message, names);
@@ -218,7 +218,7 @@ test('groups that do not divide K are refused before any work', async (t) => {
   const dir = scratch(t);
   await assert.rejects(
     quantizeCheckpoint(
-      rt,
+      [rt],
       request(tiny, path.join(dir, 'out'), { scheme: schemeFromOptions({ bits: 4, groupSize: 96 }) }),
     ),
     {

@@ -1,0 +1,148 @@
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import type { Batch, BlockState } from '../model/program.js';
+
+/** Routing tables and scales stay on the device, wherever the rest goes. */
+const SMALL_BYTES = 2 ** 20;
+
+/** A tensor between two sweeps: on the device, or parked in pinned memory of the host. */
+class Shelved {
+  private near: Tensor | undefined;
+  private parked = false;
+
+  constructor(
+    private readonly rt: NativeRuntime,
+    private home: Tensor,
+  ) {}
+
+  get bytes(): number {
+    return this.home.byteLength;
+  }
+
+  /** Begins to fetch a parked tensor. */
+  prefetch(): void {
+    if (this.parked) this.near ??= this.rt.restore(this.home);
+  }
+
+  /** The tensor on the device; it stays this object's, and there until settle(). */
+  get(): Tensor {
+    this.prefetch();
+    return this.near ?? this.home;
+  }
+
+  /** Says where the tensor waits for the next sweep. */
+  settle(resident: boolean): void {
+    if (resident && this.near) {
+      this.home.dispose();
+      [this.home, this.near, this.parked] = [this.near, undefined, false];
+    } else if (!resident && !this.parked && this.bytes > SMALL_BYTES) {
+      const away = this.rt.park(this.home);
+      this.home.dispose();
+      [this.home, this.parked] = [away, true];
+    }
+    this.near?.dispose();
+    this.near = undefined;
+  }
+
+  dispose(): void {
+    this.near?.dispose();
+    this.home.dispose();
+  }
+}
+
+/**
+ * The state of one batch between two sweeps. On a device the residual stream is kept as f16 rows with a power-of-two
+ * scale each: half the memory and half the traffic. That rounds it by 2^-12 of an element, an eighth of what rounding the
+ * inputs of the linears to bf16 does, and always, so that the bytes of a result do not depend on how much memory there is.
+ */
+export class ShelvedState {
+  private h: Shelved;
+  private scale: Shelved | undefined;
+  private aux: ReadonlyMap<string, Shelved>;
+  private readonly batch: Batch;
+
+  /** Takes the state's tensors over. */
+  constructor(
+    private readonly rt: NativeRuntime,
+    state: BlockState,
+  ) {
+    this.batch = state.batch;
+    [this.h, this.scale] = this.shelve(state.h);
+    this.aux = this.shelveAll(state.aux);
+  }
+
+  /** Bytes that it takes on the device when it waits there. */
+  get bytes(): number {
+    let sum = this.h.bytes + (this.scale?.bytes ?? 0);
+    for (const tensor of this.aux.values()) sum += tensor.bytes;
+    return sum;
+  }
+
+  get streamBytes(): number {
+    return this.h.bytes;
+  }
+
+  prefetch(): void {
+    for (const tensor of this.tensors()) tensor.prefetch();
+  }
+
+  /**
+   * The state on the device, for stages to consume. `last`: nobody opens it again before replace(), so that it need not be
+   * copied; on a device unpacking copies in any case.
+   */
+  open(last: boolean): BlockState {
+    const { rt } = this;
+    const stored = this.h.get();
+    let h: Tensor;
+    if (this.scale) {
+      h = rt.allocate('f32', stored.shape);
+      ops.unpackRows(rt, stored, this.scale.get(), h);
+    } else if (last) {
+      h = stored.view(stored.shape);
+    } else {
+      h = rt.allocate('f32', stored.shape);
+      ops.cast(rt, stored, h);
+    }
+    const aux = [...this.aux].map(([name, tensor]) => {
+      const near = tensor.get();
+      return [name, near.view(near.shape)] as const;
+    });
+    return { batch: this.batch, h, aux: Object.fromEntries(aux) };
+  }
+
+  /** Takes over the state that stages have made of open()'s. */
+  replace(state: BlockState): void {
+    const old = [...this.tensors()];
+    [this.h, this.scale] = this.shelve(state.h);
+    this.aux = this.shelveAll(state.aux);
+    for (const tensor of old) tensor.dispose();
+  }
+
+  settle(resident: boolean): void {
+    for (const tensor of this.tensors()) tensor.settle(resident);
+  }
+
+  dispose(): void {
+    for (const tensor of this.tensors()) tensor.dispose();
+  }
+
+  private *tensors(): Generator<Shelved> {
+    yield this.h;
+    if (this.scale) yield this.scale;
+    yield* this.aux.values();
+  }
+
+  private shelve(h: Tensor): [Shelved, Shelved | undefined] {
+    const { rt } = this;
+    if (rt.device === 'cpu') return [new Shelved(rt, h), undefined];
+    const rows = rt.allocate('f16', h.shape);
+    const scale = rt.allocate('f32', [h.shape[0] as number]);
+    ops.packRows(rt, h, rows, scale);
+    h.dispose();
+    return [new Shelved(rt, rows), new Shelved(rt, scale)];
+  }
+
+  private shelveAll(aux: BlockState['aux']): ReadonlyMap<string, Shelved> {
+    return new Map(Object.entries(aux).map(([name, tensor]) => [name, new Shelved(this.rt, tensor)]));
+  }
+}
