@@ -8,15 +8,15 @@ import type { ActivationStream } from './streams.js';
 export interface FeedStatistics {
   /** H = sum over rows of xq xqᵀ, [K,K] in the runtime's moment dtype, of the inputs that the quantized model really sees. Every token weighs the same. */
   readonly h: Tensor;
-  /** C = sum xf xqᵀ, of that dtype, xf from the unquantized model; absent where rows cannot be matched (experts). */
-  readonly c?: Tensor;
+  /** D = sum (xf - xq) xqᵀ, of that dtype, xf from the unquantized model; absent where rows cannot be matched (experts). */
+  readonly drift?: Tensor;
   /** Rows summed; fewer than the tokens for an expert, possibly 0. */
   readonly tokens: number;
 }
 
 /**
  * Statistics of the feeds of stage `index` over all batches; the streams stay where they are. With `original`, feeds
- * whose rows are the batch's tokens also get C. `feeds` limits the work (memory: K*K*8 bytes a matrix). Throws
+ * whose rows are the batch's tokens also get D. `feeds` limits the work (memory: K*K*8 bytes a matrix). Throws
  * LPQ_MODULE_NUMERICS naming the linears when their input holds NaN or infinity. The caller disposes of the result.
  */
 export async function stageStatistics(
@@ -27,7 +27,7 @@ export async function stageStatistics(
   original: ActivationStream | undefined,
   feeds: ReadonlySet<string> = new Set(stage.feeds.map((feed) => feed.id)),
 ): Promise<Map<string, FeedStatistics>> {
-  const sums = new Map<string, { h: Tensor; c?: Tensor; tokens: number }>();
+  const sums = new Map<string, { h: Tensor; drift?: Tensor; tokens: number }>();
   for (const { id, linears } of stage.feeds) {
     if (!feeds.has(id)) continue;
     const { k, expert } = linears[0] as Feed['linears'][number];
@@ -36,9 +36,9 @@ export async function stageStatistics(
       ops.zero(rt, matrix);
       return matrix;
     };
-    sums.set(id, { h: zeros(), ...(original && expert === undefined && { c: zeros() }), tokens: 0 });
+    sums.set(id, { h: zeros(), ...(original && expert === undefined && { drift: zeros() }), tokens: 0 });
   }
-  const paired = [...sums.values()].some((sum) => sum.c);
+  const paired = [...sums.values()].some((sum) => sum.drift);
   try {
     for (let batch = 0; batch < stream.states.length; batch++) {
       const captured = await stream.capture(index, batch);
@@ -50,7 +50,7 @@ export async function stageStatistics(
         sum.tokens += rows;
         ops.gramAccumulate(rt, x, sum.h);
         const twin = twins?.get(id);
-        if (sum.c && twin) ops.crossAccumulate(rt, twin, x, sum.c);
+        if (sum.drift && twin) ops.crossAccumulate(rt, twin, x, sum.drift);
       }
       try {
         await rt.sync();
@@ -62,7 +62,10 @@ export async function stageStatistics(
         for (const x of [...captured.values(), ...(twins?.values() ?? [])]) x.dispose();
       }
     }
-    for (const { h } of sums.values()) ops.gramFinish(rt, h);
+    for (const { h, drift } of sums.values()) {
+      if (drift) ops.crossDrift(rt, h, drift);
+      ops.gramFinish(rt, h);
+    }
   } catch (error) {
     disposeStatistics(sums);
     throw error;
@@ -71,9 +74,9 @@ export async function stageStatistics(
 }
 
 export function disposeStatistics(statistics: ReadonlyMap<string, FeedStatistics>): void {
-  for (const { h, c } of statistics.values()) {
+  for (const { h, drift } of statistics.values()) {
     h.dispose();
-    c?.dispose();
+    drift?.dispose();
   }
 }
 
