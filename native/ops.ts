@@ -118,6 +118,13 @@ export const ops = {
   /** Once after the last gramAccumulate: H is whole. CUDA sums only its lower triangle until then. */
   gramFinish: (rt: NativeRuntime, h: Tensor) => rt.enqueue('gram_finish', [h], [h]),
 
+  /**
+   * c = (c - H) * scale: sum (xf - xq) xqᵀ from c = sum xf xqᵀ and H = sum xq xqᵀ, both [K,K] in the moment dtype. Reads the
+   * lower triangle of h only, so it may come before gramFinish.
+   */
+  crossDrift: (rt: NativeRuntime, h: Tensor, c: Tensor, p: { scale?: number } = {}) =>
+    rt.enqueue('cross_drift', [h, c], [c], p),
+
   /** d f64 [K] = the diagonal of h f32|f64 [K,K]. */
   diagonal: (rt: NativeRuntime, h: Tensor, d: Tensor) => rt.enqueue('diagonal', [h], [d]),
 

@@ -32,6 +32,7 @@ const STAGE_OF: Readonly<Record<string, StageName>> = {
   zero: 'hessian',
   gram_accumulate: 'hessian',
   cross_accumulate: 'hessian',
+  cross_drift: 'hessian',
   gptq_factor: 'factor',
   cholesky: 'factor',
   gptq_clip: 'clip',

@@ -18,13 +18,13 @@ export const gptqOps = {
     weight: Tensor,
     order: Tensor,
     dead: Tensor,
-    correction: { h: Tensor; c: Tensor; u: Tensor; alpha: number } | undefined,
+    correction: { drift: Tensor; u: Tensor; alpha: number } | undefined,
     t: Tensor,
     bad: Tensor,
   ) =>
     rt.enqueue(
       'gptq_target',
-      correction ? [weight, order, dead, correction.h, correction.c, correction.u] : [weight, order, dead],
+      correction ? [weight, order, dead, correction.drift, correction.u] : [weight, order, dead],
       [t, bad],
       { alpha: correction?.alpha ?? 0 },
     ),

@@ -56,8 +56,8 @@ export class FeedSolver implements FeedQuantizer {
     const bad = rt.allocate('f64', [2]);
     const scratch = [group, t, scale, zero, level, count, info, bad];
     try {
-      const { h, c } = this.statistics;
-      const correction = c && options.alpha > 0 ? { h, c, u: factored.u, alpha: options.alpha } : undefined;
+      const { drift } = this.statistics;
+      const correction = drift && options.alpha > 0 ? { drift, u: factored.u, alpha: options.alpha } : undefined;
       gptqOps.target(rt, weight, factored.order, factored.dead, correction, t, bad);
       const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
 import { type QuantType, quantType, typeParams, valueRange } from '../../src/core/quant-type.js';
 import { gptqOps } from '../../src/gptq/ops.js';
 
@@ -346,8 +347,9 @@ test('gptq_target goes the fraction alpha of the way to W C H⁻¹', async () =>
   const t = f32([n, k]);
   const bad = allocate('f64', [2]);
   const h = fromTyped('f64', [k, k], p.h);
-  const cross: Tensor = fromTyped('f64', [k, k], c);
-  gptqOps.target(rt, f32([n, k], p.w), i32(shuffled), dead, { h, c: cross, u, alpha }, t, bad);
+  const drift: Tensor = fromTyped('f64', [k, k], c);
+  ops.crossDrift(rt, h, drift);
+  gptqOps.target(rt, f32([n, k], p.w), i32(shuffled), dead, { drift, u, alpha }, t, bad);
   await rt.sync();
   const identity = Int32Array.from({ length: k }, (_, i) => i);
   const inv = inverse(damped(p, identity), k);

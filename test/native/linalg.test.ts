@@ -128,6 +128,21 @@ for (const [t, k, weight] of [
     for (let i = 0; i < k; i++) for (let j = 0; j < i; j++) assert.equal(got[i * k + j], got[j * k + i]);
   });
 
+test('drift is what the cross product has beyond the Gram matrix, whose lower triangle is enough', async () => {
+  const [k, scale] = [45, 0.125];
+  const random = new Random(45);
+  const start = random.normals(k * k);
+  const lower = random.normals(k * k);
+  const h = fromTyped('f64', [k, k], Float64Array.from(lower, (v, i) => (i % k > Math.floor(i / k) ? Number.NaN : v)));
+  const c = fromTyped('f64', [k, k], Float64Array.from(start));
+  ops.crossDrift(rt, h, c, { scale });
+  await rt.sync();
+  const got = typed<Float64Array>(c);
+  for (let i = 0; i < k; i++)
+    for (let j = 0; j < k; j++)
+      assert.equal(got[i * k + j], (start[i * k + j]! - lower[Math.max(i, j) * k + Math.min(i, j)]!) * scale);
+});
+
 test('gram names the first NaN or infinity, and an overflow of its products', async () => {
   const x = new Random(3).normals(40 * 20);
   for (const [value, pattern] of [

@@ -70,6 +70,7 @@ test('wrong shapes, dtypes and parameters are named, never a crash', async () =>
     [() => ops.gramAccumulate(rt, x, T('f64', 5, 5)), /the sum has the shape \[5,5\], not \[6,6\]/],
     [() => ops.gramAccumulate(rt, x, T('f32', 6, 6)), /the sum is f32, not f64/],
     [() => ops.crossAccumulate(rt, x, T('f32', 3, 6), T('f64', 6, 6)), /b has the shape/],
+    [() => ops.crossDrift(rt, T('f64', 5, 5), T('f64', 6, 6)), /c has the shape/],
     [() => ops.cholesky(rt, T('f64', 5, 6), T('i32', 1)), /a has the shape/],
     [() => ops.cholesky(rt, T('f64', 5), T('i32', 1)), /a has the shape/],
     [() => ops.cholesky(rt, T('f64', 5, 5), T('i32', 2)), /info has the shape/],

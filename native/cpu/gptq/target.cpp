@@ -1,14 +1,14 @@
 // gptq_target: the weights that the codes should reproduce, in solving order.
 //
-//   in:  W [N,K] f32|f16|bf16, order I32 [K], dead U8 [K]; with alpha > 0 also H f64 [K,K] = sum xq xqT,
-//        C f64 [K,K] = sum xf xqT, U f32 [K,K] (gptq_factor)
+//   in:  W [N,K] f32|f16|bf16, order I32 [K], dead U8 [K]; with alpha > 0 also the drift
+//        D f64 [K,K] = sum (xf - xq) xqT (cross_drift), U f32 [K,K] (gptq_factor)
 //   out: T f32 [N,K], column j = input feature order[j];  bad f64 [2] = {weights that are NaN or infinite, the first one's
 //        flat index in W}
 //   params: alpha
 //
-// Quantized predecessors change a layer's input from xf to xq. ||W Xf - Q Xq||^2 is least at Q = W C H^-1, which equals
-// W + W (C - H) H^-1; GPTAQ (Li et al. 2025) goes the fraction alpha of that way, since C is noisy. H^-1 = U^T U is the
-// damped one. Dead channels get weight 0.
+// Quantized predecessors change a layer's input from xf to xq. ||W Xf - Q Xq||^2 is least at Q = W C H^-1 with
+// C = sum xf xqT, which equals W + W D H^-1; GPTAQ (Li et al. 2025) goes the fraction alpha of that way, since D is noisy.
+// H^-1 = U^T U is the damped one. Dead channels get weight 0.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -60,17 +60,15 @@ void target(Call& call, Exec& exec) {
   const double alpha = call.params.number("alpha", 0.0);
   if (alpha == 0 || found[0] > 0) return;
 
-  const double *h = call.input(3).data<double>(), *c = call.input(4).data<double>();
-  const float* u = call.input(5).data<float>();
-  require(call.input(3).elements() == k * k && call.input(4).elements() == k * k && call.input(5).elements() == k * k,
-          "H, C and U must be [K,K]");
-  // (C - H) in solving order, then T += alpha * ((T (C - H)) U^T) U. Doubles: U^T U is as ill-conditioned as H.
+  const double* drift = call.input(3).data<double>();
+  const float* u = call.input(4).data<float>();
+  require(call.input(3).elements() == k * k && call.input(4).elements() == k * k, "D and U must be [K,K]");
+  // D in solving order, then T += alpha * ((T D) U^T) U. Doubles: U^T U is as ill-conditioned as H.
   std::vector<double> difference(static_cast<size_t>(k * k)), factor(static_cast<size_t>(k * k));
   exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
       for (int64_t j = 0; j < k; ++j) {
-        const int64_t at = static_cast<int64_t>(order[i]) * k + order[j];
-        difference[static_cast<size_t>(i * k + j)] = c[at] - h[at];
+        difference[static_cast<size_t>(i * k + j)] = drift[static_cast<int64_t>(order[i]) * k + order[j]];
         factor[static_cast<size_t>(i * k + j)] = u[i * k + j];
       }
   });

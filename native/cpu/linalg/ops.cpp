@@ -122,6 +122,24 @@ void gram_finish(Call& call, Exec&) {
   require_shape(h, "h", {h.dim(0), h.dim(0)});
 }
 
+// c = (c - h) * scale, of h only the lower triangle.
+void cross_drift(Call& call, Exec& exec) {
+  const Tensor &h = call.input(0), &c = call.output(0);
+  require_tensor(h, "h", DType::f64, {-1, -1});
+  const int64_t n = h.dim(0);
+  require_shape(h, "h", {n, n});
+  require_tensor(c, "c", DType::f64, {n, n});
+  require(c.raw() != h.raw() || n == 0, "c must not be h");
+  const double scale = call.params.number("scale", 1.0);
+  require(std::isfinite(scale), "scale is not finite");
+  const double* sum = h.data<double>();
+  double* drift = c.data<double>();
+  exec.pool.parallel_for(n, rows_grain(n), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < n; ++j) drift[i * n + j] = (drift[i * n + j] - (j <= i ? sum[i * n + j] : sum[j * n + i])) * scale;
+  });
+}
+
 void cholesky(Call& call, Exec& exec) {
   const Tensor &a = call.output(0), &info = call.output(1);
   require_tensor(a, "a", DType::f64, {-1, -1});
@@ -217,6 +235,7 @@ LPQ_OP(fma_peak, "fma_peak");
 LPQ_OP(linear, "linear");
 LPQ_OP(gram_accumulate, "gram_accumulate");
 LPQ_OP(cross_accumulate, "cross_accumulate");
+LPQ_OP(cross_drift, "cross_drift");
 LPQ_OP(gram_finish, "gram_finish");
 LPQ_OP(diagonal, "diagonal");
 LPQ_OP(cholesky, "cholesky");

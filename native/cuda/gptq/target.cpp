@@ -1,5 +1,5 @@
-// gptq_target (contract: native/cpu/gptq/target.cpp). GPTAQ's correction alpha T (C - H) U^T U in f64, as on the CPU: H200's
-// f64 matrix units are as fast as its plain f32. With more rows than columns (C - H) U^T U is formed first, which then
+// gptq_target (contract: native/cpu/gptq/target.cpp). GPTAQ's correction alpha T D U^T U in f64, as on the CPU: H200's
+// f64 matrix units are as fast as its plain f32. With more rows than columns D U^T U is formed first, which then
 // serves every row; and of the triangular factor only what is not zero is multiplied.
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
@@ -53,13 +53,12 @@ void target(Call& call, CudaExec& exec) {
   exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0, static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, bad.data<double>());
   const double alpha = call.params.number("alpha", 0.0);
   if (alpha == 0 || n * k == 0) return;
-  const Tensor &h = call.input(3), &c = call.input(4), &u = call.input(5);
-  require(h.elements() == k * k && c.elements() == k * k && u.elements() == k * k, "H, C and U must be [K,K]");
+  const Tensor &drift = call.input(3), &u = call.input(4);
+  require(drift.elements() == k * k && u.elements() == k * k, "D and U must be [K,K]");
+  require(drift.dtype == DType::f64 || drift.dtype == DType::f32, "D is f64 or f32");
   Scratch difference = exec.scratch(static_cast<size_t>(k * k) * 8), factor = exec.scratch(static_cast<size_t>(k * k) * 8);
-  exec.launch("lpq_gptq_target_difference", Dim3(k), Dim3(256), 0, static_cast<const void*>(c.raw()), c.dtype == DType::f32 ? 1 : 0,
-              static_cast<const void*>(h.raw()), h.dtype == DType::f32 ? 1 : 0, order_data,
+  exec.launch("lpq_gptq_target_difference", Dim3(k), Dim3(256), 0, static_cast<const void*>(drift.raw()), drift.dtype == DType::f32 ? 1 : 0, order_data,
               static_cast<const float*>(u.data<float>()), ki, difference.as<double>(), factor.as<double>());
-  require((h.dtype == DType::f64 || h.dtype == DType::f32) && (c.dtype == DType::f64 || c.dtype == DType::f32), "H and C are f64 or f32");
   const bool first_matrix = n > k;
   const int64_t chunk = std::min<int64_t>(n, 4096);
   Scratch x = exec.scratch(static_cast<size_t>((first_matrix ? std::max(chunk, k) : chunk) * k) * 8), y = exec.scratch(static_cast<size_t>(chunk * k) * 8);

@@ -58,12 +58,12 @@ extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int alig
   }
 }
 
-// difference = P (C - H) P^T and u in f64. One block a row.
-extern "C" __global__ void lpq_gptq_target_difference(const void* c, int c_narrow, const void* h, int h_narrow, const int32_t* order, const float* u, int k, double* difference, double* factor) {
+// difference = P D P^T and u in f64. One block a row.
+extern "C" __global__ void lpq_gptq_target_difference(const void* drift, int narrow, const int32_t* order, const float* u, int k, double* difference, double* factor) {
   const int64_t i = blockIdx.x;
   const int64_t from = static_cast<int64_t>(order[i]) * k;
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    difference[i * k + j] = entry(c, c_narrow, from + order[j]) - entry(h, h_narrow, from + order[j]);
+    difference[i * k + j] = entry(drift, narrow, from + order[j]);
     factor[i * k + j] = u[i * k + j];
   }
 }

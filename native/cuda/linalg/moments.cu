@@ -29,6 +29,28 @@ extern "C" __global__ void lpq_add_to_f64(const float* part, double* sum, index_
 LPQ_MIRROR(float, f32)
 LPQ_MIRROR(double, f64)
 
+// c = (c - h) * scale, of h the lower triangle; blocks of 32 x 32, blockDim (32, 8).
+#define LPQ_DRIFT(type, name)                                                                                                     \
+  extern "C" __global__ void lpq_cross_drift_##name(const type* h, type* c, int n, double scale) {                                \
+    __shared__ type tile[32][33];                                                                                                 \
+    const int row = blockIdx.y * 32, column = blockIdx.x * 32;                                                                    \
+    const bool upper = column > row;                                                                                              \
+    const int from_row = upper ? column : row, from_column = upper ? row : column;                                                \
+    for (int i = threadIdx.y; i < 32; i += 8)                                                                                     \
+      if (from_row + i < n && from_column + static_cast<int>(threadIdx.x) < n)                                                    \
+        tile[i][threadIdx.x] = h[static_cast<index_t>(from_row + i) * n + from_column + threadIdx.x];                             \
+    __syncthreads();                                                                                                              \
+    for (int i = threadIdx.y; i < 32; i += 8) {                                                                                   \
+      const int j = threadIdx.x;                                                                                                  \
+      if (row + i >= n || column + j >= n) continue;                                                                              \
+      const type sum = upper || (column == row && j > i) ? tile[j][i] : tile[i][j];                                               \
+      type* to = c + static_cast<index_t>(row + i) * n + column + j;                                                              \
+      *to = (*to - sum) * static_cast<type>(scale);                                                                               \
+    }                                                                                                                             \
+  }
+LPQ_DRIFT(float, f32)
+LPQ_DRIFT(double, f64)
+
 // fault = 1 when an element of the diagonal is not finite.
 #define LPQ_DIAGONAL(type, name)                                                            \
   extern "C" __global__ void lpq_finite_diagonal_##name(const type* h, index_t n, unsigned* fault) { \

@@ -150,6 +150,21 @@ void gram_finish(Call& call, CudaExec& exec) {
   exec.launch("lpq_mirror" + suffix(h), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, data, n);
 }
 
+void cross_drift(Call& call, CudaExec& exec) {
+  const Tensor &h = call.input(0), &c = call.output(0);
+  require_dtype(h, "h", {DType::f32, DType::f64});
+  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  require_tensor(c, "c", h.dtype, h.shape);
+  require(c.raw() != h.raw() || h.elements() == 0, "c must not be h");
+  const double scale = call.params.number("scale", 1.0);
+  require(std::isfinite(scale), "scale is not finite");
+  const int n = static_cast<int>(h.dim(0));
+  if (n == 0) return;
+  const void* sum = h.raw();
+  void* data = c.raw();
+  exec.launch("lpq_cross_drift" + suffix(c), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, sum, data, n, scale);
+}
+
 void diagonal(Call& call, CudaExec& exec) {
   const Tensor &h = call.input(0), &d = call.output(0);
   require_dtype(h, "h", {DType::f32, DType::f64});
@@ -187,6 +202,7 @@ LPQ_CUDA_OP(linear, "linear");
 LPQ_CUDA_OP(gram_accumulate, "gram_accumulate");
 LPQ_CUDA_OP(cross_accumulate, "cross_accumulate");
 LPQ_CUDA_OP(gram_finish, "gram_finish");
+LPQ_CUDA_OP(cross_drift, "cross_drift");
 LPQ_CUDA_OP(diagonal, "diagonal");
 LPQ_CUDA_OP(cholesky, "cholesky");
 }  // namespace lpq::cuda

@@ -178,9 +178,9 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
   const Tensor& t = t_want[0];
   report.that(name + ": target", same_bytes(t_got[0], t) && same_bytes(t_got[1], t_want[1]));
   {
-    const Tensor c = filled(DType::f64, {k, k}, [&](int64_t i) { return get(l.h, i) * (1 + 0.05 * std::sin(static_cast<double>(i))); });
-    const auto a = host.run("gptq_target", {l.w, l.order, dead_flags, l.h, c, u}, target_outputs(), params({{"alpha", 0.25}}));
-    const auto b = d.run("gptq_target", {l.w, l.order, dead_flags, l.h, c, u}, target_outputs(), params({{"alpha", 0.25}}));
+    const Tensor drift = filled(DType::f64, {k, k}, [&](int64_t i) { return get(l.h, i) * 0.05 * std::sin(static_cast<double>(i)); });
+    const auto a = host.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
+    const auto b = d.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
     double size_of = 0;
     for (int64_t i = 0; i < n * k; ++i) size_of = std::max(size_of, std::fabs(get(a[0], i)));
     report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 1e-6, 1e-6);

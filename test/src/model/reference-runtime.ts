@@ -216,6 +216,12 @@ const OPERATIONS: Record<string, Operation> = {
         for (let j = 0; j < k; j++)
           out[i * k + j] = at(out, i * k + j) + number(p, 'weight', 1) * at(left, t * k + i) * at(right, t * k + j);
   },
+  cross_drift([h], [c], p) {
+    const [k, sum, out] = [dim(h!, 0), values(h!), typed<Float64Array>(c!)];
+    for (let i = 0; i < k; i++)
+      for (let j = 0; j < k; j++)
+        out[i * k + j] = (at(out, i * k + j) - at(sum, Math.max(i, j) * k + Math.min(i, j))) * number(p, 'scale', 1);
+  },
   gram_finish() {},
   zero(_inputs, [y]) {
     y!.bytes().fill(0);
