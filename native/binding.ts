@@ -32,9 +32,11 @@ export interface Tensor {
   readonly shape: readonly number[];
   readonly byteLength: number;
   readonly device: Device;
+  /** In pinned host memory, by NativeRuntime.park(); `device` is 'cpu' then. */
+  readonly parked: boolean;
   /**
    * The bytes themselves, not a copy (at most 2 GiB at once). Never write to a tensor of a mapped file. Throws for a
-   * tensor of another device than the CPU: download it.
+   * tensor of another device than the CPU: download it; and for a parked one whose copy has not ended: await mark().
    */
   bytes(offset?: number, length?: number): Uint8Array<ArrayBuffer>;
   /** The same storage under another shape, starting `firstElement` elements in. */
@@ -73,12 +75,36 @@ export interface NativeRuntime {
   upload(tensor: Tensor): Tensor;
   /** Waits like sync(), then `tensor` in the CPU's memory: a copy, or a view where nothing needs copying. */
   download(tensor: Tensor): Promise<Tensor>;
+  /**
+   * A copy of what `tensor` will hold after everything enqueued so far, in pinned host memory; a view on the CPU. The copy
+   * runs beside computing. `tensor` may be disposed of at once (its memory is free once the copy has ended) and written
+   * by operations enqueued later. Behind a failure the copy is dropped, and using the result fails. Throws
+   * LPQ_HOST_MEMORY.
+   */
+  park(tensor: Tensor): Tensor;
+  /**
+   * A parked tensor, also of another runtime's, on this device again, in memory of its own; a view on the CPU. It starts as
+   * soon as what was launched before has run, and operations enqueued later wait for it: ask a step ahead. `parked` may be
+   * disposed of at once. A tensor that is there already is a view; a pageable one is uploaded. Throws LPQ_CUDA_MEMORY.
+   */
+  restore(parked: Tensor): Tensor;
+  /**
+   * A copy of a tensor of another CUDA runtime, of this or another device, whose contents are there (its runtime's sync() or
+   * mark() has settled); of one of this runtime; or upload(). It runs beside computing; operations enqueued later wait for
+   * it. `tensor` may be disposed of at once, but must not be written before this runtime's mark() has settled.
+   */
+  copyFrom(tensor: Tensor): Tensor;
   /** Bytes of device memory; undefined on the CPU. */
   memory(): DeviceMemory | undefined;
   /** Peaks start again from what is held now. */
   resetPeak(): void;
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params?: OpParams): void;
   sync(): Promise<void>;
+  /**
+   * Settles when everything enqueued so far has run, copies included, while what is enqueued later runs on without a gap.
+   * Rejects with the failure of anything before it; sync() tells of that failure too, and ends it.
+   */
+  mark(): Promise<void>;
   /** Stops the running operation within 0.2 s and drops the rest; the next `sync` rejects with LPQ_ABORTED. */
   abort(): void;
   /** Work units of the running operation, for polling. */
@@ -87,13 +113,19 @@ export interface NativeRuntime {
   profile(): Record<string, { calls: number; seconds: number }>;
 }
 
-/** used: by tensors and scratch; reserved: taken from the driver. */
+/**
+ * used: by tensors and scratch; reserved: taken from the driver; parked: host memory of parked tensors; pinned: all that is
+ * held for them.
+ */
 export interface DeviceMemory {
   readonly used: number;
   readonly reserved: number;
   readonly peakUsed: number;
   readonly peakReserved: number;
   readonly limit: number;
+  readonly parked: number;
+  readonly peakParked: number;
+  readonly pinned: number;
 }
 
 interface Addon {
@@ -105,6 +137,7 @@ interface Addon {
     threads: number,
     device?: number,
     vramLimit?: number,
+    hostLimit?: number,
   ) => Omit<NativeRuntime, 'activationDtype' | 'momentDtype'>;
   /** Throws LPQ_CUDA_DRIVER. arch: 10 * major + minor of the compute capability. */
   cudaDevices(): { name: string; arch: number; memory: number }[];
@@ -217,6 +250,8 @@ export interface RuntimeOptions {
   readonly threads?: number | undefined;
   /** Bytes of device memory that may be taken from the driver; default: all there is. */
   readonly vramLimit?: number | undefined;
+  /** Bytes of pinned host memory that may be taken for parked tensors; default: what the system grants. */
+  readonly hostLimit?: number | undefined;
   /** Default: f32 on the CPU, bf16 on CUDA. */
   readonly activationDtype?: NativeRuntime['activationDtype'];
 }
@@ -231,11 +266,12 @@ export function createRuntime(options: number | RuntimeOptions = {}): NativeRunt
     device = 'cpu',
     threads,
     vramLimit,
+    hostLimit,
     activationDtype,
   } = typeof options === 'number' ? ({ threads: options } as RuntimeOptions) : options;
   const count = threadCount(threads);
   const ordinal = device === 'cpu' ? -1 : Number(device.slice('cuda:'.length));
-  const runtime = newRuntime(count, ordinal, vramLimit ?? 0);
+  const runtime = newRuntime(count, ordinal, vramLimit ?? 0, hostLimit ?? 0);
   return Object.assign(runtime, {
     activationDtype: activationDtype ?? (device === 'cpu' ? 'f32' : 'bf16'),
     momentDtype: device === 'cpu' ? 'f64' : 'f32',
@@ -253,9 +289,9 @@ function threadCount(threads: number | undefined): number {
   return wish > 0 ? wish : availableParallelism();
 }
 
-function newRuntime(threads: number, ordinal: number, vramLimit: number) {
+function newRuntime(threads: number, ordinal: number, vramLimit: number, hostLimit: number) {
   try {
-    return new (addon().Runtime)(threads, ordinal, vramLimit);
+    return new (addon().Runtime)(threads, ordinal, vramLimit, hostLimit);
   } catch (cause) {
     if ((cause as { code?: string }).code !== 'LPQ_NATIVE_MEMORY') throw cause;
     throw new LpqError('LPQ_MEMORY', (cause as Error).message, { cause, hint: 'Use fewer, with --threads.' });

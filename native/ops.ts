@@ -105,6 +105,16 @@ export const ops = {
   negLogLikelihood: (rt: NativeRuntime, logits: Tensor, targets: Tensor, nll: Tensor) =>
     rt.enqueue('neg_log_likelihood', [logits, targets], [nll]),
 
+  /**
+   * Rows as 16 bits: y f16 [T,C] = x * scale rounded to nearest even, x f32 [T,C], scales f32 [T]: the power of two that
+   * brings the largest |y| of the row into [2^14, 2^15), never above 2^127; 1 where all is 0. Infinity and NaN stay and do
+   * not count. The same bytes on every device.
+   */
+  packRows: (rt: NativeRuntime, x: Tensor, y: Tensor, scales: Tensor) => rt.enqueue('pack_rows', [x], [y, scales]),
+
+  /** x = y / scales, exactly; y f16 [T,C], scales f32 [T] of packRows, x f32 [T,C]. */
+  unpackRows: (rt: NativeRuntime, y: Tensor, scales: Tensor, x: Tensor) => rt.enqueue('unpack_rows', [y, scales], [x]),
+
   /** y = 0, any dtype. */
   zero: (rt: NativeRuntime, y: Tensor) => rt.enqueue('zero', [], [y]),
 

@@ -22,6 +22,7 @@ class TensorHandle : public Napi::ObjectWrap<TensorHandle> {
   Napi::Value shape(const Napi::CallbackInfo& info);
   Napi::Value byte_length(const Napi::CallbackInfo& info);
   Napi::Value device(const Napi::CallbackInfo& info);
+  Napi::Value parked(const Napi::CallbackInfo& info);
   Napi::Value bytes(const Napi::CallbackInfo& info);
   Napi::Value view(const Napi::CallbackInfo& info);
   Napi::Value dispose(const Napi::CallbackInfo& info);
@@ -51,6 +52,7 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
  private:
   Napi::Value enqueue(const Napi::CallbackInfo& info);
   Napi::Value sync(const Napi::CallbackInfo& info);
+  Napi::Value mark(const Napi::CallbackInfo& info);
   Napi::Value abort(const Napi::CallbackInfo& info);
   Napi::Value progress(const Napi::CallbackInfo& info);
   Napi::Value profile(const Napi::CallbackInfo& info);
@@ -59,6 +61,10 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
   Napi::Value allocate(const Napi::CallbackInfo& info);
   Napi::Value upload(const Napi::CallbackInfo& info);
   Napi::Value download(const Napi::CallbackInfo& info);
+  Napi::Value park(const Napi::CallbackInfo& info);
+  Napi::Value restore(const Napi::CallbackInfo& info);
+  Napi::Value copy_from(const Napi::CallbackInfo& info);
+  Napi::Value copied(Napi::Env env, const char* what, cuda::CudaBackend::Copy copy);
   Napi::Value memory(const Napi::CallbackInfo& info);
   Napi::Value reset_peak(const Napi::CallbackInfo& info);
   // The queue's backend when it is a CUDA one.

@@ -9,12 +9,16 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
                      {
                          InstanceMethod<&RuntimeHandle::enqueue>("enqueue"),
                          InstanceMethod<&RuntimeHandle::sync>("sync"),
+                         InstanceMethod<&RuntimeHandle::mark>("mark"),
                          InstanceMethod<&RuntimeHandle::abort>("abort"),
                          InstanceMethod<&RuntimeHandle::progress>("progress"),
                          InstanceMethod<&RuntimeHandle::profile>("profile"),
                          InstanceMethod<&RuntimeHandle::allocate>("allocate"),
                          InstanceMethod<&RuntimeHandle::upload>("upload"),
                          InstanceMethod<&RuntimeHandle::download>("download"),
+                         InstanceMethod<&RuntimeHandle::park>("park"),
+                         InstanceMethod<&RuntimeHandle::restore>("restore"),
+                         InstanceMethod<&RuntimeHandle::copy_from>("copyFrom"),
                          InstanceMethod<&RuntimeHandle::memory>("memory"),
                          InstanceMethod<&RuntimeHandle::reset_peak>("resetPeak"),
                          InstanceAccessor<&RuntimeHandle::threads>("threads"),
@@ -22,15 +26,17 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
                      });
 }
 
-// Runtime(threads, device = -1, vramLimit = 0)
+// Runtime(threads, device = -1, vramLimit = 0, hostLimit = 0)
 RuntimeHandle::RuntimeHandle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<RuntimeHandle>(info) {
   const int device = info.Length() > 1 && info[1].IsNumber() ? info[1].ToNumber().Int32Value() : -1;
-  const double limit = info.Length() > 2 && info[2].IsNumber() ? info[2].ToNumber().DoubleValue() : 0;
+  auto bytes = [&](size_t i) {
+    return static_cast<size_t>(info.Length() > i && info[i].IsNumber() ? std::max(0.0, info[i].ToNumber().DoubleValue()) : 0.0);
+  };
   try {
     if (device < 0) {
       queue_ = std::make_unique<Queue>(std::max(1, info[0].ToNumber().Int32Value()));
     } else {
-      auto backend = std::make_unique<cuda::CudaBackend>(device, static_cast<size_t>(std::max(0.0, limit)));
+      auto backend = std::make_unique<cuda::CudaBackend>(device, bytes(2), bytes(3));
       cuda_ = backend.get();
       queue_ = std::make_unique<Queue>(std::move(backend));
     }
@@ -99,7 +105,7 @@ class Settler {
         self_(std::make_shared<Napi::ObjectReference>(Napi::Persistent(info.This().As<Napi::Object>()))),
         value_(std::move(value)) {}
   Napi::Value promise() const { return deferred_->Promise(); }
-  void operator()(Queue::Outcome outcome) const {
+  void operator()(Outcome outcome) const {
     Napi::ThreadSafeFunction notify = notify_;
     notify.BlockingCall([deferred = deferred_, self = self_, value = value_, outcome](Napi::Env js, Napi::Function) {
       self->Reset();
@@ -126,32 +132,21 @@ Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
   return settle.promise();
 }
 
+Napi::Value RuntimeHandle::mark(const Napi::CallbackInfo& info) {
+  Settler settle(info, [](Napi::Env js) { return js.Undefined(); });
+  queue_->mark(settle);
+  return settle.promise();
+}
+
 Napi::Value RuntimeHandle::device(const Napi::CallbackInfo& info) {
   return Napi::String::New(info.Env(), device_name(queue_->backend().device()));
 }
-
-namespace {
-
-// Memory is taken when a call is enqueued and comes back when it has been launched: where there is none, what waits in the
-// queue may hold it.
-template <class F>
-Tensor with_room(Queue& queue, F take) {
-  try {
-    return take();
-  } catch (const Failure& failure) {
-    if (failure.code != "LPQ_CUDA_MEMORY") throw;
-  }
-  queue.wait_idle();
-  return take();
-}
-
-}  // namespace
 
 Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
   try {
     const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
     auto shape = shape_from_js(info[1]);
-    return TensorHandle::wrap(info.Env(), cuda_ ? with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }) : lpq::allocate(dtype, shape));
+    return TensorHandle::wrap(info.Env(), cuda_ ? cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }) : lpq::allocate(dtype, shape));
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
   }
@@ -160,10 +155,52 @@ Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
 Napi::Value RuntimeHandle::upload(const Napi::CallbackInfo& info) {
   try {
     const Tensor& host = TensorHandle::unwrap(info[0]);
-    return TensorHandle::wrap(info.Env(), cuda_ ? with_room(*queue_, [&] { return cuda_->upload(host); }) : host);
+    if (cuda_ && host.storage && host.storage->pinned) return restore(info);
+    return TensorHandle::wrap(info.Env(), cuda_ ? cuda::with_room(*queue_, [&] { return cuda_->upload(host); }) : host);
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
   }
+}
+
+// What lies where it is asked for is a view, as everything is on the CPU.
+Napi::Value RuntimeHandle::park(const Napi::CallbackInfo& info) {
+  try {
+    const Tensor& source = TensorHandle::unwrap(info[0]);
+    if (source.device < 0) return TensorHandle::wrap(info.Env(), source);
+    require(cuda_ != nullptr, "the tensor to park lies on " + device_name(source.device) + ", not on the CPU");
+    return copied(info.Env(), "park", cuda::with_room(*queue_, [&] { return cuda_->park(source); }));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+}
+
+Napi::Value RuntimeHandle::restore(const Napi::CallbackInfo& info) {
+  try {
+    const Tensor& source = TensorHandle::unwrap(info[0]);
+    require(source.device < 0 || source.device == queue_->backend().device(),
+            "the tensor to restore lies on " + device_name(source.device) + ": copyFrom() copies between devices");
+    if (source.device >= 0 || !cuda_) return TensorHandle::wrap(info.Env(), source);
+    if (!source.storage->pinned) return upload(info);
+    return copied(info.Env(), "restore", cuda::with_room(*queue_, [&] { return cuda_->restore(source); }));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+}
+
+Napi::Value RuntimeHandle::copy_from(const Napi::CallbackInfo& info) {
+  try {
+    const Tensor& source = TensorHandle::unwrap(info[0]);
+    if (source.device < 0) return upload(info);
+    require(cuda_ != nullptr, "the tensor to copy lies on " + device_name(source.device) + ": its own runtime can download it");
+    return copied(info.Env(), "copy", cuda::with_room(*queue_, [&] { return cuda_->copy_from(source); }));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+}
+
+Napi::Value RuntimeHandle::copied(Napi::Env env, const char* what, cuda::CudaBackend::Copy copy) {
+  queue_->enqueue(what, std::move(copy.launch));
+  return TensorHandle::wrap(env, std::move(copy.result));
 }
 
 Napi::Value RuntimeHandle::download(const Napi::CallbackInfo& info) {
@@ -171,14 +208,18 @@ Napi::Value RuntimeHandle::download(const Napi::CallbackInfo& info) {
   Tensor source, host;
   try {
     source = TensorHandle::unwrap(info[0]);
-    host = cuda_ ? lpq::allocate(source.dtype, source.shape) : source;
+    host = source.device < 0 ? source : lpq::allocate(source.dtype, source.shape);
   } catch (const Failure& failure) {
     throw to_js(env, failure.code, failure.what());
   }
   Settler settle(info, [host](Napi::Env js) { return TensorHandle::wrap(js, host); });
-  queue_->on_settled([settle, cuda = cuda_, source, host](Queue::Outcome outcome) {
-    if (!outcome.ok || !cuda) return settle(std::move(outcome));
-    cuda->download(source, host, settle);
+  queue_->on_settled([settle, cuda = cuda_, source, host](Outcome outcome) {
+    if (!outcome.ok) return settle(std::move(outcome));
+    if (source.device >= 0 && cuda) return cuda->download(source, host, settle);
+    settle(outcome_of("download", [&] {
+      require(source.device < 0, "the tensor to download lies on " + device_name(source.device) + ", not on the CPU");
+      if (source.storage && source.storage->arrival) source.storage->arrival->await_host();
+    }));
   });
   return settle.promise();
 }
@@ -192,11 +233,18 @@ Napi::Value RuntimeHandle::memory(const Napi::CallbackInfo& info) {
   result.Set("peakUsed", static_cast<double>(usage.peak_used));
   result.Set("peakReserved", static_cast<double>(usage.peak_reserved));
   result.Set("limit", static_cast<double>(cuda_->allocator().limit()));
+  const auto pinned = cuda_->pinned().usage();
+  result.Set("parked", static_cast<double>(pinned.parked));
+  result.Set("peakParked", static_cast<double>(pinned.peak_parked));
+  result.Set("pinned", static_cast<double>(pinned.reserved));
   return result;
 }
 
 Napi::Value RuntimeHandle::reset_peak(const Napi::CallbackInfo& info) {
-  if (cuda_) cuda_->allocator().reset_peak();
+  if (cuda_) {
+    cuda_->allocator().reset_peak();
+    cuda_->pinned().reset_peak();
+  }
   return info.Env().Undefined();
 }
 

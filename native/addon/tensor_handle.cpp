@@ -11,6 +11,7 @@ Napi::Function TensorHandle::define(Napi::Env env) {
                          InstanceAccessor<&TensorHandle::shape>("shape"),
                          InstanceAccessor<&TensorHandle::byte_length>("byteLength"),
                          InstanceAccessor<&TensorHandle::device>("device"),
+                         InstanceAccessor<&TensorHandle::parked>("parked"),
                          InstanceMethod<&TensorHandle::bytes>("bytes"),
                          InstanceMethod<&TensorHandle::view>("view"),
                          InstanceMethod<&TensorHandle::dispose>("dispose"),
@@ -55,11 +56,17 @@ Napi::Value TensorHandle::device(const Napi::CallbackInfo& info) {
   return Napi::String::New(info.Env(), device_name(tensor_.device));
 }
 
+Napi::Value TensorHandle::parked(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), tensor_.storage && tensor_.storage->pinned);
+}
+
 Napi::Value TensorHandle::bytes(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   if (disposed_) throw to_js(env, "LPQ_NATIVE_DISPOSED", "this tensor was disposed of");
   if (tensor_.device >= 0)
     throw to_js(env, "LPQ_NATIVE_ARGUMENT", "the tensor lies on " + device_name(tensor_.device) + ": download it first");
+  if (tensor_.storage->arrival && !tensor_.storage->arrival->landed())
+    throw to_js(env, "LPQ_NATIVE_ARGUMENT", "the tensor is still on its way to the host, or never left: wait for mark() or sync() first");
   const double begin = info.Length() > 0 && info[0].IsNumber() ? info[0].ToNumber().DoubleValue() : 0;
   const double length = info.Length() > 1 && info[1].IsNumber() ? info[1].ToNumber().DoubleValue()
                                                                : static_cast<double>(tensor_.bytes()) - begin;

@@ -159,8 +159,10 @@ class CpuBackend : public Backend {
     auto found = op_table().find(op);
     if (found == op_table().end()) throw Failure("LPQ_NATIVE_OP", "no operation is called " + op);
     for (const auto* list : {&call.in, &call.out})
-      for (const Tensor& tensor : *list)
+      for (const Tensor& tensor : *list) {
         require(tensor.device < 0, "a tensor lies on cuda:" + std::to_string(tensor.device) + ", and the CPU was to compute with it");
+        if (tensor.storage && tensor.storage->arrival) tensor.storage->arrival->await_host();
+      }
     done_ = 0;
     total_ = 0;
     Exec exec{pool_, done_, total_};
@@ -194,7 +196,7 @@ class CpuBackend : public Backend {
 
 std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<CpuBackend>(threads); }
 
-Queue::Outcome outcome_of(const std::string& op, const std::function<void()>& body) {
+Outcome outcome_of(const std::string& op, const std::function<void()>& body) {
   try {
     body();
     return {};
@@ -222,25 +224,41 @@ Queue::~Queue() {
   thread_.join();
 }
 
-void Queue::enqueue(std::string op, Call call) {
+void Queue::push(Item item) {
   {
     std::lock_guard lock(mutex_);
-    items_.push_back({std::move(op), std::move(call), nullptr});
+    items_.push_back(std::move(item));
   }
   wake_.notify_one();
 }
 
-void Queue::on_settled(std::function<void(Outcome)> then) {
-  {
-    std::lock_guard lock(mutex_);
-    items_.push_back({"", {}, std::move(then)});
-  }
-  wake_.notify_one();
-}
+void Queue::enqueue(std::string op, Call call) { push({std::move(op), std::move(call), nullptr, nullptr}); }
+void Queue::enqueue(std::string op, std::function<void()> body) { push({std::move(op), {}, std::move(body), nullptr}); }
+void Queue::on_settled(std::function<void(Outcome)> then) { push({"", {}, nullptr, std::move(then)}); }
+void Queue::mark(std::function<void(Outcome)> then) { push({"", {}, nullptr, std::move(then), true}); }
 
 void Queue::wait_idle() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [&] { return stop_ || (items_.empty() && !busy_); });
+}
+
+void Queue::settle(Item& item) {
+  const Outcome stopped{false, "LPQ_ABORTED", "stopped on request", ""};
+  if (item.mark) {
+    if (outcome_.ok && !backend_->aborted()) {
+      outcome_ = outcome_of("", [&] { backend_->mark(item.then); });
+      if (outcome_.ok) return;  // the backend calls `then`
+    }
+    return item.then(outcome_.ok ? stopped : outcome_);
+  }
+  Outcome drained = outcome_of("", [&] { backend_->drain(); });
+  Outcome outcome = std::exchange(outcome_, {});
+  if (outcome.ok) outcome = std::move(drained);
+  if (backend_->aborted()) {
+    if (outcome.ok) outcome = stopped;
+    backend_->clear_abort();
+  }
+  item.then(std::move(outcome));
 }
 
 void Queue::run() {
@@ -259,16 +277,9 @@ void Queue::run() {
     busy_ = true;
     lock.unlock();
     if (item.then) {
-      Outcome drained = outcome_of("", [&] { backend_->drain(); });
-      Outcome outcome = std::exchange(outcome_, {});
-      if (outcome.ok) outcome = std::move(drained);
-      if (backend_->aborted()) {
-        if (outcome.ok) outcome = {false, "LPQ_ABORTED", "stopped on request", ""};
-        backend_->clear_abort();
-      }
-      item.then(std::move(outcome));
+      settle(item);
     } else if (outcome_.ok && !backend_->aborted()) {
-      outcome_ = outcome_of(item.op, [&] { backend_->run(item.op, item.call); });
+      outcome_ = outcome_of(item.op, [&] { item.body ? item.body() : backend_->run(item.op, item.call); });
     }
     item = {};  // tensors go back before anybody is told
     lock.lock();

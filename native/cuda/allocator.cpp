@@ -144,6 +144,7 @@ Tensor Allocator::allocate(DType dtype, std::vector<int64_t> shape) {
   auto storage = std::make_shared<Storage>();
   storage->data = take(static_cast<size_t>(total));
   storage->bytes = static_cast<size_t>(total);
+  storage->owner = this;
   storage->release = [self = shared_from_this(), data = storage->data] { self->give(data); };
   tensor.storage = std::move(storage);
   return tensor;

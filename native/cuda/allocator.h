@@ -3,6 +3,7 @@
 // launched on, or wait for that stream first (Backend::upload does).
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,10 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   // Returns segments that no block is taken from.
   void trim();
 
+  // Called, on the thread that allocates, when there is no room: waits for copies that hold blocks.
+  void on_full(std::function<void()> reclaim) { reclaim_ = std::move(reclaim); }
+
+  CUcontext context() const { return context_; }
   int ordinal() const { return ordinal_; }
   size_t limit() const { return limit_; }
   struct Usage {
@@ -48,6 +53,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   CUcontext context_;
   int ordinal_;
   size_t limit_;
+  std::function<void()> reclaim_;
   mutable std::mutex mutex_;
   Blocks blocks_;                                  // every block, by address
   std::set<std::pair<size_t, std::byte*>> free_;   // free blocks, smallest first

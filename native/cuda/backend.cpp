@@ -42,7 +42,7 @@ std::vector<DeviceFacts> cuda_devices() {
   return devices;
 }
 
-CudaBackend::CudaBackend(int ordinal, size_t vram_limit, const std::string& kernels) {
+CudaBackend::CudaBackend(int ordinal, size_t vram_limit, size_t host_limit, const std::string& kernels) {
   int count = 0;
   check(driver().device_count(&count), "counting devices");
   if (ordinal < 0 || ordinal >= count)
@@ -59,18 +59,30 @@ CudaBackend::CudaBackend(int ordinal, size_t vram_limit, const std::string& kern
   exec_.kernels_ = kernels_;
   check(driver().stream_create(&exec_.stream_, kNonBlocking), "making a stream");
   exec_.allocator_ = std::make_shared<Allocator>(exec_.context_, ordinal, vram_limit);
+  exec_.pinned_ = std::make_shared<PinnedPool>(exec_.context_, host_limit);
   exec_.done = &done_;
   exec_.total = &total_;
   const int cores = std::max(1u, std::thread::hardware_concurrency());
   up_ = std::make_unique<TransferLane>(exec_.context_, size_t{16} << 20, 4, std::clamp(cores / 4, 1, 4));
   up_small_ = std::make_unique<TransferLane>(exec_.context_, kSmall, 4, 1);
   down_ = std::make_unique<TransferLane>(exec_.context_, size_t{8} << 20, 4, std::clamp(cores / 4, 1, 4));
-  up_->consumer = up_small_->consumer = down_->consumer = exec_.stream_;
+  park_ = std::make_unique<CopyLane>(exec_.context_, "park");
+  restore_ = std::make_unique<CopyLane>(exec_.context_, "restore");
+  peer_ = std::make_unique<CopyLane>(exec_.context_, "copy");
+  marks_ = std::make_unique<Marks>(exec_.context_);
+  exec_.allocator_->on_full([this] { wait_for_copies(); });
+  exec_.pinned_->on_full([this] { wait_for_copies(); });
 }
 
 CudaBackend::~CudaBackend() {
   driver().context_set(exec_.context_);
   driver().stream_wait(exec_.stream_);
+  marks_.reset();
+  exec_.allocator_->on_full(nullptr);
+  exec_.pinned_->on_full(nullptr);
+  park_.reset();
+  restore_.reset();
+  peer_.reset();
   up_.reset();
   up_small_.reset();
   down_.reset();
@@ -81,6 +93,11 @@ CudaBackend::~CudaBackend() {
     driver().event_destroy(running.end);
   }
   for (CUevent event : events_) driver().event_destroy(event);
+  for (CudaExec::Bank& bank : exec_.banks_) {
+    if (bank.copied) driver().event_destroy(bank.copied);
+    if (bank.host) exec_.pinned_->give(reinterpret_cast<std::byte*>(bank.host));
+  }
+  exec_.pinned_->close();
   if (exec_.stream_) driver().stream_destroy(exec_.stream_);
   delete kernels_;  // modules stay with the primary context
 }
@@ -122,10 +139,10 @@ void CudaBackend::run(const std::string& op, Call& call) {
   for (const auto* list : {&call.in, &call.out})
     for (const Tensor& tensor : *list) {
       require_device(exec_, tensor, "a tensor");
-      if (tensor.storage && tensor.storage->arrival) {
-        tensor.storage->arrival->await();
-        tensor.storage->arrival.reset();
-      }
+      if (!tensor.storage) continue;
+      if (tensor.storage->arrival) tensor.storage->arrival->await(exec_.stream_);
+      // Copies only read: what writes waits for them.
+      if (tensor.storage->departure && list == &call.out) tensor.storage->departure->await(exec_.stream_);
     }
   while (running_.size() >= kAhead) retire();
   exec_.op_ = op;
@@ -143,37 +160,149 @@ void CudaBackend::run(const std::string& op, Call& call) {
 
 void CudaBackend::drain() {
   check(driver().context_set(exec_.context_), "selecting the device");
-  Queue::Outcome first;
-  while (!running_.empty()) {
-    Queue::Outcome outcome = outcome_of("", [&] { retire(); });
+  Outcome first;
+  auto step = [&](auto body) {
+    Outcome outcome = outcome_of("", body);
     if (first.ok) first = std::move(outcome);
-  }
-  Queue::Outcome faults = outcome_of("", [&] { exec_.check_faults(); });
-  if (first.ok) first = std::move(faults);
+  };
+  while (!running_.empty()) step([&] { retire(); });
+  for (CopyLane* lane : {park_.get(), restore_.get(), peer_.get()})
+    step([&] {
+      lane->flush();
+      check(driver().stream_wait(lane->stream()), "waiting for copies");
+    });
+  step([&] { exec_.check_faults(); });
   if (!first.ok) throw OpFailure(first.code, first.detail, first.op);
+}
+
+void CudaBackend::mark(std::function<void(Outcome)> then) {
+  check(driver().context_set(exec_.context_), "selecting the device");
+  while (!running_.empty() && driver().event_query(running_.front().end) != kNotReady) retire();
+  auto faults = exec_.watch_faults();
+  std::vector<std::pair<CopyLane*, uint64_t>> lanes;
+  for (CopyLane* lane : {park_.get(), restore_.get(), peer_.get()}) lanes.emplace_back(lane, lane->issued());
+  auto verdict = [lanes = std::move(lanes), faults = std::move(faults)] {
+    for (const auto& [lane, number] : lanes) lane->wait(number);
+    faults();
+  };
+  marks_->set(exec_.stream_, std::move(verdict), std::move(then));
+}
+
+void CudaBackend::wait_for_copies() {
+  for (CopyLane* lane : {park_.get(), restore_.get(), peer_.get()}) lane->flush();
+  up_small_->flush();
+  up_->flush();
+}
+
+// A new block's last user may still be running; what was launched up to now includes it.
+CUevent CudaBackend::fence() {
+  check(driver().context_set(exec_.context_), "selecting the device");
+  CUevent event = nullptr;
+  check(driver().event_create(&event, kDisableTiming), "making an event");
+  if (const CUresult recorded = driver().event_record(event, exec_.stream_); recorded != kSuccess) {
+    driver().event_destroy(event);
+    check(recorded, "ordering a copy");
+  }
+  return event;
 }
 
 Tensor CudaBackend::upload(const Tensor& host) {
   if (host.device >= 0) throw Failure("LPQ_NATIVE_ARGUMENT", "only a tensor in the CPU's memory can be uploaded");
   Tensor device = exec_.allocate(host.dtype, host.shape);
   if (device.bytes() == 0) return device;
-  check(driver().context_set(exec_.context_), "selecting the device");
-  // The block's last user may still be running; what was launched up to now includes it.
-  CUevent fence = nullptr;
-  check(driver().event_create(&fence, kDisableTiming), "making an event");
-  check(driver().event_record(fence, exec_.stream_), "ordering an upload");
-  (device.bytes() <= kSmall ? up_small_ : up_)->upload(host, device, fence);
+  (device.bytes() <= kSmall ? up_small_ : up_)->upload(host, device, fence());
   return device;
 }
 
-void CudaBackend::download(const Tensor& device, Tensor host, std::function<void(Queue::Outcome)> then) {
-  const Queue::Outcome ready = outcome_of("download", [&] {
+// Waits in the queue for its turn.
+struct CudaBackend::Pending {
+  CUcontext context = nullptr;
+  Tensor from, to;
+  std::shared_ptr<Ticket> ticket;
+  CUevent fence = nullptr;  // `to` may be written once it has passed
+  ~Pending() {
+    driver().context_set(context);
+    if (fence) driver().event_destroy(fence);
+    ticket->settle({false, "LPQ_NATIVE_ARGUMENT", "the tensor has no contents: the copy was dropped behind a failure", ""});
+  }
+};
+
+std::shared_ptr<CudaBackend::Pending> CudaBackend::pending(Tensor from, Tensor to) {
+  auto copy = std::make_shared<Pending>();
+  copy->context = exec_.context_;
+  copy->ticket = std::make_shared<Ticket>(exec_.context_);
+  if (to.device >= 0) copy->fence = fence();
+  to.storage->arrival = copy->ticket;
+  copy->from = std::move(from);
+  copy->to = std::move(to);
+  return copy;
+}
+
+CudaBackend::Copy CudaBackend::park(const Tensor& device) {
+  require_device(exec_, device, "the tensor to park");
+  Tensor host = exec_.pinned_->allocate(device.dtype, device.shape);
+  auto launch = [this, copy = pending(device, host)] {
+    check(driver().context_set(exec_.context_), "selecting the device");
+    if (copy->from.storage->arrival) copy->from.storage->arrival->await(park_->stream());
+    park_->follow(exec_.stream_);
+    copy->from.storage->departure = copy->ticket;
+    park_->issue(std::move(copy->from), std::move(copy->to), copy->ticket);
+  };
+  return {host, std::move(launch)};
+}
+
+CudaBackend::Copy CudaBackend::restore(const Tensor& parked) {
+  require(parked.device < 0 && parked.storage && parked.storage->pinned, "the tensor to restore was not parked");
+  Tensor device = exec_.allocate(parked.dtype, parked.shape);
+  auto launch = [this, copy = pending(parked, device)] {
+    check(driver().context_set(exec_.context_), "selecting the device");
+    if (copy->from.storage->arrival) copy->from.storage->arrival->await(restore_->stream());
+    check(driver().stream_wait_event(restore_->stream(), copy->fence, 0), "ordering a copy");
+    restore_->issue(std::move(copy->from), std::move(copy->to), copy->ticket);
+  };
+  return {device, std::move(launch)};
+}
+
+CudaBackend::Copy CudaBackend::copy_from(const Tensor& source) {
+  require(source.device >= 0 && source.storage, "the tensor to copy lies on no device");
+  Tensor device = exec_.allocate(source.dtype, source.shape);
+  if (source.storage->owner == exec_.allocator_.get()) {
+    auto launch = [this, source, device] {
+      check(driver().context_set(exec_.context_), "selecting the device");
+      if (source.storage->arrival) source.storage->arrival->await(exec_.stream_);
+      exec_.copy(device.raw(), source.raw(), device.bytes());
+    };
+    return {device, std::move(launch)};
+  }
+  auto launch = [this, copy = pending(source, device)] {
+    auto& other = *const_cast<Allocator*>(static_cast<const Allocator*>(copy->from.storage->owner));  // lives with the storage
+    meet(copy->from.device, other);
+    check(driver().context_set(exec_.context_), "selecting the device");
+    if (copy->from.storage->arrival) copy->from.storage->arrival->await(peer_->stream());
+    check(driver().stream_wait_event(peer_->stream(), copy->fence, 0), "ordering a copy");
+    peer_->issue(std::move(copy->from), std::move(copy->to), copy->ticket, other.context());
+  };
+  return {device, std::move(launch)};
+}
+
+// Copies go directly where the devices reach each other's memory; elsewhere the driver takes them through the host's.
+void CudaBackend::meet(int ordinal, Allocator& other) {
+  check(driver().context_set(exec_.context_), "selecting the device");
+  if (other.context() == exec_.context_ || !peers_.insert(ordinal).second) return;
+  CUdevice here = 0, there = 0;
+  int can = 0;
+  check(driver().device_get(&here, exec_.facts_.ordinal), "opening the device");
+  check(driver().device_get(&there, ordinal), "opening the device");
+  check(driver().can_access_peer(&can, here, there), "asking about the devices");
+  if (!can) return;
+  const CUresult enabled = driver().enable_peer(other.context(), 0);
+  if (enabled != kPeerAlreadyEnabled) check(enabled, "reaching the memory of cuda:" + std::to_string(ordinal));
+}
+
+void CudaBackend::download(const Tensor& device, Tensor host, std::function<void(Outcome)> then) {
+  const Outcome ready = outcome_of("download", [&] {
     require_device(exec_, device, "the tensor to download");
-    if (device.storage && device.storage->arrival) {
-      device.storage->arrival->await();
-      device.storage->arrival.reset();
-      check(driver().stream_wait(exec_.stream_), "waiting for an upload");
-    }
+    if (device.storage && device.storage->arrival) device.storage->arrival->await(down_->stream());
   });
   if (!ready.ok) return then(ready);
   down_->download(device, std::move(host), std::move(then));

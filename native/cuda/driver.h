@@ -32,7 +32,7 @@ enum DeviceAttribute : int {
 };
 enum FunctionAttribute : int { kMaxDynamicShared = 8 };
 enum StreamFlag : unsigned { kNonBlocking = 1 };
-enum EventFlag : unsigned { kEventDefault = 0, kDisableTiming = 2 };
+enum EventFlag : unsigned { kEventDefault = 0, kBlockingSync = 1, kDisableTiming = 2 };
 enum HostFlag : unsigned { kPortable = 1 };
 
 // X(member, exported name, parameters)

@@ -19,7 +19,10 @@ int blas_type(DType dtype) {
 }  // namespace
 
 void require_device(const CudaExec& exec, const Tensor& tensor, const char* name) {
-  if (tensor.device == exec.device().ordinal) return;
+  if (tensor.device == exec.device().ordinal) {
+    if (!tensor.storage || tensor.storage->owner == &exec.allocator()) return;
+    throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " belongs to another runtime of cuda:" + std::to_string(tensor.device) + ": copyFrom() makes a copy of it");
+  }
   throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " lies on " + (tensor.device < 0 ? "the CPU" : "cuda:" + std::to_string(tensor.device)) +
                                            ", not on cuda:" + std::to_string(exec.device().ordinal));
 }
@@ -92,23 +95,62 @@ const Cusolver& CudaExec::solver() {
 }
 
 uint32_t* CudaExec::fault(std::string code, std::string detail) {
-  if (faults_.size() == kFaults) check_faults();
-  if (!fault_words_) {
-    fault_words_.emplace(*allocator_, kFaults * sizeof(uint32_t));
-    fill_zero(fault_words_->as<void>(), kFaults * sizeof(uint32_t));
+  if (banks_[bank_].asked.size() == kFaults) {
+    send_back(banks_[bank_]);
+    bank_ ^= 1;
+    settle(banks_[bank_]);
   }
-  faults_.push_back({std::move(code), std::move(detail), op_});
-  return fault_words_->as<uint32_t>() + (faults_.size() - 1);
+  Bank& bank = banks_[bank_];
+  if (!bank.words) {
+    bank.words.emplace(*allocator_, kFaults * sizeof(uint32_t));
+    bank.host = reinterpret_cast<uint32_t*>(pinned_->take(kFaults * sizeof(uint32_t)));
+    check(driver().event_create(&bank.copied, kDisableTiming), "making an event");
+    fill_zero(bank.words->as<void>(), kFaults * sizeof(uint32_t));
+  }
+  bank.asked.push_back({std::move(code), std::move(detail), op_});
+  return bank.words->as<uint32_t>() + (bank.asked.size() - 1);
+}
+
+void CudaExec::judge(const std::vector<Fault>& asked, const uint32_t* words) {
+  for (size_t i = 0; i < asked.size(); ++i)
+    if (words[i] != 0) throw OpFailure(asked[i].code, asked[i].detail, asked[i].op);
+}
+
+void CudaExec::send_back(Bank& bank) {
+  const size_t bytes = bank.asked.size() * sizeof(uint32_t);
+  if (bytes == 0) return;
+  check(driver().copy_to_host(bank.host, reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_), "reading from the device");
+  fill_zero(bank.words->as<void>(), bytes);
+  check(driver().event_record(bank.copied, stream_), "reading from the device");
+  bank.returning = true;
+}
+
+void CudaExec::settle(Bank& bank) {
+  if (!bank.returning) return;
+  bank.returning = false;
+  const std::vector<Fault> asked = std::exchange(bank.asked, {});
+  check(driver().event_wait(bank.copied), "waiting for the device");
+  judge(asked, bank.host);
 }
 
 void CudaExec::check_faults() {
-  if (faults_.empty()) return;
-  std::vector<uint32_t> words(faults_.size());
-  read_back(words.data(), fault_words_->as<void>(), words.size() * sizeof(uint32_t));
-  fill_zero(fault_words_->as<void>(), words.size() * sizeof(uint32_t));
-  const std::vector<Fault> asked = std::exchange(faults_, {});
-  for (size_t i = 0; i < words.size(); ++i)
-    if (words[i] != 0) throw OpFailure(asked[i].code, asked[i].detail, asked[i].op);
+  Outcome first = outcome_of("", [&] { settle(banks_[bank_ ^ 1]); });
+  Outcome second = outcome_of("", [&] {
+    send_back(banks_[bank_]);
+    settle(banks_[bank_]);
+  });
+  if (first.ok) first = std::move(second);
+  if (!first.ok) throw OpFailure(first.code, first.detail, first.op);
+}
+
+std::function<void()> CudaExec::watch_faults() {
+  settle(banks_[bank_ ^ 1]);  // sent back a thousand words ago
+  Bank& bank = banks_[bank_];
+  if (bank.asked.empty()) return [] {};
+  const size_t bytes = bank.asked.size() * sizeof(uint32_t);
+  std::shared_ptr<std::byte> words(pinned_->take(bytes), [pool = pinned_](std::byte* address) { pool->give(address); });
+  check(driver().copy_to_host(words.get(), reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_), "reading from the device");
+  return [asked = bank.asked, words] { judge(asked, reinterpret_cast<const uint32_t*>(words.get())); };
 }
 
 }  // namespace lpq::cuda

@@ -1,6 +1,7 @@
 // What a CUDA operation may use: one stream, scratch memory, launches by kernel name, and the vendor's libraries.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "cuda/allocator.h"
 #include "cuda/driver.h"
 #include "cuda/libraries.h"
+#include "cuda/pinned.h"
 #include "cuda/registry.h"
 #include "lpq/exec.h"
 #include "lpq/tensor.h"
@@ -75,7 +77,7 @@ class CudaExec {
   CUstream stream() const { return stream_; }
   CUcontext context() const { return context_; }
   const DeviceFacts& device() const { return facts_; }
-  Allocator& allocator() { return *allocator_; }
+  Allocator& allocator() const { return *allocator_; }
 
   Scratch scratch(size_t bytes) { return Scratch(*allocator_, bytes); }
   Tensor allocate(DType dtype, std::vector<int64_t> shape) { return allocator_->allocate(dtype, std::move(shape)); }
@@ -117,19 +119,34 @@ class CudaExec {
  private:
   friend class CudaBackend;
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative);
+  // Words are asked for in one bank while the other's are on their way back, so that nobody waits for the device.
   struct Fault {
     std::string code, detail, op;
   };
+  struct Bank {
+    std::optional<Scratch> words;
+    uint32_t* host = nullptr;  // pinned
+    CUevent copied = nullptr;
+    std::vector<Fault> asked;
+    bool returning = false;
+  };
+  static void judge(const std::vector<Fault>& asked, const uint32_t* words);  // throws OpFailure for the first word that is set
+  void send_back(Bank& bank);
+  void settle(Bank& bank);
   void check_faults();  // waits for the stream
+  // The words asked for so far, copied to pinned memory in stream order, and what they stand for; undefined when none.
+  std::function<void()> watch_faults();
   CUstream stream_ = nullptr;
   CUcontext context_ = nullptr;
   DeviceFacts facts_;
   std::shared_ptr<Allocator> allocator_;
   Kernels* kernels_ = nullptr;
-  std::optional<Scratch> blas_workspace_, fault_words_;
+  std::shared_ptr<PinnedPool> pinned_;
+  std::optional<Scratch> blas_workspace_;
   std::unique_ptr<Cublas> blas_;
   std::unique_ptr<Cusolver> solver_;
-  std::vector<Fault> faults_;
+  Bank banks_[2];
+  int bank_ = 0;
   std::string op_;  // that runs now
 };
 

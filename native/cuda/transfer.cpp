@@ -5,41 +5,6 @@
 
 namespace lpq::cuda {
 
-// What an upload's users wait for: first, on the host, until the copy was launched; then, on the device, its event.
-struct TransferLane::Ticket : Arrival {
-  CUcontext context;
-  CUstream consumer;
-  CUevent end = nullptr;
-  std::mutex mutex;
-  std::condition_variable wake;
-  bool launched = false, awaited = false;
-  Queue::Outcome outcome;
-
-  Ticket(CUcontext context_, CUstream consumer_) : context(context_), consumer(consumer_) {
-    check(driver().event_create(&end, kDisableTiming), "making an event");
-  }
-  ~Ticket() override {
-    driver().context_set(context);
-    driver().event_destroy(end);
-  }
-  void await() override {
-    if (awaited) return;
-    std::unique_lock lock(mutex);
-    wake.wait(lock, [&] { return launched; });
-    if (!outcome.ok) throw Failure(outcome.code, outcome.detail);
-    check(driver().stream_wait_event(consumer, end, 0), "waiting for an upload");
-    awaited = true;
-  }
-  void settle(Queue::Outcome how) {
-    {
-      std::lock_guard lock(mutex);
-      outcome = std::move(how);
-      launched = true;
-    }
-    wake.notify_all();
-  }
-};
-
 TransferLane::TransferLane(CUcontext context, size_t chunk_bytes, int chunks, int threads)
     : context_(context), chunk_bytes_(chunk_bytes), chunks_(static_cast<size_t>(chunks)), pool_(threads) {
   check(driver().context_set(context_), "selecting the device");
@@ -69,12 +34,12 @@ TransferLane::~TransferLane() {
 }
 
 void TransferLane::upload(Tensor host, Tensor device, CUevent fence) {
-  auto ticket = std::make_shared<Ticket>(context_, consumer);
+  auto ticket = std::make_shared<Ticket>(context_);
   device.storage->arrival = ticket;
   submit({std::move(host), std::move(device), fence, std::move(ticket), nullptr});
 }
 
-void TransferLane::download(Tensor device, Tensor host, std::function<void(Queue::Outcome)> then) {
+void TransferLane::download(Tensor device, Tensor host, std::function<void(Outcome)> then) {
   submit({std::move(host), std::move(device), nullptr, nullptr, std::move(then)});
 }
 
@@ -82,8 +47,19 @@ void TransferLane::submit(Job job) {
   {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
+    ++pending_;
   }
   wake_.notify_one();
+}
+
+void TransferLane::flush() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return pending_ == 0; });
+}
+
+void TransferLane::ended() {
+  std::lock_guard lock(mutex_);
+  if (--pending_ == 0) idle_.notify_all();
 }
 
 void TransferLane::work() {
@@ -101,10 +77,12 @@ void TransferLane::work() {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
-    const Queue::Outcome outcome = outcome_of(job.then ? "download" : "upload", [&] { job.then ? receive(job) : send(job); });
+    const Outcome outcome = outcome_of(job.then ? "download" : "upload", [&] { job.then ? receive(job) : send(job); });
     const auto ticket = std::move(job.ticket);
     const auto then = std::move(job.then);
-    job = {};  // tensors go back before anybody is told
+    if (!outcome.ok) driver().stream_wait(stream_);  // nothing may use the memory that comes back now
+    job = {};                                        // tensors go back before anybody is told
+    if (then || !outcome.ok) ended();
     if (ticket) ticket->settle(outcome);
     if (then) then(outcome);
     retire(false);
@@ -137,7 +115,7 @@ void TransferLane::send(Job& job) {
     check(driver().copy_to_device(reinterpret_cast<CUdeviceptr>(job.device.raw() + at), chunk.data, part, stream_), "uploading");
     check(driver().event_record(chunk.free, stream_), "uploading");
   }
-  check(driver().event_record(job.ticket->end, stream_), "uploading");
+  check(driver().event_record(job.ticket->end(), stream_), "uploading");
   CUevent end = nullptr;
   check(driver().event_create(&end, kDisableTiming), "making an event");
   check(driver().event_record(end, stream_), "uploading");
@@ -170,6 +148,7 @@ void TransferLane::retire(bool all) {
     if (state == kNotReady) return;
     driver().event_destroy(sent_.front().end);
     sent_.pop_front();
+    ended();
   }
 }
 

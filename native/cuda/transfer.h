@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
+#include "cuda/ticket.h"
 #include "lpq/exec.h"
 #include "lpq/tensor.h"
 
@@ -29,16 +30,17 @@ class TransferLane {
   // until the copy has ended.
   void upload(Tensor host, Tensor device, CUevent fence);
   // Copies `device`, whose contents must be there, to `host`, then calls `then` on the lane's thread.
-  void download(Tensor device, Tensor host, std::function<void(Queue::Outcome)> then);
+  void download(Tensor device, Tensor host, std::function<void(Outcome)> then);
   CUstream stream() const { return stream_; }
+  // Returns when the lane has no job and the device works on none; any thread but the lane's.
+  void flush();
 
  private:
-  struct Ticket;
   struct Job {
     Tensor host, device;
     CUevent fence = nullptr;
     std::shared_ptr<Ticket> ticket;                // uploads
-    std::function<void(Queue::Outcome)> then;      // downloads
+    std::function<void(Outcome)> then;      // downloads
   };
   struct Sent {  // an upload that the device still works on
     CUevent end;
@@ -49,6 +51,7 @@ class TransferLane {
   void send(Job& job);
   void receive(Job& job);
   void retire(bool all);
+  void ended();
   void copy(void* to, const void* from, size_t bytes);
 
   CUcontext context_;
@@ -64,13 +67,11 @@ class TransferLane {
   std::deque<Sent> sent_;  // the lane's thread alone
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::condition_variable idle_;
   std::deque<Job> jobs_;
+  size_t pending_ = 0;  // jobs that still hold tensors
   bool stop_ = false;
   std::thread thread_;
-
- public:
-  // The compute stream that arrivals make wait.
-  CUstream consumer = nullptr;
 };
 
 }  // namespace lpq::cuda

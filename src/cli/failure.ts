@@ -39,7 +39,7 @@ export function asLpqError(thrown: unknown): LpqError {
   const error = thrown as CodedError;
   const code = error.code ?? '';
   if (code === 'LPQ_ABORTED') return aborted(error);
-  if (code.startsWith('LPQ_CUDA')) return cudaError(code, error);
+  if (code.startsWith('LPQ_CUDA') || code === 'LPQ_HOST_MEMORY') return cudaError(code, error);
   if (code.startsWith('LPQ_NATIVE') || code === 'LPQ_ISA') return nativeError(code, error);
   if (code === 'ERR_MEMORY_ALLOCATION_FAILED' || code === 'ENOMEM' || /array buffer allocation/i.test(error.message))
     return new LpqError('LPQ_MEMORY', 'there is not enough memory', { cause: error, hint: MEMORY_HINT });
@@ -86,6 +86,10 @@ const CUDA = {
   LPQ_CUDA_MEMORY: {
     what: 'there is not enough device memory',
     hint: 'Raise --vram-limit, close other programs on the device, or use fewer or shorter calibration sequences.',
+  },
+  LPQ_HOST_MEMORY: {
+    what: 'there is not enough pinned host memory',
+    hint: 'Raise --vram-limit so that more stays on the device, raise ulimit -l, or use fewer or shorter calibration sequences.',
   },
 } as const;
 

@@ -97,6 +97,12 @@ inline void require(bool ok, const std::string& what) {
 // Calls and seconds by operation.
 using Profile = std::map<std::string, std::pair<int64_t, double>>;
 
+// How something ended.
+struct Outcome {
+  bool ok = true;
+  std::string code, detail, op;
+};
+
 // What runs the operations of a queue, on the queue's thread: the CPU's thread pool, or a CUDA stream.
 class Backend {
  public:
@@ -105,6 +111,9 @@ class Backend {
   virtual void run(const std::string& op, Call& call) = 0;
   // Waits for what was launched. Throws the first Failure found; nothing is left in flight either way.
   virtual void drain() {}
+  // The queue's thread. Calls `then`, on any thread, once everything run so far has ended, without waiting here. Throws
+  // Failure, and has then not called it.
+  virtual void mark(std::function<void(Outcome)> then) { then({}); }
   virtual void abort() { aborted_ = true; }
   virtual void clear_abort() { aborted_ = false; }
   bool aborted() const { return aborted_; }
@@ -131,16 +140,18 @@ std::unique_ptr<Backend> make_cpu_backend(int threads);
 // An in-order queue on a thread of its own. After a failure the calls behind it are dropped until settled() is read.
 class Queue {
  public:
-  struct Outcome {
-    bool ok = true;
-    std::string code, detail, op;
-  };
+  using Outcome = lpq::Outcome;
   explicit Queue(int threads);
   explicit Queue(std::unique_ptr<Backend> backend);
   ~Queue();
   void enqueue(std::string op, Call call);
+  // As enqueue: `body` runs on the queue's thread in its turn, and is let go of without running behind a failure.
+  void enqueue(std::string op, std::function<void()> body);
   // Runs `then` on the queue's thread once everything enqueued so far has ended.
   void on_settled(std::function<void(Outcome)> then);
+  // Calls `then`, on any thread, once everything enqueued so far has ended; unlike on_settled, what is enqueued later runs
+  // on meanwhile, and a failure that is told of here is still told of by the next on_settled.
+  void mark(std::function<void(Outcome)> then);
   // Returns once everything enqueued so far has been run or launched, so that the queue holds no tensors. Not for the
   // queue's own thread.
   void wait_idle();
@@ -155,8 +166,12 @@ class Queue {
   struct Item {
     std::string op;
     Call call;
+    std::function<void()> body;
     std::function<void(Outcome)> then;
+    bool mark = false;
   };
+  void push(Item item);
+  void settle(Item& item);
   void run();
   std::unique_ptr<Backend> backend_;
   std::mutex mutex_;
@@ -169,6 +184,6 @@ class Queue {
 };
 
 // Calls `body` and says how it went.
-Queue::Outcome outcome_of(const std::string& op, const std::function<void()>& body);
+Outcome outcome_of(const std::string& op, const std::function<void()>& body);
 
 }  // namespace lpq

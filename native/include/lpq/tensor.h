@@ -17,11 +17,16 @@ std::string_view dtype_name(DType dtype);
 // Throws Failure("LPQ_NATIVE_DTYPE") for a name that is not a dtype.
 DType dtype_from_name(std::string_view name);
 
-// Contents still on their way to a device.
+// A copy on its way: of contents to a device, to pinned host memory, or from a device that still reads them.
 struct Arrival {
   virtual ~Arrival() = default;
-  // On the queue's thread, before the first operation that uses the bytes: makes the device wait for them. Throws Failure.
-  virtual void await() = 0;
+  // Makes what is launched on `stream` (a CUstream) from now on wait for the copy. Waits itself only until the copy has
+  // been launched. Throws Failure when it never was.
+  virtual void await(void* stream) = 0;
+  // Waits for the copy. Throws Failure.
+  virtual void await_host() = 0;
+  // The copy has ended well.
+  virtual bool landed() = 0;
 };
 
 // Owned or borrowed bytes; `release` runs once, when the last view goes.
@@ -29,7 +34,10 @@ struct Storage {
   std::byte* data = nullptr;
   size_t bytes = 0;
   std::function<void()> release;
-  std::shared_ptr<Arrival> arrival;  // of uploads; the queue's thread alone touches it once tensors are handed out
+  std::shared_ptr<Arrival> arrival;    // how the bytes come; never changed once tensors are handed out
+  std::shared_ptr<Arrival> departure;  // the last copy that reads the bytes; the queue's thread alone touches it
+  bool pinned = false;                 // host memory that devices copy from and to without help
+  const void* owner = nullptr;         // the allocator of device memory
   ~Storage();
   Storage() = default;
   Storage(const Storage&) = delete;

@@ -26,10 +26,14 @@ export class ReferenceRuntime implements NativeRuntime {
     run(inputs, outputs, params);
   }
   async sync(): Promise<void> {}
+  async mark(): Promise<void> {}
   allocate = allocate;
   upload(tensor: Tensor): Tensor {
     return tensor.view(tensor.shape);
   }
+  park = this.upload;
+  restore = this.upload;
+  copyFrom = this.upload;
   async download(tensor: Tensor): Promise<Tensor> {
     return tensor.view(tensor.shape);
   }

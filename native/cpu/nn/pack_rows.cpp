@@ -1,0 +1,59 @@
+// pack_rows, unpack_rows: activations as 16 bits with a scale for each row. Contracts: native/ops.ts.
+#include <algorithm>
+#include <bit>
+
+#include "lpq/checks.h"
+#include "lpq/half.h"
+#include "lpq/row_scale.h"
+
+namespace lpq::nn {
+namespace {
+
+void pack_rows(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0), &scales = call.output(1);
+  require_tensor(x, "x", DType::f32, {-1, -1});
+  require_tensor(y, "y", DType::f16, x.shape);
+  require_tensor(scales, "scales", DType::f32, {x.dim(0)});
+  const int64_t width = x.dim(1);
+  const float* from = x.data<float>();
+  uint16_t* to = y.data<uint16_t>();
+  float* scale = scales.data<float>();
+  exec.pool.parallel_for(x.dim(0), rows_grain(4 * width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* row = from + t * width;
+      uint32_t largest = 0;
+      for (int64_t c = 0; c < width; ++c) {
+        const uint32_t bits = std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu;
+        largest = std::max(largest, finite_f32(bits) ? bits : 0u);
+      }
+      scale[t] = std::bit_cast<float>(row_scale_bits(largest));
+      for (int64_t c = 0; c < width; ++c) {
+        const uint32_t bits = std::bit_cast<uint32_t>(row[c]);
+        to[t * width + c] = finite_f32(bits) ? f32_to_f16(row[c] * scale[t]) : special_to_f16(bits);
+      }
+    }
+  });
+}
+
+void unpack_rows(Call& call, Exec& exec) {
+  const Tensor &y = call.input(0), &scales = call.input(1), &x = call.output(0);
+  require_tensor(y, "y", DType::f16, {-1, -1});
+  require_tensor(scales, "scales", DType::f32, {y.dim(0)});
+  require_tensor(x, "x", DType::f32, y.shape);
+  const int64_t width = y.dim(1);
+  const uint16_t* from = y.data<uint16_t>();
+  const float* scale = scales.data<float>();
+  float* to = x.data<float>();
+  exec.pool.parallel_for(y.dim(0), rows_grain(2 * width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float inverse = 1.0f / scale[t];  // a power of two, as the scale is
+      for (int64_t i = t * width; i < (t + 1) * width; ++i)
+        to[i] = finite_f16(from[i]) ? f16_to_f32(from[i]) * inverse : std::bit_cast<float>(special_to_f32(from[i]));
+    }
+  });
+}
+
+}  // namespace
+LPQ_OP(pack_rows, "pack_rows");
+LPQ_OP(unpack_rows, "unpack_rows");
+}  // namespace lpq::nn

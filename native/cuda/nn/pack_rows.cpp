@@ -1,0 +1,32 @@
+// pack_rows, unpack_rows. Contracts: native/ops.ts.
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+void pack_rows(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0), &scales = call.output(1);
+  require_tensor(x, "x", DType::f32, {-1, -1});
+  require_tensor(y, "y", DType::f16, x.shape);
+  require_tensor(scales, "scales", DType::f32, {x.dim(0)});
+  const long long width = x.dim(1);
+  const int vec = width % 4 == 0 && fours(x) && fours(y);
+  exec.launch("lpq_pack_rows", {x.dim(0)}, {kThreads}, 0, x.data<float>(), y.data<uint16_t>(), scales.data<float>(), width, vec);
+}
+
+void unpack_rows(Call& call, CudaExec& exec) {
+  const Tensor &y = call.input(0), &scales = call.input(1), &x = call.output(0);
+  require_tensor(y, "y", DType::f16, {-1, -1});
+  require_tensor(scales, "scales", DType::f32, {y.dim(0)});
+  require_tensor(x, "x", DType::f32, y.shape);
+  const long long width = y.dim(1);
+  const int vec = width % 4 == 0 && fours(x) && fours(y);
+  exec.launch("lpq_unpack_rows", {y.dim(0)}, {kThreads}, 0, y.data<uint16_t>(), scales.data<float>(), x.data<float>(), width, vec);
+}
+
+}  // namespace
+LPQ_CUDA_OP(pack_rows, "pack_rows");
+LPQ_CUDA_OP(unpack_rows, "unpack_rows");
+}  // namespace lpq::cuda
