@@ -65,14 +65,16 @@ export async function gatherStatistics(
 ): Promise<FeedStatistics> {
   const parts = statistics.map((each) => each.get(id) as FeedStatistics);
   const sum = async (pick: (part: FeedStatistics) => Tensor | undefined): Promise<Tensor | undefined> => {
+    const tensors = parts.map(pick).filter((tensor) => tensor !== undefined);
     let total: Tensor | undefined;
-    for (const part of parts) {
-      const tensor = pick(part);
-      if (!tensor) continue;
-      const here = home.copyFrom(tensor);
+    for (const tensor of tensors) {
+      const here = home.copyFrom(tensor); // a view where it is at hand: sums go elsewhere
       if (total) {
-        ops.add(home, total, here, total);
+        const next: Tensor = home.allocate(here.dtype, here.shape);
+        ops.add(home, total, here, next);
+        total.dispose();
         here.dispose();
+        total = next;
       } else total = here;
     }
     await home.sync();
