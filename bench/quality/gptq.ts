@@ -2,14 +2,15 @@
  * Perplexity of quantized tiny-llama against the figures of the original GPTQ code (128 windows of 512 tokens from the
  * bundled books, ctx 512). Prints a line a run and JSON at the end.
  *
- *   node dist/bench/quality/gptq.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--set alpha=0.5,rounds=6] [--json FILE]
+ *   node dist/bench/quality/gptq.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--set alpha=0.5,rounds=6] [--device cuda:0]
+ *     [--json FILE [--errors]]
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 import { openSource } from '../../formats/canonical/source.js';
-import { createRuntime } from '../../native/binding.js';
+import { createRuntime, type Device } from '../../native/binding.js';
 import { bundledCalibration, shareDirectory } from '../../src/calibrate/bundled.js';
 import { loadCalibration } from '../../src/calibrate/text.js';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
@@ -45,6 +46,8 @@ const { values } = parseArgs({
     seeds: { type: 'string', default: '0' },
     method: { type: 'string', default: 'gptq' },
     set: { type: 'string', default: '' },
+    errors: { type: 'boolean', default: false },
+    device: { type: 'string', default: 'cpu' },
     json: { type: 'string' },
   },
 });
@@ -62,7 +65,7 @@ const overrides = Object.fromEntries(
     ]),
 ) as Partial<GptqOptions>;
 const options: GptqOptions = { ...GPTQ_DEFAULTS, ...overrides };
-const rt = createRuntime();
+const rt = createRuntime({ device: values.device as Device });
 const encode = openTokenizer(model);
 const results: Record<string, unknown>[] = [];
 for (const row of values.rows.split(',')) {
@@ -75,11 +78,13 @@ for (const row of values.rows.split(',')) {
     asym: sym === 'asym',
   });
   const ppls: number[] = [];
+  /** Relative errors of the modules, a seed each. */
+  const errors: Record<string, number | null>[] = [];
   let seconds = 0;
   for (const seed of values.seeds.split(',').map(Number)) {
     const work = mkdtempSync(path.join(tmpdir(), 'lpq-quality-'));
     const started = performance.now();
-    await quantizeCheckpoint([rt], {
+    const { modules } = await quantizeCheckpoint([rt], {
       source: model,
       output: path.join(work, 'out'),
       scheme,
@@ -93,6 +98,7 @@ for (const row of values.rows.split(',')) {
       options: {},
       version: 'bench',
     });
+    errors.push(Object.fromEntries(modules.map(({ name, relativeError }) => [name, relativeError])));
     seconds += (performance.now() - started) / 1000;
     const source = openSource(path.join(work, 'out'), rt);
     ppls.push((await textPerplexity(rt, source, text, { ctx: 512 })).ppl);
@@ -104,7 +110,7 @@ for (const row of values.rows.split(',')) {
   const target = values.method === 'rtn' ? reference.rtn : reference.gptq;
   const ratio = Math.log(ppl / SOURCE_PPL) / Math.log(target / SOURCE_PPL);
   const per = seconds / ppls.length;
-  results.push({ row, ppl, ppls, reference: target, ratio, secondsPerRun: per });
+  results.push({ row, ppl, ppls, reference: target, ratio, secondsPerRun: per, ...(values.errors && { errors }) });
   console.log(
     `${row.padEnd(16)} ${ppl.toFixed(3).padStart(8)}  reference ${target.toFixed(3).padStart(8)}  excess ratio ${ratio.toFixed(3)}  ${per.toFixed(1)} s  [${ppls.map((p) => p.toFixed(3)).join(' ')}]`,
   );
