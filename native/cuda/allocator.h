@@ -1,6 +1,7 @@
-// Device memory: cuMemAlloc'ed segments cut into blocks, freed blocks kept and joined with free neighbours, and a hard
-// limit on the sum of segments. A block is reused at once: whoever takes it must launch on the stream that its last user
-// launched on, or wait for that stream first (Backend::upload does).
+// Device memory: granules mapped where they are needed (cuda/pages.h) or, where the driver cannot, cuMemAlloc'ed segments;
+// cut into blocks, freed blocks kept and joined with free neighbours, and a hard limit on the sum taken from the driver. A
+// block is reused at once: whoever takes it must launch on the stream that its last user launched on, or wait for that
+// stream first (CudaBackend::fence does).
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -10,14 +11,15 @@
 #include <set>
 
 #include "cuda/driver.h"
+#include "cuda/pages.h"
 #include "lpq/tensor.h"
 
 namespace lpq::cuda {
 
 class Allocator : public std::enable_shared_from_this<Allocator> {
  public:
-  // `limit` in bytes; 0: whatever the device has.
-  Allocator(CUcontext context, int ordinal, size_t limit);
+  // `limit` in bytes; 0: whatever the device has. `stream`: that users launch on. Without `pages`: segments.
+  Allocator(CUcontext context, int ordinal, size_t limit, CUstream stream, bool pages = true);
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -26,9 +28,10 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   Tensor allocate(DType dtype, std::vector<int64_t> shape);
   std::byte* take(size_t bytes);
   void give(std::byte* address) noexcept;
-  // Returns segments that no block is taken from.
+  // Returns to the driver what no block is taken from.
   void trim();
-
+  // Another device may use the memory from now on.
+  void reach(int ordinal);
   // Called, on the thread that allocates, when there is no room: waits for copies that hold blocks.
   void on_full(std::function<void()> reclaim) { reclaim_ = std::move(reclaim); }
 
@@ -44,19 +47,30 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
  private:
   struct Block {
     size_t bytes = 0;
-    bool free = true;
-    std::byte* segment = nullptr;
+    bool free = true, small = false;
+    std::byte* segment = nullptr;  // null: of pages
   };
   using Blocks = std::map<std::byte*, Block>;
   std::byte* cut(Blocks::iterator block, size_t bytes);
+  void join(Blocks::iterator block);
+  void insert(std::byte* address, Block block);
+  bool grow(size_t bytes, bool small);
+  bool grow_pages(size_t count, bool small);
+  bool grow_segment(size_t bytes, bool small);
+  void unmap(Blocks::iterator block, size_t most, std::vector<CUmemHandle>& handles);
+  size_t whole(const Blocks::value_type& block) const;
+  size_t most_at_once() const;
   void trim_locked();
   CUcontext context_;
   int ordinal_;
   size_t limit_;
+  CUstream stream_;
   std::function<void()> reclaim_;
   mutable std::mutex mutex_;
-  Blocks blocks_;                                  // every block, by address
-  std::set<std::pair<size_t, std::byte*>> free_;   // free blocks, smallest first
+  std::unique_ptr<Pages> pages_;
+  Blocks blocks_;  // every block, by address
+  // Free blocks, smallest first; small ones keep to their own memory, so that they do not break up large blocks.
+  std::set<std::pair<size_t, std::byte*>> free_[2];
   std::map<std::byte*, size_t> segments_;
   size_t used_ = 0, reserved_ = 0, peak_used_ = 0, peak_reserved_ = 0;
 };

@@ -58,7 +58,7 @@ CudaBackend::CudaBackend(int ordinal, size_t vram_limit, size_t host_limit, cons
   kernels_ = new Kernels(exec_.context_, kernels);
   exec_.kernels_ = kernels_;
   check(driver().stream_create(&exec_.stream_, kNonBlocking), "making a stream");
-  exec_.allocator_ = std::make_shared<Allocator>(exec_.context_, ordinal, vram_limit);
+  exec_.allocator_ = std::make_shared<Allocator>(exec_.context_, ordinal, vram_limit, exec_.stream_);
   exec_.pinned_ = std::make_shared<PinnedPool>(exec_.context_, host_limit);
   exec_.done = &done_;
   exec_.total = &total_;
@@ -297,6 +297,7 @@ void CudaBackend::meet(int ordinal, Allocator& other) {
   if (!can) return;
   const CUresult enabled = driver().enable_peer(other.context(), 0);
   if (enabled != kPeerAlreadyEnabled) check(enabled, "reaching the memory of cuda:" + std::to_string(ordinal));
+  other.reach(exec_.facts_.ordinal);
 }
 
 void CudaBackend::download(const Tensor& device, Tensor host, std::function<void(Outcome)> then) {

@@ -18,6 +18,25 @@ using CUfunction = struct CUfunc_st*;
 using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 
+using CUmemHandle = unsigned long long;
+
+// Where memory lies and who may use it, as the driver's virtual memory functions want it.
+struct MemoryLocation {
+  int type = 1;  // a device
+  int id = 0;
+};
+struct MemoryProperties {
+  int type = 1;  // not movable
+  int handle_types = 0;
+  MemoryLocation location;
+  void* reserved_for_windows = nullptr;
+  unsigned char flags[8] = {};
+};
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags = 3;  // read and write
+};
+
 // Results that lpq tells apart.
 constexpr CUresult kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kNoBinary = 209, kNotReady = 600,
                    kPeerAlreadyEnabled = 704;
@@ -29,6 +48,7 @@ enum DeviceAttribute : int {
   kComputeMajor = 75,
   kComputeMinor = 76,
   kL2Bytes = 38,
+  kVirtualMemory = 102,
 };
 enum FunctionAttribute : int { kMaxDynamicShared = 8 };
 enum StreamFlag : unsigned { kNonBlocking = 1 };
@@ -64,6 +84,15 @@ enum HostFlag : unsigned { kPortable = 1 };
   X(memory_info, cuMemGetInfo_v2, (size_t * free, size_t* total))                                                        \
   X(memory_alloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                                                  \
   X(memory_free, cuMemFree_v2, (CUdeviceptr address))                                                                    \
+  X(address_reserve, cuMemAddressReserve,                                                                                \
+    (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags))                 \
+  X(address_free, cuMemAddressFree, (CUdeviceptr address, size_t bytes))                                                 \
+  X(memory_create, cuMemCreate, (CUmemHandle * handle, size_t bytes, const MemoryProperties* kind, unsigned long long flags)) \
+  X(memory_release, cuMemRelease, (CUmemHandle handle))                                                                  \
+  X(memory_map, cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)) \
+  X(memory_unmap, cuMemUnmap, (CUdeviceptr address, size_t bytes))                                                       \
+  X(memory_access, cuMemSetAccess, (CUdeviceptr address, size_t bytes, const MemoryAccess* who, size_t count))           \
+  X(memory_granule, cuMemGetAllocationGranularity, (size_t * bytes, const MemoryProperties* kind, int option))           \
   X(host_alloc, cuMemHostAlloc, (void** address, size_t bytes, unsigned flags))                                          \
   X(host_free, cuMemFreeHost, (void* address))                                                                           \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t bytes, CUstream stream))             \
