@@ -19,9 +19,8 @@ interface Factored {
   readonly u: Tensor;
   readonly m: Tensor;
   readonly dead: Tensor;
-  readonly damp: number;
-  readonly attempts: number;
-  readonly floored: number;
+  /** {damping used, attempts, floored columns}; not waited for before the first solve is under way. */
+  readonly info: Promise<Float64Array>;
   readonly deadChannels: number;
   /** B of gptq_correction, once a linear has asked for it. */
   correction?: Tensor;
@@ -97,7 +96,8 @@ export class FeedSolver implements FeedQuantizer {
       ops.packCodes(rt, byteCodes, codes, { bits: scheme.type.bits });
       byteCodes.dispose();
       // Asked for together: the device is waited for once.
-      const [facts, stored, offsets] = await Promise.all([
+      const [damping, facts, stored, offsets] = await Promise.all([
+        factored.info,
         readTyped<Float64Array>(rt, bad),
         readTyped<Float64Array>(rt, info),
         scheme.symmetric ? undefined : readTyped(rt, zero),
@@ -121,9 +121,9 @@ export class FeedSolver implements FeedQuantizer {
           method: 'gptq',
           bitsPerWeight: bitsPerWeight(scheme, n, k),
           relativeError: null,
-          damp: factored.damp,
+          damp: damping[0] as number,
           seconds: (performance.now() - started) / 1000,
-          ...this.note(factored, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
+          ...this.note(damping, factored.deadChannels, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
         },
       };
     } finally {
@@ -168,10 +168,10 @@ export class FeedSolver implements FeedQuantizer {
     const dead = rt.allocate('u8', [k]);
     const info = rt.allocate('f64', [3]);
     gptqOps.factor(rt, h, order, { u, m, dead, info }, options.damp);
-    const [damp, attempts, floored] = (await readTyped<Float64Array>(rt, info)) as unknown as [number, number, number];
-    info.dispose();
+    const facts = readTyped<Float64Array>(rt, info).finally(() => info.dispose());
+    facts.catch(() => {}); // solve() throws it
     const deadChannels = diagonal.reduce((sum, d) => sum + (d === 0 ? 1 : 0), 0);
-    return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
+    return { orderIndices, order, u, m, dead, info: facts, deadChannels };
   }
 
   /**
@@ -199,16 +199,17 @@ export class FeedSolver implements FeedQuantizer {
     return Math.fround(most > 0 ? most / (448 * reach(scheme.type)) : 1);
   }
 
-  private note(factored: Factored, more: string | undefined): { note?: string } {
+  private note(damping: Float64Array, deadChannels: number, more: string | undefined): { note?: string } {
+    const [damp, attempts, floored] = damping as unknown as [number, number, number];
     const notes = more === undefined ? [] : [more];
-    if (factored.attempts > 1)
+    if (attempts > 1)
       notes.push(
-        `damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`,
+        `damping raised from ${this.options.damp} to ${damp.toPrecision(2)} until the Hessian could be factored`,
       );
-    if (factored.floored > 0)
-      notes.push(`${factored.floored} small diagonal entries of the Hessian were raised to a floor`);
-    if (factored.deadChannels > 0)
-      notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
+    if (floored > 0)
+      notes.push(`${floored} small diagonal entries of the Hessian were raised to a floor`);
+    if (deadChannels > 0)
+      notes.push(`${deadChannels} input channels never fire; their weights became 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
 }
