@@ -36,6 +36,7 @@ const STAGE_OF: Readonly<Record<string, StageName>> = {
   gptq_factor: 'factor',
   cholesky: 'factor',
   gptq_clip: 'clip',
+  gptq_correction: 'solve',
   gptq_target: 'solve',
   gptq_solve: 'solve',
   rtn: 'solve',

@@ -18,16 +18,25 @@ export const gptqOps = {
     weight: Tensor,
     order: Tensor,
     dead: Tensor,
-    correction: { drift: Tensor; u: Tensor; alpha: number } | undefined,
+    correction: ({ drift: Tensor; u: Tensor } | { matrix: Tensor }) & { alpha: number } | undefined,
     t: Tensor,
     bad: Tensor,
   ) =>
     rt.enqueue(
       'gptq_target',
-      correction ? [weight, order, dead, correction.drift, correction.u] : [weight, order, dead],
+      [
+        weight,
+        order,
+        dead,
+        ...(!correction ? [] : 'matrix' in correction ? [correction.matrix] : [correction.drift, correction.u]),
+      ],
       [t, bad],
       { alpha: correction?.alpha ?? 0 },
     ),
+
+  /** B = P D Pᵀ Uᵀ U: GPTAQ's correction of one feed; worth it from K rows on. */
+  correction: (rt: NativeRuntime, drift: Tensor, order: Tensor, u: Tensor, matrix: Tensor) =>
+    rt.enqueue('gptq_correction', [drift, order, u], [matrix]),
 
   clip: (rt: NativeRuntime, t: Tensor, m: Tensor, group: Tensor, out: { scale: Tensor; zero: Tensor }, p: OpParams) =>
     rt.enqueue('gptq_clip', [t, m, group], [out.scale, out.zero], p),

@@ -19,10 +19,11 @@ interface Factored {
   readonly u: Tensor;
   readonly m: Tensor;
   readonly dead: Tensor;
-  readonly damp: number;
-  readonly attempts: number;
-  readonly floored: number;
+  /** {damping used, attempts, floored columns}; not waited for before the first solve is under way. */
+  readonly info: Promise<Float64Array>;
   readonly deadChannels: number;
+  /** B of gptq_correction, once a linear has asked for it. */
+  correction?: Tensor;
 }
 
 /**
@@ -56,9 +57,7 @@ export class FeedSolver implements FeedQuantizer {
     const bad = rt.allocate('f64', [2]);
     const scratch = [group, t, scale, zero, level, count, info, bad];
     try {
-      const { drift } = this.statistics;
-      const correction = drift && options.alpha > 0 ? { drift, u: factored.u, alpha: options.alpha } : undefined;
-      gptqOps.target(rt, weight, factored.order, factored.dead, correction, t, bad);
+      gptqOps.target(rt, weight, factored.order, factored.dead, this.correction(factored, n), t, bad);
       const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
       gptqOps.clip(
@@ -96,14 +95,21 @@ export class FeedSolver implements FeedQuantizer {
       const codes = rt.allocate('u8', [n, Math.ceil((k * scheme.type.bits) / 8)]);
       ops.packCodes(rt, byteCodes, codes, { bits: scheme.type.bits });
       byteCodes.dispose();
-      const [notFinite, first] = (await readTyped<Float64Array>(rt, bad)) as unknown as [number, number];
+      // Asked for together: the device is waited for once.
+      const [damping, facts, stored, offsets] = await Promise.all([
+        factored.info,
+        readTyped<Float64Array>(rt, bad),
+        readTyped<Float64Array>(rt, info),
+        scheme.symmetric ? undefined : readTyped(rt, zero),
+      ]);
+      const [notFinite, first] = facts as unknown as [number, number];
       if (notFinite > 0) throw notFiniteWeights(name, k, notFinite, first);
-      const [overflows, underflows] = (await readTyped<Float64Array>(rt, info)) as unknown as [number, number];
+      const [overflows, underflows] = stored as unknown as [number, number];
       if (overflows + underflows > 0) {
         const range = scaleRange(await readTyped(rt, scale), overflows, underflows);
         if (scalesMatter(scheme, range)) throw scaleRangeError(name, scheme, range);
       }
-      const zeros = scheme.symmetric ? undefined : storedZeros(rt, scheme, await readTyped(rt, zero), [n, groups]);
+      const zeros = offsets && storedZeros(rt, scheme, offsets, [n, groups]);
       return {
         scheme,
         shape: [n, k],
@@ -115,9 +121,9 @@ export class FeedSolver implements FeedQuantizer {
           method: 'gptq',
           bitsPerWeight: bitsPerWeight(scheme, n, k),
           relativeError: null,
-          damp: factored.damp,
+          damp: damping[0] as number,
           seconds: (performance.now() - started) / 1000,
-          ...this.note(factored, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
+          ...this.note(damping, factored.deadChannels, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
         },
       };
     } finally {
@@ -128,8 +134,8 @@ export class FeedSolver implements FeedQuantizer {
   dispose(): void {
     for (const pending of this.factored.values())
       pending.then(
-        ({ order, u, m, dead }) => {
-          for (const tensor of [order, u, m, dead]) tensor.dispose();
+        ({ order, u, m, dead, correction }) => {
+          for (const tensor of [order, u, m, dead, correction]) tensor?.dispose();
         },
         () => {}, // solve() has thrown it already
       );
@@ -162,10 +168,29 @@ export class FeedSolver implements FeedQuantizer {
     const dead = rt.allocate('u8', [k]);
     const info = rt.allocate('f64', [3]);
     gptqOps.factor(rt, h, order, { u, m, dead, info }, options.damp);
-    const [damp, attempts, floored] = (await readTyped<Float64Array>(rt, info)) as unknown as [number, number, number];
-    info.dispose();
+    const facts = readTyped<Float64Array>(rt, info).finally(() => info.dispose());
+    facts.catch(() => {}); // solve() throws it
     const deadChannels = diagonal.reduce((sum, d) => sum + (d === 0 ? 1 : 0), 0);
-    return { orderIndices, order, u, m, dead, damp, attempts, floored, deadChannels };
+    return { orderIndices, order, u, m, dead, info: facts, deadChannels };
+  }
+
+  /**
+   * What gptq_target adds to a linear of n rows. A matrix that serves the whole feed costs as much as one linear of K rows;
+   * smaller ones do without unless it is there already.
+   */
+  private correction(factored: Factored, n: number) {
+    const { rt, options } = this;
+    const { drift } = this.statistics;
+    if (!drift || options.alpha === 0) return undefined;
+    const [k] = drift.shape as [number, number];
+    if (!factored.correction && n >= k) {
+      const matrix = rt.allocate('f32', [k, k]);
+      gptqOps.correction(rt, drift, factored.order, factored.u, matrix);
+      factored.correction = matrix;
+    }
+    return factored.correction
+      ? { matrix: factored.correction, alpha: options.alpha }
+      : { drift, u: factored.u, alpha: options.alpha };
   }
 
   /** NVFP4's second level: the largest scale that a group can ask for is stored as 448, the top of e4m3. */
@@ -174,16 +199,17 @@ export class FeedSolver implements FeedQuantizer {
     return Math.fround(most > 0 ? most / (448 * reach(scheme.type)) : 1);
   }
 
-  private note(factored: Factored, more: string | undefined): { note?: string } {
+  private note(damping: Float64Array, deadChannels: number, more: string | undefined): { note?: string } {
+    const [damp, attempts, floored] = damping as unknown as [number, number, number];
     const notes = more === undefined ? [] : [more];
-    if (factored.attempts > 1)
+    if (attempts > 1)
       notes.push(
-        `damping raised from ${this.options.damp} to ${factored.damp.toPrecision(2)} until the Hessian could be factored`,
+        `damping raised from ${this.options.damp} to ${damp.toPrecision(2)} until the Hessian could be factored`,
       );
-    if (factored.floored > 0)
-      notes.push(`${factored.floored} small diagonal entries of the Hessian were raised to a floor`);
-    if (factored.deadChannels > 0)
-      notes.push(`${factored.deadChannels} input channels never fire; their weights became 0`);
+    if (floored > 0)
+      notes.push(`${floored} small diagonal entries of the Hessian were raised to a floor`);
+    if (deadChannels > 0)
+      notes.push(`${deadChannels} input channels never fire; their weights became 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
 }

@@ -350,9 +350,15 @@ test('gptq_target goes the fraction alpha of the way to W C H⁻¹', async () =>
   const drift: Tensor = fromTyped('f64', [k, k], c);
   ops.crossDrift(rt, h, drift);
   gptqOps.target(rt, f32([n, k], p.w), i32(shuffled), dead, { drift, u, alpha }, t, bad);
+  const matrix = allocate('f32', [k, k]);
+  gptqOps.correction(rt, drift, i32(shuffled), u, matrix);
+  const same = f32([n, k]);
+  gptqOps.target(rt, f32([n, k], p.w), i32(shuffled), dead, { matrix, alpha }, same, bad);
   await rt.sync();
   const identity = Int32Array.from({ length: k }, (_, i) => i);
   const inv = inverse(damped(p, identity), k);
+  // B is rounded to f32 after U^T U was multiplied: no condition number.
+  for (let i = 0; i < n * k; i++) assert.ok(Math.abs(typed(same)[i]! - typed(t)[i]!) <= 1e-6 * (1 + Math.abs(typed(t)[i]!)));
   for (let r = 0; r < n; r++) {
     const moved = new Float64Array(k);
     for (let j = 0; j < k; j++)

@@ -48,34 +48,38 @@ extern "C" __global__ void lpq_gptq_factor_facts(const void* h, int narrow, cons
   }
 }
 
-// m = P H P^T + damping in f32, reversed = the same from the far end in f64. floored counts diagonal entries below the
-// floor. One block a row; staged: the row of H goes through shared memory.
-extern "C" __global__ void lpq_gptq_factor_gather(const void* h, int narrow, const int32_t* order, int k, const uint8_t* dead, double mean, double fraction, double floor_value,
+// reversed = P H P^T + damping from the far end in f64, or m = the same in order in f32; the other is null. facts: as above;
+// floor: the least diagonal entry over the largest. floored counts diagonal entries below that. One block a row; staged: the
+// row of H goes through shared memory.
+extern "C" __global__ void lpq_gptq_factor_gather(const void* h, int narrow, const int32_t* order, int k, const uint8_t* dead, const double* facts, double fraction, double floor,
                                                   double* reversed, float* m, unsigned long long* floored, int staged) {
   extern __shared__ double line[];
   const int64_t i = blockIdx.x;
   const int32_t from = order[i];
+  if (from < 0 || from >= k) return;  // facts tell
+  const double mean = facts[0], floor_value = floor * facts[1];
   const int64_t row = static_cast<int64_t>(from) * k;
   if (staged) {
     for (int j = threadIdx.x; j < k; j += blockDim.x) line[j] = entry(h, narrow, row + j);
     __syncthreads();
   }
-  double* out = reversed + (k - 1 - i) * k;
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    double v = staged ? line[order[j]] : entry(h, narrow, row + order[j]);
+    const int32_t column = order[j];
+    if (column < 0 || column >= k) return;
+    double v = staged ? line[column] : entry(h, narrow, row + column);
     if (j == i) {
       if (dead[from]) {
         v = mean;
       } else {
         if (v < floor_value) {
-          atomicAdd(floored, 1ull);
+          if (floored) atomicAdd(floored, 1ull);
           v = floor_value;
         }
         v += fraction * mean;
       }
     }
-    out[k - 1 - j] = v;
-    m[i * k + j] = static_cast<float>(v);
+    if (reversed) reversed[(k - 1 - i) * k + k - 1 - j] = v;
+    if (m) m[i * k + j] = static_cast<float>(v);
   }
 }
 

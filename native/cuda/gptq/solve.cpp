@@ -17,40 +17,37 @@
 namespace lpq::cuda::gptq {
 namespace {
 
-// Scale, its inverse and zero by group, so that a warp's rows lie side by side.
+// Scale and zero by group, so that a warp's rows lie side by side.
 struct Transposed {
-  Scratch scale, inverse, zero;
-  Transposed(CudaExec& exec, const Problem& p) : scale(room(exec, p)), inverse(room(exec, p)), zero(room(exec, p)) {
+  Scratch scale, zero;
+  Transposed(CudaExec& exec, const Problem& p) : scale(room(exec, p)), zero(room(exec, p)) {
     const Dim3 grid((p.groups + 31) / 32, (p.n + 31) / 32), block(32, 8);
-    float* none = nullptr;
-    exec.launch("lpq_gptq_transpose", grid, block, 0, p.scale, scale.as<float>(), inverse.as<float>(), static_cast<int>(p.n), static_cast<int>(p.groups));
-    exec.launch("lpq_gptq_transpose", grid, block, 0, p.zero, zero.as<float>(), none, static_cast<int>(p.n), static_cast<int>(p.groups));
+    exec.launch("lpq_gptq_transpose", grid, block, 0, p.scale, scale.as<float>(), static_cast<int>(p.n), static_cast<int>(p.groups));
+    exec.launch("lpq_gptq_transpose", grid, block, 0, p.zero, zero.as<float>(), static_cast<int>(p.n), static_cast<int>(p.groups));
   }
   static Scratch room(CudaExec& exec, const Problem& p) { return exec.scratch(static_cast<size_t>(p.n * p.groups) * 4); }
   void give(BlockArgs& args, const Problem& p) const {
-    args.groups = static_cast<int>(p.groups);
     args.group = p.group;
-    args.scale = p.scale;
-    args.zero = p.zero;
     args.scale_t = scale.as<float>();
-    args.inverse_t = inverse.as<float>();
     args.zero_t = zero.as<float>();
   }
 };
 
+// The diagonal blocks as the walk reads them.
+Scratch block_operands(CudaExec& exec, const char* op, const Problem& p, const int32_t* column_exponent) {
+  const int64_t blocks = (p.k + kBlockColumns - 1) / kBlockColumns;
+  Scratch room = exec.scratch(static_cast<size_t>(blocks * kBlockWords) * 16);
+  exec.launch(std::string("lpq_gptq_") + op + "_operands", Dim3(blocks), Dim3(256), 0, p.matrix, static_cast<int>(p.k), column_exponent, room.as<uint4>());
+  return room;
+}
+
 void launch_block(CudaExec& exec, const char* op, const BlockArgs& args) {
-  const auto shared = [](int rows) { return static_cast<unsigned>((2 * rows * (kBlockColumns + 4) + kBlockColumns * kBlockColumns) * 4); };
-  // Many rows: blocks of 128, two threads a row. Few: more threads a row, which shortens the walk, and smaller blocks,
-  // which reach more multiprocessors.
-  const int processors = exec.device().multiprocessors;
-  int lanes = 4;
-  if (args.n >= processors * 96 && exec.device().shared_per_block >= static_cast<int>(shared(128)) + 4096) lanes = 2;
-  if (args.n <= processors * 16 || exec.device().shared_per_block < static_cast<int>(shared(32)) + 4096) lanes = 8;
-  const int rows = lanes == 2 ? 128 : lanes == 4 ? 32 : 16;
+  // Few rows: 16 a warp and two warps a block, which reaches more multiprocessors; both halves of a warp walk the same rows.
+  const int tiles = args.n <= exec.device().multiprocessors * 64 ? 1 : 2, rows = tiles == 1 ? 32 : 128;
   // Only the one-bit type has a zero with a fraction.
   const char* grid = args.grid.is_float ? "_float_" : args.grid.bits == 1 ? "_any_" : "_whole_";
-  const std::string kernel = std::string("lpq_gptq_") + op + grid + std::to_string(lanes);
-  exec.launch(kernel, Dim3((args.n + rows - 1) / rows), Dim3(lanes * rows), shared(rows), args);
+  exec.launch(std::string("lpq_gptq_") + op + grid + std::to_string(tiles), Dim3((args.n + rows - 1) / rows), Dim3(tiles == 1 ? 64 : 128),
+              static_cast<unsigned>(kBlockWords * 16 + rows * kBlockRowBytes), args);
 }
 
 void solve(Call& call, CudaExec& exec) {
@@ -76,9 +73,10 @@ void solve(Call& call, CudaExec& exec) {
   args.ldx = kOuterColumns;
   grid.give(args, p);
   args.level = level.data<float>();
-  args.matrix = p.matrix;
+  const Scratch blocks = block_operands(exec, "solve", p, nullptr);
+  args.blocks = blocks.as<uint4>();
   args.hi = e_hi;
-  args.lo = e_lo;
+  args.lo = passes == 3 ? e_lo : nullptr;
   for (int64_t outer = 0; outer < k; outer += kOuterColumns) {
     const int64_t outer_width = std::min<int64_t>(kOuterColumns, k - outer);
     exec.launch("lpq_gptq_copy_columns", Dim3(blocks_for(exec, n * outer_width, 256)), Dim3(256), 0, p.t + outer, static_cast<int>(k), x.as<float>(),
@@ -146,11 +144,11 @@ void descend(Call& call, CudaExec& exec) {
     grid.give(args, p);
     args.t = p.t;
     args.level = level.data<float>();
-    args.matrix = p.matrix;
+    const Scratch blocks = block_operands(exec, "descend", p, scaling.columns.as<int32_t>());
+    args.blocks = blocks.as<uint4>();
     args.hi = e.hi;
     args.lo = e.lo;
     args.ldd = kOuterColumns;
-    args.column_exponent = scaling.columns.as<int32_t>();
     args.row_exponent = scaling.rows.as<int32_t>();
     args.moved = moved.as<unsigned long long>();
     for (int64_t sweep = 0; sweep < sweeps; ++sweep)

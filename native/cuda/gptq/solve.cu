@@ -5,8 +5,10 @@
 namespace lpq::cuda {
 namespace {
 
-constexpr int kPitch = kBlockColumns + 4;  // keeps 16-byte accesses of neighbouring rows in different banks
-constexpr int kChunk = 8;                  // columns held in registers
+constexpr int kChunk = 16;      // columns that one step of the walk takes: the depth of a tensor core product
+constexpr int kHalf = 8;        // of them in flight from memory
+constexpr int kPitch = 20;      // floats a row of a chunk
+constexpr int kPlanePitch = 24; // halves a row of a chunk's planes
 
 // a / b with y = 1 / b at hand: one correction by the exact remainder. It is the correctly rounded quotient but for about one
 // case in 10^7, and always where the quotient is a float, ties among them.
@@ -19,10 +21,6 @@ __device__ __forceinline__ void copy16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))), "l"(global));
 }
 
-__device__ __forceinline__ float4 load4(const float* p, int count, bool aligned) {
-  if (aligned && count >= 4) return *reinterpret_cast<const float4*>(p);
-  return make_float4(count > 0 ? p[0] : 0.0f, count > 1 ? p[1] : 0.0f, count > 2 ? p[2] : 0.0f, count > 3 ? p[3] : 0.0f);
-}
 __device__ __forceinline__ void store4(uint16_t* p, const uint16_t (&v)[4], int count, bool aligned) {
   if (aligned && count >= 4) {
     *reinterpret_cast<uint2*>(p) = make_uint2(v[0] | static_cast<uint32_t>(v[1]) << 16, v[2] | static_cast<uint32_t>(v[3]) << 16);
@@ -32,223 +30,285 @@ __device__ __forceinline__ void store4(uint16_t* p, const uint16_t (&v)[4], int 
     if (i < count) p[i] = v[i];
 }
 
+// Eight neighbours of a row, and where they go; `whole`: all of them are there and lie on 16 bytes.
+__device__ __forceinline__ void load8(float (&v)[kHalf], const float* p, int count, bool whole) {
+  if (whole) {
+    *reinterpret_cast<float4*>(v) = reinterpret_cast<const float4*>(p)[0];
+    *reinterpret_cast<float4*>(v + 4) = reinterpret_cast<const float4*>(p)[1];
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) v[i] = i < count ? p[i] : 0.0f;
+}
+__device__ __forceinline__ void store8(float* p, const float (&v)[kHalf], int count, bool whole) {
+  if (whole) {
+    reinterpret_cast<float4*>(p)[0] = *reinterpret_cast<const float4*>(v);
+    reinterpret_cast<float4*>(p)[1] = *reinterpret_cast<const float4*>(v + 4);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i)
+    if (i < count) p[i] = v[i];
+}
+__device__ __forceinline__ void store8(uint16_t* p, uint4 v, int count, bool whole) {
+  if (whole) {
+    *reinterpret_cast<uint4*>(p) = v;
+    return;
+  }
+  const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i)
+    if (i < count) p[i] = static_cast<uint16_t>(word[i / 2] >> (i % 2 * 16));
+}
+
+template <bool kHalves>
+__device__ __forceinline__ void split_pair(float a, float b, uint32_t& hi, uint32_t& lo) {
+  if constexpr (kHalves) {
+    __half ah, al, bh, bl;
+    split_half(a, ah, al);
+    split_half(b, bh, bl);
+    hi = __half_as_ushort(ah) | static_cast<uint32_t>(__half_as_ushort(bh)) << 16;
+    lo = __half_as_ushort(al) | static_cast<uint32_t>(__half_as_ushort(bl)) << 16;
+  } else {
+    __nv_bfloat16 ah, al, bh, bl;
+    split_bfloat(a, ah, al);
+    split_bfloat(b, bh, bl);
+    hi = __bfloat16_as_ushort(ah) | static_cast<uint32_t>(__bfloat16_as_ushort(bh)) << 16;
+    lo = __bfloat16_as_ushort(al) | static_cast<uint32_t>(__bfloat16_as_ushort(bl)) << 16;
+  }
+}
+
+template <bool kHalves>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (kHalves) {
+    mma_f16(d, a, b0, b1);
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// Tiles of 16 x 8 behind the diagonal of a block that belong to the chunks before `chunk`.
+__device__ __forceinline__ int tiles_before(int chunk) { return chunk * (15 - chunk); }
+
 enum : int { kWholeZeros, kAnyZeros, kFloats };  // grids: integers whose zeros are whole numbers, any integers, floats
 
-// kLanes threads share a row: all of them walk the chunk in registers, each updates its part of the columns behind it.
-// Elements see the operations of the CPU's kernel in the same order.
-template <int kGrid, bool kDescend, int kLanes, int kRows>
+// A warp takes 16 kTiles rows. What is left of their columns stays in registers as accumulators of the tensor cores: a
+// chunk of 16 columns leaves them through shared memory, one thread a row walks it in fp32 (with 16 rows both halves of the
+// warp walk the same), and its steps come back as two 16-bit planes that bring the columns behind up to date.
+// Units: solve's are true ones, in bf16; descend's are the scaled ones of block.h, in f16, those of the products outside.
+template <int kGrid, bool kDescend, int kTiles, int kWarps>
 __device__ __forceinline__ void block_body(const BlockArgs& a) {
-  constexpr int kThreads = kLanes * kRows;
-  extern __shared__ float4 shared[];
-  float* x_tile = reinterpret_cast<float*>(shared);    // [kRows][kPitch] in: x, out: errors or steps
-  float* level_tile = x_tile + kRows * kPitch;         // [kRows][kPitch]
-  float* matrix = level_tile + kRows * kPitch;         // [128][128], upper part
-  __shared__ float inverse_of[kBlockColumns];          // 1 / diagonal
-  __shared__ alignas(16) float descale[kBlockColumns], upscale[kBlockColumns];  // powers of two (block.h)
-  __shared__ float row_down[kRows], row_up[kRows];
+  constexpr int kRows = 16 * kTiles;
+  extern __shared__ uint4 shared[];
+  uint4* fragments = shared;                                                            // [kBlockTiles][32]
+  const float* diagonal = reinterpret_cast<const float*>(fragments + kBlockTiles * 32);  // [8][16][16]
+  const float* inverse_of = diagonal + kBlockColumns * kChunk;                           // [128]
+  const float* upscale = inverse_of + kBlockColumns;                                     // [128]
+  const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+  float* x_tile = const_cast<float*>(upscale) + kBlockColumns + warp * kRows * (kPitch + kPlanePitch);  // [kRows][kPitch]
+  uint16_t* planes = reinterpret_cast<uint16_t*>(x_tile + kRows * kPitch);                              // [2][kRows][kPlanePitch]
   __shared__ int group_of[kBlockColumns];
-  const int tid = threadIdx.x, row0 = blockIdx.x * kRows;
   const DeviceGrid<kGrid == kFloats> grid(a.grid);
 
-  const float* block = a.matrix + static_cast<int64_t>(a.first) * a.k + a.first;
-  const bool aligned = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 16 == 0;
-  if (aligned && a.width == kBlockColumns) {
-#pragma unroll 8
-    for (int i = tid; i < kBlockColumns * kBlockColumns / 4; i += kThreads) {
-      const int j = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4;
-      if (c + 3 >= j) copy16(matrix + j * kBlockColumns + c, block + static_cast<int64_t>(j) * a.k + c);
-    }
-  } else {
-    for (int i = tid; i < kBlockColumns * kBlockColumns; i += kThreads) {
-      const int j = i / kBlockColumns, c = i % kBlockColumns;
-      matrix[i] = c >= j && c < a.width ? block[static_cast<int64_t>(j) * a.k + c] : j == c ? 1.0f : 0.0f;
-    }
-  }
+  const uint4* from = a.blocks + static_cast<int64_t>(a.first / kBlockColumns) * kBlockWords;
+  for (int i = tid; i < kBlockWords; i += 32 * kWarps) copy16(shared + i, from + i);
   asm volatile("cp.async.commit_group;\n");
-  constexpr int kSteps = kBlockColumns / 4 / kLanes;  // float4 a thread
-  const bool whole = a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.level) % 16 == 0;
-  float4 x_in[kSteps], level_in[kSteps];
+  for (int j = tid; j < kBlockColumns; j += 32 * kWarps) group_of[j] = j < a.width ? a.group[a.first + j] : 0;
+  const int row0 = (blockIdx.x * kWarps + warp) * kRows;
+  float acc[kTiles][kBlockColumns / 8][4];
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int i = tid + step * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, row = row0 + r;
-    const int count = row < a.n ? a.width - c : 0;
-    x_in[step] = load4(a.x + static_cast<int64_t>(count > 0 ? row : 0) * a.ldx + c, count, true);
-    if constexpr (kDescend) level_in[step] = load4(a.level + static_cast<int64_t>(count > 0 ? row : 0) * a.k + a.first + c, count, whole);
-  }
-  for (int j = tid; j < kBlockColumns; j += kThreads) {
-    const bool inside = j < a.width;
-    group_of[j] = inside ? a.group[a.first + j] : -1;
-    inverse_of[j] = inside ? __frcp_rn(block[static_cast<int64_t>(j) * a.k + j]) : 1.0f;
-    if constexpr (kDescend) {
-      const int e = inside ? a.column_exponent[a.first + j] : 0, top = a.column_exponent[a.k];
-      descale[j] = power_of_two(e + top - kMetricShift);
-      upscale[j] = power_of_two(e - top);
-    }
-  }
-  if constexpr (kDescend)
-    for (int r = tid; r < kRows; r += kThreads) {
-      const int e = row0 + r < a.n ? a.row_exponent[row0 + r] : 0;
-      row_down[r] = power_of_two(-e);
-      row_up[r] = power_of_two(e);
-    }
-  __syncthreads();
+  for (int m = 0; m < kTiles; ++m)
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int i = tid + step * kThreads, r = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4;
-    float4 x = x_in[step];
-    if constexpr (kDescend) {
-      const float4 d = *reinterpret_cast<const float4*>(descale + c);
-      const float down = row_down[r];
-      x = make_float4(x.x * d.x * down, x.y * d.y * down, x.z * d.z * down, x.w * d.w * down);
-      *reinterpret_cast<float4*>(level_tile + r * kPitch + c) = level_in[step];
+    for (int h = 0; h < 2; ++h) {
+      const float* line = a.x + static_cast<int64_t>(min(row0 + 16 * m + 8 * h + g, a.n - 1)) * a.ldx + 2 * t;
+#pragma unroll
+      for (int q = 0; q < kBlockColumns / 8; ++q) {
+        // Behind the width lies what an earlier block left: its columns take no steps, and nothing is behind them.
+        const float2 v = *reinterpret_cast<const float2*>(line + 8 * q);
+        acc[m][q][2 * h] = v.x, acc[m][q][2 * h + 1] = v.y;
+      }
     }
-    *reinterpret_cast<float4*>(x_tile + r * kPitch + c) = x;
-  }
-  asm volatile("cp.async.wait_group 0;\n");
-  __syncthreads();
-
-  const int r = tid / kLanes, lane = tid % kLanes;
-  const int row = min(row0 + r, a.n - 1);
-  float* x_row = x_tile + r * kPitch;
-  float* level_row = level_tile + r * kPitch;
-  const float *scale_t = a.scale_t + row, *zero_t = a.zero_t + row, *inverse_t = a.inverse_t + row;
+  const int own = lane % kRows, row = min(row0 + own, a.n - 1);
+  const bool writes = lane < kRows && row0 + own < a.n;
+  const int shift = kDescend ? a.row_exponent[row] : 0;
+  const float row_down = power_of_two(-shift), row_up = power_of_two(shift);
+  const float *scale_t = a.scale_t + row, *zero_t = a.zero_t + row;
+  float *level_row = a.level + static_cast<int64_t>(row) * a.k + a.first, *x_row = x_tile + own * kPitch;
+  const float* t_row = kDescend ? a.t + static_cast<int64_t>(row) * a.k + a.first : nullptr;
+  uint16_t *hi_row = a.hi + static_cast<int64_t>(row) * a.k + a.first, *lo_row = a.lo ? a.lo + static_cast<int64_t>(row) * a.k + a.first : nullptr;
+  const bool aligned = a.k % 8 == 0 && ((reinterpret_cast<uintptr_t>(a.level) | reinterpret_cast<uintptr_t>(a.t)) & 15) == 0;
   int moved = 0;
-  float next_scale[kChunk], next_zero[kChunk], next_inverse[kChunk];
-  const auto prefetch = [&](int c0) {
+  float next_scale[kHalf], next_zero[kHalf], next_level[kHalf], next_t[kHalf];
+  const auto prefetch = [&](int c) {
+    const int count = a.width - c;
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      const int g = group_of[min(c0, kBlockColumns - kChunk) + j];
-      const int64_t at = static_cast<int64_t>(max(g, 0)) * a.n;
+    for (int j = 0; j < kHalf; ++j) {
+      const int64_t at = static_cast<int64_t>(group_of[min(c, kBlockColumns - kHalf) + j]) * a.n;
       next_scale[j] = scale_t[at];
       next_zero[j] = zero_t[at];
-      next_inverse[j] = inverse_t[at];
+    }
+    if constexpr (kDescend) {
+      load8(next_level, level_row + c, count, aligned && count >= kHalf);
+      load8(next_t, t_row + c, count, aligned && count >= kHalf);
     }
   };
-  prefetch(0);
-  for (int c0 = 0; c0 < a.width; c0 += kChunk) {
-    float x[kChunk], level[kChunk], step[kChunk], scale[kChunk], zero[kChunk], inverse[kChunk];
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) scale[j] = next_scale[j], zero[j] = next_zero[j], inverse[j] = next_inverse[j];
-    prefetch(c0 + kChunk);
-#pragma unroll
-    for (int j = 0; j < kChunk; j += 4) {
-      *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(x_row + c0 + j);
-      if constexpr (kDescend) *reinterpret_cast<float4*>(level + j) = *reinterpret_cast<const float4*>(level_row + c0 + j);
-    }
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      const float* line = matrix + (c0 + j) * kBlockColumns + c0;
-      const float diagonal = line[j], inverse_diagonal = inverse_of[c0 + j];
-      const float before = kDescend ? level[j] - zero[j] : 0.0f;
-      const float wanted = kDescend ? before * scale[j] - divide(x[j], diagonal, inverse_diagonal) : x[j];
-      const float quotient = divide(wanted, scale[j], inverse[j]);
-      float after;  // level - zero
-      if constexpr (kGrid == kWholeZeros) {
-        constexpr float kRint = 12582912.0f;
-        after = fminf(fmaxf(quotient, a.grid.low - zero[j]), a.grid.high - zero[j]) + kRint - kRint;
-        level[j] = after + zero[j];
-      } else {
-        level[j] = grid.nearest_quotient(quotient, grid.step(scale[j], zero[j]));
-        after = level[j] - zero[j];
-      }
-      if constexpr (kDescend) {
-        step[j] = (after - before) * scale[j];
-      } else {
-        step[j] = -divide(x[j] - after * scale[j], diagonal, inverse_diagonal);
-      }
-      if (c0 + j >= a.width) step[j] = 0;
-      if (kDescend) moved += step[j] != 0.0f;
-#pragma unroll
-      for (int i = j + 1; i < kChunk; ++i) x[i] = __fmaf_rn(step[j], line[i], x[i]);
-    }
-    __syncwarp();
-    if (lane == 0) {
-#pragma unroll
-      for (int j = 0; j < kChunk; j += 4) {
-        const float sign = kDescend ? 1.0f : -1.0f;
-        *reinterpret_cast<float4*>(x_row + c0 + j) = make_float4(sign * step[j], sign * step[j + 1], sign * step[j + 2], sign * step[j + 3]);
-        *reinterpret_cast<float4*>(level_row + c0 + j) = make_float4(level[j], level[j + 1], level[j + 2], level[j + 3]);
-      }
-    }
-#pragma unroll 2
-    for (int i = c0 + kChunk + 4 * lane; i < kBlockColumns; i += 4 * kLanes) {
-      float4 v = *reinterpret_cast<const float4*>(x_row + i);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        const float4 m = *reinterpret_cast<const float4*>(matrix + (c0 + j) * kBlockColumns + i);
-        v.x = __fmaf_rn(step[j], m.x, v.x);
-        v.y = __fmaf_rn(step[j], m.y, v.y);
-        v.z = __fmaf_rn(step[j], m.z, v.z);
-        v.w = __fmaf_rn(step[j], m.w, v.w);
-      }
-      *reinterpret_cast<float4*>(x_row + i) = v;
-    }
-    __syncwarp();
-  }
+  asm volatile("cp.async.wait_group 0;\n");
   __syncthreads();
-
-#pragma unroll 4
-  for (int i = tid; i < kRows * kBlockColumns / 4; i += kThreads) {
-    const int rr = i / (kBlockColumns / 4), c = i % (kBlockColumns / 4) * 4, at_row = row0 + rr;
-    const int count = at_row < a.n ? a.width - c : 0;
-    if (count <= 0) continue;
-    const int64_t at = static_cast<int64_t>(at_row) * a.k + a.first + c;
-    const float4 level4 = *reinterpret_cast<const float4*>(level_tile + rr * kPitch + c), step4 = *reinterpret_cast<const float4*>(x_tile + rr * kPitch + c);
-    const float level[4] = {level4.x, level4.y, level4.z, level4.w}, step[4] = {step4.x, step4.y, step4.z, step4.w};
-    if (whole && count >= 4)
-      *reinterpret_cast<float4*>(a.level + at) = level4;
-    else
-      for (int v = 0; v < 4; ++v)
-        if (v < count) a.level[at + v] = level[v];
-    uint16_t hi[4], lo[4];
-    if constexpr (kDescend) {
-      const float4 t4 = load4(a.t + at, count, a.k % 4 == 0 && reinterpret_cast<uintptr_t>(a.t) % 16 == 0);
-      const float t[4] = {t4.x, t4.y, t4.z, t4.w};
-      uint16_t delta_hi[4], delta_lo[4];
+  prefetch(0);
+#pragma unroll 1
+  for (int chunk = 0; chunk * kChunk < a.width; ++chunk) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int q = 0; q < 2; ++q)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          *reinterpret_cast<float2*>(x_tile + (16 * m + 8 * h + g) * kPitch + 8 * q + 2 * t) = make_float2(acc[m][q][2 * h], acc[m][q][2 * h + 1]);
+    __syncwarp();
+    float x[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; j += 4) *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(x_row + j);
+#pragma unroll
+    for (int half = 0; half < kChunk; half += kHalf) {
+      const int c = chunk * kChunk + half, count = a.width - c;
+      float scale[kHalf], zero[kHalf], before[kHalf], goal[kHalf], level[kHalf], step[kHalf];
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) {
+        scale[j] = next_scale[j], zero[j] = next_zero[j];
+        if constexpr (kDescend) before[j] = next_level[j] - zero[j], goal[j] = next_t[j];
+      }
+      prefetch(c + kHalf);
+      __syncwarp();  // with 16 rows a warp, before the other half's levels are stored
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) {
+        const float* line = diagonal + (chunk * kChunk + half + j) * kChunk;
+        const float inverse_scale = __frcp_rn(scale[j]);
+        const float factor = kDescend ? upscale[c + j] * row_up : 1.0f;
+        const float quotient = kDescend ? __fmaf_rn(-x[half + j], inverse_of[c + j] * row_down * inverse_scale, before[j]) : divide(x[half + j], scale[j], inverse_scale);
+        float after;  // level - zero
+        if constexpr (kGrid == kWholeZeros) {
+          constexpr float kRint = 12582912.0f;
+          after = fminf(fmaxf(quotient, a.grid.low - zero[j]), a.grid.high - zero[j]) + kRint - kRint;
+          level[j] = after + zero[j];
+        } else {
+          level[j] = grid.nearest_quotient(quotient, grid.step(scale[j], zero[j]));
+          after = level[j] - zero[j];
+        }
+        // Errors of solve, changes of descend; the matrix of solve is there with its sign turned.
+        step[j] = kDescend ? (after - before[j]) * (scale[j] * factor) : divide(x[half + j] - after * scale[j], -line[half + j], inverse_of[c + j]);
+        if (j >= count) step[j] = 0;
+        if constexpr (kDescend) {
+          moved += step[j] != 0.0f;
+          goal[j] = (after * scale[j] - goal[j]) * factor;
+        }
+#pragma unroll
+        for (int i = half + j + 1; i < kChunk; ++i) x[i] = __fmaf_rn(step[j], line[i], x[i]);
+      }
+      uint32_t hi[4], lo[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) split_pair<kDescend>(step[2 * j], step[2 * j + 1], hi[j], lo[j]);
+      const uint4 high = make_uint4(hi[0], hi[1], hi[2], hi[3]), low = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+      if (lane < kRows) {
+        *reinterpret_cast<uint4*>(planes + own * kPlanePitch + half) = high;
+        *reinterpret_cast<uint4*>(planes + (kRows + own) * kPlanePitch + half) = low;
+      }
+      if (writes) {
+        const bool whole = aligned && count >= kHalf;
+        store8(level_row + c, level, count, whole);
+        if constexpr (kDescend) {
+          const int64_t delta_at = static_cast<int64_t>(row) * a.ldd + c;
+          store8(a.delta_hi + delta_at, high, count, count >= kHalf);
+          if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, count >= kHalf);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) split_pair<true>(goal[2 * j], goal[2 * j + 1], hi[j], lo[j]);
+          store8(hi_row + c, make_uint4(hi[0], hi[1], hi[2], hi[3]), count, whole);
+          if (lo_row) store8(lo_row + c, make_uint4(lo[0], lo[1], lo[2], lo[3]), count, whole);
+        } else {
+          store8(hi_row + c, high, count, whole);
+          if (lo_row) store8(lo_row + c, low, count, whole);
+        }
+      }
+    }
+    __syncwarp();
+    uint32_t hi[kTiles][4], lo[kTiles][4];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
-        const int64_t g = static_cast<int64_t>(at_row) * a.groups + max(group_of[c + v], 0);
-        const float factor = upscale[c + v] * row_up[rr];
-        const float error = ((level[v] - a.zero[g]) * a.scale[g] - t[v]) * factor;
-        __half h, l;
-        split_half(error, h, l);
-        hi[v] = __half_as_ushort(h), lo[v] = __half_as_ushort(l);
-        split_half(step[v] * factor, h, l);
-        delta_hi[v] = __half_as_ushort(h), delta_lo[v] = __half_as_ushort(l);
+        const int at = (16 * m + 8 * (v & 1) + g) * kPlanePitch + 2 * t + 8 * (v >> 1);
+        hi[m][v] = *reinterpret_cast<const uint32_t*>(planes + at);
+        lo[m][v] = *reinterpret_cast<const uint32_t*>(planes + kRows * kPlanePitch + at);
       }
-      const int64_t delta_at = static_cast<int64_t>(at_row) * a.ldd + c;
-      store4(a.hi + at, hi, count, whole);
-      store4(a.delta_hi + delta_at, delta_hi, count, true);
-      if (a.lo) {
-        store4(a.lo + at, lo, count, whole);
-        store4(a.delta_lo + delta_at, delta_lo, count, true);
-      }
-    } else {
+    const int behind = kBlockColumns / 8 - 2 * (chunk + 1);
+    const uint4* tile = fragments + tiles_before(chunk) * 32 + lane;
 #pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        __nv_bfloat16 h, l;
-        split_bfloat(step[v], h, l);
-        hi[v] = __bfloat16_as_ushort(h), lo[v] = __bfloat16_as_ushort(l);
+    for (int q = 0; q < kBlockColumns / 8 - 2; ++q) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int v = 0; v < 4; ++v) acc[m][q][v] = acc[m][q + 2][v];
+      if (q < behind) {
+        const uint4 b = tile[q * 32];
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          mma<kDescend>(acc[m][q], lo[m], b.x, b.y);
+          mma<kDescend>(acc[m][q], hi[m], b.z, b.w);
+          mma<kDescend>(acc[m][q], hi[m], b.x, b.y);
+        }
       }
-      store4(a.hi + at, hi, count, whole);
-      store4(a.lo + at, lo, count, whole);
     }
   }
   if constexpr (kDescend) {
-    if (row0 + r >= a.n || lane != 0) moved = 0;
+    if (!writes) moved = 0;
     for (int mask = 16; mask > 0; mask >>= 1) moved += __shfl_xor_sync(~0u, moved, mask);
-    if (tid % 32 == 0 && moved) atomicAdd(a.moved, static_cast<unsigned long long>(moved));  // whole numbers: any order
+    if (lane == 0 && moved) atomicAdd(a.moved, static_cast<unsigned long long>(moved));  // whole numbers: any order
+  }
+}
+
+// What the walk needs of diagonal block blockIdx.x, as it lies in shared memory (block.h).
+template <bool kDescend>
+__device__ __forceinline__ void block_operands(const float* matrix, int k, const int32_t* column_exponent, uint4* blocks) {
+  const int first = blockIdx.x * kBlockColumns;
+  uint4* out = blocks + static_cast<int64_t>(blockIdx.x) * kBlockWords;
+  const auto entry = [&](int i, int j) {
+    if (first + i >= k || first + j >= k) return i == j ? (kDescend ? 1.0f : -1.0f) : 0.0f;
+    const float v = matrix[static_cast<int64_t>(first + i) * k + first + j];
+    return kDescend ? v * power_of_two(kMetricShift - column_exponent[first + i]) * power_of_two(-column_exponent[first + j]) : -v;
+  };
+  for (int index = threadIdx.x; index < kBlockTiles * 32; index += blockDim.x) {
+    const int lane = index % 32, tile = index / 32;
+    int chunk = 0;
+    while (tiles_before(chunk + 1) <= tile) ++chunk;
+    const int row = chunk * kChunk + 2 * (lane % 4), column = 8 * (tile - tiles_before(chunk) + 2 * (chunk + 1)) + lane / 4;
+    uint4 b;
+    split_pair<kDescend>(entry(row, column), entry(row + 1, column), b.x, b.z);
+    split_pair<kDescend>(entry(row + 8, column), entry(row + 9, column), b.y, b.w);
+    out[index] = b;
+  }
+  float* diagonal = reinterpret_cast<float*>(out + kBlockTiles * 32);
+  for (int index = threadIdx.x; index < kBlockColumns * kChunk; index += blockDim.x) {
+    const int row = index / kChunk;
+    diagonal[index] = entry(row, row / kChunk * kChunk + index % kChunk);
+  }
+  float* inverse_of = diagonal + kBlockColumns * kChunk;
+  for (int j = threadIdx.x; j < kBlockColumns; j += blockDim.x) {
+    const float d = entry(j, j);
+    const int e = kDescend && first + j < k ? column_exponent[first + j] - column_exponent[k] : 0;
+    inverse_of[j] = kDescend ? __frcp_rn(d) * power_of_two(-e) : __frcp_rn(-d);
+    inverse_of[kBlockColumns + j] = power_of_two(e);
   }
 }
 
 }  // namespace
 
-#define LPQ_BLOCK_KERNEL(name, kind, descend, lanes, rows) \
-  extern "C" __global__ void __launch_bounds__(lanes* rows) name##_##lanes(BlockArgs a) { block_body<kind, descend, lanes, rows>(a); }
-#define LPQ_BLOCK_KERNELS(name, kind, descend)    \
-  LPQ_BLOCK_KERNEL(name, kind, descend, 2, 128)   \
-  LPQ_BLOCK_KERNEL(name, kind, descend, 4, 32)    \
-  LPQ_BLOCK_KERNEL(name, kind, descend, 8, 16)
+#define LPQ_BLOCK_KERNEL(name, kind, descend, tiles, warps) \
+  extern "C" __global__ void __launch_bounds__(32 * warps) name##_##tiles(BlockArgs a) { block_body<kind, descend, tiles, warps>(a); }
+#define LPQ_BLOCK_KERNELS(name, kind, descend)  \
+  LPQ_BLOCK_KERNEL(name, kind, descend, 1, 2)   \
+  LPQ_BLOCK_KERNEL(name, kind, descend, 2, 4)
 LPQ_BLOCK_KERNELS(lpq_gptq_solve_whole, kWholeZeros, false)
 LPQ_BLOCK_KERNELS(lpq_gptq_solve_any, kAnyZeros, false)
 LPQ_BLOCK_KERNELS(lpq_gptq_solve_float, kFloats, false)
@@ -256,8 +316,11 @@ LPQ_BLOCK_KERNELS(lpq_gptq_descend_whole, kWholeZeros, true)
 LPQ_BLOCK_KERNELS(lpq_gptq_descend_any, kAnyZeros, true)
 LPQ_BLOCK_KERNELS(lpq_gptq_descend_float, kFloats, true)
 
-// out[g][n] = in[n][g], and inverse[g][n] = 1 / in[n][g] unless null.
-extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, float* inverse, int rows, int columns) {
+extern "C" __global__ void lpq_gptq_solve_operands(const float* u, int k, const int32_t* none, uint4* blocks) { block_operands<false>(u, k, none, blocks); }
+extern "C" __global__ void lpq_gptq_descend_operands(const float* m, int k, const int32_t* column_exponent, uint4* blocks) { block_operands<true>(m, k, column_exponent, blocks); }
+
+// out[g][n] = in[n][g], so that a warp's rows lie side by side.
+extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, int rows, int columns) {
   __shared__ float tile[32][33];
   const int r0 = blockIdx.y * 32, c0 = blockIdx.x * 32;
   for (int i = threadIdx.y; i < 32; i += blockDim.y)
@@ -267,7 +330,6 @@ extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, float
     if (c0 + i < columns && r0 + static_cast<int>(threadIdx.x) < rows) {
       const int64_t at = static_cast<int64_t>(c0 + i) * rows + r0 + threadIdx.x;
       out[at] = tile[threadIdx.x][i];
-      if (inverse) inverse[at] = __frcp_rn(tile[threadIdx.x][i]);
     }
 }
 

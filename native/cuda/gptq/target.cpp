@@ -1,36 +1,66 @@
-// gptq_target (contract: native/cpu/gptq/target.cpp). GPTAQ's correction alpha T D U^T U in f64, as on the CPU: H200's
-// f64 matrix units are as fast as its plain f32. With more rows than columns D U^T U is formed first, which then
-// serves every row; and of the triangular factor only what is not zero is multiplied.
+// gptq_target and gptq_correction (contracts: native/cpu/gptq/target.cpp). GPTAQ's correction alpha T D U^T U from f16
+// planes (split.h): U^T U is as ill-conditioned as H, so that one plane, or tf32, would leave nothing of it in the worst
+// direction. Columns are in units of U's largest entries, rows of U in units of their own, which cancel between the two
+// products with it. Weights of 16 bits fit one plane exactly.
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
+#include "cuda/gptq/split.h"
 
 namespace lpq::cuda::gptq {
 namespace {
 
-constexpr int64_t kPanel = 1024;
+constexpr int64_t kRowsAtOnce = 4096;
 
-// y [m,k] = x U^T and y = x U for the upper triangular U [k,k], panel by panel.
-void times_factor(CudaExec& exec, bool transposed, int64_t m, int64_t k, const double* x, const double* u, double* y) {
-  for (int64_t first = 0; first < k; first += kPanel) {
-    const int64_t width = std::min(kPanel, k - first);
-    Gemm product;
-    product.ab = product.out = DType::f64;
-    product.m = m;
-    product.n = width;
-    product.lda = product.ldb = product.ldc = k;
-    product.c = y + first;
-    product.transpose_b = transposed;
-    if (transposed) {  // row i of U is zero before column i
-      product.k = k - first;
-      product.a = x + first;
-      product.b = u + first * k + first;
-    } else {  // column j of U is zero behind row j
-      product.k = first + width;
-      product.a = x;
-      product.b = u + first;
-    }
-    exec.gemm(product);
+// X U^T U for rows X, some at a time.
+struct Inverse {
+  CudaExec& exec;
+  int64_t k, most;
+  Source u;
+  Scratch columns, rows_of_u, first, second;
+  Room panel, planes;
+  Scratch product;
+
+  Inverse(CudaExec& exec_, int64_t k_, int64_t most_, const float* u_)
+      : exec(exec_), k(k_), most(most_), u{u_, 1, k_}, columns(exec.scratch(static_cast<size_t>(k) * 4)), rows_of_u(exec.scratch(static_cast<size_t>(k) * 4)),
+        first(exec.scratch(static_cast<size_t>(most) * 4)), second(exec.scratch(static_cast<size_t>(most) * 4)), panel(exec, std::min(kDepth, k), k), planes(exec, most, k),
+        product(exec.scratch(static_cast<size_t>(most * k) * 4)) {
+    exec.launch("lpq_gptq_column_units", Dim3((k + 31) / 32), Dim3(32, 32), 0, u_, static_cast<int>(k), columns.as<int32_t>());
+    row_units(exec, u, 0, k, k, scaled(), rows_of_u.as<int32_t>());
   }
+  Units scaled() const { return {columns.as<int32_t>(), 1}; }
+  Units inverse_scaled() const { return {columns.as<int32_t>(), -1}; }
+
+  // to (+)= weight X U^T U 2^-before for rows row0 .. row0 + rows of x, which are in `units`; x may be `product`.
+  void apply(Source x, int64_t row0, int64_t rows, Units units, const int32_t* before, double weight, bool add, float* to) {
+    float* out = product.as<float>();
+    row_units(exec, x, row0, rows, k, units, first.as<int32_t>());
+    split_rows(exec, x, row0, rows, k, units, first.as<int32_t>(), planes.planes());
+    times_transposed(exec, planes.planes(), rows, k, u, scaled(), rows_of_u.as<int32_t>(), panel, out);
+    const Source z{out, 1, k};
+    const Units balance{rows_of_u.as<int32_t>(), -2};
+    row_units(exec, z, 0, rows, k, balance, second.as<int32_t>());
+    split_rows(exec, z, 0, rows, k, balance, second.as<int32_t>(), planes.planes());
+    times_rows(exec, planes.planes(), rows, k, u, k, scaled(), rows_of_u.as<int32_t>(), Filled::upper, panel, out);
+    leave_units(exec, out, rows, k, scaled(), first.as<int32_t>(), second.as<int32_t>(), before, weight, add, to, 1, k);
+  }
+};
+
+Source read_drift(const Tensor& drift, int64_t k, const int32_t* order) {
+  require(drift.elements() == k * k, "D must be [K,K]");
+  require(drift.dtype == DType::f64 || drift.dtype == DType::f32, "D is f64 or f32");
+  return {drift.raw(), drift.dtype == DType::f32 ? 1 : 0, k, order};
+}
+
+void correction(Call& call, CudaExec& exec) {
+  on_device(exec, call);
+  const Tensor &drift = call.input(0), &order = call.input(1), &u = call.input(2), &b = call.output(0);
+  require(drift.rank() == 2 && drift.dim(0) == drift.dim(1), "D must be square");
+  const int64_t k = drift.dim(0);
+  require(order.elements() == k && u.elements() == k * k && b.elements() == k * k, "gptq_correction: shapes disagree with K");
+  const Source d = read_drift(drift, k, order.data<int32_t>());
+  Inverse inverse(exec, k, std::min(k, kRowsAtOnce), u.data<float>());
+  for (int64_t row = 0; row < k; row += kRowsAtOnce)
+    inverse.apply(d, row, std::min(kRowsAtOnce, k - row), inverse.inverse_scaled(), nullptr, 1, false, b.data<float>() + row * k);
 }
 
 void target(Call& call, CudaExec& exec) {
@@ -53,39 +83,37 @@ void target(Call& call, CudaExec& exec) {
   exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0, static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, bad.data<double>());
   const double alpha = call.params.number("alpha", 0.0);
   if (alpha == 0 || n * k == 0) return;
-  const Tensor &drift = call.input(3), &u = call.input(4);
-  require(drift.elements() == k * k && u.elements() == k * k, "D and U must be [K,K]");
-  require(drift.dtype == DType::f64 || drift.dtype == DType::f32, "D is f64 or f32");
-  Scratch difference = exec.scratch(static_cast<size_t>(k * k) * 8), factor = exec.scratch(static_cast<size_t>(k * k) * 8);
-  exec.launch("lpq_gptq_target_difference", Dim3(k), Dim3(256), 0, static_cast<const void*>(drift.raw()), drift.dtype == DType::f32 ? 1 : 0, order_data,
-              static_cast<const float*>(u.data<float>()), ki, difference.as<double>(), factor.as<double>());
-  const bool first_matrix = n > k;
-  const int64_t chunk = std::min<int64_t>(n, 4096);
-  Scratch x = exec.scratch(static_cast<size_t>((first_matrix ? std::max(chunk, k) : chunk) * k) * 8), y = exec.scratch(static_cast<size_t>(chunk * k) * 8);
-  if (first_matrix) {
-    times_factor(exec, true, k, k, difference.as<double>(), factor.as<double>(), x.as<double>());
-    times_factor(exec, false, k, k, x.as<double>(), factor.as<double>(), difference.as<double>());
-  }
-  for (int64_t row = 0; row < n; row += chunk) {
-    const int64_t rows = std::min(chunk, n - row), count = rows * k;
-    const Dim3 grid(blocks_for(exec, count, 256)), block(256);
-    exec.launch("lpq_gptq_widen", grid, block, 0, static_cast<const float*>(t_data + row * k), x.as<double>(), count);
-    Gemm product;
-    product.ab = product.out = DType::f64;
-    product.m = rows;
-    product.n = product.k = k;
-    product.a = x.as<void>();
-    product.b = difference.as<void>();
-    product.c = y.as<void>();
-    exec.gemm(product);
-    if (!first_matrix) {
-      times_factor(exec, true, rows, k, y.as<double>(), factor.as<double>(), x.as<double>());
-      times_factor(exec, false, rows, k, x.as<double>(), factor.as<double>(), y.as<double>());
+  // T X 2^-units for the rows of a chunk; X = D, of which U^T U is still to come, or the finished matrix.
+  const bool finished = call.in.size() == 4;
+  const Tensor& matrix = call.input(3);
+  if (finished) require(matrix.dtype == DType::f32 && matrix.elements() == k * k, "the correction must be f32 [K,K]");
+  else require(call.input(4).elements() == k * k, "U must be [K,K]");
+  const int64_t most = std::min(n, kRowsAtOnce);
+  const Source x = finished ? Source{matrix.raw(), 1, k} : read_drift(matrix, k, order_data);
+  const bool exact = w.dtype != DType::f32;
+  Scratch rows_of_x = exec.scratch(static_cast<size_t>(k) * 4), rows_of_t = exec.scratch(static_cast<size_t>(most) * 4);
+  std::optional<Inverse> inverse;
+  std::optional<Scratch> own;
+  if (finished) own.emplace(exec.scratch(static_cast<size_t>(most * k) * 4));
+  else inverse.emplace(exec, k, most, call.input(4).data<float>());
+  const Units columns = finished ? Units{} : inverse->inverse_scaled(), weights{rows_of_x.as<int32_t>(), -1};
+  row_units(exec, x, 0, k, k, columns, rows_of_x.as<int32_t>());
+  float* product = finished ? own->as<float>() : inverse->product.as<float>();
+  for (int64_t row = 0; row < n; row += most) {
+    const int64_t rows = std::min(most, n - row);
+    float* to = t_data + row * k;
+    {
+      const Room planes(exec, rows, k, !exact), panel(exec, std::min(kDepth, k), k);
+      row_units(exec, {to, 1, k}, 0, rows, k, weights, rows_of_t.as<int32_t>());
+      split_rows(exec, {to, 1, k}, 0, rows, k, weights, rows_of_t.as<int32_t>(), planes.planes());
+      times_rows(exec, planes.planes(), rows, k, x, k, columns, rows_of_x.as<int32_t>(), Filled::all, panel, product);
     }
-    exec.launch("lpq_gptq_target_add", grid, block, 0, static_cast<const double*>(y.as<double>()), alpha, t_data + row * k, count);
+    if (finished) leave_units(exec, product, rows, k, {}, rows_of_t.as<int32_t>(), nullptr, nullptr, alpha, true, to, 1, k);
+    else inverse->apply({product, 1, k}, 0, rows, {}, rows_of_t.as<int32_t>(), alpha, true, to);
   }
 }
 
+LPQ_CUDA_OP(correction, "gptq_correction");
 LPQ_CUDA_OP(target, "gptq_target");
 
 }  // namespace

@@ -7,11 +7,6 @@
 namespace lpq::cuda {
 namespace {
 
-// Of an f64 matrix, or an f32 one when narrow.
-__device__ __forceinline__ double entry(const void* h, int narrow, int64_t at) {
-  return narrow ? static_cast<double>(static_cast<const float*>(h)[at]) : static_cast<const double*>(h)[at];
-}
-
 // A weight at any byte address.
 __device__ __forceinline__ float load_weight(const uint8_t* raw, int dtype, int64_t at) {
   if (dtype == 0) {
@@ -56,25 +51,6 @@ extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int alig
     }
     t[base + j] = dead[from] ? 0.0f : staged ? line[from] : load(base + from);
   }
-}
-
-// difference = P D P^T and u in f64. One block a row.
-extern "C" __global__ void lpq_gptq_target_difference(const void* drift, int narrow, const int32_t* order, const float* u, int k, double* difference, double* factor) {
-  const int64_t i = blockIdx.x;
-  const int64_t from = static_cast<int64_t>(order[i]) * k;
-  for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    difference[i * k + j] = entry(drift, narrow, from + order[j]);
-    factor[i * k + j] = u[i * k + j];
-  }
-}
-
-extern "C" __global__ void lpq_gptq_widen(const float* x, double* y, int64_t count) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) y[i] = x[i];
-}
-
-extern "C" __global__ void lpq_gptq_target_add(const double* y, double alpha, float* t, int64_t count) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x)
-    t[i] = t[i] + static_cast<float>(alpha * y[i]);
 }
 
 }  // namespace lpq::cuda

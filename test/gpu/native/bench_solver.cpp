@@ -1,11 +1,12 @@
 // Times the solver's operations for the linears of one Llama-3-8B block: bench_solver [--only FEED] [--once] [JSON file].
 // --once: one pass without a warm-up, for a profiler.
 // Device time by events around each operation; the first pass warms up, three are measured, the median is kept. Also: what
-// one-pass sweeps cost in the objective against three-pass ones.
+// one-pass sweeps cost in the objective against three-pass ones, and how far GPTAQ's targets are from the CPU's f64.
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "harness.h"
@@ -93,6 +94,56 @@ struct Feed {
   std::vector<std::pair<const char*, int64_t>> linears;
 };
 
+// GPTAQ's change of a few rows against the CPU's f64: the H-norm of the difference over that of the change, and the largest
+// difference of an element over the largest change.
+void check_target(Runner& run, const char* name, int64_t k, const Tensor& order, const Tensor& dead, const Tensor& drift, const Tensor& u, const Tensor& m, std::optional<Tensor> matrix) {
+  constexpr int64_t rows = 16;
+  Device& d = run.d;
+  const Tensor w = random_bf16(rows, k, 99, 0.02f, false), on_device = d.backend().upload(w);
+  const auto target = [&](const std::vector<Tensor>& more, double alpha) {
+    std::vector<Tensor> in{on_device, order, dead};
+    in.insert(in.end(), more.begin(), more.end());
+    const Tensor t = run.make(DType::f32, {rows, k});
+    run.op("gptq_target", in, {t, run.make(DType::f64, {2})}, params({{"alpha", alpha}}));
+    run.wait();
+    return d.download(t);
+  };
+  const Tensor plain = target({}, 0), direct = target({drift, u}, 1), by_matrix = matrix ? target({*matrix}, 1) : direct;
+  std::unique_ptr<Backend> host = make_cpu_backend(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const Tensor narrow = d.download(drift), wide = allocate(DType::f64, {k, k}), want = allocate(DType::f32, {rows, k}), metric = d.download(m);
+  for (int64_t i = 0; i < k * k; ++i) wide.data<double>()[i] = narrow.data<float>()[i];
+  Call call;
+  call.in = {w, d.download(order), d.download(dead), wide, d.download(u)};
+  call.out = {want, allocate(DType::f64, {2})};
+  call.params = params({{"alpha", 1.0}});
+  host->run("gptq_target", call);
+  host->drain();
+  const auto norm = [&](const Tensor& a, const Tensor& b) {
+    std::vector<double> part(static_cast<size_t>(rows));
+    std::vector<std::thread> threads;
+    for (int64_t r = 0; r < rows; ++r)
+      threads.emplace_back([&, r] {
+        std::vector<double> e(static_cast<size_t>(k));
+        for (int64_t j = 0; j < k; ++j) e[static_cast<size_t>(j)] = static_cast<double>(a.data<float>()[r * k + j]) - b.data<float>()[r * k + j];
+        for (int64_t i = 0; i < k; ++i) {
+          double line = 0;
+          for (int64_t j = 0; j < k; ++j) line += e[static_cast<size_t>(j)] * metric.data<float>()[i * k + j];
+          part[static_cast<size_t>(r)] += e[static_cast<size_t>(i)] * line;
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    return std::sqrt(std::max(0.0, std::accumulate(part.begin(), part.end(), 0.0)));
+  };
+  const auto largest = [&](const Tensor& a, const Tensor& b) {
+    double most = 0;
+    for (int64_t i = 0; i < rows * k; ++i) most = std::max(most, std::fabs(static_cast<double>(a.data<float>()[i]) - b.data<float>()[i]));
+    return most;
+  };
+  const double change = norm(want, plain), most = largest(want, plain);
+  std::printf("%-8s target against f64: H-norm %.2e of the change's (with a matrix %.2e), largest element %.2e (%.2e) of the largest change %.3g\n", name, norm(direct, want) / change,
+              norm(by_matrix, want) / change, largest(direct, want) / most, largest(by_matrix, want) / most, most);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -111,7 +162,7 @@ int main(int argc, char** argv) {
   Runner run{d};
   const int64_t size = 128, passes = once ? 1 : 4;
   const std::vector<Feed> feeds{{"qkv", 4096, {{"q", 4096}, {"k", 1024}, {"v", 1024}}}, {"o", 4096, {{"o", 4096}}}, {"gate_up", 4096, {{"gate", 14336}, {"up", 14336}}}, {"down", 14336, {{"down", 4096}}}};
-  const Params damp = params({{"damp", 0.01}}), plain = params({{"alpha", 0.0}}), type = int4();
+  const Params damp = params({{"damp", 0.01}}), corrected = params({{"alpha", 0.25}}), type = int4();
   std::map<std::string, Times> times;
   std::map<std::string, double> objective;
   double busy = 0;
@@ -120,11 +171,17 @@ int main(int argc, char** argv) {
   for (const Feed& feed : feeds) {
     if (!only.empty() && only != feed.name) continue;
     const int64_t k = feed.k, g = k / size;
-    const Tensor h = run.make(DType::f64, {k, k});
+    const Tensor h = run.make(DType::f32, {k, k}), drift = run.make(DType::f32, {k, k});
     run.op("zero", {}, {h});
+    run.op("zero", {}, {drift});
     {
-      const Tensor x = d.backend().upload(random_bf16(k + 2048, k, static_cast<uint64_t>(k) + feed.linears.size(), 1, true));
+      const uint64_t seed = static_cast<uint64_t>(k) + feed.linears.size();
+      const Tensor x = d.backend().upload(random_bf16(k + 2048, k, seed, 1, true)), other = d.backend().upload(random_bf16(k + 2048, k, seed + 1, 1, true));
       run.op("gram_accumulate", {x, h}, {h});
+      // xf = 0.95 xq + something else.
+      run.op("cross_accumulate", {x, x, drift}, {drift}, params({{"weight", 0.95}}));
+      run.op("cross_accumulate", {other, x, drift}, {drift}, params({{"weight", 0.1}}));
+      run.op("cross_drift", {h, drift}, {drift});
       run.op("gram_finish", {}, {h});
       run.wait();
     }
@@ -132,17 +189,40 @@ int main(int argc, char** argv) {
     const Tensor diagonal_of = d.download(h);
     std::vector<int32_t> list(static_cast<size_t>(k));
     std::iota(list.begin(), list.end(), 0);
-    std::stable_sort(list.begin(), list.end(), [&](int32_t a, int32_t b) { return diagonal_of.data<double>()[a * k + a] > diagonal_of.data<double>()[b * k + b]; });
+    std::stable_sort(list.begin(), list.end(), [&](int32_t a, int32_t b) { return diagonal_of.data<float>()[a * k + a] > diagonal_of.data<float>()[b * k + b]; });
     const Tensor order = d.backend().upload(filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)]; }));
     const Tensor group = d.backend().upload(filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)] / size; }));
     const Tensor u = run.make(DType::f32, {k, k}), m = run.make(DType::f32, {k, k}), dead = run.make(DType::u8, {k}), info = run.make(DType::f64, {3});
     run.wait();
     d.backend().take_profile();
+    const bool whole = feed.linears[0].second >= k;  // as FeedSolver decides
+    const Tensor matrix = run.make(DType::f32, whole ? std::vector<int64_t>{k, k} : std::vector<int64_t>{1});
     for (size_t pass = 0; pass < static_cast<size_t>(passes); ++pass) {
       run.op("gptq_factor", {h, order}, {u, m, dead, info}, damp);
+      if (whole) run.op("gptq_correction", {drift, order, u}, {matrix});
       run.wait();
       times[feed.name].take(d, pass);
     }
+    if (!once) {
+      const Tensor exact = run.make(DType::f32, {k, k});
+      Params p = damp;
+      p.set("exact", 1.0);
+      run.op("gptq_factor", {h, order}, {exact, m, dead, info}, p);
+      run.wait();
+      const Tensor want = d.download(exact), got = d.download(u);
+      double worst = 0, sum = 0, size_of = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        double row_error = 0, row_most = 0;
+        for (int64_t j = i; j < k; ++j) {
+          const double w = want.data<float>()[i * k + j], e = std::fabs(got.data<float>()[i * k + j] - w);
+          row_error = std::max(row_error, e), row_most = std::max(row_most, std::fabs(w));
+          sum += e * e, size_of += w * w;
+        }
+        worst = std::max(worst, row_error / row_most);
+      }
+      std::printf("%-8s U against f64: largest error of an element over its row's largest %.2e; Frobenius norms %.2e\n", feed.name, worst, std::sqrt(sum / size_of));
+    }
+    if (!once) check_target(run, feed.name, k, order, dead, drift, u, m, whole ? std::optional<Tensor>(matrix) : std::nullopt);
     for (const auto& [name, n] : feed.linears) {
       const Tensor w = d.backend().upload(random_bf16(n, k, mix(static_cast<uint64_t>(n) + static_cast<uint64_t>(name[0])), 0.02f, false));
       const Tensor t = run.make(DType::f32, {n, k}), bad = run.make(DType::f64, {2}), scale = run.make(DType::f32, {n, g}), zero = run.make(DType::f32, {n, g}), level = run.make(DType::f32, {n, k});
@@ -154,7 +234,8 @@ int main(int argc, char** argv) {
       const auto solve = [&](double descend_passes) {
         Params sweep = type;
         sweep.set("passes", descend_passes);
-        run.op("gptq_target", {w, order, dead}, {t, bad}, plain);
+        if (whole) run.op("gptq_target", {w, order, dead, matrix}, {t, bad}, corrected);
+        else run.op("gptq_target", {w, order, dead, drift, u}, {t, bad}, corrected);
         run.op("gptq_clip", {t, m, group}, {scale, zero}, type);
         run.op("gptq_solve", {t, u, scale, zero, group}, {level}, type);
         for (int round = 0; round < 4; ++round) {

@@ -144,6 +144,39 @@ double share_different(const Tensor& a, const Tensor& b) {
 
 void note(const std::string& what, double value) { std::printf("      %-58s %.3g\n", what.c_str(), value); }
 
+// sqrt of the sum over rows of x M x^T.
+double metric_norm(const std::vector<double>& x, int64_t rows, int64_t k, const Tensor& m) {
+  std::vector<double> parts(static_cast<size_t>(rows));
+  parallel(rows, [&](int64_t r) {
+    double total = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      double line = 0;
+      for (int64_t j = 0; j < k; ++j) line += x[static_cast<size_t>(r * k + j)] * static_cast<double>(m.data<float>()[i * k + j]);
+      total += x[static_cast<size_t>(r * k + i)] * line;
+    }
+    parts[static_cast<size_t>(r)] = total;
+  });
+  return std::sqrt(std::max(0.0, std::accumulate(parts.begin(), parts.end(), 0.0)));
+}
+std::vector<double> apart(const Tensor& a, const Tensor& b) {
+  std::vector<double> x(static_cast<size_t>(a.elements()));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = get(a, static_cast<int64_t>(i)) - get(b, static_cast<int64_t>(i));
+  return x;
+}
+// What a correction moves outputs by, E M E^T, must be right to 2^-12 of what it moves them by itself: planes are 2^-21, and
+// U^T U may enlarge that by the root of its condition, at most 2^10 with damping of 1 % here.
+void target_error(const std::string& name, const Tensor& m, int64_t n, int64_t k, const Tensor& got, const Tensor& want, const std::vector<double>& change) {
+  const double error = metric_norm(apart(got, want), n, k, m), size = metric_norm(change, n, k, m);
+  note(name + ", H-norm of the error over the change's", error / size);
+  report.that(name + ", H-norm", error <= 0x1p-12 * size);
+}
+void correction_error(const std::string& name, const Layer& l, const Tensor& m, const Tensor& got, const Tensor& want, double elementwise) {
+  target_error(name, m, l.k, l.k, got, want, values(want));
+  double most = 0;
+  for (int64_t i = 0; i < l.k * l.k; ++i) most = std::max(most, std::fabs(get(want, i)));
+  report.close(name + ", elements", got, values(want), most * elementwise, elementwise);
+}
+
 // Everything from the factorisation to the stored scales. Each operation gets the CPU's inputs, so differences do not add
 // up; at the end the whole is run on either device.
 void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, int64_t n, int64_t k, int64_t size, bool dead, DType scale_dtype) {
@@ -184,6 +217,17 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     double size_of = 0;
     for (int64_t i = 0; i < n * k; ++i) size_of = std::max(size_of, std::fabs(get(a[0], i)));
     report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 1e-6, 1e-6);
+    const auto matrix = [&] { return std::vector<Tensor>{poisoned(DType::f32, {k, k})}; };
+    const Tensor b_want = host.run("gptq_correction", {drift, l.order, u}, matrix())[0], b_got = d.run("gptq_correction", {drift, l.order, u}, matrix())[0];
+    const auto c = d.run("gptq_target", {l.w, l.order, dead_flags, b_want}, target_outputs(), params({{"alpha", 0.25}}));
+    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 1e-6, 1e-6);
+    correction_error(name + ": correction", l, m, b_got, b_want, 0x1p-15);
+    std::vector<double> change(static_cast<size_t>(n * k));
+    for (int64_t i = 0; i < n * k; ++i) change[static_cast<size_t>(i)] = get(a[0], i) - get(t, i);
+    target_error(name + ": target", m, n, k, b[0], a[0], change);
+    const Tensor h_lower = filled(DType::f64, {k, k}, [&](int64_t i) { return i % k > i / k ? NAN : get(l.h, i); });
+    const Tensor cross = filled(DType::f64, {k, k}, [&](int64_t i) { return get(l.h, i) + get(drift, i); });
+    report.that(name + ": drift", same_bytes(host.run("cross_drift", {h_lower}, {copy(cross)}, params({{"scale", 0.3}}))[0], d.run("cross_drift", {h_lower}, {copy(cross)}, params({{"scale", 0.3}}))[0]));
   }
 
   const bool coarse = scale_dtype == DType::f8_e8m0 || scale_dtype == DType::f8_e4m3;
