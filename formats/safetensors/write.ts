@@ -163,6 +163,7 @@ export class SafetensorsWriter {
     try {
       await body(slot);
     } catch (cause) {
+      if (this.ended) this.check(); // closed below it by abort(), or by another's failure
       await this.fail(cause, path.join(this.dir, name));
       throw this.failure;
     }

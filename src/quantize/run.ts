@@ -9,11 +9,12 @@ import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } from './blocks.js';
+import { type BlockContext, type FinishedModule, quantizeBlock } from './blocks.js';
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
 import { zerosOf } from './grid.js';
 import type { Quantizer } from './quantizer.js';
 import { disposeModule, type QuantizedModule } from './result.js';
+import { WeightPipeline } from './rtn-pipeline.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { printScheme, type QuantScheme } from './scheme.js';
@@ -127,7 +128,9 @@ export async function quantizeCheckpoint(
         config: source.config,
       });
       const behind = new WriteBehind();
+      const carrying = new WriteBehind();
       try {
+        for (const name of carried) await carry(carrying, writer, source, name);
         const lines: ModuleLine[] = [];
         const context: BlockContext = {
           rt,
@@ -142,8 +145,10 @@ export async function quantizeCheckpoint(
                 kept.bytes,
                 async () => {
                   const line = await writeModule(writer, { ...module, result: kept.result });
-                  lines.push(line);
-                  events.onModule?.(line);
+                  return () => {
+                    lines.push(line);
+                    events.onModule?.(line);
+                  };
                 },
                 kept.dispose,
               ),
@@ -153,13 +158,13 @@ export async function quantizeCheckpoint(
         await quantizeAll(context, request, source, graph, events);
         await timed(events, 'write', async () => {
           await behind.settle();
-          for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
+          await carrying.settle();
           await writer.finish(provenance(request, source));
           await output.commit();
         });
         return summarize(lines, carried.length, plan);
       } catch (error) {
-        await behind.abandon();
+        await Promise.all([behind.abandon(), carrying.abandon()]);
         await writer.abort();
         throw error;
       }
@@ -181,14 +186,20 @@ async function quantizeAll(
 ): Promise<void> {
   const { quantizer, calibration } = request;
   if (!quantizer.statistics) {
-    for (const block of graph.blocks)
-      await timed(events, 'block', async () => {
-        for (const stage of block.stages) {
-          context.onStage(block, stage);
-          for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
-        }
-      });
-    if (request.lmHead) await quantizeWeights(context, [graph.head], source);
+    const pipeline = new WeightPipeline(context, source);
+    try {
+      for (const block of graph.blocks)
+        await timed(events, 'block', async () => {
+          for (const stage of block.stages) {
+            context.onStage(block, stage);
+            for (const feed of stage.feeds) await pipeline.add(feed.linears);
+          }
+        });
+      if (request.lmHead) await pipeline.add([graph.head]);
+      await pipeline.drain();
+    } finally {
+      await pipeline.abandon();
+    }
     return;
   }
   if (!calibration)
@@ -222,23 +233,18 @@ async function quantizeAll(
   }
 }
 
-/** Linears of a method that looks at weights only, one at a time, so that memory does not grow with the model. */
-async function quantizeWeights(
-  context: BlockContext,
-  linears: readonly LinearRef[],
-  source: SourceCheckpoint,
-): Promise<void> {
-  for (const linear of linears) {
-    if (!context.schemes.has(linear.name)) continue;
-    const name = `${linear.name}.weight`;
-    const weights = await loadWeights(context.rt, source, [name]);
+/** Queues a tensor that goes through unchanged; it is opened in its turn, so that any number may wait. */
+function carry(behind: WriteBehind, writer: CanonicalWriter, source: SourceCheckpoint, name: string): Promise<void> {
+  const write = async () => {
+    const tensor = source.weights.tensor(name);
     try {
-      await quantizeFeed({ ...context, dequantize: false }, { id: linear.name, linears: [linear] }, weights, undefined);
+      await writer.writeCarried(name, tensor);
     } finally {
-      disposeWeights(weights);
-      source.weights.advise(name, 'dontneed');
+      tensor.dispose();
     }
-  }
+    return undefined;
+  };
+  return behind.add(0, write, () => {});
 }
 
 function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
