@@ -163,7 +163,10 @@ export class SafetensorsWriter {
     try {
       await body(slot);
     } catch (cause) {
-      if (this.ended) this.check(); // closed below it by abort(), or by another's failure
+      if (this.removal && !this.failure) {
+        await this.removal; // abort() has closed the file below it
+        this.check();
+      }
       await this.fail(cause, path.join(this.dir, name));
       throw this.failure;
     }

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,12 +45,48 @@ const OpenSsl& openssl() {
   return table;
 }
 
-// Threads must be out of OpenSSL before it is cleaned up at the process's end.
+// What a thread tells JavaScript's.
+struct Told {
+  napi_deferred deferred;
+  napi_ref array;  // kept its bytes; may be null
+  bool ok;
+};
+
+// Of one environment. Its threads must be out of OpenSSL and of Node before either is cleaned up: a cleanup hook waits for
+// them, and because hooks run in the reverse of their order, it comes before the end of `notify`, which was made earlier.
 struct Environment {
+  napi_threadsafe_function notify = nullptr;
+  int64_t pending = 0;  // updates not settled; JavaScript's thread alone
   std::atomic<bool> gone{false};
   std::mutex mutex;
   std::condition_variable idle;
   int active = 0;
+
+  bool enter() {
+    std::lock_guard lock(mutex);
+    if (gone) return false;
+    ++active;
+    return true;
+  }
+  void leave() {
+    {
+      std::lock_guard lock(mutex);
+      --active;
+    }
+    idle.notify_all();
+  }
+  void close() {
+    std::unique_lock lock(mutex);
+    gone = true;
+    idle.wait(lock, [&] { return active == 0; });
+  }
+  // JavaScript's thread: the process stays while updates are pending.
+  void count(napi_env env, int64_t change) {
+    const bool was = pending > 0;
+    pending += change;
+    if (!was && pending > 0) napi_ref_threadsafe_function(env, notify);
+    if (was && pending == 0) napi_unref_threadsafe_function(env, notify);
+  }
 };
 
 }  // namespace
@@ -60,10 +95,10 @@ struct Environment {
 class Digest : public std::enable_shared_from_this<Digest> {
  public:
   struct Job {
-    std::shared_ptr<Storage> keep;  // of tensors; typed arrays are kept by `done`
+    std::shared_ptr<Storage> keep;  // of tensors; typed arrays are kept by `told`
     const std::byte* data = nullptr;
     size_t bytes = 0;
-    std::function<void(bool)> done;
+    Told* told = nullptr;
   };
 
   explicit Digest(std::shared_ptr<Environment> environment) : environment_(std::move(environment)) {
@@ -105,25 +140,19 @@ class Digest : public std::enable_shared_from_this<Digest> {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    bool fed = false;
-    {
-      std::unique_lock lock(environment_->mutex);
-      ++environment_->active;
-    }
-    fed = feed(job.data, job.bytes);
+    const bool entered = environment_->enter();
+    if (entered) job.told->ok = feed(job.data, job.bytes);
     job.keep.reset();
-    // Told only once the next one may touch the digest: whoever hears of the last may finish() at once.
+    // Told only once the digest is free: whoever hears of the last update may finish at once.
     bool more;
     {
       std::lock_guard lock(mutex_);
       more = running_ = !jobs_.empty();
     }
-    job.done(fed);
-    {
-      std::unique_lock lock(environment_->mutex);
-      --environment_->active;
+    if (entered) {  // else nobody listens any more
+      napi_call_threadsafe_function(environment_->notify, job.told, napi_tsfn_nonblocking);
+      environment_->leave();
     }
-    environment_->idle.notify_all();
     return more;
   }
 
@@ -200,17 +229,39 @@ class HashPool {
 // Below this a thread costs more than it saves: some 40 us of hashing.
 constexpr size_t kInline = 1 << 16;
 
+// Plain Node-API: where an environment is ending it fails quietly, while the wrapper's exceptions would end the process.
+void settle(napi_env env, napi_deferred deferred, bool ok) {
+  napi_value value = nullptr, code = nullptr, text = nullptr;
+  if (ok) {
+    if (napi_get_undefined(env, &value) == napi_ok) napi_resolve_deferred(env, deferred, value);
+    return;
+  }
+  if (napi_create_string_utf8(env, "LPQ_NATIVE", NAPI_AUTO_LENGTH, &code) == napi_ok &&
+      napi_create_string_utf8(env, "OpenSSL refused to hash", NAPI_AUTO_LENGTH, &text) == napi_ok &&
+      napi_create_error(env, code, text, &value) == napi_ok)
+    napi_reject_deferred(env, deferred, value);
+}
+
+void tell(napi_env env, napi_value, void* context, void* data) {
+  auto* told = static_cast<Told*>(data);
+  if (env) {  // null where the environment is ending
+    static_cast<Environment*>(context)->count(env, -1);
+    if (told->array) napi_delete_reference(env, told->array);
+    settle(env, told->deferred, told->ok);
+  }
+  delete told;
+}
+
 }  // namespace
 
 Napi::Function Sha256Handle::define(Napi::Env env) {
   auto* classes = env.GetInstanceData<Classes>();
   auto environment = std::make_shared<Environment>();
   classes->hashing = environment;
-  env.AddCleanupHook([environment] {
-    environment->gone = true;
-    std::unique_lock lock(environment->mutex);
-    environment->idle.wait(lock, [&] { return environment->active == 0; });
-  });
+  napi_value name = Napi::String::New(env, "lpq.sha256");
+  if (napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, environment.get(), tell, &environment->notify) == napi_ok)
+    napi_unref_threadsafe_function(env, environment->notify);
+  env.AddCleanupHook([environment] { environment->close(); });
   return DefineClass(env, "Sha256",
                      {
                          InstanceMethod<&Sha256Handle::update>("update"),
@@ -219,23 +270,25 @@ Napi::Function Sha256Handle::define(Napi::Env env) {
 }
 
 Sha256Handle::Sha256Handle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Sha256Handle>(info) {
-  if (!openssl().found) throw to_js(info.Env(), "LPQ_NATIVE_OP", "this Node.js shows no OpenSSL");
   auto environment = std::static_pointer_cast<Environment>(info.Env().GetInstanceData<Classes>()->hashing);
+  if (!openssl().found || !environment->notify) throw to_js(info.Env(), "LPQ_NATIVE_OP", "this Node.js shows no OpenSSL");
   digest_ = std::make_shared<Digest>(std::move(environment));
 }
 
 // update(tensor | Uint8Array): a promise that settles when the bytes have been hashed.
 Napi::Value Sha256Handle::update(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  auto deferred = std::make_shared<Napi::Promise::Deferred>(Napi::Promise::Deferred::New(env));
+  auto environment = std::static_pointer_cast<Environment>(env.GetInstanceData<Classes>()->hashing);
+  napi_deferred deferred = nullptr;
+  napi_value promise = nullptr;
   try {
     Digest::Job job;
-    std::shared_ptr<Napi::ObjectReference> array;
+    napi_ref array = nullptr;  // keeps its bytes
     if (info[0].IsTypedArray()) {
       auto bytes = info[0].As<Napi::Uint8Array>();
       job.data = reinterpret_cast<const std::byte*>(bytes.Data());
       job.bytes = bytes.ByteLength();
-      array = std::make_shared<Napi::ObjectReference>(Napi::Persistent(info[0].As<Napi::Object>()));
+      if (job.bytes > kInline || !digest_->idle()) napi_create_reference(env, info[0], 1, &array);
     } else {
       const Tensor& tensor = TensorHandle::unwrap(info[0]);
       if (tensor.device >= 0)
@@ -244,30 +297,18 @@ Napi::Value Sha256Handle::update(const Napi::CallbackInfo& info) {
       job.data = tensor.raw();
       job.bytes = tensor.bytes();
     }
+    if (napi_create_promise(env, &deferred, &promise) != napi_ok) throw Failure("LPQ_NATIVE", "no promise could be made");
     if (job.bytes <= kInline && digest_->idle()) {
-      if (!digest_->feed_now(job.data, job.bytes)) throw Failure("LPQ_NATIVE", "OpenSSL refused to hash");
-      deferred->Resolve(env.Undefined());
-      return deferred->Promise();
+      settle(env, deferred, digest_->feed_now(job.data, job.bytes));
+      return Napi::Value(env, promise);
     }
-    auto notify = Napi::ThreadSafeFunction::New(env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}), "lpq.sha256", 0, 1);
-    job.done = [notify, deferred, array](bool ok) {
-      const auto status = notify.BlockingCall([deferred, array, ok](Napi::Env js, Napi::Function) {
-        if (array) array->Reset();  // here: a reference goes on JavaScript's thread
-        if (ok)
-          deferred->Resolve(js.Undefined());
-        else
-          deferred->Reject(to_js(js, "LPQ_NATIVE", "OpenSSL refused to hash").Value());
-      });
-      if (status == napi_ok)
-        notify.Release();
-      else if (array)
-        array->SuppressDestruct();  // the environment is gone, and its references with it
-    };
+    job.told = new Told{deferred, array, true};
+    environment->count(env, 1);
     if (digest_->push(std::move(job))) HashPool::get().submit(digest_);
   } catch (const Failure& failure) {
     throw to_js(env, failure.code, failure.what());
   }
-  return deferred->Promise();
+  return Napi::Value(env, promise);
 }
 
 // digest(): the hex digits, once every update has settled.
