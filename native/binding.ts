@@ -56,6 +56,17 @@ export interface MappedFile {
   close(): void;
 }
 
+/** A running SHA-256: the digest of Node's OpenSSL, on threads beside JavaScript's. */
+export interface Sha256 {
+  /**
+   * Settles when the bytes have been hashed, in the order of the calls. They are kept until then, though their tensor be
+   * disposed of.
+   */
+  update(bytes: Tensor | Uint8Array): Promise<void>;
+  /** The hex digits, once every update has settled. */
+  digest(): string;
+}
+
 export type OpParams = Record<string, number | string | boolean | readonly number[] | undefined>;
 
 /**
@@ -133,6 +144,8 @@ interface Addon {
   operations(): string[];
   isa(): 'generic' | 'avx2' | 'avx512';
   MappedFile: new (path: string) => MappedFile;
+  /** Throws LPQ_NATIVE_OP where Node shows no OpenSSL. */
+  Sha256: new () => Sha256;
   Runtime: new (
     threads: number,
     device?: number,

@@ -1,7 +1,6 @@
-import { createHash } from 'node:crypto';
 import { LpqError } from '../../src/core/error.js';
 import { dtypeFacts } from './dtypes.js';
-import { bytesOf, CHUNK_BYTES, type TensorData } from './hash.js';
+import { bytesOf, CHUNK_BYTES, type RunningHash, startHash, type TensorData } from './hash.js';
 import type { TensorEntry } from './header.js';
 
 /** The part of a node FileHandle that writing needs. */
@@ -28,7 +27,9 @@ export class TensorSlot {
   /** Rows [first, end) that were claimed, ascending and merged. */
   private claimed: { first: number; end: number }[] = [];
   private written = 0;
-  private hash = createHash('sha256');
+  private hash: RunningHash | undefined;
+  /** The sha256 of the whole tensor, once it is known. */
+  private known: string | undefined;
   /** How far the hash has come while rows arrive in order; undefined once they did not. */
   private hashed: number | undefined = 0;
   /** Writes to one tensor run one after another, so that concurrent callers cannot interleave in the hash. */
@@ -70,21 +71,22 @@ export class TensorSlot {
   /** The sha256 of the tensor. Throws LPQ_INTERNAL when bytes are missing. */
   async finish(): Promise<string> {
     if (this.written !== this.bytes) this.bad(`only ${this.written} of its ${this.bytes} bytes were given`);
-    if (this.hashed === this.bytes) return this.hash.digest('hex');
-    const hash = createHash('sha256');
+    this.known ??= await this.readBack();
+    return this.known;
+  }
+
+  /** The sha256 of what the file holds; for rows that did not come in order. */
+  private async readBack(): Promise<string> {
+    const hash = startHash();
     const buffer = Buffer.alloc(Math.min(CHUNK_BYTES, this.bytes));
     for (let at = 0; at < this.bytes; ) {
-      const { bytesRead } = await this.file.read(
-        buffer,
-        0,
-        Math.min(buffer.length, this.bytes - at),
-        this.position + at,
-      );
+      const length = Math.min(buffer.length, this.bytes - at);
+      const { bytesRead } = await this.file.read(buffer, 0, length, this.position + at);
       if (bytesRead === 0) throw Object.assign(new Error('the file shrank while it was written'), { code: 'EIO' });
-      hash.update(buffer.subarray(0, bytesRead));
+      await hash.update(buffer.subarray(0, bytesRead));
       at += bytesRead;
     }
-    return hash.digest('hex');
+    return hash.digest();
   }
 
   private put(offset: number, data: TensorData): Promise<void> {
@@ -95,15 +97,29 @@ export class TensorSlot {
 
   private async append(offset: number, data: TensorData): Promise<void> {
     const inOrder = this.hashed === offset;
+    // Hashed while it is written; both are waited for in any case, for the caller may let go of the bytes afterwards.
+    if (inOrder) this.hash ??= startHash();
+    const hashing = inOrder ? this.hash?.update(data) : undefined;
+    const [written, hashed] = await Promise.allSettled([this.store(offset, data), hashing]);
+    if (written.status === 'rejected') throw written.reason;
+    if (hashed.status === 'rejected') throw hashed.reason;
+    this.hashed = inOrder ? offset + data.byteLength : undefined;
+    if (this.hashed === this.bytes && this.hash) this.complete(this.hash);
+    else if (!inOrder) this.hash = undefined;
+  }
+
+  /** One slot has thousands of neighbours in a checkpoint of experts: the state goes as soon as the digest is known. */
+  private complete(hash: RunningHash): void {
+    this.known = hash.digest();
+    this.hash = undefined;
+  }
+
+  private async store(offset: number, data: TensorData): Promise<void> {
     for (let at = 0; at < data.byteLength; at += CHUNK_BYTES) {
       const chunk = bytesOf(data, at, Math.min(CHUNK_BYTES, data.byteLength - at));
-      const writing = writeFully(this.file, chunk, this.position + offset + at);
-      // Hashed while the kernel copies.
-      if (inOrder) this.hash.update(chunk);
-      await writing;
+      await writeFully(this.file, chunk, this.position + offset + at);
       this.written += chunk.length;
     }
-    this.hashed = inOrder ? offset + data.byteLength : undefined;
   }
 
   private claim(first: number, end: number): void {

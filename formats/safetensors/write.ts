@@ -31,7 +31,7 @@ export interface WrittenTensors {
 }
 
 /** Bytes after which a file is flushed beside further writing, so that finish() waits for the last of them only. */
-const FLUSH_BYTES = 2 ** 28;
+export const FLUSH_BYTES = 2 ** 28;
 
 /**
  * Streams tensors into sharded safetensors files. All are declared first, so that headers, shards and offsets are fixed
@@ -163,6 +163,10 @@ export class SafetensorsWriter {
     try {
       await body(slot);
     } catch (cause) {
+      if (this.removal && !this.failure) {
+        await this.removal; // abort() has closed the file below it
+        this.check();
+      }
       await this.fail(cause, path.join(this.dir, name));
       throw this.failure;
     }

@@ -75,6 +75,7 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("Tensor", tensor);
   exports.Set("MappedFile", MappedFile::define(env));
   exports.Set("Runtime", RuntimeHandle::define(env));
+  exports.Set("Sha256", Sha256Handle::define(env));
   exports.Set("allocate", Napi::Function::New(env, allocate_js));
   exports.Set("operations", Napi::Function::New(env, operations_js));
   exports.Set("cudaDevices", Napi::Function::New(env, cuda_devices_js));

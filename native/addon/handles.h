@@ -1,4 +1,4 @@
-// The three classes JavaScript sees: Tensor, MappedFile, Runtime. Every method is documented in native/binding.ts.
+// The classes JavaScript sees: Tensor, MappedFile, Runtime, Sha256. Every method is documented in native/binding.ts.
 #pragma once
 #include <napi.h>
 
@@ -72,6 +72,19 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
   std::unique_ptr<Queue> queue_;
 };
 
+class Digest;
+
+class Sha256Handle : public Napi::ObjectWrap<Sha256Handle> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  explicit Sha256Handle(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value update(const Napi::CallbackInfo& info);
+  Napi::Value digest(const Napi::CallbackInfo& info);
+  std::shared_ptr<Digest> digest_;
+};
+
 // 'cpu' or 'cuda:N'.
 std::string device_name(int device);
 Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op = "");
@@ -79,6 +92,7 @@ std::vector<int64_t> shape_from_js(const Napi::Value& value);
 
 struct Classes {
   Napi::FunctionReference tensor;
+  std::shared_ptr<void> hashing;  // sha256.cpp's state of this environment
 };
 
 }  // namespace lpq::addon

@@ -4,6 +4,7 @@ import path from 'node:path';
 import { promisify } from 'node:util';
 import { sync } from '../../formats/directory/output-directory.js';
 import { writeFully } from '../../formats/safetensors/tensor-slot.js';
+import { FLUSH_BYTES } from '../../formats/safetensors/write.js';
 import { LpqError } from '../core/error.js';
 import { type FileSize, fileSizes, totalBytes } from './directory.js';
 
@@ -12,7 +13,7 @@ const CHUNK_BYTES = 2 ** 23;
 /**
  * What a quantizer would take that computed nothing: reads every file of `source` and writes files of the given names and
  * sizes to `target`, beside the reading but never a larger share of them than has been read, for a result depends on what
- * it is made of; then the syncs and the rename of a real output. Returns the seconds.
+ * it is made of; with the syncs of a real output, those beside the writing too, and its rename. Returns the seconds.
  */
 export async function copyLike(source: string, target: string, outputs: readonly FileSize[]): Promise<number> {
   const files = await fileSizes(source);
@@ -66,6 +67,8 @@ class ShareWriter {
   private file = 0;
   private at = 0;
   private done = 0;
+  private unsynced = 0;
+  private flushing: Promise<void> | undefined;
 
   constructor(
     private readonly dir: string,
@@ -87,6 +90,7 @@ class ShareWriter {
       await writeFully(this.handles[this.file] as FileHandle, this.buffer.subarray(0, size), this.at);
       this.at += size;
       this.done += size;
+      this.flush(size);
       if (this.at < bytes) continue;
       this.file++;
       this.at = 0;
@@ -95,10 +99,23 @@ class ShareWriter {
 
   async finish(): Promise<void> {
     await this.upTo(1);
+    await this.flushing;
     for (const handle of this.handles) await handle.sync();
   }
 
+  /** As SafetensorsWriter does. */
+  private flush(bytes: number): void {
+    this.unsynced += bytes;
+    if (this.unsynced < FLUSH_BYTES || this.flushing) return;
+    this.unsynced = 0;
+    this.flushing = (this.handles[this.file] as FileHandle).sync().finally(() => {
+      this.flushing = undefined;
+    });
+    this.flushing.catch(() => {}); // a disk that fails does so again at the end
+  }
+
   async close(): Promise<void> {
+    await this.flushing?.catch(() => {});
     for (const handle of this.handles) await handle.close();
   }
 }

@@ -121,6 +121,21 @@ export function modelShape(wish: string): ModelShape {
   return { name, config, blocks: blocks as number };
 }
 
+/**
+ * The shape with another vocabulary: less to make, to read and to carry where only the blocks are measured. Throws
+ * LPQ_USAGE for one that is larger than the shape's.
+ */
+export function withVocabulary(shape: ModelShape, size: number | undefined): ModelShape {
+  if (size === undefined) return shape;
+  const whole = Number(shape.config.vocab_size);
+  if (size < 3 || size > whole)
+    throw new LpqError('LPQ_USAGE', `--vocab does not take ${size} for ${shape.name}`, {
+      got: size,
+      expected: `3 to ${whole}`,
+    });
+  return { ...shape, config: { ...shape.config, vocab_size: size, bos_token_id: 1, eos_token_id: 2 } };
+}
+
 function readShape(file: string): ModelConfig {
   let text: string;
   try {

@@ -39,9 +39,11 @@ export function shapeSize(shape: ModelShape, blocks: number): { parameters: numb
   return { parameters, bytes: parameters * 2 };
 }
 
-/** Bytes made at once, and pieces in flight: one is drawn while the others are written. */
+/** Bytes made at once, and pieces in flight for a shard: one is drawn while the others are written. */
 const PIECE_BYTES = 2 ** 25;
-const PIECES = 4;
+const PIECES = 3;
+/** Shards made at once: writing to one file, the kernel copies no faster than one core does. */
+const SHARDS = 4;
 
 /** Beside the checkpoint, not in it: written last, so that a half-made checkpoint is never taken for one. */
 const stampOf = (dir: string) => `${dir.replace(/\/+$/, '')}.json`;
@@ -80,11 +82,16 @@ export async function makeSynthetic(
     if (plan.index) await writeFile(path.join(dir, plan.index.file), plan.index.text);
     const draws = new Map(tensors.map(({ spec, draw }) => [spec.name, draw(options.seed)]));
     let done = 0;
-    for (const shard of plan.shards)
-      await writeShard(rt, path.join(dir, shard.file), shard, draws, (bytes) => {
-        done += bytes;
-        options.onBytes?.(done, plan.totalSize);
-      });
+    const count = (bytes: number) => {
+      done += bytes;
+      options.onBytes?.(done, plan.totalSize);
+    };
+    const rest = plan.shards.values();
+    const lane = async () => {
+      for (const shard of rest) await writeShard(rt, path.join(dir, shard.file), shard, draws, count);
+    };
+    const lanes = await Promise.allSettled(Array.from({ length: SHARDS }, lane));
+    for (const ended of lanes) if (ended.status === 'rejected') throw ended.reason;
     await writeFile(stampOf(dir), stamp);
   } catch (cause) {
     throw (cause as NodeJS.ErrnoException).syscall === undefined ? cause : writeError(dir, cause);

@@ -19,6 +19,7 @@ import { version } from './version.js';
 interface BenchFlags extends ComputeOptions, MethodFlags {
   readonly shape: string;
   readonly layers?: number;
+  readonly vocab?: number;
   readonly ids?: string;
   readonly keep?: string;
   readonly output?: string;
@@ -30,7 +31,12 @@ export function benchQuantizeCommand(bench: Command, run: Run): Command {
     .command('quantize')
     .description('make a checkpoint of a shape, quantize it as `lpq quantize` does, and say where the time went')
     .requiredOption('--shape <name>', 'tiny, llama-3-8b, llama-3-70b, qwen3-30b-a3b, ... or the path of a config.json')
-    .option('--layers <n>', 'only the first n blocks; the whole is then estimated', integer('--layers', 1));
+    .option('--blocks, --layers <n>', 'only the first n blocks; the whole is then estimated', integer('--layers', 1))
+    .option(
+      '--vocab <n>',
+      'a smaller vocabulary: less disk, where only the blocks are measured',
+      integer('--vocab', 3),
+    );
   return computeOptions(
     methodOptions(command)
       .option('--ids <file>', 'calibration tokens: JSON, a list of ids or of lists (default: random ones)')
@@ -40,12 +46,12 @@ export function benchQuantizeCommand(bench: Command, run: Run): Command {
 }
 
 async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
-  const { shape: wish, layers, ids, keep, output: kept, threads } = flags;
-  const { modelShape } = await import('../bench/shapes.js');
+  const { shape: wish, layers, vocab, ids, keep, output: kept, threads } = flags;
+  const { modelShape, withVocabulary } = await import('../bench/shapes.js');
   const { mergeSettings } = await import('./settings.js');
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { workDirectory } = await import('../bench/directory.js');
-  const shape = modelShape(wish);
+  const shape = withVocabulary(modelShape(wish), vocab);
   const given = await givenSettings(flags);
   // Seeds draw the weights too, whatever the method.
   const { seed = 0, ...checked } = given;
@@ -63,7 +69,7 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
     const output = kept ?? path.join(work.dir, `output-${process.pid}`);
     const measured = await measure({ checkpoint, output, settings, calibration }, rt, run);
     await report(
-      { shape, blocks, settings, calibration, checkpoint, output, measured, rt, kept: kept !== undefined },
+      { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rt, kept: kept !== undefined },
       run,
     );
   } finally {
@@ -165,6 +171,7 @@ export async function measure(job: Job, rt: NativeRuntime, run: Run): Promise<Me
 interface Finished extends Job {
   readonly shape: ModelShape;
   readonly blocks: number;
+  readonly vocab: number | undefined;
   readonly measured: Measurement;
   readonly rt: NativeRuntime;
   readonly kept: boolean;
@@ -187,6 +194,7 @@ async function report(finished: Finished, run: Run): Promise<void> {
     shape: shape.name,
     blocks,
     blocksOfShape: shape.blocks,
+    vocabulary: { size: Number(shape.config.vocab_size), reduced: finished.vocab !== undefined },
     method: settings.method,
     scheme: printScheme(schemeFrom(settings)),
     settings,
@@ -217,13 +225,14 @@ export function machine(rt: NativeRuntime): Record<string, unknown> {
 }
 
 function text(finished: Finished, outputBytes: number, estimate: BlockEstimate | null): string {
-  const { shape, blocks, settings, checkpoint, measured, rt } = finished;
+  const { shape, blocks, vocab, settings, checkpoint, measured, rt } = finished;
   const { seconds, stages, overlap, peak, blockSeconds } = measured;
   const share = (part: number) => `${((100 * part) / seconds).toFixed(1)}%`;
   const rows = Object.entries(stages).map(([name, part]) => [name, part.toFixed(3), share(part)]);
   const { device, threads } = machine(rt);
   return `${table(['stage', 'seconds', 'share'], rows)}\n${facts([
     ['shape', `${shape.name}, ${blocks} of ${shape.blocks} blocks, ${settings.method}`],
+    ...(vocab === undefined ? [] : [['vocabulary', `${vocab} instead of the shape's`] as const]),
     ['device', `${device}, ${threads} threads`],
     ['wall time', `${duration(seconds)}${overlap > 0 ? `, ${duration(overlap)} of the stages beside others` : ''}`],
     ['a block', `${(blockSeconds.reduce((a, b) => a + b, 0) / blockSeconds.length).toFixed(3)} s`],

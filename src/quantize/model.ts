@@ -2,13 +2,14 @@ import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Streams } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
-import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
+import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, quantizeBlock, quantizeFeed, type Walk } from './blocks.js';
+import { type BlockContext, quantizeBlock, type Walk } from './blocks.js';
 import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
 import type { Lane } from './lanes.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
+import { WeightPipeline } from './rtn-pipeline.js';
 import type { QuantizeRequest } from './run.js';
 
 /** Quantizes every module of a model that has a scheme, block by block, on all the devices given. */
@@ -96,7 +97,7 @@ function headBlock(graph: ModelGraph): Block {
   return { index: graph.blocks.length - 1, tensors: graph.outer, stages: [headStage(graph)] };
 }
 
-/** Without calibration: one module after another. */
+/** Without calibration: several modules in flight. */
 async function quantizeAlone(
   context: BlockContext,
   rt: NativeRuntime,
@@ -105,33 +106,18 @@ async function quantizeAlone(
   graph: ModelGraph,
   events: QuantizeEvents,
 ): Promise<void> {
-  for (const block of graph.blocks)
-    await timed(events, 'block', async () => {
-      for (const stage of block.stages) {
-        context.onStage(block, stage);
-        for (const feed of stage.feeds) await quantizeWeights(context, rt, feed.linears, source);
-      }
-    });
-  if (request.lmHead) await quantizeWeights(context, rt, [graph.head], source);
-}
-
-/** Linears of a method that looks at weights only, one at a time, so that memory does not grow with the model. */
-async function quantizeWeights(
-  context: BlockContext,
-  rt: NativeRuntime,
-  linears: readonly LinearRef[],
-  source: SourceCheckpoint,
-): Promise<void> {
-  for (const linear of linears) {
-    if (!context.schemes.has(linear.name)) continue;
-    const name = `${linear.name}.weight`;
-    const weights = await loadWeights(rt, source, [name]);
-    try {
-      const feed = { id: linear.name, linears: [linear] };
-      await quantizeFeed({ ...context, dequantize: false }, rt, feed, weights, undefined);
-    } finally {
-      disposeWeights(weights);
-      source.weights.advise(name, 'dontneed');
-    }
+  const pipeline = new WeightPipeline(context, rt, source);
+  try {
+    for (const block of graph.blocks)
+      await timed(events, 'block', async () => {
+        for (const stage of block.stages) {
+          context.onStage(block, stage);
+          for (const feed of stage.feeds) await pipeline.add(feed.linears);
+        }
+      });
+    if (request.lmHead) await pipeline.add([graph.head]);
+    await pipeline.drain();
+  } finally {
+    await pipeline.abandon();
   }
 }

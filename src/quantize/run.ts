@@ -111,7 +111,9 @@ export async function quantizeCheckpoint(
         config: source.config,
       });
       const behind = new WriteBehind();
+      const carrying = new WriteBehind();
       try {
+        for (const name of carried) await carry(carrying, writer, source, name);
         const lines: ModuleLine[] = [];
         const context: BlockContext = {
           quantizer: request.quantizer,
@@ -125,8 +127,10 @@ export async function quantizeCheckpoint(
                 kept.bytes,
                 async () => {
                   const line = await writeModule(writer, { ...module, result: kept.result });
-                  lines.push(line);
-                  events.onModule?.(line);
+                  return () => {
+                    lines.push(line);
+                    events.onModule?.(line);
+                  };
                 },
                 kept.dispose,
               ),
@@ -136,13 +140,13 @@ export async function quantizeCheckpoint(
         await quantizeModel(context, rts, request, source, graph, events);
         await timed(events, 'write', async () => {
           await behind.settle();
-          for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
+          await carrying.settle();
           await writer.finish(provenance(request, source));
           await output.commit();
         });
         return summarize(lines, carried.length, plan);
       } catch (error) {
-        await behind.abandon();
+        await Promise.all([behind.abandon(), carrying.abandon()]);
         await writer.abort();
         throw error;
       }
@@ -153,6 +157,20 @@ export async function quantizeCheckpoint(
   } finally {
     source.close();
   }
+}
+
+/** Queues a tensor that goes through unchanged; it is opened in its turn, so that any number may wait. */
+function carry(behind: WriteBehind, writer: CanonicalWriter, source: SourceCheckpoint, name: string): Promise<void> {
+  const write = async () => {
+    const tensor = source.weights.tensor(name);
+    try {
+      await writer.writeCarried(name, tensor);
+    } finally {
+      tensor.dispose();
+    }
+    return undefined;
+  };
+  return behind.add(0, write, () => {});
 }
 
 function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {

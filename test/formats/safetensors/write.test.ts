@@ -7,6 +7,7 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { SAFETENSORS_DTYPES, type SafetensorsDtype, tensorBytes } from '../../../formats/safetensors/dtypes.js';
+import type { TensorData } from '../../../formats/safetensors/hash.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { planShards } from '../../../formats/safetensors/shard-plan.js';
@@ -338,3 +339,40 @@ function noise(length: number, seed: number): Uint8Array {
     return state >>> 24;
   });
 }
+
+test('large native tensors written together, a disk that fills among them: LPQ_DISK_FULL, nothing left, room again', async () => {
+  const list: TensorSpec[] = Array.from({ length: 8 }, (_, i) => ({ name: `t${i}`, dtype: 'U8', shape: [2 ** 20] }));
+  const total = list.length * 2 ** 20;
+  for (const room of [0, 0.3, 0.7, 0.99].map((share) => Math.floor(share * total))) {
+    const dir = fresh();
+    const tensors = list.map((_, i) => fromTyped('u8', [2 ** 20], noise(2 ** 20, i)));
+    const run = async () => {
+      const writer = await SafetensorsWriter.create(dir, list, {
+        maxShardBytes: 2 ** 21,
+        openFile: failing('ENOSPC', room + 4000),
+      });
+      const writes = list.map(({ name }, i) => writer.write(name, tensors[i] as TensorData));
+      const ended = await Promise.allSettled(writes);
+      for (const one of ended)
+        if (one.status === 'rejected') assert.ok(designed('LPQ_DISK_FULL', /disk is full/)(one.reason));
+      await writer.finish();
+    };
+    await assert.rejects(run(), designed('LPQ_DISK_FULL', /disk is full/));
+    assert.deepEqual(readdirSync(dir), []);
+    for (const tensor of tensors) tensor.dispose();
+  }
+});
+
+test('abort while tensors are being written and hashed leaves nothing, and their writes end', async () => {
+  const dir = fresh();
+  const list: TensorSpec[] = Array.from({ length: 4 }, (_, i) => ({ name: `t${i}`, dtype: 'U8', shape: [2 ** 24] }));
+  const writer = await SafetensorsWriter.create(dir, list);
+  const tensor = fromTyped('u8', [2 ** 24], noise(2 ** 24, 1));
+  const writes = list.map(({ name }) => writer.write(name, tensor));
+  const ended = Promise.allSettled(writes);
+  await writer.abort();
+  tensor.dispose();
+  await ended;
+  assert.deepEqual(readdirSync(dir), []);
+  await assert.rejects(writer.finish(), designed('LPQ_INTERNAL', /aborted/));
+});

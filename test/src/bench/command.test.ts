@@ -20,7 +20,12 @@ interface Result {
   readonly estimate: { readonly seconds: number };
   readonly peak: { readonly anonymous: number; readonly rss: number; readonly device: number | null };
   readonly relativeError: number;
-  readonly source: { readonly seconds: number | null };
+  readonly source: { readonly seconds: number | null; readonly bytes: number };
+  readonly vocabulary: object;
+  readonly runs: readonly { readonly seconds: number }[];
+  readonly copies: readonly number[];
+  readonly share: number;
+  readonly spread: Readonly<Record<'seconds' | 'copySeconds' | 'share', Record<'least' | 'median' | 'most', number>>>;
   readonly calibration: object;
 }
 
@@ -74,6 +79,38 @@ test('a kept checkpoint is used again, and a kept result is what lpq quantize ma
   assert.ok(existsSync(path.join(keep, 'checkpoint', 'model.safetensors')));
 });
 
+test('--blocks is --layers; a small vocabulary is told of', () => {
+  const few = ['bench', 'quantize', '--blocks', '1', '--samples', '4', '--seq-len', '64', '--shape', 'tiny'];
+  const whole = lpq(...few);
+  const small = lpq(...few, '--vocab', '100');
+  assert.equal(small.status, 0, small.stderr);
+  assert.equal(whole.result.blocks, 1);
+  assert.deepEqual(whole.result.vocabulary, { size: 2048, reduced: false });
+  assert.deepEqual(small.result.vocabulary, { size: 100, reduced: true });
+  // The embedding and the head of 256 channels, bf16.
+  assert.equal(whole.result.source.bytes - small.result.source.bytes, 2 * (2048 - 100) * 256 * 2);
+});
+
+test('rounding and copying take turns, and the spread is told', () => {
+  const { status, stderr, result } = lpq('bench', 'rtn', '--shape', 'tiny', '--rounds', '3', '--device', 'cpu');
+  assert.equal(status, 0, stderr);
+  assert.equal(result.runs.length, 3);
+  assert.equal(result.copies.length, 3);
+  for (const [values, { least, median, most }] of [
+    [result.copies, result.spread.copySeconds],
+    [result.runs.map(({ seconds }) => seconds), result.spread.seconds],
+    [result.runs.map(({ seconds }, i) => (result.copies[i] as number) / seconds), result.spread.share],
+  ] as const) {
+    const sorted = [...values].sort((a, b) => a - b);
+    assert.deepEqual([least, median, most], sorted);
+  }
+  assert.equal(result.share, result.spread.share.median);
+  assert.deepEqual(
+    readdirSync(root).filter((name) => name.startsWith('lpq-bench')),
+    [],
+  );
+});
+
 test('calibration ids come from a file', () => {
   const ids = path.join(root, 'ids.json');
   writeFileSync(ids, JSON.stringify(Array.from({ length: 640 }, (_, i) => (i * 7) % 2048)));
@@ -89,6 +126,8 @@ test('wrong arguments are refused before anything is made', () => {
     [['--shape', 'nothing'], 'LPQ_USAGE'],
     [['--shape', 'tiny', '--layers', '5'], 'LPQ_USAGE'],
     [['--shape', 'tiny', '--bits', '9'], 'LPQ_USAGE'],
+    [['--shape', 'tiny', '--vocab', '2'], 'LPQ_USAGE'],
+    [['--shape', 'tiny', '--vocab', '2049'], 'LPQ_USAGE'],
     [['--shape', 'tiny', '--ids', path.join(root, 'ids.d')], 'LPQ_FILE'],
     [['--shape', 'tiny', '--method', 'rtn', '--ids', 'x'], 'LPQ_USAGE'],
     [[], 'LPQ_USAGE'],
@@ -99,5 +138,6 @@ test('wrong arguments are refused before anything is made', () => {
   }
   const small = lpq('bench', 'rtn', '--gb', '0.1');
   assert.equal(small.result.code, 'LPQ_USAGE');
+  assert.equal(lpq('bench', 'rtn', '--gb', '1', '--shape', 'tiny').result.code, 'LPQ_USAGE');
   assert.deepEqual(readdirSync(root), before);
 });

@@ -9,9 +9,9 @@ function gates() {
   const ends = new Map<string, (error?: Error) => void>();
   const piece = (name: string) => ({
     write: () =>
-      new Promise<void>((resolve, reject) => {
+      new Promise<undefined>((resolve, reject) => {
         log.push(`begin ${name}`);
-        ends.set(name, (error) => (error ? reject(error) : resolve()));
+        ends.set(name, (error) => (error ? reject(error) : resolve(undefined)));
       }),
     release: () => log.push(`release ${name}`),
   });
@@ -29,9 +29,9 @@ async function settled(promise: Promise<unknown>): Promise<boolean> {
   return done;
 }
 
-test('writes run one after another, and the caller waits only above the limit', async () => {
+test('one at a time on request: writes run one after another, and the caller waits only above the limit', async () => {
   const { log, end, piece } = gates();
-  const behind = new WriteBehind(100);
+  const behind = new WriteBehind(100, 1);
   const add = (name: string, bytes: number) => {
     const { write, release } = piece(name);
     return behind.add(bytes, write, release);
@@ -63,7 +63,7 @@ test('writes run one after another, and the caller waits only above the limit', 
 
 test('a failure meets the next caller; what was queued is dropped and released', async () => {
   const { log, end, piece } = gates();
-  const behind = new WriteBehind();
+  const behind = new WriteBehind(1000, 1);
   for (const name of ['a', 'b']) await behind.add(1, piece(name).write, piece(name).release);
   await settled(Promise.resolve());
   end('a', new Error('no room'));
@@ -74,12 +74,72 @@ test('a failure meets the next caller; what was queued is dropped and released',
 
 test('abandoning waits for what has begun and drops the rest', async () => {
   const { log, end, piece } = gates();
-  const behind = new WriteBehind();
+  const behind = new WriteBehind(1000, 1);
   for (const name of ['a', 'b']) await behind.add(1, piece(name).write, piece(name).release);
   await settled(Promise.resolve());
   const gone = behind.abandon();
   assert.equal(await settled(gone), false);
   end('a');
   await gone;
-  assert.deepEqual(log, ['begin a', 'release a', 'release b']);
+  assert.deepEqual(log, ['begin a', 'release b', 'release a']);
+});
+
+test('several run at once, and tell in the order they came', async () => {
+  const { log, end, piece } = gates();
+  const behind = new WriteBehind(1000, 3);
+  for (const name of ['a', 'b', 'c', 'd']) {
+    const { write, release } = piece(name);
+    const told = async () => {
+      await write();
+      return () => log.push(`tell ${name}`);
+    };
+    await behind.add(10, told, release);
+  }
+  await settled(Promise.resolve());
+  assert.deepEqual(log, ['begin a', 'begin b', 'begin c']);
+  end('c');
+  await settled(Promise.resolve());
+  assert.deepEqual(log.slice(3), ['release c', 'begin d']);
+  end('a');
+  await settled(Promise.resolve());
+  assert.deepEqual(log.slice(5), ['tell a', 'release a']);
+  end('d');
+  end('b');
+  await behind.settle();
+  assert.deepEqual(
+    log.filter((line) => line.startsWith('tell')),
+    ['tell a', 'tell b', 'tell c', 'tell d'],
+  );
+});
+
+test('a failure among several: the others end and are released, nobody behind it is told', async () => {
+  const { log, end, piece } = gates();
+  const behind = new WriteBehind(1000, 2);
+  const told: string[] = [];
+  for (const name of ['a', 'b', 'c']) {
+    const { write, release } = piece(name);
+    const all = async () => {
+      await write();
+      return () => told.push(name);
+    };
+    await behind.add(10, all, release);
+  }
+  await settled(Promise.resolve());
+  end('a', new Error('no room'));
+  const rest = behind.settle();
+  assert.equal(await settled(rest), false);
+  end('b');
+  await assert.rejects(rest, /no room/);
+  assert.deepEqual(told, []);
+  assert.deepEqual(log.filter((line) => line.startsWith('release')).sort(), ['release a', 'release b', 'release c']);
+  assert.ok(!log.includes('begin c'));
+});
+
+test('what a teller throws is a failure like any other', async () => {
+  const behind = new WriteBehind();
+  const stop = async () => () => {
+    throw new Error('interrupted');
+  };
+  await behind.add(1, stop, () => {});
+  await assert.rejects(behind.settle(), /interrupted/);
 });
