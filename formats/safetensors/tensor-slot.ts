@@ -31,6 +31,8 @@ export class TensorSlot {
   private hash = createHash('sha256');
   /** How far the hash has come while rows arrive in order; undefined once they did not. */
   private hashed: number | undefined = 0;
+  /** The sha256 of the whole tensor, once it has been asked for. */
+  private known: string | undefined;
   /** Writes to one tensor run one after another, so that concurrent callers cannot interleave in the hash. */
   private tail: Promise<void> = Promise.resolve();
 
@@ -67,10 +69,27 @@ export class TensorSlot {
     await this.put(firstRow * rowBytes, data);
   }
 
-  /** The sha256 of the tensor. Throws LPQ_INTERNAL when bytes are missing. */
+  /** The sha256 of the tensor. Throws LPQ_INTERNAL when bytes are missing. May be called again. */
   async finish(): Promise<string> {
     if (this.written !== this.bytes) this.bad(`only ${this.written} of its ${this.bytes} bytes were given`);
-    if (this.hashed === this.bytes) return this.hash.digest('hex');
+    this.known ??= this.hashed === this.bytes ? this.hash.digest('hex') : await this.readBack();
+    return this.known;
+  }
+
+  /** Whether the file holds bytes of this sha256 here: what an earlier writer of the same plan left. */
+  async holds(sha256: string): Promise<boolean> {
+    return (await this.readBack()) === sha256;
+  }
+
+  /** Counts the tensor as written; holds() has said that its bytes are there. */
+  adopt(sha256: string): void {
+    this.claim(0, this.rows);
+    this.written = this.bytes;
+    this.known = sha256;
+  }
+
+  /** The sha256 of what the file holds. */
+  private async readBack(): Promise<string> {
     const hash = createHash('sha256');
     const buffer = Buffer.alloc(Math.min(CHUNK_BYTES, this.bytes));
     for (let at = 0; at < this.bytes; ) {

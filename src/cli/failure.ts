@@ -49,7 +49,7 @@ export function asLpqError(thrown: unknown): LpqError {
 
 /** The error of a run that was interrupted. */
 export function aborted(cause?: unknown): LpqError {
-  return new LpqError('LPQ_ABORTED', 'the run was interrupted; nothing half-written was left', { cause });
+  return new LpqError('LPQ_ABORTED', 'the run was interrupted', { cause });
 }
 
 const MEMORY_HINT = 'Close other programs, or use fewer or shorter calibration sequences (--samples, --seq-len).';
@@ -85,7 +85,7 @@ const CUDA = {
   },
   LPQ_CUDA_MEMORY: {
     what: 'there is not enough device memory',
-    hint: 'Raise --vram-limit, close other programs on the device, or use fewer or shorter calibration sequences.',
+    hint: 'Close other programs on the device, use fewer or shorter calibration sequences (--samples, --seq-len), or --device cpu.',
   },
 } as const;
 
@@ -101,7 +101,7 @@ function systemError(code: string, error: CodedError): LpqError {
   if (code === 'ENOSPC' || code === 'EDQUOT')
     return new LpqError('LPQ_DISK_FULL', `${error.path ?? 'the output'} could not be written: the disk is full`, {
       cause: error,
-      hint: 'Free some space or choose an output directory on another disk; nothing was left behind.',
+      hint: 'Free some space, or choose an output directory on another disk.',
     });
   const writing = code === 'EROFS' || WRITING.has(error.syscall ?? '');
   const place = error.path ?? 'a file';

@@ -1,21 +1,26 @@
 import type { Provenance, Quality } from '../../formats/canonical/schema.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
-import { CanonicalWriter } from '../../formats/canonical/write.js';
+import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
+import type { PartialMode } from '../../formats/directory/partial.js';
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
-import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
+import type { Block, BlockWeights, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed } from './blocks.js';
+import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed, type Streams } from './blocks.js';
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
 import { zerosOf } from './grid.js';
+import { runIdentity } from './identity.js';
+import type { BlockKey } from './journal.js';
 import type { Quantizer } from './quantizer.js';
+import { replayBlock, replayedWeights } from './replay.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
+import { earlierRun, lineOf, RunLog } from './run-log.js';
 import { printScheme, type QuantScheme } from './scheme.js';
 import { WriteBehind } from './write-behind.js';
 
@@ -34,6 +39,17 @@ export interface QuantizeRequest {
   /** Recorded in the provenance, as the user gave them. */
   readonly options: Readonly<Record<string, unknown>>;
   readonly version: string;
+  /** What to do about what a stopped run left of this output; 'new' (refuse it) unless told. The bytes are the same. */
+  readonly partial?: PartialMode;
+}
+
+/** What a resumed run need not do again. */
+export interface Resumption {
+  readonly blocks: number;
+  readonly of: number;
+  readonly modules: number;
+  /** Finished blocks whose bytes are not those that were written, and which are done again. */
+  readonly damaged: readonly BlockKey[];
 }
 
 /** A line of the run's log, one a module. */
@@ -48,6 +64,8 @@ export interface ModuleLine extends Quality {
 
 export interface QuantizeEvents {
   readonly onPlan?: (plan: { modules: number; weights: number; blocks: number; left: readonly string[] }) => void;
+  /** Before the first block, where a stopped run's work is taken up. */
+  readonly onResume?: (resumption: Resumption) => void;
   readonly onStage?: (block: number, blocks: number, stage: string) => void;
   readonly onModule?: (line: ModuleLine) => void;
   /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
@@ -96,7 +114,10 @@ export function planQuantization(
 
 /**
  * Quantizes a checkpoint into a canonical directory that appears complete or not at all. Same request, same bytes: on
- * any number of threads. Throws LPQ_OUTPUT_EXISTS before any work, and what reading, solving and writing throw.
+ * any number of threads, and however often it was stopped and resumed. After a failure the finished blocks stay in
+ * NAME.partial (output.keep), for `partial: 'resume'`; without one nothing is left. Throws LPQ_OUTPUT_EXISTS,
+ * LPQ_PARTIAL_EXISTS, LPQ_PARTIAL_IN_USE, LPQ_RESUME and LPQ_JOURNAL before any work, and what reading, solving and
+ * writing throw.
  */
 export async function quantizeCheckpoint(
   rt: NativeRuntime,
@@ -117,49 +138,46 @@ export async function quantizeCheckpoint(
       blocks: graph.blocks.length,
       left: unusedTensors(source, graph),
     });
-    const output = await OutputDirectory.create(request.output);
+    const canonical: CanonicalPlan = {
+      modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
+      carried: carried.map((name) => source.weights.spec(name)),
+      config: source.config,
+    };
+    const recorded = provenance(request, source);
+    const identity = runIdentity(request, recorded, rt.device);
+    const output = await OutputDirectory.createPartial(request.output, request.partial);
     register(output);
     try {
+      const before = earlierRun(output, identity);
+      if (before) await output.removeAllBut(plannedShards(canonical));
       await timed(events, 'write', () => output.carryFrom(request.source));
-      const writer = await CanonicalWriter.create(output, {
-        modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
-        carried: carried.map((name) => source.weights.spec(name)),
-        config: source.config,
-      });
+      const writer = await CanonicalWriter.create(output, canonical, { partial: true });
       const behind = new WriteBehind();
+      let log: RunLog | undefined;
       try {
-        const lines: ModuleLine[] = [];
+        log = await timed(events, 'read', () => RunLog.open(output, writer, identity, before));
+        const progress = new Progress(log, writer, behind, events);
+        if (before) events.onResume?.(progress.resumption(graph));
         const context: BlockContext = {
           rt,
           quantizer: request.quantizer,
           fallback: rtnQuantizer(rt),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
-          onModule: (module) => {
-            const kept = keepTensors(module.result);
-            return timed(events, 'write', () =>
-              behind.add(
-                kept.bytes,
-                async () => {
-                  const line = await writeModule(writer, { ...module, result: kept.result });
-                  lines.push(line);
-                  events.onModule?.(line);
-                },
-                kept.dispose,
-              ),
-            );
-          },
+          onModule: (module) => progress.module(module),
         };
-        await quantizeAll(context, request, source, graph, events);
+        await quantizeAll(context, request, source, graph, events, progress);
         await timed(events, 'write', async () => {
           await behind.settle();
           for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
-          await writer.finish(provenance(request, source));
+          await progress.settle();
+          await writer.finish(recorded);
           await output.commit();
         });
-        return summarize(lines, carried.length, plan);
+        return summarize(progress.lines, carried.length, plan);
       } catch (error) {
         await behind.abandon();
+        await log?.close();
         await writer.abort();
         throw error;
       }
@@ -172,29 +190,106 @@ export async function quantizeCheckpoint(
   }
 }
 
+/** What is done so far: writes modules behind the computation and marks blocks as finished. */
+class Progress {
+  readonly lines: ModuleLine[];
+  /** Of the block that is being written. */
+  private fresh: ModuleLine[] = [];
+
+  constructor(
+    private readonly log: RunLog,
+    private readonly writer: CanonicalWriter,
+    private readonly behind: WriteBehind,
+    private readonly events: QuantizeEvents,
+  ) {
+    this.lines = [...log.kept.values()].flatMap(({ modules }) => modules.map(lineOf));
+  }
+
+  /** Whether a stopped run has finished the block. */
+  has(key: BlockKey): boolean {
+    return this.log.kept.has(key);
+  }
+
+  resumption(graph: ModelGraph): Resumption {
+    const { kept, damaged } = this.log;
+    const blocks = graph.blocks.filter(({ index }) => kept.has(index)).length;
+    return { blocks, of: graph.blocks.length, modules: this.lines.length, damaged };
+  }
+
+  /** The weights that a finished block went on with. */
+  replayed(context: BlockContext, block: Block): BlockWeights {
+    const written = this.writer.written();
+    try {
+      return replayedWeights(context.rt, block, context.schemes, written);
+    } finally {
+      written.close();
+    }
+  }
+
+  module(module: FinishedModule): Promise<void> {
+    const kept = keepTensors(module.result);
+    return timed(this.events, 'write', () =>
+      this.behind.add(
+        kept.bytes,
+        async () => {
+          const line = await writeModule(this.writer, { ...module, result: kept.result });
+          this.lines.push(line);
+          this.fresh.push(line);
+          this.events.onModule?.(line);
+        },
+        kept.dispose,
+      ),
+    );
+  }
+
+  /** All modules of a block were given to module(). */
+  finished(key: BlockKey): Promise<void> {
+    return this.behind.add(
+      0,
+      () => this.log.finished(key, this.fresh.splice(0)),
+      () => {},
+    );
+  }
+
+  settle(): Promise<void> {
+    return this.log.settle();
+  }
+}
+
 async function quantizeAll(
   context: BlockContext,
   request: QuantizeRequest,
   source: SourceCheckpoint,
   graph: ModelGraph,
   events: QuantizeEvents,
+  progress: Progress,
 ): Promise<void> {
   const { quantizer, calibration } = request;
+  const withHead = request.lmHead && !progress.has('head');
+  const left = graph.blocks.filter(({ index }) => !progress.has(index));
   if (!quantizer.statistics) {
-    for (const block of graph.blocks)
+    for (const block of left) {
       await timed(events, 'block', async () => {
         for (const stage of block.stages) {
           context.onStage(block, stage);
           for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
         }
       });
-    if (request.lmHead) await quantizeWeights(context, [graph.head], source);
+      await progress.finished(block.index);
+    }
+    if (withHead) {
+      await quantizeWeights(context, [graph.head], source);
+      await progress.finished('head');
+    }
     return;
   }
   if (!calibration)
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
     });
+  // Blocks after the last one to quantize need no activations.
+  const end = withHead ? graph.blocks.length : (left.at(-1)?.index ?? -1) + 1;
+  if (end === 0) return;
   const outer = await timed(events, 'read', () => loadWeights(context.rt, source, graph.outer.keys()));
   const streams = await calibratedStreams(context.rt, graph, outer, calibration.sequences, quantizer.original);
   try {
@@ -202,23 +297,44 @@ async function quantizeAll(
       timed(events, 'read', () => loadWeights(context.rt, source, graph.blocks[index]?.tensors.keys() ?? []));
     let next = await load(0);
     try {
-      for (const block of graph.blocks)
+      for (const block of graph.blocks.slice(0, end)) {
         await timed(events, 'block', async () => {
           const weights = next;
           try {
             next = await load(block.index + 1); // on their way to the device while this block is solved
-            await quantizeBlock(context, block, weights, streams);
+            if (progress.has(block.index)) await replay(context, block, weights, streams, progress);
+            else await quantizeBlock(context, block, weights, streams);
           } finally {
             disposeWeights(weights);
           }
         });
+        if (!progress.has(block.index)) await progress.finished(block.index);
+      }
     } finally {
       disposeWeights(next);
     }
-    if (request.lmHead) await quantizeHead(context, graph, outer, streams);
+    if (withHead) {
+      await quantizeHead(context, graph, outer, streams);
+      await progress.finished('head');
+    }
   } finally {
     disposeStreams(streams);
     disposeWeights(outer);
+  }
+}
+
+async function replay(
+  context: BlockContext,
+  block: Block,
+  weights: BlockWeights,
+  streams: Streams,
+  progress: Progress,
+): Promise<void> {
+  const quantized = progress.replayed(context, block);
+  try {
+    await replayBlock(block, weights, quantized, streams);
+  } finally {
+    disposeWeights(quantized);
   }
 }
 
