@@ -150,7 +150,10 @@ export class OutputDirectory {
   abortSync(): void {
     if (this.done) return;
     this.done = true;
-    if (this.keep) return releasePartial(this.root);
+    if (this.keep) {
+      releasePartial(this.root);
+      return;
+    }
     rmSync(this.root, { recursive: true, force: true });
     removeEmpty(this.madeParents);
   }

@@ -29,7 +29,9 @@ const recipes = mkdtempSync(path.join(tmpdir(), 'lpq-recipes-'));
 after(() => rmSync(recipes, { recursive: true }));
 const recipe = path.join(recipes, 'attention.json');
 writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'mlp', skip: true }] }));
-const GPTQ = ['--bits', '4', '--samples', '2', '--seq-len', '48', '--recipe', recipe];
+const text = path.join(recipes, 'text.txt');
+writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 8000));
+const GPTQ = ['--bits', '4', '--samples', '2', '--seq-len', '48', '--recipe', recipe, '--calib', text];
 const RTN = ['--bits', '4', '--method', 'rtn'];
 const PARTIAL = ['journal.ndjson', 'output', 'owner.json'];
 
@@ -89,6 +91,7 @@ for (const [name, args] of [
     const expected = hashes(path.join(dir, 'whole'));
     const output = path.join(dir, 'out');
     let [killed, finished, resumed, tries] = [0, 0, 0, 0];
+    await stopped(output, args);
     const check = () => {
       finished++;
       assert.deepEqual(hashes(output), expected);
@@ -121,11 +124,12 @@ for (const [name, args] of [
     }
     const last = await quantize(output, ...args, '--resume');
     assert.equal(last.code, 0, last.stderr);
+    if (/going on from [1-9]/.test(last.stderr)) resumed++;
     check();
     t.diagnostic(
       `${killed} kills in ${tries} runs; ${resumed} runs took up finished blocks; ${finished} outputs compared`,
     );
-    assert.ok(killed > 0);
+    assert.ok(killed > 0 && resumed > 0);
   });
 
 test('a partial output is refused, resumed or discarded as asked; it is nobody else to touch', async (t) => {
@@ -172,17 +176,17 @@ test('a partial output is refused, resumed or discarded as asked; it is nobody e
     const options = change[1] === 'rtn' ? [...RTN, '--recipe', recipe] : [...GPTQ, ...change];
     const ran = await quantize(output, ...options, '--resume');
     assert.equal(ran.code, 2, ran.stderr);
-    assert.match(ran.stderr, /^LPQ_RESUME {2}/);
+    assert.match(ran.stderr, /^LPQ_RESUME {2}/m);
     for (const each of says) assert.match(ran.stderr, each);
   }
   const edited = path.join(dir, 'recipe.json');
   writeFileSync(edited, JSON.stringify({ rules: [{ match: 'layers\\.3\\.', skip: true }] }));
-  assert.match((await quantize(output, ...GPTQ, '--recipe', edited, '--resume')).stderr, /^LPQ_RESUME.*rules/);
+  assert.match((await quantize(output, ...GPTQ, '--recipe', edited, '--resume')).stderr, /^LPQ_RESUME.*rules/m);
   rmSync(edited);
   const other = path.join(dir, 'other');
   cpSync(model, other, { recursive: true });
   const renamed = await lpq(['quantize', other, '-o', output, ...GPTQ, '--resume']);
-  assert.match(renamed.stderr, /^LPQ_RESUME .*name of the source/);
+  assert.match(renamed.stderr, /^LPQ_RESUME .*name of the source/m);
   rmSync(other, { recursive: true });
   assert.deepEqual(readdirSync(`${output}.partial`).sort(), ['journal.ndjson', 'output']);
 
@@ -261,7 +265,7 @@ test('damage of the partial output: a flipped byte, a torn journal, lost shards;
   writeFileSync(journal, [text[0], text[1]?.replace('"modules"', '"moduls"'), ...text.slice(2)].join('\n'));
   const malformed = await quantize(output, ...GPTQ, '--resume');
   assert.equal(malformed.code, 4);
-  assert.match(malformed.stderr, /^LPQ_JOURNAL {2}line 2 of .*journal\.ndjson/);
+  assert.match(malformed.stderr, /^LPQ_JOURNAL {2}line 2 of .*journal\.ndjson/m);
   assert.match(malformed.stderr, /hint +.*--restart/);
   assert.ok(existsSync(shard));
 
@@ -280,7 +284,7 @@ test('Ctrl-C after a finished block keeps it and says how to go on; two runs do 
   const dir = scratch(t);
   const output = path.join(dir, 'out');
   const journal = path.join(`${output}.partial`, 'journal.ndjson');
-  const args = ['--bits', '4', '--samples', '16', '--seq-len', '256'];
+  const args = ['--bits', '4', '--samples', '8', '--seq-len', '128', '--calib', text];
   let asked: Promise<{ stderr: string; code?: number | undefined }> | undefined;
   let timer: NodeJS.Timeout | undefined;
   const { code, stderr } = await start(output, args, (_, child) => {
