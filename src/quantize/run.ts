@@ -176,7 +176,8 @@ export async function quantizeCheckpoint(
         });
         return summarize(progress.lines, carried.length, plan);
       } catch (error) {
-        await behind.abandon();
+        // What was computed before counts; the failure of a write says nothing that is not known.
+        await behind.settle().catch(() => {});
         await log?.close();
         await writer.abort();
         throw error;
