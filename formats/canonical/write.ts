@@ -3,10 +3,12 @@ import type { OutputDirectory } from '../directory/output-directory.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
 import type { TensorReader } from '../safetensors/read.js';
+import { planShards } from '../safetensors/shard-plan.js';
 import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
 import { compareNatural } from './order.js';
 import { type CanonicalManifest, canonicalSchema, type Provenance, type Quality } from './schema.js';
 import { declarationProblem, type ModuleDeclaration, moduleTensors, PARTS, type Part } from './tensors.js';
+import { WrittenModules } from './written.js';
 
 export interface CanonicalPlan {
   /** By module path (model.layers.0.self_attn.q_proj). Declare every module before the first is quantized. */
@@ -42,14 +44,7 @@ export class CanonicalWriter {
     plan: CanonicalPlan,
     options: WriterOptions = {},
   ): Promise<CanonicalWriter> {
-    const specs = [...plan.carried];
-    for (const [name, module] of plan.modules) {
-      const problem = declarationProblem(module);
-      if (problem) throw new LpqError('LPQ_INTERNAL', `module '${name}': ${problem.path}: ${problem.what}`);
-      specs.push(...moduleTensors(name, module).values());
-    }
-    specs.sort((a, b) => compareNatural(a.name, b.name));
-    const writer = await SafetensorsWriter.create(output.path, specs, options);
+    const writer = await SafetensorsWriter.create(output.path, specsOf(plan), options);
     try {
       await output.writeJson('config.json', { ...plan.config, quantization_config: quantizationConfig(plan) });
     } catch (error) {
@@ -77,6 +72,36 @@ export class CanonicalWriter {
     const spec = this.specs(name).get(part);
     if (!spec) throw new LpqError('LPQ_INTERNAL', `module '${name}' declares no ${part}`);
     await this.writer.writeRows(spec.name, firstRow, data);
+  }
+
+  /** sha256 by part of a module that was written whole. */
+  async hashes(name: string): Promise<Record<string, string>> {
+    const hashes: Record<string, string> = {};
+    for (const [part, spec] of this.specs(name)) hashes[part] = await this.writer.digest(spec.name);
+    return hashes;
+  }
+
+  /** Whether an earlier writer of the same plan left the module with these hashes; only with the option `partial`. */
+  async holds(name: string, hashes: Readonly<Record<string, string>>): Promise<boolean> {
+    for (const [part, spec] of this.specs(name))
+      if (!(await this.writer.holds(spec.name, hashes[part] ?? ''))) return false;
+    return true;
+  }
+
+  /** Counts a module that holds() found as written. */
+  async adopt(name: string, hashes: Readonly<Record<string, string>>, quality: Quality): Promise<void> {
+    for (const [part, spec] of this.specs(name)) await this.writer.adopt(spec.name, hashes[part] as string);
+    this.quality.set(name, quality);
+  }
+
+  /** Reads modules back that were written whole, or adopted. The caller closes it. */
+  written(): WrittenModules {
+    return new WrittenModules(this.output.path, this.writer.plan, this.plan);
+  }
+
+  /** Settles when everything written before the call is on the disk. */
+  sync(): Promise<void> {
+    return this.writer.sync();
   }
 
   setQuality(name: string, quality: Quality): void {
@@ -117,6 +142,21 @@ export class CanonicalWriter {
     if (!module) throw new LpqError('LPQ_INTERNAL', `module '${name}' was not declared before it was written`);
     return moduleTensors(name, module);
   }
+}
+
+/** Names of the weight files that a plan makes. */
+export function plannedShards(plan: CanonicalPlan, options: WriterOptions = {}): string[] {
+  return planShards(specsOf(plan), options).shards.map(({ file }) => file);
+}
+
+function specsOf(plan: CanonicalPlan): TensorSpec[] {
+  const specs = [...plan.carried];
+  for (const [name, module] of plan.modules) {
+    const problem = declarationProblem(module);
+    if (problem) throw new LpqError('LPQ_INTERNAL', `module '${name}': ${problem.path}: ${problem.what}`);
+    specs.push(...moduleTensors(name, module).values());
+  }
+  return specs.sort((a, b) => compareNatural(a.name, b.name));
 }
 
 /** The tensors of a source that go through unchanged when `modules` are quantized: all but each module's weight. */

@@ -3,14 +3,18 @@ import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
 import { type Carried, carryFiles } from './carry.js';
+import { claimPartial, type PartialMode, releasePartial } from './partial.js';
 import { writeError } from './write-error.js';
 
 /**
  * A directory that appears complete or not at all: everything goes to a hidden sibling (.NAME.lpq-tmp-PID), which
- * commit() syncs and renames. abort() removes it; after either the object is spent.
+ * commit() syncs and renames. abort() removes it; after either the object is spent. An output of a long run goes to a
+ * visible sibling instead (NAME.partial, see partial.ts), which abort() leaves in place while `keep` is set.
  */
 export class OutputDirectory {
   private done = false;
+  /** abort() leaves what there is, for a later run to go on from. */
+  keep = false;
 
   private constructor(
     /** Where the result will be. */
@@ -19,6 +23,8 @@ export class OutputDirectory {
     readonly path: string,
     /** Parents that had to be made, outermost first, to be removed again on abort. */
     private readonly madeParents: readonly string[],
+    /** What abort() removes: `path`, or the partial directory that it lies in. */
+    readonly root: string = path,
   ) {}
 
   /** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form, LPQ_OUTPUT_WRITE when it cannot be made. */
@@ -46,6 +52,29 @@ export class OutputDirectory {
     }
   }
 
+  /**
+   * The same in NAME.partial/output, which outlives the process: with 'resume' one that a stopped run left is taken up
+   * (and kept, until told otherwise), with 'restart' it is discarded, with 'new' refused. Throws also
+   * LPQ_PARTIAL_EXISTS and LPQ_PARTIAL_IN_USE.
+   */
+  static async createPartial(target: string, mode: PartialMode = 'new'): Promise<OutputDirectory> {
+    refuseExisting(target);
+    const absolute = path.resolve(target);
+    const made: string[] = [];
+    try {
+      await makeParents(path.dirname(absolute), made);
+      const { root, content, found } = await claimPartial(absolute, mode);
+      const output = new OutputDirectory(absolute, content, made, root);
+      output.keep = found;
+      await sync(root);
+      await sync(path.dirname(root));
+      return output;
+    } catch (cause) {
+      removeEmpty(made);
+      throw writeError(absolute, cause);
+    }
+  }
+
   /** Copies what is not a weight from a model directory; see carryFiles. */
   carryFrom(source: string, options: { except?: readonly string[] } = {}): Promise<Carried> {
     return carryFiles(source, this.path, options.except ?? []);
@@ -67,13 +96,23 @@ export class OutputDirectory {
     return this.writeFile(name, `${JSON.stringify(value, null, 2)}\n`);
   }
 
+  /** Removes all but the named files at the top: what a run that takes up another's output writes anew. */
+  async removeAllBut(names: readonly string[]): Promise<void> {
+    try {
+      for (const name of await readdir(this.path))
+        if (!names.includes(name)) await rm(path.join(this.path, name), { recursive: true, force: true });
+    } catch (cause) {
+      throw writeError(this.target, cause);
+    }
+  }
+
   /** Paths of all files so far, relative, sorted. */
   files(): Promise<string[]> {
     return listFiles(this.path);
   }
 
   /**
-   * Syncs every file and directory, then renames. Removes everything when that fails. Throws LPQ_OUTPUT_EXISTS when the
+   * Syncs every file and directory, then renames. Aborts when that fails. Throws LPQ_OUTPUT_EXISTS when the
    * target has appeared meanwhile, LPQ_DISK_FULL, LPQ_OUTPUT_WRITE.
    */
   async commit(): Promise<void> {
@@ -91,17 +130,19 @@ export class OutputDirectory {
       await rename(this.path, this.target);
       this.done = true;
       await sync(path.dirname(this.target));
+      if (this.root !== this.path) await rm(this.root, { recursive: true, force: true });
     } catch (cause) {
       await this.abort();
       throw writeError(this.target, cause);
     }
   }
 
-  /** Removes what was written. Harmless after commit() and when called twice. */
+  /** Removes what was written, unless it is to be kept. Harmless after commit() and when called twice. */
   async abort(): Promise<void> {
     if (this.done) return;
     this.done = true;
-    await rm(this.path, { recursive: true, force: true });
+    if (this.keep) return releasePartial(this.root);
+    await rm(this.root, { recursive: true, force: true });
     removeEmpty(this.madeParents);
   }
 
@@ -109,7 +150,11 @@ export class OutputDirectory {
   abortSync(): void {
     if (this.done) return;
     this.done = true;
-    rmSync(this.path, { recursive: true, force: true });
+    if (this.keep) {
+      releasePartial(this.root);
+      return;
+    }
+    rmSync(this.root, { recursive: true, force: true });
     removeEmpty(this.madeParents);
   }
 }

@@ -10,7 +10,7 @@ export function writeError(path: string, cause: unknown): LpqError {
   if (code === 'ENOSPC' || code === 'EDQUOT')
     return new LpqError('LPQ_DISK_FULL', `${path} could not be written: the disk is full`, {
       cause,
-      hint: 'Free some space or choose an output directory on another disk; nothing was left behind.',
+      hint: 'Free some space, or choose an output directory on another disk.',
     });
   if (!/^E[A-Z0-9]+$/.test(String(code)))
     return new LpqError('LPQ_INTERNAL', `${path} could not be written: ${message}`, { cause });

@@ -68,14 +68,26 @@ export class TensorSlot {
     await this.put(firstRow * rowBytes, data);
   }
 
-  /** The sha256 of the tensor. Throws LPQ_INTERNAL when bytes are missing. */
+  /** The sha256 of the tensor. Throws LPQ_INTERNAL when bytes are missing. May be called again. */
   async finish(): Promise<string> {
     if (this.written !== this.bytes) this.bad(`only ${this.written} of its ${this.bytes} bytes were given`);
     this.known ??= await this.readBack();
     return this.known;
   }
 
-  /** The sha256 of what the file holds; for rows that did not come in order. */
+  /** Whether the file holds bytes of this sha256 here: what an earlier writer of the same plan left. */
+  async holds(sha256: string): Promise<boolean> {
+    return (await this.readBack()) === sha256;
+  }
+
+  /** Counts the tensor as written; holds() has said that its bytes are there. */
+  adopt(sha256: string): void {
+    this.claim(0, this.rows);
+    this.written = this.bytes;
+    this.known = sha256;
+  }
+
+  /** The sha256 of what the file holds: of rows that did not come in order, or of an earlier writer. */
   private async readBack(): Promise<string> {
     const hash = startHash();
     const buffer = Buffer.alloc(Math.min(CHUNK_BYTES, this.bytes));

@@ -1,5 +1,5 @@
 import { existsSync, rmSync } from 'node:fs';
-import { open, rename, rm } from 'node:fs/promises';
+import { open, rename, rm, truncate } from 'node:fs/promises';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
 import { sync } from '../directory/output-directory.js';
@@ -17,6 +17,11 @@ export interface WriterOptions {
   readonly metadata?: Readonly<Record<string, string>>;
   /** model -> model.safetensors, model-00001-of-00002.safetensors. */
   readonly stem?: string;
+  /**
+   * The directory is itself a partial output: files have their final names and size from the start, those that an
+   * earlier writer of the same plan left are opened again (holds, adopt), and a failure leaves all in place.
+   */
+  readonly partial?: boolean;
   /** Opens a file for reading and writing; for tests of failing disks. */
   readonly openFile?: (path: string) => Promise<ShardFile>;
 }
@@ -50,6 +55,7 @@ export class SafetensorsWriter {
     readonly dir: string,
     readonly plan: ShardPlan,
     private readonly opened: readonly { shard: PlannedShard; temporary: string; file: ShardFile }[],
+    private readonly partial: boolean,
   ) {
     for (const { shard, file } of opened) {
       const written = { file, unsynced: 0 };
@@ -70,23 +76,29 @@ export class SafetensorsWriter {
     options: WriterOptions = {},
   ): Promise<SafetensorsWriter> {
     const plan = planShards(specs, options);
-    for (const file of [...plan.shards.map((shard) => shard.file), ...(plan.index ? [plan.index.file] : [])])
+    const { partial = false } = options;
+    const names = [...plan.shards.map((shard) => shard.file), ...(plan.index ? [plan.index.file] : [])];
+    for (const file of partial ? [] : names)
       if (existsSync(path.join(dir, file)))
         throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${path.join(dir, file)} exists already`, {
           hint: 'Choose another path or remove it first; lpq never overwrites.',
         });
-    const openFile = options.openFile ?? ((name) => open(name, 'wx+'));
+    const openFile = options.openFile ?? ((name) => open(name, partial && existsSync(name) ? 'r+' : 'wx+'));
     const opened: { shard: PlannedShard; temporary: string; file: ShardFile }[] = [];
-    const temporaryOf = (shard: PlannedShard) => path.join(dir, `.${shard.file}.lpq-tmp-${process.pid}`);
+    const temporaryOf = ({ file }: PlannedShard) => path.join(dir, partial ? file : `.${file}.lpq-tmp-${process.pid}`);
     let writer: SafetensorsWriter | undefined;
     try {
       for (const shard of plan.shards)
         opened.push({ shard, temporary: temporaryOf(shard), file: await openFile(temporaryOf(shard)) });
-      writer = new SafetensorsWriter(dir, plan, opened);
-      for (const { shard, file } of opened) await writeFully(file, shard.header, 0);
+      writer = new SafetensorsWriter(dir, plan, opened, partial);
+      for (const { shard, temporary, file } of opened) {
+        await writeFully(file, shard.header, 0);
+        // Whole files can be mapped; what has not come yet takes no space.
+        if (partial) await truncate(temporary, shard.fileBytes);
+      }
       return writer;
     } catch (cause) {
-      await (writer ?? new SafetensorsWriter(dir, plan, opened)).abort();
+      await (writer ?? new SafetensorsWriter(dir, plan, opened, partial)).abort();
       throw writeError(path.join(dir, plan.shards[opened.length]?.file ?? plan.shards[0]?.file ?? ''), cause);
     }
   }
@@ -107,6 +119,40 @@ export class SafetensorsWriter {
   async writeRows(name: string, firstRow: number, data: TensorData): Promise<void> {
     await this.run((slot) => slot.writeRows(firstRow, data), name);
     this.flush(name, data.byteLength);
+  }
+
+  /** Whether a file holds bytes of this sha256 where tensor `name` belongs; for partial outputs. */
+  async holds(name: string, sha256: string): Promise<boolean> {
+    let found = false;
+    await this.run(async (slot) => {
+      found = await slot.holds(sha256);
+    }, name);
+    return found;
+  }
+
+  /** Counts a tensor that holds() found as written. */
+  adopt(name: string, sha256: string): Promise<void> {
+    return this.run(async (slot) => slot.adopt(sha256), name);
+  }
+
+  /** The sha256 of a tensor whose bytes have all come. */
+  async digest(name: string): Promise<string> {
+    let sha256 = '';
+    await this.run(async (slot) => {
+      sha256 = await slot.finish();
+    }, name);
+    return sha256;
+  }
+
+  /** Settles when everything written before the call is on the disk. */
+  async sync(): Promise<void> {
+    this.check();
+    try {
+      for (const { file } of this.opened) await file.sync();
+    } catch (cause) {
+      await this.fail(cause, this.dir);
+    }
+    this.check();
   }
 
   /**
@@ -136,10 +182,14 @@ export class SafetensorsWriter {
     } catch (cause) {
       await this.fail(cause, this.dir);
       // Some may have their final names already.
-      for (const { file } of this.plan.shards) await rm(path.join(this.dir, file), { force: true });
-      if (this.plan.index) await rm(path.join(this.dir, this.plan.index.file), { force: true });
+      if (!this.partial) await this.removeFinal();
       throw this.failure;
     }
+  }
+
+  private async removeFinal(): Promise<void> {
+    for (const { file } of this.plan.shards) await rm(path.join(this.dir, file), { force: true });
+    if (this.plan.index) await rm(path.join(this.dir, this.plan.index.file), { force: true });
   }
 
   /** Closes and removes the files. Harmless after finish() and when called twice. */
@@ -153,6 +203,7 @@ export class SafetensorsWriter {
 
   private async remove(): Promise<void> {
     for (const { file } of this.opened) await file.close().catch(() => {});
+    if (this.partial) return;
     for (const { temporary } of this.opened) rmSync(temporary, { force: true });
   }
 

@@ -24,13 +24,14 @@ Driver open_driver() {
   // The version is asked for first: a driver too old also lacks names.
   *reinterpret_cast<void**>(&api.driver_version) = ::dlsym(library, "cuDriverGetVersion");
   if (api.driver_version && api.driver_version(&api.version) == kSuccess && api.version < kOldest)
-    throw Failure("LPQ_CUDA_DRIVER", "the NVIDIA driver speaks " + version_text(api.version) + ", lpq needs " + version_text(kOldest));
+    throw Failure("LPQ_CUDA_DRIVER", "the NVIDIA driver speaks " + version_text(api.version) + ", lpq needs " + version_text(kOldest) + " or newer");
 #define LPQ_LOAD(member, name, parameters)                               \
   *reinterpret_cast<void**>(&api.member) = ::dlsym(library, #name);      \
   if (!api.member) throw Failure("LPQ_CUDA_DRIVER", "the NVIDIA driver lacks " #name);
   LPQ_DRIVER_FUNCTIONS(LPQ_LOAD)
 #undef LPQ_LOAD
   const CUresult started = api.init(0);
+  if (started == kNoDevice) throw Failure("LPQ_CUDA_DEVICE", "the NVIDIA driver finds no device");
   if (started != kSuccess) {
     const char* text = nullptr;
     api.error_string(started, &text);

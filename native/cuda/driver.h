@@ -121,7 +121,7 @@ struct Driver {
 };
 
 // The driver, opened and initialised once. Throws Failure("LPQ_CUDA_DRIVER") when there is none, when it is older than
-// CUDA 12.0, or when it finds no device.
+// CUDA 12.0, or when it does not start, Failure("LPQ_CUDA_DEVICE") when it finds no device.
 const Driver& driver();
 
 // Throws Failure for anything but success: LPQ_CUDA_MEMORY, LPQ_CUDA_KERNELS (no code for this device), LPQ_CUDA_LOST

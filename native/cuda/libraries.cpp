@@ -60,7 +60,9 @@ void* open_library(const std::vector<std::string>& names) {
     }
     looked += (looked.empty() ? "" : ", ") + (folder.empty() ? std::string("the system's loader") : folder);
   }
-  throw Failure("LPQ_CUDA_LIBRARY", names.front() + " was not found; looked in " + looked + (reason.empty() ? "" : "; " + reason));
+  std::string wanted;
+  for (const std::string& name : names) wanted += (wanted.empty() ? "" : " or ") + name;
+  throw Failure("LPQ_CUDA_LIBRARY", wanted + " was not found; looked in " + looked + (reason.empty() ? "" : "; " + reason));
 }
 
 void check_library(int status, const char* library, const char* what) {

@@ -57,6 +57,8 @@ function listed(wish: string): ReturnType<ReturnType<typeof addon>['cudaDevices'
   try {
     return loaded.cudaDevices();
   } catch (cause) {
+    // A driver that is there and cannot be used says more than a machine without one.
+    if (!isAbsent(cause)) throw cause;
     throw new LpqError('LPQ_DEVICE', `--device ${wish} is not available: ${(cause as Error).message}`, {
       got: wish,
       expected: 'auto or cpu',
@@ -74,6 +76,27 @@ function deviceCount(): number {
   } catch {
     return 0; // no driver is an ordinary case
   }
+}
+
+/**
+ * Why --device auto does not take a GPU although there seems to be one: a driver that is too old or does not start, a
+ * device that is too old. undefined where there is nothing to say.
+ */
+export function obstacle(): string | undefined {
+  try {
+    const devices = addon().cudaDevices();
+    const [first] = devices;
+    if (first === undefined || devices.some(({ arch }) => arch >= 80)) return undefined;
+    return `${first.name} has compute capability ${first.arch / 10}, lpq needs 8.0 or newer`;
+  } catch (cause) {
+    return isAbsent(cause) ? undefined : (cause as Error).message;
+  }
+}
+
+/** No driver, or no device: an ordinary case. */
+function isAbsent(cause: unknown): boolean {
+  const { code, message } = cause as Error & { code?: string };
+  return code === 'LPQ_CUDA_DEVICE' || (code === 'LPQ_CUDA_DRIVER' && message.startsWith('no NVIDIA driver was found'));
 }
 
 /** Bytes of '24g', '512m' or a plain number. Throws LPQ_USAGE. */

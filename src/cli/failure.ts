@@ -1,5 +1,6 @@
 import { CommanderError } from 'commander';
 import { LpqError } from '../core/error.js';
+import { cudaError } from './cuda-failure.js';
 
 /** Codes that native code throws (native/include/lpq/failure.h) and what they are to a user. */
 const NATIVE = {
@@ -49,7 +50,7 @@ export function asLpqError(thrown: unknown): LpqError {
 
 /** The error of a run that was interrupted. */
 export function aborted(cause?: unknown): LpqError {
-  return new LpqError('LPQ_ABORTED', 'the run was interrupted; nothing half-written was left', { cause });
+  return new LpqError('LPQ_ABORTED', 'the run was interrupted', { cause });
 }
 
 const MEMORY_HINT = 'Close other programs, or use fewer or shorter calibration sequences (--samples, --seq-len).';
@@ -64,48 +65,11 @@ function nativeError(code: string, error: CodedError): LpqError {
   });
 }
 
-/** What to do about the codes of native/cuda. */
-const CUDA = {
-  LPQ_CUDA: { what: 'the CUDA driver reports an error', hint: 'Try again; if it repeats, use --device cpu.' },
-  LPQ_CUDA_DRIVER: {
-    what: 'no usable NVIDIA driver',
-    hint: 'Install an NVIDIA driver for CUDA 12 or newer, or use --device cpu.',
-  },
-  LPQ_CUDA_KERNELS: {
-    what: 'the CUDA kernels cannot be used',
-    hint: 'Run npm run build:cuda (needs nvcc 12 or newer), or use --device cpu.',
-  },
-  LPQ_CUDA_LIBRARY: {
-    what: 'a CUDA library cannot be used',
-    hint: 'Install the CUDA toolkit or pip install nvidia-cublas nvidia-cusolver, and name their folders in LPQ_CUDA_LIBS (separated by colons).',
-  },
-  LPQ_CUDA_LOST: {
-    what: 'the CUDA device stopped working',
-    hint: 'Look at nvidia-smi and the kernel log; restart the run once the device answers again.',
-  },
-  LPQ_CUDA_MEMORY: {
-    what: 'there is not enough device memory',
-    hint: 'Raise --vram-limit, close other programs on the device, or use fewer or shorter calibration sequences.',
-  },
-  LPQ_HOST_MEMORY: {
-    what: 'there is not enough pinned host memory',
-    hint: 'Raise --vram-limit so that more stays on the device, raise ulimit -l, or use fewer or shorter calibration sequences.',
-  },
-} as const;
-
-function cudaError(code: string, error: CodedError): LpqError {
-  if (code === 'LPQ_CUDA_DEVICE')
-    return new LpqError('LPQ_DEVICE', error.message, { cause: error, hint: 'lpq doctor lists the devices.' });
-  const known = code in CUDA ? (code as keyof typeof CUDA) : 'LPQ_CUDA';
-  const where = error.op ? ` in the operation ${error.op}` : '';
-  return new LpqError(known, `${CUDA[known].what}${where}: ${error.message}`, { cause: error, hint: CUDA[known].hint });
-}
-
 function systemError(code: string, error: CodedError): LpqError {
   if (code === 'ENOSPC' || code === 'EDQUOT')
     return new LpqError('LPQ_DISK_FULL', `${error.path ?? 'the output'} could not be written: the disk is full`, {
       cause: error,
-      hint: 'Free some space or choose an output directory on another disk; nothing was left behind.',
+      hint: 'Free some space, or choose an output directory on another disk.',
     });
   const writing = code === 'EROFS' || WRITING.has(error.syscall ?? '');
   const place = error.path ?? 'a file';

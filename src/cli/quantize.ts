@@ -1,4 +1,6 @@
 import type { Command } from 'commander';
+import type { OutputDirectory } from '../../formats/directory/output-directory.js';
+import type { PartialMode } from '../../formats/directory/partial.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
@@ -6,6 +8,7 @@ import type { ModuleLine } from '../quantize/run.js';
 import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
+import { resumable } from './resumable.js';
 import { type ComputeOptions, computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
 import type { FullSettings } from './settings.js';
 import { requireKind } from './sources.js';
@@ -19,6 +22,8 @@ interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly calib?: string;
   readonly pack?: string;
   readonly dryRun?: boolean;
+  readonly resume?: boolean;
+  readonly restart?: boolean;
 }
 
 /** A checked command: everything the runner needs. */
@@ -30,6 +35,8 @@ export interface QuantizeOptions {
   /** Calibration text; undefined: the bundled one. */
   readonly calib: string | undefined;
   readonly packTarget: string | undefined;
+  /** What to do about what a stopped run left. */
+  readonly partial: PartialMode;
 }
 
 /** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
@@ -45,6 +52,8 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--calib-join', 'join the documents of a .jsonl and cut windows')
       .option('--recipe <file>', 'JSON with defaults for these options and rules for modules')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
+      .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
+      .option('--restart', 'discard what a stopped run left of this output')
       .option('--dry-run', 'only list what would be done with each module'),
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
 }
@@ -53,7 +62,9 @@ export function quantizeCommand(program: Command, run: Run): Command {
 export async function quantizeOptions(source: string, flags: QuantizeFlags): Promise<QuantizeOptions> {
   const { mergeSettings } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
-  const { output, recipe, calib, pack } = flags;
+  const { output, recipe, calib, pack, resume, restart } = flags;
+  if (resume && restart)
+    throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
   const given = await givenSettings(flags);
   const file = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   const settings = mergeSettings(given, file.settings);
@@ -61,19 +72,34 @@ export async function quantizeOptions(source: string, flags: QuantizeFlags): Pro
     throw new LpqError('LPQ_USAGE', '--calib has no effect with --method rtn, which takes no calibration', {
       hint: 'Leave the option out, or use --method gptq.',
     });
-  return { source, output, settings, rules: file.rules, calib, packTarget: pack };
+  return {
+    source,
+    output,
+    settings,
+    rules: file.rules,
+    calib,
+    packTarget: pack,
+    partial: resume ? 'resume' : restart ? 'restart' : 'new',
+  };
 }
 
 async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<void> {
   const options = await quantizeOptions(model, flags);
   await requireKind(model, 'source');
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { clearFinished, refusePartial } = await import('../../formats/directory/partial.js');
   const { packTarget } = options;
   const packed = packTarget === undefined ? undefined : `${options.output.replace(/\/+$/, '')}-${packTarget}`;
+  if (options.partial === 'resume' && packed === undefined && (await clearFinished(options.output)))
+    return run.report.result(
+      { command: 'quantize', output: options.output, finished: true },
+      `${options.output} was finished already\n`,
+    );
   // Everything that can be refused is refused before anything is computed.
   for (const output of [options.output, packed]) if (output !== undefined) refuseExisting(output);
   if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
   if (flags.dryRun) return (await import('./dry-run.js')).printPlan(options, run);
+  refusePartial(options.output, options.partial);
   await checkPlan(options);
   const rts = openRuntimes(run, flags);
   await quantizeInto(options, rts, run);
@@ -102,6 +128,7 @@ async function checkPlan({ source, settings, rules }: QuantizeOptions): Promise<
 
 async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntime[], run: Run): Promise<void> {
   const { quantizeCheckpoint } = await import('../quantize/run.js');
+  const { backendOf } = await import('../quantize/identity.js');
   const { schemesFrom } = await import('./schemes.js');
   const { settings, source, output } = options;
   const { scheme, rules } = schemesFrom(settings, options.rules);
@@ -109,7 +136,8 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
   const quantizer = await quantizerFor(settings);
   const calibration = quantizer.statistics ? await calibrate(options, run) : undefined;
   let task: ReturnType<typeof run.report.task> | undefined;
-  let [done, stage] = [0, ''];
+  let [done, stage, total] = [0, '', 0];
+  let directory: OutputDirectory | undefined;
   const summary = await quantizeCheckpoint(
     rts,
     {
@@ -122,6 +150,7 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
       lmHead: settings.lmHead,
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
+      partial: options.partial,
     },
     {
       onPlan: ({ modules, weights, blocks, left }) => {
@@ -134,7 +163,18 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
           run.report.warn(`${left.length} tensors that the architecture does not use go through as they are`, {
             tensors: left,
           });
-        task = run.report.task('quantize', modules);
+        total = modules;
+        task = run.report.task('quantize', total);
+      },
+      onResume: ({ blocks, of, modules, damaged }) => {
+        run.report.event(
+          'resume',
+          { blocks, of, modules, damaged },
+          `going on from ${blocks} finished blocks of ${of}`,
+        );
+        if (damaged.length > 0)
+          run.report.warn(`block ${damaged.join(', ')} was finished but is damaged, and is done again`, { damaged });
+        task = run.report.task('quantize', total - modules);
       },
       onStage: (block, blocks, name) => {
         run.interrupt.check();
@@ -147,8 +187,13 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
         task?.update(++done, stage);
       },
     },
-    (directory) => run.interrupt.cleanup(() => directory.abortSync()),
-  );
+    (made) => {
+      directory = made;
+      run.interrupt.cleanup(() => made.abortSync());
+    },
+  ).catch((error: unknown) => {
+    throw resumable(error, directory);
+  });
   task?.end();
   const seconds = (performance.now() - started) / 1000;
   const { modules, ...facts } = summary;
@@ -177,12 +222,6 @@ async function calibrate({ source, settings, calib }: QuantizeOptions, run: Run)
       samples,
     });
   return found;
-}
-
-/** What the bytes depend on of where they are computed: sums over several devices are added in another order. */
-function backendOf(rts: readonly NativeRuntime[]): string {
-  const kind = rts[0]?.device === 'cpu' ? 'cpu' : 'cuda';
-  return rts.length > 1 ? `${kind} x${rts.length}` : kind;
 }
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { createRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import type { ExitCode } from '../core/error.js';
-import { chooseDevice, chooseDevices, parseBytes } from './device.js';
+import { chooseDevice, chooseDevices, obstacle, parseBytes } from './device.js';
 import type { Interrupt } from './interrupt.js';
 import { integer } from './parse.js';
 import type { Reporter } from './reporter.js';
@@ -52,6 +52,8 @@ export function computeOptions(command: Command): Command {
 export function openRuntime(run: Run, options: ComputeOptions, cuda = true): NativeRuntime {
   const { threads, vramLimit } = options;
   const device = chooseDevice(options.device, cuda);
+  const why = cuda && options.device === 'auto' && device === 'cpu' ? obstacle() : undefined;
+  if (why !== undefined) run.report.warn(`computing on the CPU: ${why}`);
   try {
     return run.interrupt.watch(createRuntime({ device, threads, vramLimit }));
   } catch (error) {

@@ -5,7 +5,7 @@ import type { ExitCode } from './error.js';
  * Keep it sorted by name.
  */
 export const CODES = {
-  LPQ_ABORTED: row(130, 'The run was interrupted; nothing half-written was left.'),
+  LPQ_ABORTED: row(130, 'The run was interrupted (Ctrl-C, SIGTERM).'),
   LPQ_ARCH_UNKNOWN: row(4, 'config.json names an architecture that lpq has no table for.'),
   LPQ_ARTIFACT: row(4, 'A packed artifact or its manifest is malformed.'),
   LPQ_BUILD: row(3, 'lpq is not compiled, or a tool that builds it is missing or failed.'),
@@ -28,6 +28,7 @@ export const CODES = {
   LPQ_GROUP_SIZE: row(2, 'The group size does not divide the input features of a module.'),
   LPQ_HOST_MEMORY: row(3, 'There is not enough host memory to keep what does not fit on the device.'),
   LPQ_INTERNAL: row(3, 'A defect in lpq itself; please report it.'),
+  LPQ_JOURNAL: row(4, 'The journal of a stopped run is malformed.'),
   LPQ_LAYOUT: row(4, 'A layout was declared or combined wrongly.'),
   LPQ_MEMORY: row(3, 'There is not enough memory.'),
   LPQ_MODULE_NUMERICS: row(4, 'Weights or activations of a module hold NaN or infinity.'),
@@ -35,7 +36,10 @@ export const CODES = {
   LPQ_OUTPUT_EXISTS: row(2, 'The output path exists already; lpq never overwrites.'),
   LPQ_OUTPUT_WRITE: row(3, 'The output could not be written.'),
   LPQ_PACK: row(4, 'A tensor cannot be laid out for the requested target.'),
+  LPQ_PARTIAL_EXISTS: row(2, 'A stopped run left a partial output, which is neither resumed nor discarded unasked.'),
+  LPQ_PARTIAL_IN_USE: row(2, 'Another run is writing this output.'),
   LPQ_RECIPE: row(2, 'A recipe file is malformed.'),
+  LPQ_RESUME: row(2, 'A stopped run cannot be resumed with other options than its own.'),
   LPQ_SAFETENSORS: row(4, 'A safetensors file breaks a rule of the format.'),
   LPQ_SAFETENSORS_INDEX: row(4, 'A sharded checkpoint has a broken index.'),
   LPQ_SCALE_RANGE: row(4, 'Scales do not fit the requested scale type.'),

@@ -199,7 +199,7 @@ export async function quantizeFeed(
  * A weight f32 as the runtime's linears multiply it. Rounding (code - zero) * scale to 16 bits adds noise of 2^-9 of a
  * weight, where quantization to 4 bits makes some 2^-4: a thousandth of its error's power.
  */
-function forActivations(rt: NativeRuntime, weight: Tensor): Tensor {
+export function forActivations(rt: NativeRuntime, weight: Tensor): Tensor {
   if (rt.activationDtype === weight.dtype) return weight;
   const rounded = rt.allocate(rt.activationDtype, weight.shape);
   ops.cast(rt, weight, rounded);

@@ -1,7 +1,29 @@
-import type { ModuleLine } from './run.js';
+import type { Quality } from '../../formats/canonical/schema.js';
+import type { BlockKey } from './journal.js';
+
+/** What a resumed run need not do again. */
+export interface Resumption {
+  readonly blocks: number;
+  readonly of: number;
+  readonly modules: number;
+  /** Finished blocks whose bytes are not those that were written, and which are done again. */
+  readonly damaged: readonly BlockKey[];
+}
+
+/** A line of the run's log, one a module. */
+export interface ModuleLine extends Quality {
+  readonly name: string;
+  /** As printScheme() writes it: 'i4 g128'. */
+  readonly scheme: string;
+  /** Calibration rows that reached the module; null without calibration. */
+  readonly tokens: number | null;
+  readonly seconds: number;
+}
 
 export interface QuantizeEvents {
   readonly onPlan?: (plan: { modules: number; weights: number; blocks: number; left: readonly string[] }) => void;
+  /** Before the first block, where a stopped run's work is taken up. */
+  readonly onResume?: (resumption: Resumption) => void;
   readonly onStage?: (block: number, blocks: number, stage: string) => void;
   readonly onModule?: (line: ModuleLine) => void;
   /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */

@@ -4,11 +4,13 @@ import type { Streams } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, quantizeBlock, type Walk } from './blocks.js';
+import { type BlockContext, quantizeBlock, replayBlock, type Walk } from './blocks.js';
 import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
+import type { BlockKey } from './journal.js';
 import type { Lane } from './lanes.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
+import type { Progress } from './progress.js';
 import { WeightPipeline } from './rtn-pipeline.js';
 import type { QuantizeRequest } from './run.js';
 
@@ -20,9 +22,12 @@ export async function quantizeModel(
   source: SourceCheckpoint,
   graph: ModelGraph,
   events: QuantizeEvents,
+  progress: Progress,
 ): Promise<void> {
   const { quantizer, calibration } = request;
-  if (!quantizer.statistics) return quantizeAlone(context, rts[0] as NativeRuntime, request, source, graph, events);
+  const work = workOf(graph, request, progress);
+  if (work.length === 0) return;
+  if (!quantizer.statistics) return quantizeAlone(context, rts[0] as NativeRuntime, work, source, events, progress);
   if (!calibration)
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
@@ -44,41 +49,66 @@ export async function quantizeModel(
   };
   try {
     streams = await calibratedStreams(rts, graph, outer, calibration.sequences, quantizer.original);
-    if (!request.lmHead) for (const weights of outer) disposeWeights(weights);
-    next = await load(graph.blocks[0]?.tensors.keys() ?? []);
-    const last = graph.blocks.length - 1;
-    const blocks = request.lmHead ? [...graph.blocks, headBlock(graph)] : graph.blocks;
-    for (const [index, block] of blocks.entries())
+    if (work.at(-1)?.key !== 'head') for (const weights of outer) disposeWeights(weights);
+    next = await load(work[0]?.block.tensors.keys() ?? []);
+    for (const [index, { key, block }] of work.entries()) {
       await timed(events, 'block', async () => {
-        const head = index > last;
+        const head = key === 'head';
         const weights = head ? outer : next;
         if (!head) next = [];
         const lanes = lanesOf(rts, streams, weights);
         const memory = blockMemory(block, graph.hidden, quantizer.original ? 2 : 1);
-        const ahead = index < last && rts.every((rt) => mayPrefetch(rt, memory, block));
-        const load_next = async () => {
-          next = await load(graph.blocks[index + 1]?.tensors.keys() ?? []);
-        };
+        const following = work[index + 1];
+        const wanted = following && following.key !== 'head' ? following.block.tensors : undefined;
+        const ahead = wanted !== undefined && rts.every((rt) => mayPrefetch(rt, memory, block));
         const walk: Walk = {
           memory,
           held: heldBytes(memory, ahead),
           onFirstSweep: async () => {
             release();
-            if (ahead) await load_next(); // on their way to the device while this block is solved
+            if (ahead) next = await load(wanted.keys()); // on their way to the device while this block is solved
           },
         };
+        const made: Tensor[] = [];
         try {
-          behind.made.push(...(await quantizeBlock(context, block, lanes, walk)));
+          if (progress.has(key)) {
+            made.push(...replayed(context, block, lanes, progress));
+            await replayBlock(context, block, lanes, walk);
+          } else made.push(...(await quantizeBlock(context, block, lanes, walk)));
         } finally {
+          behind.made.push(...made);
           if (!head) behind.weights.push(...weights);
         }
-        if (!ahead && index < last) await load_next();
+        if (wanted && !ahead) next = await load(wanted.keys());
       });
+      if (!progress.has(key)) await progress.finished(key);
+    }
   } finally {
     release();
     for (const weights of [...next, ...outer]) disposeWeights(weights);
     disposeStreams(streams);
   }
+}
+
+interface Work {
+  readonly key: BlockKey;
+  readonly block: Block;
+}
+
+/** The blocks to walk through: up to the last one with something left to do, for those behind it need no activations. */
+function workOf(graph: ModelGraph, request: QuantizeRequest, progress: Progress): Work[] {
+  const all: Work[] = graph.blocks.map((block) => ({ key: block.index, block }));
+  if (request.lmHead) all.push({ key: 'head', block: headBlock(graph) });
+  return all.slice(0, all.findLastIndex(({ key }) => !progress.has(key)) + 1);
+}
+
+/** Brings the weights that a finished block went on with to all lanes; returns them, for their disposal. */
+function replayed(context: BlockContext, block: Block, lanes: readonly Lane[], progress: Progress): Tensor[] {
+  return lanes.flatMap(({ rt, current }) => {
+    const weights = progress.replayed(rt, block, context.schemes);
+    for (const [name, tensor] of weights) current.set(name, tensor);
+    return [...weights.values()];
+  });
 }
 
 /** Source and quantized weights of the block, and those of the next that come meanwhile or of the one before that stay. */
@@ -101,21 +131,23 @@ function headBlock(graph: ModelGraph): Block {
 async function quantizeAlone(
   context: BlockContext,
   rt: NativeRuntime,
-  request: QuantizeRequest,
+  work: readonly Work[],
   source: SourceCheckpoint,
-  graph: ModelGraph,
   events: QuantizeEvents,
+  progress: Progress,
 ): Promise<void> {
   const pipeline = new WeightPipeline(context, rt, source);
   try {
-    for (const block of graph.blocks)
+    for (const { key, block } of work) {
+      if (progress.has(key)) continue;
       await timed(events, 'block', async () => {
         for (const stage of block.stages) {
           context.onStage(block, stage);
           for (const feed of stage.feeds) await pipeline.add(feed.linears);
         }
       });
-    if (request.lmHead) await pipeline.add([graph.head]);
+      await pipeline.mark(() => progress.finished(key));
+    }
     await pipeline.drain();
   } finally {
     await pipeline.abandon();

@@ -1,25 +1,25 @@
-import type { Provenance, Quality } from '../../formats/canonical/schema.js';
+import type { Provenance } from '../../formats/canonical/schema.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
-import { CanonicalWriter } from '../../formats/canonical/write.js';
+import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
-import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { PartialMode } from '../../formats/directory/partial.js';
+import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
-import type { BlockContext, FinishedModule } from './blocks.js';
-import { type QuantizeEvents, timed } from './events.js';
+import type { BlockContext } from './blocks.js';
+import { type ModuleLine, type QuantizeEvents, timed } from './events.js';
 import { zerosOf } from './grid.js';
+import { runIdentity } from './identity.js';
 import { quantizeModel } from './model.js';
+import { Progress } from './progress.js';
 import type { Quantizer } from './quantizer.js';
-import { disposeModule, type QuantizedModule } from './result.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
-import { printScheme, type QuantScheme } from './scheme.js';
-import { WriteBehind } from './write-behind.js';
-
-export type { QuantizeEvents, Span } from './events.js';
+import { earlierRun, RunLog } from './run-log.js';
+import type { QuantScheme } from './scheme.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -36,17 +36,11 @@ export interface QuantizeRequest {
   /** Recorded in the provenance, as the user gave them. */
   readonly options: Readonly<Record<string, unknown>>;
   readonly version: string;
+  /** What to do about what a stopped run left of this output; 'new' (refuse it) unless told. The bytes are the same. */
+  readonly partial?: PartialMode;
 }
 
-/** A line of the run's log, one a module. */
-export interface ModuleLine extends Quality {
-  readonly name: string;
-  /** As printScheme() writes it: 'i4 g128'. */
-  readonly scheme: string;
-  /** Calibration rows that reached the module; null without calibration. */
-  readonly tokens: number | null;
-  readonly seconds: number;
-}
+export type { ModuleLine, QuantizeEvents, Resumption, Span } from './events.js';
 
 export interface QuantizeSummary {
   readonly modules: readonly ModuleLine[];
@@ -80,7 +74,10 @@ export function planQuantization(
 
 /**
  * Quantizes a checkpoint into a canonical directory that appears complete or not at all. Same request, same bytes: on
- * any number of threads, and on the same devices. Throws LPQ_OUTPUT_EXISTS before any work, and what reading, solving and writing throw.
+ * any number of threads, on the same devices, and however often it was stopped and resumed. After a failure the finished blocks stay in
+ * NAME.partial (output.keep), for `partial: 'resume'`; without one nothing is left. Throws LPQ_OUTPUT_EXISTS,
+ * LPQ_PARTIAL_EXISTS, LPQ_PARTIAL_IN_USE, LPQ_RESUME and LPQ_JOURNAL before any work, and what reading, solving and
+ * writing throw.
  */
 export async function quantizeCheckpoint(
   rts: readonly NativeRuntime[],
@@ -101,52 +98,44 @@ export async function quantizeCheckpoint(
       blocks: graph.blocks.length,
       left: unusedTensors(source, graph),
     });
-    const output = await OutputDirectory.create(request.output);
+    const canonical: CanonicalPlan = {
+      modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
+      carried: carried.map((name) => source.weights.spec(name)),
+      config: source.config,
+    };
+    const recorded = provenance(request, source);
+    const identity = runIdentity(request, recorded, rts);
+    const output = await OutputDirectory.createPartial(request.output, request.partial);
     register(output);
     try {
+      const before = earlierRun(output, identity);
+      if (before) await output.removeAllBut(plannedShards(canonical));
       await timed(events, 'write', () => output.carryFrom(request.source));
-      const writer = await CanonicalWriter.create(output, {
-        modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
-        carried: carried.map((name) => source.weights.spec(name)),
-        config: source.config,
-      });
-      const behind = new WriteBehind();
-      const carrying = new WriteBehind();
+      const writer = await CanonicalWriter.create(output, canonical, { partial: true });
+      let log: RunLog | undefined;
+      let progress: Progress | undefined;
       try {
-        for (const name of carried) await carry(carrying, writer, source, name);
-        const lines: ModuleLine[] = [];
+        log = await timed(events, 'read', () => RunLog.open(output, writer, identity, before));
+        progress = new Progress(log, writer, events);
+        if (before) events.onResume?.(progress.resumption(graph));
+        for (const name of carried) await progress.carry(source, name);
         const context: BlockContext = {
           quantizer: request.quantizer,
           fallback: rtnQuantizer(),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
-          onModule: (module) => {
-            const kept = keepTensors(module.result);
-            return timed(events, 'write', () =>
-              behind.add(
-                kept.bytes,
-                async () => {
-                  const line = await writeModule(writer, { ...module, result: kept.result });
-                  return () => {
-                    lines.push(line);
-                    events.onModule?.(line);
-                  };
-                },
-                kept.dispose,
-              ),
-            );
-          },
+          onModule: (module) => (progress as Progress).module(module),
         };
-        await quantizeModel(context, rts, request, source, graph, events);
+        await quantizeModel(context, rts, request, source, graph, events, progress);
         await timed(events, 'write', async () => {
-          await behind.settle();
-          await carrying.settle();
-          await writer.finish(provenance(request, source));
+          await progress?.settle();
+          await writer.finish(recorded);
           await output.commit();
         });
-        return summarize(lines, carried.length, plan);
+        return summarize(progress.lines, carried.length, plan);
       } catch (error) {
-        await Promise.all([behind.abandon(), carrying.abandon()]);
+        await progress?.stop();
+        await log?.close();
         await writer.abort();
         throw error;
       }
@@ -157,20 +146,6 @@ export async function quantizeCheckpoint(
   } finally {
     source.close();
   }
-}
-
-/** Queues a tensor that goes through unchanged; it is opened in its turn, so that any number may wait. */
-function carry(behind: WriteBehind, writer: CanonicalWriter, source: SourceCheckpoint, name: string): Promise<void> {
-  const write = async () => {
-    const tensor = source.weights.tensor(name);
-    try {
-      await writer.writeCarried(name, tensor);
-    } finally {
-      tensor.dispose();
-    }
-    return undefined;
-  };
-  return behind.add(0, write, () => {});
 }
 
 function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
@@ -186,39 +161,6 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     sparsity: 'none',
     sourceDtype: source.weights.dtype(`${linear.name}.weight`),
   };
-}
-
-/** Views of a result's tensors, which outlive those that the quantizer disposes of. */
-function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes: number; dispose(): void } {
-  const view = (tensor: Tensor) => tensor.view(tensor.shape);
-  const kept = {
-    ...result,
-    codes: view(result.codes),
-    scales: view(result.scales),
-    ...(result.zeros && { zeros: view(result.zeros) }),
-  };
-  const bytes = kept.codes.byteLength + kept.scales.byteLength + (kept.zeros?.byteLength ?? 0);
-  return { result: kept, bytes, dispose: () => disposeModule(kept) };
-}
-
-async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {
-  const { linear, result, relativeError, tokens } = module;
-  // No seconds in the checkpoint: the same request gives the same bytes.
-  const { seconds = 0, ...measured } = result.quality;
-  const quality: Quality = { ...measured, relativeError };
-  await writer.writeModule(
-    linear.name,
-    {
-      codes: result.codes,
-      scales: result.scales,
-      ...(result.zeros && { zeros: result.zeros }),
-      ...(result.globalScale !== undefined && {
-        global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
-      }),
-    },
-    quality,
-  );
-  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds };
 }
 
 function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {

@@ -58,7 +58,12 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
     /--calib.*rtn/,
   ],
   [['quantize', model, '-o', 'never', '--bits', '4', '--lm-head'], 2, 'LPQ_USAGE', /lm_head/],
-  [['quantize', model, '-o', 'never', '--bits', '4', '--resume'], 2, 'LPQ_USAGE', /--resume/],
+  [
+    ['quantize', model, '-o', 'never', '--bits', '4', '--resume', '--restart'],
+    2,
+    'LPQ_USAGE',
+    /--resume and --restart/,
+  ],
   [['quantize', model, '-o', 'never', '--dtype', 'u9'], 2, 'LPQ_TYPE', /u9/],
   [['quantize', model, '-o', 'never', '--dtype', '__proto__'], 2, 'LPQ_TYPE', /__proto__/],
   [['quantize', model, '-o', '', '--bits', '4'], 2, 'LPQ_USAGE', /output/],

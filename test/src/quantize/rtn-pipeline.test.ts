@@ -46,9 +46,9 @@ function source(count: number, broken: readonly number[] = [], absent: readonly 
 }
 
 function context(linears: readonly LinearRef[], onModule: (module: FinishedModule) => Promise<void>): BlockContext {
-  const quantizer = rtnQuantizer(rt);
+  const quantizer = rtnQuantizer();
   const schemes = new Map(linears.map(({ name }) => [name, scheme]));
-  return { rt, quantizer, fallback: quantizer, schemes, onModule, onStage: () => {} };
+  return { quantizer, fallback: quantizer, schemes, onModule, onStage: () => {} };
 }
 
 test('modules come in order, one at a time, with the bytes of one alone; few are in flight', async () => {
@@ -66,6 +66,7 @@ test('modules come in order, one at a time, with the bytes of one alone; few are
       seen.push(linear.name);
       busy = false;
     }),
+    rt,
     reader,
   );
   for (let at = 0; at < linears.length; at += 7) await pipeline.add([...linears.slice(at, at + 7), skipped]);
@@ -91,6 +92,7 @@ test('the first failure in order is thrown, whatever fails behind it; what is in
       context(linears, async ({ linear }) => {
         seen.push(linear.name);
       }),
+      rt,
       reader,
     );
     await assert.rejects(async () => {
@@ -110,6 +112,7 @@ test('what the receiver throws ends the pipeline', async () => {
     context(linears, async () => {
       throw new Error('disk full');
     }),
+    rt,
     reader,
   );
   await assert.rejects(async () => {

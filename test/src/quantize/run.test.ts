@@ -200,7 +200,7 @@ const DAMAGES: [string, (model: string) => unknown, string, RegExp][] = [
 
 for (const [what, damage, code, names] of DAMAGES)
   for (const method of ['gptq', 'rtn'] as const)
-    test(`${what} ends ${method} with ${code} and no output`, async (t) => {
+    test(`${what} ends ${method} with ${code} and no output, but for finished blocks`, async (t) => {
       const dir = scratch(t);
       const model = copy(dir, () => {});
       await damage(model);
@@ -211,7 +211,8 @@ for (const [what, damage, code, names] of DAMAGES)
         assert.match(error.message, names);
         return true;
       });
-      assert.deepEqual(readdirSync(dir), ['model']);
+      // NaN is met in block 2; everything else before any work.
+      assert.deepEqual(readdirSync(dir), code === 'LPQ_MODULE_NUMERICS' ? ['model', 'out.partial'] : ['model']);
     });
 
 test('groups that do not divide K are refused before any work', async (t) => {

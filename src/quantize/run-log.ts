@@ -1,0 +1,110 @@
+import type { CanonicalWriter } from '../../formats/canonical/write.js';
+import type { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { journalPath } from '../../formats/directory/partial.js';
+import type { ModuleLine } from './events.js';
+import { requireSame } from './identity.js';
+import {
+  type BlockKey,
+  Journal,
+  type JournalBlock,
+  type JournalContents,
+  type RunIdentity,
+  readJournal,
+} from './journal.js';
+
+/** What an earlier run left in an output, before anything of it is touched; undefined: nothing finished. Throws LPQ_RESUME. */
+export function earlierRun(output: OutputDirectory, identity: RunIdentity): JournalContents | undefined {
+  const before = readJournal(journalPath(output.root));
+  if (before) requireSame(output.root, before.run, identity);
+  output.keep = (before?.blocks.size ?? 0) > 0;
+  return before;
+}
+
+/**
+ * Keeps the journal of a run. A block counts as finished when its tensors, and then its line, are on the disk; both happen
+ * beside further work, for all blocks at once that are waiting.
+ */
+export class RunLog {
+  private readonly waiting: JournalBlock[] = [];
+  private running: Promise<void> | undefined;
+  private failure: { readonly cause: unknown } | undefined;
+
+  private constructor(
+    private readonly output: OutputDirectory,
+    private readonly writer: CanonicalWriter,
+    private readonly journal: Journal,
+    /** Blocks of the earlier run whose tensors are whole; the writer has them. */
+    readonly kept: ReadonlyMap<BlockKey, JournalBlock>,
+    /** Blocks that the earlier run had finished, but whose bytes are not those it wrote. */
+    readonly damaged: readonly BlockKey[],
+    /** Blocks that a later run would find finished. */
+    readonly finishedBlocks: Set<BlockKey>,
+  ) {}
+
+  /** Looks at every tensor that `before` names. Throws LPQ_DISK_FULL, LPQ_OUTPUT_WRITE. */
+  static async open(
+    output: OutputDirectory,
+    writer: CanonicalWriter,
+    identity: RunIdentity,
+    before: JournalContents | undefined,
+  ): Promise<RunLog> {
+    const kept = new Map<BlockKey, JournalBlock>();
+    const damaged: BlockKey[] = [];
+    for (const [key, block] of before?.blocks ?? []) {
+      if (await whole(writer, block)) {
+        for (const { name, sha256, quality } of block.modules) await writer.adopt(name, sha256, quality);
+        kept.set(key, block);
+      } else damaged.push(key);
+    }
+    const journal = await Journal.open(journalPath(output.root), identity, before);
+    return new RunLog(output, writer, journal, kept, damaged, new Set(kept.keys()));
+  }
+
+  /** A block whose modules were all written. Throws what an earlier one failed of. */
+  async finished(key: BlockKey, lines: readonly ModuleLine[]): Promise<void> {
+    if (this.failure) throw this.failure.cause;
+    const modules = [];
+    for (const { name, scheme, tokens, seconds, ...quality } of lines)
+      modules.push({ name, scheme, quality, tokens, seconds, sha256: await this.writer.hashes(name) });
+    this.waiting.push({ block: key, modules });
+    this.running ??= this.commit();
+  }
+
+  /** Waits until all is on the disk. */
+  async settle(): Promise<void> {
+    await this.running;
+    if (this.failure) throw this.failure.cause;
+  }
+
+  /** The same after a failure, whose cause is known already. */
+  async close(): Promise<void> {
+    await this.running;
+    await this.journal.close();
+  }
+
+  private async commit(): Promise<void> {
+    try {
+      while (this.waiting.length > 0) {
+        const blocks = this.waiting.splice(0);
+        await this.writer.sync();
+        await this.journal.append(blocks);
+        for (const { block } of blocks) this.finishedBlocks.add(block);
+        this.output.keep = true;
+      }
+    } catch (cause) {
+      this.failure = { cause };
+    } finally {
+      this.running = undefined;
+    }
+  }
+}
+
+async function whole(writer: CanonicalWriter, block: JournalBlock): Promise<boolean> {
+  for (const { name, sha256 } of block.modules) if (!(await writer.holds(name, sha256))) return false;
+  return true;
+}
+
+/** The line of a module as the run that finished it told it. */
+export function lineOf({ name, scheme, quality, tokens, seconds }: JournalBlock['modules'][number]): ModuleLine {
+  return { name, scheme, ...quality, tokens, seconds };
+}

@@ -1,0 +1,79 @@
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
+const sources = path.join(root, 'test', 'native', 'fake-cuda');
+
+/** Every name that the host's code may ask for: as it stands there, and with the dtypes it may append. */
+function kernelNames(): string[] {
+  const dtypes = ['f32', 'f64', 'f16', 'bf16', 'i32'];
+  const pairs = dtypes.flatMap((from) => dtypes.map((to) => `${from}_${to}`));
+  const cuda = path.join(root, 'native', 'cuda');
+  const files = readdirSync(cuda, { recursive: true, encoding: 'utf8' }).filter((file) => /\.(cpp|h|cu)$/.test(file));
+  const stems = new Set(
+    files.flatMap((file) => readFileSync(path.join(cuda, file), 'utf8').match(/\blpq_[a-z0-9_]*[a-z0-9]/g) ?? []),
+  );
+  return [...stems].flatMap((stem) => [stem, ...[...dtypes, ...pairs].map((dtype) => `${stem}_${dtype}`)]);
+}
+
+/** A driver that is none, kernels that are none, and folders for libraries; all of it for the environment of a child. */
+export interface FakeCuda {
+  readonly dir: string;
+  /** LD_LIBRARY_PATH, LPQ_CUDA_FATBIN and LPQ_CUDA_LIBS, an empty folder. */
+  readonly env: Readonly<Record<string, string>>;
+  /** A folder with a library NAME made of the C text: for LPQ_CUDA_LIBS. */
+  library(name: string, text: string): string;
+  remove(): void;
+}
+
+/** Compiles the fake; a sentence why not where there is no C compiler. */
+export function fakeCuda(): FakeCuda | string {
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-fake-cuda-'));
+  const remove = () => rmSync(dir, { recursive: true, force: true });
+  const compile = (from: string, to: string) =>
+    execFileSync('cc', ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', '-o', to, from], { stdio: 'pipe' });
+  try {
+    compile(path.join(sources, 'fake_cuda.c'), path.join(dir, 'libcuda.so.1'));
+  } catch (error) {
+    remove();
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT')
+      return 'SKIPPED: there is no C compiler (cc) for the fake driver';
+    throw error;
+  }
+  const fatbin = path.join(dir, 'kernels.fatbin');
+  writeFileSync(fatbin, emptyKernels(kernelNames()));
+  const empty = path.join(dir, 'empty');
+  mkdirSync(empty);
+  let made = 0;
+  return {
+    dir,
+    env: { LD_LIBRARY_PATH: dir, LPQ_CUDA_FATBIN: fatbin, LPQ_CUDA_LIBS: empty },
+    library(name, text) {
+      const folder = path.join(dir, `libraries-${made++}`);
+      mkdirSync(folder);
+      writeFileSync(path.join(folder, 'library.c'), text);
+      compile(path.join(folder, 'library.c'), path.join(folder, name));
+      return folder;
+    },
+    remove,
+  };
+}
+
+/** A file of kernels as native/cuda/registry.h describes it, with names and no code. */
+function emptyKernels(names: readonly string[]): Buffer {
+  const u32 = (value: number) => {
+    const bytes = Buffer.alloc(4);
+    bytes.writeUInt32LE(value);
+    return bytes;
+  };
+  const text = (value: string) => Buffer.concat([u32(value.length), Buffer.from(value)]);
+  const head = Buffer.concat([Buffer.from('LPQFAT2\0'), u32(1), text('fake'), u32(names.length), ...names.map(text)]);
+  const place = Buffer.alloc(16);
+  const offset = Math.ceil((head.length + 16) / 64) * 64;
+  place.writeBigUInt64LE(BigInt(offset), 0);
+  place.writeBigUInt64LE(64n, 8);
+  return Buffer.concat([head, place, Buffer.alloc(offset - head.length - 16), Buffer.alloc(64)]);
+}

@@ -1,0 +1,164 @@
+// A libcuda.so.1 without a device, for tests of what lpq does when the real one fails. Device memory is host memory,
+// copies are copies, kernels do nothing (but for what keeps a rounding run going); everything is synchronous. The environment says what goes wrong:
+//
+//   FAKE_CUDA_VERSION    of the driver, as cuDriverGetVersion writes it (12040)
+//   FAKE_CUDA_INIT       what cuInit returns (0; 100: no device, 803: the kernel module is of another version)
+//   FAKE_CUDA_DEVICES    devices (1)
+//   FAKE_CUDA_ARCH       compute capability (90)
+//   FAKE_CUDA_MEMORY     bytes that can be allocated (8 GiB)
+//   FAKE_CUDA_FAIL       what the launch number FAKE_CUDA_AFTER + 1 ends with, and every call after it
+//   FAKE_CUDA_LATE       1: the launch itself succeeds, and the next wait tells of it
+//
+// Signatures and numbers are those of the driver's documentation.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int R;
+typedef unsigned long long Address;
+
+static long setting(const char* name, long otherwise) {
+  const char* text = getenv(name);
+  return text && *text ? atol(text) : otherwise;
+}
+
+static long launches = 0;
+static R broken = 0;         // what every call returns from now on
+static size_t allocated = 0;
+
+static long handle = 0x1000;
+static void* next_handle(void) { return (void*)(handle += 16); }
+
+static struct {
+  R code;
+  const char *name, *text;
+} kErrors[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+};
+
+R cuGetErrorName(R code, const char** text) {
+  for (size_t i = 0; i < sizeof kErrors / sizeof *kErrors; ++i)
+    if (kErrors[i].code == code) return *text = kErrors[i].name, 0;
+  return 1;
+}
+R cuGetErrorString(R code, const char** text) {
+  for (size_t i = 0; i < sizeof kErrors / sizeof *kErrors; ++i)
+    if (kErrors[i].code == code) return *text = kErrors[i].text, 0;
+  return 1;
+}
+
+R cuInit(unsigned flags) { return (void)flags, (R)setting("FAKE_CUDA_INIT", 0); }
+R cuDriverGetVersion(int* version) { return *version = (int)setting("FAKE_CUDA_VERSION", 12040), 0; }
+R cuDeviceGetCount(int* count) { return *count = (int)setting("FAKE_CUDA_DEVICES", 1), 0; }
+R cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
+R cuDeviceGetName(char* name, int length, int device) { return snprintf(name, (size_t)length, "Fake %d", device), 0; }
+R cuDeviceGetAttribute(int* value, int attribute, int device) {
+  (void)device;
+  const int arch = (int)setting("FAKE_CUDA_ARCH", 90);
+  switch (attribute) {
+    case 8: *value = 49152; break;
+    case 16: *value = 4; break;
+    case 97: *value = 232448; break;
+    case 75: *value = arch / 10; break;
+    case 76: *value = arch % 10; break;
+    case 38: *value = 4 << 20; break;
+    default: *value = 0;
+  }
+  return 0;
+}
+static size_t memory(void) { return (size_t)setting("FAKE_CUDA_MEMORY", 8L << 30); }
+R cuDeviceTotalMem_v2(size_t* bytes, int device) { return (void)device, *bytes = memory(), 0; }
+R cuDevicePrimaryCtxRetain(void** context, int device) { return (void)device, *context = next_handle(), broken; }
+R cuCtxSetCurrent(void* context) { return (void)context, 0; }
+R cuDeviceCanAccessPeer(int* can, int device, int peer) { return (void)device, (void)peer, *can = 0, 0; }
+R cuCtxEnablePeerAccess(void* peer, unsigned flags) { return (void)peer, (void)flags, broken; }
+R cuModuleLoadData(void** module, const void* image) { return (void)image, *module = next_handle(), broken; }
+R cuModuleGetFunction(void** function, void* module, const char* name) {
+  return (void)module, *function = strdup(name), broken;
+}
+R cuFuncSetAttribute(void* function, int attribute, int value) { return (void)function, (void)attribute, (void)value, broken; }
+R cuFuncGetAttribute(int* value, int attribute, void* function) { return (void)function, (void)attribute, *value = 0, broken; }
+R cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t shared) {
+  return (void)function, (void)threads, (void)shared, *blocks = 1, broken;
+}
+
+static R launched(const char* kernel, void** arguments) {
+  if (broken) return broken;
+  // Sums over a weight that say that nothing is wrong with it: nine doubles behind the last argument.
+  if (strcmp(kernel, "lpq_rtn_stats") == 0) memset(*(void**)arguments[3], 0, 72);
+  const long fail = setting("FAKE_CUDA_FAIL", 0);
+  if (fail == 0 || launches++ < setting("FAKE_CUDA_AFTER", 0)) return 0;
+  broken = (R)fail;
+  return setting("FAKE_CUDA_LATE", 0) ? 0 : broken;
+}
+R cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
+                 void** arguments, void** extra) {
+  (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
+  return launched(f, arguments);
+}
+R cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                            void* stream, void** arguments) {
+  (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+  return launched(f, arguments);
+}
+
+R cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { return *total = memory(), *free_bytes = *total - allocated, broken; }
+R cuMemAlloc_v2(Address* address, size_t bytes) {
+  if (broken) return broken;
+  if (allocated + bytes > memory()) return 2;
+  // The size lies in front, 512 bytes of it, for the driver's alignment.
+  char* block = aligned_alloc(512, (bytes + 1023) / 512 * 512);
+  if (!block) return 2;
+  memset(block + 512, 0, bytes);
+  memcpy(block, &bytes, sizeof bytes);
+  allocated += bytes;
+  *address = (Address)(block + 512);
+  return 0;
+}
+R cuMemFree_v2(Address address) {
+  if (broken || address == 0) return broken;
+  size_t bytes;
+  memcpy(&bytes, (char*)address - 512, sizeof bytes);
+  allocated -= bytes;
+  free((char*)address - 512);
+  return 0;
+}
+R cuMemHostAlloc(void** address, size_t bytes, unsigned flags) { return (void)flags, (*address = malloc(bytes)) ? broken : 2; }
+R cuMemFreeHost(void* address) { return free(address), broken; }
+R cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
+  return (void)stream, broken ? 0 : (memcpy((void*)to, from, bytes), 0), broken;
+}
+R cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
+  return (void)stream, broken ? 0 : (memcpy(to, (void*)from, bytes), 0), broken;
+}
+R cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* stream) {
+  return (void)stream, broken ? 0 : (memmove((void*)to, (void*)from, bytes), 0), broken;
+}
+R cuMemcpyPeerAsync(Address to, void* to_context, Address from, void* from_context, size_t bytes, void* stream) {
+  return (void)to_context, (void)from_context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+}
+R cuMemsetD8Async(Address to, unsigned char value, size_t count, void* stream) {
+  return (void)stream, broken ? 0 : (memset((void*)to, value, count), 0), broken;
+}
+R cuMemsetD32Async(Address to, unsigned value, size_t count, void* stream) {
+  (void)stream;
+  if (!broken)
+    for (size_t i = 0; i < count; ++i) ((unsigned*)to)[i] = value;
+  return broken;
+}
+R cuStreamCreate(void** stream, unsigned flags) { return (void)flags, *stream = next_handle(), broken; }
+R cuStreamDestroy_v2(void* stream) { return (void)stream, broken; }
+R cuStreamSynchronize(void* stream) { return (void)stream, broken; }
+R cuStreamWaitEvent(void* stream, void* event, unsigned flags) { return (void)stream, (void)event, (void)flags, broken; }
+R cuEventCreate(void** event, unsigned flags) { return (void)flags, *event = next_handle(), broken; }
+R cuEventDestroy_v2(void* event) { return (void)event, broken; }
+R cuEventRecord(void* event, void* stream) { return (void)event, (void)stream, broken; }
+R cuEventSynchronize(void* event) { return (void)event, broken; }
+R cuEventQuery(void* event) { return (void)event, broken; }
+R cuEventElapsedTime(float* milliseconds, void* begin, void* end) { return (void)begin, (void)end, *milliseconds = 0, broken; }
