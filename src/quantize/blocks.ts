@@ -97,7 +97,7 @@ async function walkBlock(
   const made: Tensor[] = [];
   try {
     for (const [index, stage] of block.stages.entries()) {
-      context.onStage(block, stage);
+      if (solve) context.onStage(block, stage);
       const wanted = stage.feeds.filter(({ linears }) => linears.some(({ name }) => context.schemes.has(name)));
       if (index === 0 || wanted.length > 0) {
         const ids = new Set(solve ? wanted.map(({ id }) => id) : []);

@@ -149,6 +149,9 @@ async function quantizeAlone(
       await pipeline.mark(() => progress.finished(key));
     }
     await pipeline.drain();
+  } catch (error) {
+    await pipeline.drain().catch(() => {}); // what was under way before counts for a resumed run
+    throw error;
   } finally {
     await pipeline.abandon();
   }
