@@ -20,7 +20,7 @@ Allocator::Allocator(CUcontext context, int ordinal, size_t limit, CUstream stre
   check(driver().context_set(context_), "selecting the device");
   check(driver().memory_info(&free, &total), "asking for free memory");
   if (limit_ == 0) limit_ = total;
-  if (pages) pages_ = Pages::open(context_, ordinal_, total);
+  if (pages) pages_ = Pages::open(context_, ordinal_, total, limit_);
 }
 
 Allocator::~Allocator() {

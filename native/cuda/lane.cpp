@@ -69,7 +69,6 @@ void CopyLane::wait(uint64_t number) {
 }
 
 void CopyLane::work() {
-  driver().context_set(context_);
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return stop_ || !sent_.empty(); });
@@ -77,6 +76,7 @@ void CopyLane::work() {
     Sent sent = std::move(sent_.front());
     sent_.pop_front();
     lock.unlock();
+    driver().context_set(context_);             // the last tensors may have been another device's
     driver().event_wait(sent.ticket->end());  // a failure here is a lost device: whoever waits for the queue is told
     sent = {};
     lock.lock();

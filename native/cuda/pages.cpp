@@ -1,12 +1,13 @@
 #include "cuda/pages.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 namespace lpq::cuda {
 
 // Addresses cost next to nothing; eight times the memory leaves holes enough between blocks of any size.
-std::unique_ptr<Pages> Pages::open(CUcontext context, int ordinal, size_t memory) {
+std::unique_ptr<Pages> Pages::open(CUcontext context, int ordinal, size_t memory, size_t limit) {
   const Driver& api = driver();
   check(api.context_set(context), "selecting the device");
   CUdevice device = 0;
@@ -15,7 +16,9 @@ std::unique_ptr<Pages> Pages::open(CUcontext context, int ordinal, size_t memory
   if (api.device_attribute(&able, kVirtualMemory, device) != kSuccess || !able) return nullptr;
   std::unique_ptr<Pages> pages(new Pages(context, ordinal));
   if (api.memory_granule(&pages->granule_, &pages->kind_, 0) != kSuccess || pages->granule_ == 0) return nullptr;
-  pages->granule_ = std::max(pages->granule_, size_t{2} << 20);
+  // Mapping costs the driver about 40 us a granule, of any size; what is lost is at most one at each end of a block.
+  const size_t wish = std::bit_floor(std::clamp(limit / 4096, size_t{2} << 20, size_t{8} << 20));
+  pages->granule_ = (wish + pages->granule_ - 1) / pages->granule_ * pages->granule_;
   for (size_t times = 8; times >= 2; times /= 2) {
     const size_t span = memory * times / pages->granule_;
     if (api.address_reserve(&pages->base_, span * pages->granule_, pages->granule_, 0, 0) != kSuccess) continue;

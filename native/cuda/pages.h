@@ -1,4 +1,4 @@
-// Device memory in granules of 2 MB that are mapped freely into one large range of addresses: free memory can then serve
+// Device memory in granules of 2 to 8 MB that are mapped freely into one large range of addresses: free memory can then serve
 // any request, wherever it lies. Not safe from several threads: the allocator's lock holds.
 #pragma once
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace lpq::cuda {
 
 class Pages {
  public:
-  // null where the device or the driver cannot do it. `memory`: bytes of the device.
-  static std::unique_ptr<Pages> open(CUcontext context, int ordinal, size_t memory);
+  // null where the device or the driver cannot do it. `memory`: bytes of the device; `limit`: that may be taken.
+  static std::unique_ptr<Pages> open(CUcontext context, int ordinal, size_t memory, size_t limit);
   ~Pages();
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;

@@ -305,7 +305,11 @@ void failures(Report& report) {
     Tensor again = rt.park(x);  // those are free again
     report.that("and what was let go of is used again", all_are(rt.download(rt.restore(again)), 3));
     report.fails("device memory has a limit", "LPQ_CUDA_MEMORY", [&] { rt.make(DType::u8, {static_cast<int64_t>(65 * kMiB)}); });
-    // An operation that fails for want of scratch memory leaves nothing behind.
+    // The product's scratch memory does not fit, and nothing of it is left behind.
+    Tensor m = rt.make(DType::bf16, {128, 128}), p = rt.make(DType::bf16, {128, 128});
+    rt.op("linear", {m, m}, {p});
+    report.fails("no room for an operation's scratch memory", "LPQ_CUDA_MEMORY", [&] { rt.sync(); });
+    m = p = {};
     Tensor most = rt.make(DType::u8, {static_cast<int64_t>(40 * kMiB)});
     report.fails("a full device", "LPQ_CUDA_MEMORY", [&] { rt.make(DType::u8, {static_cast<int64_t>(40 * kMiB)}); });
   }
@@ -594,7 +598,9 @@ void bench(Json& json, int devices) {
     auto& exec = rt.backend().exec();
     auto allocator = std::make_shared<cuda::Allocator>(exec.context(), 0, size_t{8} << 30, exec.stream());
     std::vector<std::byte*> blocks;
+    begin = now();
     for (int i = 0; i < 128; ++i) blocks.push_back(allocator->take(64 * kMiB));
+    json.row("memory taken of a limit of 8 GiB", 1e3 * (now() - begin) / 8.59, "ms/GB");
     for (size_t i = 0; i < blocks.size(); i += 2) allocator->give(blocks[i]);
     begin = now();
     std::byte* large = allocator->take(size_t{4} << 30);
