@@ -247,7 +247,7 @@ class Progress {
   finished(key: BlockKey): Promise<void> {
     return this.behind.add(
       0,
-      () => this.log.finished(key, this.fresh.splice(0)),
+      async () => this.log.finished(key, this.fresh.splice(0)),
       () => {},
     );
   }
