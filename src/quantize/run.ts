@@ -4,24 +4,24 @@ import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
-import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, type FinishedModule, quantizeBlock, quantizeFeed, type Streams } from './blocks.js';
+import { type BlockContext, quantizeBlock, quantizeFeed, type Streams } from './blocks.js';
 import { calibratedStreams, disposeStreams, quantizeHead } from './calibrated.js';
 import { zerosOf } from './grid.js';
 import { runIdentity } from './identity.js';
 import type { BlockKey } from './journal.js';
+import { linearsOf, Progress, timed } from './progress.js';
 import type { Quantizer } from './quantizer.js';
-import { replayBlock, replayedWeights } from './replay.js';
-import { disposeModule, type QuantizedModule } from './result.js';
+import { replayBlock } from './replay.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
-import { earlierRun, lineOf, RunLog } from './run-log.js';
-import { printScheme, type QuantScheme } from './scheme.js';
+import { earlierRun, RunLog } from './run-log.js';
+import type { QuantScheme } from './scheme.js';
 import { WriteBehind } from './write-behind.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
@@ -45,6 +45,7 @@ export interface QuantizeRequest {
 
 /** What a resumed run need not do again. */
 export interface Resumption {
+  /** Of the blocks that have something to quantize. */
   readonly blocks: number;
   readonly of: number;
   readonly modules: number;
@@ -80,22 +81,12 @@ export interface QuantizeSummary {
   readonly carried: number;
 }
 
-/** Runs a part and tells how long it took. */
-async function timed<T>(events: QuantizeEvents, span: Span, part: () => Promise<T>): Promise<T> {
-  const started = performance.now();
-  const result = await part();
-  events.onSpan?.(span, (performance.now() - started) / 1000);
-  return result;
-}
-
 /** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE. */
 export function planQuantization(
   graph: ModelGraph,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
 ): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
-  const linears = graph.blocks.flatMap(({ stages }) =>
-    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
-  );
+  const linears = graph.blocks.flatMap(linearsOf);
   if (request.lmHead) {
     if (graph.head.tied)
       throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
@@ -156,8 +147,8 @@ export async function quantizeCheckpoint(
       let log: RunLog | undefined;
       try {
         log = await timed(events, 'read', () => RunLog.open(output, writer, identity, before));
-        const progress = new Progress(log, writer, behind, events);
-        if (before) events.onResume?.(progress.resumption(graph));
+        const progress = new Progress(log, writer, behind, events, graph, schemes);
+        if (before) events.onResume?.(progress.resumption());
         const context: BlockContext = {
           rt,
           quantizer: request.quantizer,
@@ -172,6 +163,7 @@ export async function quantizeCheckpoint(
           for (const name of carried) await writer.writeCarried(name, source.weights.tensor(name));
           await progress.settle();
           await writer.finish(recorded);
+          await log?.close();
           await output.commit();
         });
         return summarize(progress.lines, carried.length, plan);
@@ -188,72 +180,6 @@ export async function quantizeCheckpoint(
     }
   } finally {
     source.close();
-  }
-}
-
-/** What is done so far: writes modules behind the computation and marks blocks as finished. */
-class Progress {
-  readonly lines: ModuleLine[];
-  /** Of the block that is being written. */
-  private fresh: ModuleLine[] = [];
-
-  constructor(
-    private readonly log: RunLog,
-    private readonly writer: CanonicalWriter,
-    private readonly behind: WriteBehind,
-    private readonly events: QuantizeEvents,
-  ) {
-    this.lines = [...log.kept.values()].flatMap(({ modules }) => modules.map(lineOf));
-  }
-
-  /** Whether a stopped run has finished the block. */
-  has(key: BlockKey): boolean {
-    return this.log.kept.has(key);
-  }
-
-  resumption(graph: ModelGraph): Resumption {
-    const { kept, damaged } = this.log;
-    const blocks = graph.blocks.filter(({ index }) => kept.has(index)).length;
-    return { blocks, of: graph.blocks.length, modules: this.lines.length, damaged };
-  }
-
-  /** The weights that a finished block went on with. */
-  replayed(context: BlockContext, block: Block): BlockWeights {
-    const written = this.writer.written();
-    try {
-      return replayedWeights(context.rt, block, context.schemes, written);
-    } finally {
-      written.close();
-    }
-  }
-
-  module(module: FinishedModule): Promise<void> {
-    const kept = keepTensors(module.result);
-    return timed(this.events, 'write', () =>
-      this.behind.add(
-        kept.bytes,
-        async () => {
-          const line = await writeModule(this.writer, { ...module, result: kept.result });
-          this.lines.push(line);
-          this.fresh.push(line);
-          this.events.onModule?.(line);
-        },
-        kept.dispose,
-      ),
-    );
-  }
-
-  /** All modules of a block were given to module(). */
-  finished(key: BlockKey): Promise<void> {
-    return this.behind.add(
-      0,
-      async () => this.log.finished(key, this.fresh.splice(0)),
-      () => {},
-    );
-  }
-
-  settle(): Promise<void> {
-    return this.log.settle();
   }
 }
 
@@ -276,11 +202,9 @@ async function quantizeAll(
           for (const feed of stage.feeds) await quantizeWeights(context, feed.linears, source);
         }
       });
-      await progress.finished(block.index);
     }
     if (withHead) {
       await quantizeWeights(context, [graph.head], source);
-      await progress.finished('head');
     }
     return;
   }
@@ -309,14 +233,12 @@ async function quantizeAll(
             disposeWeights(weights);
           }
         });
-        if (!progress.has(block.index)) await progress.finished(block.index);
       }
     } finally {
       disposeWeights(next);
     }
     if (withHead) {
       await quantizeHead(context, graph, outer, streams);
-      await progress.finished('head');
     }
   } finally {
     disposeStreams(streams);
@@ -371,39 +293,6 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     sparsity: 'none',
     sourceDtype: source.weights.dtype(`${linear.name}.weight`),
   };
-}
-
-/** Views of a result's tensors, which outlive those that the quantizer disposes of. */
-function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes: number; dispose(): void } {
-  const view = (tensor: Tensor) => tensor.view(tensor.shape);
-  const kept = {
-    ...result,
-    codes: view(result.codes),
-    scales: view(result.scales),
-    ...(result.zeros && { zeros: view(result.zeros) }),
-  };
-  const bytes = kept.codes.byteLength + kept.scales.byteLength + (kept.zeros?.byteLength ?? 0);
-  return { result: kept, bytes, dispose: () => disposeModule(kept) };
-}
-
-async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {
-  const { linear, result, relativeError, tokens } = module;
-  // No seconds in the checkpoint: the same request gives the same bytes.
-  const { seconds = 0, ...measured } = result.quality;
-  const quality: Quality = { ...measured, relativeError };
-  await writer.writeModule(
-    linear.name,
-    {
-      codes: result.codes,
-      scales: result.scales,
-      ...(result.zeros && { zeros: result.zeros }),
-      ...(result.globalScale !== undefined && {
-        global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
-      }),
-    },
-    quality,
-  );
-  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds };
 }
 
 function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {

@@ -1,0 +1,132 @@
+import type { Quality } from '../../formats/canonical/schema.js';
+import type { CanonicalWriter } from '../../formats/canonical/write.js';
+import { fromTyped, type Tensor } from '../../native/binding.js';
+import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
+import type { BlockContext, FinishedModule } from './blocks.js';
+import type { BlockKey } from './journal.js';
+import { replayedWeights } from './replay.js';
+import { disposeModule, type QuantizedModule } from './result.js';
+import type { ModuleLine, QuantizeEvents, Resumption, Span } from './run.js';
+import { lineOf, type RunLog } from './run-log.js';
+import { printScheme, type QuantScheme } from './scheme.js';
+import type { WriteBehind } from './write-behind.js';
+
+/** Runs a part and tells how long it took. */
+export async function timed<T>(events: QuantizeEvents, span: Span, part: () => Promise<T>): Promise<T> {
+  const started = performance.now();
+  const result = await part();
+  events.onSpan?.(span, (performance.now() - started) / 1000);
+  return result;
+}
+
+/** The linears of a block, in the order of the model. */
+export function linearsOf(block: Block): LinearRef[] {
+  return block.stages.flatMap(({ feeds }) => feeds.flatMap(({ linears }) => linears));
+}
+
+/** What is done so far: writes modules behind the computation, and knows which blocks that finishes. */
+export class Progress {
+  readonly lines: ModuleLine[];
+  /** The block of every module that is quantized. */
+  private readonly blockOf = new Map<string, BlockKey>();
+  /** Blocks to quantize: how many modules, and the lines of those that are written. */
+  private readonly open = new Map<BlockKey, { readonly modules: number; readonly lines: ModuleLine[] }>();
+
+  constructor(
+    private readonly log: RunLog,
+    private readonly writer: CanonicalWriter,
+    private readonly behind: WriteBehind,
+    private readonly events: QuantizeEvents,
+    graph: ModelGraph,
+    schemes: ReadonlyMap<string, QuantScheme>,
+  ) {
+    this.lines = [...log.kept.values()].flatMap(({ modules }) => modules.map(lineOf));
+    const blocks: [BlockKey, readonly LinearRef[]][] = graph.blocks.map((block) => [block.index, linearsOf(block)]);
+    for (const [key, linears] of [...blocks, ['head', [graph.head]] as const]) {
+      const names = linears.map(({ name }) => name).filter((name) => schemes.has(name));
+      for (const name of names) this.blockOf.set(name, key);
+      if (names.length > 0 && !log.kept.has(key)) this.open.set(key, { modules: names.length, lines: [] });
+    }
+  }
+
+  /** Whether there is nothing to quantize in the block: a stopped run has finished it, or no rule asks for it. */
+  has(key: BlockKey): boolean {
+    return !this.open.has(key);
+  }
+
+  resumption(): Resumption {
+    const { kept, damaged } = this.log;
+    const all = [...new Set(this.blockOf.values())].filter((key) => key !== 'head');
+    return { blocks: all.filter((key) => kept.has(key)).length, of: all.length, modules: this.lines.length, damaged };
+  }
+
+  /** The weights that a finished block went on with. */
+  replayed(context: BlockContext, block: Block): BlockWeights {
+    const written = this.writer.written();
+    try {
+      return replayedWeights(context.rt, block, context.schemes, written);
+    } finally {
+      written.close();
+    }
+  }
+
+  module(module: FinishedModule): Promise<void> {
+    const kept = keepTensors(module.result);
+    return timed(this.events, 'write', () =>
+      this.behind.add(
+        kept.bytes,
+        async () => {
+          const line = await writeModule(this.writer, { ...module, result: kept.result });
+          this.written(line);
+        },
+        kept.dispose,
+      ),
+    );
+  }
+
+  private written(line: ModuleLine): void {
+    this.lines.push(line);
+    const key = this.blockOf.get(line.name) as BlockKey;
+    const block = this.open.get(key);
+    block?.lines.push(line);
+    if (block && block.lines.length === block.modules) this.log.finished(key, block.lines);
+    this.events.onModule?.(line);
+  }
+
+  settle(): Promise<void> {
+    return this.log.settle();
+  }
+}
+
+/** Views of a result's tensors, which outlive those that the quantizer disposes of. */
+function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes: number; dispose(): void } {
+  const view = (tensor: Tensor) => tensor.view(tensor.shape);
+  const kept = {
+    ...result,
+    codes: view(result.codes),
+    scales: view(result.scales),
+    ...(result.zeros && { zeros: view(result.zeros) }),
+  };
+  const bytes = kept.codes.byteLength + kept.scales.byteLength + (kept.zeros?.byteLength ?? 0);
+  return { result: kept, bytes, dispose: () => disposeModule(kept) };
+}
+
+async function writeModule(writer: CanonicalWriter, module: FinishedModule): Promise<ModuleLine> {
+  const { linear, result, relativeError, tokens } = module;
+  // No seconds in the checkpoint: the same request gives the same bytes.
+  const { seconds = 0, ...measured } = result.quality;
+  const quality: Quality = { ...measured, relativeError };
+  await writer.writeModule(
+    linear.name,
+    {
+      codes: result.codes,
+      scales: result.scales,
+      ...(result.zeros && { zeros: result.zeros }),
+      ...(result.globalScale !== undefined && {
+        global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
+      }),
+    },
+    quality,
+  );
+  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds };
+}
