@@ -147,6 +147,7 @@ export async function measure(job: Job, rt: NativeRuntime, run: Run): Promise<Me
       lmHead: settings.lmHead,
       options: { ...settings },
       version: version(),
+      partial: 'restart',
     },
     {
       onPlan: ({ modules }) => {

@@ -81,7 +81,6 @@ export async function quantizeModel(
         }
         if (wanted && !ahead) next = await load(wanted.keys());
       });
-      if (!progress.has(key)) await progress.finished(key);
     }
   } finally {
     release();
@@ -146,7 +145,6 @@ async function quantizeAlone(
           for (const feed of stage.feeds) await pipeline.add(feed.linears);
         }
       });
-      await pipeline.mark(() => progress.finished(key));
     }
     await pipeline.drain();
   } catch (error) {

@@ -2,7 +2,7 @@ import type { Quality } from '../../formats/canonical/schema.js';
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
-import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
+import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
 import type { FinishedModule } from './blocks.js';
 import { type ModuleLine, type QuantizeEvents, type Resumption, timed } from './events.js';
 import type { BlockKey } from './journal.js';
@@ -12,33 +12,46 @@ import { lineOf, type RunLog } from './run-log.js';
 import { printScheme, type QuantScheme } from './scheme.js';
 import { WriteBehind } from './write-behind.js';
 
-/** What is done so far: writes modules and carried tensors behind the computation, and marks blocks as finished. */
+/** The linears of a block, in the order of the model. */
+export function linearsOf(block: Block): LinearRef[] {
+  return block.stages.flatMap(({ feeds }) => feeds.flatMap(({ linears }) => linears));
+}
+
+/** What is done so far: writes modules and carried tensors behind the computation, and knows which blocks that finishes. */
 export class Progress {
   readonly lines: ModuleLine[];
   private readonly behind = new WriteBehind();
   private readonly carrying = new WriteBehind();
-  /** Of the block that is being written. */
-  private fresh: ModuleLine[] = [];
-  private marking: Promise<void> = Promise.resolve();
-  private failure: { readonly cause: unknown } | undefined;
+  /** The block of every module that is quantized. */
+  private readonly blockOf = new Map<string, BlockKey>();
+  /** Blocks to quantize: how many modules, and the lines of those that are written. */
+  private readonly open = new Map<BlockKey, { readonly modules: number; readonly lines: ModuleLine[] }>();
 
   constructor(
     private readonly log: RunLog,
     private readonly writer: CanonicalWriter,
     private readonly events: QuantizeEvents,
+    graph: ModelGraph,
+    schemes: ReadonlyMap<string, QuantScheme>,
   ) {
     this.lines = [...log.kept.values()].flatMap(({ modules }) => modules.map(lineOf));
+    const blocks: [BlockKey, readonly LinearRef[]][] = graph.blocks.map((block) => [block.index, linearsOf(block)]);
+    for (const [key, linears] of [...blocks, ['head', [graph.head]] as const]) {
+      const names = linears.map(({ name }) => name).filter((name) => schemes.has(name));
+      for (const name of names) this.blockOf.set(name, key);
+      if (names.length > 0 && !log.kept.has(key)) this.open.set(key, { modules: names.length, lines: [] });
+    }
   }
 
-  /** Whether a stopped run has finished the block. */
+  /** Whether there is nothing to quantize in the block: a stopped run has finished it, or no rule asks for it. */
   has(key: BlockKey): boolean {
-    return this.log.kept.has(key);
+    return !this.open.has(key);
   }
 
-  resumption(graph: ModelGraph): Resumption {
+  resumption(): Resumption {
     const { kept, damaged } = this.log;
-    const blocks = graph.blocks.filter(({ index }) => kept.has(index)).length;
-    return { blocks, of: graph.blocks.length, modules: this.lines.length, damaged };
+    const all = [...new Set(this.blockOf.values())].filter((key) => key !== 'head');
+    return { blocks: all.filter((key) => kept.has(key)).length, of: all.length, modules: this.lines.length, damaged };
   }
 
   /** The weights that a finished block went on with, on a device. */
@@ -59,32 +72,10 @@ export class Progress {
         kept.bytes,
         async () => {
           const line = await writeModule(this.writer, { ...module, result: kept.result });
-          return () => {
-            this.lines.push(line);
-            this.fresh.push(line);
-            this.events.onModule?.(line);
-          };
+          return () => this.written(line);
         },
         kept.dispose,
       ),
-    );
-  }
-
-  /** All modules of a block were given to module(). Throws what marking an earlier one failed of. */
-  async finished(key: BlockKey): Promise<void> {
-    if (this.failure) throw this.failure.cause;
-    const mark = () => {
-      const lines = this.fresh.splice(0);
-      this.marking = this.marking
-        .then(() => this.log.finished(key, lines))
-        .catch((cause) => {
-          this.failure ??= { cause };
-        });
-    };
-    await this.behind.add(
-      0,
-      async () => mark,
-      () => {},
     );
   }
 
@@ -106,8 +97,6 @@ export class Progress {
   async settle(): Promise<void> {
     await this.behind.settle();
     await this.carrying.settle();
-    await this.marking;
-    if (this.failure) throw this.failure.cause;
     await this.log.settle();
   }
 
@@ -115,7 +104,15 @@ export class Progress {
   async stop(): Promise<void> {
     await this.behind.settle().catch(() => {});
     await this.carrying.abandon();
-    await this.marking;
+  }
+
+  private written(line: ModuleLine): void {
+    this.lines.push(line);
+    const key = this.blockOf.get(line.name) as BlockKey;
+    const block = this.open.get(key);
+    block?.lines.push(line);
+    if (block && block.lines.length === block.modules) this.log.finished(key, block.lines);
+    this.events.onModule?.(line);
   }
 }
 

@@ -20,8 +20,6 @@ interface Flight {
   readonly bytes: number;
   /** The result in the CPU's memory. */
   readonly result: Promise<QuantizedModule>;
-  /** What to do once it has landed: the marks that were made behind it. */
-  readonly marks: (() => Promise<void>)[];
 }
 
 /**
@@ -54,15 +52,8 @@ export class WeightPipeline {
       this.bytes += bytes;
       const result = this.quantize(linear, scheme);
       result.catch(() => {}); // thrown where it is waited for
-      this.flights.push({ linear, bytes, result, marks: [] });
+      this.flights.push({ linear, bytes, result });
     }
-  }
-
-  /** Calls `then` once all modules that were added so far have landed. */
-  async mark(then: () => Promise<void>): Promise<void> {
-    const last = this.flights.at(-1);
-    if (last) last.marks.push(then);
-    else await then();
   }
 
   /** Waits for all modules that were added. */
@@ -76,7 +67,7 @@ export class WeightPipeline {
   }
 
   private async land(): Promise<void> {
-    const { linear, bytes, result, marks } = this.flights[0] as Flight;
+    const { linear, bytes, result } = this.flights[0] as Flight;
     const module = await result;
     this.flights.shift();
     this.bytes -= bytes;
@@ -85,7 +76,6 @@ export class WeightPipeline {
     } finally {
       disposeModule(module);
     }
-    for (const then of marks) await then();
   }
 
   private async quantize(linear: LinearRef, scheme: QuantScheme): Promise<QuantizedModule> {

@@ -25,7 +25,7 @@ export function earlierRun(output: OutputDirectory, identity: RunIdentity): Jour
  * beside further work, for all blocks at once that are waiting.
  */
 export class RunLog {
-  private readonly waiting: JournalBlock[] = [];
+  private readonly waiting: { readonly key: BlockKey; readonly lines: readonly ModuleLine[] }[] = [];
   private running: Promise<void> | undefined;
   private failure: { readonly cause: unknown } | undefined;
 
@@ -37,8 +37,6 @@ export class RunLog {
     readonly kept: ReadonlyMap<BlockKey, JournalBlock>,
     /** Blocks that the earlier run had finished, but whose bytes are not those it wrote. */
     readonly damaged: readonly BlockKey[],
-    /** Blocks that a later run would find finished. */
-    readonly finishedBlocks: Set<BlockKey>,
   ) {}
 
   /** Looks at every tensor that `before` names. Throws LPQ_DISK_FULL, LPQ_OUTPUT_WRITE. */
@@ -57,16 +55,13 @@ export class RunLog {
       } else damaged.push(key);
     }
     const journal = await Journal.open(journalPath(output.root), identity, before);
-    return new RunLog(output, writer, journal, kept, damaged, new Set(kept.keys()));
+    return new RunLog(output, writer, journal, kept, damaged);
   }
 
-  /** A block whose modules were all written. Throws what an earlier one failed of. */
-  async finished(key: BlockKey, lines: readonly ModuleLine[]): Promise<void> {
+  /** A block whose modules were all written; returns at once. Throws what an earlier one failed of. */
+  finished(key: BlockKey, lines: readonly ModuleLine[]): void {
     if (this.failure) throw this.failure.cause;
-    const modules = [];
-    for (const { name, scheme, tokens, seconds, ...quality } of lines)
-      modules.push({ name, scheme, quality, tokens, seconds, sha256: await this.writer.hashes(name) });
-    this.waiting.push({ block: key, modules });
+    this.waiting.push({ key, lines });
     this.running ??= this.commit();
   }
 
@@ -82,13 +77,20 @@ export class RunLog {
     await this.journal.close();
   }
 
+  private async blockOf(key: BlockKey, lines: readonly ModuleLine[]): Promise<JournalBlock> {
+    const modules: JournalBlock['modules'] = [];
+    for (const { name, scheme, tokens, seconds, ...quality } of lines)
+      modules.push({ name, scheme, quality, tokens, seconds, sha256: await this.writer.hashes(name) });
+    return { block: key, modules };
+  }
+
   private async commit(): Promise<void> {
     try {
       while (this.waiting.length > 0) {
-        const blocks = this.waiting.splice(0);
+        const blocks: JournalBlock[] = [];
+        for (const { key, lines } of this.waiting.splice(0)) blocks.push(await this.blockOf(key, lines));
         await this.writer.sync();
         await this.journal.append(blocks);
-        for (const { block } of blocks) this.finishedBlocks.add(block);
         this.output.keep = true;
       }
     } catch (cause) {

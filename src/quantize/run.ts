@@ -116,8 +116,8 @@ export async function quantizeCheckpoint(
       let progress: Progress | undefined;
       try {
         log = await timed(events, 'read', () => RunLog.open(output, writer, identity, before));
-        progress = new Progress(log, writer, events);
-        if (before) events.onResume?.(progress.resumption(graph));
+        progress = new Progress(log, writer, events, graph, schemes);
+        if (before) events.onResume?.(progress.resumption());
         for (const name of carried) await progress.carry(source, name);
         const context: BlockContext = {
           quantizer: request.quantizer,
@@ -130,6 +130,7 @@ export async function quantizeCheckpoint(
         await timed(events, 'write', async () => {
           await progress?.settle();
           await writer.finish(recorded);
+          await log?.close();
           await output.commit();
         });
         return summarize(progress.lines, carried.length, plan);

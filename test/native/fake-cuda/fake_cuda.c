@@ -109,6 +109,26 @@ R cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsi
 }
 
 R cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { return *total = memory(), *free_bytes = *total - allocated, broken; }
+// No virtual memory management: attribute 102 is 0, and device memory comes from cuMemAlloc.
+enum { kNotSupported = 801 };
+R cuMemAddressReserve(Address* at, size_t bytes, size_t align, Address wish, unsigned long long flags) {
+  return (void)at, (void)bytes, (void)align, (void)wish, (void)flags, kNotSupported;
+}
+R cuMemAddressFree(Address at, size_t bytes) { return (void)at, (void)bytes, kNotSupported; }
+R cuMemCreate(unsigned long long* memory, size_t bytes, const void* kind, unsigned long long flags) {
+  return (void)memory, (void)bytes, (void)kind, (void)flags, kNotSupported;
+}
+R cuMemRelease(unsigned long long memory) { return (void)memory, kNotSupported; }
+R cuMemMap(Address at, size_t bytes, size_t offset, unsigned long long memory, unsigned long long flags) {
+  return (void)at, (void)bytes, (void)offset, (void)memory, (void)flags, kNotSupported;
+}
+R cuMemUnmap(Address at, size_t bytes) { return (void)at, (void)bytes, kNotSupported; }
+R cuMemSetAccess(Address at, size_t bytes, const void* who, size_t count) {
+  return (void)at, (void)bytes, (void)who, (void)count, kNotSupported;
+}
+R cuMemGetAllocationGranularity(size_t* bytes, const void* kind, int option) {
+  return (void)bytes, (void)kind, (void)option, kNotSupported;
+}
 R cuMemAlloc_v2(Address* address, size_t bytes) {
   if (broken) return broken;
   if (allocated + bytes > memory()) return 2;
