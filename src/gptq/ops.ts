@@ -18,7 +18,7 @@ export const gptqOps = {
     weight: Tensor,
     order: Tensor,
     dead: Tensor,
-    correction: ({ drift: Tensor; u: Tensor } | { matrix: Tensor }) & { alpha: number } | undefined,
+    correction: (({ drift: Tensor; u: Tensor } | { matrix: Tensor }) & { alpha: number }) | undefined,
     t: Tensor,
     bad: Tensor,
   ) =>

@@ -123,7 +123,11 @@ export class FeedSolver implements FeedQuantizer {
           relativeError: null,
           damp: damping[0] as number,
           seconds: (performance.now() - started) / 1000,
-          ...this.note(damping, factored.deadChannels, underflows > 0 ? smallScalesNote(scheme, underflows) : undefined),
+          ...this.note(
+            damping,
+            factored.deadChannels,
+            underflows > 0 ? smallScalesNote(scheme, underflows) : undefined,
+          ),
         },
       };
     } finally {
@@ -206,10 +210,8 @@ export class FeedSolver implements FeedQuantizer {
       notes.push(
         `damping raised from ${this.options.damp} to ${damp.toPrecision(2)} until the Hessian could be factored`,
       );
-    if (floored > 0)
-      notes.push(`${floored} small diagonal entries of the Hessian were raised to a floor`);
-    if (deadChannels > 0)
-      notes.push(`${deadChannels} input channels never fire; their weights became 0`);
+    if (floored > 0) notes.push(`${floored} small diagonal entries of the Hessian were raised to a floor`);
+    if (deadChannels > 0) notes.push(`${deadChannels} input channels never fire; their weights became 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
 }

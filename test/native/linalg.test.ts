@@ -133,7 +133,11 @@ test('drift is what the cross product has beyond the Gram matrix, whose lower tr
   const random = new Random(45);
   const start = random.normals(k * k);
   const lower = random.normals(k * k);
-  const h = fromTyped('f64', [k, k], Float64Array.from(lower, (v, i) => (i % k > Math.floor(i / k) ? Number.NaN : v)));
+  const h = fromTyped(
+    'f64',
+    [k, k],
+    Float64Array.from(lower, (v, i) => (i % k > Math.floor(i / k) ? Number.NaN : v)),
+  );
   const c = fromTyped('f64', [k, k], Float64Array.from(start));
   ops.crossDrift(rt, h, c, { scale });
   await rt.sync();
