@@ -222,11 +222,11 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     const auto b = d.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
     double size_of = 0;
     for (int64_t i = 0; i < n * k; ++i) size_of = std::max(size_of, std::fabs(get(a[0], i)));
-    report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 1e-6, 1e-6);
+    report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 0x1p-16, 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
     const auto matrix = [&] { return std::vector<Tensor>{poisoned(DType::f32, {k, k})}; };
     const Tensor b_want = host.run("gptq_correction", {drift, l.order, u}, matrix())[0], b_got = d.run("gptq_correction", {drift, l.order, u}, matrix())[0];
     const auto c = d.run("gptq_target", {l.w, l.order, dead_flags, b_want}, target_outputs(), params({{"alpha", 0.25}}));
-    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 1e-6, 1e-6);
+    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 0x1p-16, 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
     correction_error(name + ": correction", l, m, b_got, b_want, 0x1p-15);
     std::vector<double> change(static_cast<size_t>(n * k));
     for (int64_t i = 0; i < n * k; ++i) change[static_cast<size_t>(i)] = get(a[0], i) - get(t, i);
