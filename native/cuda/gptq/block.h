@@ -29,6 +29,7 @@ constexpr int kBlockRowBytes = 16 * 4 + 4 * 4 + 2 * 24 * 2;  // of a row on its 
 struct BlockArgs {
   GridSpec grid;
   int n, k, first, width;  // columns first .. first + width of k
+  int full;                // 128 of them, whose rows lie on 16 bytes
   float* x;                // [n, ldx] from column `first` on: targets as updated so far / scaled gradient
   int ldx;
   const int32_t* group;                 // [k]

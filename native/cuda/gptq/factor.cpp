@@ -1,7 +1,7 @@
 // gptq_factor (contract: native/cpu/gptq/factor.cpp), in f64: U is the inverse of a matrix whose condition number reaches
 // K / damp, about 10^6, so f32 would leave it one or two correct digits in the worst direction. Only products whose result
-// feeds nothing but U, which is f32, are of f16 planes (split.h), where they are large enough to pay; params: exact = 1
-// keeps those in f64 too.
+// feeds nothing but U, which is f32, are of f16 planes (split.h), where they are large enough to pay; params: splitFrom,
+// the columns from which on they do (0: f64 throughout).
 //
 // Only the inverse X = L^-1 is wanted. Recursively, for a matrix cut in two,
 //     X11 = inverse of the upper left half;  L21 = A21 X11^T;  X22 = inverse of A22 - L21 L21^T;  X21 = -X22 (L21 X11),
@@ -20,7 +20,7 @@ namespace lpq::cuda::gptq {
 namespace {
 
 constexpr int64_t kLeaf = 128;
-constexpr int64_t kSplitFrom = 3072;    // columns of a block whose last products are worth splitting
+constexpr int64_t kSplitFrom = 3072;   // columns of a block whose last products are worth splitting
 constexpr int64_t kRowsAtOnce = 2048;  // of a split operand
 
 struct Factorisation {
@@ -34,7 +34,8 @@ struct Factorisation {
   static int64_t panel(int64_t n) { return std::max<int64_t>(512, (n / 8 + kLeaf - 1) / kLeaf * kLeaf); }
   double* at(int64_t row, int64_t column) const { return a + row * ld + column; }
 
-  void invert(bool exact) { invert(0, ld, exact); }
+  int64_t split_from;
+  void invert() { invert(0, ld, split_from == 0); }
 
  private:
   void multiply(int64_t m, int64_t n, int64_t k, const double* x, int64_t ldx, const double* y, int64_t ldy, bool transpose_y, double alpha, double beta, double* z,
@@ -81,7 +82,7 @@ struct Factorisation {
     }
     const int64_t h = half(n), below = n - h, second = first + h;
     double *x11 = at(first, first), *a21 = at(second, first), *a22 = at(second, second), *l21 = room;
-    const bool split = !exact && n >= kSplitFrom;
+    const bool split = !exact && n >= split_from;
     invert(first, h, true);
     for (int64_t c = 0; c < h; c += panel(h)) {  // row c of X11 ends at column c
       const int64_t width = std::min(panel(h), h - c);
@@ -116,7 +117,7 @@ void factor(Call& call, CudaExec& exec) {
           "gptq_factor: shapes disagree with K");
   double fraction = call.params.number("damp");
   require(fraction > 0 && fraction < 10, "damp must be between 0 and 10");
-  const bool exact = call.params.number("exact", 0) != 0;
+  const int64_t split_from = call.params.integer("splitFrom", kSplitFrom);
   const int ki = static_cast<int>(k);
   require(h.dtype == DType::f64 || h.dtype == DType::f32, "H is f64 or f32");
   const int narrow = h.dtype == DType::f32;
@@ -142,7 +143,7 @@ void factor(Call& call, CudaExec& exec) {
   float* m_data = m.data<float>();
   std::optional<Scratch> own;
   if (reinterpret_cast<uintptr_t>(m_data) % 8 != 0) own.emplace(exec.scratch(static_cast<size_t>(k * k) * 2 + 8));
-  Factorisation solver{exec, reversed.as<double>(), k, own ? own->as<double>() : reinterpret_cast<double*>(m_data), facts_room.as<int>(offsetof(Facts, failed))};
+  Factorisation solver{exec, reversed.as<double>(), k, own ? own->as<double>() : reinterpret_cast<double*>(m_data), facts_room.as<int>(offsetof(Facts, failed)), split_from};
   const int staged = k * 8 <= exec.device().shared_per_block;
   const auto gather = [&](double floor, double* to_reversed, float* to_m, unsigned long long* count) {
     exec.launch("lpq_gptq_factor_gather", Dim3(k), Dim3(512), staged ? static_cast<unsigned>(k * 8) : 0u, h_data, narrow, order_data, ki, static_cast<const uint8_t*>(dead_data),
@@ -156,7 +157,7 @@ void factor(Call& call, CudaExec& exec) {
     if (attempts > 12) throw Failure("LPQ_NATIVE_NUMERICS", "the Hessian cannot be factored even with damping " + std::to_string(fraction));
     if (attempts > 1) exec.fill_zero(facts_room.as<void>(offsetof(Facts, floored)), sizeof facts - offsetof(Facts, floored));
     gather(floor, reversed.as<double>(), nullptr, facts_room.as<unsigned long long>(offsetof(Facts, floored)));
-    solver.invert(exact);
+    solver.invert();
     exec.read_back(&facts, facts_room.as<void>(), sizeof facts);
     require(facts.no_permutation == 0, "order is not a permutation");
     if (facts.not_finite >= 0)

@@ -40,7 +40,7 @@ void refit(Call& call, CudaExec& exec) {
       exec.launch("lpq_gptq_gather_exponents", Dim3((columns + 255) / 256), Dim3(256), 0, column_exponent, members, width, sorted_exponent.as<int32_t>());
       scaled_metric(exec, p.matrix, k, exponents, members, columns, {metric.as<uint16_t>(), nullptr});
       exec.launch("lpq_gptq_product_fragments", Dim3(tile_pairs), Dim3(256), 0, static_cast<const uint16_t*>(metric.as<uint16_t>()), width,
-                  fragments.as<uint32_t>());
+                  sorted.piece > 16 ? 1 : 0, fragments.as<uint32_t>());
       const int staged = k * 8 <= exec.device().shared_per_block - 1024;
       exec.launch("lpq_gptq_refit_rows", Dim3(n), Dim3(512), staged ? static_cast<unsigned>(k * 8) : 0u, static_cast<const float*>(level.data<float>()), p.t, p.scale,
                   p.zero, groups, static_cast<int>(sorted.pieces_per_group * sorted.piece), ki, members, width, exponents, column_exponent + k, row_exponent,

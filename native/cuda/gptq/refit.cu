@@ -16,6 +16,12 @@ __device__ __forceinline__ void wait_async() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
 }
 
+// Which column of a tile of 128 the tensor cores see as column n of product (p, q), 8 columns each: those that a thread gets
+// back (2t and 2t + 1 of every product) lie side by side, 8 of them from 32 columns or 4 from 16.
+__device__ __forceinline__ int dealt_column(bool wide, int p, int q, int n) {
+  return wide ? 32 * (p / 2) + 8 * (n / 2) + 4 * (p % 2) + 2 * q + n % 2 : 16 * p + 4 * (n / 2) + 2 * q + n % 2;
+}
+
 // 256 rows a block, 32 a warp. The block keeps its rows' codes of one tile of 128 columns as A operands and meets all
 // tiles up to that one; the accumulators meet the codes of the other tile in the layout of the A operand.
 template <int kPiece>  // in tiles of 16
@@ -26,18 +32,19 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
   const int tiles = gridDim.y, high = tiles - 1 - static_cast<int>(blockIdx.y);  // long ones first
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_row = blockIdx.x * 256 + warp * 32;
+  constexpr bool kWide = kPiece > 1;
   const uint16_t* row_at[2][2];
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row_at[m][h] = codes + static_cast<int64_t>(row0 + min(first_row + 16 * m + 8 * h + g, rows - 1)) * columns + 2 * t;
+    for (int h = 0; h < 2; ++h) row_at[m][h] = codes + static_cast<int64_t>(row0 + min(first_row + 16 * m + 8 * h + g, rows - 1)) * columns;
   uint32_t a[2][8][4];
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
-      for (int v = 0; v < 4; ++v) a[m][i][v] = *reinterpret_cast<const uint32_t*>(row_at[m][v & 1] + high * 128 + 16 * i + 8 * (v >> 1));
+      for (int v = 0; v < 4; ++v) a[m][i][v] = *reinterpret_cast<const uint32_t*>(row_at[m][v & 1] + high * 128 + 16 * i + 8 * (v >> 1) + 2 * t);
   const uint4* from = reinterpret_cast<const uint4*>(fragments) + static_cast<int64_t>(high) * (high + 1) / 2 * kWords;
   const auto fetch = [&](int low) {
     uint4* to = buffer + (low & 1) * kWords;
@@ -59,8 +66,23 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
 #pragma unroll
       for (int sh = 0; sh < kPieces; ++sh) {
         float sum[2][2] = {};
+        uint32_t dealt[2][2][4];
 #pragma unroll
         for (int p = sg * kPiece; p < (sg + 1) * kPiece; ++p) {
+          if (!kWide || p % 2 == 0)
+#pragma unroll
+            for (int m = 0; m < 2; ++m)
+#pragma unroll
+              for (int h = 0; h < 2; ++h) {
+                const uint16_t* at = row_at[m][h] + low * 128 + 16 * p;
+                if constexpr (kWide) {
+                  const uint4 c = *reinterpret_cast<const uint4*>(at + 8 * t);
+                  dealt[m][h][0] = c.x, dealt[m][h][1] = c.y, dealt[m][h][2] = c.z, dealt[m][h][3] = c.w;
+                } else {
+                  const uint2 c = *reinterpret_cast<const uint2*>(at + 4 * t);
+                  dealt[m][h][0] = c.x, dealt[m][h][1] = c.y;
+                }
+              }
           float acc[2][2][4] = {};
 #pragma unroll
           for (int i = sh * kPiece; i < (sh + 1) * kPiece; ++i) {
@@ -77,7 +99,7 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
             for (int q = 0; q < 2; ++q)
 #pragma unroll
               for (int h = 0; h < 2; ++h) {
-                const float2 v = unpack_half2(*reinterpret_cast<const uint32_t*>(row_at[m][h] + low * 128 + 16 * p + 8 * q));
+                const float2 v = unpack_half2(dealt[m][h][kWide ? p % 2 * 2 + q : q]);
                 sum[m][h] = __fmaf_rn(acc[m][q][2 * h], v.x, __fmaf_rn(acc[m][q][2 * h + 1], v.y, sum[m][h]));
               }
         }
@@ -111,8 +133,9 @@ LPQ_PRODUCTS_KERNEL(2)
 LPQ_PRODUCTS_KERNEL(4)
 LPQ_PRODUCTS_KERNEL(8)
 
-// B operands of the pairs of tiles (high, low <= high) of the sorted metric [columns, columns], f16. One block a pair.
-extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, int columns, uint32_t* fragments) {
+// B operands of the pairs of tiles (high, low <= high) of the sorted metric [columns, columns], f16; wide: pieces have more
+// than 16 columns. One block a pair.
+extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, int columns, int wide, uint32_t* fragments) {
   const int64_t pair = blockIdx.x;
   int high = static_cast<int>((sqrt(8.0 * static_cast<double>(pair) + 1.0) - 1.0) / 2.0);
   while (packed(high + 1, 0) <= pair) ++high;
@@ -122,7 +145,7 @@ extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, in
   for (int index = threadIdx.x; index < 8192; index += blockDim.x) {
     const int which = index % 4, lane = index / 4 % 32, i = index / 128 % 8, p = index / 1024;
     // The metric is symmetric: two neighbouring rows of the operand are read as neighbours of a row.
-    const int column = low * 128 + 16 * p + 8 * (which / 2) + lane / 4;
+    const int column = low * 128 + dealt_column(wide != 0, p, which / 2, lane / 4);
     const int row = high * 128 + 16 * i + 8 * (which % 2) + 2 * (lane % 4);
     out[index] = *reinterpret_cast<const uint32_t*>(metric + static_cast<int64_t>(column) * columns + row);
   }

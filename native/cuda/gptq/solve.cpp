@@ -41,7 +41,9 @@ Scratch block_operands(CudaExec& exec, const char* op, const Problem& p, const i
   return room;
 }
 
-void launch_block(CudaExec& exec, const char* op, const BlockArgs& args) {
+void launch_block(CudaExec& exec, const char* op, BlockArgs& args) {
+  args.full = args.width == kBlockColumns && args.k % 8 == 0 &&
+              ((reinterpret_cast<uintptr_t>(args.level) | reinterpret_cast<uintptr_t>(args.t) | reinterpret_cast<uintptr_t>(args.hi) | reinterpret_cast<uintptr_t>(args.lo)) & 15) == 0;
   // Few rows: 16 a warp and two warps a block, which reaches more multiprocessors; both halves of a warp walk the same rows.
   const int tiles = args.n <= exec.device().multiprocessors * 64 ? 1 : 2, rows = tiles == 1 ? 32 : 128;
   // Only the one-bit type has a zero with a fraction.

@@ -61,6 +61,14 @@ __device__ __forceinline__ void store8(uint16_t* p, uint4 v, int count, bool who
     if (i < count) p[i] = static_cast<uint16_t>(word[i / 2] >> (i % 2 * 16));
 }
 
+// 1 / b to its last place, without the branch for subnormal numbers that __frcp_rn takes.
+__device__ __forceinline__ float reciprocal(float b) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;\n" : "=f"(y) : "f"(b));
+  return y;
+}
+__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p)); }
+
 template <bool kHalves>
 __device__ __forceinline__ void split_pair(float a, float b, uint32_t& hi, uint32_t& lo) {
   if constexpr (kHalves) {
@@ -99,7 +107,8 @@ enum : int { kWholeZeros, kAnyZeros, kFloats };  // grids: integers whose zeros 
 // chunk of 16 columns leaves them through shared memory, one thread a row walks it in fp32 (with 16 rows both halves of the
 // warp walk the same), and its steps come back as two 16-bit planes that bring the columns behind up to date.
 // Units: solve's are true ones, in bf16; descend's are the scaled ones of block.h, in f16, those of the products outside.
-template <int kGrid, bool kDescend, int kTiles, int kWarps>
+// kFull: 128 columns whose rows lie on 16 bytes.
+template <int kGrid, bool kDescend, int kTiles, int kWarps, bool kFull>
 __device__ __forceinline__ void block_body(const BlockArgs& a) {
   constexpr int kRows = 16 * kTiles;
   extern __shared__ uint4 shared[];
@@ -139,7 +148,10 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   float *level_row = a.level + static_cast<int64_t>(row) * a.k + a.first, *x_row = x_tile + own * kPitch;
   const float* t_row = kDescend ? a.t + static_cast<int64_t>(row) * a.k + a.first : nullptr;
   uint16_t *hi_row = a.hi + static_cast<int64_t>(row) * a.k + a.first, *lo_row = a.lo ? a.lo + static_cast<int64_t>(row) * a.k + a.first : nullptr;
-  const bool aligned = a.k % 8 == 0 && ((reinterpret_cast<uintptr_t>(a.level) | reinterpret_cast<uintptr_t>(a.t)) & 15) == 0;
+  if constexpr (kDescend && kFull)
+    if (lane < kRows)
+#pragma unroll
+      for (int j = 0; j < kBlockColumns; j += 32) prefetch_l2(level_row + j), prefetch_l2(t_row + j);
   int moved = 0;
   float next_scale[kHalf], next_zero[kHalf], next_level[kHalf], next_t[kHalf];
   const auto prefetch = [&](int c) {
@@ -151,8 +163,9 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       next_zero[j] = zero_t[at];
     }
     if constexpr (kDescend) {
-      load8(next_level, level_row + c, count, aligned && count >= kHalf);
-      load8(next_t, t_row + c, count, aligned && count >= kHalf);
+      if (kFull && count <= 0) return;
+      load8(next_level, level_row + c, count, kFull);
+      load8(next_t, t_row + c, count, kFull);
     }
   };
   asm volatile("cp.async.wait_group 0;\n");
@@ -184,8 +197,11 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       __syncwarp();  // with 16 rows a warp, before the other half's levels are stored
 #pragma unroll
       for (int j = 0; j < kHalf; ++j) {
-        const float* line = diagonal + (chunk * kChunk + half + j) * kChunk;
-        const float inverse_scale = __frcp_rn(scale[j]);
+        float line[kChunk];  // from the diagonal on
+#pragma unroll
+        for (int i = (half + j) / 4 * 4; i < kChunk; i += 4)
+          *reinterpret_cast<float4*>(line + i) = *reinterpret_cast<const float4*>(diagonal + (chunk * kChunk + half + j) * kChunk + i);
+        const float inverse_scale = reciprocal(scale[j]);
         const float factor = kDescend ? upscale[c + j] * row_up : 1.0f;
         const float quotient = kDescend ? __fmaf_rn(-x[half + j], inverse_of[c + j] * row_down * inverse_scale, before[j]) : divide(x[half + j], scale[j], inverse_scale);
         float after;  // level - zero
@@ -199,7 +215,7 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         }
         // Errors of solve, changes of descend; the matrix of solve is there with its sign turned.
         step[j] = kDescend ? (after - before[j]) * (scale[j] * factor) : divide(x[half + j] - after * scale[j], -line[half + j], inverse_of[c + j]);
-        if (j >= count) step[j] = 0;
+        if (!kFull && j >= count) step[j] = 0;
         if constexpr (kDescend) {
           moved += step[j] != 0.0f;
           goal[j] = (after * scale[j] - goal[j]) * factor;
@@ -216,12 +232,12 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         *reinterpret_cast<uint4*>(planes + (kRows + own) * kPlanePitch + half) = low;
       }
       if (writes) {
-        const bool whole = aligned && count >= kHalf;
+        const bool whole = kFull;
         store8(level_row + c, level, count, whole);
         if constexpr (kDescend) {
           const int64_t delta_at = static_cast<int64_t>(row) * a.ldd + c;
-          store8(a.delta_hi + delta_at, high, count, count >= kHalf);
-          if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, count >= kHalf);
+          store8(a.delta_hi + delta_at, high, count, whole);
+          if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, whole);
 #pragma unroll
           for (int j = 0; j < 4; ++j) split_pair<true>(goal[2 * j], goal[2 * j + 1], hi[j], lo[j]);
           store8(hi_row + c, make_uint4(hi[0], hi[1], hi[2], hi[3]), count, whole);
@@ -250,15 +266,23 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       for (int m = 0; m < kTiles; ++m)
 #pragma unroll
         for (int v = 0; v < 4; ++v) acc[m][q][v] = acc[m][q + 2][v];
-      if (q < behind) {
-        const uint4 b = tile[q * 32];
+    }
+    // Four tiles at a time, so that no product waits for the one before. Those behind the last one meet other operands and
+    // are never looked at again.
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m) {
-          mma<kDescend>(acc[m][q], lo[m], b.x, b.y);
-          mma<kDescend>(acc[m][q], hi[m], b.z, b.w);
-          mma<kDescend>(acc[m][q], hi[m], b.x, b.y);
-        }
-      }
+    for (int q0 = 0; q0 < kBlockColumns / 8 - 2; q0 += 4) {
+      if (q0 >= behind) break;
+      constexpr int kLast = kBlockColumns / 8 - 3;
+      uint4 b[4];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) b[q] = tile[min(q0 + q, behind - 1) * 32];
+#pragma unroll
+      for (int product = 0; product < 3; ++product)
+#pragma unroll
+        for (int q = 0; q < 4; ++q)
+#pragma unroll
+          for (int m = 0; m < kTiles; ++m)
+            if (q0 + q <= kLast) mma<kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x, product == 1 ? b[q].w : b[q].y);
     }
   }
   if constexpr (kDescend) {
@@ -305,7 +329,10 @@ __device__ __forceinline__ void block_operands(const float* matrix, int k, const
 }  // namespace
 
 #define LPQ_BLOCK_KERNEL(name, kind, descend, tiles, warps) \
-  extern "C" __global__ void __launch_bounds__(32 * warps) name##_##tiles(BlockArgs a) { block_body<kind, descend, tiles, warps>(a); }
+  extern "C" __global__ void __launch_bounds__(32 * warps) name##_##tiles(BlockArgs a) { \
+    if (a.full) block_body<kind, descend, tiles, warps, true>(a);                                                                 \
+    else block_body<kind, descend, tiles, warps, false>(a);                                                                       \
+  }
 #define LPQ_BLOCK_KERNELS(name, kind, descend)  \
   LPQ_BLOCK_KERNEL(name, kind, descend, 1, 2)   \
   LPQ_BLOCK_KERNEL(name, kind, descend, 2, 4)

@@ -4,13 +4,13 @@
 // then holds what hi lacks down to 2^-25. So an entry is off by at most 2^-22 of itself or 2^-40 of its row's largest,
 // whichever is more, and the product leaves out lo lo, another 2^-22. Tensor cores cut sums off instead of rounding them,
 // one step of 2^-24 for 16 terms: a sum is handed back to fp32 adds every kDepth terms, which keeps that part at
-// kDepth / 16 steps of 2^-24 = 2^-17 of the partial sums at the very worst, 2^-20 at random.
+// kDepth / 16 steps of 2^-24 = 2^-16 of the partial sums at the very worst, 2^-20 at random.
 #pragma once
 #include "cuda/gptq/problem.h"
 
 namespace lpq::cuda::gptq {
 
-constexpr int64_t kDepth = 2048;
+constexpr int64_t kDepth = 4096;
 
 // A matrix of rows of `ld` elements, f64 or f32 (narrow); with order, row i and column j are order[i] and order[j].
 struct Source {

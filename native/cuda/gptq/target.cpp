@@ -45,6 +45,14 @@ struct Inverse {
   }
 };
 
+// A copy of `order` whose entries can all be used; others fail the next wait.
+Scratch checked_order(CudaExec& exec, const Tensor& order, int64_t k) {
+  Scratch checked = exec.scratch(static_cast<size_t>(k) * 4);
+  exec.launch("lpq_gptq_check_groups", Dim3((k + 255) / 256), Dim3(256), 0, static_cast<const int32_t*>(order.data<int32_t>()), static_cast<int>(k), static_cast<int>(k),
+              checked.as<int32_t>(), exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
+  return checked;
+}
+
 Source read_drift(const Tensor& drift, int64_t k, const int32_t* order) {
   require(drift.elements() == k * k, "D must be [K,K]");
   require(drift.dtype == DType::f64 || drift.dtype == DType::f32, "D is f64 or f32");
@@ -56,8 +64,10 @@ void correction(Call& call, CudaExec& exec) {
   const Tensor &drift = call.input(0), &order = call.input(1), &u = call.input(2), &b = call.output(0);
   require(drift.rank() == 2 && drift.dim(0) == drift.dim(1), "D must be square");
   const int64_t k = drift.dim(0);
+  if (k == 0) return;
   require(order.elements() == k && u.elements() == k * k && b.elements() == k * k, "gptq_correction: shapes disagree with K");
-  const Source d = read_drift(drift, k, order.data<int32_t>());
+  const Scratch checked = checked_order(exec, order, k);
+  const Source d = read_drift(drift, k, checked.as<int32_t>());
   Inverse inverse(exec, k, std::min(k, kRowsAtOnce), u.data<float>());
   for (int64_t row = 0; row < k; row += kRowsAtOnce)
     inverse.apply(d, row, std::min(kRowsAtOnce, k - row), inverse.inverse_scaled(), nullptr, 1, false, b.data<float>() + row * k);
@@ -89,7 +99,9 @@ void target(Call& call, CudaExec& exec) {
   if (finished) require(matrix.dtype == DType::f32 && matrix.elements() == k * k, "the correction must be f32 [K,K]");
   else require(call.input(4).elements() == k * k, "U must be [K,K]");
   const int64_t most = std::min(n, kRowsAtOnce);
-  const Source x = finished ? Source{matrix.raw(), 1, k} : read_drift(matrix, k, order_data);
+  std::optional<Scratch> checked;
+  if (!finished) checked.emplace(checked_order(exec, order, k));
+  const Source x = finished ? Source{matrix.raw(), 1, k} : read_drift(matrix, k, checked->as<int32_t>());
   const bool exact = w.dtype != DType::f32;
   Scratch rows_of_x = exec.scratch(static_cast<size_t>(k) * 4), rows_of_t = exec.scratch(static_cast<size_t>(most) * 4);
   std::optional<Inverse> inverse;

@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
     if (!once) {
       const Tensor exact = run.make(DType::f32, {k, k});
       Params p = damp;
-      p.set("exact", 1.0);
+      p.set("splitFrom", 0.0);
       run.op("gptq_factor", {h, order}, {exact, m, dead, info}, p);
       run.wait();
       const Tensor want = d.download(exact), got = d.download(u);

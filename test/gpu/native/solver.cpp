@@ -198,6 +198,12 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
   double most = 0;
   for (int64_t i = 0; i < k * k; ++i) most = std::max(most, std::fabs(get(u, i)));
   report.close(name + ": factor, U", got[0], values(u), most * 1e-9, 0x1p-22);
+  if (k > 128) {
+    // The last products of planes: 2^-21 of the terms, of which rows of U keep at least 1 in 2^5.
+    const auto planes = d.run("gptq_factor", {l.h, l.order}, factor_outputs(k), params({{"damp", 0.01}, {"splitFrom", 129.0}}));
+    report.that(name + ": factor of planes, M", same_bytes(planes[1], m));
+    report.close(name + ": factor of planes, U", planes[0], values(u), most * 0x1p-16, 0x1p-16);
+  }
   {
     // From f32: the same with H rounded.
     Tensor narrow = filled(DType::f32, {k, k}, [&](int64_t i) { return get(l.h, i); });
@@ -216,11 +222,11 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     const auto b = d.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
     double size_of = 0;
     for (int64_t i = 0; i < n * k; ++i) size_of = std::max(size_of, std::fabs(get(a[0], i)));
-    report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 1e-6, 1e-6);
+    report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 0x1p-16, 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
     const auto matrix = [&] { return std::vector<Tensor>{poisoned(DType::f32, {k, k})}; };
     const Tensor b_want = host.run("gptq_correction", {drift, l.order, u}, matrix())[0], b_got = d.run("gptq_correction", {drift, l.order, u}, matrix())[0];
     const auto c = d.run("gptq_target", {l.w, l.order, dead_flags, b_want}, target_outputs(), params({{"alpha", 0.25}}));
-    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 1e-6, 1e-6);
+    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 0x1p-16, 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
     correction_error(name + ": correction", l, m, b_got, b_want, 0x1p-15);
     std::vector<double> change(static_cast<size_t>(n * k));
     for (int64_t i = 0; i < n * k; ++i) change[static_cast<size_t>(i)] = get(a[0], i) - get(t, i);
@@ -477,6 +483,12 @@ void refusals(Device& d) {
   const Tensor order = copy(l.order);
   set(order, 3, get(order, 4));
   report.fails("factor: not a permutation", "LPQ_NATIVE_ARGUMENT", [&] { d.run("gptq_factor", {l.h, order}, factor_outputs(32), params({{"damp", 0.01}})); });
+  report.fails("correction: a column that is not there", "LPQ_NATIVE_ARGUMENT", [&] {
+    const Tensor wrong = copy(l.order);
+    set(wrong, 0, 99);
+    d.run("gptq_correction", {l.h, wrong, filled(DType::f32, {32, 32}, [](int64_t) { return 1; })}, {poisoned(DType::f32, {32, 32})});
+  });
+  report.fails("drift: shapes", "LPQ_NATIVE_ARGUMENT", [&] { d.run("cross_drift", {l.h}, {poisoned(DType::f64, {16, 16})}); });
   const Tensor group = copy(l.group), t = gaussian(DType::f32, {4, 32}), scale = filled(DType::f32, {4, 2}, [](int64_t) { return 0.1; }), zero = filled(DType::f32, {4, 2}, [](int64_t) { return 0; });
   set(group, 7, 2);
   const Tensor m = filled(DType::f32, {32, 32}, [](int64_t i) { return i % 33 == 0 ? 1 : 0; });
@@ -517,8 +529,8 @@ int main(int argc, char** argv) {
     solver(d, host, kI8, true, true, 40, 520, 260, false, DType::f16);
     solver(d, host, kU1, true, false, 40, 256, 64, false, DType::f16);
     solver(d, host, kI4, true, true, 20, 2080, 16, false, DType::f16);    // more groups than a refit block takes
-    solver(d, host, kI3, true, true, 2200, 256, 64, false, DType::f16);   // more rows: four threads a row
-    solver(d, host, kI4, true, true, 12800, 128, 32, false, DType::f16);  // two threads a row
+    solver(d, host, kI3, true, true, 2200, 256, 64, false, DType::f16);   // more rows
+    solver(d, host, kI4, true, true, 12800, 128, 32, false, DType::f16);  // 32 rows a warp
     solver(d, host, kF4, true, false, 50, 384, 32, false, DType::f8_e8m0);
     solver(d, host, kF4, true, false, 50, 384, 16, true, DType::f8_e4m3);
     solver(d, host, kF6, true, false, 50, 384, 128, false, DType::f16);
