@@ -61,10 +61,10 @@ __device__ __forceinline__ void store8(uint16_t* p, uint4 v, int count, bool who
     if (i < count) p[i] = static_cast<uint16_t>(word[i / 2] >> (i % 2 * 16));
 }
 
-// 1 / b to its last place, without the branch for subnormal numbers that __frcp_rn takes.
+// 1 / b to its last place, without the branch for subnormal numbers that __frcp_rn takes; such scales do not occur.
 __device__ __forceinline__ float reciprocal(float b) {
   float y;
-  asm("rcp.approx.f32 %0, %1;\n" : "=f"(y) : "f"(b));
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(b));
   return y;
 }
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p)); }
@@ -72,17 +72,15 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 template <bool kHalves>
 __device__ __forceinline__ void split_pair(float a, float b, uint32_t& hi, uint32_t& lo) {
   if constexpr (kHalves) {
-    __half ah, al, bh, bl;
-    split_half(a, ah, al);
-    split_half(b, bh, bl);
-    hi = __half_as_ushort(ah) | static_cast<uint32_t>(__half_as_ushort(bh)) << 16;
-    lo = __half_as_ushort(al) | static_cast<uint32_t>(__half_as_ushort(bl)) << 16;
+    a = fminf(fmaxf(a, -65504.0f), 65504.0f), b = fminf(fmaxf(b, -65504.0f), 65504.0f);
+    hi = pack_half2(a, b);
+    const float2 kept = unpack_half2(hi);
+    lo = pack_half2(__fsub_rn(a, kept.x), __fsub_rn(b, kept.y));
   } else {
-    __nv_bfloat16 ah, al, bh, bl;
-    split_bfloat(a, ah, al);
-    split_bfloat(b, bh, bl);
-    hi = __bfloat16_as_ushort(ah) | static_cast<uint32_t>(__bfloat16_as_ushort(bh)) << 16;
-    lo = __bfloat16_as_ushort(al) | static_cast<uint32_t>(__bfloat16_as_ushort(bl)) << 16;
+    const __nv_bfloat162 kept = __floats2bfloat162_rn(a, b);
+    hi = *reinterpret_cast<const uint32_t*>(&kept);
+    const __nv_bfloat162 rest = __floats2bfloat162_rn(__fsub_rn(a, __uint_as_float(hi << 16)), __fsub_rn(b, __uint_as_float(hi & 0xffff0000u)));
+    lo = *reinterpret_cast<const uint32_t*>(&rest);
   }
 }
 
@@ -239,9 +237,16 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
           store8(a.delta_hi + delta_at, high, count, whole);
           if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, whole);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) split_pair<true>(goal[2 * j], goal[2 * j + 1], hi[j], lo[j]);
+          for (int j = 0; j < 4; ++j) {
+            goal[2 * j] = fminf(fmaxf(goal[2 * j], -65504.0f), 65504.0f), goal[2 * j + 1] = fminf(fmaxf(goal[2 * j + 1], -65504.0f), 65504.0f);
+            hi[j] = pack_half2(goal[2 * j], goal[2 * j + 1]);
+          }
           store8(hi_row + c, make_uint4(hi[0], hi[1], hi[2], hi[3]), count, whole);
-          if (lo_row) store8(lo_row + c, make_uint4(lo[0], lo[1], lo[2], lo[3]), count, whole);
+          if (lo_row) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) split_pair<true>(goal[2 * j], goal[2 * j + 1], hi[j], lo[j]);
+            store8(lo_row + c, make_uint4(lo[0], lo[1], lo[2], lo[3]), count, whole);
+          }
         } else {
           store8(hi_row + c, high, count, whole);
           if (lo_row) store8(lo_row + c, low, count, whole);
