@@ -10,7 +10,7 @@ import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { integer } from './parse.js';
-import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { type ComputeOptions, computeOptions, openRuntimes, type Run } from './run.js';
 import type { FullSettings } from './settings.js';
 import { facts, table } from './table.js';
 import { bytes, duration } from './units.js';
@@ -60,16 +60,16 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   if (settings.method === 'rtn' && ids !== undefined)
     throw new LpqError('LPQ_USAGE', '--ids has no effect with --method rtn, which takes no calibration');
   if (kept !== undefined) refuseExisting(kept);
-  const rt = openRuntime(run, flags);
+  const rts = openRuntimes(run, flags);
   const blocks = layers ?? shape.blocks;
   const calibration = settings.method === 'rtn' ? undefined : await calibrate(shape, settings, ids);
   const work = await workDirectory(keep);
   try {
     const checkpoint = await synthesize(shape, { dir: path.join(work.dir, 'checkpoint'), blocks, seed }, threads, run);
     const output = kept ?? path.join(work.dir, `output-${process.pid}`);
-    const measured = await measure({ checkpoint, output, settings, calibration }, rt, run);
+    const measured = await measure({ checkpoint, output, settings, calibration }, rts, run);
     await report(
-      { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rt, kept: kept !== undefined },
+      { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rts, kept: kept !== undefined },
       run,
     );
   } finally {
@@ -129,7 +129,7 @@ interface Job {
 }
 
 /** One measured run of the pipeline. */
-export async function measure(job: Job, rt: NativeRuntime, run: Run): Promise<Measurement> {
+export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run): Promise<Measurement> {
   const { measureQuantization } = await import('../bench/run.js');
   const { schemesFrom } = await import('./schemes.js');
   const { checkpoint, output, settings, calibration } = job;
@@ -137,7 +137,7 @@ export async function measure(job: Job, rt: NativeRuntime, run: Run): Promise<Me
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage] = [0, ''];
   const measured = await measureQuantization(
-    [rt],
+    rts,
     {
       source: checkpoint.dir,
       output,
@@ -174,12 +174,12 @@ interface Finished extends Job {
   readonly blocks: number;
   readonly vocab: number | undefined;
   readonly measured: Measurement;
-  readonly rt: NativeRuntime;
+  readonly rts: readonly NativeRuntime[];
   readonly kept: boolean;
 }
 
 async function report(finished: Finished, run: Run): Promise<void> {
-  const { shape, blocks, settings, calibration, checkpoint, output, measured, rt, kept } = finished;
+  const { shape, blocks, settings, calibration, checkpoint, output, measured, rts, kept } = finished;
   const { fileSizes, totalBytes } = await import('../bench/directory.js');
   const { estimateWhole } = await import('../bench/stages.js');
   const { schemeFrom } = await import('./schemes.js');
@@ -204,7 +204,7 @@ async function report(finished: Finished, run: Run): Promise<void> {
       sequences: calibration.sequences.length,
       tokens: calibration.tokens,
     },
-    machine: machine(rt),
+    machine: machine(rts),
     source: { bytes: checkpoint.bytes, parameters: checkpoint.parameters, seconds: checkpoint.seconds ?? null },
     output: { bytes: outputBytes, bitsPerWeight: summary.bitsPerWeight, modules: summary.modules.length },
     seconds,
@@ -220,17 +220,28 @@ async function report(finished: Finished, run: Run): Promise<void> {
 }
 
 /** Where a benchmark ran. */
-export function machine(rt: NativeRuntime): Record<string, unknown> {
-  const { device = 'cpu' } = rt as NativeRuntime & { device?: string };
-  return { device, isa: addon().isa(), threads: rt.threads, processor: os.cpus()[0]?.model.trim() ?? os.arch() };
+export function machine(rts: readonly NativeRuntime[]): Record<string, unknown> {
+  const devices = rts.map(({ device }) => device);
+  const names = devices.filter((device) => device !== 'cpu').map((device) => deviceName(device));
+  return {
+    device: devices.join(','),
+    ...(names.length > 0 && { gpu: names.join(', ') }),
+    isa: addon().isa(),
+    threads: rts[0]?.threads,
+    processor: os.cpus()[0]?.model.trim() ?? os.arch(),
+  };
+}
+
+function deviceName(device: string): string {
+  return addon().cudaDevices()[Number(device.slice('cuda:'.length))]?.name ?? device;
 }
 
 function text(finished: Finished, outputBytes: number, estimate: BlockEstimate | null): string {
-  const { shape, blocks, vocab, settings, checkpoint, measured, rt } = finished;
+  const { shape, blocks, vocab, settings, checkpoint, measured, rts } = finished;
   const { seconds, stages, overlap, peak, blockSeconds } = measured;
   const share = (part: number) => `${((100 * part) / seconds).toFixed(1)}%`;
   const rows = Object.entries(stages).map(([name, part]) => [name, part.toFixed(3), share(part)]);
-  const { device, threads } = machine(rt);
+  const { device, threads } = machine(rts);
   return `${table(['stage', 'seconds', 'share'], rows)}\n${facts([
     ['shape', `${shape.name}, ${blocks} of ${shape.blocks} blocks, ${settings.method}`],
     ...(vocab === undefined ? [] : [['vocabulary', `${vocab} instead of the shape's`] as const]),

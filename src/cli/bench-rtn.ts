@@ -61,7 +61,7 @@ async function benchRtn(flags: RtnFlags, run: Run): Promise<void> {
     const output = path.join(work.dir, `output-${process.pid}`);
     const quantize = async () => {
       if (cold) await evict(dir);
-      runs.push(await measure({ checkpoint, output, settings, calibration: undefined }, rt, run));
+      runs.push(await measure({ checkpoint, output, settings, calibration: undefined }, [rt], run));
       outputs = await fileSizes(output);
     };
     const copy = async () => {
@@ -93,7 +93,7 @@ async function benchRtn(flags: RtnFlags, run: Run): Promise<void> {
         shape: shape.name,
         blocks: shape.blocks,
         cold,
-        machine: machine(rt),
+        machine: machine([rt]),
         source: { bytes: checkpoint.bytes, seconds: checkpoint.seconds ?? null },
         output: { bytes: totalBytes(outputs) },
         seconds,
