@@ -66,6 +66,8 @@ const overrides = Object.fromEntries(
 ) as Partial<GptqOptions>;
 const options: GptqOptions = { ...GPTQ_DEFAULTS, ...overrides };
 const rt = createRuntime({ device: values.device as Device });
+/** Dequantizes what is read back: sources hand out tensors of the CPU. */
+const host = rt.device === 'cpu' ? rt : createRuntime(2);
 const encode = openTokenizer(model);
 const results: Record<string, unknown>[] = [];
 for (const row of values.rows.split(',')) {
@@ -100,7 +102,7 @@ for (const row of values.rows.split(',')) {
     });
     errors.push(Object.fromEntries(modules.map(({ name, relativeError }) => [name, relativeError])));
     seconds += (performance.now() - started) / 1000;
-    const source = openSource(path.join(work, 'out'), rt);
+    const source = openSource(path.join(work, 'out'), host);
     ppls.push((await textPerplexity(rt, source, text, { ctx: 512 })).ppl);
     source.close();
     rmSync(work, { recursive: true });

@@ -3,21 +3,13 @@ import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics, sweepStatistics } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
-import { distribute, gatherStatistics, type Lane, shareOut, together } from './lanes.js';
+import { Assembly, type ErrorSums, type FinishedModule } from './assembly.js';
+import { distribute, gatherStatistics, type Lane, type Replacement, type Share, shareOut, together } from './lanes.js';
 import { type BlockMemory, roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
-import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
+import { disposeModule, downloadModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
-
-/** One quantized module with how well it went, on its way to the checkpoint. */
-export interface FinishedModule {
-  readonly linear: LinearRef;
-  readonly result: QuantizedModule;
-  /** tr(D H Dᵀ) / tr(W H Wᵀ); null where no statistics were taken. */
-  readonly relativeError: number | null;
-  readonly tokens: number | null;
-}
 
 export interface BlockContext {
   readonly quantizer: Quantizer;
@@ -27,8 +19,6 @@ export interface BlockContext {
   /** Takes the module over; its tensors are disposed of when this returns. */
   readonly onModule: (module: FinishedModule) => Promise<void>;
   readonly onStage: (block: Block, stage: Stage) => void;
-  /** false: nobody computes with the quantized weights, so they are not dequantized. */
-  readonly dequantize?: boolean;
 }
 
 /** How a block is walked: what it takes on the devices, and what happens on the way. */
@@ -52,19 +42,21 @@ export function quantizeBlock(
   walk: Walk,
 ): Promise<Tensor[]> {
   return walkBlock(context, block, lanes, walk, async (wanted, statistics, made) => {
-    const shares = shareOut(wanted, lanes.length);
-    const solved = await together(
-      lanes.map(async (lane, i) => {
-        const replaced = new Map<string, Tensor>();
-        for (const feed of shares[i] as Feed[])
-          for (const [name, tensor] of await solveFeed(context, lanes, lane, feed, statistics)) {
-            replaced.set(name, tensor);
-            made.push(tensor);
-          }
-        return replaced;
-      }),
-    );
-    for (const [i, replaced] of solved.entries()) made.push(...(await distribute(lanes, lanes[i] as Lane, replaced)));
+    const shares = shareOut(wanted, lanes.length, ({ name }) => !context.schemes.get(name)?.globalScale);
+    const modules = new Assembly(context.onModule);
+    try {
+      const solved = await together(
+        lanes.map(async (lane, i) => {
+          const replaced: Replacement[] = [];
+          for (const share of shares[i] as Share[])
+            replaced.push(...(await solveShare(context, lanes, lane, share, statistics, modules)));
+          return replaced;
+        }),
+      );
+      made.push(...(await distribute(lanes, solved)));
+    } finally {
+      modules.dispose();
+    }
   });
 }
 
@@ -126,68 +118,63 @@ async function walkBlock(
   return made;
 }
 
-/** Quantizes one feed on one lane, with the statistics of all of them. */
-async function solveFeed(
+/** Quantizes one lane's share of a feed, with the statistics of all of them. */
+async function solveShare(
   context: BlockContext,
   lanes: readonly Lane[],
-  lane: Lane,
-  feed: Feed,
+  { rt, source }: Lane,
+  share: Share,
   statistics: readonly ReadonlyMap<string, FeedStatistics>[],
-): Promise<Map<string, Tensor>> {
-  const { rt, source } = lane;
-  if (lanes.length === 1) return quantizeFeed(context, rt, feed, source, statistics[0]?.get(feed.id));
-  const gathered = await gatherStatistics(statistics, feed.id, rt);
+  modules: Assembly,
+): Promise<Replacement[]> {
+  const { id } = share.feed;
+  if (lanes.length === 1) return quantizeShare(context, rt, share, source, statistics[0]?.get(id), modules);
+  const gathered = await gatherStatistics(statistics, id, rt);
   try {
-    return await quantizeFeed(context, rt, feed, source, gathered);
+    return await quantizeShare(context, rt, share, source, gathered, modules);
   } finally {
-    disposeStatistics(new Map([[feed.id, gathered]]));
+    disposeStatistics(new Map([[id, gathered]]));
   }
 }
 
 /** Fewer rows than this fraction of K say too little of a K x K Hessian. */
 const FEW_ROWS = 1 / 8;
 
-/** Quantizes the linears of a feed that have a scheme; returns their dequantized weights by full name. */
-export async function quantizeFeed(
+/** Quantizes the parts of a feed that have a scheme; returns their dequantized weights. */
+async function quantizeShare(
   context: BlockContext,
   rt: NativeRuntime,
-  feed: Feed,
+  { feed, parts }: Share,
   weights: BlockWeights,
   statistics: FeedStatistics | undefined,
-): Promise<Map<string, Tensor>> {
+  modules: Assembly,
+): Promise<Replacement[]> {
   const k = (feed.linears[0] as LinearRef).k;
   const few = statistics !== undefined && statistics.tokens < Math.ceil(k * FEW_ROWS);
   const quantizer = few ? context.fallback : context.quantizer;
   const solver = quantizer.feed(rt, statistics);
-  const replaced = new Map<string, Tensor>();
+  const replaced: Replacement[] = [];
   try {
-    for (const linear of feed.linears) {
+    for (const part of parts) {
+      const { linear, first, rows } = part;
       const scheme = context.schemes.get(linear.name);
       if (!scheme) continue;
-      const weight = weights.get(`${linear.name}.weight`) as Tensor;
+      const weight = (weights.get(`${linear.name}.weight`) as Tensor).view([rows, k], first * k);
       const solved = await solver.solve(linear.name, weight, scheme);
       const note = `only ${statistics?.tokens} calibration rows reached it; quantized without them`;
       const result = few ? { ...solved, quality: { ...solved.quality, note } } : solved;
       try {
-        let relativeError: number | null = null;
-        if (context.dequantize !== false) {
-          const dequantized = dequantizeResult(rt, result);
-          replaced.set(`${linear.name}.weight`, dequantized);
-          if (statistics) relativeError = await moduleError(rt, linear, weight, dequantized, statistics);
-          replaced.set(`${linear.name}.weight`, forActivations(rt, dequantized));
-        }
-        const stored = await downloadModule(rt, result);
-        try {
-          await context.onModule({ linear, result: stored, relativeError, tokens: statistics?.tokens ?? null });
-        } finally {
-          disposeModule(stored);
-        }
+        const dequantized = dequantizeResult(rt, result);
+        const sums = statistics && (await errorSums(rt, linear, weight, dequantized, statistics));
+        replaced.push({ part, weight: forActivations(rt, dequantized) });
+        await modules.add({ part, result: await downloadModule(rt, result), sums, tokens: statistics?.tokens ?? null });
       } finally {
         disposeModule(result);
+        weight.dispose();
       }
     }
   } catch (error) {
-    for (const tensor of replaced.values()) tensor.dispose();
+    for (const { weight } of replaced) weight.dispose();
     throw error;
   } finally {
     solver.dispose();
@@ -207,13 +194,14 @@ export function forActivations(rt: NativeRuntime, weight: Tensor): Tensor {
   return rounded;
 }
 
-async function moduleError(
+/** tr(D H Dᵀ) and tr(W H Wᵀ) of some rows, D = W - What. */
+async function errorSums(
   rt: NativeRuntime,
   linear: LinearRef,
   weight: Tensor,
   quantized: Tensor,
   statistics: FeedStatistics,
-): Promise<number> {
+): Promise<ErrorSums> {
   const wide = rt.allocate('f32', weight.shape);
   const sums = rt.allocate('f64', [2]);
   try {
@@ -224,7 +212,7 @@ async function moduleError(
       throw new LpqError('LPQ_MODULE_NUMERICS', `the weights of ${linear.name} hold NaN or infinity`, {
         hint: 'Repair the checkpoint, or leave this module out with a recipe rule.',
       });
-    return norm > 0 ? error / norm : 0;
+    return { error, norm };
   } finally {
     wide.dispose();
     sums.dispose();

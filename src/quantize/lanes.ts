@@ -20,17 +20,40 @@ export async function together<T>(parts: readonly Promise<T>[]): Promise<T[]> {
   return outcomes.map((outcome) => (outcome as PromiseFulfilledResult<T>).value);
 }
 
+/** Rows [first, first + rows) of a linear: rows are quantized independently of each other. */
+export interface Part {
+  readonly linear: LinearRef;
+  readonly first: number;
+  readonly rows: number;
+}
+
+/** What one device quantizes of a feed. */
+export interface Share {
+  readonly feed: Feed;
+  readonly parts: readonly Part[];
+}
+
+/** Rows are cut at multiples of this: whole tiles of the solver's kernels. */
+const CUT_ROWS = 64;
+
 /**
- * Shares feeds out over `count` devices, the costly ones first, each to the device with the least to do. Where there are
- * fewer feeds than devices, linears of one feed may go to several: each of them then factors the Hessian. In model order
- * on every device.
+ * Shares feeds out over `count` devices, in model order on each. Where there are enough of them, whole, the costly ones
+ * first, each to the device with the least to do. Else the rows of every feed, its linears one under another, are cut in
+ * as many runs as there are devices, each of which then factors the Hessian; a linear that is not `divisible` goes whole
+ * to the device that has its middle.
  */
-export function shareOut(feeds: readonly Feed[], count: number): Feed[][] {
-  if (count === 1) return [[...feeds]];
-  const whole = feeds.length >= count;
-  const units = feeds.flatMap((feed) =>
-    whole ? [feed] : feed.linears.map((linear) => ({ ...feed, linears: [linear] })),
-  );
+export function shareOut(feeds: readonly Feed[], count: number, divisible: (linear: LinearRef) => boolean): Share[][] {
+  const whole = (feed: Feed): Share => ({
+    feed,
+    parts: feed.linears.map((linear) => ({ linear, first: 0, rows: linear.n })),
+  });
+  if (count === 1) return [feeds.map(whole)];
+  if (feeds.length < count) {
+    const shares = feeds.map((feed) => cutRows(feed, count, divisible));
+    return Array.from({ length: count }, (_, device) =>
+      shares.map((share) => share[device] as Share).filter(({ parts }) => parts.length > 0),
+    );
+  }
   const cost = ({ linears }: Feed) => {
     const { k } = linears[0] as LinearRef;
     // A factorisation is worth about 2 K rows of a walk (native/cuda/gptq; measured on an H200).
@@ -38,20 +61,33 @@ export function shareOut(feeds: readonly Feed[], count: number): Feed[][] {
   };
   const load = new Array<number>(count).fill(0);
   const owner = new Map<Feed, number>();
-  for (const unit of [...units].sort((a, b) => cost(b) - cost(a))) {
+  for (const feed of [...feeds].sort((a, b) => cost(b) - cost(a))) {
     const least = load.indexOf(Math.min(...load));
-    owner.set(unit, least);
-    load[least] = (load[least] as number) + cost(unit);
+    owner.set(feed, least);
+    load[least] = (load[least] as number) + cost(feed);
   }
-  return Array.from({ length: count }, (_, device) => {
-    const mine = units.filter((unit) => owner.get(unit) === device);
-    const merged = new Map<string, Feed>();
-    for (const unit of mine) {
-      const before = merged.get(unit.id);
-      merged.set(unit.id, before ? { ...before, linears: [...before.linears, ...unit.linears] } : unit);
-    }
-    return [...merged.values()];
-  });
+  return Array.from({ length: count }, (_, device) => feeds.filter((feed) => owner.get(feed) === device).map(whole));
+}
+
+function cutRows(feed: Feed, count: number, divisible: (linear: LinearRef) => boolean): Share[] {
+  const total = feed.linears.reduce((sum, { n }) => sum + n, 0);
+  const shares = Array.from({ length: count }, (): Part[] => []);
+  let before = 0;
+  for (const linear of feed.linears) {
+    const { n } = linear;
+    if (divisible(linear)) {
+      const cut = (device: number) => {
+        const row = Math.floor((device * total) / count) - before;
+        return Math.min(n, Math.max(0, device === count ? n : Math.round(row / CUT_ROWS) * CUT_ROWS));
+      };
+      for (const [device, parts] of shares.entries()) {
+        const [first, end] = [cut(device), cut(device + 1)];
+        if (end > first) parts.push({ linear, first, rows: end - first });
+      }
+    } else shares[Math.floor(((before + n / 2) * count) / total)]?.push({ linear, first: 0, rows: n });
+    before += n;
+  }
+  return shares.map((parts) => ({ feed, parts }));
 }
 
 /**
@@ -85,20 +121,43 @@ export async function gatherStatistics(
   return { h, ...(drift && { drift }), tokens: parts.reduce((total, { tokens }) => total + tokens, 0) };
 }
 
-/** Gives every lane a copy of what one of them solved, by full weight name; returns the copies, for their disposal. */
+/** Dequantized rows of a linear's weight on the lane that quantized them. */
+export interface Replacement {
+  readonly part: Part;
+  readonly weight: Tensor;
+}
+
+/**
+ * Puts what the lanes quantized (replaced[i] by lanes[i]) into every lane's current weights. Takes the replacements over;
+ * returns the weights, for their disposal.
+ */
 export async function distribute(
   lanes: readonly Lane[],
-  from: Lane,
-  replaced: ReadonlyMap<string, Tensor>,
+  replaced: readonly (readonly Replacement[])[],
 ): Promise<Tensor[]> {
+  const all = replaced.flatMap((each, from) => each.map((one) => ({ ...one, from })));
+  if (lanes.length > 1) await together(lanes.map(({ rt }) => rt.sync()));
   const made: Tensor[] = [];
-  if (lanes.length > 1) await from.rt.sync();
-  for (const lane of lanes)
-    for (const [name, tensor] of replaced) {
-      const here = lane === from ? tensor : lane.rt.copyFrom(tensor);
-      lane.current.set(name, here);
-      if (lane !== from) made.push(here);
+  for (const [to, { rt, current }] of lanes.entries())
+    for (const { part, weight, from } of all) {
+      const { linear, first, rows } = part;
+      const name = `${linear.name}.weight`;
+      const here = to === from ? weight.view(weight.shape) : rt.copyFrom(weight);
+      if (rows === linear.n) {
+        made.push(here);
+        current.set(name, here);
+        continue;
+      }
+      if (first === 0) {
+        const whole = rt.allocate(weight.dtype, [linear.n, linear.k]);
+        made.push(whole);
+        current.set(name, whole);
+      }
+      const rowsOf = (current.get(name) as Tensor).view([rows, linear.k], first * linear.k);
+      ops.cast(rt, here, rowsOf);
+      for (const tensor of [rowsOf, here]) tensor.dispose();
     }
   if (lanes.length > 1) await together(lanes.map(({ rt }) => rt.sync()));
+  for (const { weight } of all) weight.dispose();
   return made;
 }

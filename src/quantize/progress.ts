@@ -3,7 +3,7 @@ import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
-import type { FinishedModule } from './blocks.js';
+import type { FinishedModule } from './assembly.js';
 import { type ModuleLine, type QuantizeEvents, type Resumption, timed } from './events.js';
 import type { BlockKey } from './journal.js';
 import { replayedWeights } from './replay.js';

@@ -10,7 +10,7 @@ import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import type { Feed } from '../../../src/model/program.js';
-import { shareOut, together } from '../../../src/quantize/lanes.js';
+import { type Part, shareOut, together } from '../../../src/quantize/lanes.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 
@@ -19,44 +19,61 @@ const feed = (id: string, k: number, ns: readonly number[]): Feed => ({
   linears: ns.map((n, i) => ({ name: `${id}.${i}`, n, k })),
 });
 
-test('every linear goes to exactly one device, in model order, and none idles while there is work for it', () => {
+const rowsOf = (parts: readonly Part[]) => parts.map(({ linear, first, rows }) => `${linear.name} ${first}+${rows}`);
+
+test('every row goes to exactly one device, in model order, and none idles while there is work for it', () => {
   const feeds = fc.array(
     fc.record({
       k: fc.integer({ min: 1, max: 64 }),
-      ns: fc.array(fc.integer({ min: 1, max: 99 }), { minLength: 1, maxLength: 4 }),
+      ns: fc.array(fc.integer({ min: 1, max: 900 }), { minLength: 1, maxLength: 4 }),
     }),
     { maxLength: 9 },
   );
   fc.assert(
-    fc.property(feeds, fc.integer({ min: 1, max: 5 }), (shapes, count) => {
+    fc.property(feeds, fc.integer({ min: 1, max: 5 }), fc.boolean(), (shapes, count, divisible) => {
       const all = shapes.map(({ k, ns }, i) => feed(`f${i}`, k, ns));
-      const shares = shareOut(all, count);
+      const shares = shareOut(all, count, () => divisible);
       assert.equal(shares.length, count);
-      const names = shares.map((share) => share.flatMap(({ linears }) => linears.map(({ name }) => name)));
-      const order = all.flatMap(({ linears }) => linears.map(({ name }) => name));
-      assert.deepEqual(names.flat().sort(), [...order].sort());
-      for (const own of names)
+      const linears = all.flatMap(({ linears }) => linears);
+      for (const own of shares) {
+        const order = own.flatMap(({ parts }) => parts.map(({ linear }) => linears.indexOf(linear)));
         assert.deepEqual(
-          own,
-          order.filter((name) => own.includes(name)),
+          order,
+          [...order].sort((a, b) => a - b),
         );
-      for (const share of shares) assert.equal(new Set(share.map(({ id }) => id)).size, share.length);
-      const busy = names.filter((own) => own.length > 0).length;
-      assert.ok(busy >= Math.min(count, all.length));
+        assert.equal(new Set(own.map(({ feed: { id } }) => id)).size, own.length);
+      }
+      for (const linear of linears) {
+        const parts = shares.flat().flatMap((share) => share.parts.filter((part) => part.linear === linear));
+        let at = 0;
+        for (const { first, rows } of parts.sort((a, b) => a.first - b.first)) {
+          assert.equal(first, at);
+          assert.ok(rows > 0 && (divisible || rows === linear.n));
+          at += rows;
+        }
+        assert.equal(at, linear.n);
+      }
+      const busy = shares.filter((own) => own.length > 0).length;
+      assert.ok(busy >= Math.min(count, all.length) || all.length < count);
     }),
   );
 });
 
-test('gate and up go to two devices, the wide one apart from the narrow ones', () => {
-  const [first, second] = shareOut([feed('gate_up', 64, [96, 96])], 2);
+test('rows are cut in equal runs, at whole tiles', () => {
+  const shares = shareOut([feed('qkv', 64, [4096, 1024, 1024])], 2, () => true);
   assert.deepEqual(
-    [first, second].map((share) => share?.map(({ linears }) => linears.length)),
-    [[1], [1]],
+    shares.map(([share]) => rowsOf(share!.parts)),
+    [['qkv.0 0+3072'], ['qkv.0 3072+1024', 'qkv.1 0+1024', 'qkv.2 0+1024']],
   );
-  const [q, kv] = shareOut([feed('qkv', 64, [640, 16, 16])], 2);
+  const three = shareOut([feed('down', 64, [4096])], 3, () => true);
   assert.deepEqual(
-    [q, kv].map((share) => share?.[0]?.linears.map(({ n }) => n)),
-    [[640], [16, 16]],
+    three.map(([share]) => rowsOf(share!.parts)),
+    [['down.0 0+1344'], ['down.0 1344+1408'], ['down.0 2752+1344']],
+  );
+  const whole = shareOut([feed('gate_up', 64, [96, 96])], 2, () => false);
+  assert.deepEqual(
+    whole.map(([share]) => rowsOf(share!.parts)),
+    [['gate_up.0 0+96'], ['gate_up.1 0+96']],
   );
 });
 
@@ -132,6 +149,7 @@ test('two devices give what one gives, but for the order of sums', async (t) => 
       `${line.name} ${line.relativeError} ${other.relativeError}`,
     );
   }
+  assert.deepEqual(Object.keys(two.hashes).sort(), Object.keys(one.hashes).sort());
   const three = await run('three', [a, b, c], 0.25);
   const again = await run('again', [a, b, c], 0.25);
   assert.deepEqual(again.hashes, three.hashes, 'the same devices, the same bytes');
