@@ -1,6 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
+import { isSymmetric } from './layouts.js';
 import type { ModuleContext } from './module.js';
 import { emulateMarlin } from './native.js';
 
@@ -19,11 +20,14 @@ export async function emulateModule(
   module: PackedModule,
   decoded: Decoded,
 ): Promise<number | undefined> {
-  if (module.layout !== 'marlin') return undefined;
-  const codes = decoded.parts.get('codes');
-  const scales = decoded.f16Scales;
-  if (!codes || !scales) return undefined;
   const type = quantType(module.type);
+  const { zeros, canonical, ranks } = module;
+  if (module.layout !== 'marlin' || type.bits !== 4 || zeros.kind === 'int' || canonical.g_idx || ranks)
+    return undefined;
+  const codes = decoded.parts.get('codes');
+  const scales = decoded.parts.get('scales');
+  const whole = module.granularity.kind === 'channel' || module.padded[1] === module.shape[1];
+  if (!codes || !scales || !isSymmetric(module) || !whole) return undefined;
   const strips = chooseStrips(module, ctx.seed);
   const packed = ctx.weights.tensor(`${name}.B`);
   const packedScales = ctx.weights.tensor(`${name}.s`);

@@ -53,8 +53,9 @@ struct Cut {
 // Which modes a tile must hold so that it fills words of `word` bits alone, and then more, to be worth a table.
 Cut cut_tile(const Spec& spec, int word, int column_bits) {
   std::vector<Mode> modes = spec.modes;
+  const int64_t period = std::max<int64_t>(1, static_cast<int64_t>(spec.order.size()));
   for (size_t i = 0; i < modes.size(); ++i) {
-    const int64_t whole = modes[i].stream && spec.unit ? std::lcm<int64_t>(spec.unit, word) : word;
+    const int64_t whole = modes[i].stream && spec.unit ? std::lcm(std::lcm<int64_t>(spec.unit, word), period) : word;
     split(modes, i, whole / std::gcd(modes[i].stride, whole));
   }
   int64_t top = -1;  // largest stride that is not whole words; everything below it stays in the tile too
@@ -62,7 +63,7 @@ Cut cut_tile(const Spec& spec, int word, int column_bits) {
   for (size_t i = 0; i < modes.size(); ++i) {
     Mode& m = modes[i];
     if (m.stream && spec.unit) {
-      if (m.stride % spec.unit == 0 && (m.stride / spec.unit * spec.unit_stride) % word == 0) {
+      if (m.stride % spec.unit == 0 && m.stride % period == 0 && (m.stride / spec.unit * spec.unit_stride) % word == 0) {
         m.stride = m.stride / spec.unit * spec.unit_stride;
         m.stream = false;
       } else {
@@ -129,6 +130,13 @@ std::vector<std::pair<int64_t, int64_t>> offsets(const std::vector<Mode>& modes,
   return list;
 }
 
+// Where a bit of a stream goes by the word order.
+int64_t ordered(const Spec& spec, int64_t p) {
+  if (spec.order.empty()) return p;
+  const int64_t q = p % static_cast<int64_t>(spec.order.size());
+  return p - q + spec.order[static_cast<size_t>(q)];
+}
+
 }  // namespace
 
 Spec read_spec(const Params& params, size_t out_bytes) {
@@ -147,6 +155,17 @@ Spec read_spec(const Params& params, size_t out_bytes) {
   spec.base = params.integer("base", 0);
   spec.word = static_cast<int>(params.integer("word", 0));
   spec.out_bits = static_cast<int64_t>(out_bytes) * 8;
+  if (params.has("wordOrder")) {
+    const auto& order = params.list("wordOrder");
+    require(spec.unit > 0 && order.size() <= 4096, "a word order of at most 4096 bits goes with units");
+    std::vector<bool> seen(order.size(), false);
+    for (double bit : order) {
+      const bool inside = bit >= 0 && bit < static_cast<double>(order.size());
+      require(inside && !seen[static_cast<size_t>(bit)], "a word order names every bit once");
+      seen[static_cast<size_t>(bit)] = true;
+      spec.order.push_back(static_cast<int32_t>(bit));
+    }
+  }
   require(spec.unit == 0 || (spec.unit >= spec.bits && spec.unit % 8 == 0),
           "a unit is whole bytes and holds an element");
   require(spec.base >= 0 && spec.unit >= 0 && spec.unit_stride >= 0, "strides are not negative");
@@ -166,7 +185,8 @@ Spec read_spec(const Params& params, size_t out_bytes) {
   }
   int64_t last = spec.base + reach(spec.modes, false);
   if (spec.unit) {
-    const int64_t length = reach(spec.modes, true) + spec.bits;  // of a stream
+    const int64_t period = std::max<int64_t>(1, static_cast<int64_t>(spec.order.size()));
+    const int64_t length = (reach(spec.modes, true) + spec.bits + period - 1) / period * period;  // of a stream
     const int64_t units = (length + spec.unit - 1) / spec.unit;
     require_nested(streamed, spec.bits);
     address.emplace_back(spec.unit_stride, units);
@@ -215,9 +235,12 @@ Plan make_plan(const Spec& spec, int column_bits) {
       const int64_t p = rows[r].second + columns[c].second;
       // Runs of the element's bits that stay in one unit and one word.
       for (int done = 0; done < spec.bits;) {
-        const int64_t q = p + done;
+        int in_order = spec.bits - done;  // bits that stay neighbours in the word order
+        const int64_t q = ordered(spec, p + done);
+        for (int i = 1; !spec.order.empty() && i < in_order; ++i)
+          if (ordered(spec, p + done + i) != q + i) in_order = i;
         const int64_t at = spec.unit ? address + q / spec.unit * spec.unit_stride + q % spec.unit : address + done;
-        int run = spec.bits - done;
+        int run = in_order;
         run = static_cast<int>(std::min<int64_t>(run, word - at % word));
         if (spec.unit) run = static_cast<int>(std::min<int64_t>(run, spec.unit - q % spec.unit));
         const int bit = static_cast<int>(at % word);

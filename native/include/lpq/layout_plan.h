@@ -3,6 +3,7 @@
 // An element (row, column) of a rows x columns matrix, `bits` wide, lies at
 //     address + p        without units,      address + (p / unit) * unit_stride + p % unit      with units,
 // where address and p are sums of digit * stride over the modes of the two dimensions (address modes, stream modes).
+// A word order permutes every `order.size()` bits of the streams, before they are cut into units.
 // Units are what lets one rule hold GPTQ's columns (a bitstream whose 32-bit words lie N words apart) and Tilus' tiles.
 //
 // The plan cuts the matrix into equal tiles such that a tile's elements fill whole output words that no other tile
@@ -26,7 +27,8 @@ struct Spec {
   int bits = 0;  // of an element: 1..8, 16 or 32
   std::vector<Mode> modes;
   int64_t unit = 0, unit_stride = 0;
-  int64_t base = 0;           // bits before the first element
+  std::vector<int32_t> order;  // stream bit p goes to p - q + order[q], q = p % order.size(); empty: where it is
+  int64_t base = 0;            // bits before the first element
   int64_t extent[2] = {0, 0};  // rows, columns: the products of the modes
   int64_t out_bits = 0;
   int word = 0;  // widest output word allowed; 0: any
@@ -52,7 +54,7 @@ struct Plan {
   int64_t tiles() const { return static_cast<int64_t>(outer[0].size() * outer[1].size()); }
 };
 
-// Reads bits, modeDims, modeSizes, modeStrides, modeStream, unit, unitStride, base, word. Throws LPQ_NATIVE_ARGUMENT
+// Reads bits, modeDims, modeSizes, modeStrides, modeStream, unit, unitStride, wordOrder, base, word. Throws LPQ_NATIVE_ARGUMENT
 // when elements could overlap or leave `out_bytes`.
 Spec read_spec(const Params& params, size_t out_bytes);
 
