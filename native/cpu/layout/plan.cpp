@@ -1,6 +1,8 @@
 #include "lpq/layout_plan.h"
 
 #include <algorithm>
+#include <bit>
+#include <map>
 #include <numeric>
 
 namespace lpq::layout {
@@ -137,6 +139,105 @@ int64_t ordered(const Spec& spec, int64_t p) {
   return p - q + spec.order[static_cast<size_t>(q)];
 }
 
+void find_pairs(Plan& plan, int bits) {
+  if (plan.pieces.size() % 2 != 0) return;
+  std::vector<Pair> pairs;
+  bool even = 16 % bits == 0;
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    // In order of bit position: the lower half's pieces are the first of the word.
+    const size_t begin = plan.first[w], end = plan.first[w + 1], half = (end - begin) / 2;
+    if ((end - begin) % 2 != 0) return;
+    even = even && static_cast<int>(half) * bits == 16;
+    for (size_t i = begin; i < begin + half; ++i) {
+      const Piece &low = plan.pieces[i], &high = plan.pieces[i + half];
+      const bool beside = high.element == low.element + 1 && high.element % plan.tile[1] != 0;
+      if (!beside || low.mask > 0xffff || high.mask != low.mask << 16 || high.shift != low.shift + 16) return;
+      even = even && low.shift == 32 + (i - begin) * static_cast<size_t>(bits);
+      pairs.push_back({low.element, low.mask | high.mask, low.shift});
+    }
+  }
+  plan.pairs = std::move(pairs);
+  plan.pair_step = even ? bits : 0;
+}
+
+void find_quads(Plan& plan) {
+  const size_t words = plan.words.size();
+  if (plan.pairs.empty() || words % 4 != 0) return;
+  const auto pairs_of = [&](size_t w) { return std::pair(plan.first[w] / 2, plan.first[w + 1] / 2); };
+  // By their first pair's element and field, so that the other three words of a quad are found.
+  std::map<std::pair<uint32_t, uint32_t>, size_t> starts;
+  for (size_t w = 0; w < words; ++w) {
+    const auto [begin, end] = pairs_of(w);
+    if (begin == end) return;
+    starts[{plan.pairs[begin].element, plan.pairs[begin].mask}] = w;
+  }
+  std::vector<bool> taken(words, false);
+  std::vector<Quad> quads;
+  std::vector<QuadStep> steps;
+  for (size_t w = 0; w < words; ++w) {
+    if (taken[w]) continue;
+    const auto [begin, end] = pairs_of(w);
+    Quad quad{{static_cast<uint32_t>(w)}, 0};
+    taken[w] = true;
+    for (uint32_t t = 1; t < 4; ++t) {
+      const Pair& head = plan.pairs[begin];
+      const auto found = starts.find({head.element + 2 * t, head.mask});
+      if (found == starts.end() || taken[found->second]) return;
+      const auto [from, to] = pairs_of(found->second);
+      if (to - from != end - begin) return;
+      for (uint32_t i = 0; i < end - begin; ++i) {
+        const Pair &mine = plan.pairs[begin + i], &other = plan.pairs[from + i];
+        const bool row = mine.element / plan.tile[1] == (other.element + 1) / plan.tile[1];
+        if (other.element != mine.element + 2 * t || other.mask != mine.mask || other.shift != mine.shift || !row) return;
+      }
+      taken[found->second] = true;
+      quad.word[t] = static_cast<uint32_t>(found->second);
+    }
+    for (uint32_t i = begin; i < end; ++i) {
+      const Pair& pair = plan.pairs[i];
+      const int shift = static_cast<int>(pair.shift) - 32;
+      for (uint8_t upper : {0, 1}) {
+        const uint64_t byte = pair.mask >> (8 * upper) & 0xff;
+        if (byte) steps.push_back({pair.element, static_cast<int8_t>(shift - 8 * upper), upper, byte * 0x0101010101010101});
+      }
+    }
+    quad.end = static_cast<uint32_t>(steps.size());
+    quads.push_back(quad);
+  }
+  plan.quads = std::move(quads);
+  plan.quad_steps = std::move(steps);
+}
+
+void find_runs(Plan& plan, int bits) {
+  if (plan.tile[1] * bits % 8 != 0) return;
+  const int64_t row_bits = 8 * run_row_bytes(plan.tile[1], bits);
+  std::vector<Run> runs;
+  std::vector<uint32_t> first;
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    first.push_back(static_cast<uint32_t>(runs.size()));
+    int64_t source = -1;
+    int at = 0;
+    for (size_t i = plan.first[w]; i < plan.first[w + 1]; ++i) {
+      const Piece& piece = plan.pieces[i];
+      const int bit = std::countr_zero(piece.mask), length = std::popcount(piece.mask);
+      const int64_t from = piece.element / plan.tile[1] * row_bits + piece.element % plan.tile[1] * bits + 32 + bit -
+                           static_cast<int64_t>(piece.shift);
+      if (from == source && bit == at) {
+        runs.back().mask = runs.back().mask << length | ((1u << length) - 1);
+      } else {
+        runs.push_back({static_cast<uint32_t>(from / 8), piece.mask >> bit, static_cast<uint8_t>(from % 8),
+                        static_cast<uint8_t>(bit)});
+      }
+      source = from + length;
+      at = bit + length;
+    }
+    if (4 * runs.size() > plan.pieces.size()) return;
+  }
+  first.push_back(static_cast<uint32_t>(runs.size()));
+  plan.runs = std::move(runs);
+  plan.run_first = std::move(first);
+}
+
 }  // namespace
 
 Spec read_spec(const Params& params, size_t out_bytes) {
@@ -267,6 +368,11 @@ Plan make_plan(const Spec& spec, int column_bits) {
   aligned = aligned && plan.pieces.size() == plan.words.size() * static_cast<size_t>(slots);
   if (aligned)
     for (const Piece& piece : plan.pieces) plan.aligned.push_back(static_cast<uint16_t>(piece.element));
+  if (spec.bits <= 8 && word == 32) {
+    find_pairs(plan, spec.bits);
+    find_quads(plan);
+    find_runs(plan, spec.bits);
+  }
   plan.fills = plan.tiles() * static_cast<int64_t>(plan.words.size()) * word == spec.out_bits;
   return plan;
 }

@@ -42,6 +42,34 @@ struct Piece {
   uint32_t shift;
 };
 
+// Two pieces at once: element e in the lower half of a 32-bit word and e + 1, its neighbour in a row of the tile, 16 bits above
+// it. In a tile of 16-bit elements one load has both: word |= (load32(&tile[element]) << shift >> 32) & mask.
+using Pair = Piece;
+
+// Bits that are neighbours in a row of the tile, as a bitstream, and in the word:
+// word |= (load64(row bytes + byte) >> drop & mask) << bit.
+struct Run {
+  uint32_t byte, mask;
+  uint8_t drop, bit;
+};
+
+// Bytes of a row of the tile as a bitstream, with room to load 8 bytes anywhere.
+inline int64_t run_row_bytes(int64_t columns, int bits) { return (columns * bits + 7) / 8 + 8; }
+
+// Four words whose pairs are neighbours too (the lanes of a group of four in a fragment): elements e .. e + 7 of a row of the
+// tile, byte codes, in one load. Byte 2t is word t's lower half, byte 2t + 1 its upper. A step adds
+// shift(load64(tile + element)) & mask to the lower or upper eight bits of all eight halves.
+struct QuadStep {
+  uint32_t element;
+  int8_t shift;  // to the left; negative: to the right
+  uint8_t upper;
+  uint64_t mask;
+};
+struct Quad {
+  uint32_t word[4];
+  uint32_t end;  // of its steps
+};
+
 struct Plan {
   int word_bits = 32;
   int64_t tile[2] = {1, 1};
@@ -50,6 +78,12 @@ struct Plan {
   std::vector<uint32_t> first;       // pieces of words[i]: pieces[first[i] .. first[i+1])
   std::vector<Piece> pieces;         // in order of bit position
   std::vector<uint16_t> aligned;     // element of each slot, when every word holds whole elements only
+  std::vector<Pair> pairs;           // of all words, when every piece is in one; as many a word as half its pieces
+  int pair_step = 0;                 // pairs stand 0, 1, 2, ... times so many bits into each half of a word; 0: they do not
+  std::vector<Quad> quads;           // of all words, when every word of pairs is in one
+  std::vector<QuadStep> quad_steps;
+  std::vector<Run> runs;             // of all words, when they are far fewer than the pieces
+  std::vector<uint32_t> run_first;   // runs of words[i]: runs[run_first[i] .. run_first[i+1])
   bool fills = false;                // every word of the output is written
   int64_t tiles() const { return static_cast<int64_t>(outer[0].size() * outer[1].size()); }
 };
