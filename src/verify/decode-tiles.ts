@@ -53,7 +53,8 @@ export async function decodeTileModule(
   if (group) decoded.group = group;
 }
 
-async function decodePart(
+/** One rank's part, or the whole. The caller disposes of what it returns. */
+export async function decodePart(
   rt: NativeRuntime,
   weights: TensorReader,
   name: string,

@@ -184,6 +184,22 @@ export async function emulateMarlin(
   const registers = info();
   const outputs = allocate('f64', [7]);
   rt.enqueue('verify_emulate_marlin', [t.packed, t.packedScales, t.codes, t.scales], [registers, outputs], p);
+  return readEmulation(rt, registers, outputs);
+}
+
+/** Runs `strips` of tiles through an emulated kernel; see emulate_tiles.cpp for inputs and parameters. */
+export async function emulateTiles(
+  rt: NativeRuntime,
+  inputs: readonly Tensor[],
+  p: OpParams & { readonly strips: readonly number[] },
+): Promise<EmulatorResult> {
+  const registers = info();
+  const outputs = allocate('f64', [7]);
+  rt.enqueue('verify_emulate_tiles', inputs, [registers, outputs], p);
+  return readEmulation(rt, registers, outputs);
+}
+
+async function readEmulation(rt: NativeRuntime, registers: Tensor, outputs: Tensor): Promise<EmulatorResult> {
   await settle(rt);
   const [count, row, column, got, expected, bound, ratio] = typed<Float64Array>(outputs);
   outputs.dispose();

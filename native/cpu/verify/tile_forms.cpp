@@ -108,4 +108,26 @@ TileForm tile_form(const std::string& name, int bits) {
   return form;
 }
 
+// First bit of the element of column n and group g, of `bits` bits.
+int64_t parameter_at(const std::string& form, int64_t n, int64_t g, int64_t np, int64_t groups, int bits) {
+  const int64_t in64 = n % 64;
+  if (form == "marlin_scales") {
+    // Lanes 4r .. 4r+3 own column r of every eight and read eight scales at once. A single row meets the accumulators: lanes
+    // with lane % 4 = t read those of columns 2t and 2t + 1 of every eight, 32 columns at a time.
+    const int64_t position = groups > 1 ? n - in64 + 8 * (n % 8) + in64 / 8
+                                        : n - n % 32 + 8 * (n % 8 / 2) + 2 * (n % 32 / 8) + n % 2;
+    return (g * np + position) * bits;
+  }
+  if (form == "marlin_zeros") {
+    // The zero points a lane reads are those of the columns whose scales it reads, in the order of its codes.
+    static constexpr int nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7}, byte[4] = {0, 2, 1, 3};
+    if (bits == 4) return (g * (np / 8) + n / 64 * 8 + n % 8) * 32 + 4 * nibble[in64 / 8];
+    return (g * (np / 4) + n / 64 * 16 + n % 8 * 2 + in64 / 32) * 32 + 8 * byte[in64 / 8 % 4];
+  }
+  if (form == "turbomind") return (((g * (np / 16) + n / 16) * 8 + n % 8) * 2 + n % 16 / 8) * bits;
+  if (form == "turbomind_sm70") return (g * np + n) * bits;
+  require(form == "tilus", "a form of scales that the verifier knows");
+  return ((n / 32 * groups + g) * 32 + 4 * (n % 8) + n % 32 / 8) * bits;
+}
+
 }  // namespace lpq::verify

@@ -3,7 +3,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { Artifact } from '../../../formats/artifact/read.js';
 import { createRuntime, typed } from '../../../native/binding.js';
-import { QUANT_TYPES } from '../../../src/core/quant-type.js';
+import { QUANT_TYPES, quantType, valueRange } from '../../../src/core/quant-type.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { planPack } from '../../../src/pack/plan.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
@@ -27,6 +27,12 @@ async function verified(target: string, modules: Record<string, Made>, ranks = 1
       report.unproved.filter((sentence) => !sentence.includes('carried tensors')),
       [],
     );
+    // Everything that an fp16 kernel could read was run through an emulated one.
+    for (const { name, type, layout, emulatorRatio } of report.modules) {
+      const scales = input.module(name).scales.dtype;
+      if (layout === 'carried' || valueRange(quantType(type)).max > 65504 || scales !== 'f16') continue;
+      assert.ok(emulatorRatio !== undefined && emulatorRatio <= 1, `${target} ${name}: ${emulatorRatio}`);
+    }
   }
   input.close();
   return Artifact.open(output);
