@@ -1,5 +1,6 @@
 // layout_pack: a matrix of elements -> the words of a pack layout. layout_unpack: its inverse. See plan.h.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "lpq/layout_plan.h"
@@ -148,20 +149,23 @@ void pack_pairs(const Plan& plan, const uint16_t* tile, std::byte* out) {
   }
 }
 
-// Four words at a time out of a tile of bytes. A code has no bits beyond its width, and masks keep out its neighbours'.
+// Four words at a time out of a tile of bytes.
 void pack_quads(const Plan& plan, const uint8_t* tile, std::byte* out) {
   const QuadStep* step = plan.quad_steps.data();
-  for (const Quad& quad : plan.quads) {
-    uint64_t halves[2] = {0, 0};  // the lower and the upper eight bits of the halves
-    for (const QuadStep* end = plan.quad_steps.data() + quad.end; step < end; ++step) {
+  const auto collect = [&](uint32_t end_at) {
+    uint64_t bits = 0;
+    for (const QuadStep* end = plan.quad_steps.data() + end_at; step < end; ++step) {
       uint64_t codes;
       std::memcpy(&codes, tile + step->element, 8);
-      codes = step->shift >= 0 ? codes << step->shift : codes >> -step->shift;
-      halves[step->upper] |= codes & step->mask;
+      bits |= std::rotl(codes, static_cast<int>(step->rotate)) & step->mask;
     }
+    return bits;
+  };
+  for (const Quad& quad : plan.quads) {
+    const uint64_t lower = collect(quad.middle), upper = collect(quad.end);
     uint8_t low[8], high[8], words[16];
-    std::memcpy(low, &halves[0], 8);
-    std::memcpy(high, &halves[1], 8);
+    std::memcpy(low, &lower, 8);
+    std::memcpy(high, &upper, 8);
     for (int i = 0; i < 8; ++i) words[2 * i] = low[i], words[2 * i + 1] = high[i];
     for (int t = 0; t < 4; ++t) std::memcpy(out + plan.words[quad.word[t]] * 4, words + 4 * t, 4);
   }

@@ -177,7 +177,7 @@ void find_quads(Plan& plan) {
   for (size_t w = 0; w < words; ++w) {
     if (taken[w]) continue;
     const auto [begin, end] = pairs_of(w);
-    Quad quad{{static_cast<uint32_t>(w)}, 0};
+    Quad quad{{static_cast<uint32_t>(w)}, 0, 0};
     taken[w] = true;
     for (uint32_t t = 1; t < 4; ++t) {
       const Pair& head = plan.pairs[begin];
@@ -193,13 +193,14 @@ void find_quads(Plan& plan) {
       taken[found->second] = true;
       quad.word[t] = static_cast<uint32_t>(found->second);
     }
-    for (uint32_t i = begin; i < end; ++i) {
-      const Pair& pair = plan.pairs[i];
-      const int shift = static_cast<int>(pair.shift) - 32;
-      for (uint8_t upper : {0, 1}) {
+    for (int upper : {0, 1}) {
+      for (uint32_t i = begin; i < end; ++i) {
+        const Pair& pair = plan.pairs[i];
         const uint64_t byte = pair.mask >> (8 * upper) & 0xff;
-        if (byte) steps.push_back({pair.element, static_cast<int8_t>(shift - 8 * upper), upper, byte * 0x0101010101010101});
+        const int shift = static_cast<int>(pair.shift) - 32 - 8 * upper;
+        if (byte) steps.push_back({pair.element, static_cast<uint32_t>(shift & 63), byte * 0x0101010101010101});
       }
+      if (upper == 0) quad.middle = static_cast<uint32_t>(steps.size());
     }
     quad.end = static_cast<uint32_t>(steps.size());
     quads.push_back(quad);

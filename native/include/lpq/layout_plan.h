@@ -58,16 +58,16 @@ inline int64_t run_row_bytes(int64_t columns, int bits) { return (columns * bits
 
 // Four words whose pairs are neighbours too (the lanes of a group of four in a fragment): elements e .. e + 7 of a row of the
 // tile, byte codes, in one load. Byte 2t is word t's lower half, byte 2t + 1 its upper. A step adds
-// shift(load64(tile + element)) & mask to the lower or upper eight bits of all eight halves.
+// rotl(load64(tile + element), rotate) & mask to the lower or the upper eight bits of all eight halves; the mask is the same for
+// every byte, so that what a rotation carries from a byte into the next is cut off.
 struct QuadStep {
   uint32_t element;
-  int8_t shift;  // to the left; negative: to the right
-  uint8_t upper;
+  uint32_t rotate;
   uint64_t mask;
 };
 struct Quad {
   uint32_t word[4];
-  uint32_t end;  // of its steps
+  uint32_t middle, end;  // of its steps: those for the lower bits come first
 };
 
 struct Plan {
