@@ -209,6 +209,20 @@ export const ops = {
   layoutPack: (rt: NativeRuntime, matrix: Tensor, packed: Tensor, p: OpParams, order?: Tensor) =>
     rt.enqueue('layout_pack', order ? [matrix, order] : [matrix], [packed], p),
 
+  /**
+   * pairs I32 [N,G] = {s, t}, s f16 in the low half and t = f16(-(z s)), rounded to nearest even; scales f16, zeros u8.
+   * info I64 [4]: pairs that z cannot be read back from, row, group and why of the first: 0, s is 0 (not counted when the
+   * zero points are `constant`); 1, t is not finite.
+   */
+  fuseScaleZero: (
+    rt: NativeRuntime,
+    scales: Tensor,
+    zeros: Tensor,
+    pairs: Tensor,
+    info: Tensor,
+    p: { constant: boolean },
+  ) => rt.enqueue('fuse_scale_zero', [scales, zeros], [pairs, info], p),
+
   /** The inverse of layoutPack, without order. */
   layoutUnpack: (rt: NativeRuntime, packed: Tensor, matrix: Tensor, p: OpParams) =>
     rt.enqueue('layout_unpack', [packed], [matrix], p),

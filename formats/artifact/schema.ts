@@ -14,7 +14,7 @@ import {
  */
 export const packedModuleSchema = z.strictObject({
   type: z.string(),
-  /** [N, K] of the weight; padded is what the layout holds. */
+  /** [N, K] of the weight; padded is what the layout holds (with ranks: for each of them). */
   shape: z.tuple([z.int().positive(), z.int().positive()]),
   padded: z.tuple([z.int().positive(), z.int().positive()]),
   granularity: granularitySchema,
@@ -24,7 +24,12 @@ export const packedModuleSchema = z.strictObject({
     global: z.boolean(),
   }),
   zeros: zerosSchema,
-  /** Name of the layout: marlin, gptq, gptq_v2, compressed-tensors; carried = left as in the canonical checkpoint. */
+  /**
+   * Ranks of tensor parallelism that share the module, in order: by runs of output features (n) or of input features (k).
+   * Rank r has the tensors MODULE.rankR.*; shape and canonical are of the whole.
+   */
+  ranks: z.strictObject({ count: z.int().min(2), split: z.enum(['n', 'k']) }).optional(),
+  /** Name of the layout: marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors; carried = left as in the canonical checkpoint. */
   layout: z.string(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),

@@ -9,6 +9,7 @@ interface PackOptions extends ComputeOptions {
   readonly target: string;
   readonly output: string;
   readonly dryRun?: boolean;
+  readonly tp?: string;
 }
 
 /** `lpq pack QUANTIZED --target T -o OUT`. */
@@ -18,8 +19,12 @@ export function packCommand(program: Command, run: Run): Command {
       .command('pack')
       .description('lay a quantized checkpoint out for a kernel or another program')
       .argument('<quantized>', 'directory that lpq quantize wrote')
-      .requiredOption('--target <name>', 'marlin, gptq, gptq_v2 or compressed-tensors')
+      .requiredOption(
+        '--target <name>',
+        'sm80, sm86, sm89, sm90 (choose for each module), marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2 or compressed-tensors',
+      )
       .requiredOption('-o, --output <dir>', 'directory to make')
+      .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
       .option('--dry-run', 'only say what would be done with each module, and why'),
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
 }
@@ -35,7 +40,7 @@ async function pack(dir: string, options: PackOptions, run: Run): Promise<void> 
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp'>,
   runtime: NativeRuntime,
   run: Run,
 ): Promise<void> {
@@ -47,6 +52,7 @@ export async function packDirectory(
     const report = await packCheckpoint({
       input,
       target: options.target,
+      ranks: ranksOf(options.tp),
       output: options.output,
       runtime,
       signal: run.interrupt.signal,
@@ -75,12 +81,17 @@ export async function packDirectory(
   }
 }
 
+/** --tp; what is no number fails in planPack. */
+function ranksOf(tp: string | undefined): number {
+  return tp === undefined ? 1 : Number(tp.trim() || Number.NaN);
+}
+
 async function planOnly(dir: string, options: PackOptions, run: Run): Promise<void> {
   const { CanonicalCheckpoint } = await import('../../formats/canonical/read.js');
   const { planPack } = await import('../pack/plan.js');
   const input = CanonicalCheckpoint.open(dir);
   try {
-    const plan = planPack(input, options.target);
+    const plan = planPack(input, options.target, ranksOf(options.tp));
     const modules = [...plan.decisions].map(([name, decision]) => {
       const { type, shape } = input.module(name);
       const fallback = decision.action === 'fallback';
@@ -99,6 +110,7 @@ async function planOnly(dir: string, options: PackOptions, run: Run): Promise<vo
         dryRun: true,
         target: plan.target.name,
         requested: plan.requested,
+        ranks: plan.ranks,
         notes: plan.notes,
         modules,
       },

@@ -49,6 +49,7 @@ function params(layout: PackLayout, options: PackOptions) {
     modeStream: modes.map(([, mode]) => (mode.stream ? 1 : 0)),
     unit: layout.unit?.bits ?? 0,
     unitStride: layout.unit?.stride ?? 0,
+    ...(layout.wordOrder && { wordOrder: layout.wordOrder }),
     base: layout.base ?? 0,
     bias: options.bias ?? 0,
     ...(options.streamColumns === undefined ? {} : { streamed: 1, columns: options.streamColumns }),

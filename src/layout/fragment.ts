@@ -22,6 +22,9 @@ export const MMA_M16N8K16 = {
  */
 export const WORD_75316420: Layout = layout([8], [2, 2, 2], [], [2, 0, 1]);
 
+/** The same for the four bytes of a word of 8-bit codes: v0 v2 v1 v3 from the lowest. */
+export const WORD_3120: Layout = layout([4], [2, 2], [], [1, 0]);
+
 /**
  * The layout that stores the elements of each thread in another order: h(t, i) = f(t, order(i)), `order` a layout of one
  * dimension in one thread over the elements that f gives a thread (or over the last of them: the rest stay in place).

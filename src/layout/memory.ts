@@ -22,6 +22,11 @@ export interface PackLayout {
   readonly rows: readonly PackMode[];
   readonly columns: readonly PackMode[];
   readonly unit?: { readonly bits: number; readonly stride: number };
+  /**
+   * The word order: a permutation of every `wordOrder.length` bits of a stream, which comes before the cutting into units.
+   * Stream bit p is stored in the place of p - q + wordOrder[q], q = p % wordOrder.length.
+   */
+  readonly wordOrder?: readonly number[];
   readonly base?: number;
   /** Size of the block. */
   readonly bytes: number;
@@ -32,11 +37,14 @@ export function packLayout(value: PackLayout): PackLayout {
   const fail = (why: string, got: unknown): never => {
     throw new LpqError('LPQ_LAYOUT', `a pack layout of ${value.bits}-bit elements is wrong: ${why}`, { got });
   };
-  const { bits, unit, base = 0 } = value;
+  const { bits, unit, wordOrder, base = 0 } = value;
   if (!((bits >= 1 && bits <= 8) || bits === 16 || bits === 32) || !Number.isInteger(bits))
     fail('elements are 1 to 8, 16 or 32 bits wide', bits);
   if (unit && (unit.bits < bits || unit.bits % 8 !== 0)) fail('a unit is whole bytes and holds an element', unit);
   const modes = [...value.rows, ...value.columns];
+  if (wordOrder && !unit) fail('a word order needs a unit', wordOrder.length);
+  if (wordOrder?.toSorted((a, b) => a - b).some((bit, i) => bit !== i))
+    fail('a word order names every bit once', wordOrder);
   for (const mode of modes) {
     if (!Number.isSafeInteger(mode.size) || mode.size < 1) fail('sizes are positive integers', mode);
     if (!Number.isSafeInteger(mode.stride) || mode.stride < 0) fail('strides are whole bits', mode);
@@ -57,7 +65,8 @@ export function packLayout(value: PackLayout): PackLayout {
   const streams = modes.filter((mode) => mode.stream);
   let end = base + reach(addresses) + bits;
   if (unit) {
-    const units = Math.ceil((reach(streams) + bits) / unit.bits);
+    const period = wordOrder?.length ?? 1;
+    const units = Math.ceil((Math.ceil((reach(streams) + bits) / period) * period) / unit.bits);
     nested(streams, bits);
     addresses.push({ size: units, stride: unit.stride });
     nested(addresses, unit.bits);
@@ -66,6 +75,7 @@ export function packLayout(value: PackLayout): PackLayout {
   if (end > value.bytes * 8) fail(`it reaches bit ${end} of a block of ${value.bytes} bytes`, value.bytes);
   return Object.freeze({
     ...value,
+    ...(wordOrder && { wordOrder: Object.freeze([...wordOrder]) }),
     rows: Object.freeze(value.rows.map((mode) => Object.freeze({ ...mode }))),
     columns: Object.freeze(value.columns.map((mode) => Object.freeze({ ...mode }))),
   });
@@ -91,7 +101,9 @@ export function bitPositions(value: PackLayout, row: number, column: number): nu
   const start = along(value.rows, row, true) + along(value.columns, column, true);
   return Array.from({ length: value.bits }, (_, bit) => {
     if (!value.unit) return address + bit;
-    const p = start + bit;
+    const { wordOrder } = value;
+    const q = wordOrder ? (start + bit) % wordOrder.length : 0;
+    const p = wordOrder ? start + bit - q + wordOrder[q]! : start + bit;
     return address + Math.floor(p / value.unit.bits) * value.unit.stride + (p % value.unit.bits);
   });
 }

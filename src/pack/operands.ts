@@ -3,27 +3,38 @@ import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js
 import { groupLength } from '../core/granularity.js';
 import type { IntegerForm } from './integer-form.js';
 import type { PackJob } from './target.js';
+import type { Operands } from './tile-layout.js';
 
 /**
  * Zero points in offset form, U8 [N, G], whatever the module stores (u8, i16, one constant). `plan` has checked that
  * they fit. The caller disposes of it.
  */
-export function offsetZeros({ checkpoint, name, module }: PackJob, form: IntegerForm): Tensor {
-  const shape = scaleShape(module);
+export function offsetZeros(from: PackJob | Operands, form: IntegerForm): Tensor {
+  const shape = scaleShape(from.module);
   if (form.zero !== 'tensor') {
     const tensor = allocate('u8', shape);
     tensor.bytes().fill(form.zero);
     return tensor;
   }
-  const stored = checkpoint.require(name, 'zeros');
+  const stored = 'checkpoint' in from ? from.checkpoint.require(from.name, 'zeros') : from.zeros!;
   const values = typed<Uint8Array | Int16Array>(stored);
   const tensor = fromTyped(
     'u8',
     shape,
     Uint8Array.from(values, (value) => value + form.bias),
   );
-  stored.dispose();
+  if ('checkpoint' in from) stored.dispose();
   return tensor;
+}
+
+/**
+ * I32 [K]: input features sorted by group, features of a group in their order (what g_idx means to kernels that read
+ * groups as runs). The caller disposes of it.
+ */
+export function columnOrder(groupIndex: Tensor): Tensor {
+  const groups = typed<Int32Array>(groupIndex);
+  const order = Int32Array.from(groups.keys()).sort((a, b) => groups[a]! - groups[b]! || a - b);
+  return fromTyped('i32', [groups.length], order);
 }
 
 /** I32 [K]: the group of every input feature, k / group size unless the module names them. The caller disposes of it. */

@@ -18,7 +18,7 @@ export interface PackedRow {
   readonly name: string;
   readonly type: string;
   readonly action: Decision['action'];
-  /** As in the artifact's manifest: marlin, gptq, gptq_v2, compressed-tensors, carried, dense. */
+  /** As in the artifact's manifest: marlin, turbomind, tilus, gptq, compressed-tensors, carried, dense, ... */
   readonly layout: string;
   /** [N, K] of the weight, and as the layout holds it. */
   readonly shape: readonly [number, number];
@@ -46,6 +46,8 @@ export interface PackRequest {
   readonly input: CanonicalCheckpoint;
   /** Name of a target. */
   readonly target: string;
+  /** Ranks of tensor parallelism that share the modules; default 1. */
+  readonly ranks?: number;
   /** Directory to make. */
   readonly output: string;
   readonly runtime: NativeRuntime;
@@ -59,13 +61,13 @@ export interface PackRequest {
 /**
  * Packs a canonical checkpoint for a target, module by module: at most two modules are in memory, one being packed while
  * the other is written. The directory appears complete or not at all. Throws LPQ_TARGET when there is no such target or
- * it takes no module, LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL,
+ * it takes no module, LPQ_USAGE for ranks it does not have, LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL,
  * LPQ_CANONICAL for a module that its hashes do not fit, LPQ_PACK, LPQ_ABORTED.
  */
 export async function packCheckpoint(request: PackRequest): Promise<PackReport> {
   const { input, runtime } = request;
   const start = performance.now();
-  const plan = planPack(input, request.target);
+  const plan = planPack(input, request.target, request.ranks);
   if (plan.refusal) throw plan.refusal;
   const output = await OutputDirectory.create(request.output);
   request.onOutput?.(output);
@@ -173,7 +175,7 @@ async function packModule(
   let tensors: Map<string, Tensor>;
   if (decision.action !== 'fallback') {
     try {
-      tensors = await plan.target.pack({ rt, checkpoint, name, module, plan: decision });
+      tensors = await plan.target.pack({ rt, checkpoint, name, module, plan: decision, facts: plan.facts.get(name)! });
     } catch (cause) {
       if (cause instanceof LpqError) throw cause;
       const aborted = (cause as { code?: string }).code === 'LPQ_ABORTED';
@@ -209,6 +211,7 @@ function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: De
     granularity: module.granularity,
     scales: module.scales,
     zeros: module.zeros,
+    ...(!fallback && decision.ranks && { ranks: decision.ranks }),
     layout: fallback ? decision.form : decision.layout,
     notes: fallback
       ? [

@@ -1,9 +1,12 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
 import type { SafetensorsDtype } from '../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
-import { typed } from '../../native/binding.js';
+import { type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
+import { groupCount } from '../core/granularity.js';
+import { splitOf } from './parallel.js';
 import type { Decision, Fallback, ModuleFacts, PackTarget } from './target.js';
 import { packTarget } from './targets/index.js';
 
@@ -18,20 +21,36 @@ export interface PackPlan {
   readonly carried: readonly TensorSpec[];
   /** Two-dimensional NAME.weight among them that are linears: what readers must be told is not quantized. */
   readonly plainLinears: readonly string[];
+  /** Ranks of tensor parallelism, 1 without. */
+  readonly ranks: number;
+  readonly facts: ReadonlyMap<string, ModuleFacts>;
   /** Set when the target takes no module at all: packing would throw this. */
   readonly refusal: LpqError | undefined;
 }
 
-/** Decides every module of a checkpoint for a target. Reads zero points, and else only the manifest. Throws LPQ_TARGET. */
-export function planPack(checkpoint: CanonicalCheckpoint, targetName: string): PackPlan {
+/** Most ranks that a model is shared by. */
+const MOST_RANKS = 1024;
+
+/**
+ * Decides every module of a checkpoint for a target, in whole or for `ranks` ranks. Reads zero points and g_idx, and else
+ * only the manifest. Throws LPQ_TARGET, LPQ_USAGE for ranks that the target does not have.
+ */
+export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ranks = 1): PackPlan {
+  if (!Number.isSafeInteger(ranks) || ranks < 1 || ranks > MOST_RANKS)
+    throw new LpqError('LPQ_USAGE', '--tp is no number of ranks', { got: ranks, expected: `1 to ${MOST_RANKS}` });
   const modules = new Map(
     checkpoint
       .moduleNames()
-      .map((name) => [name, { module: checkpoint.module(name), facts: factsOf(checkpoint, name) }]),
+      .map((name) => [name, { module: checkpoint.module(name), facts: factsOf(checkpoint, name, ranks) }]),
   );
   const wanted = packTarget(targetName);
   const redirect = wanted.resolve?.(modules);
   const target = redirect?.target ?? wanted;
+  if (ranks > 1 && !target.tensorParallel)
+    throw new LpqError('LPQ_USAGE', `target ${target.name} has no tensors for each rank`, {
+      got: `--tp ${ranks}`,
+      hint: 'Leave --tp out: loaders of this format split tensors themselves.',
+    });
   const decisions = new Map<string, Decision>();
   for (const [name, { module, facts }] of modules) decisions.set(name, target.plan(name, module, facts));
   const carried = Object.keys(checkpoint.manifest.carried).map((name): TensorSpec => {
@@ -45,7 +64,9 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string): P
     decisions,
     carried,
     plainLinears: carried.filter(isLinear).map(({ name }) => name.slice(0, -'.weight'.length)),
-    refusal: refusal(checkpoint.dir, target, decisions),
+    ranks,
+    facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
+    refusal: refusal(checkpoint.dir, target, decisions, ranks),
   };
 }
 
@@ -63,16 +84,30 @@ export function plainDtype(sourceDtype: string): Extract<SafetensorsDtype, 'F32'
   return name === 'F32' || name === 'F16' || name === 'BF16' ? name : 'BF16';
 }
 
-function factsOf(checkpoint: CanonicalCheckpoint, name: string): ModuleFacts {
-  if (checkpoint.module(name).zeros.kind !== 'int') return {};
-  const zeros = checkpoint.require(name, 'zeros');
+function factsOf(checkpoint: CanonicalCheckpoint, name: string, ranks: number): ModuleFacts {
+  const module = checkpoint.module(name);
+  const shared = ranks > 1 ? { ranks: splitOf(checkpoint, name, ranks) } : {};
+  const zeros = module.zeros.kind === 'int' ? { zeroRange: rangeOf(checkpoint.require(name, 'zeros')) } : {};
+  const even = module.groupIndex ? { evenGroups: isEven(checkpoint.require(name, 'g_idx'), module) } : {};
+  return { ...shared, ...zeros, ...even };
+}
+
+function rangeOf(zeros: Tensor): [number, number] {
   let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
   for (const zero of typed<Uint8Array | Int16Array>(zeros)) {
     low = Math.min(low, zero);
     high = Math.max(high, zero);
   }
   zeros.dispose();
-  return { zeroRange: [low, high] };
+  return [low, high];
+}
+
+function isEven(groupIndex: Tensor, module: CanonicalModule): boolean {
+  const [, k] = module.shape;
+  const counts = new Array<number>(groupCount(module.granularity, k)).fill(0);
+  for (const group of typed<Int32Array>(groupIndex)) counts[group] = (counts[group] ?? 0) + 1;
+  groupIndex.dispose();
+  return counts.every((count) => count * counts.length === k);
 }
 
 function isLinear({ name, dtype, shape }: TensorSpec): boolean {
@@ -84,12 +119,23 @@ function isLinear({ name, dtype, shape }: TensorSpec): boolean {
   );
 }
 
-function refusal(dir: string, target: PackTarget, decisions: ReadonlyMap<string, Decision>): LpqError | undefined {
+function refusal(
+  dir: string,
+  target: PackTarget,
+  decisions: ReadonlyMap<string, Decision>,
+  ranks: number,
+): LpqError | undefined {
   const fallbacks = [...decisions].filter((entry): entry is [string, Fallback] => entry[1].action === 'fallback');
   const [first] = fallbacks;
   if (decisions.size === 0)
     return new LpqError('LPQ_TARGET', `${dir} has no quantized module to pack`, {
       hint: 'Give the output of lpq quantize.',
+    });
+  const shared = [...decisions.values()].some((each) => each.action !== 'fallback' && each.ranks);
+  if (ranks > 1 && fallbacks.length < decisions.size && !shared)
+    return new LpqError('LPQ_TARGET', `no module of ${dir} can be shared by ${ranks} ranks`, {
+      got: `--tp ${ranks}`,
+      hint: 'Use a number of ranks that divides the heads, and whose parts of K hold whole groups.',
     });
   if (!first || fallbacks.length < decisions.size) return undefined;
   const [name, { reason, remedy }] = first;

@@ -2,20 +2,27 @@ import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { Split } from './parallel.js';
 
 /** What a target needs to know of a module besides its manifest entry. */
 export interface ModuleFacts {
   /** Smallest and largest integer zero point; absent unless the module has a tensor of them. */
   readonly zeroRange?: readonly [number, number];
+  /** Of a module with g_idx: whether all its groups have the same number of input features. */
+  readonly evenGroups?: boolean;
+  /** How the ranks of tensor parallelism share it; absent without ranks. */
+  readonly ranks?: Split;
 }
 
 /** A module that the target takes: its tensors, and what was done to make it fit. */
 export interface Taken {
   readonly action: 'ok' | 'pad';
-  /** As artifacts name it: marlin, gptq, gptq_v2, compressed-tensors. */
+  /** As artifacts name it: marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors. */
   readonly layout: string;
-  /** [N, K] that the layout holds. */
+  /** [N, K] that the layout holds, of one rank's part where there are `ranks`. */
   readonly padded: readonly [number, number];
+  /** The ranks that share it: by output features (n) or input features (k). */
+  readonly ranks?: { readonly count: number; readonly split: 'n' | 'k' };
   readonly tensors: readonly TensorSpec[];
   readonly notes: readonly string[];
 }
@@ -40,6 +47,7 @@ export interface PackJob {
   readonly name: string;
   readonly module: CanonicalModule;
   readonly plan: Taken;
+  readonly facts: ModuleFacts;
 }
 
 /** What a target says about the whole artifact, once every module is decided. */
@@ -56,6 +64,8 @@ export interface PackedModel {
   readonly decisions: ReadonlyMap<string, Decision>;
   /** Linears (NAME of a two-dimensional NAME.weight, embeddings aside) that are not quantized in the checkpoint. */
   readonly plainLinears: readonly string[];
+  /** 1 without tensor parallelism. */
+  readonly ranks: number;
 }
 
 /** Where a canonical checkpoint can be packed to: one file each in targets/. */
@@ -63,6 +73,8 @@ export interface PackTarget {
   readonly name: string;
   /** One line for lists of targets. */
   readonly describe: string;
+  /** Whether it can give each rank its part of a module. */
+  readonly tensorParallel?: boolean;
   /** Decides by the manifest alone; nothing is read or written. */
   plan(name: string, module: CanonicalModule, facts: ModuleFacts): Decision;
   /** The target to use instead once all modules are known, with a sentence that says why. */

@@ -2,6 +2,7 @@ import type { ArtifactManifest, PackedModule } from '../../formats/artifact/sche
 import { quantType } from '../core/quant-type.js';
 import { expectation, isSymmetric, PACKED_LAYOUTS } from './layouts.js';
 import type { Recorder } from './report.js';
+import { TILE_LAYOUTS } from './tile-layouts.js';
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -33,7 +34,7 @@ export function checkConfig(
       message,
     });
   };
-  const consumer = target !== 'marlin' && PACKED_LAYOUTS.includes(target);
+  const consumer = !TILE_LAYOUTS.includes(target) && PACKED_LAYOUTS.includes(target);
   if (!quantization) {
     if (consumer) fail(`config.json has no quantization_config, which a loader of ${target} needs`);
     else recorder.detail('config', 'config.json states no quantization_config');
@@ -53,7 +54,7 @@ export function checkConfig(
   for (const [name, module] of Object.entries(manifest.modules)) {
     if (expectation(name, module).problems.length > 0) continue; // told with the tensors
     const packed = PACKED_LAYOUTS.includes(module.layout);
-    if (packed && module.layout !== target)
+    if (packed && module.layout !== target && !/^sm\d+$/.test(target))
       fail(`module '${name}' is in layout ${module.layout}, in an artifact for ${target}`, undefined, undefined, name);
     const stated =
       target === 'compressed-tensors' ? compressedScheme(quantization, name) : gptqScheme(quantization, name);
@@ -68,7 +69,7 @@ export function checkConfig(
       continue;
     }
     const actual = schemeOf(module);
-    // A config of no public consumer (marlin) need not state everything; what it states must be true.
+    // A config of no public consumer (marlin, tilus, ...) need not state everything; what it states must be true.
     for (const key of ['bits', 'group', 'sym', 'order'] as const)
       if ((consumer || stated[key] !== undefined) && stated[key] !== actual[key])
         fail(`quantization_config states another ${WORD[key]} for module '${name}'`, stated[key], actual[key], name);

@@ -2,19 +2,19 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupCount, groupLength } from '../core/granularity.js';
+import { decodeTileModule } from './decode-tiles.js';
 import { storedForm } from './layouts.js';
 import {
   convertExact,
   decodeCompressedTensors,
   decodeGptq,
-  decodeMarlin,
-  decodeMarlinScales,
   decodeZeros,
   type Pending,
   settle,
   transpose,
   type Wrong,
 } from './native.js';
+import { TILE_LAYOUTS } from './tile-layouts.js';
 
 export type DecodedPart = 'codes' | 'scales' | 'zeros' | 'global_scale' | 'g_idx' | 'permutation' | 'mask' | 'weight';
 
@@ -30,13 +30,11 @@ export interface Decoded {
   readonly parts: Map<DecodedPart, Tensor>;
   /** Group of each input feature, for dequantizing, where the layout stores it; parts has it only if canonical has. */
   group?: Tensor;
-  /** marlin: scales F16 [N, G] before any change of dtype. */
-  f16Scales?: Tensor;
   readonly problems: Problem[];
 }
 
 export function disposeDecoded(decoded: Decoded): void {
-  for (const tensor of new Set([...decoded.parts.values(), decoded.group, decoded.f16Scales])) tensor?.dispose();
+  for (const tensor of new Set([...decoded.parts.values(), decoded.group])) tensor?.dispose();
 }
 
 /**
@@ -53,7 +51,7 @@ export async function decodeModule(
   const decoded: Decoded = { parts: new Map(), problems: [] };
   if (module.layout === 'dense') decoded.parts.set('weight', weights.tensor(`${name}.weight`));
   else if (module.layout === 'carried') readCarried(weights, name, module, decoded);
-  else if (module.layout === 'marlin') await decodeMarlinModule(rt, weights, name, module, decoded);
+  else if (TILE_LAYOUTS.includes(module.layout)) await decodeTileModule(rt, weights, name, module, decoded);
   else await decodeStreams(rt, weights, name, module, decoded);
   checkIndices(name, module, decoded);
   return decoded;
@@ -65,32 +63,6 @@ function readCarried(weights: TensorReader, name: string, module: PackedModule, 
       decoded.parts.set(part, weights.tensor(`${name}.${part}`, part === 'scales' ? module.scales.dtype : undefined));
   const group = decoded.parts.get('g_idx');
   if (group) decoded.group = group;
-}
-
-async function decodeMarlinModule(
-  rt: NativeRuntime,
-  weights: TensorReader,
-  name: string,
-  module: PackedModule,
-  decoded: Decoded,
-): Promise<void> {
-  const [n, k] = module.shape;
-  const { flip } = storedForm(module);
-  const b = weights.tensor(`${name}.B`);
-  const s = weights.tensor(`${name}.s`);
-  // The kernel subtracts 8 from every code: 8 is the padding whose weight is 0 whatever the activations hold.
-  const codes = decodeMarlin(rt, b, { bits: 4, n, k, flip, pad: 8 });
-  const scales = decodeMarlinScales(rt, s, n);
-  await settle(rt);
-  note(decoded, `${name}.B`, codes, 'a padding code is not the zero point');
-  note(decoded, `${name}.s`, scales, 'the scale of a padding column is not 0');
-  decoded.parts.set('codes', codes.output);
-  decoded.f16Scales = scales.output;
-  await setScales(rt, `${name}.s`, module, decoded, scales.output);
-  if (module.canonical.permutation !== undefined)
-    decoded.parts.set('permutation', weights.tensor(`${name}.permutation`));
-  b.dispose();
-  s.dispose();
 }
 
 async function decodeStreams(
@@ -154,7 +126,7 @@ async function setScales(
   await settle(rt);
   note(decoded, tensor, converted, `a stored ${scales.dtype} scale is no ${module.scales.dtype} number`);
   decoded.parts.set('scales', converted.output);
-  if (scales !== decoded.f16Scales) scales.dispose();
+  scales.dispose();
 }
 
 function constantZeros(decoded: Decoded, tensor: string, zeros: Tensor, expected: number): void {
@@ -182,6 +154,7 @@ function checkShape(weights: TensorReader, name: string, module: PackedModule, d
 
 /** g_idx that nothing in the canonical checkpoint stands behind must be k div g; any g_idx must name groups. */
 function checkIndices(name: string, module: PackedModule, decoded: Decoded): void {
+  if (TILE_LAYOUTS.includes(module.layout)) return; // checked where it was read
   const [, k] = module.shape;
   const size = groupLength(module.granularity, k);
   const inspect = (tensor: Tensor | undefined, suffix: string, what: string, ok: (v: number, i: number) => boolean) => {

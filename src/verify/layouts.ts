@@ -2,6 +2,7 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { ScaleDtype } from '../../formats/canonical/schema.js';
 import { groupCount, groupLength } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
+import { partTensors, rankPrefixes, TILE_LAYOUTS, tileProblems } from './tile-layouts.js';
 
 /** A tensor that a packed module must have; any dtype of the list will do. */
 export interface Expected {
@@ -26,7 +27,7 @@ const SCALE_STORAGE: Readonly<Record<ScaleDtype, string>> = {
 };
 const ZERO_STORAGE = { u8: 'U8', i16: 'I16', f16: 'F16', f32: 'F32' } as const;
 
-export const PACKED_LAYOUTS: readonly string[] = ['marlin', 'gptq', 'gptq_v2', 'compressed-tensors'];
+export const PACKED_LAYOUTS: readonly string[] = [...TILE_LAYOUTS, 'gptq', 'gptq_v2', 'compressed-tensors'];
 
 /** What stored codes are: canonical code exclusive-or `flip`; the zero point as stored; undefined for one a group. */
 export function storedForm(module: PackedModule): { bits: number; flip: number; zero: number | undefined } {
@@ -44,21 +45,25 @@ export function isSymmetric(module: PackedModule): boolean {
   return zero === 2 ** (bits - 1);
 }
 
-/** The tensors that `name` must have, and nothing else. Tables of the verifier's own: spec sections 1 and 3, and §1 MARLIN. */
+/** The tensors that `name` must have, and nothing else. Tables of the verifier's own: spec sections 1 and 3; tile-layouts.ts. */
 export function expectation(name: string, module: PackedModule): Expectation {
   const problems = [...soundness(module)];
   if (problems.length > 0) return { tensors: [], problems };
   if (module.layout === 'carried') return { tensors: carried(name, module), problems };
   if (module.layout === 'dense')
     return { tensors: [{ name: `${name}.weight`, dtypes: ['F32', 'F16', 'BF16'], shape: module.shape }], problems };
-  problems.push(...packedProblems(module));
+  const tiled = TILE_LAYOUTS.includes(module.layout);
+  problems.push(...(tiled ? tileProblems(module) : packedProblems(module)));
   if (problems.length > 0) return { tensors: [], problems };
-  return { tensors: packed(name, module), problems };
+  if (!tiled) return { tensors: packed(name, module), problems };
+  const tensors = rankPrefixes(name, module).flatMap((prefix) =>
+    partTensors(module).map(({ suffix, dtypes, shape }) => ({ name: `${prefix}.${suffix}`, dtypes, shape })),
+  );
+  return { tensors, problems };
 }
 
 function packed(name: string, module: PackedModule): Expected[] {
   const [n, k] = module.shape;
-  const [np, kp] = module.padded;
   const { bits } = quantType(module.type);
   const groups = groupCount(module.granularity, k);
   const one = (suffix: string, shape: readonly number[], ...dtypes: string[]): Expected => ({
@@ -67,8 +72,6 @@ function packed(name: string, module: PackedModule): Expected[] {
     shape,
   });
   const words = (count: number): number => Math.ceil((count * bits) / 32);
-  if (module.layout === 'marlin')
-    return [one('B', [kp / 16, 2 * np], 'I32'), one('s', [groups, np], 'F16'), ...extra(name, module, ['permutation'])];
   if (module.layout === 'compressed-tensors')
     return [
       one('weight_packed', [n, words(k)], 'I32'),
@@ -129,8 +132,11 @@ function* soundness(module: PackedModule): Generator<string> {
   if (module.scales.global !== (module.canonical.global_scale !== undefined))
     yield 'scales.global and the canonical hash of global_scale contradict';
   if (module.layout !== 'dense' && module.canonical.weight !== undefined) yield 'only a dense module has a weight hash';
-  if (module.layout === 'marlin' ? module.padded[0] < n || module.padded[1] < k : `${module.padded}` !== `${[n, k]}`)
-    yield `a padded shape of [${module.padded}] does not suit [${n}, ${k}] in layout ${module.layout}`;
+  if (!TILE_LAYOUTS.includes(module.layout)) {
+    if (`${module.padded}` !== `${[n, k]}`)
+      yield `a padded shape of [${module.padded}] does not suit [${n}, ${k}] in layout ${module.layout}`;
+    if (module.ranks) yield `layout ${module.layout} has no tensors for each rank`;
+  }
 }
 
 function* packedProblems(module: PackedModule): Generator<string> {
@@ -145,17 +151,6 @@ function* packedProblems(module: PackedModule): Generator<string> {
   if (module.canonical.mask !== undefined) yield `layout ${layout} has no 2:4 mask`;
   if (zero !== undefined && (!Number.isInteger(zero) || zero < 0 || zero >= 2 ** bits))
     yield `a zero point of ${zero} is outside the stored range`;
-  if (layout === 'marlin') {
-    if (bits !== 4 || !isSymmetric(module)) yield 'layout marlin holds symmetric 4-bit codes only';
-    if (module.granularity.kind === 'group' && module.granularity.size !== 128)
-      yield `layout marlin has groups of 128 or whole channels, not ${module.granularity.size}`;
-    if (module.padded[0] % 256 !== 0 || module.padded[1] % 128 !== 0)
-      yield `layout marlin needs N % 256 = 0 and K % 128 = 0, not [${module.padded}]`;
-    if (module.granularity.kind === 'group' && module.padded[1] !== module.shape[1])
-      yield 'layout marlin pads K of whole channels only, for a group has no scale of its own in the padding';
-    if (module.canonical.g_idx !== undefined) yield 'layout marlin has no g_idx';
-  } else {
-    if (module.canonical.permutation !== undefined) yield `layout ${layout} has no permutation`;
-    if (layout.startsWith('gptq') && ![2, 3, 4, 8].includes(bits)) yield `layout ${layout} has no ${bits}-bit codes`;
-  }
+  if (module.canonical.permutation !== undefined) yield `layout ${layout} has no permutation`;
+  if (layout.startsWith('gptq') && ![2, 3, 4, 8].includes(bits)) yield `layout ${layout} has no ${bits}-bit codes`;
 }

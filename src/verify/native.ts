@@ -52,10 +52,11 @@ function pending(
   dtype: DType,
   shape: readonly number[],
   p: OpParams = {},
+  order?: Tensor,
 ): Pending {
   const output = allocate(dtype, shape);
   const report = info();
-  rt.enqueue(op, [input], [output, report], p);
+  rt.enqueue(op, order ? [input, order] : [input], [output, report], p);
   return { output, wrong: () => readWrong(report) };
 }
 
@@ -76,9 +77,40 @@ export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): P
 export const decodeCompressedTensors = (rt: NativeRuntime, packed: Tensor, c: CodesShape): Pending =>
   pending(rt, 'verify_decode_ct', packed, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
 
-/** Stored codes outside [N, K] must be `pad`. */
-export const decodeMarlin = (rt: NativeRuntime, packed: Tensor, c: CodesShape & { pad: number }): Pending =>
-  pending(rt, 'verify_decode_marlin', packed, 'u8', codesShape(c), { k: c.k, flip: c.flip, pad: c.pad });
+/** Tiles of [np, kp] codes; column j of them is column order[j] of the result. Stored codes outside [N, K] must be `pad`. */
+export const decodeTiles = (
+  rt: NativeRuntime,
+  form: string,
+  packed: Tensor,
+  c: CodesShape & { np: number; kp: number; pad: number },
+  order?: Tensor,
+): Pending => {
+  const p = { form, bits: c.bits, k: c.k, np: c.np, kp: c.kp, flip: c.flip, pad: c.pad };
+  return pending(rt, 'verify_decode_tiles', packed, 'u8', codesShape(c), p, order);
+};
+
+/** Scales or zero points of a layout of tiles, `bits` wide, [N, G]; those of padding must be 0. */
+export const decodeParameters = (
+  rt: NativeRuntime,
+  form: string,
+  packed: Tensor,
+  dtype: DType,
+  shape: readonly [number, number],
+  p: { bits: number; np: number; gp: number },
+): Pending => pending(rt, 'verify_decode_parameters', packed, dtype, shape, { form, ...p });
+
+/** Pairs {s, -z s} I32 [N, G] -> scales F16 and zero points I16; where s is 0, z is `constant` (-1: none can be). */
+export function splitPairs(
+  rt: NativeRuntime,
+  pairs: Tensor,
+  p: { bits: number; constant: number },
+): Pending & { readonly zeros: Tensor } {
+  const output = allocate('f16', pairs.shape);
+  const zeros = allocate('i16', pairs.shape);
+  const report = info();
+  rt.enqueue('verify_split_pairs', [pairs], [output, zeros, report], p);
+  return { output, zeros, wrong: () => readWrong(report) };
+}
 
 /** Zero points [N, G] from one bitstream of N values a group; value = ((stored + add) mod 2^b) - bias. */
 export const decodeZeros = (
@@ -88,10 +120,6 @@ export const decodeZeros = (
   dtype: 'u8' | 'i16',
   p: { bits: number; add: number; bias: number; down: boolean },
 ): Pending => pending(rt, 'verify_decode_zeros', packed, dtype, shape, p);
-
-/** MARLIN's permuted scales F16 [R, Np] -> [N, R]; those of padding columns must be 0. */
-export const decodeMarlinScales = (rt: NativeRuntime, packed: Tensor, n: number): Pending =>
-  pending(rt, 'verify_decode_marlin_scales', packed, 'f16', [n, packed.shape[0] as number]);
 
 export function transpose(rt: NativeRuntime, x: Tensor): Tensor {
   const y = allocate(x.dtype, [...x.shape].reverse());
@@ -156,6 +184,22 @@ export async function emulateMarlin(
   const registers = info();
   const outputs = allocate('f64', [7]);
   rt.enqueue('verify_emulate_marlin', [t.packed, t.packedScales, t.codes, t.scales], [registers, outputs], p);
+  return readEmulation(rt, registers, outputs);
+}
+
+/** Runs `strips` of tiles through an emulated kernel; see emulate_tiles.cpp for inputs and parameters. */
+export async function emulateTiles(
+  rt: NativeRuntime,
+  inputs: readonly Tensor[],
+  p: OpParams & { readonly strips: readonly number[] },
+): Promise<EmulatorResult> {
+  const registers = info();
+  const outputs = allocate('f64', [7]);
+  rt.enqueue('verify_emulate_tiles', inputs, [registers, outputs], p);
+  return readEmulation(rt, registers, outputs);
+}
+
+async function readEmulation(rt: NativeRuntime, registers: Tensor, outputs: Tensor): Promise<EmulatorResult> {
   await settle(rt);
   const [count, row, column, got, expected, bound, ratio] = typed<Float64Array>(outputs);
   outputs.dispose();

@@ -58,8 +58,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       options.onModule?.(report, modules.length, names.length);
     }
     if (!emulate) recorder.detail('emulator', 'not asked for');
-    else if (!modules.some(({ layout }) => layout === 'marlin'))
-      recorder.detail('emulator', `no kernel of lpq reads target ${manifest.target}`);
+    else if (!modules.some(({ emulatorRatio }) => emulatorRatio !== undefined))
+      recorder.detail('emulator', `no module of target ${manifest.target} has an fp16 kernel to emulate`);
     return {
       ok: recorder.failures.length === 0,
       dir,

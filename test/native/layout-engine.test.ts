@@ -21,6 +21,11 @@ function packed(layout: PackLayout, element: (row: number, column: number) => nu
   return bytes;
 }
 
+/** The permutation that sorts `keys`. */
+function sortedBy(keys: readonly number[]): number[] {
+  return [...keys.keys()].sort((a, b) => keys[a]! - keys[b]! || a - b);
+}
+
 /** Random layouts: modes nested in a random order, gaps now and then, streams cut into units now and then. */
 const randomPackLayout = fc
   .record({
@@ -36,8 +41,14 @@ const randomPackLayout = fc
     base: fc.constantFrom(0, 0, 0, 8, 32),
     keys: fc.array(fc.nat(), { minLength: 6, maxLength: 6 }),
     spare: fc.nat(5),
+    // Periods of a word order: keys to sort its bits by.
+    order: fc.option(
+      fc
+        .constantFrom(1, 2, 3, 5)
+        .chain((units) => fc.array(fc.nat(), { minLength: 32 * units, maxLength: 32 * units })),
+    ),
   })
-  .map(({ bits, modes, unitBytes, base, keys, spare }) => {
+  .map(({ bits, modes, unitBytes, base, keys, spare, order }) => {
     const unit = unitBytes * 8 >= bits ? unitBytes * 8 : 0;
     let low: number = bits;
     const built: { dim: number; mode: PackMode; key: number }[] = [];
@@ -58,7 +69,8 @@ const randomPackLayout = fc
         modes.filter((mode) => mode.stream),
         true,
       );
-      const units = Math.ceil(low / unit);
+      const period = order?.length ?? 1;
+      const units = Math.ceil((Math.ceil(low / period) * period) / unit);
       // Units side by side, or interleaved with the addresses (GPTQ).
       const addresses = modes.filter((mode) => !mode.stream);
       low = unit;
@@ -82,6 +94,7 @@ const randomPackLayout = fc
       rows: dim(0),
       columns: dim(1),
       ...(unitOf ? { unit: unitOf } : {}),
+      ...(unitOf && order ? { wordOrder: sortedBy(order) } : {}),
       base,
       bytes: Math.ceil((base + low) / 8) + spare,
     });

@@ -1,5 +1,6 @@
 // layout_pack: a matrix of elements -> the words of a pack layout. layout_unpack: its inverse. See plan.h.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "lpq/layout_plan.h"
@@ -115,6 +116,75 @@ void pack_pieces(const Plan& plan, const T* tile, std::byte* out) {
   }
 }
 
+// Words of pairs out of a tile of 16-bit elements. step: bits between pairs, a constant; 0: as each pair says.
+template <int step>
+void pack_pairs(const Plan& plan, const uint16_t* tile, std::byte* out) {
+  const Pair* pair = plan.pairs.data();
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    uint32_t word = 0;
+    if constexpr (step > 0) {
+      for (int i = 0; i < 16 / step; ++i, ++pair) {
+        uint32_t both;
+        std::memcpy(&both, tile + pair->element, 4);
+        word |= both << (i * step);
+      }
+    } else {
+      for (const Pair* end = plan.pairs.data() + plan.first[w + 1] / 2; pair < end; ++pair) {
+        uint32_t both;
+        std::memcpy(&both, tile + pair->element, 4);
+        word |= static_cast<uint32_t>(static_cast<uint64_t>(both) << pair->shift >> 32) & pair->mask;
+      }
+    }
+    std::memcpy(out + plan.words[w] * 4, &word, 4);
+  }
+}
+
+void pack_pairs(const Plan& plan, const uint16_t* tile, std::byte* out) {
+  switch (plan.pair_step) {
+    case 1: return pack_pairs<1>(plan, tile, out);
+    case 2: return pack_pairs<2>(plan, tile, out);
+    case 4: return pack_pairs<4>(plan, tile, out);
+    case 8: return pack_pairs<8>(plan, tile, out);
+    default: return pack_pairs<0>(plan, tile, out);
+  }
+}
+
+// Four words at a time out of a tile of bytes.
+void pack_quads(const Plan& plan, const uint8_t* tile, std::byte* out) {
+  const QuadStep* step = plan.quad_steps.data();
+  const auto collect = [&](uint32_t end_at) {
+    uint64_t bits = 0;
+    for (const QuadStep* end = plan.quad_steps.data() + end_at; step < end; ++step) {
+      uint64_t codes;
+      std::memcpy(&codes, tile + step->element, 8);
+      bits |= std::rotl(codes, static_cast<int>(step->rotate)) & step->mask;
+    }
+    return bits;
+  };
+  for (const Quad& quad : plan.quads) {
+    const uint64_t lower = collect(quad.middle), upper = collect(quad.end);
+    uint8_t low[8], high[8], words[16];
+    std::memcpy(low, &lower, 8);
+    std::memcpy(high, &upper, 8);
+    for (int i = 0; i < 8; ++i) words[2 * i] = low[i], words[2 * i + 1] = high[i];
+    for (int t = 0; t < 4; ++t) std::memcpy(out + plan.words[quad.word[t]] * 4, words + 4 * t, 4);
+  }
+}
+
+// Words of bits that are neighbours in the source too.
+void pack_runs(const Plan& plan, const uint8_t* tile, std::byte* out) {
+  const Run* run = plan.runs.data();
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    uint32_t word = 0;
+    for (const Run* end = plan.runs.data() + plan.run_first[w + 1]; run < end; ++run) {
+      uint64_t bits;
+      std::memcpy(&bits, tile + run->byte, 8);
+      word |= (static_cast<uint32_t>(bits >> run->drop) & run->mask) << run->bit;
+    }
+    std::memcpy(out + plan.words[w] * 4, &word, 4);
+  }
+}
+
 template <class Word, class T>
 void unpack_tile(const Plan& plan, const std::byte* in, T* tile) {
   std::memset(tile, 0, static_cast<size_t>(plan.tile[0] * plan.tile[1]) * sizeof(T));
@@ -150,6 +220,14 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
   const int64_t across = static_cast<int64_t>(plan.outer[1].size()), tiles = plan.tiles();
   const int64_t elements = plan.tile[0] * plan.tile[1];
   std::vector<std::vector<T>> buffers(static_cast<size_t>(exec.pool.size()));
+  // Codes that move in runs of bits need not be taken apart; those of four lanes move together
+  // as bytes; those that move in pairs otherwise are taken apart to 16 bits.
+  const bool runs = sizeof(T) == 1 && !inverse && !plan.runs.empty() && m.stream && !order && bias == 0;
+  const bool quads = sizeof(T) == 1 && !inverse && m.bits < 8 && !plan.quads.empty();
+  const bool pairs = sizeof(T) == 1 && !inverse && m.bits < 8 && !quads && !plan.pairs.empty();
+  const int64_t row_bytes = run_row_bytes(plan.tile[1], m.bits);
+  std::vector<std::vector<uint8_t>> streams(runs ? static_cast<size_t>(exec.pool.size()) : 0);
+  std::vector<std::vector<uint16_t>> wide(pairs ? static_cast<size_t>(exec.pool.size()) : 0);
   const int64_t grain = std::max<int64_t>(1, 65536 / elements);
   exec.total = tiles;
   exec.pool.parallel_for(tiles, grain, [&](int64_t begin, int64_t end, int worker) {
@@ -160,8 +238,23 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
       const int64_t offset = plan.outer[0][static_cast<size_t>(tr)] + plan.outer[1][static_cast<size_t>(tc)];
       std::byte* at = packed + offset * (plan.word_bits / 8);
       const int64_t row0 = tr * plan.tile[0], column0 = tc * plan.tile[1];
+      if (runs && row0 + plan.tile[0] <= m.rows && column0 + plan.tile[1] <= m.columns) {
+        auto& stream = streams[static_cast<size_t>(worker)];
+        stream.resize(static_cast<size_t>(plan.tile[0] * row_bytes));
+        const auto* from = reinterpret_cast<const uint8_t*>(m.data) + row0 * m.row_bytes + column0 * m.bits / 8;
+        for (int64_t r = 0; r < plan.tile[0]; ++r)
+          std::memcpy(stream.data() + r * row_bytes, from + r * m.row_bytes, static_cast<size_t>(row_bytes - 8));
+        pack_runs(plan, stream.data(), at);
+        continue;
+      }
       if (!inverse) load_tile<T>(m, plan, row0, column0, order, pad, bias, tile.data());
-      if (plan.word_bits == 32) {
+      if (quads) {
+        if constexpr (sizeof(T) == 1) pack_quads(plan, tile.data(), at);
+      } else if (pairs) {
+        auto& both = wide[static_cast<size_t>(worker)];
+        both.assign(tile.begin(), tile.end());
+        pack_pairs(plan, both.data(), at);
+      } else if (plan.word_bits == 32) {
         inverse ? unpack_tile<uint32_t, T>(plan, at, tile.data())
                 : pack_tile<uint32_t, T>(plan, m.bits, tile.data(), at);
       } else if (plan.word_bits == 16) {

@@ -1,6 +1,8 @@
 #include "lpq/layout_plan.h"
 
 #include <algorithm>
+#include <bit>
+#include <map>
 #include <numeric>
 
 namespace lpq::layout {
@@ -53,8 +55,9 @@ struct Cut {
 // Which modes a tile must hold so that it fills words of `word` bits alone, and then more, to be worth a table.
 Cut cut_tile(const Spec& spec, int word, int column_bits) {
   std::vector<Mode> modes = spec.modes;
+  const int64_t period = std::max<int64_t>(1, static_cast<int64_t>(spec.order.size()));
   for (size_t i = 0; i < modes.size(); ++i) {
-    const int64_t whole = modes[i].stream && spec.unit ? std::lcm<int64_t>(spec.unit, word) : word;
+    const int64_t whole = modes[i].stream && spec.unit ? std::lcm(std::lcm<int64_t>(spec.unit, word), period) : word;
     split(modes, i, whole / std::gcd(modes[i].stride, whole));
   }
   int64_t top = -1;  // largest stride that is not whole words; everything below it stays in the tile too
@@ -62,7 +65,7 @@ Cut cut_tile(const Spec& spec, int word, int column_bits) {
   for (size_t i = 0; i < modes.size(); ++i) {
     Mode& m = modes[i];
     if (m.stream && spec.unit) {
-      if (m.stride % spec.unit == 0 && (m.stride / spec.unit * spec.unit_stride) % word == 0) {
+      if (m.stride % spec.unit == 0 && m.stride % period == 0 && (m.stride / spec.unit * spec.unit_stride) % word == 0) {
         m.stride = m.stride / spec.unit * spec.unit_stride;
         m.stream = false;
       } else {
@@ -129,6 +132,113 @@ std::vector<std::pair<int64_t, int64_t>> offsets(const std::vector<Mode>& modes,
   return list;
 }
 
+// Where a bit of a stream goes by the word order.
+int64_t ordered(const Spec& spec, int64_t p) {
+  if (spec.order.empty()) return p;
+  const int64_t q = p % static_cast<int64_t>(spec.order.size());
+  return p - q + spec.order[static_cast<size_t>(q)];
+}
+
+void find_pairs(Plan& plan, int bits) {
+  if (plan.pieces.size() % 2 != 0) return;
+  std::vector<Pair> pairs;
+  bool even = 16 % bits == 0;
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    // In order of bit position: the lower half's pieces are the first of the word.
+    const size_t begin = plan.first[w], end = plan.first[w + 1], half = (end - begin) / 2;
+    if ((end - begin) % 2 != 0) return;
+    even = even && static_cast<int>(half) * bits == 16;
+    for (size_t i = begin; i < begin + half; ++i) {
+      const Piece &low = plan.pieces[i], &high = plan.pieces[i + half];
+      const bool beside = high.element == low.element + 1 && high.element % plan.tile[1] != 0;
+      if (!beside || low.mask > 0xffff || high.mask != low.mask << 16 || high.shift != low.shift + 16) return;
+      even = even && low.shift == 32 + (i - begin) * static_cast<size_t>(bits);
+      pairs.push_back({low.element, low.mask | high.mask, low.shift});
+    }
+  }
+  plan.pairs = std::move(pairs);
+  plan.pair_step = even ? bits : 0;
+}
+
+void find_quads(Plan& plan) {
+  const size_t words = plan.words.size();
+  if (plan.pairs.empty() || words % 4 != 0) return;
+  const auto pairs_of = [&](size_t w) { return std::pair(plan.first[w] / 2, plan.first[w + 1] / 2); };
+  // By their first pair's element and field, so that the other three words of a quad are found.
+  std::map<std::pair<uint32_t, uint32_t>, size_t> starts;
+  for (size_t w = 0; w < words; ++w) {
+    const auto [begin, end] = pairs_of(w);
+    if (begin == end) return;
+    starts[{plan.pairs[begin].element, plan.pairs[begin].mask}] = w;
+  }
+  std::vector<bool> taken(words, false);
+  std::vector<Quad> quads;
+  std::vector<QuadStep> steps;
+  for (size_t w = 0; w < words; ++w) {
+    if (taken[w]) continue;
+    const auto [begin, end] = pairs_of(w);
+    Quad quad{{static_cast<uint32_t>(w)}, 0, 0};
+    taken[w] = true;
+    for (uint32_t t = 1; t < 4; ++t) {
+      const Pair& head = plan.pairs[begin];
+      const auto found = starts.find({head.element + 2 * t, head.mask});
+      if (found == starts.end() || taken[found->second]) return;
+      const auto [from, to] = pairs_of(found->second);
+      if (to - from != end - begin) return;
+      for (uint32_t i = 0; i < end - begin; ++i) {
+        const Pair &mine = plan.pairs[begin + i], &other = plan.pairs[from + i];
+        const bool row = mine.element / plan.tile[1] == (other.element + 1) / plan.tile[1];
+        if (other.element != mine.element + 2 * t || other.mask != mine.mask || other.shift != mine.shift || !row) return;
+      }
+      taken[found->second] = true;
+      quad.word[t] = static_cast<uint32_t>(found->second);
+    }
+    for (int upper : {0, 1}) {
+      for (uint32_t i = begin; i < end; ++i) {
+        const Pair& pair = plan.pairs[i];
+        const uint64_t byte = pair.mask >> (8 * upper) & 0xff;
+        const int shift = static_cast<int>(pair.shift) - 32 - 8 * upper;
+        if (byte) steps.push_back({pair.element, static_cast<uint32_t>(shift & 63), byte * 0x0101010101010101});
+      }
+      if (upper == 0) quad.middle = static_cast<uint32_t>(steps.size());
+    }
+    quad.end = static_cast<uint32_t>(steps.size());
+    quads.push_back(quad);
+  }
+  plan.quads = std::move(quads);
+  plan.quad_steps = std::move(steps);
+}
+
+void find_runs(Plan& plan, int bits) {
+  if (plan.tile[1] * bits % 8 != 0) return;
+  const int64_t row_bits = 8 * run_row_bytes(plan.tile[1], bits);
+  std::vector<Run> runs;
+  std::vector<uint32_t> first;
+  for (size_t w = 0; w < plan.words.size(); ++w) {
+    first.push_back(static_cast<uint32_t>(runs.size()));
+    int64_t source = -1;
+    int at = 0;
+    for (size_t i = plan.first[w]; i < plan.first[w + 1]; ++i) {
+      const Piece& piece = plan.pieces[i];
+      const int bit = std::countr_zero(piece.mask), length = std::popcount(piece.mask);
+      const int64_t from = piece.element / plan.tile[1] * row_bits + piece.element % plan.tile[1] * bits + 32 + bit -
+                           static_cast<int64_t>(piece.shift);
+      if (from == source && bit == at) {
+        runs.back().mask = runs.back().mask << length | ((1u << length) - 1);
+      } else {
+        runs.push_back({static_cast<uint32_t>(from / 8), piece.mask >> bit, static_cast<uint8_t>(from % 8),
+                        static_cast<uint8_t>(bit)});
+      }
+      source = from + length;
+      at = bit + length;
+    }
+    if (4 * runs.size() > plan.pieces.size()) return;
+  }
+  first.push_back(static_cast<uint32_t>(runs.size()));
+  plan.runs = std::move(runs);
+  plan.run_first = std::move(first);
+}
+
 }  // namespace
 
 Spec read_spec(const Params& params, size_t out_bytes) {
@@ -147,6 +257,17 @@ Spec read_spec(const Params& params, size_t out_bytes) {
   spec.base = params.integer("base", 0);
   spec.word = static_cast<int>(params.integer("word", 0));
   spec.out_bits = static_cast<int64_t>(out_bytes) * 8;
+  if (params.has("wordOrder")) {
+    const auto& order = params.list("wordOrder");
+    require(spec.unit > 0 && order.size() <= 4096, "a word order of at most 4096 bits goes with units");
+    std::vector<bool> seen(order.size(), false);
+    for (double bit : order) {
+      const bool inside = bit >= 0 && bit < static_cast<double>(order.size());
+      require(inside && !seen[static_cast<size_t>(bit)], "a word order names every bit once");
+      seen[static_cast<size_t>(bit)] = true;
+      spec.order.push_back(static_cast<int32_t>(bit));
+    }
+  }
   require(spec.unit == 0 || (spec.unit >= spec.bits && spec.unit % 8 == 0),
           "a unit is whole bytes and holds an element");
   require(spec.base >= 0 && spec.unit >= 0 && spec.unit_stride >= 0, "strides are not negative");
@@ -166,7 +287,8 @@ Spec read_spec(const Params& params, size_t out_bytes) {
   }
   int64_t last = spec.base + reach(spec.modes, false);
   if (spec.unit) {
-    const int64_t length = reach(spec.modes, true) + spec.bits;  // of a stream
+    const int64_t period = std::max<int64_t>(1, static_cast<int64_t>(spec.order.size()));
+    const int64_t length = (reach(spec.modes, true) + spec.bits + period - 1) / period * period;  // of a stream
     const int64_t units = (length + spec.unit - 1) / spec.unit;
     require_nested(streamed, spec.bits);
     address.emplace_back(spec.unit_stride, units);
@@ -215,9 +337,12 @@ Plan make_plan(const Spec& spec, int column_bits) {
       const int64_t p = rows[r].second + columns[c].second;
       // Runs of the element's bits that stay in one unit and one word.
       for (int done = 0; done < spec.bits;) {
-        const int64_t q = p + done;
+        int in_order = spec.bits - done;  // bits that stay neighbours in the word order
+        const int64_t q = ordered(spec, p + done);
+        for (int i = 1; !spec.order.empty() && i < in_order; ++i)
+          if (ordered(spec, p + done + i) != q + i) in_order = i;
         const int64_t at = spec.unit ? address + q / spec.unit * spec.unit_stride + q % spec.unit : address + done;
-        int run = spec.bits - done;
+        int run = in_order;
         run = static_cast<int>(std::min<int64_t>(run, word - at % word));
         if (spec.unit) run = static_cast<int>(std::min<int64_t>(run, spec.unit - q % spec.unit));
         const int bit = static_cast<int>(at % word);
@@ -244,6 +369,11 @@ Plan make_plan(const Spec& spec, int column_bits) {
   aligned = aligned && plan.pieces.size() == plan.words.size() * static_cast<size_t>(slots);
   if (aligned)
     for (const Piece& piece : plan.pieces) plan.aligned.push_back(static_cast<uint16_t>(piece.element));
+  if (spec.bits <= 8 && word == 32) {
+    find_pairs(plan, spec.bits);
+    find_quads(plan);
+    find_runs(plan, spec.bits);
+  }
   plan.fills = plan.tiles() * static_cast<int64_t>(plan.words.size()) * word == spec.out_bits;
   return plan;
 }

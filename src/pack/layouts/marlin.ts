@@ -1,4 +1,4 @@
-import { MMA_M16N8K16, reorderLocals, storedTile, WORD_75316420 } from '../../layout/fragment.js';
+import { MMA_M16N8K16, reorderLocals, storedTile, WORD_3120, WORD_75316420 } from '../../layout/fragment.js';
 import type { Layout } from '../../layout/layout.js';
 import { local } from '../../layout/make.js';
 import { type PackLayout, packLayout, repeatTile } from '../../layout/memory.js';
@@ -13,14 +13,42 @@ export const MARLIN_WARP_TILE: Layout = product(local(1, 4), local(1, 2), MMA_M1
 /** The warp tile as stored: v0 .. v7 of each word in the order that one mask splits into half2 pairs. */
 export const MARLIN_STORED_TILE: Layout = reorderLocals(MARLIN_WARP_TILE, WORD_75316420);
 
-/** `B` I32 [K/16, 2N] of unsigned 4-bit codes: warp tiles along n, then along k. K % 16 == 0, N % 64 == 0. */
-export function marlinWeight(n: number, k: number): PackLayout {
-  const tile = storedTile(permute(MARLIN_STORED_TILE, [1, 0]), 4);
+/** The same for 8-bit codes: the four of a word are one B fragment's, v0 v2 v1 v3 from the lowest byte. */
+export const MARLIN_STORED_TILE_8: Layout = reorderLocals(MARLIN_WARP_TILE, WORD_3120);
+
+/** `B` I32 [K/16, N * bits / 2] of unsigned codes: warp tiles along n, then along k. K % 16 == 0, N % 64 == 0. */
+export function marlinWeight(n: number, k: number, bits: 4 | 8 = 4): PackLayout {
+  const tile = storedTile(permute(bits === 4 ? MARLIN_STORED_TILE : MARLIN_STORED_TILE_8, [1, 0]), bits);
   const across = n / 64;
   return packLayout({
-    bits: 4,
+    bits,
     ...repeatTile(tile, [across, k / 16], [tile.bits, across * tile.bits]),
-    bytes: (n * k) / 2,
+    bytes: (n * k * bits) / 8,
+  });
+}
+
+/**
+ * Zero points I32 [G, N * bits / 32] of unsigned codes, from zeros [N, G]: in each 64 columns the order of grouped scales,
+ * and the codes of a word in the order of the weights (0 2 4 6 1 3 5 7; 0 2 1 3 for 8 bits). So column n of 64 is in
+ * nibble [0 4 1 5 2 6 3 7][n / 8] of word n % 8.
+ */
+export function marlinZeros(n: number, groups: number, bits: 4 | 8): PackLayout {
+  const inWord =
+    bits === 4
+      ? [
+          { size: 4, stride: 4 },
+          { size: 2, stride: 16 },
+        ]
+      : [
+          { size: 2, stride: 32 },
+          { size: 2, stride: 8 },
+          { size: 2, stride: 16 },
+        ];
+  return packLayout({
+    bits,
+    rows: [{ size: n / 64, stride: 64 * bits }, ...inWord, { size: 8, stride: 8 * bits }],
+    columns: [{ size: groups, stride: n * bits }],
+    bytes: (n * groups * bits) / 8,
   });
 }
 

@@ -3,10 +3,22 @@ import type { PackTarget } from '../target.js';
 import { compressedTensors } from './compressed-tensors.js';
 import { gptq } from './gptq.js';
 import { gptqV2 } from './gptq_v2.js';
+import { HARDWARE } from './hardware.js';
 import { marlin } from './marlin.js';
+import { tilus } from './tilus.js';
+import { turbomind, turbomindSm70 } from './turbomind.js';
 
 /** Every target, in the order that lists show. */
-export const PACK_TARGETS: readonly PackTarget[] = [marlin, gptq, gptqV2, compressedTensors];
+export const PACK_TARGETS: readonly PackTarget[] = [
+  ...HARDWARE,
+  marlin,
+  turbomind,
+  turbomindSm70,
+  tilus,
+  gptq,
+  gptqV2,
+  compressedTensors,
+];
 
 /** The target called `name`. Throws LPQ_TARGET with the list of names. */
 export function packTarget(name: string): PackTarget {

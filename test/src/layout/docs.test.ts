@@ -11,6 +11,8 @@ import { printWords } from '../../../src/layout/print-memory.js';
 import { product } from '../../../src/layout/product.js';
 import { MARLIN_WARP_TILE, marlinScales, marlinWeight } from '../../../src/pack/layouts/marlin.js';
 import { columnStreams, rowStreams } from '../../../src/pack/layouts/stream.js';
+import { pairWords, TILUS_TILE, tilusWeight } from '../../../src/pack/layouts/tilus.js';
+import { TURBOMIND_B, turbomindWeight } from '../../../src/pack/layouts/turbomind.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
 const file = path.join(root, 'docs', 'layouts.md');
@@ -28,6 +30,18 @@ function scaleOrder(perChannel: boolean, count: number): string {
     .slice(0, count)
     .map(({ column }) => column)
     .join(' ');
+}
+
+/** Of each pair that lies in no whole field: its bits from the lowest, as word.bit of the lower half. */
+function spareRows(bits: number): string[][] {
+  const order = pairWords(bits);
+  const whole = Math.floor(16 / bits) * bits;
+  return Array.from({ length: 16 - whole }, (_, i) => [
+    `pair ${whole + i}`,
+    ...order
+      .slice(2 * bits * (whole + i), 2 * bits * (whole + i) + bits)
+      .map((at) => `${Math.floor(at / 32)}.${at % 32}`),
+  ]);
 }
 
 const marlin = marlinWeight(256, 128);
@@ -48,6 +62,22 @@ const blocks: Record<string, string> = {
   'marlin-words': printWords(marlinWeight(64, 16), 0, 8),
   'marlin-modes': alignRows([...modes('n', marlin.rows), ...modes('k', marlin.columns)]),
   'marlin-scales': `grouped:     ${scaleOrder(false, 24)} ...\nper channel: ${scaleOrder(true, 24)} ...`,
+  'marlin8-words': printWords(marlinWeight(64, 16, 8), 0, 4),
+  'turbomind-tile': printLayout(TURBOMIND_B),
+  'turbomind-words': printWords(turbomindWeight(64, 32, 4, 'b'), 0, 4),
+  'turbomind-a-words': printWords(turbomindWeight(64, 32, 4, 'a'), 0, 4),
+  'turbomind-sm70-words': printWords(turbomindWeight(64, 32, 4, 'sm70'), 0, 4),
+  'tilus-tile': `${printLayout(TILUS_TILE)}\n\nfirst 8 rows, 16 columns:\n${printGrid(TILUS_TILE)
+    .split('\n')
+    .slice(0, 8)
+    .map((line) => line.split(/\s+/).filter(Boolean).slice(0, 16))
+    .map((cells) => cells.map((cell) => cell.padStart(4)).join('  '))
+    .join('\n')}`,
+  'tilus-4': printWords(tilusWeight(32, 128, 4), 0, 4),
+  'tilus-6': printWords(tilusWeight(32, 128, 6), 0, 4),
+  'tilus-spare': alignRows(
+    [3, 5, 6, 7].flatMap((bits) => spareRows(bits).map((cells, i) => [i === 0 ? `${bits} bits` : '', ...cells])),
+  ),
   'gptq-3': printWords(columnStreams(2, 32, 3), 0, 4),
   'compressed-3': printWords(rowStreams(1, 32, 3), 0, 3),
 };

@@ -3,10 +3,10 @@ import { test } from 'node:test';
 import { equal } from '../../../src/layout/canonical.js';
 import { divide } from '../../../src/layout/divide.js';
 import { MMA_M16N8K16, reorderLocals, WORD_75316420 } from '../../../src/layout/fragment.js';
-import { indexAt, layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
+import { indexAt, type Layout, layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
 import { columnLocal, columnSpatial, local, spatial } from '../../../src/layout/make.js';
 import { printGrid, printLayout, printThreads } from '../../../src/layout/print.js';
-import { product } from '../../../src/layout/product.js';
+import { permute, product, reduce } from '../../../src/layout/product.js';
 
 const div = Math.trunc;
 
@@ -102,4 +102,50 @@ test('printing lists replicas and threads', () => {
     () => printGrid(local(2)),
     (error: { code?: string }) => error.code === 'LPQ_LAYOUT',
   );
+});
+
+test('Tilus Fig. 2 (c): 24 bits a thread are three u8 or four i6, bit for bit', () => {
+  const { b } = MMA_M16N8K16;
+  const bytes = product(local(3), spatial(32));
+  // Thread t keeps the bits it has: bit p of its codes is bit p % 8 of its byte p / 8, at 32 * (p / 8) + t in memory.
+  for (let lane = 0; lane < 32; lane++)
+    for (let p = 0; p < 24; p++) {
+      const [at] = indexAt(bytes, lane, div(p / 8));
+      assert.equal(at, 32 * div(p / 8) + lane);
+      const element = indexAt(b, lane, div(p / 6));
+      const { threads, local: place } = locate(b, element);
+      assert.deepEqual([threads, place], [[lane], div(p / 6)]);
+    }
+});
+
+test('64207531 and 75316420 are one word', () => {
+  // MARLIN's paper reads the low half first, each half from its top nibble; from the top down it is 75316420.
+  const order = Array.from({ length: 8 }, (_, nibble) => indexAt(WORD_75316420, 0, nibble)[0]!);
+  assert.equal([...order.slice(0, 4).reverse(), ...order.slice(4).reverse()].join(''), '64207531');
+  assert.equal(order.toReversed().join(''), '75316420');
+});
+
+test('Tilus section 7.2: local(n2).spatial(T).local(n1) of every byte count', () => {
+  for (let n = 1; n <= 40; n++) {
+    const n1 = [16, 8, 4, 2, 1].find((size) => n % size === 0)!;
+    const value = product(local(n / n1), spatial(32), local(n1));
+    assert.deepEqual([threadCount(value), localCount(value), value.shape], [32, n, [32 * n]]);
+    for (let lane = 0; lane < 32; lane++)
+      for (let byte = 0; byte < n; byte++)
+        assert.deepEqual(indexAt(value, lane, byte), [div(byte / n1) * 32 * n1 + lane * n1 + (byte % n1)]);
+  }
+});
+
+test('layouts are frozen through and through', () => {
+  const made: Layout[] = [
+    MMA_M16N8K16.a,
+    local(2, 3),
+    product(local(2), spatial(4)),
+    permute(local(2, 3), [1, 0]),
+    reduce(spatial(2, 3), [1]),
+    divide(local(4), local(2)),
+  ];
+  for (const value of made)
+    for (const part of [value, value.shape, value.modeShape, value.spatialModes, value.localModes])
+      assert.ok(Object.isFrozen(part));
 });

@@ -45,7 +45,7 @@ test('marlin packs, pads and falls back', async () => {
     'l.2.short': made({ type: 'i4', n: 72, k: 200, seed: 3 }),
     'l.3.narrow': made({ type: 'i4', n: 100, k: 384, group: 128, seed: 4 }),
     'l.4.one_group': made({ type: 'i4', n: 256, k: 128, group: 128, seed: 5 }),
-    'l.5.asym': made({ type: 'u4', n: 64, k: 128, zeros: { kind: 'int', dtype: 'u8' }, seed: 6 }),
+    'l.5.float': made({ type: 'u4', n: 64, k: 128, zeros: { kind: 'float', dtype: 'f32' }, seed: 6 }),
     'l.6.three': made({ type: 'i3', n: 64, k: 128, seed: 7 }),
   };
   const input = await checkpointOf(dir, 'canonical', modules);
@@ -63,7 +63,7 @@ test('marlin packs, pads and falls back', async () => {
     'l.2.short pad marlin 3/7',
     'l.3.narrow pad marlin 4/7',
     'l.4.one_group ok marlin 5/7',
-    'l.5.asym fallback carried 6/7',
+    'l.5.float fallback carried 6/7',
     'l.6.three fallback carried 7/7',
   ]);
   assert.equal(report.carriedTensors, 3);
@@ -83,11 +83,14 @@ test('marlin packs, pads and falls back', async () => {
   assert.deepEqual(artifact.module('l.2.short').padded, [256, 256]);
   assert.match(artifact.module('l.2.short').notes[0]!, /Padded from N = 72, K = 200/);
   assert.match(artifact.module('l.4.one_group').notes[0]!, /order of per-channel ones/);
-  const left = artifact.module('l.5.asym');
+  const left = artifact.module('l.5.float');
   assert.equal(left.layout, 'carried');
-  assert.match(left.notes[0]!, /Left in canonical form, because it is asymmetric .* Quantize it with --sym\./);
-  assert.deepEqual(Object.keys(left.tensors), ['l.5.asym.codes', 'l.5.asym.scales', 'l.5.asym.zeros']);
-  assert.equal(left.tensors['l.5.asym.codes'], left.canonical.codes);
+  assert.match(
+    left.notes[0]!,
+    /Left in canonical form, because its zero points are floats\. Quantize it with integer zero points\./,
+  );
+  assert.deepEqual(Object.keys(left.tensors), ['l.5.float.codes', 'l.5.float.scales', 'l.5.float.zeros']);
+  assert.equal(left.tensors['l.5.float.codes'], left.canonical.codes);
   assert.deepEqual([...typed<Uint16Array>(artifact.tensor('model.embed_tokens.weight'))], [1, 2, 3, 4, 5, 6, 7, 8]);
   assert.equal(readFileSync(path.join(dir, 'out', 'tokenizer.json'), 'utf8'), '{"made": "up"}\n');
   assert.deepEqual((artifact.config as { quantization_config: unknown }).quantization_config, {
@@ -126,12 +129,13 @@ test('reasons and remedies', async () => {
   const modules = {
     ok: made({ type: 'i4', n: 64, k: 128 }),
     float: made({ type: 'f4e2m1', n: 64, k: 128 }),
-    order: made({ type: 'i4', n: 64, k: 256, group: 128, extras: ['g_idx'] }),
-    permuted: made({ type: 'i4', n: 64, k: 256, group: 128, extras: ['permutation'] }),
+    order: made({ type: 'i4', n: 64, k: 200, group: 40, extras: ['g_idx'] }),
+    both: made({ type: 'i4', n: 64, k: 256, group: 128, extras: ['g_idx', 'permutation'] }),
+    channel: made({ type: 'u4', n: 64, k: 100, zeros: { kind: 'int', dtype: 'u8' } }),
     sparse: made({ type: 'i4', n: 64, k: 128, extras: ['mask'] }),
     global: made({ type: 'i4', n: 64, k: 128, global: true }),
     bf16: made({ type: 'i4', n: 64, k: 128, scaleDtype: 'bf16' }),
-    group: made({ type: 'i4', n: 64, k: 128, group: 64 }),
+    group: made({ type: 'i4', n: 64, k: 128, group: 16 }),
     blocks: made({ type: 'i4', n: 64, k: 128, block: 2 }),
     floats: made({ type: 'u4', n: 64, k: 128, zeros: { kind: 'float', dtype: 'f32' } }),
     fraction: made({ type: 'u4', n: 64, k: 128, zeros: { kind: 'const', value: 7.5 } }),
@@ -146,12 +150,13 @@ test('reasons and remedies', async () => {
   };
   assert.equal(reason('ok'), 'pad');
   assert.match(reason('float'), /f4e2m1 codes, not integers/);
-  assert.match(reason('order'), /activation order/);
-  assert.match(reason('permuted'), /columns are permuted/);
+  assert.match(reason('order'), /different numbers of input features/);
+  assert.match(reason('both'), /permuted and its groups are named/);
+  assert.match(reason('channel'), /K = 100 is no multiple of 128/);
   assert.match(reason('sparse'), /2:4/);
   assert.match(reason('global'), /second level/);
   assert.match(reason('bf16'), /bf16 and MARLIN reads f16/);
-  assert.match(reason('group'), /groups are 64 long/);
+  assert.match(reason('group'), /groups are 16 long/);
   assert.match(reason('blocks'), /covers 2 output features/);
   assert.match(reason('floats'), /zero points are floats/);
   assert.match(reason('fraction'), /7.5 is no 4-bit integer/);
@@ -168,7 +173,10 @@ test('a checkpoint that the target cannot take at all is refused and leaves noth
     packCheckpoint({ ...request, target: 'marlin' }),
     designed('LPQ_TARGET', /target marlin takes no module .* a: it has 3-bit codes .* Quantize it with --bits 4/s),
   );
-  await assert.rejects(packCheckpoint({ ...request, target: 'gguf' }), designed('LPQ_TARGET', 'marlin, gptq, gptq_v2'));
+  await assert.rejects(
+    packCheckpoint({ ...request, target: 'gguf' }),
+    designed('LPQ_TARGET', 'sm90, marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2'),
+  );
   const stop = new AbortController();
   stop.abort();
   await assert.rejects(

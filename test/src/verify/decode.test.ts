@@ -7,8 +7,8 @@ import {
   convertExact,
   decodeCompressedTensors,
   decodeGptq,
-  decodeMarlin,
-  decodeMarlinScales,
+  decodeParameters,
+  decodeTiles,
   decodeZeros,
   settle,
 } from '../../../src/verify/native.js';
@@ -77,7 +77,15 @@ test('GPTQ v1: a zero point of 0 is stored as -1 in its own field', async () => 
 test('MARLIN: W[k][n] = k puts 0x91918080 in lane 0 and 0xb3b3a2a2 in lane 1', async () => {
   const lanes = [0x91918080, 0xb3b3a2a2, 0xd5d5c4c4, 0xf7f7e6e6];
   const tile = Array.from({ length: 128 }, (_, word) => lanes[Math.floor(word / 4) % 4]!);
-  const got = decodeMarlin(runtime, words([1, 128], ...tile), { bits: 4, n: 64, k: 16, flip: 0, pad: 8 });
+  const got = decodeTiles(runtime, 'marlin', words([1, 128], ...tile), {
+    bits: 4,
+    n: 64,
+    k: 16,
+    np: 64,
+    kp: 16,
+    flip: 0,
+    pad: 8,
+  });
   await settle(runtime);
   assert.deepEqual(
     values(got.output, 16, 4),
@@ -101,7 +109,15 @@ test('MARLIN: any shape reads back from the closed form, signed or not, with 1 t
       const flip = signed ? 8 : 0;
       const packed = marlinWords(np, kp, (row, i) => (row < n && i < k ? codes[row * k + i]! ^ flip : 8));
       for (const rt of [three, one]) {
-        const got = decodeMarlin(rt, fromTyped('i32', [kp / 16, 2 * np], packed), { bits: 4, n, k, flip, pad: 8 });
+        const got = decodeTiles(rt, 'marlin', fromTyped('i32', [kp / 16, 2 * np], packed), {
+          bits: 4,
+          n,
+          k,
+          np,
+          kp,
+          flip,
+          pad: 8,
+        });
         await settle(rt);
         assert.deepEqual(
           got.output.bytes(),
@@ -128,7 +144,7 @@ test('MARLIN: every bit of every word is one bit of the codes, or of the padding
   let padding = 0;
   for (let bit = 0; bit < bytes.length * 8; bit++) {
     bytes[bit >> 3]! ^= 1 << (bit & 7);
-    const got = decodeMarlin(runtime, packed, { bits: 4, n, k, flip: 0, pad: 8 });
+    const got = decodeTiles(runtime, 'marlin', packed, { bits: 4, n, k, np, kp, flip: 0, pad: 8 });
     await settle(runtime);
     bytes[bit >> 3]! ^= 1 << (bit & 7);
     const { count } = got.wrong();
@@ -144,14 +160,14 @@ test('MARLIN scales: grouped and per channel read back; a scale in the padding i
     const [n, np] = [90, 256];
     const scale = (row: number, g: number) => (row < n ? 0x2000 + 7 * row + g : 0);
     const packed = fromTyped('f16', [groups, np], marlinScales(np, groups, scale));
-    const good = decodeMarlinScales(runtime, packed, n);
+    const good = decodeParameters(runtime, 'marlin_scales', packed, 'f16', [n, groups], { bits: 16, np, gp: groups });
     await settle(runtime);
     assert.equal(good.wrong().count, 0);
     const got = typed<Uint16Array>(good.output);
     for (let row = 0; row < n; row++)
       for (let g = 0; g < groups; g++) assert.equal(got[row * groups + g], scale(row, g), `row ${row}, group ${g}`);
     typed<Uint16Array>(packed)[groups * np - 1] = 1;
-    const bad = decodeMarlinScales(runtime, packed, n);
+    const bad = decodeParameters(runtime, 'marlin_scales', packed, 'f16', [n, groups], { bits: 16, np, gp: groups });
     await settle(runtime);
     const { count, row, column } = bad.wrong();
     assert.deepEqual([count, row, column], [1, 255, groups - 1]);

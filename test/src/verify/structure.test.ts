@@ -224,7 +224,7 @@ const listed: readonly [string, CheckName, RegExp, Change][] = [
   [
     'groups that marlin lacks',
     'tensors',
-    /groups of 128/,
+    /no groups of 16/,
     {
       manifest: (m) => {
         m.modules.m!.layout = 'marlin';

@@ -1,0 +1,59 @@
+import type { CanonicalModule } from '../../../formats/canonical/schema.js';
+import { marlinLayout } from '../layouts/marlin-layout.js';
+import { tilusLayout } from '../layouts/tilus-layout.js';
+import { turbomindLayout } from '../layouts/turbomind-layout.js';
+import type { PackTarget } from '../target.js';
+import { fits } from '../tile-layout.js';
+import { type Choose, tileTarget } from '../tile-target.js';
+
+const turbomind = turbomindLayout(false);
+
+/**
+ * Ampere: 4-bit symmetric modules that need no padding go to MARLIN, whose kernel was made for these devices and comes close
+ * to the speed of their memory (MARLIN, section 5); other 4-bit ones to TurboMind, which loads scale and zero point as
+ * one word; everything else to lpq's own layout, which takes any type.
+ */
+const ampere: Choose = (name, module, facts) => {
+  const marlin = marlinLayout.fit(name, module, facts);
+  if (fits(marlin) && module.type.slice(1) === '4' && symmetric(module) && unpadded(module, marlin.padded))
+    return {
+      layout: marlinLayout,
+      fit: marlin,
+      why: 'marlin, because it is symmetric, has 4 bits and fits its tiles without padding on the devices MARLIN was made for.',
+    };
+  const turbo = turbomind.fit(name, module, facts);
+  if (fits(turbo) && module.type.slice(1) === '4' && unpadded(module, turbo.padded))
+    return {
+      layout: turbomind,
+      fit: turbo,
+      why: 'turbomind, because it has 4 bits and fits its tiles without padding, with scale and zero point in one load.',
+    };
+  return own(name, module, facts, 'neither marlin nor turbomind takes its type and shape without padding');
+};
+
+/** Ada and Hopper: on an H200 MARLIN's kernel reads weights at 0.8 to 2.4 TB/s of the 4.2 that a copy reaches. */
+const newer: Choose = (name, module, facts) =>
+  own(name, module, facts, 'it takes every type, and MARLIN was made for older devices than this one');
+
+function own(name: string, module: CanonicalModule, facts: Parameters<Choose>[2], because: string): ReturnType<Choose> {
+  const fit = tilusLayout.fit(name, module, facts);
+  return fits(fit) ? { layout: tilusLayout, fit, why: `tilus, because ${because}.` } : fit;
+}
+
+function symmetric({ type, zeros }: CanonicalModule): boolean {
+  return type.startsWith('i')
+    ? zeros.kind === 'none' || (zeros.kind === 'const' && zeros.value === 0)
+    : zeros.kind === 'const' && zeros.value === 8;
+}
+
+function unpadded({ shape }: CanonicalModule, padded: readonly number[]): boolean {
+  return shape[0] === padded[0] && shape[1] === padded[1];
+}
+
+/** One target a generation: the layout of each module is chosen by its type and shape, and the notes say why. */
+export const HARDWARE: readonly PackTarget[] = [
+  tileTarget('sm80', 'A100: marlin, turbomind or tilus, whichever suits each module', ampere),
+  tileTarget('sm86', 'RTX 30, A10: marlin, turbomind or tilus, whichever suits each module', ampere),
+  tileTarget('sm89', 'RTX 40, L40S: tilus for every type', newer),
+  tileTarget('sm90', 'H100, H200: tilus for every type', newer),
+];

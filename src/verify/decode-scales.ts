@@ -1,0 +1,173 @@
+import type { PackedModule } from '../../formats/artifact/schema.js';
+import type { ScaleDtype } from '../../formats/canonical/schema.js';
+import type { TensorReader } from '../../formats/safetensors/read.js';
+import { type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { quantType } from '../core/quant-type.js';
+import type { Decoded, DecodedPart } from './decode.js';
+import { decodeParameters, type Pending, settle, splitPairs, type Wrong } from './native.js';
+import { type TileScales, tileCodes } from './tile-layouts.js';
+
+/** A module or a rank's part of it, in canonical form. */
+export type Parts = Map<DecodedPart, Tensor>;
+
+const STORED: Readonly<Record<'F16' | 'BF16' | 'U8', DType>> = { F16: 'f16', BF16: 'bf16', U8: 'u8' };
+
+/** Scales, and zero points where they have a tensor of their own, on their way. */
+export interface ReadScales {
+  readonly name: string;
+  readonly scales: Pending;
+  readonly zeros?: { readonly name: string; readonly pending: Pending };
+}
+
+/** Enqueues the reading of a part's scales and zero points. */
+export function readScales(
+  rt: NativeRuntime,
+  weights: TensorReader,
+  prefix: string,
+  scales: TileScales,
+  n: number,
+  np: number,
+  module: PackedModule,
+): ReadScales {
+  const { form, groups, padded } = scales;
+  const read = (suffix: string, as: string, bits: number, dtype: DType) => {
+    const tensor = weights.tensor(`${prefix}.${suffix}`);
+    const pending = decodeParameters(rt, as, tensor, dtype, [n, groups], { bits, np, gp: padded });
+    tensor.dispose();
+    return pending;
+  };
+  if (scales.zeros === 'fused')
+    return { name: `${prefix}.scales_zeros`, scales: read('scales_zeros', form, 32, 'i32') };
+  const dtype = STORED[scales.dtype];
+  const suffix = module.layout === 'marlin' ? 's' : 'scales';
+  const found = { name: `${prefix}.${suffix}`, scales: read(suffix, form, dtype === 'u8' ? 8 : 16, dtype) };
+  if (scales.zeros === 'none') return found;
+  const { bits } = quantType(module.type);
+  const [zeroSuffix, zeroForm, width, zeroDtype]: [string, string, number, DType] =
+    scales.zeros === 'I32'
+      ? ['zp', 'marlin_zeros', bits, 'u8']
+      : ['zeros', form, scales.zeros === 'U8' ? 8 : 16, scales.zeros === 'U8' ? 'u8' : 'f16'];
+  return {
+    ...found,
+    zeros: { name: `${prefix}.${zeroSuffix}`, pending: read(zeroSuffix, zeroForm, width, zeroDtype) },
+  };
+}
+
+/** {s, -z s} taken apart. */
+export async function unfuse(
+  rt: NativeRuntime,
+  read: ReadScales,
+  n: number,
+  { groups }: TileScales,
+  module: PackedModule,
+  zero: number | undefined,
+  parts: Parts,
+  decoded: Decoded,
+): Promise<void> {
+  const { bits, flip } = tileCodes('', module);
+  const split = splitPairs(rt, read.scales.output, { bits, constant: zero ?? -1 });
+  await settle(rt);
+  note(decoded, read.name, split, 'the second half is no rounded product of a zero point and the scale');
+  read.scales.output.dispose();
+  parts.set('scales', split.output);
+  const values = Uint8Array.from(typed<Int16Array>(split.zeros));
+  split.zeros.dispose();
+  setZeros(read.name, module, flip, zero, fromTyped('u8', [n, groups], values), parts, decoded);
+}
+
+/** Stored zero points as the canonical ones, or compared with the constant. Takes `zeros`. */
+export function setZeros(
+  tensor: string,
+  module: PackedModule,
+  flip: number,
+  constant: number | undefined,
+  zeros: Tensor,
+  parts: Parts,
+  decoded: Decoded,
+): void {
+  const groups = zeros.shape[1] as number;
+  const kind = module.zeros;
+  if (constant !== undefined) {
+    const values = zeros.bytes();
+    const at = values.findIndex((value) => value !== constant);
+    if (at >= 0)
+      problem(decoded, tensor, 'a zero point is not the one of the manifest', {
+        count: values.reduce((sum, value) => sum + (value === constant ? 0 : 1), 0),
+        row: Math.floor(at / groups),
+        column: at % groups,
+        got: values[at]!,
+        expected: constant,
+      });
+    zeros.dispose();
+    return;
+  }
+  if (zeros.dtype === 'f16' && kind.kind === 'float') {
+    parts.set('zeros', zeros);
+    return;
+  }
+  // f16 of whole numbers up to 2048 in size, each of which has one form.
+  const whole = zeros.dtype === 'f16' ? Array.from(typed<Uint16Array>(zeros), wholeOf) : [...zeros.bytes()];
+  const at = whole.findIndex(Number.isNaN);
+  if (at >= 0)
+    problem(decoded, tensor, 'a zero point is no whole number from -2048 to 2048', {
+      count: whole.filter(Number.isNaN).length,
+      row: Math.floor(at / groups),
+      column: at % groups,
+      got: typed<Uint16Array>(zeros)[at]!,
+      expected: 0,
+    });
+  const i16 = kind.kind === 'int' && kind.dtype === 'i16';
+  const values = whole.map((value) => value - flip);
+  parts.set(
+    'zeros',
+    i16
+      ? fromTyped('i16', zeros.shape, Int16Array.from(values))
+      : fromTyped('u8', zeros.shape, Uint8Array.from(values)),
+  );
+  zeros.dispose();
+}
+
+/** The whole number that f16 bits stand for, NaN for anything else, -0 included. */
+function wholeOf(bits: number): number {
+  const exponent = (bits >> 10) & 31;
+  if (bits === 0) return 0;
+  const value = (1 + (bits & 1023) / 1024) * 2 ** (exponent - 15);
+  if (exponent < 15 || exponent > 26 || !Number.isInteger(value) || value > 2048) return Number.NaN;
+  return bits & 0x8000 ? -value : value;
+}
+
+/** Scales in the canonical dtype. Takes `scales`. */
+export function setScales(tensor: string, module: PackedModule, scales: Tensor, parts: Parts, decoded: Decoded): void {
+  const { dtype } = module.scales;
+  if (dtype === 'f8_e8m0' && scales.dtype === 'bf16') {
+    // bf16 of 2^(e - 127): exponent field e, but for the subnormal 2^-127.
+    const bits = typed<Uint16Array>(scales);
+    const bytes = Uint8Array.from(bits, (value) => value >> 7);
+    const at = bits.findIndex((value) => (value !== 0x40 && (value & 0x807f) !== 0) || value === 0 || value >= 0x7f80);
+    if (at >= 0)
+      problem(decoded, tensor, 'a stored bf16 scale is no power of two', {
+        count: 1,
+        row: Math.floor(at / scales.shape[1]!),
+        column: at % scales.shape[1]!,
+        got: bits[at]!,
+        expected: bits[at]! & 0x7f80,
+      });
+    parts.set('scales', fromTyped('f8_e8m0', scales.shape, bytes));
+    scales.dispose();
+    return;
+  }
+  const same: Partial<Record<ScaleDtype, DType>> = { f8_e8m0: 'u8' };
+  if ((same[dtype] ?? dtype) === 'u8') {
+    parts.set('scales', fromTyped('f8_e8m0', scales.shape, scales.bytes()));
+    scales.dispose();
+  } else parts.set('scales', scales);
+}
+
+export function note(decoded: Decoded, tensor: string, from: { wrong(): Wrong }, what: string): void {
+  const wrong = from.wrong();
+  if (wrong.count > 0) problem(decoded, tensor, what, wrong);
+}
+
+export function problem(decoded: Decoded, tensor: string, what: string, wrong: Wrong): void {
+  decoded.problems.push({ tensor, wrong, what });
+}
