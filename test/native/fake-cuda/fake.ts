@@ -16,7 +16,10 @@ function kernelNames(): string[] {
   const stems = new Set(
     files.flatMap((file) => readFileSync(path.join(cuda, file), 'utf8').match(/\blpq_[a-z0-9_]*[a-z0-9]/g) ?? []),
   );
-  return [...stems].flatMap((stem) => [stem, ...[...dtypes, ...pairs].map((dtype) => `${stem}_${dtype}`)]);
+  // Sizes are appended too, one or two of them.
+  const sizes = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map(String);
+  const endings = [...dtypes, ...pairs, ...sizes, ...sizes.flatMap((a) => sizes.map((b) => `${a}_${b}`))];
+  return [...stems].flatMap((stem) => [stem, ...endings.map((ending) => `${stem}_${ending}`)]);
 }
 
 /** A driver that is none, kernels that are none, and folders for libraries; all of it for the environment of a child. */

@@ -111,8 +111,8 @@ for (const [number, name] of [
     }, async (t) => {
       const dir = scratch(t);
       const output = path.join(dir, 'out');
-      // Two launches a module, seven modules a block: the third block is under way.
-      const lost = { FAKE_CUDA_FAIL: number, FAKE_CUDA_AFTER: '33', FAKE_CUDA_LATE: late };
+      // Two launches a module, seven modules a block: the fourth block is under way, sixteen modules at most in flight.
+      const lost = { FAKE_CUDA_FAIL: number, FAKE_CUDA_AFTER: '51', FAKE_CUDA_LATE: late };
       const ran = await run(output, RTN, lost);
       assert.equal(ran.code, 3, ran.stdout + ran.stderr);
       const error = events(ran).at(-1);
@@ -132,8 +132,10 @@ for (const [number, name] of [
       const resumed = await run(output, [...RTN, '--resume']);
       assert.equal(resumed.code, 0, resumed.stdout);
       const found = events(resumed).find(({ event }) => event === 'resume');
-      assert.deepEqual([found?.blocks, found?.damaged], [2, []]);
-      assert.equal(events(resumed).filter(({ event }) => event === 'module').length, 14);
+      const blocks = Number(found?.blocks);
+      assert.ok(blocks >= 1 && blocks <= 3, String(blocks));
+      assert.deepEqual(found?.damaged, []);
+      assert.equal(events(resumed).filter(({ event }) => event === 'module').length, 28 - 7 * blocks);
       assert.deepEqual(readdirSync(dir), ['out']);
       assert.ok(existsSync(path.join(output, 'lpq.json')));
     });
@@ -167,7 +169,7 @@ test('cuBLAS: too old, without memory, failing, not found', { skip }, async (t) 
     return events(ran).at(-1) as Record<string, string>;
   };
   const old = await failure(fake.library('libcublas.so.13', 'int nothing_of_use;'));
-  assert.equal(old.code, 'LPQ_CUDA_LIBRARY');
+  assert.equal(old.code, 'LPQ_CUDA_LIBRARY', old.message);
   assert.match(old.message as string, /lacks cublas\w+: it is older than CUDA 12/);
   const full = await failure(blas(3));
   assert.equal(full.code, 'LPQ_CUDA_MEMORY', full.message);
@@ -202,7 +204,7 @@ test('cuSOLVER: too old, not found', { skip }, async (t) => {
   };
   const solver = fake.library('libcusolver.so.12', 'int nothing_of_use;');
   const old = await factor(`${blas(0)}:${solver}`);
-  assert.equal(old.code, 'LPQ_CUDA_LIBRARY');
+  assert.equal(old.code, 'LPQ_CUDA_LIBRARY', old.message);
   assert.match(old.message as string, /in the operation cholesky: .*lacks cusolver\w+: it is older than CUDA 12/);
   const missing = await factor(blas(0));
   if (!/ was not found; /.test(String(missing.message)))
