@@ -110,6 +110,9 @@ class CudaExec {
   // next wait for the queue fails with this code and sentence. Nothing waits here.
   uint32_t* fault(std::string code, std::string detail);
 
+  // `count` words of device memory that are 0 between operations: kernels that count in them leave them at 0.
+  uint32_t* counters(size_t count);
+
   // Work units for progress polling.
   std::atomic<int64_t>* done = nullptr;
   std::atomic<int64_t>* total = nullptr;
@@ -126,7 +129,7 @@ class CudaExec {
   DeviceFacts facts_;
   std::shared_ptr<Allocator> allocator_;
   Kernels* kernels_ = nullptr;
-  std::optional<Scratch> blas_workspace_, fault_words_;
+  std::optional<Scratch> blas_workspace_, fault_words_, counters_;
   std::unique_ptr<Cublas> blas_;
   std::unique_ptr<Cusolver> solver_;
   std::vector<Fault> faults_;
