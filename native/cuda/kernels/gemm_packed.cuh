@@ -57,7 +57,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 
   const Cast cast(g.is_signed != 0, g.exponent);
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if LPQ_BULK
   if (lane == 0)
     for (int s = 0; s < g.stages; ++s) barrier_init(barriers + s * 8);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -80,7 +80,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
       }
       const int nb = load_strip * g.warps_n + wn, kb = load_step * g.warps_k + wk;
       if (nb >= g.n_blocks || kb >= g.k_blocks) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if LPQ_BULK
         if (lane == 0) barrier_expect(barriers + load_stage * 8, 0);  // the phases go on
 #endif
       } else {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
         const long long at = (static_cast<long long>(nb) * g.groups + group) * 32;
         const uint16_t* scales = g.scales + at;
         const unsigned char* zeros = g.zeros + at * g.zero_kind;
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if LPQ_BULK
         if (lane == 0) {
           const uint32_t barrier = barriers + load_stage * 8;
           barrier_expect(barrier, 512 * B + 64 * groups + 32 * g.zero_kind * groups);
@@ -151,7 +151,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
     if (nb < g.n_blocks && kb < g.k_blocks) {
       const uint32_t x_stage = ring + stage_index * stage_bytes;
       const uint32_t slot = x_stage + x_bytes + warp * slot_bytes;
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if LPQ_BULK
       barrier_wait(barriers + stage_index * 8, parity);
 #endif
       uint32_t q[4 * B];
@@ -208,8 +208,9 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
             if constexpr (Cast::kSums) multiply<XB>(ones[t], one, x[2 * t], x[2 * t + 1]);
           }
         }
-        if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
-          const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
+        const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
+        // A last block may hold fewer groups than others.
+        if ((c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) && (g.channel || kb * g.groups_per_block + group < g.groups)) {
           const uint32_t at_scales = slot + 512 * B + group * 64 + (lane >> 2) * 8;
           uint32_t pairs[2], zero_pairs[2];
           asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(pairs[0]), "=r"(pairs[1]) : "r"(at_scales) : "memory");
