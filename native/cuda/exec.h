@@ -93,6 +93,7 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, true);
   }
+  bool has_kernel(const std::string& kernel) const { return kernels_->has(kernel); }
   // Blocks of `kernel` that one multiprocessor holds at once.
   int occupancy(const std::string& kernel, int threads, unsigned shared);
 

@@ -2,4 +2,4 @@
 #include "cuda/kernels/gemm_packed.cuh"
 
 #define LPQ_WEIGHTS_BF16 true
-LPQ_GEMM_PACKED(float7_wide, 7, false, FloatCast)
+LPQ_GEMM_PORTABLE(float7_wide, 7, false, FloatCast)

@@ -1,4 +1,6 @@
 // gemm_packed (native/ops.ts): checks, the choice of tiles, launches.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <string>
 
@@ -10,50 +12,80 @@ namespace lpq::cuda {
 namespace {
 
 constexpr int kMostTokens = 64;
-constexpr size_t kBarriers = 1024;
 
 struct Tiling {
-  int tiles = 1;  // of eight tokens
+  bool hopper = false;  // which of the two kernels
+  int tiles = 1;        // of eight tokens
   int warps_n = 8, warps_k = 1, stages = 4, blocks = 1;
   unsigned shared = 0;
 };
 
-int64_t exchange_bytes(const Tiling& t) { return int64_t{t.warps_k / 2} * t.warps_n * 2 * t.tiles * 512; }
-int64_t stage_bytes(const Tiling& t, int bits, int side_bytes) {
-  return int64_t{8} * t.tiles * t.warps_k * kBlockK * 2 + int64_t{t.warps_n} * t.warps_k * (512 * bits + side_bytes);
+// `side_bytes`: scales and zero points of a packed block.
+int64_t shared_bytes(const Tiling& t, int bits, int side_bytes) {
+  const int64_t warps = int64_t{t.warps_n} * t.warps_k;
+  const int64_t stage = div_up(int64_t{8} * t.tiles * t.warps_k * kBlockK * 2 + warps * (512 * bits + side_bytes), 1024) * 1024;
+  const int64_t sums = int64_t{t.hopper ? t.stages : 2} * t.warps_k * 128 * t.tiles;
+  const int64_t exchange = int64_t{t.warps_k / 2} * t.warps_n * t.tiles * 1024;
+  return 1024 + t.stages * stage + sums + exchange;
 }
 
 // How a product is cut, for `m` <= 64 tokens; measured in docs/kernels.md.
 //  - token tiles: the least of 1, 2, 4, 8 eights that hold m;
-//  - warps: 16 where 128 registers do (up to 16 tokens), else 8. Eight along N, so that a stage of activations serves 256
+//  - warps: 16 where their registers do (up to 16 tokens), else 8. Eight along N, so that a stage of activations serves 256
 //    columns, the rest along K; fewer along N only where N is smaller;
 //  - stages: what shared memory holds, up to 8;
 //  - blocks: one a multiprocessor, or one a step where there are fewer steps.
-Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_bytes, const DeviceFacts& device, const Params& params) {
+Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_bytes, bool hopper, const DeviceFacts& device, const Params& params) {
   Tiling t;
+  t.hopper = hopper;
   t.tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
   const int warps = t.tiles <= 2 ? 16 : 8;
   t.warps_n = 8;
-  while (t.warps_n > 1 && t.warps_n / 2 >= n_blocks) t.warps_n /= 2;
+  while (t.warps_n > 4 && t.warps_n / 2 >= n_blocks) t.warps_n /= 2;
   t.warps_n = static_cast<int>(params.integer("warpsN", t.warps_n));
-  t.warps_k = warps / t.warps_n;
+  require(t.warps_n == 4 || t.warps_n == 8 || t.warps_n == 16, "warpsN is not 4, 8 or 16");
+  t.warps_k = std::max(1, warps / t.warps_n);
   while (t.warps_k > 1 && t.warps_k / 2 >= k_blocks) t.warps_k /= 2;
   t.warps_k = static_cast<int>(params.integer("warpsK", t.warps_k));
-  require(t.warps_n >= 1 && t.warps_k >= 1 && t.warps_n * t.warps_k <= warps && (t.warps_k & (t.warps_k - 1)) == 0, "warpsN and warpsK do not fit the kernel");
-  const int64_t room = device.shared_per_block - static_cast<int64_t>(kBarriers);
-  const auto fits = [&](int stages) { return stages * stage_bytes(t, bits, side_bytes) + exchange_bytes(t) <= room; };
+  require(t.warps_k >= 1 && t.warps_n * t.warps_k <= warps && (t.warps_k & (t.warps_k - 1)) == 0, "warpsN and warpsK do not fit the kernel");
+  const auto fits = [&](int stages) {
+    Tiling with = t;
+    with.stages = stages;
+    return shared_bytes(with, bits, side_bytes) <= device.shared_per_block;
+  };
   while (t.warps_k > 1 && !fits(3)) t.warps_k /= 2;
-  while (t.warps_n > 1 && !fits(3)) t.warps_n /= 2;
+  while (t.warps_n > 4 && !fits(3)) t.warps_n /= 2;
   t.stages = 8;
-  while (t.stages > 2 && !fits(t.stages)) --t.stages;
+  while (t.stages > 3 && !fits(t.stages)) --t.stages;
   t.stages = static_cast<int>(params.integer("stages", t.stages));
-  require(t.stages >= 2 && t.stages <= 8 && fits(t.stages), "stages do not fit shared memory");
-  t.shared = static_cast<unsigned>(kBarriers + t.stages * stage_bytes(t, bits, side_bytes) + exchange_bytes(t));
+  require(t.stages >= 3 && t.stages <= 8 && fits(t.stages), "stages do not fit shared memory");
+  t.shared = static_cast<unsigned>(shared_bytes(t, bits, side_bytes));
   const int64_t steps = div_up(n_blocks, t.warps_n) * div_up(k_blocks, t.warps_k);
   t.blocks = static_cast<int>(std::min<int64_t>(steps, params.integer("blocks", device.multiprocessors)));
   // More blocks than run at once would wait for each other for ever.
   require(t.blocks >= 1 && t.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
   return t;
+}
+
+using EncodeTiled = CUresult (*)(TensorMap*, int type, unsigned rank, void* address, const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
+                                 const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion, int fill);
+// Of drivers since CUDA 12; null where it is missing.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled found = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return library ? reinterpret_cast<EncodeTiled>(dlsym(library, "cuTensorMapEncodeTiled")) : nullptr;
+  }();
+  return found;
+}
+
+// Boxes of 64 columns by 8 `tiles` rows of x [rows, k], in the 128-byte swizzle; 0 outside.
+TensorMap boxes(const void* x, bool bf16, int64_t rows, int64_t k, int tiles) {
+  constexpr int kHalf = 6, kBrain = 9, kSwizzle128 = 3, kPromote128 = 2;
+  TensorMap map{};
+  const uint64_t dims[2] = {static_cast<uint64_t>(k), static_cast<uint64_t>(rows)}, strides[1] = {static_cast<uint64_t>(k) * 2};
+  const uint32_t box[2] = {64, static_cast<uint32_t>(8 * tiles)}, ones[2] = {1, 1};
+  check(encode_tiled()(&map, bf16 ? kBrain : kHalf, 2, const_cast<void*>(x), dims, strides, box, ones, 0, kSwizzle128, kPromote128, 0), "describing x to the bulk engine");
+  return map;
 }
 
 std::string kernel_name(const QuantType& type, DType x) {
@@ -131,10 +163,11 @@ void gemm_packed(Call& call, CudaExec& exec) {
   }
 
   const std::string name = kernel_name(type, x.dtype);
+  const bool hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled() && p.integer("portable", 0) == 0;
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   for (int64_t first = 0; first < m; first += kMostTokens) {
     const int64_t tokens = std::min<int64_t>(kMostTokens, m - first);
-    const Tiling t = choose(tokens, n_blocks, k_blocks, type.bits, side_bytes, exec.device(), p);
+    const Tiling t = choose(tokens, n_blocks, k_blocks, type.bits, side_bytes, hopper, exec.device(), p);
     a.m = static_cast<int>(tokens);
     a.x = rows + first * a.k;
     a.y = y.data<uint16_t>() + first * n;
@@ -146,7 +179,13 @@ void gemm_packed(Call& call, CudaExec& exec) {
     const Scratch partial = exec.scratch(size_t{2} * static_cast<size_t>(t.blocks * t.warps_n * t.tiles) * 1024);
     a.partial = partial.as<float>();
     a.counters = exec.counters(size_t{2} * static_cast<size_t>(a.strips));
-    exec.launch(name + "_t" + std::to_string(t.tiles), {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, a);
+    const std::string tiles = std::to_string(t.tiles);
+    if (hopper) {
+      const TensorMap map = boxes(a.x, x.dtype == DType::bf16, tokens, a.k, t.tiles);
+      exec.launch(name + "_h" + tiles, {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, a, map);
+    } else {
+      exec.launch(name + "_t" + tiles, {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, a);
+    }
   }
 }
 

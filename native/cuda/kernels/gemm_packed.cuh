@@ -5,27 +5,18 @@
 // a strip of 32 warps_n columns, then into the next strip: every multiprocessor streams the same number of bytes whatever
 // the shape. Weights, scales and zero points reach a warp through a ring in shared memory of its own, activations through
 // one of the block. Codes are multiplied as they lie (cast.cuh); scales, offsets and zero points come in fp32, once a group:
-//   sum_k x (gain code + offset - zero') = P - zero' S,   S = sum_k x by a product with ones.
+//   sum_k x (gain code + offset - zero') = P - zero' S,   S = sum_k x.
+// S is shared by the warps along N: each sums some tokens of the next step while this one is multiplied.
+// This is the kernel of all devices but Hopper, which has its own (gemm_packed_sm90.cuh).
 // At a strip's end the warps along K add up in pairs; strips that several blocks share go through `partial`, and each
 // sharer adds up a slice of the tile in the order of the blocks. No sum depends on timing.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/gemm_packed.h"
+#include "cuda/kernels/gemm_common.cuh"
+#include "cuda/kernels/gemm_packed_sm90.cuh"
 #include "cuda/kernels/mma.cuh"
 
 namespace lpq::cuda {
-
-__device__ __forceinline__ float to_float(uint16_t bits, bool bf16) {
-  return bf16 ? __uint_as_float(static_cast<uint32_t>(bits) << 16) : __half2float(__ushort_as_half(bits));
-}
-
-template <bool BF>
-__device__ __forceinline__ uint16_t from_float(float v) {
-  return BF ? __bfloat16_as_ushort(__float2bfloat16_rn(v)) : __half_as_ushort(__float2half_rn(v));
-}
 
 // A pair of f16 as the sum of two pairs of bf16, exactly (11 bits are 8 and 3).
 __device__ __forceinline__ void split_halves(uint32_t pair, uint32_t& high, uint32_t& low) {
@@ -38,18 +29,19 @@ __device__ __forceinline__ void split_halves(uint32_t pair, uint32_t& high, uint
 // XB: activations, outputs and bias are bf16, else f16. Cast: IntCast<B, WB> or FloatCast<B, WB>, WB: multiplied as bf16.
 template <int B, int T, bool XB, bool WB, class Cast>
 __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int wn = warp % g.warps_n, wk = warp / g.warps_n, warps = g.warps_n * g.warps_k;
-  const int row_bytes = g.warps_k * kBlockK * 2;
+  constexpr int kSlab = 8 * T * 128;  // activations of 64 k: 128 bytes a token, chunks of 16 xor-ed with the token's number modulo 8
   const int scale_bytes = 64 * g.groups_per_block;
   const int zero_bytes = g.zero_kind == 0 ? 0 : g.zero_kind * scale_bytes / 2;
   const int slot_bytes = 512 * B + scale_bytes + zero_bytes;
-  const int x_bytes = 8 * T * row_bytes;
-  const int stage_bytes = x_bytes + warps * slot_bytes;
-  const uint32_t barriers = shared_address(shared) + warp * g.stages * 8;
+  const int x_bytes = g.warps_k * 2 * kSlab;
+  const int stage_bytes = (x_bytes + warps * slot_bytes + 1023) & ~1023;
   const uint32_t ring = shared_address(shared) + 1024;
-  float4* const exchange = reinterpret_cast<float4*>(shared + 1024 + g.stages * stage_bytes);
+  // Sums of activations: [two steps][warps_k][4 groups][8 T tokens].
+  float* const sums = reinterpret_cast<float*>(shared + 1024 + g.stages * stage_bytes);
+  float4* const exchange = reinterpret_cast<float4*>(sums + g.warps_k * 64 * T);
 
   const long long total = static_cast<long long>(g.strips) * g.steps;
   const int first = static_cast<int>(blockIdx.x * total / gridDim.x), last = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
@@ -57,33 +49,20 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 
   const Cast cast(g.is_signed != 0, g.exponent);
 
-#if LPQ_BULK
-  if (lane == 0)
-    for (int s = 0; s < g.stages; ++s) barrier_init(barriers + s * 8);
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncwarp();
-#endif
-
-  // What a step loads; position: of the step in the block's run.
+  // What a step loads.
   int load_strip = first / g.steps, load_step = first % g.steps, load_stage = 0;
   const auto load = [&](bool any) {
     if (any) {
       const uint32_t stage = ring + load_stage * stage_bytes;
       const int k0 = load_step * g.warps_k * kBlockK;
-      const int chunks = row_bytes / 16;
-      const int shift = 31 - __clz(chunks);
-      for (int i = threadIdx.x; i < 8 * T * chunks; i += blockDim.x) {
-        const int row = i >> shift, chunk = i & (chunks - 1), column = k0 + chunk * 8;
+      for (int i = threadIdx.x; i < g.warps_k * 16 * 8 * T; i += blockDim.x) {
+        const int chunk = i & 15, row = (i >> 4) & (8 * T - 1), slabs = (i >> 4) / (8 * T), column = k0 + slabs * 128 + chunk * 8;
         const bool inside = row < g.m && column < g.k;
-        copy16_async(stage + row * row_bytes + ((chunk ^ (row & 7)) << 4), g.x + (inside ? static_cast<long long>(row) * g.k + column : 0), inside ? 16 : 0);
+        copy16_async(stage + (2 * slabs + (chunk >> 3)) * kSlab + row * 128 + (((chunk & 7) ^ (row & 7)) << 4),
+                     g.x + (inside ? static_cast<long long>(row) * g.k + column : 0), inside ? 16 : 0);
       }
       const int nb = load_strip * g.warps_n + wn, kb = load_step * g.warps_k + wk;
-      if (nb >= g.n_blocks || kb >= g.k_blocks) {
-#if LPQ_BULK
-        if (lane == 0) barrier_expect(barriers + load_stage * 8, 0);  // the phases go on
-#endif
-      } else {
+      if (nb < g.n_blocks && kb < g.k_blocks) {
         const uint32_t slot = stage + x_bytes + warp * slot_bytes;
         const unsigned char* from = g.weights + (static_cast<long long>(nb) * g.k_blocks + kb) * (512 * B);
         const int group = g.channel ? 0 : kb * g.groups_per_block;
@@ -91,20 +70,10 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
         const long long at = (static_cast<long long>(nb) * g.groups + group) * 32;
         const uint16_t* scales = g.scales + at;
         const unsigned char* zeros = g.zeros + at * g.zero_kind;
-#if LPQ_BULK
-        if (lane == 0) {
-          const uint32_t barrier = barriers + load_stage * 8;
-          barrier_expect(barrier, 512 * B + 64 * groups + 32 * g.zero_kind * groups);
-          copy_bulk_once(slot, from, 512 * B, barrier);
-          copy_bulk(slot + 512 * B, scales, 64 * groups, barrier);
-          if (g.zero_kind) copy_bulk(slot + 512 * B + scale_bytes, zeros, 32 * g.zero_kind * groups, barrier);
-        }
-#else
 #pragma unroll
         for (int v = 0; v < B; ++v) copy16_async(slot + v * 512 + lane * 16, from + v * 512 + lane * 16, 16);
         if (lane < 4 * groups) copy16_async(slot + 512 * B + lane * 16, reinterpret_cast<const unsigned char*>(scales) + lane * 16, 16);
         if (lane < 2 * g.zero_kind * groups) copy16_async(slot + 512 * B + scale_bytes + lane * 16, zeros + lane * 16, 16);
-#endif
       }
       if (++load_step == g.steps) load_step = 0, ++load_strip;
       if (++load_stage == g.stages) load_stage = 0;
@@ -120,47 +89,62 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[nt][t][i] = 0;
 
-  // Where this lane's row of ldmatrix lies: T = 1 takes four eights of k, else two tiles of tokens by two eights of k.
+  // Where this lane's row of ldmatrix lies: `fours` takes one tile of tokens by four eights of k, `pairs` two by two.
   const int row7 = lane & 7, matrix = lane >> 3;
-  const int eight = T == 1 ? matrix : matrix & 1;
-  const uint32_t x_row = (T == 1 ? row7 : row7 + 8 * (matrix >> 1)) * row_bytes + wk * 256;
-  const int swizzle = eight ^ row7;
+  const uint32_t fours_row = row7 * 128, pairs_row = (row7 + 8 * (matrix >> 1)) * 128;
+  const int fours_swizzle = matrix ^ row7, pairs_swizzle = (matrix & 1) ^ row7;
 
-  const auto store = [&](int strip, int tile, int v, int from_lane, float4 value) {
-    const int nt = v / T, t = v % T;
-    const int n0 = (strip * g.warps_n + tile) * 32 + nt * 16 + (from_lane >> 2), m0 = t * 8 + (from_lane & 3) * 2;
-    const float values[4] = {value.x, value.y, value.z, value.w};
+  // S of one step, whose activations lie at `stage`, into half `half` of `sums`.
+  const auto sum_activations = [&](uint32_t stage, int half) {
+    constexpr uint32_t kOne = XB ? twice(0x3f80) : twice(0x3c00);
+    const uint32_t one[4] = {kOne, kOne, kOne, kOne};
+    for (int t = wn; t < T; t += g.warps_n) {
+      float c[4] = {0, 0, 0, 0};
+      float* to = sums + ((half * g.warps_k + wk) * 4) * 8 * T + t * 8 + 2 * lane;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int n = n0 + (i >> 1) * 8, m = m0 + (i & 1);
-      if (n < g.n && m < g.m) g.y[static_cast<long long>(m) * g.n + n] = from_float<XB>(values[i] + (g.bias ? to_float(g.bias[n], XB) : 0.0f));
+      for (int chunk = 0; chunk < 4; ++chunk) {
+        uint32_t r[4];
+        load_matrices(r, stage + (2 * wk + (chunk >> 1)) * kSlab + t * 1024 + fours_row + ((((chunk & 1) * 4) ^ fours_swizzle) << 4));
+        multiply<XB>(c, one, r[0], r[1]);
+        multiply<XB>(c, one, r[2], r[3]);
+        if (chunk == 3 || g.groups_per_block == 4 || (chunk == 1 && g.groups_per_block == 2)) {
+          const int group = g.groups_per_block == 4 ? chunk : g.groups_per_block == 2 ? chunk >> 1 : 0;
+          if (lane < 4) *reinterpret_cast<float2*>(to + group * 8 * T) = make_float2(c[0], c[1]);
+          c[0] = c[1] = c[2] = c[3] = 0;
+        }
+      }
     }
   };
+
   const int tile_vectors = g.warps_n * 2 * T * 32;  // float4s of a tile of the strip
 
   for (int s = 0; s < g.stages - 1; ++s) load(s < count);
 
-  int strip = first / g.steps, step = first % g.steps, stage_index = 0, parity = 0;
+  int strip = first / g.steps, step = first % g.steps, stage_index = 0;
   bool began_inside = step != 0;
-  for (int at = 0; at < count; ++at) {
+  if (Cast::kSums) {
     wait_copies(g.stages - 2);
     __syncthreads();
+    if (count > 0) sum_activations(ring, 0);
+  }
+  for (int at = 0; at < count; ++at) {
+    wait_copies(g.stages - 3);
+    __syncthreads();
     load(at + g.stages - 1 < count);
+    if (Cast::kSums && at + 1 < count) sum_activations(ring + (stage_index + 1 == g.stages ? 0 : stage_index + 1) * stage_bytes, (at + 1) & 1);
 
     const int nb = strip * g.warps_n + wn, kb = step * g.warps_k + wk;
     if (nb < g.n_blocks && kb < g.k_blocks) {
       const uint32_t x_stage = ring + stage_index * stage_bytes;
       const uint32_t slot = x_stage + x_bytes + warp * slot_bytes;
-#if LPQ_BULK
-      barrier_wait(barriers + stage_index * 8, parity);
-#endif
       uint32_t q[4 * B];
 #pragma unroll
       for (int v = 0; v < B; ++v) {
         const uint4 word = load_shared16(slot + v * 512 + lane * 16);
         q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
       }
-      float part[2][T][4], ones[T][4];
+      float part[2][T][4];
+      const uint32_t x_slabs = x_stage + 2 * wk * kSlab;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const bool begins = c == 0 || g.groups_per_block == 4 || (c == 2 && g.groups_per_block == 2);
@@ -168,10 +152,10 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #pragma unroll
           for (int t = 0; t < T; ++t)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) part[0][t][i] = part[1][t][i] = ones[t][i] = 0;
+            for (int i = 0; i < 4; ++i) part[0][t][i] = part[1][t][i] = 0;
         }
         uint32_t x1[4];
-        if constexpr (T == 1) load_matrices(x1, x_stage + x_row + (c >> 1) * 128 + ((((c & 1) * 4) ^ swizzle) << 4));
+        if constexpr (T == 1) load_matrices(x1, x_slabs + (c >> 1) * kSlab + fours_row + ((((c & 1) * 4) ^ fours_swizzle) << 4));
 #pragma unroll
         for (int ks = 0; ks < 2; ++ks) {
           uint32_t a[2][4];
@@ -185,12 +169,10 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #pragma unroll
             for (int t = 0; t < T; t += 2) {
               uint32_t r[4];
-              load_matrices(r, x_stage + x_row + t * 8 * row_bytes + (c >> 1) * 128 + ((((c & 1) * 4 + ks * 2) ^ swizzle) << 4));
+              load_matrices(r, x_slabs + (c >> 1) * kSlab + t * 1024 + pairs_row + ((((c & 1) * 4 + ks * 2) ^ pairs_swizzle) << 4));
               x[2 * t] = r[0], x[2 * t + 1] = r[1], x[2 * t + 2] = r[2], x[2 * t + 3] = r[3];
             }
           }
-          const uint32_t one[4] = {XB ? twice(0x3f80) : twice(0x3c00), XB ? twice(0x3f80) : twice(0x3c00), XB ? twice(0x3f80) : twice(0x3c00),
-                                   XB ? twice(0x3f80) : twice(0x3c00)};
 #pragma unroll
           for (int t = 0; t < T; ++t) {
             if constexpr (XB == WB) {
@@ -205,47 +187,18 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
               multiply<WB>(part[0][t], a[0], low[0], low[1]);
               multiply<WB>(part[1][t], a[1], low[0], low[1]);
             }
-            if constexpr (Cast::kSums) multiply<XB>(ones[t], one, x[2 * t], x[2 * t + 1]);
           }
         }
         const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
         // A last block may hold fewer groups than others.
         if ((c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) && (g.channel || kb * g.groups_per_block + group < g.groups)) {
-          const uint32_t at_scales = slot + 512 * B + group * 64 + (lane >> 2) * 8;
-          uint32_t pairs[2], zero_pairs[2];
-          asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(pairs[0]), "=r"(pairs[1]) : "r"(at_scales) : "memory");
-          if (Cast::kSums && g.zero_kind == 2)
-            asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(zero_pairs[0]), "=r"(zero_pairs[1]) : "r"(at_scales + scale_bytes) : "memory");
-          else if (Cast::kSums && g.zero_kind == 1)
-            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(zero_pairs[0]) : "r"(slot + 512 * B + scale_bytes + group * 32 + (lane >> 2) * 4) : "memory");
           float scale[4], zero[4];
-#pragma unroll
-          for (int r = 0; r < 4; ++r) {
-            const float s = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), g.scale_bf16 != 0);
-            if constexpr (Cast::kSums) {
-              scale[r] = s * Cast::ungain(r);
-              float z = g.zero;
-              if (g.zero_kind == 2) z += to_float(static_cast<uint16_t>(zero_pairs[r >> 1] >> 16 * (r & 1)), false);
-              if (g.zero_kind == 1) z += static_cast<float>((zero_pairs[0] >> 8 * r) & 255);
-              zero[r] = -fmaf(z, Cast::gain(r), Cast::bias());
-            } else {
-              scale[r] = s * cast.unpower;
-            }
-          }
-#pragma unroll
-          for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-            for (int t = 0; t < T; ++t)
-#pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                const int r = 2 * nt + (i >> 1);
-                const float p = Cast::kSums ? fmaf(zero[r], ones[t][i], part[nt][t][i]) : part[nt][t][i];
-                sum[nt][t][i] = fmaf(scale[r], p, sum[nt][t][i]);
-              }
+          group_factors(g, cast, slot + 512 * B + group * 64, slot + 512 * B + scale_bytes + group * 32 * g.zero_kind, lane, scale, zero);
+          add_group<T, Cast::kSums>(sum, part, scale, zero, sums + (((at & 1) * g.warps_k + wk) * 4 + group) * 8 * T, lane);
         }
       }
     }
-    if (++stage_index == g.stages) stage_index = 0, parity ^= 1;
+    if (++stage_index == g.stages) stage_index = 0;
 
     const bool strip_ends = ++step == g.steps;
     if (strip_ends || at + 1 == count) {
@@ -273,7 +226,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #pragma unroll
         for (int v = 0; v < 2 * T; ++v) {
           const float4 value = make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]);
-          if (alone) store(strip, wn, v, lane, value);
+          if (alone) store_vector<T, XB>(g, strip, wn, v, lane, value);
           else __stcg(to + v * 32, value);
         }
       }
@@ -292,36 +245,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
     if (strip_ends) step = 0, ++strip, began_inside = false;
   }
 
-  // The strips at both ends of the run, if others share them.
-  const int ends[2] = {first / g.steps, (last - 1) / g.steps};
-  for (int e = 0; e < (ends[0] == ends[1] ? 1 : 2) && count > 0; ++e) {
-    const long long begin = static_cast<long long>(ends[e]) * g.steps, end = begin + g.steps;
-    const int from = static_cast<int>(((begin + 1) * gridDim.x - 1) / total), to = static_cast<int>((end * gridDim.x - 1) / total);
-    if (from == to) continue;
-    const int sharers = to - from + 1, rank = static_cast<int>(blockIdx.x) - from;
-    if (threadIdx.x == 0) {
-      unsigned seen;
-      do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(g.counters + 2 * ends[e]) : "memory");
-      while (seen < static_cast<unsigned>(sharers));
-    }
-    __syncthreads();
-    const int slice_begin = static_cast<int>(static_cast<long long>(tile_vectors) * rank / sharers);
-    const int slice_end = static_cast<int>(static_cast<long long>(tile_vectors) * (rank + 1) / sharers);
-    for (int f = slice_begin + threadIdx.x; f < slice_end; f += blockDim.x) {
-      float4 value = make_float4(0, 0, 0, 0);
-      for (int c = from; c <= to; ++c) {
-        const int own = static_cast<int>(c * total / gridDim.x) / g.steps == ends[e] ? 0 : 1;
-        const float4 part = __ldcg(reinterpret_cast<const float4*>(g.partial) + (static_cast<long long>(c) * 2 + own) * tile_vectors + f);
-        value.x += part.x, value.y += part.y, value.z += part.z, value.w += part.w;
-      }
-      store(ends[e], f / (2 * T * 32), f / 32 % (2 * T), f % 32, value);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      // The last to be done leaves both counters at 0 for the next launch.
-      if (atomicAdd(g.counters + 2 * ends[e] + 1, 1u) + 1 == static_cast<unsigned>(sharers)) g.counters[2 * ends[e]] = g.counters[2 * ends[e] + 1] = 0;
-    }
-  }
+  finish_shared<T, XB>(g, first, last, threadIdx.x, blockDim.x, [] { __syncthreads(); });
 }
 
 }  // namespace lpq::cuda
@@ -342,9 +266,35 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   extern "C" __global__ void __launch_bounds__(threads, 1) lpq_gemm_##name##_t##tiles(const lpq::cuda::GemmPackedArgs g) {          \
     lpq::cuda::gemm_packed<bits, tiles, xb, LPQ_WEIGHTS_BF16, lpq::cuda::cast<bits, LPQ_WEIGHTS_BF16>>(g);                          \
   }
-#define LPQ_GEMM_PACKED(name, bits, xb, cast)        \
+#define LPQ_GEMM_PORTABLE(name, bits, xb, cast)      \
   LPQ_CAST_PAIRS(name, bits, cast)                   \
   LPQ_GEMM_PACKED_T(name, 1, 512, bits, xb, cast)    \
   LPQ_GEMM_PACKED_T(name, 2, 512, bits, xb, cast)    \
   LPQ_GEMM_PACKED_T(name, 4, 256, bits, xb, cast)    \
   LPQ_GEMM_PACKED_T(name, 8, 256, bits, xb, cast)
+
+// Hopper's kernels bear names of their own, which are there only if the file was compiled for sm_90a.
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define LPQ_GEMM_HOPPER_T(name, tiles, bits, bf, cast)                                                                        \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads<tiles>, 1)                                           \
+      lpq_gemm_##name##_h##tiles(const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::TensorMap map) { \
+    lpq::cuda::gemm_packed_hopper<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, map);                                         \
+  }
+#define LPQ_GEMM_HOPPER(name, bits, bf, cast)  \
+  LPQ_GEMM_HOPPER_T(name, 1, bits, bf, cast)   \
+  LPQ_GEMM_HOPPER_T(name, 2, bits, bf, cast)   \
+  LPQ_GEMM_HOPPER_T(name, 4, bits, bf, cast)   \
+  LPQ_GEMM_HOPPER_T(name, 8, bits, bf, cast)
+#else
+#define LPQ_GEMM_HOPPER(name, bits, bf, cast)
+#endif
+// Built for sm_90a alone, the portable ones would never run.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define LPQ_GEMM_PACKED(name, bits, bf, cast) \
+  LPQ_CAST_PAIRS(name, bits, cast)            \
+  LPQ_GEMM_HOPPER(name, bits, bf, cast)
+#else
+#define LPQ_GEMM_PACKED(name, bits, bf, cast)  \
+  LPQ_GEMM_PORTABLE(name, bits, bf, cast)      \
+  LPQ_GEMM_HOPPER(name, bits, bf, cast)
+#endif

@@ -6,6 +6,11 @@ namespace lpq::cuda {
 
 constexpr int kBlockN = 32, kBlockK = 128;  // of the packed format
 
+// The driver's CUtensorMap: how the bulk engine finds boxes of x.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
 struct GemmPackedArgs {
   const unsigned char* weights;  // [ceil(n/32), ceil(k/128), 512 * bits] bytes
   const uint16_t* x;             // [m, k], rows `k` apart, 16-byte aligned, k % 8 == 0

@@ -309,8 +309,8 @@ int main(int argc, char** argv) try {
           std::vector<Row> rows;
           const int warps = m <= 16 ? 16 : 8;
           for (int used : {8, 16})
-            for (int wn : {1, 2, 4, 8, 16})
-              for (int stages : {2, 3, 4, 6, 8}) {
+            for (int wn : {4, 8, 16})
+              for (int stages : {3, 4, 6, 8}) {
                 if (used > warps || wn > used) continue;
                 try {
                   const double t = time_packed(b, p, m, params({{"warpsN", double(wn)}, {"warpsK", double(used / wn)}, {"stages", double(stages)}}));

@@ -273,10 +273,10 @@ int main(int argc, char** argv) {
       const Weights w = make_weights(t, c);
       for (int64_t m : {5, 16, 27, 64})
         for (int blocks : {1, 3, 7, 19})
-          for (int warps_n : {1, 2, 8}) {
+          for (int warps_n : {4, 8}) {
             if (quick && (blocks == 3 || warps_n == 2)) continue;
             c.m = m;
-            c.tiling = params({{"blocks", double(blocks)}, {"warpsN", double(warps_n)}, {"warpsK", double(warps_n == 8 ? 1 : 4)}, {"stages", double(2 + blocks % 3)}});
+            c.tiling = params({{"blocks", double(blocks)}, {"warpsN", double(warps_n)}, {"warpsK", double(warps_n == 8 ? 1 : 2)}, {"stages", double(3 + blocks % 3)}});
             one(t, c, w);
           }
     }
