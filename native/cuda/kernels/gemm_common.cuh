@@ -22,25 +22,36 @@ __device__ __forceinline__ uint16_t from_float(float v) {
 template <class Cast>
 __device__ __forceinline__ void group_factors(const GemmPackedArgs& g, const Cast& cast, uint32_t scales, uint32_t zeros, int lane, float (&scale)[4],
                                               float (&zero)[4]) {
-  uint32_t pairs[2], zero_pairs[2] = {0, 0};
+  uint32_t pairs[2];
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(pairs[0]), "=r"(pairs[1]) : "r"(scales + (lane >> 2) * 8) : "memory");
-  if (Cast::kSums && g.zero_kind == 2)
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(zero_pairs[0]), "=r"(zero_pairs[1]) : "r"(zeros + (lane >> 2) * 8) : "memory");
-  else if (Cast::kSums && g.zero_kind == 1)
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(zero_pairs[0]) : "r"(zeros + (lane >> 2) * 4) : "memory");
+  float s[4];
+  if (g.scale_bf16) {
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const float s = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), g.scale_bf16 != 0);
-    if constexpr (Cast::kSums) {
-      scale[r] = s * Cast::ungain(r);
-      float z = g.zero;
-      if (g.zero_kind == 2) z += to_float(static_cast<uint16_t>(zero_pairs[r >> 1] >> 16 * (r & 1)), false);
-      if (g.zero_kind == 1) z += static_cast<float>((zero_pairs[0] >> 8 * r) & 255);
-      zero[r] = -fmaf(z, Cast::gain(r), Cast::bias());
-    } else {
-      scale[r] = s * cast.unpower;
-      zero[r] = 0;
+    for (int r = 0; r < 4; ++r) s[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), true);
+  } else {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) s[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), false);
+  }
+  if constexpr (Cast::kSums) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) scale[r] = s[r] * Cast::ungain(r);
+    float z[4] = {g.zero, g.zero, g.zero, g.zero};
+    if (g.zero_kind == 1) {
+      uint32_t bytes;
+      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bytes) : "r"(zeros + (lane >> 2) * 4) : "memory");
+#pragma unroll
+      for (int r = 0; r < 4; ++r) z[r] += static_cast<float>((bytes >> 8 * r) & 255);
+    } else if (g.zero_kind == 2) {
+      uint32_t halves[2];
+      asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(halves[0]), "=r"(halves[1]) : "r"(zeros + (lane >> 2) * 8) : "memory");
+#pragma unroll
+      for (int r = 0; r < 4; ++r) z[r] += to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
     }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) zero[r] = -fmaf(z[r], Cast::gain(r), Cast::bias());
+  } else {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) scale[r] = s[r] * cast.unpower, zero[r] = 0;
   }
 }
 

@@ -31,15 +31,15 @@ int64_t shared_bytes(const Tiling& t, int bits, int side_bytes) {
 
 // How a product is cut, for `m` <= 64 tokens; measured in docs/kernels.md.
 //  - token tiles: the least of 1, 2, 4, 8 eights that hold m;
-//  - warps: 16 where their registers do (up to 16 tokens), else 8. Eight along N, so that a stage of activations serves 256
+//  - warps: 16 where their registers do (up to 16 tokens; Hopper 32), else 8. Eight along N, so that a stage of activations serves 256
 //    columns, the rest along K; fewer along N only where N is smaller;
-//  - stages: what shared memory holds, up to 8;
+//  - stages: what shared memory holds, up to 8 (Hopper 16);
 //  - blocks: one a multiprocessor, or one a step where there are fewer steps.
 Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_bytes, bool hopper, const DeviceFacts& device, const Params& params) {
   Tiling t;
   t.hopper = hopper;
   t.tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
-  const int warps = t.tiles <= 2 ? 16 : 8;
+  const int warps = t.tiles <= 2 || (hopper && t.tiles == 4) ? 16 : 8, most = hopper ? 16 : 8;
   t.warps_n = 8;
   while (t.warps_n > 4 && t.warps_n / 2 >= n_blocks) t.warps_n /= 2;
   t.warps_n = static_cast<int>(params.integer("warpsN", t.warps_n));
@@ -55,10 +55,10 @@ Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_
   };
   while (t.warps_k > 1 && !fits(3)) t.warps_k /= 2;
   while (t.warps_n > 4 && !fits(3)) t.warps_n /= 2;
-  t.stages = 8;
+  t.stages = most;
   while (t.stages > 3 && !fits(t.stages)) --t.stages;
   t.stages = static_cast<int>(params.integer("stages", t.stages));
-  require(t.stages >= 3 && t.stages <= 8 && fits(t.stages), "stages do not fit shared memory");
+  require(t.stages >= 3 && t.stages <= most && fits(t.stages), "stages do not fit shared memory");
   t.shared = static_cast<unsigned>(shared_bytes(t, bits, side_bytes));
   const int64_t steps = div_up(n_blocks, t.warps_n) * div_up(k_blocks, t.warps_k);
   t.blocks = static_cast<int>(std::min<int64_t>(steps, params.integer("blocks", device.multiprocessors)));
@@ -78,14 +78,30 @@ EncodeTiled encode_tiled() {
   return found;
 }
 
-// Boxes of 64 columns by 8 `tiles` rows of x [rows, k], in the 128-byte swizzle; 0 outside.
-TensorMap boxes(const void* x, bool bf16, int64_t rows, int64_t k, int tiles) {
-  constexpr int kHalf = 6, kBrain = 9, kSwizzle128 = 3, kPromote128 = 2;
+// How a tensor of three dimensions is cut into boxes; strides in bytes, of the outer two dimensions.
+TensorMap boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
+  constexpr int kSwizzle128 = 3, kPromote128 = 2;
   TensorMap map{};
-  const uint64_t dims[2] = {static_cast<uint64_t>(k), static_cast<uint64_t>(rows)}, strides[1] = {static_cast<uint64_t>(k) * 2};
-  const uint32_t box[2] = {64, static_cast<uint32_t>(8 * tiles)}, ones[2] = {1, 1};
-  check(encode_tiled()(&map, bf16 ? kBrain : kHalf, 2, const_cast<void*>(x), dims, strides, box, ones, 0, kSwizzle128, kPromote128, 0), "describing x to the bulk engine");
+  const uint32_t ones[3] = {1, 1, 1};
+  check(encode_tiled()(&map, type, 3, const_cast<void*>(address), dims, strides, box, ones, 0, swizzle ? kSwizzle128 : 0, kPromote128, 0),
+        "describing a tensor to the bulk engine");
   return map;
+}
+
+PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
+  constexpr int kByte = 0, kShort = 1, kWide = 4;  // unsigned of 8, 16 and 64 bits: copies care for sizes alone
+  const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
+  const int64_t step_groups = a.channel ? 1 : a.groups_per_block * t.warps_k;
+  const uint64_t rows = u64(a.n_blocks);
+  PackedMaps maps{};
+  maps.x = boxes(a.x, kShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
+  maps.weights = boxes(a.weights, kWide, {64, u64(a.k_blocks) * u64(bits), rows}, {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
+  maps.scales = boxes(a.scales, kShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, u32(step_groups), u32(t.warps_n)}, false);
+  if (a.zero_kind)
+    maps.zeros = boxes(a.zeros, a.zero_kind == 1 ? kByte : kShort, {32, u64(a.groups), rows}, {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
+                       {32, u32(step_groups), u32(t.warps_n)}, false);
+  return maps;
 }
 
 std::string kernel_name(const QuantType& type, DType x) {
@@ -149,11 +165,14 @@ void gemm_packed(Call& call, CudaExec& exec) {
   a.is_signed = type.is_signed;
   a.exponent = type.exponent;
 
-  // Copies of 16 bytes want rows that start at multiples of 16.
+  const std::string name = kernel_name(type, x.dtype);
+  const bool hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled() && p.integer("portable", 0) == 0;
+  // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
+  const int unit = hopper ? 64 : 8;
   const uint16_t* rows = x.data<uint16_t>();
   std::optional<Scratch> padded;
-  if (k % 8 != 0 || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
-    const int pitch = static_cast<int>(div_up(k, 8) * 8), width = static_cast<int>(k);
+  if (k % unit != 0 || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
+    const int pitch = static_cast<int>(div_up(k, unit) * unit), width = static_cast<int>(k);
     padded.emplace(exec.scratch(static_cast<size_t>(m * pitch) * 2));
     uint16_t* to = padded->as<uint16_t>();
     const long long count = m;
@@ -162,8 +181,6 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.k = pitch;
   }
 
-  const std::string name = kernel_name(type, x.dtype);
-  const bool hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled() && p.integer("portable", 0) == 0;
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   for (int64_t first = 0; first < m; first += kMostTokens) {
     const int64_t tokens = std::min<int64_t>(kMostTokens, m - first);
@@ -181,8 +198,8 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.counters = exec.counters(size_t{2} * static_cast<size_t>(a.strips));
     const std::string tiles = std::to_string(t.tiles);
     if (hopper) {
-      const TensorMap map = boxes(a.x, x.dtype == DType::bf16, tokens, a.k, t.tiles);
-      exec.launch(name + "_h" + tiles, {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, a, map);
+      const PackedMaps maps = packed_maps(a, type.bits, t);
+      exec.launch(name + "_h" + tiles, {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, a, maps);
     } else {
       exec.launch(name + "_t" + tiles, {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, a);
     }

@@ -277,8 +277,8 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define LPQ_GEMM_HOPPER_T(name, tiles, bits, bf, cast)                                                                        \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads<tiles>, 1)                                           \
-      lpq_gemm_##name##_h##tiles(const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::TensorMap map) { \
-    lpq::cuda::gemm_packed_hopper<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, map);                                         \
+      lpq_gemm_##name##_h##tiles(const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::PackedMaps maps) { \
+    lpq::cuda::gemm_packed_hopper<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, maps);                                         \
   }
 #define LPQ_GEMM_HOPPER(name, bits, bf, cast)  \
   LPQ_GEMM_HOPPER_T(name, 1, bits, bf, cast)   \

@@ -6,9 +6,13 @@ namespace lpq::cuda {
 
 constexpr int kBlockN = 32, kBlockK = 128;  // of the packed format
 
-// The driver's CUtensorMap: how the bulk engine finds boxes of x.
+// The driver's CUtensorMap: how the bulk engine finds boxes of a tensor.
 struct alignas(64) TensorMap {
   uint64_t opaque[16];
+};
+// x as [k/64][m][64], weights as [n/32][k/128 * bits][512 bytes], scales and zeros as they are.
+struct PackedMaps {
+  TensorMap x, weights, scales, zeros;
 };
 
 struct GemmPackedArgs {

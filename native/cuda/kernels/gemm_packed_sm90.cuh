@@ -1,30 +1,32 @@
 // The same product as gemm_packed.cuh, cut and added up in the same way, with what Hopper has for it: wgmma with the weights in
 // registers (the packed order is that of its operand A too) and the activations behind a descriptor; the bulk engine,
 // which one warp of each block feeds, so that those that multiply spend no instruction on loads; three more warps that sum
-// activations. Barriers count bytes (full), warps that are done with a stage (empty), and sums (summed).
+// activations. A step is one box of each tensor, three or four instructions to the engine, each of which costs about a hundred
+// cycles. Barriers count bytes (full), warps that are done with a stage (empty), and sums (summed).
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
 #include "cuda/kernels/mma.cuh"
 
 namespace lpq::cuda {
 
-constexpr int kMostStages = 8;
-// Warps that multiply: 16 up to 16 tokens, 8 beyond; and four that feed them.
+constexpr int kMostStages = 16;
+// Warps that multiply: 16 up to 32 tokens, 8 beyond; and four that feed them.
 template <int T>
-constexpr int kHopperThreads = (T <= 2 ? 512 : 256) + 128;
+constexpr int kHopperThreads = (T <= 4 ? 512 : 256) + 128;
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int B, int T, bool BF, class Cast>
-__device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, const TensorMap& map) {
+__device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, const PackedMaps& maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   constexpr int kSlab = 8 * T * 128;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int warps = g.warps_n * g.warps_k;  // that multiply; a multiple of four
-  const int scale_bytes = 64 * g.groups_per_block, zero_bytes = g.zero_kind * scale_bytes / 2;
-  const int x_bytes = g.warps_k * 2 * kSlab, weight_bytes = warps * 512 * B;
-  const int scales_at = x_bytes + weight_bytes, zeros_at = scales_at + warps * scale_bytes;
-  const int stage_bytes = (zeros_at + warps * zero_bytes + 1023) & ~1023;
+  // A stage: activations [2 warps_k][8 T tokens][128 bytes], weights [warps_n][warps_k][512 B], scales and zeros
+  // [warps_n][groups of the step][32].
+  const int step_groups = g.channel ? 1 : g.groups_per_block * g.warps_k;
+  const int weights_at = 2 * g.warps_k * kSlab, scales_at = weights_at + warps * 512 * B, zeros_at = scales_at + g.warps_n * step_groups * 64;
+  const int used_bytes = zeros_at + g.warps_n * step_groups * 32 * g.zero_kind, stage_bytes = (used_bytes + 1023) & ~1023;
   const uint32_t full = shared_address(shared), empty = full + 8 * kMostStages, summed = empty + 8 * kMostStages, ring = full + 1024;
   float* const sums = reinterpret_cast<float*>(shared + 1024 + g.stages * stage_bytes);  // [stages][warps_k][4 groups][8 T]
   float4* const exchange = reinterpret_cast<float4*>(sums + g.stages * g.warps_k * 32 * T);
@@ -44,65 +46,60 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
   __syncthreads();
 
   if (warp >= warps) {
-    registers_down<T <= 2 ? 32 : 40>();
+    registers_down<T <= 4 ? 32 : 40>();
     int strip = first / g.steps, step = first % g.steps, stage = 0, parity = 0;
     if (warp == warps) {
-      for (int at = first; at < last; ++at) {
-        barrier_wait(empty + 8 * stage, parity ^ 1);
-        const int nb0 = strip * g.warps_n, kb0 = step * g.warps_k;
-        const int nbs = min(g.warps_n, g.n_blocks - nb0), kbs = min(g.warps_k, g.k_blocks - kb0);
-        const int group0 = g.channel ? 0 : kb0 * g.groups_per_block;
-        const int groups = g.channel ? 1 : min(kbs * g.groups_per_block, g.groups - group0);
-        const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
-        if (lane == 0) barrier_expect(barrier, nbs * (kbs * 512 * B + groups * (64 + 32 * g.zero_kind)) + 2 * kbs * kSlab);
-        __syncwarp();
-        if (lane < nbs) {
-          const long long block = static_cast<long long>(nb0 + lane) * g.k_blocks + kb0;
-          const long long group = (static_cast<long long>(nb0 + lane) * g.groups + group0) * 32;
-          copy_bulk_once(to + x_bytes + lane * g.warps_k * 512 * B, g.weights + block * (512 * B), kbs * 512 * B, barrier);
-          copy_bulk(to + scales_at + lane * g.warps_k * scale_bytes, g.scales + group, groups * 64, barrier);
-          if (g.zero_kind) copy_bulk(to + zeros_at + lane * g.warps_k * zero_bytes, g.zeros + group * g.zero_kind, groups * 32 * g.zero_kind, barrier);
+      if (lane == 0)
+        for (int at = first; at < last; ++at) {
+          const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
+          const int nb = strip * g.warps_n, kb = step * g.warps_k, group = g.channel ? 0 : kb * g.groups_per_block;
+          barrier_wait(empty + 8 * stage, parity ^ 1);
+          barrier_expect(barrier, used_bytes);  // boxes are whole beyond the tensors too, with zeros
+          copy_box_once(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
+          copy_box(to, &maps.x, 0, 0, kb * 2, barrier);
+          copy_box(to + scales_at, &maps.scales, 0, group, nb, barrier);
+          if (g.zero_kind) copy_box(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
+          if (++step == g.steps) step = 0, ++strip;
+          if (++stage == g.stages) stage = 0, parity ^= 1;
         }
-        if (lane >= 16 && lane - 16 < 2 * kbs) copy_box(to + (lane - 16) * kSlab, &map, kb0 * kBlockK + (lane - 16) * 64, 0, barrier);
-        if (++step == g.steps) step = 0, ++strip;
-        if (++stage == g.stages) stage = 0, parity ^= 1;
-      }
     } else if (Cast::kSums) {
       constexpr uint32_t kOne = BF ? twice(0x3f80) : twice(0x3c00);
+      constexpr int kEach = T >= 4 ? 3 : T;  // tiles of tokens that a warp sums side by side
       const uint32_t one[4] = {kOne, kOne, kOne, kOne};
-      const int row7 = lane & 7, swizzle = (lane >> 3) ^ row7;
+      const int row7 = lane & 7, swizzle = (lane >> 3) ^ row7, w = warp - warps - 1, items = g.warps_k * T;
       for (int at = first; at < last; ++at) {
-        const int kbs = min(g.warps_k, g.k_blocks - step * g.warps_k);
         barrier_wait(full + 8 * stage, parity);
-        for (int i = warp - warps - 1; i < kbs * T; i += 3) {
-          const int wk = i / T, t = i % T;
-          float c[4] = {0, 0, 0, 0};
-          float* to = sums + (stage * g.warps_k + wk) * 32 * T + t * 8 + 2 * lane;
+        for (int i0 = w; i0 < items; i0 += 3 * kEach) {
+          float c[kEach][4];
 #pragma unroll
           for (int chunk = 0; chunk < 4; ++chunk) {
-            uint32_t r[4];
-            load_matrices(r, ring + stage * stage_bytes + (2 * wk + (chunk >> 1)) * kSlab + t * 1024 + row7 * 128 + ((((chunk & 1) * 4) ^ swizzle) << 4));
-            multiply<BF>(c, one, r[0], r[1]);
-            multiply<BF>(c, one, r[2], r[3]);
-            if (chunk == 3 || g.groups_per_block == 4 || (chunk == 1 && g.groups_per_block == 2)) {
-              const int group = g.groups_per_block == 4 ? chunk : g.groups_per_block == 2 ? chunk >> 1 : 0;
-              if (lane < 4) *reinterpret_cast<float2*>(to + group * 8 * T) = make_float2(c[0], c[1]);
-              c[0] = c[1] = c[2] = c[3] = 0;
+            const bool begins = chunk == 0 || g.groups_per_block == 4 || (chunk == 2 && g.groups_per_block == 2);
+            const bool ends = chunk == 3 || g.groups_per_block == 4 || (chunk == 1 && g.groups_per_block == 2);
+            const int group = g.groups_per_block == 4 ? chunk : g.groups_per_block == 2 ? chunk >> 1 : 0;
+#pragma unroll
+            for (int j = 0; j < kEach; ++j) {
+              const int i = min(i0 + 3 * j, items - 1), wk = i / T, t = i % T;
+              if (begins) c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0;
+              uint32_t r[4];
+              load_matrices(r, ring + stage * stage_bytes + (2 * wk + (chunk >> 1)) * kSlab + t * 1024 + row7 * 128 + ((((chunk & 1) * 4) ^ swizzle) << 4));
+              multiply<BF>(c[j], one, r[0], r[1]);
+              multiply<BF>(c[j], one, r[2], r[3]);
+              if (ends && lane < 4 && i0 + 3 * j < items)
+                *reinterpret_cast<float2*>(sums + ((stage * g.warps_k + wk) * 4 + group) * 8 * T + t * 8 + 2 * lane) = make_float2(c[j][0], c[j][1]);
             }
           }
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(summed + 8 * stage), barrier_arrive(empty + 8 * stage);
-        if (++step == g.steps) step = 0, ++strip;
         if (++stage == g.stages) stage = 0, parity ^= 1;
       }
     }
     return;
   }
 
-  registers_up<T <= 2 ? 112 : 232>();
+  registers_up<T <= 4 ? 112 : 232>();
   const int wn = warp % g.warps_n, wk = warp / g.warps_n;
-  const int threads = warps * 32;
+  const int threads = warps * 32, warp_slot = wn * g.warps_k + wk;
   const Cast cast(g.is_signed != 0, g.exponent);
   float sum[2][T][4];
 #pragma unroll
@@ -121,18 +118,21 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
     // A warpgroup multiplies together, whether all of its rows exist or not.
     const int kb = step * g.warps_k + wk;
     if (kb < g.k_blocks) {
+      const uint32_t words = here + weights_at + warp_slot * 512 * B + lane * 16;
       uint32_t q[4 * B];
-#pragma unroll
-      for (int v = 0; v < B; ++v) {
-        const uint4 word = load_shared16(here + x_bytes + (wn * g.warps_k + wk) * 512 * B + v * 512 + lane * 16);
-        q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
-      }
       float part[2][T][4];
       const uint64_t x0 = rows_descriptor(here + 2 * wk * kSlab);
       bool awaits_sums = Cast::kSums;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const bool begins = c == 0 || g.groups_per_block == 4 || (c == 2 && g.groups_per_block == 2);
+        // The vectors that this chunk is the first to need.
+#pragma unroll
+        for (int v = 0; v < B; ++v)
+          if (v >= (c * B + 3) / 4 && v < ((c + 1) * B + 3) / 4) {
+            const uint4 word = load_shared16(words + v * 512);
+            q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
+          }
 #pragma unroll
         for (int ks = 0; ks < 2; ++ks) {
           uint32_t a[2][4];
@@ -158,7 +158,7 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
           // A last block may hold fewer groups than others.
           if (g.channel || kb * g.groups_per_block + group < g.groups) {
             float scale[4], zero[4];
-            const int at_group = wn * g.warps_k * g.groups_per_block + (g.channel ? 0 : wk * g.groups_per_block + group);
+            const int at_group = wn * step_groups + (g.channel ? 0 : wk * g.groups_per_block + group);
             group_factors(g, cast, here + scales_at + at_group * 64, here + zeros_at + at_group * 32 * g.zero_kind, lane, scale, zero);
             add_group<T, Cast::kSums>(sum, part, scale, zero, sums + ((stage * g.warps_k + wk) * 4 + group) * 8 * T, lane);
           }

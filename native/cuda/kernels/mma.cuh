@@ -124,22 +124,18 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
       "r"(parity)
       : "memory");
 }
-// L2 drops what is read once first. The policy's encoding is what createpolicy.fractional.L2::evict_first makes for all of it.
-__device__ __forceinline__ void copy_bulk_once(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
-               "r"(bytes), "r"(barrier), "l"(0x12f0000000000000ull)
+// A box of a tensor of three dimensions, innermost coordinate first; 0 beyond the tensor.
+__device__ __forceinline__ void copy_box(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(map),
+               "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
                : "memory");
 }
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-               "r"(barrier)
-               : "memory");
-}
-// A box of a matrix of 16-bit elements, swizzled as rows_descriptor says; 0 beyond the matrix.
-__device__ __forceinline__ void copy_box(uint32_t to, const void* map, int column, int row, uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map),
-               "r"(column), "r"(row), "r"(barrier)
-               : "memory");
+// The same for what is read once: L2 drops it first. The policy's encoding is that of createpolicy.fractional.L2::evict_first.
+__device__ __forceinline__ void copy_box_once(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(0x12f0000000000000ull)
+      : "memory");
 }
 template <int N>
 __device__ __forceinline__ void registers_up() {

@@ -307,10 +307,10 @@ int main(int argc, char** argv) try {
             std::string what;
           };
           std::vector<Row> rows;
-          const int warps = m <= 16 ? 16 : 8;
+          const int warps = m <= 32 ? 16 : 8;
           for (int used : {8, 16})
             for (int wn : {4, 8, 16})
-              for (int stages : {3, 4, 6, 8}) {
+              for (int stages : {4, 6, 8, 12}) {
                 if (used > warps || wn > used) continue;
                 try {
                   const double t = time_packed(b, p, m, params({{"warpsN", double(wn)}, {"warpsK", double(used / wn)}, {"stages", double(stages)}}));
