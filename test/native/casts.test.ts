@@ -18,11 +18,9 @@ test('fast casts: every type, f16 and bf16, every code in every position of a ch
   try {
     const program = path.join(folder, 'casts');
     const source = path.join(root, 'test', 'native', 'casts.cpp');
-    const build = spawnSync(
-      compiler,
-      ['-std=c++20', '-O1', '-I', path.join(root, 'native'), '-o', program, source],
-      { encoding: 'utf8' },
-    );
+    const build = spawnSync(compiler, ['-std=c++20', '-O1', '-I', path.join(root, 'native'), '-o', program, source], {
+      encoding: 'utf8',
+    });
     assert.equal(build.status, 0, build.stderr);
     const run = spawnSync(program, { encoding: 'utf8' });
     assert.equal(run.status, 0, run.stdout);

@@ -33,18 +33,20 @@ int64_t shared_bytes(const Tiling& t, int bits, int side_bytes) {
 //  - token tiles: the least of 1, 2, 4, 8 eights that hold m;
 //  - warps: 16 where their registers do (up to 16 tokens; Hopper 32), else 8. Eight along N, so that a stage of activations serves 256
 //    columns, the rest along K; fewer along N only where N is smaller;
-//  - stages: what shared memory holds, up to 8 (Hopper 16);
+//  - stages: what shared memory holds, up to 8; four on Hopper, more do not help;
+//  - on Hopper, where a multiprocessor has fewer than three steps to do, steps half as large;
 //  - blocks: one a multiprocessor, or one a step where there are fewer steps.
 Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_bytes, bool hopper, const DeviceFacts& device, const Params& params) {
   Tiling t;
   t.hopper = hopper;
   t.tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
-  const int warps = t.tiles <= 2 || (hopper && t.tiles == 4) ? 16 : 8, most = hopper ? 16 : 8;
+  const int warps = t.tiles <= 2 || (hopper && t.tiles == 4) ? 16 : 8, most = 8, wanted = hopper ? 4 : 8;
   t.warps_n = 8;
+  if (hopper && t.tiles <= 4 && div_up(n_blocks, 8) * div_up(k_blocks, 2) < 3 * device.multiprocessors) t.warps_n = 4;
   while (t.warps_n > 4 && t.warps_n / 2 >= n_blocks) t.warps_n /= 2;
   t.warps_n = static_cast<int>(params.integer("warpsN", t.warps_n));
   require(t.warps_n == 4 || t.warps_n == 8 || t.warps_n == 16, "warpsN is not 4, 8 or 16");
-  t.warps_k = std::max(1, warps / t.warps_n);
+  t.warps_k = std::max(1, hopper && t.tiles <= 4 ? 2 : warps / t.warps_n);
   while (t.warps_k > 1 && t.warps_k / 2 >= k_blocks) t.warps_k /= 2;
   t.warps_k = static_cast<int>(params.integer("warpsK", t.warps_k));
   require(t.warps_k >= 1 && t.warps_n * t.warps_k <= warps && (t.warps_k & (t.warps_k - 1)) == 0, "warpsN and warpsK do not fit the kernel");
@@ -55,7 +57,7 @@ Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_
   };
   while (t.warps_k > 1 && !fits(3)) t.warps_k /= 2;
   while (t.warps_n > 4 && !fits(3)) t.warps_n /= 2;
-  t.stages = most;
+  t.stages = wanted;
   while (t.stages > 3 && !fits(t.stages)) --t.stages;
   t.stages = static_cast<int>(params.integer("stages", t.stages));
   require(t.stages >= 3 && t.stages <= most && fits(t.stages), "stages do not fit shared memory");

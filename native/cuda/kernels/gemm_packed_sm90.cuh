@@ -63,29 +63,37 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
           if (++stage == g.stages) stage = 0, parity ^= 1;
         }
     } else if (Cast::kSums) {
-      constexpr uint32_t kOne = BF ? twice(0x3f80) : twice(0x3c00);
-      constexpr int kEach = T >= 4 ? 3 : T;  // tiles of tokens that a warp sums side by side
-      const uint32_t one[4] = {kOne, kOne, kOne, kOne};
-      const int row7 = lane & 7, swizzle = (lane >> 3) ^ row7, w = warp - warps - 1, items = g.warps_k * T;
+      // Eight lanes take the eight chunks of a token's 64 k, so four tokens at once; not on the tensor core, which is busy.
+      const int w = warp - warps - 1, items = g.warps_k * 2 * T, eighth = lane & 7;
+      const auto eight = [&](uint32_t slab, int row) {
+        const uint4 v = load_shared16(slab + row * 128 + ((eighth ^ (row & 7)) << 4));
+        const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+        float low[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          low[i] = BF ? __uint_as_float(pairs[i] << 16) + __uint_as_float(pairs[i] & 0xffff0000u)
+                      : __low2float(*reinterpret_cast<const __half2*>(&pairs[i])) + __high2float(*reinterpret_cast<const __half2*>(&pairs[i]));
+        return (low[0] + low[1]) + (low[2] + low[3]);
+      };
+      const auto with = [](float v, int distance) { return v + __shfl_xor_sync(0xffffffffu, v, distance); };
       for (int at = first; at < last; ++at) {
         barrier_wait(full + 8 * stage, parity);
-        for (int i0 = w; i0 < items; i0 += 3 * kEach) {
-          float c[kEach][4];
-#pragma unroll
-          for (int chunk = 0; chunk < 4; ++chunk) {
-            const bool begins = chunk == 0 || g.groups_per_block == 4 || (chunk == 2 && g.groups_per_block == 2);
-            const bool ends = chunk == 3 || g.groups_per_block == 4 || (chunk == 1 && g.groups_per_block == 2);
-            const int group = g.groups_per_block == 4 ? chunk : g.groups_per_block == 2 ? chunk >> 1 : 0;
-#pragma unroll
-            for (int j = 0; j < kEach; ++j) {
-              const int i = min(i0 + 3 * j, items - 1), wk = i / T, t = i % T;
-              if (begins) c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0;
-              uint32_t r[4];
-              load_matrices(r, ring + stage * stage_bytes + (2 * wk + (chunk >> 1)) * kSlab + t * 1024 + row7 * 128 + ((((chunk & 1) * 4) ^ swizzle) << 4));
-              multiply<BF>(c[j], one, r[0], r[1]);
-              multiply<BF>(c[j], one, r[2], r[3]);
-              if (ends && lane < 4 && i0 + 3 * j < items)
-                *reinterpret_cast<float2*>(sums + ((stage * g.warps_k + wk) * 4 + group) * 8 * T + t * 8 + 2 * lane) = make_float2(c[j][0], c[j][1]);
+#pragma unroll 2
+        for (int i = w; i < items; i += 3) {
+          const int wk = i / (2 * T), row = i % (2 * T) * 4 + (lane >> 3);
+          const uint32_t slab = ring + stage * stage_bytes + 2 * wk * kSlab;
+          float front = eight(slab, row), back = eight(slab + kSlab, row);
+          float* to = sums + ((stage * g.warps_k + wk) * 4) * 8 * T + row;
+          if (g.groups_per_block == 1) {
+            front = with(with(with(front + back, 1), 2), 4);
+            if (eighth == 0) *to = front;
+          } else {
+            front = with(with(front, 1), 2), back = with(with(back, 1), 2);
+            if (g.groups_per_block == 4) {
+              if ((eighth & 3) == 0) to[(eighth >> 2) * 8 * T] = front, to[(2 + (eighth >> 2)) * 8 * T] = back;
+            } else {
+              front = with(front, 4), back = with(back, 4);
+              if (eighth == 0) to[0] = front, to[8 * T] = back;
             }
           }
         }
@@ -126,10 +134,10 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const bool begins = c == 0 || g.groups_per_block == 4 || (c == 2 && g.groups_per_block == 2);
-        // The vectors that this chunk is the first to need.
+        // The vectors that the next chunk is the first to need (and, to begin with, this one).
 #pragma unroll
         for (int v = 0; v < B; ++v)
-          if (v >= (c * B + 3) / 4 && v < ((c + 1) * B + 3) / 4) {
+          if (v >= (c == 0 ? 0 : ((c + 1) * B + 3) / 4) && v < ((c + 2) * B + 3) / 4) {
             const uint4 word = load_shared16(words + v * 512);
             q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
           }

@@ -276,7 +276,7 @@ int main(int argc, char** argv) {
           for (int warps_n : {4, 8}) {
             if (quick && (blocks == 3 || warps_n == 2)) continue;
             c.m = m;
-            c.tiling = params({{"blocks", double(blocks)}, {"warpsN", double(warps_n)}, {"warpsK", double(warps_n == 8 ? 1 : 2)}, {"stages", double(3 + blocks % 3)}});
+            c.tiling = params({{"blocks", double(blocks)}, {"warpsN", double(warps_n)}, {"warpsK", double(warps_n == 8 ? 1 : 2)}, {"stages", double(m > 32 ? 3 : 3 + blocks % 3)}});
             one(t, c, w);
           }
     }
