@@ -278,7 +278,7 @@ int main(int argc, char** argv) try {
     }
     if (set == "profile") {  // a few plain launches, for a profiler
       const Packed p = make(b, "u4", DType::f16, 57344, 8192, 128, 0);
-      for (int64_t m : {1, 16, 64}) {
+      for (int64_t m : {16, 32, 64}) {
         Call call;
         call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
         call.out = {b.exec.allocate(DType::f16, {m, p.n})};
