@@ -226,4 +226,28 @@ export const ops = {
   /** The inverse of layoutPack, without order. */
   layoutUnpack: (rt: NativeRuntime, packed: Tensor, matrix: Tensor, p: OpParams) =>
     rt.enqueue('layout_unpack', [packed], [matrix], p),
+
+  // --- packed products (CUDA) --------------------------------------------------------------------------------------
+
+  /**
+   * y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale read from the packed format of docs/kernels.md; x [M,K] and
+   * y [M,N] f16 or bf16, bias [N] of that dtype; weights U8 [ceil(N/32), ceil(K/128), 512 bits]; scales f16|bf16 and zeros
+   * u8|f16 [ceil(N/32), G, 32]. groupLength: 32, 64, 128, or 0 for one scale a row. zero: the constant where there are no
+   * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles.
+   */
+  gemmPacked: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; scales: Tensor; zeros?: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    type: OpParams,
+    p: { groupLength: number; zero?: number; warpsN?: number; warpsK?: number; stages?: number; blocks?: number },
+  ) =>
+    rt.enqueue('gemm_packed', [x, w.weights, w.scales, ...(w.zeros ? [w.zeros] : []), ...(bias ? [bias] : [])], [y], {
+      ...type,
+      ...p,
+      hasZeros: w.zeros !== undefined,
+      hasBias: bias !== undefined,
+    }),
 } as const;

@@ -1,5 +1,7 @@
 #include "cuda/exec.h"
 
+#include <algorithm>
+
 namespace lpq::cuda {
 namespace {
 
@@ -109,6 +111,16 @@ uint32_t* CudaExec::fault(std::string code, std::string detail) {
   }
   bank.asked.push_back({std::move(code), std::move(detail), op_});
   return bank.words->as<uint32_t>() + (bank.asked.size() - 1);
+}
+
+uint32_t* CudaExec::counters(size_t count) {
+  const size_t bytes = count * sizeof(uint32_t);
+  if (!counters_ || counters_->bytes() < bytes) {
+    counters_.reset();
+    counters_.emplace(*allocator_, std::max<size_t>(bytes, 64 << 10));
+    fill_zero(counters_->as<void>(), counters_->bytes());
+  }
+  return counters_->as<uint32_t>();
 }
 
 void CudaExec::judge(const std::vector<Fault>& asked, const uint32_t* words) {

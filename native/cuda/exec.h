@@ -95,6 +95,7 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, true);
   }
+  bool has_kernel(const std::string& kernel) const { return kernels_->has(kernel); }
   // Blocks of `kernel` that one multiprocessor holds at once.
   int occupancy(const std::string& kernel, int threads, unsigned shared);
 
@@ -111,6 +112,9 @@ class CudaExec {
   // A word of device memory, 0 now. A kernel that meets bad data stores anything else there (several may), and the
   // next wait for the queue fails with this code and sentence. Nothing waits here.
   uint32_t* fault(std::string code, std::string detail);
+
+  // `count` words of device memory that are 0 between operations: kernels that count in them leave them at 0.
+  uint32_t* counters(size_t count);
 
   // Work units for progress polling.
   std::atomic<int64_t>* done = nullptr;
@@ -142,7 +146,7 @@ class CudaExec {
   std::shared_ptr<Allocator> allocator_;
   Kernels* kernels_ = nullptr;
   std::shared_ptr<PinnedPool> pinned_;
-  std::optional<Scratch> blas_workspace_;
+  std::optional<Scratch> blas_workspace_, counters_;
   std::unique_ptr<Cublas> blas_;
   std::unique_ptr<Cusolver> solver_;
   Bank banks_[2];

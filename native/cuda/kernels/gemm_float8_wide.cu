@@ -1,0 +1,5 @@
+// f16 activations times floats whose exponents f16 does not hold: both as bf16, the activations in two parts.
+#include "cuda/kernels/gemm_packed.cuh"
+
+#define LPQ_WEIGHTS_BF16 true
+LPQ_GEMM_PORTABLE(float8_wide, 8, false, FloatCast)

@@ -1,0 +1,213 @@
+// gemm_packed (native/ops.ts): checks, the choice of tiles, launches.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/kernels/gemm_packed.h"
+#include "cuda/launch.h"
+#include "lpq/quant_type.h"
+
+namespace lpq::cuda {
+namespace {
+
+constexpr int kMostTokens = 64;
+
+struct Tiling {
+  bool hopper = false;  // which of the two kernels
+  int tiles = 1;        // of eight tokens
+  int warps_n = 8, warps_k = 1, stages = 4, blocks = 1;
+  unsigned shared = 0;
+};
+
+// `side_bytes`: scales and zero points of a packed block.
+int64_t shared_bytes(const Tiling& t, int bits, int side_bytes) {
+  const int64_t warps = int64_t{t.warps_n} * t.warps_k;
+  const int64_t stage = div_up(int64_t{8} * t.tiles * t.warps_k * kBlockK * 2 + warps * (512 * bits + side_bytes), 1024) * 1024;
+  const int64_t sums = int64_t{t.hopper ? t.stages : 2} * t.warps_k * 128 * t.tiles;
+  const int64_t exchange = int64_t{t.warps_k / 2} * t.warps_n * t.tiles * 1024;
+  return 1024 + t.stages * stage + sums + exchange;
+}
+
+// How a product is cut, for `m` <= 64 tokens; measured in docs/kernels.md.
+//  - token tiles: the least of 1, 2, 4, 8 eights that hold m;
+//  - warps: 16 where their registers do (up to 16 tokens; Hopper 32), else 8. Eight along N, so that a stage of activations serves 256
+//    columns, the rest along K; fewer along N only where N is smaller;
+//  - stages: what shared memory holds, up to 8; four on Hopper, more do not help;
+//  - on Hopper, where a multiprocessor has fewer than three steps to do, steps half as large;
+//  - blocks: one a multiprocessor, or one a step where there are fewer steps.
+Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_bytes, bool hopper, const DeviceFacts& device, const Params& params) {
+  Tiling t;
+  t.hopper = hopper;
+  t.tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
+  const int warps = t.tiles <= 2 || (hopper && t.tiles == 4) ? 16 : 8, most = 8, wanted = hopper ? 4 : 8;
+  t.warps_n = 8;
+  if (hopper && t.tiles <= 4 && div_up(n_blocks, 8) * div_up(k_blocks, 2) < 3 * device.multiprocessors) t.warps_n = 4;
+  while (t.warps_n > 4 && t.warps_n / 2 >= n_blocks) t.warps_n /= 2;
+  t.warps_n = static_cast<int>(params.integer("warpsN", t.warps_n));
+  require(t.warps_n == 4 || t.warps_n == 8 || t.warps_n == 16, "warpsN is not 4, 8 or 16");
+  t.warps_k = std::max(1, hopper && t.tiles <= 4 ? 2 : warps / t.warps_n);
+  while (t.warps_k > 1 && t.warps_k / 2 >= k_blocks) t.warps_k /= 2;
+  t.warps_k = static_cast<int>(params.integer("warpsK", t.warps_k));
+  require(t.warps_k >= 1 && t.warps_n * t.warps_k <= warps && (t.warps_k & (t.warps_k - 1)) == 0, "warpsN and warpsK do not fit the kernel");
+  const auto fits = [&](int stages) {
+    Tiling with = t;
+    with.stages = stages;
+    return shared_bytes(with, bits, side_bytes) <= device.shared_per_block;
+  };
+  while (t.warps_k > 1 && !fits(3)) t.warps_k /= 2;
+  while (t.warps_n > 4 && !fits(3)) t.warps_n /= 2;
+  t.stages = wanted;
+  while (t.stages > 3 && !fits(t.stages)) --t.stages;
+  t.stages = static_cast<int>(params.integer("stages", t.stages));
+  require(t.stages >= 3 && t.stages <= most && fits(t.stages), "stages do not fit shared memory");
+  t.shared = static_cast<unsigned>(shared_bytes(t, bits, side_bytes));
+  const int64_t steps = div_up(n_blocks, t.warps_n) * div_up(k_blocks, t.warps_k);
+  t.blocks = static_cast<int>(std::min<int64_t>(steps, params.integer("blocks", device.multiprocessors)));
+  // More blocks than run at once would wait for each other for ever.
+  require(t.blocks >= 1 && t.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  return t;
+}
+
+using EncodeTiled = CUresult (*)(TensorMap*, int type, unsigned rank, void* address, const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
+                                 const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion, int fill);
+// Of drivers since CUDA 12; null where it is missing.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled found = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return library ? reinterpret_cast<EncodeTiled>(dlsym(library, "cuTensorMapEncodeTiled")) : nullptr;
+  }();
+  return found;
+}
+
+// How a tensor of three dimensions is cut into boxes; strides in bytes, of the outer two dimensions.
+TensorMap boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
+  constexpr int kSwizzle128 = 3, kPromote128 = 2;
+  TensorMap map{};
+  const uint32_t ones[3] = {1, 1, 1};
+  check(encode_tiled()(&map, type, 3, const_cast<void*>(address), dims, strides, box, ones, 0, swizzle ? kSwizzle128 : 0, kPromote128, 0),
+        "describing a tensor to the bulk engine");
+  return map;
+}
+
+PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
+  constexpr int kByte = 0, kShort = 1, kWide = 4;  // unsigned of 8, 16 and 64 bits: copies care for sizes alone
+  const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
+  const int64_t step_groups = a.channel ? 1 : a.groups_per_block * t.warps_k;
+  const uint64_t rows = u64(a.n_blocks);
+  PackedMaps maps{};
+  maps.x = boxes(a.x, kShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
+  maps.weights = boxes(a.weights, kWide, {64, u64(a.k_blocks) * u64(bits), rows}, {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
+  maps.scales = boxes(a.scales, kShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, u32(step_groups), u32(t.warps_n)}, false);
+  if (a.zero_kind)
+    maps.zeros = boxes(a.zeros, a.zero_kind == 1 ? kByte : kShort, {32, u64(a.groups), rows}, {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
+                       {32, u32(step_groups), u32(t.warps_n)}, false);
+  return maps;
+}
+
+std::string kernel_name(const QuantType& type, DType x) {
+  const bool integer = type.kind == QuantType::Kind::integer;
+  // f16 holds 5 exponent bits where the type's highest exponent means infinity too.
+  const bool wide = !integer && x == DType::f16 && (type.exponent > 5 || (type.exponent == 5 && type.special != QuantType::Special::ieee));
+  return "lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(type.bits) + (wide ? "_wide" : x == DType::f16 ? "_f16" : "_bf16");
+}
+
+void gemm_packed(Call& call, CudaExec& exec) {
+  const Params& p = call.params;
+  const QuantType type = QuantType::from(p);
+  const bool has_zeros = p.integer("hasZeros", 0) != 0, has_bias = p.integer("hasBias", 0) != 0;
+  const Tensor &x = call.input(0), &weights = call.input(1), &scales = call.input(2), &y = call.output(0);
+  require_dtype(x, "x", {DType::f16, DType::bf16});
+  require_shape(x, "x", {-1, -1});
+  const int64_t m = x.dim(0), k = x.dim(1);
+  require_tensor(y, "y", x.dtype, {m, -1});
+  const int64_t n = y.dim(1);
+  require(k >= 1 && k < (int64_t{1} << 31) - 1024 && n < (int64_t{1} << 31) - 1024, "K is 0, or N or K is 2^31 or more");
+  const int64_t n_blocks = div_up(n, kBlockN), k_blocks = div_up(k, kBlockK);
+  require_tensor(weights, "weights", DType::u8, {n_blocks, k_blocks, 512 * type.bits});
+  const int64_t group = p.integer("groupLength", 0);
+  require(group == 0 || group == 32 || group == 64 || group == 128, "groupLength is not 0 (one scale a row), 32, 64 or 128");
+  const int64_t groups = group == 0 ? 1 : div_up(k, group);
+  require_dtype(scales, "scales", {DType::f16, DType::bf16});
+  require_shape(scales, "scales", {n_blocks, groups, kBlockN});
+  size_t next = 3;
+  const Tensor* zeros = has_zeros ? &call.input(next++) : nullptr;
+  if (zeros) {
+    require(type.kind == QuantType::Kind::integer, "floating-point types have no zero points");
+    require_dtype(*zeros, "zeros", {DType::u8, DType::f16});
+    require_shape(*zeros, "zeros", {n_blocks, groups, kBlockN});
+  }
+  const Tensor* bias = has_bias ? &call.input(next++) : nullptr;
+  if (bias) require_tensor(*bias, "bias", x.dtype, {n});
+  for (const Tensor* t : {&x, &weights, &scales, &y, zeros, bias})
+    if (t) require_device(exec, *t, t == &x ? "x" : t == &y ? "y" : t == &weights ? "weights" : t == &scales ? "scales" : t == zeros ? "zeros" : "bias");
+  for (const Tensor* t : {&weights, &scales, zeros})
+    if (t) require(reinterpret_cast<uintptr_t>(t->raw()) % 16 == 0, "weights, scales and zeros start at multiples of 16 bytes");
+  const double zero = p.number("zero", 0);
+  require(type.kind == QuantType::Kind::integer || zero == 0, "floating-point types have no zero points");
+  if (m == 0 || n == 0) return;
+
+  GemmPackedArgs a{};
+  a.weights = weights.data<uint8_t>();
+  a.scales = scales.data<uint16_t>();
+  a.zeros = zeros ? reinterpret_cast<const unsigned char*>(zeros->raw()) : nullptr;
+  a.bias = bias ? bias->data<uint16_t>() : nullptr;
+  a.n = static_cast<int>(n);
+  a.k = static_cast<int>(k);
+  a.n_blocks = static_cast<int>(n_blocks);
+  a.k_blocks = static_cast<int>(k_blocks);
+  a.groups = static_cast<int>(groups);
+  a.groups_per_block = group == 0 ? 1 : static_cast<int>(kBlockK / group);
+  a.channel = group == 0;
+  a.scale_bf16 = scales.dtype == DType::bf16;
+  a.zero_kind = !zeros ? 0 : zeros->dtype == DType::u8 ? 1 : 2;
+  // Signed codes are read as code + 2^(bits-1).
+  a.zero = (zeros ? 0.0f : static_cast<float>(zero)) + (type.kind == QuantType::Kind::integer && type.is_signed ? static_cast<float>(1 << (type.bits - 1)) : 0.0f);
+  a.is_signed = type.is_signed;
+  a.exponent = type.exponent;
+
+  const std::string name = kernel_name(type, x.dtype);
+  const bool hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled() && p.integer("portable", 0) == 0;
+  // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
+  const int unit = hopper ? 64 : 8;
+  const uint16_t* rows = x.data<uint16_t>();
+  std::optional<Scratch> padded;
+  if (k % unit != 0 || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
+    const int pitch = static_cast<int>(div_up(k, unit) * unit), width = static_cast<int>(k);
+    padded.emplace(exec.scratch(static_cast<size_t>(m * pitch) * 2));
+    uint16_t* to = padded->as<uint16_t>();
+    const long long count = m;
+    exec.launch("lpq_pad_rows", {stride_blocks(exec, m * pitch, 256)}, {256}, 0, rows, to, count, width, pitch);
+    rows = to;
+    a.k = pitch;
+  }
+
+  const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
+  for (int64_t first = 0; first < m; first += kMostTokens) {
+    const int64_t tokens = std::min<int64_t>(kMostTokens, m - first);
+    const Tiling t = choose(tokens, n_blocks, k_blocks, type.bits, side_bytes, hopper, exec.device(), p);
+    a.m = static_cast<int>(tokens);
+    a.x = rows + first * a.k;
+    a.y = y.data<uint16_t>() + first * n;
+    a.warps_n = t.warps_n;
+    a.warps_k = t.warps_k;
+    a.stages = t.stages;
+    a.strips = static_cast<int>(div_up(n_blocks, t.warps_n));
+    a.steps = static_cast<int>(div_up(k_blocks, t.warps_k));
+    const Scratch partial = exec.scratch(size_t{2} * static_cast<size_t>(t.blocks * t.warps_n * t.tiles) * 1024);
+    a.partial = partial.as<float>();
+    a.counters = exec.counters(size_t{2} * static_cast<size_t>(a.strips));
+    const std::string tiles = std::to_string(t.tiles);
+    if (hopper) {
+      const PackedMaps maps = packed_maps(a, type.bits, t);
+      exec.launch(name + "_h" + tiles, {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, a, maps);
+    } else {
+      exec.launch(name + "_t" + tiles, {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, a);
+    }
+  }
+}
+
+}  // namespace
+LPQ_CUDA_OP(gemm_packed, "gemm_packed");
+}  // namespace lpq::cuda

@@ -1,0 +1,40 @@
+// What the launcher tells the kernels lpq_gemm_packed_*.
+#pragma once
+#include <cstdint>
+
+namespace lpq::cuda {
+
+constexpr int kBlockN = 32, kBlockK = 128;  // of the packed format
+
+// The driver's CUtensorMap: how the bulk engine finds boxes of a tensor.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+// x as [k/64][m][64], weights as [n/32][k/128 * bits][512 bytes], scales and zeros as they are.
+struct PackedMaps {
+  TensorMap x, weights, scales, zeros;
+};
+
+struct GemmPackedArgs {
+  const unsigned char* weights;  // [ceil(n/32), ceil(k/128), 512 * bits] bytes
+  const uint16_t* x;             // [m, k], rows `k` apart, 16-byte aligned, k % 8 == 0
+  uint16_t* y;                   // [m, n]
+  const uint16_t* scales;        // [ceil(n/32), groups, 32]
+  const unsigned char* zeros;    // u8 or f16, as the scales; null: `zero` everywhere
+  const uint16_t* bias;          // [n] of the type of x, or null
+  float* partial;                // two tiles a block
+  unsigned* counters;            // two a strip, 0 before and after
+  int m, n, k;                   // m <= 8 * token tiles of the kernel
+  int n_blocks, k_blocks;        // of the packed format
+  int groups;                    // scales a row
+  int groups_per_block;          // 1, 2 or 4; 1 also for channels
+  int channel;                   // one scale a row
+  int scale_bf16;                // scales are bf16, not f16
+  int zero_kind;                 // 0: constant, 1: u8, 2: f16
+  float zero;                    // the constant, or what signed types add to every zero point
+  int is_signed, exponent;       // of the type
+  int warps_n, warps_k, stages;  // warps_k a power of two
+  int strips, steps;             // strips of warps_n blocks of 32 rows; steps of warps_k blocks of 128 columns a strip
+};
+
+}  // namespace lpq::cuda

@@ -1,0 +1,339 @@
+// Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
+// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), profile. Default: table types.
+//
+// Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
+// replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
+// measured the same way in the same run.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "cuda/launch.h"
+#include "harness.h"
+#include "lpq/quant_type.h"
+
+using namespace lpq;
+using namespace lpq::test;
+
+namespace {
+
+using Graph = struct CUgraph_st*;
+using GraphExec = struct CUgraphExec_st*;
+
+struct Graphs {
+  int (*begin)(cuda::CUstream, int);
+  int (*end)(cuda::CUstream, Graph*);
+  int (*instantiate)(GraphExec*, Graph, unsigned long long);
+  int (*launch)(GraphExec, cuda::CUstream);
+  int (*destroy)(GraphExec);
+  int (*destroy_graph)(Graph);
+  Graphs() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    const auto find = [&](auto& f, const char* name) { f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, name)); };
+    find(begin, "cuStreamBeginCapture_v2");
+    find(end, "cuStreamEndCapture");
+    find(instantiate, "cuGraphInstantiateWithFlags");
+    find(launch, "cuGraphLaunch");
+    find(destroy, "cuGraphExecDestroy");
+    find(destroy_graph, "cuGraphDestroy");
+  }
+};
+
+void ok(int status, const char* what) {
+  if (status != 0) throw Failure("BENCH", std::string(what) + " failed with " + std::to_string(status));
+}
+
+struct Bench {
+  Device device;
+  Graphs graphs;
+  cuda::CudaExec& exec;
+  cuda::CUevent begin = nullptr, end = nullptr;
+  Tensor noise;  // random bytes, and as f16 or bf16 numbers between 0.5 and 2 in size
+  std::ostringstream json;
+  bool first = true;
+
+  Bench() : exec(device.backend().exec()) {
+    cuda::check(cuda::driver().context_set(exec.context()), "context");
+    cuda::check(cuda::driver().event_create(&begin, 0), "event");
+    cuda::check(cuda::driver().event_create(&end, 0), "event");
+    Tensor host = allocate(DType::u64, {8 << 20});
+    for (int64_t i = 0; i < host.elements(); ++i) host.data<uint64_t>()[i] = (lpq::test::random()() & 0x87ff87ff87ff87ffull) | 0x3800380038003800ull;
+    noise = device.backend().upload(host);
+    settle();
+  }
+  void settle() {
+    const auto outcome = device.settle();
+    if (!outcome.ok) throw Failure(outcome.code, outcome.op + ": " + outcome.detail);
+  }
+  Tensor random_tensor(DType dtype, std::vector<int64_t> shape, size_t shift = 0) {
+    Tensor t = device.backend().allocate(dtype, std::move(shape));
+    for (size_t at = 0; at < t.bytes();) {
+      const size_t from = shift * 4096 % (noise.bytes() / 2);
+      const size_t bytes = std::min(t.bytes() - at, noise.bytes() - from);
+      exec.copy(t.raw() + at, noise.raw() + from, bytes);
+      at += bytes;
+    }
+    return t;
+  }
+  // Seconds of one of `count` launches.
+  double time(int count, const std::function<void(int)>& launch) {
+    const auto& driver = cuda::driver();
+    launch(0);
+    cuda::check(driver.stream_wait(exec.stream()), "warm up");
+    ok(graphs.begin(exec.stream(), 2), "capture");
+    for (int i = 0; i < count; ++i) launch(i);
+    Graph graph;
+    GraphExec run;
+    ok(graphs.end(exec.stream(), &graph), "end of capture");
+    ok(graphs.instantiate(&run, graph, 0), "instantiate");
+    std::vector<float> times;
+    for (int i = 0; i < 11; ++i) {
+      cuda::check(driver.event_record(begin, exec.stream()), "event");
+      ok(graphs.launch(run, exec.stream()), "launch");
+      cuda::check(driver.event_record(end, exec.stream()), "event");
+      cuda::check(driver.event_wait(end), "wait");
+      float ms = 0;
+      cuda::check(driver.event_elapsed(&ms, begin, end), "elapsed");
+      if (i >= 2) times.push_back(ms);
+    }
+    graphs.destroy(run);
+    graphs.destroy_graph(graph);
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2] / 1e3 / count;
+  }
+  void row(const std::string& text) {
+    json << (first ? "\n  " : ",\n  ") << text;
+    first = false;
+  }
+};
+
+struct Packed {
+  Params params;
+  QuantType type;
+  DType dtype;
+  int64_t n, k, group;
+  std::vector<Tensor> weights;
+  Tensor scales, zeros;
+  size_t bytes = 0;  // of one copy with scales and zeros
+};
+
+Params type_params(const std::string& name) {
+  const int bits = name[1] - '0';
+  if (name[0] != 'f') return params({{"kind", "int"}, {"bits", double(bits)}, {"signed", double(name[0] == 'i')}, {"exponent", 0.0}, {"mantissa", 0.0}, {"bias", 0.0}, {"special", "none"}});
+  const int e = name[3] - '0';
+  return params({{"kind", "float"}, {"bits", double(bits)}, {"signed", 1.0}, {"exponent", double(e)}, {"mantissa", double(bits - 1 - e)}, {"bias", double(e <= 1 ? 0 : (1 << (e - 1)) - 1)},
+                 {"special", name == "f8e4m3" ? "fn" : name == "f8e5m2" ? "ieee" : "none"}});
+}
+
+Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k, int64_t group, int zero_kind) {
+  Packed p;
+  p.params = type_params(name);
+  p.type = QuantType::from(p.params);
+  p.dtype = dtype;
+  p.n = n, p.k = k, p.group = group;
+  const int64_t nb = (n + 31) / 32, kb = (k + 127) / 128, groups = group ? (k + group - 1) / group : 1;
+  const size_t one = static_cast<size_t>(nb * kb * 512 * p.type.bits);
+  const size_t wanted = 8 * b.exec.device().l2_bytes;
+  for (size_t i = 0; i < std::max<size_t>(2, (wanted + one - 1) / one); ++i) p.weights.push_back(b.random_tensor(DType::u8, {nb, kb, 512 * p.type.bits}, i + 1));
+  p.scales = b.random_tensor(DType::f16, {nb, groups, 32});
+  p.bytes = one + p.scales.bytes();
+  if (zero_kind) {
+    p.zeros = b.random_tensor(zero_kind == 1 ? DType::u8 : DType::f16, {nb, groups, 32});
+    p.bytes += p.zeros.bytes();
+  }
+  p.params.set("groupLength", double(group));
+  p.params.set("hasZeros", double(zero_kind != 0));
+  if (name[0] == 'u') p.params.set("zero", double(1 << (p.type.bits - 1)));
+  return p;
+}
+
+double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}) {
+  const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
+  Params all = p.params;
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks"})
+    if (tiling.has(name)) all.set(name, tiling.number(name));
+  const auto op = cuda::cuda_op_table().at("gemm_packed");
+  std::vector<Call> calls(p.weights.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    calls[i].in = {x, p.weights[i], p.scales};
+    if (p.zeros.storage) calls[i].in.push_back(p.zeros);
+    calls[i].out = {y};
+    calls[i].params = all;
+  }
+  return b.time(static_cast<int>(std::max<size_t>(20, calls.size())), [&](int i) { op(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
+}
+
+struct Dense {
+  int64_t n, k;
+  std::vector<Tensor> weights;
+};
+Dense make_dense(Bench& b, int64_t n, int64_t k) {
+  Dense d{n, k, {}};
+  const size_t one = static_cast<size_t>(n * k) * 2, wanted = 8 * b.exec.device().l2_bytes;
+  for (size_t i = 0; i < std::max<size_t>(2, (wanted + one - 1) / one); ++i) d.weights.push_back(b.random_tensor(DType::f16, {n, k}, i + 1));
+  return d;
+}
+double time_dense(Bench& b, const Dense& d, int64_t m) {
+  const Tensor x = b.random_tensor(DType::f16, {m, d.k}, 99), y = b.exec.allocate(DType::f16, {m, d.n});
+  return b.time(static_cast<int>(std::max<size_t>(20, d.weights.size())), [&](int i) {
+    cuda::Gemm g;
+    g.m = m, g.n = d.n, g.k = d.k;
+    g.a = x.raw(), g.b = d.weights[static_cast<size_t>(i) % d.weights.size()].raw(), g.c = y.raw();
+    g.ab = g.out = DType::f16;
+    g.transpose_b = true;
+    b.exec.gemm(g);
+  });
+}
+
+double copy_bandwidth(Bench& b) {
+  const Tensor from = b.exec.allocate(DType::u8, {int64_t{2} << 30}), to = b.exec.allocate(DType::u8, {int64_t{2} << 30});
+  const auto& driver = cuda::driver();
+  std::vector<float> times;
+  for (int i = 0; i < 9; ++i) {
+    cuda::check(driver.event_record(b.begin, b.exec.stream()), "event");
+    for (int j = 0; j < 4; ++j) b.exec.copy(to.raw(), from.raw(), from.bytes());
+    cuda::check(driver.event_record(b.end, b.exec.stream()), "event");
+    cuda::check(driver.event_wait(b.end), "wait");
+    float ms = 0;
+    cuda::check(driver.event_elapsed(&ms, b.begin, b.end), "elapsed");
+    times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  return 2.0 * 4 * static_cast<double>(from.bytes()) / (times[4] / 1e3);
+}
+
+struct Shape {
+  int64_t k, n;
+  double marlin[4];  // microseconds at M = 1, 16, 32, 64 (an H200)
+};
+const Shape kShapes[] = {{4096, 4096, {10.6, 10.9, 18.2, 24.0}},   {4096, 28672, {30.7, 31.5, 35.9, 51.1}}, {14336, 4096, {20.9, 22.5, 33.8, 47.1}},
+                         {8192, 8192, {20.3, 19.4, 26.8, 37.5}},   {8192, 57344, {101, 107, 128, 173}},     {28672, 8192, {68.4, 66.2, 84.4, 122}}};
+
+const char* const kTypes[] = {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i2", "i3", "i4", "i5", "i6", "i7", "i8",
+                              "f3e1m1", "f4e2m1", "f4e1m2", "f5e3m1", "f5e2m2", "f5e1m3", "f6e4m1", "f6e3m2", "f6e2m3", "f6e1m4",
+                              "f7e5m1", "f7e4m2", "f7e3m3", "f7e2m4", "f7e1m5", "f8e6m1", "f8e5m2", "f8e4m3", "f8e3m4", "f8e2m5", "f8e1m6"};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  std::string out;
+  std::vector<std::string> sets;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--json" && i + 1 < argc) out = argv[++i];
+    else if (word == "--set" && i + 1 < argc) sets.push_back(argv[++i]);
+  }
+  if (sets.empty()) sets = {"table", "types"};
+  Bench b;
+  const double copy = copy_bandwidth(b);
+  std::printf("%s, copy %.3f TB/s\n", b.exec.device().name.c_str(), copy / 1e12);
+  char line[512];
+  for (const std::string& set : sets) {
+    if (set == "table") {
+      double product[2][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+      std::printf("%-14s %4s %9s %6s %9s %6s %9s %6s\n", "K x N", "M", "us", "copy", "marlin", "x", "cublas", "x");
+      for (const Shape& s : kShapes) {
+        const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
+        const Dense d = make_dense(b, s.n, s.k);
+        const int64_t ms[] = {1, 16, 32, 64};
+        for (int i = 0; i < 4; ++i) {
+          const double t = time_packed(b, p, ms[i]), dense = time_dense(b, d, ms[i]);
+          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(ms[i] * (s.n + s.k));
+          product[0][i] *= s.marlin[i] / (t * 1e6), product[1][i] *= dense / t;
+          std::printf("%5lldx%-8lld %4lld %9.2f %5.1f%% %9.1f %6.2f %9.2f %6.2f\n", (long long)s.k, (long long)s.n, (long long)ms[i], t * 1e6, 100 * bytes / t / copy, s.marlin[i],
+                      s.marlin[i] / (t * 1e6), dense * 1e6, dense / t);
+          std::snprintf(line, sizeof(line), "{\"set\": \"table\", \"type\": \"u4\", \"group\": 128, \"k\": %lld, \"n\": %lld, \"m\": %lld, \"us\": %.3f, \"bytes\": %.0f, \"marlin_us\": %.1f, \"cublas_us\": %.3f}",
+                        (long long)s.k, (long long)s.n, (long long)ms[i], t * 1e6, bytes, s.marlin[i], dense * 1e6);
+          b.row(line);
+          std::fflush(stdout);
+        }
+      }
+      for (int i = 0; i < 4; ++i)
+        std::printf("M=%d: geometric mean %.2f of MARLIN's, %.2f of cuBLAS\n", i == 0 ? 1 : 8 << i, std::pow(product[0][i], 1 / 6.0), std::pow(product[1][i], 1 / 6.0));
+    }
+    if (set == "types") {
+      double u4 = 0;
+      std::vector<std::pair<std::string, double>> times;
+      for (DType dtype : {DType::f16, DType::bf16}) {
+        times.clear();
+        for (const char* name : kTypes) {
+          const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
+          const double t = time_packed(b, p, 16);
+          if (!std::strcmp(name, "u4")) u4 = t;
+          times.push_back({name, t});
+          std::snprintf(line, sizeof(line), "{\"set\": \"types\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"k\": 8192, \"n\": 57344, \"m\": 16, \"us\": %.3f, \"bytes\": %.0f}", name,
+                        dtype == DType::f16 ? "f16" : "bf16", t * 1e6, double(p.bytes));
+          b.row(line);
+        }
+        std::printf("8192x57344 M=16 %s\n", dtype == DType::f16 ? "f16" : "bf16");
+        for (const auto& [name, t] : times) {
+          double base = 0;
+          for (const auto& [other, s] : times)
+            if (other == std::string("u") + name[1]) base = s;
+          std::printf("%-7s %8.2f us %5.2f of u4 %5.2f of u%c\n", name.c_str(), t * 1e6, t / u4, t / base, name[1]);
+        }
+      }
+    }
+    if (set == "profile") {  // a few plain launches, for a profiler
+      const Packed p = make(b, "u4", DType::f16, 57344, 8192, 128, 0);
+      for (int64_t m : {16, 32, 64}) {
+        Call call;
+        call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
+        call.out = {b.exec.allocate(DType::f16, {m, p.n})};
+        call.params = p.params;
+        cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
+        b.settle();
+      }
+    }
+    if (set == "groups") {
+      for (int64_t group : {int64_t{128}, int64_t{64}, int64_t{32}, int64_t{0}})
+        for (int zeros : {0, 1, 2}) {
+          const Packed p = make(b, "u4", DType::f16, 28672, 8192, group, zeros);
+          for (int64_t m : {16, 64}) {
+            const double t = time_packed(b, p, m);
+            std::printf("u4 8192x28672 g%lld zeros %d M=%lld %.2f us %.1f%%\n", (long long)group, zeros, (long long)m, t * 1e6, 100 * double(p.bytes) / t / copy);
+          }
+        }
+    }
+    if (set == "tune") {
+      for (const Shape& s : kShapes) {
+        if (s.n == 28672 || s.k == 28672) continue;
+        const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
+        for (int64_t m : {1, 16, 32, 64}) {
+          struct Row {
+            double t;
+            std::string what;
+          };
+          std::vector<Row> rows;
+          const int warps = m <= 32 ? 16 : 8;
+          for (int used : {8, 16})
+            for (int wn : {4, 8, 16})
+              for (int stages : {4, 6, 8, 12}) {
+                if (used > warps || wn > used) continue;
+                try {
+                  const double t = time_packed(b, p, m, params({{"warpsN", double(wn)}, {"warpsK", double(used / wn)}, {"stages", double(stages)}}));
+                  std::snprintf(line, sizeof(line), "wn %d wk %d stages %d", wn, used / wn, stages);
+                  rows.push_back({t, line});
+                } catch (const Failure&) {
+                }
+              }
+          std::sort(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; });
+          std::printf("%lldx%lld M=%lld default %.2f us:", (long long)s.k, (long long)s.n, (long long)m, time_packed(b, p, m) * 1e6);
+          for (size_t i = 0; i < std::min<size_t>(6, rows.size()); ++i) std::printf("  %.2f (%s)", rows[i].t * 1e6, rows[i].what.c_str());
+          std::printf("\n");
+          std::fflush(stdout);
+        }
+      }
+    }
+  }
+  if (!out.empty()) {
+    std::ofstream file(out);
+    file << "{\"device\": \"" << b.exec.device().name << "\", \"copy_bytes_per_second\": " << copy << ", \"rows\": [" << b.json.str() << "\n]}\n";
+  }
+  return 0;
+} catch (const Failure& failure) {
+  std::printf("%s: %s\n", failure.code.c_str(), failure.what());
+  return 1;
+}

@@ -1,0 +1,332 @@
+// gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
+// bias, and every way of cutting the work. kernels [--quick] [filter]
+//
+// The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
+// the largest and may drop bits below 2^-23 of it (17 terms: 17 * 2^-23 of the largest magnitude among partial sums, which
+// A, the sum of |x| (|pair| + |zero'|) scale over K, bounds). The first mma of a group starts from 0, and the sums with ones err
+// alike: K/16 mmas of which each counts with its group's share of A, eight a group: 8 * 17 * 2^-23 A < 2^-15.8 A at worst.
+// Adding up over groups, warps and blocks in fp32 adds (K/32 + 64) 2^-24 A. Then one rounding to the type of y, and two of
+// fp32 (bias).
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "harness.h"
+#include "lpq/quant_type.h"
+#include "packed_format.h"
+
+using namespace lpq;
+using namespace lpq::test;
+
+namespace {
+
+struct Type {
+  std::string name;
+  Params params;
+  QuantType type;
+};
+
+std::vector<Type> all_types() {
+  std::vector<Type> list;
+  const auto add = [&](std::string name, const char* kind, int bits, bool is_signed, int e, int m, const char* special) {
+    Params p = params({{"kind", kind}, {"bits", double(bits)}, {"signed", double(is_signed)}, {"exponent", double(e)}, {"mantissa", double(m)},
+                       {"bias", double(e <= 1 ? 0 : (1 << (e - 1)) - 1)}, {"special", special}});
+    list.push_back({std::move(name), p, QuantType::from(p)});
+  };
+  for (int b = 1; b <= 8; ++b) add("u" + std::to_string(b), "int", b, false, 0, 0, "none");
+  for (int b = 2; b <= 8; ++b) add("i" + std::to_string(b), "int", b, true, 0, 0, "none");
+  for (int b = 3; b <= 8; ++b)
+    for (int e = b - 2; e >= 1; --e) {
+      const int m = b - 1 - e;
+      add("f" + std::to_string(b) + "e" + std::to_string(e) + "m" + std::to_string(m), "float", b, true, e, m, b == 8 && e == 4 ? "fn" : b == 8 && e == 5 ? "ieee" : "none");
+    }
+  return list;
+}
+
+// The code's number by the definition of docs/formats (bias 2^(e-1)-1, 0 for e = 1), NaN where there is none.
+double number(const QuantType& t, int code) {
+  if (t.kind == QuantType::Kind::integer) return t.is_signed && code >> (t.bits - 1) ? code - (1 << t.bits) : code;
+  const int m = t.mantissa, power = code >> m & ((1 << t.exponent) - 1), fraction = code & ((1 << m) - 1);
+  const int bias = t.exponent == 1 ? 0 : (1 << (t.exponent - 1)) - 1;
+  if (t.special == QuantType::Special::ieee && power == (1 << t.exponent) - 1) return NAN;
+  if (t.special == QuantType::Special::fn && power == (1 << t.exponent) - 1 && fraction == (1 << m) - 1) return NAN;
+  const double size = power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
+  return code >> (t.bits - 1) & 1 ? -size : size;
+}
+
+struct Case {
+  DType dtype = DType::f16, scale_dtype = DType::f16;
+  int64_t m = 1, n = 1, k = 1, group = 128;
+  int zeros = 0;  // 0: constant, 1: u8, 2: f16
+  double zero = 0;
+  bool bias = false, one_hot = false;
+  int64_t hot = 0;  // token i has its 1 at k = (hot + i) % K
+  Params tiling;
+};
+
+struct Weights {
+  std::vector<uint8_t> codes;
+  std::vector<double> value, scale, zero;  // value: of codes
+  Tensor packed, scales, zeros, bias;
+};
+
+Weights make_weights(const Type& t, const Case& c) {
+  Weights w;
+  const int64_t groups = c.group == 0 ? 1 : (c.k + c.group - 1) / c.group;
+  const int codes = 1 << t.type.bits;
+  w.codes.resize(static_cast<size_t>(c.n * c.k));
+  w.value.resize(w.codes.size());
+  for (size_t i = 0; i < w.codes.size(); ++i) {
+    int code;
+    do code = static_cast<int>(lpq::test::random()() % static_cast<uint64_t>(codes));
+    while (std::isnan(number(t.type, code)));
+    w.codes[i] = static_cast<uint8_t>(code);
+    w.value[i] = number(t.type, code);
+  }
+  // Scales that bring the largest value to about 1; those of wide floats would leave f16.
+  double top = 0;
+  for (int code = 0; code < codes; ++code) {
+    const double v = std::fabs(number(t.type, code));
+    if (v > top) top = v;
+  }
+  const double size = std::max(1 / top, 0x1p-12);
+  std::vector<uint16_t> scales(static_cast<size_t>(c.n * groups));
+  std::vector<uint8_t> zero8(scales.size());
+  std::vector<uint16_t> zero16(scales.size());
+  w.scale.resize(scales.size());
+  w.zero.assign(scales.size(), c.zero);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const float s = static_cast<float>(size * (0.5 + (lpq::test::random()() % 1000) / 1000.0));
+    scales[i] = c.scale_dtype == DType::f16 ? f32_to_f16(s) : f32_to_bf16(s);
+    w.scale[i] = c.scale_dtype == DType::f16 ? f16_to_f32(scales[i]) : bf16_to_f32(scales[i]);
+    if (c.zeros == 1) w.zero[i] = zero8[i] = i % 5 == 0 ? 255 : i % 5 == 1 ? 0 : static_cast<uint8_t>(lpq::test::random()() % static_cast<uint64_t>(codes));
+    if (c.zeros == 2) w.zero[i] = f16_to_f32(zero16[i] = f32_to_f16(static_cast<float>((i % 7 == 0 ? -3.25 : codes) * (lpq::test::random()() % 1000) / 1000.0)));
+  }
+  const auto tensor = [](DType dtype, std::vector<int64_t> shape, const void* data) {
+    Tensor made = allocate(dtype, std::move(shape));
+    std::memcpy(made.raw(), data, made.bytes());
+    return made;
+  };
+  const int64_t nb = (c.n + 31) / 32, kb = (c.k + 127) / 128;
+  w.packed = tensor(DType::u8, {nb, kb, 512 * t.type.bits}, pack_weights(w.codes, c.n, c.k, t.type.bits).data());
+  w.scales = tensor(c.scale_dtype, {nb, groups, 32}, pack_scales(scales, c.n, groups).data());
+  if (c.zeros == 1) w.zeros = tensor(DType::u8, {nb, groups, 32}, pack_scales(zero8, c.n, groups).data());
+  if (c.zeros == 2) w.zeros = tensor(DType::f16, {nb, groups, 32}, pack_scales(zero16, c.n, groups).data());
+  if (c.bias) w.bias = gaussian(c.dtype, {c.n});
+  return w;
+}
+
+Params call_params(const Type& t, const Case& c) {
+  Params p = t.params;
+  p.set("groupLength", double(c.group));
+  p.set("hasZeros", double(c.zeros != 0));
+  p.set("hasBias", double(c.bias));
+  p.set("zero", c.zero);
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks"})
+    if (c.tiling.integer(name, 0) > 0) p.set(name, double(c.tiling.integer(name, 0)));
+  return p;
+}
+
+// Returns the largest share of the bound that was used; `used` says where.
+double check(Device& d, const Type& t, const Case& c, const Weights& w, std::string& where) {
+  const Tensor x = c.one_hot ? filled(c.dtype, {c.m, c.k}, [&](int64_t i) { return i % c.k == (c.hot + i / c.k) % c.k ? 1.0 : 0.0; }) : gaussian(c.dtype, {c.m, c.k});
+  std::vector<Tensor> in = {x, w.packed, w.scales};
+  if (c.zeros) in.push_back(w.zeros);
+  if (c.bias) in.push_back(w.bias);
+  const Tensor got = d.run("gemm_packed", in, {poisoned(c.dtype, {c.m, c.n})}, call_params(t, c))[0];
+  const std::vector<double> xs = values(x);
+  const int64_t groups = c.group == 0 ? 1 : (c.k + c.group - 1) / c.group, length = c.group == 0 ? c.k : c.group;
+  const bool integer = t.type.kind == QuantType::Kind::integer;
+  const double lift = integer && t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
+  const double offset = !integer || c.dtype == DType::f16 ? 0 : t.type.bits == 8 ? -128 : 128;
+  const double u = unit(c.dtype);
+  std::atomic<double> worst{0};
+  std::mutex lock;
+  std::vector<std::thread> threads;
+  const int64_t workers = std::max(1u, std::thread::hardware_concurrency());
+  for (int64_t worker = 0; worker < workers; ++worker)
+    threads.emplace_back([&, worker] {
+      for (int64_t n = c.n * worker / workers; n < c.n * (worker + 1) / workers; ++n)
+        for (int64_t m = 0; m < c.m; ++m) {
+          double want = 0, size = 0;
+          for (int64_t g = 0; g < groups; ++g) {
+            const double scale = w.scale[static_cast<size_t>(n * groups + g)], zero = w.zero[static_cast<size_t>(n * groups + g)];
+            double part = 0, a = 0;
+            for (int64_t k = g * length; k < std::min(c.k, (g + 1) * length); ++k) {
+              const double xv = xs[static_cast<size_t>(m * c.k + k)], v = w.value[static_cast<size_t>(n * c.k + k)];
+              part += xv * (v - zero);
+              a += std::fabs(xv) * (std::fabs(v + lift + offset) + std::fabs(zero + lift + offset));
+            }
+            want += part * scale;
+            size += a * scale;
+          }
+          if (c.bias) {
+            const double b = get(w.bias, n);
+            want += b;
+            size += std::fabs(b);
+          }
+          const double bound = size * (0x1p-15 + (double(c.k) / 32 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least(c.dtype);
+          const double g = get(got, m * c.n + n);
+          double share = std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
+          // Beyond the largest f16 the answer is an infinity.
+          if (c.dtype == DType::f16 && std::fabs(want) > 65504 - bound && std::isinf(g) && (g > 0) == (want > 0)) share = 0;
+          if (share > worst.load()) {
+            const std::lock_guard<std::mutex> hold(lock);
+            if (share > worst.load()) {
+              worst = share;
+              where = "at (" + std::to_string(m) + ", " + std::to_string(n) + ") got " + std::to_string(g) + " want " + std::to_string(want);
+            }
+          }
+        }
+    });
+  for (auto& thread : threads) thread.join();
+  return worst;
+}
+
+std::string text(const Type& t, const Case& c) {
+  std::string s = t.name + (c.dtype == DType::f16 ? " f16" : " bf16") + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+                  " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros);
+  if (c.one_hot) s += " one-hot " + std::to_string(c.hot);
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks"})
+    if (c.tiling.integer(name, 0) > 0) s += std::string(" ") + name + "=" + std::to_string(c.tiling.integer(name, 0));
+  return s;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool quick = false;
+  std::string filter;
+  for (int i = 1; i < argc; ++i)
+    if (!std::strcmp(argv[i], "--quick")) quick = true;
+    else filter = argv[i];
+  Device d;
+  int checks = 0, failures = 0;
+  double worst = 0;
+  const auto one = [&](const Type& t, const Case& c, const Weights& w) {
+    std::string where;
+    double share = INFINITY;
+    try {
+      share = check(d, t, c, w, where);
+    } catch (const Failure& failure) {
+      where = failure.code + ": " + failure.what();
+      if (failure.code == "LPQ_CUDA_LOST") {
+        std::printf("FAIL %s: %s\n", text(t, c).c_str(), where.c_str());
+        std::exit(1);
+      }
+    }
+    ++checks;
+    worst = std::max(worst, std::isinf(share) ? worst : share);
+    if (!(share <= 1)) {
+      ++failures;
+      if (failures <= 60) std::printf("FAIL %s: %.3g of the bound, %s\n", text(t, c).c_str(), share, where.c_str());
+    }
+  };
+  const auto list = all_types();
+  int number_of_type = 0;
+  for (const Type& t : list) {
+    ++number_of_type;
+    if (!filter.empty() && t.name.find(filter) == std::string::npos) continue;
+    const bool integer = t.type.kind == QuantType::Kind::integer;
+    const double middle = integer && !t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
+    const int before = failures;
+    for (DType dtype : {DType::f16, DType::bf16}) {
+      // Every weight by itself.
+      Case c;
+      c.dtype = dtype;
+      c.scale_dtype = dtype == DType::f16 ? DType::bf16 : DType::f16;
+      c.one_hot = true;
+      c.n = 70;
+      c.k = 264;
+      c.zero = middle;
+      for (int64_t m : {64, 32, 16, 8}) {
+        c.m = m;
+        const Weights w = make_weights(t, c);
+        for (c.hot = 0; c.hot < c.k; c.hot += m) one(t, c, w);
+        if (quick) break;
+      }
+      // Sums: groups, zero points and bias over M with tails.
+      c = Case();
+      c.dtype = c.scale_dtype = dtype;
+      for (int64_t group : {128, 64, 32, 0})
+        for (int zeros = 0; zeros < (integer ? 3 : 1); ++zeros) {
+          c.group = group;
+          c.zeros = zeros;
+          c.zero = zeros ? 0 : middle;
+          c.bias = group != 128;
+          c.n = between(1, 400);
+          c.k = between(1, 90) * 8 + (group == 64 ? 3 : 0);
+          const Weights w = make_weights(t, c);
+          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70}) {
+            if (quick && m % 8 != 1) continue;
+            c.m = m;
+            one(t, c, w);
+          }
+        }
+      // Cuts: strips shared by many blocks, blocks with many strips.
+      c = Case();
+      c.dtype = c.scale_dtype = dtype;
+      c.zero = middle;
+      c.n = 520;
+      c.k = 1288;
+      const Weights w = make_weights(t, c);
+      for (int64_t m : {5, 16, 27, 64})
+        for (int blocks : {1, 3, 7, 19})
+          for (int warps_n : {4, 8}) {
+            if (quick && (blocks == 3 || warps_n == 2)) continue;
+            c.m = m;
+            c.tiling = params({{"blocks", double(blocks)}, {"warpsN", double(warps_n)}, {"warpsK", double(warps_n == 8 ? 1 : 2)}, {"stages", double(m > 32 ? 3 : 3 + blocks % 3)}});
+            one(t, c, w);
+          }
+    }
+    std::printf("%-8s %s\n", t.name.c_str(), failures == before ? "ok" : "FAIL");
+    std::fflush(stdout);
+  }
+  // The same bytes every time, and counters left at 0.
+  {
+    const Type& t = list[3];
+    Case c;
+    c.m = 16, c.n = 4096, c.k = 4096, c.zero = 8;
+    const Weights w = make_weights(t, c);
+    const Tensor x = gaussian(DType::f16, {c.m, c.k});
+    std::vector<uint8_t> first;
+    for (int i = 0; i < 20; ++i) {
+      const Tensor got = d.run("gemm_packed", {x, w.packed, w.scales}, {poisoned(DType::f16, {c.m, c.n})}, call_params(t, c))[0];
+      std::vector<uint8_t> bytes(got.bytes());
+      std::memcpy(bytes.data(), got.raw(), got.bytes());
+      if (i == 0) first = bytes;
+      ++checks;
+      if (bytes != first) {
+        ++failures;
+        std::printf("FAIL run %d gave other bytes\n", i);
+      }
+    }
+  }
+  // What the operation refuses.
+  Report refused;
+  {
+    const Type& t = list[3];
+    Case c;
+    c.m = 4, c.n = 64, c.k = 128;
+    const Weights w = make_weights(t, c);
+    const Tensor x = gaussian(DType::f16, {4, 128}), y = poisoned(DType::f16, {4, 64});
+    const auto run = [&](std::vector<Tensor> in, Params p, const Tensor& out) { return [&d, in, p, out] { d.run("gemm_packed", in, {out}, p); }; };
+    Params p = call_params(t, c);
+    refused.fails("weights of another width", "LPQ_NATIVE_ARGUMENT", run({x, allocate(DType::u8, {2, 1, 512 * 3}), w.scales}, p, y));
+    refused.fails("scales of another shape", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, allocate(DType::f16, {2, 2, 32})}, p, y));
+    refused.fails("y of another type", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.scales}, p, poisoned(DType::bf16, {4, 64})));
+    refused.fails("x in f32", "LPQ_NATIVE_ARGUMENT", run({gaussian(DType::f32, {4, 128}), w.packed, w.scales}, p, y));
+    Params g = p;
+    g.set("groupLength", 48.0);
+    refused.fails("groups of 48", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.scales}, g, y));
+    Params f = list.back().params;
+    f.set("zero", 3.0);
+    f.set("groupLength", 128.0);
+    refused.fails("a float with a zero point", "LPQ_NATIVE_ARGUMENT", run({x, allocate(DType::u8, {2, 1, 512 * 8}), w.scales}, f, y));
+  }
+  checks += refused.checks;
+  failures += refused.failures;
+  std::printf("%d checks, %d failures, at most %.2f of the bound\n", checks, failures, worst);
+  return failures != 0;
+}
