@@ -227,7 +227,7 @@ export const ops = {
   layoutUnpack: (rt: NativeRuntime, packed: Tensor, matrix: Tensor, p: OpParams) =>
     rt.enqueue('layout_unpack', [packed], [matrix], p),
 
-  // --- packed products (CUDA) --------------------------------------------------------------------------------------
+  // --- packed products -----------------------------------------------------------------------------------------
 
   /**
    * y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale read from the packed format of docs/kernels.md; x [M,K] and
