@@ -11,7 +11,8 @@ export async function openAnySource(dir: string, rt: NativeRuntime): Promise<Wei
   const decoder = rt.device === 'cpu' ? rt : createRuntime();
   if (directoryKind(dir) !== 'lpq-artifact') return openSource(dir, decoder);
   const { artifactSource } = await import('../verify/source.js');
-  return artifactSource(dir, decoder);
+  // On a device the packed bytes go through the kernels that they were packed for.
+  return artifactSource(dir, decoder, rt.device !== 'cpu');
 }
 
 /** What a command works on, in words, and where one gets it. */

@@ -1,4 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { PackedWeight } from './source.js';
 
 /** A ragged batch of token sequences, the unit in which activations flow. */
 export interface Batch {
@@ -34,8 +35,11 @@ export interface BlockState {
   aux: Record<string, Tensor>;
 }
 
-/** The current weights of one block, by full weight name; the quantizer replaces entries as it goes. */
-export type BlockWeights = Map<string, Tensor>;
+/**
+ * The current weights of one block, by full weight name; the quantizer replaces entries as it goes. `packed`: linears that
+ * are multiplied in packed form, by NAME.weight, which then is no entry.
+ */
+export type BlockWeights = Map<string, Tensor> & { packed?: Map<string, PackedWeight> };
 
 /**
  * A step of a block whose linears are quantized together: true-sequential GPTQ captures a stage's inputs with all

@@ -1,4 +1,4 @@
-import type { Tensor } from '../../native/binding.js';
+import type { OpParams, Tensor } from '../../native/binding.js';
 
 /**
  * Where a model graph takes its weights from: a source checkpoint, a quantized one (dequantized on demand) or a packed
@@ -16,4 +16,24 @@ export interface WeightSource {
   shape(name: string): readonly number[];
   /** f32, f16 or bf16; a zero-copy view where possible. The caller disposes of it. */
   tensor(name: string): Promise<Tensor>;
+  /**
+   * What a packed kernel multiplies with instead of NAME.weight, where the source holds a form that there is one for. The
+   * caller disposes of its tensors.
+   */
+  packed?(name: string): PackedWeight | undefined;
+}
+
+/** A weight in the format of docs/kernels.md, for ops.gemmPacked. */
+export interface PackedWeight {
+  /** [N, K]. */
+  readonly shape: readonly [number, number];
+  /** typeParams() of the codes' type. */
+  readonly type: OpParams;
+  /** 32, 64, 128, or 0 for one scale a row. */
+  readonly groupLength: number;
+  /** Of grids without zero points. */
+  readonly zero: number;
+  readonly weights: Tensor;
+  readonly scales: Tensor;
+  readonly zeros?: Tensor;
 }

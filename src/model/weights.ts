@@ -1,6 +1,7 @@
 import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import type { WeightSource } from './source.js';
@@ -14,6 +15,12 @@ export async function loadWeights(
   const weights: BlockWeights = new Map();
   try {
     for (const name of names) {
+      const packed = source.packed?.(name);
+      if (packed) {
+        weights.packed ??= new Map();
+        weights.packed.set(name, uploadPacked(rt, packed));
+        continue;
+      }
       const host = await source.tensor(name);
       try {
         weights.set(name, rt.upload(host));
@@ -30,7 +37,9 @@ export async function loadWeights(
 
 export function disposeWeights(weights: BlockWeights): void {
   for (const tensor of weights.values()) tensor.dispose();
+  for (const packed of weights.packed?.values() ?? []) disposePacked(packed);
   weights.clear();
+  weights.packed?.clear();
 }
 
 /** Names and shapes of the tensors of a linear or a norm. */
@@ -66,6 +75,8 @@ export function applyLinear(
   into?: { y: Tensor; accumulate: boolean },
   dtype: DType = 'f32',
 ): Tensor {
+  const packed = weights.packed?.get(`${linear.name}.weight`);
+  if (packed) return applyPacked(rt, weights, linear, packed, x, into, dtype);
   const y = into?.y ?? rt.allocate(dtype, [x.shape[0] as number, linear.n]);
   const bias = linear.bias ? weightOf(weights, `${linear.name}.bias`) : undefined;
   const accumulate = into?.accumulate ?? false;

@@ -4,7 +4,7 @@ import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js'
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { quantType, typeParams } from '../core/quant-type.js';
-import type { WeightSource } from '../model/source.js';
+import type { PackedWeight, WeightSource } from '../model/source.js';
 import { decodeModule, disposeDecoded, weightLike } from './decode.js';
 import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
@@ -12,11 +12,11 @@ import { dequantize, settle } from './native.js';
 /**
  * A packed directory as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and
  * dequantized to f32 with its own arithmetic, so that an evaluation sees what the bytes mean and not what the packer
- * thought. Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_FILE.
+ * thought. `kernels`: modules that a packed kernel reads are handed out as they lie there instead. Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_FILE.
  */
-export function artifactSource(dir: string, rt: NativeRuntime): ArtifactSource {
+export function artifactSource(dir: string, rt: NativeRuntime, kernels = false): ArtifactSource {
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
-  return new ArtifactSource(dir, readConfig(dir), manifest, Checkpoint.open(dir), rt);
+  return new ArtifactSource(dir, readConfig(dir), manifest, Checkpoint.open(dir), rt, kernels);
 }
 
 export class ArtifactSource implements WeightSource {
@@ -26,6 +26,8 @@ export class ArtifactSource implements WeightSource {
     readonly manifest: ArtifactManifest,
     private readonly weights: Checkpoint,
     private readonly runtime: NativeRuntime,
+    /** Whether whoever computes has kernels that multiply packed weights. */
+    private readonly kernels = false,
   ) {}
 
   *names(): Iterable<string> {
@@ -76,6 +78,27 @@ export class ArtifactSource implements WeightSource {
     } finally {
       disposeDecoded(decoded);
     }
+  }
+
+  /** Modules of the layout `tilus`, whole and in their own column order: what gemm_packed reads. */
+  packed(name: string): PackedWeight | undefined {
+    const found = this.kernels ? this.module(name) : undefined;
+    if (!found) return undefined;
+    const [module, entry] = found;
+    const names = [`${module}.packed`, `${module}.scales`, `${module}.zeros`] as const;
+    if (entry.layout !== 'tilus' || entry.ranks || Object.hasOwn(entry.tensors, `${module}.permutation`))
+      return undefined;
+    this.requireShapes(module, entry);
+    const [weights, scales] = [this.weights.tensor(names[0]), this.weights.tensor(names[1])];
+    return {
+      shape: entry.shape,
+      type: typeParams(quantType(entry.type)),
+      groupLength: entry.granularity.kind === 'group' ? entry.granularity.size : 0,
+      zero: entry.zeros.kind === 'const' ? entry.zeros.value : 0,
+      weights,
+      scales,
+      ...(Object.hasOwn(entry.tensors, names[2]) && { zeros: this.weights.tensor(names[2]) }),
+    };
   }
 
   close(): void {
