@@ -31,12 +31,15 @@ async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void
   const { verificationError } = await import('../verify/report.js');
   await requireKind(dir, 'lpq-artifact');
   if (options.against !== undefined) await requireKind(options.against, 'lpq-canonical');
+  const device = openRuntime(run, options);
+  const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
   let task: ReturnType<typeof run.report.task> | undefined;
   const report = await verifyArtifact({
     dir,
     against: options.against,
     seed: options.seed,
-    runtime: openRuntime(run, options, false),
+    runtime,
+    ...(device !== runtime && { kernel: device }),
     onModule: (module, done, total) => {
       run.interrupt.check();
       task ??= run.report.task('verify', total, false);

@@ -5,6 +5,7 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { type CanonicalSide, compareModule } from './against.js';
 import { decodeModule, disposeDecoded } from './decode.js';
 import { emulateModule } from './emulate.js';
+import { runKernel } from './kernels.js';
 import { expectation } from './layouts.js';
 import type { ModuleReport, Recorder } from './report.js';
 
@@ -14,6 +15,8 @@ export interface ModuleContext {
   readonly recorder: Recorder;
   readonly canonical: CanonicalSide | undefined;
   readonly emulate: boolean;
+  /** A device whose kernels are run on the packed bytes. */
+  readonly kernel: NativeRuntime | undefined;
   readonly seed: number;
 }
 
@@ -22,6 +25,7 @@ export async function verifyModule(ctx: ModuleContext, name: string, module: Pac
   const started = performance.now();
   const before = ctx.recorder.failures.length;
   let emulatorRatio: number | undefined;
+  let kernelRatio: number | undefined;
   if (checkShapes(ctx, name, module)) {
     await checkHashes(ctx, name, module);
     const decoded = await decodeModule(ctx.runtime, ctx.weights, name, module);
@@ -30,6 +34,7 @@ export async function verifyModule(ctx: ModuleContext, name: string, module: Pac
       await checkCanonical(ctx, name, module, decoded.parts);
       if (ctx.canonical) await compareModule(ctx.runtime, ctx.recorder, ctx.canonical, name, module, decoded);
       if (ctx.emulate) emulatorRatio = await emulateModule(ctx, name, module, decoded);
+      kernelRatio = await runKernel(ctx, name, module, decoded);
     } finally {
       disposeDecoded(decoded);
     }
@@ -43,6 +48,7 @@ export async function verifyModule(ctx: ModuleContext, name: string, module: Pac
     ok: ctx.recorder.failures.length === before,
     seconds: (performance.now() - started) / 1000,
     ...(emulatorRatio !== undefined && { emulatorRatio }),
+    ...(kernelRatio !== undefined && { kernelRatio }),
   };
 }
 

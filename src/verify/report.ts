@@ -4,7 +4,7 @@ import { LpqError } from '../../src/core/error.js';
  * What is checked. manifest: lpq.json against its seal; files, tensors: presence, shapes, hashes; config: agreement of
  * quantization_config; padding: fields that hold no weight; canonical: decoded bytes against the manifest's canonical
  * hashes; carried: tensors that pass through; against: everything, byte by byte, with a canonical checkpoint; emulator:
- * a kernel's reads and arithmetic.
+ * a kernel's reads and arithmetic; kernel: the kernel itself, on a device.
  */
 export const CHECKS = [
   'manifest',
@@ -16,6 +16,7 @@ export const CHECKS = [
   'carried',
   'against',
   'emulator',
+  'kernel',
 ] as const;
 export type CheckName = (typeof CHECKS)[number];
 
@@ -50,6 +51,8 @@ export interface ModuleReport {
   readonly seconds: number;
   /** Largest |emulated - fp64| / bound over the outputs, of modules that were emulated. */
   readonly emulatorRatio?: number;
+  /** The same of the kernel itself, of modules that one was run on. */
+  readonly kernelRatio?: number;
 }
 
 export interface VerifyReport {

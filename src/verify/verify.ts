@@ -16,7 +16,10 @@ export interface VerifyOptions {
   readonly dir: string;
   /** The quantized checkpoint that it was packed from: every byte is then compared, and values are named. */
   readonly against?: string | undefined;
+  /** Of the CPU: decodes and emulates. */
   readonly runtime: NativeRuntime;
+  /** A device whose kernels multiply the packed bytes themselves; default: none. */
+  readonly kernel?: NativeRuntime | undefined;
   /** For the emulator's activations and sampled columns. Default 0. */
   readonly seed?: number | undefined;
   /** Default true. */
@@ -31,7 +34,7 @@ export interface VerifyOptions {
  * and LPQ_ABORTED.
  */
 export async function verifyArtifact(options: VerifyOptions): Promise<VerifyReport> {
-  const { dir, runtime, seed = 0, emulate = true } = options;
+  const { dir, runtime, kernel, seed = 0, emulate = true } = options;
   const started = performance.now();
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
   const config = readConfig(dir);
@@ -48,7 +51,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       compareManifests(recorder, canonical, manifest);
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config);
     } else recorder.detail('against', 'no quantized checkpoint was given');
-    const context = { runtime, weights, recorder, canonical, emulate, seed };
+    const context = { runtime, kernel, weights, recorder, canonical, emulate, seed };
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
@@ -60,6 +63,9 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     if (!emulate) recorder.detail('emulator', 'not asked for');
     else if (!modules.some(({ emulatorRatio }) => emulatorRatio !== undefined))
       recorder.detail('emulator', `no module of target ${manifest.target} has an fp16 kernel to emulate`);
+    if (!kernel) recorder.detail('kernel', 'no device was asked for, or there is none');
+    else if (!modules.some(({ kernelRatio }) => kernelRatio !== undefined))
+      recorder.detail('kernel', `lpq has no kernel for the modules of target ${manifest.target}`);
     return {
       ok: recorder.failures.length === 0,
       dir,

@@ -1,0 +1,213 @@
+import type { PackedModule } from '../../formats/artifact/schema.js';
+import { allocate, type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { quantType, typeParams } from '../core/quant-type.js';
+import type { Decoded } from './decode.js';
+import type { ModuleContext } from './module.js';
+import { dequantize, settle } from './native.js';
+
+/** Tokens: one, whole tiles of each size, and tails around them. */
+const TOKENS = [1, 2, 7, 8, 9, 16, 17, 31, 33, 64];
+const MOST_TOKENS = 64;
+/** Output features of a module that are compared with fp64; the others must at least have been written. */
+const COLUMNS = 64;
+/** A NaN in f16 and bf16 that no arithmetic makes. */
+const POISON = 0xffd5;
+
+interface Reference {
+  /** Output features, ascending. */
+  readonly columns: readonly number[];
+  /** x W in f64 and the sum of the magnitudes that a kernel adds, [MOST_TOKENS][columns]. */
+  readonly product: Float64Array;
+  readonly size: Float64Array;
+}
+
+/**
+ * Runs a module's packed bytes through the kernel that reads them on `ctx.kernel`'s device, in f16 and bf16, for many
+ * numbers of tokens, and compares outputs with f64 products of the decoded weights. Returns the largest error / bound;
+ * undefined where lpq has no kernel for the module.
+ */
+export async function runKernel(
+  ctx: ModuleContext,
+  name: string,
+  module: PackedModule,
+  decoded: Decoded,
+): Promise<number | undefined> {
+  const rt = ctx.kernel;
+  const reordered = Object.hasOwn(module.tensors, `${name}.permutation`);
+  if (!rt || module.layout !== 'tilus' || module.ranks || reordered || decoded.problems.length > 0) return undefined;
+  const [n, k] = module.shape;
+  const x = activations(k, ctx.seed);
+  const reference = await referenceOf(ctx, module, decoded, x);
+  const load = (suffix: string): Tensor => {
+    const host = ctx.weights.tensor(`${name}.${suffix}`);
+    const there = rt.upload(host);
+    host.dispose();
+    return there;
+  };
+  const zeros = Object.hasOwn(module.tensors, `${name}.zeros`) ? load('zeros') : undefined;
+  const packed = { weights: load('packed'), scales: load('scales'), ...(zeros && { zeros }) };
+  const p = {
+    groupLength: module.granularity.kind === 'group' ? module.granularity.size : 0,
+    zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
+  };
+  let ratio = 0;
+  try {
+    for (const dtype of ['f16', 'bf16'] as const)
+      for (const tokens of TOKENS) {
+        const rows = fromTyped(dtype, [tokens, k], Uint16Array.from(x.subarray(0, tokens * k), bitsOf(dtype)));
+        const poison = fromTyped(dtype, [tokens, n], new Uint16Array(tokens * n).fill(POISON));
+        const [there, y] = [rt.upload(rows), rt.upload(poison)];
+        ops.gemmPacked(rt, there, packed, undefined, y, typeParams(quantType(module.type)), p);
+        const got = await download(rt, y);
+        for (const tensor of [rows, poison, there, y]) tensor.dispose();
+        ratio = Math.max(ratio, compare(ctx, name, dtype, tokens, n, k, got, reference));
+      }
+  } finally {
+    for (const tensor of Object.values(packed)) tensor.dispose();
+  }
+  return ratio;
+}
+
+async function download(rt: NativeRuntime, y: Tensor): Promise<Uint16Array> {
+  await settle(rt);
+  const host = await rt.download(y);
+  const values = typed<Uint16Array>(host).slice();
+  host.dispose();
+  return values;
+}
+
+/** Multiples of 1/64 in [-1, 1], which f16 and bf16 both hold, [MOST_TOKENS][k]. */
+function activations(k: number, seed: number): Float64Array {
+  let state = (seed ^ 0x9e3779b9) >>> 0;
+  return Float64Array.from({ length: MOST_TOKENS * k }, () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return ((state >>> 16) % 129) / 64 - 1;
+  });
+}
+
+function bitsOf(dtype: 'f16' | 'bf16'): (value: number) => number {
+  const mantissa = dtype === 'f16' ? 10 : 7;
+  const bias = dtype === 'f16' ? 15 : 127;
+  return (value) => {
+    if (value === 0) return 0;
+    const exponent = Math.floor(Math.log2(Math.abs(value)));
+    const fraction = (Math.abs(value) / 2 ** exponent - 1) * 2 ** mantissa;
+    return (value < 0 ? 0x8000 : 0) | ((exponent + bias) << mantissa) | fraction;
+  };
+}
+
+/** The number of a bit pattern; infinity and NaN as such. */
+function numberOf(dtype: DType, bits: number): number {
+  const [mantissa, width, bias] = dtype === 'f16' ? [10, 5, 15] : [7, 8, 127];
+  const exponent = (bits >> mantissa) & (2 ** width - 1);
+  const fraction = bits & (2 ** mantissa - 1);
+  const sign = bits & 0x8000 ? -1 : 1;
+  if (exponent === 2 ** width - 1) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
+  if (exponent === 0) return sign * fraction * 2 ** (1 - bias - mantissa);
+  return sign * (2 ** mantissa + fraction) * 2 ** (exponent - bias - mantissa);
+}
+
+async function referenceOf(
+  { runtime, seed }: ModuleContext,
+  module: PackedModule,
+  { parts, group }: Decoded,
+  x: Float64Array,
+): Promise<Reference> {
+  const [n, k] = module.shape;
+  const weight = allocate('f32', [n, k]);
+  const [codes, scales, zeros] = [parts.get('codes')!, parts.get('scales')!, parts.get('zeros')];
+  const [blockN, blockK] = module.scales.block;
+  const type = quantType(module.type);
+  const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
+  dequantize(runtime, { codes, scales, zeros, group }, weight, typeParams(type), { blockN, blockK, zero });
+  await settle(runtime);
+  const w = typed(weight);
+  const columns = chooseColumns(n, seed);
+  const product = new Float64Array(MOST_TOKENS * columns.length);
+  const size = new Float64Array(product.length);
+  const groups = scales.shape[1] as number;
+  const stored = typed<Uint16Array | Uint8Array | Float32Array>(scales);
+  for (const [j, row] of columns.entries())
+    for (let m = 0; m < MOST_TOKENS; m++) {
+      let [sum, sizes] = [0, 0];
+      for (let c = 0; c < k; c++) {
+        const input = x[m * k + c]!;
+        const value = w[row * k + c]!;
+        // Integers: a kernel may add x q and x zero, each at most 2^(bits+1) scales, before their difference counts.
+        const scale = type.kind === 'int' ? scaleAt(scales.dtype, stored[row * groups + Math.floor(c / blockK)]!) : 0;
+        sum += input * value;
+        sizes += Math.abs(input) * (Math.abs(value) + 2 ** (type.bits + 1) * scale);
+      }
+      product[m * columns.length + j] = sum;
+      size[m * columns.length + j] = sizes;
+    }
+  weight.dispose();
+  return { columns, product, size };
+}
+
+function scaleAt(dtype: DType, stored: number): number {
+  if (dtype === 'f32') return Math.abs(stored);
+  if (dtype === 'f8_e8m0') return 2 ** (stored - 127);
+  return Math.abs(numberOf(dtype, stored));
+}
+
+function chooseColumns(n: number, seed: number): number[] {
+  if (n <= COLUMNS) return Array.from({ length: n }, (_, i) => i);
+  const columns = new Set([0, n - 1]);
+  for (let state = seed >>> 0; columns.size < COLUMNS; ) {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    columns.add(Math.floor((state / 2 ** 32) * n));
+  }
+  return [...columns].sort((a, b) => a - b);
+}
+
+/** Reports the first wrong output; returns the largest error / bound. */
+function compare(
+  ctx: ModuleContext,
+  name: string,
+  dtype: 'f16' | 'bf16',
+  tokens: number,
+  n: number,
+  k: number,
+  got: Uint16Array,
+  { columns, product, size }: Reference,
+): number {
+  ctx.recorder.count('kernel', tokens * columns.length);
+  const unwritten = got.indexOf(POISON);
+  const fail = (row: number, token: number, value: number, expected: number, within: number): void => {
+    ctx.recorder.failures.push({
+      check: 'kernel',
+      module: name,
+      row,
+      got: value,
+      expected,
+      message:
+        `module '${name}': with ${tokens} tokens in ${dtype} the kernel computes ${value} for row ${row} of token ${token}, ` +
+        `fp64 says ${expected} within ${within}`,
+    });
+  };
+  if (unwritten >= 0) {
+    fail(unwritten % n, Math.floor(unwritten / n), Number.NaN, 0, Number.POSITIVE_INFINITY);
+    return Number.POSITIVE_INFINITY;
+  }
+  const largest = dtype === 'f16' ? 65520 : 2 ** 128;
+  let ratio = 0;
+  for (let m = 0; m < tokens; m++)
+    for (const [j, row] of columns.entries()) {
+      const want = product[m * columns.length + j]!;
+      if (!Number.isFinite(want)) continue; // codes that are no numbers, which no quantizer writes
+      // Sums of K terms and a few factors in f32, then one rounding to 11 or 8 bits (or to a subnormal).
+      const rounding = dtype === 'f16' ? Math.abs(want) * 2 ** -11 + 2 ** -25 : Math.abs(want) * 2 ** -8;
+      const bound = (size[m * columns.length + j]! * (k + 8)) / 2 ** 24 + rounding;
+      const value = numberOf(dtype, got[m * n + row]!);
+      if (!Number.isFinite(value) && Math.abs(want) + bound >= largest) continue;
+      const error = Math.abs(value - want) / bound;
+      if (!(error <= 1)) {
+        fail(row, m, value, want, bound);
+        return Number.POSITIVE_INFINITY;
+      }
+      ratio = Math.max(ratio, error);
+    }
+  return ratio;
+}
