@@ -11,10 +11,10 @@ const ROWS = 64;
  * The lower triangle of a symmetric matrix [K,K] (f64 or f32, in the CPU's memory), row after row, rounded to f32
  * [K(K+1)/2]. The caller disposes of the result.
  */
-export async function packTriangle(matrix: Tensor): Promise<Tensor> {
+export async function packTriangle(matrix: Tensor, windowBytes = WINDOW_BYTES): Promise<Tensor> {
   const [k] = matrix.shape as [number, number];
   const packed = allocate('f32', [triangle(k)]);
-  const rows = Math.max(1, Math.floor(WINDOW_BYTES / (8 * k)));
+  const rows = Math.max(1, Math.floor(windowBytes / (8 * k)));
   for (let first = 0; first < k; first += rows) {
     const end = Math.min(k, first + rows);
     const from = elements(matrix, first * k, (end - first) * k);
@@ -28,12 +28,17 @@ export async function packTriangle(matrix: Tensor): Promise<Tensor> {
 }
 
 /** The whole matrix [K,K] of `dtype` from its packed triangle. The caller disposes of the result. */
-export async function unpackTriangle(packed: Tensor, k: number, dtype: 'f64' | 'f32'): Promise<Tensor> {
+export async function unpackTriangle(
+  packed: Tensor,
+  k: number,
+  dtype: 'f64' | 'f32',
+  windowBytes = WINDOW_BYTES,
+): Promise<Tensor> {
   const matrix = allocate(dtype, [k, k]);
   const windows: { first: number; end: number; start: number; values: Values }[] = [];
   for (let first = 0; first < k; ) {
     let end = first + 1;
-    while (end < k && 4 * (triangle(end + 1) - triangle(first)) <= WINDOW_BYTES) end++;
+    while (end < k && 4 * (triangle(end + 1) - triangle(first)) <= windowBytes) end++;
     const start = triangle(first);
     windows.push({ first, end, start, values: elements(packed, start, triangle(end) - start) });
     first = end;

@@ -81,11 +81,11 @@ function conversationOf(record: object, file: string, line: number, text: string
   };
 }
 
-/** content may be absent: a turn that only calls tools. */
+/** content may be absent (a turn that only calls tools), or structured: parts, or the result of a tool. */
 function isMessage(value: unknown): value is Record<string, unknown> {
   if (typeof value !== 'object' || value === null) return false;
   const { role, content } = value as Record<string, unknown>;
-  return typeof role === 'string' && (content == null || typeof content === 'string' || Array.isArray(content));
+  return typeof role === 'string' && (content == null || ['string', 'object'].includes(typeof content));
 }
 
 function bad(

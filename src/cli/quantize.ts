@@ -134,7 +134,10 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
   const statistics = await openStatistics(options);
   try {
-    if (flags.dryRun) return (await import('./dry-run.js')).printPlan(options, run);
+    if (flags.dryRun) {
+      (await import('./dry-run.js')).printPlan(options, run);
+      return await checkPlan(options, statistics);
+    }
     refusePartial(options.output, options.partial);
     await checkPlan(options, statistics);
     const rts = openRuntimes(run, flags);
