@@ -86,10 +86,10 @@ export class SavedStatistics {
   }
 
   /**
-   * H [K,K] of `dtype` in the CPU's memory; the caller disposes of it. Throws LPQ_STATISTICS where the bytes are not those
-   * that were saved.
+   * H [K,K] of `dtype` in the CPU's memory, whole or (`mirrored` false) only its lower half; the caller disposes of it. Throws
+   * LPQ_STATISTICS where the bytes are not those that were saved.
    */
-  async moments(name: string, dtype: 'f64' | 'f32'): Promise<Tensor> {
+  async moments(name: string, dtype: 'f64' | 'f32', mirrored: boolean): Promise<Tensor> {
     const { k, sha256: expected } = this.manifest.feeds[name] as SavedFeed;
     const got = await this.digest(name);
     if (got !== expected)
@@ -101,7 +101,7 @@ export class SavedStatistics {
     const file = this.owner.get(name) as SafetensorsFile;
     const packed = file.tensor(name);
     try {
-      return await unpackTriangle(packed, k, dtype);
+      return await unpackTriangle(packed, k, dtype, mirrored);
     } finally {
       packed.dispose();
       file.advise(name, 'dontneed');

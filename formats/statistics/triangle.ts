@@ -5,7 +5,7 @@ import { triangle } from './schema.js';
 /** Bytes looked at through one window: tensors show at most 2 GiB of themselves at once. */
 const WINDOW_BYTES = 2 ** 28;
 /** Rows filled together, so that a line of the cache that the mirrored half reads is used up. */
-const ROWS = 64;
+const ROWS = 32;
 
 /**
  * The lower triangle of a symmetric matrix [K,K] (f64 or f32, in the CPU's memory), row after row, rounded to f32
@@ -27,11 +27,15 @@ export async function packTriangle(matrix: Tensor, windowBytes = WINDOW_BYTES): 
   return packed;
 }
 
-/** The whole matrix [K,K] of `dtype` from its packed triangle. The caller disposes of the result. */
+/**
+ * The matrix [K,K] of `dtype` from its packed triangle; only the lower half where `mirrored` is false: a device does the
+ * rest faster (ops.gramFinish). The caller disposes of the result.
+ */
 export async function unpackTriangle(
   packed: Tensor,
   k: number,
   dtype: 'f64' | 'f32',
+  mirrored: boolean,
   windowBytes = WINDOW_BYTES,
 ): Promise<Tensor> {
   const matrix = allocate(dtype, [k, k]);
@@ -47,11 +51,11 @@ export async function unpackTriangle(
     const bottom = Math.min(k, top + ROWS);
     const to = elements(matrix, top * k, (bottom - top) * k);
     for (const { first, end, start, values } of windows)
-      for (let j = Math.max(first, top); j < end; j++) {
+      for (let j = Math.max(first, top); j < (mirrored ? end : Math.min(end, bottom)); j++) {
         const row = triangle(j) - start;
         // Row j: itself where it is one of these rows, and, mirrored, column j of those above it.
         if (j < bottom) to.set(values.subarray(row, row + j + 1), (j - top) * k);
-        for (let i = top; i < Math.min(bottom, j); i++) to[(i - top) * k + j] = values[row + i] as number;
+        for (let i = top; mirrored && i < Math.min(bottom, j); i++) to[(i - top) * k + j] = values[row + i] as number;
       }
     if (top % (16 * ROWS) === 0) await setImmediate();
   }

@@ -3,6 +3,7 @@ import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { modelIdentity } from '../../formats/statistics/model.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
 import type { Feed, ModelGraph, Stage } from '../model/program.js';
@@ -100,9 +101,11 @@ async function solveSaved(
 
 async function upload(rt: NativeRuntime, saved: SavedStatistics, feed: Feed): Promise<FeedStatistics> {
   const { name, rows } = saved.feed(feed.linears);
-  const host = await saved.moments(name, rt.momentDtype);
+  const onDevice = rt.device !== 'cpu';
+  const host = await saved.moments(name, rt.momentDtype, !onDevice);
   try {
     const h = rt.upload(host);
+    if (onDevice) ops.gramFinish(rt, h);
     return { h, tokens: rows };
   } finally {
     host.dispose();

@@ -23,12 +23,15 @@ test('a triangle lies row after row in f32, and comes back whole, whatever is lo
         for (let i = 0; i < k; i++) for (let j = 0; j <= i; j++) want[at++] = element(i, j);
         assert.deepEqual(typed(packed), want);
         for (const back of ['f64', 'f32'] as const) {
-          const whole = await unpackTriangle(packed, k, back, window);
+          const whole = await unpackTriangle(packed, k, back, true, window);
           assert.deepEqual([whole.dtype, whole.shape], [back, [k, k]]);
           assert.deepEqual(
             Float64Array.from(typed<Float64Array>(whole)),
             Float64Array.from(wide, (value) => Math.fround(value)),
           );
+          const half = typed<Float64Array>(await unpackTriangle(packed, k, back, false, window));
+          for (let i = 0; i < k; i++)
+            for (let j = 0; j <= i; j++) assert.equal(half[i * k + j], Math.fround(wide[i * k + j] as number));
         }
       },
     ),
