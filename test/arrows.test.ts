@@ -41,6 +41,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
   commander: 'cli',
   'cli-progress': 'cli',
   execa: 'cli',
+  '@huggingface/jinja': 'calibrate',
   '@huggingface/tokenizers': 'calibrate',
 };
 

@@ -61,6 +61,30 @@ export const moduleSchema = z.strictObject({
 });
 export type CanonicalModule = z.infer<typeof moduleSchema>;
 
+export const calibrationSchema = z.strictObject({
+  name: z.string(),
+  /** Of the text's bytes; of a mix: of its lines 'SHA256 WEIGHT'. */
+  sha256: sha256Schema,
+  sequences: z.int(),
+  tokens: z.int(),
+  seed: z.int(),
+  /** Of the chat template and the special tokens, where conversations went through them. */
+  chatTemplate: sha256Schema.optional(),
+  /** Of a mix: every text with its share. */
+  files: z
+    .array(
+      z.strictObject({
+        name: z.string(),
+        sha256: sha256Schema,
+        weight: z.number().positive(),
+        sequences: z.int(),
+        tokens: z.int(),
+      }),
+    )
+    .optional(),
+});
+export type CalibrationRecord = z.infer<typeof calibrationSchema>;
+
 export const provenanceSchema = z.strictObject({
   lpq: z.string(),
   source: z.strictObject({
@@ -71,9 +95,7 @@ export const provenanceSchema = z.strictObject({
   }),
   method: z.string(),
   options: z.record(z.string(), z.unknown()),
-  calibration: z
-    .strictObject({ name: z.string(), sha256: sha256Schema, sequences: z.int(), tokens: z.int(), seed: z.int() })
-    .nullable(),
+  calibration: calibrationSchema.nullable(),
 });
 export type Provenance = z.infer<typeof provenanceSchema>;
 

@@ -2,8 +2,9 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../core/error.js';
+import type { Conversation } from './chat.js';
 
-/** A text file, read: one running text, or documents. */
+/** A text file, read: one running text, documents, or conversations that a chat template has yet to make text. */
 export interface TextFile {
   readonly file: string;
   readonly name: string;
@@ -11,10 +12,14 @@ export interface TextFile {
   readonly sha256: string;
   readonly content:
     | { readonly kind: 'text'; readonly text: string }
-    | { readonly kind: 'documents'; readonly documents: readonly string[] };
+    | { readonly kind: 'documents'; readonly documents: readonly string[] }
+    | { readonly kind: 'conversations'; readonly conversations: readonly Conversation[] };
 }
 
-/** Reads .txt (anything but .jsonl) or .jsonl with {"text": "..."} lines. Throws LPQ_FILE, LPQ_CALIBRATION_TEXT. */
+/**
+ * Reads .txt (anything but .jsonl), or .jsonl with {"text": "..."} or with {"messages": [{"role": ..., "content": ...}]}
+ * lines. Throws LPQ_FILE, LPQ_CALIBRATION_TEXT.
+ */
 export function readTextFile(file: string): TextFile {
   let bytes: Buffer;
   try {
@@ -32,14 +37,13 @@ export function readTextFile(file: string): TextFile {
     });
   }
   const sha256 = createHash('sha256').update(bytes).digest('hex');
-  const content = file.endsWith('.jsonl')
-    ? ({ kind: 'documents', documents: documentsOf(text, file) } as const)
-    : ({ kind: 'text', text } as const);
+  const content = file.endsWith('.jsonl') ? linesOf(text, file) : ({ kind: 'text', text } as const);
   return { file, name: path.basename(file), sha256, content };
 }
 
-function documentsOf(text: string, file: string): string[] {
+function linesOf(text: string, file: string): TextFile['content'] {
   const documents: string[] = [];
+  const conversations: Conversation[] = [];
   text.split('\n').forEach((line, i) => {
     if (line.trim() === '') return;
     let record: unknown;
@@ -48,17 +52,53 @@ function documentsOf(text: string, file: string): string[] {
     } catch (cause) {
       throw bad(file, i, 'is not JSON', line, cause);
     }
-    const document = (record as { text?: unknown } | null)?.text;
-    if (typeof document !== 'string') throw bad(file, i, 'has no string under "text"', line);
-    documents.push(document);
+    const { text: document, messages } = (record ?? {}) as { text?: unknown; messages?: unknown };
+    if (typeof document === 'string') documents.push(document);
+    else if (messages !== undefined) conversations.push(conversationOf(record as object, file, i, line));
+    else throw bad(file, i, 'has no string under "text" and no list under "messages"', line);
+    if (documents.length > 0 && conversations.length > 0)
+      throw bad(file, i, 'is of another kind than the lines before it', line, undefined, 'one kind of lines in a file');
   });
-  return documents;
+  return conversations.length > 0 ? { kind: 'conversations', conversations } : { kind: 'documents', documents };
 }
 
-function bad(file: string, line: number, what: string, got: string, cause?: unknown): LpqError {
+function conversationOf(record: object, file: string, line: number, text: string): Conversation {
+  const { messages, tools, documents, chat_template_kwargs: variables } = record as Record<string, unknown>;
+  const turns = Array.isArray(messages) && messages.length > 0 && messages.every(isMessage) ? messages : undefined;
+  if (!turns) throw bad(file, line, 'has "messages" that are no conversation', text);
+  for (const [name, value] of Object.entries({ tools, documents }))
+    if (value !== undefined && value !== null && !Array.isArray(value))
+      throw bad(file, line, `has "${name}" that are no list`, text, undefined, `"${name}": [...]`);
+  if (variables !== undefined && variables !== null && (typeof variables !== 'object' || Array.isArray(variables)))
+    throw bad(file, line, 'has "chat_template_kwargs" that are no object', text, undefined, '{"NAME": VALUE}');
+  return {
+    line: line + 1,
+    messages: turns,
+    // An empty list is none.
+    ...(Array.isArray(tools) && tools.length > 0 && { tools }),
+    ...(Array.isArray(documents) && documents.length > 0 && { documents }),
+    ...(variables ? { variables: variables as Record<string, unknown> } : {}),
+  };
+}
+
+/** content may be absent (a turn that only calls tools), or structured: parts, or the result of a tool. */
+function isMessage(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) return false;
+  const { role, content } = value as Record<string, unknown>;
+  return typeof role === 'string' && (content == null || ['string', 'object'].includes(typeof content));
+}
+
+function bad(
+  file: string,
+  line: number,
+  what: string,
+  got: string,
+  cause?: unknown,
+  expected = '{"text": "..."} or {"messages": [{"role": "...", "content": "..."}]}',
+): LpqError {
   return new LpqError('LPQ_CALIBRATION_TEXT', `line ${line + 1} of ${file} ${what}`, {
     got: got.length > 60 ? `${got.slice(0, 60)}...` : got,
-    expected: '{"text": "..."}',
+    expected,
     cause,
   });
 }

@@ -1,4 +1,6 @@
+import type { CalibrationRecord } from '../../formats/canonical/schema.js';
 import { LpqError } from '../core/error.js';
+import type { ChatTemplate, Conversation } from './chat.js';
 import { Random } from './random.js';
 import { readTextFile, type TextFile } from './read-text.js';
 import type { Encode } from './tokenizer.js';
@@ -11,6 +13,18 @@ export interface CalibrationOptions {
   readonly seed: number;
   /** For .jsonl: join the documents and cut windows, as of a text. */
   readonly join?: boolean;
+  /** The model's chat template, asked for when a file holds conversations. */
+  readonly chat?: () => ChatTemplate;
+}
+
+/** One of several files that a model is calibrated on. */
+export interface CalibrationFile {
+  readonly name: string;
+  readonly sha256: string;
+  /** As it was given; the file's share of the sequences is this over the sum of all. */
+  readonly weight: number;
+  readonly sequences: number;
+  readonly tokens: number;
 }
 
 /** What a model is calibrated on; all of it but the tokens themselves is recorded in the output's provenance. */
@@ -19,19 +33,24 @@ export interface Calibration {
   readonly sha256: string;
   readonly seed: number;
   readonly length: number;
-  readonly kind: 'windows' | 'documents';
+  readonly kind: 'windows' | 'documents' | 'conversations' | 'mix';
   readonly sequences: readonly Int32Array[];
   /** Tokens of all sequences. */
   readonly tokens: number;
-  /** Windows or documents that there were to choose from. */
+  /** Windows, documents or conversations that there were to choose from. */
   readonly available: number;
+  /** Of the chat template, where conversations went through it. */
+  readonly chatTemplate?: string;
+  /** Of a mix. */
+  readonly files?: readonly CalibrationFile[];
 }
 
 /**
  * Chooses calibration sequences from a text file. A text is cut into windows of `length` tokens without overlap, its
- * last partial window left out; documents are sequences of their own length, cut at `length`, neither padded nor joined.
- * `samples` of them are taken in the order of a shuffle by `seed` (random.ts), all where there are fewer.
- * Throws LPQ_CALIBRATION_TEXT when there is no window, LPQ_USAGE, LPQ_FILE.
+ * last partial window left out; documents, and conversations as the chat template prints them, are sequences of their own
+ * length, cut at `length`, neither padded nor joined. `samples` of them are taken in the order of a shuffle by `seed`
+ * (random.ts), all where there are fewer. Throws LPQ_CALIBRATION_TEXT when there is no window or the template refuses a
+ * conversation, LPQ_CONFIG without a template, LPQ_USAGE, LPQ_FILE.
  */
 export function loadCalibration(file: string, encode: Encode, options: CalibrationOptions): Calibration {
   const { samples, length, seed } = options;
@@ -39,16 +58,31 @@ export function loadCalibration(file: string, encode: Encode, options: Calibrati
   atLeastOne('length', length);
   const random = new Random(seed);
   const source = readTextFile(file);
+  const chat = source.content.kind === 'conversations' ? templateOf(source, options.chat) : undefined;
   const { kind, available, sequences } =
-    source.content.kind === 'documents' && options.join !== true
-      ? chooseDocuments(source.content.documents, encode, samples, length, random)
-      : chooseWindows(source, encode, samples, length, random);
+    source.content.kind === 'text' || options.join === true
+      ? chooseWindows(source, encode, samples, length, random, chat)
+      : chooseDocuments(source, encode, samples, length, random, chat);
   if (sequences.length === 0)
     throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no document with a token in it`, {
       got: `${available} documents`,
     });
   const tokens = sequences.reduce((sum, sequence) => sum + sequence.length, 0);
-  return { name: source.name, sha256: source.sha256, seed, length, kind, sequences, tokens, available };
+  const { name, sha256 } = source;
+  return {
+    ...{ name, sha256, seed, length, kind, sequences, tokens, available },
+    ...(chat && { chatTemplate: chat.sha256 }),
+  };
+}
+
+/** What goes into the provenance of what was made with it. */
+export function calibrationRecord(calibration: Calibration): CalibrationRecord {
+  const { name, sha256, sequences, tokens, seed, chatTemplate, files } = calibration;
+  return {
+    ...{ name, sha256, sequences: sequences.length, tokens, seed },
+    ...(chatTemplate !== undefined && { chatTemplate }),
+    ...(files && { files: [...files] }),
+  };
 }
 
 interface Choice {
@@ -57,8 +91,15 @@ interface Choice {
   readonly sequences: Int32Array[];
 }
 
-function chooseWindows(source: TextFile, encode: Encode, samples: number, length: number, random: Random): Choice {
-  const windows = cutWindows(encodeAll(source, encode), length, source.file);
+function chooseWindows(
+  source: TextFile,
+  encode: Encode,
+  samples: number,
+  length: number,
+  random: Random,
+  chat: ChatTemplate | undefined,
+): Choice {
+  const windows = cutWindows(encodeAll(source, encode, chat && (() => chat)), length, source.file);
   const sequences: Int32Array[] = [];
   for (const index of random.shuffled(windows.length)) {
     if (sequences.length === samples) break;
@@ -68,25 +109,51 @@ function chooseWindows(source: TextFile, encode: Encode, samples: number, length
 }
 
 function chooseDocuments(
-  documents: readonly string[],
+  { file, content }: TextFile,
   encode: Encode,
   samples: number,
   length: number,
   random: Random,
+  chat: ChatTemplate | undefined,
 ): Choice {
+  const kind = content.kind === 'conversations' ? 'conversations' : 'documents';
+  const all = content.kind === 'conversations' ? content.conversations : documentsOf(content);
   const sequences: Int32Array[] = [];
-  for (const index of random.shuffled(documents.length)) {
+  for (const index of random.shuffled(all.length)) {
     if (sequences.length === samples) break;
-    const ids = encode(documents[index] as string);
+    const one = all[index] as string | Conversation;
+    // Rendered only once chosen. A template prints the special tokens itself and encode() adds none: each is there once.
+    const ids = encode(typeof one === 'string' ? one : (chat as ChatTemplate).render(one, file));
     if (ids.length > 0) sequences.push(ids.slice(0, length));
   }
-  return { kind: 'documents', available: documents.length, sequences };
+  return { kind, available: all.length, sequences };
 }
 
-/** All tokens of a file; documents joined as they stand. */
-export function encodeAll(source: TextFile, encode: Encode): Int32Array {
-  if (source.content.kind === 'text') return encode(source.content.text);
-  const parts = source.content.documents.map(encode);
+function documentsOf(content: Exclude<TextFile['content'], { kind: 'conversations' }>): readonly string[] {
+  return content.kind === 'text' ? [content.text] : content.documents;
+}
+
+function templateOf({ file }: TextFile, chat: (() => ChatTemplate) | undefined): ChatTemplate {
+  if (chat) return chat();
+  throw new LpqError(
+    'LPQ_CALIBRATION_TEXT',
+    `${file} holds conversations, and there is no model whose template prints them`,
+    {
+      expected: '{"text": "..."} lines, or plain text',
+    },
+  );
+}
+
+/** All tokens of a file; documents, and conversations as `chat` prints them, joined as they stand. */
+export function encodeAll(source: TextFile, encode: Encode, chat?: () => ChatTemplate): Int32Array {
+  const { content, file } = source;
+  if (content.kind === 'text') return encode(content.text);
+  const parts =
+    content.kind === 'documents'
+      ? content.documents.map(encode)
+      : ((template) => content.conversations.map((each) => encode(template.render(each, file))))(
+          templateOf(source, chat),
+        );
   const ids = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const part of parts) {

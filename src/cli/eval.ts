@@ -16,7 +16,7 @@ export function evalCommand(program: Command, run: Run): Command {
       .command('eval')
       .description('perplexity of a plain, quantized or packed checkpoint on a text')
       .argument('<dir>', 'directory of the checkpoint')
-      .requiredOption('--text <file>', 'a text file, or .jsonl with {"text": ...} lines')
+      .requiredOption('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
       .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512),
   ).action((dir: string, options: EvalOptions) => evaluate(dir, options, run));
 }

@@ -1,10 +1,12 @@
 import type { Command } from 'commander';
 import type { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
-import type { Calibration } from '../calibrate/text.js';
+import type { WeightedFile } from '../calibrate/mix.js';
 import { LpqError } from '../core/error.js';
 import type { ModuleLine } from '../quantize/run.js';
+import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
@@ -17,9 +19,11 @@ import { version } from './version.js';
 
 /** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
 interface QuantizeFlags extends ComputeOptions, MethodFlags {
-  readonly output: string;
+  readonly output?: string;
   readonly recipe?: string;
-  readonly calib?: string;
+  readonly calib?: readonly string[];
+  readonly saveStats?: string;
+  readonly stats?: string;
   readonly pack?: string;
   readonly dryRun?: boolean;
   readonly resume?: boolean;
@@ -27,14 +31,22 @@ interface QuantizeFlags extends ComputeOptions, MethodFlags {
 }
 
 /** A checked command: everything the runner needs. */
-export interface QuantizeOptions {
-  readonly source: string;
+export interface QuantizeOptions extends CalibrationOptions {
   readonly output: string;
-  readonly settings: FullSettings;
   readonly rules: readonly RecipeRule[];
-  /** Calibration text; undefined: the bundled one. */
-  readonly calib: string | undefined;
   readonly packTarget: string | undefined;
+}
+
+/** What concerns calibration alone, all that a run needs which only saves statistics. */
+export interface CalibrationOptions {
+  readonly source: string;
+  readonly settings: FullSettings;
+  /** Calibration texts; none: the bundled one. */
+  readonly calib: readonly WeightedFile[];
+  /** Directory to save statistics in. */
+  readonly saveStats: string | undefined;
+  /** Directory of statistics that take the place of a calibration text. */
+  readonly stats: string | undefined;
   /** What to do about what a stopped run left. */
   readonly partial: PartialMode;
 }
@@ -45,11 +57,17 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .command('quantize')
     .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
     .argument('<model>', 'directory of the checkpoint')
-    .requiredOption('-o, --output <dir>', 'directory to make');
+    .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
     methodOptions(command)
-      .option('--calib <file>', 'calibration text: .txt, or .jsonl with {"text": ...} (default: bundled books)')
+      .option(
+        '--calib <file[:weight]>',
+        'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
+        (given: string, before: readonly string[] = []) => [...before, given],
+      )
       .option('--calib-join', 'join the documents of a .jsonl and cut windows')
+      .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
+      .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'JSON with defaults for these options and rules for modules')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
@@ -58,29 +76,41 @@ export function quantizeCommand(program: Command, run: Run): Command {
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
 }
 
-/** Checks flags and recipe together. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
-export async function quantizeOptions(source: string, flags: QuantizeFlags): Promise<QuantizeOptions> {
-  const { mergeSettings } = await import('./settings.js');
+/** Checks flags and recipe together. Without an output it is statistics alone. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
+export async function quantizeOptions(
+  source: string,
+  flags: QuantizeFlags,
+): Promise<QuantizeOptions | (CalibrationOptions & { readonly output?: undefined })> {
+  const { checkCalibration, mergeSettings } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
-  const { output, recipe, calib, pack, resume, restart } = flags;
+  const { parseWeighted } = await import('../calibrate/mix.js');
+  const { output, recipe, calib = [], saveStats, stats, pack, resume, restart } = flags;
   if (resume && restart)
     throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
+  if (output === undefined && saveStats === undefined)
+    throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
+  const idle =
+    output === undefined ? (['pack', 'dryRun'] as const).find((name) => flags[name] !== undefined) : undefined;
+  if (idle)
+    throw new LpqError('LPQ_USAGE', `--${idle === 'pack' ? 'pack' : 'dry-run'} has no effect without -o OUT`, {
+      hint: 'Without it, lpq quantize only saves statistics.',
+    });
   const given = await givenSettings(flags);
   const file = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
-  const settings = mergeSettings(given, file.settings);
-  if (settings.method === 'rtn' && calib !== undefined)
-    throw new LpqError('LPQ_USAGE', '--calib has no effect with --method rtn, which takes no calibration', {
-      hint: 'Leave the option out, or use --method gptq.',
-    });
-  return {
+  const settings = checkCalibration(mergeSettings(given, file.settings, output !== undefined), given, {
+    calib: calib.length > 0,
+    saveStats: saveStats !== undefined,
+    stats: stats !== undefined,
+  });
+  const calibration: CalibrationOptions = {
     source,
-    output,
     settings,
-    rules: file.rules,
-    calib,
-    packTarget: pack,
+    calib: calib.map(parseWeighted),
+    saveStats,
+    stats,
     partial: resume ? 'resume' : restart ? 'restart' : 'new',
   };
+  return output === undefined ? calibration : { ...calibration, output, rules: file.rules, packTarget: pack };
 }
 
 async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<void> {
@@ -88,6 +118,10 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   await requireKind(model, 'source');
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { clearFinished, refusePartial } = await import('../../formats/directory/partial.js');
+  // Statistics that a stopped run has saved are those to go on with.
+  const { saveStats, partial } = options;
+  if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
+  if (options.output === undefined) return saveStatisticsOnly(options, flags, run);
   const { packTarget } = options;
   const packed = packTarget === undefined ? undefined : `${options.output.replace(/\/+$/, '')}-${packTarget}`;
   if (options.partial === 'resume' && packed === undefined && (await clearFinished(options.output)))
@@ -98,35 +132,66 @@ async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<
   // Everything that can be refused is refused before anything is computed.
   for (const output of [options.output, packed]) if (output !== undefined) refuseExisting(output);
   if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
-  if (flags.dryRun) return (await import('./dry-run.js')).printPlan(options, run);
-  refusePartial(options.output, options.partial);
-  await checkPlan(options);
-  const rts = openRuntimes(run, flags);
-  await quantizeInto(options, rts, run);
-  if (packTarget !== undefined && packed !== undefined)
-    await packDirectory(
-      options.output,
-      { target: packTarget, output: packed },
-      rts[0]?.device === 'cpu' ? rts[0] : openRuntime(run, { ...flags, device: 'cpu' }),
-      run,
-    );
+  const statistics = await openStatistics(options);
+  try {
+    if (flags.dryRun) {
+      (await import('./dry-run.js')).printPlan(options, run);
+      return await checkPlan(options, statistics);
+    }
+    refusePartial(options.output, options.partial);
+    await checkPlan(options, statistics);
+    const rts = openRuntimes(run, flags);
+    await quantizeInto(options, statistics, rts, run);
+    if (packTarget !== undefined && packed !== undefined)
+      await packDirectory(
+        options.output,
+        { target: packTarget, output: packed },
+        rts[0]?.device === 'cpu' ? rts[0] : openRuntime(run, { ...flags, device: 'cpu' }),
+        run,
+      );
+  } finally {
+    statistics?.close();
+  }
+}
+
+async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFlags, run: Run): Promise<void> {
+  const started = performance.now();
+  const calibration = await calibrate(options, run);
+  const { manifest, bytes: size } = await saveStatistics(options, calibration, openRuntimes(run, flags), run);
+  const seconds = (performance.now() - started) / 1000;
+  const feeds = Object.keys(manifest.feeds).length;
+  run.report.result(
+    { command: 'quantize', statistics: options.saveStats, feeds, bytes: size, seconds },
+    `saved statistics of ${feeds} inputs in ${options.saveStats}, ${bytes(size)}, ${duration(seconds)}\n`,
+  );
 }
 
 /** Refuses what the runner would, before the calibration text is read: a broken checkpoint, groups that do not divide. */
-async function checkPlan({ source, settings, rules }: QuantizeOptions): Promise<void> {
+async function checkPlan(
+  { source, settings, rules }: QuantizeOptions,
+  statistics: SavedStatistics | undefined,
+): Promise<void> {
   const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
   const { openModel } = await import('../model/graph.js');
   const { planQuantization } = await import('../quantize/run.js');
+  const { requireStatistics } = await import('../quantize/from-statistics.js');
   const { schemesFrom } = await import('./schemes.js');
   const checkpoint = SourceCheckpoint.open(source);
   try {
-    planQuantization(openModel(checkpoint), { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+    const graph = openModel(checkpoint);
+    const plan = planQuantization(graph, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+    if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
   } finally {
     checkpoint.close();
   }
 }
 
-async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntime[], run: Run): Promise<void> {
+async function quantizeInto(
+  options: QuantizeOptions,
+  statistics: SavedStatistics | undefined,
+  rts: readonly NativeRuntime[],
+  run: Run,
+): Promise<void> {
   const { quantizeCheckpoint } = await import('../quantize/run.js');
   const { backendOf } = await import('../quantize/identity.js');
   const { schemesFrom } = await import('./schemes.js');
@@ -134,7 +199,8 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
   const { scheme, rules } = schemesFrom(settings, options.rules);
   const started = performance.now();
   const quantizer = await quantizerFor(settings);
-  const calibration = quantizer.statistics ? await calibrate(options, run) : undefined;
+  const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
+  if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total] = [0, '', 0];
   let directory: OutputDirectory | undefined;
@@ -147,6 +213,7 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
       rules,
       quantizer,
       calibration,
+      ...(statistics && { statistics }),
       lmHead: settings.lmHead,
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
@@ -203,32 +270,12 @@ async function quantizeInto(options: QuantizeOptions, rts: readonly NativeRuntim
   );
 }
 
-async function calibrate({ source, settings, calib }: QuantizeOptions, run: Run): Promise<Calibration> {
-  const { bundledCalibration } = await import('../calibrate/bundled.js');
-  const { loadCalibration } = await import('../calibrate/text.js');
-  const { openTokenizer } = await import('../calibrate/tokenizer.js');
-  const { samples, seqLen, seed, calibJoin } = settings;
-  const file = calib ?? bundledCalibration();
-  const found = loadCalibration(file, openTokenizer(source), { samples, length: seqLen, seed, join: calibJoin });
-  const { sequences, tokens, available, name, sha256, kind } = found;
-  run.report.event(
-    'calibration',
-    { file, name, sha256, kind, sequences: sequences.length, tokens, length: seqLen, seed, available },
-    `calibrating on ${sequences.length} of ${available} ${kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} a sequence, seed ${seed}`,
-  );
-  if (sequences.length < samples)
-    run.report.warn(`${name} gives only ${sequences.length} of the ${samples} sequences asked for`, {
-      sequences: sequences.length,
-      samples,
-    });
-  return found;
-}
-
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
-function recorded({ settings, rules }: QuantizeOptions): Record<string, unknown> {
-  // Settings of calibration and of the solver say nothing about weights that were only rounded.
+function recorded({ settings, rules, stats }: QuantizeOptions): Record<string, unknown> {
+  // Settings of calibration and of the solver say nothing about weights that were only rounded, or what was saved before.
   const { order, damp, gptaq, samples, seqLen, seed, calibJoin, ...always } = settings;
-  const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, samples, seqLen, seed, calibJoin };
+  const text = stats === undefined ? { samples, seqLen, seed, calibJoin } : {};
+  const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, ...text };
   return {
     ...always,
     ...calibrated,

@@ -95,10 +95,13 @@ export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
 /** Fields that only a method with calibration looks at. */
 const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'calibJoin'] as const;
 
-/** Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type, or an option has no effect. */
-export function mergeSettings(flags: Settings, recipe: Settings): FullSettings {
+/**
+ * Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type though one is needed (`typed`), or
+ * an option has no effect.
+ */
+export function mergeSettings(flags: Settings, recipe: Settings, typed = true): FullSettings {
   const merged = { ...DEFAULTS, ...overrideScheme(recipe, flags) } as FullSettings;
-  if (merged.bits === undefined && merged.dtype === undefined)
+  if (typed && merged.bits === undefined && merged.dtype === undefined)
     throw new LpqError('LPQ_USAGE', 'nothing says which type to quantize to', {
       expected: '--bits N or --dtype T',
       hint: 'Use for example --bits 4, --dtype i8 or --dtype f4e2m1.',
@@ -109,6 +112,40 @@ export function mergeSettings(flags: Settings, recipe: Settings): FullSettings {
       hint: 'Leave the option out, or use --method gptq.',
     });
   return merged;
+}
+
+/** Which options of `lpq quantize` about calibration were given. */
+interface CalibrationGiven {
+  readonly calib: boolean;
+  readonly saveStats: boolean;
+  readonly stats: boolean;
+}
+
+/**
+ * The settings with what saved statistics leave of them: GPTAQ's correction needs activations of both models. `flags` are
+ * those of the command line. Throws LPQ_USAGE naming an option that has no effect.
+ */
+export function checkCalibration(settings: FullSettings, flags: Settings, given: CalibrationGiven): FullSettings {
+  const { calib, saveStats, stats } = given;
+  const idle = ([calib && '--calib', saveStats && '--save-stats', stats && '--stats'] as const).find((flag) => flag);
+  if (settings.method === 'rtn' && idle)
+    throw new LpqError('LPQ_USAGE', `${idle} has no effect with --method rtn, which takes no calibration`, {
+      hint: 'Leave the option out, or use --method gptq.',
+    });
+  if (!stats) return settings;
+  if (saveStats) throw new LpqError('LPQ_USAGE', '--save-stats and --stats exclude each other');
+  const text = (['samples', 'seqLen', 'seed', 'calibJoin'] as const).find((field) => flags[field] !== undefined);
+  const flag = calib ? '--calib' : text && FIELDS[text][0];
+  if (flag)
+    throw new LpqError('LPQ_USAGE', `${flag} has no effect with --stats, which was taken with a text of its own`, {
+      hint: 'Leave one of them out.',
+    });
+  if (flags.gptaq)
+    throw new LpqError('LPQ_USAGE', '--gptaq needs the activations of both models, which --stats does not have', {
+      got: flags.gptaq,
+      expected: '0, or no --stats',
+    });
+  return { ...settings, gptaq: 0 };
 }
 
 /** `over` over `base`; a type named in either form (bits, dtype) replaces the other's. */

@@ -1,5 +1,6 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { ChatTemplate } from '../calibrate/chat.js';
 import { readTextFile } from '../calibrate/read-text.js';
 import { cutWindows, encodeAll } from '../calibrate/text.js';
 import { openTokenizer } from '../calibrate/tokenizer.js';
@@ -51,7 +52,7 @@ export async function textPerplexity(
 ): Promise<Perplexity & { readonly text: string; readonly sha256: string }> {
   const graph = openModel(source);
   const text = readTextFile(file);
-  const ids = encodeAll(text, openTokenizer(source.dir));
+  const ids = encodeAll(text, openTokenizer(source.dir), () => ChatTemplate.open(source.dir));
   const windows = cutWindows(ids, checkCtx(options.ctx), file);
   return { text: text.name, sha256: text.sha256, ...(await perplexity(rt, source, graph, windows, options)) };
 }

@@ -42,21 +42,13 @@ export function quantizeBlock(
   walk: Walk,
 ): Promise<Tensor[]> {
   return walkBlock(context, block, lanes, walk, async (wanted, statistics, made) => {
-    const shares = shareOut(wanted, lanes.length, ({ name }) => !context.schemes.get(name)?.globalScale);
-    const modules = new Assembly(context.onModule);
-    try {
-      const solved = await together(
-        lanes.map(async (lane, i) => {
-          const replaced: Replacement[] = [];
-          for (const share of shares[i] as Share[])
-            replaced.push(...(await solveShare(context, lanes, lane, share, statistics, modules)));
-          return replaced;
-        }),
-      );
-      made.push(...(await distribute(lanes, solved)));
-    } finally {
-      modules.dispose();
-    }
+    const solved = await shareWork(context, wanted, lanes.length, async (shares, device, modules) => {
+      const replaced: Replacement[] = [];
+      for (const share of shares)
+        replaced.push(...(await solveShare(context, lanes, lanes[device] as Lane, share, statistics, modules)));
+      return replaced;
+    });
+    made.push(...(await distribute(lanes, solved)));
   });
 }
 
@@ -118,6 +110,22 @@ async function walkBlock(
   return made;
 }
 
+/** Shares feeds out over `count` devices and puts the modules together of what each makes of its part. */
+export async function shareWork<T>(
+  context: BlockContext,
+  wanted: readonly Feed[],
+  count: number,
+  solve: (shares: readonly Share[], device: number, modules: Assembly) => Promise<T>,
+): Promise<T[]> {
+  const shares = shareOut(wanted, count, ({ name }) => !context.schemes.get(name)?.globalScale);
+  const modules = new Assembly(context.onModule);
+  try {
+    return await together(shares.map((each, device) => solve(each, device, modules)));
+  } finally {
+    modules.dispose();
+  }
+}
+
 /** Quantizes one lane's share of a feed, with the statistics of all of them. */
 async function solveShare(
   context: BlockContext,
@@ -141,7 +149,7 @@ async function solveShare(
 const FEW_ROWS = 1 / 8;
 
 /** Quantizes the parts of a feed that have a scheme; returns their dequantized weights. */
-async function quantizeShare(
+export async function quantizeShare(
   context: BlockContext,
   rt: NativeRuntime,
   { feed, parts }: Share,

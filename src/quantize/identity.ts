@@ -13,7 +13,7 @@ export function runIdentity(
   provenance: Provenance,
   rts: readonly NativeRuntime[],
 ): RunIdentity {
-  const { calibration } = request;
+  const { calibration, statistics } = request;
   const { method = provenance.method, backend, ...options } = request.options;
   const given = {
     'version of lpq': provenance.lpq,
@@ -22,6 +22,7 @@ export function runIdentity(
     '--method': method,
     ...Object.fromEntries(Object.entries(options).map(([name, value]) => [flagOf(name), value])),
     '--calib': calibration ? `${calibration.name} (sha256 ${calibration.sha256})` : undefined,
+    '--stats': statistics ? `${statistics.manifest.model.name} (sha256 ${statistics.sha256})` : undefined,
     '--device': backend ?? backendOf(rts),
     LPQ_BLAS: process.env.LPQ_BLAS || 'builtin',
   };
@@ -82,7 +83,7 @@ function flagOf(name: string): string {
 }
 
 /** Of what the model is really fed: a tokenizer may have changed where the text has not. */
-function tokensHash({ sequences }: Calibration): string {
+export function tokensHash({ sequences }: Calibration): string {
   const hash = createHash('sha256');
   for (const { length, buffer, byteOffset, byteLength } of sequences)
     hash.update(`${length};`).update(new Uint8Array(buffer, byteOffset, byteLength));

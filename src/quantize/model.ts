@@ -7,6 +7,7 @@ import { disposeWeights, loadWeights } from '../model/weights.js';
 import { type BlockContext, quantizeBlock, replayBlock, type Walk } from './blocks.js';
 import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
+import { quantizeFromStatistics } from './from-statistics.js';
 import type { BlockKey } from './journal.js';
 import type { Lane } from './lanes.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
@@ -28,6 +29,8 @@ export async function quantizeModel(
   const work = workOf(graph, request, progress);
   if (work.length === 0) return;
   if (!quantizer.statistics) return quantizeAlone(context, rts[0] as NativeRuntime, work, source, events, progress);
+  if (request.statistics)
+    return quantizeFromStatistics(context, rts, request.statistics, work, source, events, progress);
   if (!calibration)
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
@@ -89,7 +92,8 @@ export async function quantizeModel(
   }
 }
 
-interface Work {
+/** A block, or the head, to quantize. */
+export interface Work {
   readonly key: BlockKey;
   readonly block: Block;
 }

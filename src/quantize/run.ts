@@ -4,13 +4,15 @@ import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
-import type { Calibration } from '../calibrate/text.js';
+import { type Calibration, calibrationRecord } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import type { BlockContext } from './blocks.js';
 import { type ModuleLine, type QuantizeEvents, timed } from './events.js';
+import { recordOf, requireStatistics } from './from-statistics.js';
 import { zerosOf } from './grid.js';
 import { runIdentity } from './identity.js';
 import { quantizeModel } from './model.js';
@@ -29,8 +31,10 @@ export interface QuantizeRequest {
   readonly scheme: QuantScheme;
   readonly rules: readonly ModuleRule[];
   readonly quantizer: Quantizer;
-  /** Needed by quantizers that take statistics. */
+  /** Needed by quantizers that take statistics, unless those were saved. */
   readonly calibration: Calibration | undefined;
+  /** Taken earlier from the unquantized model: no text, no forward pass, and blocks that do not depend on each other. */
+  readonly statistics?: SavedStatistics;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;
   /** Recorded in the provenance, as the user gave them. */
@@ -89,6 +93,7 @@ export async function quantizeCheckpoint(
   try {
     const graph = openModel(source);
     const plan = planQuantization(graph, request);
+    if (request.statistics) requireStatistics(request.statistics, source, graph, new Set(plan.keys()));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
     const weightNames = new Set([...plan.keys()].map((name) => `${name}.weight`));
     const carried = [...source.names()].filter((name) => !weightNames.has(name));
@@ -165,7 +170,7 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
 }
 
 function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {
-  const { calibration } = request;
+  const { calibration, statistics } = request;
   return {
     lpq: request.version,
     source: {
@@ -174,16 +179,12 @@ function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provena
       fingerprint: source.weights.fingerprint(),
     },
     method: request.quantizer.method,
-    options: { ...request.options, ...request.quantizer.options },
-    calibration: calibration
-      ? {
-          name: calibration.name,
-          sha256: calibration.sha256,
-          sequences: calibration.sequences.length,
-          tokens: calibration.tokens,
-          seed: calibration.seed,
-        }
-      : null,
+    options: {
+      ...request.options,
+      ...request.quantizer.options,
+      ...(statistics && { stats: statistics.sha256 }),
+    },
+    calibration: calibration ? calibrationRecord(calibration) : statistics ? recordOf(statistics) : null,
   };
 }
 

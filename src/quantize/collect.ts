@@ -1,0 +1,176 @@
+import { SourceCheckpoint } from '../../formats/canonical/source.js';
+import type { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { modelIdentity } from '../../formats/statistics/model.js';
+import type { StatisticsManifest } from '../../formats/statistics/schema.js';
+import {
+  type DeclaredFeed,
+  type StatisticsFacts,
+  StatisticsWriter,
+  statisticsBytes,
+} from '../../formats/statistics/write.js';
+import type { NativeRuntime } from '../../native/binding.js';
+import { disposeStatistics, type FeedStatistics, type Streams, sweepStatistics } from '../calibrate/statistics.js';
+import { type Calibration, calibrationRecord } from '../calibrate/text.js';
+import { openModel } from '../model/graph.js';
+import type { Block, BlockWeights, Feed, LinearRef, ModelGraph } from '../model/program.js';
+import { disposeWeights, loadWeights } from '../model/weights.js';
+import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
+import { backendOf, tokensHash } from './identity.js';
+import { gatherStatistics, together } from './lanes.js';
+import { blockMemory, roomFor } from './memory-plan.js';
+
+/** What statistics are taken of. */
+export interface CollectRequest {
+  /** Directory of the source checkpoint, and of the result, which must not exist. */
+  readonly source: string;
+  readonly output: string;
+  readonly calibration: Calibration;
+  readonly version: string;
+}
+
+export interface CollectEvents {
+  readonly onPlan?: (plan: { feeds: number; bytes: number; blocks: number }) => void;
+  readonly onStage?: (block: number, blocks: number, stage: string) => void;
+  readonly onFeed?: (feed: string, rows: number) => void;
+}
+
+/** The tensor that holds what is known of a feed. */
+function tensorOf({ linears }: Feed): string {
+  return `${(linears[0] as LinearRef).name}.moments`;
+}
+
+/** All blocks, and the head where it is a linear of its own. */
+function walkOf(graph: ModelGraph): Block[] {
+  const head: Block = { index: graph.blocks.length, tensors: new Map(), stages: [headStage(graph)] };
+  return graph.head.tied ? [...graph.blocks] : [...graph.blocks, head];
+}
+
+/** What the statistics of a run are told from others by. */
+export function statisticsFacts(
+  request: Pick<CollectRequest, 'calibration' | 'version'>,
+  source: SourceCheckpoint,
+  rts: readonly NativeRuntime[],
+): StatisticsFacts {
+  const { calibration, version } = request;
+  return {
+    lpq: version,
+    model: modelIdentity(source),
+    calibration: {
+      ...calibrationRecord(calibration),
+      length: calibration.length,
+      tokensSha256: tokensHash(calibration),
+    },
+    backend: backendOf(rts),
+  };
+}
+
+/**
+ * Takes the calibration data through the unquantized model once and saves the second moments of what every linear reads.
+ * The directory appears complete or not at all. Throws LPQ_OUTPUT_EXISTS, LPQ_DISK_FULL before any work, and what
+ * reading, computing and writing throw.
+ */
+export async function collectStatistics(
+  rts: readonly NativeRuntime[],
+  request: CollectRequest,
+  events: CollectEvents = {},
+  register: (output: OutputDirectory) => void = () => {},
+): Promise<StatisticsManifest> {
+  const source = SourceCheckpoint.open(request.source);
+  try {
+    const graph = openModel(source);
+    const walk = walkOf(graph);
+    const feeds = new Map<string, DeclaredFeed>();
+    for (const { stages } of walk)
+      for (const feed of stages.flatMap((stage) => stage.feeds))
+        feeds.set(tensorOf(feed), {
+          linears: feed.linears.map(({ name }) => name),
+          k: (feed.linears[0] as LinearRef).k,
+        });
+    const facts = statisticsFacts(request, source, rts);
+    events.onPlan?.({ feeds: feeds.size, bytes: statisticsBytes(feeds.values()), blocks: graph.blocks.length });
+    const writer = await StatisticsWriter.create(request.output, feeds);
+    register(writer.output);
+    try {
+      await sweepModel(rts, request.calibration, source, graph, walk, events, async (feed, found) => {
+        const rt = rts[0] as NativeRuntime;
+        const host = await rt.download(found.h);
+        try {
+          await writer.write(tensorOf(feed), host, found.tokens);
+        } finally {
+          host.dispose();
+        }
+        events.onFeed?.(tensorOf(feed), found.tokens);
+      });
+      return await writer.finish(facts);
+    } catch (error) {
+      await writer.abort();
+      throw error;
+    }
+  } finally {
+    source.close();
+  }
+}
+
+/** Every stage's statistics with no stage quantized, each feed's summed over all devices on the first. */
+async function sweepModel(
+  rts: readonly NativeRuntime[],
+  calibration: Calibration,
+  source: SourceCheckpoint,
+  graph: ModelGraph,
+  walk: readonly Block[],
+  events: CollectEvents,
+  save: (feed: Feed, statistics: FeedStatistics) => Promise<void>,
+): Promise<void> {
+  const load = (names: Iterable<string>) => {
+    const list = [...names];
+    return Promise.all(rts.map((rt) => loadWeights(rt, source, list)));
+  };
+  const outer = await load(graph.outer.keys());
+  let streams: Streams[] = [];
+  let here: BlockWeights[] = [];
+  // The streams pass a block's last stage in the first sweep of the next.
+  let behind: BlockWeights[] = [];
+  try {
+    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, false);
+    for (const block of walk) {
+      const head = block.index === graph.blocks.length;
+      here = head ? [] : await load(block.tensors.keys());
+      const memory = blockMemory(block, graph.hidden, 1);
+      for (const [index, stage] of block.stages.entries()) {
+        events.onStage?.(block.index, graph.blocks.length, stage.id);
+        const ids = new Set(stage.feeds.map(({ id }) => id));
+        const statistics = await together(
+          rts.map((rt, i) => {
+            const weights = (head ? outer[i] : here[i]) as BlockWeights;
+            const room = roomFor(rt, memory, block, index, 2 * memory.weights);
+            const capture = { stage, quantized: weights, original: weights };
+            return sweepStatistics(rt, streams[i] as Streams, capture, ids, room);
+          }),
+        );
+        try {
+          if (index === 0) {
+            for (const weights of behind) disposeWeights(weights);
+            behind = [];
+          }
+          for (const feed of stage.feeds) {
+            const sum = await gatherStatistics(statistics, feed.id, rts[0] as NativeRuntime);
+            try {
+              await save(feed, sum);
+            } finally {
+              disposeStatistics(new Map([[feed.id, sum]]));
+            }
+          }
+        } finally {
+          for (const each of statistics) disposeStatistics(each);
+        }
+        for (const [i, { quantized }] of streams.entries())
+          if (!head) quantized.follow({ stage, weights: here[i] as BlockWeights });
+      }
+      behind = here;
+      here = [];
+    }
+  } finally {
+    for (const weights of [...behind, ...here, ...outer]) disposeWeights(weights);
+    disposeStreams(streams);
+  }
+}
