@@ -70,6 +70,21 @@ export interface CodesShape {
 
 const codesShape = ({ n, k, bits }: CodesShape): number[] => [n, Math.ceil((k * bits) / 8)];
 
+/**
+ * AWQ words I32 [R, C/8] -> nibbles, transposed: with `stream` U8 [C, ceil(R/2)], else U8 or I16 [C, R]; value = (nibble ^
+ * flip) - bias.
+ */
+export function unpackAwq(
+  rt: NativeRuntime,
+  packed: Tensor,
+  output: Tensor,
+  p: { stream?: number; flip?: number; bias?: number },
+): void {
+  const report = info();
+  rt.enqueue('verify_decode_awq', [packed], [output, report], p);
+  report.dispose();
+}
+
 /** Packed codes -> U8 [N, ceil(K*b/8)], the canonical form. */
 export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): Pending =>
   pending(rt, 'verify_decode_gptq', qweight, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
