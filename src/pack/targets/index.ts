@@ -2,6 +2,7 @@ import { LpqError } from '../../core/error.js';
 import type { PackTarget } from '../target.js';
 import { awq } from './awq.js';
 import { compressedTensors, compressedTensorsW8A8 } from './compressed-tensors.js';
+import { gguf, ggufSearched } from './gguf.js';
 import { gptq } from './gptq.js';
 import { gptqV2 } from './gptq_v2.js';
 import { HARDWARE } from './hardware.js';
@@ -21,6 +22,8 @@ export const PACK_TARGETS: readonly PackTarget[] = [
   awq,
   compressedTensors,
   compressedTensorsW8A8,
+  gguf,
+  ...ggufSearched,
 ];
 
 /** The target called `name`. Throws LPQ_TARGET with the list of names. */
