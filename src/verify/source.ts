@@ -6,6 +6,8 @@ import { LpqError } from '../core/error.js';
 import { quantType, typeParams } from '../core/quant-type.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeModule, disposeDecoded, weightLike } from './decode.js';
+import { isGguf } from './gguf.js';
+import { GgufSource } from './gguf-source.js';
 import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
 
@@ -14,8 +16,9 @@ import { dequantize, settle } from './native.js';
  * dequantized to f32 with its own arithmetic, so that an evaluation sees what the bytes mean and not what the packer
  * thought. Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_FILE.
  */
-export function artifactSource(dir: string, rt: NativeRuntime): ArtifactSource {
+export function artifactSource(dir: string, rt: NativeRuntime): ArtifactSource | GgufSource {
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
+  if (isGguf(manifest)) return new GgufSource(dir, manifest, rt);
   return new ArtifactSource(dir, readConfig(dir), manifest, Checkpoint.open(dir), rt);
 }
 
