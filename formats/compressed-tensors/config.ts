@@ -1,5 +1,6 @@
 import { LpqError } from '../../src/core/error.js';
 import type { Granularity } from '../../src/core/granularity.js';
+import { quantizationConfig, type TargetedScheme } from './schemes.js';
 
 /** One group of modules with the same scheme. */
 export interface SchemeGroup {
@@ -20,39 +21,19 @@ export function compressedTensorsConfig(options: {
   groups: readonly SchemeGroup[];
   ignore: readonly string[];
 }): Record<string, unknown> {
-  const groups = options.groups.map((group, i) => [`group_${i}`, scheme(group)] as const);
-  return {
-    quant_method: 'compressed-tensors',
-    format: 'pack-quantized',
-    quantization_status: 'compressed',
-    global_compression_ratio: null,
-    ignore: [...options.ignore],
-    kv_cache_scheme: null,
-    config_groups: Object.fromEntries(groups),
-  };
-}
-
-function scheme({ targets, bits, symmetric, granularity, actorder = null }: SchemeGroup): Record<string, unknown> {
-  if (!Number.isInteger(bits) || bits < 1 || bits > 8)
-    throw new LpqError('LPQ_PACK', `compressed-tensors packs 1 to 8 bits, not ${bits}`);
-  const grouped = granularity.kind === 'group';
-  return {
-    targets: [...targets],
-    weights: {
-      num_bits: bits,
+  const groups = options.groups.map(
+    ({ targets, bits, symmetric, granularity, actorder = null }): TargetedScheme => ({
+      targets,
+      format: 'pack-quantized',
+      bits,
       type: 'int',
       symmetric,
-      strategy: grouped ? 'group' : 'channel',
-      group_size: grouped ? granularity.size : null,
-      block_structure: null,
-      dynamic: false,
+      strategy: granularity.kind,
+      groupSize: granularity.kind === 'group' ? granularity.size : null,
       actorder,
-      observer: 'minmax',
-      observer_kwargs: {},
-    },
-    input_activations: null,
-    output_activations: null,
-  };
+    }),
+  );
+  return quantizationConfig({ groups, ignore: options.ignore });
 }
 
 /** A scheme that a published pack-quantized config names. */

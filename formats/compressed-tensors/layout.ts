@@ -54,3 +54,36 @@ export function packQuantizedTensors(name: string, module: PackQuantizedShape): 
     ...(module.groupIndex ? [{ name: `${name}.weight_g_idx`, dtype: 'I32', shape: [k] } as const] : []),
   ];
 }
+
+/** What decides the shapes of a linear with one code a byte: int-quantized (I8) and float-quantized (F8_E4M3). */
+export interface ByteShape {
+  /** [N, K]. */
+  readonly shape: readonly [number, number];
+  readonly codeDtype: Extract<SafetensorsDtype, 'I8' | 'F8_E4M3'>;
+  /** Shape of the scales: [N, 1], or [N/bn, K/bk] of blocks. */
+  readonly scaleShape: readonly [number, number];
+  readonly scaleDtype: PackQuantizedShape['scaleDtype'];
+}
+
+/** weight [N, K] and weight_scale: W[n][k] = weight * scale, no zero points. */
+export function byteTensors(name: string, { shape, codeDtype, scaleShape, scaleDtype }: ByteShape): TensorSpec[] {
+  return [
+    { name: `${name}.weight`, dtype: codeDtype, shape },
+    { name: `${name}.weight_scale`, dtype: scaleDtype, shape: scaleShape },
+  ];
+}
+
+/**
+ * nvfp4-pack-quantized (groups of 16, E4M3 scales, a second level) and mxfp4-pack-quantized (groups of 32, E8M0 scales as
+ * U8): two E2M1 codes a byte, the lower index in the low nibble.
+ */
+export function fp4Tensors(name: string, [n, k]: readonly [number, number], kind: 'nvfp4' | 'mxfp4'): TensorSpec[] {
+  const group = kind === 'nvfp4' ? 16 : 32;
+  if (k % group !== 0)
+    throw new LpqError('LPQ_PACK', `module '${name}' does not fit ${kind}: its groups do not divide K = ${k}`);
+  return [
+    { name: `${name}.weight_packed`, dtype: 'U8', shape: [n, k / 2] },
+    { name: `${name}.weight_scale`, dtype: kind === 'nvfp4' ? 'F8_E4M3' : 'U8', shape: [n, k / group] },
+    ...(kind === 'nvfp4' ? [{ name: `${name}.weight_global_scale`, dtype: 'F32', shape: [1] } as const] : []),
+  ];
+}

@@ -10,6 +10,7 @@ interface PackOptions extends ComputeOptions {
   readonly output: string;
   readonly dryRun?: boolean;
   readonly tp?: string;
+  readonly source?: string;
 }
 
 /** `lpq pack QUANTIZED --target T -o OUT`. */
@@ -21,10 +22,11 @@ export function packCommand(program: Command, run: Run): Command {
       .argument('<quantized>', 'directory that lpq quantize wrote')
       .requiredOption(
         '--target <name>',
-        'sm80, sm86, sm89, sm90 (choose for each module), marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2 or compressed-tensors',
+        'sm80, sm86, sm89, sm90 (choose for each module), marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, awq, compressed-tensors, compressed-tensors-w8a8, gguf or gguf-q2_k to gguf-q8_0',
       )
       .requiredOption('-o, --output <dir>', 'directory to make')
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
+      .option('--source <dir>', 'checkpoint that was quantized, where gguf-q2_k to gguf-q8_0 find better weights')
       .option('--dry-run', 'only say what would be done with each module, and why'),
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
 }
@@ -40,7 +42,7 @@ async function pack(dir: string, options: PackOptions, run: Run): Promise<void> 
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output' | 'tp'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source'>,
   runtime: NativeRuntime,
   run: Run,
 ): Promise<void> {
@@ -53,6 +55,7 @@ export async function packDirectory(
       input,
       target: options.target,
       ranks: ranksOf(options.tp),
+      source: options.source,
       output: options.output,
       runtime,
       signal: run.interrupt.signal,

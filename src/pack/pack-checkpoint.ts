@@ -48,6 +48,8 @@ export interface PackRequest {
   readonly target: string;
   /** Ranks of tensor parallelism that share the modules; default 1. */
   readonly ranks?: number;
+  /** Unquantized checkpoint that targets which search for their codes take weights from; default: as they were quantized. */
+  readonly source?: string | undefined;
   /** Directory to make. */
   readonly output: string;
   readonly runtime: NativeRuntime;
@@ -69,6 +71,11 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   const start = performance.now();
   const plan = planPack(input, request.target, request.ranks);
   if (plan.refusal) throw plan.refusal;
+  if (request.source !== undefined && !plan.target.readsSource)
+    throw new LpqError('LPQ_USAGE', `--source has no effect with target ${plan.target.name}, which takes the codes as they are`, {
+      hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
+    });
+  if (plan.target.write) return plan.target.write(request, plan);
   const output = await OutputDirectory.create(request.output);
   request.onOutput?.(output);
   let writer: ArtifactWriter | undefined;
@@ -76,7 +83,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     const { skipped } = await output.carryFrom(input.dir, {
       except: ['lpq.json', 'config.json', 'quantize_config.json'],
     });
-    const { quantization, files } = plan.target.config({ checkpoint: input, ...plan });
+    const { quantization, files } = plan.target.config(plan);
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
     const modules = new Map([...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision)]));
     writer = await ArtifactWriter.create(

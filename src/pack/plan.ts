@@ -13,6 +13,7 @@ import { packTarget } from './targets/index.js';
 /** What packing will do, before anything is written: for --dry-run and for packCheckpoint. */
 export interface PackPlan {
   readonly target: PackTarget;
+  readonly checkpoint: CanonicalCheckpoint;
   /** What was asked for; differs from target.name when the checkpoint needed another. */
   readonly requested: string;
   readonly notes: readonly string[];
@@ -45,7 +46,8 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
   );
   const wanted = packTarget(targetName);
   const redirect = wanted.resolve?.(modules);
-  const target = redirect?.target ?? wanted;
+  const chosen = redirect?.target ?? wanted;
+  const target = chosen.bind?.(checkpoint) ?? chosen;
   if (ranks > 1 && !target.tensorParallel)
     throw new LpqError('LPQ_USAGE', `target ${target.name} has no tensors for each rank`, {
       got: `--tp ${ranks}`,
@@ -59,6 +61,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
   });
   return {
     target,
+    checkpoint,
     requested: targetName,
     notes: redirect ? [redirect.note] : [],
     decisions,

@@ -2,7 +2,9 @@ import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { PackReport, PackRequest } from './pack-checkpoint.js';
 import type { Split } from './parallel.js';
+import type { PackPlan } from './plan.js';
 
 /** What a target needs to know of a module besides its manifest entry. */
 export interface ModuleFacts {
@@ -82,6 +84,12 @@ export interface PackTarget {
   /** The tensors that the plan listed, computed. The caller disposes of them. Throws LPQ_PACK naming the module. */
   pack(job: PackJob): Promise<Map<string, Tensor>>;
   config(model: PackedModel): TargetConfig;
+  /** Whether it can take weights from the checkpoint that was quantized (PackRequest.source). */
+  readonly readsSource?: boolean;
+  /** The target for one checkpoint, of a format whose names and tensors depend on the whole model. Throws LPQ_TARGET. */
+  bind?(checkpoint: CanonicalCheckpoint): PackTarget;
+  /** Writes the whole output, of a format that is no safetensors; packCheckpoint hands over to it. */
+  write?(request: PackRequest, plan: PackPlan): Promise<PackReport>;
 }
 
 export interface Redirect {

@@ -2,7 +2,6 @@ import type { ArtifactManifest, PackedModule } from '../../formats/artifact/sche
 import { quantType } from '../core/quant-type.js';
 import { expectation, isSymmetric, PACKED_LAYOUTS } from './layouts.js';
 import type { Recorder } from './report.js';
-import { TILE_LAYOUTS } from './tile-layouts.js';
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -13,8 +12,21 @@ interface Scheme {
   readonly group: unknown;
   readonly sym: unknown;
   /** Whether groups are named by g_idx. */
-  readonly order: unknown;
+  readonly order?: unknown;
+  /** int or float; the storage form; what is said of activations. compressed-tensors only. */
+  readonly type?: unknown;
+  readonly format?: unknown;
+  readonly activations?: unknown;
 }
+
+/** What of a module's form the artifact for each public consumer may hold. */
+const LAYOUTS_OF: Readonly<Record<string, readonly string[]>> = {
+  gptq: ['gptq'],
+  gptq_v2: ['gptq_v2'],
+  awq: ['awq'],
+  'compressed-tensors': ['compressed-tensors', 'float-quantized', 'nvfp4-pack-quantized', 'mxfp4-pack-quantized'],
+  'compressed-tensors-w8a8': ['int-quantized', 'float-quantized'],
+};
 
 /** quantization_config (and quantize_config.json, `mirror`) against the manifest, module by module. */
 export function checkConfig(
@@ -34,19 +46,24 @@ export function checkConfig(
       message,
     });
   };
-  const consumer = !TILE_LAYOUTS.includes(target) && PACKED_LAYOUTS.includes(target);
+  const consumer = Object.hasOwn(LAYOUTS_OF, target);
   if (!quantization) {
     if (consumer) fail(`config.json has no quantization_config, which a loader of ${target} needs`);
     else recorder.detail('config', 'config.json states no quantization_config');
     return;
   }
   const gptq = target === 'gptq' || target === 'gptq_v2';
-  const method = { gptq: 'gptq', gptq_v2: 'gptq', 'compressed-tensors': 'compressed-tensors' }[target];
+  const compressed = target.startsWith('compressed-tensors');
+  const method = gptq ? 'gptq' : compressed ? 'compressed-tensors' : target === 'awq' ? 'awq' : undefined;
   recorder.count('config');
   if (method && quantization.quant_method !== method)
     fail('quantization_config.quant_method is wrong', quantization.quant_method, method);
-  if (target === 'compressed-tensors' && quantization.format !== 'pack-quantized')
-    fail('quantization_config.format is wrong', quantization.format, 'pack-quantized');
+  if (target === 'awq')
+    for (const [key, expected] of [
+      ['version', 'gemm'],
+      ['zero_point', true],
+    ] as const)
+      if (quantization[key] !== expected) fail(`quantization_config.${key} is wrong`, quantization[key], expected);
   if (gptq && (quantization.checkpoint_format ?? 'gptq') !== target)
     fail('quantization_config.checkpoint_format is wrong', quantization.checkpoint_format, target);
   if (mirror !== undefined && JSON.stringify(mirror) !== JSON.stringify(config.quantization_config))
@@ -54,10 +71,10 @@ export function checkConfig(
   for (const [name, module] of Object.entries(manifest.modules)) {
     if (expectation(name, module).problems.length > 0) continue; // told with the tensors
     const packed = PACKED_LAYOUTS.includes(module.layout);
-    if (packed && module.layout !== target && !/^sm\d+$/.test(target))
+    if (packed && !(LAYOUTS_OF[target] ?? [target]).includes(module.layout) && !/^sm\d+$/.test(target))
       fail(`module '${name}' is in layout ${module.layout}, in an artifact for ${target}`, undefined, undefined, name);
-    const stated =
-      target === 'compressed-tensors' ? compressedScheme(quantization, name) : gptqScheme(quantization, name);
+    const schemeFor = compressed ? compressedScheme : target === 'awq' ? awqScheme : gptqScheme;
+    const stated = schemeFor(quantization, name);
     if (!packed) {
       if (consumer && stated && module.layout === 'dense')
         fail(`quantization_config claims that the dense module '${name}' is quantized`, undefined, undefined, name);
@@ -68,23 +85,45 @@ export function checkConfig(
       fail(`quantization_config leaves out module '${name}', which is packed`, undefined, undefined, name);
       continue;
     }
-    const actual = schemeOf(module);
+    const actual = schemeOf(module, target);
     // A config of no public consumer (marlin, tilus, ...) need not state everything; what it states must be true.
-    for (const key of ['bits', 'group', 'sym', 'order'] as const)
+    for (const key of Object.keys(actual) as (keyof Scheme)[])
       if ((consumer || stated[key] !== undefined) && stated[key] !== actual[key])
         fail(`quantization_config states another ${WORD[key]} for module '${name}'`, stated[key], actual[key], name);
   }
 }
 
-const WORD = { bits: 'number of bits', group: 'group size', sym: 'symmetry', order: 'activation order' } as const;
+const WORD: Readonly<Record<keyof Scheme, string>> = {
+  bits: 'number of bits',
+  group: 'group size',
+  sym: 'symmetry',
+  order: 'activation order',
+  type: 'kind of number',
+  format: 'storage form',
+  activations: 'treatment of activations',
+};
 
-function schemeOf(module: PackedModule): Scheme {
+function schemeOf(module: PackedModule, target: string): Scheme {
+  const { bits, kind } = quantType(module.type);
+  const [rows] = module.scales.block;
+  const size = module.granularity.kind === 'channel' ? -1 : module.granularity.size;
+  const own = { bits, group: rows > 1 ? `${rows} x ${size}` : size };
+  if (target === 'awq') return { ...own, sym: true };
+  const scheme = { ...own, sym: kind === 'float' || isSymmetric(module), order: module.canonical.g_idx !== undefined };
+  if (!target.startsWith('compressed-tensors')) return scheme;
   return {
-    bits: quantType(module.type).bits,
-    group: module.granularity.kind === 'channel' ? -1 : module.granularity.size,
-    sym: isSymmetric(module),
-    order: module.canonical.g_idx !== undefined,
+    ...scheme,
+    type: kind,
+    format: module.layout === 'compressed-tensors' ? 'pack-quantized' : module.layout,
+    activations: target === 'compressed-tensors-w8a8' ? `${bits}-bit ${kind}, dynamic, token` : 'none',
   };
+}
+
+/** AWQ's one scheme; a module is left out when an entry of the list is part of its name. qzeros are always read. */
+function awqScheme(config: Json, name: string): Scheme | undefined {
+  const left = config.modules_to_not_convert;
+  if (Array.isArray(left) && left.some((part) => typeof part === 'string' && name.includes(part))) return undefined;
+  return { bits: config.bits, group: config.group_size, sym: true };
 }
 
 /** GPTQ's one scheme with GPTQModel's `dynamic` rules: '+:REGEX' or 'REGEX' overrides, '-:REGEX' leaves out. */
@@ -114,13 +153,20 @@ function compressedScheme(config: Json, name: string): Scheme | undefined {
   const linear = (list: unknown): boolean => Array.isArray(list) && list.includes('Linear');
   const chosen = groups.find(({ targets }) => names(targets)) ?? groups.find(({ targets }) => linear(targets));
   const weights = asObject(chosen?.weights);
-  if (weights?.type !== 'int') return undefined;
+  if (!chosen || !weights || (weights.type !== 'int' && weights.type !== 'float')) return undefined;
+  const input = asObject(chosen.input_activations);
+  const block = Array.isArray(weights.block_structure) ? weights.block_structure.join(' x ') : undefined;
   return {
     bits: weights.num_bits,
-    group: weights.strategy === 'channel' ? -1 : weights.group_size,
+    group: weights.strategy === 'channel' ? -1 : weights.strategy === 'block' ? block : weights.group_size,
     sym: weights.symmetric,
     // 'weight' and 'static' orders leave groups where they are, as no order does.
     order: weights.actorder === 'group',
+    type: weights.type,
+    format: config.format === 'mixed-precision' ? chosen.format : config.format,
+    activations: input
+      ? `${input.num_bits}-bit ${input.type}, ${input.dynamic === true ? 'dynamic' : 'static'}, ${input.strategy}`
+      : 'none',
   };
 }
 

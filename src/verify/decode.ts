@@ -2,7 +2,9 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupCount, groupLength } from '../core/granularity.js';
+import { decodeForeign } from './decode-foreign.js';
 import { decodeTileModule } from './decode-tiles.js';
+import { FOREIGN_LAYOUTS } from './foreign-layouts.js';
 import { storedForm } from './layouts.js';
 import {
   convertExact,
@@ -52,6 +54,7 @@ export async function decodeModule(
   if (module.layout === 'dense') decoded.parts.set('weight', weights.tensor(`${name}.weight`));
   else if (module.layout === 'carried') readCarried(weights, name, module, decoded);
   else if (TILE_LAYOUTS.includes(module.layout)) await decodeTileModule(rt, weights, name, module, decoded);
+  else if (FOREIGN_LAYOUTS.includes(module.layout)) await decodeForeign(rt, weights, name, module, decoded);
   else await decodeStreams(rt, weights, name, module, decoded);
   checkIndices(name, module, decoded);
   return decoded;

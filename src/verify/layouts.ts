@@ -2,6 +2,7 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { ScaleDtype } from '../../formats/canonical/schema.js';
 import { groupCount, groupLength } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
+import { FOREIGN_LAYOUTS, foreignProblems, foreignTensors } from './foreign-layouts.js';
 import { partTensors, rankPrefixes, TILE_LAYOUTS, tileProblems } from './tile-layouts.js';
 
 /** A tensor that a packed module must have; any dtype of the list will do. */
@@ -27,7 +28,13 @@ const SCALE_STORAGE: Readonly<Record<ScaleDtype, string>> = {
 };
 const ZERO_STORAGE = { u8: 'U8', i16: 'I16', f16: 'F16', f32: 'F32' } as const;
 
-export const PACKED_LAYOUTS: readonly string[] = [...TILE_LAYOUTS, 'gptq', 'gptq_v2', 'compressed-tensors'];
+export const PACKED_LAYOUTS: readonly string[] = [
+  ...TILE_LAYOUTS,
+  'gptq',
+  'gptq_v2',
+  'compressed-tensors',
+  ...FOREIGN_LAYOUTS,
+];
 
 /** What stored codes are: canonical code exclusive-or `flip`; the zero point as stored; undefined for one a group. */
 export function storedForm(module: PackedModule): { bits: number; flip: number; zero: number | undefined } {
@@ -53,8 +60,14 @@ export function expectation(name: string, module: PackedModule): Expectation {
   if (module.layout === 'dense')
     return { tensors: [{ name: `${name}.weight`, dtypes: ['F32', 'F16', 'BF16'], shape: module.shape }], problems };
   const tiled = TILE_LAYOUTS.includes(module.layout);
-  problems.push(...(tiled ? tileProblems(module) : packedProblems(module)));
+  const foreign = FOREIGN_LAYOUTS.includes(module.layout);
+  problems.push(...(tiled ? tileProblems : foreign ? foreignProblems : packedProblems)(module));
   if (problems.length > 0) return { tensors: [], problems };
+  if (foreign)
+    return {
+      tensors: foreignTensors(module).map(({ suffix, ...rest }) => ({ name: `${name}.${suffix}`, ...rest })),
+      problems,
+    };
   if (!tiled) return { tensors: packed(name, module), problems };
   const tensors = rankPrefixes(name, module).flatMap((prefix) =>
     partTensors(module).map(({ suffix, dtypes, shape }) => ({ name: `${prefix}.${suffix}`, dtypes, shape })),

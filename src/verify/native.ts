@@ -70,6 +70,48 @@ export interface CodesShape {
 
 const codesShape = ({ n, k, bits }: CodesShape): number[] => [n, Math.ceil((k * bits) / 8)];
 
+/**
+ * AWQ words I32 [R, C/8] -> nibbles, transposed: with `stream` U8 [C, ceil(R/2)], else U8 or I16 [C, R]; value = (nibble ^
+ * flip) - bias.
+ */
+export function unpackAwq(
+  rt: NativeRuntime,
+  packed: Tensor,
+  output: Tensor,
+  p: { stream?: number; flip?: number; bias?: number },
+): void {
+  const report = info();
+  rt.enqueue('verify_decode_awq', [packed], [output, report], p);
+  report.dispose();
+}
+
+/** Blocks of GGUF U8 [N, bytes] -> F32 [N, K]; stored row r is row order[r]. NaN and infinity are reported. */
+export function ggufValues(
+  rt: NativeRuntime,
+  blocks: Tensor,
+  order: Tensor,
+  shape: readonly [number, number],
+  type: string,
+): Pending {
+  return pending(rt, 'verify_gguf_values', blocks, 'f32', shape, { type }, order);
+}
+
+/** Blocks of 32 -> canonical codes (code = ((stored - add) mod 256) ^ flip), scales and minima F16 [N, K/32]. */
+export function ggufFields(
+  rt: NativeRuntime,
+  blocks: Tensor,
+  order: Tensor,
+  [n, k]: readonly [number, number],
+  p: { type: string; bits: number; flip: number; add: number },
+): Pending & { readonly scales: Tensor; readonly minima: Tensor } {
+  const output = allocate('u8', [n, Math.ceil((k * p.bits) / 8)]);
+  const scales = allocate('f16', [n, k / 32]);
+  const minima = allocate('f16', [n, k / 32]);
+  const report = info();
+  rt.enqueue('verify_gguf_fields', [blocks, order], [output, scales, minima, report], { ...p, k });
+  return { output, scales, minima, wrong: () => readWrong(report) };
+}
+
 /** Packed codes -> U8 [N, ceil(K*b/8)], the canonical form. */
 export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): Pending =>
   pending(rt, 'verify_decode_gptq', qweight, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });

@@ -6,16 +6,20 @@ import { LpqError } from '../core/error.js';
 import { quantType, typeParams } from '../core/quant-type.js';
 import type { PackedWeight, WeightSource } from '../model/source.js';
 import { decodeModule, disposeDecoded, weightLike } from './decode.js';
+import { isGguf } from './gguf.js';
+import { GgufSource } from './gguf-source.js';
 import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
 
 /**
  * A packed directory as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and
  * dequantized to f32 with its own arithmetic, so that an evaluation sees what the bytes mean and not what the packer
- * thought. `kernels`: modules that a packed kernel reads are handed out as they lie there instead. Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_FILE.
+ * thought. `kernels`: modules that a packed kernel reads are handed out as they lie there instead.
+ * Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_FILE.
  */
-export function artifactSource(dir: string, rt: NativeRuntime, kernels = false): ArtifactSource {
+export function artifactSource(dir: string, rt: NativeRuntime, kernels = false): ArtifactSource | GgufSource {
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
+  if (isGguf(manifest)) return new GgufSource(dir, manifest, rt);
   return new ArtifactSource(dir, readConfig(dir), manifest, Checkpoint.open(dir), rt, kernels);
 }
 

@@ -8,6 +8,7 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { compareCarried, compareManifests } from './against.js';
 import { checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
+import { isGguf, verifyGguf } from './gguf.js';
 import { type ModuleContext, verifyModule } from './module.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 
@@ -37,6 +38,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
   const { dir, runtime, kernel, seed = 0, emulate = true } = options;
   const started = performance.now();
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
+  if (isGguf(manifest)) return verifyGguf(options, manifest);
   const config = readConfig(dir);
   const weights = Checkpoint.open(dir);
   let canonical: CanonicalCheckpoint | undefined;

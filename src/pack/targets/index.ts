@@ -1,6 +1,8 @@
 import { LpqError } from '../../core/error.js';
 import type { PackTarget } from '../target.js';
-import { compressedTensors } from './compressed-tensors.js';
+import { awq } from './awq.js';
+import { compressedTensors, compressedTensorsW8A8 } from './compressed-tensors.js';
+import { gguf, ggufSearched } from './gguf.js';
 import { gptq } from './gptq.js';
 import { gptqV2 } from './gptq_v2.js';
 import { HARDWARE } from './hardware.js';
@@ -17,7 +19,11 @@ export const PACK_TARGETS: readonly PackTarget[] = [
   tilus,
   gptq,
   gptqV2,
+  awq,
   compressedTensors,
+  compressedTensorsW8A8,
+  gguf,
+  ...ggufSearched,
 ];
 
 /** The target called `name`. Throws LPQ_TARGET with the list of names. */

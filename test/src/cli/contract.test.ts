@@ -69,7 +69,7 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [['quantize', model, '-o', '', '--bits', '4'], 2, 'LPQ_USAGE', /output/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--threads', '99999999'], 2, 'LPQ_USAGE', /--threads.*99999999/],
   [['quantize', model, '-o', 'never', '--dtype', 'f4e2m1', '--asym'], 2, 'LPQ_USAGE', /--asym.*f4e2m1/],
-  [['quantize', model, '-o', 'never', '--bits', '4', '--pack', 'gguf'], 2, 'LPQ_TARGET', /gguf/],
+  [['quantize', model, '-o', 'never', '--bits', '4', '--pack', 'exl2'], 2, 'LPQ_TARGET', /exl2/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--recipe', 'none.json'], 4, 'LPQ_FILE', /none\.json/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--calib', 'none.txt'], 4, 'LPQ_FILE', /none\.txt/],
   [

@@ -1,0 +1,163 @@
+import type { PackedModule } from '../../formats/artifact/schema.js';
+import type { GgufFile } from '../../formats/gguf/read.js';
+import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { groupLength } from '../core/granularity.js';
+import { quantType } from '../core/quant-type.js';
+import type { Decoded } from './decode.js';
+import { constantZero } from './foreign-layouts.js';
+import { storedOrder } from './gguf-tables.js';
+import { ggufFields, ggufValues, settle, type Wrong } from './native.js';
+
+type Json = Readonly<Record<string, unknown>>;
+
+/** Stored codes are centred here: code - zero = stored - center. */
+const CENTER: Readonly<Record<string, number>> = { q4_0: 8, q5_0: 16, q8_0: 0 };
+
+/**
+ * A tensor of the file in the checkpoint's order of rows: F32 [rows, columns] of blocks and of f32, the elements as they
+ * are of f16 and bf16. The caller disposes of it.
+ */
+export async function decodeValues(
+  rt: NativeRuntime,
+  file: GgufFile,
+  name: string,
+  config: Json,
+): Promise<{ tensor: Tensor; wrong: Wrong | undefined }> {
+  const { type, rows, columns, rank } = file.matrix(name);
+  const stored = file.tensor(name);
+  // A vector of biases has its rows along the one dimension.
+  const length = rank === 1 ? columns : rows;
+  const order = storedOrder(name, length, config);
+  if (['f32', 'f16', 'bf16'].includes(type.name)) {
+    const tensor = allocate(stored.dtype, stored.shape);
+    const width = stored.byteLength / length;
+    const from = stored.bytes();
+    const to = tensor.bytes();
+    for (const [row, original] of order.entries())
+      to.set(from.subarray(row * width, (row + 1) * width), original * width);
+    stored.dispose();
+    return { tensor, wrong: undefined };
+  }
+  const index = fromTyped('i32', [rows], order);
+  const values = ggufValues(rt, stored, index, [rows, columns], type.name);
+  await settle(rt);
+  for (const each of [stored, index]) each.dispose();
+  const wrong = values.wrong();
+  return { tensor: values.output, wrong: wrong.count > 0 ? wrong : undefined };
+}
+
+/** Blocks of 32 back into canonical codes, scales and zero points; what cannot be is a problem. */
+export async function decodeBlocks(
+  rt: NativeRuntime,
+  file: GgufFile,
+  tensor: string,
+  module: PackedModule,
+  config: Json,
+): Promise<Decoded> {
+  const decoded: Decoded = { parts: new Map(), problems: [] };
+  const [n, k] = module.shape;
+  const type = quantType(module.type);
+  const flip = type.kind === 'int' && type.signed ? 2 ** (type.bits - 1) : 0;
+  const name = file.matrix(tensor).type.name;
+  const zero = constantZero(module);
+  const center = CENTER[name];
+  const stored = file.tensor(tensor);
+  const order = fromTyped('i32', [n], storedOrder(tensor, n, config));
+  const add = center === undefined || zero === undefined ? 0 : (center - zero + 256) % 256;
+  const fields = ggufFields(rt, stored, order, [n, k], { type: name, bits: type.bits, flip, add });
+  await settle(rt);
+  for (const each of [stored, order]) each.dispose();
+  const wrong = fields.wrong();
+  const problem = (what: string, facts: Wrong): void => {
+    decoded.problems.push({ tensor, wrong: facts, what });
+  };
+  if (wrong.count > 0) problem(`a stored code is none of ${module.type}`, wrong);
+  decoded.parts.set('codes', fields.output);
+  const repeats = groupLength(module.granularity, k) / 32;
+  const scales = merged(fields.scales, n, repeats, (at, got, expected) =>
+    problem('the blocks of one group have different scales', { count: 1, ...at, got, expected }),
+  );
+  decoded.parts.set('scales', scales);
+  if (center === undefined) {
+    const minima = merged(fields.minima, n, repeats, (at, got, expected) =>
+      problem('the blocks of one group have different minima', { count: 1, ...at, got, expected }),
+    );
+    const zeros = zeroPoints(scales, minima, type.bits, (at, got) =>
+      problem('a minimum is no rounded product of a zero point and the scale', { count: 1, ...at, got, expected: 0 }),
+    );
+    const signed = Int16Array.from(zeros, (value) => value - flip);
+    const i16 = module.zeros.kind === 'int' && module.zeros.dtype === 'i16';
+    decoded.parts.set(
+      'zeros',
+      i16 ? fromTyped('i16', scales.shape, signed) : fromTyped('u8', scales.shape, Uint8Array.from(signed)),
+    );
+    minima.dispose();
+  }
+  for (const each of [fields.scales, fields.minima]) each.dispose();
+  return decoded;
+}
+
+interface At {
+  readonly row: number;
+  readonly column: number;
+}
+
+/** F16 [N, K/32] -> [N, groups]: the value that all blocks of a group share. */
+function merged(blocks: Tensor, n: number, repeats: number, differ: (at: At, got: number, expected: number) => void): Tensor {
+  const values = typed<Uint16Array>(blocks);
+  const count = values.length / n;
+  const groups = count / repeats;
+  let told = false;
+  const out = Uint16Array.from({ length: n * groups }, (_, i) => {
+    const row = Math.floor(i / groups);
+    const first = row * count + (i % groups) * repeats;
+    const shared = values[first] as number;
+    for (let block = 1; block < repeats && !told; block++)
+      if (values[first + block] !== shared) {
+        told = true;
+        differ({ row, column: i % groups }, values[first + block] as number, shared);
+      }
+    return shared;
+  });
+  return fromTyped('f16', [n, groups], out);
+}
+
+/** The whole numbers z for which -(z * scale), rounded to f16, is the minimum. */
+function zeroPoints(scales: Tensor, minima: Tensor, bits: number, wrong: (at: At, got: number) => void): number[] {
+  const steps = typed<Uint16Array>(scales);
+  const offsets = typed<Uint16Array>(minima);
+  const groups = scales.shape[1] as number;
+  let told = false;
+  return Array.from(offsets, (stored, i) => {
+    const scale = halfValue(steps[i] as number);
+    const minimum = halfValue(stored);
+    if (stored === 0) return 0;
+    const zero = Math.round(-minimum / scale);
+    // The product of 11 and 5 bits is exact in a double: what is left is the rounding to f16.
+    const ok = Number.isInteger(zero) && zero > 0 && zero < 2 ** bits && nearest(-zero * scale, minimum);
+    if (!ok && !told) {
+      told = true;
+      wrong({ row: Math.floor(i / groups), column: i % groups }, stored);
+    }
+    return ok ? zero : 0;
+  });
+}
+
+/** Whether `half`, an f16 number, is what `exact` rounds to: within half a unit in the last place, ties to even. */
+function nearest(exact: number, half: number): boolean {
+  const magnitude = Math.abs(half);
+  const exponent = Math.max(-14, Math.floor(Math.log2(Math.max(magnitude, 2 ** -24))));
+  const unit = 2 ** (exponent - 10);
+  const distance = Math.abs(exact - half);
+  // Below a power of two the units are half as wide.
+  const below = magnitude === 2 ** exponent && exponent > -14 && Math.abs(exact) < magnitude ? unit / 2 : unit;
+  return distance < below / 2 || (distance === below / 2 && (magnitude / unit) % 2 === 0);
+}
+
+function halfValue(bits: number): number {
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  if (exponent === 31) return Number.NaN;
+  const magnitude = exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15);
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
