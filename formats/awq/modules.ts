@@ -65,7 +65,9 @@ function awqModule(ctx: ForeignContext, name: string, { granularity, zeroPoint }
       sourceDtype: ctx.modelDtype,
     },
     tensors: [qweight.name, scales.name, ...(qzeros ? [qzeros.name] : [])],
-    notes: !zeroPoint && !constant ? ['zero_point is false in the settings, but its zero points are not all 8'] : [],
+    notes: [],
+    contradictions:
+      !zeroPoint && !constant ? ['the settings say zero_point false, but its zero points are not all 8'] : [],
     decode(part: Part): ArrayBufferView {
       if (part === 'codes') return awqCodes(typed<Int32Array>(ctx.weights.tensor(qweight.name, 'i32')), k, n);
       if (part === 'zeros') return zeros();

@@ -5,12 +5,15 @@ import { fp8ToFloat } from '../fp8-block/decode.js';
 import { fp8Modules } from '../fp8-block/modules.js';
 import { mxfp4ToBf16 } from '../mxfp4-source/decode.js';
 import { expertBytes, fusedExperts } from '../mxfp4-source/modules.js';
-import type { Checkpoint } from '../safetensors/checkpoint.js';
 import { dtypeFacts, type SafetensorsDtype } from '../safetensors/dtypes.js';
 import type { TensorEntry } from '../safetensors/header.js';
 import type { TensorReader } from '../safetensors/read.js';
 import type { ForeignContext } from './module.js';
+import { numbersOf } from './numbers.js';
 import { scaleGrid } from './scales.js';
+
+/** What the view stands on: a checkpoint, or what of it can be read. */
+export type FileTensors = TensorReader & { fingerprint(): string; close(): void };
 
 interface Decoded {
   readonly entry: TensorEntry;
@@ -27,7 +30,7 @@ export class FloatView implements TensorReader {
 
   /** Throws LPQ_FOREIGN for codes and scales that do not fit each other, LPQ_CONFIG. */
   constructor(
-    private readonly file: Checkpoint,
+    private readonly file: FileTensors,
     method: string,
     ctx: ForeignContext,
   ) {
@@ -137,29 +140,8 @@ export class FloatView implements TensorReader {
   }
 }
 
-/** Scales of any dtype that FP8 files have, as f32: all of them are exact in it. */
-function floats(file: Checkpoint, name: string): Float32Array {
+/** Scales of any dtype that FP8 files have. */
+function floats(file: TensorReader, name: string): Float32Array {
   const tensor = file.tensor(name);
-  if (tensor.dtype === 'f32') return typed<Float32Array>(tensor);
-  const raw = typed<Uint16Array | Uint8Array>(tensor);
-  return Float32Array.from(raw, (bits) => {
-    if (tensor.dtype === 'bf16') return bf16(bits);
-    return tensor.dtype === 'f16' ? half(bits) : bits === 255 ? Number.NaN : 2 ** (bits - 127);
-  });
-}
-
-function bf16(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 7) & 255;
-  const fraction = bits & 127;
-  if (exponent === 255) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
-  return sign * (exponent === 0 ? fraction * 2 ** -133 : (128 + fraction) * 2 ** (exponent - 134));
-}
-
-function half(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
-  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
+  return numbersOf(typed<Uint8Array>(tensor), tensor.dtype as 'f32' | 'f16' | 'bf16' | 'f8_e8m0');
 }

@@ -11,8 +11,10 @@ export interface ForeignModule {
   readonly declaration: ModuleDeclaration;
   /** Names of the file's tensors that it is made of; all others are carried. */
   readonly tensors: readonly string[];
-  /** What deserves a sentence: a convention that the configuration states wrongly, a choice between readings. */
+  /** What deserves a sentence, for example a choice between readings. */
   readonly notes: readonly string[];
+  /** What the settings state wrongly of it; it is read as it is, but other loaders may believe them. */
+  readonly contradictions?: readonly string[];
   /** The bytes of one part that the declaration asks for, as formats/canonical/spec.md stores it. */
   decode(part: Part): ArrayBufferView;
 }

@@ -105,10 +105,11 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
   const indexed = ctx.weights.has(gIdxName);
   if (!indexed && config.descAct) required(ctx, gIdxName, ['I32'], 1);
   const k = indexed ? (required(ctx, gIdxName, ['I32', 'I64'], 1).shape[0] as number) : (rows * 32) / bits;
-  if (scaleColumns !== n && zeroWidth === rows)
+  if (scaleColumns === n * 8 && zeroWidth === n)
     foreign(`module '${name}' of ${ctx.dir} is not stored as GPTQ stores it`, {
       got: `qweight [${qweight.shape}], scales [${scales.shape}]`,
-      hint: "If its qweight is [K, N/8] it is AWQ's: correct quant_method in config.json.",
+      expected: `qweight [K x bits / 32, ${scaleColumns}]`,
+      hint: "Its qweight is [K, N/8], AWQ's: correct quant_method in config.json.",
     });
   requireShape(ctx, scales, [groups, n], `one column for each of qweight's ${n}`);
   const shown = GPTQ_BITS.find((each) => words(n, each) === zeroWidth && words(k, each) === rows);
@@ -133,8 +134,8 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
     foreign(`module '${name}' of ${ctx.dir} has another number of groups than the settings state`, {
       got: `${groups} rows of scales`,
       expected: `${k / size}: ${k} input features in groups of ${size}`,
-      hint: Number.isInteger(k / groups) ? `If its groups are of ${k / groups}, correct group_size.` : undefined,
-    } as object);
+      ...(Number.isInteger(k / groups) && { hint: `If its groups are of ${k / groups}, correct group_size.` }),
+    });
   const { dtype } = scales;
   return {
     name,
@@ -219,13 +220,15 @@ function gptqModule(ctx: ForeignContext, linear: GptqLinear, reading: ZeroReadin
     return out;
   };
   const constant = linear.sym && reading.by === 'words';
-  const notes: string[] = [];
+  const contradictions: string[] = [];
   if (reading.convention !== reading.stated)
-    notes.push(
-      `${ctx.where} states zero points of ${named(reading.stated)}, but ${reading.by === 'words' ? 'the words of its symmetric ones are' : 'the means of the weights show'} ${named(reading.convention)}; read as such`,
+    contradictions.push(
+      `${ctx.where} states ${named(reading.stated)}, but ${reading.by === 'words' ? 'its symmetric zero points are stored as in' : 'the means of the weights show'} ${named(reading.convention)}, and are read so`,
     );
   if (linear.sym && !constant)
-    notes.push('sym is true in the settings, but its zero points are not all the middle one');
+    contradictions.push(
+      'the settings say sym, but its zero points are not all the middle one: kernels that do not read them go wrong',
+    );
   const declaration: ModuleDeclaration = {
     type: `u${bits}`,
     shape: [n, k],
@@ -241,7 +244,8 @@ function gptqModule(ctx: ForeignContext, linear: GptqLinear, reading: ZeroReadin
     name,
     declaration,
     tensors: linear.tensors,
-    notes,
+    notes: [],
+    contradictions,
     decode(part: Part): ArrayBufferView {
       if (part === 'codes') {
         const qweight = int32(ctx, `${name}.qweight`);
@@ -262,7 +266,7 @@ function gptqModule(ctx: ForeignContext, linear: GptqLinear, reading: ZeroReadin
 
 /** gptq (v1) or gptq_v2, as checkpoint_format says it. */
 function named(convention: ZeroConvention): string {
-  return convention === 'v1' ? "checkpoint_format 'gptq' (zero - 1)" : "checkpoint_format 'gptq_v2' (zero as it is)";
+  return convention === 'v1' ? 'gptq (zero points minus one)' : 'gptq_v2 (zero points as they are)';
 }
 
 function int32(ctx: ForeignContext, name: string): Int32Array {

@@ -1,29 +1,30 @@
 import { statSync } from 'node:fs';
 import path from 'node:path';
-import { type DirectoryKind, SourceCheckpoint } from '../../formats/canonical/source.js';
+import { type DirectoryKind, isSource, SourceCheckpoint } from '../../formats/canonical/source.js';
+import { foreignSettings } from '../../formats/foreign/settings.js';
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
+import { foreignTable, inspectForeign } from './inspect-foreign.js';
 import { type Inspection, sum, tensorBytes } from './inspection.js';
 import { facts } from './table.js';
 import { bytes, count } from './units.js';
 
-/** A checkpoint that lpq did not write; one that another tool quantized is listed, not understood. */
+/** A checkpoint that lpq did not write: plain, published in low bits, or quantized by another tool. */
 export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   const weights = Checkpoint.open(dir);
   try {
     const tensors = tensorSummary(weights);
     const base = { kind, dir, ...tensors };
     const rows = tensorFacts(dir, weights, tensors);
-    if (kind !== 'source') {
-      const settings = readConfig(dir).quantization_config;
-      const text = facts([['kind', `quantized by another tool (${kind.slice('foreign:'.length)})`], ...rows]);
-      return { data: { ...base, quantization: settings }, text: `${text}${JSON.stringify(settings, null, 2)}\n` };
-    }
+    if (!isSource(kind)) return foreignInspection(dir, kind, weights, base, rows);
     const { model, problem } = graphOf(dir);
     const text = facts([
-      ['kind', 'source checkpoint'],
+      [
+        'kind',
+        kind === 'source' ? 'source checkpoint' : `source checkpoint, published in ${kind.slice('foreign:'.length)}`,
+      ],
       ...(model ? modelFacts(model) : [['architecture', `unknown: ${String(problem?.got)}`] as const]),
       ...rows,
     ]);
@@ -31,6 +32,45 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   } finally {
     weights.close();
   }
+}
+
+function foreignInspection(
+  dir: string,
+  kind: DirectoryKind,
+  weights: Checkpoint,
+  base: object,
+  rows: readonly (readonly [string, string])[],
+): Inspection {
+  const settings = foreignSettings(dir, readConfig(dir))?.settings;
+  const { modules, notes, graph, unused = [], problem } = inspectForeign(dir, weights);
+  const model = graph ? modelSummary(graph, unused) : undefined;
+  const quantizedWeights = sum(modules.map(({ shape: [n, k] }) => n * k));
+  const text = [
+    facts([
+      ['kind', `quantized by another tool (${kind.slice('foreign:'.length)})`],
+      ...(model ? modelFacts(model) : []),
+      ...rows,
+      ...(modules.length > 0
+        ? [['quantized', `${count(quantizedWeights)} weights in ${modules.length} modules`] as const]
+        : []),
+      ...(problem ? [['problem', `${problem.message}; lpq doctor ${dir} tells more`] as const] : []),
+    ]),
+    ...(modules.length > 0 ? ['\n', foreignTable(modules)] : []),
+    ...notes.map((note) => `${note}\n`),
+    `${JSON.stringify(settings, null, 2)}\n`,
+  ].join('');
+  return {
+    data: {
+      ...base,
+      quantization: settings,
+      quantizedWeights,
+      modules,
+      notes,
+      model: model ?? null,
+      ...(problem && { problem: problem.message }),
+    },
+    text,
+  };
 }
 
 interface TensorSummary {
