@@ -1,7 +1,11 @@
-import { AWQ_COLUMNS, AWQ_ORDER } from './layout.js';
+/** Columns that share a word. */
+export const AWQ_COLUMNS = 8;
 
-/** Shift of each of the eight columns inside its word: the inverse of AWQ_ORDER, in bits. */
-const SHIFT: readonly number[] = Array.from({ length: AWQ_COLUMNS }, (_, column) => 4 * AWQ_ORDER.indexOf(column));
+/** Nibble i of a word holds column ORDER[i] of its eight (AutoAWQ's GEMM kernels read them in this order). */
+const ORDER: readonly number[] = [0, 2, 4, 6, 1, 3, 5, 7];
+
+/** Shift of each of the eight columns inside its word: the inverse of ORDER, in bits. */
+const SHIFT: readonly number[] = Array.from({ length: AWQ_COLUMNS }, (_, column) => 4 * ORDER.indexOf(column));
 
 /** qweight I32 [K, N/8] as rows of a 4-bit stream, U8 [N, ceil(K/2)]: code k of a row in nibble k. */
 export function awqCodes(qweight: Int32Array, k: number, n: number): Uint8Array<ArrayBuffer> {

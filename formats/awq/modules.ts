@@ -12,9 +12,8 @@ import {
   requireShape,
   stems,
 } from '../foreign/module.js';
-import { type AwqConfig, readAwqConfig } from './config.js';
-import { awqCodes, awqZeros } from './decode.js';
-import { AWQ_COLUMNS } from './layout.js';
+import { AWQ_COLUMNS, awqCodes, awqZeros } from './decode.js';
+import { type AwqConfig, readAwqConfig } from './read-config.js';
 
 /** All AWQ linears of a checkpoint. Throws LPQ_CONFIG for settings that cannot be used. */
 export function awqModules(ctx: ForeignContext): ForeignModules {

@@ -1,6 +1,6 @@
 import { typed } from '../../native/binding.js';
 import { type ForeignContext, type ForeignModule, foreign, required, requireShape } from '../foreign/module.js';
-import type { WeightScheme } from './schemes.js';
+import type { WeightScheme } from './read-schemes.js';
 
 /** Weights that share a scale: 16 in NVFP4, 32 in MXFP4. */
 const GROUP = { 'nvfp4-pack-quantized': 16, 'mxfp4-pack-quantized': 32 } as const;

@@ -15,7 +15,7 @@ import {
 import { fp4Module } from './fp4-modules.js';
 import { packedWords, packingOf, type WordPacking } from './layout.js';
 import { plainModule } from './plain-modules.js';
-import { readWeightSchemes, schemeOf, type WeightScheme, type WeightSchemes } from './schemes.js';
+import { readWeightSchemes, schemeOf, type WeightScheme, type WeightSchemes } from './read-schemes.js';
 
 /** All quantized linears of a compressed-tensors checkpoint. Throws LPQ_CONFIG for settings that cannot be used. */
 export function compressedModules(ctx: ForeignContext): ForeignModules {

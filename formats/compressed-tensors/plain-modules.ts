@@ -4,7 +4,7 @@ import type { CanonicalModule } from '../canonical/schema.js';
 import { codesToStream } from '../foreign/bits.js';
 import { type ForeignContext, type ForeignModule, foreign, required, requireShape } from '../foreign/module.js';
 import { expandScales, type ScaleGrid, scaleGrid } from '../foreign/scales.js';
-import type { WeightScheme } from './schemes.js';
+import type { WeightScheme } from './read-schemes.js';
 
 /**
  * A linear whose codes lie one a byte: int-quantized (`weight` I8) or float-quantized (`weight` F8_E4M3). undefined where

@@ -24,6 +24,8 @@ interface ForeignRow {
 
 export interface ForeignInspection {
   readonly modules: readonly ForeignRow[];
+  /** Elements of the tensors that belong to no module. */
+  readonly carried: number;
   /** What the settings state wrongly, or what is worth a sentence; each with how many modules it concerns. */
   readonly notes: readonly string[];
   readonly graph?: ModelGraph;
@@ -38,7 +40,7 @@ export function inspectForeign(dir: string, weights: TensorReader): ForeignInspe
   try {
     opened = openForeign(dir);
   } catch (error) {
-    if (error instanceof LpqError) return { modules: [], notes: [], problem: error };
+    if (error instanceof LpqError) return { modules: [], carried: 0, notes: [], problem: error };
     throw error;
   }
   try {
@@ -60,15 +62,20 @@ export function inspectForeign(dir: string, weights: TensorReader): ForeignInspe
         notes: [...contradictions, ...notes],
       };
     });
+    const carried = sum(
+      [...weights.names()]
+        .filter((name) => !users.has(name))
+        .map((name) => weights.shape(name).reduce((a, b) => a * b, 1)),
+    );
     const counts = new Map<string, number>();
     for (const { notes } of modules) for (const note of notes) counts.set(note, (counts.get(note) ?? 0) + 1);
     const notes = [...counts].map(([note, times]) => `${times} of ${modules.length} modules: ${note}`);
     const source = CanonicalSource.over(opened.canonical, createRuntime(1));
     try {
       const graph = openModel(source);
-      return { modules, notes, graph, unused: unusedTensors(source, graph) };
+      return { modules, carried, notes, graph, unused: unusedTensors(source, graph) };
     } catch (problem) {
-      if (problem instanceof LpqError) return { modules, notes, problem };
+      if (problem instanceof LpqError) return { modules, carried, notes, problem };
       throw problem;
     }
   } finally {

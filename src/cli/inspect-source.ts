@@ -16,10 +16,10 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   const weights = Checkpoint.open(dir);
   try {
     const tensors = tensorSummary(weights);
-    const base = { kind, dir, ...tensors };
-    const rows = tensorFacts(dir, weights, tensors);
-    if (!isSource(kind)) return foreignInspection(dir, kind, weights, base, rows);
-    const { model, problem } = graphOf(dir);
+    if (!isSource(kind)) return foreignInspection(dir, kind, weights, tensors);
+    const { model, parameters, problem } = graphOf(dir);
+    const base = { kind, dir, ...tensors, parameters };
+    const rows = tensorFacts(dir, weights, base);
     const text = facts([
       [
         'kind',
@@ -34,17 +34,14 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   }
 }
 
-function foreignInspection(
-  dir: string,
-  kind: DirectoryKind,
-  weights: Checkpoint,
-  base: object,
-  rows: readonly (readonly [string, string])[],
-): Inspection {
+function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint, tensors: TensorSummary): Inspection {
   const settings = foreignSettings(dir, readConfig(dir))?.settings;
-  const { modules, notes, graph, unused = [], problem } = inspectForeign(dir, weights);
+  const { modules, carried, notes, graph, unused = [], problem } = inspectForeign(dir, weights);
   const model = graph ? modelSummary(graph, unused) : undefined;
   const quantizedWeights = sum(modules.map(({ shape: [n, k] }) => n * k));
+  // Words are no parameters: what can be read counts as the weights that it stands for.
+  const parameters = modules.length > 0 ? quantizedWeights + carried : tensors.parameters;
+  const rows = tensorFacts(dir, weights, { ...tensors, parameters });
   const text = [
     facts([
       ['kind', `quantized by another tool (${kind.slice('foreign:'.length)})`],
@@ -61,7 +58,10 @@ function foreignInspection(
   ].join('');
   return {
     data: {
-      ...base,
+      kind,
+      dir,
+      ...tensors,
+      parameters,
       quantization: settings,
       quantizedWeights,
       modules,
@@ -127,13 +127,15 @@ interface ModelSummary {
 }
 
 /** The graph's summary, or why there is none: an unknown architecture is a fact about a directory, not a failure. */
-function graphOf(dir: string): { model?: ModelSummary; problem?: LpqError } {
+function graphOf(dir: string): { model?: ModelSummary; parameters: number; problem?: LpqError } {
   const source = SourceCheckpoint.open(dir);
+  // Of what is published in low bits: the floats that it stands for.
+  const parameters = sum([...source.names()].map((name) => source.shape(name).reduce((a, b) => a * b, 1)));
   try {
     const graph = openModel(source);
-    return { model: modelSummary(graph, unusedTensors(source, graph)) };
+    return { model: modelSummary(graph, unusedTensors(source, graph)), parameters };
   } catch (error) {
-    if (error instanceof LpqError && error.code === 'LPQ_ARCH_UNKNOWN') return { problem: error };
+    if (error instanceof LpqError && error.code === 'LPQ_ARCH_UNKNOWN') return { parameters, problem: error };
     throw error;
   } finally {
     source.close();
