@@ -20,6 +20,10 @@ const READERS: Readonly<Record<string, (ctx: ForeignContext) => ForeignModules>>
 export function readModules(ctx: ForeignContext, method: string): ForeignModules {
   const reader = READERS[method];
   if (reader) return reader(ctx);
+  if (method === 'lpq')
+    throw new LpqError('LPQ_CANONICAL', `${ctx.dir} was written by lpq, but its lpq.json is missing`, {
+      hint: 'Restore lpq.json, or quantize again.',
+    });
   throw new LpqError('LPQ_CONFIG', `${ctx.dir} is quantized already, by a method that lpq does not read`, {
     got: method,
     expected: READ_METHODS.join(', '),

@@ -11,20 +11,26 @@ export function mxfp4ToBf16(blocks: Uint8Array, scales: Uint8Array, n: number, k
   const rowBytes = k / 2;
   const rowScales = k / 32;
   const TILE = 32;
-  // Tiles of 32 x 32: a tile of a row is one block, and the columns written stay in the cache.
-  for (let n0 = 0; n0 < n; n0 += TILE)
-    for (let block = 0; block < rowScales; block++)
-      for (let row = n0; row < Math.min(n, n0 + TILE); row++) {
-        const first = (scales[row * rowScales + block] as number) * 16;
-        const from = row * rowBytes + block * 16;
-        let to = block * 32 * n + row;
+  // A tile of 32 x 32 goes through a buffer: its columns lie a power of two apart, which one set of a cache does not hold.
+  const tile = new Uint16Array(TILE * TILE);
+  for (let n0 = 0; n0 < n; n0 += TILE) {
+    const width = Math.min(TILE, n - n0);
+    for (let block = 0; block < rowScales; block++) {
+      for (let row = 0; row < width; row++) {
+        const first = (scales[(n0 + row) * rowScales + block] as number) * 16;
+        const from = (n0 + row) * rowBytes + block * 16;
         for (let byte = 0; byte < 16; byte++) {
           const two = blocks[from + byte] as number;
-          out[to] = table[first + (two & 15)] as number;
-          out[to + n] = table[first + (two >> 4)] as number;
-          to += 2 * n;
+          tile[2 * byte * TILE + row] = table[first + (two & 15)] as number;
+          tile[(2 * byte + 1) * TILE + row] = table[first + (two >> 4)] as number;
         }
       }
+      for (let i = 0; i < TILE; i++) {
+        const to = (block * TILE + i) * n + n0;
+        for (let row = 0; row < width; row++) out[to + row] = tile[i * TILE + row] as number;
+      }
+    }
+  }
 }
 
 let made: Uint16Array | undefined;

@@ -4,6 +4,7 @@ import {
   type ForeignContext,
   type ForeignModule,
   type ForeignModules,
+  foreign,
   readEach,
   required,
   requireShape,
@@ -39,9 +40,12 @@ function fused(ctx: ForeignContext, name: string): FusedExperts {
   return { name, experts, n, k: count * BLOCK };
 }
 
+/** Linears that share a fused tensor, by its last part: their output features take turns. */
+const TURNS: Readonly<Record<string, readonly string[]>> = { gate_up_proj: ['gate_proj', 'up_proj'] };
+
 /**
- * The experts as modules of their own, `PREFIX.EXPERT.PROJECTION` (model.layers.0.mlp.experts.3.gate_up_proj): codes and
- * scales are runs of the file's bytes, for two codes lie in a byte as in the canonical stream.
+ * The experts as linears of their own, PREFIX.EXPERT.PROJECTION: model.layers.0.mlp.experts.3.gate_proj, up_proj and
+ * down_proj. Two codes lie in a byte as in the canonical stream, so a row of codes is a run of the file's bytes.
  */
 export function mxfp4Modules(ctx: ForeignContext): ForeignModules {
   const names = [...ctx.weights.names()].filter((name) => name.endsWith(BLOCKS));
@@ -50,7 +54,15 @@ export function mxfp4Modules(ctx: ForeignContext): ForeignModules {
   for (const blocks of names) {
     const found = readEach([blocks.slice(0, -BLOCKS.length)], (name) => {
       const all = fused(ctx, name);
-      for (let expert = 0; expert < all.experts; expert++) modules.push(expertModule(ctx, all, expert));
+      const dot = name.lastIndexOf('.') + 1;
+      const parts = TURNS[name.slice(dot)] ?? [name.slice(dot)];
+      if (all.n % parts.length !== 0)
+        foreign(`tensor '${name}_blocks' of ${ctx.dir} has an odd number of output features`, { got: all.n });
+      for (let expert = 0; expert < all.experts; expert++)
+        for (const [turn, part] of parts.entries())
+          modules.push(
+            expertModule(ctx, all, `${name.slice(0, dot)}${expert}.${part}`, { expert, turn, of: parts.length }),
+          );
       return undefined;
     });
     problems.push(...found.problems);
@@ -58,10 +70,18 @@ export function mxfp4Modules(ctx: ForeignContext): ForeignModules {
   return { modules, problems };
 }
 
-function expertModule(ctx: ForeignContext, { name, n, k }: FusedExperts, expert: number): ForeignModule {
-  const dot = name.lastIndexOf('.');
+/** Every `of`th row of an expert, beginning with `turn`. */
+interface Share {
+  readonly expert: number;
+  readonly turn: number;
+  readonly of: number;
+}
+
+function expertModule(ctx: ForeignContext, fused: FusedExperts, module: string, share: Share): ForeignModule {
+  const { name, k } = fused;
+  const n = fused.n / share.of;
   return {
-    name: `${name.slice(0, dot)}.${expert}${name.slice(dot)}`,
+    name: module,
     declaration: {
       type: 'f4e2m1',
       shape: [n, k],
@@ -76,11 +96,19 @@ function expertModule(ctx: ForeignContext, { name, n, k }: FusedExperts, expert:
     tensors: [`${name}_blocks`, `${name}_scales`],
     notes: [],
     decode(part): ArrayBufferView {
-      if (part === 'codes') return expertBytes(ctx, `${name}_blocks`, expert, (n * k) / 2);
-      if (part === 'scales') return expertBytes(ctx, `${name}_scales`, expert, (n * k) / BLOCK);
+      if (part === 'codes') return shareOf(ctx, `${name}_blocks`, share, fused.n, k / 2);
+      if (part === 'scales') return shareOf(ctx, `${name}_scales`, share, fused.n, k / BLOCK);
       throw new LpqError('LPQ_INTERNAL', `an MXFP4 module has no ${part}`);
     },
   };
+}
+
+function shareOf(ctx: ForeignContext, name: string, { expert, turn, of }: Share, n: number, row: number): Uint8Array {
+  const all = expertBytes(ctx, name, expert, n * row);
+  if (of === 1) return all;
+  const own = new Uint8Array((n / of) * row);
+  for (let i = 0; i < n / of; i++) own.set(all.subarray((i * of + turn) * row, (i * of + turn + 1) * row), i * row);
+  return own;
 }
 
 /** One expert's run of bytes. All experts together may be more than a typed array of one mapping takes. */

@@ -155,16 +155,19 @@ test('MXFP4 experts: a source of BF16 tensors [E, K, N], and modules of their ow
   const input = await openQuantized(dir);
   assert.deepEqual(
     input.moduleNames(),
-    [0, 1, 2].map((e) => `model.layers.0.mlp.experts.${e}.gate_up_proj`),
+    [0, 1, 2].flatMap((e) => ['gate', 'up'].map((part) => `model.layers.0.mlp.experts.${e}.${part}_proj`)),
   );
   const output = fresh();
   await packCheckpoint({ input, target: 'tilus', output, runtime: rt });
   const packed = artifactSource(output, rt);
-  const weight = typed<Float32Array>(await packed.tensor('model.layers.0.mlp.experts.2.gate_up_proj.weight'));
-  assert.deepEqual(
-    [...weight].map((x) => x + 0),
-    Array.from({ length: n * k }, (_, i) => value(2, Math.floor(i / k), i % k) + 0),
-  );
+  // The output features of gate and up take turns.
+  for (const [turn, part] of ['gate', 'up'].entries()) {
+    const weight = typed<Float32Array>(await packed.tensor(`model.layers.0.mlp.experts.2.${part}_proj.weight`));
+    assert.deepEqual(
+      [...weight].map((x) => x + 0),
+      Array.from({ length: (n / 2) * k }, (_, i) => value(2, 2 * Math.floor(i / k) + turn, i % k) + 0),
+    );
+  }
   packed.close();
 });
 
