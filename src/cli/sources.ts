@@ -55,18 +55,19 @@ export async function requireKind(dir: string, wanted: keyof typeof WANTED): Pro
   const { READ_METHODS } = await import('../../formats/foreign/settings.js');
   const kind = directoryKind(dir);
   if (kind === wanted || (wanted === 'source' && isSource(kind))) return;
-  if (wanted === 'lpq-canonical' && READ_METHODS.some((method) => kind === `foreign:${method}`)) return;
+  const readable = READ_METHODS.some((method) => kind === `foreign:${method}`);
+  if (wanted === 'lpq-canonical' && readable) return;
   const { code, what } = WANTED[wanted];
   throw new LpqError(code, `${dir} is not ${what}`, {
     got: FOUND[kind as keyof typeof WANTED] ?? `weights quantized by another tool (${kind.slice('foreign:'.length)})`,
-    hint: remedy(kind, wanted),
+    hint: remedy(kind, wanted, readable),
   });
 }
 
-function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED): string {
+function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED, readable: boolean): string {
   if (wanted === 'source') return 'Start from the checkpoint before it was quantized.';
   if (kind === 'lpq-artifact') return 'Give the directory that it was packed from.';
-  if (kind === 'lpq-canonical') return 'Pack it first, with lpq pack.';
+  if (kind === 'lpq-canonical' || (wanted === 'lpq-artifact' && readable)) return 'Pack it first, with lpq pack.';
   if (kind !== 'source') return 'Start from the checkpoint before it was quantized.';
   return wanted === 'lpq-artifact'
     ? 'Quantize and pack it first, with lpq quantize and lpq pack.'
