@@ -5,6 +5,7 @@ import { type Tensor, typed } from '../../native/binding.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import { sha256 } from '../safetensors/hash.js';
+import type { TensorReader } from '../safetensors/read.js';
 import { type CanonicalManifest, type CanonicalModule, canonicalSchema } from './schema.js';
 import { declarationProblem, moduleTensors, type Part, scaleShape } from './tensors.js';
 
@@ -18,14 +19,27 @@ export interface HashMismatch {
   readonly got: string;
 }
 
+/** The tensors of a canonical checkpoint: its shards, or a view of another format. */
+export type CanonicalTensors = TensorReader & { close(): void };
+
 /** A quantized checkpoint, mapped. What opens has every tensor its manifest promises, in the right dtype and shape. */
 export class CanonicalCheckpoint {
   private constructor(
     readonly dir: string,
     readonly manifest: CanonicalManifest,
     readonly config: Record<string, unknown>,
-    readonly weights: Checkpoint,
+    readonly weights: CanonicalTensors,
   ) {}
+
+  /** One whose tensors are decoded from elsewhere, as the manifest declares them: formats/foreign. */
+  static over(
+    dir: string,
+    manifest: CanonicalManifest,
+    config: Record<string, unknown>,
+    weights: CanonicalTensors,
+  ): CanonicalCheckpoint {
+    return new CanonicalCheckpoint(dir, manifest, config, weights);
+  }
 
   /** Throws LPQ_CANONICAL naming the place in lpq.json or the tensor; LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS. */
   static open(dir: string): CanonicalCheckpoint {

@@ -2,23 +2,41 @@ import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
+import { FloatView } from '../foreign/floats.js';
+import { hashedCanonical, openForeign } from '../foreign/open.js';
+import { foreignContext } from '../foreign/read.js';
+import { foreignSettings, READ_METHODS, SOURCE_METHODS } from '../foreign/settings.js';
 import { Checkpoint } from '../safetensors/checkpoint.js';
+import type { TensorReader } from '../safetensors/read.js';
 import { dequantizeModule } from './dequantize.js';
 import { CanonicalCheckpoint } from './read.js';
 
-/** A plain Hugging Face checkpoint as a weight source (src/model/source.ts); weights are zero-copy views. */
+/** The tensors of a source: its shards, or a view that presents low bits as floats. */
+export type SourceTensors = TensorReader & { fingerprint(): string; close(): void };
+
+/**
+ * A Hugging Face checkpoint as a weight source (src/model/source.ts). Plain weights are zero-copy views; those of a model
+ * that is published in FP8 or MXFP4 are decoded when they are asked for.
+ */
 export class SourceCheckpoint {
   private constructor(
     readonly dir: string,
     readonly config: Record<string, unknown>,
-    readonly weights: Checkpoint,
+    readonly weights: SourceTensors,
   ) {}
 
-  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX. */
+  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN. */
   static open(dir: string): SourceCheckpoint {
     const weights = Checkpoint.open(dir);
     try {
-      return new SourceCheckpoint(dir, weights.config(), weights);
+      const config = weights.config();
+      const found = foreignSettings(dir, config);
+      const published = found && SOURCE_METHODS.includes(found.method);
+      return new SourceCheckpoint(
+        dir,
+        config,
+        published ? new FloatView(weights, found.method, foreignContext(dir, weights, config, found)) : weights,
+      );
     } catch (error) {
       weights.close();
       throw error;
@@ -56,7 +74,12 @@ export class CanonicalSource {
 
   /** `runtime` does the dequantizing; without one the source has its own. Errors as CanonicalCheckpoint.open. */
   static open(dir: string, runtime?: NativeRuntime): CanonicalSource {
-    return new CanonicalSource(CanonicalCheckpoint.open(dir), runtime ?? createRuntime());
+    return CanonicalSource.over(CanonicalCheckpoint.open(dir), runtime);
+  }
+
+  /** The same over a checkpoint that is open already, for example a view of a foreign one. */
+  static over(checkpoint: CanonicalCheckpoint, runtime?: NativeRuntime): CanonicalSource {
+    return new CanonicalSource(checkpoint, runtime ?? createRuntime());
   }
 
   get dir(): string {
@@ -97,7 +120,7 @@ export class CanonicalSource {
   }
 }
 
-/** What a directory holds: a plain checkpoint, one of lpq's formats, or what config.json calls its quant_method. */
+/** What a directory holds: a plain checkpoint, one of lpq's formats, or the quant_method that its settings name. */
 export type DirectoryKind = 'source' | 'lpq-canonical' | 'lpq-artifact' | `foreign:${string}`;
 
 /** Looks at lpq.json, then config.json. Throws LPQ_FILE when there is no directory, LPQ_CANONICAL for another lpq.json. */
@@ -114,30 +137,74 @@ export function directoryKind(dir: string): DirectoryKind {
   }
   const config = path.join(dir, 'config.json');
   if (!existsSync(config)) return 'source';
-  const value = readJson(config) as { quantization_config?: { quant_method?: unknown } } | null;
-  const method = value?.quantization_config?.quant_method;
-  return typeof method === 'string' ? `foreign:${method}` : 'source';
+  const value = readJson(config);
+  if (typeof value !== 'object' || value === null) return 'source';
+  const found = foreignSettings(dir, value as Record<string, unknown>);
+  return found ? `foreign:${found.method}` : 'source';
+}
+
+/** Whether a model of this kind is published in low bits and has no wider weights: a source like a plain one. */
+export function isSource(kind: DirectoryKind): boolean {
+  return kind === 'source' || SOURCE_METHODS.some((method) => kind === `foreign:${method}`);
 }
 
 /**
- * Opens a directory as a weight source: plain or canonical. Throws LPQ_CONFIG for a checkpoint that another tool
- * quantized, LPQ_CANONICAL for an artifact (the verifier opens those), and what the readers throw.
+ * Opens a directory as a weight source: plain, canonical, or quantized by another tool. Throws LPQ_CONFIG for a method that
+ * lpq does not read, LPQ_FOREIGN for a checkpoint that contradicts itself, LPQ_CANONICAL for an artifact (the verifier
+ * opens those), and what the readers throw.
  */
 export function openSource(dir: string, runtime?: NativeRuntime): SourceCheckpoint | CanonicalSource {
   const kind = directoryKind(dir);
-  if (kind === 'source') return SourceCheckpoint.open(dir);
   if (kind === 'lpq-canonical') return CanonicalSource.open(dir, runtime);
   if (kind === 'lpq-artifact')
     throw new LpqError('LPQ_CANONICAL', `${dir} is a packed artifact, not a checkpoint`, {
       hint: 'Use the directory that it was packed from.',
     });
-  throw new LpqError('LPQ_CONFIG', `${dir} is quantized already, by another tool`, {
-    got: kind.slice('foreign:'.length),
-    hint: 'Start from the unquantized checkpoint.',
-  });
+  if (!isSource(kind)) return CanonicalSource.over(openForeign(dir).canonical, runtime);
+  const source = SourceCheckpoint.open(dir);
+  const stray = kind === 'source' ? strayCodes(source.weights) : undefined;
+  if (stray === undefined) return source;
+  source.close();
+  throw new LpqError(
+    'LPQ_FOREIGN',
+    `${dir} holds quantized weights, but neither config.json nor a file beside it says how`,
+    {
+      got: stray,
+      expected: `a quantization_config of method ${READ_METHODS.join(', ')}`,
+      hint: 'Restore config.json of the quantized checkpoint.',
+    },
+  );
 }
 
-function floatTensor(weights: Checkpoint, name: string): Tensor {
+/**
+ * Opens what can be packed, or compared with what was packed: a canonical checkpoint, or one of another tool in canonical
+ * terms, with the hashes of what it decodes to (one pass over it; `blank` leaves them out, for planning). Throws as
+ * openSource, and LPQ_CANONICAL for plain weights.
+ */
+export async function openQuantized(
+  dir: string,
+  options: { onModule?: (done: number, total: number) => void; blank?: boolean } = {},
+): Promise<CanonicalCheckpoint> {
+  const kind = directoryKind(dir);
+  if (!kind.startsWith('foreign:')) return CanonicalCheckpoint.open(dir);
+  const opened = openForeign(dir);
+  if (options.blank) return opened.canonical;
+  try {
+    return await hashedCanonical(opened, options.onModule);
+  } catch (error) {
+    opened.canonical.close();
+    throw error;
+  }
+}
+
+/** A tensor that only quantized checkpoints have. */
+function strayCodes(weights: TensorReader): string | undefined {
+  for (const name of weights.names())
+    if (/\.(qweight|qzeros|weight_packed|weight_scale_inv)$|_blocks$/.test(name)) return name;
+  return undefined;
+}
+
+function floatTensor(weights: TensorReader, name: string): Tensor {
   const dtype = weights.dtype(name);
   if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') return weights.tensor(name);
   if (dtype !== 'F64')

@@ -2,12 +2,19 @@ import type { Command } from 'commander';
 import type { Run } from './run.js';
 import { colorOn, paint } from './terminal.js';
 
-/** `lpq doctor`: what this machine has, and what each lack costs. */
+/** `lpq doctor`: what this machine has, and what each lack costs. `lpq doctor DIR`: what is wrong with a checkpoint. */
 export function doctorCommand(program: Command, run: Run): Command {
   return program
     .command('doctor')
-    .description('what this machine has, and what each lack costs')
-    .action(() => doctor(run));
+    .description(
+      'what this machine has, and what each lack costs; of a directory: what is wrong with the checkpoint in it',
+    )
+    .argument('[dir]', 'directory of a checkpoint: plain, quantized by any tool, or packed')
+    .action(async (dir: string | undefined) => {
+      if (dir === undefined) return doctor(run);
+      const { doctorDirectory } = await import('./doctor-directory.js');
+      return doctorDirectory(dir, run);
+    });
 }
 
 async function doctor(run: Run): Promise<void> {

@@ -1,29 +1,30 @@
 import { statSync } from 'node:fs';
 import path from 'node:path';
-import { type DirectoryKind, SourceCheckpoint } from '../../formats/canonical/source.js';
+import { type DirectoryKind, isSource, SourceCheckpoint } from '../../formats/canonical/source.js';
+import { foreignSettings } from '../../formats/foreign/settings.js';
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
+import { foreignTable, inspectForeign } from './inspect-foreign.js';
 import { type Inspection, sum, tensorBytes } from './inspection.js';
 import { facts } from './table.js';
 import { bytes, count } from './units.js';
 
-/** A checkpoint that lpq did not write; one that another tool quantized is listed, not understood. */
+/** A checkpoint that lpq did not write: plain, published in low bits, or quantized by another tool. */
 export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   const weights = Checkpoint.open(dir);
   try {
     const tensors = tensorSummary(weights);
-    const base = { kind, dir, ...tensors };
-    const rows = tensorFacts(dir, weights, tensors);
-    if (kind !== 'source') {
-      const settings = readConfig(dir).quantization_config;
-      const text = facts([['kind', `quantized by another tool (${kind.slice('foreign:'.length)})`], ...rows]);
-      return { data: { ...base, quantization: settings }, text: `${text}${JSON.stringify(settings, null, 2)}\n` };
-    }
-    const { model, problem } = graphOf(dir);
+    if (!isSource(kind)) return foreignInspection(dir, kind, weights, tensors);
+    const { model, parameters, problem } = graphOf(dir);
+    const base = { kind, dir, ...tensors, parameters };
+    const rows = tensorFacts(dir, weights, base);
     const text = facts([
-      ['kind', 'source checkpoint'],
+      [
+        'kind',
+        kind === 'source' ? 'source checkpoint' : `source checkpoint, published in ${kind.slice('foreign:'.length)}`,
+      ],
       ...(model ? modelFacts(model) : [['architecture', `unknown: ${String(problem?.got)}`] as const]),
       ...rows,
     ]);
@@ -31,6 +32,45 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   } finally {
     weights.close();
   }
+}
+
+function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint, tensors: TensorSummary): Inspection {
+  const settings = foreignSettings(dir, readConfig(dir))?.settings;
+  const { modules, carried, notes, graph, unused = [], problem } = inspectForeign(dir, weights);
+  const model = graph ? modelSummary(graph, unused) : undefined;
+  const quantizedWeights = sum(modules.map(({ shape: [n, k] }) => n * k));
+  // Words are no parameters: what can be read counts as the weights that it stands for.
+  const parameters = modules.length > 0 ? quantizedWeights + carried : tensors.parameters;
+  const rows = tensorFacts(dir, weights, { ...tensors, parameters });
+  const text = [
+    facts([
+      ['kind', `quantized by another tool (${kind.slice('foreign:'.length)})`],
+      ...(model ? modelFacts(model) : []),
+      ...rows,
+      ...(modules.length > 0
+        ? [['quantized', `${count(quantizedWeights)} weights in ${modules.length} modules`] as const]
+        : []),
+      ...(problem ? [['problem', `${problem.message}; lpq doctor ${dir} tells more`] as const] : []),
+    ]),
+    ...(modules.length > 0 ? ['\n', foreignTable(modules)] : []),
+    ...notes.map((note) => `${note}\n`),
+    `${JSON.stringify(settings, null, 2)}\n`,
+  ].join('');
+  return {
+    data: {
+      kind,
+      dir,
+      ...tensors,
+      parameters,
+      quantization: settings,
+      quantizedWeights,
+      modules,
+      notes,
+      model: model ?? null,
+      ...(problem && { problem: problem.message }),
+    },
+    text,
+  };
 }
 
 interface TensorSummary {
@@ -87,13 +127,15 @@ interface ModelSummary {
 }
 
 /** The graph's summary, or why there is none: an unknown architecture is a fact about a directory, not a failure. */
-function graphOf(dir: string): { model?: ModelSummary; problem?: LpqError } {
+function graphOf(dir: string): { model?: ModelSummary; parameters: number; problem?: LpqError } {
   const source = SourceCheckpoint.open(dir);
+  // Of what is published in low bits: the floats that it stands for.
+  const parameters = sum([...source.names()].map((name) => source.shape(name).reduce((a, b) => a * b, 1)));
   try {
     const graph = openModel(source);
-    return { model: modelSummary(graph, unusedTensors(source, graph)) };
+    return { model: modelSummary(graph, unusedTensors(source, graph)), parameters };
   } catch (error) {
-    if (error instanceof LpqError && error.code === 'LPQ_ARCH_UNKNOWN') return { problem: error };
+    if (error instanceof LpqError && error.code === 'LPQ_ARCH_UNKNOWN') return { parameters, problem: error };
     throw error;
   } finally {
     source.close();

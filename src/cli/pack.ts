@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
-import { requireKind } from './sources.js';
+import { openQuantizedWith, requireKind } from './sources.js';
 import { table } from './table.js';
 import { bytes, duration } from './units.js';
 
@@ -19,7 +19,10 @@ export function packCommand(program: Command, run: Run): Command {
     program
       .command('pack')
       .description('lay a quantized checkpoint out for a kernel or another program')
-      .argument('<quantized>', 'directory that lpq quantize wrote')
+      .argument(
+        '<quantized>',
+        'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights',
+      )
       .requiredOption(
         '--target <name>',
         'sm80, sm86, sm89, sm90 (choose for each module), marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, awq, compressed-tensors, compressed-tensors-w8a8, gguf or gguf-q2_k to gguf-q8_0',
@@ -46,9 +49,8 @@ export async function packDirectory(
   runtime: NativeRuntime,
   run: Run,
 ): Promise<void> {
-  const { CanonicalCheckpoint } = await import('../../formats/canonical/read.js');
   const { packCheckpoint } = await import('../pack/pack-checkpoint.js');
-  const input = CanonicalCheckpoint.open(dir);
+  const input = await openQuantizedWith(dir, run);
   try {
     const task = run.report.task('pack', input.moduleNames().length);
     const report = await packCheckpoint({
@@ -90,9 +92,9 @@ function ranksOf(tp: string | undefined): number {
 }
 
 async function planOnly(dir: string, options: PackOptions, run: Run): Promise<void> {
-  const { CanonicalCheckpoint } = await import('../../formats/canonical/read.js');
+  const { openQuantized } = await import('../../formats/canonical/source.js');
   const { planPack } = await import('../pack/plan.js');
-  const input = CanonicalCheckpoint.open(dir);
+  const input = await openQuantized(dir, { blank: true });
   try {
     const plan = planPack(input, options.target, ranksOf(options.tp));
     const modules = [...plan.decisions].map(([name, decision]) => {

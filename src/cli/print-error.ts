@@ -49,7 +49,8 @@ function stackOf(error: Error): string {
   return inner ?? error.stack ?? '';
 }
 
-function shown(value: unknown): string {
+/** A fact as the terminal shows it. */
+export function shown(value: unknown): string {
   if (typeof value === 'string') return value;
   if (Array.isArray(value)) return value.map(shown).join(', ');
   return typeof value === 'object' ? JSON.stringify(value) : String(value);

@@ -1,8 +1,11 @@
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { DirectoryKind } from '../../formats/canonical/source.js';
 import { createRuntime, type NativeRuntime } from '../../native/binding.js';
 import type { ErrorCode } from '../core/codes.js';
 import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
+import type { Task } from './reporter.js';
+import type { Run } from './run.js';
 
 /** A weight source over a directory of any kind: plain, quantized or packed. The caller closes it. */
 export async function openAnySource(dir: string, rt: NativeRuntime): Promise<WeightSource & { close(): void }> {
@@ -15,10 +18,25 @@ export async function openAnySource(dir: string, rt: NativeRuntime): Promise<Wei
   return artifactSource(dir, decoder, rt.device !== 'cpu');
 }
 
+/** A quantized checkpoint of lpq or of another tool; decoding and hashing the latter is told of. The caller closes it. */
+export async function openQuantizedWith(dir: string, run: Run): Promise<CanonicalCheckpoint> {
+  const { openQuantized } = await import('../../formats/canonical/source.js');
+  let task: Task | undefined;
+  const opened = await openQuantized(dir, {
+    onModule: (done, total) => {
+      run.interrupt.check();
+      task ??= run.report.task('read', total, false);
+      task.update(done);
+    },
+  });
+  task?.end();
+  return opened;
+}
+
 /** What a command works on, in words, and where one gets it. */
 const WANTED = {
   source: { code: 'LPQ_CONFIG', what: 'an unquantized checkpoint' },
-  'lpq-canonical': { code: 'LPQ_CANONICAL', what: 'a quantized checkpoint of lpq' },
+  'lpq-canonical': { code: 'LPQ_CANONICAL', what: 'a quantized checkpoint' },
   'lpq-artifact': { code: 'LPQ_ARTIFACT', what: 'a packed artifact of lpq' },
 } as const satisfies Record<string, { code: ErrorCode; what: string }>;
 
@@ -28,22 +46,29 @@ const FOUND: Readonly<Record<keyof typeof WANTED, string>> = {
   'lpq-artifact': 'a packed artifact',
 };
 
-/** Throws, with the command that helps, when a directory holds something else than a command works on. LPQ_FILE without one. */
+/**
+ * Throws, with the command that helps, when a directory holds something else than a command works on. LPQ_FILE without
+ * one. What another tool quantized in a way that lpq reads does for a quantized checkpoint, what is published in low bits
+ * for an unquantized one.
+ */
 export async function requireKind(dir: string, wanted: keyof typeof WANTED): Promise<void> {
-  const { directoryKind } = await import('../../formats/canonical/source.js');
+  const { directoryKind, isSource } = await import('../../formats/canonical/source.js');
+  const { READ_METHODS } = await import('../../formats/foreign/settings.js');
   const kind = directoryKind(dir);
-  if (kind === wanted) return;
+  if (kind === wanted || (wanted === 'source' && isSource(kind))) return;
+  const readable = READ_METHODS.some((method) => kind === `foreign:${method}`);
+  if (wanted === 'lpq-canonical' && readable) return;
   const { code, what } = WANTED[wanted];
   throw new LpqError(code, `${dir} is not ${what}`, {
     got: FOUND[kind as keyof typeof WANTED] ?? `weights quantized by another tool (${kind.slice('foreign:'.length)})`,
-    hint: remedy(kind, wanted),
+    hint: remedy(kind, wanted, readable),
   });
 }
 
-function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED): string {
+function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED, readable: boolean): string {
   if (wanted === 'source') return 'Start from the checkpoint before it was quantized.';
   if (kind === 'lpq-artifact') return 'Give the directory that it was packed from.';
-  if (kind === 'lpq-canonical') return 'Pack it first, with lpq pack.';
+  if (kind === 'lpq-canonical' || (wanted === 'lpq-artifact' && readable)) return 'Pack it first, with lpq pack.';
   if (kind !== 'source') return 'Start from the checkpoint before it was quantized.';
   return wanted === 'lpq-artifact'
     ? 'Quantize and pack it first, with lpq quantize and lpq pack.'

@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import type { VerifyReport } from '../verify/report.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
-import { requireKind } from './sources.js';
+import { openQuantizedWith, requireKind } from './sources.js';
 import { table } from './table.js';
 import { duration } from './units.js';
 
@@ -18,7 +18,10 @@ export function verifyCommand(program: Command, run: Run): Command {
       .command('verify')
       .description('prove that a packed directory holds what was quantized')
       .argument('<artifact>', 'directory that lpq pack wrote')
-      .option('--against <dir>', 'quantized checkpoint it was packed from: compares every byte with it')
+      .option(
+        '--against <dir>',
+        'quantized checkpoint that it was packed from, of lpq or of another tool: compares every byte with it',
+      )
       .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
 }
@@ -33,10 +36,11 @@ async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void
   if (options.against !== undefined) await requireKind(options.against, 'lpq-canonical');
   const device = openRuntime(run, options);
   const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
+  const against = options.against === undefined ? undefined : await openQuantizedWith(options.against, run);
   let task: ReturnType<typeof run.report.task> | undefined;
   const report = await verifyArtifact({
     dir,
-    against: options.against,
+    against,
     seed: options.seed,
     runtime,
     ...(device !== runtime && { kernel: device }),

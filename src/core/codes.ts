@@ -25,6 +25,7 @@ export const CODES = {
   LPQ_DISK_FULL: row(3, 'The output could not be written because the disk is full.'),
   LPQ_DTYPE: row(4, 'A tensor has a dtype that the operation does not take.'),
   LPQ_FILE: row(4, 'A file could not be read.'),
+  LPQ_FOREIGN: row(4, 'A checkpoint that another tool quantized contradicts itself or its settings.'),
   LPQ_GROUP_SIZE: row(2, 'The group size does not divide the input features of a module.'),
   LPQ_HOST_MEMORY: row(3, 'There is not enough host memory to keep what does not fit on the device.'),
   LPQ_INTERNAL: row(3, 'A defect in lpq itself; please report it.'),

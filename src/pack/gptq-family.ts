@@ -106,7 +106,8 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears }: PackedModel, c
     staticGroups: provenance.options.order === 'static',
     ...(typeof damp === 'number' ? { dampPercent: damp } : {}),
     ...(Object.keys(dynamic).length > 0 ? { dynamic } : {}),
-    quantizer: `lpq:${provenance.lpq}`,
+    // Codes that another tool made are named after it (formats/foreign/open.ts): TOOL:VERSION.
+    quantizer: provenance.lpq.includes(':') ? provenance.lpq : `lpq:${provenance.lpq}`,
   });
   return { quantization, files: { 'quantize_config.json': quantization } };
 }

@@ -72,16 +72,20 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   const plan = planPack(input, request.target, request.ranks);
   if (plan.refusal) throw plan.refusal;
   if (request.source !== undefined && !plan.target.readsSource)
-    throw new LpqError('LPQ_USAGE', `--source has no effect with target ${plan.target.name}, which takes the codes as they are`, {
-      hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
-    });
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--source has no effect with target ${plan.target.name}, which takes the codes as they are`,
+      {
+        hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
+      },
+    );
   if (plan.target.write) return plan.target.write(request, plan);
   const output = await OutputDirectory.create(request.output);
   request.onOutput?.(output);
   let writer: ArtifactWriter | undefined;
   try {
     const { skipped } = await output.carryFrom(input.dir, {
-      except: ['lpq.json', 'config.json', 'quantize_config.json'],
+      except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json'],
     });
     const { quantization, files } = plan.target.config(plan);
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);

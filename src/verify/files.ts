@@ -13,6 +13,7 @@ const REGENERATED = new Set([
   'lpq.json',
   'config.json',
   'quantize_config.json',
+  'quant_config.json',
   'model.safetensors.index.json',
   'report.json',
   'report.html',

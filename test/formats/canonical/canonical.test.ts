@@ -8,6 +8,7 @@ import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { CanonicalSource, directoryKind, openSource, SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { CanonicalWriter, carriedSpecs } from '../../../formats/canonical/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
+import type { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { bytesOf } from '../../../formats/safetensors/hash.js';
 import { writeSafetensors } from '../../../formats/safetensors/write.js';
 import { addon, createRuntime, typed } from '../../../native/binding.js';
@@ -95,7 +96,7 @@ test('rows of a module, written apart', async () => {
 test('a flipped bit is found, by module and tensor', async () => {
   const dir = changed(() => {});
   const file = path.join(dir, 'model.safetensors');
-  const codes = CanonicalCheckpoint.open(dir).weights;
+  const codes = CanonicalCheckpoint.open(dir).weights as Checkpoint;
   const { begin } = codes.spec('m.sparse.codes');
   const at = codes.fileOf('m.sparse.codes').header.dataStart + begin;
   const bytes = readFileSync(file);
@@ -248,7 +249,9 @@ test('what a directory is', async () => {
   await assert.rejects(source.tensor('f8'), designed('LPQ_DTYPE', /'f8'.*got F8_E4M3/));
   await assert.rejects(source.tensor('nope'), designed('LPQ_TENSOR_MISSING', /'nope'/));
   writeFileSync(path.join(plain, 'config.json'), '{"quantization_config":{"quant_method":"awq"}}');
-  assert.throws(() => openSource(plain), designed('LPQ_CONFIG', /quantized already.*got awq/));
+  assert.throws(() => openSource(plain), designed('LPQ_CONFIG', /'bits' cannot be used.*got nothing/));
+  writeFileSync(path.join(plain, 'config.json'), '{"quantization_config":{"quant_method":"bitsandbytes"}}');
+  assert.throws(() => openSource(plain), designed('LPQ_CONFIG', /quantized already.*got bitsandbytes/));
   writeFileSync(path.join(plain, 'lpq.json'), '{"format":"lpq-artifact"}');
   assert.throws(() => openSource(plain), designed('LPQ_CANONICAL', /packed artifact/));
   writeFileSync(path.join(plain, 'lpq.json'), '{"format":"other"}');

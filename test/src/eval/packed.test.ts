@@ -47,7 +47,7 @@ test('a packed model computes through gemm_packed what its decoded weights say',
     const input = CanonicalCheckpoint.open(quantized);
     await packCheckpoint({ input, target: 'tilus', output, runtime: rt });
     const [decoded, packed] = [artifactSource(output, rt), artifactSource(output, rt, true)];
-    assert.ok(packed.packed('model.layers.0.mlp.up_proj.weight'));
+    assert.ok('packed' in packed && packed.packed('model.layers.0.mlp.up_proj.weight'));
     assert.equal(packed.packed('model.norm.weight'), undefined);
     const text = windows(2, 24);
     const want = await perplexity(rt, decoded, openModel(decoded), text, { ctx: 24 });

@@ -7,6 +7,7 @@ import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { decodePackQuantized } from '../../../formats/compressed-tensors/decode.js';
 import { decodeGptq } from '../../../formats/gptq/decode.js';
 import { symmetricZeroWords } from '../../../formats/gptq/layout.js';
+import type { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { createRuntime, typed } from '../../../native/binding.js';
 import { quantType } from '../../../src/core/quant-type.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
@@ -272,7 +273,7 @@ test('a module that was damaged after it was quantized is refused, and nothing i
   const modules = { m: made({ type: 'i4', n: 64, k: 64, group: 32 }) };
   const written = await checkpointOf(dir, 'canonical', modules);
   const { begin } = written.weights.spec('m.scales');
-  const { path: file, header } = written.weights.fileOf('m.scales');
+  const { path: file, header } = (written.weights as Checkpoint).fileOf('m.scales');
   written.close();
   const bytes = readFileSync(file);
   bytes[header.dataStart + begin] = (bytes[header.dataStart + begin] as number) ^ 1;
@@ -295,7 +296,7 @@ test('a carried tensor that was damaged after it was written is refused, and not
   const written = await checkpointOf(dir, 'canonical', { m: made({ type: 'i4', n: 64, k: 64, group: 32 }) });
   const [carried] = Object.keys(written.manifest.carried) as [string];
   const { begin } = written.weights.spec(carried);
-  const { path: file, header } = written.weights.fileOf(carried);
+  const { path: file, header } = (written.weights as Checkpoint).fileOf(carried);
   written.close();
   const bytes = readFileSync(file);
   bytes[header.dataStart + begin] = (bytes[header.dataStart + begin] as number) ^ 1;

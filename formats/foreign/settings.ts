@@ -1,0 +1,67 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { LpqError } from '../../src/core/error.js';
+
+/** Quantization settings of a checkpoint, and the method that they name. */
+export interface ForeignSettings {
+  readonly method: string;
+  readonly settings: Readonly<Record<string, unknown>>;
+  /** For messages: FILE, or FILE: quantization_config. */
+  readonly where: string;
+}
+
+/** Methods that lpq reads module by module. */
+export const READ_METHODS: readonly string[] = ['gptq', 'awq', 'compressed-tensors', 'fp8', 'mxfp4'];
+
+/** Methods in which models are published that have no wider weights: quantize takes them too. */
+export const SOURCE_METHODS: readonly string[] = ['fp8', 'mxfp4'];
+
+/**
+ * The settings of `config` (config.json, parsed), or of the files that older tools wrote beside it: quantize_config.json
+ * (AutoGPTQ) and quant_config.json (AutoAWQ). undefined for a plain checkpoint. Throws LPQ_CONFIG.
+ */
+export function foreignSettings(dir: string, config: Readonly<Record<string, unknown>>): ForeignSettings | undefined {
+  // Multimodal configs put it beside the text model's settings, some writers call it compression_config.
+  const text = config.text_config as { quantization_config?: unknown } | undefined;
+  const inline = config.quantization_config ?? config.compression_config ?? text?.quantization_config;
+  const place = path.join(dir, 'config.json');
+  if (inline !== undefined && inline !== null) {
+    const settings = requireObject(`${place}: quantization_config`, inline);
+    const method = settings.quant_method ?? (settings.config_groups ? 'compressed-tensors' : undefined);
+    // A directory that another tool half described is still not a plain one.
+    return {
+      method: typeof method === 'string' ? normal(method) : 'unknown',
+      settings,
+      where: `${place}: quantization_config`,
+    };
+  }
+  for (const [file, otherwise] of [
+    ['quantize_config.json', 'gptq'],
+    ['quant_config.json', 'awq'],
+  ] as const) {
+    const beside = path.join(dir, file);
+    if (!existsSync(beside)) continue;
+    const settings = requireObject(beside, parse(beside));
+    const method = settings.quant_method ?? otherwise;
+    return { method: typeof method === 'string' ? normal(method) : 'unknown', settings, where: beside };
+  }
+  return undefined;
+}
+
+function normal(method: string): string {
+  const lower = method.toLowerCase();
+  return lower === 'compressed_tensors' ? 'compressed-tensors' : lower;
+}
+
+function parse(file: string): unknown {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+}
+
+function requireObject(where: string, value: unknown): Record<string, unknown> {
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
+  throw new LpqError('LPQ_CONFIG', `${where} is no object`, { got: JSON.stringify(value)?.slice(0, 100) });
+}

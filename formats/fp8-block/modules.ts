@@ -1,0 +1,68 @@
+import { typed } from '../../native/binding.js';
+import { LpqError } from '../../src/core/error.js';
+import {
+  type ForeignContext,
+  type ForeignModule,
+  type ForeignModules,
+  readEach,
+  required,
+  requireShape,
+  stems,
+} from '../foreign/module.js';
+import { expandScales, scaleGrid } from '../foreign/scales.js';
+import { type Fp8Config, readFp8Config } from './config.js';
+
+/** Last parts of the scale's name: DeepSeek's (a multiplier, whatever the name says), and that of per-tensor files. */
+const SCALES = ['weight_scale_inv', 'weight_scale'] as const;
+
+/** All FP8 linears of a checkpoint that is published in FP8. Throws LPQ_CONFIG for settings that cannot be used. */
+export function fp8Modules(ctx: ForeignContext): ForeignModules {
+  const config = readFp8Config(ctx.where, ctx.settings);
+  const names = stems(ctx.weights, 'weight').filter((name) => ctx.weights.dtype(`${name}.weight`) === 'F8_E4M3');
+  return readEach(names, (name) => fp8Module(ctx, name, config));
+}
+
+function fp8Module(ctx: ForeignContext, name: string, config: Fp8Config): ForeignModule {
+  const weight = required(ctx, `${name}.weight`, ['F8_E4M3'], 2);
+  const [n, k] = weight.shape as [number, number];
+  const part = SCALES.find((each) => ctx.weights.has(`${name}.${each}`)) ?? SCALES[0];
+  const scaleName = `${name}.${part}`;
+  const rank = ctx.weights.has(scaleName) ? Math.min(2, ctx.weights.shape(scaleName).length) : 2;
+  const scale = required(ctx, scaleName, ['F32', 'BF16', 'F16', 'F8_E8M0'], rank);
+  const count = scale.shape.reduce((a, b) => a * b, 1);
+  const grid = scaleGrid(n, k, config.block ?? (count === 1 ? [n, k] : [1, k]));
+  if (rank === 2 || count !== grid.rows * grid.columns)
+    requireShape(
+      ctx,
+      scale,
+      [grid.rows, grid.columns],
+      config.block ? `a scale for each block of ${config.block.join(' x ')} of [${n}, ${k}]` : `a scale for each row`,
+    );
+  return {
+    name,
+    declaration: {
+      type: 'f8e4m3',
+      shape: [n, k],
+      granularity: grid.length === k ? { kind: 'channel' } : { kind: 'group', size: grid.length },
+      scales: {
+        dtype: ({ F32: 'f32', BF16: 'bf16', F16: 'f16', F8_E8M0: 'f8_e8m0' } as const)[
+          scale.dtype as 'F32' | 'BF16' | 'F16' | 'F8_E8M0'
+        ],
+        block: [1, grid.length],
+        global: false,
+      },
+      zeros: { kind: 'none' },
+      groupIndex: false,
+      permutation: false,
+      sparsity: 'none',
+      sourceDtype: ctx.modelDtype,
+    },
+    tensors: [weight.name, scaleName],
+    notes: [],
+    decode(which): ArrayBufferView {
+      if (which === 'codes') return typed<Uint8Array>(ctx.weights.tensor(weight.name, 'u8'));
+      if (which === 'scales') return expandScales(typed<Float32Array>(ctx.weights.tensor(scaleName)), grid, n);
+      throw new LpqError('LPQ_INTERNAL', `an FP8 module has no ${which}`);
+    },
+  };
+}

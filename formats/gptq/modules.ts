@@ -1,0 +1,274 @@
+import { typed } from '../../native/binding.js';
+import { LpqError } from '../../src/core/error.js';
+import type { ModuleDeclaration, Part } from '../canonical/tensors.js';
+import { transposeFloats, transposeHalves, transposeWords, wordsToStream } from '../foreign/bits.js';
+import {
+  type ForeignContext,
+  type ForeignModule,
+  type ForeignModules,
+  foreign,
+  readEach,
+  required,
+  requireShape,
+  stems,
+} from '../foreign/module.js';
+import { type GptqConfig, readGptqConfig } from './config.js';
+import { GPTQ_BITS, words, type ZeroConvention } from './layout.js';
+import { addSamples, conventionByMeans, sampleZeros, storedZeros, symmetricUnder, type ZeroSample } from './zeros.js';
+
+/** A GPTQ linear whose tensors fit together, before its zero points are understood. */
+export interface GptqLinear {
+  readonly name: string;
+  readonly bits: number;
+  readonly n: number;
+  readonly k: number;
+  readonly groups: number;
+  readonly groupSize: number | undefined;
+  readonly sym: boolean;
+  /** What the configuration says of the zero points. */
+  readonly stated: ZeroConvention;
+  readonly scaleDtype: 'f16' | 'bf16' | 'f32';
+  /** I32 [K] where a feature's group is not k div the group size. */
+  readonly gIdx: Int32Array | undefined;
+  readonly tensors: readonly string[];
+}
+
+/** How the zero points of a checkpoint are to be read, and why. */
+export interface ZeroReading {
+  readonly convention: ZeroConvention;
+  readonly stated: ZeroConvention;
+  /** words: symmetric zero points show it; means: the weights' averages do; config: nothing but the settings. */
+  readonly by: 'words' | 'means' | 'config';
+}
+
+/** Linears whose codes and zero points are averaged; more would tell no more. */
+const SAMPLED = 24;
+
+/** All GPTQ linears of a checkpoint. Throws LPQ_CONFIG for settings that cannot be used. */
+export function gptqModules(ctx: ForeignContext): ForeignModules & { readonly zeros: ZeroReading | undefined } {
+  const { linears, problems } = gptqLinears(ctx);
+  const readings = readZeros(ctx, linears);
+  const { modules, problems: more } = readEach(
+    linears.map(({ name }) => name),
+    (name) => {
+      const linear = linears.find((each) => each.name === name) as GptqLinear;
+      return gptqModule(ctx, linear, readings.get(name) as ZeroReading);
+    },
+  );
+  return { modules, problems: [...problems, ...more], zeros: mostly([...readings.values()]) };
+}
+
+/** Shapes, bits and groups of every linear, checked against each other and against the settings. */
+export function gptqLinears(ctx: ForeignContext): { linears: GptqLinear[]; problems: LpqError[] } {
+  const base = readGptqConfig(ctx.where, ctx.settings);
+  const linears: GptqLinear[] = [];
+  const problems: LpqError[] = [];
+  for (const name of stems(ctx.weights, 'qweight', 'qzeros'))
+    try {
+      linears.push(gptqLinear(ctx, name, ruled(ctx, name, base)));
+    } catch (error) {
+      if (!(error instanceof LpqError)) throw error;
+      problems.push(error);
+    }
+  return { linears, problems };
+}
+
+/** GPTQModel's `dynamic`: the first rule whose pattern matches the name overrides keys; '-:' leaves modules out. */
+function ruled(ctx: ForeignContext, name: string, base: GptqConfig): GptqConfig {
+  const { dynamic } = ctx.settings;
+  if (typeof dynamic !== 'object' || dynamic === null) return base;
+  for (const [rule, change] of Object.entries(dynamic)) {
+    let pattern: RegExp;
+    try {
+      pattern = new RegExp(`^(?:${rule.replace(/^[+-]:/, '')})`);
+    } catch (cause) {
+      throw new LpqError('LPQ_CONFIG', `${ctx.where}: a rule of 'dynamic' is no regular expression`, {
+        got: rule,
+        cause,
+      });
+    }
+    if (!pattern.test(name) || rule.startsWith('-:')) continue;
+    return readGptqConfig(`${ctx.where}.dynamic`, { ...ctx.settings, ...(change as object) });
+  }
+  return base;
+}
+
+function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): GptqLinear {
+  const qweight = required(ctx, `${name}.qweight`, ['I32', 'U32'], 2);
+  const scales = required(ctx, `${name}.scales`, ['F16', 'BF16', 'F32'], 2);
+  const qzeros = required(ctx, `${name}.qzeros`, ['I32', 'U32'], 2);
+  const { bits } = config;
+  const [rows, n] = qweight.shape as [number, number];
+  const [groups, scaleColumns] = scales.shape as [number, number];
+  const zeroWidth = qzeros.shape[1] as number;
+  const gIdxName = `${name}.g_idx`;
+  const indexed = ctx.weights.has(gIdxName);
+  if (!indexed && config.descAct) required(ctx, gIdxName, ['I32'], 1);
+  const k = indexed ? (required(ctx, gIdxName, ['I32', 'I64'], 1).shape[0] as number) : (rows * 32) / bits;
+  if (scaleColumns === n * 8 && zeroWidth === n)
+    foreign(`module '${name}' of ${ctx.dir} is not stored as GPTQ stores it`, {
+      got: `qweight [${qweight.shape}], scales [${scales.shape}]`,
+      expected: `qweight [K x bits / 32, ${scaleColumns}]`,
+      hint: "Its qweight is [K, N/8], AWQ's: correct quant_method in config.json.",
+    });
+  requireShape(ctx, scales, [groups, n], `one column for each of qweight's ${n}`);
+  const shown = GPTQ_BITS.find((each) => words(n, each) === zeroWidth && words(k, each) === rows);
+  if (words(k, bits) !== rows || words(n, bits) !== zeroWidth) {
+    if (shown !== undefined && indexed)
+      foreign(`module '${name}' of ${ctx.dir} does not hold the bits that the settings state`, {
+        got: `${shown}-bit tensors`,
+        expected: `${bits} bits, as ${ctx.where} says`,
+        hint: `Correct bits in ${ctx.where}.`,
+      });
+    requireShape(ctx, qzeros, [groups, words(n, bits)], `ceil(N x bits / 32) of N = ${n}, ${bits} bits`);
+    requireShape(ctx, qweight, [words(k, bits), n], `ceil(K x bits / 32) of K = ${k}, ${bits} bits`);
+  }
+  requireShape(ctx, qzeros, [groups, words(n, bits)], `a row for each of the ${groups} groups of scales`);
+  const size = config.granularity.kind === 'channel' ? k : config.granularity.size;
+  if (k % size !== 0)
+    foreign(`group_size ${size} of ${ctx.where} does not divide the ${k} input features of '${name}'`, {
+      got: size,
+      expected: `a divisor of ${k}, or -1`,
+    });
+  if (k / size !== groups)
+    foreign(`module '${name}' of ${ctx.dir} has another number of groups than the settings state`, {
+      got: `${groups} rows of scales`,
+      expected: `${k / size}: ${k} input features in groups of ${size}`,
+      ...(Number.isInteger(k / groups) && { hint: `If its groups are of ${k / groups}, correct group_size.` }),
+    });
+  const { dtype } = scales;
+  return {
+    name,
+    bits,
+    n,
+    k,
+    groups,
+    groupSize: config.granularity.kind === 'channel' ? undefined : size,
+    sym: config.sym,
+    stated: config.convention,
+    scaleDtype: dtype === 'F16' ? 'f16' : dtype === 'BF16' ? 'bf16' : 'f32',
+    gIdx: indexed ? groupIndex(ctx, gIdxName, k, size, groups) : undefined,
+    tensors: [qweight.name, qzeros.name, scales.name, ...(indexed ? [gIdxName] : [])],
+  };
+}
+
+function groupIndex(
+  ctx: ForeignContext,
+  name: string,
+  k: number,
+  size: number,
+  groups: number,
+): Int32Array<ArrayBuffer> | undefined {
+  const tensor = ctx.weights.tensor(name);
+  const index = Int32Array.from(typed<Int32Array>(tensor), Number);
+  tensor.dispose();
+  const stray = index.findIndex((group) => group < 0 || group >= groups);
+  if (stray >= 0)
+    foreign(`tensor '${name}' of ${ctx.dir} names a group that does not exist`, {
+      got: `${index[stray]} at [${stray}]`,
+      expected: `0 to ${groups - 1}`,
+      hint: 'The tensor is damaged, or of another group size: download the checkpoint again.',
+    });
+  return index.length === k && index.every((group, i) => group === Math.floor(i / size)) ? undefined : index;
+}
+
+/**
+ * How each linear's zero points are to be read. Symmetric words are certain, linear by linear. Asymmetric ones follow
+ * the means over the whole checkpoint where those leave no doubt, else the settings.
+ */
+export function readZeros(ctx: ForeignContext, linears: readonly GptqLinear[]): Map<string, ZeroReading> {
+  const readings = new Map<string, ZeroReading>();
+  const open: GptqLinear[] = [];
+  for (const linear of linears) {
+    const { name, sym, bits, groups, n, stated } = linear;
+    const convention = sym ? symmetricUnder(int32(ctx, `${name}.qzeros`), groups, n, bits) : undefined;
+    if (convention) readings.set(name, { convention, stated, by: 'words' });
+    else open.push(linear);
+  }
+  // Above 4 bits a step is too small against the spread of the weights for their mean to tell.
+  const telling = open.filter(({ bits }) => bits <= 4);
+  const step = Math.max(1, Math.ceil(telling.length / SAMPLED));
+  const samples: ZeroSample[] = [];
+  for (let i = 0; i < telling.length; i += step) {
+    const linear = telling[i] as GptqLinear;
+    const size = linear.groupSize ?? linear.k;
+    const { gIdx } = linear;
+    const group = gIdx ? (k: number) => gIdx[k] as number : (k: number) => Math.floor(k / size);
+    samples.push(sampleZeros(int32(ctx, `${linear.name}.qweight`), int32(ctx, `${linear.name}.qzeros`), group, linear));
+  }
+  const seen = conventionByMeans(addSamples(samples));
+  for (const { name, stated } of open)
+    readings.set(name, seen ? { convention: seen, stated, by: 'means' } : { convention: stated, stated, by: 'config' });
+  return readings;
+}
+
+function mostly(readings: readonly ZeroReading[]): ZeroReading | undefined {
+  return readings.find(({ convention, stated }) => convention !== stated) ?? readings[0];
+}
+
+function gptqModule(ctx: ForeignContext, linear: GptqLinear, reading: ZeroReading): ForeignModule {
+  const { name, bits, n, k, groups, groupSize, gIdx, scaleDtype } = linear;
+  const middle = 2 ** (bits - 1);
+  const trueZeros = (): Uint8Array<ArrayBuffer> => {
+    const stored = storedZeros(int32(ctx, `${name}.qzeros`), groups, n, bits);
+    const shift = reading.convention === 'v1' ? 1 : 0;
+    const out = new Uint8Array(n * groups);
+    // A stored -1 of v1 is a zero point of 0: one that reads it as 2^bits is out of range.
+    for (let g = 0; g < groups; g++)
+      for (let row = 0; row < n; row++)
+        out[row * groups + g] = ((stored[g * n + row] as number) + shift) & (2 ** bits - 1);
+    return out;
+  };
+  const constant = linear.sym && reading.by === 'words';
+  const contradictions: string[] = [];
+  if (reading.convention !== reading.stated)
+    contradictions.push(
+      `${ctx.where} states ${named(reading.stated)}, but ${reading.by === 'words' ? 'its symmetric zero points are stored as in' : 'the means of the weights show'} ${named(reading.convention)}, and are read so`,
+    );
+  if (linear.sym && !constant)
+    contradictions.push(
+      'the settings say sym, but its zero points are not all the middle one: kernels that do not read them go wrong',
+    );
+  const declaration: ModuleDeclaration = {
+    type: `u${bits}`,
+    shape: [n, k],
+    granularity: groupSize === undefined ? { kind: 'channel' } : { kind: 'group', size: groupSize },
+    scales: { dtype: scaleDtype, block: [1, groupSize ?? k], global: false },
+    zeros: constant ? { kind: 'const', value: middle } : { kind: 'int', dtype: 'u8' },
+    groupIndex: gIdx !== undefined,
+    permutation: false,
+    sparsity: 'none',
+    sourceDtype: ctx.modelDtype,
+  };
+  return {
+    name,
+    declaration,
+    tensors: linear.tensors,
+    notes: [],
+    contradictions,
+    decode(part: Part): ArrayBufferView {
+      if (part === 'codes') {
+        const qweight = int32(ctx, `${name}.qweight`);
+        return wordsToStream(transposeWords(qweight, words(k, bits), n), n, k, bits);
+      }
+      if (part === 'scales') {
+        const tensor = ctx.weights.tensor(`${name}.scales`);
+        return scaleDtype === 'f32'
+          ? transposeFloats(typed<Float32Array>(tensor), groups, n)
+          : transposeHalves(typed<Uint16Array>(tensor), groups, n);
+      }
+      if (part === 'zeros') return trueZeros();
+      if (part === 'g_idx' && gIdx) return gIdx;
+      throw new LpqError('LPQ_INTERNAL', `a GPTQ module has no ${part}`);
+    },
+  };
+}
+
+/** gptq (v1) or gptq_v2, as checkpoint_format says it. */
+function named(convention: ZeroConvention): string {
+  return convention === 'v1' ? 'gptq (zero points minus one)' : 'gptq_v2 (zero points as they are)';
+}
+
+function int32(ctx: ForeignContext, name: string): Int32Array {
+  return typed<Int32Array>(ctx.weights.tensor(name, 'i32'));
+}

@@ -1,0 +1,538 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { openSource } from '../../../formats/canonical/source.js';
+import { writeSafetensors } from '../../../formats/safetensors/write.js';
+import { createRuntime } from '../../../native/binding.js';
+import { diagnoseDirectory } from '../../../src/cli/diagnosis/diagnose.js';
+import type { CheckName } from '../../../src/cli/diagnosis/finding.js';
+import type { ErrorCode } from '../../../src/core/codes.js';
+import { LpqError } from '../../../src/core/error.js';
+import { openModel } from '../../../src/model/graph.js';
+import { handmade, scratch } from '../scratch.js';
+import { awqTensors, type Encoded, gptqTensors, packedTensors } from './encode.js';
+import { CONFIG, gptqSettings, packedSettings, plain, quantized, writeModel } from './mini.js';
+
+const rt = createRuntime(1);
+const root = scratch();
+
+const sym4 = quantized({ bits: 4, group: 32, symmetric: true });
+const asym4 = quantized({ bits: 4, group: 32, symmetric: false });
+const Q = 'model.layers.0.self_attn.q_proj';
+
+const gptq = (convention: 'v1' | 'v2' = 'v1', codes = sym4): Encoded[] => [
+  ...plain,
+  ...[...codes].flatMap(([name, c]) => gptqTensors(name, c, convention)),
+];
+const awq = (): Encoded[] => [...plain, ...[...asym4].flatMap(([name, c]) => awqTensors(name, c))];
+const AWQ = { quant_method: 'awq', bits: 4, group_size: 32, zero_point: true, version: 'gemm' };
+const packed = (codes = sym4): Encoded[] => [
+  ...plain,
+  ...[...codes].flatMap(([name, c]) => packedTensors(name, c, { symmetric: true })),
+];
+
+/** The tensors with one replaced. */
+function replace(tensors: readonly Encoded[], name: string, by: (tensor: Encoded) => Encoded | undefined): Encoded[] {
+  assert.ok(
+    tensors.some((tensor) => tensor.name === name),
+    name,
+  );
+  return tensors.flatMap((tensor) => (tensor.name === name ? (by(tensor) ?? []) : tensor));
+}
+
+/** Two shards and an index, which `edit` may spoil. */
+async function sharded(dir: string, edit: (index: { weight_map: Record<string, string> }) => void): Promise<void> {
+  const all = gptq();
+  await writeModel(dir, { tensors: all, settings: gptqSettings(4, 32) });
+  rmSync(path.join(dir, 'model.safetensors'));
+  const half = Math.floor(all.length / 2);
+  const parts = [all.slice(0, half), all.slice(half)];
+  const map: Record<string, string> = {};
+  for (const [i, part] of parts.entries()) {
+    const file = `model-0000${i + 1}-of-00002.safetensors`;
+    await writeSafetensors(path.join(dir, file), part);
+    for (const { name } of part) map[name] = file;
+  }
+  const index = { metadata: { total_size: 0 }, weight_map: map };
+  edit(index);
+  writeFileSync(path.join(dir, 'model.safetensors.index.json'), JSON.stringify(index));
+}
+
+/** A valid file whose header text is changed. */
+async function header(dir: string, edit: (text: string) => string): Promise<void> {
+  await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
+  const file = path.join(dir, 'model.safetensors');
+  const bytes = readFileSync(file);
+  const length = Number(bytes.readBigUInt64LE(0));
+  const text = bytes.subarray(8, 8 + length).toString();
+  const changed = edit(text);
+  assert.notEqual(changed, text);
+  handmade(file, changed.padEnd(Math.ceil(changed.length / 8) * 8), bytes.subarray(8 + length));
+}
+
+interface Case {
+  readonly what: string;
+  readonly write: (dir: string) => Promise<unknown>;
+  /** What opening it as weights throws; undefined where it can be read all the same. */
+  readonly code: ErrorCode | undefined;
+  readonly sentence?: RegExp;
+  /** What lpq doctor must say. */
+  readonly check: CheckName;
+  readonly diagnosis: RegExp;
+  readonly severity?: 'warning';
+}
+
+const CASES: readonly Case[] = [
+  {
+    what: 'a tensor of a wrong shape',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), `${Q}.scales`, (t) => ({ ...t, shape: [2, 32], data: new Uint16Array(64) })),
+        settings: gptqSettings(4, 32),
+      }),
+    code: 'LPQ_FOREIGN',
+    sentence: /q_proj\.scales.*got \[2,32\].*expected \[2,64\]/,
+    check: 'modules',
+    diagnosis: /q_proj\.scales.*another shape/,
+  },
+  {
+    what: 'v1 stated, v2 stored (symmetric)',
+    write: (dir) => writeModel(dir, { tensors: gptq('v2'), settings: gptqSettings(4, 32) }),
+    code: undefined,
+    check: 'zeros',
+    diagnosis: /14 modules.*states gptq \(zero points minus one\).*stored as in gptq_v2/,
+  },
+  {
+    what: 'v2 stated, v1 stored (symmetric)',
+    write: (dir) =>
+      writeModel(dir, { tensors: gptq('v1'), settings: gptqSettings(4, 32, { checkpoint_format: 'gptq_v2' }) }),
+    code: undefined,
+    check: 'zeros',
+    diagnosis: /states gptq_v2.*stored as in gptq \(zero points minus one\)/,
+  },
+  {
+    what: 'v1 stated, v2 stored (asymmetric: the means of the weights tell)',
+    write: (dir) => writeModel(dir, { tensors: gptq('v2', asym4), settings: gptqSettings(4, 32, { sym: false }) }),
+    code: undefined,
+    check: 'zeros',
+    diagnosis: /states gptq \(zero points minus one\), but the means of the weights show gptq_v2/,
+  },
+  {
+    what: 'zero points of 0 stored as -1 and run into their neighbours',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq('v1', asym4), `${Q}.qzeros`, (t) => {
+          const data = (t.data as Int32Array).slice();
+          data[0] = (data[0] as number) | -65536; // fields 4 and up
+          return { ...t, data };
+        }),
+        settings: gptqSettings(4, 32, { sym: false }),
+      }),
+    code: undefined,
+    check: 'zeros',
+    diagnosis: /1 of \d+ words of qzeros end in ones \(first in 'model\.layers\.0\.self_attn\.q_proj'\)/,
+  },
+  {
+    what: 'a zero point of 0 stored as -1, masked',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq('v1', asym4), `${Q}.qzeros`, (t) => {
+          const data = (t.data as Int32Array).slice();
+          data[0] = (data[0] as number) | 15;
+          return { ...t, data };
+        }),
+        settings: gptqSettings(4, 32, { sym: false }),
+      }),
+    code: undefined,
+    check: 'zeros',
+    diagnosis: /zero points of 0 are stored as -1/,
+    severity: 'warning',
+  },
+  {
+    what: 'a cut shard',
+    write: async (dir) => {
+      await sharded(dir, () => {});
+      const file = path.join(dir, 'model-00002-of-00002.safetensors');
+      truncateSync(file, readFileSync(file).length - 100);
+    },
+    code: 'LPQ_SAFETENSORS',
+    sentence: /00002.*ends before its last tensor/,
+    check: 'files',
+    diagnosis: /00002-of-00002\.safetensors ends before its last tensor does/,
+  },
+  {
+    what: 'an index that names a missing file',
+    write: async (dir) => {
+      await sharded(dir, () => {});
+      rmSync(path.join(dir, 'model-00002-of-00002.safetensors'));
+    },
+    code: 'LPQ_SAFETENSORS_INDEX',
+    sentence: /names shards that are not there/,
+    check: 'files',
+    diagnosis: /model-00002-of-00002\.safetensors is missing: the index puts \d+ tensors in it/,
+  },
+  {
+    what: 'a path out of the directory in the index',
+    write: (dir) =>
+      sharded(dir, ({ weight_map: map }) => {
+        map[`${Q}.qweight`] = '../../etc/passwd.safetensors';
+      }),
+    code: 'LPQ_SAFETENSORS_INDEX',
+    sentence: /not the name of a \.safetensors file.*\.\.\/\.\.\/etc/,
+    check: 'files',
+    diagnosis: /puts tensor '.*q_proj\.qweight' in what is no \.safetensors file beside it/,
+  },
+  {
+    what: 'an index that puts a tensor in the wrong shard',
+    write: (dir) =>
+      sharded(dir, ({ weight_map: map }) => {
+        map['model.embed_tokens.weight'] = 'model-00002-of-00002.safetensors';
+      }),
+    code: 'LPQ_SAFETENSORS_INDEX',
+    sentence: /embed_tokens.*does not hold it/,
+    check: 'files',
+    diagnosis: /puts tensor 'model\.embed_tokens\.weight' in model-00002.*does not hold it/,
+  },
+  {
+    what: 'an index that leaves a tensor out',
+    write: (dir) =>
+      sharded(dir, ({ weight_map: map }) => {
+        delete map[`${Q}.qweight`];
+      }),
+    code: undefined,
+    check: 'files',
+    diagnosis: /q_proj\.qweight.*is not in the index/,
+  },
+  {
+    what: 'a key that is there twice',
+    write: (dir) => header(dir, (text) => text.replace('"model.norm.weight"', '"model.embed_tokens.weight"')),
+    code: 'LPQ_SAFETENSORS',
+    sentence: /duplicate|twice/,
+    check: 'files',
+    diagnosis: /duplicate|twice/,
+  },
+  {
+    what: 'absurd sizes',
+    write: (dir) =>
+      header(dir, (text) =>
+        text.replace(/("model\.norm\.weight":\{"dtype":"F32","shape":)\[64\]/, '$1[4294967296,4294967296]'),
+      ),
+    code: 'LPQ_SAFETENSORS',
+    sentence: /model\.norm\.weight.*overflows/,
+    check: 'files',
+    diagnosis: /model\.norm\.weight.*overflows/,
+  },
+  {
+    what: 'tensors that overlap',
+    write: (dir) =>
+      header(dir, (text) =>
+        text.replace(
+          /("model\.norm\.weight":.*?"data_offsets":\[)(\d+),(\d+)\]/,
+          (_, head, a, b) => `${head}${a - 256},${b - 256}]`,
+        ),
+      ),
+    code: 'LPQ_SAFETENSORS',
+    sentence: /overlaps|hole/,
+    check: 'files',
+    diagnosis: /overlaps|hole/,
+  },
+  {
+    what: 'a header length that lies',
+    write: async (dir) => {
+      await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
+      const file = path.join(dir, 'model.safetensors');
+      const bytes = readFileSync(file);
+      bytes.writeBigUInt64LE(99_999_999n, 0);
+      writeFileSync(file, bytes);
+    },
+    code: 'LPQ_SAFETENSORS',
+    sentence: /ends inside its header/,
+    check: 'files',
+    diagnosis: /ends inside its header/,
+  },
+  {
+    what: 'a dtype that lies about its bytes',
+    write: (dir) => header(dir, (text) => text.replace(/("model\.norm\.weight":\{"dtype":)"F32"/, '$1"F64"')),
+    code: 'LPQ_SAFETENSORS',
+    sentence: /model\.norm\.weight.*do not span/,
+    check: 'files',
+    diagnosis: /model\.norm\.weight.*do not span/,
+  },
+  {
+    what: 'a dtype that lies with the right size',
+    write: (dir) =>
+      header(dir, (text) => text.replace(/("[^"]*0\.self_attn\.q_proj\.qweight":\{"dtype":)"I32"/, '$1"F32"')),
+    code: 'LPQ_FOREIGN',
+    sentence: /q_proj\.qweight.*wrong dtype.*got F32/,
+    check: 'modules',
+    diagnosis: /q_proj\.qweight.*wrong dtype/,
+  },
+  {
+    what: 'a g_idx out of range',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), `${Q}.g_idx`, (t) => {
+          const data = (t.data as Int32Array).slice();
+          data[7] = 2;
+          return { ...t, data };
+        }),
+        settings: gptqSettings(4, 32, { desc_act: true }),
+      }),
+    code: 'LPQ_FOREIGN',
+    sentence: /q_proj\.g_idx.*names a group that does not exist.*got 2 at \[7\]/,
+    check: 'modules',
+    diagnosis: /names a group that does not exist/,
+  },
+  {
+    what: 'a negative g_idx',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), `${Q}.g_idx`, (t) => ({ ...t, data: new Int32Array(64).fill(-1) })),
+        settings: gptqSettings(4, 32),
+      }),
+    code: 'LPQ_FOREIGN',
+    sentence: /got -1 at \[0\]/,
+    check: 'modules',
+    diagnosis: /names a group that does not exist/,
+  },
+  {
+    what: 'a group size that does not divide K',
+    write: (dir) => writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 48) }),
+    code: 'LPQ_FOREIGN',
+    sentence: /group_size 48 .* does not divide the (64|128) input features/,
+    check: 'modules',
+    diagnosis: /group_size 48/,
+  },
+  {
+    what: 'another group size than stored',
+    write: (dir) => writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 64) }),
+    code: 'LPQ_FOREIGN',
+    sentence: /another number of groups.*got [24] rows.*If its groups are of 32/,
+    check: 'modules',
+    diagnosis: /another number of groups/,
+  },
+  {
+    what: 'no quantization_config',
+    write: (dir) => writeModel(dir, { tensors: gptq(), settings: undefined }),
+    code: 'LPQ_FOREIGN',
+    sentence: /quantized weights, but neither config\.json/,
+    check: 'settings',
+    diagnosis: /no quantization_config says how/,
+  },
+  {
+    what: 'other bits than stored',
+    write: (dir) => writeModel(dir, { tensors: gptq(), settings: gptqSettings(8, 32) }),
+    code: 'LPQ_FOREIGN',
+    sentence: /does not hold the bits.*got 4-bit tensors.*expected 8 bits/,
+    check: 'modules',
+    diagnosis: /does not hold the bits/,
+  },
+  {
+    what: 'AWQ called GPTQ',
+    write: (dir) => writeModel(dir, { tensors: awq(), settings: gptqSettings(4, 32) }),
+    code: 'LPQ_FOREIGN',
+    sentence: /not stored as GPTQ.*correct quant_method/,
+    check: 'modules',
+    diagnosis: /not stored as GPTQ stores it/,
+  },
+  {
+    what: 'GPTQ called AWQ',
+    write: (dir) => writeModel(dir, { tensors: gptq(), settings: AWQ }),
+    code: 'LPQ_FOREIGN',
+    sentence: /not stored as AWQ.*correct quant_method/,
+    check: 'modules',
+    diagnosis: /not stored as AWQ stores it/,
+  },
+  {
+    what: 'a module without its scales',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), `${Q}.scales`, () => undefined),
+        settings: gptqSettings(4, 32),
+      }),
+    code: 'LPQ_FOREIGN',
+    sentence: /lacks the tensor '.*q_proj\.scales'/,
+    check: 'modules',
+    diagnosis: /lacks the tensor/,
+  },
+  {
+    what: 'a missing norm',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), 'model.norm.weight', () => undefined),
+        settings: gptqSettings(4, 32),
+      }),
+    code: 'LPQ_TENSOR_MISSING',
+    sentence: /model\.norm\.weight/,
+    check: 'model',
+    diagnosis: /1 of \d+ tensors that llama needs are missing/,
+  },
+  {
+    what: 'siblings of different bits',
+    write: (dir) => {
+      const eight = quantized({ bits: 8, group: 32, symmetric: true });
+      const tensors = [
+        ...plain,
+        ...[...sym4].flatMap(([name, c]) => gptqTensors(name, name === Q ? (eight.get(Q) ?? c) : c, 'v1')),
+      ];
+      const dynamic = { '+:model\\.layers\\.0\\.self_attn\\.q_proj': { bits: 8 } };
+      return writeModel(dir, { tensors, settings: gptqSettings(4, 32, { dynamic }) });
+    },
+    code: undefined,
+    check: 'siblings',
+    diagnosis: /\{q_proj, k_proj, v_proj\}, which loaders fuse, are not quantized alike/,
+  },
+  {
+    what: 'scales that are NaN and infinite',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), `${Q}.scales`, (t) => {
+          const data = (t.data as Uint16Array).slice();
+          data[0] = 0x7c00;
+          data[1] = 0x7e00;
+          return { ...t, data };
+        }),
+        settings: gptqSettings(4, 32),
+      }),
+    code: undefined,
+    check: 'scales',
+    diagnosis: /q_proj': 2 of 128 scales are NaN or infinite/,
+  },
+  {
+    what: 'scales out of the range of fp16',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(packed(), `${Q}.weight_scale`, (t) => {
+          const data = Float32Array.from({ length: 128 }, (_, i) => (i === 3 ? 1e6 : i === 4 ? 1e-9 : 0.01));
+          return { ...t, dtype: 'F32', data };
+        }),
+        settings: packedSettings(4, 32, true),
+      }),
+    code: undefined,
+    check: 'scales',
+    diagnosis: /2 of 128 scales are out of fp16's range/,
+  },
+  {
+    what: 'scales of 0',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(gptq(), `${Q}.scales`, (t) => ({ ...t, data: new Uint16Array(128) })),
+        settings: gptqSettings(4, 32),
+      }),
+    code: undefined,
+    check: 'scales',
+    diagnosis: /128 of 128 scales are 0/,
+    severity: 'warning',
+  },
+  {
+    what: 'a weight_shape that lies',
+    write: (dir) =>
+      writeModel(dir, {
+        tensors: replace(packed(), `${Q}.weight_shape`, (t) => ({ ...t, data: BigInt64Array.of(64n, 2n ** 62n) })),
+        settings: packedSettings(4, 32, true),
+      }),
+    code: 'LPQ_FOREIGN',
+    sentence: /weight_shape.*holds no shape/,
+    check: 'modules',
+    diagnosis: /weight_shape.*holds no shape/,
+  },
+  {
+    what: 'a module that the settings ignore',
+    write: (dir) =>
+      writeModel(dir, { tensors: packed(), settings: { ...packedSettings(4, 32, true), ignore: [`re:.*q_proj`] } }),
+    code: 'LPQ_FOREIGN',
+    sentence: /q_proj.*is quantized, but the settings leave it out/,
+    check: 'modules',
+    diagnosis: /the settings leave it out/,
+  },
+  {
+    what: 'settings that are no object',
+    write: async (dir) => {
+      await writeModel(dir, { tensors: gptq() });
+      writeFileSync(path.join(dir, 'config.json'), JSON.stringify({ ...CONFIG, quantization_config: 'gptq' }));
+    },
+    code: 'LPQ_CONFIG',
+    sentence: /quantization_config is no object/,
+    check: 'settings',
+    diagnosis: /is no object/,
+  },
+  {
+    what: 'a method that lpq does not read',
+    write: (dir) => writeModel(dir, { tensors: gptq(), settings: { quant_method: 'bitsandbytes' } }),
+    code: 'LPQ_CONFIG',
+    sentence: /got bitsandbytes/,
+    check: 'settings',
+    diagnosis: /a method that lpq does not read/,
+  },
+  {
+    what: 'pickles only',
+    write: async (dir) => {
+      await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
+      renameSync(path.join(dir, 'model.safetensors'), path.join(dir, 'pytorch_model.bin'));
+    },
+    code: 'LPQ_FILE',
+    sentence: /never unpickles/,
+    check: 'files',
+    diagnosis: /holds no safetensors file/,
+  },
+  {
+    what: 'config.json cut short',
+    write: async (dir) => {
+      await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
+      writeFileSync(path.join(dir, 'config.json'), '{"model_type": "lla');
+    },
+    code: 'LPQ_CONFIG',
+    sentence: /config\.json/,
+    check: 'settings',
+    diagnosis: /config\.json/,
+  },
+];
+
+for (const [i, { what, write, code, sentence, check, diagnosis, severity = 'problem' }] of CASES.entries())
+  test(`malformed: ${what}`, async () => {
+    const dir = path.join(root, String(i));
+    mkdirSync(dir);
+    await write(dir);
+    // Whatever is wrong, every weight is read or a designed error says why not.
+    let thrown: unknown;
+    try {
+      const source = openSource(dir, rt);
+      openModel(source);
+      for (const name of source.names()) if (name.endsWith('.weight')) (await source.tensor(name)).dispose();
+      source.close();
+    } catch (error) {
+      thrown = error;
+    }
+    if (thrown !== undefined) assert.ok(thrown instanceof LpqError, String((thrown as Error).stack));
+    assert.equal(thrown?.code, code, thrown?.message);
+    const text = `${thrown?.message} | got ${String(thrown?.got)} | expected ${String(thrown?.expected)} | ${thrown?.hint}`;
+    if (sentence) assert.match(text, sentence);
+
+    const { findings } = await diagnoseDirectory(dir);
+    const found = findings.list.find((each) => each.check === check && diagnosis.test(each.message));
+    assert.ok(found, JSON.stringify(findings.list, null, 1));
+    assert.equal(found.severity, severity);
+  });
+
+test('nothing is wrong with whole checkpoints', async () => {
+  const whole: [string, Encoded[], object][] = [
+    ['gptq', gptq(), gptqSettings(4, 32)],
+    ['gptq-asym', gptq('v1', asym4), gptqSettings(4, 32, { sym: false })],
+    ['gptq_v2', gptq('v2', asym4), gptqSettings(4, 32, { sym: false, checkpoint_format: 'gptq_v2' })],
+    ['awq', awq(), AWQ],
+    ['packed', packed(), packedSettings(4, 32, true)],
+  ];
+  for (const [name, tensors, settings] of whole) {
+    const { findings, kind } = await diagnoseDirectory(await writeModel(path.join(root, name), { tensors, settings }));
+    assert.match(kind, /^foreign:/);
+    const odd = findings.list.filter(({ message }) => !/stored as -1/.test(message));
+    assert.deepEqual(odd, [], name);
+    assert.deepEqual(
+      findings.checks().map((each) => each.name),
+      name === 'packed'
+        ? ['files', 'settings', 'modules', 'scales', 'siblings', 'model']
+        : ['files', 'settings', 'modules', 'zeros', 'scales', 'siblings', 'model'],
+    );
+  }
+});
