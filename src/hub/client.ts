@@ -44,8 +44,13 @@ export class HubClient {
     this.origin = new URL(environment.endpoint).origin;
     this.backoffMs = options.backoffMs ?? 1000;
     this.signal = options.signal ?? new AbortController().signal;
-    // HTTP_PROXY, HTTPS_PROXY, NO_PROXY, in either case.
-    this.dispatcher = new EnvHttpProxyAgent({ connect: { timeout: environment.answerSeconds * 1000 } });
+    const { http, https, none } = environment.proxies;
+    this.dispatcher = new EnvHttpProxyAgent({
+      httpProxy: http,
+      httpsProxy: https,
+      noProxy: none,
+      connect: { timeout: environment.answerSeconds * 1000 },
+    });
   }
 
   get hasToken(): boolean {

@@ -17,6 +17,8 @@ export interface HubEnvironment {
   readonly answerSeconds: number;
   /** Most seconds of silence within a download. HF_HUB_DOWNLOAD_TIMEOUT, 30. */
   readonly silenceSeconds: number;
+  /** HTTP_PROXY, HTTPS_PROXY, NO_PROXY, in either case; '' for none. */
+  readonly proxies: { readonly http: string; readonly https: string; readonly none: string };
 }
 
 type Variables = Readonly<Record<string, string | undefined>>;
@@ -33,6 +35,7 @@ export function hubEnvironment(env: Variables = process.env): HubEnvironment {
     offline: isOn(given(env, 'HF_HUB_OFFLINE') ?? given(env, 'TRANSFORMERS_OFFLINE')),
     answerSeconds: seconds(env, 'HF_HUB_ETAG_TIMEOUT', 10),
     silenceSeconds: seconds(env, 'HF_HUB_DOWNLOAD_TIMEOUT', 30),
+    proxies: { http: proxy(env, 'http_proxy'), https: proxy(env, 'https_proxy'), none: eitherCase(env, 'no_proxy') },
   };
 }
 
@@ -61,6 +64,20 @@ function seconds(env: Variables, name: string, otherwise: number): number {
   const value = Number(text);
   if (Number.isFinite(value) && value > 0) return value;
   throw new LpqError('LPQ_USAGE', `${name} is no number of seconds`, { got: text, expected: 'a positive number' });
+}
+
+function eitherCase(env: Variables, name: string): string {
+  return given(env, name) ?? given(env, name.toUpperCase()) ?? '';
+}
+
+function proxy(env: Variables, name: string): string {
+  const text = eitherCase(env, name);
+  if (text === '' || (URL.canParse(text) && /^https?:$/.test(new URL(text).protocol))) return text;
+  // Its address may hold a password.
+  throw new LpqError('LPQ_USAGE', `${name.toUpperCase()} is not the address of a proxy that lpq can use`, {
+    got: 'an address that is not shown',
+    expected: 'for example http://proxy.example:3128',
+  });
 }
 
 function endpointOf(text: string): string {

@@ -122,10 +122,18 @@ async function answer(
     return;
   }
   const api = `/api/models/${ID}`;
-  const json = (value: unknown, headers: Record<string, string> = {}) =>
-    response
-      .writeHead(200, { 'content-type': 'application/json', ...headers, ...wrong.headers })
-      .end(wrong.body ?? JSON.stringify(value));
+  const json = (value: unknown, headers: Record<string, string> = {}) => {
+    const text = wrong.body ?? JSON.stringify(value);
+    const all = {
+      'content-type': 'application/json',
+      'content-length': String(text.length),
+      ...headers,
+      ...wrong.headers,
+    };
+    response.writeHead(200, all);
+    if (wrong.cutAfter === undefined) response.end(text);
+    else response.write(text.slice(0, wrong.cutAfter), () => response.destroy());
+  };
   if (seen.path.startsWith(`${api}/revision/`)) {
     const sha = hub.refs.get(seen.path.slice(`${api}/revision/`.length));
     if (sha === undefined) response.writeHead(404, { 'x-error-code': 'RevisionNotFound' }).end('{}');
