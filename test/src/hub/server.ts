@@ -77,8 +77,10 @@ export async function fakeHub(t: TestContext | undefined, files: Record<string, 
       answer(hub, seen, request, response, hub.behave(seen, nth) ?? {}).catch(() => response.destroy());
     });
     servers.push(server);
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    // Another address, and not only another port: Python takes the port for no other host.
+    const address = host === 'hub' ? '127.0.0.1' : '127.0.0.2';
+    await new Promise<void>((resolve) => server.listen(0, address, resolve));
+    return `http://${address}:${(server.address() as AddressInfo).port}`;
   };
   const hub: FakeHub = {
     endpoint: '',
@@ -138,7 +140,7 @@ async function answer(
     const sha = hub.refs.get(seen.path.slice(`${api}/revision/`.length));
     if (sha === undefined) response.writeHead(404, { 'x-error-code': 'RevisionNotFound' }).end('{}');
     else
-      json({ _id: '1', id: ID, sha, private: false, gated: false, downloads: 1, likes: 0, lastModified: '2026-01-01' });
+      json({ _id: '1', id: ID, sha, private: false, gated: false, downloads: 1, likes: 0, lastModified: '2026-01-01T00:00:00.000Z' });
   } else if (seen.path === `${api}/tree/${COMMIT}`) {
     const cursor = Number(new URL(request.url ?? '', 'http://x').searchParams.get('cursor') ?? '0');
     const all = hub.relist(listing(hub)) as unknown[];
