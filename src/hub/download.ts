@@ -22,8 +22,9 @@ export interface Download {
   readonly partBytes?: number | undefined;
 }
 
-/** Bytes that are hashed and written in one go. */
+/** Bytes that are hashed and written in one go; fewer where they come slowly, so that little is lost with a process. */
 const BLOCK = 2 ** 20;
+const SLOW_MS = 250;
 
 /**
  * Downloads a blob, going on from what an earlier run left of it, and checks it while it streams: every byte that ends up
@@ -57,7 +58,7 @@ export async function downloadBlob(client: HubClient, download: Download): Promi
         hint: 'Run the command again; if it happens twice, a proxy or HF_ENDPOINT gives out other bytes. Nothing was kept.',
       });
     } catch (error) {
-      if (error instanceof LpqError && error.code === 'LPQ_HUB_CHECKSUM') left = false;
+      if (transfer.spoiled) left = false;
       throw error;
     } finally {
       await transfer.close();
@@ -72,6 +73,8 @@ class Transfer {
   /** How far it ever was: what counts as progress. */
   private furthest = 0;
   private hash: Hash;
+  /** Whether bytes came that cannot belong to it. */
+  spoiled = false;
   /** Whether bytes of an earlier run are part of it. */
   resumed = false;
   /** The tags of hosts that the Hub sent us to, for If-Range. */
@@ -206,7 +209,9 @@ class Transfer {
   private async store(answer: Answer, end: number): Promise<void> {
     let pending: Buffer[] = [];
     let length = 0;
+    let flushed = performance.now();
     const flush = async () => {
+      flushed = performance.now();
       const [blocks, count] = [pending, length];
       [pending, length] = [[], 0];
       if (count === 0) return;
@@ -224,10 +229,13 @@ class Transfer {
         throw this.client.failure(cause, answer.url, this.what);
       }
       if (piece.done) break;
-      if (this.at + length + piece.value.length > end) throw this.otherSize(`more than ${end} bytes`);
+      if (this.at + length + piece.value.length > end) {
+        this.spoiled = true;
+        throw this.otherSize(`more than ${end} bytes`);
+      }
       pending.push(piece.value);
       length += piece.value.length;
-      if (length >= BLOCK) await flush();
+      if (length >= BLOCK || performance.now() - flushed > SLOW_MS) await flush();
     }
     await flush();
   }

@@ -186,7 +186,9 @@ class Fetch {
     if (files.every((each) => cache.shows(commit, each))) return;
     client.check();
     if (!cache.hasBlob(file)) {
-      const unlock = await lockFile(cache.lock(file), client);
+      const unlock = await lockFile(cache.lock(file), client, () =>
+        this.options.onWarning?.(`waiting for another process that downloads ${file.path} of ${cache.model.id}`),
+      );
       try {
         if (cache.hasBlob(file))
           this.moved(file.size, file); // another process was faster

@@ -25,7 +25,13 @@ async function bench(t: TestContext): Promise<Bench> {
     files[name] = { bytes: readFileSync(path.join(model, name)), large: /safetensors|tokenizer\.json/.test(name) };
   const hub = await fakeHub(t, files);
   const home = scratch(t);
-  const env = { HF_HOME: home, HF_ENDPOINT: hub.endpoint, HF_TOKEN: '', HF_HUB_OFFLINE: '', NO_PROXY: '127.0.0.1,127.0.0.2' };
+  const env = {
+    HF_HOME: home,
+    HF_ENDPOINT: hub.endpoint,
+    HF_TOKEN: '',
+    HF_HUB_OFFLINE: '',
+    NO_PROXY: '127.0.0.1,127.0.0.2',
+  };
   const repository = path.join(home, 'hub', `models--${ID.replace('/', '--')}`);
   const weights = (files['model.safetensors'] as Served).bytes;
   const blob = path.join(repository, 'blobs', sha256(weights));

@@ -140,7 +140,16 @@ async function answer(
     const sha = hub.refs.get(seen.path.slice(`${api}/revision/`.length));
     if (sha === undefined) response.writeHead(404, { 'x-error-code': 'RevisionNotFound' }).end('{}');
     else
-      json({ _id: '1', id: ID, sha, private: false, gated: false, downloads: 1, likes: 0, lastModified: '2026-01-01T00:00:00.000Z' });
+      json({
+        _id: '1',
+        id: ID,
+        sha,
+        private: false,
+        gated: false,
+        downloads: 1,
+        likes: 0,
+        lastModified: '2026-01-01T00:00:00.000Z',
+      });
   } else if (seen.path === `${api}/tree/${COMMIT}`) {
     const cursor = Number(new URL(request.url ?? '', 'http://x').searchParams.get('cursor') ?? '0');
     const all = hub.relist(listing(hub)) as unknown[];

@@ -203,7 +203,7 @@ test('large files come in parts', async (t) => {
 test('a slow server is waited for as long as it sends', async (t) => {
   const { hub, get } = await bench(t);
   hub.behave = ({ host }) => (host === 'cdn' ? { trickle: 3000 } : { delayMs: 50 });
-  const found = await get('main', {}, { HF_HUB_DOWNLOAD_TIMEOUT: '0.3', HF_HUB_ETAG_TIMEOUT: '0.3' });
+  const found = await get('main', {}, { HF_HUB_DOWNLOAD_TIMEOUT: '0.5', HF_HUB_ETAG_TIMEOUT: '0.5' });
   assert.deepEqual(differing(hub, found.dir, TAKEN), []);
 });
 
@@ -264,16 +264,20 @@ test('two runs at once download each file once', async (t) => {
 
 test('an interrupt ends a download at once, and what has come stays', async (t) => {
   const { hub, get, repository } = await bench(t);
-  hub.behave = ({ host }) => (host === 'cdn' ? { stallAfter: 50_000 } : undefined);
+  hub.behave = ({ host }) => (host === 'cdn' ? { trickle: 500, stallAfter: 200_000 } : undefined);
   const stop = new AbortController();
-  const started = performance.now();
-  setTimeout(() => stop.abort(), 300);
-  await assert.rejects(get('main', { signal: stop.signal }), { code: 'LPQ_ABORTED', exitCode: 130 });
-  assert.ok(performance.now() - started < 2000);
+  let stopped = Number.POSITIVE_INFINITY;
+  const onProgress = (_: number, file: string) => {
+    if (file !== SHARD || stop.signal.aborted) return;
+    stopped = performance.now();
+    stop.abort();
+  };
+  await assert.rejects(get('main', { signal: stop.signal, onProgress }), { code: 'LPQ_ABORTED', exitCode: 130 });
+  assert.ok(performance.now() - stopped < 2000);
   const left = readdirSync(path.join(repository, 'blobs')).filter((name) => name.endsWith('.incomplete'));
   assert.ok(left.length > 0);
   assert.ok(!existsSync(path.join(repository, 'refs', 'main')));
   hub.behave = () => undefined;
   assert.deepEqual(differing(hub, (await get()).dir, TAKEN), []);
-  assert.ok(hub.seen.some(({ headers }) => headers.range === `bytes=50000-${WEIGHTS - 1}`));
+  assert.ok(hub.seen.some(({ headers }) => /^bytes=[1-9]\d*-299999$/.test(headers.range ?? '')));
 });
