@@ -142,6 +142,8 @@ export interface DeviceMemory {
 interface Addon {
   allocate(dtype: DType, shape: readonly number[]): Tensor;
   operations(): string[];
+  /** flock(2), exclusive, without waiting; closing the descriptor ends it. 'unsupported': the file system has no locks. */
+  tryLock(fd: number): 'held' | 'busy' | 'unsupported';
   isa(): 'generic' | 'avx2' | 'avx512';
   MappedFile: new (path: string) => MappedFile;
   /** Throws LPQ_NATIVE_OP where Node shows no OpenSSL. */

@@ -12,6 +12,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   binding: ['core'],
   layout: ['core', 'binding'],
   formats: ['core', 'binding'],
+  hub: ['core', 'binding'],
   model: ['core', 'formats', 'binding'],
   calibrate: ['core', 'formats', 'binding', 'model'],
   quantize: ['core', 'formats', 'binding', 'model', 'calibrate'],
@@ -33,6 +34,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'eval',
     'verify',
     'bench',
+    'hub',
   ],
 };
 
@@ -43,6 +45,8 @@ const PACKAGES: Readonly<Record<string, string>> = {
   execa: 'cli',
   '@huggingface/jinja': 'calibrate',
   '@huggingface/tokenizers': 'calibrate',
+  '@huggingface/hub': 'hub',
+  undici: 'hub',
 };
 
 /** What the packer and the quantizers consist of: a verifier that shared any of it would prove nothing. */

@@ -68,7 +68,13 @@ async function list(dir: string): Promise<Dirent[]> {
 function ownHomes(source: string): string[] {
   const real = realpathSync(source);
   const snapshots = path.dirname(real);
-  return path.basename(snapshots) === 'snapshots' ? [real, path.join(path.dirname(snapshots), 'blobs')] : [real];
+  if (path.basename(snapshots) !== 'snapshots') return [real];
+  const repository = path.dirname(snapshots);
+  const homes = [real, path.join(repository, 'blobs')];
+  // Since its version 2 huggingface_hub may keep contents once for all repositories of a cache.
+  return path.basename(repository).startsWith('models--')
+    ? [...homes, path.join(path.dirname(repository), 'blobs')]
+    : homes;
 }
 
 function linkProblem(place: string, homes: readonly string[]): string | undefined {

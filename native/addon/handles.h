@@ -89,6 +89,7 @@ class Sha256Handle : public Napi::ObjectWrap<Sha256Handle> {
 std::string device_name(int device);
 Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op = "");
 std::vector<int64_t> shape_from_js(const Napi::Value& value);
+Napi::Value try_lock_js(const Napi::CallbackInfo& info);
 
 struct Classes {
   Napi::FunctionReference tensor;

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { modelDirectory } from './hub.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { openAnySource } from './sources.js';
@@ -15,13 +16,14 @@ export function evalCommand(program: Command, run: Run): Command {
     program
       .command('eval')
       .description('perplexity of a plain, quantized or packed checkpoint on a text')
-      .argument('<dir>', 'directory of the checkpoint')
+      .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
       .requiredOption('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
       .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512),
   ).action((dir: string, options: EvalOptions) => evaluate(dir, options, run));
 }
 
-async function evaluate(dir: string, options: EvalOptions, run: Run): Promise<void> {
+async function evaluate(given: string, options: EvalOptions, run: Run): Promise<void> {
+  const dir = await modelDirectory(given, run);
   const started = performance.now();
   const { textPerplexity } = await import('../eval/perplexity.js');
   const rt = openRuntime(run, options);

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { modelDirectory } from './hub.js';
 import type { Run } from './run.js';
 
 /** `lpq inspect DIR`: what a directory holds. */
@@ -6,12 +7,13 @@ export function inspectCommand(program: Command, run: Run): Command {
   return program
     .command('inspect')
     .description('what a directory holds: a plain, quantized or packed checkpoint')
-    .argument('<dir>', 'directory of the checkpoint')
+    .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('--check', 'read every weight, and name those with NaN or infinity')
     .action((dir: string, options: { check?: boolean }) => inspect(dir, options.check === true, run));
 }
 
-async function inspect(dir: string, check: boolean, run: Run): Promise<void> {
+async function inspect(given: string, check: boolean, run: Run): Promise<void> {
+  const dir = await modelDirectory(given, run);
   const { directoryKind } = await import('../../formats/canonical/source.js');
   const kind = directoryKind(dir);
   const { inspectSource } = await import('./inspect-source.js');

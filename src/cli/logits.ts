@@ -1,6 +1,7 @@
 import { rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Command } from 'commander';
+import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { openAnySource } from './sources.js';
 
@@ -15,13 +16,14 @@ export function logitsCommand(program: Command, run: Run): Command {
     program
       .command('logits')
       .description('logits of given tokens, to compare a checkpoint with another implementation')
-      .argument('<dir>', 'directory of a plain, quantized or packed checkpoint')
+      .argument('<dir>', 'directory of a plain, quantized or packed checkpoint, or ORG/NAME[@REVISION] of the Hub')
       .requiredOption('--ids <file>', 'safetensors with input_ids, I32 or I64 [B,T]')
       .requiredOption('-o, --output <file>', 'safetensors to write: logits F32 [B,T,V]'),
   ).action((dir: string, options: LogitsOptions) => logits(dir, options, run));
 }
 
-async function logits(dir: string, options: LogitsOptions, run: Run): Promise<void> {
+async function logits(given: string, options: LogitsOptions, run: Run): Promise<void> {
+  const dir = await modelDirectory(given, run);
   const started = performance.now();
   const { writeLogits } = await import('../eval/logits.js');
   const output = path.resolve(options.output);

@@ -7,6 +7,7 @@ import type { WeightedFile } from '../calibrate/mix.js';
 import { LpqError } from '../core/error.js';
 import type { ModuleLine } from '../quantize/run.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
+import { modelDirectory } from './hub.js';
 import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
@@ -56,7 +57,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
   const command = program
     .command('quantize')
     .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
-    .argument('<model>', 'directory of the checkpoint')
+    .argument('<model>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
     methodOptions(command)
@@ -113,25 +114,31 @@ export async function quantizeOptions(
   return output === undefined ? calibration : { ...calibration, output, rules: file.rules, packTarget: pack };
 }
 
-async function quantize(model: string, flags: QuantizeFlags, run: Run): Promise<void> {
-  const options = await quantizeOptions(model, flags);
-  await requireKind(model, 'source');
+async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
+  const checked = await quantizeOptions(given, flags);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { clearFinished, refusePartial } = await import('../../formats/directory/partial.js');
   // Statistics that a stopped run has saved are those to go on with.
-  const { saveStats, partial } = options;
+  const { saveStats, partial } = checked;
   if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
-  if (options.output === undefined) return saveStatisticsOnly(options, flags, run);
-  const { packTarget } = options;
-  const packed = packTarget === undefined ? undefined : `${options.output.replace(/\/+$/, '')}-${packTarget}`;
-  if (options.partial === 'resume' && packed === undefined && (await clearFinished(options.output)))
+  if (checked.output === undefined) {
+    const source = await modelDirectory(given, run, { events: true });
+    await requireKind(source, 'source');
+    return saveStatisticsOnly({ ...checked, source }, flags, run);
+  }
+  const { packTarget, output: target } = checked;
+  const packed = packTarget === undefined ? undefined : `${target.replace(/\/+$/, '')}-${packTarget}`;
+  if (partial === 'resume' && packed === undefined && (await clearFinished(target)))
     return run.report.result(
-      { command: 'quantize', output: options.output, finished: true },
-      `${options.output} was finished already\n`,
+      { command: 'quantize', output: target, finished: true },
+      `${target} was finished already\n`,
     );
   // Everything that can be refused is refused before anything is computed.
-  for (const output of [options.output, packed]) if (output !== undefined) refuseExisting(output);
+  for (const output of [target, packed]) if (output !== undefined) refuseExisting(output);
   if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
+  // What is wrong with the command is told before anything is downloaded.
+  const options = { ...checked, source: await modelDirectory(given, run, { events: true }) };
+  await requireKind(options.source, 'source');
   const statistics = await openStatistics(options);
   try {
     if (flags.dryRun) {

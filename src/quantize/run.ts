@@ -2,6 +2,7 @@ import type { Provenance } from '../../formats/canonical/schema.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../formats/canonical/write.js';
+import { directoryOrigin } from '../../formats/directory/origin.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
@@ -174,8 +175,7 @@ function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provena
   return {
     lpq: request.version,
     source: {
-      name: source.dir.split('/').filter(Boolean).at(-1) ?? '',
-      revision: null,
+      ...directoryOrigin(source.dir),
       fingerprint: source.weights.fingerprint(),
     },
     method: request.quantizer.method,

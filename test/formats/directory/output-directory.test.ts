@@ -177,6 +177,27 @@ test('carry follows the links of a Hugging Face cache', async () => {
   assert.equal(existsSync(output.path), false);
 });
 
+test('carry follows them on into the store that a cache shares between its repositories', async () => {
+  const cache = fresh();
+  const repository = path.join(cache, 'models--org--name');
+  for (const dir of [
+    path.join(cache, 'blobs', 'ab'),
+    path.join(repository, 'blobs'),
+    path.join(repository, 'snapshots', 'abc'),
+  ])
+    mkdirSync(dir, { recursive: true });
+  writeFileSync(path.join(cache, 'blobs', 'ab', 'abc'), 'tok');
+  symlinkSync('../../blobs/ab/abc', path.join(repository, 'blobs', '12'));
+  symlinkSync('../../blobs/12', path.join(repository, 'snapshots', 'abc', 'tokenizer.json'));
+  writeFileSync(path.join(cache, 'token'), 'hf_');
+  symlinkSync('../../../token', path.join(repository, 'snapshots', 'abc', 'stray.json'));
+  const output = await OutputDirectory.create(path.join(fresh(), 'out'));
+  const { carried, skipped } = await output.carryFrom(path.join(repository, 'snapshots', 'abc'));
+  assert.deepEqual(carried, ['tokenizer.json']);
+  assert.deepEqual(skipped, [{ file: 'stray.json', reason: 'a link out of the model directory' }]);
+  await output.abort();
+});
+
 test('carry from nowhere', async () => {
   const output = await OutputDirectory.create(path.join(fresh(), 'out'));
   await assert.rejects(output.carryFrom(path.join(root, 'missing')), designed('LPQ_FILE', /missing/));
