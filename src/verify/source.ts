@@ -41,6 +41,10 @@ export class ArtifactSource implements WeightSource {
     return this.module(name)?.[1].shape ?? this.weights.shape(name);
   }
 
+  quantized(name: string): boolean {
+    return this.module(name) !== undefined;
+  }
+
   /** Packed and carried-as-codes modules: new f32 [N, K]. Everything else: a view. Throws LPQ_VERIFY for wrong padding. */
   async tensor(name: string): Promise<Tensor> {
     const found = this.module(name);
