@@ -167,12 +167,12 @@ test('tables by token restart for every sequence, each with the frequencies of i
   const { cos, positions } = ropeTablesByToken(dynamic, [3, 40]);
   assert.equal(positions, 43);
   const table = typed(cos);
+  // Frequency and angle are rounded to f32 as in the test above.
   for (const [row, position, length] of [
     [2, 2, 3],
     [3, 0, 40],
     [42, 39, 40],
   ] as const)
-    // Frequency and angle are rounded to f32 as in the test above.
     for (const i of [0, 5, 31])
       assert.ok(
         Math.abs(table[row * 32 + i]! - Math.cos(position * frequencies(dynamic, length)[i]!)) <= 40 * 2 ** -23,
