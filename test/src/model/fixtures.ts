@@ -79,7 +79,7 @@ export function demanded(config: Record<string, unknown>): Map<string, readonly 
   return new Map(all.map(([name, shape]) => [name, graph.transposed.has(name) ? [...shape].reverse() : shape]));
 }
 
-/** A source of small pseudo-random weights in f32; `base` is left out of their names. */
+/** A source of pseudo-random weights in f32; `base` is left out of their names. */
 export function randomSource(config: Record<string, unknown>, base = ''): WeightSource {
   const tensors = new Map(
     [...demanded(config)].map(([name, shape]) => [name.startsWith(base) ? name.slice(base.length) : name, shape]),
@@ -89,10 +89,13 @@ export function randomSource(config: Record<string, unknown>, base = ''): Weight
     tensor: async (name) => {
       const shape = tensors.get(name) as readonly number[];
       const count = shape.reduce((a, b) => a * b, 1);
+      // Norms near 1, and linears large enough for scores that differ.
+      const mean = shape.length === 1 && name.endsWith('.weight') ? 1 : 0;
+      const size = shape.length === 1 ? 0.6 : 4 / Math.sqrt(shape[1] as number);
       let state = [...name].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 65_521, 7);
       const data = Float32Array.from({ length: count }, () => {
         state = (state * 16_807) % 2_147_483_647;
-        return (state / 2_147_483_647 - 0.5) * 0.3;
+        return (state / 2_147_483_647 - 0.5) * size + mean;
       });
       return fromTyped('f32', shape, data);
     },
