@@ -11,11 +11,17 @@ export interface Architecture {
   readonly className: string;
   /** Keys of config.json that hold sizes, where the class has names of its own. */
   readonly sizes?: Partial<SizeKeys>;
+  /** The object in config.json that is the language model's, in models of more than text; `defaults` are its class's. */
+  readonly text?: string;
+  readonly defaults?: Readonly<Record<string, unknown>>;
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
   readonly only?: Readonly<Record<string, unknown>>;
   readonly names: {
-    /** Path of the base model: checkpoints that were saved from its class have every name without it. */
-    readonly base?: string;
+    /**
+     * Other spellings of a prefix in published checkpoints: '' for the path of the base model, which those that were saved
+     * from its class leave out.
+     */
+    readonly variants?: readonly { readonly prefix: string; readonly instead: string }[];
     readonly embedding: string;
     /** Learned positions, added to the embedding. */
     readonly positions?: string;
@@ -148,6 +154,8 @@ export interface RopeTable {
   readonly shareKeys?: readonly string[];
   /** The theta of blocks with a window, which take no scaling. */
   readonly local?: Setting<number>;
+  /** The trained length where LongRoPE's files do not state it. */
+  readonly original?: number;
   /** Other names of scalings in older files. */
   readonly kinds?: Readonly<Record<string, string>>;
 }

@@ -16,7 +16,7 @@ import { linearRef, storedTurned } from './weights.js';
  * Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG, LPQ_TENSOR_MISSING, LPQ_TENSOR_SHAPE.
  */
 export function openModel(source: WeightSource): ModelGraph {
-  const table = withoutBase(architectureOf(source.config, source.dir), source);
+  const table = asNamed(architectureOf(source.config, source.dir), source);
   const graph = buildGraph(planModel(table, source.config, source.dir));
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
     for (const [name, shape] of tensors) {
@@ -26,14 +26,24 @@ export function openModel(source: WeightSource): ModelGraph {
   return graph;
 }
 
-/** The table with the names that a checkpoint of the base class alone has, where this is one (GPT-2 as published). */
-function withoutBase(table: Architecture, source: WeightSource): Architecture {
-  const { base, ...names } = table.names;
-  if (base === undefined || source.has(`${names.embedding}.weight`)) return table;
-  const short = Object.fromEntries(
-    Object.entries(names).map(([key, name]) => [key, name.startsWith(base) ? name.slice(base.length) : name]),
-  ) as Architecture['names'];
-  return source.has(`${short.embedding}.weight`) ? { ...table, names: short } : table;
+/** The table with the names that this checkpoint has, where it is spelled in another way (GPT-2 as published). */
+function asNamed(table: Architecture, source: WeightSource): Architecture {
+  const { variants = [], ...names } = table.names;
+  if (source.has(`${names.embedding}.weight`)) return table;
+  for (const { prefix, instead } of variants) {
+    const renamed = Object.fromEntries(
+      Object.entries(names).map(([key, name]) => [
+        key,
+        name.startsWith(prefix) ? instead + name.slice(prefix.length) : name,
+      ]),
+    ) as unknown as Architecture['names'];
+    if (!source.has(`${renamed.embedding}.weight`)) continue;
+    // The head is beside the base model, or inside what the prefix names.
+    const inside = `${instead.split('.')[0]}.${names.head}`;
+    const head = source.has(`${inside}.weight`) ? inside : renamed.head;
+    return { ...table, names: { ...renamed, head } };
+  }
+  return table;
 }
 
 /** The graph of a plan. */

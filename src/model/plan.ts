@@ -1,8 +1,9 @@
 import type { Architecture, ExpertsTable } from './architecture.js';
-import { Config, settingNumber } from './config.js';
+import { type Config, settingNumber } from './config.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type Activation, activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
 import type { RopeSpec } from './rope.js';
+import { settingsOf } from './settings.js';
 
 export type { AttentionPlan } from './plan-attention.js';
 export type { Activation, FusedMlpPlan, GatedMlpPlan, MlpPlan, PlainMlpPlan } from './plan-mlp.js';
@@ -92,8 +93,7 @@ const MOST_EXPERTS = 4096;
 
 /** Resolves a table against a config.json. Throws LPQ_CONFIG naming the key. */
 export function planModel(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): ModelPlan {
-  const config = new Config(raw, `${dir}/config.json`);
-  requireOnly(config, table);
+  const config = settingsOf(table, raw, dir);
   const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
   const vocab = config.count(['vocab_size']);
   const layers = config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
@@ -149,15 +149,6 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     },
     blocks,
   };
-}
-
-/** Refuses settings that change the computation in a way that the table does not describe. */
-function requireOnly(config: Config, table: Architecture): void {
-  for (const [key, value] of Object.entries(table.only ?? {})) {
-    const found = config.find(key);
-    if (found && found.value !== value)
-      throw config.error(key, `has a value that lpq does not support for ${table.modelType}`, found.value, value);
-  }
 }
 
 function normMaker(config: Config, { norm }: Architecture, hidden: number): NormMaker {

@@ -1,6 +1,7 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { Batch } from './program.js';
-import { dependsOnLength, type RopeSpec, type RopeTables, ropeTables, ropeTablesByToken } from './rope.js';
+import { dependsOnLength, type RopeSpec } from './rope.js';
+import { type RopeTables, ropeTables, ropeTablesByToken } from './rope-tables.js';
 
 /** Tables on a device, and the row of each token in them. */
 export interface BatchRope {

@@ -1,4 +1,3 @@
-import { fromTyped, type Tensor } from '../../native/binding.js';
 import type { RopeTable } from './architecture.js';
 import { type Config, settingNumber } from './config.js';
 
@@ -84,7 +83,7 @@ export function ropeSpec(
       `${headDim} * ${share}`,
       `2, 4, ... ${headDim}`,
     );
-  const facts = { kind, positions, headDim, rotary, share };
+  const facts = { kind, positions, headDim, rotary, share, original: table.original };
   return {
     style: table.style,
     rotary,
@@ -99,6 +98,7 @@ interface ScalingFacts {
   readonly headDim: number;
   readonly rotary: number;
   readonly share: number;
+  readonly original: number | undefined;
 }
 
 function scaling(config: Config, parameters: Config, facts: ScalingFacts): RopeScaling {
@@ -107,7 +107,7 @@ function scaling(config: Config, parameters: Config, facts: ScalingFacts): RopeS
   const original = () =>
     parameters.count(
       ['original_max_position_embeddings'],
-      config.number(['original_max_position_embeddings']) ?? trained(),
+      config.number(['original_max_position_embeddings']) ?? facts.original ?? trained(),
     );
   const factor = (otherwise?: number): number => {
     const value = parameters.number(['factor'], otherwise);
@@ -221,49 +221,4 @@ export function frequencies(spec: RopeSpec, length = 0): Float64Array {
     });
   }
   return plain;
-}
-
-export interface RopeTables {
-  /** f32 [positions, rotary/2]. */
-  readonly cos: Tensor;
-  readonly sin: Tensor;
-  readonly positions: number;
-}
-
-/**
- * cos and sin of the angles at positions 0 .. positions-1 of sequences that dependsOnLength() does not hold for.
- * Frequencies and angles are rounded to f32 before the cosine, as the implementations that models are trained and served
- * with do.
- */
-export function ropeTables(spec: RopeSpec, positions: number): RopeTables {
-  return tablesOf(spec, [{ length: 0, positions }]);
-}
-
-/** The same with one row a token of sequences of these lengths, one after another, whatever depends on a length. */
-export function ropeTablesByToken(spec: RopeSpec, lengths: readonly number[]): RopeTables {
-  return tablesOf(
-    spec,
-    lengths.map((length) => ({ length, positions: length })),
-  );
-}
-
-function tablesOf(spec: RopeSpec, runs: readonly { length: number; positions: number }[]): RopeTables {
-  const { rotary, scaling: by } = spec;
-  const half = rotary / 2;
-  const rows = runs.reduce((sum, run) => sum + run.positions, 0);
-  const attention = by.kind === 'yarn' || by.kind === 'longrope' ? by.attention : 1;
-  const cos = new Float32Array(rows * half);
-  const sin = new Float32Array(rows * half);
-  let at = 0;
-  for (const { length, positions } of runs) {
-    const frequency = Float32Array.from(frequencies(spec, length));
-    for (let position = 0; position < positions; position++)
-      for (let i = 0; i < half; i++, at++) {
-        const angle = Math.fround(position * (frequency[i] as number));
-        cos[at] = Math.cos(angle) * attention;
-        sin[at] = Math.sin(angle) * attention;
-      }
-  }
-  const shape = [rows, half];
-  return { cos: fromTyped('f32', shape, cos), sin: fromTyped('f32', shape, sin), positions: rows };
 }

@@ -5,7 +5,7 @@ export const gptNeox: Architecture = {
   modelType: 'gpt_neox',
   className: 'GPTNeoXForCausalLM',
   names: {
-    base: 'gpt_neox.',
+    variants: [{ prefix: 'gpt_neox.', instead: '' }],
     embedding: 'gpt_neox.embed_in',
     finalNorm: 'gpt_neox.final_layer_norm',
     head: 'embed_out',

@@ -12,7 +12,7 @@ export const gpt2: Architecture = {
   },
   only: { add_cross_attention: false },
   names: {
-    base: 'transformer.',
+    variants: [{ prefix: 'transformer.', instead: '' }],
     embedding: 'transformer.wte',
     positions: 'transformer.wpe',
     finalNorm: 'transformer.ln_f',

@@ -2,7 +2,7 @@ import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
 import { cohere } from './cohere.js';
 import { gemma2 } from './gemma2.js';
-import { gemma3Text } from './gemma3.js';
+import { gemma3, gemma3Text } from './gemma3.js';
 import { glm4 } from './glm4.js';
 import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
@@ -21,6 +21,7 @@ import { starcoder2 } from './starcoder2.js';
 export const ARCHITECTURES: readonly Architecture[] = [
   cohere,
   gemma2,
+  gemma3,
   gemma3Text,
   glm4,
   gpt2,

@@ -8,7 +8,7 @@ export const opt: Architecture = {
   modelType: 'opt',
   className: 'OPTForCausalLM',
   names: {
-    base: 'model.',
+    variants: [{ prefix: 'model.', instead: '' }],
     embedding: 'model.decoder.embed_tokens',
     positions: 'model.decoder.embed_positions',
     projectIn: 'model.decoder.project_in',

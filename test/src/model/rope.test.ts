@@ -3,14 +3,8 @@ import test from 'node:test';
 import fc from 'fast-check';
 import { typed } from '../../../native/binding.js';
 import { Config } from '../../../src/model/config.js';
-import {
-  dependsOnLength,
-  frequencies,
-  type RopeSpec,
-  ropeSpec,
-  ropeTables,
-  ropeTablesByToken,
-} from '../../../src/model/rope.js';
+import { dependsOnLength, frequencies, type RopeSpec, ropeSpec } from '../../../src/model/rope.js';
+import { ropeTables, ropeTablesByToken } from '../../../src/model/rope-tables.js';
 
 const spec = (scaling: Record<string, unknown>, config: Record<string, unknown> = {}, headDim = 64): RopeSpec =>
   ropeSpec(

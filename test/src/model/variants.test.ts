@@ -4,7 +4,7 @@ import { createRuntime, typed } from '../../../native/binding.js';
 import { architectureOf } from '../../../src/model/architectures/index.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
-import { buildGraph, openModel } from '../../../src/model/graph.js';
+import { buildGraph, openModel, unusedTensors } from '../../../src/model/graph.js';
 import { planModel } from '../../../src/model/plan.js';
 import { randomSource } from './fixtures.js';
 import * as plain from './plain-forward.js';
@@ -465,4 +465,55 @@ test('settings that would change the computation are refused by name', () => {
   rejects({ query_pre_attn_scalar: 0 }, /query_pre_attn_scalar/);
   rejects({ attn_logit_softcapping: -3 }, /attn_logit_softcapping/);
   rejects({ model_type: 'granite', logits_scaling: 0 }, /logits_scaling/);
+});
+
+test('gemma3: the language model inside, under either path, with its class defaults; the rest is left', async () => {
+  const text_config = {
+    hidden_size: 48,
+    intermediate_size: 64,
+    num_hidden_layers: 2,
+    num_attention_heads: 2,
+    num_key_value_heads: 1,
+    head_dim: 20,
+    vocab_size: 90,
+    sliding_window: 4,
+    layer_types: ['sliding_attention', 'full_attention'],
+  };
+  const config = { model_type: 'gemma3', architectures: ['Gemma3ForConditionalGeneration'], text_config };
+  const inner = randomSource({ ...text_config, model_type: 'gemma3_text' });
+  const logits = async (prefix: string, source = config as Record<string, unknown>) => {
+    const rename = (name: string) => name.replace(prefix, 'model.');
+    const vision = 'vision_tower.vision_model.embeddings.patch_embedding.weight';
+    const names = [...inner.names()].map((name) => name.replace('model.', prefix));
+    const whole = {
+      ...inner,
+      config: source,
+      names: () => [...names, vision],
+      has: (name: string) => name === vision || names.includes(name),
+      shape: (name: string) => (name === vision ? [4, 3, 2, 2] : inner.shape(rename(name))),
+      tensor: (name: string) => inner.tensor(rename(name)),
+    };
+    const graph = openModel(whole);
+    if (prefix !== 'model.') assert.deepEqual(unusedTensors(whole, graph), [vision]);
+    const outer = await loadOuter(rt, whole, graph);
+    const [state] = await runForward(rt, whole, graph, outer, [makeBatch(rt, SEQUENCES)]);
+    const result = graph.logits(rt, outer, state!.h);
+    await rt.sync();
+    return [...typed(result)];
+  };
+  const want = await logits('model.', { ...text_config, model_type: 'gemma3_text' });
+  assert.deepEqual(await logits('model.language_model.'), want);
+  assert.deepEqual(await logits('language_model.model.'), want);
+
+  // As the 4B is published: sizes that are not said are those of the class.
+  const published = { ...config, text_config: { hidden_size: 2560, intermediate_size: 10_240, num_hidden_layers: 34 } };
+  const plan = planModel(architectureOf(published, 'dir'), published, 'dir');
+  assert.deepEqual([plan.vocab, plan.blocks.length, plan.tied], [262_208, 34, true]);
+  const { heads, kvHeads, headDim, window } = plan.blocks[0]!.attention;
+  assert.deepEqual([heads, kvHeads, headDim, window, plan.blocks[5]!.attention.window], [8, 4, 256, 4096, 0]);
+  const bare = { ...config, text_config: null };
+  assert.throws(
+    () => planModel(architectureOf(bare, 'dir'), bare, 'dir'),
+    (error: Error & { code?: string }) => error.code === 'LPQ_CONFIG' && /text_config/.test(error.message),
+  );
 });
