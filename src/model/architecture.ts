@@ -34,7 +34,6 @@ export interface Architecture {
   };
   /** True: lm_head shares the embedding's weight. */
   readonly tied: Setting<boolean>;
-  readonly headBias?: Setting<boolean>;
   readonly norm: NormTable;
   readonly embedding?: EmbeddingTable;
   readonly residual?: ResidualTable;
@@ -149,6 +148,8 @@ export interface RopeTable {
   /** Defaults of the class. */
   readonly theta: number;
   readonly share?: number;
+  /** True: blocks without a window rotate nothing. */
+  readonly slidingOnly?: boolean;
   /** Older keys, beside rope_theta and partial_rotary_factor. */
   readonly thetaKeys?: readonly string[];
   readonly shareKeys?: readonly string[];

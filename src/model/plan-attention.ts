@@ -86,7 +86,10 @@ export function attentionPlanner(
       scale: scaleOf(config, table, headDim, index),
       softCap: config.optional(table.softCap),
       window: sliding ? windowSize(config, table.window) : 0,
-      rope: table.rope && ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions),
+      rope:
+        table.rope && (sliding || !table.rope.slidingOnly)
+          ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)
+          : undefined,
     };
   };
 }

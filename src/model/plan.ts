@@ -140,7 +140,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       name: tied ? table.names.embedding : table.names.head,
       n: vocab,
       k: embedding.width,
-      bias: config.flag(table.headBias ?? false),
+      bias: false,
     },
     tied,
     logits: {

@@ -23,3 +23,22 @@ export const cohere: Architecture = {
     intermediate: ['intermediate_size'],
   },
 };
+
+/** Command R7B and Command A: three blocks with a window and rotated positions for each that has neither. */
+export const cohere2: Architecture = {
+  ...cohere,
+  modelType: 'cohere2',
+  className: 'Cohere2ForCausalLM',
+  attention: {
+    ...cohere.attention,
+    names: llama.attention.names,
+    rope: { style: 'interleaved', theta: 10_000, slidingOnly: true },
+    window: {
+      enabled: true,
+      otherwise: 4096,
+      fullBlocks: 0,
+      fullEvery: { keys: ['sliding_window_pattern', '_sliding_window_pattern'], otherwise: 4 },
+      layerTypes: true,
+    },
+  },
+};

@@ -1,6 +1,6 @@
 import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
-import { cohere } from './cohere.js';
+import { cohere, cohere2 } from './cohere.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3, gemma3Text } from './gemma3.js';
 import { glm4 } from './glm4.js';
@@ -20,6 +20,7 @@ import { starcoder2 } from './starcoder2.js';
 /** Every architecture lpq reads, by model_type. */
 export const ARCHITECTURES: readonly Architecture[] = [
   cohere,
+  cohere2,
   gemma2,
   gemma3,
   gemma3Text,

@@ -165,39 +165,46 @@ for (const scale_attn_weights of [true, false])
       'transformer.',
     ));
 
-test('cohere: norms on the heads of q and k with weights of their own, and biases', () =>
-  agrees(
-    {
-      model_type: 'cohere',
-      vocab_size: 90,
-      hidden_size: 48,
-      num_attention_heads: 4,
-      num_key_value_heads: 2,
-      num_hidden_layers: 2,
-      intermediate_size: 64,
-      use_qk_norm: true,
-      attention_bias: true,
-      logit_scale: 0.5,
-      rope_theta: 300,
-    },
-    (l, ids) => {
-      let h = l.rows('model.embed_tokens', ids);
-      for (let i = 0; i < 2; i++) {
-        const at = `model.layers.${i}.`;
-        const x = l.layerNorm(h, `${at}input_layernorm`);
-        const turn = (n: string) => {
-          const y = l.headLayerNorm(l.linear(x, `${at}self_attn.${n}_proj`), `${at}self_attn.${n}_norm`, 12);
-          return plain.rotated(y, 12, plain.turns(300, 12), true);
-        };
-        const v = l.linear(x, `${at}self_attn.v_proj`);
-        const a = plain.attend(turn('q'), turn('k'), v, { headDim: 12, scale: 1 / Math.sqrt(12) });
-        const gate = plain.map(l.linear(x, `${at}mlp.gate_proj`), plain.silu);
-        const m = l.linear(plain.multiply(gate, l.linear(x, `${at}mlp.up_proj`)), `${at}mlp.down_proj`);
-        h = plain.add(plain.add(h, l.linear(a, `${at}self_attn.o_proj`)), m);
-      }
-      return plain.times(l.linear(l.layerNorm(h, 'model.norm'), 'model.embed_tokens'), 0.5);
-    },
-  ));
+for (const second of [false, true])
+  test(`cohere${second ? '2: windows, positions only with one' : ': norms on the heads with weights of their own'}; biases`, () =>
+    agrees(
+      {
+        model_type: second ? 'cohere2' : 'cohere',
+        vocab_size: 90,
+        hidden_size: 48,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        num_hidden_layers: 3,
+        intermediate_size: 64,
+        ...(second ? { sliding_window: 4, sliding_window_pattern: 2 } : { use_qk_norm: true }),
+        attention_bias: true,
+        logit_scale: 0.5,
+        rope_theta: 300,
+      },
+      (l, ids) => {
+        let h = l.rows('model.embed_tokens', ids);
+        for (let i = 0; i < 3; i++) {
+          const at = `model.layers.${i}.`;
+          const sliding = second && i !== 1;
+          const x = l.layerNorm(h, `${at}input_layernorm`);
+          const turn = (n: string) => {
+            const y = l.linear(x, `${at}self_attn.${n}_proj`);
+            if (second) return sliding ? plain.rotated(y, 12, plain.turns(300, 12), true) : y;
+            return plain.rotated(l.headLayerNorm(y, `${at}self_attn.${n}_norm`, 12), 12, plain.turns(300, 12), true);
+          };
+          const v = l.linear(x, `${at}self_attn.v_proj`);
+          const a = plain.attend(turn('q'), turn('k'), v, {
+            headDim: 12,
+            scale: 1 / Math.sqrt(12),
+            ...(sliding && { window: 4 }),
+          });
+          const gate = plain.map(l.linear(x, `${at}mlp.gate_proj`), plain.silu);
+          const m = l.linear(plain.multiply(gate, l.linear(x, `${at}mlp.up_proj`)), `${at}mlp.down_proj`);
+          h = plain.add(plain.add(h, l.linear(a, `${at}self_attn.o_proj`)), m);
+        }
+        return plain.times(l.linear(l.layerNorm(h, 'model.norm'), 'model.embed_tokens'), 0.5);
+      },
+    ));
 
 const SHORT = [1, 1.1, 1.3, 2];
 const LONG = [1.5, 3, 7, 20];
