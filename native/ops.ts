@@ -1,5 +1,8 @@
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 
+/** Activations of MLPs. */
+export type ActivationName = 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'relu2' | 'quick_gelu' | 'sigmoid';
+
 /**
  * The operation table: every native operation, with its shapes and dtypes. A backend (cpu, later cuda) registers each
  * of these names; the model graph runs unchanged on either. Activations are f32 on the CPU; on CUDA, where a signature
@@ -20,6 +23,19 @@ export const ops = {
   /** y = x / sqrt(mean(x^2) + eps) * (weight + offset), row by row; x, y f32 [T,C], weight [C]. y may be x. */
   rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number }) =>
     rt.enqueue('rmsnorm', [x, weight], [y], p),
+
+  /**
+   * y = (x - mean) / sqrt(var + eps) * weight + bias, row by row (var: the mean of squared differences); x, y f32 [T,C],
+   * weight and bias [C], or [turns,C] where row t takes row t mod turns; 1 and 0 where absent. y may be x.
+   */
+  layernorm: (
+    rt: NativeRuntime,
+    x: Tensor,
+    weight: Tensor | undefined,
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { eps: number; turns?: number },
+  ) => rt.enqueue('layernorm', weight ? (bias ? [x, weight, bias] : [x, weight]) : [x], [y], p),
 
   /**
    * y = x Wᵀ + bias (accumulate: added to y); x f32 [T,K], W [N,K], bias [N], y f32 [T,N], not x. fp32: a chain of fma for
@@ -50,6 +66,7 @@ export const ops = {
   /**
    * Causal attention inside each sequence: y = softmax(q kᵀ * scale) v. q f32 [T, heads*headDim],
    * k [T, kvHeads*headDim], v [T, kvHeads*valueDim], y [T, heads*valueDim]. window w > 0: token t sees t-w+1 .. t.
+   * softCap c > 0: softmax of c * tanh(q kᵀ * scale / c) (Gemma 2).
    */
   attention: (
     rt: NativeRuntime,
@@ -58,17 +75,38 @@ export const ops = {
     v: Tensor,
     starts: Tensor,
     y: Tensor,
-    p: { heads: number; kvHeads: number; headDim: number; valueDim?: number; scale: number; window?: number },
+    p: {
+      heads: number;
+      kvHeads: number;
+      headDim: number;
+      valueDim?: number;
+      scale: number;
+      window?: number;
+      softCap?: number;
+    },
   ) => rt.enqueue('attention', [q, k, v, starts], [y], p),
 
   /** y = act(gate) * up; f32, any equal shapes; y may be gate or up. */
-  gatedActivation: (
-    rt: NativeRuntime,
-    gate: Tensor,
-    up: Tensor,
-    y: Tensor,
-    p: { act: 'silu' | 'gelu' | 'gelu_tanh' },
-  ) => rt.enqueue('gated_activation', [gate, up], [y], p),
+  gatedActivation: (rt: NativeRuntime, gate: Tensor, up: Tensor, y: Tensor, p: { act: ActivationName }) =>
+    rt.enqueue('gated_activation', [gate, up], [y], p),
+
+  /**
+   * y = act(x); f32, any equal shapes; y may be x. gelu: x Φ(x); gelu_tanh: its tanh approximation (Hendrycks and Gimpel
+   * 2016); quick_gelu: x sigmoid(1.702 x); relu2: max(x, 0)^2.
+   */
+  activation: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { act: ActivationName }) =>
+    rt.enqueue('activation', [x], [y], p),
+
+  /** y = x * scale, then with a cap > 0 cap * tanh(y / cap); f32, any equal shapes; y may be x. */
+  softCap: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { scale?: number; cap?: number }) =>
+    rt.enqueue('soft_cap', [x], [y], p),
+
+  /** y [R,W] = columns first .. first+W-1 of x [R,C]; one dtype, any. */
+  sliceColumns: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { first: number }) =>
+    rt.enqueue('slice_columns', [x], [y], p),
+
+  /** y [C,R] = xᵀ of x [R,C]; one dtype, any of 1 to 8 bytes; y is not x. */
+  transpose: (rt: NativeRuntime, x: Tensor, y: Tensor) => rt.enqueue('transpose', [x], [y]),
 
   /** y = a + b * scale; f32 (on the CPU also f64), equal shapes; y may be a. */
   add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>

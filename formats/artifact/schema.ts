@@ -31,6 +31,8 @@ export const packedModuleSchema = z.strictObject({
   ranks: z.strictObject({ count: z.int().min(2), split: z.enum(['n', 'k']) }).optional(),
   /** Name of the layout: marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors; carried = left as in the canonical checkpoint. */
   layout: z.string(),
+  /** The source stores the weight as [K, N], and so does layout dense; every other layout holds [N, K]. */
+  transposed: z.boolean().optional(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),
   /** tensor name in the safetensors files -> its sha256. */

@@ -55,6 +55,8 @@ export const moduleSchema = z.strictObject({
   sparsity: z.enum(['none', '2:4']).default('none'),
   /** dtype that the weight had in the source. */
   sourceDtype: z.string(),
+  /** The source stores the weight as [K, N] (Conv1D of GPT-2): shape, codes and scales are those of its transpose. */
+  transposed: z.boolean().optional(),
   /** sha256 of each tensor's bytes, by the last part of its name: codes, scales, zeros, global_scale, g_idx, ... */
   sha256: z.record(z.string(), sha256Schema),
   quality: qualitySchema.optional(),

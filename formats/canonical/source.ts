@@ -104,6 +104,10 @@ export class CanonicalSource {
     return module === undefined ? this.checkpoint.weights.shape(name) : this.checkpoint.module(module).shape;
   }
 
+  quantized(name: string): boolean {
+    return this.moduleOf(name) !== undefined;
+  }
+
   async tensor(name: string): Promise<Tensor> {
     const module = this.moduleOf(name);
     if (module === undefined) return floatTensor(this.checkpoint.weights, name);

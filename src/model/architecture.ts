@@ -3,39 +3,118 @@ import type { Setting } from './config.js';
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
  * without `.weight`; those of a block are relative to `names.block`, in which {layer} is replaced, as {expert} is in the
- * names of experts.
+ * names of experts. Fields that are left out mean what Llama does.
  */
 export interface Architecture {
   /** `model_type` of config.json, and the class in `architectures` that stands for it in files without one. */
   readonly modelType: string;
   readonly className: string;
+  /** Keys of config.json that hold sizes, where the class has names of its own. */
+  readonly sizes?: Partial<SizeKeys>;
+  /** The object in config.json that is the language model's, in models of more than text; `defaults` are its class's. */
+  readonly text?: string;
+  readonly defaults?: Readonly<Record<string, unknown>>;
+  /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
+  readonly only?: Readonly<Record<string, unknown>>;
   readonly names: {
+    /**
+     * Other spellings of a prefix in published checkpoints: '' for the path of the base model, which those that were saved
+     * from its class leave out.
+     */
+    readonly variants?: readonly { readonly prefix: string; readonly instead: string }[];
     readonly embedding: string;
+    /** Learned positions, added to the embedding. */
+    readonly positions?: string;
+    /** Linears between an embedding of another width and the blocks, and back before the head. */
+    readonly projectIn?: string;
+    readonly projectOut?: string;
     readonly finalNorm: string;
     readonly head: string;
     readonly block: string;
   };
   /** True: lm_head shares the embedding's weight. */
   readonly tied: Setting<boolean>;
-  readonly norm: { readonly kind: 'rms'; readonly epsilon: Setting<number> };
+  readonly norm: NormTable;
+  readonly embedding?: EmbeddingTable;
+  readonly residual?: ResidualTable;
+  readonly logits?: LogitsTable;
+  /** True: linears of blocks are stored as [K, N] (Conv1D). */
+  readonly transposed?: boolean;
   readonly attention: AttentionTable;
-  readonly mlp: GatedMlpTable;
+  readonly mlp: MlpTable;
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
 }
 
-/** Grouped-query attention with rotary positions. */
+export interface SizeKeys {
+  readonly hidden: readonly string[];
+  readonly layers: readonly string[];
+  readonly heads: readonly string[];
+  readonly kvHeads: readonly string[];
+  readonly positions: readonly string[];
+}
+
+/** rms: x / rms(x) * (weight + offset). layer: (x - mean) / deviation * weight + bias. */
+export interface NormTable {
+  readonly kind: 'rms' | 'layer';
+  readonly epsilon: Setting<number>;
+  /** Added to the stored weight (Gemma: 1). */
+  readonly offset?: number;
+  /** Of LayerNorms: whether they have a bias, and whether they have a weight at all. */
+  readonly bias?: Setting<boolean>;
+  readonly affine?: Setting<boolean>;
+}
+
+export interface EmbeddingTable {
+  /** Multiplies embeddings; the square root of hidden_size, or a number. */
+  readonly scale?: 'root-hidden' | Setting<number>;
+  /** Keys of the embedding's width where it may differ from the hidden size. */
+  readonly width?: readonly string[];
+  /** Row of the learned positions that position 0 reads; so many rows come before the first. */
+  readonly firstPosition?: number;
+}
+
+/** How branches (attention, MLP) come back into the residual stream h. */
+export interface ResidualTable {
+  /** h += multiplier * branch(h). */
+  readonly multiplier?: Setting<number>;
+  /** True: attention and MLP both read the h that entered the block. */
+  readonly parallel?: Setting<boolean>;
+  /** False: `norm` of each branch stands after the sum, h = norm(h + branch(h)), and there is no final norm. */
+  readonly normFirst?: Setting<boolean>;
+  /** True: no final norm, although norms come first. */
+  readonly withoutFinalNorm?: Setting<boolean>;
+}
+
+/** logits = softCap(head(x) * multiply / divide), softCap c: c * tanh(. / c). */
+export interface LogitsTable {
+  readonly multiply?: Setting<number>;
+  readonly divide?: Setting<number>;
+  readonly softCap?: Setting<number>;
+}
+
+/** One linear each for q, k and v, or one for all: 'parts' has the rows of q, k and v one after another, 'heads' those of each head. */
+type ProjectionNames =
+  | { readonly q: string; readonly k: string; readonly v: string }
+  | { readonly qkv: string; readonly order: 'parts' | 'heads' };
+
+/** Grouped-query attention. */
 export interface AttentionTable {
-  readonly names: {
-    readonly norm: string;
-    readonly q: string;
-    readonly k: string;
-    readonly v: string;
+  readonly names: ProjectionNames & {
+    /** Before the projections; none where only the branch's output is normalised. */
+    readonly norm?: string;
+    /** Of the branch's output, before it is added. */
+    readonly postNorm?: string;
     readonly o: string;
-    /** RMS norms over the dimensions of each head, applied before the rotation. */
+    /** Norms of q and k, applied before the rotation. */
     readonly qNorm?: string;
     readonly kNorm?: string;
   };
+  /**
+   * What the norms of q and k run over: each head with one weight [headDim] (the default), each head with weights of its
+   * own [heads, headDim], or all heads together [heads * headDim].
+   */
+  readonly headNorm?: { readonly over?: 'head' | 'own-head' | 'all'; readonly enabled?: Setting<boolean> };
   readonly bias: {
     readonly q: Setting<boolean>;
     readonly k: Setting<boolean>;
@@ -44,8 +123,42 @@ export interface AttentionTable {
   };
   /** Dimensions of a head where the config does not say: a number, or hidden_size / num_attention_heads. */
   readonly headDim: number | 'hidden/heads';
-  readonly rope: { readonly style: 'half' | 'interleaved'; readonly theta: number };
+  readonly scale?: ScaleTable;
+  /** c: scores are c * tanh(score / c); an explicit null is none. */
+  readonly softCap?: Setting<number>;
+  /** None: positions are learned, or not told. */
+  readonly rope?: RopeTable;
   readonly window: WindowTable;
+}
+
+/** What multiplies q kᵀ: 1 / sqrt(headDim) unless this says otherwise. */
+export interface ScaleTable {
+  /** 1 / sqrt of this number. */
+  readonly rootOf?: Setting<number>;
+  /** This number itself. */
+  readonly factor?: Setting<number>;
+  /** False: 1. */
+  readonly enabled?: Setting<boolean>;
+  /** True: divided by the index of the block, counted from 1. */
+  readonly byLayer?: Setting<boolean>;
+}
+
+export interface RopeTable {
+  readonly style: 'half' | 'interleaved';
+  /** Defaults of the class. */
+  readonly theta: number;
+  readonly share?: number;
+  /** True: blocks without a window rotate nothing. */
+  readonly slidingOnly?: boolean;
+  /** Older keys, beside rope_theta and partial_rotary_factor. */
+  readonly thetaKeys?: readonly string[];
+  readonly shareKeys?: readonly string[];
+  /** The theta of blocks with a window, which take no scaling. */
+  readonly local?: Setting<number>;
+  /** The trained length where LongRoPE's files do not state it. */
+  readonly original?: number;
+  /** Other names of scalings in older files. */
+  readonly kinds?: Readonly<Record<string, string>>;
 }
 
 /** Which blocks see only a sliding window of `sliding_window` tokens, the own one included. */
@@ -56,17 +169,44 @@ export interface WindowTable {
   readonly otherwise: number | null;
   /** The first blocks, this many, have no window. */
   readonly fullBlocks: Setting<number>;
+  /** Every so-many-th block has no window. */
+  readonly fullEvery?: Setting<number>;
   /** True: `layer_types` (sliding_attention, full_attention), where present, decides block by block. */
   readonly layerTypes: boolean;
 }
 
-/** y = down(act(gate x) * up x). */
-export interface GatedMlpTable {
-  readonly names: { readonly norm: string; readonly gate: string; readonly up: string; readonly down: string };
+interface MlpCommon {
   readonly bias: Setting<boolean>;
   readonly activation: { readonly keys: readonly string[]; readonly otherwise: string };
   readonly intermediate: readonly string[];
+  /** The size where none of the keys is set: so many times the hidden size. */
+  readonly widening?: number;
 }
+
+interface MlpNorms {
+  readonly norm?: string;
+  readonly postNorm?: string;
+}
+
+/** y = down(act(gate x) * up x). */
+export interface GatedMlpTable extends MlpCommon {
+  readonly kind?: 'gated';
+  readonly names: MlpNorms & { readonly gate: string; readonly up: string; readonly down: string };
+}
+
+/** The same with one linear for gate and up: the rows of gate, then those of up. */
+export interface FusedMlpTable extends MlpCommon {
+  readonly kind: 'fused';
+  readonly names: MlpNorms & { readonly gateUp: string; readonly down: string };
+}
+
+/** y = down(act(up x)). */
+export interface PlainMlpTable extends MlpCommon {
+  readonly kind: 'plain';
+  readonly names: MlpNorms & { readonly up: string; readonly down: string };
+}
+
+export type MlpTable = GatedMlpTable | FusedMlpTable | PlainMlpTable;
 
 /** A softmax router that sends each token to its top k of E gated MLPs. */
 export interface ExpertsTable {

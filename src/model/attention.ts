@@ -1,60 +1,68 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import type { AttentionPlan, LinearPlan, NormPlan } from './plan.js';
+import { addBranch, branchInput, branchTensors } from './branch.js';
+import type { AttentionPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
+import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
-import { applyLinear, applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
+import { applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
 
 export function attentionTensors(plan: AttentionPlan): [string, readonly number[]][] {
   return [
-    ...normTensors(plan.norm),
-    ...[plan.q, plan.k, plan.v, plan.o].flatMap(linearTensors),
+    ...branchTensors(plan),
+    ...projectionTensors(plan),
+    ...linearTensors(plan.o),
     ...normTensors(plan.qNorm),
     ...normTensors(plan.kNorm),
   ];
 }
 
-/** Pre-norm self-attention as two stages: `qkv` up to the attention output, `o` back into the residual stream. */
-export function attentionStages(plan: AttentionPlan, ropes: RopeCache): Stage[] {
+/** Where the input of an MLP that runs beside attention waits for its stage. */
+export const PARALLEL_INPUT = 'mlp_input';
+
+/** What an MLP that runs beside attention needs made before attention changes the residual stream. */
+export interface Beside {
+  readonly norm: NormPlan | undefined;
+}
+
+/**
+ * Self-attention as two stages: `qkv` up to the attention output, `o` back into the residual stream. `beside`: an MLP reads
+ * the same h; its input is made here.
+ */
+export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: Beside): Stage[] {
   const { heads, kvHeads, headDim } = plan;
 
-  const rotate = (rt: NativeRuntime, x: Tensor, state: BlockState, count: number): void => {
-    const { cos, sin } = ropes.upTo(rt, plan.rope, state.batch.longest);
-    const { rotary, style } = plan.rope;
-    ops.rope(rt, x, cos, sin, state.batch.positions, { heads: count, headDim, rotary, style });
-  };
-
-  /** q or k, f32: projected, normalised head by head where the model does so, rotated. */
-  const project = (
+  /** q or k f32, in place: normalised where the model does so, rotated. */
+  const place = (
     rt: NativeRuntime,
     weights: BlockWeights,
     state: BlockState,
-    x: Tensor,
-    linear: LinearPlan,
+    y: Tensor,
     norm: NormPlan | undefined,
     count: number,
-  ): Tensor => {
-    const y = applyLinear(rt, weights, linear, x);
+  ): void => {
     if (norm) {
-      const perHead = y.view([state.batch.tokens * count, headDim]);
-      applyNorm(rt, weights, norm, perHead, true);
-      perHead.dispose();
+      const rows = y.view([(state.batch.tokens * count * headDim) / norm.size, norm.size]);
+      applyNorm(rt, weights, norm, rows, true);
+      rows.dispose();
     }
-    rotate(rt, y, state, count);
-    return y;
+    if (!plan.rope) return;
+    const { rotary, style } = plan.rope;
+    const { cos, sin, positions } = ropes.forBatch(rt, plan.rope, state.batch);
+    ops.rope(rt, y, cos, sin, positions, { heads: count, headDim, rotary, style });
   };
 
   const qkv: Stage = {
     id: 'qkv',
-    feeds: [{ id: 'qkv', linears: [plan.q, plan.k, plan.v].map((linear) => linearRef(linear)) }],
+    feeds: [{ id: 'qkv', linears: projectionRefs(plan) }],
     async capture(rt, weights, state) {
-      return new Map([['qkv', applyNorm(rt, weights, plan.norm, state.h)]]);
+      return new Map([['qkv', branchInput(rt, weights, plan.norm, state.h)]]);
     },
     async advance(rt, weights, state) {
-      const x = applyNorm(rt, weights, plan.norm, state.h);
-      const q = project(rt, weights, state, x, plan.q, plan.qNorm, heads);
-      const k = project(rt, weights, state, x, plan.k, plan.kNorm, kvHeads);
-      const v = applyLinear(rt, weights, plan.v, x);
+      const x = branchInput(rt, weights, plan.norm, state.h);
+      const { q, k, v } = project(rt, weights, plan, x);
+      place(rt, weights, state, q, plan.qNorm, heads);
+      place(rt, weights, state, k, plan.kNorm, kvHeads);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       ops.attention(rt, q, k, v, state.batch.starts, attention, {
         heads,
@@ -62,9 +70,15 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache): Stage[] 
         headDim,
         scale: plan.scale,
         window: plan.window,
+        ...(plan.softCap > 0 && { softCap: plan.softCap }),
       });
+      const aux: Record<string, Tensor> = { attention };
+      if (beside) {
+        const same = beside.norm !== undefined && beside.norm.weight === plan.norm?.weight;
+        aux[PARALLEL_INPUT] = same ? x.view(x.shape) : branchInput(rt, weights, beside.norm, state.h);
+      }
       for (const tensor of [x, q, k, v]) tensor.dispose();
-      return { ...state, aux: { attention } };
+      return { ...state, aux };
     },
   };
 
@@ -77,7 +91,7 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache): Stage[] 
     },
     async advance(rt, weights, state) {
       const { attention, ...aux } = state.aux as { attention: Tensor };
-      applyLinear(rt, weights, plan.o, attention, { y: state.h, accumulate: true });
+      addBranch(rt, weights, plan, plan.o, attention, state.h);
       attention.dispose();
       return { ...state, aux };
     },

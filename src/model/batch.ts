@@ -35,6 +35,7 @@ export function makeBatch(rt: NativeRuntime, sequences: readonly Int32Array[]): 
   return {
     tokens,
     longest,
+    lengths: full.map((sequence) => sequence.length),
     ids: uploadTyped(rt, 'i32', [tokens], ids),
     positions: uploadTyped(rt, 'i32', [tokens], positions),
     starts: uploadTyped(rt, 'i32', [starts.length], starts),

@@ -83,6 +83,16 @@ export class Config {
     throw this.error(found.key, 'is neither true nor false', found.value, 'true or false');
   }
 
+  /** A number that may be switched off: 0 without a setting, and for an explicit null. Negative is LPQ_CONFIG. */
+  optional(setting: Setting<number> | undefined): number {
+    if (setting === undefined) return 0;
+    if (typeof setting === 'number') return setting;
+    const written = setting.keys.find((key) => this.has(key));
+    const value = this.number(setting.keys, written === undefined ? setting.otherwise : 0);
+    if (value >= 0) return value;
+    throw this.error(written ?? String(setting.keys[0]), 'is negative', value, 'a positive number, or null');
+  }
+
   /** LPQ_CONFIG about one key. */
   error(key: string, what: string, got: unknown, expected: unknown): LpqError {
     return new LpqError('LPQ_CONFIG', `${this.where}: '${key}' ${what}`, {
@@ -90,4 +100,8 @@ export class Config {
       expected,
     });
   }
+}
+
+export function settingNumber(config: Config, setting: Setting<number>): number {
+  return typeof setting === 'number' ? setting : config.number(setting.keys, setting.otherwise);
 }

@@ -1,4 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { LpqError } from '../core/error.js';
 import { checkIds, type TokenBatch } from './batch.js';
 import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
 import type { WeightSource } from './source.js';
@@ -16,15 +17,23 @@ export function loadOuter(rt: NativeRuntime, source: WeightSource, graph: ModelG
   return loadWeights(rt, source, graph.outer.keys());
 }
 
-/** The states that enter block 0, one a batch. Throws LPQ_CONFIG for tokens outside the vocabulary. */
+/** The states that enter block 0, one a batch. Throws LPQ_CONFIG for tokens outside the vocabulary, or too many. */
 export function embedBatches(
   rt: NativeRuntime,
   graph: ModelGraph,
   outer: BlockWeights,
   batches: readonly TokenBatch[],
 ): BlockState[] {
-  for (const batch of batches) checkIds(batch.hostIds, graph.vocab, 'the text');
-  return batches.map((batch) => ({ batch, h: graph.embed(rt, outer, batch.ids), aux: {} }));
+  for (const batch of batches) {
+    checkIds(batch.hostIds, graph.vocab, 'the text');
+    if (graph.longest !== undefined && batch.longest > graph.longest)
+      throw new LpqError('LPQ_CONFIG', 'a sequence is longer than the positions that the model has learned', {
+        got: `${batch.longest} tokens`,
+        expected: `at most ${graph.longest}`,
+        hint: 'Use shorter sequences.',
+      });
+  }
+  return batches.map((batch) => ({ batch, h: graph.embed(rt, outer, batch.ids, batch.positions), aux: {} }));
 }
 
 /** Takes one state through all stages of a block. */
@@ -54,7 +63,7 @@ export async function runForward(
   const states = embedBatches(rt, graph, outer, batches);
   try {
     for (const block of graph.blocks) {
-      const weights = await loadWeights(rt, source, block.tensors.keys());
+      const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
       try {
         for (let i = 0; i < states.length; i++) {
           states[i] = await runBlock(rt, block, weights, states[i] as BlockState);

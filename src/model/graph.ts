@@ -1,66 +1,83 @@
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import type { Architecture } from './architecture.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors } from './attention.js';
 import { expertsStages, expertsTensors } from './experts.js';
-import { gatedStages, gatedTensors } from './mlp.js';
+import { mlpStages, mlpTensors } from './mlp.js';
+import { embed, headInput, logits, outerTensors } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
-import type { Block, BlockWeights, ModelGraph } from './program.js';
+import type { Block, ModelGraph } from './program.js';
 import { RopeCache } from './rope-cache.js';
 import type { WeightSource } from './source.js';
-import { applyLinear, applyNorm, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
+import { linearRef, storedTurned } from './weights.js';
 
 /**
  * The graph of a checkpoint, with every weight it needs checked to be there in the right shape. Reads no weights.
  * Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG, LPQ_TENSOR_MISSING, LPQ_TENSOR_SHAPE.
  */
 export function openModel(source: WeightSource): ModelGraph {
-  const table = architectureOf(source.config, source.dir);
+  const table = asNamed(architectureOf(source.config, source.dir), source);
   const graph = buildGraph(planModel(table, source.config, source.dir));
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
-    for (const [name, shape] of tensors) checkTensor(source, name, shape, graph.architecture);
+    for (const [name, shape] of tensors) {
+      const stored = storedTurned(source, name, graph.transposed) ? [...shape].reverse() : shape;
+      checkTensor(source, name, stored, graph.architecture);
+    }
   return graph;
+}
+
+/** The table with the names that this checkpoint has, where it is spelled in another way (GPT-2 as published). */
+function asNamed(table: Architecture, source: WeightSource): Architecture {
+  const { variants = [], ...names } = table.names;
+  if (source.has(`${names.embedding}.weight`)) return table;
+  for (const { prefix, instead } of variants) {
+    const renamed = Object.fromEntries(
+      Object.entries(names).map(([key, name]) => [
+        key,
+        name.startsWith(prefix) ? instead + name.slice(prefix.length) : name,
+      ]),
+    ) as unknown as Architecture['names'];
+    if (!source.has(`${renamed.embedding}.weight`)) continue;
+    // The head is beside the base model, or inside what the prefix names.
+    const inside = `${instead.split('.')[0]}.${names.head}`;
+    const head = source.has(`${inside}.weight`) ? inside : renamed.head;
+    return { ...table, names: { ...renamed, head } };
+  }
+  return table;
 }
 
 /** The graph of a plan. */
 export function buildGraph(plan: ModelPlan): ModelGraph {
   const ropes = new RopeCache();
+  const blocks = plan.blocks.map((block, index) => buildBlock(block, index, ropes));
+  const linears = blocks.flatMap(({ stages }) => stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)));
   return {
     architecture: plan.architecture,
     hidden: plan.hidden,
     vocab: plan.vocab,
-    blocks: plan.blocks.map((block, index) => buildBlock(block, index, ropes)),
-    outer: new Map<string, readonly number[]>([
-      [plan.embedding, [plan.vocab, plan.hidden]],
-      ...normTensors(plan.finalNorm),
-      ...linearTensors(plan.head),
-    ]),
+    blocks,
+    outer: outerTensors(plan),
+    transposed: new Set(linears.filter(({ transposed }) => transposed).map(({ name }) => `${name}.weight`)),
+    longest: plan.embedding.positions?.count,
     head: { ...linearRef(plan.head), tied: plan.tied },
-    embed(rt, weights, ids) {
-      const h = rt.allocate('f32', [ids.shape[0] as number, plan.hidden]);
-      ops.embedding(rt, ids, weightOf(weights, plan.embedding), h);
-      return h;
-    },
-    headInput: (rt, weights, h) => applyNorm(rt, weights, plan.finalNorm, h),
-    logits(rt: NativeRuntime, weights: BlockWeights, h: Tensor) {
-      const x = applyNorm(rt, weights, plan.finalNorm, h);
-      const y = applyLinear(rt, weights, plan.head, x);
-      x.dispose();
-      return y;
-    },
+    embed: (rt, weights, ids, positions) => embed(rt, weights, plan, ids, positions),
+    headInput: (rt, weights, h) => headInput(rt, weights, plan, h),
+    logits: (rt, weights, h) => logits(rt, weights, plan, h),
   };
 }
 
-function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
-  const { attention, mlp } = plan;
+function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, ropes: RopeCache): Block {
+  const beside = parallel ? { norm: mlp.norm } : undefined;
   return {
     index,
     tensors: new Map([
       ...attentionTensors(attention),
-      ...(mlp.kind === 'gated' ? gatedTensors(mlp) : expertsTensors(mlp)),
+      ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
     ]),
-    stages: [...attentionStages(attention, ropes), ...(mlp.kind === 'gated' ? gatedStages(mlp) : expertsStages(mlp))],
+    stages: [
+      ...attentionStages(attention, ropes, beside),
+      ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
+    ],
   };
 }
 

@@ -1,29 +1,70 @@
-import type { Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import type { GatedMlpPlan } from './plan.js';
-import type { Stage } from './program.js';
-import { applyLinear, applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
+import { PARALLEL_INPUT } from './attention.js';
+import { addBranch, branchInput, branchTensors } from './branch.js';
+import type { LinearPlan, MlpPlan } from './plan.js';
+import type { BlockState, BlockWeights, Stage } from './program.js';
+import { applyLinear, linearRef, linearTensors } from './weights.js';
 
-export function gatedTensors(plan: GatedMlpPlan): [string, readonly number[]][] {
-  return [...normTensors(plan.norm), ...[plan.gate, plan.up, plan.down].flatMap(linearTensors)];
+/** The linears of the first stage, which read one activation. */
+function firstLinears(plan: MlpPlan): LinearPlan[] {
+  if (plan.kind === 'fused') return [plan.gateUp];
+  return plan.kind === 'plain' ? [plan.up] : [plan.gate, plan.up];
 }
 
-/** Pre-norm gated MLP as two stages: `gate_up` up to act(gate) * up, `down` back into the residual stream. */
-export function gatedStages(plan: GatedMlpPlan): Stage[] {
-  const gateUp: Stage = {
-    id: 'gate_up',
-    feeds: [{ id: 'gate_up', linears: [linearRef(plan.gate), linearRef(plan.up)] }],
+export function mlpTensors(plan: MlpPlan): [string, readonly number[]][] {
+  return [...branchTensors(plan), ...[...firstLinears(plan), plan.down].flatMap(linearTensors)];
+}
+
+/** What down reads, of x [T,C]: a new tensor [T, K of down]. */
+function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tensor): Tensor {
+  const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
+  const act = plan.activation;
+  if (plan.kind === 'plain') {
+    const y = apply(plan.up);
+    ops.activation(rt, y, y, { act });
+    return y;
+  }
+  if (plan.kind === 'gated') {
+    const [gate, up] = [apply(plan.gate), apply(plan.up)];
+    ops.gatedActivation(rt, gate, up, gate, { act });
+    up.dispose();
+    return gate;
+  }
+  const whole = apply(plan.gateUp);
+  const [gate, up] = [0, plan.down.k].map((first) => {
+    const half = rt.allocate(whole.dtype, [x.shape[0] as number, plan.down.k]);
+    ops.sliceColumns(rt, whole, half, { first });
+    return half;
+  }) as [Tensor, Tensor];
+  ops.gatedActivation(rt, gate, up, gate, { act });
+  for (const tensor of [whole, up]) tensor.dispose();
+  return gate;
+}
+
+/**
+ * An MLP as two stages: the first (`gate_up`, or `up` of a plain one) to what down reads, `down` back into the residual
+ * stream. `parallel`: its input was made before attention changed the stream.
+ */
+export function mlpStages(plan: MlpPlan, parallel = false): Stage[] {
+  const id = plan.kind === 'plain' ? 'up' : 'gate_up';
+  const input = (rt: NativeRuntime, weights: BlockWeights, state: BlockState): Tensor => {
+    if (!parallel) return branchInput(rt, weights, plan.norm, state.h);
+    const made = state.aux[PARALLEL_INPUT] as Tensor;
+    return made.view(made.shape);
+  };
+
+  const first: Stage = {
+    id,
+    feeds: [{ id, linears: firstLinears(plan).map((linear) => linearRef(linear)) }],
     async capture(rt, weights, state) {
-      return new Map([['gate_up', applyNorm(rt, weights, plan.norm, state.h)]]);
+      return new Map([[id, input(rt, weights, state)]]);
     },
     async advance(rt, weights, state) {
-      const x = applyNorm(rt, weights, plan.norm, state.h);
-      const gate = applyLinear(rt, weights, plan.gate, x, undefined, rt.activationDtype);
-      const up = applyLinear(rt, weights, plan.up, x, undefined, rt.activationDtype);
-      ops.gatedActivation(rt, gate, up, gate, { act: plan.activation });
-      x.dispose();
-      up.dispose();
-      return { ...state, aux: { inner: gate } };
+      const x = input(rt, weights, state);
+      const made = inner(rt, weights, plan, x);
+      for (const tensor of [x, ...Object.values(state.aux)]) tensor.dispose();
+      return { ...state, aux: { inner: made } };
     },
   };
 
@@ -36,10 +77,10 @@ export function gatedStages(plan: GatedMlpPlan): Stage[] {
     },
     async advance(rt, weights, state) {
       const { inner, ...aux } = state.aux as { inner: Tensor };
-      applyLinear(rt, weights, plan.down, inner, { y: state.h, accumulate: true });
+      addBranch(rt, weights, plan, plan.down, inner, state.h);
       inner.dispose();
       return { ...state, aux };
     },
   };
-  return [gateUp, down];
+  return [first, down];
 }

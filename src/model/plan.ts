@@ -1,30 +1,62 @@
-import type { Architecture, AttentionTable, ExpertsTable, GatedMlpTable } from './architecture.js';
-import { Config } from './config.js';
-import { type RopeSpec, ropeSpec } from './rope.js';
+import type { Architecture, ExpertsTable } from './architecture.js';
+import { type Config, settingNumber } from './config.js';
+import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
+import { type Activation, activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
+import type { RopeSpec } from './rope.js';
+import { settingsOf } from './settings.js';
+
+export type { AttentionPlan } from './plan-attention.js';
+export type { Activation, FusedMlpPlan, GatedMlpPlan, MlpPlan, PlainMlpPlan } from './plan-mlp.js';
+export type RopePlan = RopeSpec;
 
 /** A model with every question answered: architecture table + config.json, in numbers and full names. */
 export interface ModelPlan {
   readonly architecture: string;
   readonly hidden: number;
   readonly vocab: number;
-  readonly embedding: string;
-  readonly finalNorm: NormPlan;
+  readonly embedding: EmbeddingPlan;
+  readonly finalNorm: NormPlan | undefined;
+  /** After the final norm, before the head. */
+  readonly projectOut: LinearPlan | undefined;
   readonly head: LinearPlan;
   readonly tied: boolean;
+  /** logits = softCap(head * scale), no cap with 0. */
+  readonly logits: { readonly scale: number; readonly softCap: number };
   readonly blocks: readonly BlockPlan[];
+}
+
+/** h = project(table[id] * scale) + positions[position + first]. */
+export interface EmbeddingPlan {
+  /** Full names of tensors. */
+  readonly weight: string;
+  readonly width: number;
+  readonly scale: number;
+  readonly project: LinearPlan | undefined;
+  readonly positions: { readonly weight: string; readonly first: number; readonly count: number } | undefined;
 }
 
 export interface BlockPlan {
   readonly attention: AttentionPlan;
-  readonly mlp: GatedMlpPlan | ExpertsPlan;
+  readonly mlp: MlpPlan | ExpertsPlan;
+  /** True: the MLP reads the residual stream as it was before attention. */
+  readonly parallel: boolean;
 }
 
-/** RMS norm over rows of `size`. `weight` is a full tensor name. */
+/**
+ * A norm over rows of `size`. weight and bias are full tensor names, undefined where there is none. With turns > 1 they
+ * are [turns, size], and row t takes row t mod turns of them.
+ */
 export interface NormPlan {
-  readonly weight: string;
+  readonly kind: 'rms' | 'layer';
+  readonly weight: string | undefined;
+  readonly bias: string | undefined;
   readonly size: number;
+  readonly turns: number;
   readonly epsilon: number;
+  readonly offset: number;
 }
+
+export type NormMaker = (name: string, size?: number, turns?: number) => NormPlan;
 
 /** A linear layer N x K; its tensors are NAME.weight and, with `bias`, NAME.bias. */
 export interface LinearPlan {
@@ -32,36 +64,16 @@ export interface LinearPlan {
   readonly n: number;
   readonly k: number;
   readonly bias: boolean;
+  /** The checkpoint stores [K, N]. */
+  readonly transposed?: true;
 }
 
-export interface AttentionPlan {
-  readonly kind: 'attention';
-  readonly norm: NormPlan;
-  readonly q: LinearPlan;
-  readonly k: LinearPlan;
-  readonly v: LinearPlan;
-  readonly o: LinearPlan;
-  readonly qNorm: NormPlan | undefined;
-  readonly kNorm: NormPlan | undefined;
-  readonly heads: number;
-  readonly kvHeads: number;
-  readonly headDim: number;
-  /** Multiplies q kᵀ. */
-  readonly scale: number;
-  /** Tokens seen, the own one included; 0 without a window. */
-  readonly window: number;
-  readonly rope: RopeSpec;
-}
-
-export type Activation = 'silu' | 'gelu' | 'gelu_tanh';
-
-export interface GatedMlpPlan {
-  readonly kind: 'gated';
-  readonly norm: NormPlan;
-  readonly gate: LinearPlan;
-  readonly up: LinearPlan;
-  readonly down: LinearPlan;
-  readonly activation: Activation;
+/** What surrounds attention and MLP: h = residualNorm(h + multiplier * postNorm(branch(norm(h)))). */
+export interface BranchPlan {
+  readonly norm: NormPlan | undefined;
+  readonly postNorm: NormPlan | undefined;
+  readonly residualNorm: NormPlan | undefined;
+  readonly multiplier: number;
 }
 
 export interface ExpertsPlan {
@@ -81,111 +93,114 @@ const MOST_EXPERTS = 4096;
 
 /** Resolves a table against a config.json. Throws LPQ_CONFIG naming the key. */
 export function planModel(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): ModelPlan {
-  const config = new Config(raw, `${dir}/config.json`);
-  const hidden = config.count(['hidden_size']);
+  const config = settingsOf(table, raw, dir);
+  const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
   const vocab = config.count(['vocab_size']);
-  const layers = config.count(['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
-  const epsilon = settingNumber(config, table.norm.epsilon);
-  const norm = (name: string, size = hidden): NormPlan => ({ weight: `${name}.weight`, size, epsilon });
+  const layers = config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
+  const norm = normMaker(config, table, hidden);
   const activation = activationOf(config, table.mlp.activation.keys, table.mlp.activation.otherwise);
-  const attention = attentionPlanner(config, table.attention, hidden, norm);
+  const attention = attentionPlanner(config, table, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
+  const parallel = config.flag(table.residual?.parallel ?? false);
+  const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);
+  const normFirst = config.flag(table.residual?.normFirst ?? true);
+  const linear: BlockParts['linear'] = (name, n, k, bias) => ({
+    name,
+    n,
+    k,
+    bias,
+    ...(table.transposed && { transposed: true }),
+  });
   const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
     const prefix = table.names.block.replace('{layer}', String(index));
+    const branch: BlockParts['branch'] = (names) => ({
+      norm: names.norm !== undefined && normFirst ? norm(prefix + names.norm) : undefined,
+      postNorm: names.postNorm === undefined ? undefined : norm(prefix + names.postNorm),
+      residualNorm: names.norm !== undefined && !normFirst ? norm(prefix + names.norm) : undefined,
+      multiplier,
+    });
+    const parts = { prefix, index, layers, linear, branch };
     const mlp =
       table.experts && sparse?.(index)
-        ? expertsPlan(config, table.experts, prefix, hidden, norm(prefix + table.mlp.names.norm), activation)
-        : gatedPlan(config, table.mlp, prefix, hidden, norm(prefix + table.mlp.names.norm), activation);
-    return { attention: attention(prefix, index, layers), mlp };
+        ? expertsPlan(config, table.experts, prefix, hidden, norm(`${prefix}${table.mlp.names.norm}`), activation)
+        : mlpPlan(config, table.mlp, hidden, activation, parts);
+    return { attention: attention(parts), mlp, parallel };
   });
+  const embedding = embeddingPlan(config, table, hidden);
   const tied = config.flag(table.tied);
+  const bare = !normFirst || config.flag(table.residual?.withoutFinalNorm ?? false);
   return {
     architecture: table.modelType,
     hidden,
     vocab,
-    embedding: `${table.names.embedding}.weight`,
-    finalNorm: norm(table.names.finalNorm),
-    head: { name: tied ? table.names.embedding : table.names.head, n: vocab, k: hidden, bias: false },
+    embedding,
+    finalNorm: bare ? undefined : norm(table.names.finalNorm),
+    projectOut: projection(table.names.projectOut, embedding.width, hidden),
+    head: {
+      name: tied ? table.names.embedding : table.names.head,
+      n: vocab,
+      k: embedding.width,
+      bias: false,
+    },
     tied,
+    logits: {
+      scale: settingNumber(config, table.logits?.multiply ?? 1) / positive(config, table.logits?.divide ?? 1),
+      softCap: config.optional(table.logits?.softCap),
+    },
     blocks,
   };
 }
 
-function attentionPlanner(
-  config: Config,
-  table: AttentionTable,
-  hidden: number,
-  norm: (name: string, size?: number) => NormPlan,
-): (prefix: string, index: number, layers: number) => AttentionPlan {
-  const heads = config.count(['num_attention_heads']);
-  const kvHeads = config.count(['num_key_value_heads'], heads);
-  if (heads % kvHeads !== 0)
-    throw config.error('num_key_value_heads', 'does not divide num_attention_heads', kvHeads, `a divisor of ${heads}`);
-  const headDim = config.count(['head_dim'], table.headDim === 'hidden/heads' ? hidden / heads : table.headDim);
-  const rope = ropeSpec(config, table.rope, headDim);
-  const { names } = table;
-  return (prefix, index, layers) => {
-    const linear = (name: string, n: number, k: number, bias: boolean): LinearPlan => ({
-      name: prefix + name,
-      n,
-      k,
-      bias,
-    });
-    return {
-      kind: 'attention',
-      norm: norm(prefix + names.norm),
-      q: linear(names.q, heads * headDim, hidden, config.flag(table.bias.q)),
-      k: linear(names.k, kvHeads * headDim, hidden, config.flag(table.bias.k)),
-      v: linear(names.v, kvHeads * headDim, hidden, config.flag(table.bias.v)),
-      o: linear(names.o, hidden, heads * headDim, config.flag(table.bias.o)),
-      qNorm: names.qNorm === undefined ? undefined : norm(prefix + names.qNorm, headDim),
-      kNorm: names.kNorm === undefined ? undefined : norm(prefix + names.kNorm, headDim),
-      heads,
-      kvHeads,
-      headDim,
-      scale: 1 / Math.sqrt(headDim),
-      window: windowOf(config, table, index, layers),
-      rope,
-    };
-  };
+function normMaker(config: Config, { norm }: Architecture, hidden: number): NormMaker {
+  const epsilon = settingNumber(config, norm.epsilon);
+  const affine = config.flag(norm.affine ?? true);
+  const bias = affine && norm.kind === 'layer' && config.flag(norm.bias ?? true);
+  return (name, size = hidden, turns = 1) => ({
+    kind: norm.kind,
+    weight: affine ? `${name}.weight` : undefined,
+    bias: bias ? `${name}.bias` : undefined,
+    size,
+    turns,
+    epsilon,
+    offset: norm.offset ?? 0,
+  });
 }
 
-function windowOf(config: Config, table: AttentionTable, index: number, layers: number): number {
-  const { window } = table;
-  if (!config.flag(window.enabled)) return 0;
-  const size = config.has('sliding_window') ? config.count(['sliding_window'], 0, 0) : (window.otherwise ?? 0);
-  const types = window.layerTypes ? config.list('layer_types', 'string') : [];
-  if (types.length === 0) return index >= settingNumber(config, window.fullBlocks) ? size : 0;
-  const type = types[index];
-  if (types.length !== layers || (type !== 'sliding_attention' && type !== 'full_attention'))
-    throw config.error(
-      'layer_types',
-      `does not say what block ${index} is`,
-      type ?? `${types.length} entries`,
-      `${layers} entries, each sliding_attention or full_attention`,
-    );
-  return type === 'sliding_attention' ? size : 0;
-}
-
-function gatedPlan(
-  config: Config,
-  table: GatedMlpTable,
-  prefix: string,
-  hidden: number,
-  norm: NormPlan,
-  activation: Activation,
-): GatedMlpPlan {
-  const inner = config.count(table.intermediate);
-  const bias = config.flag(table.bias);
-  const linear = (name: string, n: number, k: number): LinearPlan => ({ name: prefix + name, n, k, bias });
+function embeddingPlan(config: Config, table: Architecture, hidden: number): EmbeddingPlan {
+  const { names, embedding } = table;
+  const width = embedding?.width ? config.count(embedding.width, hidden) : hidden;
+  const scale = embedding?.scale ?? 1;
+  const first = embedding?.firstPosition ?? 0;
   return {
-    kind: 'gated',
-    norm,
-    gate: linear(table.names.gate, inner, hidden),
-    up: linear(table.names.up, inner, hidden),
-    down: linear(table.names.down, hidden, inner),
-    activation,
+    weight: `${names.embedding}.weight`,
+    width,
+    scale: scale === 'root-hidden' ? Math.sqrt(hidden) : settingNumber(config, scale),
+    project: projection(names.projectIn, hidden, width),
+    positions:
+      names.positions === undefined
+        ? undefined
+        : {
+            weight: `${names.positions}.weight`,
+            first,
+            count: config.count(table.sizes?.positions ?? ['max_position_embeddings']),
+          },
   };
+}
+
+/** A linear without bias between widths that differ; undefined where they do not. */
+function projection(name: string | undefined, n: number, k: number): LinearPlan | undefined {
+  return name === undefined || n === k ? undefined : { name, n, k, bias: false };
+}
+
+function positive(config: Config, setting: Parameters<typeof settingNumber>[1]): number {
+  const value = settingNumber(config, setting);
+  if (value > 0) return value;
+  throw config.error(
+    (setting as { keys: readonly string[] }).keys[0] as string,
+    'is not positive',
+    value,
+    'a positive number',
+  );
 }
 
 function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
@@ -227,29 +242,4 @@ function expertsPlan(
     intermediate: inner,
     activation,
   };
-}
-
-const ACTIVATIONS: Readonly<Record<string, Activation>> = {
-  silu: 'silu',
-  swish: 'silu',
-  gelu: 'gelu',
-  gelu_new: 'gelu_tanh',
-  gelu_fast: 'gelu_tanh',
-  gelu_pytorch_tanh: 'gelu_tanh',
-};
-
-function activationOf(config: Config, keys: readonly string[], otherwise: string): Activation {
-  const name = config.text(keys, otherwise);
-  const activation = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
-  if (activation) return activation;
-  throw config.error(
-    keys[0] as string,
-    'is an activation that lpq does not know',
-    name,
-    Object.keys(ACTIVATIONS).join(', '),
-  );
-}
-
-function settingNumber(config: Config, setting: Architecture['norm']['epsilon']): number {
-  return typeof setting === 'number' ? setting : config.number(setting.keys, setting.otherwise);
 }

@@ -7,6 +7,8 @@ export interface Batch {
   readonly tokens: number;
   /** Tokens of the longest sequence: rotary tables must reach this far. */
   readonly longest: number;
+  /** Tokens of each sequence. */
+  readonly lengths: readonly number[];
   /** I32 [S+1] and I32 [T]. makeBatch() in batch.ts makes all of these. */
   readonly starts: Tensor;
   readonly positions: Tensor;
@@ -19,6 +21,8 @@ export interface LinearRef {
   readonly k: number;
   /** Index of the expert for linears inside a mixture of experts. */
   readonly expert?: number;
+  /** The source checkpoint stores the weight as [K, N]. */
+  readonly transposed?: true;
 }
 
 /** Linears that read the same activation, hence share a Hessian. */
@@ -75,9 +79,13 @@ export interface ModelGraph {
   readonly outer: ReadonlyMap<string, readonly number[]>;
   /** lm_head; tied: its weight is the embedding's. */
   readonly head: LinearRef & { readonly tied: boolean };
-  /** h f32 [T,C] from I32 [T] ids. */
-  embed(rt: NativeRuntime, weights: BlockWeights, ids: Tensor): Tensor;
-  /** What lm_head reads, f32 [T,C]: final states h after the final norm. */
+  /** Weights that the source checkpoint stores as [K, N] (Conv1D); `tensors` of blocks have them as [N, K], as loaded. */
+  readonly transposed: ReadonlySet<string>;
+  /** The longest sequence that the model has positions for; undefined without a bound (positions are computed). */
+  readonly longest: number | undefined;
+  /** h f32 [T,C] from I32 [T] ids and their positions in their sequences. */
+  embed(rt: NativeRuntime, weights: BlockWeights, ids: Tensor, positions: Tensor): Tensor;
+  /** What lm_head reads, f32 [T, head.k]: final states h after the final norm, projected where the model does so. */
   headInput(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
   /** logits f32 [T,V] of final states h (final norm included); h is not changed. */
   logits(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;

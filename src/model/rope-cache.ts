@@ -1,5 +1,15 @@
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { type RopeSpec, type RopeTables, ropeTables } from './rope.js';
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import type { Batch } from './program.js';
+import { dependsOnLength, type RopeSpec } from './rope.js';
+import { type RopeTables, ropeTables, ropeTablesByToken } from './rope-tables.js';
+
+/** Tables on a device, and the row of each token in them. */
+export interface BatchRope {
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+  /** I32 [T]. */
+  readonly positions: Tensor;
+}
 
 interface Resident {
   readonly host: RopeTables;
@@ -10,19 +20,46 @@ interface Resident {
 /** Rotary tables of a graph for each runtime, shared by the blocks with the same spec, grown when a batch reaches further. */
 export class RopeCache {
   private readonly tables = new WeakMap<NativeRuntime, Map<string, Resident>>();
+  private readonly byToken = new WeakMap<Batch, Map<string, BatchRope>>();
 
-  /** Tables of at least `positions` positions, on the runtime's device. They live as long as the graph. */
-  upTo(rt: NativeRuntime, spec: RopeSpec, positions: number): { readonly cos: Tensor; readonly sin: Tensor } {
+  /** Tables for a batch, on the runtime's device. They live as long as the graph, those of a long batch as it does. */
+  forBatch(rt: NativeRuntime, spec: RopeSpec, batch: Batch): BatchRope {
+    if (dependsOnLength(spec, batch.longest)) return this.ofTokens(rt, spec, batch);
+    const { cos, sin } = this.upTo(rt, spec, batch.longest);
+    return { cos, sin, positions: batch.positions };
+  }
+
+  private upTo(rt: NativeRuntime, spec: RopeSpec, positions: number): Resident {
     const tables = this.tables.get(rt) ?? new Map<string, Resident>();
     this.tables.set(rt, tables);
     const key = JSON.stringify(spec);
     const found = tables.get(key);
     if (found && found.host.positions >= positions) return found;
-    // Doubling keeps the number of rebuilds small; a scaling with a length of its own must not be asked for more.
-    const room = spec.scaling.kind === 'dynamic' ? positions : 2 ** Math.ceil(Math.log2(Math.max(positions, 64)));
-    const host = ropeTables(spec, room);
+    // Doubling keeps the number of rebuilds small.
+    const host = ropeTables(spec, 2 ** Math.ceil(Math.log2(Math.max(positions, 64))));
     const made = { host, cos: rt.upload(host.cos), sin: rt.upload(host.sin) };
     tables.set(key, made);
     return made;
+  }
+
+  private ofTokens(rt: NativeRuntime, spec: RopeSpec, batch: Batch): BatchRope {
+    const made = this.byToken.get(batch) ?? new Map<string, BatchRope>();
+    this.byToken.set(batch, made);
+    const key = JSON.stringify(spec);
+    const found = made.get(key);
+    if (found) return found;
+    const { cos, sin } = ropeTablesByToken(spec, batch.lengths);
+    const tables = {
+      cos: rt.upload(cos),
+      sin: rt.upload(sin),
+      positions: uploadTyped(
+        rt,
+        'i32',
+        [batch.tokens],
+        Int32Array.from({ length: batch.tokens }, (_, t) => t),
+      ),
+    };
+    made.set(key, tables);
+    return tables;
   }
 }

@@ -1,6 +1,5 @@
-import { fromTyped, type Tensor } from '../../native/binding.js';
-import { LpqError } from '../core/error.js';
-import type { Config } from './config.js';
+import type { RopeTable } from './architecture.js';
+import { type Config, settingNumber } from './config.js';
 
 /** Rotary positions, resolved: how angles depend on position. Frequencies scale per the kind. */
 export interface RopeSpec {
@@ -16,7 +15,7 @@ export type RopeScaling =
   /** Positions divided by `factor` (position interpolation, Chen et al. 2023). */
   | { readonly kind: 'linear'; readonly factor: number }
   /** NTK-aware theta that grows with the sequence beyond `trained` positions; the same as default up to there. */
-  | { readonly kind: 'dynamic'; readonly trained: number }
+  | { readonly kind: 'dynamic'; readonly factor: number; readonly trained: number }
   /** Llama 3.1: long wavelengths divided by `factor`, short ones kept, a ramp between. */
   | {
       readonly kind: 'llama3';
@@ -34,23 +33,49 @@ export type RopeScaling =
       readonly betaSlow: number;
       readonly truncate: boolean;
       readonly attention: number;
-    };
+    }
+  /**
+   * LongRoPE (Ding et al. 2024, arXiv:2402.13753), as Phi-3 has it: a divisor for each pair, `long` ones for sequences of
+   * more than `original` tokens; cos and sin multiplied by `attention` either way.
+   */
+  | {
+      readonly kind: 'longrope';
+      readonly short: readonly number[];
+      readonly long: readonly number[];
+      readonly original: number;
+      readonly attention: number;
+    }
+  /** Pairs span the whole head, but only the first `turning` of them turn. */
+  | { readonly kind: 'proportional'; readonly turning: number; readonly factor: number };
 
 /**
  * Reads both spellings: `rope_parameters` {rope_type, rope_theta, ...}, as transformers 5 writes, and the older
- * top-level `rope_theta` with `rope_scaling` {type or rope_type, ...}. Throws LPQ_CONFIG.
+ * top-level `rope_theta` with `rope_scaling` {type or rope_type, ...}; either may hold one object for blocks with a
+ * window (sliding_attention) and one for the rest (full_attention). Throws LPQ_CONFIG.
  */
 export function ropeSpec(
   config: Config,
-  table: { readonly style: 'half' | 'interleaved'; readonly theta: number },
+  table: RopeTable,
   headDim: number,
+  sliding = false,
+  positions: readonly string[] = ['max_position_embeddings'],
 ): RopeSpec {
-  const parameters = config.object('rope_parameters') ?? config.object('rope_scaling');
-  const theta = parameters?.number(['rope_theta']) ?? config.number(['rope_theta'], table.theta);
+  const whole = config.object('rope_parameters') ?? config.object('rope_scaling');
+  const byType = whole?.object(sliding ? 'sliding_attention' : 'full_attention');
+  // Without an object of its own, a local theta comes unscaled (Gemma 3).
+  const local = sliding && table.local !== undefined && !byType ? settingNumber(config, table.local) : undefined;
+  const parameters = byType ?? (local === undefined ? whole : undefined);
+  const theta =
+    local ??
+    parameters?.number(['rope_theta']) ??
+    config.number(['rope_theta', ...(table.thetaKeys ?? [])], table.theta);
   if (!(theta > 1)) throw config.error('rope_theta', 'is out of range', theta, 'a number above 1');
   const share =
-    parameters?.number(['partial_rotary_factor']) ?? config.number(['partial_rotary_factor', 'rotary_pct'], 1);
-  const rotary = Math.trunc(headDim * share);
+    parameters?.number(['partial_rotary_factor']) ??
+    config.number(['partial_rotary_factor', ...(table.shareKeys ?? ['rotary_pct'])], table.share ?? 1);
+  const written = parameters?.text(['rope_type', 'type'], 'default') ?? 'default';
+  const kind = table.kinds?.[written] ?? written;
+  const rotary = kind === 'proportional' ? headDim : Math.trunc(headDim * share);
   if (rotary < 2 || rotary % 2 !== 0 || rotary > headDim)
     throw config.error(
       'partial_rotary_factor',
@@ -58,16 +83,31 @@ export function ropeSpec(
       `${headDim} * ${share}`,
       `2, 4, ... ${headDim}`,
     );
-  return { style: table.style, rotary, theta, scaling: parameters ? scaling(config, parameters) : { kind: 'default' } };
+  const facts = { kind, positions, headDim, rotary, share, original: table.original };
+  return {
+    style: table.style,
+    rotary,
+    theta,
+    scaling: parameters ? scaling(config, parameters, facts) : { kind: 'default' },
+  };
 }
 
-function scaling(config: Config, parameters: Config): RopeScaling {
-  const kind = parameters.text(['rope_type', 'type'], 'default');
-  const trained = () => config.count(['max_position_embeddings']);
+interface ScalingFacts {
+  readonly kind: string;
+  readonly positions: readonly string[];
+  readonly headDim: number;
+  readonly rotary: number;
+  readonly share: number;
+  readonly original: number | undefined;
+}
+
+function scaling(config: Config, parameters: Config, facts: ScalingFacts): RopeScaling {
+  const { kind } = facts;
+  const trained = () => config.count(facts.positions);
   const original = () =>
     parameters.count(
       ['original_max_position_embeddings'],
-      config.number(['original_max_position_embeddings']) ?? trained(),
+      config.number(['original_max_position_embeddings']) ?? facts.original ?? trained(),
     );
   const factor = (otherwise?: number): number => {
     const value = parameters.number(['factor'], otherwise);
@@ -80,7 +120,7 @@ function scaling(config: Config, parameters: Config): RopeScaling {
     case 'linear':
       return { kind, factor: factor() };
     case 'dynamic':
-      return { kind, trained: trained() };
+      return { kind, factor: factor(), trained: trained() };
     case 'llama3': {
       const low = parameters.number(['low_freq_factor'], 1);
       const high = parameters.number(['high_freq_factor'], 4);
@@ -100,12 +140,32 @@ function scaling(config: Config, parameters: Config): RopeScaling {
         attention: parameters.number(['attention_factor']) ?? yarnAttention(parameters, scale),
       };
     }
+    case 'longrope':
+    case 'su': {
+      const divisors = (key: string): readonly number[] => {
+        const list = parameters.list(key, 'number');
+        if (list.length === facts.rotary / 2 && list.every((value) => value > 0)) return list;
+        throw parameters.error(key, 'has no positive number for each pair', list.length, `${facts.rotary / 2} numbers`);
+      };
+      const ratio = factor(trained() / original());
+      return {
+        kind: 'longrope',
+        short: divisors('short_factor'),
+        long: divisors('long_factor'),
+        original: original(),
+        attention:
+          parameters.number(['attention_factor']) ??
+          (ratio <= 1 ? 1 : Math.sqrt(1 + Math.log(ratio) / Math.log(original()))),
+      };
+    }
+    case 'proportional':
+      return { kind, turning: Math.trunc((facts.headDim * facts.share) / 2), factor: factor(1) };
     default:
       throw parameters.error(
         'rope_type',
         'is a position scaling that lpq does not know',
         kind,
-        'default, linear, dynamic, llama3 or yarn',
+        'default, linear, dynamic, llama3, yarn, longrope or proportional',
       );
   }
 }
@@ -118,11 +178,26 @@ function yarnAttention(parameters: Config, factor: number): number {
   return mscale !== 0 && all !== 0 ? term(mscale) / term(all) : term(1);
 }
 
-/** Radians a position, f64 [rotary/2]: pair i turns by position * frequency i. */
-export function frequencies(spec: RopeSpec): Float64Array {
-  const { rotary, theta, scaling: by } = spec;
+/** Whether angles depend on how long a sequence is, and this one is long enough for it. */
+export function dependsOnLength({ scaling: by }: RopeSpec, length: number): boolean {
+  if (by.kind === 'dynamic') return length > by.trained;
+  return by.kind === 'longrope' && length > by.original;
+}
+
+/** Radians a position, f64 [rotary/2]: pair i turns by position * frequency i, in a sequence of `length` tokens. */
+export function frequencies(spec: RopeSpec, length = 0): Float64Array {
+  const { rotary, scaling: by } = spec;
+  let { theta } = spec;
+  // With one pair the exponent has no value; its frequency is 1 for every theta.
+  if (by.kind === 'dynamic' && length > by.trained && rotary > 2)
+    theta *= ((by.factor * length) / by.trained - (by.factor - 1)) ** (rotary / (rotary - 2));
   const plain = Float64Array.from({ length: rotary / 2 }, (_, i) => theta ** ((-2 * i) / rotary));
   if (by.kind === 'linear') return plain.map((frequency) => frequency / by.factor);
+  if (by.kind === 'longrope') {
+    const divisors = length > by.original ? by.long : by.short;
+    return plain.map((frequency, i) => frequency / (divisors[i] as number));
+  }
+  if (by.kind === 'proportional') return plain.map((frequency, i) => (i < by.turning ? frequency / by.factor : 0));
   if (by.kind === 'llama3')
     return plain.map((frequency) => {
       // How many times the pair turns within the original context decides: below `low` slow, above `high` fast.
@@ -146,39 +221,4 @@ export function frequencies(spec: RopeSpec): Float64Array {
     });
   }
   return plain;
-}
-
-export interface RopeTables {
-  /** f32 [positions, rotary/2]. */
-  readonly cos: Tensor;
-  readonly sin: Tensor;
-  readonly positions: number;
-}
-
-/**
- * cos and sin of the angles at positions 0 .. positions-1. Frequencies and angles are rounded to f32 before the cosine,
- * as the implementations that models are trained and served with do. Throws LPQ_CONFIG where a dynamic scaling would
- * depend on the length of each sequence.
- */
-export function ropeTables(spec: RopeSpec, positions: number): RopeTables {
-  const { rotary, scaling: by } = spec;
-  if (by.kind === 'dynamic' && positions > by.trained)
-    throw new LpqError('LPQ_CONFIG', 'dynamic RoPE scaling is read up to max_position_embeddings tokens only', {
-      got: `a sequence of ${positions} tokens`,
-      expected: `at most ${by.trained}`,
-      hint: 'Use shorter sequences: beyond that length its angles depend on how long each sequence is.',
-    });
-  const half = rotary / 2;
-  const attention = by.kind === 'yarn' ? by.attention : 1;
-  const frequency = Float32Array.from(frequencies(spec));
-  const cos = new Float32Array(positions * half);
-  const sin = new Float32Array(positions * half);
-  for (let position = 0, at = 0; position < positions; position++)
-    for (let i = 0; i < half; i++, at++) {
-      const angle = Math.fround(position * (frequency[i] as number));
-      cos[at] = Math.cos(angle) * attention;
-      sin[at] = Math.sin(angle) * attention;
-    }
-  const shape = [positions, half];
-  return { cos: fromTyped('f32', shape, cos), sin: fromTyped('f32', shape, sin), positions };
 }

@@ -14,6 +14,8 @@ export interface WeightSource {
   has(name: string): boolean;
   /** [..] of the weight without reading it. */
   shape(name: string): readonly number[];
+  /** Whether the weight is the dequantized one of a module: [N, K], also where the source checkpoint had [K, N]. */
+  quantized?(name: string): boolean;
   /** f32, f16 or bf16; a zero-copy view where possible. The caller disposes of it. */
   tensor(name: string): Promise<Tensor>;
   /**

@@ -6,11 +6,15 @@ import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import type { WeightSource } from './source.js';
 
-/** Reads the named weights onto the runtime's device. The caller disposes of them with disposeWeights. */
+/**
+ * Reads the named weights onto the runtime's device, linears as [N, K]: those under `transposed` are turned, unless the
+ * source has them the right way already. The caller disposes of them with disposeWeights.
+ */
 export async function loadWeights(
   rt: NativeRuntime,
   source: WeightSource,
   names: Iterable<string>,
+  transposed: ReadonlySet<string> = new Set(),
 ): Promise<BlockWeights> {
   const weights: BlockWeights = new Map();
   try {
@@ -23,7 +27,8 @@ export async function loadWeights(
       }
       const host = await source.tensor(name);
       try {
-        weights.set(name, rt.upload(host));
+        const weight = rt.upload(host);
+        weights.set(name, storedTurned(source, name, transposed) ? turned(rt, weight) : weight);
       } finally {
         host.dispose();
       }
@@ -33,6 +38,19 @@ export async function loadWeights(
     throw error;
   }
   return weights;
+}
+
+/** Whether the source gives a weight as [K, N]. */
+export function storedTurned(source: WeightSource, name: string, transposed: ReadonlySet<string>): boolean {
+  return transposed.has(name) && !source.quantized?.(name);
+}
+
+function turned(rt: NativeRuntime, weight: Tensor): Tensor {
+  const [k, n] = weight.shape as [number, number];
+  const y = rt.allocate(weight.dtype, [n, k]);
+  ops.transpose(rt, weight, y);
+  weight.dispose();
+  return y;
 }
 
 export function disposeWeights(weights: BlockWeights): void {
@@ -49,11 +67,13 @@ export function linearTensors(linear: LinearPlan): [string, readonly number[]][]
 }
 
 export function normTensors(norm: NormPlan | undefined): [string, readonly number[]][] {
-  return norm ? [[norm.weight, [norm.size]]] : [];
+  const shape = norm && norm.turns > 1 ? [norm.turns, norm.size] : [norm?.size as number];
+  return [norm?.weight, norm?.bias].flatMap((name) => (name === undefined ? [] : [[name, shape]]));
 }
 
 export function linearRef(linear: LinearPlan, expert?: number): LinearRef {
-  return { name: linear.name, n: linear.n, k: linear.k, ...(expert !== undefined && { expert }) };
+  const { name, n, k, transposed } = linear;
+  return { name, n, k, ...(expert !== undefined && { expert }), ...(transposed && { transposed }) };
 }
 
 /** Throws LPQ_TENSOR_MISSING: the caller loaded other weights than the block's `tensors`. */
@@ -84,7 +104,7 @@ export function applyLinear(
   return y;
 }
 
-/** The norm of x f32 [..,C] row by row: a new tensor that linears read, or x itself with `inPlace`. */
+/** The norm of x f32 [T,C] row by row: a new tensor that linears read, or x itself with `inPlace`. */
 export function applyNorm(
   rt: NativeRuntime,
   weights: BlockWeights,
@@ -93,6 +113,10 @@ export function applyNorm(
   inPlace = false,
 ): Tensor {
   const y = inPlace ? x : rt.allocate(rt.activationDtype, x.shape);
-  ops.rmsnorm(rt, x, weightOf(weights, norm.weight), y, { eps: norm.epsilon });
+  const weight = norm.weight === undefined ? undefined : weightOf(weights, norm.weight);
+  const bias = norm.bias === undefined ? undefined : weightOf(weights, norm.bias);
+  const { epsilon: eps, offset, turns } = norm;
+  if (norm.kind === 'layer') ops.layernorm(rt, x, weight, bias, y, { eps, turns });
+  else ops.rmsnorm(rt, x, weight as Tensor, y, { eps, offset });
   return y;
 }

@@ -201,8 +201,15 @@ async function packModule(
     tensors = new Map(parts.map(([, spec]) => [spec.name, checkpoint.weights.tensor(spec.name)]));
   } else {
     const wide = await dequantizeModule(rt, checkpoint, name);
-    const weight = allocate(plainDtype(module.sourceDtype).toLowerCase() as DType, module.shape);
+    let weight = allocate(plainDtype(module.sourceDtype).toLowerCase() as DType, module.shape);
     ops.cast(rt, wide, weight);
+    if (module.transposed) {
+      // Whoever loads a plain weight expects it as the source had it.
+      const stored = allocate(weight.dtype, [...module.shape].reverse());
+      ops.transpose(rt, weight, stored);
+      weight.dispose();
+      weight = stored;
+    }
     await rt.sync();
     wide.dispose();
     tensors = new Map([[`${name}.weight`, weight]]);
@@ -222,6 +229,7 @@ function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: De
     granularity: module.granularity,
     scales: module.scales,
     zeros: module.zeros,
+    ...(module.transposed && { transposed: true }),
     ...(!fallback && decision.ranks && { ranks: decision.ranks }),
     layout: fallback ? decision.form : decision.layout,
     notes: fallback

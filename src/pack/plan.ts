@@ -78,7 +78,14 @@ export function plannedTensors(checkpoint: CanonicalCheckpoint, name: string, de
   if (decision.action !== 'fallback') return [...decision.tensors];
   const module = checkpoint.module(name);
   if (decision.form === 'carried') return [...moduleTensors(name, module).values()];
-  return [{ name: `${name}.weight`, dtype: plainDtype(module.sourceDtype), shape: module.shape }];
+  const [n, k] = module.shape;
+  return [
+    {
+      name: `${name}.weight`,
+      dtype: plainDtype(module.sourceDtype),
+      shape: module.transposed ? [k, n] : [n, k],
+    },
+  ];
 }
 
 /** The dtype of a dequantized weight: the source's where that is a plain float, else BF16. */
@@ -118,7 +125,7 @@ function isLinear({ name, dtype, shape }: TensorSpec): boolean {
     name.endsWith('.weight') &&
     shape.length === 2 &&
     ['F64', 'F32', 'F16', 'BF16'].includes(dtype) &&
-    !/(^|\.)(embed\w*|wte|wpe|\w*embeddings?)\.weight$/.test(name)
+    !/(^|\.)(embed(?!_out)\w*|wte|wpe|\w*embeddings?)\.weight$/.test(name)
   );
 }
 

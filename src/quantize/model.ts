@@ -38,7 +38,7 @@ export async function quantizeModel(
   const load = (names: Iterable<string>) =>
     timed(events, 'read', () => {
       const list = [...names];
-      return Promise.all(rts.map((rt) => loadWeights(rt, source, list)));
+      return Promise.all(rts.map((rt) => loadWeights(rt, source, list, graph.transposed)));
     });
   const outer = await load(graph.outer.keys());
   let streams: Streams[] = [];

@@ -82,7 +82,7 @@ export class WeightPipeline {
     const { rt } = this;
     const { quantizer } = this.context;
     const name = `${linear.name}.weight`;
-    const weights = await loadWeights(rt, this.source, [name]);
+    const weights = await loadWeights(rt, this.source, [name], new Set(linear.transposed ? [name] : []));
     const solver = quantizer.feed(rt, undefined);
     try {
       const solved = await solver.solve(linear.name, weights.get(name) as Tensor, scheme);

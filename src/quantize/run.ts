@@ -167,6 +167,7 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     permutation: false,
     sparsity: 'none',
     sourceDtype: source.weights.dtype(`${linear.name}.weight`),
+    ...(linear.transposed && { transposed: true }),
   };
 }
 

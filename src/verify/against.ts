@@ -5,7 +5,7 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
 import { type Decoded, type DecodedPart, weightLike } from './decode.js';
-import { compare, dequantize, settle } from './native.js';
+import { compare, dequantize, settle, transpose } from './native.js';
 import type { Recorder } from './report.js';
 
 /** The canonical checkpoint of --against. */
@@ -88,7 +88,7 @@ export async function compareModule(
 
 function compareEntries(recorder: Recorder, name: string, module: PackedModule, entry: CanonicalModule): boolean {
   let ok = true;
-  for (const key of ['type', 'shape', 'granularity', 'scales', 'zeros'] as const)
+  for (const key of ['type', 'shape', 'granularity', 'scales', 'zeros', 'transposed'] as const)
     ok =
       recorder.check(isDeepStrictEqual(module[key], entry[key]), {
         check: 'against',
@@ -137,9 +137,10 @@ async function compareDense(
   const [blockN, blockK] = module.scales.block;
   const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
   dequantize(rt, inputs, expected, typeParams(quantType(module.type)), { blockN, blockK, zero });
+  const stored = module.transposed ? transpose(rt, expected) : expected.view(expected.shape);
   await settle(rt);
-  await compareTensors(rt, recorder, name, 'weight', got, expected, elementBits(expected));
-  for (const tensor of [...Object.values(inputs), expected]) tensor?.dispose();
+  await compareTensors(rt, recorder, name, 'weight', got, stored, elementBits(stored));
+  for (const tensor of [...Object.values(inputs), expected, stored]) tensor?.dispose();
 }
 
 async function compareTensors(

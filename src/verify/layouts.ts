@@ -57,8 +57,10 @@ export function expectation(name: string, module: PackedModule): Expectation {
   const problems = [...soundness(module)];
   if (problems.length > 0) return { tensors: [], problems };
   if (module.layout === 'carried') return { tensors: carried(name, module), problems };
-  if (module.layout === 'dense')
-    return { tensors: [{ name: `${name}.weight`, dtypes: ['F32', 'F16', 'BF16'], shape: module.shape }], problems };
+  if (module.layout === 'dense') {
+    const shape = module.transposed ? [...module.shape].reverse() : module.shape;
+    return { tensors: [{ name: `${name}.weight`, dtypes: ['F32', 'F16', 'BF16'], shape }], problems };
+  }
   const tiled = TILE_LAYOUTS.includes(module.layout);
   const foreign = FOREIGN_LAYOUTS.includes(module.layout);
   problems.push(...(tiled ? tileProblems : foreign ? foreignProblems : packedProblems)(module));

@@ -44,7 +44,13 @@ export class ArtifactSource implements WeightSource {
   }
 
   shape(name: string): readonly number[] {
-    return this.module(name)?.[1].shape ?? this.weights.shape(name);
+    const found = this.module(name)?.[1];
+    return found && !storedPlain(found) ? found.shape : this.weights.shape(name);
+  }
+
+  quantized(name: string): boolean {
+    const found = this.module(name)?.[1];
+    return found !== undefined && !storedPlain(found);
   }
 
   /** Packed and carried-as-codes modules: new f32 [N, K]. Everything else: a view. Throws LPQ_VERIFY for wrong padding. */
@@ -147,4 +153,9 @@ export class ArtifactSource implements WeightSource {
       expected: 'F32, F16, BF16 or F64',
     });
   }
+}
+
+/** Whether the module's weight is a plain tensor, shaped as in the source. */
+function storedPlain(module: PackedModule): boolean {
+  return module.layout === 'dense';
 }

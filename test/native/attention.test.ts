@@ -13,6 +13,7 @@ interface Case {
   readonly valueDim: number;
   readonly window: number;
   readonly spread: number;
+  readonly softCap?: number;
 }
 
 /** Attention of one sequence after another, two passes in f64; also a bound of the f32 error of every output. */
@@ -37,8 +38,10 @@ function reference(c: Case, q: Float32Array, k: Float32Array, v: Float32Array, s
             dot += product;
             size += Math.abs(product);
           }
-          scores.push(dot);
-          error = Math.max(error, (c.headDim + 1) * size);
+          const score = c.softCap ? c.softCap * Math.tanh(dot / c.softCap) : dot;
+          scores.push(score);
+          // A soft cap turns no error into a larger one, and adds its own (nn.test.ts).
+          error = Math.max(error, (c.headDim + 1) * size + (c.softCap ? 18 * Math.abs(score) : 0));
         }
         const most = scores.reduce((a, b) => Math.max(a, b));
         const shares = scores.map((s) => Math.exp(s - most));
@@ -73,6 +76,8 @@ const CASES: readonly Case[] = [
   { ...plain, lengths: [400, 85], heads: 2, kvHeads: 1, headDim: 16, valueDim: 16, window: 1 },
   { ...plain, lengths: [400, 85], heads: 2, kvHeads: 1, headDim: 16, valueDim: 16, window: 37, spread: 2 },
   { ...plain, lengths: [400], heads: 1, kvHeads: 1, headDim: 64, valueDim: 64, window: 200 },
+  { ...plain, lengths: [150, 40], heads: 4, kvHeads: 2, headDim: 16, valueDim: 16, window: 60, spread: 4, softCap: 5 },
+  { ...plain, lengths: [140], heads: 1, kvHeads: 1, headDim: 32, valueDim: 32, spread: 1, softCap: 50 },
   { ...plain, lengths: [512], heads: 1, kvHeads: 1, headDim: 8, valueDim: 8, window: 4096, spread: 6 },
 ];
 
@@ -95,7 +100,7 @@ for (const c of CASES)
       f32([tokens, kvHeads * valueDim], v),
       i32(starts),
       y,
-      { heads, kvHeads, headDim, valueDim, scale, window },
+      { heads, kvHeads, headDim, valueDim, scale, window, ...(c.softCap && { softCap: c.softCap }) },
     );
     await rt.sync();
     const want = reference(c, q, k, v, scale);

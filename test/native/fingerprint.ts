@@ -55,6 +55,16 @@ for (const [t, n, k] of [
     const y = poisoned('f32', [tokens, heads * headDim]);
     ops.attention(rt, q, k, v, i32([0, 40, 333]), y, { heads, kvHeads, headDim, scale: 0.158, window });
     keep(`attention ${window}`, y);
+    const capped = poisoned('f32', [tokens, heads * headDim]);
+    ops.attention(rt, q, k, v, i32([0, 40, 333]), capped, {
+      heads,
+      kvHeads,
+      headDim,
+      scale: 0.158,
+      window,
+      softCap: 4,
+    });
+    keep(`attention ${window} capped`, capped);
   }
   const angles = random.normals(400 * 20);
   const positions = i32(Array.from({ length: tokens }, (_, t) => t));
@@ -73,6 +83,26 @@ for (const [t, n, k] of [
   data.set([Number.POSITIVE_INFINITY, -0, 1e-42, -104, 88.9, -87.5, 3e38]);
   const x = f32([t, c], data);
   const up = f32([t, c], random.normals(t * c));
+  for (const cap of [3, 50]) {
+    const y = poisoned('f32', [t, c]);
+    ops.softCap(rt, x, y, { scale: 0.7, cap });
+    keep(`soft_cap ${cap}`, y);
+  }
+  const normed = poisoned('f32', [t, c]);
+  ops.layernorm(rt, up, f32([3, c], random.normals(3 * c)), f32([3, c], random.normals(3 * c)), normed, {
+    eps: 1e-5,
+    turns: 3,
+  });
+  const [turned, cut] = [poisoned('f32', [c, t]), poisoned('f32', [t, 100])];
+  ops.transpose(rt, up, turned);
+  ops.sliceColumns(rt, up, cut, { first: 7 });
+  keep('layernorm', normed);
+  keep('reshape', turned, cut);
+  for (const act of ['relu', 'relu2', 'quick_gelu', 'sigmoid', 'gelu_tanh'] as const) {
+    const y = poisoned('f32', [t, c]);
+    ops.activation(rt, x, y, { act });
+    keep(`activation ${act}`, y);
+  }
   for (const act of ['silu', 'gelu', 'gelu_tanh'] as const) {
     const y = poisoned('f32', [t, c]);
     ops.gatedActivation(rt, x, up, y, { act });

@@ -144,6 +144,158 @@ test('gated activations', async () => {
   }
 });
 
+test('activations without a gate are those with a gate of ones', async () => {
+  const x = new Random(14).normals(3001, 4);
+  x.set([0, -0, 1e-30, -100, 100, -88, 88, -3e38, 3e38]);
+  const ones = f32([3001], new Float32Array(3001).fill(1));
+  for (const act of ['silu', 'gelu', 'gelu_tanh', 'relu', 'relu2', 'quick_gelu', 'sigmoid'] as const) {
+    const [alone, gated] = [poisoned('f32', [3001]), poisoned('f32', [3001])];
+    ops.activation(rt, f32([3001], x), alone, { act });
+    ops.gatedActivation(rt, f32([3001], x), ones, gated, { act });
+    const inPlace = f32([3001], x);
+    ops.activation(rt, inPlace, inPlace, { act });
+    await rt.sync();
+    assert.deepEqual(typed(alone), typed(gated), act);
+    assert.deepEqual(typed(inPlace), typed(alone), act);
+    if (act === 'relu')
+      assert.deepEqual(
+        typed(alone),
+        x.map((v) => (v > 0 ? v : 0)),
+      );
+    if (act === 'relu2')
+      assert.deepEqual(
+        typed(alone),
+        x.map((v) => (v > 0 ? v * v : 0)),
+      );
+    if (act !== 'quick_gelu' && act !== 'sigmoid') continue;
+    const [slope, factor] = act === 'sigmoid' ? [1, () => 1] : [Math.fround(1.702), (v: number) => v];
+    const want = Array.from(x, (v) => factor(v) / (1 + Math.exp(-slope * v)));
+    // exp 3, sum, quotient, and the rounding of 1.702 x, which exp turns into up to |1.702 x| of them; underflow as above.
+    expectClose(
+      act,
+      typed(alone),
+      want,
+      (i) => (8 + Math.min(1.702 * Math.abs(x[i]!), 104)) * U32 * Math.abs(want[i]!) + 120 * 2 ** -128,
+    );
+  }
+});
+
+test('soft caps: scaled, capped, odd, and exact at the ends', async () => {
+  const n = 4003;
+  const x = new Random(15).normals(n, 30);
+  x.set([0, -0, 1e-30, 1e-3, -1e-3, 7.4999, 7.5, 7.5001, 1e4, -1e4, 3e38]);
+  const scale = Math.fround(0.7);
+  for (const cap of [0, 5, 30, 50]) {
+    const y = poisoned('f32', [n]);
+    ops.softCap(rt, f32([n], x), y, { scale, cap });
+    const negated = poisoned('f32', [n]);
+    ops.softCap(
+      rt,
+      f32(
+        [n],
+        x.map((v) => -v),
+      ),
+      negated,
+      { scale, cap },
+    );
+    await rt.sync();
+    const want = Array.from(x, (v) => (cap > 0 ? cap * Math.tanh((v * scale) / cap) : v * scale));
+    // Where it is worst, at u = 1/4: exp 3 and two roundings make 4 units of 2 / (1 + e^2u) = 0.76, of which 1 - 0.76 is
+    // left, hence 13 of tanh u; the arguments' two roundings and the product's one besides.
+    expectClose(`cap ${cap}`, typed(y), want, (i) => (cap > 0 ? 18 : 1) * U32 * Math.abs(want[i]!));
+    const [up, down] = [typed(y), typed(negated)];
+    for (let i = 0; i < n; i++) assert.ok(up[i] === -down[i]!, `cap ${cap} is not odd at ${x[i]}`);
+  }
+});
+
+test('layernorm: with and without weight and bias, and with weights that take turns', async () => {
+  const random = new Random(16);
+  for (const [t, c, turns] of [
+    [1, 1, 1],
+    [6, 15, 3],
+    [7, 64, 1],
+    [33, 387, 1],
+    [40, 20, 4],
+  ] as const) {
+    const x = random.normals(t * c, 3).map((v) => v + 50); // far from 0: the mean must not cancel badly
+    const [w, b] = [random.normals(turns * c), random.normals(turns * c)];
+    for (const [weight, bias] of [
+      [w, b],
+      [w, undefined],
+      [undefined, undefined],
+    ] as const) {
+      const y = poisoned('f32', [t, c]);
+      const shape = turns > 1 ? [turns, c] : [c];
+      ops.layernorm(rt, f32([t, c], x), weight && f32(shape, weight), bias && f32(shape, bias), y, {
+        eps: 1e-5,
+        turns,
+      });
+      await rt.sync();
+      const normal = Array.from(x, (value, i) => {
+        const row = Array.from(x.subarray(Math.floor(i / c) * c, Math.floor(i / c) * c + c));
+        const mean = row.reduce((sum, v) => sum + v, 0) / c;
+        const variance = row.reduce((sum, v) => sum + (v - mean) ** 2, 0) / c;
+        return (value - mean) / Math.sqrt(variance + 1e-5);
+      });
+      const part = (of: Float32Array | undefined, i: number, otherwise: number) =>
+        of ? of[(Math.floor(i / c) % turns) * c + (i % c)]! : otherwise;
+      const want = normal.map((v, i) => v * part(weight, i, 1) + part(bias, i, 0));
+      // Statistics are f64: three f32 roundings, of the quotient, the product and the sum.
+      expectClose('layernorm', typed(y), want, (i) => {
+        const product = Math.abs(normal[i]! * part(weight, i, 1));
+        return U32 * (2.01 * product + 1.01 * Math.abs(want[i]!)) + 1e-30;
+      });
+    }
+  }
+});
+
+test('columns are cut out and matrices turned over, whatever their elements', async () => {
+  const random = new Random(17);
+  const made = {
+    u8: (count: number) => Uint8Array.from({ length: count }, () => random.integer(0, 255)),
+    bf16: (count: number) => Uint16Array.from({ length: count }, () => random.integer(0, 65_535)),
+    f32: (count: number) => random.normals(count),
+    f64: (count: number) => Float64Array.from(random.normals(count)),
+  };
+  for (const dtype of ['u8', 'bf16', 'f32', 'f64'] as const)
+    for (const [rows, columns] of [
+      [1, 1],
+      [33, 70],
+      [129, 31],
+      [0, 5],
+    ] as const) {
+      const data = made[dtype](rows * columns);
+      const x = fromTyped(dtype, [rows, columns], data);
+      const turned = poisoned(dtype, [columns, rows]);
+      ops.transpose(rt, x, turned);
+      const [first, width] = [Math.floor(columns / 3), Math.ceil(columns / 2)];
+      const cut = poisoned(dtype, [rows, width]);
+      ops.sliceColumns(rt, x, cut, { first });
+      await rt.sync();
+      const [a, b] = [typed<ArrayLike<number>>(turned), typed<ArrayLike<number>>(cut)];
+      for (let r = 0; r < rows; r++)
+        for (let c = 0; c < columns; c++) {
+          assert.equal(a[c * rows + r], data[r * columns + c]);
+          if (c >= first && c < first + width) assert.equal(b[r * width + c - first], data[r * columns + c]);
+        }
+    }
+});
+
+test('new operations name what is wrong with their tensors', async () => {
+  const x = f32([2, 4], new Float32Array(8));
+  const rejects = async (enqueue: () => void, message: RegExp) => {
+    enqueue();
+    await assert.rejects(rt.sync(), message);
+  };
+  await rejects(() => ops.activation(rt, x, x, { act: 'tanh' as 'relu' }), /act is 'tanh'/);
+  await rejects(() => ops.softCap(rt, x, x, { cap: -1 }), /cap is -1/);
+  await rejects(() => ops.sliceColumns(rt, x, poisoned('f32', [2, 3]), { first: 2 }), /columns 2 to 5/);
+  await rejects(() => ops.sliceColumns(rt, x, poisoned('f64', [2, 3]), { first: 0 }), /another dtype/);
+  await rejects(() => ops.transpose(rt, x, poisoned('f32', [2, 4])), /shape/);
+  await rejects(() => ops.layernorm(rt, x, f32([3], new Float32Array(3)), undefined, x, { eps: 0 }), /weight has 3/);
+  await rejects(() => ops.layernorm(rt, x, undefined, undefined, x, { eps: 0, turns: 3 }), /turns is 3/);
+});
+
 test('add, with a scale, in place', async () => {
   const random = new Random(5);
   const [a, b] = [random.normals(1009), random.normals(1009)];

@@ -5,22 +5,68 @@
 namespace lpq::nn {
 namespace {
 
+constexpr const char* kActs = "silu, gelu, gelu_tanh, relu, relu2, quick_gelu or sigmoid";
+
+// The vectorised activation of this name; `exact` for gelu: x times the normal distribution function of x, in f64, which has
+// no vector variants, so libm's erfc will do.
+Act act_named(const std::string& act, bool& exact) {
+  exact = act == "gelu";
+  if (act == "silu" || exact) return Act::silu;
+  if (act == "gelu_tanh") return Act::gelu_tanh;
+  if (act == "relu") return Act::relu;
+  if (act == "relu2") return Act::relu2;
+  if (act == "quick_gelu") return Act::quick_gelu;
+  require(act == "sigmoid", "act is '" + act + "', not " + kActs);
+  return Act::sigmoid;
+}
+
+float gelu(float x) { return static_cast<float>(0.5 * x * std::erfc(-static_cast<double>(x) * 0.70710678118654752)); }
+
+void activation(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_dtype(x, "x", {DType::f32});
+  require_tensor(y, "y", DType::f32, x.shape);
+  bool exact;
+  const Act act = act_named(call.params.text("act"), exact);
+  const float* from = x.data<float>();
+  float* out = y.data<float>();
+  exec.pool.parallel_for(x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+    if (exact)
+      for (int64_t i = begin; i < end; ++i) out[i] = gelu(from[i]);
+    else
+      vector_kernels().activate(act, from + begin, out + begin, end - begin);
+  });
+}
+
+void soft_cap(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_dtype(x, "x", {DType::f32});
+  require_tensor(y, "y", DType::f32, x.shape);
+  const float scale = static_cast<float>(call.params.number("scale", 1.0));
+  const float cap = static_cast<float>(call.params.number("cap", 0.0));
+  require(cap >= 0, "cap is " + std::to_string(cap));
+  const float* from = x.data<float>();
+  float* out = y.data<float>();
+  exec.pool.parallel_for(x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+    vector_kernels().scale(from + begin, scale, out + begin, end - begin);
+    if (cap > 0) vector_kernels().soft_cap(out + begin, cap, out + begin, end - begin);
+  });
+}
+
 void gated_activation(Call& call, Exec& exec) {
   const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
   require_dtype(gate, "gate", {DType::f32});
   require_tensor(up, "up", DType::f32, gate.shape);
   require_tensor(y, "y", DType::f32, gate.shape);
-  const std::string& act = call.params.text("act");
-  require(act == "silu" || act == "gelu" || act == "gelu_tanh", "act is '" + act + "', not silu, gelu or gelu_tanh");
+  bool exact;
+  const Act act = act_named(call.params.text("act"), exact);
   const float *g = gate.data<float>(), *u = up.data<float>();
   float* out = y.data<float>();
   exec.pool.parallel_for(gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
-    if (act == "gelu") {  // x * (normal distribution function of x), in f64; no vector variants, so libm's erfc will do
-      for (int64_t i = begin; i < end; ++i)
-        out[i] = static_cast<float>(0.5 * g[i] * std::erfc(-static_cast<double>(g[i]) * 0.70710678118654752)) * u[i];
-      return;
-    }
-    vector_kernels().gated(act == "silu" ? Act::silu : Act::gelu_tanh, g + begin, u + begin, out + begin, end - begin);
+    if (exact)
+      for (int64_t i = begin; i < end; ++i) out[i] = gelu(g[i]) * u[i];
+    else
+      vector_kernels().gated(act, g + begin, u + begin, out + begin, end - begin);
   });
 }
 
@@ -46,6 +92,8 @@ void add(Call& call, Exec& exec) {
 }
 
 }  // namespace
+LPQ_OP(activation, "activation");
+LPQ_OP(soft_cap, "soft_cap");
 LPQ_OP(gated_activation, "gated_activation");
 LPQ_OP(add, "add");
 }  // namespace lpq::nn

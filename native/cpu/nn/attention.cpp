@@ -21,7 +21,7 @@ constexpr int64_t kKeys = 128;    // likewise of their columns
 
 struct Shape {
   int64_t heads, kv_heads, head_dim, value_dim, window;
-  float scale;
+  float scale, cap;
 };
 
 struct Task {
@@ -98,6 +98,7 @@ class Attention {
           std::fill(row, row + keys, 0.0f);
           continue;
         }
+        if (shape_.cap > 0) rows_.soft_cap(row + low, shape_.cap, row + low, high - low);
         const float peak = std::max(most[i], rows_.maximum(row + low, high - low));
         float shrink = most[i] - peak;
         rows_.exponentials(&shrink, 0.0f, &shrink, 1);
@@ -138,10 +139,12 @@ void attention(Call& call, Exec& exec) {
   shape.value_dim = call.params.integer("valueDim", shape.head_dim);
   shape.window = call.params.integer("window", 0);
   shape.scale = static_cast<float>(call.params.number("scale"));
+  shape.cap = static_cast<float>(call.params.number("softCap", 0.0));
   require(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
           "heads is " + std::to_string(shape.heads) + ", not a multiple of kvHeads = " + std::to_string(shape.kv_heads));
   require(shape.head_dim > 0 && shape.value_dim > 0, "headDim and valueDim must be positive");
   require(shape.window >= 0, "window is " + std::to_string(shape.window));
+  require(shape.cap >= 0, "softCap is " + std::to_string(shape.cap));
   require_tensor(q, "q", DType::f32, {-1, shape.heads * shape.head_dim});
   const int64_t tokens = q.dim(0);
   require_tensor(k, "k", DType::f32, {tokens, shape.kv_heads * shape.head_dim});

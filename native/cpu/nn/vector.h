@@ -7,11 +7,17 @@
 
 namespace lpq::nn {
 
-enum class Act { silu, gelu_tanh };
+enum class Act { silu, gelu_tanh, relu, relu2, quick_gelu, sigmoid };
 
 struct VectorKernels {
   // y = x / sqrt(mean(x^2) + eps) * gain; the mean in f64. y may be x.
   void (*rmsnorm)(const float* x, const float* gain, float* y, int64_t n, double eps);
+  // y = (x - mean) / sqrt(var + eps) * gain + bias; mean and variance in f64, the variance of the differences. y may be x.
+  void (*layernorm)(const float* x, const float* gain, const float* bias, float* y, int64_t n, double eps);
+  // y = act(x); y may be x.
+  void (*activate)(Act act, const float* x, float* y, int64_t n);
+  // y = cap * tanh(x / cap); y may be x.
+  void (*soft_cap)(const float* x, float cap, float* y, int64_t n);
   // y = act(gate) * up; y may be either.
   void (*gated)(Act act, const float* gate, const float* up, float* y, int64_t n);
   float (*maximum)(const float* x, int64_t n);

@@ -37,15 +37,79 @@ void rmsnorm(const float* x, const float* gain, float* y, int64_t n, double eps)
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * inverse * gain[i];
 }
 
+void layernorm(const float* x, const float* gain, const float* bias, float* y, int64_t n, double eps) {
+  double sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) { sum[v] += static_cast<double>(x[i]); });
+  const double mean = total(sum) / static_cast<double>(n);
+  double square[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) {
+    const double d = static_cast<double>(x[i]) - mean;
+    square[v] += d * d;
+  });
+  const double inverse = 1.0 / std::sqrt(total(square) / static_cast<double>(n) + eps);
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * inverse) * gain[i] + bias[i];
+}
+
+struct Silu {
+  static inline float of(float x) { return x / (1.0f + exp_f32(-x)); }
+};
+struct GeluTanh {  // 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+  static inline float of(float x) {
+    const float twice = 1.5957691216057308f * std::fma(0.044715f * x * x, x, x);
+    return x / (1.0f + exp_f32(-twice));
+  }
+};
+struct Relu {
+  static inline float of(float x) { return x > 0.0f ? x : 0.0f; }
+};
+struct Relu2 {
+  static inline float of(float x) { return x > 0.0f ? x * x : 0.0f; }
+};
+struct QuickGelu {
+  static inline float of(float x) { return x / (1.0f + exp_f32(-1.702f * x)); }
+};
+struct Sigmoid {
+  static inline float of(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+};
+
+template <class Body>
+inline void with_act(Act act, Body body) {
+  switch (act) {
+    case Act::silu: return body(Silu{});
+    case Act::gelu_tanh: return body(GeluTanh{});
+    case Act::relu: return body(Relu{});
+    case Act::relu2: return body(Relu2{});
+    case Act::quick_gelu: return body(QuickGelu{});
+    case Act::sigmoid: return body(Sigmoid{});
+  }
+}
+
+void activate(Act act, const float* x, float* y, int64_t n) {
+  with_act(act, [&](auto f) {
+    for (int64_t i = 0; i < n; ++i) y[i] = f.of(x[i]);
+  });
+}
+
 void gated(Act act, const float* gate, const float* up, float* y, int64_t n) {
-  if (act == Act::silu)
-    for (int64_t i = 0; i < n; ++i) y[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
-  else  // 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
-    for (int64_t i = 0; i < n; ++i) {
-      const float x = gate[i];
-      const float twice = 1.5957691216057308f * std::fma(0.044715f * x * x, x, x);
-      y[i] = x / (1.0f + exp_f32(-twice)) * up[i];
-    }
+  with_act(act, [&](auto f) {
+    for (int64_t i = 0; i < n; ++i) y[i] = f.of(gate[i]) * up[i];
+  });
+}
+
+// tanh u by its odd Taylor series below 1/4 (the next term is 2e-9 of it), else 1 - 2 / (1 + e^2u), where that loses at most
+// two bits.
+void soft_cap(const float* x, float cap, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float u = x[i] / cap, a = u < 0.0f ? -u : u, s = u * u;
+    float p = 62.0f / 2835;
+    p = std::fma(p, s, -17.0f / 315);
+    p = std::fma(p, s, 2.0f / 15);
+    p = std::fma(p, s, -1.0f / 3);
+    const float near = std::fma(p * s, u, u);
+    const float far = 1.0f - 2.0f / (1.0f + exp_f32(2.0f * a));
+    y[i] = cap * (a < 0.25f ? near : u < 0.0f ? -far : far);
+  }
 }
 
 float maximum(const float* x, int64_t n) {
@@ -115,8 +179,9 @@ void narrow_bf16(const float* x, uint16_t* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
-constexpr VectorKernels kTable = {rmsnorm, gated,      maximum,     exponentials, sum_exp,    scale,
-                                  add_scaled, rotate_half, widen_f16, widen_bf16, narrow_f16, narrow_bf16};
+constexpr VectorKernels kTable = {rmsnorm, layernorm, activate,   soft_cap,    gated,     maximum,    exponentials,
+                                  sum_exp, scale,     add_scaled, rotate_half, widen_f16, widen_bf16, narrow_f16,
+                                  narrow_bf16};
 
 }  // namespace
 }  // namespace lpq::nn

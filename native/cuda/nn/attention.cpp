@@ -11,7 +11,7 @@ constexpr int kQueries = 64;
 
 struct Heads {
   int heads, kv_heads, head_dim, value_dim, window;
-  float scale;
+  float scale, cap;
 };
 
 // [T, count, width] of any activation dtype -> [T, count, padded] of `dtype`.
@@ -29,12 +29,13 @@ void attention(Call& call, CudaExec& exec) {
   const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &starts = call.input(3), &y = call.output(0);
   const Params& p = call.params;
   Heads h{static_cast<int>(p.integer("heads")), static_cast<int>(p.integer("kvHeads")), static_cast<int>(p.integer("headDim")), 0,
-          static_cast<int>(p.integer("window", 0)), static_cast<float>(p.number("scale"))};
+          static_cast<int>(p.integer("window", 0)), static_cast<float>(p.number("scale")), static_cast<float>(p.number("softCap", 0.0))};
   h.value_dim = static_cast<int>(p.integer("valueDim", h.head_dim));
   require(h.heads > 0 && h.kv_heads > 0 && h.heads % h.kv_heads == 0,
           "heads (" + std::to_string(h.heads) + ") is not a multiple of kvHeads (" + std::to_string(h.kv_heads) + ")");
   require(h.head_dim > 0 && h.value_dim > 0 && h.head_dim <= 256 && h.value_dim <= 256, "headDim and valueDim must lie between 1 and 256");
   require(h.window >= 0, "window is " + std::to_string(h.window));
+  require(h.cap >= 0, "softCap is " + std::to_string(h.cap));
   require_dtype(y, "y", kActivations);
   for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) require_dtype(*tensor, name, {DType::f32, y.dtype});
   require_shape(q, "q", {-1, static_cast<int64_t>(h.heads) * h.head_dim});
@@ -57,7 +58,7 @@ void attention(Call& call, CudaExec& exec) {
   if (y.dtype == DType::f32) {
     exec.launch("lpq_attention_f32", {div_up(static_cast<int64_t>(tokens) * h.heads, 8)}, {32, 8}, 0, q.data<float>(), k.data<float>(),
                 v.data<float>(), y.data<float>(), starts.data<int32_t>(), sequences, tokens, h.heads, h.kv_heads, h.head_dim, h.value_dim,
-                h.scale, h.window);
+                h.scale, h.window, h.cap);
     return;
   }
   const int wide = std::max(h.head_dim, h.value_dim), padded = wide <= 32 ? 32 : wide <= 64 ? 64 : wide <= 128 ? 128 : 256;
@@ -70,7 +71,7 @@ void attention(Call& call, CudaExec& exec) {
   void* out = y.raw();
   const unsigned shared = static_cast<unsigned>((kQueries + 4 * keys) * padded * 2);
   exec.launch("lpq_attention" + suffix(y) + "_" + std::to_string(padded), {h.heads, room}, {128}, shared, qs, ks, vs, out, tasks, count,
-              h.heads, h.kv_heads, h.value_dim, h.window);
+              h.heads, h.kv_heads, h.value_dim, h.window, h.cap * log2e);
 }
 
 }  // namespace

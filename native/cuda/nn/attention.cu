@@ -61,10 +61,11 @@ __device__ __forceinline__ unsigned place(int row, int chunk) {
   return static_cast<unsigned>((row * kChunks + (chunk ^ twist)) * 16);
 }
 
+// cap > 0, in the same unit as scores (log2(e) times the soft cap): scores become cap * tanh(score / cap).
 // q [T, heads, HD] already multiplied by scale * log2(e); k, v [T, kv_heads, HD], zero beyond their width; y [T, heads, width].
 template <class T, int HD, int KEYS>
 __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* tasks, const int* task_count, int heads, int kv_heads,
-                      int width, int window) {
+                      int width, int window, float cap) {
   if (static_cast<int>(blockIdx.y) >= *task_count) return;
   // Long walks first, so that the last blocks to run are short.
   const Task task = tasks[*task_count - 1 - blockIdx.y];
@@ -118,6 +119,14 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
         mma(score[2 * n], queries[d], b[0], b[1], T{});
         mma(score[2 * n + 1], queries[d], b[2], b[3], T{});
       }
+
+    if (cap > 0) {
+      const float inverse = 1.0f / cap;
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[n][i] = cap * tanhf(score[n][i] * inverse);
+    }
 
     const int key = block * KEYS;
     // Only tiles that reach past the diagonal or below a window hold keys that some query does not see.
@@ -192,8 +201,8 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #define LPQ_FLASH(type, name, hd, keys)                                                                                        \
   extern "C" __global__ void __launch_bounds__(kWarps * 32)                                                                    \
       lpq_attention_##name##_##hd(const type* q, const type* k, const type* v, type* y, const Task* tasks, const int* count,   \
-                                  int heads, int kv_heads, int width, int window) {                                            \
-    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window);                                           \
+                                  int heads, int kv_heads, int width, int window, float cap) {                                 \
+    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap);                                      \
   }
 LPQ_FLASH(bf16, bf16, 32, 64)
 LPQ_FLASH(bf16, bf16, 64, 64)
@@ -251,7 +260,7 @@ LPQ_PACK_HEADS(f16, f16, f16, f16)
 // value dimensions for the output. Head dimensions up to 256.
 extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, float* y, const int* starts,
                                              int sequences, int tokens, int heads, int kv_heads, int head_dim, int value_dim,
-                                             float scale, int window) {
+                                             float scale, int window, float cap) {
   const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (task >= static_cast<index_t>(tokens) * heads) return;
   const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads), lane = threadIdx.x;
@@ -273,6 +282,7 @@ extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, con
       float dot = 0;
       for (int c = 0; c < head_dim; ++c) dot = __fmaf_rn(query[c], row[c], dot);
       score = dot * scale;
+      if (cap > 0) score = cap * tanhf(score / cap);
     }
     const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak), share = key <= t ? expf(score - peak) : 0.0f;
     sum = sum * shrink + warp_sum(share);

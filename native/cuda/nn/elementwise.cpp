@@ -1,4 +1,4 @@
-// cast, zero, add, gated_activation. Contracts: native/ops.ts.
+// cast, zero, add, activation, soft_cap, gated_activation. Contracts: native/ops.ts.
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -33,14 +33,42 @@ void add(Call& call, CudaExec& exec) {
               y.data<float>(), scale, count, vec);
 }
 
+// The number of an activation in elementwise.cu.
+int act_named(const std::string& act) {
+  constexpr const char* kActs[] = {"silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid"};
+  for (int i = 0; i < 7; ++i)
+    if (act == kActs[i]) return i;
+  require(false, "act is '" + act + "', not silu, gelu, gelu_tanh, relu, relu2, quick_gelu or sigmoid");
+  return 0;
+}
+
+void activation(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_dtype(x, "x", kActivations);
+  require_tensor(y, "y", x.dtype, x.shape);
+  const int kind = act_named(call.params.text("act"));
+  const long long count = x.elements();
+  const void* from = x.raw();
+  void* to = y.raw();
+  exec.launch("lpq_activate" + suffix(x), {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, from, to, kind, count, 0);
+}
+
+void soft_cap(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_dtype(x, "x", {DType::f32});
+  require_tensor(y, "y", DType::f32, x.shape);
+  const float scale = static_cast<float>(call.params.number("scale", 1.0)), cap = static_cast<float>(call.params.number("cap", 0.0));
+  require(cap >= 0, "cap is " + std::to_string(cap));
+  const long long count = x.elements();
+  exec.launch("lpq_soft_cap", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, x.data<float>(), y.data<float>(), scale, cap, count);
+}
+
 void gated_activation(Call& call, CudaExec& exec) {
   const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
   require_dtype(gate, "gate", kActivations);
   require_tensor(up, "up", gate.dtype, gate.shape);
   require_tensor(y, "y", gate.dtype, gate.shape);
-  const std::string& act = call.params.text("act");
-  require(act == "silu" || act == "gelu" || act == "gelu_tanh", "act is '" + act + "', not silu, gelu or gelu_tanh");
-  const int kind = act == "silu" ? 0 : act == "gelu" ? 1 : 2;
+  const int kind = act_named(call.params.text("act"));
   const long long count = gate.elements();
   const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
   const void *g = gate.raw(), *u = up.raw();
@@ -63,5 +91,7 @@ void cast_elements(CudaExec& exec, const void* from, DType from_type, void* to, 
 LPQ_CUDA_OP(cast, "cast");
 LPQ_CUDA_OP(zero, "zero");
 LPQ_CUDA_OP(add, "add");
+LPQ_CUDA_OP(activation, "activation");
+LPQ_CUDA_OP(soft_cap, "soft_cap");
 LPQ_CUDA_OP(gated_activation, "gated_activation");
 }  // namespace lpq::cuda

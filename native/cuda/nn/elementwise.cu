@@ -11,11 +11,15 @@ __device__ __forceinline__ void each(index_t count, F body) {
   for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
 }
 
-enum Act { kSilu = 0, kGelu = 1, kGeluTanh = 2 };
+enum Act { kSilu = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kRelu2 = 4, kQuickGelu = 5, kSigmoid = 6 };  // as kActs in elementwise.cpp
 
 __device__ __forceinline__ float activate(float x, int act) {
   if (act == kSilu) return x / (1.0f + expf(-x));
   if (act == kGelu) return 0.5f * x * erfcf(-x * 0.70710678f);
+  if (act == kRelu) return fmaxf(x, 0.0f);
+  if (act == kRelu2) return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
+  if (act == kQuickGelu) return x / (1.0f + expf(-1.702f * x));
+  if (act == kSigmoid) return 1.0f / (1.0f + expf(-x));
   // 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
   return x / (1.0f + expf(-1.5957691216057308f * __fmaf_rn(0.044715f * x * x, x, x)));
 }
@@ -60,6 +64,20 @@ extern "C" __global__ void lpq_add(const float* a, const float* b, float* y, flo
     gated(gate, up, y, act, count, vec);                                                                                    \
   }
 LPQ_EACH_TYPE(LPQ_GATED)
+
+#define LPQ_ACTIVATE(type, name)                                                                             \
+  extern "C" __global__ void lpq_activate_##name(const type* x, type* y, int act, index_t count, int) {      \
+    each(count, [&](index_t i) { y[i] = narrow<type>(activate(widen(x[i]), act)); });                        \
+  }
+LPQ_EACH_TYPE(LPQ_ACTIVATE)
+
+// y = x * scale, then with a cap cap * tanh(y / cap).
+extern "C" __global__ void lpq_soft_cap(const float* x, float* y, float scale, float cap, index_t count) {
+  each(count, [&](index_t i) {
+    const float v = x[i] * scale;
+    y[i] = cap > 0 ? cap * tanhf(v / cap) : v;
+  });
+}
 
 #define LPQ_CAST(from, from_name, to, to_name)                                                                       \
   extern "C" __global__ void lpq_cast_##from_name##_##to_name(const from* x, to* y, index_t count, int vec) { convert(x, y, count, vec); }

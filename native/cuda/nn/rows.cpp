@@ -1,4 +1,4 @@
-// embedding, rmsnorm, rope, neg_log_likelihood. Contracts: native/ops.ts; bad ids and positions are found when the queue
+// embedding, rmsnorm, layernorm, rope, neg_log_likelihood. Contracts: native/ops.ts; bad ids and positions are found when the queue
 // is next waited for.
 #include "cuda/launch.h"
 
@@ -40,6 +40,31 @@ void rmsnorm(Call& call, CudaExec& exec) {
               type_index(weight.dtype), to, rows, width, eps, offset, vec);
 }
 
+void layernorm(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_dtype(x, "x", kActivations);
+  require_shape(x, "x", {-1, -1});
+  const long long rows = x.dim(0);
+  const int width = static_cast<int>(x.dim(1)), turns = static_cast<int>(call.params.integer("turns", 1));
+  require(turns > 0 && rows % turns == 0, "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(rows) + " rows");
+  require_dtype(y, "y", kActivations);
+  require(x.dtype == DType::f32 || x.dtype == y.dtype, "y of a 16-bit x has another dtype");
+  require_shape(y, "y", x.shape);
+  const auto vector = [&](size_t input, const char* name) -> const Tensor* {
+    if (call.in.size() <= input) return nullptr;
+    const Tensor& from = call.input(input);
+    require_dtype(from, name, kActivations);
+    require(from.elements() == static_cast<int64_t>(turns) * width, std::string(name) + " has " + std::to_string(from.elements()) + " elements");
+    return &from;
+  };
+  const Tensor *weight = vector(1, "weight"), *bias = vector(2, "bias");
+  const float eps = static_cast<float>(call.params.number("eps"));
+  const void *from = x.raw(), *gain = weight ? weight->raw() : nullptr, *shift = bias ? bias->raw() : nullptr;
+  void* to = y.raw();
+  exec.launch("lpq_layernorm" + suffix(x) + suffix(y), {rows}, {256}, 0, from, gain, weight ? type_index(weight->dtype) : 0, shift,
+              bias ? type_index(bias->dtype) : 0, to, width, turns, eps);
+}
+
 void rope(Call& call, CudaExec& exec) {
   const Tensor &x = call.output(0), &cosines = call.input(1), &sines = call.input(2), &positions = call.input(3);
   const int heads = static_cast<int>(call.params.integer("heads")), head_dim = static_cast<int>(call.params.integer("headDim"));
@@ -76,6 +101,7 @@ void neg_log_likelihood(Call& call, CudaExec& exec) {
 }  // namespace
 LPQ_CUDA_OP(embedding, "embedding");
 LPQ_CUDA_OP(rmsnorm, "rmsnorm");
+LPQ_CUDA_OP(layernorm, "layernorm");
 LPQ_CUDA_OP(rope, "rope");
 LPQ_CUDA_OP(neg_log_likelihood, "neg_log_likelihood");
 }  // namespace lpq::cuda

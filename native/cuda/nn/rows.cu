@@ -1,4 +1,4 @@
-// Row by row: embedding, RMS norm, rotary positions. Sums run in a fixed order: the same bytes every time.
+// Row by row: embedding, RMS norm, LayerNorm, rotary positions. Sums run in a fixed order: the same bytes every time.
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -61,6 +61,42 @@ __device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, i
   }
 }
 
+// The sum of `value` over the block, in every thread. Blocks of whole warps.
+__device__ float block_sum(float value) {
+  __shared__ float parts[32];
+  value = warp_sum(value);
+  __syncthreads();  // the sum before this one has been read
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+  for (unsigned i = 0; i < blockDim.x / 32; ++i) sum += parts[i];
+  return sum;
+}
+
+// One block a row: the mean, then the mean of squared differences, so that nothing cancels.
+template <class X, class Y>
+__device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y, int width, int turns,
+                          float eps) {
+  const index_t row = blockIdx.x, at = (row % turns) * width;
+  const X* from = x + row * width;
+  Y* to = y + row * width;
+  float sum = 0;
+  for (int c = threadIdx.x; c < width; c += blockDim.x) sum += widen(from[c]);
+  const float mean = block_sum(sum) / static_cast<float>(width);
+  float square = 0;
+  for (int c = threadIdx.x; c < width; c += blockDim.x) {
+    const float d = widen(from[c]) - mean;
+    square = __fmaf_rn(d, d, square);
+  }
+  const float factor = 1.0f / sqrtf(block_sum(square) / static_cast<float>(width) + eps);
+  for (int c = threadIdx.x; c < width; c += blockDim.x) {
+    float v = (widen(from[c]) - mean) * factor;
+    if (weight) v *= load_any(weight, weight_type, at + c);
+    if (bias) v += load_any(bias, bias_type, at + c);
+    to[c] = narrow<Y>(v);
+  }
+}
+
 // One block a token; a thread owns whole pairs.
 template <class T>
 __device__ void rope(T* x, const float* cosines, const float* sines, const int* positions, int heads, int head_dim, int rotary,
@@ -94,6 +130,18 @@ LPQ_NORM(float, f32, f16, f16)
 LPQ_NORM(float, f32, bf16, bf16)
 LPQ_NORM(f16, f16, f16, f16)
 LPQ_NORM(bf16, bf16, bf16, bf16)
+
+#define LPQ_LAYERNORM(x_type, x_name, y_type, y_name)                                                                             \
+  extern "C" __global__ void lpq_layernorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type,              \
+                                                               const void* bias, int bias_type, y_type* y, int width, int turns,  \
+                                                               float eps) {                                                       \
+    layernorm(x, weight, weight_type, bias, bias_type, y, width, turns, eps);                                                     \
+  }
+LPQ_LAYERNORM(float, f32, float, f32)
+LPQ_LAYERNORM(float, f32, f16, f16)
+LPQ_LAYERNORM(float, f32, bf16, bf16)
+LPQ_LAYERNORM(f16, f16, f16, f16)
+LPQ_LAYERNORM(bf16, bf16, bf16, bf16)
 
 #define LPQ_ROPE(type, name)                                                                                                  \
   extern "C" __global__ void lpq_rope_##name(type* x, const float* cosines, const float* sines, const int* positions,         \

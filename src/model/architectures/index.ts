@@ -1,13 +1,43 @@
 import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
+import { cohere, cohere2 } from './cohere.js';
+import { gemma2 } from './gemma2.js';
+import { gemma3, gemma3Text } from './gemma3.js';
+import { glm4 } from './glm4.js';
+import { gptNeox } from './gpt-neox.js';
+import { gpt2 } from './gpt2.js';
+import { granite } from './granite.js';
 import { llama } from './llama.js';
 import { mistral } from './mistral.js';
+import { olmo2 } from './olmo2.js';
+import { opt } from './opt.js';
+import { phi3 } from './phi3.js';
 import { qwen2 } from './qwen2.js';
 import { qwen3 } from './qwen3.js';
 import { qwen3Moe } from './qwen3-moe.js';
+import { starcoder2 } from './starcoder2.js';
 
 /** Every architecture lpq reads, by model_type. */
-export const ARCHITECTURES: readonly Architecture[] = [llama, mistral, qwen2, qwen3, qwen3Moe];
+export const ARCHITECTURES: readonly Architecture[] = [
+  cohere,
+  cohere2,
+  gemma2,
+  gemma3,
+  gemma3Text,
+  glm4,
+  gpt2,
+  gptNeox,
+  granite,
+  llama,
+  mistral,
+  olmo2,
+  opt,
+  phi3,
+  qwen2,
+  qwen3,
+  qwen3Moe,
+  starcoder2,
+];
 
 /** The table for a config.json: by `model_type`, else by the class in `architectures`. Throws LPQ_ARCH_UNKNOWN. */
 export function architectureOf(config: Readonly<Record<string, unknown>>, dir: string): Architecture {
@@ -18,7 +48,8 @@ export function architectureOf(config: Readonly<Record<string, unknown>>, dir: s
       ? ARCHITECTURES.find((table) => classes.includes(table.className))
       : ARCHITECTURES.find((table) => table.modelType === type);
   // A classifier or an embedding model has the blocks of a language model but no head to measure it by.
-  if (found && (classes.length === 0 || classes.some((name) => /^\w+ForCausalLM$/.test(String(name))))) return found;
+  const speaks = (name: unknown) => name === found?.className || /^\w+ForCausalLM$/.test(String(name));
+  if (found && (classes.length === 0 || classes.some(speaks))) return found;
   throw new LpqError('LPQ_ARCH_UNKNOWN', `${dir}/config.json names an architecture that lpq has no table for`, {
     got: [type, ...classes].filter((part) => part !== undefined).join(', ') || 'neither model_type nor architectures',
     expected: ARCHITECTURES.map((table) => `${table.modelType} (${table.className})`).join(', '),

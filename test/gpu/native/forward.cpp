@@ -59,7 +59,77 @@ void norm(Device& d, DType x_type, DType y_type, int64_t rows, int64_t c, bool i
   report.close(text("rmsnorm", {rows, c}, y_type), got[0], want, least(y_type), unit(y_type) + 0x1p-20);
 }
 
-void attention(Device& d, DType in_type, DType y_type, int heads, int kv_heads, int hd, int vd, int window, std::vector<int64_t> lengths) {
+void layer_norm(Device& d, DType x_type, DType y_type, int64_t rows, int64_t c, int64_t turns, int vectors) {
+  rows *= turns;
+  const Tensor x = filled(x_type, {rows, c}, [](int64_t) { return 3 * normal() + 10; });
+  const Tensor w = gaussian(DType::bf16, {turns, c}), b = gaussian(DType::f32, {turns, c}), y = poisoned(y_type, {rows, c});
+  std::vector<double> want(static_cast<size_t>(rows * c));
+  for (int64_t i = 0; i < rows; ++i) {
+    double mean = 0, square = 0;
+    for (int64_t j = 0; j < c; ++j) mean += get(x, i * c + j) / static_cast<double>(c);
+    for (int64_t j = 0; j < c; ++j) square += std::pow(get(x, i * c + j) - mean, 2);
+    const double factor = 1 / std::sqrt(square / static_cast<double>(c) + 1e-5);
+    for (int64_t j = 0; j < c; ++j) {
+      const int64_t at = i % turns * c + j;
+      want[static_cast<size_t>(i * c + j)] =
+          (get(x, i * c + j) - mean) * factor * (vectors > 0 ? get(w, at) : 1) + (vectors > 1 ? get(b, at) : 0);
+    }
+  }
+  std::vector<Tensor> in = {x};
+  if (vectors > 0) in.push_back(w);
+  if (vectors > 1) in.push_back(b);
+  const auto got = d.run("layernorm", in, {y}, params({{"eps", 1e-5}, {"turns", static_cast<double>(turns)}}));
+  // The mean, about 10, is good to some units of 2^-24 of itself, a third of that in deviations, times a weight of up to 5.
+  report.close(text("layernorm", {rows, c, turns, vectors}, y_type), got[0], want, 5 * 64 * 0x1p-24, unit(y_type) + 0x1p-19);
+}
+
+// Operations that Llama does not use.
+void others(Device& d) {
+  for (DType type : kTypes) {
+    for (const char* act : {"relu", "relu2", "quick_gelu", "sigmoid", "gelu_tanh"}) {
+      const int64_t n = size(1, 5000);
+      const Tensor x = gaussian(type, {n}, 3), y = poisoned(type, {n});
+      const std::string name = act;
+      std::vector<double> want(static_cast<size_t>(n));
+      for (int64_t i = 0; i < n; ++i) {
+        const double v = get(x, i), up = std::max(v, 0.0);
+        want[static_cast<size_t>(i)] = name == "relu"         ? up
+                                       : name == "relu2"      ? up * up
+                                       : name == "quick_gelu" ? v / (1 + std::exp(-1.702 * v))
+                                       : name == "sigmoid"    ? 1 / (1 + std::exp(-v))
+                                                              : 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+      }
+      report.close(text(act, {n}, type), d.run("activation", {x}, {y}, params({{"act", name}}))[0], want, 1e-6, unit(type) + 4e-6);
+    }
+    for (const auto& [vectors, turns] : {std::pair{0, 1}, {1, 4}, {2, 1}, {2, 3}}) {
+      layer_norm(d, DType::f32, type, size(1, 40), size(1, 700), turns, vectors);
+      layer_norm(d, type, type, size(1, 40), 128, turns, vectors);
+    }
+    const int64_t rows = size(1, 100), columns = size(2, 300), first = columns / 3, width = columns - first - columns / 4;
+    const Tensor x = gaussian(type, {rows, columns});
+    std::vector<double> cut, turned;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = first; c < first + width; ++c) cut.push_back(get(x, r * columns + c));
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t r = 0; r < rows; ++r) turned.push_back(get(x, r * columns + c));
+    report.close(text("slice_columns", {rows, columns, first, width}, type),
+                 d.run("slice_columns", {x}, {poisoned(type, {rows, width})}, params({{"first", static_cast<double>(first)}}))[0], cut, 0, 0);
+    report.close(text("transpose", {rows, columns}, type), d.run("transpose", {x}, {poisoned(type, {columns, rows})})[0], turned, 0, 0);
+  }
+  for (const double cap : {0.0, 5.0, 50.0}) {
+    const int64_t n = size(1, 5000);
+    const Tensor x = gaussian(DType::f32, {n}, 30);
+    std::vector<double> want(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+      const double v = get(x, i) * 0.7;
+      want[static_cast<size_t>(i)] = cap > 0 ? cap * std::tanh(v / cap) : v;
+    }
+    const auto got = d.run("soft_cap", {x}, {poisoned(DType::f32, {n})}, params({{"scale", 0.7}, {"cap", cap}}));
+    report.close(text("soft_cap", {n, static_cast<int64_t>(cap)}, DType::f32), got[0], want, 1e-30, 0x1p-20);
+  }
+}
+
+void attention(Device& d, DType in_type, DType y_type, int heads, int kv_heads, int hd, int vd, int window, std::vector<int64_t> lengths, double cap = 0) {
   std::vector<int64_t> starts = {0};
   for (int64_t length : lengths) starts.push_back(starts.back() + length);
   const int64_t tokens = starts.back();
@@ -78,8 +148,9 @@ void attention(Device& d, DType in_type, DType y_type, int heads, int kv_heads, 
         for (int64_t i = first; i <= t; ++i) {
           double dot = 0;
           for (int c = 0; c < hd; ++c) dot += get(q, (t * heads + h) * hd + c) * get(k, (i * kv_heads + kv) * hd + c);
-          p[static_cast<size_t>(i - first)] = dot * scale;
-          peak = std::max(peak, dot * scale);
+          const double score = cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
+          p[static_cast<size_t>(i - first)] = score;
+          peak = std::max(peak, score);
           most_score = std::max(most_score, std::fabs(dot * scale));
         }
         for (double& e : p) sum += e = std::exp(e - peak);
@@ -93,12 +164,12 @@ void attention(Device& d, DType in_type, DType y_type, int heads, int kv_heads, 
   const Tensor starts_tensor = filled(DType::i32, {static_cast<int64_t>(starts.size())}, [&](int64_t i) { return at[static_cast<size_t>(i)]; });
   const auto got = d.run("attention", {q, k, v, starts_tensor}, {y},
                          params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv_heads)}, {"headDim", static_cast<double>(hd)},
-                                 {"valueDim", static_cast<double>(vd)}, {"scale", scale}, {"window", static_cast<double>(window)}}));
+                                 {"valueDim", static_cast<double>(vd)}, {"scale", scale}, {"window", static_cast<double>(window)}, {"softCap", cap}}));
   // q, k, v and the shares are rounded to y's type: a score moves by up to u of sum |q k| scale <= ~3 most_score here, which
   // moves an output by that much times |v| (up to 5 here); the shares' and v's own rounding add u, y's u.
   const double u = unit(y_type);
   const double moved = y_type == DType::f32 ? 32 * u * (1 + most_score) : u * 3 * most_score;
-  report.close(text("attention", {heads, kv_heads, hd, vd, window, tokens}, y_type), got[0], want, 5 * moved + 5 * u, 2 * u);
+  report.close(text(cap > 0 ? "attention, capped" : "attention", {heads, kv_heads, hd, vd, window, tokens}, y_type), got[0], want, 5 * moved + 5 * u, 2 * u);
 }
 
 void moments(Device& d, DType x_type, DType h_type, int64_t rows, int64_t k, double weight) {
@@ -438,12 +509,14 @@ int main(int count, char** arguments) {
       norm(d, DType::f32, y_type, size(1, 40), 4 * size(130, 1500), false);
       norm(d, y_type, y_type, size(1, 300), 128, true);
     }
+    others(d);
     tokens(d);
     const std::vector<int64_t> short_lengths = {5, 1, 64, 70}, lengths = small ? short_lengths : std::vector<int64_t>{1, 200, 63, 64, 65, 333};
     for (DType type : {DType::bf16, DType::f16, DType::f32})
       for (const int window : {0, 37}) {
         attention(d, DType::f32, type, 4, 2, 64, 64, window, lengths);
         attention(d, type, type, 6, 2, 128, 128, window, lengths);
+        attention(d, DType::f32, type, 4, 2, 64, 64, window, lengths, 2.5);
         attention(d, DType::f32, type, 2, 1, 48, 40, window, short_lengths);
         attention(d, DType::f32, type, 3, 3, 17, 5, window, short_lengths);
         attention(d, DType::f32, type, 2, 2, 200, 200, window, lengths);

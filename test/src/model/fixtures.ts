@@ -2,6 +2,9 @@ import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type DType, fromTyped, type Tensor } from '../../../native/binding.js';
+import { architectureOf } from '../../../src/model/architectures/index.js';
+import { buildGraph } from '../../../src/model/graph.js';
+import { planModel } from '../../../src/model/plan.js';
 import type { WeightSource } from '../../../src/model/source.js';
 
 /** The project's root, from dist/test/src/model. */
@@ -66,5 +69,35 @@ export function shapesOnly(
     has: (name) => tensors.has(name),
     shape: (name) => tensors.get(name) as readonly number[],
     tensor: () => Promise.reject(new Error('no weights here')),
+  };
+}
+
+/** Every tensor that the graph of a config needs, as a checkpoint stores it. */
+export function demanded(config: Record<string, unknown>): Map<string, readonly number[]> {
+  const graph = buildGraph(planModel(architectureOf(config, 'models/test'), config, 'models/test'));
+  const all = [graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((tensors) => [...tensors]);
+  return new Map(all.map(([name, shape]) => [name, graph.transposed.has(name) ? [...shape].reverse() : shape]));
+}
+
+/** A source of pseudo-random weights in f32; `base` is left out of their names. */
+export function randomSource(config: Record<string, unknown>, base = ''): WeightSource {
+  const tensors = new Map(
+    [...demanded(config)].map(([name, shape]) => [name.startsWith(base) ? name.slice(base.length) : name, shape]),
+  );
+  return {
+    ...shapesOnly(config, tensors),
+    tensor: async (name) => {
+      const shape = tensors.get(name) as readonly number[];
+      const count = shape.reduce((a, b) => a * b, 1);
+      // Norms near 1, and linears large enough for scores that differ.
+      const mean = shape.length === 1 && name.endsWith('.weight') ? 1 : 0;
+      const size = shape.length === 1 ? 0.6 : 4 / Math.sqrt(shape[1] as number);
+      let state = [...name].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 65_521, 7);
+      const data = Float32Array.from({ length: count }, () => {
+        state = (state * 16_807) % 2_147_483_647;
+        return (state / 2_147_483_647 - 0.5) * size + mean;
+      });
+      return fromTyped('f32', shape, data);
+    },
   };
 }

@@ -8,7 +8,26 @@ import { openModel } from '../../../src/model/graph.js';
 import { PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
 import { ReferenceRuntime } from './reference-runtime.js';
 
-const NAMES = ['llama', 'llama3-rope', 'llama-yarn-bias', 'mistral-window', 'qwen2', 'qwen3', 'qwen3_moe'];
+const NAMES = [
+  'cohere',
+  'gemma2',
+  'gemma3_text',
+  'glm4',
+  'gpt2',
+  'gpt_neox',
+  'granite',
+  'llama',
+  'llama3-rope',
+  'llama-yarn-bias',
+  'mistral-window',
+  'olmo2',
+  'opt',
+  'phi3',
+  'qwen2',
+  'qwen3',
+  'qwen3_moe',
+  'starcoder2',
+];
 
 /** Largest difference between a checkpoint's goldens and what the graph computes on `rt`: logits, state after block 0. */
 async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number; block0: number }> {
@@ -57,6 +76,19 @@ for (const name of NAMES) {
 
 test('the native table has every operation of the graph', () => {
   const have = new Set(addon().operations());
-  for (const op of ['embedding', 'rmsnorm', 'linear', 'rope', 'attention', 'gated_activation', 'route_top_k'])
+  for (const op of [
+    'embedding',
+    'rmsnorm',
+    'layernorm',
+    'activation',
+    'soft_cap',
+    'slice_columns',
+    'transpose',
+    'linear',
+    'rope',
+    'attention',
+    'gated_activation',
+    'route_top_k',
+  ])
     assert.ok(have.has(op), `${op} is missing`);
 });

@@ -1,41 +1,15 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { fromTyped, typed } from '../../../native/binding.js';
+import { typed } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
-import { architectureOf } from '../../../src/model/architectures/index.js';
 import { batchSequences, makeBatch } from '../../../src/model/batch.js';
 import { embedBatches, runForward } from '../../../src/model/forward.js';
-import { buildGraph, openModel, unusedTensors } from '../../../src/model/graph.js';
-import { planModel } from '../../../src/model/plan.js';
+import { openModel, unusedTensors } from '../../../src/model/graph.js';
 import type { BlockState, BlockWeights, ModelGraph } from '../../../src/model/program.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { CONFIGS } from './configs.js';
-import { shapesOnly } from './fixtures.js';
+import { demanded, randomSource, shapesOnly } from './fixtures.js';
 import { ReferenceRuntime } from './reference-runtime.js';
-
-/** Every tensor that the graph of a config needs. */
-function demanded(config: Record<string, unknown>): Map<string, readonly number[]> {
-  const graph = buildGraph(planModel(architectureOf(config, 'models/test'), config, 'models/test'));
-  return new Map([graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((tensors) => [...tensors]));
-}
-
-/** A source of small pseudo-random weights in f32. */
-function randomSource(config: Record<string, unknown>): WeightSource {
-  const tensors = demanded(config);
-  return {
-    ...shapesOnly(config, tensors),
-    tensor: async (name) => {
-      const shape = tensors.get(name) as readonly number[];
-      const count = shape.reduce((a, b) => a * b, 1);
-      let state = [...name].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 65_521, 7);
-      const data = Float32Array.from({ length: count }, () => {
-        state = (state * 16_807) % 2_147_483_647;
-        return (state / 2_147_483_647 - 0.5) * 0.3;
-      });
-      return fromTyped('f32', shape, data);
-    },
-  };
-}
 
 async function load(source: WeightSource, graph: ModelGraph): Promise<{ outer: BlockWeights; block: BlockWeights }> {
   const read = async (names: Iterable<string>) => {

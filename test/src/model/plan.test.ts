@@ -28,8 +28,8 @@ test('old and new RoPE keys give the same plan', () => {
     const { rope_type: type, ...rest } = scaling;
     assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: scaling }), modern);
     assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: { type, ...rest } }), modern);
-    assert.equal(modern.blocks[0]!.attention.rope.theta, 5e5);
-    assert.equal(modern.blocks[0]!.attention.rope.scaling.kind, scaling.rope_type);
+    assert.equal(modern.blocks[0]!.attention.rope!.theta, 5e5);
+    assert.equal(modern.blocks[0]!.attention.rope!.scaling.kind, scaling.rope_type);
   }
   assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: null }), plan({ ...old, rope_theta: 5e5 }));
   // Llama 1 and 2 wrote no theta at all.
@@ -43,7 +43,7 @@ test('head_dim, kv heads and tying: stated, null and absent', () => {
   assert.equal(plan(config).blocks[0]!.attention.kvHeads, 4);
   assert.equal(plan({ ...CONFIGS.qwen3, head_dim: undefined }).blocks[0]!.attention.headDim, 128);
   const tied = plan({ ...CONFIGS.llama, tie_word_embeddings: true });
-  assert.equal(`${tied.head.name}.weight`, tied.embedding);
+  assert.equal(`${tied.head.name}.weight`, tied.embedding.weight);
 });
 
 test('an architecture without model_type is known by its class', () => {
@@ -108,7 +108,12 @@ test('a config that cannot be read is refused with the key and the directory', (
   rejects({ ...llama, hidden_act: 'relu6' }, 'LPQ_CONFIG', /hidden_act/);
   rejects({ ...llama, hidden_act: 'constructor' }, 'LPQ_CONFIG', /hidden_act/);
   rejects({ ...llama, attention_bias: 'yes' }, 'LPQ_CONFIG', /attention_bias/);
-  rejects({ ...llama, rope_parameters: { rope_type: 'longrope' } }, 'LPQ_CONFIG', /rope_type/);
+  rejects({ ...llama, rope_parameters: { rope_type: 'spiral' } }, 'LPQ_CONFIG', /rope_type/);
+  rejects(
+    { ...llama, rope_parameters: { rope_type: 'longrope', short_factor: [1], long_factor: [1] } },
+    'LPQ_CONFIG',
+    /short_factor/,
+  );
   rejects({ ...llama, rope_parameters: { rope_type: 'linear' } }, 'LPQ_CONFIG', /factor/);
   rejects({ ...llama, rope_parameters: [] }, 'LPQ_CONFIG', /rope_parameters/);
   rejects({ ...llama, partial_rotary_factor: 0.1 }, 'LPQ_CONFIG', /partial_rotary_factor/);

@@ -71,6 +71,21 @@ const number = (p: OpParams, key: string, otherwise = 0) => (p[key] as number | 
 
 const ACTIVATIONS: Record<string, (x: number) => number> = {
   silu: (x) => x / (1 + Math.exp(-x)),
+  // erf by its power series: every |x| below 5 converges in 100 terms with some 1e-7 lost at the far end.
+  gelu: (x) => {
+    const z = x / Math.SQRT2;
+    if (Math.abs(z) > 4) return x > 0 ? x : 0;
+    let [term, sum] = [z, z];
+    for (let n = 1; n < 120; n++) {
+      term *= (-z * z) / n;
+      sum += term / (2 * n + 1);
+    }
+    return 0.5 * x * (1 + (2 / Math.sqrt(Math.PI)) * sum);
+  },
+  relu: (x) => Math.max(x, 0),
+  relu2: (x) => Math.max(x, 0) ** 2,
+  quick_gelu: (x) => x / (1 + Math.exp(-1.702 * x)),
+  sigmoid: (x) => 1 / (1 + Math.exp(-x)),
   gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
 };
 
@@ -96,6 +111,41 @@ const OPERATIONS: Record<string, Operation> = {
       const by = 1 / Math.sqrt(square / w.length + number(p, 'eps'));
       for (let c = 0; c < w.length; c++) out[first + c] = at(input, first + c) * by * (at(w, c) + number(p, 'offset'));
     }
+  },
+  layernorm([x, weight, bias], [y], p) {
+    const [width, turns] = [dim(x!, 1), number(p, 'turns', 1)];
+    const [input, w, b, out] = [values(x!), weight && values(weight), bias && values(bias), typed(y!)];
+    for (let first = 0; first < input.length; first += width) {
+      const row = input.subarray(first, first + width);
+      const mean = row.reduce((sum, value) => sum + value, 0) / width;
+      const variance = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / width;
+      const at0 = ((first / width) % turns) * width;
+      for (let c = 0; c < width; c++)
+        out[first + c] =
+          ((at(row, c) - mean) / Math.sqrt(variance + number(p, 'eps'))) * (w ? at(w, at0 + c) : 1) +
+          (b ? at(b, at0 + c) : 0);
+    }
+  },
+  activation([x], [y], p) {
+    typed(y!).set(values(x!).map(ACTIVATIONS[p.act as string]!));
+  },
+  soft_cap([x], [y], p) {
+    const [scale, cap] = [number(p, 'scale', 1), number(p, 'cap')];
+    typed(y!).set(values(x!).map((value) => (cap > 0 ? cap * Math.tanh((value * scale) / cap) : value * scale)));
+  },
+  add([a, b], [y], p) {
+    const [left, right] = [values(a!), values(b!)];
+    typed(y!).set(left.map((value, i) => value + at(right, i) * number(p, 'scale', 1)));
+  },
+  slice_columns([x], [y], p) {
+    const [input, width, out] = [values(x!), dim(y!, 1), typed(y!)];
+    for (let r = 0; r < dim(y!, 0); r++)
+      for (let c = 0; c < width; c++) out[r * width + c] = at(input, r * dim(x!, 1) + number(p, 'first') + c);
+  },
+  transpose([x], [y]) {
+    const [rows, columns] = [dim(x!, 0), dim(x!, 1)];
+    const [from, to] = [typed<Uint16Array>(x!), typed<Uint16Array>(y!)];
+    for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) to[c * rows + r] = at(from, r * columns + c);
   },
   linear([x, weight, bias], [y], p) {
     const [n, k] = [dim(weight!, 0), dim(weight!, 1)];
@@ -136,7 +186,8 @@ const OPERATIONS: Record<string, Operation> = {
             let dot = 0;
             for (let d = 0; d < size; d++)
               dot += at(qs, (t * heads + head) * size + d) * at(ks, (u * kv + shared) * size + d);
-            scores.push(dot * number(p, 'scale'));
+            const [score, cap] = [dot * number(p, 'scale'), number(p, 'softCap')];
+            scores.push(cap > 0 ? cap * Math.tanh(score / cap) : score);
           }
           const top = Math.max(...scores);
           const shares = scores.map((score) => Math.exp(score - top));

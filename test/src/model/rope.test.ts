@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import fc from 'fast-check';
 import { typed } from '../../../native/binding.js';
-import { LpqError } from '../../../src/core/error.js';
 import { Config } from '../../../src/model/config.js';
-import { frequencies, type RopeSpec, ropeSpec, ropeTables } from '../../../src/model/rope.js';
+import { dependsOnLength, frequencies, type RopeSpec, ropeSpec } from '../../../src/model/rope.js';
+import { ropeTables, ropeTablesByToken } from '../../../src/model/rope-tables.js';
 
 const spec = (scaling: Record<string, unknown>, config: Record<string, unknown> = {}, headDim = 64): RopeSpec =>
   ropeSpec(
@@ -115,12 +115,93 @@ test('a partial rotary factor rotates the first dimensions only', () => {
   assert.equal(spec({ rope_type: 'default' }, { partial_rotary_factor: 0.25 }).rotary, 16);
 });
 
-test('dynamic scaling is the default up to the trained length and refused beyond', () => {
+test('dynamic scaling is the default up to the trained length, and a larger theta for each longer sequence', () => {
   const dynamic = spec({ rope_type: 'dynamic', factor: 2 }, { max_position_embeddings: 32 });
-  assert.deepEqual(frequencies(dynamic), frequencies(spec({ rope_type: 'default' })));
-  ropeTables(dynamic, 32);
-  assert.throws(
-    () => ropeTables(dynamic, 33),
-    (error) => error instanceof LpqError && error.code === 'LPQ_CONFIG' && /dynamic/.test(error.message),
+  const plain = frequencies(spec({ rope_type: 'default' }));
+  assert.deepEqual(frequencies(dynamic, 32), plain);
+  assert.ok(!dependsOnLength(dynamic, 32) && dependsOnLength(dynamic, 33));
+  // theta' = theta (s L / L0 - (s - 1))^(d / (d - 2)): for s = 2, L = 48, L0 = 32 the bracket is 2.
+  frequencies(dynamic, 48).forEach((frequency, i) => {
+    close(frequency, Math.exp(-((2 * i) / 64) * (Math.log(10_000) + (64 / 62) * Math.log(2))));
+  });
+});
+
+test('longrope divides pair by pair, with other divisors beyond the original length', () => {
+  const short_factor = Array.from({ length: 32 }, (_, i) => 1 + i / 100);
+  const long_factor = Array.from({ length: 32 }, (_, i) => 2 + i);
+  const scaling = { type: 'longrope', short_factor, long_factor };
+  const long = spec(scaling, { original_max_position_embeddings: 1024 });
+  const plain = frequencies(spec({ rope_type: 'default' }));
+  frequencies(long, 1024).forEach((frequency, i) => {
+    close(frequency, plain[i]! / short_factor[i]!);
+  });
+  frequencies(long, 1025).forEach((frequency, i) => {
+    close(frequency, plain[i]! / long_factor[i]!);
+  });
+  // Positions grew from 1024 to 4096: sqrt(1 + ln 4 / ln 1024) = sqrt(1.2).
+  assert.ok(long.scaling.kind === 'longrope');
+  close(long.scaling.attention, Math.sqrt(1.2));
+  const stated = spec({ ...scaling, attention_factor: 1.25 }, { original_max_position_embeddings: 1024 });
+  close(typed(ropeTables(stated, 4).cos)[0]!, 1.25);
+  assert.deepEqual(spec({ ...scaling, type: 'su' }, { original_max_position_embeddings: 1024 }), long);
+});
+
+test('proportional: the first share of the pairs of a whole head turns', () => {
+  const half = spec({ rope_type: 'proportional', partial_rotary_factor: 0.25 });
+  assert.equal(half.rotary, 64);
+  const plain = frequencies(spec({ rope_type: 'default' }));
+  frequencies(half).forEach((frequency, i) => {
+    if (i < 8) close(frequency, plain[i]!);
+    else assert.equal(frequency, 0);
+  });
+});
+
+test('tables by token restart for every sequence, each with the frequencies of its length', () => {
+  const dynamic = spec({ rope_type: 'dynamic', factor: 2 }, { max_position_embeddings: 32 });
+  const { cos, positions } = ropeTablesByToken(dynamic, [3, 40]);
+  assert.equal(positions, 43);
+  const table = typed(cos);
+  // Frequency and angle are rounded to f32 as in the test above.
+  for (const [row, position, length] of [
+    [2, 2, 3],
+    [3, 0, 40],
+    [42, 39, 40],
+  ] as const)
+    for (const i of [0, 5, 31])
+      assert.ok(
+        Math.abs(table[row * 32 + i]! - Math.cos(position * frequencies(dynamic, length)[i]!)) <= 40 * 2 ** -23,
+        `row ${row}`,
+      );
+});
+
+test('thetas of blocks with a window: an object each, or a local theta without scaling', () => {
+  const table = { style: 'half', theta: 1e6, local: { keys: ['rope_local_base_freq'], otherwise: 1e4 } } as const;
+  const read = (config: Record<string, unknown>) =>
+    [false, true].map((sliding) => {
+      const { theta, scaling } = ropeSpec(new Config(config, 'config.json'), table, 64, sliding);
+      return [theta, scaling.kind];
+    });
+  assert.deepEqual(read({}), [
+    [1e6, 'default'],
+    [1e4, 'default'],
+  ]);
+  assert.deepEqual(
+    read({ rope_theta: 5e5, rope_local_base_freq: 3e4, rope_scaling: { rope_type: 'linear', factor: 8 } }),
+    [
+      [5e5, 'linear'],
+      [3e4, 'default'],
+    ],
+  );
+  assert.deepEqual(
+    read({
+      rope_parameters: {
+        full_attention: { rope_type: 'linear', factor: 8, rope_theta: 2e6 },
+        sliding_attention: { rope_type: 'default', rope_theta: 2e4 },
+      },
+    }),
+    [
+      [2e6, 'linear'],
+      [2e4, 'default'],
+    ],
   );
 });

@@ -1,0 +1,61 @@
+// Elements moved, not computed with: columns out of a fused projection, a matrix turned over. Any element type.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "cpu/checks.h"
+
+namespace lpq::nn {
+namespace {
+
+constexpr int64_t kTile = 32;  // elements a side: both sides of a tile stay in the first cache
+
+void slice_columns(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_shape(x, "x", {-1, -1});
+  const int64_t rows = x.dim(0), columns = x.dim(1), first = call.params.integer("first");
+  require_shape(y, "y", {rows, -1});
+  require(y.dtype == x.dtype, "y has another dtype than x");
+  const int64_t width = y.dim(1);
+  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " + std::to_string(first + width) +
+                                                      " are not among the " + std::to_string(columns) + " of x");
+  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size;
+  const std::byte* from = x.raw() + static_cast<size_t>(first) * size;
+  std::byte* to = y.raw();
+  const size_t stride = static_cast<size_t>(columns) * size;
+  exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) std::memcpy(to + static_cast<size_t>(t) * bytes, from + static_cast<size_t>(t) * stride, bytes);
+  });
+}
+
+template <int Size>
+void turn(const std::byte* from, std::byte* to, int64_t rows, int64_t columns, int64_t begin, int64_t end) {
+  for (int64_t r = 0; r < rows; r += kTile)
+    for (int64_t c = begin; c < end; ++c)
+      for (int64_t i = r; i < std::min(rows, r + kTile); ++i)
+        std::memcpy(to + (c * rows + i) * Size, from + (i * columns + c) * Size, Size);
+}
+
+void transpose(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_shape(x, "x", {-1, -1});
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  require_shape(y, "y", {columns, rows});
+  require(y.dtype == x.dtype, "y has another dtype than x");
+  require(x.elements() == 0 || y.raw() != x.raw(), "y must not be x");
+  const size_t size = dtype_bytes(x.dtype);
+  const std::byte* from = x.raw();
+  std::byte* to = y.raw();
+  exec.pool.parallel_for((columns + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end, int) {
+    const int64_t first = begin * kTile, last = std::min(columns, end * kTile);
+    if (size == 1) turn<1>(from, to, rows, columns, first, last);
+    else if (size == 2) turn<2>(from, to, rows, columns, first, last);
+    else if (size == 4) turn<4>(from, to, rows, columns, first, last);
+    else turn<8>(from, to, rows, columns, first, last);
+  });
+}
+
+}  // namespace
+LPQ_OP(slice_columns, "slice_columns");
+LPQ_OP(transpose, "transpose");
+}  // namespace lpq::nn

@@ -1,0 +1,52 @@
+import type { Architecture } from '../architecture.js';
+import { gemma2 } from './gemma2.js';
+
+/**
+ * Gemma 3's text models (arXiv:2503.19786): Gemma 2 with norms on the heads of q and k in place of the caps, five blocks
+ * with a window for each without, and a theta of their own, unscaled, for those with one.
+ */
+export const gemma3Text: Architecture = {
+  ...gemma2,
+  modelType: 'gemma3_text',
+  className: 'Gemma3ForCausalLM',
+  logits: { softCap: { keys: ['final_logit_softcapping'], otherwise: 0 } },
+  attention: {
+    ...gemma2.attention,
+    names: { ...gemma2.attention.names, qNorm: 'self_attn.q_norm', kNorm: 'self_attn.k_norm' },
+    softCap: { keys: ['attn_logit_softcapping'], otherwise: 0 },
+    rope: { style: 'half', theta: 1_000_000, local: { keys: ['rope_local_base_freq'], otherwise: 10_000 } },
+    window: {
+      enabled: true,
+      otherwise: 4096,
+      fullBlocks: 0,
+      fullEvery: { keys: ['sliding_window_pattern', '_sliding_window_pattern'], otherwise: 6 },
+      layerTypes: true,
+    },
+  },
+};
+
+/**
+ * Gemma 3 with its vision tower, which is carried through. Published files leave most sizes to the class; older ones have
+ * the language model's path the other way round.
+ */
+export const gemma3: Architecture = {
+  ...gemma3Text,
+  modelType: 'gemma3',
+  className: 'Gemma3ForConditionalGeneration',
+  text: 'text_config',
+  defaults: {
+    vocab_size: 262_208,
+    hidden_size: 2304,
+    intermediate_size: 9216,
+    num_hidden_layers: 26,
+    num_attention_heads: 8,
+    num_key_value_heads: 4,
+  },
+  names: {
+    variants: [{ prefix: 'model.language_model.', instead: 'language_model.model.' }],
+    embedding: 'model.language_model.embed_tokens',
+    finalNorm: 'model.language_model.norm',
+    head: 'lm_head',
+    block: 'model.language_model.layers.{layer}.',
+  },
+};

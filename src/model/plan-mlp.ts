@@ -1,0 +1,79 @@
+import type { MlpTable } from './architecture.js';
+import type { Config } from './config.js';
+import type { BranchPlan, LinearPlan } from './plan.js';
+import type { BlockParts } from './plan-attention.js';
+
+export type Activation = 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'relu2' | 'quick_gelu' | 'sigmoid';
+
+export interface GatedMlpPlan extends BranchPlan {
+  readonly kind: 'gated';
+  readonly gate: LinearPlan;
+  readonly up: LinearPlan;
+  readonly down: LinearPlan;
+  readonly activation: Activation;
+}
+
+/** gateUp has the rows of gate, then those of up. */
+export interface FusedMlpPlan extends BranchPlan {
+  readonly kind: 'fused';
+  readonly gateUp: LinearPlan;
+  readonly down: LinearPlan;
+  readonly activation: Activation;
+}
+
+export interface PlainMlpPlan extends BranchPlan {
+  readonly kind: 'plain';
+  readonly up: LinearPlan;
+  readonly down: LinearPlan;
+  readonly activation: Activation;
+}
+
+export type MlpPlan = GatedMlpPlan | FusedMlpPlan | PlainMlpPlan;
+
+/** The MLP of one block. Throws LPQ_CONFIG. */
+export function mlpPlan(
+  config: Config,
+  table: MlpTable,
+  hidden: number,
+  activation: Activation,
+  { prefix, linear, branch }: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>,
+): MlpPlan {
+  const inner = config.count(table.intermediate, table.widening && table.widening * hidden);
+  const bias = config.flag(table.bias);
+  const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
+  const down = linear(prefix + table.names.down, hidden, inner, bias);
+  const common = { ...branch(table.names), down, activation };
+  if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
+  if (table.kind === 'plain') return { kind: 'plain', up: into(table.names.up), ...common };
+  return { kind: 'gated', gate: into(table.names.gate), up: into(table.names.up), ...common };
+}
+
+/** Names of transformers' ACT2FN. */
+const ACTIVATIONS: Readonly<Record<string, Activation>> = {
+  silu: 'silu',
+  swish: 'silu',
+  gelu: 'gelu',
+  gelu_python: 'gelu',
+  gelu_new: 'gelu_tanh',
+  gelu_fast: 'gelu_tanh',
+  gelu_pytorch_tanh: 'gelu_tanh',
+  gelu_python_tanh: 'gelu_tanh',
+  gelu_accurate: 'gelu_tanh',
+  quick_gelu: 'quick_gelu',
+  relu: 'relu',
+  relu2: 'relu2',
+  sigmoid: 'sigmoid',
+};
+
+/** Throws LPQ_CONFIG for a name that is not known. */
+export function activationOf(config: Config, keys: readonly string[], otherwise: string): Activation {
+  const name = config.text(keys, otherwise);
+  const activation = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
+  if (activation) return activation;
+  throw config.error(
+    config.find(...keys)?.key ?? (keys[0] as string),
+    'is an activation that lpq does not know',
+    name,
+    Object.keys(ACTIVATIONS).join(', '),
+  );
+}

@@ -1,0 +1,27 @@
+import type { Architecture } from './architecture.js';
+import { Config } from './config.js';
+
+/** What a table is read together with. Throws LPQ_CONFIG for a setting that the table rules out. */
+export function settingsOf(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): Config {
+  const config = configOf(table, raw, dir);
+  requireOnly(config, table);
+  return config;
+}
+
+/** The language model's settings, over the defaults that its class has for sizes. */
+function configOf(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): Config {
+  const whole = new Config(raw, `${dir}/config.json`);
+  if (table.text === undefined) return new Config({ ...table.defaults, ...raw }, `${dir}/config.json`);
+  const text = whole.object(table.text);
+  if (text) return new Config({ ...table.defaults, ...text.raw }, `${dir}/config.json: '${table.text}'`);
+  throw whole.error(table.text, 'is missing', null, 'the settings of the language model');
+}
+
+/** Refuses settings that change the computation in a way that the table does not describe. */
+function requireOnly(config: Config, table: Architecture): void {
+  for (const [key, value] of Object.entries(table.only ?? {})) {
+    const found = config.find(key);
+    if (found && found.value !== value)
+      throw config.error(key, `has a value that lpq does not support for ${table.modelType}`, found.value, value);
+  }
+}
