@@ -524,3 +524,18 @@ test('gemma3: the language model inside, under either path, with its class defau
     (error: Error & { code?: string }) => error.code === 'LPQ_CONFIG' && /text_config/.test(error.message),
   );
 });
+
+test('a Conv1D weight that is stored the other way round is refused with the shape that its class has', () => {
+  const config = { model_type: 'gpt2', vocab_size: 90, n_embd: 16, n_head: 2, n_layer: 1, n_positions: 8 };
+  const source = randomSource(config);
+  const name = 'transformer.h.0.mlp.c_fc.weight';
+  assert.deepEqual(source.shape(name), [16, 64]);
+  const turned = { ...source, shape: (which: string) => (which === name ? [64, 16] : source.shape(which)) };
+  assert.throws(
+    () => openModel(turned),
+    (error: Error & { code?: string; expected?: unknown }) =>
+      error.code === 'LPQ_TENSOR_SHAPE' && error.message.includes(name) && error.expected === '[16, 64]',
+  );
+  // The same tensor as a quantized module is the linear that it is.
+  openModel({ ...turned, quantized: (which) => which === name });
+});
