@@ -2,6 +2,7 @@ import { mkdirSync, statfsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { LpqError } from '../core/error.js';
 import { RepositoryCache, sizeOf } from './cache.js';
+import { diskError, offline } from './cache-failures.js';
 import { type ClientOptions, HubClient } from './client.js';
 import { downloadBlob } from './download.js';
 import { type HubEnvironment, hubEnvironment } from './environment.js';
@@ -231,33 +232,4 @@ class Fetch {
       hint: 'Free some space, or set HF_HUB_CACHE to a directory on another disk.',
     });
   }
-}
-
-function offline(model: ModelName, { cache }: HubEnvironment, missing: readonly string[] | undefined): LpqError {
-  const name = printModelName(model);
-  const more = missing && missing.length > 3 ? `, and ${missing.length - 3} more` : '';
-  return new LpqError(
-    'LPQ_HUB_OFFLINE',
-    missing
-      ? `HF_HUB_OFFLINE is set, and ${cache} holds only a part of ${name}`
-      : `HF_HUB_OFFLINE is set, and ${cache} does not hold ${name}`,
-    {
-      ...(missing && { got: `without ${missing.slice(0, 3).join(', ')}${more}` }),
-      hint: 'Run once with HF_HUB_OFFLINE=0 and a network; or set HF_HUB_CACHE or HF_HOME to where the model is.',
-    },
-  );
-}
-
-/** A failure of the cache's disk. */
-function diskError({ cache }: HubEnvironment, cause: unknown): unknown {
-  const { code, syscall, path, message } = cause as NodeJS.ErrnoException;
-  if (syscall === undefined) return cause;
-  const full = code === 'ENOSPC' || code === 'EDQUOT';
-  const reason = full ? 'the disk is full' : message;
-  return new LpqError(full ? 'LPQ_DISK_FULL' : 'LPQ_OUTPUT_WRITE', `${path ?? cache} could not be written: ${reason}`, {
-    cause,
-    hint: full
-      ? 'Free some space and run the command again, which goes on from what is downloaded; or set HF_HUB_CACHE.'
-      : 'Check the permissions of the cache, or set HF_HUB_CACHE to a directory that can be written.',
-  });
 }
