@@ -98,8 +98,8 @@ test('FP8 blocks: a source in floats, block by block, the last ones cut; packed 
         const packed = artifactSource(output, rt);
         assert.deepEqual(typed<Float32Array>(await packed.tensor('m.weight')), expected);
         packed.close();
-        const against = await openQuantized(dir);
-        const report = await verifyArtifact({ dir: output, against, runtime: rt, emulate: false });
+        const opened = await openQuantized(dir);
+        const report = await verifyArtifact({ dir: output, opened, runtime: rt, emulate: false });
         assert.deepEqual(report.failures, []);
       },
     ),
