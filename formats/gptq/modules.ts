@@ -48,12 +48,9 @@ const SAMPLED = 24;
 export function gptqModules(ctx: ForeignContext): ForeignModules & { readonly zeros: ZeroReading | undefined } {
   const { linears, problems } = gptqLinears(ctx);
   const readings = readZeros(ctx, linears);
-  const { modules, problems: more } = readEach(
-    linears.map(({ name }) => name),
-    (name) => {
-      const linear = linears.find((each) => each.name === name) as GptqLinear;
-      return gptqModule(ctx, linear, readings.get(name) as ZeroReading);
-    },
+  const byName = new Map(linears.map((linear) => [linear.name, linear]));
+  const { modules, problems: more } = readEach(byName.keys(), (name) =>
+    gptqModule(ctx, byName.get(name) as GptqLinear, readings.get(name) as ZeroReading),
   );
   return { modules, problems: [...problems, ...more], zeros: mostly([...readings.values()]) };
 }

@@ -2,9 +2,9 @@
 const E2M1: readonly number[] = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
 
 /**
- * One expert as the architecture stores it in floats: BF16 [K, N], transposed, value = code * 2^(scale - 127). Exact but
- * for E8M0 exponents below -126 (a code of 0.5 or 1.5 falls among BF16's subnormals, rounded to even as torch does) and
- * above (infinity); 255 is NaN. blocks U8 [N, K/2], even codes low; scales U8 [N, K/32].
+ * One expert as the architecture stores it in floats: BF16 [K, N], transposed, value = code * 2^(scale - 127). Exact: two
+ * significant bits, the least 2^-128, which BF16 holds as a subnormal; from 2^128 on (scales of 253 and 254) infinity, and
+ * 255 is NaN. blocks U8 [N, K/2], even codes low; scales U8 [N, K/32].
  */
 export function mxfp4ToBf16(blocks: Uint8Array, scales: Uint8Array, n: number, k: number, out: Uint16Array): void {
   const table = bf16Table();
@@ -45,9 +45,7 @@ function bf16Table(): Uint16Array {
     for (let code = 0; code < 16; code++) {
       const magnitude = scale === 255 ? Number.NaN : (E2M1[code & 7] as number) * 2 ** (scale - 127);
       float[0] = code & 8 ? -magnitude : magnitude;
-      const pattern = bits[0] as number;
-      const rounded = Number.isNaN(magnitude) ? 0x7fc0 : (pattern + 0x7fff + ((pattern >>> 16) & 1)) >>> 16;
-      made[scale * 16 + code] = rounded;
+      made[scale * 16 + code] = Number.isNaN(magnitude) ? 0x7fc0 : (bits[0] as number) >>> 16;
     }
   return made;
 }

@@ -36,11 +36,14 @@ async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void
   if (options.against !== undefined) await requireKind(options.against, 'lpq-canonical');
   const device = openRuntime(run, options);
   const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
-  const against = options.against === undefined ? undefined : await openQuantizedWith(options.against, run);
+  const { directoryKind } = await import('../../formats/canonical/source.js');
+  const foreign = options.against !== undefined && directoryKind(options.against).startsWith('foreign:');
+  const opened = foreign ? await openQuantizedWith(options.against as string, run) : undefined;
   let task: ReturnType<typeof run.report.task> | undefined;
   const report = await verifyArtifact({
     dir,
-    against,
+    against: options.against,
+    opened,
     seed: options.seed,
     runtime,
     ...(device !== runtime && { kernel: device }),

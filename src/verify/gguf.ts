@@ -47,7 +47,8 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
   const file = GgufFile.open(path.join(dir, GGUF_FILE));
   let canonical: CanonicalCheckpoint | undefined;
   try {
-    canonical = typeof options.against === 'string' ? CanonicalCheckpoint.open(options.against) : options.against;
+    canonical =
+      options.opened ?? (options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against));
     const recorder = new Recorder();
     const context: Context = { rt, recorder, file, config, canonical };
     checkSeal(recorder, dir, manifest);

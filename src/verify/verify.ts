@@ -15,11 +15,10 @@ import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 export interface VerifyOptions {
   /** A packed directory. */
   readonly dir: string;
-  /**
-   * The quantized checkpoint that it was packed from: every byte is then compared, and values are named. A path is one of
-   * lpq's; what is open already may be a view of another tool's. It is closed in the end.
-   */
-  readonly against?: string | CanonicalCheckpoint | undefined;
+  /** The quantized checkpoint that it was packed from: every byte is then compared, and values are named. */
+  readonly against?: string | undefined;
+  /** The same, open already: a view of another tool's (openQuantized). It is closed in the end. */
+  readonly opened?: CanonicalCheckpoint | undefined;
   /** Of the CPU: decodes and emulates. */
   readonly runtime: NativeRuntime;
   /** A device whose kernels multiply the packed bytes themselves; default: none. */
@@ -46,7 +45,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
   const weights = Checkpoint.open(dir);
   let canonical: CanonicalCheckpoint | undefined;
   try {
-    canonical = typeof options.against === 'string' ? CanonicalCheckpoint.open(options.against) : options.against;
+    canonical =
+      options.opened ?? (options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against));
     const recorder = new Recorder();
     checkSeal(recorder, dir, manifest);
     await checkFiles(recorder, dir, manifest, weights);
@@ -74,7 +74,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     return {
       ok: recorder.failures.length === 0,
       dir,
-      against: canonical?.dir ?? null,
+      against: options.opened?.dir ?? options.against ?? null,
       target: manifest.target,
       seed,
       checks: recorder.checks(),

@@ -41,7 +41,11 @@ function tell(
 ): void {
   const names = new Map<string, string[]>();
   for (const module of modules)
-    for (const sentence of of(module)) names.set(sentence, [...(names.get(sentence) ?? []), module.name]);
+    for (const sentence of of(module)) {
+      const list = names.get(sentence);
+      if (list) list.push(module.name);
+      else names.set(sentence, [module.name]);
+    }
   for (const [sentence, of] of names)
     findings.add(
       /zero point/.test(sentence) ? 'zeros' : 'modules',

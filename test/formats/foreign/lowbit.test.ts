@@ -98,8 +98,8 @@ test('FP8 blocks: a source in floats, block by block, the last ones cut; packed 
         const packed = artifactSource(output, rt);
         assert.deepEqual(typed<Float32Array>(await packed.tensor('m.weight')), expected);
         packed.close();
-        const against = await openQuantized(dir);
-        const report = await verifyArtifact({ dir: output, against, runtime: rt, emulate: false });
+        const opened = await openQuantized(dir);
+        const report = await verifyArtifact({ dir: output, opened, runtime: rt, emulate: false });
         assert.deepEqual(report.failures, []);
       },
     ),
@@ -169,6 +169,24 @@ test('MXFP4 experts: a source of BF16 tensors [E, K, N], and modules of their ow
     );
   }
   packed.close();
+});
+
+test('MXFP4: every code under every scale is exact in BF16, infinite beyond it, NaN for 255', async () => {
+  const scales = Uint8Array.from({ length: 256 }, (_, e) => e);
+  const blocks = Uint8Array.from({ length: 256 * 16 }, (_, i) => ((i % 16) << 4) | (i % 16));
+  const tensors: Encoded[] = [
+    { name: 'x_blocks', dtype: 'U8', shape: [1, 256, 1, 16], data: blocks },
+    { name: 'x_scales', dtype: 'U8', shape: [1, 256, 1], data: scales },
+  ];
+  const source = openSource(await writeModel(fresh(), { tensors, settings: { quant_method: 'mxfp4' } }));
+  const got = bf16Numbers(await source.tensor('x'));
+  source.close();
+  for (let e = 0; e < 256; e++)
+    for (let i = 0; i < 32; i++) {
+      const exact = (E2M1[i >> 1] as number) * 2 ** (e - 127);
+      const expected = e === 255 ? Number.NaN : Math.abs(exact) >= 2 ** 128 ? Math.sign(exact) * Infinity : exact;
+      assert.ok(Object.is(got[i * 256 + e], expected), `${i} ${e}: ${got[i * 256 + e]}, not ${expected}`);
+    }
 });
 
 const compressed = (format: string, weights: object) => ({

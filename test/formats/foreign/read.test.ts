@@ -69,7 +69,7 @@ async function expectRoundTrip(dir: string, target: string): Promise<void> {
   }
   before.close();
   after.close();
-  const report = await verifyArtifact({ dir: output, against: await openQuantized(dir), runtime: rt, emulate: false });
+  const report = await verifyArtifact({ dir: output, opened: await openQuantized(dir), runtime: rt, emulate: false });
   assert.deepEqual(report.failures, []);
 }
 
