@@ -33,7 +33,9 @@ export function ggufModel(dir: string, config: Json): GgufModel {
   const number = (...keys: string[]): number => {
     const found = optional(...keys);
     if (found !== undefined) return found;
-    throw new LpqError('LPQ_CONFIG', `${dir}/config.json lacks '${keys[0]}', which GGUF needs`, { expected: 'a number' });
+    throw new LpqError('LPQ_CONFIG', `${dir}/config.json lacks '${keys[0]}', which GGUF needs`, {
+      expected: 'a number',
+    });
   };
   const optional = (...keys: string[]): number | undefined => {
     for (const key of keys) {
@@ -131,7 +133,14 @@ function ropeEntries(dir: string, config: Json, name: string, headDim: number) {
       entries.push([`${name}.rope.scaling.original_context_length`, u32(original)]);
     }
   } else if (kind === 'llama3')
-    factors = llama3Factors(base, headDim, factor, Number(rope.low_freq_factor), Number(rope.high_freq_factor), original);
+    factors = llama3Factors(
+      base,
+      headDim,
+      factor,
+      Number(rope.low_freq_factor),
+      Number(rope.high_freq_factor),
+      original,
+    );
   else if (kind !== 'default') refuse(kind);
   const partial = rope.partial_rotary_factor ?? config.partial_rotary_factor ?? 1;
   if (partial !== 1) refuse(`partial_rotary_factor ${partial}`);

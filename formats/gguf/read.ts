@@ -123,7 +123,8 @@ class Reader {
     const rank = this.u32();
     if (rank < 1 || rank > 3) this.bad(`tensor '${name}' has ${rank} dimensions`, rank);
     const dims = Array.from({ length: rank }, () => this.u64());
-    if (dims.some((size) => size < 1) || (dims[2] ?? 1) > MOST) this.bad(`tensor '${name}' has a wrong shape`, dims.join(', '));
+    if (dims.some((size) => size < 1) || (dims[2] ?? 1) > MOST)
+      this.bad(`tensor '${name}' has a wrong shape`, dims.join(', '));
     const id = this.u32();
     const type = ggufTypeOf(id);
     if (!type) return this.bad(`tensor '${name}' has a type that lpq does not read`, id);

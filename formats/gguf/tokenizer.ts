@@ -85,7 +85,9 @@ export function ggufTokenizer(
   } else {
     const pre = preTokenizer(json.pre_tokenizer ?? undefined);
     if (!pre) {
-      notes.push('llama.cpp may split text otherwise: the pattern of tokenizer.json is none that lpq knows a name for.');
+      notes.push(
+        'llama.cpp may split text otherwise: the pattern of tokenizer.json is none that lpq knows a name for.',
+      );
     }
     entries.push(
       ['tokenizer.ggml.model', text('gpt2')],
@@ -143,7 +145,9 @@ function preTokenizer(pre: PreTokenizer | undefined): string | undefined {
 
 function addsSpace(json: TokenizerJson): boolean {
   const said = JSON.stringify([(json as { normalizer?: unknown }).normalizer, json.pre_tokenizer]);
-  return /"Prepend"/.test(said) || /"prepend_scheme":"(first|always)"/.test(said) || /"add_prefix_space":true/.test(said);
+  return (
+    /"Prepend"/.test(said) || /"prepend_scheme":"(first|always)"/.test(said) || /"add_prefix_space":true/.test(said)
+  );
 }
 
 function specialIds(

@@ -36,11 +36,7 @@ export class GgufWriter {
   ) {}
 
   /** Throws LPQ_INTERNAL for a plan that the format cannot hold, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL. */
-  static async create(
-    file: string,
-    metadata: GgufMetadata,
-    tensors: readonly GgufTensorPlan[],
-  ): Promise<GgufWriter> {
+  static async create(file: string, metadata: GgufMetadata, tensors: readonly GgufTensorPlan[]): Promise<GgufWriter> {
     const { header, places, end } = planFile(metadata, tensors);
     let handle: FileHandle;
     try {

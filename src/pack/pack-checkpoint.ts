@@ -72,9 +72,13 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   const plan = planPack(input, request.target, request.ranks);
   if (plan.refusal) throw plan.refusal;
   if (request.source !== undefined && !plan.target.readsSource)
-    throw new LpqError('LPQ_USAGE', `--source has no effect with target ${plan.target.name}, which takes the codes as they are`, {
-      hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
-    });
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--source has no effect with target ${plan.target.name}, which takes the codes as they are`,
+      {
+        hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
+      },
+    );
   if (plan.target.write) return plan.target.write(request, plan);
   const output = await OutputDirectory.create(request.output);
   request.onOutput?.(output);

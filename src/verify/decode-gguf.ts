@@ -103,7 +103,12 @@ interface At {
 }
 
 /** F16 [N, K/32] -> [N, groups]: the value that all blocks of a group share. */
-function merged(blocks: Tensor, n: number, repeats: number, differ: (at: At, got: number, expected: number) => void): Tensor {
+function merged(
+  blocks: Tensor,
+  n: number,
+  repeats: number,
+  differ: (at: At, got: number, expected: number) => void,
+): Tensor {
   const values = typed<Uint16Array>(blocks);
   const count = values.length / n;
   const groups = count / repeats;

@@ -2,8 +2,8 @@ import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
 import { hashFile } from '../../formats/artifact/write.js';
-import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { dequantizeModule } from '../../formats/canonical/dequantize.js';
+import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { GgufFile } from '../../formats/gguf/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
@@ -157,7 +157,12 @@ function checkNames({ recorder, file, config }: Context, manifest: ArtifactManif
 }
 
 /** The bytes of a tensor against its hash; false when it is not there. */
-async function checkHash(context: Context, check: 'tensors' | 'carried', tensor: string, expected: string): Promise<boolean> {
+async function checkHash(
+  context: Context,
+  check: 'tensors' | 'carried',
+  tensor: string,
+  expected: string,
+): Promise<boolean> {
   const { recorder, file } = context;
   if (!file.has(tensor))
     return recorder.check(false, { check, tensor, message: `tensor '${tensor}' is not in ${GGUF_FILE}` });
@@ -183,7 +188,8 @@ async function checkCarried(context: Context, manifest: ArtifactManifest): Promi
     return;
   }
   const left = Object.keys(canonical.manifest.carried).filter((name) => !found.has(name));
-  if (left.length > 0) recorder.unproved.push(`${left.length} tensors have no place in GGUF: ${left.slice(0, 5).join(', ')}`);
+  if (left.length > 0)
+    recorder.unproved.push(`${left.length} tensors have no place in GGUF: ${left.slice(0, 5).join(', ')}`);
 }
 
 async function compareCarried(
@@ -236,8 +242,7 @@ async function verifyModule(context: Context, name: string, module: PackedModule
   const before = recorder.failures.length;
   const [[tensor, hash] = ['', ''], ...more] = Object.entries(module.tensors);
   const problem = more.length > 0 || tensor === '' ? 'it has not one tensor' : layoutProblem(module);
-  if (problem)
-    recorder.check(false, { check: 'tensors', module: name, message: `module '${name}': ${problem}` });
+  if (problem) recorder.check(false, { check: 'tensors', module: name, message: `module '${name}': ${problem}` });
   else if (await checkHash(context, 'tensors', tensor, hash)) {
     const { type, rows, columns } = file.matrix(tensor);
     const wanted = module.layout === 'dense' ? ['f32', 'f16', 'bf16'] : [module.layout.slice('gguf-'.length)];
@@ -257,7 +262,8 @@ async function verifyModule(context: Context, name: string, module: PackedModule
 }
 
 function layoutProblem({ layout, canonical, shape, padded }: PackedModule): string | undefined {
-  if (layout !== 'dense' && !/^gguf-q(4_0|4_1|5_0|5_1|8_0|[2-6]_k)$/.test(layout)) return `'${layout}' is no layout of GGUF`;
+  if (layout !== 'dense' && !/^gguf-q(4_0|4_1|5_0|5_1|8_0|[2-6]_k)$/.test(layout))
+    return `'${layout}' is no layout of GGUF`;
   if (`${padded}` !== `${shape}`) return `a padded shape of [${padded}] does not suit [${shape}]`;
   if (canonical.weight === undefined && !/^gguf-q[458]_[01]$/.test(layout))
     return `layout ${layout} does not hold the codes, and there is no hash of the weight`;
@@ -325,7 +331,11 @@ async function proveWeight(context: Context, name: string, tensor: string, modul
     const same = (['type', 'shape', 'granularity', 'scales', 'zeros'] as const).every((key) =>
       isDeepStrictEqual(module[key], entry[key]),
     );
-    recorder.check(same, { check: 'against', module: name, message: `module '${name}' is another than in ${canonical.dir}` });
+    recorder.check(same, {
+      check: 'against',
+      module: name,
+      message: `module '${name}' is another than in ${canonical.dir}`,
+    });
     if (!same) return;
     const quantized = await dequantizeModule(rt, canonical, name);
     const error = relativeError(await wide(rt, weight), await wide(rt, quantized));

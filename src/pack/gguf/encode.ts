@@ -88,7 +88,7 @@ export async function searchBlocks(
   rt.enqueue('gguf_search', [weight, rows], [blocks, mean, stats], { type });
   await rt.sync();
   const sums = [0, 0, 0, 0] as [number, number, number, number];
-  for (const [i, value] of typed<Float64Array>(stats).entries()) sums[i % 4 as 0] += value;
+  for (const [i, value] of typed<Float64Array>(stats).entries()) sums[(i % 4) as 0] += value;
   for (const tensor of [rows, stats]) tensor.dispose();
   const [error, norm, broken, over] = sums;
   if (broken > 0 || over > 0) {

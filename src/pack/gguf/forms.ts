@@ -46,7 +46,8 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
   const [, k] = module.shape;
   const { bits, bias: flip, zero } = form;
   const group = groupLength(module.granularity, k);
-  if (module.groupIndex) return none('its groups follow g_idx, which GGUF does not have', 'Quantize it with --order static.');
+  if (module.groupIndex)
+    return none('its groups follow g_idx, which GGUF does not have', 'Quantize it with --order static.');
   if (module.scales.dtype !== 'f16')
     return none(`its scales are ${module.scales.dtype} and those of GGUF f16`, 'Quantize it with f16 scales.');
   if (group % 32 !== 0)

@@ -112,7 +112,12 @@ function decide(
   [n, k]: readonly [number, number],
   facts: ModuleFacts,
 ): Decision {
-  const fallback = (reason: string, remedy: string): Decision => ({ action: 'fallback', form: 'dense', reason, remedy });
+  const fallback = (reason: string, remedy: string): Decision => ({
+    action: 'fallback',
+    form: 'dense',
+    reason,
+    remedy,
+  });
   const module = checkpoint.module(name);
   const place = context.place(name);
   if (place.heads && n % (headsOf(context, place) * 2) !== 0)

@@ -60,7 +60,9 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
   const tokenizer = ggufTokenizer(input.dir, input.config, context.model.vocab);
   const notes = [...plan.notes, ...context.model.notes, ...tokenizer.notes];
   if (left.length > 0)
-    notes.push(`llama.cpp has no place for ${left.length} tensors, which were left out: ${left.slice(0, 5).join(', ')}`);
+    notes.push(
+      `llama.cpp has no place for ${left.length} tensors, which were left out: ${left.slice(0, 5).join(', ')}`,
+    );
   const source = request.source === undefined || !context.search ? undefined : openSource(request.source, rt);
   const output = await OutputDirectory.create(request.output).catch((error: unknown) => {
     source?.close();
@@ -288,4 +290,3 @@ async function writeManifest(
   await output.writeFile('lpq.json', sealed.text);
   return sealed.manifest;
 }
-

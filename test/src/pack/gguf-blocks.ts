@@ -82,6 +82,11 @@ export function decodeMatrix(type: string, bytes: Uint8Array, rows: number, colu
   const rowBytes = (columns / size) * width;
   return Float32Array.from({ length: rows * columns }, (_, i) => {
     const column = i % columns;
-    return blockValue(type, bytes, Math.floor(i / columns) * rowBytes + Math.floor(column / size) * width, column % size);
+    return blockValue(
+      type,
+      bytes,
+      Math.floor(i / columns) * rowBytes + Math.floor(column / size) * width,
+      column % size,
+    );
   });
 }

@@ -3,8 +3,8 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { rowOrder } from '../../../formats/gguf/names.js';
 import { createRuntime, fromTyped, typed } from '../../../native/binding.js';
-import { codesForm } from '../../../src/pack/gguf/forms.js';
 import { encodeCodes, searchBlocks } from '../../../src/pack/gguf/encode.js';
+import { codesForm } from '../../../src/pack/gguf/forms.js';
 import { designed, scratch } from '../../formats/scratch.js';
 import { checkpointOf, type Made, made } from './checkpoint.js';
 import { decodeMatrix, half } from './gguf-blocks.js';
@@ -99,7 +99,11 @@ test('searched blocks mean what the search says, and beat plain rounding to the 
     const values = decodeMatrix(type, blocks.bytes(), n, k);
     const meant = typed<Float32Array>(mean);
     for (let row = 0; row < n; row++)
-      assert.deepEqual(values.subarray(row * k, row * k + k), meant.subarray(order[row]! * k, order[row]! * k + k), type);
+      assert.deepEqual(
+        values.subarray(row * k, row * k + k),
+        meant.subarray(order[row]! * k, order[row]! * k + k),
+        type,
+      );
     const share = (row: number): number => {
       const own = weight.subarray(row * k, row * k + k);
       const squares = own.reduce((sum, w) => sum + w * w, 0);
