@@ -29,7 +29,7 @@ export const packedModuleSchema = z.strictObject({
    * Rank r has the tensors MODULE.rankR.*; shape and canonical are of the whole.
    */
   ranks: z.strictObject({ count: z.int().min(2), split: z.enum(['n', 'k']) }).optional(),
-  /** Name of the layout: marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors; carried = left as in the canonical checkpoint. */
+  /** Name of the layout: marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, awq, compressed-tensors, int-quantized, ..., gguf-q4_0, ...; carried = left as in the canonical checkpoint. */
   layout: z.string(),
   /** The source stores the weight as [K, N], and so does layout dense; every other layout holds [N, K]. */
   transposed: z.boolean().optional(),
@@ -45,7 +45,7 @@ export const packedModuleSchema = z.strictObject({
     g_idx: sha256Schema.optional(),
     permutation: sha256Schema.optional(),
     mask: sha256Schema.optional(),
-    /** Layout dense only: the dequantized weight, so that it is anchored although its codes are gone. */
+    /** Layouts dense (the dequantized weight) and gguf-* of searched blocks (what they mean): anchors where codes are gone. */
     weight: sha256Schema.optional(),
   }),
 });

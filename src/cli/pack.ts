@@ -29,7 +29,10 @@ export function packCommand(program: Command, run: Run): Command {
       )
       .requiredOption('-o, --output <dir>', 'directory to make')
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
-      .option('--source <dir>', 'checkpoint that was quantized, where gguf-q2_k to gguf-q8_0 find better weights')
+      .option(
+        '--source <dir>',
+        'the checkpoint that was quantized: gguf-q2_k to gguf-q8_0 then search from its weights',
+      )
       .option('--dry-run', 'only say what would be done with each module, and why'),
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
 }

@@ -54,9 +54,9 @@ void put_runs(const uint8_t* q, uint8_t* out) {
       out[32 * c + l] = static_cast<uint8_t>((q[64 * c + l] & 15) | (q[64 * c + 32 + l] & 15) << 4);
 }
 
-// Codes stream U8 [N, ceil(K*bits/8)], scales F16 [N, K/group], zeros U8 [N, K/group] (q4_1, q5_1), order I32 [N] -> blocks U8
-// [N, K/32*bytes]; row r of the blocks is row order[r] of the codes. Stored codes are ((code ^ flip) + add) mod 256; the minimum
-// of a block is -(zero * scale), rounded once to f16.
+// Codes stream U8 [N, ceil(K*bits/8)], scales F16 [N, K/group], order I32 [N], zeros U8 [N, K/group] (q4_1, q5_1) ->
+// blocks U8 [N, K/32*bytes]; row r of the blocks is row order[r] of the codes. Stored codes are ((code ^ flip) + add) mod
+// 256; the minimum of a block is -(zero * scale), rounded once to f16.
 void encode_blocks(Call& call, Exec& exec) {
   const Params& p = call.params;
   const TypeFacts facts = type_facts(p.text("type"));
@@ -67,7 +67,8 @@ void encode_blocks(Call& call, Exec& exec) {
   const auto flip = static_cast<uint8_t>(p.integer("flip", 0));
   const auto add = static_cast<uint8_t>(p.integer("add", 0));
   require(facts.block == 32, "codes go into blocks of 32 only");
-  require(bits >= 1 && bits <= 8 && k % 32 == 0 && codes.dim(1) == stream_bytes(k, bits), "codes is U8 [N, K*bits/8], K a multiple of 32");
+  require(bits >= 1 && bits <= 8 && k % 32 == 0, "codes have 1 to 8 bits, K is a multiple of 32");
+  require(codes.dim(1) == stream_bytes(k, bits), "codes is U8 [N, K*bits/8]");
   require(group > 0 && group % 32 == 0 && k % group == 0, "groups are multiples of 32 that divide K");
   const int64_t groups = k / group;
   require(scales.elements() == n * groups && scales.dtype == DType::f16, "scales is F16 [N, K/group]");

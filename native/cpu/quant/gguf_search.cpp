@@ -30,7 +30,8 @@ float round_part(const float* x, int n, float scale, float min, float low, float
   const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
   float error = 0.0f;
   for (int i = 0; i < n; ++i) {
-    const float code = std::isfinite(inverse) ? clamped(rounded(clamped((x[i] + min) * inverse, -1e6f, 1e6f)), low, high) : 0.0f;
+    const float steps = clamped((x[i] + min) * inverse, -1e6f, 1e6f);
+    const float code = std::isfinite(inverse) ? clamped(rounded(steps), low, high) : 0.0f;
     const float back = scale * code - min;
     const float d = x[i] - back;
     error += d * d;
@@ -248,11 +249,13 @@ void search_q8(const float* x, uint8_t* out, float* y, bool& over) {
 // weights that are not finite and blocks whose scale f16 does not hold.
 void search(Call& call, Exec& exec) {
   const TypeFacts facts = type_facts(call.params.text("type"));
-  const Tensor &w = call.input(0), &order = call.input(1), &blocks = call.output(0), &mean = call.output(1), &stats = call.output(2);
+  const Tensor &w = call.input(0), &order = call.input(1);
+  const Tensor &blocks = call.output(0), &mean = call.output(1), &stats = call.output(2);
   const int64_t n = w.dim(0), k = w.dim(1), count = k / facts.block, row_bytes = count * facts.bytes;
   require(facts.type == Type::q8_0 || facts.block == 256, "the search is for q8_0 and the K types");
   require(k % facts.block == 0, "K is a multiple of the block");
-  require(order.elements() == n && mean.elements() == n * k && stats.elements() == n * 4, "order [N], mean [N, K], stats [N, 4]");
+  require(order.elements() == n, "order is I32 [N]");
+  require(mean.elements() == n * k && stats.elements() == n * 4, "mean is F32 [N, K], stats F64 [N, 4]");
   require(blocks.dim(0) == n && blocks.dim(1) == row_bytes, "blocks is U8 [N, bytes of a row]");
   const auto* x = w.data<float>();
   const auto* rows = order.data<int32_t>();

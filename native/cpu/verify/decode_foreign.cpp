@@ -164,7 +164,8 @@ void gguf_fields(Call& call, Exec& exec) {
   require(small_type(type, small), "no such type of 32-blocks");
   const int64_t n = codes.dim(0), groups = k / 32;
   require(k % 32 == 0 && blocks.dim(0) == n && blocks.dim(1) == groups * small.bytes, "blocks is U8 [N, bytes of a row]");
-  require(codes.dim(1) == ceil_bytes(k * bits) && scales.elements() == n * groups && mins.elements() == n * groups, "codes [N, K], scales and minima [N, K/32]");
+  require(codes.dim(1) == ceil_bytes(k * bits), "codes is U8 [N, ceil(K*bits/8)]");
+  require(scales.elements() == n * groups && mins.elements() == n * groups, "scales and minima are F16 [N, K/32]");
   const int32_t* rows = checked_order(call.input(1), n);
   const auto* in = blocks.data<uint8_t>();
   const uint32_t mask = (1u << bits) - 1u;
@@ -182,12 +183,16 @@ void gguf_fields(Call& call, Exec& exec) {
         // A type of more bits than the module's codes can hold codes that the module cannot.
         if (offset > mask) wrong.see(row, i, stored, (mask + add) & 0xffu);
         for (int bit = 0; bit < bits; ++bit)
-          if (code >> bit & 1u) line[(i * bits + bit) / 8] = static_cast<uint8_t>(line[(i * bits + bit) / 8] | 1u << ((i * bits + bit) % 8));
+          if (code >> bit & 1u) {
+            const int64_t at = i * bits + bit;
+            line[at / 8] = static_cast<uint8_t>(line[at / 8] | 1u << (at % 8));
+          }
       }
       for (int64_t g = 0; g < groups; ++g) {
         const uint8_t* b = in + r * blocks.dim(1) + g * small.bytes;
+        const int min = small.min >= 0 ? half_at(b + small.min) : 0;
         scales.data<uint16_t>()[row * groups + g] = static_cast<uint16_t>(half_at(b));
-        mins.data<uint16_t>()[row * groups + g] = small.min >= 0 ? static_cast<uint16_t>(half_at(b + small.min)) : uint16_t{0};
+        mins.data<uint16_t>()[row * groups + g] = static_cast<uint16_t>(min);
       }
     }
     report.merge(wrong);

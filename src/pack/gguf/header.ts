@@ -1,0 +1,67 @@
+import { compareNatural } from '../../../formats/canonical/order.js';
+import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
+import { bool, type GgufMetadata, text, u32 } from '../../../formats/gguf/metadata.js';
+import { ggufOrder } from '../../../formats/gguf/names.js';
+import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
+import type { GgufTensorPlan } from '../../../formats/gguf/write.js';
+import { LpqError } from '../../core/error.js';
+import { type PackPlan, plainDtype } from '../plan.js';
+import type { CarriedPlan } from './carried.js';
+import { type GgufContext, tensorName } from './target.js';
+
+/** Every tensor of the file, in its order; experts stacked. */
+export function tensorPlans(plan: PackPlan, context: GgufContext, carried: readonly CarriedPlan[]): GgufTensorPlan[] {
+  const plans = new Map<string, { type: GgufTypeName; shape: readonly number[]; slices: number }>();
+  const add = (full: string, type: GgufTypeName, shape: readonly number[]): void => {
+    const stack = /^(.*)\[\d+\]$/.exec(full)?.[1];
+    const known = plans.get(stack ?? full);
+    if (known && (known.type !== type || `${known.shape}` !== `${shape}`))
+      throw new LpqError('LPQ_PACK', `the experts of ${stack} differ in type or shape`, {
+        got: `${known.type} [${known.shape}] and ${type} [${shape}]`,
+        hint: 'Quantize all experts of a block, or none.',
+      });
+    plans.set(stack ?? full, { type, shape, slices: stack === undefined ? 0 : (known?.slices ?? 0) + 1 });
+  };
+  for (const [name, decision] of plan.decisions) {
+    const { shape, sourceDtype } = plan.checkpoint.module(name);
+    const type = decision.action === 'fallback' ? plainDtype(sourceDtype).toLowerCase() : decision.layout.slice(5);
+    add(tensorName(context.place(name)), type as GgufTypeName, shape);
+  }
+  for (const { name, type, shape } of carried) add(name, type, shape);
+  if (context.model.ropeFactors) add('rope_freqs.weight', 'f32', [context.model.ropeFactors.length]);
+  return [...plans]
+    .sort(([a], [b]) => ggufOrder(a) - ggufOrder(b) || compareNatural(a, b))
+    .map(([name, { type, shape, slices }]) => {
+      if (slices > 0 && slices !== context.model.experts)
+        throw new LpqError('LPQ_TENSOR_MISSING', `${name} has ${slices} experts`, { expected: context.model.experts });
+      return { name, type, shape: slices > 0 ? [slices, ...shape] : shape };
+    });
+}
+
+/** The keys of the file: what it is, the model, the tokenizer. */
+export function fileMetadata(
+  input: CanonicalCheckpoint,
+  plan: PackPlan,
+  context: GgufContext,
+  tokenizer: GgufMetadata,
+  tensors: readonly GgufTensorPlan[],
+): GgufMetadata {
+  const counts = new Map<GgufTypeName, number>();
+  for (const { name, type, shape } of tensors)
+    if (name.startsWith('blk.') && shape.length > 1)
+      counts.set(type, (counts.get(type) ?? 0) + shape.reduce((a, b) => a * b, 1));
+  const [main = 'f32'] = [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
+  const { provenance } = input.manifest;
+  const [architecture, ...rest] = context.model.metadata;
+  return new Map([
+    architecture!,
+    ['general.type', text('model')],
+    ['general.name', text(provenance.source.name)],
+    ['general.quantized_by', text(`lpq ${provenance.lpq}`)],
+    ['general.file_type', u32(ggufType(main).fileType)],
+    ['general.quantization_version', u32(2)],
+    ...(plan.decisions.size > 0 ? ([['lpq.from_codes', bool(context.search === undefined)]] as const) : []),
+    ...rest,
+    ...tokenizer,
+  ]);
+}

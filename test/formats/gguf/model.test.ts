@@ -1,0 +1,145 @@
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { ggufModel } from '../../../formats/gguf/model-metadata.js';
+import { ggufName, ggufOrder } from '../../../formats/gguf/names.js';
+import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
+import { designed, scratch } from '../scratch.js';
+
+const BASE = {
+  model_type: 'llama',
+  hidden_size: 64,
+  num_attention_heads: 4,
+  num_hidden_layers: 2,
+  intermediate_size: 128,
+  max_position_embeddings: 8192,
+  vocab_size: 300,
+};
+
+test('what llama.cpp would compute otherwise is refused, naming it', () => {
+  const cases: [object, RegExp][] = [
+    [{ model_type: 'gemma2' }, /no table for GGUF of model_type 'gemma2'/],
+    [{ model_type: 'constructor' }, /'constructor'/],
+    [{ rope_scaling: { rope_type: 'dynamic', factor: 2 } }, /RoPE scaling/],
+    [{ rope_parameters: { rope_type: 'yarn', factor: 2, attention_factor: 1.5 } }, /RoPE scaling/],
+    [{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 }, /norm_topk_prob/],
+    [
+      {
+        ...{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 },
+        ...{ norm_topk_prob: true, mlp_only_layers: [0] },
+      },
+      /mlp_only_layers/,
+    ],
+  ];
+  for (const [config, message] of cases)
+    assert.throws(() => ggufModel('DIR', { ...BASE, ...config }), designed('LPQ_TARGET', message));
+  const { hidden_size: _, ...lacking } = BASE;
+  assert.throws(() => ggufModel('DIR', lacking), designed('LPQ_CONFIG', /lacks 'hidden_size'/));
+  assert.throws(
+    () => ggufModel('DIR', { ...BASE, vocab_size: 'many' }),
+    designed('LPQ_CONFIG', /'vocab_size' is not a number/),
+  );
+});
+
+test('the factors of Llama 3.1: short waves stay, long ones are stretched', () => {
+  const rope_scaling = {
+    ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
+    original_max_position_embeddings: 8192,
+  };
+  const { ropeFactors } = ggufModel('DIR', { ...BASE, head_dim: 128, rope_theta: 500_000, rope_scaling });
+  assert.equal(ropeFactors?.length, 64);
+  assert.equal(ropeFactors?.[0], 1);
+  assert.equal(ropeFactors?.[63], 8);
+  // Published with the 8B model's file: the first stretched frequency is number 29.
+  const first = [...(ropeFactors ?? [])].findIndex((factor) => factor > 1);
+  const wavelength = (i: number) => 2 * Math.PI * 500_000 ** (i / 64);
+  assert.ok(wavelength(first - 1) < 2048 && wavelength(first) >= 2048);
+  assert.equal(ggufModel('DIR', BASE).ropeFactors, undefined);
+});
+
+test('names: experts of both families, biases, and what has no place', () => {
+  assert.deepEqual(ggufName('model.layers.3.block_sparse_moe.experts.7.w2.weight'), {
+    name: 'blk.3.ffn_down_exps.weight',
+    expert: 7,
+  });
+  assert.deepEqual(ggufName('model.layers.0.self_attn.k_proj.bias'), { name: 'blk.0.attn_k.bias', heads: 'k' });
+  for (const name of [
+    'model.layers.0.self_attn.rotary_emb.inv_freq',
+    'model.mtp.0.weight',
+    'model.layers.0.mlp.experts.1.constructor.weight',
+    'model.layers.0.toString.weight',
+  ])
+    assert.equal(ggufName(name), undefined);
+  assert.ok(ggufOrder('token_embd.weight') < ggufOrder('blk.0.attn_q.weight'));
+  assert.ok(ggufOrder('blk.9.ffn_down.weight') < ggufOrder('blk.10.attn_norm.weight'));
+});
+
+function tokenizer(json: object, settings?: object): string {
+  const dir = scratch();
+  writeFileSync(path.join(dir, 'tokenizer.json'), JSON.stringify(json));
+  if (settings) writeFileSync(path.join(dir, 'tokenizer_config.json'), JSON.stringify(settings));
+  return dir;
+}
+
+test('a tokenizer with byte fallback: types, scores by the rank of merges, added rows', () => {
+  const vocab = { '<unk>': 0, '<s>': 1, '</s>': 2, '<0x0A>': 3, a: 4, b: 5, ab: 6, '▁a': 7, '▁': 8 };
+  const dir = tokenizer(
+    {
+      model: { type: 'BPE', byte_fallback: true, unk_token: '<unk>', vocab, merges: ['▁ a', 'a b'] },
+      added_tokens: [
+        { id: 1, content: '<s>', special: true },
+        { id: 9, content: '<tool>', special: false },
+      ],
+      normalizer: { type: 'Prepend', prepend: '▁' },
+    },
+    { bos_token: { content: '<s>' }, eos_token: '</s>', add_bos_token: true, chat_template: '{{ messages }}' },
+  );
+  const { metadata } = ggufTokenizer(dir, {}, 11);
+  const value = (key: string) => metadata.get(`tokenizer.${key}`)?.value;
+  assert.equal(value('ggml.model'), 'llama');
+  assert.deepEqual(value('ggml.tokens'), [...Object.keys(vocab), '<tool>', '[PAD10]']);
+  assert.deepEqual(value('ggml.token_type'), [2, 3, 1, 6, 1, 1, 1, 1, 1, 4, 5]);
+  const scores = value('ggml.scores') as number[];
+  // The first merge scores highest; what no merge makes scores below all of them.
+  assert.deepEqual([scores[7], scores[6]], [-0, -1]);
+  assert.ok([4, 5, 8].every((id) => scores[id]! < -1));
+  assert.deepEqual(
+    ['bos_token_id', 'eos_token_id', 'add_bos_token', 'add_eos_token', 'add_space_prefix'].map((key) =>
+      value(`ggml.${key}`),
+    ),
+    [1, 2, true, false, true],
+  );
+  assert.equal(value('chat_template'), '{{ messages }}');
+});
+
+test('splitting patterns have names; an unknown one is told; other tokenizers are refused', () => {
+  const bpe = { type: 'BPE', vocab: { a: 0 }, merges: [] };
+  const split = (Regex: string) => ({
+    type: 'Sequence',
+    pretokenizers: [
+      { type: 'Split', pattern: { Regex } },
+      { type: 'ByteLevel', use_regex: false },
+    ],
+  });
+  const qwen =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  const pre = (pre_tokenizer: object) => {
+    const { metadata, notes } = ggufTokenizer(tokenizer({ model: bpe, pre_tokenizer }), {}, 1);
+    return [metadata.get('tokenizer.ggml.pre')?.value, notes.length];
+  };
+  assert.deepEqual(pre(split(qwen)), ['qwen2', 0]);
+  assert.deepEqual(pre(split(qwen.replace('\\p{N}|', '\\p{N}{1,3}|'))), ['llama-bpe', 0]);
+  assert.deepEqual(pre(split('.+')), ['default', 1]);
+  assert.deepEqual(pre({ type: 'ByteLevel' }), ['gpt-2', 0]);
+  assert.throws(
+    () => ggufTokenizer(tokenizer({ model: { type: 'Unigram', vocab: [['a', 0]] } }), {}, 1),
+    designed('LPQ_TARGET', /no tokenizer that lpq can write/),
+  );
+  assert.throws(
+    () => ggufTokenizer(tokenizer({ model: { ...bpe, vocab: { a: 5 } } }), {}, 1),
+    designed('LPQ_CONFIG', /token "a" has no row/),
+  );
+  const none = ggufTokenizer(scratch(), {}, 1);
+  assert.deepEqual([none.metadata.get('tokenizer.ggml.model')?.value, none.notes.length], ['none', 1]);
+});
