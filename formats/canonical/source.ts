@@ -137,6 +137,7 @@ export function directoryKind(dir: string): DirectoryKind {
     throw new LpqError('LPQ_CANONICAL', `${manifest} is malformed at /format`, {
       got: JSON.stringify(format) ?? 'nothing',
       expected: 'lpq-canonical or lpq-artifact',
+      ...(format === 'lpq-statistics' && { hint: 'These are saved statistics: give them to lpq quantize --stats.' }),
     });
   }
   const config = path.join(dir, 'config.json');
