@@ -44,6 +44,7 @@ struct StreamArgs {
   int k_most;       // packed blocks along K of the longest slice
   int strips_most;  // strips of the largest set
   int cluster;      // the blocks of a set are a cluster and add up in shared memory, else through `partial`
+  int depth;        // packed blocks that each warp has under way through the bulk engine
   int overlap;      // launched while the operation before may still run
 };
 

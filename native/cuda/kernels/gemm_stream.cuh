@@ -2,8 +2,8 @@
 //  - a block takes a run of strips (32 rows) times a slice of K. It stages the slice's activations once, in the order of
 //    operand B, with their sums; from then on its warps run by themselves, each through an equal run of packed blocks, along K
 //    and then along N;
-//  - packed blocks come D ahead, as 16-byte loads into a ring of registers (Bulk = false) or through the bulk engine into a ring
-//    in shared memory that the warp has for itself (Bulk = true);
+//  - packed blocks come ahead: D of them as 16-byte loads into a ring of registers, or (D = 0) `depth` of them through the bulk
+//    engine into a ring in shared memory that the warp has for itself;
 //  - mma.m16n8k16 multiplies: the format's words are its operand A;
 //  - a strip that several warps of a block share is added up by the one that begins it, in the order of K; slices are added up
 //    in their order either by the warp that delivers a strip last (through the workspace) or within a cluster, whose blocks
@@ -43,21 +43,22 @@ __device__ __forceinline__ void multiply_from_zero(float (&c)[4], const uint32_t
   multiply<BF>(c, a, b0, b1);
 }
 
-template <int B, int T, int W, int D, bool Bulk, bool BF, class Cast>
+template <int B, int T, int W, int D, bool BF, class Cast>
 __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const StreamArgs& a) {
   extern __shared__ __align__(1024) unsigned char shared[];
+  constexpr bool Bulk = D == 0;
   constexpr int kSlots = Bulk ? 1 : D;  // of registers
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int slice = static_cast<int>(blockIdx.x) % a.slices, set = static_cast<int>(blockIdx.x) / a.slices;
   const int k_first = stream_first(g.k_blocks, slice, a.slices), kbs = stream_first(g.k_blocks, slice + 1, a.slices) - k_first;
   const int strip_first = stream_first(g.n_blocks, set, a.sets), strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
   const int ring_stage = 512 * B + g.groups_per_block * (64 + 32 * g.zero_kind);
-  const StreamShared places = stream_shared(T, W, a.k_most, g.groups_per_block, Bulk ? W * D : 0, ring_stage, a.strips_most, a.cluster ? a.slices : 1);
+  const StreamShared places = stream_shared(T, W, a.k_most, g.groups_per_block, Bulk ? W * a.depth : 0, ring_stage, a.strips_most, a.cluster ? a.slices : 1);
   float* const sums = reinterpret_cast<float*>(shared + places.sums);
   float4* const heads = reinterpret_cast<float4*>(shared + places.heads) + lane;
   float4* const parts = reinterpret_cast<float4*>(shared + places.parts) + lane;
   const uint32_t activations = shared_address(shared);
-  const uint32_t barriers = activations + places.ring + warp * (8 * D), ring = activations + places.ring + stream_barriers(W * D) + warp * D * ring_stage;
+  const uint32_t barriers = activations + places.ring + warp * 8 * a.depth, ring = activations + places.ring + stream_barriers(W * a.depth) + warp * a.depth * ring_stage;
 
   const int total = strips * kbs, first = stream_first(total, warp, W), last = stream_first(total, warp + 1, W);
   const int front = first / kbs;
@@ -112,12 +113,12 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
 
   if constexpr (Bulk) {
     if (lane == 0) {
-      for (int d = 0; d < D; ++d) barrier_init(barriers + 8 * d, 1);
+      for (int d = 0; d < a.depth; ++d) barrier_init(barriers + 8 * d, 1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncwarp();
-    for (int d = 0; d < D && ahead < last; ++d) {
+    for (int d = 0; d < a.depth && ahead < last; ++d) {
       if (lane == 0) bulk_load(d);
       step_ahead();
     }
@@ -207,13 +208,13 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       float4* const base = reinterpret_cast<float4*>(g.partial) + static_cast<long long>(row) * a.slices * (2 * T * 32) + lane;
 #pragma unroll
       for (int v = 0; v < 2 * T; ++v) __stcg(base + (slice * 2 * T + v) * 32, vector(v));
-      __threadfence();
+      // One lane releases and acquires for the warp: what the others wrote happened before its atomic, what they read, after.
       __syncwarp();
       unsigned before = 0;
-      if (lane == 0) before = atomicAdd(g.counters + row, 1u);
+      if (lane == 0) asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(g.counters + row) : "memory");
       before = __shfl_sync(0xffffffffu, before, 0);
+      __syncwarp();
       if (before + 1 == static_cast<unsigned>(a.slices)) {
-        __threadfence();
         if (lane == 0) g.counters[row] = 0;  // for the next launch
 #pragma unroll 2
         for (int v = 0; v < 2 * T; ++v) {
@@ -345,7 +346,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       }
       multiply_block(q[0], scale_ring[0], zeros, [](int) {});
       step_on(at);
-      if (++stage == D) stage = 0, parity ^= 1;
+      if (++stage == a.depth) stage = 0, parity ^= 1;
     }
   } else {
     for (int at = first; at < last; at += D) {
