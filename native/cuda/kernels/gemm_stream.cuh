@@ -132,6 +132,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         step_ahead();
       }
   }
+  __syncwarp();
   if (a.cluster) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   // Weights, scales and zero points do not come from the operation before; all else may.
   if (a.overlap) asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
@@ -386,6 +387,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     deliver(strip);
   }
   if (a.cluster) {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
     // Vectors of the strips slice, slice + slices, ...
     const int mine = (strips - slice + a.slices - 1) / a.slices;
