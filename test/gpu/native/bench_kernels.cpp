@@ -1,5 +1,6 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
-// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), profile. Default: table types.
+// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream-tune and stream-types (the
+// streaming kernel's), profile. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
 // replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
@@ -309,12 +310,12 @@ int main(int argc, char** argv) try {
       const Variant few[] = {{16, 1, 0}, {8, 2, 0}, {16, 1, 1}, {8, 2, 1}, {16, 1, 2}, {8, 2, 2}}, many[] = {{8, 1, 0}, {16, 1, 0}, {8, 1, 1}, {8, 1, 2}, {16, 1, 1}};
       b.replays = 7;
       std::printf("%-12s %3s %8s %8s %8s | best three of the streaming kernel (us, warps x blocks, ring, slices, sum); p: overlapped launches\n", "K x N", "M", "copy us", "hopper", "cublas");
-      double marlin[4] = {1, 1, 1, 1}, blas[4] = {1, 1, 1, 1};
+      double marlin[5] = {1, 1, 1, 1, 1}, blas[5] = {1, 1, 1, 1, 1};
       for (const Shape& s : kShapes) {
         const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
         const Dense d = make_dense(b, s.n, s.k);
-        const int64_t ms[] = {1, 8, 16, 32};
-        for (int i = 0; i < 4; ++i) {
+        const int64_t ms[] = {1, 8, 16, 32, 64};  // 64: in two passes
+        for (int i = 0; i < 5; ++i) {
           const int64_t m = ms[i];
           const double hopper = time_packed(b, p, m, params({{"kernel", std::string("hopper")}})), dense = time_dense(b, d, m);
           struct Row {
@@ -365,12 +366,12 @@ int main(int argc, char** argv) try {
           std::fflush(stdout);
           if (!rows.empty()) {
             const double us = launched * 1e6;
-            if (m != 8) marlin[i] *= s.marlin[m == 1 ? 0 : m == 16 ? 1 : 2] / us;
+            if (m != 8) marlin[i] *= s.marlin[m == 1 ? 0 : m == 16 ? 1 : m == 32 ? 2 : 3] / us;
             blas[i] *= dense * 1e6 / us;
           }
         }
       }
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 5; ++i) {
         std::printf("M=%d: not overlapped, geometric mean %.2f of cuBLAS", i == 0 ? 1 : 4 << i, std::pow(blas[i], 1 / 6.0));
         if (i != 1) std::printf(", %.2f of MARLIN's", std::pow(marlin[i], 1 / 6.0));
         std::printf("\n");
