@@ -271,7 +271,8 @@ export const ops = {
    * y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale read from the packed format of docs/kernels.md; x [M,K] and
    * y [M,N] f16 or bf16, bias [N] of that dtype; weights U8 [ceil(N/32), ceil(K/128), 512 bits]; scales f16|bf16 and zeros
    * u8|f16 [ceil(N/32), G, 32]. groupLength: 32, 64, 128, or 0 for one scale a row. zero: the constant where there are no
-   * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles.
+   * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles;
+   * kernel: stream, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device.
    */
   gemmPacked: (
     rt: NativeRuntime,
@@ -280,7 +281,15 @@ export const ops = {
     bias: Tensor | undefined,
     y: Tensor,
     type: OpParams,
-    p: { groupLength: number; zero?: number; warpsN?: number; warpsK?: number; stages?: number; blocks?: number },
+    p: {
+      groupLength: number;
+      zero?: number;
+      warpsN?: number;
+      warpsK?: number;
+      stages?: number;
+      blocks?: number;
+      kernel?: 'stream' | 'hopper' | 'portable';
+    },
   ) =>
     rt.enqueue('gemm_packed', [x, w.weights, w.scales, ...(w.zeros ? [w.zeros] : []), ...(bias ? [bias] : [])], [y], {
       ...type,

@@ -1,9 +1,34 @@
 #include "cuda/exec.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 
 namespace lpq::cuda {
 namespace {
+
+// The driver's CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id = 0, padding = 0;
+  unsigned value[16] = {};
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  CUstream stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
+constexpr int kClusterDimension = 4, kProgrammaticSerialization = 6;
+
+// Of drivers since CUDA 11.8, which Hopper needs anyhow; looked for when first asked for.
+template <class F>
+F late(const char* name) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void* found = library ? dlsym(library, name) : nullptr;
+  if (!found) throw Failure("LPQ_CUDA_DRIVER", std::string("the driver has no ") + name);
+  return reinterpret_cast<F>(found);
+}
 
 constexpr size_t kBlasWorkspace = size_t{64} << 20;
 constexpr size_t kFaults = 1024;
@@ -35,6 +60,35 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
   const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments)
                                       : driver().launch(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments, nullptr);
   if (result != kSuccess) check(result, "launching " + kernel);
+}
+
+void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  static const auto launch_with = late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
+  LaunchAttribute attributes[2];
+  LaunchConfig config{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, stream_, attributes, 0};
+  if (cluster > 1) {
+    LaunchAttribute& a = attributes[config.count++];
+    a.id = kClusterDimension;
+    a.value[0] = static_cast<unsigned>(cluster), a.value[1] = a.value[2] = 1;
+  }
+  if (overlap) {
+    LaunchAttribute& a = attributes[config.count++];
+    a.id = kProgrammaticSerialization;
+    a.value[0] = 1;
+  }
+  check(launch_with(&config, kernels_->find(kernel, shared), arguments, nullptr), "launching " + kernel);
+}
+
+int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster) {
+  static const auto ask = late<CUresult (*)(int*, CUfunction, const LaunchConfig*)>("cuOccupancyMaxActiveClusters");
+  LaunchAttribute attribute;
+  attribute.id = kClusterDimension;
+  attribute.value[0] = static_cast<unsigned>(cluster), attribute.value[1] = attribute.value[2] = 1;
+  const LaunchConfig config{{static_cast<unsigned>(cluster), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, shared, stream_, &attribute, 1};
+  int count = 0;
+  check(ask(&count, kernels_->find(kernel, shared), &config), "asking for the clusters of " + kernel);
+  return count;
 }
 
 int CudaExec::occupancy(const std::string& kernel, int threads, unsigned shared) {

@@ -95,6 +95,15 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, true);
   }
+  // As launch, `cluster` blocks in a row a cluster; `overlap`: it may start while the operation before still runs, which the kernel
+  // waits for by itself (griddepcontrol.wait) before it touches what that one writes. Needs a device of 9.0.
+  template <class... Args>
+  void launch_clusters(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap, const Args&... args) {
+    void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
+    launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
+  }
+  // Clusters of `kernel` that the device holds at once.
+  int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
   bool has_kernel(const std::string& kernel) const { return kernels_->has(kernel); }
   // Blocks of `kernel` that one multiprocessor holds at once.
   int occupancy(const std::string& kernel, int threads, unsigned shared);
@@ -123,6 +132,7 @@ class CudaExec {
  private:
   friend class CudaBackend;
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative);
+  void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap);
   // Words are asked for in one bank while the other's are on their way back, so that nobody waits for the device.
   struct Fault {
     std::string code, detail, op;

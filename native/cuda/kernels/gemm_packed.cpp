@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/kernels/gemm_packed.h"
+#include "cuda/kernels/stream_maps.h"
 #include "cuda/launch.h"
 #include "lpq/quant_type.h"
 
@@ -106,6 +107,78 @@ PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
   return maps;
 }
 
+// How the streaming kernel cuts a product of up to 32 tokens.
+struct StreamPlan {
+  std::string kernel;
+  int tiles = 1, warps = 16, sets = 1;
+  unsigned shared = 0;
+  StreamArgs args{};
+};
+
+// Of all slicings of K: the one whose busiest block takes the least bytes: weights and side, activations (each block reads its
+// slice's from L2), and parts of sums, written and read. warps, perSm (blocks a multiprocessor), depth (of the ring of
+// registers; 0: `stages` blocks a warp through the bulk engine), slices and reduce (cluster or global) override.
+StreamPlan choose_stream(const std::string& name, int64_t m, const GemmPackedArgs& a, int bits, int side_bytes, CudaExec& exec, const Params& params) {
+  StreamPlan best;
+  best.tiles = m <= 8 ? 1 : m <= 16 ? 2 : 4;
+  best.warps = static_cast<int>(params.integer("warps", best.tiles == 4 ? 8 : 16));
+  const int depth = static_cast<int>(params.integer("depth", 0)), per_sm = static_cast<int>(params.integer("perSm", 1));
+  best.kernel = name + "_s" + std::to_string(best.tiles) + "_w" + std::to_string(best.warps) + "x" + std::to_string(per_sm) + "_d" + std::to_string(depth);
+  require(exec.has_kernel(best.kernel), "there is no streaming kernel " + best.kernel);
+  const int bulk = depth ? 0 : static_cast<int>(params.integer("stages", std::clamp(12 / bits, 2, 8)));
+  require(depth || (bulk >= 1 && bulk <= 16), "stages is not between 1 and 16");
+  const std::string reduce = params.text("reduce", "global");
+  require(reduce == "global" || reduce == "cluster", "reduce is neither global nor cluster");
+  const int asked = static_cast<int>(params.integer("slices", 0));
+  require(asked >= 0 && asked <= a.k_blocks, "slices is not between 1 and the packed blocks along K");
+  // A multiprocessor has a KiB more for each block that it holds.
+  const int64_t room = (int64_t{exec.device().shared_per_block} + 1024) / per_sm - 1024;
+  const int64_t running = params.integer("blocks", int64_t{exec.device().multiprocessors} * per_sm);
+  require(running >= 1, "blocks is not 1 or more");
+  int64_t least = -1;
+  for (int slices = asked ? asked : 1; slices <= (asked ? asked : a.k_blocks); ++slices) {
+    const bool cluster = reduce == "cluster" && slices > 1;
+    if (cluster && slices != 2 && slices != 4 && slices != 8) {
+      if (asked || slices > 8) break;
+      continue;
+    }
+    const int64_t k_most = div_up(a.k_blocks, slices);
+    const auto shared_with = [&](int64_t strips) {
+      return static_cast<int64_t>(stream_shared(best.tiles, best.warps, static_cast<int>(k_most), a.groups_per_block, best.warps * bulk, 512 * bits + side_bytes,
+                                                static_cast<int>(strips), cluster ? slices : 1)
+                                      .total);
+    };
+    int64_t sets = std::clamp<int64_t>(running / slices, 1, a.n_blocks), strips = div_up(a.n_blocks, sets);
+    if (shared_with(strips) > room) continue;
+    if (cluster) {
+      const int fit = exec.resident_clusters(best.kernel, 32 * best.warps, static_cast<unsigned>(shared_with(strips)), slices);
+      if (fit < 1) continue;
+      sets = std::min<int64_t>(sets, fit), strips = div_up(a.n_blocks, sets);
+      if (shared_with(strips) > room) continue;
+    }
+    sets = div_up(a.n_blocks, strips);
+    const int64_t waves = div_up(sets * slices, running);
+    const int64_t sums = slices == 1 ? 0 : strips * best.tiles * 1024 * (cluster ? 1 : 2);
+    const int64_t cost = waves * (strips * k_most * (512 * bits + side_bytes) + k_most * kBlockK * 2 * m + sums);
+    if (least >= 0 && cost >= least) {
+      if (waves > 1) break;
+      continue;
+    }
+    least = cost;
+    best.sets = static_cast<int>(sets);
+    best.shared = static_cast<unsigned>(shared_with(strips));
+    best.args.slices = slices;
+    best.args.sets = best.sets;
+    best.args.k_most = static_cast<int>(k_most);
+    best.args.strips_most = static_cast<int>(strips);
+    best.args.cluster = cluster;
+  }
+  require(least >= 0, "no slicing of K fits the streaming kernel");
+  best.args.depth = bulk;
+  best.args.overlap = params.integer("overlap", 0) != 0;
+  return best;
+}
+
 std::string kernel_name(const QuantType& type, DType x) {
   const bool integer = type.kind == QuantType::Kind::integer;
   // f16 holds 5 exponent bits where the type's highest exponent means infinity too.
@@ -168,7 +241,12 @@ void gemm_packed(Call& call, CudaExec& exec) {
   a.exponent = type.exponent;
 
   const std::string name = kernel_name(type, x.dtype);
-  const bool hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled() && p.integer("portable", 0) == 0;
+  const std::string forced = p.text("kernel", "");
+  require(forced.empty() || forced == "stream" || forced == "hopper" || forced == "portable", "kernel is none of stream, hopper, portable");
+  const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled();
+  require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
+  require(forced != "stream" || (exec.device().arch == 90 && exec.has_kernel(name + "_s1_w16x1_d0")), "there is no streaming kernel for this type and device");
+  const bool stream = forced == "stream", hopper = !stream && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
   const int unit = hopper ? 64 : 8;
   const uint16_t* rows = x.data<uint16_t>();
@@ -184,8 +262,24 @@ void gemm_packed(Call& call, CudaExec& exec) {
   }
 
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
-  for (int64_t first = 0; first < m; first += kMostTokens) {
-    const int64_t tokens = std::min<int64_t>(kMostTokens, m - first);
+  const int64_t most = stream ? 32 : kMostTokens;
+  for (int64_t first = 0; first < m; first += most) {
+    const int64_t tokens = std::min<int64_t>(most, m - first);
+    if (stream) {
+      a.m = static_cast<int>(tokens);
+      a.x = rows + first * a.k;
+      a.y = y.data<uint16_t>() + first * n;
+      a.warps_n = 1;
+      const StreamPlan plan = choose_stream(name, tokens, a, type.bits, side_bytes, exec, p);
+      const bool global = plan.args.slices > 1 && !plan.args.cluster;
+      std::optional<Scratch> partial;
+      if (global) partial.emplace(exec.scratch(static_cast<size_t>(n_blocks) * static_cast<size_t>(plan.args.slices * plan.tiles) * 1024));
+      a.partial = partial ? partial->as<float>() : nullptr;
+      a.counters = exec.counters(static_cast<size_t>(n_blocks));
+      exec.launch_clusters(plan.kernel, {plan.args.sets * plan.args.slices}, {32 * plan.warps}, plan.shared, plan.args.cluster ? plan.args.slices : 1, plan.args.overlap != 0, a,
+                           plan.args);
+      continue;
+    }
     const Tiling t = choose(tokens, n_blocks, k_blocks, type.bits, side_bytes, hopper, exec.device(), p);
     a.m = static_cast<int>(tokens);
     a.x = rows + first * a.k;

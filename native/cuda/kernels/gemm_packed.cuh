@@ -14,6 +14,7 @@
 #include "cuda/kernels/cast.cuh"
 #include "cuda/kernels/gemm_common.cuh"
 #include "cuda/kernels/gemm_packed_sm90.cuh"
+#include "cuda/kernels/gemm_stream.cuh"
 #include "cuda/kernels/mma.cuh"
 
 namespace lpq::cuda {
@@ -285,16 +286,30 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   LPQ_GEMM_HOPPER_T(name, 2, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 4, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 8, bits, bf, cast)
+// Warps a block, blocks a multiprocessor, depth of the ring of registers (0: the bulk engine's).
+#define LPQ_GEMM_STREAM_T(name, tiles, warps, blocks, depth, bits, bf, cast)                                                             \
+  extern "C" __global__ void __launch_bounds__(warps * 32, blocks) lpq_gemm_##name##_s##tiles##_w##warps##x##blocks##_d##depth(          \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {                            \
+    lpq::cuda::gemm_stream<bits, tiles, warps, depth, bf, lpq::cuda::cast<bits, bf>>(g, a);                                              \
+  }
+#define LPQ_GEMM_STREAM(name, bits, bf, cast)                \
+  LPQ_GEMM_STREAM_T(name, 1, 16, 1, 0, bits, bf, cast)       \
+  LPQ_GEMM_STREAM_T(name, 2, 16, 1, 0, bits, bf, cast)       \
+  LPQ_GEMM_STREAM_T(name, 4, 8, 1, 0, bits, bf, cast)
 #else
 #define LPQ_GEMM_HOPPER(name, bits, bf, cast)
+#define LPQ_GEMM_STREAM(name, bits, bf, cast)
+#define LPQ_GEMM_STREAM_T(name, tiles, warps, blocks, depth, bits, bf, cast)
 #endif
 // Built for sm_90a alone, the portable ones would never run.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define LPQ_GEMM_PACKED(name, bits, bf, cast) \
   LPQ_CAST_PAIRS(name, bits, cast)            \
-  LPQ_GEMM_HOPPER(name, bits, bf, cast)
+  LPQ_GEMM_HOPPER(name, bits, bf, cast)       \
+  LPQ_GEMM_STREAM(name, bits, bf, cast)
 #else
 #define LPQ_GEMM_PACKED(name, bits, bf, cast)  \
   LPQ_GEMM_PORTABLE(name, bits, bf, cast)      \
-  LPQ_GEMM_HOPPER(name, bits, bf, cast)
+  LPQ_GEMM_HOPPER(name, bits, bf, cast)        \
+  LPQ_GEMM_STREAM(name, bits, bf, cast)
 #endif

@@ -1,5 +1,6 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
-// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), profile. Default: table types.
+// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream-tune and stream-types (the
+// streaming kernel's), profile. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
 // replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
@@ -53,6 +54,7 @@ struct Bench {
   Tensor noise;  // random bytes, and as f16 or bf16 numbers between 0.5 and 2 in size
   std::ostringstream json;
   bool first = true;
+  int replays = 11;
 
   Bench() : exec(device.backend().exec()) {
     cuda::check(cuda::driver().context_set(exec.context()), "context");
@@ -89,7 +91,7 @@ struct Bench {
     ok(graphs.end(exec.stream(), &graph), "end of capture");
     ok(graphs.instantiate(&run, graph, 0), "instantiate");
     std::vector<float> times;
-    for (int i = 0; i < 11; ++i) {
+    for (int i = 0; i < replays; ++i) {
       cuda::check(driver.event_record(begin, exec.stream()), "event");
       ok(graphs.launch(run, exec.stream()), "launch");
       cuda::check(driver.event_record(end, exec.stream()), "event");
@@ -152,8 +154,10 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
 double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
+  for (const char* name : {"kernel", "reduce"})
+    if (tiling.has(name)) all.set(name, tiling.text(name));
   const auto op = cuda::cuda_op_table().at("gemm_packed");
   std::vector<Call> calls(p.weights.size());
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -296,6 +300,96 @@ int main(int argc, char** argv) try {
             std::printf("u4 8192x28672 g%lld zeros %d M=%lld %.2f us %.1f%%\n", (long long)group, zeros, (long long)m, t * 1e6, 100 * double(p.bytes) / t / copy);
           }
         }
+    }
+    if (set == "stream-tune") {
+      // Every shape of the streaming kernel beside the Hopper kernel and cuBLAS, in about a minute: the best three and what each
+      // choice alone costs against the best.
+      struct Variant {
+        int warps, per_sm, depth;
+      };
+      const Variant few[] = {{16, 1, 0}, {8, 2, 0}, {16, 1, 1}, {8, 2, 1}, {16, 1, 2}, {8, 2, 2}}, many[] = {{8, 1, 0}, {16, 1, 0}, {8, 1, 1}, {8, 1, 2}, {16, 1, 1}};
+      b.replays = 7;
+      std::printf("%-12s %3s %8s %8s %8s | best three of the streaming kernel (us, warps x blocks, ring, slices, sum); p: overlapped launches\n", "K x N", "M", "copy us", "hopper", "cublas");
+      double marlin[5] = {1, 1, 1, 1, 1}, blas[5] = {1, 1, 1, 1, 1};
+      for (const Shape& s : kShapes) {
+        const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
+        const Dense d = make_dense(b, s.n, s.k);
+        const int64_t ms[] = {1, 8, 16, 32, 64};  // 64: in two passes
+        for (int i = 0; i < 5; ++i) {
+          const int64_t m = ms[i];
+          const double hopper = time_packed(b, p, m, params({{"kernel", std::string("hopper")}})), dense = time_dense(b, d, m);
+          struct Row {
+            double t;
+            std::string what;
+          };
+          std::vector<Row> rows;
+          std::string refused;
+          const auto attempt = [&](const Variant& v, int slices, const char* reduce, int stages, bool overlap) {
+            Params tiling = params({{"kernel", std::string("stream")}, {"reduce", std::string(reduce)}, {"warps", double(v.warps)}, {"perSm", double(v.per_sm)}, {"depth", double(v.depth)}, {"overlap", double(overlap)}});
+            if (slices) tiling.set("slices", double(slices));
+            if (stages) tiling.set("stages", double(stages));
+            std::snprintf(line, sizeof(line), "%dx%d %s%d s%d %s%s", v.warps, v.per_sm, v.depth ? "r" : "b", v.depth ? v.depth : stages, slices, reduce, overlap ? " p" : "");
+            const std::string what = line;
+            try {
+              const double t = time_packed(b, p, m, tiling);
+              rows.push_back({t, what});
+              std::snprintf(line, sizeof(line), "{\"set\": \"stream-tune\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"what\": \"%s\", \"us\": %.3f, \"bytes\": %.0f}", (long long)s.k, (long long)s.n,
+                            (long long)m, what.c_str(), t * 1e6, static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k)));
+              b.row(line);
+            } catch (const Failure& failure) {
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // a shape that does not fit is no row
+            }
+          };
+          const auto best = [&] { return *std::min_element(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; }); };
+          // The kernel's shape first, then slices and sums for the best of them.
+          std::vector<Variant> variants(m <= 16 ? std::vector<Variant>(few, few + 6) : std::vector<Variant>(many, many + 5));
+          Variant chosen = variants[0];
+          double least = 1e9;
+          for (const Variant& v : variants) {
+            attempt(v, 0, "global", 0, false);
+            if (!rows.empty() && best().t < least) least = best().t, chosen = v;
+          }
+          const double shape_best = rows.empty() ? 0 : best().t;
+          for (int slices : {1, 2, 3, 4, 6, 8, 12, 16}) attempt(chosen, slices, "global", 0, false);
+          for (int slices : {0, 2, 4, 8}) attempt(chosen, slices, "cluster", 0, false);
+          const double launched = rows.empty() ? 0 : best().t;
+          attempt(chosen, 0, "global", 0, true);
+          attempt(chosen, 0, "cluster", 0, true);
+          for (int slices : {2, 4, 8}) attempt(chosen, slices, "global", 0, true), attempt(chosen, slices, "cluster", 0, true);
+          if (chosen.depth == 0)
+            for (int stages : {1, 2, 4, 6}) attempt(chosen, 0, "global", stages, false);
+          std::sort(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; });
+          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k));
+          std::printf("%5lldx%-6lld %3lld %8.2f %8.2f %8.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, hopper * 1e6, dense * 1e6);
+          for (size_t j = 0; j < std::min<size_t>(3, rows.size()); ++j) std::printf(" %.2f (%s)", rows[j].t * 1e6, rows[j].what.c_str());
+          std::printf(" | default %.2f, not overlapped %.2f\n", shape_best * 1e6, launched * 1e6);
+          std::fflush(stdout);
+          if (!rows.empty()) {
+            const double us = launched * 1e6;
+            if (m != 8) marlin[i] *= s.marlin[m == 1 ? 0 : m == 16 ? 1 : m == 32 ? 2 : 3] / us;
+            blas[i] *= dense * 1e6 / us;
+          }
+        }
+      }
+      for (int i = 0; i < 5; ++i) {
+        std::printf("M=%d: not overlapped, geometric mean %.2f of cuBLAS", i == 0 ? 1 : 4 << i, std::pow(blas[i], 1 / 6.0));
+        if (i != 1) std::printf(", %.2f of MARLIN's", std::pow(marlin[i], 1 / 6.0));
+        std::printf("\n");
+      }
+      b.replays = 11;
+    }
+    if (set == "stream-types") {
+      for (DType dtype : {DType::f16, DType::bf16}) {
+        std::printf("8192x57344 M=16 %s, streaming kernel:", dtype == DType::f16 ? "f16" : "bf16");
+        for (const char* name : {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i4", "i8", "f4e2m1", "f6e3m2", "f8e4m3"}) {
+          const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
+          const double t = time_packed(b, p, 16, params({{"kernel", std::string("stream")}}));
+          std::printf(" %s %.1f", name, t * 1e6);
+          std::snprintf(line, sizeof(line), "{\"set\": \"stream-types\", \"type\": \"%s\", \"x\": \"%s\", \"us\": %.3f, \"bytes\": %.0f}", name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6, double(p.bytes));
+          b.row(line);
+        }
+        std::printf("\n");
+      }
     }
     if (set == "tune") {
       for (const Shape& s : kShapes) {

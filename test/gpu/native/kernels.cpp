@@ -1,5 +1,5 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
-// bias, and every way of cutting the work. kernels [--quick] [filter]
+// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|hopper|portable] [filter]
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
 // the largest and may drop bits below 2^-23 of it (17 terms: 17 * 2^-23 of the largest magnitude among partial sums, which
@@ -117,13 +117,19 @@ Weights make_weights(const Type& t, const Case& c) {
   return w;
 }
 
+const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap"};
+constexpr int kStreamShapes[][3] = {{8, 2, 0}, {8, 2, 1}, {8, 2, 2}, {16, 1, 0}, {16, 1, 1}, {16, 1, 2}, {8, 1, 0}, {8, 1, 1}, {8, 1, 2}};
+std::string forced;  // the kernel that runs, or empty: the operation's choice
+
 Params call_params(const Type& t, const Case& c) {
   Params p = t.params;
+  if (!forced.empty()) p.set("kernel", forced);
+  if (c.tiling.has("reduce")) p.set("reduce", c.tiling.text("reduce"));
   p.set("groupLength", double(c.group));
   p.set("hasZeros", double(c.zeros != 0));
   p.set("hasBias", double(c.bias));
   p.set("zero", c.zero);
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks"})
+  for (const char* name : kTiling)
     if (c.tiling.integer(name, 0) > 0) p.set(name, double(c.tiling.integer(name, 0)));
   return p;
 }
@@ -188,7 +194,8 @@ std::string text(const Type& t, const Case& c) {
   std::string s = t.name + (c.dtype == DType::f16 ? " f16" : " bf16") + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
                   " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros);
   if (c.one_hot) s += " one-hot " + std::to_string(c.hot);
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks"})
+  if (c.tiling.has("reduce")) s += " " + c.tiling.text("reduce");
+  for (const char* name : kTiling)
     if (c.tiling.integer(name, 0) > 0) s += std::string(" ") + name + "=" + std::to_string(c.tiling.integer(name, 0));
   return s;
 }
@@ -200,6 +207,7 @@ int main(int argc, char** argv) {
   std::string filter;
   for (int i = 1; i < argc; ++i)
     if (!std::strcmp(argv[i], "--quick")) quick = true;
+    else if (!std::strcmp(argv[i], "--kernel") && i + 1 < argc) forced = argv[++i];
     else filter = argv[i];
   Device d;
   int checks = 0, failures = 0;
@@ -232,6 +240,9 @@ int main(int argc, char** argv) {
     const double middle = integer && !t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
+      // Floats whose exponents f16 does not hold have the portable kernel alone.
+      if ((forced == "stream" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
+        continue;
       // Every weight by itself.
       Case c;
       c.dtype = dtype;
@@ -271,6 +282,34 @@ int main(int argc, char** argv) {
       c.n = 520;
       c.k = 1288;
       const Weights w = make_weights(t, c);
+      if (forced == "stream") {
+        // Grids smaller than the strips, slices of K that are not alike (11 packed blocks), more slices than warps have blocks,
+        // sums through the workspace and within clusters, rings of every depth, and launches that overlap.
+        for (int64_t m : {5, 16, 27})
+          for (int slices : {1, 2, 3, 4, 8, 11})
+            for (int blocks : {1, 16, 200})
+              for (const char* reduce : {"global", "cluster"}) {
+                if (!std::strcmp(reduce, "cluster") && slices != 2 && slices != 4 && slices != 8) continue;
+                if (quick && (blocks == 16 || m == 5)) continue;
+                c.m = m;
+                c.tiling = params({{"slices", double(slices)}, {"blocks", double(blocks)}, {"stages", double(1 + (slices + blocks) % 3)}, {"overlap", double(blocks != 16)}});
+                c.tiling.set("reduce", std::string(reduce));
+                one(t, c, w);
+              }
+        // The kernels that are there to choose from.
+        if (t.type.bits == 4 && integer && dtype == DType::f16)
+          for (int64_t m : {8, 16, 32})
+            for (const auto& [warps, per_sm, depth] : kStreamShapes) {
+              if (m == 32 ? per_sm == 2 || (warps == 16 && depth == 2) : warps == 8 && per_sm == 1) continue;
+              for (int slices : {1, 4}) {
+                c.m = m;
+                c.tiling = params({{"warps", double(warps)}, {"perSm", double(per_sm)}, {"depth", double(depth)}, {"slices", double(slices)}});
+                c.tiling.set("reduce", std::string(slices == 4 ? "cluster" : "global"));
+                one(t, c, w);
+              }
+            }
+        continue;
+      }
       for (int64_t m : {5, 16, 27, 64})
         for (int blocks : {1, 3, 7, 19})
           for (int warps_n : {4, 8}) {
@@ -284,10 +323,11 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   }
   // The same bytes every time, and counters left at 0.
-  {
+  for (const char* reduce : {"global", "cluster"}) {
     const Type& t = list[3];
     Case c;
     c.m = 16, c.n = 4096, c.k = 4096, c.zero = 8;
+    if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}, {"overlap", 1.0}});
     const Weights w = make_weights(t, c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
     std::vector<uint8_t> first;
