@@ -1,7 +1,11 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
 import { Artifact } from '../../formats/artifact/read.js';
-import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { artifactSchema } from '../../formats/artifact/schema.js';
+import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.js';
 import type { Provenance } from '../../formats/canonical/schema.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
+import { GgufFile } from '../../formats/gguf/read.js';
 import { printGranularity } from '../core/granularity.js';
 import { type Inspection, sum, tensorBytes } from './inspection.js';
 import { facts, table } from './table.js';
@@ -60,9 +64,9 @@ export function inspectQuantized(dir: string): Inspection {
 
 /** What `lpq pack` wrote. */
 export function inspectPacked(dir: string): Inspection {
-  const artifact = Artifact.open(dir);
+  const artifact = openPacked(dir);
   try {
-    const { manifest, weights } = artifact;
+    const { manifest, sizeOf } = artifact;
     const modules = Object.entries(manifest.modules).map(([name, module]) => ({
       name,
       type: module.type,
@@ -70,10 +74,10 @@ export function inspectPacked(dir: string): Inspection {
       shape: module.shape,
       padded: module.padded,
       group: printGranularity(module.granularity),
-      bytes: sum(Object.keys(module.tensors).map((tensor) => tensorBytes(weights, tensor))),
+      bytes: sum(Object.keys(module.tensors).map(sizeOf)),
       notes: module.notes,
     }));
-    const carried = sum(Object.keys(manifest.carried).map((name) => tensorBytes(weights, name)));
+    const carried = sum(Object.keys(manifest.carried).map(sizeOf));
     const totals = sizes(modules, carried);
     const text = [
       facts([
@@ -102,6 +106,19 @@ export function inspectPacked(dir: string): Inspection {
   } finally {
     artifact.close();
   }
+}
+
+/** A packed directory, whether its tensors lie in safetensors files or in model.gguf. */
+function openPacked(dir: string) {
+  const file = path.join(dir, 'model.gguf');
+  if (existsSync(file)) {
+    const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
+    const gguf = GgufFile.open(file);
+    return { manifest, sizeOf: (name: string) => gguf.matrix(name).bytes, close: () => gguf.close() };
+  }
+  const artifact = Artifact.open(dir);
+  const { manifest, weights } = artifact;
+  return { manifest, sizeOf: (name: string) => tensorBytes(weights, name), close: () => artifact.close() };
 }
 
 interface Sized {
