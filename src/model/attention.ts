@@ -3,7 +3,7 @@ import { ops } from '../../native/ops.js';
 import type { AttentionPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
 import type { RopeCache } from './rope-cache.js';
-import { applyLinear, applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
+import { applyLinear, applyNorm, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function attentionTensors(plan: AttentionPlan): [string, readonly number[]][] {
   return [
@@ -11,6 +11,7 @@ export function attentionTensors(plan: AttentionPlan): [string, readonly number[
     ...[plan.q, plan.k, plan.v, plan.o].flatMap(linearTensors),
     ...normTensors(plan.qNorm),
     ...normTensors(plan.kNorm),
+    ...(plan.sinks === undefined ? [] : [[plan.sinks, [plan.heads]] as [string, readonly number[]]]),
   ];
 }
 
@@ -56,31 +57,31 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache): Stage[] 
       const k = project(rt, weights, state, x, plan.k, plan.kNorm, kvHeads);
       const v = applyLinear(rt, weights, plan.v, x);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
-      ops.attention(rt, q, k, v, state.batch.starts, attention, {
-        heads,
-        kvHeads,
-        headDim,
-        scale: plan.scale,
-        window: plan.window,
-      });
+      const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
+      const { scale, window } = plan;
+      ops.attention(rt, q, k, v, state.batch.starts, attention, { heads, kvHeads, headDim, scale, window }, sinks);
       for (const tensor of [x, q, k, v]) tensor.dispose();
       return { ...state, aux: { attention } };
     },
   };
 
-  const o: Stage = {
+  return [qkv, outputStage(plan.o)];
+}
+
+/** From the attention output (`attention` [T, K] of the state) back into the residual stream. */
+export function outputStage(linear: LinearPlan): Stage {
+  return {
     id: 'o',
-    feeds: [{ id: 'o', linears: [linearRef(plan.o)] }],
+    feeds: [{ id: 'o', linears: [linearRef(linear)] }],
     async capture(_rt, _weights, state) {
       const { attention } = state.aux as { attention: Tensor };
       return new Map([['o', attention.view(attention.shape)]]);
     },
     async advance(rt, weights, state) {
       const { attention, ...aux } = state.aux as { attention: Tensor };
-      applyLinear(rt, weights, plan.o, attention, { y: state.h, accumulate: true });
+      applyLinear(rt, weights, linear, attention, { y: state.h, accumulate: true });
       attention.dispose();
       return { ...state, aux };
     },
   };
-  return [qkv, o];
 }

@@ -4,6 +4,8 @@ import { LpqError } from '../core/error.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors } from './attention.js';
 import { expertsStages, expertsTensors } from './experts.js';
+import { expertSource } from './fused-experts.js';
+import { mlaStages, mlaTensors } from './mla.js';
 import { gatedStages, gatedTensors } from './mlp.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
 import type { Block, BlockWeights, ModelGraph } from './program.js';
@@ -18,8 +20,9 @@ import { applyLinear, applyNorm, linearRef, linearTensors, normTensors, weightOf
 export function openModel(source: WeightSource): ModelGraph {
   const table = architectureOf(source.config, source.dir);
   const graph = buildGraph(planModel(table, source.config, source.dir));
+  const view = expertSource(source);
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
-    for (const [name, shape] of tensors) checkTensor(source, name, shape, graph.architecture);
+    for (const [name, shape] of tensors) checkTensor(view, name, shape, graph.architecture);
   return graph;
 }
 
@@ -57,17 +60,20 @@ function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
   return {
     index,
     tensors: new Map([
-      ...attentionTensors(attention),
+      ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
       ...(mlp.kind === 'gated' ? gatedTensors(mlp) : expertsTensors(mlp)),
     ]),
-    stages: [...attentionStages(attention, ropes), ...(mlp.kind === 'gated' ? gatedStages(mlp) : expertsStages(mlp))],
+    stages: [
+      ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes)),
+      ...(mlp.kind === 'gated' ? gatedStages(mlp) : expertsStages(mlp)),
+    ],
   };
 }
 
 /** Weights of the checkpoint that the graph does not use (extra heads, vision towers, stored rotary tables), sorted. */
 export function unusedTensors(source: WeightSource, graph: ModelGraph): string[] {
   const used = new Set([graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((map) => [...map.keys()]));
-  return [...source.names()].filter((name) => !used.has(name)).sort();
+  return [...expertSource(source).names()].filter((name) => !used.has(name)).sort();
 }
 
 function checkTensor(source: WeightSource, name: string, shape: readonly number[], architecture: string): void {

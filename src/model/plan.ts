@@ -1,5 +1,7 @@
-import type { Architecture, AttentionTable, ExpertsTable, GatedMlpTable } from './architecture.js';
+import type { Architecture, AttentionTable, GatedMlpTable } from './architecture.js';
 import { Config } from './config.js';
+import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
+import { type MlaPlan, mlaPlanner } from './plan-mla.js';
 import { type RopeSpec, ropeSpec } from './rope.js';
 
 /** A model with every question answered: architecture table + config.json, in numbers and full names. */
@@ -15,7 +17,7 @@ export interface ModelPlan {
 }
 
 export interface BlockPlan {
-  readonly attention: AttentionPlan;
+  readonly attention: AttentionPlan | MlaPlan;
   readonly mlp: GatedMlpPlan | ExpertsPlan;
 }
 
@@ -25,6 +27,9 @@ export interface NormPlan {
   readonly size: number;
   readonly epsilon: number;
 }
+
+/** The norm of a module path; `size` and `epsilon` are the model's unless given. */
+export type NormMaker = (name: string, size?: number, epsilon?: number) => NormPlan;
 
 /** A linear layer N x K; its tensors are NAME.weight and, with `bias`, NAME.bias. */
 export interface LinearPlan {
@@ -50,6 +55,8 @@ export interface AttentionPlan {
   readonly scale: number;
   /** Tokens seen, the own one included; 0 without a window. */
   readonly window: number;
+  /** Full name of the tensor [heads] of sinks. */
+  readonly sinks?: string;
   readonly rope: RopeSpec;
 }
 
@@ -64,20 +71,8 @@ export interface GatedMlpPlan {
   readonly activation: Activation;
 }
 
-export interface ExpertsPlan {
-  readonly kind: 'experts';
-  readonly norm: NormPlan;
-  readonly router: LinearPlan;
-  readonly experts: readonly { readonly gate: LinearPlan; readonly up: LinearPlan; readonly down: LinearPlan }[];
-  readonly perToken: number;
-  readonly normalize: boolean;
-  readonly intermediate: number;
-  readonly activation: Activation;
-}
-
 /** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
 const MOST_BLOCKS = 4096;
-const MOST_EXPERTS = 4096;
 
 /** Resolves a table against a config.json. Throws LPQ_CONFIG naming the key. */
 export function planModel(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): ModelPlan {
@@ -86,9 +81,11 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const vocab = config.count(['vocab_size']);
   const layers = config.count(['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
   const epsilon = settingNumber(config, table.norm.epsilon);
-  const norm = (name: string, size = hidden): NormPlan => ({ weight: `${name}.weight`, size, epsilon });
+  const norm: NormMaker = (name, size = hidden, own = epsilon) => ({ weight: `${name}.weight`, size, epsilon: own });
   const activation = activationOf(config, table.mlp.activation.keys, table.mlp.activation.otherwise);
-  const attention = attentionPlanner(config, table.attention, hidden, norm);
+  const attention = table.mla
+    ? mlaPlanner(config, table.mla, table.attention.rope.theta, hidden, norm)
+    : attentionPlanner(config, table.attention, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
     const prefix = table.names.block.replace('{layer}', String(index));
@@ -115,7 +112,7 @@ function attentionPlanner(
   config: Config,
   table: AttentionTable,
   hidden: number,
-  norm: (name: string, size?: number) => NormPlan,
+  norm: NormMaker,
 ): (prefix: string, index: number, layers: number) => AttentionPlan {
   const heads = config.count(['num_attention_heads']);
   const kvHeads = config.count(['num_key_value_heads'], heads);
@@ -145,6 +142,7 @@ function attentionPlanner(
       headDim,
       scale: 1 / Math.sqrt(headDim),
       window: windowOf(config, table, index, layers),
+      ...(names.sinks !== undefined && { sinks: prefix + names.sinks }),
       rope,
     };
   };
@@ -155,6 +153,8 @@ function windowOf(config: Config, table: AttentionTable, index: number, layers: 
   if (!config.flag(window.enabled)) return 0;
   const size = config.has('sliding_window') ? config.count(['sliding_window'], 0, 0) : (window.otherwise ?? 0);
   const types = window.layerTypes ? config.list('layer_types', 'string') : [];
+  if (types.length === 0 && window.alternateUpTo !== undefined)
+    return index % 2 === 0 && index < settingNumber(config, window.alternateUpTo) ? size : 0;
   if (types.length === 0) return index >= settingNumber(config, window.fullBlocks) ? size : 0;
   const type = types[index];
   if (types.length !== layers || (type !== 'sliding_attention' && type !== 'full_attention'))
@@ -188,47 +188,6 @@ function gatedPlan(
   };
 }
 
-function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
-  const every = settingNumber(config, table.every);
-  const dense = new Set(config.list(table.denseBlocks, 'number'));
-  return (index) => every > 0 && (index + 1) % every === 0 && !dense.has(index);
-}
-
-function expertsPlan(
-  config: Config,
-  table: ExpertsTable,
-  prefix: string,
-  hidden: number,
-  norm: NormPlan,
-  activation: Activation,
-): ExpertsPlan {
-  const count = config.count(table.count, undefined, 1, MOST_EXPERTS);
-  const perToken = config.count(table.perToken);
-  const inner = config.count(table.intermediate);
-  if (perToken > count)
-    throw config.error(table.perToken[0] as string, 'is more than there are experts', perToken, `at most ${count}`);
-  const linear = (name: string, expert: number, n: number, k: number): LinearPlan => ({
-    name: prefix + name.replace('{expert}', String(expert)),
-    n,
-    k,
-    bias: false,
-  });
-  return {
-    kind: 'experts',
-    norm,
-    router: { name: prefix + table.names.router, n: count, k: hidden, bias: false },
-    experts: Array.from({ length: count }, (_, e) => ({
-      gate: linear(table.names.gate, e, inner, hidden),
-      up: linear(table.names.up, e, inner, hidden),
-      down: linear(table.names.down, e, hidden, inner),
-    })),
-    perToken,
-    normalize: config.flag(table.normalize),
-    intermediate: inner,
-    activation,
-  };
-}
-
 const ACTIVATIONS: Readonly<Record<string, Activation>> = {
   silu: 'silu',
   swish: 'silu',
@@ -250,6 +209,6 @@ function activationOf(config: Config, keys: readonly string[], otherwise: string
   );
 }
 
-function settingNumber(config: Config, setting: Architecture['norm']['epsilon']): number {
+export function settingNumber(config: Config, setting: Architecture['norm']['epsilon']): number {
   return typeof setting === 'number' ? setting : config.number(setting.keys, setting.otherwise);
 }

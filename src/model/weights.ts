@@ -1,6 +1,7 @@
 import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { expertSource } from './fused-experts.js';
 import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import type { WeightSource } from './source.js';
@@ -12,9 +13,10 @@ export async function loadWeights(
   names: Iterable<string>,
 ): Promise<BlockWeights> {
   const weights: BlockWeights = new Map();
+  const view = expertSource(source);
   try {
     for (const name of names) {
-      const host = await source.tensor(name);
+      const host = await view.tensor(name);
       try {
         weights.set(name, rt.upload(host));
       } finally {

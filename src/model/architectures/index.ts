@@ -1,13 +1,29 @@
 import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
+import { deepseekV2 } from './deepseek_v2.js';
+import { deepseekV3 } from './deepseek_v3.js';
+import { gptOss } from './gpt_oss.js';
 import { llama } from './llama.js';
 import { mistral } from './mistral.js';
+import { mixtral } from './mixtral.js';
 import { qwen2 } from './qwen2.js';
+import { qwen2Moe } from './qwen2_moe.js';
 import { qwen3 } from './qwen3.js';
 import { qwen3Moe } from './qwen3-moe.js';
 
 /** Every architecture lpq reads, by model_type. */
-export const ARCHITECTURES: readonly Architecture[] = [llama, mistral, qwen2, qwen3, qwen3Moe];
+export const ARCHITECTURES: readonly Architecture[] = [
+  llama,
+  mistral,
+  mixtral,
+  qwen2,
+  qwen2Moe,
+  qwen3,
+  qwen3Moe,
+  deepseekV2,
+  deepseekV3,
+  gptOss,
+];
 
 /** The table for a config.json: by `model_type`, else by the class in `architectures`. Throws LPQ_ARCH_UNKNOWN. */
 export function architectureOf(config: Readonly<Record<string, unknown>>, dir: string): Architecture {

@@ -8,7 +8,19 @@ import { openModel } from '../../../src/model/graph.js';
 import { PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
 import { ReferenceRuntime } from './reference-runtime.js';
 
-const NAMES = ['llama', 'llama3-rope', 'llama-yarn-bias', 'mistral-window', 'qwen2', 'qwen3', 'qwen3_moe'];
+const NAMES = [
+  'llama',
+  'llama3-rope',
+  'llama-yarn-bias',
+  'mistral-window',
+  'mixtral',
+  'qwen2',
+  'qwen2_moe',
+  'qwen3',
+  'qwen3_moe',
+  'deepseek_v3',
+  'gpt_oss',
+];
 
 /** Largest difference between a checkpoint's goldens and what the graph computes on `rt`: logits, state after block 0. */
 async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number; block0: number }> {

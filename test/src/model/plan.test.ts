@@ -2,12 +2,20 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { LpqError } from '../../../src/core/error.js';
 import { architectureOf } from '../../../src/model/architectures/index.js';
-import { planModel } from '../../../src/model/plan.js';
+import { type AttentionPlan, type ModelPlan, planModel } from '../../../src/model/plan.js';
 import { CONFIGS } from './configs.js';
 
 const plan = (config: Record<string, unknown>) =>
   planModel(architectureOf(config, 'models/test'), config, 'models/test');
-const windows = (config: Record<string, unknown>) => plan(config).blocks.map((block) => block.attention.window);
+const attention = (model: ModelPlan, block = 0): AttentionPlan => {
+  const plan = model.blocks[block]?.attention;
+  assert.ok(plan?.kind === 'attention');
+  return plan;
+};
+const windows = (config: Record<string, unknown>) => {
+  const model = plan(config);
+  return model.blocks.map((_, block) => attention(model, block).window);
+};
 const rejects = (config: Record<string, unknown>, code: string, words: RegExp) =>
   assert.throws(
     () => plan(config),
@@ -28,8 +36,8 @@ test('old and new RoPE keys give the same plan', () => {
     const { rope_type: type, ...rest } = scaling;
     assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: scaling }), modern);
     assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: { type, ...rest } }), modern);
-    assert.equal(modern.blocks[0]!.attention.rope.theta, 5e5);
-    assert.equal(modern.blocks[0]!.attention.rope.scaling.kind, scaling.rope_type);
+    assert.equal(attention(modern).rope.theta, 5e5);
+    assert.equal(attention(modern).rope.scaling.kind, scaling.rope_type);
   }
   assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: null }), plan({ ...old, rope_theta: 5e5 }));
   // Llama 1 and 2 wrote no theta at all.
@@ -40,8 +48,8 @@ test('head_dim, kv heads and tying: stated, null and absent', () => {
   const { num_key_value_heads: _, ...config } = CONFIGS.llama!;
   assert.deepEqual(plan({ ...CONFIGS.llama, head_dim: 16 }), plan(CONFIGS.llama!));
   assert.deepEqual(plan({ ...CONFIGS.llama, head_dim: null }), plan(CONFIGS.llama!));
-  assert.equal(plan(config).blocks[0]!.attention.kvHeads, 4);
-  assert.equal(plan({ ...CONFIGS.qwen3, head_dim: undefined }).blocks[0]!.attention.headDim, 128);
+  assert.equal(attention(plan(config)).kvHeads, 4);
+  assert.equal(attention(plan({ ...CONFIGS.qwen3, head_dim: undefined })).headDim, 128);
   const tied = plan({ ...CONFIGS.llama, tie_word_embeddings: true });
   assert.equal(`${tied.head.name}.weight`, tied.embedding);
 });
@@ -52,7 +60,7 @@ test('an architecture without model_type is known by its class', () => {
 
 test('biases: from the config in llama and qwen3, fixed in qwen2 and mistral', () => {
   const biases = (config: Record<string, unknown>) => {
-    const { q, k, v, o } = plan(config).blocks[0]!.attention;
+    const { q, k, v, o } = attention(plan(config));
     return [q, k, v, o].map((linear) => linear.bias);
   };
   for (const name of ['llama', 'qwen3', 'qwen3_moe']) {
