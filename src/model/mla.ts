@@ -111,6 +111,8 @@ export function mlaStages(plan: MlaPlan, ropes: RopeCache): Stage[] {
   const keyFeed: Feed = { id: 'mla.kv_b', linears: [linearRef(plan.kvB)] };
   const b: Stage = {
     id: 'mla.b',
+    // q, k, v and what kvB makes in f32; the three again in 16 bits, padded to 256 dimensions.
+    temporaryBytes: heads * (4 * (2 * headDim + plain + 2 * value) + 6 * 256),
     feeds: query.kind === 'direct' ? [keyFeed] : [{ id: 'mla.q_b', linears: [linearRef(query.b)] }, keyFeed],
     async capture(rt, weights, state) {
       const { q, kv } = state.aux as unknown as Latent;

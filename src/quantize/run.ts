@@ -20,6 +20,7 @@ import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
 import type { QuantScheme } from './scheme.js';
+import { SourceView } from './source-view.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -85,8 +86,9 @@ export async function quantizeCheckpoint(
   events: QuantizeEvents = {},
   register: (output: OutputDirectory) => void = () => {},
 ): Promise<QuantizeSummary> {
-  const source = SourceCheckpoint.open(request.source);
+  const checkpoint = SourceCheckpoint.open(request.source);
   try {
+    const source = new SourceView(checkpoint);
     const graph = openModel(source);
     const plan = planQuantization(graph, request);
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
@@ -100,7 +102,7 @@ export async function quantizeCheckpoint(
     });
     const canonical: CanonicalPlan = {
       modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
-      carried: carried.map((name) => source.weights.spec(name)),
+      carried: carried.map((name) => source.spec(name)),
       config: source.config,
     };
     const recorded = provenance(request, source);
@@ -145,11 +147,11 @@ export async function quantizeCheckpoint(
       throw error;
     }
   } finally {
-    source.close();
+    checkpoint.close();
   }
 }
 
-function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
+function declare(source: SourceView, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
   const size = scheme.granularity.kind === 'channel' ? linear.k : scheme.granularity.size;
   return {
     type: scheme.type.name,
@@ -160,11 +162,11 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     groupIndex: false,
     permutation: false,
     sparsity: 'none',
-    sourceDtype: source.weights.dtype(`${linear.name}.weight`),
+    sourceDtype: source.spec(`${linear.name}.weight`).dtype,
   };
 }
 
-function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {
+function provenance(request: QuantizeRequest, source: SourceView): Provenance {
   const { calibration } = request;
   return {
     lpq: request.version,
