@@ -116,9 +116,9 @@ export function mlaStages(plan: MlaPlan, ropes: RopeCache): Stage[] {
     feeds: query.kind === 'direct' ? [keyFeed] : [{ id: 'mla.q_b', linears: [linearRef(query.b)] }, keyFeed],
     async capture(rt, weights, state) {
       const { q, kv } = state.aux as unknown as Latent;
-      const captured = new Map([['mla.kv_b', keyInput(rt, weights, kv)]]);
+      const captured = new Map<string, Tensor>();
       if (query.kind === 'latent') captured.set('mla.q_b', applyNorm(rt, weights, query.norm, q));
-      return captured;
+      return captured.set('mla.kv_b', keyInput(rt, weights, kv));
     },
     async advance(rt, weights, state) {
       const { q: given, kv } = state.aux as unknown as Latent;
