@@ -46,7 +46,11 @@ export function slicesOf(source: WeightSource): ReadonlyMap<string, Slice> {
 
 /** Every linear and bias inside tensors of all experts, by its own name. */
 function expertSlices(source: WeightSource): Map<string, Slice> {
-  const table = ARCHITECTURES.find(({ modelType }) => modelType === source.config.model_type);
+  const { model_type: type, architectures } = source.config;
+  const classes = Array.isArray(architectures) ? architectures : [];
+  const table = ARCHITECTURES.find((each) =>
+    type === undefined ? classes.includes(each.className) : each.modelType === type,
+  );
   const slices = new Map<string, Slice>();
   const { fused = [] } = table?.experts ?? {};
   if (!table || fused.length === 0) return slices;

@@ -56,6 +56,7 @@ export function mlaPlanner(
     throw config.error('partial_rotary_factor', 'leaves part of qk_rope_head_dim unrotated', rope.rotary, rotary);
   const bias = config.flag(table.bias);
   const scale = (table.scaleScores ? yarnScale(config) : 1) / Math.sqrt(plain + rotary);
+  const latentNorm = (name: string, size: number): NormPlan => ({ ...norm(name, size), epsilon: table.epsilon });
   const { names } = table;
   return (prefix) => {
     const linear = (name: string, n: number, k: number, has = false): LinearPlan => ({
@@ -73,11 +74,11 @@ export function mlaPlanner(
           : {
               kind: 'latent',
               a: linear(names.qA, queryRank, hidden, bias),
-              norm: norm(prefix + names.qNorm, queryRank, table.epsilon),
+              norm: latentNorm(prefix + names.qNorm, queryRank),
               b: linear(names.qB, heads * (plain + rotary), queryRank),
             },
       kvA: linear(names.kvA, latent + rotary, hidden, bias),
-      kvNorm: norm(prefix + names.kvNorm, latent, table.epsilon),
+      kvNorm: latentNorm(prefix + names.kvNorm, latent),
       kvB: linear(names.kvB, heads * (plain + value), latent),
       o: linear(names.o, hidden, heads * value, bias),
       heads,

@@ -28,8 +28,8 @@ export interface NormPlan {
   readonly epsilon: number;
 }
 
-/** The norm of a module path; `size` and `epsilon` are the model's unless given. */
-export type NormMaker = (name: string, size?: number, epsilon?: number) => NormPlan;
+/** The norm of a module path; `size` is the model's unless given. */
+export type NormMaker = (name: string, size?: number) => NormPlan;
 
 /** A linear layer N x K; its tensors are NAME.weight and, with `bias`, NAME.bias. */
 export interface LinearPlan {
@@ -81,7 +81,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const vocab = config.count(['vocab_size']);
   const layers = config.count(['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
   const epsilon = settingNumber(config, table.norm.epsilon);
-  const norm: NormMaker = (name, size = hidden, own = epsilon) => ({ weight: `${name}.weight`, size, epsilon: own });
+  const norm: NormMaker = (name, size = hidden) => ({ weight: `${name}.weight`, size, epsilon });
   const activation = activationOf(config, table.mlp.activation.keys, table.mlp.activation.otherwise);
   const attention = table.mla
     ? mlaPlanner(config, table.mla, table.attention.rope.theta, hidden, norm)
