@@ -67,6 +67,7 @@ export const ops = {
    * Causal attention inside each sequence: y = softmax(q kᵀ * scale) v. q f32 [T, heads*headDim],
    * k [T, kvHeads*headDim], v [T, kvHeads*valueDim], y [T, heads*valueDim]. window w > 0: token t sees t-w+1 .. t.
    * softCap c > 0: softmax of c * tanh(q kᵀ * scale / c) (Gemma 2).
+   * sinks [heads] (optional): a further logit of each head's softmax, without a value.
    */
   attention: (
     rt: NativeRuntime,
@@ -84,7 +85,23 @@ export const ops = {
       window?: number;
       softCap?: number;
     },
-  ) => rt.enqueue('attention', [q, k, v, starts], [y], p),
+    sinks?: Tensor,
+  ) => rt.enqueue('attention', sinks ? [q, k, v, starts, sinks] : [q, k, v, starts], [y], p),
+
+  /**
+   * Part of every head copied: y[t][h][to .. to+width) = x[t][h][from .. from+width), the rest of y left as it is. x
+   * [T, heads*fromDim] (`shared`: [T, fromDim], one head for all), y [T, heads*toDim], of one dtype.
+   */
+  copyHeads: (
+    rt: NativeRuntime,
+    x: Tensor,
+    y: Tensor,
+    p: { heads: number; width: number; fromDim: number; from: number; toDim: number; to: number; shared?: boolean },
+  ) => rt.enqueue('copy_heads', [x], [y], p),
+
+  /** CPU only: y[n][k] = x.flat[first + n*rowStep + k*columnStep]; y [N,K], x of the same dtype and any shape. */
+  stridedMatrix: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { first: number; rowStep: number; columnStep: number }) =>
+    rt.enqueue('strided_matrix', [x], [y], p),
 
   /** y = act(gate) * up; f32, any equal shapes; y may be gate or up. */
   gatedActivation: (rt: NativeRuntime, gate: Tensor, up: Tensor, y: Tensor, p: { act: ActivationName }) =>
@@ -108,21 +125,39 @@ export const ops = {
   /** y [C,R] = xᵀ of x [R,C]; one dtype, any of 1 to 8 bytes; y is not x. */
   transpose: (rt: NativeRuntime, x: Tensor, y: Tensor) => rt.enqueue('transpose', [x], [y]),
 
+  /**
+   * y = (clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g), g = min(gate, limit), the gate of GPT-OSS's experts; f32, any
+   * equal shapes; y may be gate or up. alpha, limit > 0.
+   */
+  clampedSwiglu: (rt: NativeRuntime, gate: Tensor, up: Tensor, y: Tensor, p: { alpha: number; limit: number }) =>
+    rt.enqueue('clamped_swiglu', [gate, up], [y], p),
+
   /** y = a + b * scale; f32 (on the CPU also f64), equal shapes; y may be a. */
   add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('add', [a, b], [y], p),
 
   /**
-   * Mixture-of-experts routing: softmax over logits f32 [T,E], the k largest (ties: lower index), weights f32 [T,k]
-   * (normalize: divided by their sum), indices I32 [T,k].
+   * Mixture-of-experts routing. Shares of logits f32 [T,E]: softmax, or with `sigmoid` that of each logit. The k experts with
+   * the highest share + bias (bias [E], optional; ties: lower index) among those of the topGroups best of `groups` groups of
+   * neighbours, a group scoring its best expert, or with `topTwo` the sum of its two best. weights f32 [T,k]: their
+   * shares without the bias, normalize: divided by their sum, times scale; indices I32 [T,k].
    */
   routeTopK: (
     rt: NativeRuntime,
     logits: Tensor,
     indices: Tensor,
     weights: Tensor,
-    p: { k: number; normalize: boolean },
-  ) => rt.enqueue('route_top_k', [logits], [indices, weights], p),
+    p: {
+      k: number;
+      normalize: boolean;
+      sigmoid?: boolean;
+      groups?: number;
+      topGroups?: number;
+      topTwo?: boolean;
+      scale?: number;
+    },
+    bias?: Tensor,
+  ) => rt.enqueue('route_top_k', bias ? [logits, bias] : [logits], [indices, weights], p),
 
   /**
    * Groups routed tokens by expert: indices I32 [T,k] -> rows I32 [T*k] (flat t*k+j, ascending inside an expert) and

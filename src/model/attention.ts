@@ -1,11 +1,11 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
-import type { AttentionPlan, NormPlan } from './plan.js';
+import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
-import { applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
+import { applyNorm, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function attentionTensors(plan: AttentionPlan): [string, readonly number[]][] {
   return [
@@ -14,6 +14,7 @@ export function attentionTensors(plan: AttentionPlan): [string, readonly number[
     ...linearTensors(plan.o),
     ...normTensors(plan.qNorm),
     ...normTensors(plan.kNorm),
+    ...(plan.sinks === undefined ? [] : [[plan.sinks, [plan.heads]] as [string, readonly number[]]]),
   ];
 }
 
@@ -64,14 +65,10 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       place(rt, weights, state, q, plan.qNorm, heads);
       place(rt, weights, state, k, plan.kNorm, kvHeads);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
-      ops.attention(rt, q, k, v, state.batch.starts, attention, {
-        heads,
-        kvHeads,
-        headDim,
-        scale: plan.scale,
-        window: plan.window,
-        ...(plan.softCap > 0 && { softCap: plan.softCap }),
-      });
+      const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
+      const { scale, window, softCap } = plan;
+      const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
+      ops.attention(rt, q, k, v, state.batch.starts, attention, params, sinks);
       const aux: Record<string, Tensor> = { attention };
       if (beside) {
         const same = beside.norm !== undefined && beside.norm.weight === plan.norm?.weight;
@@ -82,7 +79,12 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
     },
   };
 
-  const o: Stage = {
+  return [qkv, outputStage(plan)];
+}
+
+/** From the attention output (`attention` [T, K] of the state) back into the residual stream. */
+export function outputStage(plan: BranchPlan & { readonly o: LinearPlan }): Stage {
+  return {
     id: 'o',
     feeds: [{ id: 'o', linears: [linearRef(plan.o)] }],
     async capture(_rt, _weights, state) {
@@ -96,5 +98,4 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       return { ...state, aux };
     },
   };
-  return [qkv, o];
 }

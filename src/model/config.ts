@@ -102,6 +102,18 @@ export class Config {
   }
 }
 
+/** A setting above 0, else LPQ_CONFIG. */
+export function positive(config: Config, setting: Setting<number>): number {
+  const value = settingNumber(config, setting);
+  if (value > 0) return value;
+  throw config.error(keyOf(setting), 'is not positive', value, 'a positive number');
+}
+
+/** The key under which messages name a setting that config.json may set. */
+export function keyOf(setting: Setting<unknown>): string {
+  return (setting as { keys: readonly string[] }).keys[0] as string;
+}
+
 export function settingNumber(config: Config, setting: Setting<number>): number {
   return typeof setting === 'number' ? setting : config.number(setting.keys, setting.otherwise);
 }

@@ -3,6 +3,8 @@ import type { Architecture } from './architecture.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors } from './attention.js';
 import { expertsStages, expertsTensors } from './experts.js';
+import { expertSource } from './fused-experts.js';
+import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
 import { embed, headInput, logits, outerTensors } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
@@ -18,10 +20,11 @@ import { linearRef, storedTurned } from './weights.js';
 export function openModel(source: WeightSource): ModelGraph {
   const table = asNamed(architectureOf(source.config, source.dir), source);
   const graph = buildGraph(planModel(table, source.config, source.dir));
+  const view = expertSource(source);
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
     for (const [name, shape] of tensors) {
-      const stored = storedTurned(source, name, graph.transposed) ? [...shape].reverse() : shape;
-      checkTensor(source, name, stored, graph.architecture);
+      const stored = storedTurned(view, name, graph.transposed) ? [...shape].reverse() : shape;
+      checkTensor(view, name, stored, graph.architecture);
     }
   return graph;
 }
@@ -71,11 +74,11 @@ function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, rope
   return {
     index,
     tensors: new Map([
-      ...attentionTensors(attention),
+      ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
       ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
     ]),
     stages: [
-      ...attentionStages(attention, ropes, beside),
+      ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
       ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
     ],
   };
@@ -84,7 +87,7 @@ function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, rope
 /** Weights of the checkpoint that the graph does not use (extra heads, vision towers, stored rotary tables), sorted. */
 export function unusedTensors(source: WeightSource, graph: ModelGraph): string[] {
   const used = new Set([graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((map) => [...map.keys()]));
-  return [...source.names()].filter((name) => !used.has(name)).sort();
+  return [...expertSource(source).names()].filter((name) => !used.has(name)).sort();
 }
 
 function checkTensor(source: WeightSource, name: string, shape: readonly number[], architecture: string): void {

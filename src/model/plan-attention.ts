@@ -24,6 +24,8 @@ export interface AttentionPlan extends BranchPlan {
   readonly softCap: number;
   /** Tokens seen, the own one included; 0 without a window. */
   readonly window: number;
+  /** Full name of the tensor [heads] of sinks. */
+  readonly sinks?: string;
   readonly rope: RopePlan | undefined;
 }
 
@@ -86,6 +88,7 @@ export function attentionPlanner(
       scale: scaleOf(config, table, headDim, index),
       softCap: config.optional(table.softCap),
       window: sliding ? windowSize(config, table.window) : 0,
+      ...(names.sinks !== undefined && { sinks: prefix + names.sinks }),
       rope:
         table.rope && (sliding || !table.rope.slidingOnly)
           ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)
@@ -114,6 +117,8 @@ function windowSize(config: Config, window: WindowTable): number {
 function isSliding(config: Config, window: WindowTable, index: number, layers: number): boolean {
   if (!config.flag(window.enabled)) return false;
   const types = window.layerTypes ? config.list('layer_types', 'string') : [];
+  if (types.length === 0 && window.alternateUpTo !== undefined)
+    return index % 2 === 0 && index < settingNumber(config, window.alternateUpTo);
   if (types.length === 0) {
     const every = window.fullEvery === undefined ? 0 : settingNumber(config, window.fullEvery);
     return index >= settingNumber(config, window.fullBlocks) && !(every > 0 && (index + 1) % every === 0);

@@ -1,7 +1,9 @@
-import type { Architecture, ExpertsTable } from './architecture.js';
-import { type Config, settingNumber } from './config.js';
+import type { Architecture } from './architecture.js';
+import { type Config, positive, settingNumber } from './config.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
-import { type Activation, activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
+import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
+import { type MlaPlan, mlaPlanner } from './plan-mla.js';
+import { activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
 import type { RopeSpec } from './rope.js';
 import { settingsOf } from './settings.js';
 
@@ -36,7 +38,7 @@ export interface EmbeddingPlan {
 }
 
 export interface BlockPlan {
-  readonly attention: AttentionPlan;
+  readonly attention: AttentionPlan | MlaPlan;
   readonly mlp: MlpPlan | ExpertsPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
@@ -56,6 +58,7 @@ export interface NormPlan {
   readonly offset: number;
 }
 
+/** The norm of a module path; `size` is the model's unless given, `turns` 1. */
 export type NormMaker = (name: string, size?: number, turns?: number) => NormPlan;
 
 /** A linear layer N x K; its tensors are NAME.weight and, with `bias`, NAME.bias. */
@@ -76,20 +79,8 @@ export interface BranchPlan {
   readonly multiplier: number;
 }
 
-export interface ExpertsPlan {
-  readonly kind: 'experts';
-  readonly norm: NormPlan;
-  readonly router: LinearPlan;
-  readonly experts: readonly { readonly gate: LinearPlan; readonly up: LinearPlan; readonly down: LinearPlan }[];
-  readonly perToken: number;
-  readonly normalize: boolean;
-  readonly intermediate: number;
-  readonly activation: Activation;
-}
-
 /** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
 const MOST_BLOCKS = 4096;
-const MOST_EXPERTS = 4096;
 
 /** Resolves a table against a config.json. Throws LPQ_CONFIG naming the key. */
 export function planModel(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): ModelPlan {
@@ -99,7 +90,9 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const layers = config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
   const norm = normMaker(config, table, hidden);
   const activation = activationOf(config, table.mlp.activation.keys, table.mlp.activation.otherwise);
-  const attention = attentionPlanner(config, table, hidden, norm);
+  const attention = table.mla
+    ? mlaPlanner(config, table.mla, hidden, norm)
+    : attentionPlanner(config, table, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
   const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);
@@ -190,56 +183,4 @@ function embeddingPlan(config: Config, table: Architecture, hidden: number): Emb
 /** A linear without bias between widths that differ; undefined where they do not. */
 function projection(name: string | undefined, n: number, k: number): LinearPlan | undefined {
   return name === undefined || n === k ? undefined : { name, n, k, bias: false };
-}
-
-function positive(config: Config, setting: Parameters<typeof settingNumber>[1]): number {
-  const value = settingNumber(config, setting);
-  if (value > 0) return value;
-  throw config.error(
-    (setting as { keys: readonly string[] }).keys[0] as string,
-    'is not positive',
-    value,
-    'a positive number',
-  );
-}
-
-function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
-  const every = settingNumber(config, table.every);
-  const dense = new Set(config.list(table.denseBlocks, 'number'));
-  return (index) => every > 0 && (index + 1) % every === 0 && !dense.has(index);
-}
-
-function expertsPlan(
-  config: Config,
-  table: ExpertsTable,
-  prefix: string,
-  hidden: number,
-  norm: NormPlan,
-  activation: Activation,
-): ExpertsPlan {
-  const count = config.count(table.count, undefined, 1, MOST_EXPERTS);
-  const perToken = config.count(table.perToken);
-  const inner = config.count(table.intermediate);
-  if (perToken > count)
-    throw config.error(table.perToken[0] as string, 'is more than there are experts', perToken, `at most ${count}`);
-  const linear = (name: string, expert: number, n: number, k: number): LinearPlan => ({
-    name: prefix + name.replace('{expert}', String(expert)),
-    n,
-    k,
-    bias: false,
-  });
-  return {
-    kind: 'experts',
-    norm,
-    router: { name: prefix + table.names.router, n: count, k: hidden, bias: false },
-    experts: Array.from({ length: count }, (_, e) => ({
-      gate: linear(table.names.gate, e, inner, hidden),
-      up: linear(table.names.up, e, inner, hidden),
-      down: linear(table.names.down, e, hidden, inner),
-    })),
-    perToken,
-    normalize: config.flag(table.normalize),
-    intermediate: inner,
-    activation,
-  };
 }

@@ -52,6 +52,8 @@ export type BlockWeights = Map<string, Tensor> & { packed?: Map<string, PackedWe
 export interface Stage {
   readonly id: string;
   readonly feeds: readonly Feed[];
+  /** Bytes a token that advance() takes meanwhile, where that is far more than what its feeds' linears read and make. */
+  readonly temporaryBytes?: number;
   /**
    * The activations that this stage's feeds read, f32 [rows, K] by feed id (an expert's: only its routed rows; rows may
    * be 0). New tensors; the caller disposes of them after use. Async only where routing must be read back.

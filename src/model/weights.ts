@@ -1,6 +1,7 @@
 import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { expertSource } from './fused-experts.js';
 import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
@@ -17,18 +18,19 @@ export async function loadWeights(
   transposed: ReadonlySet<string> = new Set(),
 ): Promise<BlockWeights> {
   const weights: BlockWeights = new Map();
+  const view = expertSource(source);
   try {
     for (const name of names) {
-      const packed = source.packed?.(name);
+      const packed = view.packed?.(name);
       if (packed) {
         weights.packed ??= new Map();
         weights.packed.set(name, uploadPacked(rt, packed));
         continue;
       }
-      const host = await source.tensor(name);
+      const host = await view.tensor(name);
       try {
         const weight = rt.upload(host);
-        weights.set(name, storedTurned(source, name, transposed) ? turned(rt, weight) : weight);
+        weights.set(name, storedTurned(view, name, transposed) ? turned(rt, weight) : weight);
       } finally {
         host.dispose();
       }

@@ -13,7 +13,7 @@ export type Split = { readonly count: number; readonly split: 'n' | 'k' } | { re
  * output features), those of the second row-parallel (each rank reads the features that it computed).
  */
 const ROLES: readonly (readonly [role: 'n' | 'k', heads: 'q' | 'kv' | undefined, names: readonly string[]])[] = [
-  ['n', 'q', ['q_proj']],
+  ['n', 'q', ['q_proj', 'q_b_proj', 'kv_b_proj']],
   ['n', 'kv', ['k_proj', 'v_proj']],
   ['n', undefined, ['gate_proj', 'up_proj', 'w1', 'w3', 'fc1', 'c_fc', 'dense_h_to_4h', 'lm_head']],
   ['k', 'q', ['o_proj', 'out_proj']],

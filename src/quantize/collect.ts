@@ -123,7 +123,7 @@ async function sweepModel(
 ): Promise<void> {
   const load = (names: Iterable<string>) => {
     const list = [...names];
-    return Promise.all(rts.map((rt) => loadWeights(rt, source, list)));
+    return Promise.all(rts.map((rt) => loadWeights(rt, source, list, graph.transposed)));
   };
   const outer = await load(graph.outer.keys());
   let streams: Streams[] = [];

@@ -6,7 +6,8 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
-import type { Feed, ModelGraph, Stage } from '../model/program.js';
+import type { Feed, LinearRef, ModelGraph, Stage } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import type { Assembly } from './assembly.js';
 import { type BlockContext, quantizeShare, shareWork } from './blocks.js';
@@ -51,7 +52,7 @@ export async function quantizeFromStatistics(
   rts: readonly NativeRuntime[],
   saved: SavedStatistics,
   work: readonly Work[],
-  source: SourceCheckpoint,
+  source: WeightSource,
   events: QuantizeEvents,
   progress: Progress,
 ): Promise<void> {
@@ -77,18 +78,16 @@ async function solveSaved(
   rt: NativeRuntime,
   saved: SavedStatistics,
   share: Share,
-  source: SourceCheckpoint,
+  source: WeightSource,
   modules: Assembly,
 ): Promise<void> {
-  const names = share.parts.map(({ linear }) => linear.name).filter((name) => context.schemes.has(name));
-  if (names.length === 0) return;
+  const linears = share.parts.map(({ linear }) => linear).filter(({ name }) => context.schemes.has(name));
+  if (linears.length === 0) return;
   const statistics = await upload(rt, saved, share.feed);
   try {
-    const weights = await loadWeights(
-      rt,
-      source,
-      names.map((name) => `${name}.weight`),
-    );
+    const names = (some: readonly LinearRef[]) => some.map(({ name }) => `${name}.weight`);
+    const transposed = new Set(names(linears.filter((linear) => linear.transposed)));
+    const weights = await loadWeights(rt, source, names(linears), transposed);
     try {
       for (const { weight } of await quantizeShare(context, rt, share, weights, statistics, modules)) weight.dispose();
     } finally {

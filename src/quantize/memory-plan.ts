@@ -39,7 +39,7 @@ export function blockMemory(block: Block, hidden: number, streams: number): Bloc
       ),
     temporaries: (stage) => {
       const wide = Math.max(0, ...stage.feeds.map((feed) => rows(feed) + k(feed)));
-      const perToken = 8 * hidden + 3 * wide * (routed(stage) ? ROUTED : 1);
+      const perToken = 8 * hidden + 3 * wide * (routed(stage) ? ROUTED : 1) + (stage.temporaryBytes ?? 0);
       return 2 * streams * DEVICE_BATCH_TOKENS * perToken;
     },
   };

@@ -1,4 +1,3 @@
-import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Streams } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
@@ -14,13 +13,14 @@ import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
 import type { Progress } from './progress.js';
 import { WeightPipeline } from './rtn-pipeline.js';
 import type { QuantizeRequest } from './run.js';
+import type { SourceView } from './source-view.js';
 
 /** Quantizes every module of a model that has a scheme, block by block, on all the devices given. */
 export async function quantizeModel(
   context: BlockContext,
   rts: readonly NativeRuntime[],
   request: QuantizeRequest,
-  source: SourceCheckpoint,
+  source: SourceView,
   graph: ModelGraph,
   events: QuantizeEvents,
   progress: Progress,
@@ -135,7 +135,7 @@ async function quantizeAlone(
   context: BlockContext,
   rt: NativeRuntime,
   work: readonly Work[],
-  source: SourceCheckpoint,
+  source: SourceView,
   events: QuantizeEvents,
   progress: Progress,
 ): Promise<void> {

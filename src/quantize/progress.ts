@@ -1,5 +1,4 @@
 import type { Quality } from '../../formats/canonical/schema.js';
-import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
@@ -10,6 +9,7 @@ import { replayedWeights } from './replay.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import { lineOf, type RunLog } from './run-log.js';
 import { printScheme, type QuantScheme } from './scheme.js';
+import type { SourceView } from './source-view.js';
 import { WriteBehind } from './write-behind.js';
 
 /** The linears of a block, in the order of the model. */
@@ -80,9 +80,9 @@ export class Progress {
   }
 
   /** Queues a tensor that goes through unchanged; it is opened in its turn, so that any number may wait. */
-  carry(source: SourceCheckpoint, name: string): Promise<void> {
+  carry(source: SourceView, name: string): Promise<void> {
     const write = async () => {
-      const tensor = source.weights.tensor(name);
+      const tensor = await source.stored(name);
       try {
         await this.writer.writeCarried(name, tensor);
       } finally {

@@ -23,6 +23,7 @@ import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
 import type { QuantScheme } from './scheme.js';
+import { SourceView } from './source-view.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -90,11 +91,12 @@ export async function quantizeCheckpoint(
   events: QuantizeEvents = {},
   register: (output: OutputDirectory) => void = () => {},
 ): Promise<QuantizeSummary> {
-  const source = SourceCheckpoint.open(request.source);
+  const checkpoint = SourceCheckpoint.open(request.source);
   try {
+    const source = new SourceView(checkpoint);
     const graph = openModel(source);
     const plan = planQuantization(graph, request);
-    if (request.statistics) requireStatistics(request.statistics, source, graph, new Set(plan.keys()));
+    if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(plan.keys()));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
     const weightNames = new Set([...plan.keys()].map((name) => `${name}.weight`));
     const carried = [...source.names()].filter((name) => !weightNames.has(name));
@@ -106,7 +108,7 @@ export async function quantizeCheckpoint(
     });
     const canonical: CanonicalPlan = {
       modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
-      carried: carried.map((name) => source.weights.spec(name)),
+      carried: carried.map((name) => source.spec(name)),
       config: source.config,
     };
     const recorded = provenance(request, source);
@@ -151,11 +153,11 @@ export async function quantizeCheckpoint(
       throw error;
     }
   } finally {
-    source.close();
+    checkpoint.close();
   }
 }
 
-function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
+function declare(source: SourceView, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
   const size = scheme.granularity.kind === 'channel' ? linear.k : scheme.granularity.size;
   return {
     type: scheme.type.name,
@@ -166,12 +168,12 @@ function declare(source: SourceCheckpoint, linear: LinearRef, scheme: QuantSchem
     groupIndex: false,
     permutation: false,
     sparsity: 'none',
-    sourceDtype: source.weights.dtype(`${linear.name}.weight`),
+    sourceDtype: source.spec(`${linear.name}.weight`).dtype,
     ...(linear.transposed && { transposed: true }),
   };
 }
 
-function provenance(request: QuantizeRequest, source: SourceCheckpoint): Provenance {
+function provenance(request: QuantizeRequest, source: SourceView): Provenance {
   const { calibration, statistics } = request;
   return {
     lpq: request.version,

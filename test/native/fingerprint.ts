@@ -65,6 +65,14 @@ for (const [t, n, k] of [
       softCap: 4,
     });
     keep(`attention ${window} capped`, capped);
+    const sunk = poisoned('f32', [tokens, heads * headDim]);
+    const sinks = f32([heads], random.normals(heads));
+    ops.attention(rt, q, k, v, i32([0, 40, 333]), sunk, { heads, kvHeads, headDim, scale: 0.158, window }, sinks);
+    keep(`attention with sinks ${window}`, sunk);
+    const both = poisoned('f32', [tokens, heads * headDim]);
+    const settings = { heads, kvHeads, headDim, scale: 0.158, window, softCap: 4 };
+    ops.attention(rt, q, k, v, i32([0, 40, 333]), both, settings, sinks);
+    keep(`attention with sinks ${window} capped`, both);
   }
   const angles = random.normals(400 * 20);
   const positions = i32(Array.from({ length: tokens }, (_, t) => t));
@@ -138,6 +146,18 @@ for (const [t, n, k] of [
   ops.zero(rt, sum);
   ops.scatterAddRows(rt, gathered, rows, weights, sum, { divide: 6 });
   keep('routing', indices, weights, rows, offsets, sum);
+  const wide = f32([t, 160], random.normals(t * 160, 3));
+  const limited = { k: 6, normalize: true, sigmoid: true, groups: 8, topGroups: 4, topTwo: true, scale: 2.5 };
+  const [chosen, shares] = [poisoned('i32', [t, 6]), poisoned('f32', [t, 6])];
+  ops.routeTopK(rt, wide, chosen, shares, limited, f32([160], random.normals(160, 0.1)));
+  keep('routing in groups', chosen, shares);
+  const clamped = poisoned('f32', [t, c]);
+  ops.clampedSwiglu(rt, x, up, clamped, { alpha: 1.702, limit: 7 });
+  keep('clamped gate', clamped);
+  const [parts, strided] = [f32([t, 60], new Float32Array(t * 60)), poisoned('f32', [80, t])];
+  ops.copyHeads(rt, wide, parts, { heads: 4, width: 9, fromDim: 40, from: 31, toDim: 15, to: 2 });
+  ops.stridedMatrix(rt, wide, strided, { first: 1, rowStep: 2, columnStep: 160 });
+  keep('moved', parts, strided);
 }
 await rt.sync();
 const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);

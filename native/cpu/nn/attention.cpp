@@ -11,7 +11,7 @@
 #include "cpu/checks.h"
 #include "cpu/linalg/kernels.h"
 #include "cpu/linalg/scratch.h"
-#include "cpu/nn/vector.h"
+#include "cpu/nn/cast.h"
 
 namespace lpq::nn {
 namespace {
@@ -33,8 +33,9 @@ struct Task {
 
 class Attention {
  public:
-  Attention(const Shape& shape, const float* q, const float* k, const float* v, float* y)
-      : shape_(shape), q_(q), k_(k), v_(v), y_(y), kernel_(linalg::kernels<float>()), rows_(vector_kernels()) {
+  // sinks: one logit a head that takes part in the softmax and has no value; or null.
+  Attention(const Shape& shape, const float* q, const float* k, const float* v, const float* sinks, float* y)
+      : shape_(shape), q_(q), k_(k), v_(v), sinks_(sinks), y_(y), kernel_(linalg::kernels<float>()), rows_(vector_kernels()) {
     value_panels_ = (shape.value_dim + kernel_.nr - 1) / kernel_.nr;
     block_floats_ = kKeys * shape.head_dim + kKeys * value_panels_ * kernel_.nr;
   }
@@ -75,8 +76,8 @@ class Attention {
       kernel_.pack(q_panels + i / mr * q_stride, {q + i * q_row, DType::f32, q_row, 1},
                    static_cast<int>(std::min(mr, queries - i)), static_cast<int>(mr), hd, shape_.scale);
     std::fill(out, out + queries * vd, 0.0f);
-    std::fill(most, most + queries, -std::numeric_limits<float>::infinity());
-    std::fill(sum, sum + queries, 0.0f);
+    std::fill(most, most + queries, sinks_ ? sinks_[task.head] : -std::numeric_limits<float>::infinity());
+    std::fill(sum, sum + queries, sinks_ ? 1.0f : 0.0f);
 
     const int64_t last = task.query + queries;  // one past the last key that any query sees
     const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, task.query - shape_.window + 1) : 0;
@@ -123,7 +124,7 @@ class Attention {
 
  private:
   Shape shape_;
-  const float *q_, *k_, *v_;
+  const float *q_, *k_, *v_, *sinks_;
   float* y_;
   const linalg::Kernels<float>& kernel_;
   const VectorKernels& rows_;
@@ -172,7 +173,15 @@ void attention(Call& call, Exec& exec) {
     for (int64_t query = (length - 1) / kQueries * kQueries; length > 0 && query >= 0; query -= kQueries)
       for (int64_t head = 0; head < shape.heads; ++head) tasks.push_back({first, length, query, head, block});
   }
-  const Attention work(shape, q.data<float>(), k.data<float>(), v.data<float>(), y.data<float>());
+  std::vector<float> sinks(call.in.size() > 4 ? static_cast<size_t>(shape.heads) : 0);
+  if (!sinks.empty()) {
+    require_dtype(call.input(4), "sinks", {DType::f32, DType::f16, DType::bf16});
+    require_shape(call.input(4), "sinks", {shape.heads});
+    widen(call.input(4), 0, shape.heads, sinks.data());
+    for (const float sink : sinks)
+      if (!std::isfinite(sink)) throw Failure("LPQ_NATIVE_NUMERICS", "a sink is NaN or infinite");
+  }
+  const Attention work(shape, q.data<float>(), k.data<float>(), v.data<float>(), sinks.empty() ? nullptr : sinks.data(), y.data<float>());
   const int64_t count = static_cast<int64_t>(blocks.size());
   const Tensor packed = allocate(DType::f32, {count * shape.kv_heads, work.block_floats()});
   float* panels = packed.data<float>();

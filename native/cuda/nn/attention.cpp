@@ -47,6 +47,14 @@ void attention(Call& call, CudaExec& exec) {
   require_tensor(starts, "starts", DType::i32, {-1});
   const int sequences = static_cast<int>(starts.dim(0)) - 1;
   require(sequences >= 0, "starts is empty");
+  const void* sinks = nullptr;
+  int sinks_type = 0;
+  if (call.in.size() > 4) {
+    require_dtype(call.input(4), "sinks", kActivations);
+    require_shape(call.input(4), "sinks", {h.heads});
+    sinks = call.input(4).raw();
+    sinks_type = type_index(call.input(4).dtype);
+  }
   if (tokens == 0) return;
 
   const int room = tokens / kQueries + sequences;
@@ -58,7 +66,7 @@ void attention(Call& call, CudaExec& exec) {
   if (y.dtype == DType::f32) {
     exec.launch("lpq_attention_f32", {div_up(static_cast<int64_t>(tokens) * h.heads, 8)}, {32, 8}, 0, q.data<float>(), k.data<float>(),
                 v.data<float>(), y.data<float>(), starts.data<int32_t>(), sequences, tokens, h.heads, h.kv_heads, h.head_dim, h.value_dim,
-                h.scale, h.window, h.cap);
+                h.scale, h.window, h.cap, sinks, sinks_type);
     return;
   }
   const int wide = std::max(h.head_dim, h.value_dim), padded = wide <= 32 ? 32 : wide <= 64 ? 64 : wide <= 128 ? 128 : 256;
@@ -71,7 +79,7 @@ void attention(Call& call, CudaExec& exec) {
   void* out = y.raw();
   const unsigned shared = static_cast<unsigned>((kQueries + 4 * keys) * padded * 2);
   exec.launch("lpq_attention" + suffix(y) + "_" + std::to_string(padded), {h.heads, room}, {128}, shared, qs, ks, vs, out, tasks, count,
-              h.heads, h.kv_heads, h.value_dim, h.window, h.cap * log2e);
+              h.heads, h.kv_heads, h.value_dim, h.window, h.cap * log2e, sinks, sinks_type);
 }
 
 }  // namespace

@@ -62,10 +62,11 @@ __device__ __forceinline__ unsigned place(int row, int chunk) {
 }
 
 // cap > 0, in the same unit as scores (log2(e) times the soft cap): scores become cap * tanh(score / cap).
+// sinks: null, or a logit a head that takes part in the softmax without a value, of a type as load_any() reads it.
 // q [T, heads, HD] already multiplied by scale * log2(e); k, v [T, kv_heads, HD], zero beyond their width; y [T, heads, width].
 template <class T, int HD, int KEYS>
 __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* tasks, const int* task_count, int heads, int kv_heads,
-                      int width, int window, float cap) {
+                      int width, int window, float cap, const void* sinks, int sinks_type) {
   if (static_cast<int>(blockIdx.y) >= *task_count) return;
   // Long walks first, so that the last blocks to run are short.
   const Task task = tasks[*task_count - 1 - blockIdx.y];
@@ -90,7 +91,9 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
   fetch(v_tile, v, kv_heads, begin * KEYS, kv, KEYS);
   commit();
 
-  float out[HD / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  const float sink = sinks ? load_any(sinks, sinks_type, head) * 1.4426950408889634f : -INFINITY;
+  const float one = sinks && lane % 4 == 0 ? 1.0f : 0.0f;  // sums are over four lanes
+  float out[HD / 8][4] = {}, most[2] = {sink, sink}, sum[2] = {one, one};
   unsigned queries[HD / 16][4];
   const int row = task.query + warp * 16 + lane / 4;  // this thread's queries: row, row + 8
 
@@ -201,8 +204,8 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #define LPQ_FLASH(type, name, hd, keys)                                                                                        \
   extern "C" __global__ void __launch_bounds__(kWarps * 32)                                                                    \
       lpq_attention_##name##_##hd(const type* q, const type* k, const type* v, type* y, const Task* tasks, const int* count,   \
-                                  int heads, int kv_heads, int width, int window, float cap) {                                 \
-    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap);                                      \
+                                  int heads, int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {\
+    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap, sinks, sinks_type);                   \
   }
 LPQ_FLASH(bf16, bf16, 32, 64)
 LPQ_FLASH(bf16, bf16, 64, 64)
@@ -260,7 +263,7 @@ LPQ_PACK_HEADS(f16, f16, f16, f16)
 // value dimensions for the output. Head dimensions up to 256.
 extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, float* y, const int* starts,
                                              int sequences, int tokens, int heads, int kv_heads, int head_dim, int value_dim,
-                                             float scale, int window, float cap) {
+                                             float scale, int window, float cap, const void* sinks, int sinks_type) {
   const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (task >= static_cast<index_t>(tokens) * heads) return;
   const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads), lane = threadIdx.x;
@@ -273,7 +276,7 @@ extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, con
   int first = starts[low];
   if (window > 0) first = max(first, t - window + 1);
   const float* query = q + (static_cast<index_t>(t) * heads + head) * head_dim;
-  float out[8] = {}, most = -INFINITY, sum = 0;
+  float out[8] = {}, most = sinks ? load_any(sinks, sinks_type, head) : -INFINITY, sum = sinks ? 1.0f : 0.0f;
   for (int base = first; base <= t; base += 32) {
     const int key = base + lane;
     float score = -INFINITY;

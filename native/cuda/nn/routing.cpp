@@ -4,19 +4,50 @@
 namespace lpq::cuda {
 namespace {
 
+// As in nn/routing.cu.
+struct Choice {
+  int experts, k, groups, top_groups, sigmoid, normalize, top_two, bias_type;
+  float scale;
+  const void* bias;
+};
+
 void route_top_k(Call& call, CudaExec& exec) {
   const Tensor &logits = call.input(0), &indices = call.output(0), &weights = call.output(1);
   require_tensor(logits, "logits", DType::f32, {-1, -1});
   const long long tokens = logits.dim(0);
-  const int experts = static_cast<int>(logits.dim(1)), k = static_cast<int>(call.params.integer("k"));
-  require(k >= 1 && k <= experts, "k is " + std::to_string(k) + ", not between 1 and the number of experts, " + std::to_string(experts));
-  require(experts <= 2048, "there are " + std::to_string(experts) + " experts, more than 2048");
-  require_tensor(indices, "indices", DType::i32, {tokens, k});
-  require_tensor(weights, "weights", DType::f32, {tokens, k});
-  const int normalize = call.params.number("normalize") != 0;
-  uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", "a routing logit is NaN or infinite");
-  exec.launch("lpq_route_top_k", {div_up(tokens, 4)}, {32, 4}, static_cast<unsigned>(4 * experts * 4), logits.data<float>(),
-              indices.data<int32_t>(), weights.data<float>(), tokens, experts, k, normalize, fault);
+  auto flag = [&](const char* name) { return call.params.number(name, 0) != 0; };
+  Choice how{static_cast<int>(logits.dim(1)),
+             static_cast<int>(call.params.integer("k")),
+             static_cast<int>(call.params.integer("groups", 1)),
+             static_cast<int>(call.params.integer("topGroups", 1)),
+             flag("sigmoid"),
+             flag("normalize"),
+             flag("topTwo"),
+             0,
+             static_cast<float>(call.params.number("scale", 1.0)),
+             nullptr};
+  require(how.experts <= 2048, "there are " + std::to_string(how.experts) + " experts, more than 2048");
+  require(how.groups >= 1 && how.experts % how.groups == 0,
+          "groups is " + std::to_string(how.groups) + ", which does not divide " + std::to_string(how.experts) + " experts");
+  require(how.top_groups >= 1 && how.top_groups <= how.groups,
+          "topGroups is " + std::to_string(how.top_groups) + ", not between 1 and " + std::to_string(how.groups));
+  const int size = how.experts / how.groups, open = how.top_groups * size;
+  require(!how.top_two || size >= 2, "topTwo needs groups of two experts at least");
+  require(how.k >= 1 && how.k <= open,
+          "k is " + std::to_string(how.k) + ", not between 1 and the number of experts to choose from, " + std::to_string(open));
+  require_tensor(indices, "indices", DType::i32, {tokens, how.k});
+  require_tensor(weights, "weights", DType::f32, {tokens, how.k});
+  if (call.in.size() > 1) {
+    const Tensor& bias = call.input(1);
+    require_dtype(bias, "bias", kActivations);
+    require_shape(bias, "bias", {how.experts});
+    how.bias = bias.raw();
+    how.bias_type = type_index(bias.dtype);
+  }
+  uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", "a routing logit or bias is NaN or infinite");
+  const int warps = how.experts + how.groups <= 2048 ? 4 : 2;  // within the 48 KB of shared memory that need no asking
+  exec.launch("lpq_route_top_k", {div_up(tokens, warps)}, {32, warps}, static_cast<unsigned>(warps * (how.experts + how.groups) * 4),
+              logits.data<float>(), indices.data<int32_t>(), weights.data<float>(), tokens, how, fault);
 }
 
 void group_by_expert(Call& call, CudaExec& exec) {

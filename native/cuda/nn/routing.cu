@@ -3,22 +3,59 @@
 
 using namespace lpq;
 
-// One warp a token. share f32 [experts] of shared memory a warp.
-extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, float* weights, index_t tokens, int experts, int k,
-                                           int normalize, unsigned* fault) {
-  extern __shared__ float shares[];
+// How experts are chosen: the fields of Choice in cpu/nn/routing.cpp. bias: null, or of a type as load_any() reads it.
+struct Choice {
+  int experts, k, groups, top_groups, sigmoid, normalize, top_two, bias_type;
+  float scale;
+  const void* bias;
+};
+
+namespace {
+
+// Strikes out (-infinity) all groups but the best. A warp; choice [experts] and scores [groups] are its own.
+__device__ void limit_groups(const Choice& how, float* choice, float* scores) {
+  const int lane = threadIdx.x, size = how.experts / how.groups;
+  for (int g = 0; g < how.groups; ++g) {
+    float best = -INFINITY, second = -INFINITY;
+    for (int e = g * size + lane; e < (g + 1) * size; e += 32) {
+      const float c = choice[e];
+      second = fmaxf(second, fminf(best, c));
+      best = fmaxf(best, c);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+      const float other = __shfl_xor_sync(0xffffffffu, best, step), other_second = __shfl_xor_sync(0xffffffffu, second, step);
+      second = fmaxf(fminf(best, other), fmaxf(second, other_second));
+      best = fmaxf(best, other);
+    }
+    if (lane == 0) scores[g] = how.top_two ? best + second : best;
+  }
+  __syncwarp();
+  for (int g = 0; g < how.groups; ++g) {
+    int above = 0;
+    for (int other = 0; other < how.groups; ++other)
+      above += scores[other] > scores[g] || (scores[other] == scores[g] && other < g);
+    if (above >= how.top_groups)
+      for (int e = g * size + lane; e < (g + 1) * size; e += 32) choice[e] = -INFINITY;
+  }
+}
+
+}  // namespace
+
+// One warp a token, with experts + groups floats of shared memory.
+extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, float* weights, index_t tokens, Choice how, unsigned* fault) {
+  extern __shared__ float memory[];
   const index_t t = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (t >= tokens) return;
-  const int lane = threadIdx.x;
-  float* left = shares + threadIdx.y * experts;  // logits not chosen yet
+  const int lane = threadIdx.x, experts = how.experts, k = how.k;
+  float* left = memory + threadIdx.y * (experts + how.groups);  // what experts not chosen yet are chosen by
   const float* row = logits + t * experts;
   float most = -INFINITY;
   bool bad = false;
   for (int e = lane; e < experts; e += 32) {
     const float v = row[e];
-    left[e] = v;
     most = fmaxf(most, v);
-    bad |= !isfinite(v);
+    bad |= !isfinite(v) || (how.bias && !isfinite(load_any(how.bias, how.bias_type, e)));
   }
   if (__any_sync(0xffffffffu, bad)) {
     if (lane == 0) *fault = 1;
@@ -30,8 +67,17 @@ extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, fl
   }
   most = warp_max(most);
   float sum = 0;
-  for (int e = lane; e < experts; e += 32) sum += expf(row[e] - most);
-  sum = warp_sum(sum);
+  if (!how.sigmoid) {
+    for (int e = lane; e < experts; e += 32) sum += expf(row[e] - most);
+    sum = warp_sum(sum);
+  }
+  auto share = [&](int e) { return how.sigmoid ? 1.0f / (1.0f + expf(-row[e])) : expf(row[e] - most) / sum; };
+  // Shares keep the order of logits but may round two of them to one: without a bias the logits themselves decide.
+  const bool by_logits = !how.sigmoid && !how.bias && !how.top_two;
+  for (int e = lane; e < experts; e += 32)
+    left[e] = by_logits ? row[e] : how.bias ? share(e) + load_any(how.bias, how.bias_type, e) : share(e);
+  __syncwarp();
+  if (how.groups > 1) limit_groups(how, left, left + experts);
   __syncwarp();
   float chosen = 0;
   for (int j = 0; j < k; ++j) {
@@ -54,13 +100,18 @@ extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, fl
     if (lane == 0) {
       left[at] = -INFINITY;
       indices[t * k + j] = at;
-      weights[t * k + j] = expf(best - most) / sum;
+      weights[t * k + j] = share(at);
     }
     __syncwarp();
     chosen += weights[t * k + j];
   }
-  if (normalize)
-    for (int j = lane; j < k; j += 32) weights[t * k + j] /= chosen;
+  const float total = !how.normalize ? 1.0f : how.sigmoid ? chosen + 1e-20f : chosen;
+  __syncwarp();  // all lanes have read the weights
+  for (int j = lane; j < k; j += 32) {
+    float weight = weights[t * k + j];
+    if (how.normalize) weight /= total;
+    weights[t * k + j] = weight * how.scale;
+  }
 }
 
 // counts[e]: rows of expert e; one block an expert.

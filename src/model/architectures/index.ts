@@ -1,18 +1,23 @@
 import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
 import { cohere, cohere2 } from './cohere.js';
+import { deepseekV2 } from './deepseek_v2.js';
+import { deepseekV3 } from './deepseek_v3.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3, gemma3Text } from './gemma3.js';
 import { glm4 } from './glm4.js';
+import { gptOss } from './gpt_oss.js';
 import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
 import { granite } from './granite.js';
 import { llama } from './llama.js';
 import { mistral } from './mistral.js';
+import { mixtral } from './mixtral.js';
 import { olmo2 } from './olmo2.js';
 import { opt } from './opt.js';
 import { phi3 } from './phi3.js';
 import { qwen2 } from './qwen2.js';
+import { qwen2Moe } from './qwen2_moe.js';
 import { qwen3 } from './qwen3.js';
 import { qwen3Moe } from './qwen3-moe.js';
 import { starcoder2 } from './starcoder2.js';
@@ -21,19 +26,24 @@ import { starcoder2 } from './starcoder2.js';
 export const ARCHITECTURES: readonly Architecture[] = [
   cohere,
   cohere2,
+  deepseekV2,
+  deepseekV3,
   gemma2,
   gemma3,
   gemma3Text,
   glm4,
   gpt2,
   gptNeox,
+  gptOss,
   granite,
   llama,
   mistral,
+  mixtral,
   olmo2,
   opt,
   phi3,
   qwen2,
+  qwen2Moe,
   qwen3,
   qwen3Moe,
   starcoder2,

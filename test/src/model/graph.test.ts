@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { typed } from '../../../native/binding.js';
+import { type Tensor, typed } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
 import { batchSequences, makeBatch } from '../../../src/model/batch.js';
 import { embedBatches, runForward } from '../../../src/model/forward.js';
@@ -77,7 +77,7 @@ test('ragged batches: places, bounds, and no split', () => {
   );
 });
 
-for (const name of ['llama', 'qwen3_moe'])
+for (const name of ['llama', 'qwen3_moe', 'qwen2_moe', 'deepseek_v2', 'deepseek_v3', 'gpt_oss'])
   test(`${name}: a batch of several sequences gives each what it gives alone`, async () => {
     const config = { ...CONFIGS[name], num_hidden_layers: 2 };
     const source = randomSource(config);
@@ -105,7 +105,8 @@ for (const name of Object.keys(CONFIGS))
     const linears = block.stages.flatMap((stage) => stage.feeds.flatMap((feed) => feed.linears));
     assert.equal(new Set(linears.map((linear) => linear.name)).size, linears.length);
     for (const { name: linear, n, k } of linears) assert.deepEqual(block.tensors.get(`${linear}.weight`), [n, k]);
-    const matrices = [...block.tensors].filter(([tensor, shape]) => shape.length === 2 && !/mlp\.gate\.w/.test(tensor));
+    const routers = /\.(gate|router|shared_expert_gate)\.weight$/;
+    const matrices = [...block.tensors].filter(([tensor, shape]) => shape.length === 2 && !routers.test(tensor));
     assert.equal(linears.length, matrices.length);
 
     const ids = [Int32Array.of(3, 14, 15, 92, 6), Int32Array.of(53, 58)];
@@ -118,9 +119,11 @@ for (const name of Object.keys(CONFIGS))
         [...captured.keys()],
         stage.feeds.map((feed) => feed.id),
       );
-      const routed = stage.id.startsWith('experts');
-      const rows = [...captured.values()].reduce((sum, x) => sum + x.shape[0]!, 0);
-      assert.equal(rows, routed ? 7 * 2 : 7);
+      const expert = (id: string) => stage.feeds.find((feed) => feed.id === id)?.linears[0]?.expert !== undefined;
+      const rows = (list: [string, Tensor][]) => list.reduce((sum, [, x]) => sum + x.shape[0]!, 0);
+      const routed = [...captured].filter(([id]) => expert(id));
+      assert.equal(rows(routed), routed.length > 0 ? 7 * 2 : 0);
+      for (const [id, x] of captured) assert.ok(expert(id) || x.shape[0] === 7, id);
       for (const feed of stage.feeds) assert.equal(captured.get(feed.id)!.shape[1], feed.linears[0]!.k);
       for (const x of captured.values()) x.dispose();
       state = await stage.advance(rt, weights, state);

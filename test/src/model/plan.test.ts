@@ -2,12 +2,20 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { LpqError } from '../../../src/core/error.js';
 import { architectureOf } from '../../../src/model/architectures/index.js';
-import { planModel } from '../../../src/model/plan.js';
+import { type AttentionPlan, type ModelPlan, planModel } from '../../../src/model/plan.js';
 import { CONFIGS } from './configs.js';
 
 const plan = (config: Record<string, unknown>) =>
   planModel(architectureOf(config, 'models/test'), config, 'models/test');
-const windows = (config: Record<string, unknown>) => plan(config).blocks.map((block) => block.attention.window);
+const attention = (model: ModelPlan, block = 0): AttentionPlan => {
+  const plan = model.blocks[block]?.attention;
+  assert.ok(plan?.kind === 'attention');
+  return plan;
+};
+const windows = (config: Record<string, unknown>) => {
+  const model = plan(config);
+  return model.blocks.map((_, block) => attention(model, block).window);
+};
 const rejects = (config: Record<string, unknown>, code: string, words: RegExp) =>
   assert.throws(
     () => plan(config),
@@ -28,8 +36,8 @@ test('old and new RoPE keys give the same plan', () => {
     const { rope_type: type, ...rest } = scaling;
     assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: scaling }), modern);
     assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: { type, ...rest } }), modern);
-    assert.equal(modern.blocks[0]!.attention.rope!.theta, 5e5);
-    assert.equal(modern.blocks[0]!.attention.rope!.scaling.kind, scaling.rope_type);
+    assert.equal(attention(modern).rope?.theta, 5e5);
+    assert.equal(attention(modern).rope?.scaling.kind, scaling.rope_type);
   }
   assert.deepEqual(plan({ ...old, rope_theta: 5e5, rope_scaling: null }), plan({ ...old, rope_theta: 5e5 }));
   // Llama 1 and 2 wrote no theta at all.
@@ -40,8 +48,8 @@ test('head_dim, kv heads and tying: stated, null and absent', () => {
   const { num_key_value_heads: _, ...config } = CONFIGS.llama!;
   assert.deepEqual(plan({ ...CONFIGS.llama, head_dim: 16 }), plan(CONFIGS.llama!));
   assert.deepEqual(plan({ ...CONFIGS.llama, head_dim: null }), plan(CONFIGS.llama!));
-  assert.equal(plan(config).blocks[0]!.attention.kvHeads, 4);
-  assert.equal(plan({ ...CONFIGS.qwen3, head_dim: undefined }).blocks[0]!.attention.headDim, 128);
+  assert.equal(attention(plan(config)).kvHeads, 4);
+  assert.equal(attention(plan({ ...CONFIGS.qwen3, head_dim: undefined })).headDim, 128);
   const tied = plan({ ...CONFIGS.llama, tie_word_embeddings: true });
   assert.equal(`${tied.head.name}.weight`, tied.embedding.weight);
 });
@@ -52,7 +60,7 @@ test('an architecture without model_type is known by its class', () => {
 
 test('biases: from the config in llama and qwen3, fixed in qwen2 and mistral', () => {
   const biases = (config: Record<string, unknown>) => {
-    const { q, k, v, o } = plan(config).blocks[0]!.attention;
+    const { q, k, v, o } = attention(plan(config));
     return [q, k, v, o].map((linear) => linear.bias);
   };
   for (const name of ['llama', 'qwen3', 'qwen3_moe']) {
@@ -91,6 +99,92 @@ test('experts: which blocks, how many, under either key', () => {
   assert.ok(mlp.kind === 'experts');
   assert.equal(mlp.experts[7]!.down.name, 'model.layers.1.mlp.experts.7.down_proj');
   rejects({ ...CONFIGS.qwen3_moe, num_experts_per_tok: 9 }, 'LPQ_CONFIG', /num_experts_per_tok/);
+});
+
+test('mixtures: groups, scoring, shared experts and dense blocks as published configs say them', () => {
+  const mixture = (config: Record<string, unknown>, block = 3) => {
+    const { mlp } = plan(config).blocks[block]!;
+    assert.ok(mlp.kind === 'experts');
+    return mlp;
+  };
+  const routing = (config: Record<string, unknown>) => mixture(config).routing;
+  const [v2, v3] = [CONFIGS.deepseek_v2!, CONFIGS.deepseek_v3!];
+  assert.deepEqual(routing(v3), {
+    perToken: 2,
+    sigmoid: true,
+    normalize: true,
+    scale: 2.5,
+    groups: 2,
+    topGroups: 1,
+    topTwo: true,
+    bias: 'model.layers.3.mlp.gate.e_score_correction_bias',
+  });
+  const soft = { perToken: 2, sigmoid: false, normalize: false, scale: 16, topTwo: false, bias: undefined };
+  assert.deepEqual(routing(v2), { ...soft, groups: 4, topGroups: 2 });
+  // V2-Lite: topk_method greedy, and groups that mean nothing.
+  assert.deepEqual(routing({ ...v2, topk_method: 'greedy', n_group: 1, topk_group: 1 }), {
+    ...soft,
+    groups: 1,
+    topGroups: 1,
+  });
+  assert.equal(routing({ ...v3, scoring_func: 'softmax' }).sigmoid, false);
+  assert.equal(mixture(v2).shared?.intermediate, 2 * 48);
+  assert.equal(mixture({ ...v3, n_shared_experts: null }).shared, undefined);
+  assert.equal(mixture(CONFIGS.qwen2_moe!).shared?.outputGate?.name, 'model.layers.3.mlp.shared_expert_gate');
+  assert.deepEqual(mixture(CONFIGS.gpt_oss!).gate, { kind: 'clamped', alpha: 1.702, limit: 7 });
+  assert.deepEqual(mixture({ ...CONFIGS.gpt_oss, swiglu_limit: 5 }).gate, { kind: 'clamped', alpha: 1.702, limit: 5 });
+  assert.equal(mixture(CONFIGS.mixtral!).experts[5]!.up.name, 'model.layers.3.block_sparse_moe.experts.5.w3');
+  const kinds = (config: Record<string, unknown>) => plan(config).blocks.map(({ mlp }) => mlp.kind);
+  assert.deepEqual(kinds({ ...v3, first_k_dense_replace: 2 }), ['gated', 'gated', 'experts', 'experts']);
+  assert.deepEqual(kinds({ ...v3, moe_layer_freq: 2 }), ['experts', 'gated', 'experts', 'gated']);
+  rejects({ ...v3, n_group: 3 }, 'LPQ_CONFIG', /n_group.*does not divide/);
+  rejects({ ...v3, n_group: 8, topk_group: 4 }, 'LPQ_CONFIG', /n_group.*groups of one/);
+  rejects({ ...v3, topk_group: 3 }, 'LPQ_CONFIG', /topk_group/);
+  rejects({ ...v3, num_experts_per_tok: 5 }, 'LPQ_CONFIG', /num_experts_per_tok.*to choose from/);
+  rejects({ ...v3, scoring_func: 'relu' }, 'LPQ_CONFIG', /scoring_func/);
+  rejects({ ...v2, topk_method: 'noaux_tc' }, 'LPQ_CONFIG', /topk_method/);
+  rejects({ ...CONFIGS.gpt_oss, swiglu_limit: 0 }, 'LPQ_CONFIG', /swiglu_limit/);
+});
+
+test('windows of mixtures; sinks', () => {
+  assert.deepEqual(windows(CONFIGS.gpt_oss!), [3, 0, 3, 0]);
+  const layer_types = ['full_attention', 'full_attention', 'full_attention', 'sliding_attention'];
+  assert.deepEqual(windows({ ...CONFIGS.gpt_oss, layer_types }), [0, 0, 0, 3]);
+  assert.deepEqual(windows(CONFIGS.qwen2_moe!), [0, 0, 0, 0]);
+  const sliding = { ...CONFIGS.qwen2_moe, use_sliding_window: true, sliding_window: 16, max_window_layers: 2 };
+  assert.deepEqual(windows(sliding), [16, 0, 0, 0]);
+  assert.deepEqual(windows({ ...CONFIGS.mixtral, sliding_window: 9 }), [9, 9, 9, 9]);
+  assert.deepEqual(windows(CONFIGS.mixtral!), [0, 0, 0, 0]);
+  assert.equal(attention(plan(CONFIGS.gpt_oss!), 2).sinks, 'model.layers.2.self_attn.sinks');
+});
+
+test('latent attention: scales, ranks and what is refused', () => {
+  const latent = (config: Record<string, unknown>) => {
+    const plan_ = plan(config).blocks[0]!.attention;
+    assert.ok(plan_.kind === 'mla');
+    return plan_;
+  };
+  const v3 = CONFIGS.deepseek_v3!;
+  assert.equal(latent(v3).query.kind, 'latent');
+  assert.equal(latent(CONFIGS.deepseek_v2!).query.kind, 'direct');
+  assert.equal(latent(v3).scale, 1 / Math.sqrt(20));
+  assert.equal(latent(v3).rope.style, 'interleaved');
+  assert.equal(latent({ ...v3, rope_interleave: false }).rope.style, 'half');
+  // DeepSeek-V3's own: cos and sin as they are, scores times (0.1 ln 40 + 1)^2
+  const rope_scaling = {
+    type: 'yarn',
+    factor: 40,
+    mscale: 1,
+    mscale_all_dim: 1,
+    original_max_position_embeddings: 4096,
+  };
+  const { rope_parameters: _, ...old } = v3;
+  const yarn = latent({ ...old, rope_theta: 10_000, rope_scaling });
+  assert.ok(Math.abs(yarn.scale * Math.sqrt(20) - 1.873_854_207) < 1e-9);
+  assert.ok(yarn.rope.scaling.kind === 'yarn' && yarn.rope.scaling.attention === 1);
+  rejects({ ...v3, num_key_value_heads: 2 }, 'LPQ_CONFIG', /num_key_value_heads/);
+  rejects({ ...v3, kv_lora_rank: undefined }, 'LPQ_CONFIG', /kv_lora_rank/);
+  rejects({ ...v3, qk_rope_head_dim: 7 }, 'LPQ_CONFIG', /rotated/);
 });
 
 test('a config that cannot be read is refused with the key and the directory', () => {

@@ -172,8 +172,10 @@ const OPERATIONS: Record<string, Operation> = {
         }
     });
   },
-  attention([q, k, v, starts], [y], p) {
+  attention([q, k, v, starts, sinks], [y], p) {
     const [heads, kv, size] = [number(p, 'heads'), number(p, 'kvHeads'), number(p, 'headDim')];
+    const width = number(p, 'valueDim', size);
+    const sink = sinks && values(sinks);
     const window = number(p, 'window');
     const [qs, ks, vs, out, begin] = [values(q!), values(k!), values(v!), typed(y!), typed<Int32Array>(starts!)];
     for (let s = 0; s + 1 < begin.length; s++)
@@ -191,13 +193,14 @@ const OPERATIONS: Record<string, Operation> = {
           }
           const top = Math.max(...scores);
           const shares = scores.map((score) => Math.exp(score - top));
-          const sum = shares.reduce((total, share) => total + share, 0);
-          for (let d = 0; d < size; d++) {
+          const none = sink ? Math.exp(at(sink, head) - top) : 0;
+          const sum = shares.reduce((total, share) => total + share, none);
+          for (let d = 0; d < width; d++) {
             let mean = 0;
             shares.forEach((share, i) => {
-              mean += share * at(vs, ((first + i) * kv + shared) * size + d);
+              mean += share * at(vs, ((first + i) * kv + shared) * width + d);
             });
-            out[(t * heads + head) * size + d] = mean / sum;
+            out[(t * heads + head) * width + d] = mean / sum;
           }
         }
   },
@@ -206,20 +209,53 @@ const OPERATIONS: Record<string, Operation> = {
     const [g, u, out] = [values(gate!), values(up!), typed(y!)];
     for (let i = 0; i < g.length; i++) out[i] = act(at(g, i)) * at(u, i);
   },
-  route_top_k([logits], [indices, weights], p) {
+  clamped_swiglu([gate, up], [y], p) {
+    const [g, u, out] = [values(gate!), values(up!), typed(y!)];
+    const limit = number(p, 'limit');
+    for (let i = 0; i < g.length; i++) {
+      const clamped = Math.min(at(g, i), limit);
+      const line = Math.max(-limit, Math.min(at(u, i), limit)) + 1;
+      out[i] = (line * clamped) / (1 + Math.exp(-number(p, 'alpha') * clamped));
+    }
+  },
+  copy_heads([x], [y], p) {
+    const [input, out] = [values(x!), typed(y!)];
+    const [heads, width, fromDim, toDim] = ['heads', 'width', 'fromDim', 'toDim'].map((key) => number(p, key)) as [
+      number,
+      number,
+      number,
+      number,
+    ];
+    for (let t = 0; t < dim(x!, 0); t++)
+      for (let h = 0; h < heads; h++)
+        for (let c = 0; c < width; c++) {
+          const source = p.shared ? t : t * heads + h;
+          out[(t * heads + h) * toDim + number(p, 'to') + c] = at(input, source * fromDim + number(p, 'from') + c);
+        }
+  },
+  route_top_k([logits, bias], [indices, weights], p) {
     const experts = dim(logits!, 1);
     const [scores, chosen, shares] = [values(logits!), typed<Int32Array>(indices!), typed(weights!)];
+    const [groups, k] = [number(p, 'groups', 1), number(p, 'k')];
+    const more = bias ? values(bias) : new Float64Array(experts);
     for (let t = 0; t < dim(logits!, 0); t++) {
-      const row = scores.subarray(t * experts, (t + 1) * experts);
+      const row = Array.from(scores.subarray(t * experts, (t + 1) * experts));
       const top = Math.max(...row);
-      const odds = Array.from(row, (score) => Math.exp(score - top));
-      const order = odds.map((_, e) => e).sort((a, b) => at(odds, b) - at(odds, a) || a - b);
-      const best = order.slice(0, number(p, 'k'));
-      const among = p.normalize ? best : order;
-      const sum = among.reduce((total, e) => total + at(odds, e), 0);
+      const total = row.reduce((sum, score) => sum + Math.exp(score - top), 0);
+      const share = row.map((score) => (p.sigmoid ? 1 / (1 + Math.exp(-score)) : Math.exp(score - top) / total));
+      const wish = share.map((value, e) => value + at(more, e));
+      const group = (e: number) => Math.floor((e * groups) / experts);
+      const ranked = Array.from({ length: groups }, (_, g) => {
+        const members = wish.filter((_, e) => group(e) === g).sort((a, b) => b - a);
+        return { g, score: p.topTwo ? at(members, 0) + at(members, 1) : at(members, 0) };
+      }).sort((a, b) => b.score - a.score || a.g - b.g);
+      const open = new Set(ranked.slice(0, number(p, 'topGroups', 1)).map(({ g }) => g));
+      const order = wish.map((_, e) => e).filter((e) => open.has(group(e)));
+      const best = order.sort((a, b) => at(wish, b) - at(wish, a) || a - b).slice(0, k);
+      const sum = p.normalize ? best.reduce((all, e) => all + at(share, e), 0) : 1;
       best.forEach((e, j) => {
-        chosen[t * best.length + j] = e;
-        shares[t * best.length + j] = at(odds, e) / sum;
+        chosen[t * k + j] = e;
+        shares[t * k + j] = (at(share, e) / sum) * number(p, 'scale', 1);
       });
     }
   },

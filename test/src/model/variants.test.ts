@@ -516,8 +516,10 @@ test('gemma3: the language model inside, under either path, with its class defau
   const published = { ...config, text_config: { hidden_size: 2560, intermediate_size: 10_240, num_hidden_layers: 34 } };
   const plan = planModel(architectureOf(published, 'dir'), published, 'dir');
   assert.deepEqual([plan.vocab, plan.blocks.length, plan.tied], [262_208, 34, true]);
-  const { heads, kvHeads, headDim, window } = plan.blocks[0]!.attention;
-  assert.deepEqual([heads, kvHeads, headDim, window, plan.blocks[5]!.attention.window], [8, 4, 256, 4096, 0]);
+  const [first, sixth] = [plan.blocks[0]!.attention, plan.blocks[5]!.attention];
+  assert.ok(first.kind === 'attention' && sixth.kind === 'attention');
+  const { heads, kvHeads, headDim, window } = first;
+  assert.deepEqual([heads, kvHeads, headDim, window, sixth.window], [8, 4, 256, 4096, 0]);
   const bare = { ...config, text_config: null };
   assert.throws(
     () => planModel(architectureOf(bare, 'dir'), bare, 'dir'),

@@ -106,7 +106,7 @@ async function inputs(dir: string, sequences: readonly Int32Array[]): Promise<Ma
   let states: BlockState[] = embedBatches(rt, graph, outer, batchSequences(rt, sequences, 1));
   const found = new Map<Feed, Float32Array[]>();
   for (const block of graph.blocks) {
-    const weights = await loadWeights(rt, source, block.tensors.keys());
+    const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
     for (const stage of block.stages) {
       const next: BlockState[] = [];
       for (const state of states) {
@@ -167,13 +167,16 @@ test('what is saved are the second moments of the unquantized model', async () =
   assert.deepEqual(new Set(await compare(saved, tiny, calibration.sequences)), new Set([210]));
 });
 
-test('an untied head and experts, one of which no token may reach', {
-  skip: skipWithout('archs', 'qwen3_moe'),
+test('an untied head, linears stored as [K, N], and experts, one of which no token may reach', {
+  skip: skipWithout('archs', 'gpt_oss'),
 }, async (t) => {
   const dir = scratch(t);
-  for (const [arch, count] of [
-    ['qwen3_moe', 2],
-    ['llama-yarn-bias', 2],
+  for (const [arch, count, lmHead] of [
+    ['qwen3_moe', 2, false],
+    ['gpt_oss', 2, false],
+    ['deepseek_v3', 2, false],
+    ['gpt2', 2, false],
+    ['llama-yarn-bias', 2, true],
   ] as const) {
     const source = path.join(SHARED, 'archs', arch);
     const output = path.join(dir, arch);
@@ -182,7 +185,6 @@ test('an untied head and experts, one of which no token may reach', {
     const rows = await compare(output, source, few.sequences);
     if (arch === 'qwen3_moe') assert.ok(rows.includes(0) && rows.includes(count));
     await withSaved(output, async (statistics) => {
-      const lmHead = arch !== 'qwen3_moe';
       const scheme = schemeFromOptions({ bits: 4, groupSize: 16 });
       const { modules } = await quantizeCheckpoint(
         [rt],

@@ -1,0 +1,180 @@
+import type { ExpertsTable, SharedExpertTable } from './architecture.js';
+import { type Config, keyOf, positive, settingNumber } from './config.js';
+import type { Activation, LinearPlan, NormPlan } from './plan.js';
+
+/** What follows gate and up: act(gate) * up, or GPT-OSS's clamped gate. */
+export type GatePlan =
+  | { readonly kind: 'gated'; readonly activation: Activation }
+  | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number };
+
+export interface ExpertPlan {
+  readonly gate: LinearPlan;
+  readonly up: LinearPlan;
+  readonly down: LinearPlan;
+}
+
+/** A mixture of experts, and the MLP beside it. */
+export interface ExpertsPlan {
+  readonly kind: 'experts';
+  readonly norm: NormPlan;
+  readonly router: LinearPlan;
+  readonly routing: RoutingPlan;
+  readonly experts: readonly ExpertPlan[];
+  readonly intermediate: number;
+  readonly gate: GatePlan;
+  readonly shared: SharedExpertPlan | undefined;
+}
+
+/** The parameters of ops.routeTopK. */
+export interface RoutingPlan {
+  readonly perToken: number;
+  readonly sigmoid: boolean;
+  readonly normalize: boolean;
+  readonly scale: number;
+  /** 1: experts are not grouped. */
+  readonly groups: number;
+  readonly topGroups: number;
+  readonly topTwo: boolean;
+  /** Full name of the tensor [E] that is added when experts are chosen. */
+  readonly bias: string | undefined;
+}
+
+export interface SharedExpertPlan extends ExpertPlan {
+  readonly intermediate: number;
+  readonly outputGate: LinearPlan | undefined;
+}
+
+/** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
+const MOST_EXPERTS = 4096;
+
+/** Whether a block has experts, by its index. Throws LPQ_CONFIG. */
+export function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
+  const every = settingNumber(config, table.every);
+  const dense = new Set(config.list(table.denseBlocks, 'number'));
+  const first = table.firstDense === undefined ? 0 : config.count([table.firstDense], 0, 0);
+  const frequency = table.frequency === undefined ? 1 : config.count([table.frequency], 1);
+  return (index) =>
+    every > 0 && (index + 1) % every === 0 && !dense.has(index) && index >= first && index % frequency === 0;
+}
+
+/** The experts of the block whose names start with `prefix`. Throws LPQ_CONFIG naming the key. */
+export function expertsPlan(
+  config: Config,
+  table: ExpertsTable,
+  prefix: string,
+  hidden: number,
+  norm: NormPlan,
+  activation: Activation,
+): ExpertsPlan {
+  const count = config.count(table.count, undefined, 1, MOST_EXPERTS);
+  const inner = config.count(table.intermediate);
+  const { names } = table;
+  const linear = (name: string, n: number, k: number, bias = false): LinearPlan => ({
+    name: prefix + name,
+    n,
+    k,
+    bias,
+  });
+  const bias = table.bias?.experts ?? false;
+  const expert = (name: string, e: number, n: number, k: number) =>
+    linear(name.replace('{expert}', String(e)), n, k, bias);
+  return {
+    kind: 'experts',
+    norm,
+    router: linear(names.router, count, hidden, table.bias?.router ?? false),
+    routing: routingPlan(config, table, count, prefix),
+    experts: Array.from({ length: count }, (_, e) => ({
+      gate: expert(names.gate, e, inner, hidden),
+      up: expert(names.up, e, inner, hidden),
+      down: expert(names.down, e, hidden, inner),
+    })),
+    intermediate: inner,
+    gate: table.gate
+      ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
+      : { kind: 'gated', activation },
+    shared: table.shared && sharedPlan(config, table.shared, inner, hidden, linear),
+  };
+}
+
+function routingPlan(config: Config, table: ExpertsTable, count: number, prefix: string): RoutingPlan {
+  const perToken = config.count(table.perToken);
+  const { names, scoring = 'softmax' } = table;
+  const kind = typeof scoring === 'string' ? scoring : config.text(scoring.keys, scoring.otherwise);
+  if (kind !== 'softmax' && kind !== 'sigmoid')
+    throw config.error(keyOf(scoring), 'is a scoring of experts that lpq does not know', kind, 'softmax or sigmoid');
+  const { groups, topGroups, topTwo } = groupsOf(config, table, count);
+  const open = (count / groups) * topGroups;
+  if (perToken > open)
+    throw config.error(
+      config.find(...table.perToken)?.key ?? (table.perToken[0] as string),
+      'is more than there are experts to choose from',
+      perToken,
+      groups > 1 ? `at most ${open}: ${topGroups} of ${groups} groups of ${count / groups}` : `at most ${open}`,
+    );
+  return {
+    perToken,
+    sigmoid: kind === 'sigmoid',
+    normalize: config.flag(table.normalize),
+    scale: settingNumber(config, table.scale ?? 1),
+    groups,
+    topGroups,
+    topTwo,
+    bias: names.choiceBias === undefined ? undefined : prefix + names.choiceBias,
+  };
+}
+
+function groupsOf(
+  config: Config,
+  table: ExpertsTable,
+  count: number,
+): { groups: number; topGroups: number; topTwo: boolean } {
+  const none = { groups: 1, topGroups: 1, topTwo: false };
+  if (!table.groups) return none;
+  const { when, count: key, top, score } = table.groups;
+  if (when) {
+    const method = config.text([when.key], when.off);
+    if (method === when.off) return none;
+    if (method !== when.on)
+      throw config.error(
+        when.key,
+        'is a choice of experts that lpq does not know',
+        method,
+        `${when.off} or ${when.on}`,
+      );
+  }
+  const groups = config.count([key], 1);
+  if (groups === 1) return none;
+  const topGroups = config.count([top], undefined, 1, groups);
+  if (count % groups !== 0) throw config.error(key, 'does not divide the experts', groups, `a divisor of ${count}`);
+  if (score === 'two best' && count / groups < 2)
+    throw config.error(
+      key,
+      'leaves groups of one expert, whose two best are asked for',
+      groups,
+      `at most ${count / 2}`,
+    );
+  return { groups, topGroups, topTwo: score === 'two best' };
+}
+
+/** Undefined where the config asks for none. */
+function sharedPlan(
+  config: Config,
+  table: SharedExpertTable,
+  expertInner: number,
+  hidden: number,
+  linear: (name: string, n: number, k: number) => LinearPlan,
+): SharedExpertPlan | undefined {
+  const { names, intermediate, outputGate } = table;
+  const inner =
+    'keys' in intermediate
+      ? config.count(intermediate.keys, undefined, 0)
+      : expertInner * config.count([intermediate.timesKey], 0, 0);
+  if (inner === 0) return undefined;
+  return {
+    gate: linear(names.gate, inner, hidden),
+    up: linear(names.up, inner, hidden),
+    down: linear(names.down, hidden, inner),
+    intermediate: inner,
+    outputGate: outputGate === undefined ? undefined : linear(outputGate, 1, hidden),
+  };
+}

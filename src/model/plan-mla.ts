@@ -1,0 +1,97 @@
+import type { MlaTable } from './architecture.js';
+import type { Config } from './config.js';
+import type { BranchPlan, LinearPlan, NormMaker, NormPlan } from './plan.js';
+import type { BlockParts } from './plan-attention.js';
+import { type RopeSpec, ropeSpec } from './rope.js';
+
+/** Multi-head latent attention of one block, in numbers and full names; MlaTable says what it is. */
+export interface MlaPlan extends BranchPlan {
+  readonly kind: 'mla';
+  /** Queries straight from the input, or through a compressed vector. */
+  readonly query:
+    | { readonly kind: 'direct'; readonly linear: LinearPlan }
+    | { readonly kind: 'latent'; readonly a: LinearPlan; readonly norm: NormPlan; readonly b: LinearPlan };
+  /** [latent + rotary, hidden]: the compressed vector, then the rotary key of all heads. */
+  readonly kvA: LinearPlan;
+  readonly kvNorm: NormPlan;
+  /** Head by head the rest of the key, then the value. */
+  readonly kvB: LinearPlan;
+  readonly o: LinearPlan;
+  readonly heads: number;
+  /** Dimensions: of the compressed vector, and of a head's plain and rotary keys and its value. */
+  readonly latent: number;
+  readonly plain: number;
+  readonly rotary: number;
+  readonly value: number;
+  /** Multiplies q kᵀ. */
+  readonly scale: number;
+  readonly rope: RopeSpec;
+}
+
+/** Resolves what all blocks share; the result resolves one block. Throws LPQ_CONFIG naming the key. */
+export function mlaPlanner(
+  config: Config,
+  table: MlaTable,
+  hidden: number,
+  norm: NormMaker,
+): (parts: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>) => MlaPlan {
+  const heads = config.count(['num_attention_heads']);
+  const kvHeads = config.count(['num_key_value_heads'], heads);
+  if (kvHeads !== heads)
+    throw config.error(
+      'num_key_value_heads',
+      'is not num_attention_heads: latent attention has a key a head',
+      kvHeads,
+      heads,
+    );
+  const queryRank = config.find('q_lora_rank') && config.count(['q_lora_rank']);
+  const latent = config.count(['kv_lora_rank']);
+  const plain = config.count(['qk_nope_head_dim']);
+  const rotary = config.count(['qk_rope_head_dim']);
+  const value = config.count(['v_head_dim']);
+  const style = config.flag(table.interleaved) ? 'interleaved' : 'half';
+  const rope = ropeSpec(config, { style, theta: table.theta }, rotary);
+  if (rope.rotary !== rotary)
+    throw config.error('partial_rotary_factor', 'leaves part of qk_rope_head_dim unrotated', rope.rotary, rotary);
+  const bias = config.flag(table.bias);
+  const scale = (table.scaleScores ? yarnScale(config) : 1) / Math.sqrt(plain + rotary);
+  const latentNorm = (name: string, size: number): NormPlan => ({ ...norm(name, size), epsilon: table.epsilon });
+  const { names } = table;
+  return ({ prefix, linear: named, branch }) => {
+    const linear = (name: string, n: number, k: number, has = false) => named(prefix + name, n, k, has);
+    return {
+      kind: 'mla',
+      ...branch(names),
+      query:
+        queryRank === undefined
+          ? { kind: 'direct', linear: linear(names.q, heads * (plain + rotary), hidden) }
+          : {
+              kind: 'latent',
+              a: linear(names.qA, queryRank, hidden, bias),
+              norm: latentNorm(prefix + names.qNorm, queryRank),
+              b: linear(names.qB, heads * (plain + rotary), queryRank),
+            },
+      kvA: linear(names.kvA, latent + rotary, hidden, bias),
+      kvNorm: latentNorm(prefix + names.kvNorm, latent),
+      kvB: linear(names.kvB, heads * (plain + value), latent),
+      o: linear(names.o, hidden, heads * value, bias),
+      heads,
+      latent,
+      plain,
+      rotary,
+      value,
+      scale,
+      rope,
+    };
+  };
+}
+
+/** The square of YaRN's term for mscale_all_dim: both of q and k carry it. */
+function yarnScale(config: Config): number {
+  const parameters = config.object('rope_parameters') ?? config.object('rope_scaling');
+  const kind = parameters?.text(['rope_type', 'type'], 'default') ?? 'default';
+  const all = parameters?.number(['mscale_all_dim'], 0) ?? 0;
+  const factor = parameters?.number(['factor'], 1) ?? 1;
+  if (kind === 'default' || all === 0 || factor <= 1) return 1;
+  return (0.1 * all * Math.log(factor) + 1) ** 2;
+}
