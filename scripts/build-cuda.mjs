@@ -26,13 +26,19 @@ if (!release || Number(release[1]) < 12)
   fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
 
 const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
-const code = archs.map((arch) =>
-  arch.startsWith('ptx')
-    ? `-gencode=arch=compute_${arch.slice(3)},code=compute_${arch.slice(3)}`
-    : `-gencode=arch=compute_${arch},code=sm_${arch}`,
-);
+// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products (native/cuda/kernels) that has to
+// do: code of their own there would double the build and the bundle.
+const packed = path.join(native, 'cuda', 'kernels') + path.sep;
+const archsOf = (source) =>
+  source.startsWith(packed) && archs.includes('80') ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
+const codeOf = (source) =>
+  archsOf(source).map((arch) =>
+    arch.startsWith('ptx')
+      ? `-gencode=arch=compute_${arch.slice(3)},code=compute_${arch.slice(3)}`
+      : `-gencode=arch=compute_${arch},code=sm_${arch}`,
+  );
 // -fmad=false: a product and a sum fuse only where the kernel says fma, as on the CPU.
-const flags = ['-std=c++17', '-O3', '-fmad=false', '-I', native, '-I', path.join(native, 'include'), ...code];
+const flags = ['-std=c++17', '-O3', '-fmad=false', '-I', native, '-I', path.join(native, 'include')];
 
 const files = (directory, suffixes) =>
   readdirSync(directory, { recursive: true })
@@ -48,7 +54,7 @@ const object = (source) =>
   path.join(objects, `${path.relative(path.join(native, 'cuda'), source).replaceAll(path.sep, '.')}.fatbin`);
 const stamp = path.join(objects, 'flags.txt');
 mkdirSync(objects, { recursive: true });
-const line = [nvcc, release[0], ...flags].join(' ');
+const line = [nvcc, release[0], ...flags, ...archs].join(' ');
 if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== line) {
   rmSync(objects, { recursive: true, force: true });
   mkdirSync(objects, { recursive: true });
@@ -63,9 +69,13 @@ function compile(source) {
     const started = performance.now();
     const kept = `${target}.keep`;
     mkdirSync(kept, { recursive: true });
-    const child = spawn(nvcc, [...flags, '--keep', '--keep-dir', kept, '-fatbin', '-o', `${target}.part`, source], {
-      stdio: ['ignore', 'inherit', 'inherit'],
-    });
+    const child = spawn(
+      nvcc,
+      [...flags, ...codeOf(source), '--keep', '--keep-dir', kept, '-fatbin', '-o', `${target}.part`, source],
+      {
+        stdio: ['ignore', 'inherit', 'inherit'],
+      },
+    );
     child.on('close', (status) => {
       if (status !== 0)
         fail(`nvcc could not compile ${path.relative(root, source)}`, "see the compiler's message above");
