@@ -175,11 +175,11 @@ test('a connection that breaks off again and again is taken up each time, where 
   assert.deepEqual(differing(hub, found.dir, TAKEN), []);
   const shard = hub.seen.filter(({ path: place }) => place === `/${sha256((hub.files.get(SHARD) as Served).bytes)}`);
   assert.ok(shard.length >= Math.ceil(WEIGHTS / 40_000));
-  // From the second on the host's own tag says which version is meant.
-  assert.deepEqual(
-    shard.map(({ headers }) => headers['if-range']),
-    shard.map((_, i) => (i === 0 ? undefined : '"tag-of-the-cdn"')),
-  );
+  // Once an answer has come, and not only its beginning before the cut, the host's own tag says which version is meant.
+  const tags = shard.map(({ headers }) => headers['if-range']);
+  const known = tags.indexOf('"tag-of-the-cdn"');
+  assert.ok(known >= 1 && known <= 3, `${tags}`);
+  assert.ok(tags.slice(0, known).every((tag) => tag === undefined) && new Set(tags.slice(known)).size === 1, `${tags}`);
 });
 
 test('a server without ranges gives the whole file again', async (t) => {
