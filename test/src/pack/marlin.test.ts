@@ -174,7 +174,7 @@ test('a checkpoint that the target cannot take at all is refused and leaves noth
     designed('LPQ_TARGET', /target marlin takes no module .* a: it has 3-bit codes .* Quantize it with --bits 4/s),
   );
   await assert.rejects(
-    packCheckpoint({ ...request, target: 'gguf' }),
+    packCheckpoint({ ...request, target: 'exl2' }),
     designed('LPQ_TARGET', 'sm90, marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2'),
   );
   const stop = new AbortController();
