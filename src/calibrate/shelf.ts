@@ -52,7 +52,7 @@ class Shelved {
 
 /**
  * The state of one batch between two sweeps. On a device the residual stream is kept as f16 rows with a power-of-two
- * scale each: half the memory and half the traffic. That rounds it by 2^-12 of an element, an eighth of what rounding the
+ * scale each: half the memory and half the traffic. That rounds it by at most 2^-11 of an element, an eighth of what rounding the
  * inputs of the linears to bf16 does, and always, so that the bytes of a result do not depend on how much memory there is.
  */
 export class ShelvedState {
