@@ -1,22 +1,17 @@
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
-import type { DType, Tensor } from '../../native/binding.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
-import type { SafetensorsDtype } from './dtypes.js';
-import type { TensorEntry } from './header.js';
-import { SafetensorsFile, type TensorReader } from './read.js';
+import { SafetensorsFile } from './read.js';
+import { ShardReader } from './shards.js';
 import { parseStrictJson, StrictJsonError } from './strict-json.js';
 
 /** All weights of a checkpoint directory: model.safetensors, or the shards that an index names. */
-export class Checkpoint implements TensorReader {
-  private readonly owner = new Map<string, SafetensorsFile>();
-
-  private constructor(
-    readonly path: string,
-    /** Shards in order of their names. */
-    readonly files: readonly SafetensorsFile[],
-  ) {}
+export class Checkpoint extends ShardReader {
+  /** `files`: shards in order of their names. */
+  private constructor(dir: string, files: readonly SafetensorsFile[]) {
+    super(dir, files);
+  }
 
   /**
    * Opens a directory (or one .safetensors file). Throws LPQ_FILE when there are no weights, LPQ_SAFETENSORS_INDEX when
@@ -36,41 +31,6 @@ export class Checkpoint implements TensorReader {
     }
   }
 
-  names(): Iterable<string> {
-    return this.owner.keys();
-  }
-
-  has(name: string): boolean {
-    return this.owner.has(name);
-  }
-
-  /** The shard that holds a tensor. */
-  fileOf(name: string): SafetensorsFile {
-    const file = this.owner.get(name);
-    if (file) return file;
-    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
-  }
-
-  spec(name: string): TensorEntry {
-    return this.fileOf(name).spec(name);
-  }
-
-  dtype(name: string): SafetensorsDtype {
-    return this.spec(name).dtype;
-  }
-
-  shape(name: string): readonly number[] {
-    return this.spec(name).shape;
-  }
-
-  tensor(name: string, as?: DType): Tensor {
-    return this.fileOf(name).tensor(name, as);
-  }
-
-  advise(name: string, advice: 'willneed' | 'dontneed'): void {
-    this.fileOf(name).advise(name, advice);
-  }
-
   /**
    * Tells two sources apart without reading their weights: sha256 over the bytes of config.json, then of each shard,
    * in order of name, up to its data. Throws LPQ_CONFIG without config.json.
@@ -84,10 +44,6 @@ export class Checkpoint implements TensorReader {
   /** config.json, parsed. Throws LPQ_CONFIG. */
   config(): Record<string, unknown> {
     return readConfig(path.dirname(this.configPath()));
-  }
-
-  close(): void {
-    for (const file of this.files) file.close();
   }
 
   private configPath(): string {

@@ -1,65 +1,21 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { FileTensors } from '../../../formats/foreign/floats.js';
-import type { SafetensorsDtype } from '../../../formats/safetensors/dtypes.js';
-import type { TensorEntry } from '../../../formats/safetensors/header.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
+import { ShardReader } from '../../../formats/safetensors/shards.js';
 import { parseStrictJson } from '../../../formats/safetensors/strict-json.js';
-import type { DType, Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import type { Findings } from './finding.js';
 
 /** What of a checkpoint's tensors can be read, though shards may be missing or broken. */
-export class ReadableTensors implements FileTensors {
-  private readonly owner = new Map<string, SafetensorsFile>();
-
-  constructor(
-    readonly path: string,
-    private readonly files: readonly SafetensorsFile[],
-  ) {
+export class ReadableTensors extends ShardReader implements FileTensors {
+  constructor(dir: string, files: readonly SafetensorsFile[]) {
+    super(dir, files);
     for (const file of files) for (const name of file.names()) if (!this.owner.has(name)) this.owner.set(name, file);
-  }
-
-  names(): Iterable<string> {
-    return this.owner.keys();
-  }
-
-  has(name: string): boolean {
-    return this.owner.has(name);
-  }
-
-  fileOf(name: string): SafetensorsFile {
-    const file = this.owner.get(name);
-    if (file) return file;
-    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
-  }
-
-  spec(name: string): TensorEntry {
-    return this.fileOf(name).spec(name);
-  }
-
-  dtype(name: string): SafetensorsDtype {
-    return this.spec(name).dtype;
-  }
-
-  shape(name: string): readonly number[] {
-    return this.spec(name).shape;
-  }
-
-  tensor(name: string, as?: DType): Tensor {
-    return this.fileOf(name).tensor(name, as);
-  }
-
-  advise(name: string, advice: 'willneed' | 'dontneed'): void {
-    this.fileOf(name).advise(name, advice);
   }
 
   fingerprint(): string {
     throw new LpqError('LPQ_INTERNAL', `${this.path} is being diagnosed; it has no fingerprint`);
-  }
-
-  close(): void {
-    for (const file of this.files) file.close();
   }
 }
 
