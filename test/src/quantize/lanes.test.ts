@@ -143,9 +143,12 @@ test('two devices give what one gives, but for the order of sums', async (t) => 
   for (const line of one.summary.modules) {
     const other = two.summary.modules.find(({ name }) => name === line.name)!;
     assert.equal(other.tokens, 360);
-    // Codes on the border between two may fall to either side; the error hardly moves.
+    // The first stage sees the same inputs: its Hessian differs by the rounding of f64 sums, what follows from it by that of
+    // f32 (2^-24 times a condition number of K / damp, 10^5 at most, in the least direction only). Later stages compute
+    // with codes of which some fell to the other side of a tie: within 2 %, as two backends are allowed.
+    const first = /layers\.0\.self_attn\.[qkv]_proj$/.test(line.name);
     assert.ok(
-      Math.abs(other.relativeError! / line.relativeError! - 1) < 0.02,
+      Math.abs(other.relativeError! / line.relativeError! - 1) < (first ? 1e-5 : 0.02),
       `${line.name} ${line.relativeError} ${other.relativeError}`,
     );
   }
