@@ -1,6 +1,8 @@
 #include "cuda/allocator.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 namespace lpq::cuda {
 namespace {
@@ -20,7 +22,9 @@ Allocator::Allocator(CUcontext context, int ordinal, size_t limit, CUstream stre
   check(driver().context_set(context_), "selecting the device");
   check(driver().memory_info(&free, &total), "asking for free memory");
   if (limit_ == 0) limit_ = total;
-  if (pages) pages_ = Pages::open(context_, ordinal_, total, limit_);
+  const char* kind = std::getenv("LPQ_CUDA_ALLOCATOR");
+  exact_ = kind && std::string_view(kind) == "exact";
+  if (pages && !exact_) pages_ = Pages::open(context_, ordinal_, total, limit_);
 }
 
 Allocator::~Allocator() {
@@ -68,7 +72,26 @@ void Allocator::join(Blocks::iterator block) {
 
 void Allocator::insert(std::byte* address, Block block) { join(blocks_.emplace(address, block).first); }
 
+std::byte* Allocator::take_exact(size_t bytes) {
+  const size_t want = std::max<size_t>(bytes, 1);
+  std::lock_guard lock(mutex_);
+  CUdeviceptr address = 0;
+  const bool allowed = reserved_ + want <= limit_;
+  if (!allowed || driver().memory_alloc(&address, want) != kSuccess)
+    throw Failure("LPQ_CUDA_MEMORY", "no room for " + mib(bytes) + " on cuda:" + std::to_string(ordinal_) + ": " + mib(used_) +
+                                         " are in use, the limit is " + mib(limit_));
+  auto* begin = reinterpret_cast<std::byte*>(address);
+  segments_.emplace(begin, want);
+  used_ = reserved_ += want;
+  peak_used_ = peak_reserved_ = std::max(peak_reserved_, reserved_);
+  return begin;
+}
+
 std::byte* Allocator::take(size_t bytes) {
+  if (exact_) {
+    check(driver().context_set(context_), "selecting the device");
+    return take_exact(bytes);
+  }
   const bool small = bytes < kSmall;
   const size_t want = round_up(std::max<size_t>(bytes, 1), small ? kUnit : kCoarse);
   std::unique_lock lock(mutex_);
@@ -191,6 +214,13 @@ size_t Allocator::most_at_once() const {
 
 void Allocator::give(std::byte* address) noexcept {
   std::lock_guard lock(mutex_);
+  if (const auto segment = exact_ ? segments_.find(address) : segments_.end(); segment != segments_.end()) {
+    driver().context_set(context_);
+    driver().memory_free(reinterpret_cast<CUdeviceptr>(address));  // waits for the device
+    used_ = reserved_ -= segment->second;
+    segments_.erase(segment);
+    return;
+  }
   const auto block = blocks_.find(address);
   if (block == blocks_.end() || block->second.free) return;
   used_ -= block->second.bytes;
@@ -200,7 +230,7 @@ void Allocator::give(std::byte* address) noexcept {
 
 void Allocator::trim() {
   std::lock_guard lock(mutex_);
-  trim_locked();
+  if (!exact_) trim_locked();
 }
 
 void Allocator::trim_locked() {

@@ -1,7 +1,8 @@
 // Device memory: granules mapped where they are needed (cuda/pages.h) or, where the driver cannot, cuMemAlloc'ed segments;
 // cut into blocks, freed blocks kept and joined with free neighbours, and a hard limit on the sum taken from the driver. A
 // block is reused at once: whoever takes it must launch on the stream that its last user launched on, or wait for that
-// stream first (CudaBackend::fence does).
+// stream first (CudaBackend::fence does). LPQ_CUDA_ALLOCATOR=exact allocates every block by itself and to the byte, slowly, so that
+// compute-sanitizer sees an access beyond one and a read of one that was never written.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -51,6 +52,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     std::byte* segment = nullptr;  // null: of pages
   };
   using Blocks = std::map<std::byte*, Block>;
+  std::byte* take_exact(size_t bytes);
   std::byte* cut(Blocks::iterator block, size_t bytes);
   void join(Blocks::iterator block);
   void insert(std::byte* address, Block block);
@@ -66,6 +68,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   size_t limit_;
   CUstream stream_;
   std::function<void()> reclaim_;
+  bool exact_ = false;
   mutable std::mutex mutex_;
   std::unique_ptr<Pages> pages_;
   Blocks blocks_;  // every block, by address
