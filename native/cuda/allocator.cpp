@@ -80,6 +80,9 @@ std::byte* Allocator::take_exact(size_t bytes) {
   if (!allowed || driver().memory_alloc(&address, want) != kSuccess)
     throw Failure("LPQ_CUDA_MEMORY", "no room for " + mib(bytes) + " on cuda:" + std::to_string(ordinal_) + ": " + mib(used_) +
                                          " are in use, the limit is " + mib(limit_));
+  // NaN as any floating-point type: a value that is read before it is written spoils the result.
+  check(driver().memory_fill(address, 0xff, want), "filling device memory");
+  check(driver().stream_wait(nullptr), "filling device memory");
   auto* begin = reinterpret_cast<std::byte*>(address);
   segments_.emplace(begin, want);
   used_ = reserved_ += want;

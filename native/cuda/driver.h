@@ -84,6 +84,7 @@ enum HostFlag : unsigned { kPortable = 1 };
   X(memory_info, cuMemGetInfo_v2, (size_t * free, size_t* total))                                                        \
   X(memory_alloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                                                  \
   X(memory_free, cuMemFree_v2, (CUdeviceptr address))                                                                    \
+  X(memory_fill, cuMemsetD8_v2, (CUdeviceptr address, unsigned char value, size_t bytes))                                \
   X(address_reserve, cuMemAddressReserve,                                                                                \
     (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags))                 \
   X(address_free, cuMemAddressFree, (CUdeviceptr address, size_t bytes))                                                 \

@@ -30,7 +30,7 @@ __device__ void limit_groups(const Choice& how, float* choice, float* scores) {
     }
     if (lane == 0) scores[g] = how.top_two ? best + second : best;
   }
-  __syncwarp();
+  __syncwarp();  // scores are there, and all lanes have read their groups' choices
   for (int g = 0; g < how.groups; ++g) {
     int above = 0;
     for (int other = 0; other < how.groups; ++other)
@@ -97,6 +97,7 @@ extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, fl
         at = other_at;
       }
     }
+    __syncwarp();  // all lanes have read what is left
     if (lane == 0) {
       left[at] = -INFINITY;
       indices[t * k + j] = at;
