@@ -37,7 +37,8 @@ function select(rows: readonly KernelRow[], { type }: { type: string }): KernelR
 }
 
 const distinct = <T>(values: readonly T[]): T[] => [...new Set(values)];
-const rate = (bytesPerSecond: number): string => `${bytes(bytesPerSecond)}/s`;
+const rate = (perSecond: number): string =>
+  perSecond < 1e12 ? `${(perSecond / 1e9).toFixed(1)} GB/s` : `${(perSecond / 1e12).toFixed(2)} TB/s`;
 
 function cellText(rows: readonly KernelRow[]): string {
   const [marlin, cublas] = peersOf(rows);

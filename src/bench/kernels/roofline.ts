@@ -11,6 +11,8 @@ const DARK = ['#f0c04a', '#f59a5c', '#f27a92', '#7db2ff', '#c79bf0', '#5fd0ae', 
 
 interface Scale {
   (value: number): number;
+  readonly low: number;
+  readonly high: number;
   readonly ticks: readonly number[];
 }
 
@@ -26,7 +28,7 @@ export function rooflineSvg(bench: KernelBench): string {
   const all = [...points, ...dense];
   const xs = all.map(({ intensity }) => intensity);
   const ridge = Number.isFinite(top) ? [top / slope] : [];
-  const x = logScale(Math.min(...xs), Math.max(...xs, ...ridge) * 1.5, AREA.left, WIDTH - AREA.right);
+  const x = logScale(Math.min(...xs), Math.max(...xs, ...ridge) * 1.6, AREA.left, WIDTH - AREA.right);
   const ys = all.map(({ flops }) => flops);
   const roofs = xs.map((value) => Math.min(top, slope * value));
   const highest = Math.max(...ys, ...roofs, ...(Number.isFinite(top) ? [top] : []));
@@ -74,13 +76,17 @@ function denseRows(rows: readonly KernelRow[]): Point[] {
   return [...seen.values()];
 }
 
+/** Ticks at powers of ten, and between them where there are few. */
 function logScale(least: number, most: number, from: number, to: number): Scale {
-  const low = 10 ** Math.floor(Math.log10(least) + 1e-9);
-  const high = Math.max(10 ** Math.ceil(Math.log10(most) - 1e-9), low * 10);
+  const [low, high] = [least / 1.3, Math.max(most, least * 3) * 1.1];
   const [a, b] = [Math.log10(low), Math.log10(high)];
-  const ticks = Array.from({ length: Math.round(b - a) + 1 }, (_, i) => 10 ** (Math.round(a) + i));
+  const steps = b - a < 2 ? [1, 2, 5] : [1];
+  const decades = Array.from({ length: Math.ceil(b) - Math.floor(a) + 1 }, (_, i) => 10 ** (Math.floor(a) + i));
+  const ticks = decades
+    .flatMap((each) => steps.map((step) => each * step))
+    .filter((each) => each >= low && each <= high);
   const map = (value: number) => from + ((Math.log10(value) - a) / (b - a)) * (to - from);
-  return Object.assign(map, { ticks });
+  return Object.assign(map, { low, high, ticks });
 }
 
 function head({ machine, settings }: KernelBench): string {
@@ -114,12 +120,12 @@ function grid(x: Scale, y: Scale): string {
 }
 
 function roof({ copyBytesPerSecond, cublasFlops }: KernelBench, x: Scale, y: Scale): string {
-  const [first, last] = [x.ticks[0]!, x.ticks.at(-1)!];
+  const [first, last] = [x.low, x.high];
   const top = cublasFlops ?? Number.POSITIVE_INFINITY;
   // The line ends where it leaves the plot.
-  const highest = y.ticks.at(-1)!;
+  const highest = y.high;
   const ridge = Math.min(last, Math.min(top, highest) / copyBytesPerSecond);
-  const lowest = Math.max(first, y.ticks[0]! / copyBytesPerSecond);
+  const lowest = Math.max(first, y.low / copyBytesPerSecond);
   const corners = [lowest, ridge].map((at) => [at, copyBytesPerSecond * at] as const);
   if (cublasFlops !== null && ridge < last) corners.push([last, cublasFlops]);
   const path = corners.map(([at, value], i) => `${i === 0 ? 'M' : 'L'}${f(x(at))} ${f(y(value))}`).join(' ');
