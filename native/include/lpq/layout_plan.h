@@ -70,6 +70,13 @@ struct Quad {
   uint32_t middle, end;  // of its steps: those for the lower bits come first
 };
 
+// Halves of quads side by side: eight bytes of a quad's words (bytes 0 and 2, or 1 and 3, of all four) are a lane, or `fold` lanes
+// that are or-ed in the end; four lanes are eight bytes apart in the tile at every step, so that one load of 32 bytes has them:
+// lane l: sum |= codes << bits * (l % fold * steps + step). Where pairs stand evenly only.
+struct LaneGroup {
+  uint32_t half[4];  // 2 * quad, + 1 for its upper bytes; 4 / fold of them
+};
+
 struct Plan {
   int word_bits = 32;
   int64_t tile[2] = {1, 1};
@@ -82,6 +89,9 @@ struct Plan {
   int pair_step = 0;                 // pairs stand 0, 1, 2, ... times so many bits into each half of a word; 0: they do not
   std::vector<Quad> quads;           // of all words, when every word of pairs is in one
   std::vector<QuadStep> quad_steps;
+  std::vector<LaneGroup> lane_groups;
+  std::vector<uint32_t> lane_elements;  // lane_steps of each group: the element of lane 0
+  int lane_fold = 0, lane_steps = 0;
   std::vector<Run> runs;             // of all words, when they are far fewer than the pieces
   std::vector<uint32_t> run_first;   // runs of words[i]: runs[run_first[i] .. run_first[i+1])
   bool fills = false;                // every word of the output is written
