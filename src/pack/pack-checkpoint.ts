@@ -7,9 +7,10 @@ import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
-import { allocate, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { allocate, type DType, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { allPacked, type PackRuntime } from '../layout/engine.js';
 import { type PackPlan, plainDtype, plannedTensors, planPack } from './plan.js';
 import type { Decision } from './target.js';
 
@@ -52,7 +53,8 @@ export interface PackRequest {
   readonly source?: string | undefined;
   /** Directory to make. */
   readonly output: string;
-  readonly runtime: NativeRuntime;
+  /** Of the CPU; its `layouts` lay out codes on a CUDA device. */
+  readonly runtime: PackRuntime;
   readonly onModule?: (row: PackedRow, done: number, total: number) => void;
   /** The directory while it is being written, for abortSync() in an exit handler. */
   readonly onOutput?: (output: OutputDirectory) => void;
@@ -123,7 +125,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       manifest,
     };
   } catch (error) {
-    await runtime.sync().catch(() => {});
+    await allPacked(runtime).catch(() => {});
     await writer?.abort();
     await output.abort();
     throw error;
@@ -173,7 +175,7 @@ async function writeModules(
 }
 
 async function packModule(
-  rt: NativeRuntime,
+  rt: PackRuntime,
   checkpoint: CanonicalCheckpoint,
   name: string,
   plan: PackPlan,

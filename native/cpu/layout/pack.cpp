@@ -300,7 +300,8 @@ void layout_pack(Call& call, Exec& exec) {
   }
   const int64_t pad = call.params.integer("pad", 0);
   require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
-  const Plan plan = make_plan(spec, 1);
+  const std::shared_ptr<const Plan> kept = plan_for(spec, 1);
+  const Plan& plan = *kept;
   if (!plan.fills && call.params.integer("keep", 0) == 0) {
     exec.pool.parallel_for(static_cast<int64_t>(out.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
       std::memset(out.raw() + begin, 0, static_cast<size_t>(end - begin));
@@ -314,7 +315,8 @@ void layout_unpack(Call& call, Exec& exec) {
   const Tensor& packed = call.input(0);
   const Spec spec = read_spec(call.params, packed.bytes());
   const Matrix m = read_matrix(call.output(0), call.params, spec);
-  const Plan plan = make_plan(spec, m.stream ? 8 : 1);
+  const std::shared_ptr<const Plan> kept = plan_for(spec, m.stream ? 8 : 1);
+  const Plan& plan = *kept;
   dispatch(exec, plan, m, packed.raw(), true, nullptr, call.params);
 }
 LPQ_OP(layout_unpack, "layout_unpack");

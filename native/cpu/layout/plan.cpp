@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <map>
+#include <mutex>
 #include <numeric>
 
 namespace lpq::layout {
@@ -428,6 +430,27 @@ Plan make_plan(const Spec& spec, int column_bits) {
     find_runs(plan, spec.bits);
   }
   plan.fills = plan.tiles() * static_cast<int64_t>(plan.words.size()) * word == spec.out_bits;
+  return plan;
+}
+
+std::shared_ptr<const Plan> plan_for(const Spec& spec, int column_bits) {
+  constexpr size_t kKept = 16;
+  struct Entry {
+    Spec spec;
+    int column_bits;
+    std::shared_ptr<const Plan> plan;
+  };
+  static std::mutex mutex;
+  static std::deque<Entry> kept;
+  {
+    std::lock_guard lock(mutex);
+    for (const Entry& entry : kept)
+      if (entry.column_bits == column_bits && entry.spec == spec) return entry.plan;
+  }
+  auto plan = std::make_shared<const Plan>(make_plan(spec, column_bits));
+  std::lock_guard lock(mutex);
+  kept.push_front({spec, column_bits, plan});
+  if (kept.size() > kKept) kept.pop_back();
   return plan;
 }
 

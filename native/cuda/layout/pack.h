@@ -26,4 +26,24 @@ struct LayoutArgs {
   const void* pieces;       // layout::Piece / LayoutRun
 };
 
+// Four words of codes at a time (lpq/layout_plan.h, Quad) out of a tile of bytes in shared memory, whose rows lie `pitch` bytes
+// apart so that banks do not collide. Of a matrix of bitstream rows only.
+struct LayoutQuadArgs {
+  const uint8_t* matrix;
+  int64_t rows, columns, row_bytes;
+  int bits;
+  uint32_t bias, pad;
+  uint8_t* packed;
+  int64_t tiles_down, tiles_across;
+  const int64_t *outer_rows, *outer_columns;  // word offsets
+  int tile_rows, tile_columns, pitch;
+  int load_bytes;         // 16, 4 or 1: how rows of the matrix are aligned, and the parts that tiles read
+  int word_count;
+  const uint32_t* words;  // word offsets inside a tile
+  int quad_count;
+  const uint16_t* quads;  // six a quad: four words, the end of its steps for the lower bytes, the end of all
+  int step_count;
+  const uint32_t* steps;  // byte in the tile | rotation << 16 | mask of a byte << 24
+};
+
 }  // namespace lpq::cuda

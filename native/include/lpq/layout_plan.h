@@ -10,6 +10,7 @@
 // touches, and that tiles differ by an offset only. One table of a tile then serves all, and tiles are independent.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lpq/exec.h"
@@ -21,6 +22,7 @@ struct Mode {
   int64_t size;    // most significant first within a dimension
   int64_t stride;  // bits
   bool stream;
+  bool operator==(const Mode&) const = default;
 };
 
 struct Spec {
@@ -32,6 +34,7 @@ struct Spec {
   int64_t extent[2] = {0, 0};  // rows, columns: the products of the modes
   int64_t out_bits = 0;
   int word = 0;  // widest output word allowed; 0: any
+  bool operator==(const Spec&) const = default;
 };
 
 // One run of an element's bits in a word: word |= (element << shift >> 32) & mask, in 64 bits. A run that begins at bit
@@ -104,5 +107,8 @@ Spec read_spec(const Params& params, size_t out_bytes);
 
 // `column_bits`: a tile's columns fill a multiple of so many bits (8 when tiles write parts of bitstream rows), else 1.
 Plan make_plan(const Spec& spec, int column_bits);
+
+// The same; the last few are kept, since modules of one shape come in a row. Any thread.
+std::shared_ptr<const Plan> plan_for(const Spec& spec, int column_bits);
 
 }  // namespace lpq::layout
