@@ -46,7 +46,7 @@ async function pack(dir: string, options: PackOptions, run: Run): Promise<void> 
 }
 
 /** The CPU; where a CUDA device was asked for by name, with that one to lay out codes. */
-async function openPackRuntime(options: PackOptions, run: Run): Promise<PackRuntime> {
+export async function openPackRuntime(options: ComputeOptions, run: Run): Promise<PackRuntime> {
   const cpu = openRuntime(run, { ...options, device: 'cpu' });
   if (options.device === 'cpu' || options.device === 'auto') return cpu;
   const { LayoutDevice } = await import('../layout/device.js');

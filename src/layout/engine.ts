@@ -27,7 +27,7 @@ export function pack(
   options: PackOptions & { pad?: number; order?: Tensor; keep?: boolean } = {},
 ): void {
   const { pad = 0, keep = false, order } = options;
-  const all = { ...params(layout, options), pad, keep: keep ? 1 : 0 };
+  const all = { ...layoutParams(layout, options), pad, keep: keep ? 1 : 0 };
   // Only codes are worth the way to a device; and what is small may still be waiting in the queue to be made.
   if (rt.layouts && options.streamColumns !== undefined && !keep) rt.layouts.pack(matrix, packed, all, order);
   else ops.layoutPack(rt, matrix, packed, all, order);
@@ -47,10 +47,11 @@ export function unpack(
   matrix: Tensor,
   options: PackOptions = {},
 ): void {
-  ops.layoutUnpack(rt, packed, matrix, params(layout, options));
+  ops.layoutUnpack(rt, packed, matrix, layoutParams(layout, options));
 }
 
-function params(layout: PackLayout, options: PackOptions) {
+/** The params of layout_pack and layout_unpack that stand for a layout. */
+export function layoutParams(layout: PackLayout, options: PackOptions) {
   const modes: [number, PackMode][] = [
     ...layout.rows.map((mode): [number, PackMode] => [0, mode]),
     ...layout.columns.map((mode): [number, PackMode] => [1, mode]),

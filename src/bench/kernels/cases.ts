@@ -34,19 +34,19 @@ export function parseTypes(text: string): QuantType[] {
 }
 
 /** --shapes: a list of KxN, `table`, or `small`. Throws LPQ_USAGE. */
-export function parseShapes(text: string): GemmShape[] {
-  const shapes = items('--shapes', text).flatMap((item): readonly GemmShape[] => {
+export function parseShapes(text: string, option = '--shapes'): GemmShape[] {
+  const shapes = items(option, text).flatMap((item): readonly GemmShape[] => {
     if (item === 'table') return TABLE;
     if (item === 'small') return SMALL;
     const match = /^(\d+)[x×](\d+)$/i.exec(item);
     const [k, n] = [Number(match?.[1]), Number(match?.[2])];
     if (k >= 1 && n >= 1 && k < LARGEST && n < LARGEST) return [{ k, n }];
-    throw new LpqError('LPQ_USAGE', `--shapes does not take '${item}'`, {
+    throw new LpqError('LPQ_USAGE', `${option} does not take '${item}'`, {
       got: item,
       expected: 'K x N such as 4096x28672 (input features first), table or small',
     });
   });
-  return once('--shapes', shapes, shapeName);
+  return once(option, shapes, shapeName);
 }
 
 /** --m: tokens of a product. Throws LPQ_USAGE. */
@@ -81,7 +81,7 @@ export function parseActivations(text: string): 'f16' | 'bf16' {
 function items(option: string, text: string): string[] {
   const list = text.split(',').map((item) => item.trim());
   if (list.every((item) => item !== '')) return list;
-  throw new LpqError('LPQ_USAGE', `--${option.slice(2)} names nothing`, {
+  throw new LpqError('LPQ_USAGE', `${option} names nothing`, {
     got: text === '' ? 'an empty list' : text,
     expected: 'a list with commas',
   });
