@@ -31,15 +31,16 @@ struct LayoutArgs {
 struct LayoutQuadArgs {
   const uint8_t* matrix;
   int64_t rows, columns, row_bytes;
-  int bits;
   uint32_t bias, pad;
   uint8_t* packed;
-  int64_t tiles_down, tiles_across;
+  unsigned tiles_down, tiles_across;
   const int64_t *outer_rows, *outer_columns;  // word offsets
-  int tile_rows, tile_columns, pitch;
-  int load_bytes;         // 16, 4 or 1: how rows of the matrix are aligned, and the parts that tiles read
+  int tile_rows, pitch;
+  int log_units;  // a tile has 8 << log_units columns
+  int aligned;    // the matrix and its rows begin at multiples of four bytes
   int word_count;
   const uint32_t* words;  // word offsets inside a tile
+  int vectors;            // they follow each other, and tiles begin at multiples of four words
   int quad_count;
   const uint16_t* quads;  // six a quad: four words, the end of its steps for the lower bytes, the end of all
   int step_count;

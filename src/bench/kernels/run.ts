@@ -51,7 +51,6 @@ export async function benchKernels(
   try {
     events.onStep?.('copies on the device', 0, total);
     const copyBytesPerSecond = await copyBandwidth(rt, passes);
-    const flops = facts ? await cublasFlops(rt, noise, dtype) : null;
     let products = 1;
     for (const shape of shapes) {
       const dense = facts && (await denseTimes(rt, noise, shape, request, l2Bytes, events));
@@ -63,6 +62,7 @@ export async function benchKernels(
             events.check?.();
             events.onStep?.(`${type.name} ${shapeName(shape)} M=${m}`, rows.length, total);
             const { us, leastUs } = await timeProduct(rt, operands, m, { passes });
+            const smClockMhz = rt.telemetry()?.smClock ?? null;
             const cublasUs = dense?.get(m) ?? null;
             const marlinUs = marlinMicroseconds({ gpu: facts?.name, type: type.name, group, ...shape, m });
             const row: KernelRow = {
@@ -71,6 +71,7 @@ export async function benchKernels(
               m,
               us,
               leastUs,
+              smClockMhz,
               bytes: operands.bytes(m),
               copyShare: operands.bytes(m) / (us * 1e-6) / copyBytesPerSecond,
               cublasUs,
@@ -100,6 +101,8 @@ export async function benchKernels(
         }
       }
     }
+    // Last: it takes so much power that clocks stay lower for a while.
+    const flops = facts ? await cublasFlops(rt, noise, dtype) : null;
     return {
       format: 'lpq-kernel-bench',
       version: 1,

@@ -37,6 +37,8 @@ export const rowSchema = z.strictObject({
   /** Microseconds of a product as the library chooses to run it: the median pass, and the least. */
   us: positive,
   leastUs: positive,
+  /** Right after them; null where the device does not tell. */
+  smClockMhz: z.number().nullable(),
   /** Weights, scales, activations and results, once each. */
   bytes: count,
   /** bytes / us against the device's copy, which is counted in bytes read and written. */
