@@ -191,7 +191,9 @@ async function packModule(
       tensors = await plan.target.pack({ rt, checkpoint, name, module, plan: decision, facts: plan.facts.get(name)! });
     } catch (cause) {
       if (cause instanceof LpqError) throw cause;
-      const aborted = (cause as { code?: string }).code === 'LPQ_ABORTED';
+      const { code } = cause as { code?: string };
+      if (code?.startsWith('LPQ_CUDA')) throw cause; // the device's failure, not the module's
+      const aborted = code === 'LPQ_ABORTED';
       throw new LpqError(
         aborted ? 'LPQ_ABORTED' : 'LPQ_PACK',
         aborted ? 'packing was interrupted' : `module '${name}' cannot be packed: ${(cause as Error).message}`,
