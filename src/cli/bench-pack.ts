@@ -79,6 +79,19 @@ async function benchPack(flags: PackFlags, run: Run): Promise<void> {
 const rate = ({ bytesPerSecond, copyShare }: PackRate): string =>
   `${bytes(bytesPerSecond)}/s of packed output, ${(100 * copyShare).toFixed(1)}% of copies`;
 
+/** Processor time is what a busy machine cannot spoil: of all threads together. */
+interface Timed {
+  readonly seconds: number;
+  readonly processorSeconds: number;
+}
+
+async function timed(work: () => Promise<unknown>): Promise<Timed> {
+  const [started, used] = [performance.now(), process.cpuUsage()];
+  await work();
+  const { user, system } = process.cpuUsage(used);
+  return { seconds: (performance.now() - started) / 1000, processorSeconds: (user + system) / 1e6 };
+}
+
 async function benchModel(flags: PackFlags, model: string, run: Run): Promise<void> {
   if (flags.layouts !== undefined)
     throw new LpqError('LPQ_USAGE', '--layouts has no effect with --model, whose layouts --target chooses');
@@ -108,29 +121,31 @@ async function benchModel(flags: PackFlags, model: string, run: Run): Promise<vo
       run,
     );
     await measure({ checkpoint, output: quantized, settings, calibration: undefined }, [runtime], run);
-    const times: { pack: number; copy: number }[] = [];
+    const times: { packed: Timed; copied: Timed }[] = [];
     let sizes: Awaited<ReturnType<typeof fileSizes>> = [];
     for (let round = 0; round < rounds; round++) {
       await settle(quantized);
       const input = CanonicalCheckpoint.open(quantized);
-      const started = performance.now();
-      await packCheckpoint({ input, target, output, runtime, signal: run.interrupt.signal });
-      const pack = (performance.now() - started) / 1000;
+      const packed = await timed(() =>
+        packCheckpoint({ input, target, output, runtime, signal: run.interrupt.signal }),
+      );
       input.close();
       sizes = await fileSizes(output);
       await rm(output, { recursive: true });
       await settle(quantized);
-      const copy = await copyLike(quantized, output, sizes);
+      const copied = await timed(() => copyLike(quantized, output, sizes));
       await rm(output, { recursive: true });
-      times.push({ pack, copy });
+      times.push({ packed, copied });
       run.report.event(
         'round',
-        { round, seconds: pack, copySeconds: copy },
-        `round ${round + 1}: ${pack.toFixed(2)} s, reading and writing alone ${copy.toFixed(2)} s`,
+        { round, packed, copied },
+        `round ${round + 1}: ${packed.seconds.toFixed(2)} s, reading and writing alone ${copied.seconds.toFixed(2)} s`,
       );
       run.interrupt.check();
     }
-    const [seconds, copySeconds] = [median(times.map(({ pack }) => pack)), median(times.map(({ copy }) => copy))];
+    const middle = (which: 'packed' | 'copied', what: keyof Timed) => median(times.map((each) => each[which][what]));
+    const [seconds, copySeconds] = [middle('packed', 'seconds'), middle('copied', 'seconds')];
+    const [processor, copyProcessor] = [middle('packed', 'processorSeconds'), middle('copied', 'processorSeconds')];
     const size = totalBytes(sizes);
     run.report.result(
       {
@@ -145,12 +160,15 @@ async function benchModel(flags: PackFlags, model: string, run: Run): Promise<vo
         seconds,
         copySeconds,
         ratio: seconds / copySeconds,
+        processorSeconds: processor,
+        copyProcessorSeconds: copyProcessor,
         rounds: times,
       },
       facts([
         ['packed', `${bytes(size)} for ${target} in ${seconds.toFixed(2)} s, ${bytes(size / seconds)}/s`],
         ['reading and writing alone', `${copySeconds.toFixed(2)} s`],
         ['ratio', (seconds / copySeconds).toFixed(2)],
+        ['processor time', `${processor.toFixed(2)} s, of the copy ${copyProcessor.toFixed(2)} s`],
       ]),
     );
   } finally {
