@@ -124,6 +124,44 @@ export interface NativeRuntime {
   profile(): Record<string, { calls: number; seconds: number }>;
 }
 
+/** A queue that can be measured: what createRuntime() makes. */
+export interface MeasuredRuntime extends NativeRuntime {
+  /**
+   * In its turn, passes over `calls` again and again, and gives the seconds of each pass (of the device's clock where it has
+   * one), after some that do not count. Launches are recorded once and replayed, so that they cost the host nothing, unless
+   * `graph` is false, which operations that copy from the host need. Settles like sync().
+   */
+  time(calls: readonly TimedCall[], options?: TimingOptions): Promise<number[]>;
+  /** What the device's sensors say now; undefined on the CPU and where the driver's management library is missing. */
+  telemetry(): Telemetry | undefined;
+}
+
+/** An operation as enqueue() takes it. */
+export interface TimedCall {
+  readonly op: string;
+  readonly inputs: readonly Tensor[];
+  readonly outputs: readonly Tensor[];
+  readonly params?: OpParams;
+}
+
+export interface TimingOptions {
+  /** That count; default 9. */
+  readonly passes?: number;
+  /** Pass for so long instead. */
+  readonly seconds?: number;
+  readonly graph?: boolean;
+}
+
+/** MHz, watts, degrees Celsius; limits: the bits of NVML's clock event reasons. What the device does not tell is missing. */
+export interface Telemetry {
+  readonly smClock?: number;
+  readonly memoryClock?: number;
+  readonly power?: number;
+  readonly powerLimit?: number;
+  readonly temperature?: number;
+  readonly limits?: number;
+}
+
 /**
  * used: by tensors and scratch; reserved: taken from the driver; parked: host memory of parked tensors; pinned: all that is
  * held for them.
@@ -153,9 +191,9 @@ interface Addon {
     device?: number,
     vramLimit?: number,
     hostLimit?: number,
-  ) => Omit<NativeRuntime, 'activationDtype' | 'momentDtype'>;
-  /** Throws LPQ_CUDA_DRIVER. arch: 10 * major + minor of the compute capability. */
-  cudaDevices(): { name: string; arch: number; memory: number }[];
+  ) => Omit<MeasuredRuntime, 'activationDtype' | 'momentDtype'>;
+  /** Throws LPQ_CUDA_DRIVER. arch: 10 * major + minor of the compute capability; memory, l2: bytes. */
+  cudaDevices(): { name: string; arch: number; memory: number; l2: number; multiprocessors: number }[];
   cudaOperations(): string[];
 }
 
@@ -276,7 +314,7 @@ export interface RuntimeOptions {
  * LPQ_CUDA_DRIVER, LPQ_CUDA_DEVICE, LPQ_CUDA_KERNELS. Throws LPQ_USAGE for an LPQ_THREADS that is no such number,
  * LPQ_MEMORY when the system does not grant the threads.
  */
-export function createRuntime(options: number | RuntimeOptions = {}): NativeRuntime {
+export function createRuntime(options: number | RuntimeOptions = {}): MeasuredRuntime {
   const {
     device = 'cpu',
     threads,

@@ -20,7 +20,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   verify: ['core', 'binding', 'formats', 'model'],
-  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize'],
+  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack'],
   cli: [
     'core',
     'binding',

@@ -52,6 +52,8 @@ static Napi::Value cuda_devices_js(const Napi::CallbackInfo& info) {
       row.Set("name", devices[i].name);
       row.Set("arch", devices[i].arch);
       row.Set("memory", static_cast<double>(devices[i].memory_bytes));
+      row.Set("l2", static_cast<double>(devices[i].l2_bytes));
+      row.Set("multiprocessors", devices[i].multiprocessors);
       list.Set(i, row);
     }
     return list;

@@ -51,6 +51,8 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
 
  private:
   Napi::Value enqueue(const Napi::CallbackInfo& info);
+  Napi::Value time(const Napi::CallbackInfo& info);
+  Napi::Value telemetry(const Napi::CallbackInfo& info);
   Napi::Value sync(const Napi::CallbackInfo& info);
   Napi::Value mark(const Napi::CallbackInfo& info);
   Napi::Value abort(const Napi::CallbackInfo& info);

@@ -2,12 +2,16 @@
 
 #include <system_error>
 
+#include "cuda/telemetry.h"
+
 namespace lpq::addon {
 
 Napi::Function RuntimeHandle::define(Napi::Env env) {
   return DefineClass(env, "Runtime",
                      {
                          InstanceMethod<&RuntimeHandle::enqueue>("enqueue"),
+                         InstanceMethod<&RuntimeHandle::time>("time"),
+                         InstanceMethod<&RuntimeHandle::telemetry>("telemetry"),
                          InstanceMethod<&RuntimeHandle::sync>("sync"),
                          InstanceMethod<&RuntimeHandle::mark>("mark"),
                          InstanceMethod<&RuntimeHandle::abort>("abort"),
@@ -54,38 +58,46 @@ static std::vector<Tensor> tensors_from_js(const Napi::Value& value) {
   return tensors;
 }
 
+static Params params_from_js(const Napi::Value& value) {
+  Params params;
+  if (!value.IsObject()) return params;
+  auto object = value.As<Napi::Object>();
+  auto names = object.GetPropertyNames();
+  for (uint32_t i = 0; i < names.Length(); ++i) {
+    const std::string name = names.Get(i).ToString().Utf8Value();
+    Napi::Value value = object.Get(name);
+    if (value.IsUndefined()) continue;
+    if (value.IsBoolean()) {
+      params.set(name, value.ToBoolean().Value() ? 1.0 : 0.0);
+    } else if (value.IsNumber()) {
+      params.set(name, value.ToNumber().DoubleValue());
+    } else if (value.IsString()) {
+      params.set(name, value.ToString().Utf8Value());
+    } else if (value.IsArray()) {
+      auto list = value.As<Napi::Array>();
+      std::vector<double> numbers(list.Length());
+      for (uint32_t j = 0; j < list.Length(); ++j) numbers[j] = list.Get(j).ToNumber().DoubleValue();
+      params.set(name, std::move(numbers));
+    } else {
+      throw Failure("LPQ_NATIVE_PARAM", "'" + name + "' is neither a number, a string, a boolean nor a list of numbers");
+    }
+  }
+  return params;
+}
+
+static Call call_from_js(const Napi::Value& inputs, const Napi::Value& outputs, const Napi::Value& params) {
+  if (!inputs.IsArray() || !outputs.IsArray()) throw Failure("LPQ_NATIVE_ARGUMENT", "inputs and outputs are arrays of tensors");
+  Call call;
+  call.in = tensors_from_js(inputs);
+  call.out = tensors_from_js(outputs);
+  call.params = params_from_js(params);
+  return call;
+}
+
 Napi::Value RuntimeHandle::enqueue(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   try {
-    Call call;
-    std::string op = info[0].ToString().Utf8Value();
-    if (!info[1].IsArray() || !info[2].IsArray()) throw Failure("LPQ_NATIVE_ARGUMENT", "inputs and outputs are arrays of tensors");
-    call.in = tensors_from_js(info[1]);
-    call.out = tensors_from_js(info[2]);
-    if (info.Length() > 3 && info[3].IsObject()) {
-      auto object = info[3].As<Napi::Object>();
-      auto names = object.GetPropertyNames();
-      for (uint32_t i = 0; i < names.Length(); ++i) {
-        const std::string name = names.Get(i).ToString().Utf8Value();
-        Napi::Value value = object.Get(name);
-        if (value.IsUndefined()) continue;
-        if (value.IsBoolean()) {
-          call.params.set(name, value.ToBoolean().Value() ? 1.0 : 0.0);
-        } else if (value.IsNumber()) {
-          call.params.set(name, value.ToNumber().DoubleValue());
-        } else if (value.IsString()) {
-          call.params.set(name, value.ToString().Utf8Value());
-        } else if (value.IsArray()) {
-          auto list = value.As<Napi::Array>();
-          std::vector<double> numbers(list.Length());
-          for (uint32_t j = 0; j < list.Length(); ++j) numbers[j] = list.Get(j).ToNumber().DoubleValue();
-          call.params.set(name, std::move(numbers));
-        } else {
-          throw Failure("LPQ_NATIVE_PARAM", "'" + name + "' is neither a number, a string, a boolean nor a list of numbers");
-        }
-      }
-    }
-    queue_->enqueue(std::move(op), std::move(call));
+    queue_->enqueue(info[0].ToString().Utf8Value(), call_from_js(info[1], info[2], info[3]));
   } catch (const Failure& failure) {
     throw to_js(env, failure.code, failure.what());
   }
@@ -130,6 +142,53 @@ Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
   Settler settle(info, [](Napi::Env js) { return js.Undefined(); });
   queue_->on_settled(settle);
   return settle.promise();
+}
+
+// time([{op, inputs, outputs, params}], {passes, seconds, graph})
+Napi::Value RuntimeHandle::time(const Napi::CallbackInfo& info) {
+  auto calls = std::make_shared<std::vector<std::pair<std::string, Call>>>();
+  auto seconds = std::make_shared<std::vector<double>>();
+  Timing how;
+  try {
+    require(info[0].IsArray(), "calls to time are a list");
+    auto list = info[0].As<Napi::Array>();
+    for (uint32_t i = 0; i < list.Length(); ++i) {
+      auto each = Napi::Value(list.Get(i)).As<Napi::Object>();
+      calls->emplace_back(each.Get("op").ToString().Utf8Value(), call_from_js(each.Get("inputs"), each.Get("outputs"), each.Get("params")));
+    }
+    require(!calls->empty(), "there are no calls to time");
+    const Params options = params_from_js(info[1]);
+    how.passes = static_cast<int>(options.integer("passes", how.passes));
+    how.seconds = options.number("seconds", 0);
+    how.graph = options.integer("graph", 1) != 0;
+    require(how.passes >= 1 && how.seconds >= 0, "passes are 1 or more, seconds are not negative");
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
+  Settler settle(info, [seconds](Napi::Env js) {
+    auto result = Napi::Array::New(js, seconds->size());
+    for (uint32_t i = 0; i < seconds->size(); ++i) result.Set(i, (*seconds)[i]);
+    return result;
+  });
+  queue_->enqueue("time", [backend = &queue_->backend(), calls, seconds, how] { *seconds = backend->time(*calls, how); });
+  queue_->on_settled(settle);
+  return settle.promise();
+}
+
+Napi::Value RuntimeHandle::telemetry(const Napi::CallbackInfo& info) {
+  const auto seen = cuda_ ? cuda::telemetry(cuda_->facts().ordinal) : std::nullopt;
+  if (!seen) return info.Env().Undefined();
+  auto result = Napi::Object::New(info.Env());
+  const auto set = [&](const char* name, const std::optional<double>& value) {
+    if (value) result.Set(name, *value);
+  };
+  set("smClock", seen->sm_clock);
+  set("memoryClock", seen->memory_clock);
+  set("power", seen->power);
+  set("powerLimit", seen->power_limit);
+  set("temperature", seen->temperature);
+  set("limits", seen->limits);
+  return result;
 }
 
 Napi::Value RuntimeHandle::mark(const Napi::CallbackInfo& info) {

@@ -26,6 +26,7 @@ class CudaBackend : public Backend {
   void run(const std::string& op, Call& call) override;
   void drain() override;
   void mark(std::function<void(Outcome)> then) override;
+  std::vector<double> time(std::vector<std::pair<std::string, Call>>& calls, const Timing& how) override;
   int device() const override { return exec_.device().ordinal; }
   const DeviceFacts& facts() const { return exec_.device(); }
   CudaExec& exec() { return exec_; }

@@ -15,9 +15,12 @@ export interface WeightDraw {
   readonly outlierGain: number;
 }
 
-/** Operations that only benchmarks use (native/cpu/synth). */
+/** Operations that only benchmarks use (native/cpu/synth; copy also native/cuda/layout). */
 export const benchOps = {
   /** Random weights f32|f16|bf16 [N,K] or [K], rows firstRow and following of a larger matrix; any cut gives the same bytes. */
   synthWeights: (rt: NativeRuntime, weights: Tensor, draw: WeightDraw, firstRow = 0) =>
     rt.enqueue('synth_weights', [], [weights], { ...draw, firstRow }),
+
+  /** to = from, byte by byte; any dtypes and shapes of one size. */
+  copy: (rt: NativeRuntime, from: Tensor, to: Tensor) => rt.enqueue('copy', [from], [to]),
 } as const;

@@ -1,11 +1,14 @@
 import type { Command } from 'commander';
+import { benchKernelsCommand } from './bench-kernels.js';
+import { benchPackCommand } from './bench-pack.js';
 import { benchQuantizeCommand } from './bench-quantize.js';
 import { benchRtnCommand } from './bench-rtn.js';
 import { commonOptions, type Run } from './run.js';
 
-/** `lpq bench quantize` and `lpq bench rtn`. */
+/** `lpq bench quantize`, `rtn`, `kernels` and `pack`. */
 export function benchCommand(program: Command, run: Run): Command {
-  const bench = program.command('bench').description('measure lpq on a synthetic checkpoint of any shape');
-  for (const command of [benchQuantizeCommand, benchRtnCommand]) commonOptions(command(bench, run));
+  const bench = program.command('bench').description('measure lpq on synthetic checkpoints and weights of any shape');
+  for (const command of [benchQuantizeCommand, benchRtnCommand, benchKernelsCommand, benchPackCommand])
+    commonOptions(command(bench, run));
   return bench;
 }

@@ -36,7 +36,7 @@ export class Interrupt {
   }
 
   /** `runtime` is stopped by the first signal. */
-  watch(runtime: NativeRuntime): NativeRuntime {
+  watch<T extends NativeRuntime>(runtime: T): T {
     this.runtimes.add(runtime);
     return runtime;
   }

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import type { NativeRuntime } from '../../native/binding.js';
+import type { PackRuntime } from '../layout/engine.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { openQuantizedWith, requireKind } from './sources.js';
 import { table } from './table.js';
@@ -42,14 +42,22 @@ async function pack(dir: string, options: PackOptions, run: Run): Promise<void> 
   if (options.dryRun) return planOnly(dir, options, run);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   refuseExisting(options.output);
-  await packDirectory(dir, options, openRuntime(run, options, false), run);
+  await packDirectory(dir, options, await openPackRuntime(options, run), run);
+}
+
+/** The CPU; where a CUDA device was asked for by name, with that one to lay out codes. */
+export async function openPackRuntime(options: ComputeOptions, run: Run): Promise<PackRuntime> {
+  const cpu = openRuntime(run, { ...options, device: 'cpu' });
+  if (options.device === 'cpu' || options.device === 'auto') return cpu;
+  const { LayoutDevice } = await import('../layout/device.js');
+  return Object.assign(cpu, { layouts: new LayoutDevice(openRuntime(run, options)) });
 }
 
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
   options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source'>,
-  runtime: NativeRuntime,
+  runtime: PackRuntime,
   run: Run,
 ): Promise<void> {
   const { packCheckpoint } = await import('../pack/pack-checkpoint.js');

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { createRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
+import { createRuntime, type MeasuredRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import type { ExitCode } from '../core/error.js';
 import { chooseDevice, chooseDevices, obstacle, parseBytes } from './device.js';
 import type { Interrupt } from './interrupt.js';
@@ -49,7 +49,7 @@ export function computeOptions(command: Command): Command {
  * A queue on the chosen device, stopped by Ctrl-C; `cuda`: whether the command has CUDA operations. Throws LPQ_USAGE,
  * LPQ_DEVICE, LPQ_NATIVE_MISSING and, where CUDA was asked for by name, LPQ_CUDA_KERNELS.
  */
-export function openRuntime(run: Run, options: ComputeOptions, cuda = true): NativeRuntime {
+export function openRuntime(run: Run, options: ComputeOptions, cuda = true): MeasuredRuntime {
   const { threads, vramLimit } = options;
   const device = chooseDevice(options.device, cuda);
   const why = cuda && options.device === 'auto' && device === 'cpu' ? obstacle() : undefined;

@@ -6,7 +6,7 @@ import type { TensorSpec } from '../../formats/safetensors/header.js';
 import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
-import { pack } from '../layout/engine.js';
+import { allPacked, pack } from '../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from './integer-form.js';
 import { rowStreams, transposedColumnStreams } from './layouts/stream.js';
 import { groupIndex, offsetZeros } from './operands.js';
@@ -82,7 +82,7 @@ export const packQuantized: CompressedForm = {
     }
     if (shapeOf('weight_g_idx')) out.set(`${name}.weight_g_idx`, groupIndex(job));
     codes.dispose();
-    await rt.sync();
+    await allPacked(rt);
     return out;
   },
 };

@@ -3,7 +3,7 @@ import { gptqConfig } from '../../formats/gptq/config.js';
 import { gptqProblem, gptqTensors, type ZeroConvention } from '../../formats/gptq/layout.js';
 import { allocate, type Tensor } from '../../native/binding.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
-import { pack } from '../layout/engine.js';
+import { allPacked, pack } from '../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm } from './integer-form.js';
 import { columnStreams, transposed, transposedRowStreams } from './layouts/stream.js';
 import { groupIndex, offsetZeros } from './operands.js';
@@ -57,7 +57,7 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
       pack(rt, transposed(n, groups, 16), scales, at('scales'));
       out.set(`${moduleName}.g_idx`, groupIndex(job));
       for (const tensor of [codes, scales, zeros]) tensor.dispose();
-      await rt.sync();
+      await allPacked(rt);
       return out;
     },
 

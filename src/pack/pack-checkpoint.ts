@@ -7,9 +7,10 @@ import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
-import { allocate, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { allocate, type DType, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { allPacked, type PackRuntime } from '../layout/engine.js';
 import { type PackPlan, plainDtype, plannedTensors, planPack } from './plan.js';
 import type { Decision } from './target.js';
 
@@ -52,7 +53,8 @@ export interface PackRequest {
   readonly source?: string | undefined;
   /** Directory to make. */
   readonly output: string;
-  readonly runtime: NativeRuntime;
+  /** Of the CPU; its `layouts` lay out codes on a CUDA device. */
+  readonly runtime: PackRuntime;
   readonly onModule?: (row: PackedRow, done: number, total: number) => void;
   /** The directory while it is being written, for abortSync() in an exit handler. */
   readonly onOutput?: (output: OutputDirectory) => void;
@@ -100,13 +102,10 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       },
       request.writer,
     );
-    const rows = await writeModules(request, plan, modules, writer);
-    for (const { name } of plan.carried) {
-      stopIfAborted(request.signal);
-      const tensor = input.weights.tensor(name);
-      await writer.write(name, tensor);
-      tensor.dispose();
-    }
+    const rows = await together([
+      (check) => writeModules(request, plan, modules, writer!, check),
+      (check) => writeCarried(request, plan, writer!, check),
+    ]);
     const manifest = await writer.finish(input.manifest.provenance);
     for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
@@ -123,33 +122,91 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       manifest,
     };
   } catch (error) {
-    await runtime.sync().catch(() => {});
+    await allPacked(runtime).catch(() => {});
     await writer?.abort();
     await output.abort();
     throw error;
   }
 }
 
-/** Packs module i + 1 while module i is hashed and written. */
+/** Throws where the run was interrupted, or something beside has failed. */
+type Check = () => void;
+
+/** Runs both; what the first gives. Where one fails the other stops at its next check, and is waited for. */
+async function together<T>([first, second]: readonly [
+  (check: Check) => Promise<T>,
+  (check: Check) => Promise<void>,
+]): Promise<T> {
+  let failure: { readonly cause: unknown } | undefined;
+  const check = () => {
+    if (failure) throw failure.cause;
+  };
+  const guarded = async <R>(work: (check: Check) => Promise<R>): Promise<R> => {
+    try {
+      return await work(check);
+    } catch (cause) {
+      failure ??= { cause };
+      throw cause;
+    }
+  };
+  const [result] = await Promise.allSettled([guarded(first), guarded(second)]);
+  check();
+  return (result as PromiseFulfilledResult<T>).value;
+}
+
+/** Hashing a tensor is one thread's work, and slower than a disk writes. */
+const CARRIED_AT_ONCE = 2;
+
+/** Copies what is not quantized, beside the packing. */
+async function writeCarried(request: PackRequest, plan: PackPlan, writer: ArtifactWriter, check: Check): Promise<void> {
+  const waiting = [...plan.carried];
+  const worker = async () => {
+    for (let next = waiting.shift(); next; next = waiting.shift()) {
+      check();
+      stopIfAborted(request.signal);
+      const tensor = request.input.weights.tensor(next.name);
+      try {
+        await writer.write(next.name, tensor);
+      } finally {
+        tensor.dispose();
+      }
+    }
+  };
+  const ended = await Promise.allSettled(Array.from({ length: CARRIED_AT_ONCE }, worker));
+  for (const outcome of ended) if (outcome.status === 'rejected') throw outcome.reason;
+}
+
+/** Modules whose bytes are compared with their hashes ahead of the one that is packed. */
+const CHECKED_AHEAD = 2;
+
+/** Packs module i + 1 while module i is hashed and written, and the next ones are compared with their hashes. */
 async function writeModules(
   request: PackRequest,
   plan: PackPlan,
   entries: Map<string, PackedDeclaration>,
   writer: ArtifactWriter,
+  check: Check,
 ): Promise<PackedRow[]> {
   const { input, signal } = request;
   const names = [...plan.decisions.keys()];
   const rows: PackedRow[] = [];
+  const intact: Promise<void>[] = [];
   const begin = (i: number) => {
     const name = names[i];
     if (name === undefined) return undefined;
-    const job = packModule(request.runtime, input, name, plan);
+    // Damage since it was quantized would only show when the artifact is verified.
+    for (const ahead of names.slice(intact.length, i + 1 + CHECKED_AHEAD)) {
+      intact.push(input.requireHashes(ahead));
+      intact.at(-1)!.catch(() => {}); // thrown where it is awaited
+    }
+    const job = packModule(request.runtime, input, name, plan, intact[i]!);
     job.catch(() => {}); // awaited in its turn; until then a failure is not unhandled
     return job;
   };
   let next = begin(0);
   for (const [i, name] of names.entries()) {
     stopIfAborted(signal);
+    check();
     const { tensors, seconds } = await next!;
     next = begin(i + 1);
     const decision = plan.decisions.get(name)!;
@@ -173,23 +230,25 @@ async function writeModules(
 }
 
 async function packModule(
-  rt: NativeRuntime,
+  rt: PackRuntime,
   checkpoint: CanonicalCheckpoint,
   name: string,
   plan: PackPlan,
+  intact: Promise<void>,
 ): Promise<{ tensors: Map<string, Tensor>; seconds: number }> {
   const start = performance.now();
   const decision = plan.decisions.get(name)!;
   const module = checkpoint.module(name);
-  // Damage since it was quantized would only show when the artifact is verified.
-  await checkpoint.requireHashes(name);
+  await intact;
   let tensors: Map<string, Tensor>;
   if (decision.action !== 'fallback') {
     try {
       tensors = await plan.target.pack({ rt, checkpoint, name, module, plan: decision, facts: plan.facts.get(name)! });
     } catch (cause) {
       if (cause instanceof LpqError) throw cause;
-      const aborted = (cause as { code?: string }).code === 'LPQ_ABORTED';
+      const { code } = cause as { code?: string };
+      if (code?.startsWith('LPQ_CUDA')) throw cause; // the device's failure, not the module's
+      const aborted = code === 'LPQ_ABORTED';
       throw new LpqError(
         aborted ? 'LPQ_ABORTED' : 'LPQ_PACK',
         aborted ? 'packing was interrupted' : `module '${name}' cannot be packed: ${(cause as Error).message}`,

@@ -1,7 +1,8 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { Tensor } from '../../native/binding.js';
+import type { PackRuntime } from '../layout/engine.js';
 import type { PackReport, PackRequest } from './pack-checkpoint.js';
 import type { Split } from './parallel.js';
 import type { PackPlan } from './plan.js';
@@ -44,7 +45,7 @@ export type Decision = Taken | Fallback;
 
 /** A module on its way into the artifact. */
 export interface PackJob {
-  readonly rt: NativeRuntime;
+  readonly rt: PackRuntime;
   readonly checkpoint: CanonicalCheckpoint;
   readonly name: string;
   readonly module: CanonicalModule;

@@ -1,6 +1,7 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { SafetensorsDtype } from '../../formats/safetensors/dtypes.js';
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { Tensor } from '../../native/binding.js';
+import type { PackRuntime } from '../layout/engine.js';
 import type { NoForm } from './integer-form.js';
 import type { ModuleFacts } from './target.js';
 
@@ -16,7 +17,7 @@ export interface TileFit {
 
 /** The tensors of a module, or of a rank's part of it, in canonical form. */
 export interface Operands {
-  readonly rt: NativeRuntime;
+  readonly rt: PackRuntime;
   /** Of the module, for messages. */
   readonly name: string;
   /** With the shape of the part. */

@@ -1,6 +1,9 @@
 import { createHash } from 'node:crypto';
 import { addon, createRuntime, fromTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { pack } from '../../src/layout/engine.js';
+import { marlinWeight } from '../../src/pack/layouts/marlin.js';
+import { tilusWeight } from '../../src/pack/layouts/tilus.js';
 import { f32, i32, poisoned, Random } from './support.js';
 
 /**
@@ -158,6 +161,19 @@ for (const [t, n, k] of [
   ops.copyHeads(rt, wide, parts, { heads: 4, width: 9, fromDim: 40, from: 31, toDim: 15, to: 2 });
   ops.stridedMatrix(rt, wide, strided, { first: 1, rowStep: 2, columnStep: 160 });
   keep('moved', parts, strided);
+}
+for (let bits = 1; bits <= 8; bits++) {
+  // Two blocks of columns and a tail: rows begin anywhere in a byte.
+  for (const layout of [
+    tilusWeight(96, 384, bits),
+    ...(bits === 4 || bits === 8 ? [marlinWeight(128, 384, bits)] : []),
+  ]) {
+    const rowBytes = Math.ceil((301 * bits) / 8);
+    const codes = Uint8Array.from({ length: 90 * rowBytes }, () => random.integer(0, 255));
+    const packed = poisoned('u8', [layout.bytes]);
+    pack(rt, layout, fromTyped('u8', [90, rowBytes], codes), packed, { streamColumns: 301, pad: 2 ** bits - 1 });
+    keep(`packed ${bits} bits`, packed);
+  }
 }
 await rt.sync();
 const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lpq/layout_plan.h"
+#include "cpu/layout/lanes.h"
 #include "cpu/layout/rows.h"
 #include "lpq/exec.h"
 
@@ -45,12 +46,13 @@ void load_tile(const Matrix& m, const Plan& plan, int64_t row0, int64_t column0,
   for (int64_t r = 0; r < rows; ++r) {
     T* out = tile + r * tile_columns;
     const auto* row = reinterpret_cast<const uint8_t*>(m.data) + (row0 + r) * m.row_bytes;
+    const int64_t readable = (m.rows - row0 - r) * m.row_bytes;  // later rows may be read along
     if (order) {
       for (int64_t c = 0; c < columns; ++c) {
         const int64_t from = order[column0 + c];
         if (m.stream) {
           uint8_t code;
-          expand_codes(row, m.row_bytes, from, 1, m.bits, &code);
+          expand_codes(row, readable, from, 1, m.bits, &code);
           out[c] = static_cast<T>(code);
         } else {
           std::memcpy(&out[c], row + from * static_cast<int64_t>(sizeof(T)), sizeof(T));
@@ -58,7 +60,7 @@ void load_tile(const Matrix& m, const Plan& plan, int64_t row0, int64_t column0,
       }
     } else if (m.stream) {
       if constexpr (sizeof(T) == 1) {
-        if (columns > 0) expand_codes(row, m.row_bytes, column0, columns, m.bits, out);
+        if (columns > 0) expand_codes(row, readable, column0, columns, m.bits, out);
       }
     } else {
       std::memcpy(out, row + column0 * static_cast<int64_t>(sizeof(T)), static_cast<size_t>(columns) * sizeof(T));
@@ -224,9 +226,11 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
   // as bytes; those that move in pairs otherwise are taken apart to 16 bits.
   const bool runs = sizeof(T) == 1 && !inverse && !plan.runs.empty() && m.stream && !order && bias == 0;
   const bool quads = sizeof(T) == 1 && !inverse && m.bits < 8 && !plan.quads.empty();
+  const bool lanes = quads && !plan.lane_groups.empty();
   const bool pairs = sizeof(T) == 1 && !inverse && m.bits < 8 && !quads && !plan.pairs.empty();
   const int64_t row_bytes = run_row_bytes(plan.tile[1], m.bits);
   std::vector<std::vector<uint8_t>> streams(runs ? static_cast<size_t>(exec.pool.size()) : 0);
+  std::vector<std::vector<uint64_t>> halves(lanes ? static_cast<size_t>(exec.pool.size()) : 0);
   std::vector<std::vector<uint16_t>> wide(pairs ? static_cast<size_t>(exec.pool.size()) : 0);
   const int64_t grain = std::max<int64_t>(1, 65536 / elements);
   exec.total = tiles;
@@ -248,7 +252,11 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
         continue;
       }
       if (!inverse) load_tile<T>(m, plan, row0, column0, order, pad, bias, tile.data());
-      if (quads) {
+      if (lanes) {
+        auto& sums = halves[static_cast<size_t>(worker)];
+        sums.resize(2 * plan.quads.size());
+        if constexpr (sizeof(T) == 1) pack_lanes(plan, m.bits, tile.data(), sums.data(), at);
+      } else if (quads) {
         if constexpr (sizeof(T) == 1) pack_quads(plan, tile.data(), at);
       } else if (pairs) {
         auto& both = wide[static_cast<size_t>(worker)];
@@ -292,7 +300,8 @@ void layout_pack(Call& call, Exec& exec) {
   }
   const int64_t pad = call.params.integer("pad", 0);
   require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
-  const Plan plan = make_plan(spec, 1);
+  const std::shared_ptr<const Plan> kept = plan_for(spec, 1);
+  const Plan& plan = *kept;
   if (!plan.fills && call.params.integer("keep", 0) == 0) {
     exec.pool.parallel_for(static_cast<int64_t>(out.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
       std::memset(out.raw() + begin, 0, static_cast<size_t>(end - begin));
@@ -306,7 +315,8 @@ void layout_unpack(Call& call, Exec& exec) {
   const Tensor& packed = call.input(0);
   const Spec spec = read_spec(call.params, packed.bytes());
   const Matrix m = read_matrix(call.output(0), call.params, spec);
-  const Plan plan = make_plan(spec, m.stream ? 8 : 1);
+  const std::shared_ptr<const Plan> kept = plan_for(spec, m.stream ? 8 : 1);
+  const Plan& plan = *kept;
   dispatch(exec, plan, m, packed.raw(), true, nullptr, call.params);
 }
 LPQ_OP(layout_unpack, "layout_unpack");

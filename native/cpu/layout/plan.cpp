@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <map>
+#include <mutex>
 #include <numeric>
 
 namespace lpq::layout {
@@ -209,6 +211,58 @@ void find_quads(Plan& plan) {
   plan.quad_steps = std::move(steps);
 }
 
+bool find_lanes(Plan& plan, int bits, int fold) {
+  const int all = 8 / bits, steps = all / fold;
+  if (steps < 1 || 2 * plan.quads.size() % static_cast<size_t>(4 / fold) != 0) return false;
+  struct Half {
+    std::vector<uint32_t> elements;
+    uint32_t index;
+  };
+  std::vector<Half> halves;
+  uint32_t at = 0;
+  for (size_t q = 0; q < plan.quads.size(); ++q)
+    for (uint32_t upper : {0u, 1u}) {
+      Half half{{}, static_cast<uint32_t>(2 * q) + upper};
+      for (const uint32_t end = upper ? plan.quads[q].end : plan.quads[q].middle; at < end; ++at) half.elements.push_back(plan.quad_steps[at].element);
+      if (static_cast<int>(half.elements.size()) != all) return false;
+      for (int i = 0; i < all; ++i)
+        if (half.elements[static_cast<size_t>(i)] != half.elements[static_cast<size_t>(i % steps)] + static_cast<uint32_t>(8 * (i / steps))) return false;
+      halves.push_back(std::move(half));
+    }
+  std::sort(halves.begin(), halves.end(), [](const Half& a, const Half& b) { return a.elements < b.elements; });
+  // Halves that lie side by side are neighbours in this order, or farther apart: taken as they come.
+  std::map<std::vector<uint32_t>, const Half*> by_place;
+  for (const Half& half : halves) by_place[half.elements] = &half;
+  std::vector<LaneGroup> groups;
+  std::vector<uint32_t> elements;
+  std::vector<bool> taken(halves.size(), false);
+  for (const Half& first : halves) {
+    if (taken[first.index]) continue;
+    LaneGroup group{};
+    std::vector<uint32_t> place = first.elements;
+    for (int i = 0; i < 4 / fold; ++i) {
+      const auto found = by_place.find(place);
+      if (found == by_place.end() || taken[found->second->index]) return false;
+      taken[found->second->index] = true;
+      group.half[i] = found->second->index;
+      for (uint32_t& element : place) element += static_cast<uint32_t>(8 * fold);
+    }
+    groups.push_back(group);
+    elements.insert(elements.end(), first.elements.begin(), first.elements.begin() + steps);
+  }
+  plan.lane_groups = std::move(groups);
+  plan.lane_elements = std::move(elements);
+  plan.lane_fold = fold;
+  plan.lane_steps = steps;
+  return true;
+}
+
+void find_lanes(Plan& plan, int bits) {
+  if (plan.quads.empty() || plan.pair_step == 0 || bits > 4) return;
+  for (int fold : {1, 2, 4})
+    if (find_lanes(plan, bits, fold)) return;
+}
+
 void find_runs(Plan& plan, int bits) {
   if (plan.tile[1] * bits % 8 != 0) return;
   const int64_t row_bits = 8 * run_row_bytes(plan.tile[1], bits);
@@ -372,9 +426,31 @@ Plan make_plan(const Spec& spec, int column_bits) {
   if (spec.bits <= 8 && word == 32) {
     find_pairs(plan, spec.bits);
     find_quads(plan);
+    find_lanes(plan, spec.bits);
     find_runs(plan, spec.bits);
   }
   plan.fills = plan.tiles() * static_cast<int64_t>(plan.words.size()) * word == spec.out_bits;
+  return plan;
+}
+
+std::shared_ptr<const Plan> plan_for(const Spec& spec, int column_bits) {
+  constexpr size_t kKept = 16;
+  struct Entry {
+    Spec spec;
+    int column_bits;
+    std::shared_ptr<const Plan> plan;
+  };
+  static std::mutex mutex;
+  static std::deque<Entry> kept;
+  {
+    std::lock_guard lock(mutex);
+    for (const Entry& entry : kept)
+      if (entry.column_bits == column_bits && entry.spec == spec) return entry.plan;
+  }
+  auto plan = std::make_shared<const Plan>(make_plan(spec, column_bits));
+  std::lock_guard lock(mutex);
+  kept.push_front({spec, column_bits, plan});
+  if (kept.size() > kKept) kept.pop_back();
   return plan;
 }
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "cpu/isa.h"
+
 namespace lpq::layout {
 namespace {
 
@@ -56,23 +58,28 @@ uint64_t gather(uint64_t x) {
 }
 
 template <int bits>
-void expand(const uint8_t* row, int64_t row_bytes, int64_t first, int64_t count, uint8_t* out) {
+void expand(const uint8_t* row, int64_t readable, int64_t first, int64_t count, uint8_t* out) {
   int64_t i = 0;
   // Eight codes are exactly `bits` bytes, so their phase within a byte never changes; and with at most 7 bits a code,
   // 8 codes and a phase of up to 7 bits fit 64 bits (8-bit codes have phase 0).
   const int64_t start = first * bits;
   const int phase = static_cast<int>(start % 8);
   const uint8_t* from = row + start / 8;
-  int64_t left = row_bytes - start / 8;
-  for (; i + 8 <= count; i += 8, from += bits, left -= bits) {
-    uint64_t x = left >= 8 ? load(from, 8) : load(from, left);
-    x >>= phase;
-    const uint64_t y = spread<bits>(x);
+  int64_t left = readable - start / 8;
+#ifdef LPQ_X86
+  if (bits < 8 && count >= 32 && active_isa() != Isa::generic) {
+    i = expand_codes_avx2(from, left, phase, count, bits, out);
+    from += i / 8 * bits;
+    left -= i / 8 * bits;
+  }
+#endif
+  for (; i + 8 <= count && left >= 8; i += 8, from += bits, left -= bits) {
+    const uint64_t y = spread<bits>(load(from, 8) >> phase);
     std::memcpy(out + i, &y, 8);
   }
-  if (i < count) {
+  for (; i < count; i += 8, from += bits, left -= bits) {
     const uint64_t y = spread<bits>(load(from, left) >> phase);
-    std::memcpy(out + i, &y, static_cast<size_t>(count - i));
+    std::memcpy(out + i, &y, static_cast<size_t>(std::min<int64_t>(8, count - i)));
   }
 }
 
@@ -90,16 +97,16 @@ void compact(const uint8_t* codes, int64_t count, uint8_t* out) {
 
 }  // namespace
 
-void expand_codes(const uint8_t* row, int64_t row_bytes, int64_t first, int64_t count, int bits, uint8_t* out) {
+void expand_codes(const uint8_t* row, int64_t readable, int64_t first, int64_t count, int bits, uint8_t* out) {
   switch (bits) {
-    case 1: return expand<1>(row, row_bytes, first, count, out);
-    case 2: return expand<2>(row, row_bytes, first, count, out);
-    case 3: return expand<3>(row, row_bytes, first, count, out);
-    case 4: return expand<4>(row, row_bytes, first, count, out);
-    case 5: return expand<5>(row, row_bytes, first, count, out);
-    case 6: return expand<6>(row, row_bytes, first, count, out);
-    case 7: return expand<7>(row, row_bytes, first, count, out);
-    default: return expand<8>(row, row_bytes, first, count, out);
+    case 1: return expand<1>(row, readable, first, count, out);
+    case 2: return expand<2>(row, readable, first, count, out);
+    case 3: return expand<3>(row, readable, first, count, out);
+    case 4: return expand<4>(row, readable, first, count, out);
+    case 5: return expand<5>(row, readable, first, count, out);
+    case 6: return expand<6>(row, readable, first, count, out);
+    case 7: return expand<7>(row, readable, first, count, out);
+    default: return expand<8>(row, readable, first, count, out);
   }
 }
 

@@ -1,6 +1,7 @@
 // layout_pack and layout_unpack (native/ops.ts): the plan is made on the CPU, as for the CPU's engine, and its tables go
 // along with the call.
 #include <algorithm>
+#include <bit>
 
 #include "cuda/exec.h"
 #include "cuda/layout/pack.h"
@@ -57,6 +58,87 @@ void run(CudaExec& exec, const char* kernel, LayoutArgs a, const Plan& plan, con
   if (work > 0) exec.launch(kernel, Dim3(std::min<int64_t>((work + 255) / 256, int64_t{exec.device().multiprocessors} * 32)), Dim3(256), 0, a);
 }
 
+int64_t up_to(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// How far apart rows of a tile of codes lie: of some choices the one where the 16 threads that load 8 bytes at once (half a warp,
+// halves of neighbouring quads) meet in the fewest banks, counted over everybody's first step.
+int64_t quad_pitch(const Plan& plan) {
+  std::vector<uint32_t> elements;
+  for (size_t q = 0; q < plan.quads.size(); ++q)
+    for (const uint32_t begin : {q == 0 ? 0u : plan.quads[q - 1].end, plan.quads[q].middle}) elements.push_back(begin < plan.quad_steps.size() ? plan.quad_steps[begin].element : 0);
+  int64_t best = 0, least = -1;
+  for (int64_t extra = 0; extra < 128; extra += 8) {
+    const int64_t pitch = up_to(plan.tile[1], 8) + extra;
+    int64_t turns = 0;
+    for (size_t first = 0; first < elements.size(); first += 16) {
+      int meeting[16] = {};
+      for (size_t i = first; i < std::min(first + 16, elements.size()); ++i) ++meeting[(elements[i] / plan.tile[1] * pitch + elements[i] % plan.tile[1]) / 8 % 16];
+      turns += *std::max_element(meeting, meeting + 16);
+    }
+    if (least < 0 || turns < least) best = pitch, least = turns;
+  }
+  return best;
+}
+
+// Packs by quads where the layout has them and a tile fits shared memory; false: the general kernel has to.
+bool pack_quads(CudaExec& exec, const LayoutArgs& a, const Plan& plan, const Tensor& out) {
+  if (plan.quads.empty() || !a.stream || a.order || plan.word_bits != 32) return false;
+  const int64_t columns = plan.tile[1], words = static_cast<int64_t>(plan.words.size());
+  if (columns % 8 != 0 || (columns & (columns - 1)) != 0 || plan.tiles() > INT32_MAX) return false;
+  if (plan.words.back() > UINT32_MAX || words > UINT16_MAX || plan.quad_steps.size() > UINT16_MAX) return false;
+  if (reinterpret_cast<uintptr_t>(out.raw()) % 4 != 0) return false;
+  const int64_t pitch = quad_pitch(plan), tile_bytes = plan.tile[0] * pitch;
+  if (tile_bytes > UINT16_MAX) return false;
+  // One table, so that there is one copy.
+  std::vector<std::byte> table;
+  const auto add = [&](const auto& list) {
+    const size_t at = table.size(), bytes = list.size() * sizeof(list[0]);
+    table.resize(static_cast<size_t>(up_to(static_cast<int64_t>(at + bytes), 16)));
+    std::copy_n(reinterpret_cast<const std::byte*>(list.data()), bytes, table.begin() + static_cast<int64_t>(at));
+    return at;
+  };
+  std::vector<uint32_t> steps;
+  for (const layout::QuadStep& step : plan.quad_steps) {
+    if (step.element % 8 != 0 || (step.rotate > 7 && step.rotate < 57)) return false;
+    const int64_t byte = step.element / columns * pitch + step.element % columns;
+    steps.push_back(static_cast<uint32_t>(byte) | (step.rotate & 31u) << 16 | static_cast<uint32_t>(step.mask & 0xff) << 24);
+  }
+  std::vector<uint16_t> quads;
+  for (const layout::Quad& quad : plan.quads) {
+    for (uint32_t word : quad.word) quads.push_back(static_cast<uint16_t>(word));
+    quads.push_back(static_cast<uint16_t>(quad.middle));
+    quads.push_back(static_cast<uint16_t>(quad.end));
+  }
+  const std::vector<uint32_t> offsets(plan.words.begin(), plan.words.end());
+  const size_t at[] = {add(steps), add(quads), add(offsets), add(plan.outer[0]), add(plan.outer[1])};
+  const auto n = [](auto size) { return static_cast<int64_t>(size); };
+  const int64_t shared = up_to(n(steps.size()) * 4, 16) + up_to(n(quads.size()) * 2, 16) + up_to(words * 4, 16) + up_to(tile_bytes, 16) + words * 4;
+  if (shared > exec.device().shared_per_block) return false;
+  const Scratch tables = exec.scratch(table.size());
+  exec.write_small(tables.as<void>(), table.data(), table.size());
+  LayoutQuadArgs q{};
+  q.matrix = a.matrix;
+  q.rows = a.rows, q.columns = a.columns, q.row_bytes = a.row_bytes;
+  q.bias = a.bias, q.pad = a.pad;
+  q.packed = reinterpret_cast<uint8_t*>(out.raw());
+  q.tiles_down = static_cast<unsigned>(plan.outer[0].size()), q.tiles_across = static_cast<unsigned>(plan.outer[1].size());
+  q.outer_rows = tables.as<int64_t>(at[3]), q.outer_columns = tables.as<int64_t>(at[4]);
+  q.tile_rows = static_cast<int>(plan.tile[0]), q.pitch = static_cast<int>(pitch);
+  q.log_units = std::countr_zero(static_cast<uint64_t>(columns / 8));
+  q.aligned = a.row_bytes % 4 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 4 == 0;
+  q.word_count = static_cast<int>(words), q.words = tables.as<uint32_t>(at[2]);
+  const auto fours = [](const std::vector<int64_t>& list) { return std::all_of(list.begin(), list.end(), [](int64_t each) { return each % 4 == 0; }); };
+  q.vectors = words % 4 == 0 && plan.words.front() % 4 == 0 && plan.words.back() - plan.words.front() == words - 1 && fours(plan.outer[0]) && fours(plan.outer[1]) &&
+              reinterpret_cast<uintptr_t>(out.raw()) % 16 == 0;
+  q.quad_count = static_cast<int>(plan.quads.size()), q.quads = tables.as<uint16_t>(at[1]);
+  q.step_count = static_cast<int>(steps.size()), q.steps = tables.as<uint32_t>(at[0]);
+  constexpr int kThreads = 256;
+  const std::string kernel = "lpq_layout_pack_quads_" + std::to_string(a.bits);
+  const int fit = std::max(1, exec.occupancy(kernel, kThreads, static_cast<unsigned>(shared)));
+  exec.launch(kernel, Dim3(std::min<int64_t>(plan.tiles(), int64_t{exec.device().multiprocessors} * fit)), Dim3(kThreads), static_cast<unsigned>(shared), q);
+  return true;
+}
+
 void layout_pack(Call& call, CudaExec& exec) {
   for (const Tensor& tensor : call.in) require_device(exec, tensor, "an input");
   const Tensor& out = call.output(0);
@@ -72,8 +154,10 @@ void layout_pack(Call& call, CudaExec& exec) {
   }
   const int64_t pad = call.params.integer("pad", 0);
   require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
-  const Plan plan = layout::make_plan(spec, 1);
+  const std::shared_ptr<const Plan> kept = layout::plan_for(spec, 1);
+  const Plan& plan = *kept;
   if (!plan.fills && call.params.integer("keep", 0) == 0) exec.fill_zero(out.raw(), out.bytes());
+  if (plan.tiles() > 0 && pack_quads(exec, a, plan, out)) return;
   run(exec, "lpq_layout_pack", a, plan, out, plan.first, upload(exec, plan.pieces), plan.tiles() * static_cast<int64_t>(plan.words.size()));
 }
 
@@ -83,7 +167,8 @@ void layout_unpack(Call& call, CudaExec& exec) {
   require_device(exec, matrix, "the matrix");
   const Spec spec = layout::read_spec(call.params, packed.bytes());
   const LayoutArgs a = read_matrix(matrix, call.params, spec);
-  const Plan plan = layout::make_plan(spec, a.stream ? 8 : 1);
+  const std::shared_ptr<const Plan> kept = layout::plan_for(spec, a.stream ? 8 : 1);
+  const Plan& plan = *kept;
   // The pieces by element instead of by word.
   const size_t elements = static_cast<size_t>(plan.tile[0] * plan.tile[1]);
   std::vector<uint32_t> first(elements + 1, 0);

@@ -72,6 +72,177 @@ extern "C" __global__ void lpq_layout_pack(LayoutArgs a) {
   }
 }
 
+namespace {
+
+// Four codes in the low 4 * bits bits of v -> one a byte: halves move apart, then quarters. What is left between them is cut off.
+template <int bits>
+__device__ __forceinline__ uint32_t spread(uint32_t v) {
+  if constexpr (bits < 8) {
+    constexpr uint32_t pair = (1u << 2 * bits) - 1u, one = (1u << bits) - 1u, single = one | one << 16;
+    v = (v & pair) | ((v << (16 - 2 * bits)) & ~pair);
+    v = ((v & single) | ((v << (8 - bits)) & ~single)) & one * 0x01010101u;
+  }
+  return v;
+}
+
+// The words that hold eight codes, which are `bits` bytes.
+template <int bits>
+struct Eight {
+  static constexpr int kWords = bits == 1 || bits == 2 || bits == 4 ? 1 : bits == 3 || bits == 8 ? 2 : 3;
+  uint32_t word[kWords];
+
+  // `byte` of a row that is there; zeros beyond its end.
+  __device__ __forceinline__ void load(const LayoutQuadArgs& a, const uint8_t* row, int64_t byte) {
+    const uint8_t* from = row + (byte & ~int64_t{3});
+    const int64_t left = a.row_bytes - (byte & ~int64_t{3});
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      word[i] = 0;
+      if (a.aligned) {
+        if (4 * i < left) word[i] = __ldg(reinterpret_cast<const uint32_t*>(from) + i);
+      } else {
+        for (int j = 0; j < 4; ++j)
+          if (4 * i + j < left) word[i] |= static_cast<uint32_t>(from[4 * i + j]) << 8 * j;
+      }
+    }
+  }
+  __device__ __forceinline__ void clear() {
+    for (uint32_t& each : word) each = 0;
+  }
+  // One a byte.
+  __device__ __forceinline__ uint2 codes(int shift) const {
+    uint32_t low, high = 0;
+    if constexpr (kWords == 1) {
+      low = word[0] >> shift;
+    } else {
+      low = __funnelshift_r(word[0], word[1], shift);
+      if constexpr (kWords == 2) high = word[1] >> shift;
+      if constexpr (kWords == 3) high = __funnelshift_r(word[1], word[2], shift);
+    }
+    return make_uint2(spread<bits>(low), spread<bits>(bits == 8 ? high : __funnelshift_r(low, high, 4 * bits)));
+  }
+};
+
+// Steps of one half of a quad: codes of eight neighbours, moved alike; masks cut off what a rotation carries into the next byte.
+__device__ __forceinline__ uint2 collect(const uint32_t* steps, int begin, int end, const uint8_t* tile) {
+  uint2 sum = make_uint2(0, 0);
+#pragma unroll 4
+  for (int i = begin; i < end; ++i) {
+    const uint32_t step = steps[i];
+    const uint2 codes = *reinterpret_cast<const uint2*>(tile + (step & 0xffffu));
+    const uint32_t by = step >> 16, mask = __byte_perm(step, 0, 0x3333);  // a rotation looks at five bits of `by`
+    sum.x |= __funnelshift_l(codes.x, codes.x, by) & mask;
+    sum.y |= __funnelshift_l(codes.y, codes.y, by) & mask;
+  }
+  return sum;
+}
+
+constexpr int kPackThreads = 256;
+
+// Shared memory: steps, quads, words, the tile's codes one a byte, the packed words. Eight codes a thread and turn: four turns'
+// words are fetched together, those of the next tile before this one's words are put together.
+template <int bits>
+__device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
+  extern __shared__ uint4 shared_bytes[];
+  uint32_t* steps = reinterpret_cast<uint32_t*>(shared_bytes);
+  uint16_t* quads = reinterpret_cast<uint16_t*>(steps + (a.step_count + 3) / 4 * 4);
+  uint32_t* words = reinterpret_cast<uint32_t*>(quads + (6 * a.quad_count + 7) / 8 * 8);
+  uint8_t* tile = reinterpret_cast<uint8_t*>(words + (a.word_count + 3) / 4 * 4);
+  uint32_t* packed = reinterpret_cast<uint32_t*>(tile + (a.tile_rows * a.pitch + 15) / 16 * 16);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < a.step_count; i += kPackThreads) steps[i] = a.steps[i];
+  for (int i = thread; i < 6 * a.quad_count; i += kPackThreads) quads[i] = a.quads[i];
+  if (!a.vectors)
+    for (int i = thread; i < a.word_count; i += kPackThreads) words[i] = a.words[i];
+  constexpr uint32_t every = ((1u << bits) - 1u) * 0x01010101u;
+  const uint32_t bias = (a.bias & ((1u << bits) - 1u)) * 0x01010101u, pad = a.pad * 0x01010101u;
+  const int unit_count = a.tile_rows << a.log_units, unit_mask = (1 << a.log_units) - 1;
+  const unsigned total = a.tiles_down * a.tiles_across;
+  constexpr int kTurns = 4;
+  Eight<bits> fetched[kTurns];
+  const auto fetch = [&](unsigned index, int first) {
+    const unsigned down = index / a.tiles_across, across = index - down * a.tiles_across;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int i = first + turn * kPackThreads;
+      const int64_t row = int64_t{down} * a.tile_rows + (i >> a.log_units);
+      const int64_t byte = ((int64_t{across} << a.log_units) + (i & unit_mask)) * bits;
+      if (i < unit_count && row < a.rows && byte < a.row_bytes)
+        fetched[turn].load(a, a.matrix + row * a.row_bytes, byte);
+      else
+        fetched[turn].clear();
+    }
+  };
+  if (blockIdx.x < total) fetch(blockIdx.x, thread);
+  for (unsigned index = blockIdx.x; index < total; index += gridDim.x) {
+    const unsigned down = index / a.tiles_across, across = index - down * a.tiles_across;
+    const int64_t row0 = int64_t{down} * a.tile_rows, column0 = int64_t{across} << (a.log_units + 3);
+    const bool edge = row0 + a.tile_rows > a.rows || column0 + (8 << a.log_units) > a.columns;
+    for (int first = thread; first < unit_count; first += kTurns * kPackThreads) {
+      if (first != thread) fetch(index, first);
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const int i = first + turn * kPackThreads, r = i >> a.log_units, u = i & unit_mask;
+        if (i >= unit_count) break;
+        const unsigned byte = ((across << a.log_units) + static_cast<unsigned>(u)) * bits;
+        uint2 codes = fetched[turn].codes(static_cast<int>(8 * (byte & 3u)));
+        if (bias) {
+          codes.x = __vadd4(codes.x, bias) & every;
+          codes.y = __vadd4(codes.y, bias) & every;
+        }
+        if (edge) {
+          const int64_t left = row0 + r < a.rows ? a.columns - column0 - 8 * u : 0;
+          const uint32_t keep_x = left >= 4 ? ~0u : left <= 0 ? 0u : (1u << 8 * left) - 1u;
+          const uint32_t keep_y = left >= 8 ? ~0u : left <= 4 ? 0u : (1u << 8 * (left - 4)) - 1u;
+          codes.x = (codes.x & keep_x) | (pad & ~keep_x);
+          codes.y = (codes.y & keep_y) | (pad & ~keep_y);
+        }
+        *reinterpret_cast<uint2*>(tile + r * a.pitch + 8 * u) = codes;
+      }
+    }
+    __syncthreads();
+    if (index + gridDim.x < total) fetch(index + gridDim.x, thread);
+    // Two threads a quad, a half each; then each has the words that it makes of both.
+    for (int first = 0; first < 2 * a.quad_count; first += kPackThreads) {
+      const int half = first + thread, q = half >> 1;
+      const bool upper = half & 1, mine = half < 2 * a.quad_count;
+      uint2 sum = make_uint2(0, 0);
+      if (mine) {
+        const int middle = quads[6 * q + 4];
+        sum = collect(steps, upper ? middle : q == 0 ? 0 : quads[6 * q - 1], upper ? quads[6 * q + 5] : middle, tile);
+      }
+      const uint32_t other = __shfl_xor_sync(~0u, upper ? sum.x : sum.y, 1);
+      if (mine) {
+        const uint32_t low = upper ? other : sum.x, high = upper ? sum.y : other;
+        const uint16_t* word = quads + 6 * q + 2 * upper;
+        packed[word[0]] = __byte_perm(low, high, 0x5140);
+        packed[word[1]] = __byte_perm(low, high, 0x7362);
+      }
+    }
+    __syncthreads();
+    uint32_t* out = reinterpret_cast<uint32_t*>(a.packed) + a.outer_rows[down] + a.outer_columns[across];
+    if (a.vectors) {
+      uint4* to = reinterpret_cast<uint4*>(out + a.words[0]);
+      for (int i = thread; i < a.word_count / 4; i += kPackThreads) __stcs(to + i, reinterpret_cast<const uint4*>(packed)[i]);
+    } else {
+      for (int i = thread; i < a.word_count; i += kPackThreads) __stcs(out + words[i], packed[i]);
+    }
+  }
+}
+
+}  // namespace
+
+#define LPQ_PACK_QUADS(bits) \
+  extern "C" __global__ void __launch_bounds__(kPackThreads) lpq_layout_pack_quads_##bits(LayoutQuadArgs a) { pack_by_quads<bits>(a); }
+LPQ_PACK_QUADS(1)
+LPQ_PACK_QUADS(2)
+LPQ_PACK_QUADS(3)
+LPQ_PACK_QUADS(4)
+LPQ_PACK_QUADS(5)
+LPQ_PACK_QUADS(6)
+LPQ_PACK_QUADS(7)
+LPQ_PACK_QUADS(8)
+
 extern "C" __global__ void lpq_layout_unpack(LayoutArgs a) {
   const int64_t per_row = a.stream ? a.row_bytes : a.columns, total = a.rows * per_row;
   for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < total; index += static_cast<int64_t>(gridDim.x) * blockDim.x) {

@@ -26,4 +26,25 @@ struct LayoutArgs {
   const void* pieces;       // layout::Piece / LayoutRun
 };
 
+// Four words of codes at a time (lpq/layout_plan.h, Quad) out of a tile of bytes in shared memory, whose rows lie `pitch` bytes
+// apart so that banks do not collide. Of a matrix of bitstream rows only.
+struct LayoutQuadArgs {
+  const uint8_t* matrix;
+  int64_t rows, columns, row_bytes;
+  uint32_t bias, pad;
+  uint8_t* packed;
+  unsigned tiles_down, tiles_across;
+  const int64_t *outer_rows, *outer_columns;  // word offsets
+  int tile_rows, pitch;
+  int log_units;  // a tile has 8 << log_units columns
+  int aligned;    // the matrix and its rows begin at multiples of four bytes
+  int word_count;
+  const uint32_t* words;  // word offsets inside a tile
+  int vectors;            // they follow each other, and tiles begin at multiples of four words
+  int quad_count;
+  const uint16_t* quads;  // six a quad: four words, the end of its steps for the lower bytes, the end of all
+  int step_count;
+  const uint32_t* steps;  // byte in the tile | rotation << 16 | mask of a byte << 24
+};
+
 }  // namespace lpq::cuda

@@ -103,6 +103,14 @@ struct Outcome {
   std::string code, detail, op;
 };
 
+// How Backend::time passes over a list of calls: so many times, or for so many seconds. `graph`: recorded once and replayed,
+// where the device can, so that launches cost the host nothing; not for operations that copy from the host.
+struct Timing {
+  int passes = 9;
+  double seconds = 0;
+  bool graph = true;
+};
+
 // What runs the operations of a queue, on the queue's thread: the CPU's thread pool, or a CUDA stream.
 class Backend {
  public:
@@ -114,6 +122,8 @@ class Backend {
   // The queue's thread. Calls `then`, on any thread, once everything run so far has ended, without waiting here. Throws
   // Failure, and has then not called it.
   virtual void mark(std::function<void(Outcome)> then) { then({}); }
+  // The queue's thread. Seconds of each pass over `calls` (name and call), after some that do not count. Throws OpFailure.
+  virtual std::vector<double> time(std::vector<std::pair<std::string, Call>>& calls, const Timing& how);
   virtual void abort() { aborted_ = true; }
   virtual void clear_abort() { aborted_ = false; }
   bool aborted() const { return aborted_; }

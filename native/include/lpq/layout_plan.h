@@ -10,6 +10,7 @@
 // touches, and that tiles differ by an offset only. One table of a tile then serves all, and tiles are independent.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lpq/exec.h"
@@ -21,6 +22,7 @@ struct Mode {
   int64_t size;    // most significant first within a dimension
   int64_t stride;  // bits
   bool stream;
+  bool operator==(const Mode&) const = default;
 };
 
 struct Spec {
@@ -32,6 +34,7 @@ struct Spec {
   int64_t extent[2] = {0, 0};  // rows, columns: the products of the modes
   int64_t out_bits = 0;
   int word = 0;  // widest output word allowed; 0: any
+  bool operator==(const Spec&) const = default;
 };
 
 // One run of an element's bits in a word: word |= (element << shift >> 32) & mask, in 64 bits. A run that begins at bit
@@ -70,6 +73,13 @@ struct Quad {
   uint32_t middle, end;  // of its steps: those for the lower bits come first
 };
 
+// Halves of quads side by side: eight bytes of a quad's words (bytes 0 and 2, or 1 and 3, of all four) are a lane, or `fold` lanes
+// that are or-ed in the end; four lanes are eight bytes apart in the tile at every step, so that one load of 32 bytes has them:
+// lane l: sum |= codes << bits * (l % fold * steps + step). Where pairs stand evenly only.
+struct LaneGroup {
+  uint32_t half[4];  // 2 * quad, + 1 for its upper bytes; 4 / fold of them
+};
+
 struct Plan {
   int word_bits = 32;
   int64_t tile[2] = {1, 1};
@@ -82,6 +92,9 @@ struct Plan {
   int pair_step = 0;                 // pairs stand 0, 1, 2, ... times so many bits into each half of a word; 0: they do not
   std::vector<Quad> quads;           // of all words, when every word of pairs is in one
   std::vector<QuadStep> quad_steps;
+  std::vector<LaneGroup> lane_groups;
+  std::vector<uint32_t> lane_elements;  // lane_steps of each group: the element of lane 0
+  int lane_fold = 0, lane_steps = 0;
   std::vector<Run> runs;             // of all words, when they are far fewer than the pieces
   std::vector<uint32_t> run_first;   // runs of words[i]: runs[run_first[i] .. run_first[i+1])
   bool fills = false;                // every word of the output is written
@@ -94,5 +107,8 @@ Spec read_spec(const Params& params, size_t out_bytes);
 
 // `column_bits`: a tile's columns fill a multiple of so many bits (8 when tiles write parts of bitstream rows), else 1.
 Plan make_plan(const Spec& spec, int column_bits);
+
+// The same; the last few are kept, since modules of one shape come in a row. Any thread.
+std::shared_ptr<const Plan> plan_for(const Spec& spec, int column_bits);
 
 }  // namespace lpq::layout

@@ -1,7 +1,7 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { allocate, type Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
-import { pack } from '../../layout/engine.js';
+import { allPacked, pack } from '../../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
 import { columnOrder, offsetZeros } from '../operands.js';
 import type { ModuleFacts } from '../target.js';
@@ -97,7 +97,7 @@ export const marlinLayout: TileLayout = {
       pack(rt, marlinZeros(n, groups, width), zeros, out.get('zp')!);
       zeros.dispose();
     }
-    await rt.sync();
+    await allPacked(rt);
     const permutation = order ?? operands.permutation;
     if (permutation) out.set('permutation', permutation.view(permutation.shape));
     order?.dispose();

@@ -3,7 +3,7 @@ import { allocate, fromTyped, type Tensor, typed } from '../../../native/binding
 import { LpqError } from '../../core/error.js';
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
-import { pack } from '../../layout/engine.js';
+import { allPacked, pack } from '../../layout/engine.js';
 import type { NoForm } from '../integer-form.js';
 import { columnOrder } from '../operands.js';
 import { type Operands, paddingNote, roundUp, type TileFit, type TileLayout } from '../tile-layout.js';
@@ -90,7 +90,7 @@ export const tilusLayout: TileLayout = {
       pack(rt, tilusScales(n, groups, zeros.dtype === 'u8' ? 8 : 16), stored, zeros);
       if (stored !== operands.zeros) stored.dispose();
     }
-    await rt.sync();
+    await allPacked(rt);
     const permutation = order ?? operands.permutation;
     if (permutation) out.set('permutation', permutation.view(permutation.shape));
     order?.dispose();

@@ -4,7 +4,7 @@ import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
-import { pack } from '../../layout/engine.js';
+import { allPacked, pack } from '../../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
 import { offsetZeros } from '../operands.js';
 import type { ModuleFacts } from '../target.js';
@@ -124,7 +124,7 @@ export function turbomindLayout(sm70: boolean): TileLayout {
         const target = allocate(dtype as 'u8' | 'f16' | 'bf16', second!.shape);
         pack(rt, turbomindScales(n, groups, kind === 'e8m0' ? 8 : 16, sm70), scales, target);
         out.set('scales', target);
-        await rt.sync();
+        await allPacked(rt);
         return out;
       }
       const zeros = offsetZeros(operands, form!);
@@ -133,7 +133,7 @@ export function turbomindLayout(sm70: boolean): TileLayout {
       ops.fuseScaleZero(rt, scales, zeros, pairs, info, { constant: form!.zero !== 'tensor' });
       const target = allocate('f16', second!.shape);
       pack(rt, turbomindScales(n, groups, 32, sm70), pairs, target.view(target.shape));
-      await rt.sync();
+      await allPacked(rt);
       const [lost, row, group, what] = [...typed<BigInt64Array>(info)].map(Number);
       for (const tensor of [zeros, pairs, info]) tensor.dispose();
       if (lost! > 0)

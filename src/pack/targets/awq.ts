@@ -3,7 +3,7 @@ import { awqProblem, awqTensors } from '../../../formats/awq/layout.js';
 import { allocate, type Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { groupCount, printGranularity } from '../../core/granularity.js';
-import { pack } from '../../layout/engine.js';
+import { allPacked, pack } from '../../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm } from '../integer-form.js';
 import { awqWords } from '../layouts/awq.js';
 import { transposed } from '../layouts/stream.js';
@@ -74,7 +74,7 @@ function awqTarget(granularity?: string): PackTarget {
       pack(rt, awqWords(n, groups), zeros, at('qzeros'));
       pack(rt, transposed(n, groups, 16), scales, at('scales'));
       for (const tensor of [codes, scales, zeros]) tensor.dispose();
-      await rt.sync();
+      await allPacked(rt);
       return out;
     },
 

@@ -1,4 +1,4 @@
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -17,7 +17,7 @@ function kernelNames(): string[] {
     files.flatMap((file) => readFileSync(path.join(cuda, file), 'utf8').match(/\blpq_[a-z0-9_]*[a-z0-9]/g) ?? []),
   );
   // Sizes are appended too, one or two of them.
-  const sizes = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map(String);
+  const sizes = [0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512].map(String);
   const endings = [...dtypes, ...pairs, ...sizes, ...sizes.flatMap((a) => sizes.map((b) => `${a}_${b}`))];
   return [...stems].flatMap((stem) => [stem, ...endings.map((ending) => `${stem}_${ending}`)]);
 }
@@ -29,11 +29,13 @@ export interface FakeCuda {
   readonly env: Readonly<Record<string, string>>;
   /** A folder with a library NAME made of the C text: for LPQ_CUDA_LIBS. */
   library(name: string, text: string): string;
+  /** Compiles emulator.cpp, for FAKE_CUDA_KERNELS; a sentence why not where there is no C++ compiler. */
+  emulator(): { readonly file: string } | string;
   remove(): void;
 }
 
-/** Compiles the fake; a sentence why not where there is no C compiler. */
-export function fakeCuda(): FakeCuda | string {
+/** Compiles the fake, with kernels of these names besides; a sentence why not where there is no C compiler. */
+export function fakeCuda(kernels: readonly string[] = []): FakeCuda | string {
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-fake-cuda-'));
   const remove = () => rmSync(dir, { recursive: true, force: true });
   const compile = (from: string, to: string) =>
@@ -47,7 +49,7 @@ export function fakeCuda(): FakeCuda | string {
     throw error;
   }
   const fatbin = path.join(dir, 'kernels.fatbin');
-  writeFileSync(fatbin, emptyKernels(kernelNames()));
+  writeFileSync(fatbin, emptyKernels([...new Set([...kernelNames(), ...kernels])]));
   const empty = path.join(dir, 'empty');
   mkdirSync(empty);
   let made = 0;
@@ -60,6 +62,17 @@ export function fakeCuda(): FakeCuda | string {
       writeFileSync(path.join(folder, 'library.c'), text);
       compile(path.join(folder, 'library.c'), path.join(folder, name));
       return folder;
+    },
+    emulator() {
+      const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
+        (name) => name !== undefined && spawnSync(name, ['--version']).status === 0,
+      );
+      if (compiler === undefined) return 'SKIPPED: there is no C++ compiler for the emulator';
+      const file = path.join(dir, 'emulator.so');
+      const native = path.join(root, 'native');
+      const flags = ['-std=c++20', '-O1', '-shared', '-fPIC', '-I', native, '-I', path.join(native, 'include')];
+      execFileSync(compiler, [...flags, '-o', file, path.join(sources, 'emulator.cpp')], { stdio: 'pipe' });
+      return { file };
     },
     remove,
   };

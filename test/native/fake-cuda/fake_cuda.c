@@ -1,5 +1,6 @@
 // A libcuda.so.1 without a device, for tests of what lpq does when the real one fails. Device memory is host memory,
-// copies are copies, kernels do nothing (but for what keeps a rounding run going); everything is synchronous. The environment says what goes wrong:
+// copies are copies, kernels do nothing (but for what keeps a rounding run going, and what FAKE_CUDA_KERNELS runs); everything
+// is synchronous and takes a millisecond by the device's clock. The environment says what goes wrong:
 //
 //   FAKE_CUDA_VERSION    of the driver, as cuDriverGetVersion writes it (12040)
 //   FAKE_CUDA_INIT       what cuInit returns (0; 100: no device, 803: the kernel module is of another version)
@@ -8,8 +9,10 @@
 //   FAKE_CUDA_MEMORY     bytes that can be allocated (8 GiB)
 //   FAKE_CUDA_FAIL       what the launch number FAKE_CUDA_AFTER + 1 ends with, and every call after it
 //   FAKE_CUDA_LATE       1: the launch itself succeeds, and the next wait tells of it
+//   FAKE_CUDA_KERNELS    a library whose fake_kernel() runs kernels that it knows (emulator.cpp)
 //
 // Signatures and numbers are those of the driver's documentation.
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,9 +100,22 @@ static R launched(const char* kernel, void** arguments) {
   broken = (R)fail;
   return setting("FAKE_CUDA_LATE", 0) ? 0 : broken;
 }
+static void emulate(const char* kernel, unsigned grid, unsigned block, unsigned shared, void** arguments) {
+  static void (*run)(const char*, unsigned, unsigned, unsigned, void**) = NULL;
+  static int looked = 0;
+  const char* library = getenv("FAKE_CUDA_KERNELS");
+  if (!looked && library) {
+    void* opened = dlopen(library, RTLD_NOW);
+    if (opened) *(void**)&run = dlsym(opened, "fake_kernel");
+    if (!run) fprintf(stderr, "fake CUDA: %s\n", dlerror());
+  }
+  looked = 1;
+  if (run) run(kernel, grid, block, shared, arguments);
+}
 R cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
                  void** arguments, void** extra) {
-  (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
+  (void)gy, (void)gz, (void)by, (void)bz, (void)stream, (void)extra;
+  if (!broken) emulate(f, gx, bx, shared, arguments);
   return launched(f, arguments);
 }
 R cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
@@ -181,4 +197,15 @@ R cuEventDestroy_v2(void* event) { return (void)event, broken; }
 R cuEventRecord(void* event, void* stream) { return (void)event, (void)stream, broken; }
 R cuEventSynchronize(void* event) { return (void)event, broken; }
 R cuEventQuery(void* event) { return (void)event, broken; }
-R cuEventElapsedTime(float* milliseconds, void* begin, void* end) { return (void)begin, (void)end, *milliseconds = 0, broken; }
+R cuEventElapsedTime(float* milliseconds, void* begin, void* end) { return (void)begin, (void)end, *milliseconds = 1, broken; }
+
+// Recording a graph is launching at once, replaying it nothing.
+R cuStreamBeginCapture_v2(void* stream, int mode) { return (void)stream, (void)mode, broken; }
+R cuStreamEndCapture(void* stream, void** graph) { return (void)stream, *graph = next_handle(), broken; }
+R cuGraphInstantiateWithFlags(void** run, void* graph, unsigned long long flags) {
+  return (void)graph, (void)flags, *run = next_handle(), broken;
+}
+R cuGraphLaunch(void* run, void* stream) { return (void)run, (void)stream, broken; }
+R cuGraphExecDestroy(void* run) { return (void)run, broken; }
+R cuGraphDestroy(void* graph) { return (void)graph, broken; }
+R cuDeviceGetPCIBusId(char* text, int length, int device) { return snprintf(text, (size_t)length, "0000:%02x:00.0", device), 0; }

@@ -1,0 +1,23 @@
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { after, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
+
+const made = fakeCuda();
+const fake = made as FakeCuda;
+if (typeof made !== 'string') after(() => fake.remove());
+
+test('the layout kernels give the bytes of the CPU engine, run on the host thread by thread', (t) => {
+  if (typeof made === 'string') return t.skip(made);
+  const emulator = fake.emulator();
+  if (typeof emulator === 'string') return t.skip(emulator);
+  const script = fileURLToPath(new URL('./fake-cuda/layouts.js', import.meta.url));
+  const run = spawnSync(process.execPath, [script], {
+    encoding: 'utf8',
+    env: { ...process.env, ...fake.env, FAKE_CUDA_KERNELS: emulator.file },
+  });
+  assert.equal(run.status, 0, run.stderr);
+  assert.equal(run.stderr, '');
+  assert.equal(run.stdout, '234 packings\n');
+});
