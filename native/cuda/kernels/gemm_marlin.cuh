@@ -8,7 +8,7 @@ namespace lpq::cuda {
 template <int Bits, bool BF, bool Zeros>
 struct MarlinForm {
   static constexpr int kBits = Bits, kScaleBytes = 2, kRaw = 4;
-  static constexpr bool kZeros = Zeros, kFused = false;
+  static constexpr bool kZeros = Zeros, kFused = false, kChannel = true, kScaled = !BF;
   using Offset = Offsets<Bits, BF>;
 
   // A lane's words of its four tiles are neighbours: one 16-byte load, or two.
@@ -25,8 +25,13 @@ struct MarlinForm {
     if (Bits == 4) return Offset(zeros.x >> 4 * j & 0x000f000fu);
     return Offset((j < 2 ? zeros.x : zeros.y) >> 8 * (j & 1) & 0x00ff00ffu);
   }
-  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset& offset) {
-    less_zero<Bits, BF, !Zeros>(a, words + j * (Bits / 4), offset);
+  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset& offset, uint32_t magic) {
+    less_zero<Bits, BF, !Zeros>(a, words + j * (Bits / 4), offset, magic);
+  }
+  __device__ __forceinline__ static void scaled(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, uint2 zeros, const uint32_t (&raw)[4], uint32_t magic) {
+    expand(a, words, j, offset(zeros, j), magic);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = mul_pair_f16(a[i], __byte_perm(raw[j], 0, i & 1 ? 0x3232 : 0x1010));
   }
   // Eight scales, 8 columns apart, in one 16-byte load.
   __device__ __forceinline__ static void read_scales(uint32_t (&raw)[4], uint32_t from, int lane) {

@@ -32,10 +32,12 @@ int log2_of(int64_t v) {
   return log;
 }
 
+int64_t step_length(int log_k, int bits) { return int64_t{16} * sub_tiles(bits) << log_k; }
+
 int64_t stage_bytes(const Tiling& t, const Weights& w, const StripeArgs& a) {
-  const int64_t rows = a.channel ? 1 : std::max(1, (kTileK << t.log_k) >> a.group_shift);
-  const int64_t x = std::max(1, (1 << t.log_k) / 2) * int64_t{8 * t.tiles} * 128;
-  const int64_t weights = int64_t{256} * w.bits << (t.log_n + t.log_k);
+  const int64_t step_k = step_length(t.log_k, w.bits), rows = a.channel ? 1 : std::max<int64_t>(1, step_k >> a.group_shift);
+  const int64_t x = std::max<int64_t>(1, step_k / 64) * int64_t{8 * t.tiles} * 128;
+  const int64_t weights = int64_t{128} * w.bits * sub_tiles(w.bits) << (t.log_n + t.log_k);
   return div_up(x + weights + rows * ((int64_t{kTileColumns} * w.scale_bytes + w.zero_bytes) << t.log_n), 128) * 128;
 }
 int64_t shared_bytes(const Tiling& t, const Weights& w, const StripeArgs& a) {
@@ -64,13 +66,15 @@ Tiling choose(int64_t m, const Weights& w, const StripeArgs& a, const DeviceFact
     t.log_n = log_n;
     t.log_k = warps_k > 0 ? log2_of(warps_k) : most - log_n;
     if (log_n + t.log_k > most) continue;
-    t.stages = 3;
+    t.stages = 2;
     if (shared_bytes(t, w, a) > device.shared_per_block) continue;
-    const int64_t strips = div_up(a.n_pad, int64_t{kTileColumns} << log_n), steps = div_up(a.k_pad, int64_t{kTileK} << t.log_k);
+    const int64_t strips = div_up(a.n_pad, int64_t{kTileColumns} << log_n), steps = div_up(a.k_pad, step_length(t.log_k, w.bits));
     const int64_t columns = strips * div_up(m, 8 * t.tiles), per = div_up(columns * steps, blocks);
-    const double bytes = static_cast<double>((int64_t{256} * w.bits << (log_n + t.log_k)) + (std::min<int64_t>(m, 8 * t.tiles) << t.log_k) * 32);
-    const double sharers = columns * steps <= blocks ? static_cast<double>(steps) : static_cast<double>(steps) / static_cast<double>(per) + 1;
-    const double time = static_cast<double>(per) * bytes / 30e3 + std::max(0.0, sharers - 1) * (0.8 + 0.2 * best.tiles) + 0.3 * t.log_k;
+    const double bytes = static_cast<double>((int64_t{128} * w.bits * sub_tiles(w.bits) << (log_n + t.log_k)) + std::min<int64_t>(m, 8 * t.tiles) * step_length(t.log_k, w.bits));
+    // Columns that a block ends, at most, and blocks that share one.
+    const double ends = static_cast<double>(per) / static_cast<double>(steps) + (per % steps ? 1 : 0);
+    const int64_t sharers = per % steps == 0 ? 1 : steps % per == 0 ? steps / per : (steps - 2) / per + 2;
+    const double time = static_cast<double>(per) * bytes / 30e3 + ends * (0.4 + 0.1 * best.tiles + 0.25 * t.log_k) + static_cast<double>(sharers - 1) * (1.2 + 0.2 * best.tiles);
     if (least >= 0 && time >= least) continue;
     least = time;
     best = t;
@@ -81,10 +85,10 @@ Tiling choose(int64_t m, const Weights& w, const StripeArgs& a, const DeviceFact
     with.stages = stages;
     return shared_bytes(with, w, a) <= device.shared_per_block;
   };
-  best.stages = 8;
-  while (best.stages > 3 && !fits(best.stages)) --best.stages;
+  best.stages = 4;
+  while (best.stages > 2 && !fits(best.stages)) --best.stages;
   best.stages = static_cast<int>(params.integer("stages", best.stages));
-  require(best.stages >= 2 && best.stages <= 8 && fits(best.stages), "stages do not fit shared memory");
+  require(best.stages >= 2 && best.stages <= 4 && fits(best.stages), "stages do not fit shared memory");
   best.blocks = static_cast<int>(blocks);
   best.shared = static_cast<unsigned>(shared_bytes(best, w, a));
   return best;
@@ -120,9 +124,10 @@ void multiply(StripeArgs& a, const Weights& w, const Tensor& x, const Tensor* or
   const std::string name = w.kernel + (x.dtype == DType::f16 ? "_f16_t" : "_bf16_t") + std::to_string(t.tiles) + (plain ? "_plain" : reload ? "_reload" : "");
   require(exec.has_kernel(name), "there is no kernel " + name);
   a.policy = kEvictFirst;
+  a.magic = x.dtype == DType::f16 ? 0x64006400u : 0x43004300u;
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;
   a.strips = static_cast<int>(div_up(a.n_pad, int64_t{kTileColumns} << t.log_n));
-  a.steps = static_cast<int>(div_up(a.k_pad, int64_t{kTileK} << t.log_k));
+  a.steps = static_cast<int>(div_up(a.k_pad, step_length(t.log_k, w.bits)));
   a.serial = p.integer("serial", 0) != 0;
   const bool stripes = p.integer("stripes", 1) != 0, replicate = p.integer("replicate", 1) != 0;
   const int64_t all = div_up(a.m, 8 * t.tiles);

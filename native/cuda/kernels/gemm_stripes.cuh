@@ -11,41 +11,20 @@
 //  - a column that several blocks share is added up from the bottom block to the top one, in fp32, each waiting for the one
 //    below: the bottom block began the column and is done first. MARLIN does so in fp16 in the output;
 //  - a warp owns 64 columns; warps split K besides (log_k) and add up in pairs through shared memory (`serial`: one by one);
-//  - scales are read from shared memory again for every sub-tile of 16 k (Reload), or once for a warp's 32;
+//  - scales are read from shared memory again for every sub-tile of 16 k (Reload), or once for every two;
 //  - more than 8 T tokens: the columns of tiles are counted `batches` times over, as if W were repeated (`batches`).
 //
-// Codes become exact numbers (code - zero) of x's type, products are summed in fp32 for 32 k, and scales come in fp32, so that
-// weights are not rounded. TurboMind's {s, t}: y = s P + (t + middle s) S with P the product of (code - middle), S the sum of x.
+// Up to 16 tokens, with bf16 and with floats: codes become exact numbers (code - zero) of x's type, products are summed in fp32 for
+// 32 k, and scales come in fp32, so that weights are not rounded. TurboMind's {s, t}: y = s P + (t + middle s) S with P the product
+// of (code - middle), S the sum of x. More tokens of f16 and integers (Scaled): both papers' arithmetic, which the verifier emulates:
+// weights fp16((code - zero) s) or fp16(code s + t), and the tensor core adds to the sums themselves. Scales in fp32 would take
+// two instructions for every product and twice the registers.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/kernels/gemm_stripes.h"
 #include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/stripe_instructions.cuh"
 
 namespace lpq::cuda {
-
-// --- pairs of 16-bit numbers ---------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ uint32_t both(uint32_t half) { return half * 0x10001u; }
-__device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-__device__ __forceinline__ uint32_t fma_pair_f16(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-__device__ __forceinline__ uint32_t fma_pair_bf16(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-__device__ __forceinline__ float half_to_float(uint32_t bits, bool bf16) {
-  return bf16 ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-}
 
 // --- unsigned codes of 4 and 8 bits, less a zero point ---------------------------------------------------------------------
 
@@ -92,21 +71,22 @@ struct Offsets<8, true> {
 
 // The registers of operand A from the codes of a 16x16 tile: words[0] (4 bits), or words[0] of rows n and words[1] of rows n + 8.
 // Middle: the zero point is the middle code, which spares eight-bit codes of bf16 an addition.
+// magic: 0x64006400 or 0x43004300 from a register. LOP3 takes one immediate: written as a constant, it would be two instructions.
 template <int Bits, bool BF, bool Middle>
-__device__ __forceinline__ void less_zero(uint32_t (&a)[4], const uint32_t* words, const Offsets<Bits, BF>& o) {
+__device__ __forceinline__ void less_zero(uint32_t (&a)[4], const uint32_t* words, const Offsets<Bits, BF>& o, uint32_t magic) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {  // rows n and n + 8
     if constexpr (Bits == 4 && !BF) {
       const uint32_t q = words[0] >> 8 * h;
-      a[h] = sub_f16x2((q & 0x000f000fu) | 0x64006400u, o.low[h]);
-      a[2 + h] = fma_pair_f16((q & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, o.high[h]);
+      a[h] = sub_f16x2((q & 0x000f000fu) | magic, o.low[h]);
+      a[2 + h] = fma_pair_f16((q & 0x00f000f0u) | magic, 0x2c002c00u, o.high[h]);
     } else if constexpr (Bits == 4) {
       const uint32_t q = words[0] >> 8 * h;
-      a[h] = fma_pair_bf16((q & 0x000f000fu) | 0x43004300u, 0x3f803f80u, o.minus[h]);
-      a[2 + h] = fma_pair_bf16((q >> 4 & 0x000f000fu) | 0x43004300u, 0x3f803f80u, o.minus[h]);
+      a[h] = fma_pair_bf16((q & 0x000f000fu) | magic, 0x3f803f80u, o.minus[h]);
+      a[2 + h] = fma_pair_bf16((q >> 4 & 0x000f000fu) | magic, 0x3f803f80u, o.minus[h]);
     } else if constexpr (!BF) {
-      a[h] = sub_f16x2(__byte_perm(words[h], 0x64646464u, 0x4240), o.plus[h]);
-      a[2 + h] = sub_f16x2(__byte_perm(words[h], 0x64646464u, 0x4341), o.plus[h]);
+      a[h] = sub_f16x2(__byte_perm(words[h], magic, 0x5250), o.plus[h]);
+      a[2 + h] = sub_f16x2(__byte_perm(words[h], magic, 0x5351), o.plus[h]);
     } else {
       a[h] = bytes_less_128(words[h]);
       a[2 + h] = bytes_less_128(words[h] >> 8);
@@ -118,28 +98,7 @@ __device__ __forceinline__ void less_zero(uint32_t (&a)[4], const uint32_t* word
   }
 }
 
-// --- shared memory -------------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ uint2 load_shared8(uint32_t address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t load_shared2(uint32_t address) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
-  return v;
-}
-template <bool Hint>
-__device__ __forceinline__ void copy_weights(uint32_t to, const void* from, unsigned long long policy) {
-  if (Hint) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
-  else asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
+// --- products ---------------------------------------------------------------------------------------------------------
 
 // c = A B
 template <bool BF>
@@ -150,27 +109,31 @@ __device__ __forceinline__ void multiply_first(float (&c)[4], const uint32_t (&a
 
 // --- the kernel ----------------------------------------------------------------------------------------------------------
 
-// Form: kBits, kScaleBytes of a column and group, kZeros (codes of zero points in `zeros`), kFused ({s, t} in a scale), and
-//   fetch(words of 64 columns x 16 k, address, lane), Lane(zeros) and expand(a, words, j, lane's offsets): registers of tile j,
-//   read_scales(raw, address, lane), scale(raw, i, bf16) and shift(raw, i): of row 8 i + lane / 4 of the 64.
+// Form: kBits, kScaleBytes of a column and group, kZeros (codes of zero points in `zeros`), kFused ({s, t} in a scale), kChannel (knows
+//   one scale a row), kScaled (scaled(a, words, j, zeros, raw, magic): registers of weights in f16), and fetch(words of 64 columns x 16 k, address, lane), offset(zeros, j) and expand(a, words, j, offset, magic):
+//   registers of tile j, read_scales(raw, address, lane), scale(raw, i, bf16) and shift(raw, i): of row 8 i + lane / 4 of the 64.
 // T: eights of tokens. XB: x, y and bias are bf16. Warps along N and K as the arguments say.
 template <class Form, int T, bool XB, bool Hint, bool Reload>
 __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
   extern __shared__ __align__(1024) unsigned char shared[];
   constexpr int kBits = Form::kBits, kScale = Form::kScaleBytes, kSlab = 8 * T * 128;
-  constexpr int kZeroBytes = Form::kZeros ? 8 * kBits : 0;  // of 64 columns and a group
-  constexpr int kFold = Reload ? 1 : 2;                     // sub-tiles that share a reading of the scales
+  constexpr int kSub = kSubTiles<kBits>, kWarpK = 16 * kSub;  // of a warp, a step
+  constexpr int kSlot = kSub * 128 * kBits;                   // its codes
+  constexpr int kZeroBytes = Form::kZeros ? 8 * kBits : 0;    // of 64 columns and a group
+  constexpr int kFold = Reload ? 1 : 2;                       // sub-tiles that share a reading of the scales
+  constexpr bool kScaled = Form::kScaled && T >= 4;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int wn = warp & ((1 << g.log_n) - 1), wk = warp >> g.log_n;
   const int n_tiles = g.n_pad / kTileColumns;
-  const int step_k = kTileK << g.log_k;
+  const int step_k = kWarpK << g.log_k;
   const int rows_of_scales = g.channel ? 1 : max(1, step_k >> g.group_shift);
-  const int x_bytes = max(1, (1 << g.log_k) >> 1) * kSlab;
-  const int weight_bytes = (256 * kBits) << (g.log_n + g.log_k);
+  const int x_bytes = max(1, step_k >> 6) * kSlab;
+  const int weight_bytes = kSlot << (g.log_n + g.log_k);
   const int scale_row = (kTileColumns * kScale) << g.log_n, zero_row = kZeroBytes << g.log_n;
   const int stage_bytes = (x_bytes + weight_bytes + rows_of_scales * (scale_row + zero_row) + 127) & ~127;
-  const uint32_t ring = shared_address(shared);
+  const uint32_t ring = shared_address(shared), ring_end = ring + g.stages * stage_bytes;
   float4* const exchange = reinterpret_cast<float4*>(shared + g.stages * stage_bytes);
+  const uint32_t magic = g.magic;
 
   // The tiles of this block: `count` in a row down columns of tiles, from (column, step); the next column is `stride` away.
   const int columns = g.strips * g.batches;
@@ -186,7 +149,6 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
     const int end = static_cast<int>(static_cast<long long>(slice + 1) * g.steps / g.slices);
     count = g.slices > 1 ? end - step : (columns - column + stride - 1) / stride * g.steps;
   }
-
   // The batch and the strip of a column, without dividing each time.
   const auto wrap = [&](int& batch, int& strip) {
     while (strip >= g.strips) strip -= g.strips, ++batch;
@@ -194,54 +156,65 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
   int batch = 0, strip = column;
   wrap(batch, strip);
 
-  int load_batch = batch, load_strip = strip, load_step = step, load_stage = 0;
+  // What this thread copies, a step after the other: codes of its own warp, its share of the block's activations and scales.
+  constexpr int kLogChunks = kSub == 4 ? 3 : 2;  // eights of k of a warp's share
+  int load_batch = batch, load_strip = strip, load_step = step;
+  uint32_t load_stage = ring;
+  // A register of the thread's own: from an address with a part in a uniform register ptxas 13.0 makes copies whose cache descriptor it
+  // never sets (desc[UR1]), which the device refuses as an illegal instruction.
+  const uint32_t w_first = ring + x_bytes + warp * kSlot + lane * 16;
+  uint32_t w_to = w_first;
+  const int x_chunk = threadIdx.x & ((1 << (kLogChunks + g.log_k)) - 1), x_row = threadIdx.x >> (kLogChunks + g.log_k), x_rows = (32 >> kLogChunks) << g.log_n;
+  const long long x_jump = static_cast<long long>(x_rows) * g.k, w_jump = (static_cast<long long>(kSub) << g.log_k) * g.k_stride;
+  const unsigned char* w_from;
+  const uint16_t* x_from;
+  int w_left, x_left, x_tokens;
+  const auto aim = [&] {
+    const int nt = (load_strip << g.log_n) + wn, token = (g.first_batch + load_batch) * 8 * T, k0 = load_step * step_k;
+    w_from = g.weights + (2 * nt + lane / (4 * kBits)) * g.n_stride + lane % (4 * kBits) * 16 + ((load_step << g.log_k) + wk) * kSub * g.k_stride;
+    w_left = nt < n_tiles ? g.k_pad - k0 - wk * kWarpK : 0;
+    x_from = g.x + static_cast<long long>(token + x_row) * g.k + k0 + x_chunk * 8;
+    x_left = g.k - k0 - x_chunk * 8;
+    x_tokens = min(8 * T, g.m - token);
+  };
+  aim();
   const auto load = [&](bool any) {
     if (any) {
-      const int batch = load_batch, strip = load_strip;
-      const uint32_t stage = ring + load_stage * stage_bytes;
-      const int k0 = load_step * step_k;
-      const int token = (g.first_batch + batch) * 8 * T, tokens = min(8 * T, g.m - token);
-      const uint16_t* x = g.x + static_cast<long long>(token) * g.k;
-      const int log_chunks = g.log_k + 2;  // of eight k, in a row
-      for (int i = threadIdx.x; i < tokens << log_chunks; i += blockDim.x) {
-        const int chunk = i & ((1 << log_chunks) - 1), row = i >> log_chunks, at = k0 + chunk * 8;
-        copy16_async(stage + (chunk >> 3) * kSlab + row * 128 + (((chunk & 7) ^ (row & 7)) << 4), x + (at < g.k ? static_cast<long long>(row) * g.k + at : 0), at < g.k ? 16 : 0);
-      }
-      const int nt = (strip << g.log_n) + wn, k_tile = k0 + wk * kTileK;
-      if (nt < n_tiles && k_tile < g.k_pad) {
+      const uint16_t* from = x_from;
+      const uint32_t slab = load_stage + (x_chunk >> 3) * kSlab;
+      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) copy16_async(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, x_left > 0 ? 16 : 0);
 #pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          const unsigned char* from = g.weights + (k_tile / 16 + s) * g.k_stride;
-          const uint32_t to = stage + x_bytes + (((2 * wk + s) << g.log_n) + wn) * (128 * kBits) + lane * 16;
+      for (int s = 0; s < kSub; ++s) {
+        if (16 * s < w_left) {
 #pragma unroll
-          for (int v = 0; v < kBits / 4; ++v) {
-            const int chunk = v * 32 + lane, piece = chunk / (4 * kBits);
-            copy_weights<Hint>(to + v * 512, from + (2 * nt + piece) * g.n_stride + chunk % (4 * kBits) * 16, g.policy);
-          }
+          for (int v = 0; v < kBits / 4; ++v) copy_weights<Hint>(w_to + s * (128 * kBits) + v * 512, w_from + s * g.k_stride + v * g.n_stride, g.policy);
         }
       }
-      const int group = g.channel ? 0 : k0 >> g.group_shift;
-      const uint32_t side = stage + x_bytes + weight_bytes;
+      const uint32_t side = load_stage + x_bytes + weight_bytes;
+      const int group = g.channel ? 0 : load_step * step_k >> g.group_shift;
       if (!g.channel) {
         constexpr int kChunks = kTileColumns * kScale / 16, kLog = kScale == 1 ? 2 : kScale == 2 ? 3 : 4;
-        for (int i = threadIdx.x; i < rows_of_scales * (kChunks << g.log_n); i += blockDim.x) {
-          const int row = i >> (kLog + g.log_n), at = (strip << g.log_n) * (kTileColumns * kScale) + (i - row * (kChunks << g.log_n)) * 16;
+        for (int i = threadIdx.x; i < rows_of_scales << (kLog + g.log_n); i += blockDim.x) {
+          const int row = i >> (kLog + g.log_n), at = (load_strip << g.log_n) * (kTileColumns * kScale) + (i & ((kChunks << g.log_n) - 1)) * 16;
           if (group + row < g.groups && at < g.n_pad * kScale) copy16_async(side + i * 16, g.scales + static_cast<long long>(group + row) * g.n_pad * kScale + at, 16);
         }
       }
       if constexpr (Form::kZeros) {
         constexpr int kChunks = kZeroBytes / 16, kLog = kBits == 4 ? 1 : 2;
-        for (int i = threadIdx.x; i < rows_of_scales * (kChunks << g.log_n); i += blockDim.x) {
-          const int row = i >> (kLog + g.log_n), at = (strip << g.log_n) * kZeroBytes + (i - row * (kChunks << g.log_n)) * 16;
+        for (int i = threadIdx.x; i < rows_of_scales << (kLog + g.log_n); i += blockDim.x) {
+          const int row = i >> (kLog + g.log_n), at = (load_strip << g.log_n) * kZeroBytes + (i & ((kChunks << g.log_n) - 1)) * 16;
           if (group + row < g.groups && at < n_tiles * kZeroBytes)
             copy16_async(side + rows_of_scales * scale_row + i * 16, g.zeros + static_cast<long long>(group + row) * n_tiles * kZeroBytes + at, 16);
         }
       }
+      w_from += w_jump, w_left -= step_k, x_from += step_k, x_left -= step_k;
       if (++load_step == g.steps) {
         load_step = 0, load_strip += stride;
         wrap(load_batch, load_strip);
+        aim();
       }
-      if (++load_stage == g.stages) load_stage = 0;
+      load_stage += stage_bytes, w_to += stage_bytes;
+      if (load_stage == ring_end) load_stage = ring, w_to = w_first;
     }
     commit_copies();
   };
@@ -257,88 +230,135 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
 
   // Where this lane's row of ldmatrix lies: one tile of tokens by four eights of k, or two by two.
   const int row7 = lane & 7, matrix = lane >> 3;
-  const uint32_t fours_row = row7 * 128, pairs_row = (row7 + 8 * (matrix >> 1)) * 128;
-  const int first_chunk = (wk & 1) * 4;
+  const int own_k = wk * kWarpK, first_chunk = own_k >> 3 & 7;
+  const uint32_t slab_at = (own_k >> 6) * kSlab + (T == 1 ? row7 : row7 + 8 * (matrix >> 1)) * 128;
+  const int column_of_lane = first_chunk + (T == 1 ? matrix : matrix & 1);
 
   for (int s = 0; s < g.stages - 1; ++s) load(s < count);
 
-  int stage_index = 0;
+  uint32_t stage = ring;
   for (int at = 0; at < count; ++at) {
-    wait_copies(g.stages - 2);
+    if (g.stages == 4) wait_copies<2>();
+    else if (g.stages == 3) wait_copies<1>();
+    else wait_copies<0>();
     __syncthreads();
     load(at + g.stages - 1 < count);
 
-    const int nt = (strip << g.log_n) + wn, k_tile = step * step_k + wk * kTileK;
-    if (nt < n_tiles && k_tile < g.k_pad) {
-      const uint32_t stage = ring + stage_index * stage_bytes;
-      uint32_t words[2][kBits];
+    const int nt = (strip << g.log_n) + wn, k_tile = step * step_k + own_k, left = nt < n_tiles ? g.k_pad - k_tile : 0;
+    const uint32_t slot = stage + x_bytes + warp * kSlot, side = stage + x_bytes + weight_bytes;
+    const int first_group = step * step_k >> g.group_shift;
+    // What lanes take from shared memory for a sub-tile, and for its scales and zero points.
+    const auto take_x = [&](uint32_t (&x)[2 * T], int s) {
 #pragma unroll
-      for (int s = 0; s < 2; ++s) Form::fetch(words[s], stage + x_bytes + (((2 * wk + s) << g.log_n) + wn) * (128 * kBits), lane);
-      uint32_t x[2][2 * T];
-      const uint32_t slab = stage + (wk >> 1) * kSlab;
-      if constexpr (T == 1) {
+      for (int t = 0; t < T; t += 2) {
         uint32_t r[4];
-        load_matrices(r, slab + fours_row + (((first_chunk + matrix) ^ row7) << 4));
-        x[0][0] = r[0], x[0][1] = r[1], x[1][0] = r[2], x[1][1] = r[3];
-      } else {
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-#pragma unroll
-          for (int t = 0; t < T; t += 2) {
-            uint32_t r[4];
-            load_matrices(r, slab + t * 1024 + pairs_row + (((first_chunk + 2 * s + (matrix & 1)) ^ row7) << 4));
-            x[s][2 * t] = r[0], x[s][2 * t + 1] = r[1], x[s][2 * t + 2] = r[2], x[s][2 * t + 3] = r[3];
-          }
+        load_matrices(r, stage + slab_at + t * 1024 + (((column_of_lane + 2 * s) ^ row7) << 4));
+        x[2 * t] = r[0], x[2 * t + 1] = r[1], x[2 * t + 2] = r[2], x[2 * t + 3] = r[3];
       }
-      const int row = g.channel ? 0 : (k_tile >> g.group_shift) - (step * step_k >> g.group_shift);
-      const uint32_t side = stage + x_bytes + weight_bytes;
+    };
+    const auto take_scales = [&](uint32_t (&raw)[Form::kRaw], uint2& zeros, int s) {
+      const int row = g.channel ? 0 : ((k_tile + 16 * s) >> g.group_shift) - first_group;
+      if (Form::kChannel && g.channel) {
 #pragma unroll
-      for (int s0 = 0; s0 < 2; s0 += kFold) {
-        uint32_t raw[Form::kRaw];
-        if (!g.channel) Form::read_scales(raw, side + row * scale_row + wn * (kTileColumns * kScale), lane);
-        uint2 zeros = make_uint2(0, 0);
-        if constexpr (Form::kZeros) {
-          const uint32_t from = side + rows_of_scales * scale_row + row * zero_row + wn * kZeroBytes + (lane >> 2) * kBits;
-          if (kBits == 4) zeros.x = load_shared4(from);
-          else zeros = load_shared8(from);
-        }
-        if constexpr (Form::kFused) {
-          constexpr uint32_t kOne = XB ? 0x3f803f80u : 0x3c003c00u;
-          const uint32_t ones[4] = {kOne, kOne, kOne, kOne};
+        for (int i = 0; i < Form::kRaw; ++i) raw[i] = 0x3c003c00u;  // ones: the scales come at the end
+      } else {
+        Form::read_scales(raw, side + row * scale_row + wn * (kTileColumns * kScale), lane);
+      }
+      if constexpr (Form::kZeros) {
+        const uint32_t from = side + rows_of_scales * scale_row + row * zero_row + wn * kZeroBytes + (lane >> 2) * kBits;
+        if (kBits == 4) zeros.x = load_shared4(from);
+        else zeros = load_shared8(from);
+      }
+    };
+    if constexpr (kScaled) {
+      // While a sub-tile is multiplied, the next one's registers are on their way.
+      uint32_t words[2][kBits], x[2][2 * T], raw[Form::kRaw];
+      uint2 zeros = make_uint2(0, 0);
+      if (left > 0) {
+        Form::fetch(words[0], slot, lane);
+        take_x(x[0], 0);
+      }
 #pragma unroll
-          for (int t = 0; t < T; ++t) {
-            float total[4];
-            multiply_first<XB>(total, ones, x[s0][2 * t], x[s0][2 * t + 1]);
-            if (!Reload) multiply<XB>(total, ones, x[s0 + kFold - 1][2 * t], x[s0 + kFold - 1][2 * t + 1]);
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-#pragma unroll
-              for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(Form::shift(raw, 2 * j + (i >> 1)), total[i], sum[j][t][i]);
-          }
+      for (int s = 0; s < kSub; ++s) {
+        if (16 * s >= left) break;
+        if (s % kFold == 0) take_scales(raw, zeros, s);
+        if (s + 1 < kSub) {
+          Form::fetch(words[(s + 1) & 1], slot + (s + 1) * (128 * kBits), lane);
+          take_x(x[(s + 1) & 1], s + 1);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const typename Form::Offset offset = Form::offset(zeros, j);
-          const float scale[2] = {g.channel ? 1.0f : Form::scale(raw, 2 * j, g.scale_bf16 != 0), g.channel ? 1.0f : Form::scale(raw, 2 * j + 1, g.scale_bf16 != 0)};
-          float part[T][4];
+          uint32_t a[4];
+          Form::scaled(a, words[s & 1], j, zeros, raw, magic);
 #pragma unroll
-          for (int s = s0; s < s0 + kFold; ++s) {
-            uint32_t a[4];
-            Form::expand(a, words[s], j, offset);
+          for (int t = 0; t < T; ++t) multiply<XB>(sum[j][t], a, x[s & 1][2 * t], x[s & 1][2 * t + 1]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kSub / 2; ++half) {  // two sub-tiles
+        if (32 * half >= left) break;
+        uint32_t words[2][kBits];
+#pragma unroll
+        for (int s = 0; s < 2; ++s) Form::fetch(words[s], slot + (2 * half + s) * (128 * kBits), lane);
+        uint32_t x[2][2 * T];
+        if constexpr (T == 1) {
+          uint32_t r[4];
+          load_matrices(r, stage + slab_at + (((column_of_lane + 4 * half) ^ row7) << 4));
+          x[0][0] = r[0], x[0][1] = r[1], x[1][0] = r[2], x[1][1] = r[3];
+        } else {
+          take_x(x[0], 2 * half);
+          take_x(x[1], 2 * half + 1);
+        }
+#pragma unroll
+        for (int s0 = 0; s0 < 2; s0 += kFold) {
+          uint32_t raw[Form::kRaw];
+          uint2 zeros = make_uint2(0, 0);
+          take_scales(raw, zeros, 2 * half + s0);
+          if constexpr (Form::kFused) {
+            constexpr uint32_t kOne = XB ? 0x3f803f80u : 0x3c003c00u;
+            const uint32_t ones[4] = {kOne, kOne, kOne, kOne};
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-              if (s == s0) multiply_first<XB>(part[t], a, x[s][2 * t], x[s][2 * t + 1]);
-              else multiply<XB>(part[t], a, x[s][2 * t], x[s][2 * t + 1]);
+              float total[4];
+              multiply_first<XB>(total, ones, x[s0][2 * t], x[s0][2 * t + 1]);
+              if (!Reload) multiply<XB>(total, ones, x[s0 + kFold - 1][2 * t], x[s0 + kFold - 1][2 * t + 1]);
+#pragma unroll
+              for (int j = 0; j < 4; ++j)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(Form::shift(raw, 2 * j + (i >> 1)), total[i], sum[j][t][i]);
             }
           }
 #pragma unroll
-          for (int t = 0; t < T; ++t)
+          for (int j = 0; j < 4; ++j) {
+            const typename Form::Offset offset = Form::offset(zeros, j);
+            const float scale[2] = {Form::scale(raw, 2 * j, g.scale_bf16 != 0), Form::scale(raw, 2 * j + 1, g.scale_bf16 != 0)};
+            uint32_t a[kFold][4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(scale[i >> 1], part[t][i], sum[j][t][i]);
+            for (int s = 0; s < kFold; ++s) Form::expand(a[s], words[s0 + s], j, offset, magic);
+            // Four eights of tokens at a time: what more parts would hold in registers is spilled.
+            constexpr int kParts = T < 4 ? T : 4;
+#pragma unroll
+            for (int t0 = 0; t0 < T; t0 += kParts) {
+              float part[kParts][4];
+#pragma unroll
+              for (int s = 0; s < kFold; ++s)
+#pragma unroll
+                for (int t = 0; t < kParts; ++t) {
+                  if (s == 0) multiply_first<XB>(part[t], a[s], x[s0 + s][2 * (t0 + t)], x[s0 + s][2 * (t0 + t) + 1]);
+                  else multiply<XB>(part[t], a[s], x[s0 + s][2 * (t0 + t)], x[s0 + s][2 * (t0 + t) + 1]);
+                }
+#pragma unroll
+              for (int t = 0; t < kParts; ++t)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sum[j][t0 + t][i] = fmaf(scale[i >> 1], part[t][i], sum[j][t0 + t][i]);
+            }
+          }
         }
       }
     }
-    if (++stage_index == g.stages) stage_index = 0;
+    stage += stage_bytes;
+    if (stage == ring_end) stage = ring;
 
     const bool column_ends = ++step == g.steps;
     if (column_ends || at + 1 == count) {
@@ -380,9 +400,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       float4* const mine = reinterpret_cast<float4*>(g.partial) + (static_cast<long long>((slot << g.log_n) + wn)) * tile + lane;
       if (rank > 0) {
         if (threadIdx.x == 0) {
-          unsigned seen;
-          do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(g.counters + slot) : "memory");
-          while (seen < static_cast<unsigned>(rank));
+          wait_for(g.counters + slot, static_cast<unsigned>(rank));
           if (rank + 1 == sharers) g.counters[slot] = 0;
         }
         __syncthreads();
@@ -419,7 +437,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
               for (int e = 0; e < 2; ++e) {
                 const int m = token + 8 * t + e;
                 const float v = g.channel ? sum[j][t][2 * h + e] * scale : sum[j][t][2 * h + e];
-                if (m < g.m) g.y[static_cast<long long>(m) * g.n + n] = XB ? __bfloat16_as_ushort(__float2bfloat16_rn(v + bias)) : __half_as_ushort(__float2half_rn(v + bias));
+                if (m < g.m) g.y[static_cast<long long>(m) * g.n + n] = float_to_half(v + bias, XB);
               }
           }
       }

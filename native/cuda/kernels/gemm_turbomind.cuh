@@ -8,7 +8,7 @@ namespace lpq::cuda {
 template <int Bits, bool BF>
 struct TurboMindInteger {
   static constexpr int kBits = Bits, kScaleBytes = 4, kRaw = 8;
-  static constexpr bool kZeros = false, kFused = true;
+  static constexpr bool kZeros = false, kFused = true, kChannel = false, kScaled = !BF;
   static constexpr int kMiddle = 1 << (Bits - 1);
   using Offset = Offsets<Bits, BF>;
 
@@ -27,8 +27,13 @@ struct TurboMindInteger {
     }
   }
   __device__ __forceinline__ static Offset offset(uint2, int) { return Offset(both(kMiddle)); }
-  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset& offset) {
-    less_zero<Bits, BF, true>(a, words + j * (Bits / 4), offset);
+  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset& offset, uint32_t magic) {
+    less_zero<Bits, BF, true>(a, words + j * (Bits / 4), offset, magic);
+  }
+  __device__ __forceinline__ static void scaled(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, uint2, const uint32_t (&raw)[8], uint32_t magic) {
+    less_zero<Bits, BF, false>(a, words + j * (Bits / 4), Offset(0), magic);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = fma_pair_f16(a[i], __byte_perm(raw[2 * j + (i & 1)], 0, 0x1010), __byte_perm(raw[2 * j + (i & 1)], 0, 0x3232));
   }
   // The pairs of columns n and n + 8 are neighbours.
   __device__ __forceinline__ static void read_scales(uint32_t (&raw)[8], uint32_t from, int lane) {
@@ -51,7 +56,7 @@ struct TurboMindInteger {
 template <int Bits, bool BF>
 struct TurboMindFloat {
   static constexpr int kBits = Bits, kScaleBytes = Bits == 4 ? 1 : 2, kRaw = 4;
-  static constexpr bool kZeros = false, kFused = false;
+  static constexpr bool kZeros = false, kFused = false, kChannel = false, kScaled = false;
   struct Offset {};
 
   __device__ __forceinline__ static void fetch(uint32_t (&words)[Bits], uint32_t from, int lane) {
@@ -67,7 +72,7 @@ struct TurboMindFloat {
   __device__ __forceinline__ static Offset offset(uint2, int) { return {}; }
   // Moves the codes whose lowest bit is bit `at` of either half so that it is bit `to`.
   __device__ __forceinline__ static uint32_t place(uint32_t word, int at, int to) { return at >= to ? word >> (at - to) : word << (to - at); }
-  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset&) {
+  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset&, uint32_t) {
     constexpr int kTo = Bits == 4 ? (BF ? 6 : 9) : (BF ? 4 : 7);
     constexpr uint32_t kKeep = (Bits == 4 ? 0x7u : 0x7fu) << kTo;
 #pragma unroll

@@ -117,7 +117,7 @@ void bench_layouts(Bench& b, const std::string& set, double copy) {
         std::vector<Row> rows;
         for (int log_n = 0; log_n <= most; ++log_n)
           for (int less = 0; less < 2; ++less)
-            for (int stages : {3, 4, 6, 8}) {
+            for (int stages : {2, 3, 4}) {
               const int log_k = most - log_n - less;
               if (log_k < 0) continue;
               try {

@@ -4,6 +4,8 @@
 // which adds 16 products to what there is and may drop bits below 2^-23 of the largest of 17 terms: 2 * 17 * 2^-23 < 2^-17 of
 // A, the sum of |x| (|code - zero| s), and the same of sums of x, which count with |t + middle s|. Adding these up over K, warps
 // and blocks in fp32 adds (K/32 + 64) 2^-24 A. Then one rounding to the type of y, and two of fp32 (bias).
+// More than 16 tokens of f16 and integers: weights are rounded to f16 once, which adds the sum of |x| (2^-11 |w| + 2^-25), and each of
+// K/16 mma adds to the sum so far, which A bounds too: K/16 * 17 * 2^-23 A at the very worst; K is 1312 at most but for few.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -142,18 +144,21 @@ inline double check_layout(Device& d, const LayoutCase& c, const LayoutWeights& 
     threads.emplace_back([&, worker] {
       for (int64_t n = c.n * worker / workers; n < c.n * (worker + 1) / workers; ++n)
         for (int64_t m = 0; m < c.m; ++m) {
-          double want = 0, size = 0;
+          double want = 0, size = 0, rounding = 0;
           for (int64_t k = 0; k < c.k; ++k) {
             const size_t at = static_cast<size_t>(n * c.k + k);
             const double xv = xs[static_cast<size_t>(m * c.k + k)];
             want += xv * (w.value[at] * w.scale[at] + w.shift[at]);
             size += std::fabs(xv) * (std::fabs(w.value[at] * w.scale[at]) + std::fabs(w.shift[at]));
+            rounding += std::fabs(xv) * (0x1p-11 * std::fabs(w.value[at] * w.scale[at] + w.shift[at]) + 0x1p-25);
           }
           if (c.bias) {
             want += get(w.bias, n);
             size += std::fabs(get(w.bias, n));
           }
-          const double bound = size * (0x1p-17 + (double(c.k) / 32 + 64) * 0x1p-24) + unit(c.dtype) * std::fabs(want) * 1.01 + least(c.dtype);
+          const bool scaled = c.m > 16 && c.dtype == DType::f16 && !c.floats;
+          const double tensor_core = scaled ? double(c.k) / 16 * 17 * 0x1p-23 : 0x1p-17;
+          const double bound = size * (tensor_core + (double(c.k) / 32 + 64) * 0x1p-24) + (scaled ? rounding : 0) + unit(c.dtype) * std::fabs(want) * 1.01 + least(c.dtype);
           const double g = get(got, m * c.n + n);
           double share = std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
           if (c.dtype == DType::f16 && std::fabs(want) > 65504 - bound && std::isinf(g) && (g > 0) == (want > 0)) share = 0;
