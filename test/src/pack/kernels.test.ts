@@ -59,7 +59,7 @@ const uint8 = { kind: 'int', dtype: 'u8' } as const;
 /** Modules of each target with what its kernel has to know of: bits, signs, groups, zero points, orders of columns. */
 const LAYOUTS: Readonly<Record<string, Record<string, Made>>> = {
   marlin: {
-    middle: made({ type: 'i4', n: 40, k: 200, group: 128, seed: 1 }),
+    middle: made({ type: 'i4', n: 40, k: 192, group: 64, seed: 1 }),
     rows: made({ type: 'u4', n: 70, k: 128, zeros: { kind: 'const', value: 8 }, seed: 2 }),
     zeros: made({ type: 'u4', n: 40, k: 160, group: 32, zeros: uint8, seed: 3 }),
     wide: made({ type: 'i8', n: 33, k: 256, group: 64, seed: 4 }),
