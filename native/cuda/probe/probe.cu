@@ -6,6 +6,13 @@
 
 using lpq::cuda::shared_address;
 
+// The metadata of these experiments is in order; compilers before CUDA 12.5 have the older name only.
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5)
+#define LPQ_SPARSE "mma.sp::ordered_metadata"
+#else
+#define LPQ_SPARSE "mma.sp"
+#endif
+
 // image: four 8x8 matrices of halves, rows of 16 bytes one after another. out [32][4]: what each lane holds.
 extern "C" __global__ void lpq_probe_ldmatrix(const uint16_t* image, uint32_t* out, int count, int trans) {
   __shared__ __align__(16) uint16_t matrices[4 * 64];
@@ -55,7 +62,7 @@ extern "C" __global__ void lpq_probe_mma(const uint32_t* a, const uint32_t* b, c
       break;
     default:
       asm volatile(
-          "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, {%0,%1,%2,%3}, %12, 0x0;"
+          LPQ_SPARSE ".sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, {%0,%1,%2,%3}, %12, 0x0;"
           : LPQ_FLOATS
           : LPQ_A4, "r"(y[0]), "r"(y[1]), "r"(y[2]), "r"(y[3]), "r"(e));
   }
