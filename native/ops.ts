@@ -332,4 +332,70 @@ export const ops = {
       hasZeros: w.zeros !== undefined,
       hasBias: bias !== undefined,
     }),
+
+  /**
+   * The same from MARLIN's bytes (docs/layouts.md): weights I32 [K'/16, N' bits / 2], scales F16 [G, N'], zeros I32
+   * [G, N' bits / 32] (else the middle code), permutation I32 [K]: the column of x of each row of weights. K' and N' are K and
+   * N with padding, G = K' / groupLength, or 1. evictFirst, reload, stripes, serial and replicate (0 or 1) turn the kernel's
+   * mechanisms on and off on CUDA, warpsN, warpsK, stages and blocks override its choice of tiles.
+   */
+  gemmMarlin: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; scales: Tensor; zeros?: Tensor; permutation?: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { bits: number; groupLength: number } & StripeParams,
+  ) =>
+    rt.enqueue(
+      'gemm_marlin',
+      [
+        x,
+        w.weights,
+        w.scales,
+        ...(w.zeros ? [w.zeros] : []),
+        ...(w.permutation ? [w.permutation] : []),
+        ...(bias ? [bias] : []),
+      ],
+      [y],
+      {
+        ...p,
+        hasZeros: w.zeros !== undefined,
+        hasOrder: w.permutation !== undefined,
+        hasBias: bias !== undefined,
+      },
+    ),
+
+  /**
+   * The same from TurboMind's bytes for sm75 to sm90: weights I32 [N' K bits / 32]; scales of 4- and 8-bit integers F16
+   * [G, N', 2] = {s, t}, W = code s + t; of f4e2m1 F8_E8M0 or U8 [G, N'], of f8e4m3 F16 or BF16 [G, N']. groupLength 32, 64 or
+   * 128, K a multiple of 32. experts: tiles run along K first.
+   */
+  gemmTurbomind: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; scales: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    type: OpParams,
+    p: { groupLength: number; experts?: boolean } & StripeParams,
+  ) =>
+    rt.enqueue('gemm_turbomind', [x, w.weights, w.scales, ...(bias ? [bias] : [])], [y], {
+      ...type,
+      ...p,
+      experts: p.experts === true,
+      hasBias: bias !== undefined,
+    }),
 } as const;
+
+interface StripeParams {
+  evictFirst?: 0 | 1;
+  reload?: 0 | 1;
+  stripes?: 0 | 1;
+  serial?: 0 | 1;
+  replicate?: 0 | 1;
+  warpsN?: number;
+  warpsK?: number;
+  stages?: number;
+  blocks?: number;
+}

@@ -16,6 +16,32 @@ export const MMA_M16N8K16 = {
   c: product(local(2, 1), spatial(8, 4), local(1, 2)),
 } as const;
 
+/** The same of mma.m16n8k8 with 16-bit, m16n8k32 with 8-bit and m16n8k64 with 4-bit operands; C and D are as above. */
+export const MMA_M16N8K8 = {
+  a: product(local(2, 1), spatial(8, 4), local(1, 2)),
+  b: product(columnSpatial(4, 8), local(2, 1)),
+} as const;
+export const MMA_M16N8K32 = {
+  a: product(columnLocal(2, 2), spatial(8, 4), local(1, 4)),
+  b: product(local(2, 1), columnSpatial(4, 8), local(4, 1)),
+} as const;
+export const MMA_M16N8K64 = {
+  a: product(columnLocal(2, 2), spatial(8, 4), local(1, 8)),
+  b: product(local(2, 1), columnSpatial(4, 8), local(8, 1)),
+} as const;
+
+/** Of wgmma.m64n8k16: A [m, k] in registers and C [m, n], 16 rows a warp. */
+export const WGMMA_M64N8K16 = {
+  a: product(spatial(4, 1), MMA_M16N8K16.a),
+  c: product(spatial(4, 1), MMA_M16N8K16.c),
+} as const;
+
+/** What ldmatrix gives each lane of an 8x8 matrix of 16-bit elements, and with .trans. */
+export const LDMATRIX = {
+  plain: product(spatial(8, 4), local(1, 2)),
+  trans: product(columnSpatial(4, 8), local(2, 1)),
+} as const;
+
 /**
  * The order of the eight codes v0 .. v7 of a 16x16 fragment in a 32-bit word that MARLIN and TurboMind store: low nibble
  * first 0 2 4 6 1 3 5 7 (75316420 from the top), so that one mask takes the two codes of a half2.

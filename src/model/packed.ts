@@ -4,23 +4,47 @@ import type { LinearPlan } from './plan.js';
 import type { BlockWeights } from './program.js';
 import type { PackedWeight } from './source.js';
 
-/** The same weight on the runtime's device; the given tensors are let go of. */
-export function uploadPacked(rt: NativeRuntime, packed: PackedWeight): PackedWeight {
-  const take = (tensor: Tensor): Tensor => {
-    const there = rt.upload(tensor);
-    tensor.dispose();
-    return there;
+/** The tensors of a packed weight. */
+function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
+  return {
+    weights: packed.weights,
+    scales: packed.scales,
+    ...('zeros' in packed && packed.zeros && { zeros: packed.zeros }),
+    ...('permutation' in packed && packed.permutation && { permutation: packed.permutation }),
   };
-  const { weights, scales, zeros, ...rest } = packed;
-  return { ...rest, weights: take(weights), scales: take(scales), ...(zeros && { zeros: take(zeros) }) };
 }
 
-export function disposePacked({ weights, scales, zeros }: PackedWeight): void {
-  for (const tensor of [weights, scales, zeros]) tensor?.dispose();
+/** The same weight on the runtime's device; the given tensors are let go of. */
+export function uploadPacked(rt: NativeRuntime, packed: PackedWeight): PackedWeight {
+  const there = Object.entries(tensorsOf(packed)).map(([name, tensor]) => {
+    const uploaded = rt.upload(tensor);
+    tensor.dispose();
+    return [name, uploaded] as const;
+  });
+  return { ...packed, ...Object.fromEntries(there) };
+}
+
+export function disposePacked(packed: PackedWeight): void {
+  for (const tensor of Object.values(tensorsOf(packed))) tensor.dispose();
+}
+
+/** y = x Wᵀ + bias through the kernel of the weight's layout; x [M,K] and y [M,N] f16 or bf16, bias [N] of that dtype. */
+export function multiplyPacked(
+  rt: NativeRuntime,
+  x: Tensor,
+  packed: PackedWeight,
+  bias: Tensor | undefined,
+  y: Tensor,
+): void {
+  const { type, groupLength } = packed;
+  if (packed.layout === 'tilus') ops.gemmPacked(rt, x, packed, bias, y, type, { groupLength, zero: packed.zero });
+  else if (packed.layout === 'marlin')
+    ops.gemmMarlin(rt, x, packed, bias, y, { bits: type.bits as number, groupLength });
+  else ops.gemmTurbomind(rt, x, packed, bias, y, type, { groupLength, experts: packed.experts });
 }
 
 /**
- * What applyLinear() does, through the kernel of the packed format. It reads and writes 16 bits (f16 on the CPU, whose
+ * What applyLinear() does, through the kernel of the weight's layout. It reads and writes 16 bits (f16 on the CPU, whose
  * activations are f32), so its result is rounded once more than that of the dense product.
  */
 export function applyPacked(
@@ -44,8 +68,7 @@ export function applyPacked(
   };
   const biasWeight = linear.bias ? weights.get(`${linear.name}.bias`) : undefined;
   const product = rt.allocate(half, [rows, linear.n]);
-  const { type, groupLength, zero } = packed;
-  ops.gemmPacked(rt, as(x, half), packed, biasWeight && as(biasWeight, half), product, type, { groupLength, zero });
+  multiplyPacked(rt, as(x, half), packed, biasWeight && as(biasWeight, half), product);
   try {
     if (!into && dtype === half) return product.view(product.shape);
     const wide = into && !into.accumulate ? into.y : rt.allocate(into ? 'f32' : dtype, product.shape);

@@ -25,17 +25,32 @@ export interface WeightSource {
   packed?(name: string): PackedWeight | undefined;
 }
 
-/** A weight in the format of docs/kernels.md, for ops.gemmPacked. */
-export interface PackedWeight {
+/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind). */
+export type PackedWeight = {
   /** [N, K]. */
   readonly shape: readonly [number, number];
   /** typeParams() of the codes' type. */
   readonly type: OpParams;
   /** 32, 64, 128, or 0 for one scale a row. */
   readonly groupLength: number;
-  /** Of grids without zero points. */
-  readonly zero: number;
   readonly weights: Tensor;
   readonly scales: Tensor;
-  readonly zeros?: Tensor;
-}
+} & (
+  | {
+      readonly layout: 'tilus';
+      /** Of grids without zero points. */
+      readonly zero: number;
+      readonly zeros?: Tensor;
+    }
+  | {
+      readonly layout: 'marlin';
+      readonly zeros?: Tensor;
+      /** I32 [K]: the input feature of each stored row. */
+      readonly permutation?: Tensor;
+    }
+  | {
+      readonly layout: 'turbomind';
+      /** Tiles run along K first. */
+      readonly experts: boolean;
+    }
+);

@@ -1,10 +1,11 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import { allocate, type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
 import { quantType, typeParams } from '../core/quant-type.js';
+import { disposePacked, multiplyPacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
 import type { ModuleContext } from './module.js';
 import { dequantize, settle } from './native.js';
+import { packedWeight } from './packed-weight.js';
 
 /** Tokens: one, whole tiles of each size, and tails around them. */
 const TOKENS = [1, 2, 7, 8, 9, 16, 17, 31, 33, 64];
@@ -20,6 +21,9 @@ interface Reference {
   /** x W in f64 and the sum of the magnitudes that a kernel adds, [MOST_TOKENS][columns]. */
   readonly product: Float64Array;
   readonly size: Float64Array;
+  /** What the layout's own arithmetic may be away besides: what is stored, and in f16 the weights' rounding. */
+  readonly stored: Float64Array;
+  readonly rounded: Float64Array;
 }
 
 /**
@@ -34,37 +38,31 @@ export async function runKernel(
   decoded: Decoded,
 ): Promise<number | undefined> {
   const rt = ctx.kernel;
-  const reordered = Object.hasOwn(module.tensors, `${name}.permutation`);
-  if (!rt || module.layout !== 'tilus' || module.ranks || reordered || decoded.problems.length > 0) return undefined;
-  const [n, k] = module.shape;
-  const x = activations(k, ctx.seed);
-  const reference = await referenceOf(ctx, module, decoded, x);
-  const load = (suffix: string): Tensor => {
+  if (!rt || decoded.problems.length > 0) return undefined;
+  const packed = packedWeight(name, module, (suffix) => {
     const host = ctx.weights.tensor(`${name}.${suffix}`);
     const there = rt.upload(host);
     host.dispose();
     return there;
-  };
-  const zeros = Object.hasOwn(module.tensors, `${name}.zeros`) ? load('zeros') : undefined;
-  const packed = { weights: load('packed'), scales: load('scales'), ...(zeros && { zeros }) };
-  const p = {
-    groupLength: module.granularity.kind === 'group' ? module.granularity.size : 0,
-    zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
-  };
+  });
+  if (!packed) return undefined;
+  const [n, k] = module.shape;
   let ratio = 0;
   try {
+    const x = activations(k, ctx.seed);
+    const reference = await referenceOf(ctx, module, decoded, x);
     for (const dtype of ['f16', 'bf16'] as const)
       for (const tokens of TOKENS) {
         const rows = fromTyped(dtype, [tokens, k], Uint16Array.from(x.subarray(0, tokens * k), bitsOf(dtype)));
         const poison = fromTyped(dtype, [tokens, n], new Uint16Array(tokens * n).fill(POISON));
         const [there, y] = [rt.upload(rows), rt.upload(poison)];
-        ops.gemmPacked(rt, there, packed, undefined, y, typeParams(quantType(module.type)), p);
+        multiplyPacked(rt, there, packed, undefined, y);
         const got = await download(rt, y);
         for (const tensor of [rows, poison, there, y]) tensor.dispose();
         ratio = Math.max(ratio, compare(ctx, name, dtype, tokens, n, k, got, reference));
       }
   } finally {
-    for (const tensor of Object.values(packed)) tensor.dispose();
+    disposePacked(packed);
   }
   return ratio;
 }
@@ -120,30 +118,53 @@ async function referenceOf(
   const [blockN, blockK] = module.scales.block;
   const type = quantType(module.type);
   const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
-  dequantize(runtime, { codes, scales, zeros, group }, weight, typeParams(type), { blockN, blockK, zero });
+  const permutation = parts.get('permutation');
+  dequantize(runtime, { codes, scales, zeros, group, permutation }, weight, typeParams(type), { blockN, blockK, zero });
   await settle(runtime);
   const w = typed(weight);
   const columns = chooseColumns(n, seed);
   const product = new Float64Array(MOST_TOKENS * columns.length);
   const size = new Float64Array(product.length);
+  const off = new Float64Array(product.length);
+  const halves = new Float64Array(product.length);
+  const integers = type.kind === 'int' && module.layout !== 'tilus';
+  const fused = integers && module.layout === 'turbomind';
+  const groupOf = groupsOf(k, blockK, group, permutation);
   const groups = scales.shape[1] as number;
   const stored = typed<Uint16Array | Uint8Array | Float32Array>(scales);
   for (const [j, row] of columns.entries())
     for (let m = 0; m < MOST_TOKENS; m++) {
-      let [sum, sizes] = [0, 0];
+      let [sum, sizes, offs, rounds] = [0, 0, 0, 0];
       for (let c = 0; c < k; c++) {
         const input = x[m * k + c]!;
         const value = w[row * k + c]!;
         // Integers: a kernel may add x q and x zero, each at most 2^(bits+1) scales, before their difference counts.
-        const scale = type.kind === 'int' ? scaleAt(scales.dtype, stored[row * groups + Math.floor(c / blockK)]!) : 0;
+        const scale = type.kind === 'int' ? scaleAt(scales.dtype, stored[row * groups + groupOf[c]!]!) : 0;
         sum += input * value;
         sizes += Math.abs(input) * (Math.abs(value) + 2 ** (type.bits + 1) * scale);
+        // Kernels of more than 16 tokens round weights to f16, as the papers' do.
+        if (integers) rounds += Math.abs(input) * (Math.abs(value) * 2 ** -11 + 2 ** -25);
+        // {s, t}: t is the product of zero point and scale in f16.
+        if (fused) offs += Math.abs(input) * (2 ** (type.bits - 11) * scale + 2 ** -25);
       }
       product[m * columns.length + j] = sum;
       size[m * columns.length + j] = sizes;
+      off[m * columns.length + j] = offs;
+      halves[m * columns.length + j] = rounds;
     }
   weight.dispose();
-  return { columns, product, size };
+  return { columns, product, size, stored: off, rounded: halves };
+}
+
+/** The group of every input feature. */
+function groupsOf(k: number, length: number, group: Tensor | undefined, permutation: Tensor | undefined): Int32Array {
+  if (group) return typed<Int32Array>(group);
+  const groups = Int32Array.from({ length: k }, (_, feature) => Math.floor(feature / length));
+  if (!permutation) return groups;
+  const order = typed<Int32Array>(permutation);
+  const placed = new Int32Array(k);
+  for (const [column, feature] of order.entries()) placed[feature] = groups[column]!;
+  return placed;
 }
 
 function scaleAt(dtype: DType, stored: number): number {
@@ -171,7 +192,7 @@ function compare(
   n: number,
   k: number,
   got: Uint16Array,
-  { columns, product, size }: Reference,
+  { columns, product, size, stored, rounded }: Reference,
 ): number {
   ctx.recorder.count('kernel', tokens * columns.length);
   const unwritten = got.indexOf(POISON);
@@ -199,7 +220,9 @@ function compare(
       if (!Number.isFinite(want)) continue; // codes that are no numbers, which no quantizer writes
       // Sums of K terms and a few factors in f32, then one rounding to 11 or 8 bits (or to a subnormal).
       const rounding = dtype === 'f16' ? Math.abs(want) * 2 ** -11 + 2 ** -25 : Math.abs(want) * 2 ** -8;
-      const bound = (size[m * columns.length + j]! * (k + 8)) / 2 ** 24 + rounding;
+      const at = m * columns.length + j;
+      const own = stored[at]! * 1.01 + (dtype === 'f16' && tokens > 16 ? rounded[at]! : 0);
+      const bound = (size[at]! * (k + 8)) / 2 ** 24 + own + rounding;
       const value = numberOf(dtype, got[m * n + row]!);
       if (!Number.isFinite(value) && Math.abs(want) + bound >= largest) continue;
       const error = Math.abs(value - want) / bound;

@@ -10,6 +10,7 @@ import { isGguf } from './gguf.js';
 import { GgufSource } from './gguf-source.js';
 import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
+import { packedWeight } from './packed-weight.js';
 
 /**
  * A packed directory as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and
@@ -90,25 +91,15 @@ export class ArtifactSource implements WeightSource {
     }
   }
 
-  /** Modules of the layout `tilus`, whole and in their own column order: what gemm_packed reads. */
+  /** Modules that a kernel of lpq reads as they are stored, whole. */
   packed(name: string): PackedWeight | undefined {
     const found = this.kernels ? this.module(name) : undefined;
     if (!found) return undefined;
     const [module, entry] = found;
-    const names = [`${module}.packed`, `${module}.scales`, `${module}.zeros`] as const;
-    if (entry.layout !== 'tilus' || entry.ranks || Object.hasOwn(entry.tensors, `${module}.permutation`))
-      return undefined;
-    this.requireShapes(module, entry);
-    const [weights, scales] = [this.weights.tensor(names[0]), this.weights.tensor(names[1])];
-    return {
-      shape: entry.shape,
-      type: typeParams(quantType(entry.type)),
-      groupLength: entry.granularity.kind === 'group' ? entry.granularity.size : 0,
-      zero: entry.zeros.kind === 'const' ? entry.zeros.value : 0,
-      weights,
-      scales,
-      ...(Object.hasOwn(entry.tensors, names[2]) && { zeros: this.weights.tensor(names[2]) }),
-    };
+    return packedWeight(module, entry, (suffix) => {
+      this.requireShapes(module, entry);
+      return this.weights.tensor(`${module}.${suffix}`);
+    });
   }
 
   close(): void {

@@ -24,19 +24,24 @@ function windows(count: number, ctx: number): Int32Array[] {
   return Array.from({ length: count }, (_, i) => ids.slice(i * ctx, (i + 1) * ctx));
 }
 
-test('a packed model computes through gemm_packed what its decoded weights say', async () => {
+test('a packed model computes through the kernels of its layouts what its decoded weights say', async () => {
   const dir = scratch();
   for (const [i, options] of [
-    { bits: 4, groupSize: 128 as const },
-    { bits: 3, asym: true, groupSize: 64 as const },
-    { dtype: 'f6e3m2', groupSize: 'channel' as const },
+    { target: 'tilus', bits: 4, groupSize: 128 as const },
+    { target: 'tilus', bits: 3, asym: true, groupSize: 64 as const },
+    { target: 'tilus', dtype: 'f6e3m2', groupSize: 'channel' as const },
+    { target: 'marlin', bits: 4, groupSize: 128 as const },
+    { target: 'marlin', bits: 8, asym: true, groupSize: 32 as const },
+    { target: 'turbomind', bits: 4, asym: true, groupSize: 64 as const },
+    { target: 'turbomind', dtype: 'mxfp4' },
   ].entries()) {
+    const { target, ...scheme } = options;
     const quantized = path.join(dir, `q${i}`);
     const output = path.join(dir, `p${i}`);
     await quantizeCheckpoint([rt], {
       source: MODEL,
       output: quantized,
-      scheme: schemeFromOptions(options),
+      scheme: schemeFromOptions(scheme),
       rules: [],
       quantizer: rtnQuantizer(),
       calibration: undefined,
@@ -45,9 +50,10 @@ test('a packed model computes through gemm_packed what its decoded weights say',
       version: 'test',
     });
     const input = CanonicalCheckpoint.open(quantized);
-    await packCheckpoint({ input, target: 'tilus', output, runtime: rt });
+    await packCheckpoint({ input, target, output, runtime: rt });
     const [decoded, packed] = [artifactSource(output, rt), artifactSource(output, rt, true)];
-    assert.ok('packed' in packed && packed.packed('model.layers.0.mlp.up_proj.weight'));
+    assert.ok('packed' in packed);
+    assert.equal(packed.packed('model.layers.0.mlp.up_proj.weight')?.layout, target);
     assert.equal(packed.packed('model.norm.weight'), undefined);
     const text = windows(2, 24);
     const want = await perplexity(rt, decoded, openModel(decoded), text, { ctx: 24 });

@@ -1,0 +1,56 @@
+import type { PackedModule } from '../../formats/artifact/schema.js';
+import type { Tensor } from '../../native/binding.js';
+import { quantType, typeParams } from '../core/quant-type.js';
+import type { PackedWeight } from '../model/source.js';
+import { tileCodes } from './tile-layouts.js';
+
+/**
+ * The tensors of a module as the kernel of its layout takes them, through `load` (a suffix of the module's name); undefined
+ * where lpq has no kernel: parts of ranks, turbomind_sm70, tilus in another order of columns, and layouts of other tools.
+ */
+export function packedWeight(
+  name: string,
+  module: PackedModule,
+  load: (suffix: string) => Tensor,
+): PackedWeight | undefined {
+  const has = (suffix: string): boolean => Object.hasOwn(module.tensors, `${name}.${suffix}`);
+  if (module.ranks) return undefined;
+  const common = {
+    shape: module.shape,
+    type: typeParams(quantType(module.type)),
+    groupLength: module.granularity.kind === 'group' ? module.granularity.size : 0,
+  };
+  switch (module.layout) {
+    case 'tilus':
+      if (has('permutation')) return undefined;
+      return {
+        ...common,
+        layout: 'tilus',
+        zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
+        weights: load('packed'),
+        scales: load('scales'),
+        ...(has('zeros') && { zeros: load('zeros') }),
+      };
+    case 'marlin':
+      return {
+        ...common,
+        layout: 'marlin',
+        weights: load('B'),
+        scales: load('s'),
+        ...(has('zp') && { zeros: load('zp') }),
+        ...(has('permutation') && { permutation: load('permutation') }),
+      };
+    case 'turbomind': {
+      const { form } = tileCodes(name, module);
+      return {
+        ...common,
+        layout: 'turbomind',
+        experts: form === 'turbomind_b_experts',
+        weights: load('packed'),
+        scales: load(has('scales_zeros') ? 'scales_zeros' : 'scales'),
+      };
+    }
+    default:
+      return undefined;
+  }
+}
