@@ -9,11 +9,12 @@ golden.safetensors: input_ids I32 [2, 40], logits F32 [2, 40, V], fp32 with eage
 import json
 import math
 import os
+import shutil
 import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 COMMON = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -122,12 +123,64 @@ VARIANTS = {
     "deepseek-yarn": ("DeepseekV3", dict(MLA, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))),
     "deepseek-yarn-mscale": ("DeepseekV3", dict(MLA, rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=1.2))),
     "deepseek-half": ("DeepseekV3", dict(MLA, rope_interleave=False)),
+    "deepseek-v2-greedy": ("DeepseekV2", dict(MLA, n_group=1, topk_group=1, topk_method="greedy", head_dim=8)),
+    "deepseek-v2-groups": ("DeepseekV2", dict(MLA, q_lora_rank=None, topk_method="group_limited_greedy", head_dim=8, routed_scaling_factor=2.0)),
+    "cohere2-pattern": ("Cohere2", dict(sliding_window=6, num_hidden_layers=5, head_dim=16, layer_types=full_and_sliding(5, 4))),
+    "cohere2-bias": ("Cohere2", dict(sliding_window=6, attention_bias=True, head_dim=24, logit_scale=0.25)),
     "gpt-oss-types": ("GptOss", dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=6, num_hidden_layers=4,
                                      layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention"],
                                      rope_parameters=dict(YARN, truncate=False, beta_fast=32.0, beta_slow=1.0))),
     "gpt-oss-plain": ("GptOss", dict(head_dim=24, num_local_experts=3, num_experts_per_tok=1, sliding_window=5, attention_bias=False,
                                      tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
 }
+
+
+# Configurations as files from before transformers 5 spell them; transformers itself reads them back.
+LEGACY = ["llama-linear", "llama-dynamic", "llama-yarn-all", "llama-yarn-mscale", "llama-llama3", "phi3-longrope", "phi3-partial",
+          "gemma3-pattern", "gemma3-rope", "gpt-neox-rotary", "glm4-bias", "deepseek-yarn-mscale", "qwen2-window",
+          "gpt-oss-types", "cohere2-pattern"]
+
+
+def older(config):
+    """config.json in the older spelling: rope_theta, rope_scaling, patterns instead of lists."""
+    config = dict(config)
+    parameters = dict(config.pop("rope_parameters", None) or {})
+    if "full_attention" in parameters:
+        local, parameters = dict(parameters["sliding_attention"]), dict(parameters["full_attention"])
+        config["rope_local_base_freq"] = local["rope_theta"]
+        every = config.pop("layer_types").index("full_attention") + 1
+        config["sliding_window_pattern"] = every
+    elif config["model_type"] == "cohere2":
+        config["sliding_window_pattern"] = config.pop("layer_types").index("full_attention") + 1
+    elif config["model_type"] == "qwen2":
+        config.pop("layer_types", None)
+    theta = parameters.pop("rope_theta", None)
+    if theta is not None:
+        config["rotary_emb_base" if config["model_type"] == "gpt_neox" else "rope_theta"] = theta
+    share = parameters.pop("partial_rotary_factor", None)
+    if share is not None:
+        config["rotary_pct" if config["model_type"] == "gpt_neox" else "partial_rotary_factor"] = share
+    if parameters.get("rope_type", "default") != "default":
+        # Gemma 3 never had the oldest key, and transformers does not look at it there.
+        if not config["model_type"].startswith("gemma3"):
+            parameters["type"] = parameters.pop("rope_type")
+        config["rope_scaling"] = parameters
+    return config
+
+
+def make_older(name, out):
+    place, base = os.path.join(out, name + "-older"), os.path.join(out, name)
+    shutil.copytree(base, place, dirs_exist_ok=True)
+    with open(os.path.join(base, "config.json")) as file:
+        config = older(json.load(file))
+    with open(os.path.join(place, "config.json"), "w") as file:
+        json.dump(config, file, indent=1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, attn_implementation="eager").eval()
+    golden = load_file(os.path.join(place, "golden.safetensors"))
+    with torch.no_grad():
+        logits = model(input_ids=golden["input_ids"].long()).logits.float()
+    save_file({"input_ids": golden["input_ids"], "logits": logits.contiguous()}, os.path.join(place, "golden.safetensors"))
+    return float((logits - golden["logits"]).abs().max())
 
 
 def build(kind, more):
@@ -197,6 +250,14 @@ def main():
         except Exception as error:  # noqa: BLE001  a version of transformers may lack one; the others still count
             failed[name] = f"{type(error).__name__}: {error}"
             print(f"{name:26s} FAILED {failed[name][:300]}", flush=True)
+    for name in LEGACY:
+        if names and name not in names:
+            continue
+        try:
+            print(f"{name + '-older':26s} from the newer spelling {make_older(name, out):.1e}", flush=True)
+        except Exception as error:  # noqa: BLE001
+            failed[name + "-older"] = f"{type(error).__name__}: {error}"
+            print(f"{name + '-older':26s} FAILED {failed[name + '-older'][:300]}", flush=True)
     with open(os.path.join(out, "made.json"), "w") as file:
         json.dump({"transformers": transformers.__version__, "torch": torch.__version__, "failed": failed}, file, indent=1)
 
