@@ -23,6 +23,7 @@ BOUND_FP32 = 1e-3
 # A loader may compute in fp16 or bf16 (8 bits of fraction): 2^-8 of logits up to 20, over 4 blocks.
 BOUND_HALF = 0.4
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
@@ -134,12 +135,11 @@ def by_decoder(place, ids):
         model.tie_weights()
         missing = [name for name in missing if name != "lm_head.weight"]
     assert not missing and not unexpected, (missing, unexpected)
-    return logits_of(model, ids), modules
+    return logits_of(model.to(DEVICE), ids), modules
 
 
 def by_loader(place, ids):
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = transformers.AutoModelForCausalLM.from_pretrained(place, device_map=None).to(device).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(place).to(DEVICE).eval()
     return logits_of(model, ids), str(next(model.parameters()).dtype)
 
 
