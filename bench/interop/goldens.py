@@ -135,6 +135,20 @@ VARIANTS = {
 }
 
 
+# Sizes that fill no register and no tile.
+ODD = dict(vocab_size=97, hidden_size=60, intermediate_size=52, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3)
+ODD_MOE = dict(ODD, num_experts=5, num_local_experts=5, num_experts_per_tok=3, moe_intermediate_size=20, shared_expert_intermediate_size=24)
+VARIANTS.update({
+    **{f"{kind.lower()}-odd": (kind, ODD) for kind in ["Llama", "Mistral", "Qwen2", "Olmo2", "Granite", "Starcoder2", "Cohere", "Phi3"]},
+    **{f"{kind.lower()}-odd": (kind, dict(ODD, head_dim=12)) for kind in ["Qwen3", "Gemma2", "Gemma3Text", "Glm4"]},
+    **{f"{kind.lower()}-odd": (kind, dict(ODD_MOE, head_dim=12)) for kind in ["Mixtral", "Qwen2Moe", "Qwen3Moe", "GptOss"]},
+    "gptneox-odd": ("GPTNeoX", {key: ODD[key] for key in ODD if key != "num_key_value_heads"}),
+    "opt-odd": ("OPT", dict(vocab_size=97, hidden_size=60, ffn_dim=50, num_attention_heads=6, num_hidden_layers=2, word_embed_proj_dim=36)),
+    "gpt2-odd": ("GPT2LMHead", dict(vocab_size=97, n_embd=60, n_head=6, n_inner=50, n_layer=1)),
+    "deepseek-odd": ("DeepseekV3", dict(ODD, **dict(MLA, num_key_value_heads=6, q_lora_rank=14, kv_lora_rank=18, qk_nope_head_dim=10,
+                                                    qk_rope_head_dim=6, v_head_dim=14, n_routed_experts=6, n_group=3, moe_intermediate_size=20))),
+})
+
 # Configurations as files from before transformers 5 spell them; transformers itself reads them back.
 LEGACY = ["llama-linear", "llama-dynamic", "llama-yarn-all", "llama-yarn-mscale", "llama-llama3", "phi3-longrope", "phi3-partial",
           "gemma3-pattern", "gemma3-rope", "gpt-neox-rotary", "glm4-bias", "deepseek-yarn-mscale", "qwen2-window",
