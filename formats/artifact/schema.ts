@@ -1,11 +1,5 @@
 import { z } from 'zod';
-import {
-  granularitySchema,
-  provenanceSchema,
-  scaleDtypeSchema,
-  sha256Schema,
-  zerosSchema,
-} from '../canonical/schema.js';
+import { granularitySchema, provenanceSchema, scalesSchema, sha256Schema, zerosSchema } from '../canonical/schema.js';
 
 /**
  * `lpq.json` of a packed directory (format lpq-artifact). `canonical` of a module are the hashes of what was packed, in
@@ -18,11 +12,7 @@ export const packedModuleSchema = z.strictObject({
   shape: z.tuple([z.int().positive(), z.int().positive()]),
   padded: z.tuple([z.int().positive(), z.int().positive()]),
   granularity: granularitySchema,
-  scales: z.strictObject({
-    dtype: scaleDtypeSchema,
-    block: z.tuple([z.int().positive(), z.int().positive()]),
-    global: z.boolean(),
-  }),
+  scales: scalesSchema,
   zeros: zerosSchema,
   /**
    * Ranks of tensor parallelism that share the module, in order: by runs of output features (n) or of input features (k).

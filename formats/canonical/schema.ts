@@ -35,17 +35,23 @@ export const qualitySchema = z.strictObject({
 });
 export type Quality = z.infer<typeof qualitySchema>;
 
+/**
+ * block [n, k] of weights a scale covers; global: a second level, F32 [1], that multiplies every scale. divisor: that level
+ * as a format that divides stated it, an f32 whose rounded reciprocal global_scale is; two divisors may share one reciprocal.
+ */
+export const scalesSchema = z.strictObject({
+  dtype: scaleDtypeSchema,
+  block: z.tuple([z.int().positive(), z.int().positive()]),
+  global: z.boolean(),
+  divisor: z.number().positive().optional(),
+});
+
 export const moduleSchema = z.strictObject({
   type: z.string(),
   /** [N, K]: out_features, in_features. */
   shape: z.tuple([z.int().positive(), z.int().positive()]),
   granularity: granularitySchema,
-  /** block [n, k] of weights a scale covers; global: a second level, F32 [1], that multiplies every scale. */
-  scales: z.strictObject({
-    dtype: scaleDtypeSchema,
-    block: z.tuple([z.int().positive(), z.int().positive()]),
-    global: z.boolean(),
-  }),
+  scales: scalesSchema,
   zeros: zerosSchema,
   /** MODULE.g_idx I32 [K] names each input feature's group (act-order files from elsewhere). */
   groupIndex: z.boolean().default(false),

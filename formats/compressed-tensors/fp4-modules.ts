@@ -30,7 +30,12 @@ export function fp4Module(ctx: ForeignContext, name: string, scheme: WeightSchem
       type: 'f4e2m1',
       shape: [n, k],
       granularity: { kind: 'group', size },
-      scales: { dtype: nvfp4 ? 'f8_e4m3' : 'f8_e8m0', block: [1, size], global: nvfp4 },
+      scales: {
+        dtype: nvfp4 ? 'f8_e4m3' : 'f8_e8m0',
+        block: [1, size],
+        global: nvfp4,
+        ...(global !== undefined && { divisor: global }),
+      },
       zeros: { kind: 'none' },
       groupIndex: false,
       permutation: false,
@@ -40,7 +45,7 @@ export function fp4Module(ctx: ForeignContext, name: string, scheme: WeightSchem
     tensors: [packed.name, scale.name, ...(nvfp4 ? [`${name}.weight_global_scale`] : [])],
     notes: [],
     decode(part): ArrayBufferView {
-      // The file divides by its global scale, the canonical form multiplies.
+      // The file divides by its global scale, the canonical form multiplies; `divisor` keeps the file's own number.
       if (part === 'global_scale') return Float32Array.of(1 / (global as number));
       return typed<Uint8Array>(ctx.weights.tensor(part === 'codes' ? packed.name : scale.name));
     },

@@ -1,4 +1,4 @@
-import { existsSync, lstatSync, rmdirSync, rmSync } from 'node:fs';
+import { existsSync, lstatSync, rmdirSync, rmSync, statSync } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
@@ -183,13 +183,17 @@ function removeEmpty(made: readonly string[]): void {
   }
 }
 
-/** Relative paths of the regular files below `dir`, sorted by code unit, with / between names. */
+/** Relative paths of the files below `dir`, links to files (as in the Hub's cache) among them, sorted by code unit, with / between names. */
 export async function listFiles(dir: string): Promise<string[]> {
   const found = await readdir(dir, { recursive: true, withFileTypes: true });
   return found
-    .filter((entry) => entry.isFile())
+    .filter((entry) => entry.isFile() || (entry.isSymbolicLink() && isFile(path.join(entry.parentPath, entry.name))))
     .map((entry) => path.relative(dir, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
     .sort();
+}
+
+function isFile(place: string): boolean {
+  return statSync(place, { throwIfNoEntry: false })?.isFile() ?? false;
 }
 
 /** Flushes a file or a directory's entries to the disk. */

@@ -1,3 +1,4 @@
+import { modelDirectory } from './hub.js';
 import { shown } from './print-error.js';
 import type { Run } from './run.js';
 import { colorOn, paint } from './terminal.js';
@@ -6,7 +7,8 @@ import { colorOn, paint } from './terminal.js';
 const SHOWN = 40;
 
 /** `lpq doctor DIR`: what is wrong with a checkpoint. Exit 4 when something is. */
-export async function doctorDirectory(dir: string, run: Run): Promise<void> {
+export async function doctorDirectory(given: string, run: Run): Promise<void> {
+  const dir = await modelDirectory(given, run);
   const { diagnoseDirectory } = await import('./diagnosis/diagnose.js');
   const { kind, findings } = await diagnoseDirectory(dir, () => run.interrupt.check());
   const checks = findings.checks();

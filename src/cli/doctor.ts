@@ -9,7 +9,10 @@ export function doctorCommand(program: Command, run: Run): Command {
     .description(
       'what this machine has, and what each lack costs; of a directory: what is wrong with the checkpoint in it',
     )
-    .argument('[dir]', 'directory of a checkpoint: plain, quantized by any tool, or packed')
+    .argument(
+      '[dir]',
+      'checkpoint: plain, quantized by any tool, or packed; a directory, or ORG/NAME[@REVISION] of the Hub',
+    )
     .action(async (dir: string | undefined) => {
       if (dir === undefined) return doctor(run);
       const { doctorDirectory } = await import('./doctor-directory.js');

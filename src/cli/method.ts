@@ -16,7 +16,11 @@ export function methodOptions(command: Command): Command {
   return command
     .option('--bits <n>', 'an integer type of this many bits', number('--bits'))
     .option('--dtype <type>', 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, mxfp4, nvfp4, ...')
-    .option('--group-size <g>', "weights that share a scale, or 'channel' (default: 128)", groupSize)
+    .option(
+      '--group-size <g>',
+      "weights that share a scale, or 'channel' (default: 128; channel for f8e4m3)",
+      groupSize,
+    )
     .option('--sym', 'symmetric grid (default)')
     .option('--asym', 'asymmetric grid, with zero points')
     .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { PackRuntime } from '../layout/engine.js';
+import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { openQuantizedWith, requireKind } from './sources.js';
 import { table } from './table.js';
@@ -21,7 +22,7 @@ export function packCommand(program: Command, run: Run): Command {
       .description('lay a quantized checkpoint out for a kernel or another program')
       .argument(
         '<quantized>',
-        'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights',
+        'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] of the Hugging Face Hub',
       )
       .requiredOption(
         '--target <name>',
@@ -31,18 +32,24 @@ export function packCommand(program: Command, run: Run): Command {
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
       .option(
         '--source <dir>',
-        'the checkpoint that was quantized: gguf-q2_k to gguf-q8_0 then search from its weights',
+        'the checkpoint that was quantized, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
       )
       .option('--dry-run', 'only say what would be done with each module, and why'),
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
 }
 
-async function pack(dir: string, options: PackOptions, run: Run): Promise<void> {
+async function pack(given: string, options: PackOptions, run: Run): Promise<void> {
+  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  // What is wrong with the command is told before anything is downloaded.
+  (await import('../pack/targets/index.js')).packTarget(options.target);
+  if (!options.dryRun) refuseExisting(options.output);
+  const telling = { events: !options.dryRun };
+  const dir = await modelDirectory(given, run, telling);
   await requireKind(dir, 'lpq-canonical');
   if (options.dryRun) return planOnly(dir, options, run);
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
-  refuseExisting(options.output);
-  await packDirectory(dir, options, await openPackRuntime(options, run), run);
+  const source = options.source && (await modelDirectory(options.source, run, telling));
+  const runtime = await openPackRuntime(options, run);
+  await packDirectory(dir, { ...options, ...(source && { source }) }, runtime, run);
 }
 
 /** The CPU; where a CUDA device was asked for by name, with that one to lay out codes. */

@@ -173,20 +173,29 @@ async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFl
   );
 }
 
-/** Refuses what the runner would, before the calibration text is read: a broken checkpoint, groups that do not divide. */
+/**
+ * Refuses what the runner and the packer would, before the calibration text is read: a broken checkpoint, groups that do not
+ * divide, types that the target does not have.
+ */
 async function checkPlan(
-  { source, settings, rules }: QuantizeOptions,
+  { source, settings, rules, packTarget }: QuantizeOptions,
   statistics: SavedStatistics | undefined,
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
   const { openModel } = await import('../model/graph.js');
-  const { planQuantization } = await import('../quantize/run.js');
+  const { plannedModules, planQuantization } = await import('../quantize/run.js');
   const { requireStatistics } = await import('../quantize/from-statistics.js');
   const { schemesFrom } = await import('./schemes.js');
   const checkpoint = SourceCheckpoint.open(source);
   try {
     const graph = openModel(checkpoint);
-    const plan = planQuantization(graph, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+    const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead };
+    const plan = planQuantization(graph, request);
+    if (packTarget !== undefined) {
+      const { previewPack } = await import('../pack/preview.js');
+      const modules = plannedModules(checkpoint, request);
+      previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
+    }
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
   } finally {
     checkpoint.close();

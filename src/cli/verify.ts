@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { VerifyReport } from '../verify/report.js';
+import { modelDirectory } from './hub.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { openQuantizedWith, requireKind } from './sources.js';
@@ -17,10 +18,10 @@ export function verifyCommand(program: Command, run: Run): Command {
     program
       .command('verify')
       .description('prove that a packed directory holds what was quantized')
-      .argument('<artifact>', 'directory that lpq pack wrote')
+      .argument('<artifact>', 'directory that lpq pack wrote, or ORG/NAME[@REVISION] of the Hugging Face Hub')
       .option(
         '--against <dir>',
-        'quantized checkpoint that it was packed from, of lpq or of another tool: compares every byte with it',
+        'quantized checkpoint that it was packed from, of lpq or of another tool, a directory or a name: compares every byte with it',
       )
       .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
@@ -29,20 +30,22 @@ export function verifyCommand(program: Command, run: Run): Command {
 /** Differences that the terminal lists; --json has all. */
 const SHOWN = 20;
 
-async function verify(dir: string, options: VerifyFlags, run: Run): Promise<void> {
+async function verify(given: string, options: VerifyFlags, run: Run): Promise<void> {
   const { verifyArtifact } = await import('../verify/verify.js');
   const { verificationError } = await import('../verify/report.js');
+  const dir = await modelDirectory(given, run);
   await requireKind(dir, 'lpq-artifact');
-  if (options.against !== undefined) await requireKind(options.against, 'lpq-canonical');
+  const against = options.against && (await modelDirectory(options.against, run));
+  if (against) await requireKind(against, 'lpq-canonical');
   const device = openRuntime(run, options);
   const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
   const { directoryKind } = await import('../../formats/canonical/source.js');
-  const foreign = options.against !== undefined && directoryKind(options.against).startsWith('foreign:');
-  const opened = foreign ? await openQuantizedWith(options.against as string, run) : undefined;
+  const foreign = against && directoryKind(against).startsWith('foreign:');
+  const opened = foreign ? await openQuantizedWith(against, run) : undefined;
   let task: ReturnType<typeof run.report.task> | undefined;
   const report = await verifyArtifact({
     dir,
-    against: options.against,
+    against,
     opened,
     seed: options.seed,
     runtime,

@@ -34,6 +34,9 @@ export function selectFiles(id: string, paths: readonly string[]): Selection {
   if (index !== undefined) return { index, files: [...files, index] };
   const single = top.filter((name) => name.endsWith(WEIGHTS));
   if (single.length === 1) return { index: undefined, files: [...files, single[0] as string] };
+  // What lpq packed for llama.cpp has its weights in one file of another kind.
+  const packed = top.includes('lpq.json') ? top.filter((name) => name.endsWith('.gguf')) : [];
+  if (packed.length === 1) return { index: undefined, files: [...files, packed[0] as string] };
   throw noWeights(id, paths, single);
 }
 

@@ -152,6 +152,8 @@ export interface RopeTable {
   /** Defaults of the class. */
   readonly theta: number;
   readonly share?: number;
+  /** True: the class rotates only the first `partial_rotary_factor` of a head. Others read no such key. */
+  readonly partial?: boolean;
   /** True: blocks without a window rotate nothing. */
   readonly slidingOnly?: boolean;
   /** Older keys, beside rope_theta and partial_rotary_factor. */

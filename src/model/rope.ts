@@ -60,21 +60,26 @@ export function ropeSpec(
   sliding = false,
   positions: readonly string[] = ['max_position_embeddings'],
 ): RopeSpec {
-  const whole = config.object('rope_parameters') ?? config.object('rope_scaling');
-  const byType = whole?.object(sliding ? 'sliding_attention' : 'full_attention');
+  const all = config.object('rope_parameters') ?? config.object('rope_scaling');
+  const byType = all?.object(sliding ? 'sliding_attention' : 'full_attention');
   // Without an object of its own, a local theta comes unscaled (Gemma 3).
   const local = sliding && table.local !== undefined && !byType ? settingNumber(config, table.local) : undefined;
-  const parameters = byType ?? (local === undefined ? whole : undefined);
+  const parameters = byType ?? (local === undefined ? all : undefined);
   const theta =
     local ??
     parameters?.number(['rope_theta']) ??
     config.number(['rope_theta', ...(table.thetaKeys ?? [])], table.theta);
   if (!(theta > 1)) throw config.error('rope_theta', 'is out of range', theta, 'a number above 1');
-  const share =
+  const stated =
     parameters?.number(['partial_rotary_factor']) ??
     config.number(['partial_rotary_factor', ...(table.shareKeys ?? ['rotary_pct'])], table.share ?? 1);
   const written = parameters?.text(['rope_type', 'type'], 'default') ?? 'default';
   const kind = table.kinds?.[written] ?? written;
+  const whole = !table.partial && kind !== 'proportional';
+  // Classes that rotate whole heads ignore the key; where they scale, the tables would not fit their heads.
+  if (whole && stated !== 1 && kind !== 'default')
+    throw config.error('partial_rotary_factor', 'cannot be combined with a scaling in this architecture', stated, 1);
+  const share = whole ? 1 : stated;
   const rotary = kind === 'proportional' ? headDim : Math.trunc(headDim * share);
   if (rotary < 2 || rotary % 2 !== 0 || rotary > headDim)
     throw config.error(

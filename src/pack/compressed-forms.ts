@@ -204,17 +204,19 @@ export function fp4(kind: 'nvfp4' | 'mxfp4'): CompressedForm {
       groupSize: group,
     }),
 
-    async pack({ checkpoint, name }) {
+    async pack({ checkpoint, name, module }) {
       const out = new Map([
         [`${name}.weight_packed`, checkpoint.require(name, 'codes')],
         [`${name}.weight_scale`, checkpoint.weights.tensor(`${name}.scales`, kind === 'nvfp4' ? 'f8_e4m3' : 'u8')],
       ]);
       if (kind === 'nvfp4') {
         const scale = checkpoint.require(name, 'global_scale');
-        // The format divides by its second level.
-        const inverse = fromTyped('f32', [1], Float32Array.of(1 / (typed<Float32Array>(scale)[0] as number)));
+        const factor = typed<Float32Array>(scale)[0] as number;
         scale.dispose();
-        out.set(`${name}.weight_global_scale`, inverse);
+        // The format divides by its second level. One that was read from it goes back as it was.
+        const { divisor } = module.scales;
+        const own = divisor !== undefined && Math.fround(1 / divisor) === factor;
+        out.set(`${name}.weight_global_scale`, fromTyped('f32', [1], Float32Array.of(own ? divisor : 1 / factor)));
       }
       return out;
     },

@@ -56,7 +56,10 @@ export function integerForm(
   }
   const zero = (zeros.kind === 'const' ? zeros.value : 0) + bias;
   if (!Number.isInteger(zero) || zero < 0 || zero > largest)
-    return none(`its zero point ${zero - bias} is no ${bits}-bit integer`, 'Quantize it with --sym or --asym.');
+    return none(
+      `its zero point ${zero - bias} is no ${bits}-bit integer`,
+      bits === 1 ? 'Quantize it with --asym, or pack it for tilus.' : 'Quantize it with --sym or --asym.',
+    );
   return { bits, bias, symmetric: zero === 2 ** (bits - 1), zero };
 }
 

@@ -129,7 +129,8 @@ function isLinear({ name, dtype, shape }: TensorSpec): boolean {
   );
 }
 
-function refusal(
+/** Why the target cannot take the checkpoint at all. */
+export function refusal(
   dir: string,
   target: PackTarget,
   decisions: ReadonlyMap<string, Decision>,

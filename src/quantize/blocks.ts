@@ -4,11 +4,21 @@ import { disposeStatistics, type FeedStatistics, sweepStatistics } from '../cali
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
 import { Assembly, type ErrorSums, type FinishedModule } from './assembly.js';
-import { distribute, gatherStatistics, type Lane, type Replacement, type Share, shareOut, together } from './lanes.js';
+import {
+  distribute,
+  gatherStatistics,
+  type Lane,
+  type Part,
+  type Replacement,
+  type Share,
+  shareOut,
+  together,
+} from './lanes.js';
 import { type BlockMemory, roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
-import { disposeModule, downloadModule } from './result.js';
+import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
+import { type Sibling, siblingRuns, solveSiblings } from './siblings.js';
 import { dequantizeResult } from './stored.js';
 
 export interface BlockContext {
@@ -117,7 +127,7 @@ export async function shareWork<T>(
   count: number,
   solve: (shares: readonly Share[], device: number, modules: Assembly) => Promise<T>,
 ): Promise<T[]> {
-  const shares = shareOut(wanted, count, ({ name }) => !context.schemes.get(name)?.globalScale);
+  const shares = shareOut(wanted, count, ({ name }) => context.schemes.get(name));
   const modules = new Assembly(context.onModule);
   try {
     return await together(shares.map((each, device) => solve(each, device, modules)));
@@ -163,22 +173,29 @@ export async function quantizeShare(
   const solver = quantizer.feed(rt, statistics);
   const replaced: Replacement[] = [];
   try {
-    for (const part of parts) {
-      const { linear, first, rows } = part;
-      const scheme = context.schemes.get(linear.name);
-      if (!scheme) continue;
-      const weight = (weights.get(`${linear.name}.weight`) as Tensor).view([rows, k], first * k);
-      const solved = await solver.solve(linear.name, weight, scheme);
-      const note = `only ${statistics?.tokens} calibration rows reached it; quantized without them`;
-      const result = few ? { ...solved, quality: { ...solved.quality, note } } : solved;
+    for (const run of siblingRuns(parts, ({ linear }) => context.schemes.get(linear.name))) {
+      const scheme = context.schemes.get((run[0] as Part).linear.name) as QuantScheme;
+      const siblings = run.map(({ linear: { name }, first, rows }) => ({
+        name,
+        weight: (weights.get(`${name}.weight`) as Tensor).view([rows, k], first * k),
+      }));
+      let solved: QuantizedModule[] = [];
       try {
-        const dequantized = dequantizeResult(rt, result);
-        const sums = statistics && (await errorSums(rt, linear, weight, dequantized, statistics));
-        replaced.push({ part, weight: forActivations(rt, dequantized) });
-        await modules.add({ part, result: await downloadModule(rt, result), sums, tokens: statistics?.tokens ?? null });
+        solved = await solveSiblings(rt, solver, siblings, scheme);
+        for (const [i, part] of run.entries()) {
+          const module = solved[i] as QuantizedModule;
+          const note = `only ${statistics?.tokens} calibration rows reached it; quantized without them`;
+          const result = few ? { ...module, quality: { ...module.quality, note } } : module;
+          const dequantized = dequantizeResult(rt, result);
+          const { weight } = siblings[i] as Sibling;
+          const sums = statistics && (await errorSums(rt, part.linear, weight, dequantized, statistics));
+          replaced.push({ part, weight: forActivations(rt, dequantized) });
+          const tokens = statistics?.tokens ?? null;
+          await modules.add({ part, result: await downloadModule(rt, result), sums, tokens });
+        }
       } finally {
-        disposeModule(result);
-        weight.dispose();
+        for (const module of solved) disposeModule(module);
+        for (const { weight } of siblings) weight.dispose();
       }
     }
   } catch (error) {

@@ -2,6 +2,8 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics, Streams } from '../calibrate/statistics.js';
 import type { BlockWeights, Feed, LinearRef } from '../model/program.js';
+import type { QuantScheme } from './scheme.js';
+import { siblingRuns } from './siblings.js';
 
 /** One device at work on a block: its share of the calibration data, and the weights of both models. */
 export interface Lane {
@@ -39,17 +41,21 @@ const CUT_ROWS = 64;
 /**
  * Shares feeds out over `count` devices, in model order on each. Where there are enough of them, whole, the costly ones
  * first, each to the device with the least to do. Else the rows of every feed, its linears one under another, are cut in
- * as many runs as there are devices, each of which then factors the Hessian; a linear that is not `divisible` goes whole
- * to the device that has its middle.
+ * as many runs as there are devices, each of which then factors the Hessian; linears with a second level of scales, which
+ * looks at all rows, go whole to the device that has the middle of the first of them, siblings that share it together.
  */
-export function shareOut(feeds: readonly Feed[], count: number, divisible: (linear: LinearRef) => boolean): Share[][] {
+export function shareOut(
+  feeds: readonly Feed[],
+  count: number,
+  schemeOf: (linear: LinearRef) => QuantScheme | undefined,
+): Share[][] {
   const whole = (feed: Feed): Share => ({
     feed,
     parts: feed.linears.map((linear) => ({ linear, first: 0, rows: linear.n })),
   });
   if (count === 1) return [feeds.map(whole)];
   if (feeds.length < count) {
-    const shares = feeds.map((feed) => cutRows(feed, count, divisible));
+    const shares = feeds.map((feed) => cutRows(feed, count, schemeOf));
     return Array.from({ length: count }, (_, device) =>
       shares.map((share) => share[device] as Share).filter(({ parts }) => parts.length > 0),
     );
@@ -69,13 +75,22 @@ export function shareOut(feeds: readonly Feed[], count: number, divisible: (line
   return Array.from({ length: count }, (_, device) => feeds.filter((feed) => owner.get(feed) === device).map(whole));
 }
 
-function cutRows(feed: Feed, count: number, divisible: (linear: LinearRef) => boolean): Share[] {
+function cutRows(feed: Feed, count: number, schemeOf: (linear: LinearRef) => QuantScheme | undefined): Share[] {
   const total = feed.linears.reduce((sum, { n }) => sum + n, 0);
   const shares = Array.from({ length: count }, (): Part[] => []);
+  const together = new Map<LinearRef, LinearRef>();
+  for (const run of siblingRuns(feed.linears, schemeOf))
+    for (const linear of run) together.set(linear, run[0] as LinearRef);
+  const owner = new Map<LinearRef, number>();
   let before = 0;
   for (const linear of feed.linears) {
     const { n } = linear;
-    if (divisible(linear)) {
+    if (schemeOf(linear)?.globalScale) {
+      const first = together.get(linear) as LinearRef;
+      const device = owner.get(first) ?? Math.floor(((before + n / 2) * count) / total);
+      owner.set(first, device);
+      shares[device]?.push({ linear, first: 0, rows: n });
+    } else {
       const cut = (device: number) => {
         const row = Math.floor((device * total) / count) - before;
         return Math.min(n, Math.max(0, device === count ? n : Math.round(row / CUT_ROWS) * CUT_ROWS));
@@ -84,7 +99,7 @@ function cutRows(feed: Feed, count: number, divisible: (linear: LinearRef) => bo
         const [first, end] = [cut(device), cut(device + 1)];
         if (end > first) parts.push({ linear, first, rows: end - first });
       }
-    } else shares[Math.floor(((before + n / 2) * count) / total)]?.push({ linear, first: 0, rows: n });
+    }
     before += n;
   }
   return shares.map((parts) => ({ feed, parts }));

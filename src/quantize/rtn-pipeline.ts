@@ -5,6 +5,7 @@ import { disposeWeights, loadWeights } from '../model/weights.js';
 import type { BlockContext } from './blocks.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
+import { siblingRuns, solveSiblings } from './siblings.js';
 
 /** Where weights come from, and who lets their pages go. */
 export interface PipelineSource extends WeightSource {
@@ -16,10 +17,10 @@ const WINDOW_BYTES = 2 ** 28;
 const MOST_MODULES = 16;
 
 interface Flight {
-  readonly linear: LinearRef;
+  readonly linears: readonly LinearRef[];
   readonly bytes: number;
-  /** The result in the CPU's memory. */
-  readonly result: Promise<QuantizedModule>;
+  /** The results in the CPU's memory. */
+  readonly results: Promise<QuantizedModule[]>;
 }
 
 /**
@@ -41,18 +42,16 @@ export class WeightPipeline {
     this.windowBytes = Math.min(WINDOW_BYTES, (rt.memory()?.limit ?? Number.POSITIVE_INFINITY) / 4);
   }
 
-  /** Starts the linears that have a scheme; waits while the window is full. */
+  /** Starts the linears of a feed that have a scheme; waits while the window is full. */
   async add(linears: readonly LinearRef[]): Promise<void> {
-    for (const linear of linears) {
-      const scheme = this.context.schemes.get(linear.name);
-      if (!scheme) continue;
-      const bytes = 2 * linear.n * linear.k;
+    for (const run of siblingRuns(linears, ({ name }) => this.context.schemes.get(name))) {
+      const bytes = run.reduce((sum, { n, k }) => sum + 2 * n * k, 0);
       while (this.flights.length > 0 && (this.bytes + bytes > this.windowBytes || this.flights.length >= MOST_MODULES))
         await this.land();
       this.bytes += bytes;
-      const result = this.quantize(linear, scheme);
-      result.catch(() => {}); // thrown where it is waited for
-      this.flights.push({ linear, bytes, result });
+      const results = this.quantize(run);
+      results.catch(() => {}); // thrown where it is waited for
+      this.flights.push({ linears: run, bytes, results });
     }
   }
 
@@ -63,43 +62,61 @@ export class WeightPipeline {
 
   /** Waits for what is in flight and drops it. Throws nothing. */
   async abandon(): Promise<void> {
-    for (const { result } of this.flights.splice(0)) await result.then(disposeModule, () => {});
+    for (const { results } of this.flights.splice(0))
+      await results.then(
+        (modules) => modules.forEach(disposeModule),
+        () => {},
+      );
   }
 
   private async land(): Promise<void> {
-    const { linear, bytes, result } = this.flights[0] as Flight;
-    const module = await result;
+    const { linears, bytes, results } = this.flights[0] as Flight;
+    const modules = await results;
     this.flights.shift();
     this.bytes -= bytes;
     try {
-      await this.context.onModule({ linear, result: module, relativeError: null, tokens: null });
+      for (const [i, linear] of linears.entries()) {
+        const result = modules[i] as QuantizedModule;
+        await this.context.onModule({ linear, result, relativeError: null, tokens: null });
+      }
     } finally {
-      disposeModule(module);
+      modules.forEach(disposeModule);
     }
   }
 
-  private async quantize(linear: LinearRef, scheme: QuantScheme): Promise<QuantizedModule> {
+  private async quantize(linears: readonly LinearRef[]): Promise<QuantizedModule[]> {
     const { rt } = this;
-    const { quantizer } = this.context;
-    const name = `${linear.name}.weight`;
-    const weights = await loadWeights(rt, this.source, [name], new Set(linear.transposed ? [name] : []));
+    const { quantizer, schemes } = this.context;
+    const names = linears.map(({ name }) => `${name}.weight`);
+    const transposed = names.filter((_, i) => linears[i]?.transposed);
+    const weights = await loadWeights(rt, this.source, names, new Set(transposed));
     const solver = quantizer.feed(rt, undefined);
     try {
-      const solved = await solver.solve(linear.name, weights.get(name) as Tensor, scheme);
+      const siblings = linears.map(({ name }) => ({ name, weight: weights.get(`${name}.weight`) as Tensor }));
+      const scheme = schemes.get((linears[0] as LinearRef).name) as QuantScheme;
+      const solved = await solveSiblings(rt, solver, siblings, scheme);
       try {
-        return await fetchModule(rt, solved);
+        return await fetchModules(rt, solved);
       } finally {
-        disposeModule(solved);
+        solved.forEach(disposeModule);
       }
     } finally {
       solver.dispose();
       disposeWeights(weights);
-      this.source.weights.advise(name, 'dontneed');
+      for (const name of names) this.source.weights.advise(name, 'dontneed');
     }
   }
 }
 
-/** The result in the CPU's memory: its tensors are asked for together, so that one wait brings them all. */
+/** The results in the CPU's memory: their tensors are asked for together, so that one wait brings them all. */
+async function fetchModules(rt: NativeRuntime, modules: readonly QuantizedModule[]): Promise<QuantizedModule[]> {
+  const got = await Promise.allSettled(modules.map((module) => fetchModule(rt, module)));
+  const failed = got.find((one) => one.status === 'rejected');
+  if (!failed) return got.map((one) => (one as PromiseFulfilledResult<QuantizedModule>).value);
+  for (const one of got) if (one.status === 'fulfilled') disposeModule(one.value);
+  throw failed.reason;
+}
+
 async function fetchModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
   const wanted = [module.codes, module.scales, ...(module.zeros ? [module.zeros] : [])];
   const got = await Promise.allSettled(wanted.map((tensor) => rt.download(tensor)));

@@ -157,6 +157,16 @@ export async function quantizeCheckpoint(
   }
 }
 
+/** What quantizing makes of each module, before it does. Throws what reading the model throws. */
+export function plannedModules(
+  checkpoint: SourceCheckpoint,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+): Map<string, ModuleDeclaration> {
+  const source = new SourceView(checkpoint);
+  const plan = planQuantization(openModel(source), request);
+  return new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)]));
+}
+
 function declare(source: SourceView, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
   const size = scheme.granularity.kind === 'channel' ? linear.k : scheme.granularity.size;
   return {

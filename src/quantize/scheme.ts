@@ -3,6 +3,9 @@ import { LpqError } from '../core/error.js';
 import { type Granularity, printGranularity } from '../core/granularity.js';
 import { type QuantType, quantType } from '../core/quant-type.js';
 
+/** What engines call FP8: their kernels have one scale a row or for square blocks, never for a row's groups. */
+const FP8 = 'f8e4m3';
+
 /** Everything that determines a weight's grid; docs/numerics.md has the rules. */
 export interface QuantScheme {
   readonly type: QuantType;
@@ -19,7 +22,7 @@ export interface SchemeOptions {
   readonly bits?: number | string | undefined;
   /** --dtype: a type (u4, i3, f6e3m2) or a preset (mxfp4, nvfp4, ...). */
   readonly dtype?: string | undefined;
-  /** --group-size: a number, or 'channel'. Default 128. */
+  /** --group-size: a number, or 'channel'. Default 128; channel for f8e4m3. */
   readonly groupSize?: number | string | undefined;
   readonly sym?: boolean | undefined;
   readonly asym?: boolean | undefined;
@@ -64,7 +67,7 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
   const granularity =
     preset && options.groupSize === undefined
       ? ({ kind: 'group', size: preset.group } as const)
-      : parseGroupSize(options.groupSize);
+      : parseGroupSize(options.groupSize ?? (type.name === FP8 ? 'channel' : undefined));
   const scaleDtype =
     preset && options.scaleDtype === undefined ? preset.scaleDtype : parseScaleDtype(options.scaleDtype);
   if (preset && (printGranularity(granularity) !== String(preset.group) || scaleDtype !== preset.scaleDtype))

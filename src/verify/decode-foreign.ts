@@ -88,10 +88,20 @@ async function decodeAwq(
 
 /**
  * The second level whose reciprocal, rounded to f32, is stored. Up to three neighbours share a reciprocal; the hash in the
- * manifest tells which was meant. A stored value that is nobody's reciprocal is a problem.
+ * manifest tells which was meant. One that came from this format is stated in the manifest and needs no search. A stored value that is nobody's reciprocal is a problem.
  */
 async function inverseOf(tensor: string, stored: number, module: PackedModule, decoded: Decoded): Promise<Tensor> {
   const middle = Math.fround(1 / stored);
+  const { divisor } = module.scales;
+  if (divisor !== undefined) {
+    if (stored !== divisor)
+      decoded.problems.push({
+        tensor,
+        wrong: { count: 1, row: 0, column: 0, got: stored, expected: divisor },
+        what: 'it is not the divisor that lpq.json states',
+      });
+    return fromTyped('f32', [1], Float32Array.of(middle));
+  }
   const [bits] = new Int32Array(Float32Array.of(middle).buffer) as unknown as [number];
   const near = [0, 1, -1, 2, -2]
     .map((step) => new Float32Array(Int32Array.of(bits + step).buffer))

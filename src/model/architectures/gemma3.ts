@@ -13,7 +13,8 @@ export const gemma3Text: Architecture = {
   attention: {
     ...gemma2.attention,
     names: { ...gemma2.attention.names, qNorm: 'self_attn.q_norm', kNorm: 'self_attn.k_norm' },
-    softCap: { keys: ['attn_logit_softcapping'], otherwise: 0 },
+    // The config has attn_logit_softcapping still; the class does not read it.
+    softCap: 0,
     rope: { style: 'half', theta: 1_000_000, local: { keys: ['rope_local_base_freq'], otherwise: 10_000 } },
     window: {
       enabled: true,

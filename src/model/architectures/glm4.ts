@@ -13,7 +13,7 @@ export const glm4: Architecture = {
     names: { ...llama.attention.names, postNorm: 'post_self_attn_layernorm' },
     bias: { ...llama.attention.bias, o: false },
     headDim: 128,
-    rope: { style: 'interleaved', theta: 10_000, share: 0.5 },
+    rope: { style: 'interleaved', theta: 10_000, share: 0.5, partial: true },
   },
   mlp: {
     ...phi3.mlp,

@@ -23,7 +23,14 @@ export const gptNeox: Architecture = {
       o: { keys: ['attention_bias'], otherwise: true },
     },
     headDim: 'hidden/heads',
-    rope: { style: 'half', theta: 10_000, share: 0.25, thetaKeys: ['rotary_emb_base'], shareKeys: ['rotary_pct'] },
+    rope: {
+      style: 'half',
+      theta: 10_000,
+      share: 0.25,
+      partial: true,
+      thetaKeys: ['rotary_emb_base'],
+      shareKeys: ['rotary_pct'],
+    },
     window: { enabled: false, otherwise: null, fullBlocks: 0, layerTypes: false },
   },
   mlp: {

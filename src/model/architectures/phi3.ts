@@ -11,7 +11,7 @@ export const phi3: Architecture = {
     ...llama.attention,
     names: { norm: 'input_layernorm', qkv: 'self_attn.qkv_proj', order: 'parts', o: 'self_attn.o_proj' },
     bias: { q: false, k: false, v: false, o: false },
-    rope: { style: 'half', theta: 10_000, original: 4096, kinds: { su: 'longrope', yarn: 'longrope' } },
+    rope: { style: 'half', theta: 10_000, partial: true, original: 4096, kinds: { su: 'longrope', yarn: 'longrope' } },
     window: { enabled: true, otherwise: null, fullBlocks: 0, layerTypes: false },
   },
   mlp: {

@@ -1,87 +1,25 @@
+// Tensors and settings that contradict each other: each ends in a designed error or is read all the same, and in a diagnosis.
 import assert from 'node:assert/strict';
-import { mkdirSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { openSource } from '../../../formats/canonical/source.js';
-import { writeSafetensors } from '../../../formats/safetensors/write.js';
-import { createRuntime } from '../../../native/binding.js';
 import { diagnoseDirectory } from '../../../src/cli/diagnosis/diagnose.js';
-import type { CheckName } from '../../../src/cli/diagnosis/finding.js';
-import type { ErrorCode } from '../../../src/core/codes.js';
-import { LpqError } from '../../../src/core/error.js';
-import { openModel } from '../../../src/model/graph.js';
-import { handmade, scratch } from '../scratch.js';
-import { awqTensors, type Encoded, gptqTensors, packedTensors } from './encode.js';
+import { type Encoded, gptqTensors } from './encode.js';
+import {
+  AWQ,
+  asym4,
+  awq,
+  type Case,
+  gptq,
+  header,
+  packed,
+  Q,
+  replace,
+  root,
+  sym4,
+  testMalformed,
+} from './malformed.js';
 import { CONFIG, gptqSettings, packedSettings, plain, quantized, writeModel } from './mini.js';
-
-const rt = createRuntime(1);
-const root = scratch();
-
-const sym4 = quantized({ bits: 4, group: 32, symmetric: true });
-const asym4 = quantized({ bits: 4, group: 32, symmetric: false });
-const Q = 'model.layers.0.self_attn.q_proj';
-
-const gptq = (convention: 'v1' | 'v2' = 'v1', codes = sym4): Encoded[] => [
-  ...plain,
-  ...[...codes].flatMap(([name, c]) => gptqTensors(name, c, convention)),
-];
-const awq = (): Encoded[] => [...plain, ...[...asym4].flatMap(([name, c]) => awqTensors(name, c))];
-const AWQ = { quant_method: 'awq', bits: 4, group_size: 32, zero_point: true, version: 'gemm' };
-const packed = (codes = sym4): Encoded[] => [
-  ...plain,
-  ...[...codes].flatMap(([name, c]) => packedTensors(name, c, { symmetric: true })),
-];
-
-/** The tensors with one replaced. */
-function replace(tensors: readonly Encoded[], name: string, by: (tensor: Encoded) => Encoded | undefined): Encoded[] {
-  assert.ok(
-    tensors.some((tensor) => tensor.name === name),
-    name,
-  );
-  return tensors.flatMap((tensor) => (tensor.name === name ? (by(tensor) ?? []) : tensor));
-}
-
-/** Two shards and an index, which `edit` may spoil. */
-async function sharded(dir: string, edit: (index: { weight_map: Record<string, string> }) => void): Promise<void> {
-  const all = gptq();
-  await writeModel(dir, { tensors: all, settings: gptqSettings(4, 32) });
-  rmSync(path.join(dir, 'model.safetensors'));
-  const half = Math.floor(all.length / 2);
-  const parts = [all.slice(0, half), all.slice(half)];
-  const map: Record<string, string> = {};
-  for (const [i, part] of parts.entries()) {
-    const file = `model-0000${i + 1}-of-00002.safetensors`;
-    await writeSafetensors(path.join(dir, file), part);
-    for (const { name } of part) map[name] = file;
-  }
-  const index = { metadata: { total_size: 0 }, weight_map: map };
-  edit(index);
-  writeFileSync(path.join(dir, 'model.safetensors.index.json'), JSON.stringify(index));
-}
-
-/** A valid file whose header text is changed. */
-async function header(dir: string, edit: (text: string) => string): Promise<void> {
-  await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
-  const file = path.join(dir, 'model.safetensors');
-  const bytes = readFileSync(file);
-  const length = Number(bytes.readBigUInt64LE(0));
-  const text = bytes.subarray(8, 8 + length).toString();
-  const changed = edit(text);
-  assert.notEqual(changed, text);
-  handmade(file, changed.padEnd(Math.ceil(changed.length / 8) * 8), bytes.subarray(8 + length));
-}
-
-interface Case {
-  readonly what: string;
-  readonly write: (dir: string) => Promise<unknown>;
-  /** What opening it as weights throws; undefined where it can be read all the same. */
-  readonly code: ErrorCode | undefined;
-  readonly sentence?: RegExp;
-  /** What lpq doctor must say. */
-  readonly check: CheckName;
-  readonly diagnosis: RegExp;
-  readonly severity?: 'warning';
-}
 
 const CASES: readonly Case[] = [
   {
@@ -148,116 +86,6 @@ const CASES: readonly Case[] = [
     check: 'zeros',
     diagnosis: /zero points of 0 are stored as -1/,
     severity: 'warning',
-  },
-  {
-    what: 'a cut shard',
-    write: async (dir) => {
-      await sharded(dir, () => {});
-      const file = path.join(dir, 'model-00002-of-00002.safetensors');
-      truncateSync(file, readFileSync(file).length - 100);
-    },
-    code: 'LPQ_SAFETENSORS',
-    sentence: /00002.*ends before its last tensor/,
-    check: 'files',
-    diagnosis: /00002-of-00002\.safetensors ends before its last tensor does/,
-  },
-  {
-    what: 'an index that names a missing file',
-    write: async (dir) => {
-      await sharded(dir, () => {});
-      rmSync(path.join(dir, 'model-00002-of-00002.safetensors'));
-    },
-    code: 'LPQ_SAFETENSORS_INDEX',
-    sentence: /names shards that are not there/,
-    check: 'files',
-    diagnosis: /model-00002-of-00002\.safetensors is missing: the index puts \d+ tensors in it/,
-  },
-  {
-    what: 'a path out of the directory in the index',
-    write: (dir) =>
-      sharded(dir, ({ weight_map: map }) => {
-        map[`${Q}.qweight`] = '../../etc/passwd.safetensors';
-      }),
-    code: 'LPQ_SAFETENSORS_INDEX',
-    sentence: /not the name of a \.safetensors file.*\.\.\/\.\.\/etc/,
-    check: 'files',
-    diagnosis: /puts tensor '.*q_proj\.qweight' in what is no \.safetensors file beside it/,
-  },
-  {
-    what: 'an index that puts a tensor in the wrong shard',
-    write: (dir) =>
-      sharded(dir, ({ weight_map: map }) => {
-        map['model.embed_tokens.weight'] = 'model-00002-of-00002.safetensors';
-      }),
-    code: 'LPQ_SAFETENSORS_INDEX',
-    sentence: /embed_tokens.*does not hold it/,
-    check: 'files',
-    diagnosis: /puts tensor 'model\.embed_tokens\.weight' in model-00002.*does not hold it/,
-  },
-  {
-    what: 'an index that leaves a tensor out',
-    write: (dir) =>
-      sharded(dir, ({ weight_map: map }) => {
-        delete map[`${Q}.qweight`];
-      }),
-    code: undefined,
-    check: 'files',
-    diagnosis: /q_proj\.qweight.*is not in the index/,
-  },
-  {
-    what: 'a key that is there twice',
-    write: (dir) => header(dir, (text) => text.replace('"model.norm.weight"', '"model.embed_tokens.weight"')),
-    code: 'LPQ_SAFETENSORS',
-    sentence: /duplicate|twice/,
-    check: 'files',
-    diagnosis: /duplicate|twice/,
-  },
-  {
-    what: 'absurd sizes',
-    write: (dir) =>
-      header(dir, (text) =>
-        text.replace(/("model\.norm\.weight":\{"dtype":"F32","shape":)\[64\]/, '$1[4294967296,4294967296]'),
-      ),
-    code: 'LPQ_SAFETENSORS',
-    sentence: /model\.norm\.weight.*overflows/,
-    check: 'files',
-    diagnosis: /model\.norm\.weight.*overflows/,
-  },
-  {
-    what: 'tensors that overlap',
-    write: (dir) =>
-      header(dir, (text) =>
-        text.replace(
-          /("model\.norm\.weight":.*?"data_offsets":\[)(\d+),(\d+)\]/,
-          (_, head, a, b) => `${head}${a - 256},${b - 256}]`,
-        ),
-      ),
-    code: 'LPQ_SAFETENSORS',
-    sentence: /overlaps|hole/,
-    check: 'files',
-    diagnosis: /overlaps|hole/,
-  },
-  {
-    what: 'a header length that lies',
-    write: async (dir) => {
-      await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
-      const file = path.join(dir, 'model.safetensors');
-      const bytes = readFileSync(file);
-      bytes.writeBigUInt64LE(99_999_999n, 0);
-      writeFileSync(file, bytes);
-    },
-    code: 'LPQ_SAFETENSORS',
-    sentence: /ends inside its header/,
-    check: 'files',
-    diagnosis: /ends inside its header/,
-  },
-  {
-    what: 'a dtype that lies about its bytes',
-    write: (dir) => header(dir, (text) => text.replace(/("model\.norm\.weight":\{"dtype":)"F32"/, '$1"F64"')),
-    code: 'LPQ_SAFETENSORS',
-    sentence: /model\.norm\.weight.*do not span/,
-    check: 'files',
-    diagnosis: /model\.norm\.weight.*do not span/,
   },
   {
     what: 'a dtype that lies with the right size',
@@ -466,17 +294,6 @@ const CASES: readonly Case[] = [
     diagnosis: /a method that lpq does not read/,
   },
   {
-    what: 'pickles only',
-    write: async (dir) => {
-      await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
-      renameSync(path.join(dir, 'model.safetensors'), path.join(dir, 'pytorch_model.bin'));
-    },
-    code: 'LPQ_FILE',
-    sentence: /never unpickles/,
-    check: 'files',
-    diagnosis: /holds no safetensors file/,
-  },
-  {
     what: 'config.json cut short',
     write: async (dir) => {
       await writeModel(dir, { tensors: gptq(), settings: gptqSettings(4, 32) });
@@ -489,31 +306,7 @@ const CASES: readonly Case[] = [
   },
 ];
 
-for (const [i, { what, write, code, sentence, check, diagnosis, severity = 'problem' }] of CASES.entries())
-  test(`malformed: ${what}`, async () => {
-    const dir = path.join(root, String(i));
-    mkdirSync(dir);
-    await write(dir);
-    // Whatever is wrong, every weight is read or a designed error says why not.
-    let thrown: unknown;
-    try {
-      const source = openSource(dir, rt);
-      openModel(source);
-      for (const name of source.names()) if (name.endsWith('.weight')) (await source.tensor(name)).dispose();
-      source.close();
-    } catch (error) {
-      thrown = error;
-    }
-    if (thrown !== undefined) assert.ok(thrown instanceof LpqError, String((thrown as Error).stack));
-    assert.equal(thrown?.code, code, thrown?.message);
-    const text = `${thrown?.message} | got ${String(thrown?.got)} | expected ${String(thrown?.expected)} | ${thrown?.hint}`;
-    if (sentence) assert.match(text, sentence);
-
-    const { findings } = await diagnoseDirectory(dir);
-    const found = findings.list.find((each) => each.check === check && diagnosis.test(each.message));
-    assert.ok(found, JSON.stringify(findings.list, null, 1));
-    assert.equal(found.severity, severity);
-  });
+testMalformed(CASES);
 
 test('nothing is wrong with whole checkpoints', async () => {
   const whole: [string, Encoded[], object][] = [

@@ -2,15 +2,13 @@ import assert from 'node:assert/strict';
 import path from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { openQuantized, openSource } from '../../../formats/canonical/source.js';
+import { openSource } from '../../../formats/canonical/source.js';
 import { openForeign } from '../../../formats/foreign/open.js';
-import { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { createRuntime, typed } from '../../../native/binding.js';
-import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
-import { verifyArtifact } from '../../../src/verify/verify.js';
 import { scratch } from '../scratch.js';
 import { awqTensors, type Codes, type Encoded, gptqTensors, packedTensors, randomCodes, weightOf } from './encode.js';
 import { gptqSettings, packedSettings, writeModel } from './mini.js';
+import { expectRoundTrip } from './round-trip.js';
 
 const rt = createRuntime(1);
 const root = scratch();
@@ -52,27 +50,6 @@ async function expectRead(tensors: readonly Encoded[], settings: object, c: Code
   return dir;
 }
 
-/** Packs a foreign directory and compares the tensors of its module with the file's, byte by byte. */
-async function expectRoundTrip(dir: string, target: string): Promise<void> {
-  const input = await openQuantized(dir);
-  assert.deepEqual(await input.verifyHashes(), []);
-  const output = fresh();
-  await packCheckpoint({ input, target, output, runtime: rt });
-  input.close();
-  const before = Checkpoint.open(dir);
-  const after = Checkpoint.open(output);
-  assert.deepEqual([...after.names()].sort(), [...before.names()].sort());
-  for (const name of before.names()) {
-    assert.equal(after.dtype(name), before.dtype(name), name);
-    assert.deepEqual(after.shape(name), before.shape(name), name);
-    assert.deepEqual(Buffer.from(after.tensor(name).bytes()), Buffer.from(before.tensor(name).bytes()), name);
-  }
-  before.close();
-  after.close();
-  const report = await verifyArtifact({ dir: output, opened: await openQuantized(dir), runtime: rt, emulate: false });
-  assert.deepEqual(report.failures, []);
-}
-
 const shapes = fc.record({
   bits: fc.constantFrom(2, 3, 4, 8),
   rows: fc.integer({ min: 1, max: 3 }),
@@ -97,7 +74,7 @@ test('gptq and gptq_v2: any bits, groups, order and zero points read as defined,
         checkpoint_format: convention === 'v1' ? 'gptq' : 'gptq_v2',
       });
       const dir = await expectRead(gptqTensors('m', c, convention), settings, c);
-      await expectRoundTrip(dir, convention === 'v1' ? 'gptq' : 'gptq_v2');
+      await expectRoundTrip(rt, dir, fresh(), convention === 'v1' ? 'gptq' : 'gptq_v2');
     }),
     { numRuns: 40 },
   );
@@ -152,7 +129,7 @@ test('pack-quantized: 1 to 8 bits, both packings, symmetric or not, read as defi
         const packing = whole && 32 % bits !== 0 ? 'whole' : 'dense';
         const settings = packedSettings(bits, channel ? null : 32, symmetric, { actorder: ordered ? 'group' : null });
         const dir = await expectRead(packedTensors('m', c, { symmetric, packing, gIdx: ordered }), settings, c);
-        if (packing === 'dense') await expectRoundTrip(dir, 'compressed-tensors');
+        if (packing === 'dense') await expectRoundTrip(rt, dir, fresh(), 'compressed-tensors');
       },
     ),
     { numRuns: 60 },

@@ -210,7 +210,12 @@ test('a config that cannot be read is refused with the key and the directory', (
   );
   rejects({ ...llama, rope_parameters: { rope_type: 'linear' } }, 'LPQ_CONFIG', /factor/);
   rejects({ ...llama, rope_parameters: [] }, 'LPQ_CONFIG', /rope_parameters/);
-  rejects({ ...llama, partial_rotary_factor: 0.1 }, 'LPQ_CONFIG', /partial_rotary_factor/);
+  // Llama's class rotates whole heads whatever this key says, and fails where positions are scaled too.
+  const half = { ...llama, partial_rotary_factor: 0.5 };
+  assert.deepEqual(plan(half), plan(llama));
+  const linear = { rope_type: 'linear', factor: 2 };
+  rejects({ ...half, rope_parameters: linear }, 'LPQ_CONFIG', /partial_rotary_factor/);
+  rejects({ ...llama, model_type: 'glm4', partial_rotary_factor: 0.01 }, 'LPQ_CONFIG', /partial_rotary_factor/);
   assert.throws(
     () => plan({ model_type: 'rwkv' }),
     (error) => error instanceof LpqError && /llama.*qwen3_moe/.test(String(error.expected)),

@@ -111,8 +111,21 @@ test('yarn multiplies both tables by its attention factor', () => {
 });
 
 test('a partial rotary factor rotates the first dimensions only', () => {
-  assert.equal(spec({ rope_type: 'default', partial_rotary_factor: 0.5 }).rotary, 32);
-  assert.equal(spec({ rope_type: 'default' }, { partial_rotary_factor: 0.25 }).rotary, 16);
+  const partly = (parameters: Record<string, unknown>, rest: Record<string, unknown> = {}, partial = true) =>
+    ropeSpec(
+      new Config({ rope_parameters: parameters, ...rest }, 'config.json'),
+      { style: 'half', theta: 1e4, partial },
+      64,
+    );
+  assert.equal(partly({ rope_type: 'default', partial_rotary_factor: 0.5 }).rotary, 32);
+  assert.equal(partly({ rope_type: 'default' }, { partial_rotary_factor: 0.25 }).rotary, 16);
+  assert.equal(partly({ rope_type: 'linear', factor: 2 }, { partial_rotary_factor: 0.25 }).rotary, 16);
+  // A class that does not read the key rotates all of them, and cannot scale.
+  assert.equal(partly({ rope_type: 'default', partial_rotary_factor: 0.5 }, {}, false).rotary, 64);
+  assert.throws(
+    () => partly({ rope_type: 'linear', factor: 2, partial_rotary_factor: 0.5 }, {}, false),
+    /partial_rotary/,
+  );
 });
 
 test('dynamic scaling is the default up to the trained length, and a larger theta for each longer sequence', () => {

@@ -19,6 +19,9 @@ const feed = (id: string, k: number, ns: readonly number[]): Feed => ({
   linears: ns.map((n, i) => ({ name: `${id}.${i}`, n, k })),
 });
 
+const cut = schemeFromOptions({ bits: 4 });
+const whole = schemeFromOptions({ dtype: 'nvfp4' });
+
 const rowsOf = (parts: readonly Part[]) => parts.map(({ linear, first, rows }) => `${linear.name} ${first}+${rows}`);
 
 test('every row goes to exactly one device, in model order, and none idles while there is work for it', () => {
@@ -32,7 +35,7 @@ test('every row goes to exactly one device, in model order, and none idles while
   fc.assert(
     fc.property(feeds, fc.integer({ min: 1, max: 5 }), fc.boolean(), (shapes, count, divisible) => {
       const all = shapes.map(({ k, ns }, i) => feed(`f${i}`, k, ns));
-      const shares = shareOut(all, count, () => divisible);
+      const shares = shareOut(all, count, () => (divisible ? cut : whole));
       assert.equal(shares.length, count);
       const linears = all.flatMap(({ linears }) => linears);
       for (const own of shares) {
@@ -60,20 +63,21 @@ test('every row goes to exactly one device, in model order, and none idles while
 });
 
 test('rows are cut in equal runs, at whole tiles', () => {
-  const shares = shareOut([feed('qkv', 64, [4096, 1024, 1024])], 2, () => true);
+  const shares = shareOut([feed('qkv', 64, [4096, 1024, 1024])], 2, () => cut);
   assert.deepEqual(
     shares.map(([share]) => rowsOf(share!.parts)),
     [['qkv.0 0+3072'], ['qkv.0 3072+1024', 'qkv.1 0+1024', 'qkv.2 0+1024']],
   );
-  const three = shareOut([feed('down', 64, [4096])], 3, () => true);
+  const three = shareOut([feed('down', 64, [4096])], 3, () => cut);
   assert.deepEqual(
     three.map(([share]) => rowsOf(share!.parts)),
     [['down.0 0+1344'], ['down.0 1344+1408'], ['down.0 2752+1344']],
   );
-  const whole = shareOut([feed('gate_up', 64, [96, 96])], 2, () => false);
+  // One second level of scales is for all rows of both.
+  const shared = shareOut([feed('gate_up', 64, [96, 96])], 2, () => whole);
   assert.deepEqual(
-    whole.map(([share]) => rowsOf(share!.parts)),
-    [['gate_up.0 0+96'], ['gate_up.1 0+96']],
+    shared.map((shares) => shares.flatMap(({ parts }) => rowsOf(parts))),
+    [['gate_up.0 0+96', 'gate_up.1 0+96'], []],
   );
 });
 

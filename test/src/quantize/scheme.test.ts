@@ -36,6 +36,9 @@ test('options to schemes', () => {
   assert.equal(print({ dtype: 'f6e3m2', groupSize: '32' }), 'f6e3m2 g32');
   assert.equal(print({ dtype: 'i4', asym: true }), 'i4 asym g128');
   assert.equal(print({ dtype: 'u4' }), 'u4 g128');
+  assert.equal(print({ dtype: 'f8e4m3' }), 'f8e4m3 channel');
+  assert.equal(print({ dtype: 'f8e4m3', groupSize: 64 }), 'f8e4m3 g64');
+  assert.equal(print({ dtype: 'f8e5m2' }), 'f8e5m2 g128');
 });
 
 test('presets', () => {

@@ -1,70 +1,16 @@
+// Files, tensors and manifests that are not as they were written.
 import assert from 'node:assert/strict';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
-import { sealManifest } from '../../../formats/artifact/seal.js';
-import { hashFile } from '../../../formats/artifact/write.js';
-import { createRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
-import type { CheckName, VerifyFailure } from '../../../src/verify/report.js';
 import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
-import { type Built, build, group, type ModuleSpec, NONE, type TensorOut } from './build.js';
+import { type Built, build, type TensorOut } from './build.js';
 
-const runtime = createRuntime(1);
-const GPTQ: ModuleSpec = { type: 'i4', n: 16, k: 32, granularity: group(16), zeros: NONE, layout: 'gptq' };
-const CT: ModuleSpec = { ...GPTQ, layout: 'compressed-tensors' };
+import { CT, expectFailure, GPTQ, type Listed, runtime, testListed } from './changed.js';
 
-type Json = Record<string, unknown>;
-
-interface Change {
-  readonly target?: string;
-  readonly specs?: Record<string, ModuleSpec>;
-  readonly against?: boolean;
-  readonly tensors?: (tensors: TensorOut[]) => void;
-  readonly manifest?: (manifest: ArtifactManifest) => void;
-  readonly config?: (config: Json, quantization: Json) => void;
-  readonly directory?: (built: Built) => void;
-}
-
-/** Builds an artifact, changes it, makes the hashes of files fit, and verifies. */
-async function verifyChanged(change: Change): Promise<readonly VerifyFailure[]> {
-  const { target = 'gptq', specs = { m: GPTQ } } = change;
-  const built = await build(target, specs, change.tensors && { change: change.tensors });
-  try {
-    const place = path.join(built.artifact, 'lpq.json');
-    const manifest = JSON.parse(readFileSync(place, 'utf8')) as ArtifactManifest;
-    if (change.config) {
-      const file = path.join(built.artifact, 'config.json');
-      const config = JSON.parse(readFileSync(file, 'utf8')) as Json;
-      change.config(config, config.quantization_config as Json);
-      writeFileSync(file, JSON.stringify(config));
-      manifest.files['config.json'] = await hashFile(file);
-      if (manifest.files['quantize_config.json'] !== undefined) {
-        const mirror = path.join(built.artifact, 'quantize_config.json');
-        writeFileSync(mirror, JSON.stringify(config.quantization_config ?? null));
-        manifest.files['quantize_config.json'] = await hashFile(mirror);
-      }
-    }
-    change.manifest?.(manifest);
-    writeFileSync(place, sealManifest(manifest).text);
-    change.directory?.(built);
-    const against = change.against ? built.quantized : undefined;
-    return (await verifyArtifact({ dir: built.artifact, against, runtime })).failures;
-  } finally {
-    built.remove();
-  }
-}
-
-async function expectFailure(check: CheckName, message: RegExp, change: Change): Promise<VerifyFailure> {
-  const failures = await verifyChanged(change);
-  const found = failures.find((failure) => failure.check === check && message.test(failure.message));
-  assert.ok(found, `${check} ${message}: ${JSON.stringify(failures)}`);
-  return found;
-}
-
-const listed: readonly [string, CheckName, RegExp, Change][] = [
+const listed: readonly Listed[] = [
   [
     'a file that nobody listed',
     'files',
@@ -232,120 +178,6 @@ const listed: readonly [string, CheckName, RegExp, Change][] = [
     },
   ],
   [
-    'other bits in the config',
-    'config',
-    /number of bits/,
-    {
-      config: (_, q) => {
-        q.bits = 3;
-      },
-    },
-  ],
-  [
-    'another group size in the config',
-    'config',
-    /group size/,
-    {
-      config: (_, q) => {
-        q.group_size = -1;
-      },
-    },
-  ],
-  [
-    'another symmetry in the config',
-    'config',
-    /symmetry/,
-    {
-      config: (_, q) => {
-        q.sym = false;
-      },
-    },
-  ],
-  [
-    'act-order in the config only',
-    'config',
-    /activation order/,
-    {
-      config: (_, q) => {
-        q.desc_act = true;
-      },
-    },
-  ],
-  [
-    'another zero convention in the config',
-    'config',
-    /checkpoint_format/,
-    {
-      config: (_, q) => {
-        q.checkpoint_format = 'gptq_v2';
-      },
-    },
-  ],
-  [
-    'another method in the config',
-    'config',
-    /quant_method/,
-    {
-      config: (_, q) => {
-        q.quant_method = 'awq';
-      },
-    },
-  ],
-  [
-    'a dynamic rule that leaves a packed module out',
-    'config',
-    /leaves out module 'm'/,
-    {
-      config: (_, q) => {
-        q.dynamic = { '-:m$': {} };
-      },
-    },
-  ],
-  [
-    'a dynamic rule that says other bits',
-    'config',
-    /number of bits/,
-    {
-      config: (_, q) => {
-        q.dynamic = { '+:m$': { bits: 8 } };
-      },
-    },
-  ],
-  [
-    'no quantization_config',
-    'config',
-    /has no quantization_config/,
-    {
-      config: (c) => {
-        delete c.quantization_config;
-      },
-    },
-  ],
-  [
-    'an ignored packed module',
-    'config',
-    /leaves out module 'm'/,
-    {
-      target: 'compressed-tensors',
-      specs: { m: CT },
-      config: (_, q) => {
-        q.ignore = ['re:.*m'];
-      },
-    },
-  ],
-  [
-    'other targets',
-    'config',
-    /leaves out module 'm'/,
-    {
-      target: 'compressed-tensors',
-      specs: { m: CT },
-      config: (_, q) => {
-        (q.config_groups as { group_0: Json }).group_0.targets = ['other'];
-      },
-    },
-  ],
-  [
     'a module that was lost',
     'against',
     /module 'b' of .* is not in the artifact/,
@@ -404,8 +236,7 @@ const listed: readonly [string, CheckName, RegExp, Change][] = [
   ],
 ];
 
-for (const [title, check, message, change] of listed)
-  test(`${title}: ${check}`, () => expectFailure(check, message, change).then(() => undefined));
+testListed(listed);
 
 const ints = (tensor: TensorOut) => new Int32Array(tensor.data.buffer as ArrayBuffer);
 const tensorOf = (tensors: TensorOut[], suffix: string) => tensors.find(({ name }) => name.endsWith(suffix))!;

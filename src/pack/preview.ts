@@ -1,0 +1,52 @@
+import type { CanonicalModule } from '../../formats/canonical/schema.js';
+import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
+import { ggufModel } from '../../formats/gguf/model-metadata.js';
+import { quantType } from '../core/quant-type.js';
+import { codesForm } from './gguf/forms.js';
+import { refusal } from './plan.js';
+import type { Decision, ModuleFacts, PackTarget } from './target.js';
+import { packTarget } from './targets/index.js';
+
+/** A checkpoint before it is quantized: what its modules will be. */
+export interface PlannedCheckpoint {
+  readonly dir: string;
+  readonly config: Readonly<Record<string, unknown>>;
+  readonly modules: ReadonlyMap<string, ModuleDeclaration>;
+}
+
+/**
+ * Refuses what packing for a target would refuse whatever the codes turn out to be, so that nobody quantizes for hours
+ * first: throws LPQ_TARGET where it takes no module of these types, groups and scales, or, for GGUF, not the model.
+ */
+export function previewPack({ dir, config, modules }: PlannedCheckpoint, targetName: string): void {
+  const wanted = packTarget(targetName);
+  const known = new Map(
+    [...modules].map(([name, declaration]) => {
+      const module: CanonicalModule = { ...declaration, sha256: {} };
+      return [name, { module, facts: factsOf(module) }] as const;
+    }),
+  );
+  const target = wanted.resolve?.(known)?.target ?? wanted;
+  if (target.bind) ggufModel(dir, config);
+  const decisions = new Map(
+    [...known].map(([name, { module, facts }]) => [name, decide(target, name, module, facts)] as const),
+  );
+  const refused = refusal(dir, target, decisions, 1);
+  if (refused) throw refused;
+}
+
+function decide(target: PackTarget, name: string, module: CanonicalModule, facts: ModuleFacts): Decision {
+  if (!target.bind) return target.plan(name, module, facts);
+  // Searched types of GGUF take every module whose rows are whole blocks; the others have the grids of the codes or none.
+  const form = target.name === 'gguf' ? codesForm(module, facts) : undefined;
+  if (form && 'reason' in form) return { action: 'fallback', form: 'dense', ...form };
+  return { action: 'ok', layout: target.name, padded: module.shape, tensors: [], notes: [] };
+}
+
+/** Zero points will be codes of the type. */
+function factsOf(module: CanonicalModule): ModuleFacts {
+  if (module.zeros.kind !== 'int') return {};
+  const { bits, signed } = quantType(module.type);
+  const least = signed ? -(2 ** (bits - 1)) : 0;
+  return { zeroRange: [least, least + 2 ** bits - 1] };
+}
