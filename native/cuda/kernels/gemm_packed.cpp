@@ -1,11 +1,11 @@
 // gemm_packed (native/ops.ts): checks, the choice of tiles, launches.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <string>
 
 #include "cuda/kernels/gemm_packed.h"
+#include "cuda/kernels/gemm_wide.h"
 #include "cuda/kernels/stream_maps.h"
+#include "cuda/kernels/tensor_maps.h"
 #include "cuda/launch.h"
 #include "lpq/quant_type.h"
 
@@ -70,39 +70,17 @@ Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_
   return t;
 }
 
-using EncodeTiled = CUresult (*)(TensorMap*, int type, unsigned rank, void* address, const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
-                                 const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion, int fill);
-// Of drivers since CUDA 12; null where it is missing.
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    return library ? reinterpret_cast<EncodeTiled>(dlsym(library, "cuTensorMapEncodeTiled")) : nullptr;
-  }();
-  return found;
-}
-
-// How a tensor of three dimensions is cut into boxes; strides in bytes, of the outer two dimensions.
-TensorMap boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
-  constexpr int kSwizzle128 = 3, kPromote128 = 2;
-  TensorMap map{};
-  const uint32_t ones[3] = {1, 1, 1};
-  check(encode_tiled()(&map, type, 3, const_cast<void*>(address), dims, strides, box, ones, 0, swizzle ? kSwizzle128 : 0, kPromote128, 0),
-        "describing a tensor to the bulk engine");
-  return map;
-}
-
 PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
-  constexpr int kByte = 0, kShort = 1, kWide = 4;  // unsigned of 8, 16 and 64 bits: copies care for sizes alone
   const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
   const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
   const int64_t step_groups = a.channel ? 1 : a.groups_per_block * t.warps_k;
   const uint64_t rows = u64(a.n_blocks);
   PackedMaps maps{};
-  maps.x = boxes(a.x, kShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
-  maps.weights = boxes(a.weights, kWide, {64, u64(a.k_blocks) * u64(bits), rows}, {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
-  maps.scales = boxes(a.scales, kShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, u32(step_groups), u32(t.warps_n)}, false);
+  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
+  maps.weights = describe_boxes(a.weights, kMapWide, {64, u64(a.k_blocks) * u64(bits), rows}, {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
+  maps.scales = describe_boxes(a.scales, kMapShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, u32(step_groups), u32(t.warps_n)}, false);
   if (a.zero_kind)
-    maps.zeros = boxes(a.zeros, a.zero_kind == 1 ? kByte : kShort, {32, u64(a.groups), rows}, {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
+    maps.zeros = describe_boxes(a.zeros, a.zero_kind == 1 ? kMapByte : kMapShort, {32, u64(a.groups), rows}, {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
                        {32, u32(step_groups), u32(t.warps_n)}, false);
   return maps;
 }
@@ -242,13 +220,15 @@ void gemm_packed(Call& call, CudaExec& exec) {
 
   const std::string name = kernel_name(type, x.dtype);
   const std::string forced = p.text("kernel", "");
-  require(forced.empty() || forced == "stream" || forced == "hopper" || forced == "portable", "kernel is none of stream, hopper, portable");
-  const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled();
+  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "hopper" || forced == "portable", "kernel is none of stream, wide, hopper, portable");
+  const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && can_describe_tensors();
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
   require(forced != "stream" || (exec.device().arch == 90 && exec.has_kernel(name + "_s1_w16x1_d0")), "there is no streaming kernel for this type and device");
+  require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
+  const bool wide = forced == "wide";
   const bool stream = forced == "stream", hopper = !stream && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
-  const int unit = hopper ? 64 : 8;
+  const int unit = hopper || wide ? 64 : 8;
   const uint16_t* rows = x.data<uint16_t>();
   std::optional<Scratch> padded;
   if (k % unit != 0 || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
@@ -261,6 +241,12 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.k = pitch;
   }
 
+  if (wide) {
+    a.m = static_cast<int>(m);
+    a.x = rows;
+    a.y = y.data<uint16_t>();
+    return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
+  }
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   const int64_t most = stream ? 32 : kMostTokens;
   for (int64_t first = 0; first < m; first += most) {

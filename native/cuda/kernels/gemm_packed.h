@@ -48,4 +48,24 @@ struct StreamArgs {
   int overlap;      // launched while the operation before may still run
 };
 
+// How the wide kernel takes zero points out.
+constexpr int kZeroNone = 0;       // there are none
+constexpr int kZeroConstant = 1;   // exactly, in the pairs: one for all
+constexpr int kZeroOfGroups = 2;   // exactly, in the pairs: those of groups, in u8
+constexpr int kZeroSums = 3;       // through the sums of the activations
+
+// What the wide kernel is told besides; a cluster is `fan` strips times `slices` of K; zero_kind and zero as in GemmPackedArgs.
+struct WideArgs {
+  int width;          // packed blocks of a strip
+  int fan;            // strips of a cluster; they share activations
+  int slices;         // of K, one a block of the cluster; with more than one each cluster has one item
+  int token_tiles;    // tiles of 8 T tokens
+  int items;          // token tiles times groups of `fan` strips
+  int zero_mode;
+  int vectors;        // rows of y start at multiples of 16 bytes
+  int overlap;        // launched while the operation before may still run
+  int sums_pitch;     // tokens of a row of `sums`
+  const float* sums;  // of activations: [128 k][groups_per_block][sums_pitch], where zero_mode wants them
+};
+
 }  // namespace lpq::cuda

@@ -1,6 +1,6 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
 // cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream-tune and stream-types (the
-// streaming kernel's), profile. Default: table types.
+// streaming kernel's), wide-tune and wide-types (the wide kernel's), wide-profile, profile. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
 // replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
@@ -151,10 +151,10 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
   return p;
 }
 
-double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}) {
+double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width", "fan"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));
@@ -166,7 +166,7 @@ double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = 
     calls[i].out = {y};
     calls[i].params = all;
   }
-  return b.time(static_cast<int>(std::max<size_t>(20, calls.size())), [&](int i) { op(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
+  return b.time(static_cast<int>(least < 20 ? least : std::max<size_t>(20, calls.size())), [&](int i) { op(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
 }
 
 struct Dense {
@@ -179,9 +179,9 @@ Dense make_dense(Bench& b, int64_t n, int64_t k) {
   for (size_t i = 0; i < std::max<size_t>(2, (wanted + one - 1) / one); ++i) d.weights.push_back(b.random_tensor(DType::f16, {n, k}, i + 1));
   return d;
 }
-double time_dense(Bench& b, const Dense& d, int64_t m) {
+double time_dense(Bench& b, const Dense& d, int64_t m, size_t least = 20) {
   const Tensor x = b.random_tensor(DType::f16, {m, d.k}, 99), y = b.exec.allocate(DType::f16, {m, d.n});
-  return b.time(static_cast<int>(std::max<size_t>(20, d.weights.size())), [&](int i) {
+  return b.time(static_cast<int>(least < 20 ? least : std::max<size_t>(20, d.weights.size())), [&](int i) {
     cuda::Gemm g;
     g.m = m, g.n = d.n, g.k = d.k;
     g.a = x.raw(), g.b = d.weights[static_cast<size_t>(i) % d.weights.size()].raw(), g.c = y.raw();
@@ -389,6 +389,133 @@ int main(int argc, char** argv) try {
           b.row(line);
         }
         std::printf("\n");
+      }
+    }
+    if (set == "wide-tune" || set == "wide-quick") {
+      // For each shape and M: the wide kernel as it chooses, other tiles, the others' best, cuBLAS and MARLIN's own figure.
+      const bool tune = set == "wide-tune";
+      const int64_t ms[] = {8, 16, 32, 64, 128, 256, 1024, 4096};
+      const double marlin[6][8] = {{10.6, 10.9, 18.2, 24.0, 21.9, 28.7, 94.9, 389}, {30.7, 31.5, 35.9, 51.1, 92.7, 175, 665, 2798},  {20.9, 22.5, 33.8, 47.1, 61.7, 106, 316, 1339},
+                                   {20.3, 19.4, 26.8, 37.5, 54.8, 101, 366, 1564},  {101, 107, 128, 173, 323, 621, 2812, 10563}, {68.4, 66.2, 84.4, 122, 218, 327, 1304, 5534}};  // M = 1 in place of 8
+      double product[2][8];
+      for (auto& list : product) std::fill(list, list + 8, 1.0);
+      std::printf("%-12s %4s %8s %8s %8s %8s %8s %8s %5s %5s | best of the tiles tried\n", "K x N", "M", "bytes", "wide", "overlap", "hopper", "stream", "cublas", "x", "marl");
+      int at_shape = 0;
+      for (const Shape& s : kShapes) {
+        const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
+        const Dense d = make_dense(b, s.n, s.k);
+        for (int i = 0; i < 8; ++i) {
+          const int64_t m = ms[i];
+          const size_t launches = m <= 64 ? 20 : m <= 256 ? 12 : m <= 1024 ? 6 : 3;
+          b.replays = m <= 256 ? 9 : 5;
+          const auto with = [&](const char* kernel, std::initializer_list<std::pair<const char*, double>> list) {
+            Params q;
+            q.set("kernel", std::string(kernel));
+            for (const auto& [name, value] : list)
+              if (value > 0) q.set(name, value);
+            return q;
+          };
+          const double plain = time_packed(b, p, m, with("wide", {}), launches), over = time_packed(b, p, m, with("wide", {{"overlap", 1}}), launches);
+          const double hopper = m <= 64 ? time_packed(b, p, m, with("hopper", {}), launches) : 0;
+          double stream = 0;
+          if (m <= 32)
+            for (int slices : {0, 4}) {
+              Params q = with("stream", {{"overlap", 1}, {"slices", double(slices)}});
+              if (slices) q.set("reduce", std::string("cluster"));
+              try {
+                const double t = time_packed(b, p, m, q, launches);
+                stream = stream == 0 ? t : std::min(stream, t);
+              } catch (const Failure&) {
+              }
+            }
+          const double dense = time_dense(b, d, m, launches);
+          struct Row {
+            double t;
+            std::string what;
+          };
+          std::vector<Row> rows;
+          const auto attempt = [&](int64_t tokens, int width, int slices, int fan) {
+            try {
+              const double t = time_packed(b, p, m, with("wide", {{"tokens", double(tokens)}, {"width", double(width)}, {"slices", double(slices)}, {"fan", double(fan)}, {"overlap", 1}}), launches);
+              std::snprintf(line, sizeof(line), "t%lld w%d s%d f%d", (long long)tokens, width, slices, fan);
+              rows.push_back({t, line});
+              const std::string what = line;
+              std::snprintf(line, sizeof(line), "{\"set\": \"wide-tune\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"what\": \"%s\", \"us\": %.3f}", (long long)s.k, (long long)s.n, (long long)m,
+                            what.c_str(), t * 1e6);
+              b.row(line);
+            } catch (const Failure& failure) {
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
+            }
+          };
+          if (tune) {
+            const int64_t strips_of = (s.n + 31) / 32;
+            for (int64_t tokens : {16, 32, 64, 128}) {
+              if (m <= 64 ? tokens < m || tokens >= 2 * std::max<int64_t>(m, 16) : tokens < 64) continue;
+              for (int width : {4, 7, 8, 12, 14, 16})
+                for (int slices : {1, 2, 4, 8})
+                  for (int fan : {1, 2, 4}) {
+                    if (slices * fan > 8) continue;
+                    const int64_t blocks = (strips_of + width - 1) / width * slices * ((m + tokens - 1) / tokens);
+                    if (blocks < 90 && slices < 8) continue;
+                    if (slices > 1 && blocks > 2 * 132) continue;
+                    if (m >= 1024 && (width < 8 || slices > 1)) continue;
+                    attempt(tokens, width, slices, fan);
+                  }
+            }
+          }
+          std::sort(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; });
+          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k)), ours = std::min(plain, over);
+          product[0][i] *= dense / ours, product[1][i] *= marlin[at_shape][i] / (ours * 1e6);
+          std::printf("%5lldx%-6lld %4lld %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %5.2f %5.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, plain * 1e6, over * 1e6, hopper * 1e6,
+                      stream * 1e6, dense * 1e6, dense / ours, marlin[at_shape][i] / (ours * 1e6));
+          for (size_t j = 0; j < std::min<size_t>(3, rows.size()); ++j) std::printf(" %.2f (%s)", rows[j].t * 1e6, rows[j].what.c_str());
+          std::printf("\n");
+          std::fflush(stdout);
+          std::snprintf(line, sizeof(line),
+                        "{\"set\": \"%s\", \"type\": \"u4\", \"group\": 128, \"k\": %lld, \"n\": %lld, \"m\": %lld, \"us\": %.3f, \"overlap_us\": %.3f, \"hopper_us\": %.3f, \"stream_us\": %.3f, "
+                        "\"cublas_us\": %.3f, \"bytes\": %.0f, \"marlin_us\": %.1f}",
+                        set.c_str(), (long long)s.k, (long long)s.n, (long long)m, plain * 1e6, over * 1e6, hopper * 1e6, stream * 1e6, dense * 1e6, bytes, marlin[at_shape][i]);
+          b.row(line);
+        }
+        ++at_shape;
+      }
+      for (int i = 0; i < 8; ++i) std::printf("M=%lld: geometric mean %.2f of cuBLAS, %.2f of MARLIN's\n", (long long)ms[i], std::pow(product[0][i], 1 / 6.0), std::pow(product[1][i], 1 / 6.0));
+      b.replays = 11;
+    }
+    if (set == "wide-types") {
+      b.replays = 7;
+      for (const int64_t m : {int64_t{16}, int64_t{64}, int64_t{1024}})
+        for (DType dtype : {DType::f16, DType::bf16}) {
+          std::printf("8192x57344 M=%lld %s, wide kernel:", (long long)m, dtype == DType::f16 ? "f16" : "bf16");
+          for (const char* name : kTypes) {
+            const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
+            double t = 0;
+            try {
+              t = time_packed(b, p, m, params({{"kernel", std::string("wide")}}), m > 64 ? 3 : 12);
+            } catch (const Failure& failure) {
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
+              continue;
+            }
+            std::printf(" %s %.1f", name, t * 1e6);
+            std::snprintf(line, sizeof(line), "{\"set\": \"wide-types\", \"type\": \"%s\", \"x\": \"%s\", \"m\": %lld, \"us\": %.3f, \"bytes\": %.0f}", name, dtype == DType::f16 ? "f16" : "bf16",
+                          (long long)m, t * 1e6, double(p.bytes));
+            b.row(line);
+          }
+          std::printf("\n");
+          std::fflush(stdout);
+        }
+      b.replays = 11;
+    }
+    if (set == "wide-profile") {  // a few plain launches, for a profiler
+      const Packed p = make(b, "u4", DType::f16, 57344, 8192, 128, 0);
+      for (int64_t m : {16, 64, 512}) {
+        Call call;
+        call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
+        call.out = {b.exec.allocate(DType::f16, {m, p.n})};
+        call.params = p.params;
+        call.params.set("kernel", std::string("wide"));
+        cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
+        b.settle();
       }
     }
     if (set == "tune") {

@@ -1,5 +1,5 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
-// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|hopper|portable] [filter]
+// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|hopper|portable] [filter]
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
 // the largest and may drop bits below 2^-23 of it (17 terms: 17 * 2^-23 of the largest magnitude among partial sums, which
@@ -117,7 +117,7 @@ Weights make_weights(const Type& t, const Case& c) {
   return w;
 }
 
-const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap"};
+const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width", "fan"};
 constexpr int kStreamShapes[][3] = {{8, 2, 0}, {8, 2, 1}, {8, 2, 2}, {16, 1, 0}, {16, 1, 1}, {16, 1, 2}, {8, 1, 0}, {8, 1, 1}, {8, 1, 2}};
 std::string forced;  // the kernel that runs, or empty: the operation's choice
 
@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
       // Floats whose exponents f16 does not hold have the portable kernel alone.
-      if ((forced == "stream" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
+      if ((forced == "stream" || forced == "wide" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
         continue;
       // Every weight by itself.
       Case c;
@@ -269,8 +269,8 @@ int main(int argc, char** argv) {
           c.n = between(1, 400);
           c.k = between(1, 90) * 8 + (group == 64 ? 3 : 0);
           const Weights w = make_weights(t, c);
-          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70}) {
-            if (quick && m % 8 != 1) continue;
+          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70, 129, 200}) {
+            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide")) continue;
             c.m = m;
             one(t, c, w);
           }
@@ -310,6 +310,24 @@ int main(int argc, char** argv) {
             }
         continue;
       }
+      if (forced == "wide") {
+        // Every tile of tokens with strips of every kind of width, slices of K that are not alike (11 packed blocks), strips side by
+        // side that share activations, fewer blocks than items, rings of every length, and launches that overlap.
+        int number_of_case = 0;
+        for (int tokens : {16, 32, 64, 128})
+          for (int width : {1, 3, 4, 7, 8, 13, 16})
+            for (int slices : {1, 2, 3, 8})
+              for (int fan : {1, 2, 4}) {
+                if (slices * fan > 8 || (width > 8 && (tokens == 128 || t.type.bits > 4))) continue;
+                const int turn = number_of_case++;
+                if (quick && turn % 5 != number_of_type % 5) continue;
+                c.m = turn % 3 == 0 ? tokens : turn % 3 == 1 ? 2 * tokens + 5 : tokens / 2 + 3;
+                c.tiling = params({{"tokens", double(tokens)}, {"width", double(width)}, {"slices", double(slices)}, {"fan", double(fan)}, {"blocks", double(turn % 2 ? 2 * fan : 0)},
+                                   {"stages", double(slices > 1 ? 0 : 2 + turn % (t.type.bits > 4 ? 2 : 3))}, {"overlap", double(turn % 2)}});
+                one(t, c, w);
+              }
+        continue;
+      }
       for (int64_t m : {5, 16, 27, 64})
         for (int blocks : {1, 3, 7, 19})
           for (int warps_n : {4, 8}) {
@@ -327,6 +345,7 @@ int main(int argc, char** argv) {
     const Type& t = list[3];
     Case c;
     c.m = 16, c.n = 4096, c.k = 4096, c.zero = 8;
+    if (forced == "wide") c.m = !std::strcmp(reduce, "global") ? 48 : 200;
     if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}, {"overlap", 1.0}});
     const Weights w = make_weights(t, c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
