@@ -287,17 +287,22 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   LPQ_GEMM_HOPPER_T(name, 2, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 4, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 8, bits, bf, cast)
-#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast)                                                                            \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kWideThreads<tiles>, 1) lpq_gemm_##name##_m##tiles(                   \
+// _o: one group a packed block; _g: any.
+#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)                                                                 \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kWideThreads<tiles>, 1) lpq_gemm_##name##_m##tiles##kind(             \
       const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::WideArgs a,                       \
       const __grid_constant__ lpq::cuda::PackedMaps maps) {                                                                     \
-    lpq::cuda::gemm_wide<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, a, maps);                                               \
+    lpq::cuda::gemm_wide<bits, tiles, one, bf, lpq::cuda::cast<bits, bf>>(g, a, maps);                                          \
   }
-#define LPQ_GEMM_WIDE(name, bits, bf, cast)  \
-  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast)   \
-  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast)   \
-  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast)   \
-  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast)
+#define LPQ_GEMM_WIDE(name, bits, bf, cast)           \
+  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast, _o, true)   \
+  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast, _o, true)   \
+  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast, _o, true)   \
+  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast, _o, true)  \
+  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast, _g, false)  \
+  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast, _g, false)  \
+  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast, _g, false)  \
+  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast, _g, false)
 // Warps a block, blocks a multiprocessor, depth of the ring of registers (0: the bulk engine's).
 #define LPQ_GEMM_STREAM_T(name, tiles, warps, blocks, depth, bits, bf, cast)                                                             \
   extern "C" __global__ void __launch_bounds__(warps * 32, blocks) lpq_gemm_##name##_s##tiles##_w##warps##x##blocks##_d##depth(          \
@@ -311,7 +316,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #else
 #define LPQ_GEMM_HOPPER(name, bits, bf, cast)
 #define LPQ_GEMM_WIDE(name, bits, bf, cast)
-#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast)
+#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)
 #define LPQ_GEMM_STREAM(name, bits, bf, cast)
 #define LPQ_GEMM_STREAM_T(name, tiles, warps, blocks, depth, bits, bf, cast)
 #endif

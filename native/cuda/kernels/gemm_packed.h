@@ -54,13 +54,11 @@ constexpr int kZeroConstant = 1;   // exactly, in the pairs: one for all
 constexpr int kZeroOfGroups = 2;   // exactly, in the pairs: those of groups, in u8
 constexpr int kZeroSums = 3;       // through the sums of the activations
 
-// What the wide kernel is told besides; a cluster is `fan` strips times `slices` of K; zero_kind and zero as in GemmPackedArgs.
+// What the wide kernel is told besides; its steps are those of K, one packed block each.
 struct WideArgs {
   int width;          // packed blocks of a strip
-  int fan;            // strips of a cluster; they share activations
-  int slices;         // of K, one a block of the cluster; with more than one each cluster has one item
   int token_tiles;    // tiles of 8 T tokens
-  int items;          // token tiles times groups of `fan` strips
+  int items;          // strips times token tiles, tiles first
   int zero_mode;
   int vectors;        // rows of y start at multiples of 16 bytes
   int overlap;        // launched while the operation before may still run

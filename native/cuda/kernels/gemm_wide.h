@@ -12,7 +12,7 @@ namespace lpq::cuda {
 bool has_gemm_wide(CudaExec& exec, const std::string& name);
 
 // The whole product. `a` holds all but the tiling; its x has rows at multiples of 128 bytes that end with zeros. Params that override: tokens
-// (of a tile), width, fan, slices, stages, blocks, overlap.
+// (of a tile), width, stages, blocks, overlap.
 void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params);
 
 }  // namespace lpq::cuda

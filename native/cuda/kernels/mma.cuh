@@ -144,30 +144,6 @@ __device__ __forceinline__ void copy_box_once(uint32_t to, const void* map, int 
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(0x12f0000000000000ull)
       : "memory");
 }
-// The same into the shared memory of every block of the cluster whose bit is set in `blocks`, at the same place, and told to the
-// barrier at the same place of each.
-__device__ __forceinline__ void copy_box_to(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "h"(blocks)
-      : "memory");
-}
-// Where block `rank` of the cluster has what this one has at `address`.
-__device__ __forceinline__ uint32_t address_of(uint32_t address, int rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-__device__ __forceinline__ void barrier_arrive_there(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ float4 load_there(uint32_t address) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Four 8x8 matrices, transposed: lane 8 i + j says where column j of matrix i goes.
 __device__ __forceinline__ void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");

@@ -154,7 +154,7 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
 double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width", "fan"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));
@@ -434,10 +434,10 @@ int main(int argc, char** argv) try {
             std::string what;
           };
           std::vector<Row> rows;
-          const auto attempt = [&](int64_t tokens, int width, int slices, int fan) {
+          const auto attempt = [&](int64_t tokens, int width, int64_t blocks, int stages) {
             try {
-              const double t = time_packed(b, p, m, with("wide", {{"tokens", double(tokens)}, {"width", double(width)}, {"slices", double(slices)}, {"fan", double(fan)}, {"overlap", 1}}), launches);
-              std::snprintf(line, sizeof(line), "t%lld w%d s%d f%d", (long long)tokens, width, slices, fan);
+              const double t = time_packed(b, p, m, with("wide", {{"tokens", double(tokens)}, {"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(stages)}, {"overlap", 1}}), launches);
+              std::snprintf(line, sizeof(line), "t%lld w%d b%lld r%d", (long long)tokens, width, (long long)blocks, stages);
               rows.push_back({t, line});
               const std::string what = line;
               std::snprintf(line, sizeof(line), "{\"set\": \"wide-tune\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"what\": \"%s\", \"us\": %.3f}", (long long)s.k, (long long)s.n, (long long)m,
@@ -448,19 +448,19 @@ int main(int argc, char** argv) try {
             }
           };
           if (tune) {
-            const int64_t strips_of = (s.n + 31) / 32;
             for (int64_t tokens : {16, 32, 64, 128}) {
               if (m <= 64 ? tokens < m || tokens >= 2 * std::max<int64_t>(m, 16) : tokens < 64) continue;
-              for (int width : {4, 7, 8, 12, 14, 16})
-                for (int slices : {1, 2, 4, 8})
-                  for (int fan : {1, 2, 4}) {
-                    if (slices * fan > 8) continue;
-                    const int64_t blocks = (strips_of + width - 1) / width * slices * ((m + tokens - 1) / tokens);
-                    if (blocks < 90 && slices < 8) continue;
-                    if (slices > 1 && blocks > 2 * 132) continue;
-                    if (m >= 1024 && (width < 8 || slices > 1)) continue;
-                    attempt(tokens, width, slices, fan);
+              for (int width : {4, 7, 8, 12, 14, 16}) {
+                if (m >= 1024 && width < 8) continue;
+                // All multiprocessors, and as many blocks as share items evenly.
+                const int64_t items = ((s.n + 31) / 32 + width - 1) / width * ((m + tokens - 1) / tokens);
+                attempt(tokens, width, 132, 0);
+                for (int64_t blocks = 131; blocks > 96; --blocks)
+                  if (items % blocks == 0 || blocks % items == 0) {
+                    attempt(tokens, width, blocks, 0);
+                    break;
                   }
+              }
             }
           }
           std::sort(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; });

@@ -117,7 +117,7 @@ Weights make_weights(const Type& t, const Case& c) {
   return w;
 }
 
-const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width", "fan"};
+const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width"};
 constexpr int kStreamShapes[][3] = {{8, 2, 0}, {8, 2, 1}, {8, 2, 2}, {16, 1, 0}, {16, 1, 1}, {16, 1, 2}, {8, 1, 0}, {8, 1, 1}, {8, 1, 2}};
 std::string forced;  // the kernel that runs, or empty: the operation's choice
 
@@ -311,21 +311,19 @@ int main(int argc, char** argv) {
         continue;
       }
       if (forced == "wide") {
-        // Every tile of tokens with strips of every kind of width, slices of K that are not alike (11 packed blocks), strips side by
-        // side that share activations, fewer blocks than items, rings of every length, and launches that overlap.
+        // Every tile of tokens with strips of every kind of width, runs of steps that share items among many blocks and those that hold
+        // many, rings of every length, and launches that overlap.
         int number_of_case = 0;
         for (int tokens : {16, 32, 64, 128})
           for (int width : {1, 3, 4, 7, 8, 13, 16})
-            for (int slices : {1, 2, 3, 8})
-              for (int fan : {1, 2, 4}) {
-                if (slices * fan > 8 || (width > 8 && (tokens == 128 || t.type.bits > 4))) continue;
-                const int turn = number_of_case++;
-                if (quick && turn % 5 != number_of_type % 5) continue;
-                c.m = turn % 3 == 0 ? tokens : turn % 3 == 1 ? 2 * tokens + 5 : tokens / 2 + 3;
-                c.tiling = params({{"tokens", double(tokens)}, {"width", double(width)}, {"slices", double(slices)}, {"fan", double(fan)}, {"blocks", double(turn % 2 ? 2 * fan : 0)},
-                                   {"stages", double(slices > 1 ? 0 : 2 + turn % (t.type.bits > 4 ? 2 : 3))}, {"overlap", double(turn % 2)}});
-                one(t, c, w);
-              }
+            for (int blocks : {1, 2, 5, 11, 22, 60, 132}) {
+              if (width > 8 && (tokens == 128 || t.type.bits > 4)) continue;
+              const int turn = number_of_case++;
+              if (quick && turn % 5 != number_of_type % 5) continue;
+              c.m = turn % 3 == 0 ? tokens : turn % 3 == 1 ? 2 * tokens + 5 : tokens / 2 + 3;
+              c.tiling = params({{"tokens", double(tokens)}, {"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % (t.type.bits > 4 ? 2 : 3))}, {"overlap", double(turn % 2)}});
+              one(t, c, w);
+            }
         continue;
       }
       for (int64_t m : {5, 16, 27, 64})
