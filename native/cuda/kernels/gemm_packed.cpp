@@ -225,7 +225,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
   require(forced != "stream" || (exec.device().arch == 90 && exec.has_kernel(name + "_s1_w16x1_d0")), "there is no streaming kernel for this type and device");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
-  const bool wide = forced == "wide";
+  const bool wide = forced == "wide" || (forced.empty() && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
   const bool stream = forced == "stream", hopper = !stream && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
   const int unit = hopper || wide ? 64 : 8;

@@ -287,7 +287,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   LPQ_GEMM_HOPPER_T(name, 2, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 4, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 8, bits, bf, cast)
-// _o: one group a packed block; _g: any.
+// Not of every type yet: those that were checked on a device. _o: one group a packed block; _g: any.
 #define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)                                                                 \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kWideThreads<tiles>, 1) lpq_gemm_##name##_m##tiles##kind(             \
       const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::WideArgs a,                       \

@@ -25,12 +25,14 @@ int64_t stage_bytes(const GemmPackedArgs& a, int tiles, int width, int bits) {
   return div_up(int64_t{2048} * tiles + int64_t{width} * 512 * bits + scales + zeros, 1024) * 1024;
 }
 
-// Of all tiles and numbers of blocks that fit: those whose cycles are the least by this model of a multiprocessor. A step's
-// bytes come from L2 at kFromL2 a cycle (a strip's weights and its activations), of which the memory gives kMemory a cycle to all
-// blocks together; the tensor core takes 16 cycles a packed block and eight tokens, casts and all else at least kIssue. An item that blocks
-// share costs kShare and its sums, written and read.
+// Of all tiles and numbers of blocks that fit: those whose cycles are the least by this model of a multiprocessor, whose constants were fitted to
+// 587 timings of u4 on an H200 (docs/kernels.md; what it chooses takes at most 1.07 and in the mean 1.004 times the best that
+// was timed). A step's bytes come from L2 at kFromL2 a cycle (a strip's weights and its activations), of which the memory gives kMemory a
+// cycle to all blocks together; a packed block takes a multiprocessor kBlock cycles for 16, 32, 64 tokens (two such blocks a warp: the
+// second) and 128. Results leave at kStore bytes of sums a cycle; an item that blocks share costs kShare and its sums, written and read.
 WidePlan choose_wide(const CudaExec& exec, const GemmPackedArgs& a, int bits, const Params& params) {
-  constexpr double kFromL2 = 27, kMemory = 2400, kIssue = 70, kTensor = 16.8, kBegin = 1500, kShare = 3000, kSums = 24;
+  constexpr double kFromL2 = 20.1, kMemory = 2238, kBegin = 7045, kShare = 4870, kSums = 26.5, kStore = 20.6;
+  constexpr double kBlock[] = {54.6, 136.9, 132.3, 236.2, 342.1};
   const int64_t asked_tokens = params.integer("tokens", 0), asked_width = params.integer("width", 0), asked_stages = params.integer("stages", 0), asked_blocks = params.integer("blocks", 0);
   require(asked_tokens == 0 || asked_tokens == 16 || asked_tokens == 32 || asked_tokens == 64 || asked_tokens == 128, "tokens is not 16, 32, 64 or 128");
   require(asked_stages == 0 || (asked_stages >= 2 && asked_stages <= kMostStages), "stages is not between 2 and 16");
@@ -44,20 +46,23 @@ WidePlan choose_wide(const CudaExec& exec, const GemmPackedArgs& a, int bits, co
     if (asked_tokens ? asked_tokens != 8 * tiles : (8 * tiles < a.m && tiles < 8) || (tiles > 2 && 4 * tiles >= a.m)) continue;
     const int64_t token_tiles = div_up(a.m, 8 * tiles);
     for (int width = 1; width <= std::min(tiles == 16 ? 8 : 16, a.n_blocks); ++width) {
-      if (asked_width && width != asked_width) continue;
+      // Warpgroups multiply whole.
+      if (asked_width ? width != asked_width : width % 4 != 0 && width != a.n_blocks) continue;
       const int warps = warps_of(tiles, width);
       const int64_t stage = stage_bytes(a, tiles, width, bits), room = int64_t{exec.device().shared_per_block} - 1024 - warps * 512;
       const int64_t stages = std::min<int64_t>(asked_stages ? asked_stages : kMostStages, room / stage);
       if (stages < (asked_stages ? asked_stages : 3)) continue;
       const int64_t items = div_up(a.n_blocks, width) * token_tiles, total = items * a.k_blocks;
       const double weights = width * static_cast<double>(512 * bits + side_bytes), sums = width * tiles * 1024.0;
-      const double bytes = (weights + 2048.0 * tiles) / kFromL2, multiply = 4.0 * static_cast<double>(div_up(width, 4)) * std::max(kTensor * tiles, kIssue);
+      const double block = kBlock[tiles == 2 ? 0 : tiles == 4 ? 1 : tiles == 16 ? 4 : width > 8 ? 3 : 2];
+      const double bytes = (weights + 2048.0 * tiles) / kFromL2, multiply = 4.0 * static_cast<double>(div_up(width, 4)) * block;
       const int64_t most = std::min(total, running);
-      for (int64_t blocks = asked_blocks ? std::min(asked_blocks, most) : most; blocks >= 1 && blocks >= most * 3 / 4; --blocks) {
+      for (int64_t blocks = asked_blocks ? std::min(asked_blocks, most) : most; blocks >= 1 && (asked_blocks || blocks >= most * 3 / 4); --blocks) {
+        // Whole items; or each shared by as many blocks.
         const bool whole = items % blocks == 0, even = blocks % items == 0;
         if (!asked_blocks && blocks != most && !whole && !even) continue;
         const double steps = static_cast<double>(div_up(total, blocks)), memory = weights * static_cast<double>(blocks) / static_cast<double>(std::min(token_tiles, running)) / kMemory;
-        const double store = static_cast<double>(div_up(items, blocks)) * sums / 2 / 40;
+        const double store = static_cast<double>(div_up(items, blocks)) * sums / 2 / kStore;
         const double cost = kBegin + steps * std::max({bytes, memory, multiply}) + store + (whole ? 0 : (even ? 1 : 2) * sums * 2 / kSums + kShare);
         if (least < 0 || cost < least) {
           least = cost;
@@ -102,6 +107,11 @@ int zero_mode(const GemmPackedArgs& a, bool integer, int bits, bool bf16) {
 }  // namespace
 
 bool has_gemm_wide(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_m2_o") && can_describe_tensors(); }
+
+bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_t tokens) {
+  const bool integer = type.kind == QuantType::Kind::integer;
+  return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 && zero_mode(a, integer, type.bits, bf16) != kZeroSums;
+}
 
 void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params) {
   WidePlan plan = choose_wide(exec, a, bits, params);

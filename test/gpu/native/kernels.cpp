@@ -237,6 +237,7 @@ int main(int argc, char** argv) {
     ++number_of_type;
     if (!filter.empty() && t.name.find(filter) == std::string::npos) continue;
     const bool integer = t.type.kind == QuantType::Kind::integer;
+    if (forced == "wide" && !d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(t.type.bits) + "_bf16_m2_o")) continue;
     const double middle = integer && !t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
