@@ -12,7 +12,12 @@
 // warpgroups at different places of it share one instruction cache.
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
+#ifdef LPQ_SIMT  // the host plays the device (test/native/wide-kernel.cpp)
+#include "simt_hopper.h"
+#else
 #include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/wide_ptx.cuh"
+#endif
 
 namespace lpq::cuda {
 
@@ -28,14 +33,6 @@ template <int T>
 constexpr int kWideThreads = 32 * kWideWarps<T> + 128;
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-template <bool BF>
-__device__ __forceinline__ uint32_t add_pairs(uint32_t a, uint32_t b) {
-  uint32_t c;
-  if (BF) asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  else asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  return c;
-}
 
 // Eight tokens of a packed block's 32 rows, as the accumulators hold them, to y; `staging`: 512 bytes of the warp's own.
 template <bool BF>
@@ -78,17 +75,16 @@ __device__ __forceinline__ void load_chunk(uint32_t (&q)[B], uint32_t words, int
     }
   } else if constexpr (B % 2 == 0) {
 #pragma unroll
-    for (int v = 0; v < B; v += 2) asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(q[v]), "=r"(q[v + 1]) : "r"(at(v)) : "memory");
+    for (int v = 0; v < B; v += 2) load_shared8(q[v], q[v + 1], at(v));
   } else {
 #pragma unroll
-    for (int v = 0; v < B; ++v) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(q[v]) : "r"(at(v)) : "memory");
+    for (int v = 0; v < B; ++v) q[v] = load_shared4(at(v));
   }
 }
 
 // One: one group a packed block (or one scale a row), and zero points that leave in the pairs; else anything.
 template <int B, int T, bool One, bool BF, class Cast>
 __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArgs& a, const PackedMaps& maps) {
-  extern __shared__ __align__(1024) unsigned char shared[];
   constexpr int H = kWideBlocks<T>, P = kWideHalves<T>;
   constexpr int kSlab = 8 * T * 128;  // activations of 64 k
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
@@ -101,18 +97,17 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
   const int weights_at = 2 * kSlab, scales_at = weights_at + a.width * 512 * B, scale_bytes = a.width * per_block * 64;
   const int zeros_at = scales_at + ((scale_bytes + 127) & ~127), zero_bytes = a.width * per_block * 32 * g.zero_kind;
   const int stage_bytes = (zeros_at + zero_bytes + 1023) & ~1023;
-  const uint32_t full = shared_address(shared), empty = full + 8 * kWideStages, ring = full + 1024;
+  const uint32_t full = dynamic_shared_address(), empty = full + 8 * kWideStages, ring = full + 1024;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) {
       barrier_init(full + 8 * s, 1);
       barrier_init(empty + 8 * s, warps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_barriers();
   }
   __syncthreads();
-  if (a.overlap) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (a.overlap) launch_next_operation();
 
   if (warp >= warps) {
     registers_down<T <= 4 ? 32 : 40>();
@@ -136,7 +131,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
           weights(i, k, s);
           if (++k == g.k_blocks) k = 0, ++i;
         }
-        asm volatile("griddepcontrol.wait;" ::: "memory");
+        await_operation_before();
       }
       for (int at = first; at < last; ++at) {
         if (at - first >= begun) {
@@ -215,8 +210,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
         const auto begin_group = [&](int group) {
           if constexpr (Cast::kSums) {
             if (a.zero_mode == kZeroOfGroups) {
-              uint32_t bytes;
-              asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bytes) : "r"(zeros + group * 32) : "memory");
+              const uint32_t bytes = load_shared4(zeros + group * 32);
 #pragma unroll
               for (int r = 2 * pass; r < 2 * pass + 2 * P; ++r)
                 minus[r] = twice(from_float<BF>(-fmaf(g.zero + static_cast<float>((bytes >> 8 * r) & 255), Cast::gain(r), Cast::bias())));
@@ -226,7 +220,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
         // Of groups that a last block lacks, products and scales are 0.
         const auto end_group = [&](int group) {
           uint32_t pairs[2];
-          asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(pairs[0]), "=r"(pairs[1]) : "r"(scales + group * 64) : "memory");
+          load_shared8(pairs[0], pairs[1], scales + group * 64);
           float scale[4];
 #pragma unroll
           for (int r = 0; r < 4; ++r) {
@@ -241,20 +235,19 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
 #pragma unroll
             for (int t = 0; t < T; ++t)
 #pragma unroll
-              for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(part[p][t][i])::"memory");
+              for (int i = 0; i < 4; ++i) written_by_products(part[p][t][i]);
           if constexpr (Cast::kSums && !One) {
             if (sums) {
               float zero[4];
 #pragma unroll
               for (int r = 0; r < 4; ++r) zero[r] = g.zero;
               if (g.zero_kind == 1) {
-                uint32_t bytes;
-                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bytes) : "r"(zeros + group * 32) : "memory");
+                const uint32_t bytes = load_shared4(zeros + group * 32);
 #pragma unroll
                 for (int r = 0; r < 4; ++r) zero[r] += static_cast<float>((bytes >> 8 * r) & 255);
               } else if (g.zero_kind == 2) {
                 uint32_t halves[2];
-                asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(halves[0]), "=r"(halves[1]) : "r"(zeros + group * 64) : "memory");
+                load_shared8(halves[0], halves[1], zeros + group * 64);
 #pragma unroll
                 for (int r = 0; r < 4; ++r) zero[r] += to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
               }
@@ -359,11 +352,9 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
     const int from = static_cast<int>(((begin + 1) * gridDim.x - 1) / total), to = static_cast<int>((end * gridDim.x - 1) / total);
     if (from == to) continue;
     const int sharers = to - from + 1, rank = static_cast<int>(blockIdx.x) - from;
-    if (threadIdx.x == 0) {
-      unsigned seen;
-      do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(g.counters + 2 * shared_item) : "memory");
-      while (seen < static_cast<unsigned>(sharers));
-    }
+    if (threadIdx.x == 0)
+      while (load_acquired(g.counters + 2 * shared_item) < static_cast<unsigned>(sharers)) {
+      }
     barrier_among(1, 32 * warps);
     const int token0 = shared_item % a.token_tiles * 8 * T, block0 = shared_item / a.token_tiles * a.width;
     const int unit_end = units * (rank + 1) / sharers;
