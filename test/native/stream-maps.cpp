@@ -98,6 +98,31 @@ void banks() {
   }
 }
 
+// What the first product starts from: every lane's four accumulators of both halves of the strip find their row's gain and their
+// token's sum, nothing is written twice and nothing of a tile leaves its bytes.
+void starts() {
+  for (int tiles : {1, 2})
+    for (int halves : {1, 2}) {
+      std::vector<int> row(static_cast<size_t>(kStartBytes * tiles / 4), -1), token(row.size(), -1);
+      for (int tile = 0; tile < tiles; ++tile)
+        for (int half = 0; half < halves; ++half)
+          for (int g = 0; g < 8; ++g)
+            for (int upper = 0; upper < 2; ++upper) {
+              const size_t at = static_cast<size_t>(stream_start(tile, half, g, halves) / 4 + 2 * upper);
+              expect(at < row.size() && row[at] == -1, "start written", tile, half, g);
+              row[at] = 2 * half + upper, token[at] = 8 * tile + g;
+            }
+      for (int tile = 0; tile < tiles; ++tile)
+        for (int nt = 0; nt < 2; ++nt)
+          for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < 4; ++i) {
+              const size_t at = static_cast<size_t>(((tile * halves + nt % halves) * 64 + 16 * (lane & 3)) / 4 + i);
+              const int r = halves == 2 ? 2 * nt + i / 2 : i / 2;
+              expect(row[at] == r && token[at] == 8 * tile + 2 * (lane & 3) + i % 2, "start read", tile, lane, i);
+            }
+    }
+}
+
 // Every packed block has one warp; every strip's parts are found by the warp that begins it: what the end of the kernel does.
 void cuts() {
   for (int strips : {1, 2, 3, 7, 16, 55})
@@ -143,6 +168,7 @@ int main() {
   std::mt19937 random(11);
   width<1>(random), width<2>(random), width<3>(random), width<4>(random), width<5>(random), width<6>(random), width<7>(random), width<8>(random);
   banks();
+  starts();
   cuts();
   std::printf("%lld checks, %lld failures\n", checks, failures);
   return failures != 0;

@@ -39,12 +39,11 @@ struct GemmPackedArgs {
 
 // What the streaming kernel is told besides; its strips are single blocks of 32 rows (warps_n 1), its counters one a strip.
 struct StreamArgs {
-  int slices;       // of K
+  int slices;       // of K; a power of two unless `workspace`
   int sets;         // of strips; sets * slices blocks, those of a set in a row
   int k_most;       // packed blocks along K of the longest slice
   int strips_most;  // strips of the largest set
-  int cluster;      // the blocks of a set are a cluster and add up in shared memory, else through `partial`
-  int depth;        // packed blocks that each warp has under way through the bulk engine
+  int workspace;    // slices are added up through `partial`; else the blocks of a set are a cluster and do so in shared memory
   int overlap;      // launched while the operation before may still run
 };
 
