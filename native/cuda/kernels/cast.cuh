@@ -109,7 +109,12 @@ struct IntCast {
 
   uint32_t flip;  // the sign bit of signed types, in both halves at bit B - 1, else 0: two's complement becomes code + 2^(B-1)
 
-  LPQ_BOTH IntCast(bool is_signed, int /*exponent*/) : flip(is_signed ? twice(1u << (B - 1)) : 0) {}
+  LPQ_BOTH IntCast(bool is_signed, int /*exponent*/) : flip(B > 1 && is_signed ? twice(1u << (B - 1)) : 0) {
+#ifdef __CUDA_ARCH__
+    // A value in a register, or it would be selected anew for each packed block.
+    if constexpr (B > 1) asm volatile("" : "+r"(flip));
+#endif
+  }
 
   LPQ_BOTH uint32_t pair(const uint32_t* q, int i) const {
     using F = Fields<B>;

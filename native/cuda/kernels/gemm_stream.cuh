@@ -39,19 +39,6 @@ __device__ __forceinline__ uint32_t load_word(const void* from) {
   return v;
 }
 
-// c = A B + from.
-template <bool BF>
-__device__ __forceinline__ void multiply_onto(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float4& from) {
-  if constexpr (BF)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(from.x), "f"(from.y), "f"(from.z), "f"(from.w));
-  else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(from.x), "f"(from.y), "f"(from.z), "f"(from.w));
-}
-
 // Packed blocks in the ring of registers: at least 1 KiB a warp under way (16 KiB a multiprocessor), 2 KiB from 4 bits on.
 template <int B>
 constexpr int kStreamDepth = B == 1 ? 4 : B <= 4 ? 2 : 1;
@@ -125,48 +112,60 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     constant[r] = 0;
     if constexpr (Cast::kSums) constant[r] = -fmaf(g.zero, Cast::gain(r), Cast::bias());
   }
-  // Activations: a warp takes 128 k of eight tokens at once, two such at a time; a lane 32 k of one token.
+  // Activations: a warp takes 128 k of eight tokens at once, two such at a time; a lane eight k of one token in each chunk of 32, so
+  // that four lanes read whole sectors.
   for (int pair = warp; pair < kbs * T; pair += 2 * W) {
-    const int token = lane & 7, chunk = lane >> 3;
-    uint32_t x[2][4][4];
+    const int token = lane >> 2, j = lane & 3;
+    uint4 x[2][4];
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
-      const int item = pair + u * W, row = item % T * 8 + token, column = (k_first + item / T) * kBlockK + chunk * 32;
+      const int item = pair + u * W, row = item % T * 8 + token, column = (k_first + item / T) * kBlockK + 8 * j;
+      const uint16_t* from = g.x + static_cast<long long>(row) * g.k + column;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (item < kbs * T && row < g.m && column + 8 * j < g.k) v = *reinterpret_cast<const uint4*>(g.x + static_cast<long long>(row) * g.k + column + 8 * j);
-        x[u][j][0] = v.x, x[u][j][1] = v.y, x[u][j][2] = v.z, x[u][j][3] = v.w;
+      for (int c = 0; c < 4; ++c) {
+        x[u][c] = make_uint4(0, 0, 0, 0);
+        if (item < kbs * T && row < g.m && column + 32 * c < g.k) x[u][c] = *reinterpret_cast<const uint4*>(from + 32 * c);
       }
     }
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const int item = pair + u * W, kb = item / T, tile = item % T, row = tile * 8 + token;
       if (item >= kbs * T) break;
-      unsigned char* to = shared + stream_fragment(kb, chunk, tile, T);
+      float eight[4];
 #pragma unroll
-      for (int t = 0; t < 4; ++t) *reinterpret_cast<uint4*>(to + 16 * stream_slot(token, t)) = make_uint4(x[u][0][t], x[u][1][t], x[u][2][t], x[u][3][t]);
-      if constexpr (Cast::kSums) {
-        float eight[4];
+      for (int c = 0; c < 4; ++c) {
+        const uint32_t words[4] = {x[u][c].x, x[u][c].y, x[u][c].z, x[u][c].w};
+        float two[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float two[4];
-#pragma unroll
-          for (int t = 0; t < 4; ++t)
-            two[t] = BF ? __uint_as_float(x[u][j][t] << 16) + __uint_as_float(x[u][j][t] & 0xffff0000u)
-                        : __low2float(*reinterpret_cast<const __half2*>(&x[u][j][t])) + __high2float(*reinterpret_cast<const __half2*>(&x[u][j][t]));
-          eight[j] = (two[0] + two[1]) + (two[2] + two[3]);
+        for (int t = 0; t < 4; ++t) {
+          *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, tile, T, token, j, t)) = words[t];
+          two[t] = BF ? __uint_as_float(words[t] << 16) + __uint_as_float(words[t] & 0xffff0000u)
+                      : __low2float(*reinterpret_cast<const __half2*>(&words[t])) + __high2float(*reinterpret_cast<const __half2*>(&words[t]));
         }
-        float s = (eight[0] + eight[1]) + (eight[2] + eight[3]);
-        if (g.groups_per_block <= 2) s += __shfl_xor_sync(0xffffffffu, s, 8);
-        if (g.groups_per_block == 1) s += __shfl_xor_sync(0xffffffffu, s, 16);
+        eight[c] = (two[0] + two[1]) + (two[2] + two[3]);
+      }
+      if constexpr (Cast::kSums) {
         float* const sums = reinterpret_cast<float*>(shared + places.starts + kb * (kStartBytes * T));
-        if (!simple) {
-          if (chunk * g.groups_per_block % 4 == 0) sums[chunk * g.groups_per_block / 4 * 8 * T + row] = s;
-        } else if (chunk < Q) {
-          const int at = stream_start(tile, chunk, token, Q) / 4;
-          sums[at] = (Q == 2 && chunk == 1 ? constant[2] : constant[0]) * s;
-          sums[at + 2] = (Q == 2 && chunk == 1 ? constant[3] : constant[1]) * s;
+        const auto over_lanes = [&](float s) {
+          s += __shfl_xor_sync(0xffffffffu, s, 1);
+          return s + __shfl_xor_sync(0xffffffffu, s, 2);
+        };
+        if (simple) {
+          const float s = over_lanes((eight[0] + eight[1]) + (eight[2] + eight[3]));
+          if (j < Q) {
+            const int at = stream_start(tile, j, token, Q) / 4;
+            sums[at] = (Q == 2 && j == 1 ? constant[2] : constant[0]) * s;
+            sums[at + 2] = (Q == 2 && j == 1 ? constant[3] : constant[1]) * s;
+          }
+        } else {
+          if (g.groups_per_block <= 2) eight[0] += eight[1], eight[1] = eight[2] + eight[3];
+          if (g.groups_per_block == 1) eight[0] += eight[1];
+#pragma unroll
+          for (int group = 0; group < 4; ++group)
+            if (group < g.groups_per_block) {
+              const float s = over_lanes(eight[group]);
+              if (j == 0) sums[group * 8 * T + row] = s;
+            }
         }
       }
     }
@@ -261,26 +260,29 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     segment = left = min(kbs - k, remaining);
   };
 
-  // Eight products a chunk of `words` for T tiles; `onto`: what the first two of each tile start from.
-  const auto multiply_chunk = [&](float (&part)[2][T][4], const uint32_t* words, uint32_t x, bool from_start, const float4 (&start)[T][Q]) {
-    uint4 b[T];
+  // A chunk of 32 k: its words as operand A for both halves of the strip, and the products with T tiles of activations.
+  struct Fragments {
+    uint32_t a[2][2][4];  // [step of 16 k][half]
+  };
+  const auto cast_chunk = [&](Fragments& f, const uint32_t* words) {
 #pragma unroll
-    for (int t = 0; t < T; ++t) b[t] = load_shared16(x + t * 512);
-#pragma unroll
-    for (int ks = 0; ks < 2; ++ks) {
-      uint32_t w[2][4];
-#pragma unroll
-      for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) w[nt][i] = cast.pair(words, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+    for (int ks = 0; ks < 2; ++ks)
 #pragma unroll
       for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-        for (int t = 0; t < T; ++t) {
-          if (from_start && ks == 0) multiply_onto<BF>(part[nt][t], w[nt], b[t].x, b[t].y, start[t][nt % Q]);
-          else multiply<BF>(part[nt][t], w[nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
-        }
-    }
+        for (int i = 0; i < 4; ++i) f.a[ks][nt][i] = cast.pair(words, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+  };
+  const auto load_chunk = [&](uint4 (&b)[T], int c) {
+#pragma unroll
+    for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * T + t) * 512);
+  };
+  const auto multiply_chunk = [&](float (&part)[2][T][4], const Fragments& f, const uint4 (&b)[T]) {
+#pragma unroll
+    for (int ks = 0; ks < 2; ++ks)
+#pragma unroll
+      for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+        for (int t = 0; t < T; ++t) multiply<BF>(part[nt][t], f.a[ks][nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
   };
   // Words of the block D further take the places of those that are done with.
   const auto reload = [&](uint32_t* words, int c, bool more) {
@@ -299,105 +301,166 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     }
   };
 
-  if (simple) {
-    while (remaining > 0) {
+  // One packed block: words and scales of a slot of the ring. What changes seldom is left to next_event().
+  bool more = ahead > 0;
+  const auto simple_block = [&](uint32_t* words, uint2& scales) {
+    Fragments f[2];
+    uint4 b[2][T];
+    float part[2][T][4];
+    load_chunk(b[0], 0);
+    if constexpr (Cast::kSums) {
 #pragma unroll
-      for (int d = 0; d < D; ++d) {
-        if (D > 1 && d > 0 && remaining <= 0) break;
-        const bool more = ahead > 0;
-        float4 start[T][Q];
-        if constexpr (Cast::kSums) {
+      for (int t = 0; t < T; ++t)
 #pragma unroll
-          for (int t = 0; t < T; ++t)
-#pragma unroll
-            for (int i = 0; i < Q; ++i) {
-              const uint4 v = load_shared16(start_at + (t * Q + i) * 64);
-              start[t][i] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-            }
-        } else {
-#pragma unroll
-          for (int t = 0; t < T; ++t)
-#pragma unroll
-            for (int i = 0; i < Q; ++i) start[t][i] = make_float4(0, 0, 0, 0);
+        for (int nt = 0; nt < 2; ++nt) {
+          const uint4 v = load_shared16(start_at + (t * Q + nt % Q) * 64);
+          part[nt][t][0] = __uint_as_float(v.x), part[nt][t][1] = __uint_as_float(v.y), part[nt][t][2] = __uint_as_float(v.z), part[nt][t][3] = __uint_as_float(v.w);
         }
-        float part[2][T][4];
+    } else {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          multiply_chunk(part, q[d] + c * B, x_at + c * T * 512, c == 0, start);
-          reload(q[d], c, more);
-        }
-        float scale[4];
-        scales_of(scale_ring[d], scale);
-        load_pair(scale_ring[d], side_at, more);
+      for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-        for (int nt = 0; nt < 2; ++nt)
+        for (int t = 0; t < T; ++t)
 #pragma unroll
-          for (int t = 0; t < T; ++t)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[nt][t][i] = fmaf(scale[2 * nt + (i >> 1)], part[nt][t][i], sum[nt][t][i]);
-        --ahead;
-        ahead_words += 512 * B, side_at += side_step;
-        if (++ahead_k == kbs) ahead_k = 0, ahead_words += words_jump, side_at += side_jump;
-        x_at += kSliceBytes * T, start_at += kStartBytes * T;
-        if (--left == 0) end_segment();
-      }
+          for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
     }
-  } else {
-    while (remaining > 0) {
+    cast_chunk(f[0], words);
 #pragma unroll
-      for (int d = 0; d < D; ++d) {
-        if (D > 1 && d > 0 && remaining <= 0) break;
-        const bool more = ahead > 0;
-        float4 none[T][Q];
-        float part[2][T][4];
+    for (int c = 0; c < 4; ++c) {
+      reload(words, c, more);
+      if (c < 3) {
+        load_chunk(b[(c + 1) & 1], c + 1);
+        cast_chunk(f[(c + 1) & 1], words + (c + 1) * B);
+      }
+      multiply_chunk(part, f[c & 1], b[c & 1]);
+    }
+    float scale[4];
+    scales_of(scales, scale);
+    load_pair(scales, side_at, more);
+#pragma unroll
+    for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+      for (int t = 0; t < T; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[nt][t][i] = fmaf(scale[2 * nt + (i >> 1)], part[nt][t][i], sum[nt][t][i]);
+    ahead_words += 512 * B, side_at += side_step;
+    x_at += kSliceBytes * T, start_at += kStartBytes * T;
+  };
+  const auto general_block = [&](uint32_t* words, uint2& scales, uint2& zeros) {
+    const bool more = ahead > 0;
+    Fragments f;
+    uint4 b[T];
+    float part[2][T][4];
+#pragma unroll
+    for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+      for (int t = 0; t < T; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      load_chunk(b, c);
+      cast_chunk(f, words + c * B);
+      multiply_chunk(part, f, b);
+      reload(words, c, more);
+      if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
+        const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
+        uint2 s = scales, z = zeros;
+        if (g.groups_per_block > 1) {
+          s.x = __shfl_sync(0xffffffffu, s.x, (lane & 28) + group), s.y = __shfl_sync(0xffffffffu, s.y, (lane & 28) + group);
+          if (g.zero_kind) z.x = __shfl_sync(0xffffffffu, z.x, (lane & 28) + group), z.y = __shfl_sync(0xffffffffu, z.y, (lane & 28) + group);
+        }
+        float scale[4], zero[4];
+        scales_of(s, scale);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) zero[r] = constant[r];
+        if constexpr (Cast::kSums) {
+          if (g.zero_kind) {
+            const uint32_t halves[2] = {z.x, z.y};
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+              const float own = g.zero_kind == 1 ? static_cast<float>((z.x >> 8 * r) & 255) : to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
+              zero[r] = -fmaf(g.zero + own, Cast::gain(r), Cast::bias());
+            }
+          }
+        }
+        add_group<T, Cast::kSums>(sum, part, scale, zero, reinterpret_cast<const float*>(shared + (start_at - activations)) + group * 8 * T, lane);
 #pragma unroll
         for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
           for (int t = 0; t < T; ++t)
 #pragma unroll
             for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          multiply_chunk(part, q[d] + c * B, x_at + c * T * 512, false, none);
-          reload(q[d], c, more);
-          if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
-            const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
-            uint2 s = scale_ring[d], z = zero_ring[d];
-            if (g.groups_per_block > 1) {
-              s.x = __shfl_sync(0xffffffffu, s.x, (lane & 28) + group), s.y = __shfl_sync(0xffffffffu, s.y, (lane & 28) + group);
-              if (g.zero_kind) z.x = __shfl_sync(0xffffffffu, z.x, (lane & 28) + group), z.y = __shfl_sync(0xffffffffu, z.y, (lane & 28) + group);
-            }
-            float scale[4], zero[4];
-            scales_of(s, scale);
-#pragma unroll
-            for (int r = 0; r < 4; ++r) zero[r] = constant[r];
-            if constexpr (Cast::kSums) {
-              if (g.zero_kind) {
-                const uint32_t halves[2] = {z.x, z.y};
-#pragma unroll
-                for (int r = 0; r < 4; ++r) {
-                  const float own = g.zero_kind == 1 ? static_cast<float>((z.x >> 8 * r) & 255) : to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
-                  zero[r] = -fmaf(g.zero + own, Cast::gain(r), Cast::bias());
-                }
-              }
-            }
-            add_group<T, Cast::kSums>(sum, part, scale, zero, reinterpret_cast<const float*>(shared + (start_at - activations)) + group * 8 * T, lane);
-#pragma unroll
-            for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-              for (int t = 0; t < T; ++t)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
-          }
-        }
-        if (more) {
-          load_side(scale_ring[d], zero_ring[d]);
-          step_ahead();
-        }
-        x_at += kSliceBytes * T, start_at += kStartBytes * T;
-        if (--left == 0) end_segment();
       }
     }
+    if (more) {
+      load_side(scales, zeros);
+      step_ahead();
+    }
+    x_at += kSliceBytes * T, start_at += kStartBytes * T;
+  };
+  // Packed blocks until the segment ends, or the slice's part of the strip from which is loaded, or what is to be loaded. That is one
+  // piece of code whatever slot comes next: what runs over and over should be small.
+  int slot = 0, part_left = kbs - ahead_k, until = 0;
+  const auto next_event = [&] { until = ahead > 0 ? min(left, min(ahead, part_left)) : left; };
+  const auto event = [&](int steps) {
+    left -= steps, ahead -= steps, part_left -= steps;
+    if (part_left == 0) part_left = kbs, ahead_words += words_jump, side_at += side_jump;
+    more = ahead > 0;
+  };
+  while (remaining > 0) {
+    if (simple) {
+      next_event();
+      const int steps = until;
+      for (;;) {
+        if (slot == 0) {
+          simple_block(q[0], scale_ring[0]);
+          slot = 1 % D;
+          if (--until == 0) break;
+        }
+        if constexpr (D >= 2)
+          if (slot == 1) {
+            simple_block(q[1 % D], scale_ring[1 % D]);
+            slot = 2 % D;
+            if (--until == 0) break;
+          }
+        if constexpr (D >= 4) {
+          if (slot == 2) {
+            simple_block(q[2 % D], scale_ring[2 % D]);
+            slot = 3;
+            if (--until == 0) break;
+          }
+          if (slot == 3) {
+            simple_block(q[3 % D], scale_ring[3 % D]);
+            slot = 0;
+            if (--until == 0) break;
+          }
+        }
+      }
+      event(steps);
+      if (left != 0) continue;
+    } else {
+      // Not so much in a hurry: the ring moves on in the registers.
+      do {
+        general_block(q[0], scale_ring[0], zero_ring[0]);
+        if constexpr (D > 1) {
+          uint32_t first_words[4 * B];
+          const uint2 first_scales = scale_ring[0], first_zeros = zero_ring[0];
+#pragma unroll
+          for (int w = 0; w < 4 * B; ++w) first_words[w] = q[0][w];
+#pragma unroll
+          for (int d = 0; d + 1 < D; ++d) {
+            scale_ring[d] = scale_ring[d + 1], zero_ring[d] = zero_ring[d + 1];
+#pragma unroll
+            for (int w = 0; w < 4 * B; ++w) q[d][w] = q[d + 1][w];
+          }
+          scale_ring[D - 1] = first_scales, zero_ring[D - 1] = first_zeros;
+#pragma unroll
+          for (int w = 0; w < 4 * B; ++w) q[D - 1][w] = first_words[w];
+        }
+      } while (--left != 0);
+    }
+    end_segment();
   }
 
   __syncthreads();
