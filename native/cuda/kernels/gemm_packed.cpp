@@ -156,7 +156,10 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
     for (int64_t slices = asked ? asked : 1; slices <= (asked ? asked : std::min<int64_t>(a.k_blocks, 32)); ++slices) {
       const bool power = (slices & (slices - 1)) == 0;
       if (workspace ? slices == 1 && reduce.empty() : !power || slices > 8) continue;
-      const int64_t k_most = div_up(a.k_blocks, slices);
+      // The kernel's units of packed blocks along K (kStreamUnit) stay whole.
+      const int64_t unit = bits <= 2 && a.k_blocks % 2 == 0 && a.groups_per_block == 1 && a.zero_kind == 0 ? 2 : 1;
+      if (slices * unit > a.k_blocks) continue;
+      const int64_t k_most = div_up(a.k_blocks / unit, slices) * unit;
       int64_t sets = std::clamp<int64_t>(running / slices, 1, a.n_blocks);
       if (!workspace && slices > 1) sets = std::min<int64_t>(sets, stream_clusters(exec, kernel, static_cast<int>(slices)));
       if (sets < 1) continue;

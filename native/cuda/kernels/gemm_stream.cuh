@@ -2,8 +2,7 @@
 //  - a block takes a run of strips (32 rows) times a slice of K. It stages the slice's activations once, in the order of
 //    operand B, with their sums; from then on its warps run by themselves, each through an equal run of packed blocks, along K
 //    and then along N;
-//  - packed blocks come ahead, D of them a warp, as 16-byte loads into a ring of registers: a load goes out as soon as the
-//    words that it replaces are cast;
+//  - packed blocks come ahead as 16-byte loads into registers, one or two a warp;
 //  - mma.m16n8k16 multiplies: the format's words are its operand A. Where the zero point is constant and a packed block has one
 //    group, the first product of a group starts from -zero' S, which lies in shared memory as the accumulators' registers, so
 //    that zero points cost nothing; other cases (groups of 32 and 64, zero points of groups) take a loop of their own;
@@ -39,27 +38,39 @@ __device__ __forceinline__ uint32_t load_word(const void* from) {
   return v;
 }
 
-// Packed blocks in the ring of registers: at least 1 KiB a warp under way (16 KiB a multiprocessor), 2 KiB from 4 bits on.
+// Packed blocks that a warp loads and multiplies as one, where K has whole such units: a KiB or more should be under way.
 template <int B>
-constexpr int kStreamDepth = B == 1 ? 4 : B <= 4 ? 2 : 1;
+constexpr int kStreamUnit = B <= 2 ? 2 : 1;
+// Loads go into a second set of registers at the start of a unit, all at once, right after those of the unit itself are
+// there. The assembler has one scoreboard for all loads of a loop, and waiting for it waits for all that are under way: a load that
+// goes out late in one unit would be waited for at the start of the next. From 5 bits on there is one set of registers (a second
+// would spill), and words are replaced as soon as they are cast.
+template <int B>
+constexpr bool kStreamAhead = B <= 4;
 
 template <int B, int T, int W, bool BF, class Cast>
 __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const StreamArgs& a) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int D = kStreamDepth<B>;
+  constexpr int P = kStreamUnit<B>;
+  constexpr bool Ahead = kStreamAhead<B>;
+  constexpr int D = Ahead ? 2 : 1;  // sets of registers
   // Rows r and r + 2 of the first product's start differ only if their gains do.
   constexpr int Q = Cast::kStarts;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int slice = static_cast<int>(blockIdx.x) % a.slices, set = static_cast<int>(blockIdx.x) / a.slices;
-  const int k_first = stream_first(g.k_blocks, slice, a.slices), kbs = stream_first(g.k_blocks, slice + 1, a.slices) - k_first;
+  // The common case: units of P packed blocks with one group each and one zero point for all.
+  const bool simple = g.groups_per_block == 1 && g.zero_kind == 0 && g.k_blocks % P == 0;
+  const int unit = simple ? P : 1;
+  const int k_first = stream_first(g.k_blocks / unit, slice, a.slices) * unit, kbs = stream_first(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
   const int strip_first = stream_first(g.n_blocks, set, a.sets), strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
   const StreamShared places = stream_shared(T, W, a.k_most, a.strips_most, a.workspace ? 0 : a.slices);
   float4* const heads = reinterpret_cast<float4*>(shared + places.heads) + lane;
   float4* const parts = reinterpret_cast<float4*>(shared + places.parts) + lane;
   const uint32_t activations = shared_address(shared), starts = activations + places.starts;
-  const bool simple = g.groups_per_block == 1 && g.zero_kind == 0;
 
-  const int total = strips * kbs, first = stream_first(total, warp, W), last = stream_first(total, warp + 1, W);
+  const int units = strips * kbs / unit;
+  const auto run_first = [&](int w) { return stream_first(units, w, W) * unit; };
+  const int first = run_first(warp), last = run_first(warp + 1);
   const int front = first / kbs;
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -71,16 +82,18 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const int own_group = lane & 3 & (g.groups_per_block - 1), last_group = g.groups - 1;
   const long long words_jump = static_cast<long long>(g.k_blocks - kbs) * (512 * B);
 
-  uint32_t q[D][4 * B];
-  uint2 scale_ring[D], zero_ring[D];
+  uint32_t q[D][P][4 * B];
+  uint2 scale_ring[D][P], zeros = make_uint2(0, 0);
 #pragma unroll
-  for (int d = 0; d < D; ++d) {
-    scale_ring[d] = zero_ring[d] = make_uint2(0, 0);
+  for (int d = 0; d < D; ++d)
 #pragma unroll
-    for (int w = 0; w < 4 * B; ++w) q[d][w] = 0;
-  }
+    for (int p = 0; p < P; ++p) {
+      scale_ring[d][p] = make_uint2(0, 0);
+#pragma unroll
+      for (int w = 0; w < 4 * B; ++w) q[d][p][w] = 0;
+    }
   // Scales and zero points: lane (g, t) takes its rows' of group t of the block, so one load serves up to four groups.
-  const auto load_side = [&](uint2& scales, uint2& zeros) {
+  const auto load_side = [&](uint2& scales) {
     const int group = g.channel ? 0 : min((k_first + ahead_k) * g.groups_per_block + own_group, last_group);
     const long long at = (ahead_groups + group) * 32 + (lane >> 2) * 4;
     load_pair(scales, g.scales + at, true);
@@ -93,13 +106,19 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     if (++ahead_k == kbs) ahead_k = 0, ahead_words += words_jump, ahead_groups += g.groups;
   };
 #pragma unroll
-  for (int d = 0; d < D; ++d)
-    if (ahead > 0) {
+  for (int p = 0; p < P; ++p)
+    if (p < unit && ahead > 0) {
 #pragma unroll
-      for (int v = 0; v < B; ++v) load_once(q[d] + 4 * v, ahead_words + v * 512, policy, true);
-      load_side(scale_ring[d], zero_ring[d]);
+      for (int v = 0; v < B; ++v) load_once(q[0][p] + 4 * v, ahead_words + v * 512, policy, true);
+      load_side(scale_ring[0][p]);
       step_ahead();
     }
+  // What comes next, up to 8 KiB, goes to L2 while activations are waited for and staged: memory should not idle.
+  if (lane == 0 && ahead > 0) {
+    const int bytes = min(min(ahead, kbs - ahead_k) * (512 * B), 8192);
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(ahead_words), "r"(bytes) : "memory");
+  }
+  __syncwarp();
   const bool cluster = a.slices > 1 && !a.workspace;
   if (cluster) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   // Weights, scales and zero points do not come from the operation before; all else may.
@@ -301,19 +320,18 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     }
   };
 
-  // One packed block: words and scales of a slot of the ring. What changes seldom is left to next_event().
-  bool more = ahead > 0;
-  const auto simple_block = [&](uint32_t* words, uint2& scales) {
+  // One packed block, the `p`-th of its unit; `reloaded(c)` is told that the words of chunk c are cast.
+  const auto simple_block = [&](int p, const uint32_t* words, uint2 scales, const auto& cast_is) {
     Fragments f[2];
     uint4 b[2][T];
     float part[2][T][4];
-    load_chunk(b[0], 0);
+    load_chunk(b[0], 4 * p);
     if constexpr (Cast::kSums) {
 #pragma unroll
       for (int t = 0; t < T; ++t)
 #pragma unroll
         for (int nt = 0; nt < 2; ++nt) {
-          const uint4 v = load_shared16(start_at + (t * Q + nt % Q) * 64);
+          const uint4 v = load_shared16(start_at + p * (kStartBytes * T) + (t * Q + nt % Q) * 64);
           part[nt][t][0] = __uint_as_float(v.x), part[nt][t][1] = __uint_as_float(v.y), part[nt][t][2] = __uint_as_float(v.z), part[nt][t][3] = __uint_as_float(v.w);
         }
     } else {
@@ -327,26 +345,45 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     cast_chunk(f[0], words);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      reload(words, c, more);
+      cast_is(c);
       if (c < 3) {
-        load_chunk(b[(c + 1) & 1], c + 1);
+        load_chunk(b[(c + 1) & 1], 4 * p + c + 1);
         cast_chunk(f[(c + 1) & 1], words + (c + 1) * B);
       }
       multiply_chunk(part, f[c & 1], b[c & 1]);
     }
     float scale[4];
     scales_of(scales, scale);
-    load_pair(scales, side_at, more);
 #pragma unroll
     for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
       for (int t = 0; t < T; ++t)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[nt][t][i] = fmaf(scale[2 * nt + (i >> 1)], part[nt][t][i], sum[nt][t][i]);
-    ahead_words += 512 * B, side_at += side_step;
-    x_at += kSliceBytes * T, start_at += kStartBytes * T;
   };
-  const auto general_block = [&](uint32_t* words, uint2& scales, uint2& zeros) {
+  // One unit: words and scales of set `from`, the next unit's into set `to`. What changes seldom is left to event().
+  bool more = ahead > 0;
+  const uint32_t never = static_cast<uint32_t>(a.overlap) >> 8;  // 0, which the compiler does not know
+  const auto simple_unit = [&](int from, int to) {
+    if constexpr (Ahead) {
+      // Not before the words of this unit are there.
+      const bool wanted = (static_cast<uint32_t>(more) | (q[from][P - 1][4 * B - 1] & never)) != 0;
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+#pragma unroll
+        for (int v = 0; v < B; ++v) load_once(q[to][p] + 4 * v, ahead_words + (p * B + v) * 512, policy, wanted);
+        load_pair(scale_ring[to][p], side_at + p * side_step, wanted);
+      }
+#pragma unroll
+      for (int p = 0; p < P; ++p) simple_block(p, q[from][p], scale_ring[from][p], [](int) {});
+    } else {
+      simple_block(0, q[0][0], scale_ring[0][0], [&](int c) { reload(q[0][0], c, more); });
+      load_pair(scale_ring[0][0], side_at, more);
+    }
+    ahead_words += P * 512 * B, side_at += P * side_step;
+    x_at += P * kSliceBytes * T, start_at += P * kStartBytes * T;
+  };
+  const auto general_block = [&](uint32_t* words, uint2& scales) {
     const bool more = ahead > 0;
     Fragments f;
     uint4 b[T];
@@ -394,7 +431,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       }
     }
     if (more) {
-      load_side(scales, zeros);
+      load_side(scales);
       step_ahead();
     }
     x_at += kSliceBytes * T, start_at += kStartBytes * T;
@@ -414,51 +451,22 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       const int steps = until;
       for (;;) {
         if (slot == 0) {
-          simple_block(q[0], scale_ring[0]);
-          slot = 1 % D;
-          if (--until == 0) break;
+          simple_unit(0, D - 1);
+          slot = D - 1;
+          if ((until -= P) == 0) break;
         }
-        if constexpr (D >= 2)
+        if constexpr (D > 1)
           if (slot == 1) {
-            simple_block(q[1 % D], scale_ring[1 % D]);
-            slot = 2 % D;
-            if (--until == 0) break;
-          }
-        if constexpr (D >= 4) {
-          if (slot == 2) {
-            simple_block(q[2 % D], scale_ring[2 % D]);
-            slot = 3;
-            if (--until == 0) break;
-          }
-          if (slot == 3) {
-            simple_block(q[3 % D], scale_ring[3 % D]);
+            simple_unit(1, 0);
             slot = 0;
-            if (--until == 0) break;
+            if ((until -= P) == 0) break;
           }
-        }
       }
       event(steps);
       if (left != 0) continue;
     } else {
-      // Not so much in a hurry: the ring moves on in the registers.
-      do {
-        general_block(q[0], scale_ring[0], zero_ring[0]);
-        if constexpr (D > 1) {
-          uint32_t first_words[4 * B];
-          const uint2 first_scales = scale_ring[0], first_zeros = zero_ring[0];
-#pragma unroll
-          for (int w = 0; w < 4 * B; ++w) first_words[w] = q[0][w];
-#pragma unroll
-          for (int d = 0; d + 1 < D; ++d) {
-            scale_ring[d] = scale_ring[d + 1], zero_ring[d] = zero_ring[d + 1];
-#pragma unroll
-            for (int w = 0; w < 4 * B; ++w) q[d][w] = q[d + 1][w];
-          }
-          scale_ring[D - 1] = first_scales, zero_ring[D - 1] = first_zeros;
-#pragma unroll
-          for (int w = 0; w < 4 * B; ++w) q[D - 1][w] = first_words[w];
-        }
-      } while (--left != 0);
+      do general_block(q[0][0], scale_ring[0][0]);
+      while (--left != 0);
     }
     end_segment();
   }
@@ -468,9 +476,9 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   if (first < last && !began_inside && k != 0) {
     const int end = (strip + 1) * kbs;
     for (int w = warp + 1; w < W; ++w) {
-      const int from = stream_first(total, w, W);
+      const int from = run_first(w);
       if (from >= end) break;
-      if (stream_first(total, w + 1, W) == from) continue;
+      if (run_first(w + 1) == from) continue;
 #pragma unroll
       for (int v = 0; v < 2 * T; ++v) {
         const float4 other = heads[(w * 2 * T + v) * 32];
