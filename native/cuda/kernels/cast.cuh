@@ -109,10 +109,14 @@ struct IntCast {
 
   uint32_t flip;  // the sign bit of signed types, in both halves at bit B - 1, else 0: two's complement becomes code + 2^(B-1)
 
-  LPQ_BOTH IntCast(bool is_signed, int /*exponent*/) : flip(B > 1 && is_signed ? twice(1u << (B - 1)) : 0) {
+  // One bit has no sign; `flip` is what it is or-ed into for bf16. That, too, must be in a register (logic takes one constant), and the
+  // assembler sees through constants: hence a choice.
+  static constexpr bool kOneBit = BF && B == 1;
+
+  LPQ_BOTH IntCast(bool is_signed, int /*exponent*/) : flip(kOneBit ? (is_signed ? 0 : twice(0x4300)) : B > 1 && is_signed ? twice(1u << (B - 1)) : 0) {
 #ifdef __CUDA_ARCH__
     // A value in a register, or it would be selected anew for each packed block.
-    if constexpr (B > 1) asm volatile("" : "+r"(flip));
+    if constexpr (B > 1 || kOneBit) asm volatile("" : "+r"(flip));
 #endif
   }
 
@@ -129,7 +133,7 @@ struct IntCast {
       const int s = shift(i & 3);
       const uint32_t keep = twice(((1u << B) - 1) << s);
       const uint32_t v = F::whole(i) ? moved(q[F::word(i)], F::offset(i) - s) : joined<B>(q, i, s);
-      return (v & keep) ^ (kMagic ^ (flip << s));
+      return (v & keep) ^ (kOneBit ? flip : kMagic ^ (flip << s));
     }
   }
 };

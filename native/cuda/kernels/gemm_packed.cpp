@@ -132,16 +132,17 @@ int stream_clusters(CudaExec& exec, const std::string& kernel, int slices) {
   return at->second;
 }
 
-// Of all slicings of K the one that should end first. Microseconds (an H200's, docs/kernels.md; only their proportions matter):
+// Of all slicings of K the one that should end first. The coefficients are microseconds of an H200, fitted to 72 cuts of six
+// shapes (docs/kernels.md); only their proportions matter:
 //  - the busiest block streams its packed blocks with their scales at a multiprocessor's share of the memory's speed;
-//  - before that it stages its slice of the activations from L2, while only the ring is under way;
-//  - at the end it adds up the strips' parts of a set in the cluster's shared memory, 1 KiB a strip and eight tokens;
-//  - or, where the strips' parts go through the workspace, all of them are written and read by whoever comes last with a
-//    strip. That costs more than the bytes do, since a warp waits for its atomic and for what others wrote.
+//  - before that it stages its slice of the activations: work for each packed block along K and tile, and bytes from L2;
+//  - at the end it adds up the strips' parts of a set in shared memory, 1 KiB a strip and tile; clusters begin and end
+//    together, eight blocks less easily than two;
+//  - or, where the parts go through the workspace, all of them are written, and read by whoever comes last with a strip. That
+//    costs more than the bytes do, since a warp waits for its atomic and for what others wrote.
 // `slices`, `reduce` (cluster or global) and `blocks` override. None fits where a slice of the activations does not fit shared
 // memory.
 std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const GemmPackedArgs& a, int bits, int side_bytes, CudaExec& exec, const Params& params) {
-  constexpr double kStream = 31.9e3, kAdd = 50e3;  // bytes a microsecond of one multiprocessor
   const int tiles = m <= 8 ? 1 : 2;
   const std::string kernel = name + "_s" + std::to_string(tiles);
   const std::string reduce = params.text("reduce", "");
@@ -175,9 +176,11 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       const int64_t at_once = sets;
       sets = div_up(a.n_blocks, strips);
       const double waves = static_cast<double>(div_up(sets, at_once));
-      const double parts = static_cast<double>(strips * tiles) * 1024, megabytes = static_cast<double>(a.n_blocks * slices * tiles) / 1024;
-      const double time = waves * (static_cast<double>(strips * k_most * (512 * bits + side_bytes)) / kStream + 0.3 + 0.025 * static_cast<double>(k_most * tiles)) +
-                          (workspace ? 0.5 + 0.9 * megabytes + 0.05 * megabytes * megabytes : waves * parts / kAdd + (slices > 1 ? 0.3 : 0));
+      const double streamed = static_cast<double>(strips * k_most * (512 * bits + side_bytes)) / 1000, staged = static_cast<double>(k_most);
+      const double megabytes = static_cast<double>(a.n_blocks * slices * tiles) / 1024;  // of parts in the workspace
+      const double time = 3.2 + waves * (0.0284 * streamed + 0.037 * staged * tiles + 0.0033 * staged * static_cast<double>(m)) +
+                          (workspace ? 0.3 + 0.55 * megabytes + 0.04 * megabytes * megabytes
+                                     : waves * 0.0335 * static_cast<double>(strips * tiles) + (slices == 1 ? 0 : slices < 8 ? 0.25 : 0.57));
       if (best && time >= best->microseconds) continue;
       best.emplace();
       best->kernel = kernel;

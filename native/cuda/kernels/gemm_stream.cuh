@@ -10,33 +10,22 @@
 //  - a strip that several warps of a block share is added up by the one that begins it, in the order of K; slices are added up
 //    in their order either within a cluster, whose blocks divide the strips among them (through each other's shared memory), or
 //    by the warp that delivers a strip last (through the workspace).
+//
+// All that is the device's own is called by name (mma.cuh, stream_ptx.cuh), so that the host can run the kernel, too, on threads
+// that it plays itself (test/native/simt).
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
-#include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/stream_maps.h"
+#ifdef LPQ_SIMT
+#include "simt.h"
+#else
+#include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/stream_ptx.cuh"
+#endif
 
 namespace lpq::cuda {
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// Sixteen bytes that are read once, if `wanted`: past L1, first to leave L2.
-__device__ __forceinline__ void load_once(uint32_t* to, const void* from, uint64_t policy, bool wanted) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n}"
-      : "+r"(to[0]), "+r"(to[1]), "+r"(to[2]), "+r"(to[3])
-      : "l"(from), "l"(policy), "r"(static_cast<int>(wanted)));
-}
-__device__ __forceinline__ void load_pair(uint2& to, const void* from, bool wanted) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n}"
-               : "+r"(to.x), "+r"(to.y)
-               : "l"(from), "r"(static_cast<int>(wanted)));
-}
-__device__ __forceinline__ uint32_t load_word(const void* from) {
-  uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
-  return v;
-}
 
 // Packed blocks that a warp loads and multiplies as one, where K has whole such units: a KiB or more should be under way.
 template <int B>
@@ -50,7 +39,7 @@ constexpr bool kStreamAhead = B <= 4;
 
 template <int B, int T, int W, bool BF, class Cast>
 __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const StreamArgs& a) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   constexpr int P = kStreamUnit<B>;
   constexpr bool Ahead = kStreamAhead<B>;
   constexpr int D = Ahead ? 2 : 1;  // sets of registers
@@ -72,8 +61,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const auto run_first = [&](int w) { return stream_first(units, w, W) * unit; };
   const int first = run_first(warp), last = run_first(warp + 1);
   const int front = first / kbs;
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const uint64_t policy = evict_first();
 
   // What is loaded next: blocks to come of the run, and of the slice's part of the strip.
   int ahead = last - first, ahead_k = first - front * kbs;
@@ -114,15 +102,12 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       step_ahead();
     }
   // What comes next, up to 8 KiB, goes to L2 while activations are waited for and staged: memory should not idle.
-  if (lane == 0 && ahead > 0) {
-    const int bytes = min(min(ahead, kbs - ahead_k) * (512 * B), 8192);
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(ahead_words), "r"(bytes) : "memory");
-  }
+  if (lane == 0 && ahead > 0) prefetch(ahead_words, min(min(ahead, kbs - ahead_k) * (512 * B), 8192));
   __syncwarp();
   const bool cluster = a.slices > 1 && !a.workspace;
-  if (cluster) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  if (cluster) cluster_arrive();
   // Weights, scales and zero points do not come from the operation before; all else may.
-  if (a.overlap) asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+  if (a.overlap) wait_for_operation_before();
 
   const Cast cast(g.is_signed != 0, g.exponent);
   float constant[4];  // minus what is subtracted for each unit of S, where there are no zero points of groups
@@ -189,7 +174,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       }
     }
   }
-  if (cluster) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  if (cluster) cluster_wait();
   __syncthreads();
 
   float sum[2][T][4];
@@ -217,13 +202,9 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const auto deliver = [&](int strip) {
     if (!a.workspace) {
       const uint32_t here = shared_address(parts + (((strip >> slice_bits) << slice_bits) + slice) * (2 * T * 32));
-      uint32_t there;
-      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(strip & (a.slices - 1)));
+      const uint32_t there = shared_of_block(here, strip & (a.slices - 1));
 #pragma unroll
-      for (int v = 0; v < 2 * T; ++v) {
-        const float4 f = finished(v);
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(there + v * 512), "f"(f.x), "f"(f.y), "f"(f.z), "f"(f.w) : "memory");
-      }
+      for (int v = 0; v < 2 * T; ++v) store_cluster(there + v * 512, finished(v));
     } else {
       const int row = strip_first + strip;
       float4* const base = reinterpret_cast<float4*>(g.partial) + static_cast<long long>(row) * a.slices * (2 * T * 32) + lane;
@@ -232,7 +213,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       // One lane releases and acquires for the warp: what the others wrote happened before its atomic, what they read, after.
       __syncwarp();
       unsigned before = 0;
-      if (lane == 0) asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(g.counters + row) : "memory");
+      if (lane == 0) before = count_up(g.counters + row);
       before = __shfl_sync(0xffffffffu, before, 0);
       __syncwarp();
       if (before + 1 == static_cast<unsigned>(a.slices)) {
@@ -490,7 +471,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   if (a.workspace) return;
   if (cluster) {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    cluster_barrier();
   } else {
     __syncthreads();
   }
