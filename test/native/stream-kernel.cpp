@@ -88,14 +88,14 @@ void one(const Type& t, const Case& c) {
   g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16, g.zero_kind = c.zeros;
   g.zero = static_cast<float>((c.zeros ? 0 : constant) + (t.kind == 'i' ? codes / 2 : 0));
   g.is_signed = t.kind != 'u', g.exponent = t.exponent, g.warps_n = 1;
-  const int T = c.m <= 8 ? 1 : 2, unit = B <= 2 && k_blocks % 2 == 0 && g.groups_per_block == 1 && !c.zeros ? 2 : 1;
+  const int T = c.m <= 8 ? 1 : 2, unit = B <= 2 && stream_simple(g, 2) ? 2 : 1;
   StreamArgs a{};
   a.slices = c.slices, a.sets = std::min(c.sets, n_blocks), a.workspace = c.workspace, a.overlap = 1;
   a.k_most = (k_blocks / unit + c.slices - 1) / c.slices * unit, a.strips_most = (n_blocks + a.sets - 1) / a.sets;
   std::vector<float> partial(static_cast<size_t>(n_blocks * c.slices * T * 256), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(n_blocks), 0);
   g.partial = partial.data(), g.counters = counters.data();
-  const int bytes = stream_shared(T, kStreamWarps, a.k_most, a.strips_most, c.workspace ? 0 : c.slices).total;
+  const int bytes = stream_shared(T, kStreamWarps, a.k_most, g.groups_per_block, a.strips_most, c.workspace ? 0 : c.slices).total;
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
                            std::to_string(c.zeros) + " slices " + std::to_string(c.slices) + " sets " + std::to_string(a.sets) + (c.workspace ? " workspace" : "");
   const auto fail = [&](const std::string& what) {
@@ -138,6 +138,8 @@ void sweep(const Type& t, bool all) {
   one<B, BF, Cast>(t, {16, 96, 1024, 128, 0, 2, 2, false, !BF, false});
   one<B, BF, Cast>(t, {11, 40, 768, 0, 0, 2, 1, true, BF, true});
   one<B, BF, Cast>(t, {8, 70, 264, 32, 0, 1, 1, false, BF, false});
+  one<B, BF, Cast>(t, {14, 70, 512, 32, 0, 2, 1, true, BF, false});
+  one<B, BF, Cast>(t, {6, 40, 768, 64, 0, 3, 1, false, !BF, true});
   if (integer) one<B, BF, Cast>(t, {9, 33, 392, 64, 1, 2, 1, true, !BF, true}), one<B, BF, Cast>(t, {5, 64, 256, 128, 2, 1, 2, false, BF, false});
   if (!all) return;
   // Cuts: strips that many warps share and warps with many strips, slices that are not alike, more slices than a warp has blocks.

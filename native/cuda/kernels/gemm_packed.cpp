@@ -151,6 +151,10 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
   require(asked >= 0 && asked <= a.k_blocks, "slices is not between 1 and the packed blocks along K");
   const int64_t running = params.integer("blocks", exec.device().multiprocessors);
   require(running >= 1, "blocks is not 1 or more");
+  // A packed block: its bytes, or what the slow loop takes for it (about 230 instructions, 300 for 16 tokens, of which 1.65 go out
+  // in a cycle; by count, not measured).
+  const double slow = stream_simple(a, 1) ? 0 : (tiles == 1 ? 0.08 : 0.105) * (a.groups_per_block == 4 || a.zero_kind ? 1.4 : 1);
+  const double block = std::max(0.0284 * (512 * bits + side_bytes) / 1000, slow);
   std::optional<StreamPlan> best;
   for (const bool workspace : {false, true}) {
     if (!reduce.empty() && workspace != (reduce == "global")) continue;
@@ -158,7 +162,7 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       const bool power = (slices & (slices - 1)) == 0;
       if (workspace ? slices == 1 && reduce.empty() : !power || slices > 8) continue;
       // The kernel's units of packed blocks along K (kStreamUnit) stay whole.
-      const int64_t unit = bits <= 2 && a.k_blocks % 2 == 0 && a.groups_per_block == 1 && a.zero_kind == 0 ? 2 : 1;
+      const int64_t unit = bits <= 2 && stream_simple(a, 2) ? 2 : 1;
       if (slices * unit > a.k_blocks) continue;
       const int64_t k_most = div_up(a.k_blocks / unit, slices) * unit;
       int64_t sets = std::clamp<int64_t>(running / slices, 1, a.n_blocks);
@@ -168,7 +172,7 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       StreamShared places{};
       int64_t strips = div_up(a.n_blocks, sets);
       const auto fits = [&] {
-        places = stream_shared(tiles, kStreamWarps, static_cast<int>(k_most), static_cast<int>(strips), workspace ? 0 : static_cast<int>(slices));
+        places = stream_shared(tiles, kStreamWarps, static_cast<int>(k_most), a.groups_per_block, static_cast<int>(strips), workspace ? 0 : static_cast<int>(slices));
         return places.total <= exec.device().shared_per_block;
       };
       while (!fits() && strips > 1) strips = div_up(strips, 2);
@@ -176,9 +180,9 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       const int64_t at_once = sets;
       sets = div_up(a.n_blocks, strips);
       const double waves = static_cast<double>(div_up(sets, at_once));
-      const double streamed = static_cast<double>(strips * k_most * (512 * bits + side_bytes)) / 1000, staged = static_cast<double>(k_most);
+      const double staged = static_cast<double>(k_most);
       const double megabytes = static_cast<double>(a.n_blocks * slices * tiles) / 1024;  // of parts in the workspace
-      const double time = 3.2 + waves * (0.0284 * streamed + 0.037 * staged * tiles + 0.0033 * staged * static_cast<double>(m)) +
+      const double time = 3.2 + waves * (block * static_cast<double>(strips * k_most) + 0.037 * staged * tiles + 0.0033 * staged * static_cast<double>(m)) +
                           (workspace ? 0.3 + 0.55 * megabytes + 0.04 * megabytes * megabytes
                                      : waves * 0.0335 * static_cast<double>(strips * tiles) + (slices == 1 ? 0 : slices < 8 ? 0.25 : 0.57));
       if (best && time >= best->microseconds) continue;
@@ -267,9 +271,16 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
-  // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor.
-  const bool by_choice = forced.empty() && can_stream && m <= kMostStreamTokens && p.integer("portable", 0) == 0;
-  const bool stream = forced == "stream" || (by_choice && stream_plan(name, m, a, type.bits, side_bytes, exec, p).has_value());
+  // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor; with zero points of groups
+  // only where it ends before the Hopper kernel, which takes its bytes' time (a tenth more) and 10.5 µs.
+  const auto streams = [&] {
+    if (!forced.empty() || !can_stream || m > kMostStreamTokens || p.integer("portable", 0) != 0) return false;
+    const std::optional<StreamPlan> plan = stream_plan(name, m, a, type.bits, side_bytes, exec, p);
+    if (!plan) return false;
+    const double bytes = static_cast<double>(n_blocks * k_blocks * (512 * type.bits + side_bytes));
+    return !can_hopper || stream_simple(a, 1) || plan->microseconds < 10.5 + 1.1 * bytes / 4.2e6;
+  };
+  const bool stream = forced == "stream" || streams();
   const bool hopper = !stream && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
   const bool safe = exec.follows_untouched(weights) && exec.follows_untouched(scales) && (!zeros || exec.follows_untouched(*zeros));

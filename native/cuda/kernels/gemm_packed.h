@@ -47,4 +47,12 @@ struct StreamArgs {
   int overlap;      // launched while the operation before may still run
 };
 
+// What the streaming kernel's fast loop takes: units of `unit` packed blocks along K, groups that K fills, no zero points of groups.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+inline bool stream_simple(const GemmPackedArgs& g, int unit) {
+  return g.zero_kind == 0 && g.k_blocks % unit == 0 && (g.channel || g.groups == g.k_blocks * g.groups_per_block);
+}
+
 }  // namespace lpq::cuda

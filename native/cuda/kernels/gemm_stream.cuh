@@ -3,9 +3,9 @@
 //    operand B, with their sums; from then on its warps run by themselves, each through an equal run of packed blocks, along K
 //    and then along N;
 //  - packed blocks come ahead as 16-byte loads into registers, one or two a warp;
-//  - mma.m16n8k16 multiplies: the format's words are its operand A. Where the zero point is constant and a packed block has one
-//    group, the first product of a group starts from -zero' S, which lies in shared memory as the accumulators' registers, so
-//    that zero points cost nothing; other cases (groups of 32 and 64, zero points of groups) take a loop of their own;
+//  - mma.m16n8k16 multiplies: the format's words are its operand A. Where the zero point is constant, the first product of a
+//    group starts from -zero' S, which lies in shared memory as the accumulators' registers, so that zero points cost nothing;
+//    zero points of groups (and groups that K does not fill) take a loop of their own;
 //  - powers of two (of the casts) are taken back once, where a strip ends;
 //  - a strip that several warps of a block share is added up by the one that begins it, in the order of K; slices are added up
 //    in their order either within a cluster, whose blocks divide the strips among them (through each other's shared memory), or
@@ -30,6 +30,10 @@ namespace lpq::cuda {
 // Packed blocks that a warp loads and multiplies as one, where K has whole such units: a KiB or more should be under way.
 template <int B>
 constexpr int kStreamUnit = B <= 2 ? 2 : 1;
+template <int G>
+struct StreamGroups {
+  static constexpr int value = G;
+};
 // Loads go into a second set of registers at the start of a unit, all at once, right after those of the unit itself are
 // there. The assembler has one scoreboard for all loads of a loop, and waiting for it waits for all that are under way: a load that
 // goes out late in one unit would be waited for at the start of the next. From 5 bits on there is one set of registers (a second
@@ -47,12 +51,12 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   constexpr int Q = Cast::kStarts;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int slice = static_cast<int>(blockIdx.x) % a.slices, set = static_cast<int>(blockIdx.x) / a.slices;
-  // The common case: units of P packed blocks with one group each and one zero point for all.
-  const bool simple = g.groups_per_block == 1 && g.zero_kind == 0 && g.k_blocks % P == 0;
+  // The common case: units of P packed blocks whose groups are whole, and one zero point for all.
+  const bool simple = stream_simple(g, P);
   const int unit = simple ? P : 1;
   const int k_first = stream_first(g.k_blocks / unit, slice, a.slices) * unit, kbs = stream_first(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
   const int strip_first = stream_first(g.n_blocks, set, a.sets), strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
-  const StreamShared places = stream_shared(T, W, a.k_most, a.strips_most, a.workspace ? 0 : a.slices);
+  const StreamShared places = stream_shared(T, W, a.k_most, g.groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
   float4* const heads = reinterpret_cast<float4*>(shared + places.heads) + lane;
   float4* const parts = reinterpret_cast<float4*>(shared + places.parts) + lane;
   const uint32_t activations = shared_address(shared), starts = activations + places.starts;
@@ -67,6 +71,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   int ahead = last - first, ahead_k = first - front * kbs;
   const unsigned char* ahead_words = g.weights + (static_cast<long long>(strip_first + front) * g.k_blocks + k_first + ahead_k) * (512 * B) + lane * 16;
   long long ahead_groups = static_cast<long long>(strip_first + front) * g.groups;  // row of scales
+  const int starts_step = g.groups_per_block * kStartBytes * T;  // from one packed block along K to the next
   const int own_group = lane & 3 & (g.groups_per_block - 1), last_group = g.groups - 1;
   const long long words_jump = static_cast<long long>(g.k_blocks - kbs) * (512 * B);
 
@@ -149,28 +154,25 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         eight[c] = (two[0] + two[1]) + (two[2] + two[3]);
       }
       if constexpr (Cast::kSums) {
-        float* const sums = reinterpret_cast<float*>(shared + places.starts + kb * (kStartBytes * T));
+        float* const sums = reinterpret_cast<float*>(shared + places.starts + kb * starts_step);
         const auto over_lanes = [&](float s) {
           s += __shfl_xor_sync(0xffffffffu, s, 1);
           return s + __shfl_xor_sync(0xffffffffu, s, 2);
         };
-        if (simple) {
-          const float s = over_lanes((eight[0] + eight[1]) + (eight[2] + eight[3]));
-          if (j < Q) {
-            const int at = stream_start(tile, j, token, Q) / 4;
-            sums[at] = (Q == 2 && j == 1 ? constant[2] : constant[0]) * s;
-            sums[at + 2] = (Q == 2 && j == 1 ? constant[3] : constant[1]) * s;
-          }
-        } else {
-          if (g.groups_per_block <= 2) eight[0] += eight[1], eight[1] = eight[2] + eight[3];
-          if (g.groups_per_block == 1) eight[0] += eight[1];
+        if (g.groups_per_block <= 2) eight[0] += eight[1], eight[1] = eight[2] + eight[3];
+        if (g.groups_per_block == 1) eight[0] += eight[1];
 #pragma unroll
-          for (int group = 0; group < 4; ++group)
-            if (group < g.groups_per_block) {
-              const float s = over_lanes(eight[group]);
+        for (int group = 0; group < 4; ++group)
+          if (group < g.groups_per_block) {
+            const float s = over_lanes(eight[group]);
+            if (!simple) {
               if (j == 0) sums[group * 8 * T + row] = s;
+            } else if (j < Q) {
+              const int at = group * (16 * T * Q) + stream_start(tile, j, token, Q) / 4;
+              sums[at] = (Q == 2 && j == 1 ? constant[2] : constant[0]) * s;
+              sums[at + 2] = (Q == 2 && j == 1 ? constant[3] : constant[1]) * s;
             }
-        }
+          }
       }
     }
   }
@@ -238,10 +240,10 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   int strip = front, k = first - front * kbs, remaining = last - first;
   int segment = min(kbs - k, remaining), left = segment;
   bool began_inside = k != 0;
-  uint32_t x_at = own_slot + k * (kSliceBytes * T), start_at = (simple ? own_start : starts) + k * (kStartBytes * T);
-  const uint16_t* side_at = g.scales + (ahead_groups + (g.channel ? 0 : k_first + ahead_k)) * 32 + (lane >> 2) * 4;
-  const int side_step = g.channel ? 0 : 32;
-  const long long side_jump = g.channel ? 32 : static_cast<long long>(g.groups - kbs) * 32;
+  uint32_t x_at = own_slot + k * (kSliceBytes * T), start_at = (simple ? own_start : starts) + k * starts_step;
+  const uint16_t* side_at = g.scales + (ahead_groups + (g.channel ? 0 : (k_first + ahead_k) * g.groups_per_block + own_group)) * 32 + (lane >> 2) * 4;
+  const int side_step = g.channel ? 0 : 32 * g.groups_per_block;
+  const long long side_jump = g.channel ? 32 : static_cast<long long>(g.groups - kbs * g.groups_per_block) * 32;
 
   const auto end_segment = [&] {
     k += segment, remaining -= segment;
@@ -301,28 +303,24 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     }
   };
 
-  // One packed block, the `p`-th of its unit; `reloaded(c)` is told that the words of chunk c are cast.
-  const auto simple_block = [&](int p, const uint32_t* words, uint2 scales, const auto& cast_is) {
+  // One packed block, the `p`-th of its unit, with G groups; `cast_is(c)` is told that the words of chunk c are cast.
+  const auto simple_block = [&](auto groups, int p, const uint32_t* words, uint2 scales, const auto& cast_is) {
+    constexpr int G = decltype(groups)::value;
     Fragments f[2];
     uint4 b[2][T];
     float part[2][T][4];
-    load_chunk(b[0], 4 * p);
-    if constexpr (Cast::kSums) {
+    const auto begin_group = [&](int group) {
 #pragma unroll
       for (int t = 0; t < T; ++t)
 #pragma unroll
         for (int nt = 0; nt < 2; ++nt) {
-          const uint4 v = load_shared16(start_at + p * (kStartBytes * T) + (t * Q + nt % Q) * 64);
+          uint4 v = make_uint4(0, 0, 0, 0);
+          if constexpr (Cast::kSums) v = load_shared16(start_at + p * (kStartBytes * T * G) + ((group * T + t) * Q + nt % Q) * 64);
           part[nt][t][0] = __uint_as_float(v.x), part[nt][t][1] = __uint_as_float(v.y), part[nt][t][2] = __uint_as_float(v.z), part[nt][t][3] = __uint_as_float(v.w);
         }
-    } else {
-#pragma unroll
-      for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-        for (int t = 0; t < T; ++t)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
-    }
+    };
+    load_chunk(b[0], 4 * p);
+    begin_group(0);
     cast_chunk(f[0], words);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -332,20 +330,27 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         cast_chunk(f[(c + 1) & 1], words + (c + 1) * B);
       }
       multiply_chunk(part, f[c & 1], b[c & 1]);
+      if ((c + 1) * G % 4 == 0) {
+        const int group = c * G / 4;
+        uint2 own = scales;
+        if constexpr (G > 1) own.x = __shfl_sync(0xffffffffu, own.x, (lane & 28) + group), own.y = __shfl_sync(0xffffffffu, own.y, (lane & 28) + group);
+        float scale[4];
+        scales_of(own, scale);
+#pragma unroll
+        for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+          for (int t = 0; t < T; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[nt][t][i] = fmaf(scale[2 * nt + (i >> 1)], part[nt][t][i], sum[nt][t][i]);
+        if (c < 3) begin_group(group + 1);
+      }
     }
-    float scale[4];
-    scales_of(scales, scale);
-#pragma unroll
-    for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-      for (int t = 0; t < T; ++t)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[nt][t][i] = fmaf(scale[2 * nt + (i >> 1)], part[nt][t][i], sum[nt][t][i]);
   };
   // One unit: words and scales of set `from`, the next unit's into set `to`. What changes seldom is left to event().
   bool more = ahead > 0;
   const uint32_t never = static_cast<uint32_t>(a.overlap) >> 8;  // 0, which the compiler does not know
-  const auto simple_unit = [&](int from, int to) {
+  const auto simple_unit = [&](auto groups, int from, int to) {
+    constexpr int G = decltype(groups)::value;
     if constexpr (Ahead) {
       // Not before the words of this unit are there.
       const bool wanted = (static_cast<uint32_t>(more) | (q[from][P - 1][4 * B - 1] & never)) != 0;
@@ -356,13 +361,13 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         load_pair(scale_ring[to][p], side_at + p * side_step, wanted);
       }
 #pragma unroll
-      for (int p = 0; p < P; ++p) simple_block(p, q[from][p], scale_ring[from][p], [](int) {});
+      for (int p = 0; p < P; ++p) simple_block(groups, p, q[from][p], scale_ring[from][p], [](int) {});
     } else {
-      simple_block(0, q[0][0], scale_ring[0][0], [&](int c) { reload(q[0][0], c, more); });
+      simple_block(groups, 0, q[0][0], scale_ring[0][0], [&](int c) { reload(q[0][0], c, more); });
       load_pair(scale_ring[0][0], side_at, more);
     }
     ahead_words += P * 512 * B, side_at += P * side_step;
-    x_at += P * kSliceBytes * T, start_at += P * kStartBytes * T;
+    x_at += P * kSliceBytes * T, start_at += P * kStartBytes * T * G;
   };
   const auto general_block = [&](uint32_t* words, uint2& scales) {
     const bool more = ahead > 0;
@@ -415,7 +420,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       load_side(scales);
       step_ahead();
     }
-    x_at += kSliceBytes * T, start_at += kStartBytes * T;
+    x_at += kSliceBytes * T, start_at += starts_step;
   };
   // Packed blocks until the segment ends, or the slice's part of the strip from which is loaded, or what is to be loaded. That is one
   // piece of code whatever slot comes next: what runs over and over should be small.
@@ -430,19 +435,24 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     if (simple) {
       next_event();
       const int steps = until;
-      for (;;) {
-        if (slot == 0) {
-          simple_unit(0, D - 1);
-          slot = D - 1;
-          if ((until -= P) == 0) break;
-        }
-        if constexpr (D > 1)
-          if (slot == 1) {
-            simple_unit(1, 0);
-            slot = 0;
+      const auto run = [&](auto groups) {
+        for (;;) {
+          if (slot == 0) {
+            simple_unit(groups, 0, D - 1);
+            slot = D - 1;
             if ((until -= P) == 0) break;
           }
-      }
+          if constexpr (D > 1)
+            if (slot == 1) {
+              simple_unit(groups, 1, 0);
+              slot = 0;
+              if ((until -= P) == 0) break;
+            }
+        }
+      };
+      if (g.groups_per_block == 1) run(StreamGroups<1>{});
+      else if (g.groups_per_block == 2) run(StreamGroups<2>{});
+      else run(StreamGroups<4>{});
       event(steps);
       if (left != 0) continue;
     } else {
