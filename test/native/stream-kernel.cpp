@@ -104,8 +104,11 @@ void one(const Type& t, const Case& c) {
   ++checks;
   try {
     simt::run(a.sets * c.slices, 32 * kStreamWarps, c.workspace ? 1 : c.slices, bytes, lot(), [&] {
-      if (T == 1) gemm_stream<B, 1, kStreamWarps, BF, Cast>(g, a);
-      else gemm_stream<B, 2, kStreamWarps, BF, Cast>(g, a);
+      const bool lean = stream_simple(g, B <= 2 ? 2 : 1) && g.groups_per_block == 1;
+      if (T == 1 && lean) gemm_stream<B, 1, kStreamWarps, true, BF, Cast>(g, a);
+      else if (T == 1) gemm_stream<B, 1, kStreamWarps, false, BF, Cast>(g, a);
+      else if (lean) gemm_stream<B, 2, kStreamWarps, true, BF, Cast>(g, a);
+      else gemm_stream<B, 2, kStreamWarps, false, BF, Cast>(g, a);
     });
   } catch (const std::exception& error) {
     return fail(error.what());

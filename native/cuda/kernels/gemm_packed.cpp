@@ -144,7 +144,10 @@ int stream_clusters(CudaExec& exec, const std::string& kernel, int slices) {
 // memory.
 std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const GemmPackedArgs& a, int bits, int side_bytes, CudaExec& exec, const Params& params) {
   const int tiles = m <= 8 ? 1 : 2;
-  const std::string kernel = name + "_s" + std::to_string(tiles);
+  const int64_t blocks_a_unit = bits <= 2 ? 2 : 1;  // kStreamUnit, which stay whole where the fast loop takes them
+  const bool fast = stream_simple(a, static_cast<int>(blocks_a_unit)), lean = fast && a.groups_per_block == 1;
+  const std::string kernel = name + (lean ? "_s" : "_x") + std::to_string(tiles);
+  const int64_t unit = fast ? blocks_a_unit : 1;
   const std::string reduce = params.text("reduce", "");
   require(reduce.empty() || reduce == "global" || reduce == "cluster", "reduce is neither global nor cluster");
   const int64_t asked = params.integer("slices", 0);
@@ -153,7 +156,7 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
   require(running >= 1, "blocks is not 1 or more");
   // A packed block: its bytes, or what the slow loop takes for it (about 230 instructions, 300 for 16 tokens, of which 1.65 go out
   // in a cycle; by count, not measured).
-  const double slow = stream_simple(a, 1) ? 0 : (tiles == 1 ? 0.08 : 0.105) * (a.groups_per_block == 4 || a.zero_kind ? 1.4 : 1);
+  const double slow = fast ? 0 : (tiles == 1 ? 0.08 : 0.105) * (a.groups_per_block == 4 || a.zero_kind ? 1.4 : 1);
   const double block = std::max(0.0284 * (512 * bits + side_bytes) / 1000, slow);
   std::optional<StreamPlan> best;
   for (const bool workspace : {false, true}) {
@@ -161,8 +164,6 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
     for (int64_t slices = asked ? asked : 1; slices <= (asked ? asked : std::min<int64_t>(a.k_blocks, 32)); ++slices) {
       const bool power = (slices & (slices - 1)) == 0;
       if (workspace ? slices == 1 && reduce.empty() : !power || slices > 8) continue;
-      // The kernel's units of packed blocks along K (kStreamUnit) stay whole.
-      const int64_t unit = bits <= 2 && stream_simple(a, 2) ? 2 : 1;
       if (slices * unit > a.k_blocks) continue;
       const int64_t k_most = div_up(a.k_blocks / unit, slices) * unit;
       int64_t sets = std::clamp<int64_t>(running / slices, 1, a.n_blocks);
@@ -278,7 +279,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
     const std::optional<StreamPlan> plan = stream_plan(name, m, a, type.bits, side_bytes, exec, p);
     if (!plan) return false;
     const double bytes = static_cast<double>(n_blocks * k_blocks * (512 * type.bits + side_bytes));
-    return !can_hopper || stream_simple(a, 1) || plan->microseconds < 10.5 + 1.1 * bytes / 4.2e6;
+    return !can_hopper || plan->kernel == name + "_s1" || plan->kernel == name + "_s2" || plan->microseconds < 10.5 + 1.1 * bytes / 4.2e6;
   };
   const bool stream = forced == "stream" || streams();
   const bool hopper = !stream && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;

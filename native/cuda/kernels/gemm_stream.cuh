@@ -41,7 +41,9 @@ struct StreamGroups {
 template <int B>
 constexpr bool kStreamAhead = B <= 4;
 
-template <int B, int T, int W, bool BF, class Cast>
+// `Lean`: only for products of stream_simple() whose packed blocks have one group each. A kernel of its own, since what is small
+// starts sooner and keeps its registers.
+template <int B, int T, int W, bool Lean, bool BF, class Cast>
 __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const StreamArgs& a) {
   unsigned char* const shared = dynamic_shared();
   constexpr int P = kStreamUnit<B>;
@@ -52,11 +54,12 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int slice = static_cast<int>(blockIdx.x) % a.slices, set = static_cast<int>(blockIdx.x) / a.slices;
   // The common case: units of P packed blocks whose groups are whole, and one zero point for all.
-  const bool simple = stream_simple(g, P);
+  const bool simple = Lean || (g.groups_per_block > 1 && stream_simple(g, P));
+  const int groups_per_block = Lean ? 1 : g.groups_per_block;
   const int unit = simple ? P : 1;
   const int k_first = stream_first(g.k_blocks / unit, slice, a.slices) * unit, kbs = stream_first(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
   const int strip_first = stream_first(g.n_blocks, set, a.sets), strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
-  const StreamShared places = stream_shared(T, W, a.k_most, g.groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
+  const StreamShared places = stream_shared(T, W, a.k_most, groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
   float4* const heads = reinterpret_cast<float4*>(shared + places.heads) + lane;
   float4* const parts = reinterpret_cast<float4*>(shared + places.parts) + lane;
   const uint32_t activations = shared_address(shared), starts = activations + places.starts;
@@ -71,8 +74,8 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   int ahead = last - first, ahead_k = first - front * kbs;
   const unsigned char* ahead_words = g.weights + (static_cast<long long>(strip_first + front) * g.k_blocks + k_first + ahead_k) * (512 * B) + lane * 16;
   long long ahead_groups = static_cast<long long>(strip_first + front) * g.groups;  // row of scales
-  const int starts_step = g.groups_per_block * kStartBytes * T;  // from one packed block along K to the next
-  const int own_group = lane & 3 & (g.groups_per_block - 1), last_group = g.groups - 1;
+  const int starts_step = groups_per_block * kStartBytes * T;  // from one packed block along K to the next
+  const int own_group = lane & 3 & (groups_per_block - 1), last_group = g.groups - 1;
   const long long words_jump = static_cast<long long>(g.k_blocks - kbs) * (512 * B);
 
   uint32_t q[D][P][4 * B];
@@ -87,9 +90,10 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     }
   // Scales and zero points: lane (g, t) takes its rows' of group t of the block, so one load serves up to four groups.
   const auto load_side = [&](uint2& scales) {
-    const int group = g.channel ? 0 : min((k_first + ahead_k) * g.groups_per_block + own_group, last_group);
+    const int group = g.channel ? 0 : min((k_first + ahead_k) * groups_per_block + own_group, last_group);
     const long long at = (ahead_groups + group) * 32 + (lane >> 2) * 4;
     load_pair(scales, g.scales + at, true);
+    if constexpr (Lean) return;
     if (g.zero_kind == 1) zeros.x = load_word(g.zeros + at);
     else if (g.zero_kind == 2) load_pair(zeros, g.zeros + at * 2, true);
   };
@@ -159,11 +163,11 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
           s += __shfl_xor_sync(0xffffffffu, s, 1);
           return s + __shfl_xor_sync(0xffffffffu, s, 2);
         };
-        if (g.groups_per_block <= 2) eight[0] += eight[1], eight[1] = eight[2] + eight[3];
-        if (g.groups_per_block == 1) eight[0] += eight[1];
+        if (groups_per_block <= 2) eight[0] += eight[1], eight[1] = eight[2] + eight[3];
+        if (groups_per_block == 1) eight[0] += eight[1];
 #pragma unroll
         for (int group = 0; group < 4; ++group)
-          if (group < g.groups_per_block) {
+          if (group < groups_per_block) {
             const float s = over_lanes(eight[group]);
             if (!simple) {
               if (j == 0) sums[group * 8 * T + row] = s;
@@ -241,9 +245,9 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   int segment = min(kbs - k, remaining), left = segment;
   bool began_inside = k != 0;
   uint32_t x_at = own_slot + k * (kSliceBytes * T), start_at = (simple ? own_start : starts) + k * starts_step;
-  const uint16_t* side_at = g.scales + (ahead_groups + (g.channel ? 0 : (k_first + ahead_k) * g.groups_per_block + own_group)) * 32 + (lane >> 2) * 4;
-  const int side_step = g.channel ? 0 : 32 * g.groups_per_block;
-  const long long side_jump = g.channel ? 32 : static_cast<long long>(g.groups - kbs * g.groups_per_block) * 32;
+  const uint16_t* side_at = g.scales + (ahead_groups + (g.channel ? 0 : (k_first + ahead_k) * groups_per_block + own_group)) * 32 + (lane >> 2) * 4;
+  const int side_step = g.channel ? 0 : 32 * groups_per_block;
+  const long long side_jump = g.channel ? 32 : static_cast<long long>(g.groups - kbs * groups_per_block) * 32;
 
   const auto end_segment = [&] {
     k += segment, remaining -= segment;
@@ -386,10 +390,10 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       cast_chunk(f, words + c * B);
       multiply_chunk(part, f, b);
       reload(words, c, more);
-      if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
-        const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
+      if (c == 3 || groups_per_block == 4 || (c == 1 && groups_per_block == 2)) {
+        const int group = groups_per_block == 4 ? c : groups_per_block == 2 ? c >> 1 : 0;
         uint2 s = scales, z = zeros;
-        if (g.groups_per_block > 1) {
+        if (groups_per_block > 1) {
           s.x = __shfl_sync(0xffffffffu, s.x, (lane & 28) + group), s.y = __shfl_sync(0xffffffffu, s.y, (lane & 28) + group);
           if (g.zero_kind) z.x = __shfl_sync(0xffffffffu, z.x, (lane & 28) + group), z.y = __shfl_sync(0xffffffffu, z.y, (lane & 28) + group);
         }
@@ -450,12 +454,12 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
             }
         }
       };
-      if (g.groups_per_block == 1) run(StreamGroups<1>{});
-      else if (g.groups_per_block == 2) run(StreamGroups<2>{});
+      if constexpr (Lean) run(StreamGroups<1>{});
+      else if (groups_per_block == 2) run(StreamGroups<2>{});
       else run(StreamGroups<4>{});
       event(steps);
       if (left != 0) continue;
-    } else {
+    } else if constexpr (!Lean) {
       do general_block(q[0][0], scale_ring[0][0]);
       while (--left != 0);
     }
