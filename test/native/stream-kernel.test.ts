@@ -36,7 +36,7 @@ test('the streaming kernel on threads that the host plays: every type, f16 and b
     assert.equal(build.status, 0, build.stderr);
     const run = spawnSync(program, { encoding: 'utf8' });
     assert.equal(run.status, 0, run.stdout);
-    assert.match(run.stdout, /^400 products, 0 failures, at most 0\.\d\d of the bound$/m);
+    assert.match(run.stdout, /^540 products, 0 failures, at most 0\.\d\d of the bound$/m);
   } finally {
     rmSync(folder, { recursive: true });
   }
