@@ -39,14 +39,21 @@ struct GemmPackedArgs {
 
 // What the streaming kernel is told besides; its strips are single blocks of 32 rows (warps_n 1), its counters one a strip.
 struct StreamArgs {
-  int slices;       // of K
+  int slices;       // of K; a power of two unless `workspace`
   int sets;         // of strips; sets * slices blocks, those of a set in a row
   int k_most;       // packed blocks along K of the longest slice
   int strips_most;  // strips of the largest set
-  int cluster;      // the blocks of a set are a cluster and add up in shared memory, else through `partial`
-  int depth;        // packed blocks that each warp has under way through the bulk engine
+  int workspace;    // slices are added up through `partial`; else the blocks of a set are a cluster and do so in shared memory
   int overlap;      // launched while the operation before may still run
 };
+
+// What the streaming kernel's fast loop takes: units of `unit` packed blocks along K, groups that K fills, no zero points of groups.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+inline bool stream_simple(const GemmPackedArgs& g, int unit) {
+  return g.zero_kind == 0 && g.k_blocks % unit == 0 && (g.channel || g.groups == g.k_blocks * g.groups_per_block);
+}
 
 // How the wide kernel takes zero points out.
 constexpr int kZeroNone = 0;       // there are none

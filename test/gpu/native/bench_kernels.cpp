@@ -1,6 +1,7 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
-// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream-tune and stream-types (the
-// streaming kernel's), wide-tune and wide-types (the wide kernel's), wide-profile, profile. Default: table types.
+// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream (the streaming kernel's cuts) and
+// stream-types (its types; --few: some of them), wide-tune
+// and wide-types (the wide kernel's), wide-profile, profile. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
 // replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "cuda/launch.h"
@@ -154,7 +156,7 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
 double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap", "tokens", "width"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));
@@ -223,11 +225,13 @@ const char* const kTypes[] = {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i
 
 int main(int argc, char** argv) try {
   std::string out;
+  bool few = false;
   std::vector<std::string> sets;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--json" && i + 1 < argc) out = argv[++i];
     else if (word == "--set" && i + 1 < argc) sets.push_back(argv[++i]);
+    else if (word == "--few") few = true;
   }
   if (sets.empty()) sets = {"table", "types"};
   Bench b;
@@ -281,14 +285,16 @@ int main(int argc, char** argv) try {
       }
     }
     if (set == "profile") {  // a few plain launches, for a profiler
-      const Packed p = make(b, "u4", DType::f16, 57344, 8192, 128, 0);
-      for (int64_t m : {16, 32, 64}) {
-        Call call;
-        call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
-        call.out = {b.exec.allocate(DType::f16, {m, p.n})};
-        call.params = p.params;
-        cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
-        b.settle();
+      for (const char* name : {"u4", "u1", "f4e2m1"}) {
+        const Packed p = make(b, name, DType::f16, 57344, 8192, 128, 0);
+        for (int64_t m : {8, 16, 32, 64}) {
+          Call call;
+          call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
+          call.out = {b.exec.allocate(DType::f16, {m, p.n})};
+          call.params = p.params;
+          cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
+          b.settle();
+        }
       }
     }
     if (set == "groups") {
@@ -301,91 +307,56 @@ int main(int argc, char** argv) try {
           }
         }
     }
-    if (set == "stream-tune") {
-      // Every shape of the streaming kernel beside the Hopper kernel and cuBLAS, in about a minute: the best three and what each
-      // choice alone costs against the best.
-      struct Variant {
-        int warps, per_sm, depth;
-      };
-      const Variant few[] = {{16, 1, 0}, {8, 2, 0}, {16, 1, 1}, {8, 2, 1}, {16, 1, 2}, {8, 2, 2}}, many[] = {{8, 1, 0}, {16, 1, 0}, {8, 1, 1}, {8, 1, 2}, {16, 1, 1}};
+    if (set == "stream") {
+      // The choice of slices beside every other, and the Hopper kernel: us for M = 1, 8, 16.
       b.replays = 7;
-      std::printf("%-12s %3s %8s %8s %8s | best three of the streaming kernel (us, warps x blocks, ring, slices, sum); p: overlapped launches\n", "K x N", "M", "copy us", "hopper", "cublas");
-      double marlin[5] = {1, 1, 1, 1, 1}, blas[5] = {1, 1, 1, 1, 1};
       for (const Shape& s : kShapes) {
         const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
-        const Dense d = make_dense(b, s.n, s.k);
-        const int64_t ms[] = {1, 8, 16, 32, 64};  // 64: in two passes
-        for (int i = 0; i < 5; ++i) {
-          const int64_t m = ms[i];
-          const double hopper = time_packed(b, p, m, params({{"kernel", std::string("hopper")}})), dense = time_dense(b, d, m);
-          struct Row {
-            double t;
-            std::string what;
-          };
-          std::vector<Row> rows;
-          std::string refused;
-          const auto attempt = [&](const Variant& v, int slices, const char* reduce, int stages, bool overlap) {
-            Params tiling = params({{"kernel", std::string("stream")}, {"reduce", std::string(reduce)}, {"warps", double(v.warps)}, {"perSm", double(v.per_sm)}, {"depth", double(v.depth)}, {"overlap", double(overlap)}});
+        for (int64_t m : {1, 8, 16}) {
+          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k));
+          const auto attempt = [&](const char* kernel, int slices, const char* reduce, bool overlap) {
+            Params tiling = params({{"kernel", std::string(kernel)}, {"overlap", double(overlap)}});
             if (slices) tiling.set("slices", double(slices));
-            if (stages) tiling.set("stages", double(stages));
-            std::snprintf(line, sizeof(line), "%dx%d %s%d s%d %s%s", v.warps, v.per_sm, v.depth ? "r" : "b", v.depth ? v.depth : stages, slices, reduce, overlap ? " p" : "");
-            const std::string what = line;
+            if (reduce[0]) tiling.set("reduce", std::string(reduce));
             try {
               const double t = time_packed(b, p, m, tiling);
-              rows.push_back({t, what});
-              std::snprintf(line, sizeof(line), "{\"set\": \"stream-tune\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"what\": \"%s\", \"us\": %.3f, \"bytes\": %.0f}", (long long)s.k, (long long)s.n,
-                            (long long)m, what.c_str(), t * 1e6, static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k)));
+              std::snprintf(line, sizeof(line), "{\"set\": \"stream\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"kernel\": \"%s\", \"slices\": %d, \"reduce\": \"%s\", \"overlap\": %d, \"us\": %.3f, \"bytes\": %.0f}",
+                            (long long)s.k, (long long)s.n, (long long)m, kernel, slices, reduce, int(overlap), t * 1e6, bytes);
               b.row(line);
+              return t * 1e6;
             } catch (const Failure& failure) {
-              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // a shape that does not fit is no row
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // a cut that does not fit is no row
+              return 0.0;
             }
           };
-          const auto best = [&] { return *std::min_element(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; }); };
-          // The kernel's shape first, then slices and sums for the best of them.
-          std::vector<Variant> variants(m <= 16 ? std::vector<Variant>(few, few + 6) : std::vector<Variant>(many, many + 5));
-          Variant chosen = variants[0];
-          double least = 1e9;
-          for (const Variant& v : variants) {
-            attempt(v, 0, "global", 0, false);
-            if (!rows.empty() && best().t < least) least = best().t, chosen = v;
-          }
-          const double shape_best = rows.empty() ? 0 : best().t;
-          for (int slices : {1, 2, 3, 4, 6, 8, 12, 16}) attempt(chosen, slices, "global", 0, false);
-          for (int slices : {0, 2, 4, 8}) attempt(chosen, slices, "cluster", 0, false);
-          const double launched = rows.empty() ? 0 : best().t;
-          attempt(chosen, 0, "global", 0, true);
-          attempt(chosen, 0, "cluster", 0, true);
-          for (int slices : {2, 4, 8}) attempt(chosen, slices, "global", 0, true), attempt(chosen, slices, "cluster", 0, true);
-          if (chosen.depth == 0)
-            for (int stages : {1, 2, 4, 6}) attempt(chosen, 0, "global", stages, false);
-          std::sort(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; });
-          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k));
-          std::printf("%5lldx%-6lld %3lld %8.2f %8.2f %8.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, hopper * 1e6, dense * 1e6);
-          for (size_t j = 0; j < std::min<size_t>(3, rows.size()); ++j) std::printf(" %.2f (%s)", rows[j].t * 1e6, rows[j].what.c_str());
-          std::printf(" | default %.2f, not overlapped %.2f\n", shape_best * 1e6, launched * 1e6);
+          std::printf("%5lldx%-6lld %3lld copy %.1f: choice %.2f, launched apart %.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, attempt("stream", 0, "", true), attempt("stream", 0, "", false));
+          for (int slices : {1, 2, 4, 8}) std::printf(" c%d %.2f", slices, attempt("stream", slices, "cluster", true));
+          for (int slices : {2, 4, 6, 8}) std::printf(" g%d %.2f", slices, attempt("stream", slices, "global", true));
+          std::printf(" | hopper %.2f\n", attempt("hopper", 0, "", false));
           std::fflush(stdout);
-          if (!rows.empty()) {
-            const double us = launched * 1e6;
-            if (m != 8) marlin[i] *= s.marlin[m == 1 ? 0 : m == 16 ? 1 : m == 32 ? 2 : 3] / us;
-            blas[i] *= dense * 1e6 / us;
-          }
         }
-      }
-      for (int i = 0; i < 5; ++i) {
-        std::printf("M=%d: not overlapped, geometric mean %.2f of cuBLAS", i == 0 ? 1 : 4 << i, std::pow(blas[i], 1 / 6.0));
-        if (i != 1) std::printf(", %.2f of MARLIN's", std::pow(marlin[i], 1 / 6.0));
-        std::printf("\n");
       }
       b.replays = 11;
     }
     if (set == "stream-types") {
+      // All types; --few: some.
       for (DType dtype : {DType::f16, DType::bf16}) {
         std::printf("8192x57344 M=16 %s, streaming kernel:", dtype == DType::f16 ? "f16" : "bf16");
-        for (const char* name : {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i4", "i8", "f4e2m1", "f6e3m2", "f8e4m3"}) {
+        std::map<std::string, double> base;
+        for (const char* name : kTypes) {
+          if (few && !std::strstr(" u1 u2 u3 u4 u5 u6 u8 i4 f3e1m1 f4e2m1 f5e2m2 f6e3m2 f8e4m3 ", (" " + std::string(name) + " ").c_str())) continue;
           const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
-          const double t = time_packed(b, p, 16, params({{"kernel", std::string("stream")}}));
-          std::printf(" %s %.1f", name, t * 1e6);
-          std::snprintf(line, sizeof(line), "{\"set\": \"stream-types\", \"type\": \"%s\", \"x\": \"%s\", \"us\": %.3f, \"bytes\": %.0f}", name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6, double(p.bytes));
+          double t;
+          try {
+            t = time_packed(b, p, 16, params({{"kernel", std::string("stream")}}));
+          } catch (const Failure& failure) {
+            if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // two types have no streaming kernel for f16
+            continue;
+          }
+          base[name] = t;
+          std::printf("%s %s %.1f (%.2f of u4, %.2f of u%c)", base.size() % 4 == 1 ? "\n " : "", name, t * 1e6, base.count("u4") ? t / base["u4"] : 0.0, t / base[std::string("u") + name[1]], name[1]);
+          std::snprintf(line, sizeof(line), "{\"set\": \"stream-types\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"k\": 8192, \"n\": 57344, \"m\": 16, \"us\": %.3f, \"bytes\": %.0f}", name,
+                        dtype == DType::f16 ? "f16" : "bf16", t * 1e6, double(p.bytes));
           b.row(line);
         }
         std::printf("\n");
