@@ -107,7 +107,6 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
     fence_barriers();
   }
   __syncthreads();
-  if (a.overlap) launch_next_operation();
 
   if (warp >= warps) {
     registers_down<T <= 4 ? 32 : 40>();
@@ -132,6 +131,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
           if (++k == g.k_blocks) k = 0, ++i;
         }
         await_operation_before();
+        launch_next_operation();  // not sooner: what ran before the newest operation has ended when the next begins
       }
       for (int at = first; at < last; ++at) {
         if (at - first >= begun) {
