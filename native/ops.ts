@@ -307,7 +307,8 @@ export const ops = {
    * y [M,N] f16 or bf16, bias [N] of that dtype; weights U8 [ceil(N/32), ceil(K/128), 512 bits]; scales f16|bf16 and zeros
    * u8|f16 [ceil(N/32), G, 32]. groupLength: 32, 64, 128, or 0 for one scale a row. zero: the constant where there are no
    * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles;
-   * kernel: stream, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device.
+   * kernel: stream, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. Up to 16
+   * tokens on 9.0 the choice is stream, whose launches overlap the product before (docs/kernels.md); overlap: 0 forbids that.
    */
   gemmPacked: (
     rt: NativeRuntime,
@@ -324,6 +325,7 @@ export const ops = {
       stages?: number;
       blocks?: number;
       kernel?: 'stream' | 'hopper' | 'portable';
+      overlap?: 0 | 1;
     },
   ) =>
     rt.enqueue('gemm_packed', [x, w.weights, w.scales, ...(w.zeros ? [w.zeros] : []), ...(bias ? [bias] : [])], [y], {

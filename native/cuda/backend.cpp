@@ -140,11 +140,15 @@ void CudaBackend::run(const std::string& op, Call& call) {
     for (const Tensor& tensor : *list) {
       require_device(exec_, tensor, "a tensor");
       if (!tensor.storage) continue;
-      if (tensor.storage->arrival) tensor.storage->arrival->await(exec_.stream_);
+      if (tensor.storage->arrival) {
+        tensor.storage->arrival->await(exec_.stream_);
+        exec_.forget_written();
+      }
       // Copies only read: what writes waits for them.
       if (tensor.storage->departure && list == &call.out) tensor.storage->departure->await(exec_.stream_);
     }
   while (running_.size() >= kAhead) retire();
+  if (op != "gemm_packed") exec_.forget_written();  // operations may use the stream without the executor
   exec_.op_ = op;
   Running running{op, take_event(), take_event()};
   check(driver().event_record(running.begin, exec_.stream_), "timing an operation");

@@ -55,6 +55,7 @@ void require_device(const CudaExec& exec, const Tensor& tensor, const char* name
 }
 
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative) {
+  forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const CUfunction function = kernels_->find(kernel, shared);
   const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments)
@@ -63,6 +64,7 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 }
 
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap) {
+  forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   static const auto launch_with = late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   LaunchAttribute attributes[2];
@@ -98,10 +100,12 @@ int CudaExec::occupancy(const std::string& kernel, int threads, unsigned shared)
 }
 
 void CudaExec::fill_zero(void* data, size_t bytes) {
+  forget_written();
   if (bytes) check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream_), "clearing memory");
 }
 
 void CudaExec::copy(void* to, const void* from, size_t bytes) {
+  forget_written();
   if (bytes) check(driver().copy_on_device(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream_), "copying on the device");
 }
 
@@ -112,10 +116,12 @@ void CudaExec::read_back(void* host, const void* device, size_t bytes) {
 
 // From pageable memory the driver copies to its own buffer before it returns.
 void CudaExec::write_small(void* device, const void* host, size_t bytes) {
+  forget_written();
   if (bytes) check(driver().copy_to_device(reinterpret_cast<CUdeviceptr>(device), host, bytes, stream_), "writing to the device");
 }
 
 void CudaExec::gemm(const Gemm& p) {
+  forget_written();
   if (p.m == 0 || p.n == 0) return;
   const Cublas& cublas = blas();
   const int lda = static_cast<int>(p.lda ? p.lda : p.transpose_a ? p.m : p.k);

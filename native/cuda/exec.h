@@ -102,6 +102,13 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
   }
+  // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that was a launch
+  // that said by wrote() what it writes, nothing else was put on the stream since, and `tensor` lies elsewhere.
+  void wrote(const Tensor& tensor) { written_ = std::pair{tensor.raw(), tensor.raw() + tensor.bytes()}; }
+  bool follows_untouched(const Tensor& tensor) const {
+    return written_ && (tensor.raw() + tensor.bytes() <= written_->first || written_->second <= tensor.raw());
+  }
+  void forget_written() { written_.reset(); }
   // Clusters of `kernel` that the device holds at once.
   int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
   bool has_kernel(const std::string& kernel) const { return kernels_->has(kernel); }
@@ -162,6 +169,7 @@ class CudaExec {
   Bank banks_[2];
   int bank_ = 0;
   std::string op_;  // that runs now
+  std::optional<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
 };
 
 // The tensor lies on this device. Throws Failure("LPQ_NATIVE_ARGUMENT").

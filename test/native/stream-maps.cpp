@@ -33,11 +33,11 @@ void products(std::mt19937& random) {
   const std::vector<uint8_t> packed = lpq::test::pack_weights(codes, n, k, B);
   std::vector<uint16_t> x(static_cast<size_t>(m * k)), staged(static_cast<size_t>(kbs * kSliceBytes * T / 2), 0xffff);
   for (uint16_t& v : x) v = static_cast<uint16_t>(random() & 0x3fff);
-  // As the kernel: item (kb, tile) a warp, lane = (token, chunk), four vectors of eight k.
+  // As the kernel: item (kb, tile) a warp, lane = (token, eight k), four chunks.
   for (int item = 0; item < kbs * T; ++item)
     for (int lane = 0; lane < 32; ++lane) {
-      const int kb = item / T, tile = item % T, token = lane & 7, chunk = lane >> 3;
-      for (int j = 0; j < 4; ++j)
+      const int kb = item / T, tile = item % T, token = lane >> 2, j = lane & 3;
+      for (int chunk = 0; chunk < 4; ++chunk)
         for (int e = 0; e < 8; ++e) {
           const int byte = stream_pair(kb, chunk, tile, T, token, j, e / 2) + 2 * (e % 2);
           uint16_t& to = staged[static_cast<size_t>(byte / 2)];
@@ -84,18 +84,46 @@ void products(std::mt19937& random) {
     }
 }
 
-// Eight lanes of a 16-byte access at a time must meet eight different fours of banks.
+// Eight lanes of a 16-byte access at a time must meet eight different fours of banks; a warp's words 32 different banks.
 void banks() {
   for (int phase = 0; phase < 4; ++phase) {
-    int read = 0, write[4] = {0, 0, 0, 0};
+    int read = 0;
     for (int i = 0; i < 8; ++i) {
       const int lane = phase * 8 + i;
       read |= 1 << (stream_slot(lane >> 2, lane & 3) & 7);
-      for (int t = 0; t < 4; ++t) write[t] |= 1 << (stream_pair(0, lane >> 3, 0, 1, lane & 7, 0, t) / 16 & 7);
     }
     expect(read == 255, "bank read", phase, read, 0);
-    for (int t = 0; t < 4; ++t) expect(write[t] == 255, "bank written", phase, t, write[t]);
   }
+  for (int t = 0; t < 4; ++t) {
+    uint32_t written = 0;
+    for (int lane = 0; lane < 32; ++lane) written |= 1u << (stream_pair(0, 0, 0, 1, lane >> 2, lane & 3, t) / 4 & 31);
+    expect(written == 0xffffffffu, "bank written", t, static_cast<int>(written), 0);
+  }
+}
+
+// What the first product starts from: every lane's four accumulators of both halves of the strip find their row's gain and their
+// token's sum, nothing is written twice and nothing of a tile leaves its bytes.
+void starts() {
+  for (int tiles : {1, 2})
+    for (int halves : {1, 2}) {
+      std::vector<int> row(static_cast<size_t>(kStartBytes * tiles / 4), -1), token(row.size(), -1);
+      for (int tile = 0; tile < tiles; ++tile)
+        for (int half = 0; half < halves; ++half)
+          for (int g = 0; g < 8; ++g)
+            for (int upper = 0; upper < 2; ++upper) {
+              const size_t at = static_cast<size_t>(stream_start(tile, half, g, halves) / 4 + 2 * upper);
+              expect(at < row.size() && row[at] == -1, "start written", tile, half, g);
+              row[at] = 2 * half + upper, token[at] = 8 * tile + g;
+            }
+      for (int tile = 0; tile < tiles; ++tile)
+        for (int nt = 0; nt < 2; ++nt)
+          for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < 4; ++i) {
+              const size_t at = static_cast<size_t>(((tile * halves + nt % halves) * 64 + 16 * (lane & 3)) / 4 + i);
+              const int r = halves == 2 ? 2 * nt + i / 2 : i / 2;
+              expect(row[at] == r && token[at] == 8 * tile + 2 * (lane & 3) + i % 2, "start read", tile, lane, i);
+            }
+    }
 }
 
 // Every packed block has one warp; every strip's parts are found by the warp that begins it: what the end of the kernel does.
@@ -143,6 +171,7 @@ int main() {
   std::mt19937 random(11);
   width<1>(random), width<2>(random), width<3>(random), width<4>(random), width<5>(random), width<6>(random), width<7>(random), width<8>(random);
   banks();
+  starts();
   cuts();
   std::printf("%lld checks, %lld failures\n", checks, failures);
   return failures != 0;

@@ -1,11 +1,15 @@
 // gemm_packed (native/ops.ts): checks, the choice of tiles, launches.
-#include <dlfcn.h>
-
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <tuple>
 
 #include "cuda/kernels/gemm_packed.h"
+#include "cuda/kernels/gemm_wide.h"
 #include "cuda/kernels/stream_maps.h"
+#include "cuda/kernels/tensor_maps.h"
 #include "cuda/launch.h"
 #include "lpq/quant_type.h"
 
@@ -70,112 +74,110 @@ Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_
   return t;
 }
 
-using EncodeTiled = CUresult (*)(TensorMap*, int type, unsigned rank, void* address, const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
-                                 const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion, int fill);
-// Of drivers since CUDA 12; null where it is missing.
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    return library ? reinterpret_cast<EncodeTiled>(dlsym(library, "cuTensorMapEncodeTiled")) : nullptr;
-  }();
-  return found;
-}
-
-// How a tensor of three dimensions is cut into boxes; strides in bytes, of the outer two dimensions.
-TensorMap boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
-  constexpr int kSwizzle128 = 3, kPromote128 = 2;
-  TensorMap map{};
-  const uint32_t ones[3] = {1, 1, 1};
-  check(encode_tiled()(&map, type, 3, const_cast<void*>(address), dims, strides, box, ones, 0, swizzle ? kSwizzle128 : 0, kPromote128, 0),
-        "describing a tensor to the bulk engine");
-  return map;
-}
-
 PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
-  constexpr int kByte = 0, kShort = 1, kWide = 4;  // unsigned of 8, 16 and 64 bits: copies care for sizes alone
   const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
   const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
   const int64_t step_groups = a.channel ? 1 : a.groups_per_block * t.warps_k;
   const uint64_t rows = u64(a.n_blocks);
   PackedMaps maps{};
-  maps.x = boxes(a.x, kShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
-  maps.weights = boxes(a.weights, kWide, {64, u64(a.k_blocks) * u64(bits), rows}, {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
-  maps.scales = boxes(a.scales, kShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, u32(step_groups), u32(t.warps_n)}, false);
+  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
+  maps.weights = describe_boxes(a.weights, kMapWide, {64, u64(a.k_blocks) * u64(bits), rows}, {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
+  maps.scales = describe_boxes(a.scales, kMapShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, u32(step_groups), u32(t.warps_n)}, false);
   if (a.zero_kind)
-    maps.zeros = boxes(a.zeros, a.zero_kind == 1 ? kByte : kShort, {32, u64(a.groups), rows}, {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
+    maps.zeros = describe_boxes(a.zeros, a.zero_kind == 1 ? kMapByte : kMapShort, {32, u64(a.groups), rows}, {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
                        {32, u32(step_groups), u32(t.warps_n)}, false);
   return maps;
 }
 
-// How the streaming kernel cuts a product of up to 32 tokens.
+// How the streaming kernel cuts a product of up to 16 tokens.
 struct StreamPlan {
   std::string kernel;
-  int tiles = 1, warps = 16, sets = 1;
+  int tiles = 1, sets = 1;
   unsigned shared = 0;
+  double microseconds = 0;  // as predicted
   StreamArgs args{};
 };
+constexpr int kMostStreamTokens = 16;
 
-// Of all slicings of K: the one whose busiest block takes the least bytes: weights and side, activations (each block reads its
-// slice's from L2), and parts of sums, written and read. warps, perSm (blocks a multiprocessor), depth (of the ring of
-// registers; 0: `stages` blocks a warp through the bulk engine), slices and reduce (cluster or global) override.
-StreamPlan choose_stream(const std::string& name, int64_t m, const GemmPackedArgs& a, int bits, int side_bytes, CudaExec& exec, const Params& params) {
-  StreamPlan best;
-  best.tiles = m <= 8 ? 1 : m <= 16 ? 2 : 4;
-  best.warps = static_cast<int>(params.integer("warps", best.tiles == 4 ? 8 : 16));
-  const int depth = static_cast<int>(params.integer("depth", 0)), per_sm = static_cast<int>(params.integer("perSm", 1));
-  best.kernel = name + "_s" + std::to_string(best.tiles) + "_w" + std::to_string(best.warps) + "x" + std::to_string(per_sm) + "_d" + std::to_string(depth);
-  require(exec.has_kernel(best.kernel), "there is no streaming kernel " + best.kernel);
-  const int bulk = depth ? 0 : static_cast<int>(params.integer("stages", std::clamp(12 / bits, 2, 8)));
-  require(depth || (bulk >= 1 && bulk <= 16), "stages is not between 1 and 16");
-  const std::string reduce = params.text("reduce", "global");
-  require(reduce == "global" || reduce == "cluster", "reduce is neither global nor cluster");
-  const int asked = static_cast<int>(params.integer("slices", 0));
+// Clusters that the device holds at once: a block of this kernel takes a whole multiprocessor's registers, so shared memory
+// does not come into it. Asked once.
+int stream_clusters(CudaExec& exec, const std::string& kernel, int slices) {
+  static std::mutex lock;
+  static std::map<std::tuple<int, std::string, int>, int> known;
+  const std::lock_guard<std::mutex> hold(lock);
+  const auto [at, missing] = known.try_emplace({exec.device().ordinal, kernel, slices}, 0);
+  if (missing) at->second = exec.resident_clusters(kernel, 32 * kStreamWarps, 0, slices);
+  return at->second;
+}
+
+// Of all slicings of K the one that should end first. The coefficients are microseconds of an H200, fitted to 72 cuts of six
+// shapes (docs/kernels.md); only their proportions matter:
+//  - the busiest block streams its packed blocks with their scales at a multiprocessor's share of the memory's speed;
+//  - before that it stages its slice of the activations: work for each packed block along K and tile, and bytes from L2;
+//  - at the end it adds up the strips' parts of a set in shared memory, 1 KiB a strip and tile; clusters begin and end
+//    together, eight blocks less easily than two;
+//  - or, where the parts go through the workspace, all of them are written, and read by whoever comes last with a strip. That
+//    costs more than the bytes do, since a warp waits for its atomic and for what others wrote.
+// `slices`, `reduce` (cluster or global) and `blocks` override. None fits where a slice of the activations does not fit shared
+// memory.
+std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const GemmPackedArgs& a, int bits, int side_bytes, CudaExec& exec, const Params& params) {
+  const int tiles = m <= 8 ? 1 : 2;
+  const int64_t blocks_a_unit = bits <= 2 ? 2 : 1;  // kStreamUnit, which stay whole where the fast loop takes them
+  const bool fast = stream_simple(a, static_cast<int>(blocks_a_unit)), lean = fast && a.groups_per_block == 1;
+  const std::string kernel = name + (lean ? "_s" : "_x") + std::to_string(tiles);
+  const int64_t unit = fast ? blocks_a_unit : 1;
+  const std::string reduce = params.text("reduce", "");
+  require(reduce.empty() || reduce == "global" || reduce == "cluster", "reduce is neither global nor cluster");
+  const int64_t asked = params.integer("slices", 0);
   require(asked >= 0 && asked <= a.k_blocks, "slices is not between 1 and the packed blocks along K");
-  // A multiprocessor has a KiB more for each block that it holds.
-  const int64_t room = (int64_t{exec.device().shared_per_block} + 1024) / per_sm - 1024;
-  const int64_t running = params.integer("blocks", int64_t{exec.device().multiprocessors} * per_sm);
+  const int64_t running = params.integer("blocks", exec.device().multiprocessors);
   require(running >= 1, "blocks is not 1 or more");
-  int64_t least = -1;
-  for (int slices = asked ? asked : 1; slices <= (asked ? asked : a.k_blocks); ++slices) {
-    const bool cluster = reduce == "cluster" && slices > 1;
-    if (cluster && slices != 2 && slices != 4 && slices != 8) {
-      if (asked || slices > 8) break;
-      continue;
+  // A packed block: its bytes, or what the slow loop takes for it (about 230 instructions, 300 for 16 tokens, of which 1.65 go out
+  // in a cycle; by count, not measured).
+  const double slow = fast ? 0 : (tiles == 1 ? 0.08 : 0.105) * (a.groups_per_block == 4 || a.zero_kind ? 1.4 : 1);
+  const double block = std::max(0.0284 * (512 * bits + side_bytes) / 1000, slow);
+  std::optional<StreamPlan> best;
+  for (const bool workspace : {false, true}) {
+    if (!reduce.empty() && workspace != (reduce == "global")) continue;
+    for (int64_t slices = asked ? asked : 1; slices <= (asked ? asked : std::min<int64_t>(a.k_blocks, 32)); ++slices) {
+      const bool power = (slices & (slices - 1)) == 0;
+      if (workspace ? slices == 1 && reduce.empty() : !power || slices > 8) continue;
+      if (slices * unit > a.k_blocks) continue;
+      const int64_t k_most = div_up(a.k_blocks / unit, slices) * unit;
+      int64_t sets = std::clamp<int64_t>(running / slices, 1, a.n_blocks);
+      if (!workspace && slices > 1) sets = std::min<int64_t>(sets, stream_clusters(exec, kernel, static_cast<int>(slices)));
+      if (sets < 1) continue;
+      // Parts of many strips do not fit: then more blocks than run at once.
+      StreamShared places{};
+      int64_t strips = div_up(a.n_blocks, sets);
+      const auto fits = [&] {
+        places = stream_shared(tiles, kStreamWarps, static_cast<int>(k_most), a.groups_per_block, static_cast<int>(strips), workspace ? 0 : static_cast<int>(slices));
+        return places.total <= exec.device().shared_per_block;
+      };
+      while (!fits() && strips > 1) strips = div_up(strips, 2);
+      if (!fits()) continue;
+      const int64_t at_once = sets;
+      sets = div_up(a.n_blocks, strips);
+      const double waves = static_cast<double>(div_up(sets, at_once));
+      const double staged = static_cast<double>(k_most);
+      const double megabytes = static_cast<double>(a.n_blocks * slices * tiles) / 1024;  // of parts in the workspace
+      const double time = 3.2 + waves * (block * static_cast<double>(strips * k_most) + 0.037 * staged * tiles + 0.0033 * staged * static_cast<double>(m)) +
+                          (workspace ? 0.3 + 0.55 * megabytes + 0.04 * megabytes * megabytes
+                                     : waves * 0.0335 * static_cast<double>(strips * tiles) + (slices == 1 ? 0 : slices < 8 ? 0.25 : 0.57));
+      if (best && time >= best->microseconds) continue;
+      best.emplace();
+      best->kernel = kernel;
+      best->tiles = tiles;
+      best->sets = static_cast<int>(sets);
+      best->shared = static_cast<unsigned>(places.total);
+      best->microseconds = time;
+      best->args.slices = static_cast<int>(slices);
+      best->args.sets = best->sets;
+      best->args.k_most = static_cast<int>(k_most);
+      best->args.strips_most = static_cast<int>(strips);
+      best->args.workspace = workspace;
     }
-    const int64_t k_most = div_up(a.k_blocks, slices);
-    const auto shared_with = [&](int64_t strips) {
-      return static_cast<int64_t>(stream_shared(best.tiles, best.warps, static_cast<int>(k_most), a.groups_per_block, best.warps * bulk, 512 * bits + side_bytes,
-                                                static_cast<int>(strips), cluster ? slices : 1)
-                                      .total);
-    };
-    int64_t sets = std::clamp<int64_t>(running / slices, 1, a.n_blocks), strips = div_up(a.n_blocks, sets);
-    if (shared_with(strips) > room) continue;
-    if (cluster) {
-      const int fit = exec.resident_clusters(best.kernel, 32 * best.warps, static_cast<unsigned>(shared_with(strips)), slices);
-      if (fit < 1) continue;
-      sets = std::min<int64_t>(sets, fit), strips = div_up(a.n_blocks, sets);
-      if (shared_with(strips) > room) continue;
-    }
-    sets = div_up(a.n_blocks, strips);
-    const int64_t waves = div_up(sets * slices, running);
-    const int64_t sums = slices == 1 ? 0 : strips * best.tiles * 1024 * (cluster ? 1 : 2);
-    const int64_t cost = waves * (strips * k_most * (512 * bits + side_bytes) + k_most * kBlockK * 2 * m + sums);
-    if (least >= 0 && cost >= least) {
-      if (waves > 1) break;
-      continue;
-    }
-    least = cost;
-    best.sets = static_cast<int>(sets);
-    best.shared = static_cast<unsigned>(shared_with(strips));
-    best.args.slices = slices;
-    best.args.sets = best.sets;
-    best.args.k_most = static_cast<int>(k_most);
-    best.args.strips_most = static_cast<int>(strips);
-    best.args.cluster = cluster;
   }
-  require(least >= 0, "no slicing of K fits the streaming kernel");
-  best.args.depth = bulk;
-  best.args.overlap = params.integer("overlap", 0) != 0;
   return best;
 }
 
@@ -242,13 +244,29 @@ void gemm_packed(Call& call, CudaExec& exec) {
 
   const std::string name = kernel_name(type, x.dtype);
   const std::string forced = p.text("kernel", "");
-  require(forced.empty() || forced == "stream" || forced == "hopper" || forced == "portable", "kernel is none of stream, hopper, portable");
-  const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && encode_tiled();
+  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "hopper" || forced == "portable", "kernel is none of stream, wide, hopper, portable");
+  const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && can_describe_tensors();
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
-  require(forced != "stream" || (exec.device().arch == 90 && exec.has_kernel(name + "_s1_w16x1_d0")), "there is no streaming kernel for this type and device");
-  const bool stream = forced == "stream", hopper = !stream && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
+  const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
+  require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
+  require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
+  const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
+  // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor; with zero points of groups
+  // only where it ends before the Hopper kernel, which takes its bytes' time (a tenth more) and 10.5 µs.
+  const auto streams = [&] {
+    if (!forced.empty() || !can_stream || m > kMostStreamTokens || p.integer("portable", 0) != 0) return false;
+    const std::optional<StreamPlan> plan = stream_plan(name, m, a, type.bits, side_bytes, exec, p);
+    if (!plan) return false;
+    const double bytes = static_cast<double>(n_blocks * k_blocks * (512 * type.bits + side_bytes));
+    return !can_hopper || plan->kernel == name + "_s1" || plan->kernel == name + "_s2" || plan->microseconds < 10.5 + 1.1 * bytes / 4.2e6;
+  };
+  const bool stream = forced == "stream" || streams();
+  const bool wide = forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
+  const bool hopper = !stream && !wide && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
+  // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
+  const bool safe = exec.follows_untouched(weights) && exec.follows_untouched(scales) && (!zeros || exec.follows_untouched(*zeros));
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
-  const int unit = hopper ? 64 : 8;
+  const int unit = hopper || wide ? 64 : 8;
   const uint16_t* rows = x.data<uint16_t>();
   std::optional<Scratch> padded;
   if (k % unit != 0 || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
@@ -261,8 +279,13 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.k = pitch;
   }
 
-  const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
-  const int64_t most = stream ? 32 : kMostTokens;
+  if (wide) {
+    a.m = static_cast<int>(m);
+    a.x = rows;
+    a.y = y.data<uint16_t>();
+    return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
+  }
+  const int64_t most = stream ? kMostStreamTokens : kMostTokens;
   for (int64_t first = 0; first < m; first += most) {
     const int64_t tokens = std::min<int64_t>(most, m - first);
     if (stream) {
@@ -270,14 +293,17 @@ void gemm_packed(Call& call, CudaExec& exec) {
       a.x = rows + first * a.k;
       a.y = y.data<uint16_t>() + first * n;
       a.warps_n = 1;
-      const StreamPlan plan = choose_stream(name, tokens, a, type.bits, side_bytes, exec, p);
-      const bool global = plan.args.slices > 1 && !plan.args.cluster;
+      const std::optional<StreamPlan> plan = stream_plan(name, tokens, a, type.bits, side_bytes, exec, p);
+      require(plan.has_value(), "no slicing of K fits the streaming kernel");
       std::optional<Scratch> partial;
-      if (global) partial.emplace(exec.scratch(static_cast<size_t>(n_blocks) * static_cast<size_t>(plan.args.slices * plan.tiles) * 1024));
+      if (plan->args.workspace) partial.emplace(exec.scratch(static_cast<size_t>(n_blocks) * static_cast<size_t>(plan->args.slices * plan->tiles) * 1024));
       a.partial = partial ? partial->as<float>() : nullptr;
       a.counters = exec.counters(static_cast<size_t>(n_blocks));
-      exec.launch_clusters(plan.kernel, {plan.args.sets * plan.args.slices}, {32 * plan.warps}, plan.shared, plan.args.cluster ? plan.args.slices : 1, plan.args.overlap != 0, a,
-                           plan.args);
+      StreamArgs args = plan->args;
+      args.overlap = p.integer("overlap", 1) != 0 && safe;
+      const bool cluster = args.slices > 1 && !args.workspace;
+      exec.launch_clusters(plan->kernel, {plan->sets * args.slices}, {32 * kStreamWarps}, plan->shared, cluster ? args.slices : 1, args.overlap != 0, a, args);
+      exec.wrote(y);
       continue;
     }
     const Tiling t = choose(tokens, n_blocks, k_blocks, type.bits, side_bytes, hopper, exec.device(), p);

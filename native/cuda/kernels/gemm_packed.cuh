@@ -15,6 +15,7 @@
 #include "cuda/kernels/gemm_common.cuh"
 #include "cuda/kernels/gemm_packed_sm90.cuh"
 #include "cuda/kernels/gemm_stream.cuh"
+#include "cuda/kernels/gemm_wide.cuh"
 #include "cuda/kernels/mma.cuh"
 
 namespace lpq::cuda {
@@ -286,20 +287,38 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   LPQ_GEMM_HOPPER_T(name, 2, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 4, bits, bf, cast)   \
   LPQ_GEMM_HOPPER_T(name, 8, bits, bf, cast)
-// Warps a block, blocks a multiprocessor, depth of the ring of registers (0: the bulk engine's).
-#define LPQ_GEMM_STREAM_T(name, tiles, warps, blocks, depth, bits, bf, cast)                                                             \
-  extern "C" __global__ void __launch_bounds__(warps * 32, blocks) lpq_gemm_##name##_s##tiles##_w##warps##x##blocks##_d##depth(          \
-      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {                            \
-    lpq::cuda::gemm_stream<bits, tiles, warps, depth, bf, lpq::cuda::cast<bits, bf>>(g, a);                                              \
+// Not of every type yet: those that were checked on a device. _o: one group a packed block; _g: any.
+#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)                                                                 \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kWideThreads<tiles>, 1) lpq_gemm_##name##_m##tiles##kind(             \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::WideArgs a,                       \
+      const __grid_constant__ lpq::cuda::PackedMaps maps) {                                                                     \
+    lpq::cuda::gemm_wide<bits, tiles, one, bf, lpq::cuda::cast<bits, bf>>(g, a, maps);                                          \
   }
-#define LPQ_GEMM_STREAM(name, bits, bf, cast)                \
-  LPQ_GEMM_STREAM_T(name, 1, 16, 1, 0, bits, bf, cast)       \
-  LPQ_GEMM_STREAM_T(name, 2, 16, 1, 0, bits, bf, cast)       \
-  LPQ_GEMM_STREAM_T(name, 4, 8, 1, 0, bits, bf, cast)
+#define LPQ_GEMM_WIDE(name, bits, bf, cast)           \
+  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast, _o, true)   \
+  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast, _o, true)   \
+  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast, _o, true)   \
+  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast, _o, true)  \
+  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast, _g, false)  \
+  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast, _g, false)  \
+  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast, _g, false)  \
+  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast, _g, false)
+// s: lean; x: all else.
+#define LPQ_GEMM_STREAM_T(name, letter, tiles, bits, lean, bf, cast)                                                              \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kStreamWarps * 32, 1) lpq_gemm_##name##_##letter##tiles(                \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {                     \
+    lpq::cuda::gemm_stream<bits, tiles, lpq::cuda::kStreamWarps, lean, bf, lpq::cuda::cast<bits, bf>>(g, a);                      \
+  }
+#define LPQ_GEMM_STREAM(name, bits, bf, cast)             \
+  LPQ_GEMM_STREAM_T(name, s, 1, bits, true, bf, cast)     \
+  LPQ_GEMM_STREAM_T(name, s, 2, bits, true, bf, cast)     \
+  LPQ_GEMM_STREAM_T(name, x, 1, bits, false, bf, cast)    \
+  LPQ_GEMM_STREAM_T(name, x, 2, bits, false, bf, cast)
 #else
 #define LPQ_GEMM_HOPPER(name, bits, bf, cast)
+#define LPQ_GEMM_WIDE(name, bits, bf, cast)
+#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)
 #define LPQ_GEMM_STREAM(name, bits, bf, cast)
-#define LPQ_GEMM_STREAM_T(name, tiles, warps, blocks, depth, bits, bf, cast)
 #endif
 // Built for sm_90a alone, the portable ones would never run.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -39,13 +39,38 @@ struct GemmPackedArgs {
 
 // What the streaming kernel is told besides; its strips are single blocks of 32 rows (warps_n 1), its counters one a strip.
 struct StreamArgs {
-  int slices;       // of K
+  int slices;       // of K; a power of two unless `workspace`
   int sets;         // of strips; sets * slices blocks, those of a set in a row
   int k_most;       // packed blocks along K of the longest slice
   int strips_most;  // strips of the largest set
-  int cluster;      // the blocks of a set are a cluster and add up in shared memory, else through `partial`
-  int depth;        // packed blocks that each warp has under way through the bulk engine
+  int workspace;    // slices are added up through `partial`; else the blocks of a set are a cluster and do so in shared memory
   int overlap;      // launched while the operation before may still run
+};
+
+// What the streaming kernel's fast loop takes: units of `unit` packed blocks along K, groups that K fills, no zero points of groups.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+inline bool stream_simple(const GemmPackedArgs& g, int unit) {
+  return g.zero_kind == 0 && g.k_blocks % unit == 0 && (g.channel || g.groups == g.k_blocks * g.groups_per_block);
+}
+
+// How the wide kernel takes zero points out.
+constexpr int kZeroNone = 0;       // there are none
+constexpr int kZeroConstant = 1;   // exactly, in the pairs: one for all
+constexpr int kZeroOfGroups = 2;   // exactly, in the pairs: those of groups, in u8
+constexpr int kZeroSums = 3;       // through the sums of the activations
+
+// What the wide kernel is told besides; its steps are those of K, one packed block each.
+struct WideArgs {
+  int width;          // packed blocks of a strip
+  int token_tiles;    // tiles of 8 T tokens
+  int items;          // strips times token tiles, tiles first
+  int zero_mode;
+  int vectors;        // rows of y start at multiples of 16 bytes
+  int overlap;        // launched while the operation before may still run
+  int sums_pitch;     // tokens of a row of `sums`
+  const float* sums;  // of activations: [128 k][groups_per_block][sums_pitch], where zero_mode wants them
 };
 
 }  // namespace lpq::cuda

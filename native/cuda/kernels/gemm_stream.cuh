@@ -1,176 +1,122 @@
-// The same product as gemm_packed.cuh for few tokens (8 T <= 32), built to keep bytes in flight and to end soon after the last:
+// The same product as gemm_packed.cuh for few tokens (8 T <= 16), built to keep bytes in flight and to end soon after the last:
 //  - a block takes a run of strips (32 rows) times a slice of K. It stages the slice's activations once, in the order of
 //    operand B, with their sums; from then on its warps run by themselves, each through an equal run of packed blocks, along K
 //    and then along N;
-//  - packed blocks come ahead: D of them as 16-byte loads into a ring of registers, or (D = 0) `depth` of them through the bulk
-//    engine into a ring in shared memory that the warp has for itself;
-//  - mma.m16n8k16 multiplies: the format's words are its operand A;
+//  - packed blocks come ahead as 16-byte loads into registers, one or two a warp;
+//  - mma.m16n8k16 multiplies: the format's words are its operand A. Where the zero point is constant, the first product of a
+//    group starts from -zero' S, which lies in shared memory as the accumulators' registers, so that zero points cost nothing;
+//    zero points of groups (and groups that K does not fill) take a loop of their own;
+//  - powers of two (of the casts) are taken back once, where a strip ends;
 //  - a strip that several warps of a block share is added up by the one that begins it, in the order of K; slices are added up
-//    in their order either by the warp that delivers a strip last (through the workspace) or within a cluster, whose blocks
-//    divide the strips among them (through each other's shared memory).
+//    in their order either within a cluster, whose blocks divide the strips among them (through each other's shared memory), or
+//    by the warp that delivers a strip last (through the workspace).
+//
+// All that is the device's own is called by name (mma.cuh, stream_ptx.cuh), so that the host can run the kernel, too, on threads
+// that it plays itself (test/native/simt).
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
-#include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/stream_maps.h"
+#ifdef LPQ_SIMT
+#include "simt.h"
+#else
+#include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/stream_ptx.cuh"
+#endif
 
 namespace lpq::cuda {
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Sixteen bytes that are read once, if `wanted`: past L1, first to leave L2.
-__device__ __forceinline__ void load_once(uint32_t* to, const void* from, uint64_t policy, bool wanted) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n}"
-      : "+r"(to[0]), "+r"(to[1]), "+r"(to[2]), "+r"(to[3])
-      : "l"(from), "l"(policy), "r"(static_cast<int>(wanted)));
-}
-__device__ __forceinline__ uint2 load_pair(const void* from) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
-  return v;
-}
-__device__ __forceinline__ uint32_t load_word(const void* from) {
-  uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
-  return v;
-}
+// Packed blocks that a warp loads and multiplies as one, where K has whole such units: a KiB or more should be under way.
+template <int B>
+constexpr int kStreamUnit = B <= 2 ? 2 : 1;
+template <int G>
+struct StreamGroups {
+  static constexpr int value = G;
+};
+// Loads go into a second set of registers at the start of a unit, all at once, right after those of the unit itself are
+// there. The assembler has one scoreboard for all loads of a loop, and waiting for it waits for all that are under way: a load that
+// goes out late in one unit would be waited for at the start of the next. From 5 bits on there is one set of registers (a second
+// would spill), and words are replaced as soon as they are cast.
+template <int B>
+constexpr bool kStreamAhead = B <= 4;
 
-// c = A B, and c += A B.
-template <bool BF>
-__device__ __forceinline__ void multiply_from_zero(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  c[0] = c[1] = c[2] = c[3] = 0;
-  multiply<BF>(c, a, b0, b1);
-}
-
-template <int B, int T, int W, int D, bool BF, class Cast>
+// `Lean`: only for products of stream_simple() whose packed blocks have one group each. A kernel of its own, since what is small
+// starts sooner and keeps its registers.
+template <int B, int T, int W, bool Lean, bool BF, class Cast>
 __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const StreamArgs& a) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr bool Bulk = D == 0;
-  constexpr int kSlots = Bulk ? 1 : D;  // of registers
+  unsigned char* const shared = dynamic_shared();
+  constexpr int P = kStreamUnit<B>;
+  constexpr bool Ahead = kStreamAhead<B>;
+  constexpr int D = Ahead ? 2 : 1;  // sets of registers
+  // Rows r and r + 2 of the first product's start differ only if their gains do.
+  constexpr int Q = Cast::kStarts;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int slice = static_cast<int>(blockIdx.x) % a.slices, set = static_cast<int>(blockIdx.x) / a.slices;
-  const int k_first = stream_first(g.k_blocks, slice, a.slices), kbs = stream_first(g.k_blocks, slice + 1, a.slices) - k_first;
+  // The common case: units of P packed blocks whose groups are whole, and one zero point for all.
+  const bool simple = Lean || (g.groups_per_block > 1 && stream_simple(g, P));
+  const int groups_per_block = Lean ? 1 : g.groups_per_block;
+  const int unit = simple ? P : 1;
+  const int k_first = stream_first(g.k_blocks / unit, slice, a.slices) * unit, kbs = stream_first(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
   const int strip_first = stream_first(g.n_blocks, set, a.sets), strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
-  const int ring_stage = 512 * B + g.groups_per_block * (64 + 32 * g.zero_kind);
-  const StreamShared places = stream_shared(T, W, a.k_most, g.groups_per_block, Bulk ? W * a.depth : 0, ring_stage, a.strips_most, a.cluster ? a.slices : 1);
-  float* const sums = reinterpret_cast<float*>(shared + places.sums);
+  const StreamShared places = stream_shared(T, W, a.k_most, groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
   float4* const heads = reinterpret_cast<float4*>(shared + places.heads) + lane;
   float4* const parts = reinterpret_cast<float4*>(shared + places.parts) + lane;
-  const uint32_t activations = shared_address(shared);
-  const uint32_t barriers = activations + places.ring + warp * 8 * a.depth, ring = activations + places.ring + stream_barriers(W * a.depth) + warp * a.depth * ring_stage;
+  const uint32_t activations = shared_address(shared), starts = activations + places.starts;
 
-  const int total = strips * kbs, first = stream_first(total, warp, W), last = stream_first(total, warp + 1, W);
+  const int units = strips * kbs / unit;
+  const auto run_first = [&](int w) { return stream_first(units, w, W) * unit; };
+  const int first = run_first(warp), last = run_first(warp + 1);
   const int front = first / kbs;
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const uint64_t policy = evict_first();
 
-  // What is loaded next.
-  int ahead_k = first - front * kbs, ahead = first;
-  const unsigned char* ahead_words = g.weights + (static_cast<long long>(strip_first + front) * g.k_blocks + k_first + ahead_k) * (512 * B) + (Bulk ? 0 : lane * 16);
+  // What is loaded next: blocks to come of the run, and of the slice's part of the strip.
+  int ahead = last - first, ahead_k = first - front * kbs;
+  const unsigned char* ahead_words = g.weights + (static_cast<long long>(strip_first + front) * g.k_blocks + k_first + ahead_k) * (512 * B) + lane * 16;
   long long ahead_groups = static_cast<long long>(strip_first + front) * g.groups;  // row of scales
-  const int own_group = lane & 3 & (g.groups_per_block - 1), last_group = g.groups - 1;
+  const int starts_step = groups_per_block * kStartBytes * T;  // from one packed block along K to the next
+  const int own_group = lane & 3 & (groups_per_block - 1), last_group = g.groups - 1;
+  const long long words_jump = static_cast<long long>(g.k_blocks - kbs) * (512 * B);
 
-  uint32_t q[kSlots][4 * B];
-  uint2 scale_ring[kSlots], zero_ring[kSlots];
+  uint32_t q[D][P][4 * B];
+  uint2 scale_ring[D][P], zeros = make_uint2(0, 0);
 #pragma unroll
-  for (int d = 0; d < kSlots; ++d) {
-    scale_ring[d] = zero_ring[d] = make_uint2(0, 0);
+  for (int d = 0; d < D; ++d)
 #pragma unroll
-    for (int w = 0; w < 4 * B; ++w) q[d][w] = 0;
-  }
+    for (int p = 0; p < P; ++p) {
+      scale_ring[d][p] = make_uint2(0, 0);
+#pragma unroll
+      for (int w = 0; w < 4 * B; ++w) q[d][p][w] = 0;
+    }
   // Scales and zero points: lane (g, t) takes its rows' of group t of the block, so one load serves up to four groups.
-  const auto load_side = [&](uint2& scales, uint2& zeros) {
-    const int group = g.channel ? 0 : min((k_first + ahead_k) * g.groups_per_block + own_group, last_group);
+  const auto load_side = [&](uint2& scales) {
+    const int group = g.channel ? 0 : min((k_first + ahead_k) * groups_per_block + own_group, last_group);
     const long long at = (ahead_groups + group) * 32 + (lane >> 2) * 4;
-    scales = load_pair(g.scales + at);
+    load_pair(scales, g.scales + at, true);
+    if constexpr (Lean) return;
     if (g.zero_kind == 1) zeros.x = load_word(g.zeros + at);
-    else if (g.zero_kind == 2) zeros = load_pair(g.zeros + at * 2);
+    else if (g.zero_kind == 2) load_pair(zeros, g.zeros + at * 2, true);
   };
   const auto step_ahead = [&] {
-    ++ahead;
+    --ahead;
     ahead_words += 512 * B;
-    if (++ahead_k == kbs) ahead_k = 0, ahead_words += static_cast<long long>(g.k_blocks - kbs) * (512 * B), ahead_groups += g.groups;
+    if (++ahead_k == kbs) ahead_k = 0, ahead_words += words_jump, ahead_groups += g.groups;
   };
-  // One lane: a packed block with its scales and zero points into a stage.
-  const auto bulk_load = [&](int stage) {
-    const uint32_t to = ring + stage * ring_stage, barrier = barriers + 8 * stage;
-    const int group = g.channel ? 0 : (k_first + ahead_k) * g.groups_per_block;
-    const int groups = min(g.groups_per_block, g.groups - group);
-    const long long at = (ahead_groups + group) * 32;
-    barrier_expect(barrier, 512 * B + groups * (64 + 32 * g.zero_kind));
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(ahead_words),
-                 "r"(512 * B), "r"(barrier), "l"(policy)
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + 512 * B), "l"(g.scales + at),
-                 "r"(groups * 64), "r"(barrier)
-                 : "memory");
-    if (g.zero_kind)
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + 512 * B + g.groups_per_block * 64),
-                   "l"(g.zeros + at * g.zero_kind), "r"(groups * 32 * g.zero_kind), "r"(barrier)
-                   : "memory");
-  };
-
-  if constexpr (Bulk) {
-    if (lane == 0) {
-      for (int d = 0; d < a.depth; ++d) barrier_init(barriers + 8 * d, 1);
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
-    __syncwarp();
-    for (int d = 0; d < a.depth && ahead < last; ++d) {
-      if (lane == 0) bulk_load(d);
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if (p < unit && ahead > 0) {
+#pragma unroll
+      for (int v = 0; v < B; ++v) load_once(q[0][p] + 4 * v, ahead_words + v * 512, policy, true);
+      load_side(scale_ring[0][p]);
       step_ahead();
     }
-  } else {
-#pragma unroll
-    for (int d = 0; d < D; ++d)
-      if (ahead < last) {
-#pragma unroll
-        for (int v = 0; v < B; ++v) load_once(q[d] + 4 * v, ahead_words + v * 512, policy, true);
-        load_side(scale_ring[d], zero_ring[d]);
-        step_ahead();
-      }
-  }
+  // What comes next, up to 8 KiB, goes to L2 while activations are waited for and staged: memory should not idle.
+  if (lane == 0 && ahead > 0) prefetch(ahead_words, min(min(ahead, kbs - ahead_k) * (512 * B), 8192));
   __syncwarp();
-  if (a.cluster) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  const bool cluster = a.slices > 1 && !a.workspace;
+  if (cluster) cluster_arrive();
   // Weights, scales and zero points do not come from the operation before; all else may.
-  if (a.overlap) asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
-
-  // Activations: a warp takes 128 k of eight tokens at once; a lane 32 k of one token.
-  for (int item = warp; item < kbs * T; item += W) {
-    const int kb = item / T, tile = item % T, token = lane & 7, chunk = lane >> 3;
-    const int row = tile * 8 + token, column = (k_first + kb) * kBlockK + chunk * 32;
-    uint32_t x[4][4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (row < g.m && column + 8 * j < g.k) v = *reinterpret_cast<const uint4*>(g.x + static_cast<long long>(row) * g.k + column + 8 * j);
-      x[j][0] = v.x, x[j][1] = v.y, x[j][2] = v.z, x[j][3] = v.w;
-    }
-    unsigned char* to = shared + stream_fragment(kb, chunk, tile, T);
-#pragma unroll
-    for (int t = 0; t < 4; ++t) *reinterpret_cast<uint4*>(to + 16 * stream_slot(token, t)) = make_uint4(x[0][t], x[1][t], x[2][t], x[3][t]);
-    if constexpr (Cast::kSums) {
-      float eight[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float two[4];
-#pragma unroll
-        for (int t = 0; t < 4; ++t)
-          two[t] = BF ? __uint_as_float(x[j][t] << 16) + __uint_as_float(x[j][t] & 0xffff0000u)
-                      : __low2float(*reinterpret_cast<const __half2*>(&x[j][t])) + __high2float(*reinterpret_cast<const __half2*>(&x[j][t]));
-        eight[j] = (two[0] + two[1]) + (two[2] + two[3]);
-      }
-      float s = (eight[0] + eight[1]) + (eight[2] + eight[3]);
-      if (g.groups_per_block <= 2) s += __shfl_xor_sync(0xffffffffu, s, 8);
-      if (g.groups_per_block == 1) s += __shfl_xor_sync(0xffffffffu, s, 16);
-      const int group = chunk * g.groups_per_block / 4;
-      if (chunk * g.groups_per_block % 4 == 0) sums[(kb * g.groups_per_block + group) * 8 * T + row] = s;
-    }
-  }
-  if (a.cluster) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-  __syncthreads();
+  if (a.overlap) wait_for_operation_before();
 
   const Cast cast(g.is_signed != 0, g.exponent);
   float constant[4];  // minus what is subtracted for each unit of S, where there are no zero points of groups
@@ -179,6 +125,64 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     constant[r] = 0;
     if constexpr (Cast::kSums) constant[r] = -fmaf(g.zero, Cast::gain(r), Cast::bias());
   }
+  // Activations: a warp takes 128 k of eight tokens at once, two such at a time; a lane eight k of one token in each chunk of 32, so
+  // that four lanes read whole sectors.
+  for (int pair = warp; pair < kbs * T; pair += 2 * W) {
+    const int token = lane >> 2, j = lane & 3;
+    uint4 x[2][4];
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const int item = pair + u * W, row = item % T * 8 + token, column = (k_first + item / T) * kBlockK + 8 * j;
+      const uint16_t* from = g.x + static_cast<long long>(row) * g.k + column;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        x[u][c] = make_uint4(0, 0, 0, 0);
+        if (item < kbs * T && row < g.m && column + 32 * c < g.k) x[u][c] = *reinterpret_cast<const uint4*>(from + 32 * c);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const int item = pair + u * W, kb = item / T, tile = item % T, row = tile * 8 + token;
+      if (item >= kbs * T) break;
+      float eight[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const uint32_t words[4] = {x[u][c].x, x[u][c].y, x[u][c].z, x[u][c].w};
+        float two[4];
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+          *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, tile, T, token, j, t)) = words[t];
+          two[t] = BF ? __uint_as_float(words[t] << 16) + __uint_as_float(words[t] & 0xffff0000u)
+                      : __low2float(*reinterpret_cast<const __half2*>(&words[t])) + __high2float(*reinterpret_cast<const __half2*>(&words[t]));
+        }
+        eight[c] = (two[0] + two[1]) + (two[2] + two[3]);
+      }
+      if constexpr (Cast::kSums) {
+        float* const sums = reinterpret_cast<float*>(shared + places.starts + kb * starts_step);
+        const auto over_lanes = [&](float s) {
+          s += __shfl_xor_sync(0xffffffffu, s, 1);
+          return s + __shfl_xor_sync(0xffffffffu, s, 2);
+        };
+        if (groups_per_block <= 2) eight[0] += eight[1], eight[1] = eight[2] + eight[3];
+        if (groups_per_block == 1) eight[0] += eight[1];
+#pragma unroll
+        for (int group = 0; group < 4; ++group)
+          if (group < groups_per_block) {
+            const float s = over_lanes(eight[group]);
+            if (!simple) {
+              if (j == 0) sums[group * 8 * T + row] = s;
+            } else if (j < Q) {
+              const int at = group * (16 * T * Q) + stream_start(tile, j, token, Q) / 4;
+              sums[at] = (Q == 2 && j == 1 ? constant[2] : constant[0]) * s;
+              sums[at + 2] = (Q == 2 && j == 1 ? constant[3] : constant[1]) * s;
+            }
+          }
+      }
+    }
+  }
+  if (cluster) cluster_wait();
+  __syncthreads();
+
   float sum[2][T][4];
   const auto clear = [&] {
 #pragma unroll
@@ -189,35 +193,38 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         for (int i = 0; i < 4; ++i) sum[nt][t][i] = 0;
   };
   const auto vector = [&](int v) { return make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]); };
+  // What the casts multiplied by is taken back: powers of two, exact.
+  const auto finished = [&](int v) {
+    const float4 f = vector(v);
+    const int r = v / T * 2;
+    float low, high;
+    if constexpr (Cast::kSums) low = Cast::ungain(r), high = Cast::ungain(r + 1);
+    else low = high = cast.unpower;
+    return make_float4(f.x * low, f.y * low, f.z * high, f.w * high);
+  };
 
-  // The slice's part of strip `strip` of the block is in `sum`.
+  // The slice's part of strip `strip` of the block is in `sum`. Slices of a cluster are powers of two.
+  const int slice_bits = 31 - __clz(a.slices);
   const auto deliver = [&](int strip) {
-    const int row = strip_first + strip;
-    if (a.slices == 1) {
+    if (!a.workspace) {
+      const uint32_t here = shared_address(parts + (((strip >> slice_bits) << slice_bits) + slice) * (2 * T * 32));
+      const uint32_t there = shared_of_block(here, strip & (a.slices - 1));
 #pragma unroll
-      for (int v = 0; v < 2 * T; ++v) store_vector<T, BF>(g, row, 0, v, lane, vector(v));
-    } else if (a.cluster) {
-      const uint32_t here = shared_address(parts + ((strip / a.slices) * a.slices + slice) * (2 * T * 32));
-      uint32_t there;
-      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(strip % a.slices));
-#pragma unroll
-      for (int v = 0; v < 2 * T; ++v) {
-        const float4 f = vector(v);
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(there + v * 512), "f"(f.x), "f"(f.y), "f"(f.z), "f"(f.w) : "memory");
-      }
+      for (int v = 0; v < 2 * T; ++v) store_cluster(there + v * 512, finished(v));
     } else {
+      const int row = strip_first + strip;
       float4* const base = reinterpret_cast<float4*>(g.partial) + static_cast<long long>(row) * a.slices * (2 * T * 32) + lane;
 #pragma unroll
-      for (int v = 0; v < 2 * T; ++v) __stcg(base + (slice * 2 * T + v) * 32, vector(v));
+      for (int v = 0; v < 2 * T; ++v) __stcg(base + (slice * 2 * T + v) * 32, finished(v));
       // One lane releases and acquires for the warp: what the others wrote happened before its atomic, what they read, after.
       __syncwarp();
       unsigned before = 0;
-      if (lane == 0) asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(g.counters + row) : "memory");
+      if (lane == 0) before = count_up(g.counters + row);
       before = __shfl_sync(0xffffffffu, before, 0);
       __syncwarp();
       if (before + 1 == static_cast<unsigned>(a.slices)) {
         if (lane == 0) g.counters[row] = 0;  // for the next launch
-#pragma unroll 2
+#pragma unroll 1
         for (int v = 0; v < 2 * T; ++v) {
           float4 all = __ldcg(base + v * 32);
 #pragma unroll 4
@@ -232,51 +239,166 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   };
 
   clear();
-  int strip = front, k = first - front * kbs;
+  const uint32_t own_slot = activations + 16 * stream_slot(lane >> 2, lane & 3), own_start = starts + 16 * (lane & 3);
+  // The block that is multiplied lies at `k` of strip `strip`, `left` blocks before the strip's part or the run ends.
+  int strip = front, k = first - front * kbs, remaining = last - first;
+  int segment = min(kbs - k, remaining), left = segment;
   bool began_inside = k != 0;
-  const uint32_t own_slot = activations + 16 * stream_slot(lane >> 2, lane & 3);
-  float part[2][T][4];
+  uint32_t x_at = own_slot + k * (kSliceBytes * T), start_at = (simple ? own_start : starts) + k * starts_step;
+  const uint16_t* side_at = g.scales + (ahead_groups + (g.channel ? 0 : (k_first + ahead_k) * groups_per_block + own_group)) * 32 + (lane >> 2) * 4;
+  const int side_step = g.channel ? 0 : 32 * groups_per_block;
+  const long long side_jump = g.channel ? 32 : static_cast<long long>(g.groups - kbs * groups_per_block) * 32;
 
-  // Chunk by chunk: `q` holds the words, `loaded(c)` is told that those of chunk c are done with.
-  const auto multiply_block = [&](const uint32_t* words, uint2 scales, uint2 zeros, const auto& done_with) {
-    const uint32_t x = own_slot + k * (kSliceBytes * T);
+  const auto end_segment = [&] {
+    k += segment, remaining -= segment;
+    const bool strip_ends = k == kbs;
+    if (began_inside) {
+#pragma unroll
+      for (int v = 0; v < 2 * T; ++v) heads[(warp * 2 * T + v) * 32] = vector(v);
+    } else if (strip_ends) {
+      deliver(strip);
+    }
+    if (strip_ends) {
+      clear();
+      k = 0, ++strip, began_inside = false;
+      x_at = own_slot, start_at = simple ? own_start : starts;
+    }
+    segment = left = min(kbs - k, remaining);
+  };
+
+  // A chunk of 32 k: its words as operand A for both halves of the strip, and the products with T tiles of activations.
+  struct Fragments {
+    uint32_t a[2][2][4];  // [step of 16 k][half]
+  };
+  const auto cast_chunk = [&](Fragments& f, const uint32_t* words) {
+#pragma unroll
+    for (int ks = 0; ks < 2; ++ks)
+#pragma unroll
+      for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) f.a[ks][nt][i] = cast.pair(words, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+  };
+  const auto load_chunk = [&](uint4 (&b)[T], int c) {
+#pragma unroll
+    for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * T + t) * 512);
+  };
+  const auto multiply_chunk = [&](float (&part)[2][T][4], const Fragments& f, const uint4 (&b)[T]) {
+#pragma unroll
+    for (int ks = 0; ks < 2; ++ks)
+#pragma unroll
+      for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+        for (int t = 0; t < T; ++t) multiply<BF>(part[nt][t], f.a[ks][nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
+  };
+  // Words of the block D further take the places of those that are done with.
+  const auto reload = [&](uint32_t* words, int c, bool more) {
+#pragma unroll
+    for (int v = 0; v < B; ++v)
+      if (4 * v + 4 <= (c + 1) * B && 4 * v + 4 > c * B) load_once(words + 4 * v, ahead_words + v * 512, policy, more);
+  };
+  const auto scales_of = [&](uint2 s, float (&scale)[4]) {
+    const uint32_t pairs[2] = {s.x, s.y};
+    if (g.scale_bf16) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) scale[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), true);
+    } else {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) scale[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), false);
+    }
+  };
+
+  // One packed block, the `p`-th of its unit, with G groups; `cast_is(c)` is told that the words of chunk c are cast.
+  const auto simple_block = [&](auto groups, int p, const uint32_t* words, uint2 scales, const auto& cast_is) {
+    constexpr int G = decltype(groups)::value;
+    Fragments f[2];
+    uint4 b[2][T];
+    float part[2][T][4];
+    const auto begin_group = [&](int group) {
+#pragma unroll
+      for (int t = 0; t < T; ++t)
+#pragma unroll
+        for (int nt = 0; nt < 2; ++nt) {
+          uint4 v = make_uint4(0, 0, 0, 0);
+          if constexpr (Cast::kSums) v = load_shared16(start_at + p * (kStartBytes * T * G) + ((group * T + t) * Q + nt % Q) * 64);
+          part[nt][t][0] = __uint_as_float(v.x), part[nt][t][1] = __uint_as_float(v.y), part[nt][t][2] = __uint_as_float(v.z), part[nt][t][3] = __uint_as_float(v.w);
+        }
+    };
+    load_chunk(b[0], 4 * p);
+    begin_group(0);
+    cast_chunk(f[0], words);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      uint4 b[T];
-#pragma unroll
-      for (int t = 0; t < T; ++t) b[t] = load_shared16(x + (c * T + t) * 512);
-#pragma unroll
-      for (int ks = 0; ks < 2; ++ks) {
-        uint32_t w[2][4];
-#pragma unroll
-        for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) w[nt][i] = cast.pair(words + c * B, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
-#pragma unroll
-        for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-          for (int t = 0; t < T; ++t) {
-            if (c == 0 && ks == 0) multiply_from_zero<BF>(part[nt][t], w[nt], b[t].x, b[t].y);
-            else multiply<BF>(part[nt][t], w[nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
-          }
+      cast_is(c);
+      if (c < 3) {
+        load_chunk(b[(c + 1) & 1], 4 * p + c + 1);
+        cast_chunk(f[(c + 1) & 1], words + (c + 1) * B);
       }
-      done_with(c);
-      if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
-        const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
+      multiply_chunk(part, f[c & 1], b[c & 1]);
+      if ((c + 1) * G % 4 == 0) {
+        const int group = c * G / 4;
+        uint2 own = scales;
+        if constexpr (G > 1) own.x = __shfl_sync(0xffffffffu, own.x, (lane & 28) + group), own.y = __shfl_sync(0xffffffffu, own.y, (lane & 28) + group);
+        float scale[4];
+        scales_of(own, scale);
+#pragma unroll
+        for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+          for (int t = 0; t < T; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[nt][t][i] = fmaf(scale[2 * nt + (i >> 1)], part[nt][t][i], sum[nt][t][i]);
+        if (c < 3) begin_group(group + 1);
+      }
+    }
+  };
+  // One unit: words and scales of set `from`, the next unit's into set `to`. What changes seldom is left to event().
+  bool more = ahead > 0;
+  const uint32_t never = static_cast<uint32_t>(a.overlap) >> 8;  // 0, which the compiler does not know
+  const auto simple_unit = [&](auto groups, int from, int to) {
+    constexpr int G = decltype(groups)::value;
+    if constexpr (Ahead) {
+      // Not before the words of this unit are there.
+      const bool wanted = (static_cast<uint32_t>(more) | (q[from][P - 1][4 * B - 1] & never)) != 0;
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+#pragma unroll
+        for (int v = 0; v < B; ++v) load_once(q[to][p] + 4 * v, ahead_words + (p * B + v) * 512, policy, wanted);
+        load_pair(scale_ring[to][p], side_at + p * side_step, wanted);
+      }
+#pragma unroll
+      for (int p = 0; p < P; ++p) simple_block(groups, p, q[from][p], scale_ring[from][p], [](int) {});
+    } else {
+      simple_block(groups, 0, q[0][0], scale_ring[0][0], [&](int c) { reload(q[0][0], c, more); });
+      load_pair(scale_ring[0][0], side_at, more);
+    }
+    ahead_words += P * 512 * B, side_at += P * side_step;
+    x_at += P * kSliceBytes * T, start_at += P * kStartBytes * T * G;
+  };
+  const auto general_block = [&](uint32_t* words, uint2& scales) {
+    const bool more = ahead > 0;
+    Fragments f;
+    uint4 b[T];
+    float part[2][T][4];
+#pragma unroll
+    for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+      for (int t = 0; t < T; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      load_chunk(b, c);
+      cast_chunk(f, words + c * B);
+      multiply_chunk(part, f, b);
+      reload(words, c, more);
+      if (c == 3 || groups_per_block == 4 || (c == 1 && groups_per_block == 2)) {
+        const int group = groups_per_block == 4 ? c : groups_per_block == 2 ? c >> 1 : 0;
         uint2 s = scales, z = zeros;
-        if (g.groups_per_block > 1) {
+        if (groups_per_block > 1) {
           s.x = __shfl_sync(0xffffffffu, s.x, (lane & 28) + group), s.y = __shfl_sync(0xffffffffu, s.y, (lane & 28) + group);
           if (g.zero_kind) z.x = __shfl_sync(0xffffffffu, z.x, (lane & 28) + group), z.y = __shfl_sync(0xffffffffu, z.y, (lane & 28) + group);
         }
         float scale[4], zero[4];
-        const uint32_t pairs[2] = {s.x, s.y};
-        if (g.scale_bf16) {
-#pragma unroll
-          for (int r = 0; r < 4; ++r) scale[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), true);
-        } else {
-#pragma unroll
-          for (int r = 0; r < 4; ++r) scale[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), false);
-        }
+        scales_of(s, scale);
 #pragma unroll
         for (int r = 0; r < 4; ++r) zero[r] = constant[r];
         if constexpr (Cast::kSums) {
@@ -288,86 +410,60 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
               zero[r] = -fmaf(g.zero + own, Cast::gain(r), Cast::bias());
             }
           }
-#pragma unroll
-          for (int r = 0; r < 4; ++r) scale[r] *= Cast::ungain(r);
-        } else {
-#pragma unroll
-          for (int r = 0; r < 4; ++r) scale[r] *= cast.unpower;
         }
-        add_group<T, Cast::kSums>(sum, part, scale, zero, sums + (k * g.groups_per_block + group) * 8 * T, lane);
-        if (c < 3) {
+        add_group<T, Cast::kSums>(sum, part, scale, zero, reinterpret_cast<const float*>(shared + (start_at - activations)) + group * 8 * T, lane);
 #pragma unroll
-          for (int nt = 0; nt < 2; ++nt)
+        for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-            for (int t = 0; t < T; ++t)
+          for (int t = 0; t < T; ++t)
 #pragma unroll
-              for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
-        }
+            for (int i = 0; i < 4; ++i) part[nt][t][i] = 0;
       }
     }
+    if (more) {
+      load_side(scales);
+      step_ahead();
+    }
+    x_at += kSliceBytes * T, start_at += starts_step;
   };
-  // After a packed block: the strip's or the run's end.
-  const auto step_on = [&](int at) {
-    const bool strip_ends = ++k == kbs;
-    if (strip_ends || at + 1 == last) {
-      if (began_inside) {
-#pragma unroll
-        for (int v = 0; v < 2 * T; ++v) heads[(warp * 2 * T + v) * 32] = vector(v);
-      } else if (strip_ends) {
-        deliver(strip);
-      }
-      if (strip_ends) {
-        clear();
-        k = 0, ++strip, began_inside = false;
-      }
-    }
+  // Packed blocks until the segment ends, or the slice's part of the strip from which is loaded, or what is to be loaded. That is one
+  // piece of code whatever slot comes next: what runs over and over should be small.
+  int slot = 0, part_left = kbs - ahead_k, until = 0;
+  const auto next_event = [&] { until = ahead > 0 ? min(left, min(ahead, part_left)) : left; };
+  const auto event = [&](int steps) {
+    left -= steps, ahead -= steps, part_left -= steps;
+    if (part_left == 0) part_left = kbs, ahead_words += words_jump, side_at += side_jump;
+    more = ahead > 0;
   };
-
-  if constexpr (Bulk) {
-    int stage = 0, parity = 0;
-    for (int at = first; at < last; ++at) {
-      const uint32_t from = ring + stage * ring_stage, side = from + 512 * B;
-      barrier_wait(barriers + 8 * stage, parity);
-#pragma unroll
-      for (int v = 0; v < B; ++v) {
-        const uint4 word = load_shared16(from + lane * 16 + v * 512);
-        q[0][4 * v] = word.x, q[0][4 * v + 1] = word.y, q[0][4 * v + 2] = word.z, q[0][4 * v + 3] = word.w;
-      }
-      // A last block may hold fewer groups than others.
-      const int group = g.channel ? 0 : min(own_group, last_group - (k_first + k) * g.groups_per_block);
-      uint2 zeros = make_uint2(0, 0);
-      asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(scale_ring[0].x), "=r"(scale_ring[0].y) : "r"(side + group * 64 + (lane >> 2) * 8) : "memory");
-      const uint32_t zeros_at = side + g.groups_per_block * 64;
-      if (g.zero_kind == 1) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(zeros.x) : "r"(zeros_at + group * 32 + (lane >> 2) * 4) : "memory");
-      if (g.zero_kind == 2) asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(zeros.x), "=r"(zeros.y) : "r"(zeros_at + group * 64 + (lane >> 2) * 8) : "memory");
-      __syncwarp();
-      if (ahead < last) {
-        if (lane == 0) bulk_load(stage);
-        step_ahead();
-      }
-      multiply_block(q[0], scale_ring[0], zeros, [](int) {});
-      step_on(at);
-      if (++stage == a.depth) stage = 0, parity ^= 1;
-    }
-  } else {
-    for (int at = first; at < last; at += D) {
-#pragma unroll
-      for (int d = 0; d < D; ++d) {
-        if (D > 1 && at + d >= last) break;
-        const bool more = ahead < last;
-        // The words of the block D further take the places of those that are done with.
-        multiply_block(q[d], scale_ring[d], zero_ring[d], [&](int c) {
-#pragma unroll
-          for (int v = 0; v < B; ++v)
-            if (4 * v + 4 <= (c + 1) * B && 4 * v + 4 > c * B) load_once(q[d] + 4 * v, ahead_words + v * 512, policy, more);
-        });
-        if (more) {
-          load_side(scale_ring[d], zero_ring[d]);
-          step_ahead();
+  while (remaining > 0) {
+    if (simple) {
+      next_event();
+      const int steps = until;
+      const auto run = [&](auto groups) {
+        for (;;) {
+          if (slot == 0) {
+            simple_unit(groups, 0, D - 1);
+            slot = D - 1;
+            if ((until -= P) == 0) break;
+          }
+          if constexpr (D > 1)
+            if (slot == 1) {
+              simple_unit(groups, 1, 0);
+              slot = 0;
+              if ((until -= P) == 0) break;
+            }
         }
-        step_on(at + d);
-      }
+      };
+      if constexpr (Lean) run(StreamGroups<1>{});
+      else if (groups_per_block == 2) run(StreamGroups<2>{});
+      else run(StreamGroups<4>{});
+      event(steps);
+      if (left != 0) continue;
+    } else if constexpr (!Lean) {
+      do general_block(q[0][0], scale_ring[0][0]);
+      while (--left != 0);
     }
+    end_segment();
   }
 
   __syncthreads();
@@ -375,9 +471,9 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   if (first < last && !began_inside && k != 0) {
     const int end = (strip + 1) * kbs;
     for (int w = warp + 1; w < W; ++w) {
-      const int from = stream_first(total, w, W);
+      const int from = run_first(w);
       if (from >= end) break;
-      if (stream_first(total, w + 1, W) == from) continue;
+      if (run_first(w + 1) == from) continue;
 #pragma unroll
       for (int v = 0; v < 2 * T; ++v) {
         const float4 other = heads[(w * 2 * T + v) * 32];
@@ -386,21 +482,24 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     }
     deliver(strip);
   }
-  if (a.cluster) {
+  if (a.workspace) return;
+  if (cluster) {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-    // Vectors of the strips slice, slice + slices, ...
-    const int mine = (strips - slice + a.slices - 1) / a.slices;
-    for (int i = warp; i < mine * 2 * T; i += W) {
-      const int at = i / (2 * T), v = i % (2 * T);
-      const float4* from = parts + at * a.slices * (2 * T * 32) + v * 32;
-      float4 all = from[0];
-      for (int s = 1; s < a.slices; ++s) {
-        const float4 part4 = from[s * 2 * T * 32];
-        all.x += part4.x, all.y += part4.y, all.z += part4.z, all.w += part4.w;
-      }
-      store_vector<T, BF>(g, strip_first + at * a.slices + slice, 0, v, lane, all);
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
+  // Vectors of the strips slice, slice + slices, ...
+  const int mine = (strips - slice + a.slices - 1) >> slice_bits;
+  for (int i = warp; i < mine * 2 * T; i += W) {
+    const int at = i / (2 * T), v = i % (2 * T);
+    const float4* from = parts + (at << slice_bits) * (2 * T * 32) + v * 32;
+    float4 all = from[0];
+    for (int s = 1; s < a.slices; ++s) {
+      const float4 part4 = from[s * 2 * T * 32];
+      all.x += part4.x, all.y += part4.y, all.z += part4.z, all.w += part4.w;
     }
+    store_vector<T, BF>(g, strip_first + (at << slice_bits) + slice, 0, v, lane, all);
   }
 }
 

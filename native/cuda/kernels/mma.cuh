@@ -88,15 +88,21 @@ __device__ __forceinline__ void group_multiply(float (&c)[T][4], const uint32_t 
 #define LPQ_L8 LPQ_L4 ",%4,%5,%6,%7"
 #define LPQ_L16 LPQ_L8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define LPQ_L32 LPQ_L16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LPQ_L64                                                                                                          \
+  LPQ_L32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58" \
+          ",%59,%60,%61,%62,%63"
   if constexpr (T == 1) {
     LPQ_EITHER("8", LPQ_L4, "4", "5", "6", "7", "8", "9", LPQ_C(0));
   } else if constexpr (T == 2) {
     LPQ_EITHER("16", LPQ_L8, "8", "9", "10", "11", "12", "13", LPQ_C(0), LPQ_C(1));
   } else if constexpr (T == 4) {
     LPQ_EITHER("32", LPQ_L16, "16", "17", "18", "19", "20", "21", LPQ_C(0), LPQ_C(1), LPQ_C(2), LPQ_C(3));
-  } else {
-    static_assert(T == 8);
+  } else if constexpr (T == 8) {
     LPQ_EITHER("64", LPQ_L32, "32", "33", "34", "35", "36", "37", LPQ_C(0), LPQ_C(1), LPQ_C(2), LPQ_C(3), LPQ_C(4), LPQ_C(5), LPQ_C(6), LPQ_C(7));
+  } else {
+    static_assert(T == 16);
+    LPQ_EITHER("128", LPQ_L64, "64", "65", "66", "67", "68", "69", LPQ_C(0), LPQ_C(1), LPQ_C(2), LPQ_C(3), LPQ_C(4), LPQ_C(5), LPQ_C(6), LPQ_C(7), LPQ_C(8), LPQ_C(9),
+               LPQ_C(10), LPQ_C(11), LPQ_C(12), LPQ_C(13), LPQ_C(14), LPQ_C(15));
   }
 #undef LPQ_C
 #undef LPQ_IN
@@ -107,6 +113,7 @@ __device__ __forceinline__ void group_multiply(float (&c)[T][4], const uint32_t 
 #undef LPQ_L8
 #undef LPQ_L16
 #undef LPQ_L32
+#undef LPQ_L64
 }
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
@@ -136,6 +143,10 @@ __device__ __forceinline__ void copy_box_once(uint32_t to, const void* map, int 
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(0x12f0000000000000ull)
       : "memory");
+}
+// Four 8x8 matrices, transposed: lane 8 i + j says where column j of matrix i goes.
+__device__ __forceinline__ void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 template <int N>
 __device__ __forceinline__ void registers_up() {

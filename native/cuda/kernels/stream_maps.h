@@ -15,6 +15,7 @@
 
 namespace lpq::cuda {
 
+constexpr int kStreamWarps = 16;   // of a block; one block a multiprocessor
 constexpr int kSliceBytes = 2048;  // of activations for 128 k and one tile of tokens
 
 // The sixteen bytes of the lane that holds token `g` of the tile and pair `t` of every eight k.
@@ -33,19 +34,24 @@ LPQ_STREAM_BOTH constexpr int stream_first(int count, int part, int parts) {
   return static_cast<int>(static_cast<long long>(count) * part / parts);
 }
 
+// What the first product of a group starts from, for each group of a packed block along K: for each tile of tokens, `starts` (1 or
+// 2: halves of the strip's rows) times four lanes' float4 {rows' token 2t, 2t + 1, rows + 8's token 2t, 2t + 1}. Groups' sums,
+// where starts are not used: [groups][8 T] floats. Both fit:
+constexpr int kStartBytes = 128;  // for one tile of tokens and one group
+// Byte of the first of token `token`'s two floats (the other is 8 further) of half `half`.
+LPQ_STREAM_BOTH constexpr int stream_start(int tile, int half, int token, int starts) { return (tile * starts + half) * 64 + (token >> 1) * 16 + (token & 1) * 4; }
+
 // Bytes of dynamic shared memory, in this order; the host asks for as many (gemm_packed.cpp).
 struct StreamShared {
-  int sums, heads, ring, parts, total;
+  int starts, heads, parts, total;
 };
-// Of the ring's barriers, one a stage.
-LPQ_STREAM_BOTH constexpr int stream_barriers(int stages) { return (8 * stages + 127) / 128 * 128; }
-LPQ_STREAM_BOTH constexpr StreamShared stream_shared(int tiles, int warps, int k_most, int groups_per_block, int stages, int stage_bytes, int strips, int cluster) {
+// `slices` whose parts are added up here; 0: elsewhere.
+LPQ_STREAM_BOTH constexpr StreamShared stream_shared(int tiles, int warps, int k_most, int groups_per_block, int strips, int slices) {
   StreamShared s{};
-  s.sums = k_most * kSliceBytes * tiles;                            // after activations
-  s.heads = s.sums + k_most * groups_per_block * 32 * tiles;        // S: [blocks of k][groups][8 T]
-  s.ring = s.heads + warps * tiles * 1024;                          // what warps hand to those before them; then the ring
-  s.parts = s.ring + stream_barriers(stages) + stages * stage_bytes;
-  s.total = s.parts + (cluster > 1 ? (strips + cluster - 1) / cluster * cluster * tiles * 1024 : 0);
+  s.starts = k_most * kSliceBytes * tiles;                   // after activations
+  s.heads = s.starts + k_most * groups_per_block * kStartBytes * tiles;
+  s.parts = s.heads + warps * tiles * 1024;                  // what warps hand to those before them
+  s.total = s.parts + (slices > 0 ? (strips + slices - 1) / slices * slices * tiles * 1024 : 0);
   return s;
 }
 

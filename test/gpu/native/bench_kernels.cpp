@@ -1,6 +1,7 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
-// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream-tune and stream-types (the
-// streaming kernel's), profile, and those of bench_layouts.h. Default: table types.
+// cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream (the streaming kernel's cuts) and
+// stream-types (its types; --few: some of them), wide-tune and wide-types (the wide kernel's), wide-profile, profile, and those of
+// bench_layouts.h. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
 // replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "cuda/launch.h"
@@ -151,10 +153,10 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
   return p;
 }
 
-double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}) {
+double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));
@@ -166,7 +168,7 @@ double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = 
     calls[i].out = {y};
     calls[i].params = all;
   }
-  return b.time(static_cast<int>(std::max<size_t>(20, calls.size())), [&](int i) { op(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
+  return b.time(static_cast<int>(least < 20 ? least : std::max<size_t>(20, calls.size())), [&](int i) { op(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
 }
 
 struct Dense {
@@ -179,9 +181,9 @@ Dense make_dense(Bench& b, int64_t n, int64_t k) {
   for (size_t i = 0; i < std::max<size_t>(2, (wanted + one - 1) / one); ++i) d.weights.push_back(b.random_tensor(DType::f16, {n, k}, i + 1));
   return d;
 }
-double time_dense(Bench& b, const Dense& d, int64_t m) {
+double time_dense(Bench& b, const Dense& d, int64_t m, size_t least = 20) {
   const Tensor x = b.random_tensor(DType::f16, {m, d.k}, 99), y = b.exec.allocate(DType::f16, {m, d.n});
-  return b.time(static_cast<int>(std::max<size_t>(20, d.weights.size())), [&](int i) {
+  return b.time(static_cast<int>(least < 20 ? least : std::max<size_t>(20, d.weights.size())), [&](int i) {
     cuda::Gemm g;
     g.m = m, g.n = d.n, g.k = d.k;
     g.a = x.raw(), g.b = d.weights[static_cast<size_t>(i) % d.weights.size()].raw(), g.c = y.raw();
@@ -225,11 +227,13 @@ const char* const kTypes[] = {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i
 
 int main(int argc, char** argv) try {
   std::string out;
+  bool few = false;
   std::vector<std::string> sets;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--json" && i + 1 < argc) out = argv[++i];
     else if (word == "--set" && i + 1 < argc) sets.push_back(argv[++i]);
+    else if (word == "--few") few = true;
   }
   if (sets.empty()) sets = {"table", "types"};
   Bench b;
@@ -284,14 +288,16 @@ int main(int argc, char** argv) try {
       }
     }
     if (set == "profile") {  // a few plain launches, for a profiler
-      const Packed p = make(b, "u4", DType::f16, 57344, 8192, 128, 0);
-      for (int64_t m : {16, 32, 64}) {
-        Call call;
-        call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
-        call.out = {b.exec.allocate(DType::f16, {m, p.n})};
-        call.params = p.params;
-        cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
-        b.settle();
+      for (const char* name : {"u4", "u1", "f4e2m1"}) {
+        const Packed p = make(b, name, DType::f16, 57344, 8192, 128, 0);
+        for (int64_t m : {8, 16, 32, 64}) {
+          Call call;
+          call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
+          call.out = {b.exec.allocate(DType::f16, {m, p.n})};
+          call.params = p.params;
+          cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
+          b.settle();
+        }
       }
     }
     if (set == "groups") {
@@ -304,94 +310,186 @@ int main(int argc, char** argv) try {
           }
         }
     }
-    if (set == "stream-tune") {
-      // Every shape of the streaming kernel beside the Hopper kernel and cuBLAS, in about a minute: the best three and what each
-      // choice alone costs against the best.
-      struct Variant {
-        int warps, per_sm, depth;
-      };
-      const Variant few[] = {{16, 1, 0}, {8, 2, 0}, {16, 1, 1}, {8, 2, 1}, {16, 1, 2}, {8, 2, 2}}, many[] = {{8, 1, 0}, {16, 1, 0}, {8, 1, 1}, {8, 1, 2}, {16, 1, 1}};
+    if (set == "stream") {
+      // The choice of slices beside every other, and the Hopper kernel: us for M = 1, 8, 16.
       b.replays = 7;
-      std::printf("%-12s %3s %8s %8s %8s | best three of the streaming kernel (us, warps x blocks, ring, slices, sum); p: overlapped launches\n", "K x N", "M", "copy us", "hopper", "cublas");
-      double marlin[5] = {1, 1, 1, 1, 1}, blas[5] = {1, 1, 1, 1, 1};
+      for (const Shape& s : kShapes) {
+        const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
+        for (int64_t m : {1, 8, 16}) {
+          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k));
+          const auto attempt = [&](const char* kernel, int slices, const char* reduce, bool overlap) {
+            Params tiling = params({{"kernel", std::string(kernel)}, {"overlap", double(overlap)}});
+            if (slices) tiling.set("slices", double(slices));
+            if (reduce[0]) tiling.set("reduce", std::string(reduce));
+            try {
+              const double t = time_packed(b, p, m, tiling);
+              std::snprintf(line, sizeof(line), "{\"set\": \"stream\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"kernel\": \"%s\", \"slices\": %d, \"reduce\": \"%s\", \"overlap\": %d, \"us\": %.3f, \"bytes\": %.0f}",
+                            (long long)s.k, (long long)s.n, (long long)m, kernel, slices, reduce, int(overlap), t * 1e6, bytes);
+              b.row(line);
+              return t * 1e6;
+            } catch (const Failure& failure) {
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // a cut that does not fit is no row
+              return 0.0;
+            }
+          };
+          std::printf("%5lldx%-6lld %3lld copy %.1f: choice %.2f, launched apart %.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, attempt("stream", 0, "", true), attempt("stream", 0, "", false));
+          for (int slices : {1, 2, 4, 8}) std::printf(" c%d %.2f", slices, attempt("stream", slices, "cluster", true));
+          for (int slices : {2, 4, 6, 8}) std::printf(" g%d %.2f", slices, attempt("stream", slices, "global", true));
+          std::printf(" | hopper %.2f\n", attempt("hopper", 0, "", false));
+          std::fflush(stdout);
+        }
+      }
+      b.replays = 11;
+    }
+    if (set == "stream-types") {
+      // All types; --few: some.
+      for (DType dtype : {DType::f16, DType::bf16}) {
+        std::printf("8192x57344 M=16 %s, streaming kernel:", dtype == DType::f16 ? "f16" : "bf16");
+        std::map<std::string, double> base;
+        for (const char* name : kTypes) {
+          if (few && !std::strstr(" u1 u2 u3 u4 u5 u6 u8 i4 f3e1m1 f4e2m1 f5e2m2 f6e3m2 f8e4m3 ", (" " + std::string(name) + " ").c_str())) continue;
+          const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
+          double t;
+          try {
+            t = time_packed(b, p, 16, params({{"kernel", std::string("stream")}}));
+          } catch (const Failure& failure) {
+            if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // two types have no streaming kernel for f16
+            continue;
+          }
+          base[name] = t;
+          std::printf("%s %s %.1f (%.2f of u4, %.2f of u%c)", base.size() % 4 == 1 ? "\n " : "", name, t * 1e6, base.count("u4") ? t / base["u4"] : 0.0, t / base[std::string("u") + name[1]], name[1]);
+          std::snprintf(line, sizeof(line), "{\"set\": \"stream-types\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"k\": 8192, \"n\": 57344, \"m\": 16, \"us\": %.3f, \"bytes\": %.0f}", name,
+                        dtype == DType::f16 ? "f16" : "bf16", t * 1e6, double(p.bytes));
+          b.row(line);
+        }
+        std::printf("\n");
+      }
+    }
+    if (set == "wide-tune" || set == "wide-quick") {
+      // For each shape and M: the wide kernel as it chooses, other tiles, the others' best, cuBLAS and MARLIN's own figure.
+      const bool tune = set == "wide-tune";
+      const int64_t ms[] = {8, 16, 32, 64, 128, 256, 1024, 4096};
+      const double marlin[6][8] = {{10.6, 10.9, 18.2, 24.0, 21.9, 28.7, 94.9, 389}, {30.7, 31.5, 35.9, 51.1, 92.7, 175, 665, 2798},  {20.9, 22.5, 33.8, 47.1, 61.7, 106, 316, 1339},
+                                   {20.3, 19.4, 26.8, 37.5, 54.8, 101, 366, 1564},  {101, 107, 128, 173, 323, 621, 2812, 10563}, {68.4, 66.2, 84.4, 122, 218, 327, 1304, 5534}};  // M = 1 in place of 8
+      double product[2][8];
+      for (auto& list : product) std::fill(list, list + 8, 1.0);
+      std::printf("%-12s %4s %8s %8s %8s %8s %8s %8s %5s %5s | best of the tiles tried\n", "K x N", "M", "bytes", "wide", "overlap", "hopper", "stream", "cublas", "x", "marl");
+      int at_shape = 0;
       for (const Shape& s : kShapes) {
         const Packed p = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
         const Dense d = make_dense(b, s.n, s.k);
-        const int64_t ms[] = {1, 8, 16, 32, 64};  // 64: in two passes
-        for (int i = 0; i < 5; ++i) {
+        for (int i = 0; i < 8; ++i) {
           const int64_t m = ms[i];
-          const double hopper = time_packed(b, p, m, params({{"kernel", std::string("hopper")}})), dense = time_dense(b, d, m);
+          const size_t launches = m <= 64 ? 20 : m <= 256 ? 12 : m <= 1024 ? 6 : 3;
+          b.replays = m <= 256 ? 9 : 5;
+          const auto with = [&](const char* kernel, std::initializer_list<std::pair<const char*, double>> list) {
+            Params q;
+            q.set("kernel", std::string(kernel));
+            for (const auto& [name, value] : list)
+              if (value > 0) q.set(name, value);
+            return q;
+          };
+          const double plain = time_packed(b, p, m, with("wide", {}), launches), over = time_packed(b, p, m, with("wide", {{"overlap", 1}}), launches);
+          const double hopper = m <= 64 ? time_packed(b, p, m, with("hopper", {}), launches) : 0;
+          double stream = 0;
+          if (m <= 32)
+            for (int slices : {0, 4}) {
+              Params q = with("stream", {{"overlap", 1}, {"slices", double(slices)}});
+              if (slices) q.set("reduce", std::string("cluster"));
+              try {
+                const double t = time_packed(b, p, m, q, launches);
+                stream = stream == 0 ? t : std::min(stream, t);
+              } catch (const Failure&) {
+              }
+            }
+          const double dense = time_dense(b, d, m, launches);
           struct Row {
             double t;
             std::string what;
           };
           std::vector<Row> rows;
-          std::string refused;
-          const auto attempt = [&](const Variant& v, int slices, const char* reduce, int stages, bool overlap) {
-            Params tiling = params({{"kernel", std::string("stream")}, {"reduce", std::string(reduce)}, {"warps", double(v.warps)}, {"perSm", double(v.per_sm)}, {"depth", double(v.depth)}, {"overlap", double(overlap)}});
-            if (slices) tiling.set("slices", double(slices));
-            if (stages) tiling.set("stages", double(stages));
-            std::snprintf(line, sizeof(line), "%dx%d %s%d s%d %s%s", v.warps, v.per_sm, v.depth ? "r" : "b", v.depth ? v.depth : stages, slices, reduce, overlap ? " p" : "");
-            const std::string what = line;
+          const auto attempt = [&](int64_t tokens, int width, int64_t blocks, int stages) {
             try {
-              const double t = time_packed(b, p, m, tiling);
-              rows.push_back({t, what});
-              std::snprintf(line, sizeof(line), "{\"set\": \"stream-tune\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"what\": \"%s\", \"us\": %.3f, \"bytes\": %.0f}", (long long)s.k, (long long)s.n,
-                            (long long)m, what.c_str(), t * 1e6, static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k)));
+              const double t = time_packed(b, p, m, with("wide", {{"tokens", double(tokens)}, {"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(stages)}, {"overlap", 1}}), launches);
+              std::snprintf(line, sizeof(line), "t%lld w%d b%lld r%d", (long long)tokens, width, (long long)blocks, stages);
+              rows.push_back({t, line});
+              const std::string what = line;
+              std::snprintf(line, sizeof(line), "{\"set\": \"wide-tune\", \"k\": %lld, \"n\": %lld, \"m\": %lld, \"what\": \"%s\", \"us\": %.3f}", (long long)s.k, (long long)s.n, (long long)m,
+                            what.c_str(), t * 1e6);
               b.row(line);
             } catch (const Failure& failure) {
-              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;  // a shape that does not fit is no row
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
             }
           };
-          const auto best = [&] { return *std::min_element(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; }); };
-          // The kernel's shape first, then slices and sums for the best of them.
-          std::vector<Variant> variants(m <= 16 ? std::vector<Variant>(few, few + 6) : std::vector<Variant>(many, many + 5));
-          Variant chosen = variants[0];
-          double least = 1e9;
-          for (const Variant& v : variants) {
-            attempt(v, 0, "global", 0, false);
-            if (!rows.empty() && best().t < least) least = best().t, chosen = v;
+          if (tune) {
+            for (int64_t tokens : {16, 32, 64, 128}) {
+              if (m <= 64 ? tokens < m || tokens >= 2 * std::max<int64_t>(m, 16) : tokens < 64) continue;
+              for (int width : {4, 7, 8, 12, 14, 16}) {
+                if (m >= 1024 && width < 8) continue;
+                // All multiprocessors, and as many blocks as share items evenly.
+                const int64_t items = ((s.n + 31) / 32 + width - 1) / width * ((m + tokens - 1) / tokens);
+                attempt(tokens, width, 132, 0);
+                for (int64_t blocks = 131; blocks > 96; --blocks)
+                  if (items % blocks == 0 || blocks % items == 0) {
+                    attempt(tokens, width, blocks, 0);
+                    break;
+                  }
+              }
+            }
           }
-          const double shape_best = rows.empty() ? 0 : best().t;
-          for (int slices : {1, 2, 3, 4, 6, 8, 12, 16}) attempt(chosen, slices, "global", 0, false);
-          for (int slices : {0, 2, 4, 8}) attempt(chosen, slices, "cluster", 0, false);
-          const double launched = rows.empty() ? 0 : best().t;
-          attempt(chosen, 0, "global", 0, true);
-          attempt(chosen, 0, "cluster", 0, true);
-          for (int slices : {2, 4, 8}) attempt(chosen, slices, "global", 0, true), attempt(chosen, slices, "cluster", 0, true);
-          if (chosen.depth == 0)
-            for (int stages : {1, 2, 4, 6}) attempt(chosen, 0, "global", stages, false);
           std::sort(rows.begin(), rows.end(), [](const Row& l, const Row& r) { return l.t < r.t; });
-          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k));
-          std::printf("%5lldx%-6lld %3lld %8.2f %8.2f %8.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, hopper * 1e6, dense * 1e6);
+          const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k)), ours = std::min(plain, over);
+          product[0][i] *= dense / ours, product[1][i] *= marlin[at_shape][i] / (ours * 1e6);
+          std::printf("%5lldx%-6lld %4lld %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %5.2f %5.2f |", (long long)s.k, (long long)s.n, (long long)m, bytes / copy * 1e6, plain * 1e6, over * 1e6, hopper * 1e6,
+                      stream * 1e6, dense * 1e6, dense / ours, marlin[at_shape][i] / (ours * 1e6));
           for (size_t j = 0; j < std::min<size_t>(3, rows.size()); ++j) std::printf(" %.2f (%s)", rows[j].t * 1e6, rows[j].what.c_str());
-          std::printf(" | default %.2f, not overlapped %.2f\n", shape_best * 1e6, launched * 1e6);
+          std::printf("\n");
           std::fflush(stdout);
-          if (!rows.empty()) {
-            const double us = launched * 1e6;
-            if (m != 8) marlin[i] *= s.marlin[m == 1 ? 0 : m == 16 ? 1 : m == 32 ? 2 : 3] / us;
-            blas[i] *= dense * 1e6 / us;
-          }
-        }
-      }
-      for (int i = 0; i < 5; ++i) {
-        std::printf("M=%d: not overlapped, geometric mean %.2f of cuBLAS", i == 0 ? 1 : 4 << i, std::pow(blas[i], 1 / 6.0));
-        if (i != 1) std::printf(", %.2f of MARLIN's", std::pow(marlin[i], 1 / 6.0));
-        std::printf("\n");
-      }
-      b.replays = 11;
-    }
-    if (set == "stream-types") {
-      for (DType dtype : {DType::f16, DType::bf16}) {
-        std::printf("8192x57344 M=16 %s, streaming kernel:", dtype == DType::f16 ? "f16" : "bf16");
-        for (const char* name : {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i4", "i8", "f4e2m1", "f6e3m2", "f8e4m3"}) {
-          const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
-          const double t = time_packed(b, p, 16, params({{"kernel", std::string("stream")}}));
-          std::printf(" %s %.1f", name, t * 1e6);
-          std::snprintf(line, sizeof(line), "{\"set\": \"stream-types\", \"type\": \"%s\", \"x\": \"%s\", \"us\": %.3f, \"bytes\": %.0f}", name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6, double(p.bytes));
+          std::snprintf(line, sizeof(line),
+                        "{\"set\": \"%s\", \"type\": \"u4\", \"group\": 128, \"k\": %lld, \"n\": %lld, \"m\": %lld, \"us\": %.3f, \"overlap_us\": %.3f, \"hopper_us\": %.3f, \"stream_us\": %.3f, "
+                        "\"cublas_us\": %.3f, \"bytes\": %.0f, \"marlin_us\": %.1f}",
+                        set.c_str(), (long long)s.k, (long long)s.n, (long long)m, plain * 1e6, over * 1e6, hopper * 1e6, stream * 1e6, dense * 1e6, bytes, marlin[at_shape][i]);
           b.row(line);
         }
-        std::printf("\n");
+        ++at_shape;
+      }
+      for (int i = 0; i < 8; ++i) std::printf("M=%lld: geometric mean %.2f of cuBLAS, %.2f of MARLIN's\n", (long long)ms[i], std::pow(product[0][i], 1 / 6.0), std::pow(product[1][i], 1 / 6.0));
+      b.replays = 11;
+    }
+    if (set == "wide-types") {
+      b.replays = 7;
+      for (const int64_t m : {int64_t{16}, int64_t{64}, int64_t{1024}})
+        for (DType dtype : {DType::f16, DType::bf16}) {
+          std::printf("8192x57344 M=%lld %s, wide kernel:", (long long)m, dtype == DType::f16 ? "f16" : "bf16");
+          for (const char* name : kTypes) {
+            const Packed p = make(b, name, dtype, 57344, 8192, 128, 0);
+            double t = 0;
+            try {
+              t = time_packed(b, p, m, params({{"kernel", std::string("wide")}}), m > 64 ? 3 : 12);
+            } catch (const Failure& failure) {
+              if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
+              continue;
+            }
+            std::printf(" %s %.1f", name, t * 1e6);
+            std::snprintf(line, sizeof(line), "{\"set\": \"wide-types\", \"type\": \"%s\", \"x\": \"%s\", \"m\": %lld, \"us\": %.3f, \"bytes\": %.0f}", name, dtype == DType::f16 ? "f16" : "bf16",
+                          (long long)m, t * 1e6, double(p.bytes));
+            b.row(line);
+          }
+          std::printf("\n");
+          std::fflush(stdout);
+        }
+      b.replays = 11;
+    }
+    if (set == "wide-profile") {  // a few plain launches, for a profiler
+      const Packed p = make(b, "u4", DType::f16, 57344, 8192, 128, 0);
+      for (int64_t m : {16, 64, 512}) {
+        Call call;
+        call.in = {b.random_tensor(DType::f16, {m, p.k}, 99), p.weights[0], p.scales};
+        call.out = {b.exec.allocate(DType::f16, {m, p.n})};
+        call.params = p.params;
+        call.params.set("kernel", std::string("wide"));
+        cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
+        b.settle();
       }
     }
     if (set == "tune") {

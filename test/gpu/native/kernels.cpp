@@ -1,6 +1,6 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
-// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|hopper|portable] [filter]. With --kernel marlin or
-// turbomind: the kernels of those layouts instead (layout_kernels.h).
+// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|hopper|portable] [filter]. With --kernel
+// marlin or turbomind: the kernels of those layouts instead (layout_kernels.h).
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
 // the largest and may drop bits below 2^-23 of it (17 terms: 17 * 2^-23 of the largest magnitude among partial sums, which
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <thread>
 
+#include "cuda/exec.h"
 #include "harness.h"
 #include "layout_kernels.h"
 #include "lpq/quant_type.h"
@@ -119,8 +120,7 @@ Weights make_weights(const Type& t, const Case& c) {
   return w;
 }
 
-const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "warps", "perSm", "depth", "slices", "overlap"};
-constexpr int kStreamShapes[][3] = {{8, 2, 0}, {8, 2, 1}, {8, 2, 2}, {16, 1, 0}, {16, 1, 1}, {16, 1, 2}, {8, 1, 0}, {8, 1, 1}, {8, 1, 2}};
+const char* const kTiling[] = {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width"};
 std::string forced;  // the kernel that runs, or empty: the operation's choice
 
 Params call_params(const Type& t, const Case& c) {
@@ -133,6 +133,7 @@ Params call_params(const Type& t, const Case& c) {
   p.set("zero", c.zero);
   for (const char* name : kTiling)
     if (c.tiling.integer(name, 0) > 0) p.set(name, double(c.tiling.integer(name, 0)));
+  if (c.tiling.has("overlap")) p.set("overlap", c.tiling.number("overlap"));
   return p;
 }
 
@@ -240,11 +241,12 @@ int main(int argc, char** argv) {
     ++number_of_type;
     if (!filter.empty() && t.name.find(filter) == std::string::npos) continue;
     const bool integer = t.type.kind == QuantType::Kind::integer;
+    if (forced == "wide" && !d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(t.type.bits) + "_bf16_m2_o")) continue;
     const double middle = integer && !t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
       // Floats whose exponents f16 does not hold have the portable kernel alone.
-      if ((forced == "stream" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
+      if ((forced == "stream" || forced == "wide" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
         continue;
       // Every weight by itself.
       Case c;
@@ -272,8 +274,8 @@ int main(int argc, char** argv) {
           c.n = between(1, 400);
           c.k = between(1, 90) * 8 + (group == 64 ? 3 : 0);
           const Weights w = make_weights(t, c);
-          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70}) {
-            if (quick && m % 8 != 1) continue;
+          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70, 129, 200}) {
+            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide")) continue;
             c.m = m;
             one(t, c, w);
           }
@@ -287,29 +289,33 @@ int main(int argc, char** argv) {
       const Weights w = make_weights(t, c);
       if (forced == "stream") {
         // Grids smaller than the strips, slices of K that are not alike (11 packed blocks), more slices than warps have blocks,
-        // sums through the workspace and within clusters, rings of every depth, and launches that overlap.
+        // sums through the workspace and within clusters; 27 tokens in two passes, the second overlapping the first unless told not to.
         for (int64_t m : {5, 16, 27})
           for (int slices : {1, 2, 3, 4, 8, 11})
             for (int blocks : {1, 16, 200})
               for (const char* reduce : {"global", "cluster"}) {
-                if (!std::strcmp(reduce, "cluster") && slices != 2 && slices != 4 && slices != 8) continue;
+                if (!std::strcmp(reduce, "cluster") && slices != 1 && slices != 2 && slices != 4 && slices != 8) continue;
                 if (quick && (blocks == 16 || m == 5)) continue;
                 c.m = m;
-                c.tiling = params({{"slices", double(slices)}, {"blocks", double(blocks)}, {"stages", double(1 + (slices + blocks) % 3)}, {"overlap", double(blocks != 16)}});
+                c.tiling = params({{"slices", double(slices)}, {"blocks", double(blocks)}, {"overlap", double(blocks != 16)}});
                 c.tiling.set("reduce", std::string(reduce));
                 one(t, c, w);
               }
-        // The kernels that are there to choose from.
-        if (t.type.bits == 4 && integer && dtype == DType::f16)
-          for (int64_t m : {8, 16, 32})
-            for (const auto& [warps, per_sm, depth] : kStreamShapes) {
-              if (m == 32 ? per_sm == 2 || (warps == 16 && depth == 2) : warps == 8 && per_sm == 1) continue;
-              for (int slices : {1, 4}) {
-                c.m = m;
-                c.tiling = params({{"warps", double(warps)}, {"perSm", double(per_sm)}, {"depth", double(depth)}, {"slices", double(slices)}});
-                c.tiling.set("reduce", std::string(slices == 4 ? "cluster" : "global"));
-                one(t, c, w);
-              }
+        continue;
+      }
+      if (forced == "wide") {
+        // Every tile of tokens with strips of every kind of width, runs of steps that share items among many blocks and those that hold
+        // many, rings of every length, and launches that overlap.
+        int number_of_case = 0;
+        for (int tokens : {16, 32, 64, 128})
+          for (int width : {1, 3, 4, 7, 8, 13, 16})
+            for (int blocks : {1, 2, 5, 11, 22, 60, 132}) {
+              if (width > 8 && (tokens == 128 || t.type.bits > 4)) continue;
+              const int turn = number_of_case++;
+              if (quick && turn % 5 != number_of_type % 5) continue;
+              c.m = turn % 3 == 0 ? tokens : turn % 3 == 1 ? 2 * tokens + 5 : tokens / 2 + 3;
+              c.tiling = params({{"tokens", double(tokens)}, {"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % (t.type.bits > 4 ? 2 : 3))}, {"overlap", double(turn % 2)}});
+              one(t, c, w);
             }
         continue;
       }
@@ -330,7 +336,8 @@ int main(int argc, char** argv) {
     const Type& t = list[3];
     Case c;
     c.m = 16, c.n = 4096, c.k = 4096, c.zero = 8;
-    if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}, {"overlap", 1.0}});
+    if (forced == "wide") c.m = !std::strcmp(reduce, "global") ? 48 : 200;
+    if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}});
     const Weights w = make_weights(t, c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
     std::vector<uint8_t> first;
@@ -346,8 +353,44 @@ int main(int argc, char** argv) {
       }
     }
   }
-  // What the operation refuses.
+  // Launches in a row with nothing between them, so that they overlap: each product's y is the next one's x, and the last one's
+  // scales are the y before it, which it must not read early. The same bytes as where nothing overlaps, ten times.
   Report refused;
+  if (forced.empty() || forced == "stream") {
+    const Type& t = list[3];
+    Case c;
+    c.m = 16, c.n = 2048, c.k = 2048, c.zero = 8;
+    const Weights w = make_weights(t, c);
+    cuda::CudaExec& exec = d.backend().exec();
+    const auto op = cuda::cuda_op_table().at("gemm_packed");
+    const Tensor packed = d.backend().upload(w.packed), scales = d.backend().upload(w.scales), x = d.backend().upload(gaussian(DType::f16, {c.m, c.k}, 0.02));
+    std::vector<uint8_t> want;
+    for (int round = 0; round < 11; ++round) {
+      Params p = call_params(t, c);
+      if (round == 0) p.set("overlap", 0.0);
+      std::vector<Tensor> y;
+      for (int i = 0; i < 6; ++i) y.push_back(d.backend().upload(poisoned(DType::f16, {c.m, c.n})));
+      d.settle();
+      for (int i = 0; i < 6; ++i) {
+        Call call;
+        call.params = p;
+        Tensor side = scales;
+        if (i == 5) side = y[4], side.shape = {c.n / 32, c.k / 128, 32};  // as many numbers as 16 tokens
+        call.in = {i == 0 || i == 5 ? x : y[static_cast<size_t>(i - 1)], packed, side};
+        call.out = {y[static_cast<size_t>(i)]};
+        op(call, exec);
+      }
+      cuda::check(cuda::driver().stream_wait(exec.stream()), "waiting");
+      std::vector<uint8_t> bytes;
+      for (const Tensor& one_y : y) {
+        const Tensor got = d.download(one_y);
+        bytes.insert(bytes.end(), reinterpret_cast<const uint8_t*>(got.raw()), reinterpret_cast<const uint8_t*>(got.raw()) + got.bytes());
+      }
+      if (round == 0) want = bytes;
+      else refused.that("products in a row that overlap", bytes == want);
+    }
+  }
+  // What the operation refuses.
   {
     const Type& t = list[3];
     Case c;
@@ -367,6 +410,18 @@ int main(int argc, char** argv) {
     f.set("zero", 3.0);
     f.set("groupLength", 128.0);
     refused.fails("a float with a zero point", "LPQ_NATIVE_ARGUMENT", run({x, allocate(DType::u8, {2, 1, 512 * 8}), w.scales}, f, y));
+    if (forced == "stream") {
+      // 256 packed blocks along K of 16 tokens are 1 MiB: no multiprocessor holds half of that.
+      Case far;
+      far.m = 16, far.n = 32, far.k = 256 * 128;
+      const Weights long_rows = make_weights(t, far);
+      Params s = call_params(t, far);
+      s.set("slices", 2.0);
+      refused.fails("two slices of a long K", "LPQ_NATIVE_ARGUMENT", run({gaussian(DType::f16, {16, far.k}), long_rows.packed, long_rows.scales}, s, poisoned(DType::f16, {16, 32})));
+      s.set("slices", 3.0);
+      s.set("reduce", std::string("cluster"));
+      refused.fails("three slices in a cluster", "LPQ_NATIVE_ARGUMENT", run({gaussian(DType::f16, {16, far.k}), long_rows.packed, long_rows.scales}, s, poisoned(DType::f16, {16, 32})));
+    }
   }
   checks += refused.checks;
   failures += refused.failures;

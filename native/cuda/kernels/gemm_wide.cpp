@@ -1,0 +1,51 @@
+#include "cuda/kernels/gemm_wide.h"
+
+#include <optional>
+
+#include "cuda/kernels/wide_plan.h"
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+
+bool has_gemm_wide(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_m2_o") && can_describe_tensors(); }
+
+bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_t tokens) {
+  const bool integer = type.kind == QuantType::Kind::integer;
+  return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 && wide_zero_mode(a, integer, type.bits, bf16) != kZeroSums;
+}
+
+void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params) {
+  const auto wished = [&](const char* what) { return static_cast<int>(params.integer(what, 0)); };
+  const WideWish wish{wished("tokens"), wished("width"), wished("stages"), wished("blocks")};
+  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128, "tokens is not 16, 32, 64 or 128");
+  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kMostWideStages), "stages is not between 2 and 16");
+  require(wish.blocks >= 0 && wish.blocks <= exec.device().multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  const std::optional<WidePlan> chosen = choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, a, bits, wish);
+  require(chosen.has_value(), "no tiling of the wide kernel fits");
+  WidePlan plan = *chosen;
+  a.stages = plan.stages;
+  plan.args.zero_mode = wide_zero_mode(a, name.find("_int") != std::string::npos, bits, bf16);
+  plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
+  plan.args.overlap = params.integer("overlap", 0) != 0;
+  std::optional<Scratch> sums;
+  if (plan.args.zero_mode == kZeroSums) {
+    const int pitch = plan.args.token_tiles * 8 * plan.tiles;
+    sums.emplace(exec.scratch(static_cast<size_t>(a.k_blocks) * static_cast<size_t>(a.groups_per_block * pitch) * 4));
+    float* to = sums->as<float>();
+    exec.launch(bf16 ? "lpq_group_sums_bf16" : "lpq_group_sums_f16", {a.k_blocks, div_up(pitch, 8)}, {256}, 0, a.x, to, a.m, a.k, a.groups_per_block, pitch);
+    plan.args.sums = to;
+    plan.args.sums_pitch = pitch;
+    plan.args.overlap = 0;  // the sums are read by all warps
+  }
+  std::optional<Scratch> partial;
+  if (plan.args.items % plan.blocks != 0) {
+    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(plan.blocks * plan.args.width * plan.tiles) * 1024));
+    a.partial = partial->as<float>();
+    a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.items));
+  }
+  const bool one = a.groups_per_block == 1 && plan.args.zero_mode != kZeroSums;
+  exec.launch_clusters(name + "_m" + std::to_string(plan.tiles) + (one ? "_o" : "_g"), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a, plan.args,
+                       wide_maps(a, bits, plan));
+}
+
+}  // namespace lpq::cuda

@@ -1,0 +1,23 @@
+// The wide kernel's launcher (gemm_wide.cuh): which tiles, and the launch.
+#pragma once
+#include <string>
+
+#include "cuda/exec.h"
+#include "cuda/kernels/gemm_packed.h"
+#include "lpq/exec.h"
+#include "lpq/quant_type.h"
+
+namespace lpq::cuda {
+
+// There is a wide kernel called `name` for this device.
+bool has_gemm_wide(CudaExec& exec, const std::string& name);
+
+// Whether it is what was timed and was the fastest (docs/kernels.md): integers of 4 bits, one group a packed block or one scale a
+// row, zero points that leave in the pairs, from 9 tokens on.
+bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_t tokens);
+
+// The whole product. `a` holds all but the tiling; its x has rows at multiples of 128 bytes that end with zeros. Params that override: tokens
+// (of a tile), width, stages, blocks, overlap.
+void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params);
+
+}  // namespace lpq::cuda

@@ -1,0 +1,230 @@
+// The wide kernel itself (native/cuda/kernels/gemm_wide.cuh) and the functions that cut its work (wide_plan.h), run on the host by threads
+// that the host plays (simt/): every width of integers and floats, f16 and bf16, tiles of tokens with tails, groups, zero
+// points, bias, strips of several widths, items that blocks share. Against double precision, within the bound that
+// test/gpu/native/kernels.cpp derives; y full of NaN before, shared memory too, and counters at 0 after.
+#define LPQ_SIMT
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../gpu/native/packed_format.h"
+#include "cuda/kernels/gemm_wide.cuh"
+#include "cuda/kernels/wide_plan.h"
+#include "simt_hopper.h"
+
+using namespace lpq::cuda;
+
+namespace lpq::cuda {
+TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
+  simt::BoxMap map{static_cast<const unsigned char*>(address), {dims[0], dims[1], dims[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]},
+                   static_cast<uint16_t>(type == kMapByte ? 1 : type == kMapShort ? 2 : 8), swizzle};
+  for (uint32_t b : box)
+    if (b < 1 || b > 256) throw std::runtime_error("a box of " + std::to_string(b));
+  if (box[0] * map.element % 16 != 0 || strides[0] % 16 != 0 || strides[1] % 16 != 0 || reinterpret_cast<uintptr_t>(address) % 16 != 0)
+    throw std::runtime_error("a tensor that the bulk engine refuses");
+  TensorMap out{};
+  std::memcpy(&out, &map, sizeof(map));
+  return out;
+}
+}  // namespace lpq::cuda
+
+namespace {
+
+std::mt19937_64 lot(7);
+long long checks = 0, failures = 0;
+double worst = 0;
+
+struct Type {
+  char kind;  // u, i, f
+  int bits, exponent;
+  std::string name() const { return std::string(1, kind) + std::to_string(bits) + (kind == 'f' ? "e" + std::to_string(exponent) : ""); }
+};
+
+double number(const Type& t, int code) {
+  if (t.kind != 'f') return t.kind == 'i' && code >> (t.bits - 1) ? code - (1 << t.bits) : code;
+  const int m = t.bits - 1 - t.exponent, power = code >> m & ((1 << t.exponent) - 1), fraction = code & ((1 << m) - 1);
+  const int bias = t.exponent == 1 ? 0 : (1 << (t.exponent - 1)) - 1;
+  if (t.bits == 8 && t.exponent == 5 && power == 31) return NAN;
+  if (t.bits == 8 && t.exponent == 4 && power == 15 && fraction == 7) return NAN;
+  const double size = power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
+  return code >> (t.bits - 1) & 1 ? -size : size;
+}
+
+struct Case {
+  int m, n, k, group, zeros;
+  bool bias, scale_bf16;
+  WideWish wish;
+  double constant = -1;  // zero point of unsigned types; -1: the middle
+};
+
+uint16_t to16(double v, bool bf) { return bf ? lpq::f32_to_bf16(static_cast<float>(v)) : lpq::f32_to_f16(static_cast<float>(v)); }
+double from16(uint16_t v, bool bf) { return bf ? lpq::bf16_to_f32(v) : lpq::f16_to_f32(v); }
+double normal() { return std::normal_distribution<double>()(lot); }
+template <class T>
+struct Aligned {  // as device memory is
+  std::vector<T> room;
+  T* data;
+  explicit Aligned(const std::vector<T>& from) : room(from.size() + 128 / sizeof(T)) {
+    data = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(room.data()) + 127) / 128 * 128);
+    std::copy(from.begin(), from.end(), data);
+  }
+};
+
+template <int B, int T, bool BF, class Cast>
+void one(const Type& t, const Case& c) {
+  const int n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128, pitch = (c.k + 63) / 64 * 64;
+  const int length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length, codes = 1 << B;
+  const bool integer = t.kind != 'f';
+  const double constant = !integer || t.kind == 'i' || c.zeros ? 0 : c.constant >= 0 ? c.constant : codes / 2;
+  std::vector<uint8_t> code(static_cast<size_t>(c.n * c.k));
+  std::vector<double> value(code.size());
+  double top = 0;
+  for (int i = 0; i < codes; ++i)
+    if (std::fabs(number(t, i)) > top) top = std::fabs(number(t, i));
+  for (size_t i = 0; i < code.size(); ++i) {
+    do code[i] = static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
+    while (std::isnan(number(t, code[i])));
+    value[i] = number(t, code[i]);
+  }
+  std::vector<uint16_t> scale(static_cast<size_t>(c.n * groups)), zero16(scale.size());
+  std::vector<uint8_t> zero8(scale.size());
+  std::vector<double> zero(scale.size(), constant);
+  for (size_t i = 0; i < scale.size(); ++i) {
+    scale[i] = to16(std::max(1 / top, 0x1p-12) * (0.5 + static_cast<double>(lot() % 1000) / 1000), c.scale_bf16);
+    if (c.zeros == 1) zero[i] = zero8[i] = i % 5 == 0 ? 255 : static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
+    if (c.zeros == 2) zero[i] = from16(zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false), false);
+  }
+  std::vector<uint16_t> xs(static_cast<size_t>(c.m * pitch), 0), bias(static_cast<size_t>(c.n));
+  for (int i = 0; i < c.m; ++i)
+    for (int k = 0; k < c.k; ++k) xs[static_cast<size_t>(i * pitch + k)] = to16(normal(), BF);
+  for (uint16_t& b : bias) b = to16(normal(), BF);
+  const Aligned<uint16_t> x(xs), y(std::vector<uint16_t>(static_cast<size_t>(c.m * c.n), BF ? 0x7fc0 : 0x7e00));
+  const Aligned<uint8_t> packed(lpq::test::pack_weights(code, c.n, c.k, B)), zeros8(lpq::test::pack_scales(zero8, c.n, groups));
+  const Aligned<uint16_t> scales(lpq::test::pack_scales(scale, c.n, groups)), zeros16(lpq::test::pack_scales(zero16, c.n, groups));
+
+  GemmPackedArgs g{};
+  g.weights = packed.data, g.x = x.data, g.y = y.data, g.scales = scales.data;
+  g.zeros = c.zeros == 1 ? zeros8.data : c.zeros == 2 ? reinterpret_cast<const unsigned char*>(zeros16.data) : nullptr;
+  g.bias = c.bias ? bias.data() : nullptr;
+  g.m = c.m, g.n = c.n, g.k = pitch, g.n_blocks = n_blocks, g.k_blocks = k_blocks, g.groups = groups;
+  g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16, g.zero_kind = c.zeros;
+  g.zero = static_cast<float>(constant + (t.kind == 'i' ? codes / 2 : 0));
+  g.is_signed = t.kind != 'u', g.exponent = t.exponent;
+  WideWish wish = c.wish;
+  wish.tokens = 8 * T;
+  const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
+                           std::to_string(c.zeros) + " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " + std::to_string(wish.blocks);
+  const auto fail = [&](const std::string& what) {
+    if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
+  };
+  ++checks;
+  std::optional<WidePlan> plan = choose_wide(132, 232448, g, B, wish);
+  if (!plan) return fail("has no plan");
+  g.stages = plan->stages;
+  plan->args.zero_mode = wide_zero_mode(g, integer, B, BF);
+  plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
+  const int sums_pitch = plan->args.token_tiles * 8 * T;
+  std::vector<float> sums(static_cast<size_t>(k_blocks * g.groups_per_block * sums_pitch), 0);
+  for (int kb = 0; kb < k_blocks; ++kb)
+    for (int k = 0; k < 128; ++k)
+      for (int m = 0; m < c.m; ++m)
+        if (kb * 128 + k < pitch)
+          sums[static_cast<size_t>((kb * g.groups_per_block + k * g.groups_per_block / 128) * sums_pitch + m)] += static_cast<float>(from16(x.data[m * pitch + kb * 128 + k], BF));
+  plan->args.sums = sums.data(), plan->args.sums_pitch = sums_pitch;
+  std::vector<float> partial(static_cast<size_t>(plan->blocks * 2 * plan->args.width * T * 256), NAN);
+  std::vector<unsigned> counters(static_cast<size_t>(2 * plan->args.items), 0);
+  g.partial = partial.data(), g.counters = counters.data();
+  const bool single = g.groups_per_block == 1 && plan->args.zero_mode != kZeroSums;
+  try {
+    simt::hopper = {};
+    simt::hopper.lot.seed(lot());
+    const PackedMaps maps = wide_maps(g, B, *plan);
+    gridDim.x = static_cast<unsigned>(plan->blocks);
+    simt::run(plan->blocks, 32 * plan->warps + 128, plan->blocks, static_cast<int>(plan->shared), lot(), [&] {
+      blockDim.x = static_cast<unsigned>(32 * plan->warps + 128);
+      if (single) gemm_wide<B, T, true, BF, Cast>(g, plan->args, maps);
+      else gemm_wide<B, T, false, BF, Cast>(g, plan->args, maps);
+    });
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+  if (!simt::hopper.landings.empty()) return fail("a box is under way at the end");
+  for (const auto& [thread, queue] : simt::hopper.products)
+    if (!queue.empty()) return fail("products are under way at the end");
+  for (unsigned count : counters)
+    if (count) return fail("a counter is left at " + std::to_string(count));
+  const double lift = t.kind == 'i' ? codes / 2 : 0, offset = !integer || !BF ? 0 : B == 8 ? -128 : 128, u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;
+  for (int i = 0; i < c.m; ++i)
+    for (int n = 0; n < c.n; ++n) {
+      double want = 0, size = 0;
+      for (int k = 0; k < c.k; ++k) {
+        const size_t at = static_cast<size_t>(n * groups + k / length);
+        const double s = from16(scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], BF), w = value[static_cast<size_t>(n * c.k + k)];
+        want += v * (w - zero[at]) * s;
+        size += std::fabs(v) * (std::fabs(w + lift + offset) + std::fabs(zero[at] + lift + offset)) * s;
+      }
+      if (c.bias) want += from16(bias[static_cast<size_t>(n)], BF), size += std::fabs(from16(bias[static_cast<size_t>(n)], BF));
+      const double bound = size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least;
+      const double got = from16(y.data[i * c.n + n], BF), share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
+      if (share <= 1) worst = std::max(worst, share);
+      else return fail("(" + std::to_string(i) + ", " + std::to_string(n) + ") is " + std::to_string(got) + ", not " + std::to_string(want));
+    }
+}
+
+// A tile of tokens: one group a block and several, zero points of all kinds, tails everywhere, shared items.
+template <int B, int T, bool BF, class Cast>
+void tile(const Type& t, bool all) {
+  const bool integer = t.kind != 'f';
+  one<B, T, BF, Cast>(t, {5 * T, 70, 264, 128, 0, true, BF, {0, 0, 3, 2}});
+  one<B, T, BF, Cast>(t, {3, 40, 392, 32, integer ? 1 : 0, false, !BF, {0, 0, 2, 1}});
+  if (integer) one<B, T, BF, Cast>(t, {7, 33, 200, 0, 1, true, BF, {0, 0, 0, 2}}), one<B, T, BF, Cast>(t, {T + 1, 64, 256, 64, 2, false, BF, {}});
+  if (!all) return;
+  one<B, T, BF, Cast>(t, {8 * T + 5, 296, 640, 128, 0, false, BF, {0, 4, 2, 5}});
+  one<B, T, BF, Cast>(t, {8 * T, 232, 384, 128, integer ? 1 : 0, true, BF, {0, T == 16 ? 7 : 8, 0, 2}});
+  one<B, T, BF, Cast>(t, {17, 96, 1152, 0, 0, false, BF, {0, 3, 3, 4}});
+  if (integer) one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}), one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
+}
+
+template <int B>
+void width() {
+  for (char kind : {'u', 'i'}) {
+    if (kind == 'i' && B == 1) continue;
+    const Type t{kind, B, 0};
+    tile<B, 2, false, IntCast<B, false>>(t, B == 3);
+    tile<B, 2, true, IntCast<B, true>>(t, false);
+    if constexpr (B == 4) {
+      tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true), tile<B, 8, false, IntCast<B, false>>(t, true);
+      tile<B, 16, false, IntCast<B, false>>(t, true), tile<B, 8, true, IntCast<B, true>>(t, true);
+    }
+    if constexpr (B == 5 || B == 8) tile<B, 8, false, IntCast<B, false>>(t, B == 5), tile<B, 16, true, IntCast<B, true>>(t, false);
+  }
+  if constexpr (B >= 3)
+    for (int e = 1; e <= B - 2; ++e) {
+      const Type t{'f', B, e};
+      // f16 holds 5 exponent bits where the type's highest means infinity, too.
+      if (e < 5 || (B == 8 && e == 5)) tile<B, 2, false, FloatCast<B, false>>(t, false);
+      tile<B, 2, true, FloatCast<B, true>>(t, false);
+      if constexpr (B == 6) tile<B, 8, false, FloatCast<B, false>>(t, e == 3);
+    }
+  std::printf("%d bits\n", B);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string only = argc > 1 ? argv[1] : "";
+  const auto wanted = [&](const char* bits) { return only.empty() || only == bits; };
+  if (wanted("1")) width<1>();
+  if (wanted("2")) width<2>();
+  if (wanted("3")) width<3>();
+  if (wanted("4")) width<4>();
+  if (wanted("5")) width<5>();
+  if (wanted("6")) width<6>();
+  if (wanted("7")) width<7>();
+  if (wanted("8")) width<8>();
+  std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
+  return failures != 0;
+}
