@@ -400,14 +400,14 @@ export const ops = {
 
   /**
    * y f32 [T,C] = x as a cache with `bits` a value gives it back: every channel over runs of `group` tokens of a sequence has
-   * zero = f16(min) and scale = f16((max - zero) / (2^bits - 1)), value = code * scale + zero. A run that the sequence ends
-   * within is quantized too, or left as it is with `tail`. y may be x.
+   * zero = f16(min) and scale = f16((max - zero) / (2^bits - 1)), value = fma(code, scale, zero); the last run of a sequence
+   * may be shorter. y may be x.
    */
   simulateKv: (
     rt: NativeRuntime,
     x: Tensor,
     starts: Tensor,
     y: Tensor,
-    p: { bits: number; group: number; tail?: boolean },
-  ) => rt.enqueue('simulate_kv', [x, starts], [y], { bits: p.bits, group: p.group, ...(p.tail && { tail: 1 }) }),
+    { bits, group }: { bits: number; group: number },
+  ) => rt.enqueue('simulate_kv', [x, starts], [y], { bits, group }),
 } as const;

@@ -5,7 +5,7 @@
  *   node dist/bench/quality/fmpq.js [--rows "W4A8,W4A4 none,0.83 swap"] [--inject 64] [--set alpha=0.5] [--windows 64]
  *     [--json FILE]
  *
- * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [kv4[-tail]] with 4-bit weights.
+ * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [kv4] with 4-bit weights.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -48,7 +48,6 @@ const CURVE = [
   '0.83 swap noclip',
   '1 none nogather noclip',
   '0.83 swap kv4',
-  '0.83 swap kv4-tail',
 ].join(',');
 
 const { values } = parseArgs({
@@ -125,7 +124,7 @@ for (const row of values.rows.split(',')) {
           clip: !words.includes('noclip'),
         }),
   };
-  const kv: KvForm | undefined = row.includes('kv4') ? { bits: 4, group: 64, tail: row.includes('tail') } : undefined;
+  const kv: KvForm | undefined = row.includes('kv4') ? { bits: 4, group: 64 } : undefined;
   let plan: FmpqPlan | undefined;
   if (row !== 'W4A16') plan = await decidePlan(rt, source, graph, feeds, options);
   const planning = (performance.now() - started) / 1000;

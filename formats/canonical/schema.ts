@@ -118,8 +118,8 @@ export const canonicalSchema = z.strictObject({
   modules: z.record(z.string(), moduleSchema),
   /** Tensors carried through unchanged -> sha256 of their bytes. */
   carried: z.record(z.string(), sha256Schema),
-  /** The cache of keys and values: asymmetric codes, a scale a channel and `group` tokens; `tail`: unfinished groups stay as they are. */
-  kv: z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive(), tail: z.boolean() }).optional(),
+  /** The cache of keys and values has asymmetric codes, with a scale a channel and `group` tokens. */
+  kv: z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive() }).optional(),
   provenance: provenanceSchema,
 });
 export type CanonicalManifest = z.infer<typeof canonicalSchema>;

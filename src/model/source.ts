@@ -47,11 +47,10 @@ export interface MixedWeight {
   readonly form: ActivationForm & Required<Pick<ActivationForm, 'blocks'>>;
 }
 
-/** Keys and values quantized asymmetrically, channel by channel over `group` tokens; `tail`: not those of an unfinished group. */
+/** Keys and values quantized asymmetrically, channel by channel over `group` tokens: ops.simulateKv. */
 export interface KvForm {
   readonly bits: number;
   readonly group: number;
-  readonly tail: boolean;
 }
 
 /** A weight in the format of docs/kernels.md, for ops.gemmPacked. */

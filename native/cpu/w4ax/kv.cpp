@@ -29,7 +29,6 @@ void simulate_kv(Call& call, Exec& exec) {
   require_tensor(starts, "starts", DType::i32, {-1});
   const int64_t tokens = x.dim(0), width = x.dim(1), group = call.params.integer("group"), bits = call.params.integer("bits");
   require(group > 0 && bits >= 1 && bits <= 8, "group must be positive and bits 1 to 8");
-  const bool tail = call.params.number("tail", 0) != 0;
   const int32_t* start = starts.data<int32_t>();
   const int64_t sequences = starts.elements() - 1;
   require(sequences >= 0 && start[0] == 0 && start[sequences] == tokens, "starts do not cover x");
@@ -42,9 +41,7 @@ void simulate_kv(Call& call, Exec& exec) {
         const int64_t count = std::min<int64_t>(group, start[s + 1] - first);
         for (int64_t c = begin; c < end; ++c) {
           const int64_t at = first * width + c;
-          if (count == group || !tail) channel(from + at, to + at, count, width, top);
-          else
-            for (int64_t t = 0; t < count; ++t) to[at + t * width] = from[at + t * width];
+          channel(from + at, to + at, count, width, top);
         }
       }
   });
