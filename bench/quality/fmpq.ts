@@ -5,7 +5,7 @@
  *   node dist/bench/quality/fmpq.js [--rows "W4A8,W4A4 none,0.83 swap"] [--inject 64] [--set alpha=0.5] [--windows 64]
  *     [--json FILE]
  *
- * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [kv4] with 4-bit weights.
+ * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [noscale] [kv4] with 4-bit weights.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -46,7 +46,7 @@ const CURVE = [
   '0.83 none',
   '0.83 swap nogather',
   '0.83 swap noclip',
-  '1 none nogather noclip',
+  '1 none nogather noclip noscale',
   '0.83 swap kv4',
 ].join(',');
 
@@ -116,12 +116,13 @@ for (const row of values.rows.split(',')) {
   const options: FmpqOptions = {
     ...FMPQ_DEFAULTS,
     ...(fixed
-      ? { share: 0, search: 'none' }
+      ? { share: 0, search: 'none', scale: 0 }
       : {
           share: Number(words[0]),
           search: words[1] as SearchKind,
           gather: !words.includes('nogather'),
           clip: !words.includes('noclip'),
+          scale: words.includes('noscale') ? 0 : FMPQ_DEFAULTS.scale,
         }),
   };
   const kv: KvForm | undefined = row.includes('kv4') ? { bits: 4, group: 64 } : undefined;

@@ -17,7 +17,7 @@ import { significant } from './units.js';
 const KV_GROUP = 64;
 
 function optionsOf(settings: FullSettings): FmpqOptions {
-  const { actInt4Share, actThreshold, actSearch, actGather, seed } = settings;
+  const { actInt4Share, actThreshold, actSearch, actGather, actScale, seed } = settings;
   return {
     ...FMPQ_DEFAULTS,
     seed,
@@ -25,6 +25,7 @@ function optionsOf(settings: FullSettings): FmpqOptions {
     ...(actThreshold !== undefined && { threshold: actThreshold }),
     ...(actSearch !== undefined && { search: actSearch }),
     ...(actGather !== undefined && { gather: actGather }),
+    ...(actScale !== undefined && { scale: actScale }),
   };
 }
 

@@ -45,6 +45,11 @@ export function fmpqOptions(command: Command): Command {
     )
     .option('--act-search <kind>', 'fmpq: order of channels: swap, error, absmax or none (default: swap)')
     .option('--no-act-gather', 'fmpq: store no permutation where none can be folded')
+    .option(
+      '--act-scale <alpha>',
+      'fmpq: balance between channels of activations and weights, 0 to turn it off (default: 0.5)',
+      number('--act-scale'),
+    )
     .option('--act-kv <bits>', 'fmpq: bits of keys and values, channel by channel (default: none)', number('--act-kv'));
 }
 

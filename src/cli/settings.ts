@@ -42,6 +42,8 @@ const fmpqSettings = z
     actSearch: z.enum(['swap', 'error', 'absmax', 'none']),
     /** False: no permutation is stored where none can be folded. */
     actGather: z.boolean(),
+    /** Alpha of the balance between channels and weights; 0: none. */
+    actScale: z.number().min(0).max(1),
     /** Bits of keys and values. */
     actKv: z.int().min(2).max(8),
   })
@@ -92,6 +94,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   actThreshold: ['--act-threshold', 'a number above 0'],
   actSearch: ['--act-search', 'swap, error, absmax or none'],
   actGather: ['--no-act-gather', 'true or false'],
+  actScale: ['--act-scale', 'a number from 0 (off) to 1'],
   actKv: ['--act-kv', 'an integer from 2 to 8'],
 };
 

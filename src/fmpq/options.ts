@@ -11,6 +11,8 @@ export interface FmpqOptions {
   readonly gather: boolean;
   /** Lets the codes of 4-bit blocks stop short of a token's largest magnitude. */
   readonly clip: boolean;
+  /** alpha of src/fmpq/scale.ts: folds powers of two into channels first; 0: none. */
+  readonly scale: number;
   /** Rows of each input that errors are measured on. */
   readonly rows: number;
   readonly seed: number;
@@ -21,6 +23,7 @@ export const FMPQ_DEFAULTS: FmpqOptions = {
   search: 'swap',
   gather: true,
   clip: true,
+  scale: 0.5,
   rows: 1024,
   seed: 0,
 };

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
-import { foldRewrite, permuted, refusedSites, type TensorRewrite } from '../model/folded.js';
-import { type FoldSite, foldSites } from '../model/folds.js';
+import { foldRewrite, permuted, refusedSites, scaleRewrite, type TensorRewrite } from '../model/folded.js';
+import { type FoldReader, type FoldSite, foldSites, scaleSites } from '../model/folds.js';
 import { planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { ActivationForm, WeightSource } from '../model/source.js';
@@ -10,6 +10,7 @@ import type { QuantScheme } from '../quantize/scheme.js';
 import { disposeFeeds, type ObservedFeed, observeFeeds } from './observe.js';
 import type { FmpqOptions } from './options.js';
 import { choosePrecision, type OrderedFeed, type Precision } from './precision.js';
+import { balance, scaledFeeds } from './scale.js';
 import { type Allowance, BLOCK, type Reading, searchOrder } from './search.js';
 
 /** What became of one set of channels. */
@@ -29,6 +30,8 @@ export interface FmpqPlan {
   /** By linear. */
   readonly forms: ReadonlyMap<string, ActivationForm>;
   readonly sites: readonly SiteRecord[];
+  /** Sets of channels that were multiplied by powers of two. */
+  readonly scaled: number;
   readonly share: Precision['share'];
   readonly error: Precision['error'];
   /** Of every permutation, precision and clip. */
@@ -71,15 +74,58 @@ export async function decidePlan(
   rt: NativeRuntime,
   source: WeightSource,
   graph: ModelGraph,
+  observed: readonly ObservedFeed[],
+  options: FmpqOptions,
+  progress: FmpqProgress = {},
+): Promise<FmpqPlan> {
+  const scaling = scaleSites(planSource(source));
+  const feedOf = feedsByLinear(observed);
+  const powers = new Map<string, Int32Array>();
+  if (options.scale > 0)
+    for (const site of scaling) {
+      const readings = readingsOf(site, feedOf);
+      const by = readings.length > 0 ? balance(readings, site.size, options.scale) : undefined;
+      if (by) powers.set(site.id, by);
+    }
+  const feeds = scaledFeeds(observed, scaling, powers);
+  try {
+    const scale = scaleRewrite(scaling, powers, graph.transposed);
+    const plan = await decideOrders(rt, source, graph, feeds, options, progress);
+    const hash = createHash('sha256').update(plan.sha256);
+    for (const [id, by] of powers) hash.update(`${id};`).update(by);
+    return { ...plan, rewrite: both(scale, plan.rewrite), scaled: powers.size, sha256: hash.digest('hex') };
+  } finally {
+    disposeFeeds(feeds.filter((feed) => !observed.includes(feed)));
+  }
+}
+
+/** One rewrite after another; what stands between them is disposed of. */
+function both(first: TensorRewrite, second: TensorRewrite): TensorRewrite {
+  return (name, tensor) => {
+    const between = first(name, tensor);
+    const made = second(name, between);
+    if (between !== tensor && between !== made) between.dispose();
+    return made;
+  };
+}
+
+function feedsByLinear(feeds: readonly ObservedFeed[]): Map<string, ObservedFeed> {
+  return new Map(feeds.flatMap((feed) => feed.linears.map(({ name }) => [name, feed] as const)));
+}
+
+async function decideOrders(
+  rt: NativeRuntime,
+  source: WeightSource,
+  graph: ModelGraph,
   feeds: readonly ObservedFeed[],
   options: FmpqOptions,
-  { onSite }: FmpqProgress = {},
-): Promise<FmpqPlan> {
+  { onSite }: FmpqProgress,
+): Promise<Omit<FmpqPlan, 'scaled'>> {
   const sites = foldSites(planSource(source));
   const refused = refusedSites(source, graph, sites);
   const allowance: Allowance =
     options.threshold === undefined ? { share: options.share } : { threshold: options.threshold };
-  const feedOf = new Map(feeds.flatMap((feed) => feed.linears.map(({ name }) => [name, feed] as const)));
+  const feedOf = feedsByLinear(feeds);
   const records: SiteRecord[] = [];
   const folds = new Map<string, Int32Array>();
   /** Feeds whose blocks a fold orders. */
@@ -127,7 +173,10 @@ export async function decidePlan(
 }
 
 /** Columns of feeds that a site orders. */
-function readingsOf(site: FoldSite, feedOf: ReadonlyMap<string, ObservedFeed>): Reading[] {
+function readingsOf(
+  site: { readonly readers: readonly FoldReader[] },
+  feedOf: ReadonlyMap<string, ObservedFeed>,
+): Reading[] {
   const seen = new Set<string>();
   return site.readers.flatMap(({ linears, starts }) => {
     const feed = linears.map((name) => feedOf.get(name)).find((found) => found !== undefined);
@@ -175,7 +224,7 @@ function assemble(
   feeds: readonly ObservedFeed[],
   { forms: chosen, share, error }: Precision,
   records: readonly SiteRecord[],
-): FmpqPlan {
+): Omit<FmpqPlan, 'scaled'> {
   const forms = new Map<string, ActivationForm>();
   const hash = createHash('sha256');
   for (const [site, order] of folds) hash.update(`${site};`).update(order);

@@ -18,6 +18,7 @@ export function fmpqQuantizer(base: Quantizer, options: FmpqOptions, plan: FmpqP
         ...options,
         sha256: plan.sha256,
         share: plan.share,
+        scaled: plan.scaled,
         folded: count('folded'),
         gathered: count('gathered'),
         ...(kept.length > 0 && { kept: Object.fromEntries(kept.map(({ site, reason }) => [site, reason])) }),

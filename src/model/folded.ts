@@ -1,6 +1,6 @@
-import { allocate, type Tensor } from '../../native/binding.js';
+import { allocate, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
-import type { FoldSite } from './folds.js';
+import type { FoldSite, ScaleSite } from './folds.js';
 import { expertSource } from './fused-experts.js';
 import { unusedTensors } from './graph.js';
 import type { ModelGraph } from './program.js';
@@ -64,6 +64,90 @@ export function foldRewrite(
     return permuted(tensor, maps[0], maps[1]);
   };
 }
+
+/**
+ * The rewrite that multiplies channels by powers of two, by site: exponents[j] of channel j. bf16 and f32 keep every bit;
+ * f16 rounds what falls below 2^-14. Throws LPQ_MODULE_NUMERICS naming the tensor where a weight leaves its dtype's range.
+ */
+export function scaleRewrite(
+  sites: readonly ScaleSite[],
+  exponents: ReadonlyMap<string, Int32Array>,
+  transposed: ReadonlySet<string>,
+): TensorRewrite {
+  const edits = new Map<string, { axis: 0 | 1; starts: readonly number[]; by: Int32Array; sign: 1 | -1 }[]>();
+  for (const { id, raise, lower } of sites) {
+    const by = exponents.get(id);
+    if (!by) continue;
+    for (const [axes, sign] of [[raise, 1] as const, [lower, -1] as const])
+      for (const { tensor, axis, starts } of axes)
+        edits.set(tensor, [...(edits.get(tensor) ?? []), { axis, starts, by, sign }]);
+  }
+  return (name, tensor) => {
+    const list = edits.get(name);
+    if (!list) return tensor;
+    const [rows = 1, columns = 1] = tensor.shape as [number, number?];
+    const power = [new Int32Array(rows), new Int32Array(columns)] as const;
+    for (const { axis, starts, by, sign } of list) {
+      const axisPower = power[transposed.has(name) ? 1 - axis : axis] as Int32Array;
+      for (const start of starts)
+        for (let j = 0; j < by.length; j++)
+          axisPower[start + j] = (axisPower[start + j] as number) + sign * (by[j] as number);
+    }
+    return raised(name, tensor, power[0], power[1]);
+  };
+}
+
+function raised(name: string, tensor: Tensor, rows: Int32Array, columns: Int32Array): Tensor {
+  const made = allocate(tensor.dtype, tensor.shape);
+  const [from, to] = [typed<Float32Array | Uint16Array>(tensor), typed<Float32Array | Uint16Array>(made)];
+  const multiply = MULTIPLY[tensor.dtype];
+  if (!multiply)
+    throw new LpqError('LPQ_DTYPE', `channels of '${name}' cannot be scaled`, {
+      got: tensor.dtype,
+      expected: Object.keys(MULTIPLY).join(', '),
+    });
+  const width = columns.length;
+  for (let r = 0; r < rows.length; r++)
+    for (let c = 0; c < width; c++) {
+      const result = multiply(from[r * width + c] as number, (rows[r] as number) + (columns[c] as number));
+      if (result === undefined)
+        throw new LpqError('LPQ_MODULE_NUMERICS', `'${name}' leaves the range of ${tensor.dtype} when scaled`, {
+          got: `row ${r}, column ${c}, 2^${(rows[r] as number) + (columns[c] as number)}`,
+          hint: 'Use --act-scale 0.',
+        });
+      to[r * width + c] = result;
+    }
+  return made;
+}
+
+/** An element as typed() gives it times 2^power; undefined where that is out of range. */
+const MULTIPLY: Partial<Record<Tensor['dtype'], (element: number, power: number) => number | undefined>> = {
+  f32(value, power) {
+    const result = value * 2 ** power;
+    return Number.isFinite(value) && Math.fround(result) !== result ? undefined : result;
+  },
+  bf16(bits, power) {
+    const exponent = (bits >> 7) & 255;
+    if (power === 0 || exponent === 255 || (bits & 0x7fff) === 0) return bits;
+    const moved = exponent + power;
+    return exponent === 0 || moved <= 0 || moved >= 255 ? undefined : (bits & 0x807f) | (moved << 7);
+  },
+  f16(bits, power) {
+    const exponent = (bits >> 10) & 31;
+    if (power === 0 || exponent === 31 || (bits & 0x7fff) === 0) return bits;
+    const sign = bits & 0x8000;
+    const size = (exponent === 0 ? bits & 1023 : 1024 + (bits & 1023)) * 2 ** (Math.max(exponent, 1) - 25 + power);
+    if (size > 65504) return undefined;
+    if (size >= 2 ** -14) {
+      const top = Math.floor(Math.log2(size));
+      return sign | ((top + 15) << 10) | (size * 2 ** (10 - top) - 1024);
+    }
+    const units = size * 2 ** 24;
+    const low = Math.floor(units);
+    const rest = units - low;
+    return sign | (rest > 0.5 || (rest === 0.5 && low % 2 === 1) ? low + 1 : low);
+  },
+};
 
 /** A source whose tensors pass through a rewrite; what it rewrites must be in floats. */
 export function rewrittenSource(source: WeightSource, rewrite: TensorRewrite): WeightSource {

@@ -40,7 +40,11 @@ test('every search gathers the outliers of two inputs that share an order into o
   assert.deepEqual([...kept.order.slice(0, 4)], [0, 1, 2, 3]);
   for (const kind of ['absmax', 'error', 'swap'] as const) {
     const { order, cost: found } = await searchOrder(rt, readings, 512, kind, { share: 0.75 }, 0);
-    assert.deepEqual([...order].sort((a, b) => a - b), [...kept.order], kind);
+    assert.deepEqual(
+      [...order].sort((a, b) => a - b),
+      [...kept.order],
+      kind,
+    );
     const blocks = new Set(outliers.map((channel) => order.indexOf(channel) >> 7));
     assert.equal(blocks.size, 1, `${kind} spreads the outliers over ${blocks.size} blocks`);
     assert.ok(found < kept.cost / 3, `${kind}: ${found}, kept ${kept.cost}`);

@@ -4,8 +4,8 @@ import test from 'node:test';
 import { createRuntime, fromTyped, typed } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
 import { makeBatch } from '../../../src/model/batch.js';
-import { foldRewrite, permuted, refusedSites, rewrittenSource } from '../../../src/model/folded.js';
-import { type FoldSite, foldSites } from '../../../src/model/folds.js';
+import { foldRewrite, permuted, refusedSites, rewrittenSource, scaleRewrite } from '../../../src/model/folded.js';
+import { type FoldSite, foldSites, scaleSites } from '../../../src/model/folds.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel, planSource } from '../../../src/model/graph.js';
 import type { WeightSource } from '../../../src/model/source.js';
@@ -82,6 +82,21 @@ for (const name of NAMES) {
     assert.ok(difference <= 1e-4, `logits differ by ${difference}`);
   });
 
+  // Powers of two change no product; bf16 weights keep every bit.
+  test(`${name}: every scale site, raised at random, leaves transformers' logits`, { skip }, async (t) => {
+    const source = plainSource(dir);
+    const graph = openModel(source);
+    const sites = scaleSites(planSource(source));
+    const random = new Random(5);
+    const powers = new Map(
+      sites.map(({ id, size }) => [id, Int32Array.from({ length: size }, () => random.integer(-4, 4))]),
+    );
+    const scaled = rewrittenSource(source, scaleRewrite(sites, powers, graph.transposed));
+    const difference = await worst(scaled, new PlainFile(path.join(dir, 'golden.safetensors')));
+    t.diagnostic(`${sites.length} sites, max |Δlogit| ${difference.toExponential(2)}`);
+    assert.ok(difference <= 1e-4, `logits differ by ${difference}`);
+  });
+
   // A site that changed nothing, or that every axis of were forgotten together, would pass the test above.
   test(`${name}: a site with one axis left out changes the logits`, { skip }, async () => {
     const source = plainSource(dir);
@@ -127,6 +142,29 @@ test('a tensor beside the graph with an axis of the stream refuses the residual 
   const refused = refusedSites(more, openModel(more), sites);
   assert.deepEqual([...refused.keys()], ['residual']);
   assert.match(refused.get('residual') ?? '', /eh_proj.*128/);
+});
+
+test('scaling by powers of two: bits of every dtype, and what leaves the range', () => {
+  const site = { id: 's', size: 2, raise: [{ tensor: 't', axis: 1 as const, starts: [0] }], lower: [], readers: [] };
+  const by = (power: number) => scaleRewrite([site], new Map([['s', Int32Array.of(power, -power)]]), new Set());
+  const row = (dtype: 'f32' | 'f16' | 'bf16', data: ArrayBufferView) => fromTyped(dtype, [1, 2], data);
+  assert.deepEqual([...typed(by(3)('t', row('f32', Float32Array.of(1.5, -8))))], [12, -1]);
+  // 1.0 and -1.0: the exponent moves.
+  assert.deepEqual([...typed<Uint16Array>(by(3)('t', row('bf16', Uint16Array.of(0x3f80, 0xbf80))))], [0x4100, 0xbe00]);
+  assert.deepEqual([...typed<Uint16Array>(by(3)('t', row('f16', Uint16Array.of(0x3c00, 0xbc00))))], [0x4800, 0xb000]);
+  // f16: the smallest subnormal becomes 4 of them; 3 * 2^-24 divided by 4 is 0.75 of one, and 2^-14 becomes a subnormal.
+  assert.deepEqual([...typed<Uint16Array>(by(2)('t', row('f16', Uint16Array.of(1, 3))))], [4, 1]);
+  assert.deepEqual([...typed<Uint16Array>(by(-2)('t', row('f16', Uint16Array.of(0x0400, 0x0000))))], [0x0100, 0]);
+  for (const [dtype, data] of [
+    ['f16', Uint16Array.of(0x7bff, 0)],
+    ['bf16', Uint16Array.of(0x7f00, 0)],
+    ['f32', Float32Array.of(3e38, 0)],
+  ] as const)
+    assert.throws(
+      () => by(1)('t', row(dtype, data)),
+      (error: unknown) =>
+        error instanceof LpqError && error.code === 'LPQ_MODULE_NUMERICS' && /'t'/.test(error.message),
+    );
 });
 
 test('what is no permutation is refused', () => {
