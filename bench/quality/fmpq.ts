@@ -3,7 +3,9 @@
  * share of multiplications with 4-bit codes, beside W8A8, W4A8 and W4A4 without permutation.
  *
  *   node dist/bench/quality/fmpq.js [--rows "W4A8,W4A4 none,0.83 swap"] [--inject 64] [--set alpha=0.5] [--windows 64]
- *     [--json FILE]
+ *     [--json FILE] [--sites] [--plan]
+ *
+ * --sites lists the objective of every set of channels before and after its search; --plan stops there.
  *
  * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [noscale] [kv4] with 4-bit weights.
  */
@@ -60,6 +62,7 @@ const { values } = parseArgs({
     samples: { type: 'string', default: '128' },
     json: { type: 'string' },
     sites: { type: 'boolean', default: false },
+    plan: { type: 'boolean', default: false },
   },
 });
 const overrides = Object.fromEntries(
@@ -95,7 +98,7 @@ async function nats(dir: string): Promise<number> {
   }
 }
 
-const base = await nats(model);
+const base = values.plan ? Number.NaN : await nats(model);
 console.log(`fp32 ${base.toFixed(5)} nats (ppl ${Math.exp(base).toFixed(4)}), ${windows.length} windows of 512`);
 const source = SourceCheckpoint.open(model);
 const graph = openModel(source);
@@ -130,21 +133,22 @@ for (const row of values.rows.split(',')) {
   if (row !== 'W4A16') plan = await decidePlan(rt, source, graph, feeds, options);
   const planning = (performance.now() - started) / 1000;
   const output = path.join(work, `out-${results.length}`);
-  await quantizeCheckpoint([rt], {
-    source: model,
-    output,
-    scheme,
-    rules: [],
-    quantizer: plan ? fmpqQuantizer(quantizer, options, plan) : quantizer,
-    calibration,
-    ...(plan && { rewrite: plan.rewrite, activations: plan.forms }),
-    ...(kv && { kv }),
-    lmHead: false,
-    options: {},
-    version: 'bench',
-  });
-  const excess = (await nats(output)) - base;
-  rmSync(output, { recursive: true });
+  if (!values.plan)
+    await quantizeCheckpoint([rt], {
+      source: model,
+      output,
+      scheme,
+      rules: [],
+      quantizer: plan ? fmpqQuantizer(quantizer, options, plan) : quantizer,
+      calibration,
+      ...(plan && { rewrite: plan.rewrite, activations: plan.forms }),
+      ...(kv && { kv }),
+      lmHead: false,
+      options: {},
+      version: 'bench',
+    });
+  const excess = values.plan ? Number.NaN : (await nats(output)) - base;
+  rmSync(output, { recursive: true, force: true });
   const seconds = (performance.now() - started) / 1000;
   const count = (done: string) => plan?.sites.filter((site) => site.done === done).length ?? 0;
   results.push({ row, excess, share: plan?.share, error: plan?.error, sites: plan?.sites, planning, seconds });

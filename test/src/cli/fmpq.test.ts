@@ -35,7 +35,9 @@ for (const [args, code, error, names] of REFUSALS)
     assert.equal(existsSync(path.join(root, 'never')), false);
   });
 
-test('a cache of latent vectors has no keys and values to quantize', { skip: skipWithout('archs', 'deepseek_v3') }, async (t) => {
+test('a cache of latent vectors has no keys and values to quantize', {
+  skip: skipWithout('archs', 'deepseek_v3'),
+}, async (t) => {
   // Its linears of 32 and 64 input features are left out by a rule; the others could be multiplied in W4Ax.
   const recipe = path.join(scratch(t), 'recipe.json');
   writeFileSync(recipe, JSON.stringify({ rules: [{ match: '(kv_b|q_b)_proj|experts.*down', skip: true }] }));
@@ -49,7 +51,20 @@ test('a cache of latent vectors has no keys and values to quantize', { skip: ski
 test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (t) => {
   const dir = scratch(t);
   const output = path.join(dir, 'out');
-  const args = ['quantize', model, '-o', output, '--bits', '4', '--method', 'fmpq', '--samples', '4', '--seq-len', '64'];
+  const args = [
+    'quantize',
+    model,
+    '-o',
+    output,
+    '--bits',
+    '4',
+    '--method',
+    'fmpq',
+    '--samples',
+    '4',
+    '--seq-len',
+    '64',
+  ];
   const ran = await lpq([...args, '--act-int4-share', '0.75', '--act-kv', '4', '--json']);
   assert.equal(ran.code, 0, ran.stderr);
   const told = events(ran).find(({ event }) => event === 'activations') as { share: { macs: number; blocks: number } };
@@ -68,6 +83,15 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
   assert.deepEqual(q, modules['model.layers.1.self_attn.v_proj']?.activations, 'one input, one form');
   checkpoint.close();
 
+  // Packed it is a model with weights of 4 bits, told so; weights of the source would be in another order.
+  const packed = path.join(dir, 'packed');
+  const mixed = await lpq(['pack', output, '--target', 'gguf', '--source', model, '-o', packed]);
+  assert.equal(mixed.code, 2, mixed.stderr);
+  assert.match(mixed.stderr, /--source.*another order/);
+  const alone = await lpq(['pack', output, '--target', 'gptq', '-o', packed]);
+  assert.equal(alone.code, 0, alone.stderr);
+  assert.match(alone.stderr, /28 modules.*W4Ax.*weights alone/);
+
   const text = path.join(dir, 'text.txt');
   writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 30_000));
   const measured = async (of: string) => {
@@ -82,7 +106,20 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
 test('a manifest whose activations do not fit its module is refused by its place', async (t) => {
   const dir = scratch(t);
   const output = path.join(dir, 'out');
-  const args = ['quantize', model, '-o', output, '--bits', '4', '--method', 'fmpq', '--samples', '2', '--seq-len', '32'];
+  const args = [
+    'quantize',
+    model,
+    '-o',
+    output,
+    '--bits',
+    '4',
+    '--method',
+    'fmpq',
+    '--samples',
+    '2',
+    '--seq-len',
+    '32',
+  ];
   assert.equal((await lpq([...args, '--act-search', 'absmax'])).code, 0);
   const file = path.join(output, 'lpq.json');
   const manifest = JSON.parse(readFileSync(file, 'utf8'));
