@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { cpSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, test } from 'node:test';
@@ -277,6 +277,29 @@ test('4 bits everywhere without an order, against FMPQ, on the model with outlie
   assert.ok(balanced < fmpq / 2, `balanced ${balanced}, permuted only ${fmpq}`);
   assert.ok(fmpq < plain / 4, `FMPQ ${fmpq}, W4A4 ${plain}`);
   assert.ok(cached !== fmpq && cached < plain / 3, `with KV4 ${cached}`);
+});
+
+test('a run that stops and goes on gives the bytes of one that did not', async () => {
+  const plan = await planned(injected, { share: 0.75, search: 'absmax' });
+  const request = (name: string) => ({
+    ...{ source: injected, output: path.join(work, name), scheme, rules: [], calibration },
+    quantizer: fmpqQuantizer(watching(new Map()), FMPQ_DEFAULTS, plan),
+    ...{ rewrite: plan.rewrite, activations: plan.forms, kv: { bits: 4, group: 64 } },
+    ...{ lmHead: false, options: {}, version: 'test' },
+  });
+  const stop = (block: number) => {
+    if (block === 2) throw new Error('stopped');
+  };
+  await quantizeCheckpoint([rt], request('whole'));
+  await assert.rejects(quantizeCheckpoint([rt], request('resumed'), { onStage: stop }), /stopped/);
+  let kept = 0;
+  const onResume = ({ blocks }: { blocks: number }) => {
+    kept = blocks;
+  };
+  await quantizeCheckpoint([rt], { ...request('resumed'), partial: 'resume' }, { onResume });
+  assert.ok(kept > 0, 'nothing was resumed');
+  const manifest = (name: string) => readFileSync(path.join(work, name, 'lpq.json'), 'utf8');
+  assert.equal(manifest('resumed'), manifest('whole'));
 });
 
 test('modules that cannot be multiplied in W4Ax are refused by name', async () => {
