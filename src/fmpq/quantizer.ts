@@ -3,8 +3,8 @@ import type { FmpqOptions } from './options.js';
 import type { FmpqPlan } from './plan.js';
 
 /**
- * FMPQ's weights: those of another quantizer, which sees the activations that the linears will read. Records what was decided
- * and, where a linear gathers its input, the permutation.
+ * FMPQ's weights: those of another quantizer, which sees the activations that the linears will read. Records what was
+ * decided.
  */
 export function fmpqQuantizer(base: Quantizer, options: FmpqOptions, plan: FmpqPlan): Quantizer {
   const count = (done: string) => plan.sites.filter((site) => site.done === done).length;
@@ -29,9 +29,7 @@ export function fmpqQuantizer(base: Quantizer, options: FmpqOptions, plan: FmpqP
       return {
         async solve(name, weight, scheme) {
           const result = await solver.solve(name, weight, scheme);
-          const permutation = plan.forms.get(name)?.order;
-          const quality = { ...result.quality, method: 'fmpq' };
-          return { ...result, quality, ...(permutation && { permutation }) };
+          return { ...result, quality: { ...result.quality, method: 'fmpq' } };
         },
         dispose: () => solver.dispose(),
       };

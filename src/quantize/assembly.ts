@@ -70,14 +70,13 @@ function relativeError(parts: readonly FinishedPart[]): number | null {
 /** One module of consecutive runs of rows; disposes of theirs. */
 function joined(linear: LinearRef, parts: readonly FinishedPart[]): QuantizedModule {
   const results = parts.map(({ result }) => result);
-  const { scheme, quality, permutation } = results[0] as QuantizedModule;
+  const { scheme, quality } = results[0] as QuantizedModule;
   const seconds = Math.max(...results.map(({ quality: { seconds = 0 } }) => seconds));
   const notes = [...new Set(results.flatMap(({ quality: { note } }) => (note === undefined ? [] : [note])))];
   const zeros = results.map((result) => result.zeros).filter((tensor) => tensor !== undefined);
   const module = {
     scheme,
     shape: [linear.n, linear.k] as const,
-    ...(permutation && { permutation }),
     codes: stacked(
       linear.n,
       results.map(({ codes }) => codes),

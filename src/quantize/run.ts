@@ -146,7 +146,11 @@ export async function quantizeCheckpoint(
           fallback: rtnQuantizer(),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
-          onModule: (module) => (progress as Progress).module(module),
+          onModule: (module) => {
+            const permutation = request.activations?.get(module.linear.name)?.order;
+            const result = permutation ? { ...module.result, permutation } : module.result;
+            return (progress as Progress).module({ ...module, result });
+          },
         };
         await quantizeModel(context, rts, request, source, graph, events, progress);
         await timed(events, 'write', async () => {
