@@ -83,7 +83,13 @@ function watching(diagonals: Map<string, Float64Array>): Quantizer {
   };
 }
 
-async function quantized(dir: string, plan: FmpqPlan, name: string, kv?: { bits: number; group: number }) {
+async function quantized(
+  dir: string,
+  plan: FmpqPlan,
+  name: string,
+  kv?: { bits: number; group: number },
+  text = calibration,
+) {
   const diagonals = new Map<string, Float64Array>();
   const output = path.join(work, name);
   await quantizeCheckpoint([rt], {
@@ -92,7 +98,7 @@ async function quantized(dir: string, plan: FmpqPlan, name: string, kv?: { bits:
     scheme,
     rules: [],
     quantizer: fmpqQuantizer(watching(diagonals), FMPQ_DEFAULTS, plan),
-    calibration,
+    calibration: text,
     rewrite: plan.rewrite,
     activations: plan.forms,
     ...(kv && { kv }),
@@ -256,6 +262,13 @@ test('where a fold is refused the permutation is stored, and read back; Hessians
     }
   made.close();
   source.close();
+
+  // Fewer rows than the Hessian needs: the module falls back to rounding, and keeps its gather.
+  const short = { ...calibration, sequences: [sequences[0]?.slice(0, 16) as Int32Array], tokens: 16 };
+  const rounded = CanonicalSource.open((await quantized(dir, plan, 'few', undefined, short)).output, rt);
+  assert.match(rounded.checkpoint.module(q).quality?.note ?? '', /only 16/);
+  assert.equal(rounded.checkpoint.module(q).permutation, true);
+  rounded.close();
 });
 
 test('4 bits everywhere without an order, against FMPQ, on the model with outliers; KV4 joins in', async () => {
