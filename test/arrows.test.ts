@@ -17,6 +17,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   calibrate: ['core', 'formats', 'binding', 'model'],
   quantize: ['core', 'formats', 'binding', 'model', 'calibrate'],
   gptq: ['core', 'binding', 'quantize', 'calibrate'],
+  fmpq: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize'],
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   verify: ['core', 'binding', 'formats', 'model'],
@@ -30,6 +31,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'calibrate',
     'quantize',
     'gptq',
+    'fmpq',
     'pack',
     'eval',
     'verify',
@@ -50,7 +52,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
 };
 
 /** What the packer and the quantizers consist of: a verifier that shared any of it would prove nothing. */
-const UNSHARED = ['layout', 'pack', 'quantize', 'gptq'];
+const UNSHARED = ['layout', 'pack', 'quantize', 'gptq', 'fmpq'];
 
 function roomOf(file: string): string {
   const parts = file.split('/');

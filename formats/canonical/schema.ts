@@ -59,6 +59,17 @@ export const moduleSchema = z.strictObject({
   permutation: z.boolean().default(false),
   /** MODULE.mask U8 [N, K/8]: bit k of a row is 1 where the weight is kept (2:4). */
   sparsity: z.enum(['none', '2:4']).default('none'),
+  /**
+   * The linear reads codes instead of its input (W4Ax, docs/fmpq.md): for each block of columns their bits and the share of a
+   * token's largest magnitude that they reach.
+   */
+  activations: z
+    .strictObject({
+      block: z.literal(128),
+      bits: z.array(z.union([z.literal(4), z.literal(8)])),
+      clip: z.array(z.number().positive().max(1)),
+    })
+    .optional(),
   /** dtype that the weight had in the source. */
   sourceDtype: z.string(),
   /** The source stores the weight as [K, N] (Conv1D of GPT-2): shape, codes and scales are those of its transpose. */
@@ -113,6 +124,8 @@ export const canonicalSchema = z.strictObject({
   modules: z.record(z.string(), moduleSchema),
   /** Tensors carried through unchanged -> sha256 of their bytes. */
   carried: z.record(z.string(), sha256Schema),
+  /** The cache of keys and values has asymmetric codes, with a scale a channel and `group` tokens. */
+  kv: z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive() }).optional(),
   provenance: provenanceSchema,
 });
 export type CanonicalManifest = z.infer<typeof canonicalSchema>;

@@ -9,7 +9,9 @@ import { foreignSettings, READ_METHODS, SOURCE_METHODS } from '../foreign/settin
 import { Checkpoint } from '../safetensors/checkpoint.js';
 import type { TensorReader } from '../safetensors/read.js';
 import { dequantizeModule } from './dequantize.js';
+import { mixedModule } from './mixed.js';
 import { CanonicalCheckpoint } from './read.js';
+import type { CanonicalManifest } from './schema.js';
 
 /** The tensors of a source: its shards, or a view that presents low bits as floats. */
 export type SourceTensors = TensorReader & { fingerprint(): string; close(): void };
@@ -112,6 +114,18 @@ export class CanonicalSource {
     const module = this.moduleOf(name);
     if (module === undefined) return floatTensor(this.checkpoint.weights, name);
     return dequantizeModule(this.runtime, this.checkpoint, module);
+  }
+
+  /** What W4Ax multiplies with, for a module that reads codes; src/model/source.ts says what it is. */
+  mixed(name: string): ReturnType<typeof mixedModule> | undefined {
+    const module = this.moduleOf(name);
+    return module !== undefined && this.checkpoint.module(module).activations
+      ? mixedModule(this.runtime, this.checkpoint, module)
+      : undefined;
+  }
+
+  get kv(): CanonicalManifest['kv'] {
+    return this.checkpoint.manifest.kv;
   }
 
   close(): void {

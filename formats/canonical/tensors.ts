@@ -65,6 +65,20 @@ export function declarationProblem(module: ModuleDeclaration): { path: string; w
       path: 'scales.block',
       what: `blocks of ${blockK} make ${k / blockK} groups, the granularity says ${groups}`,
     };
+  const { activations } = module;
+  if (activations) {
+    const type = quantType(module.type);
+    const { bits, clip } = activations;
+    if (k % 128 !== 0 || bits.length !== k / 128 || clip.length !== k / 128)
+      return { path: 'activations', what: `${bits.length} blocks of 128 channels, not K / 128 = ${k / 128}` };
+    if (type.kind !== 'int' || !type.signed || module.zeros.kind !== 'none' || module.scales.global)
+      return { path: 'activations', what: `they need symmetric integer weights, not ${module.type}` };
+    if (blockN !== 1 || blockK !== 128 || module.groupIndex)
+      return {
+        path: 'activations',
+        what: `they need weight groups of 128 columns, not blocks of [${blockN}, ${blockK}]`,
+      };
+  }
   if (module.sparsity === '2:4' && k % 4 !== 0)
     return { path: 'sparsity', what: `2:4 needs K divisible by 4, not ${k}` };
   return undefined;

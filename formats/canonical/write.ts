@@ -17,6 +17,7 @@ export interface CanonicalPlan {
   readonly carried: readonly TensorSpec[];
   /** config.json of the source; the written one gains quantization_config. */
   readonly config: Readonly<Record<string, unknown>>;
+  readonly kv?: CanonicalManifest['kv'];
 }
 
 /** The tensors of a module, by part. */
@@ -128,7 +129,12 @@ export class CanonicalWriter {
     }
     const names = this.plan.carried.map(({ name }) => name).sort(compareNatural);
     const carried = Object.fromEntries(names.map((name) => [name, sha256.get(name) as string]));
-    const manifest = canonicalSchema.parse({ format: 'lpq-canonical', version: 1, modules, carried, provenance });
+    const { kv } = this.plan;
+    const manifest = canonicalSchema.parse({
+      ...{ format: 'lpq-canonical', version: 1, modules, carried },
+      ...(kv && { kv }),
+      provenance,
+    });
     await this.output.writeJson('lpq.json', manifest);
     return manifest;
   }

@@ -1,5 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { asRead } from '../model/activations.js';
 import type { BlockState, BlockWeights, Stage } from '../model/program.js';
 import type { Room } from './room.js';
 import { ShelvedState } from './shelf.js';
@@ -60,7 +61,7 @@ export class ActivationStream {
     let state = slot.open(this.pending.length === 0 || (!first && this.keep));
     try {
       for (const { stage, weights } of this.pending) state = await stage.advance(this.rt, weights, state);
-      const captured = capture ? await capture.stage.capture(this.rt, capture.weights, state) : new Map();
+      const captured = capture ? await this.capture(capture, state) : new Map();
       if (first) this.keep = this.pending.length > 0 && this.worthKeeping(slot, state, room);
       if (this.keep) slot.replace(state);
       else disposeState(state);
@@ -81,6 +82,21 @@ export class ActivationStream {
 
   dispose(): void {
     for (const slot of this.shelf) slot.dispose();
+  }
+
+  /** The inputs of a stage's feeds as their linears read them. */
+  private async capture({ stage, weights }: Step, state: BlockState): Promise<Map<string, Tensor>> {
+    const captured = await stage.capture(this.rt, weights, state);
+    const forms = weights.activations;
+    if (!forms) return captured;
+    for (const { id, linears } of stage.feeds) {
+      const form = linears.map(({ name }) => forms.get(name)).find((found) => found !== undefined);
+      const x = captured.get(id);
+      if (!form || !x) continue;
+      captured.set(id, asRead(this.rt, x, form));
+      x.dispose();
+    }
+    return captured;
   }
 
   private worthKeeping(slot: ShelvedState, state: BlockState, room: Room): boolean {

@@ -57,6 +57,8 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   const { seed = 0, ...checked } = given;
   const typed = checked.bits === undefined && checked.dtype === undefined ? { bits: 4, ...checked } : checked;
   const settings: FullSettings = { ...mergeSettings(typed, {}), seed };
+  if (settings.method === 'fmpq')
+    throw new LpqError('LPQ_USAGE', '--method fmpq is not measured by bench quantize', { expected: 'gptq or rtn' });
   if (settings.method === 'rtn' && ids !== undefined)
     throw new LpqError('LPQ_USAGE', '--ids has no effect with --method rtn, which takes no calibration');
   if (kept !== undefined) refuseExisting(kept);

@@ -24,7 +24,7 @@ export function methodOptions(command: Command): Command {
     .option('--sym', 'symmetric grid (default)')
     .option('--asym', 'asymmetric grid, with zero points')
     .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')
-    .option('--method <name>', 'gptq or rtn (default: gptq)')
+    .option('--method <name>', 'gptq, rtn, or fmpq: activations of 4 and 8 bits (default: gptq)')
     .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
     .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))
     .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
@@ -34,18 +34,42 @@ export function methodOptions(command: Command): Command {
     .option('--lm-head', 'quantize lm_head too');
 }
 
+/** Options of --method fmpq. */
+export function fmpqOptions(command: Command): Command {
+  return command
+    .option(
+      '--act-int4-share <share>',
+      'fmpq: share of the multiplications with 4-bit activations (default: 0.84)',
+      number('--act-int4-share'),
+    )
+    .option(
+      '--act-threshold <error>',
+      'fmpq: instead, the relative squared error that 4 bits may add in a block',
+      number('--act-threshold'),
+    )
+    .option('--act-search <kind>', 'fmpq: order of channels: swap, error, absmax or none (default: swap)')
+    .option('--no-act-gather', 'fmpq: store no permutation where none can be folded')
+    .option(
+      '--act-scale <alpha>',
+      'fmpq: balance between channels of activations and weights, 0 to turn it off (default: 0.5)',
+      number('--act-scale'),
+    )
+    .option('--act-kv <bits>', 'fmpq: bits of keys and values, channel by channel (default: none)', number('--act-kv'));
+}
+
 /** The flags that are settings, checked; a command's others are left to it. Throws LPQ_USAGE. */
-export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promise<Settings> {
+export async function givenSettings({ sym, asym, actGather, ...rest }: MethodFlags): Promise<Settings> {
   const { checkFlags, settingsSchema } = await import('./settings.js');
   if (sym && asym) throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other');
   return checkFlags({
     ...Object.fromEntries(Object.entries(rest).filter(([name]) => Object.hasOwn(settingsSchema.shape, name))),
+    ...(actGather === false && { actGather }),
     ...(sym && { symmetric: true }),
     ...(asym && { symmetric: false }),
   });
 }
 
-/** The quantizer that settings ask for. */
+/** The quantizer that settings ask for; of fmpq the one that solves its weights. */
 export async function quantizerFor(settings: FullSettings): Promise<Quantizer> {
   if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer();
   const { gptqQuantizer } = await import('../gptq/quantizer.js');

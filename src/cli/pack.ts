@@ -70,6 +70,12 @@ export async function packDirectory(
   const { packCheckpoint } = await import('../pack/pack-checkpoint.js');
   const input = await openQuantizedWith(dir, run);
   try {
+    const reading = Object.values(input.manifest.modules).filter(({ activations }) => activations).length;
+    if (reading > 0)
+      run.report.warn(
+        `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs their weights alone, for 16 bits`,
+        { modules: reading },
+      );
     const task = run.report.task('pack', input.moduleNames().length);
     const report = await packCheckpoint({
       input,

@@ -8,7 +8,7 @@ import { LpqError } from '../core/error.js';
 import type { ModuleLine } from '../quantize/run.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import { modelDirectory } from './hub.js';
-import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
+import { fmpqOptions, givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
@@ -60,7 +60,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .argument('<model>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
-    methodOptions(command)
+    fmpqOptions(methodOptions(command))
       .option(
         '--calib <file[:weight]>',
         'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
@@ -147,7 +147,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     }
     refusePartial(options.output, options.partial);
     await checkPlan(options, statistics);
-    const rts = openRuntimes(run, flags);
+    const rts = openRuntimes(run, fmpqDevice(options.settings, flags));
     await quantizeInto(options, statistics, rts, run);
     if (packTarget !== undefined && packed !== undefined)
       await packDirectory(
@@ -197,6 +197,7 @@ async function checkPlan(
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
+    if (settings.method === 'fmpq') (await import('./fmpq.js')).checkFmpq(checkpoint, settings, plan);
   } finally {
     checkpoint.close();
   }
@@ -217,6 +218,11 @@ async function quantizeInto(
   const quantizer = await quantizerFor(settings);
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
+  const request = { source, scheme, rules, lmHead: settings.lmHead };
+  const fmpq =
+    settings.method === 'fmpq' && calibration
+      ? await (await import('./fmpq.js')).prepareFmpq(request, settings, quantizer, calibration, rts, run)
+      : undefined;
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total] = [0, '', 0];
   let directory: OutputDirectory | undefined;
@@ -230,6 +236,7 @@ async function quantizeInto(
       quantizer,
       calibration,
       ...(statistics && { statistics }),
+      ...fmpq,
       lmHead: settings.lmHead,
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
@@ -284,6 +291,17 @@ async function quantizeInto(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
     `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
   );
+}
+
+/** Where W4Ax is computed: on the CPU only so far. Throws LPQ_DEVICE. */
+function fmpqDevice({ method }: FullSettings, flags: QuantizeFlags): QuantizeFlags {
+  if (method !== 'fmpq' || flags.device === 'cpu') return flags;
+  if (flags.device === 'auto') return { ...flags, device: 'cpu' };
+  throw new LpqError('LPQ_DEVICE', '--method fmpq computes on the CPU only', {
+    got: flags.device,
+    expected: 'cpu',
+    hint: 'Use --device cpu.',
+  });
 }
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */

@@ -18,7 +18,7 @@ export type SchemeSettings = z.infer<typeof schemeSettings>;
 
 /** How the scheme is reached. */
 const methodSettings = z.strictObject({
-  method: z.enum(['gptq', 'rtn']),
+  method: z.enum(['gptq', 'rtn', 'fmpq']),
   order: z.enum(['static', 'group', 'none']),
   /** Share of GPTAQ's correction. */
   gptaq: z.number().min(0).max(1),
@@ -32,12 +32,35 @@ const methodSettings = z.strictObject({
 });
 type MethodSettings = z.infer<typeof methodSettings>;
 
+/** Of --method fmpq alone (docs/fmpq.md); none of them has a default here. */
+const fmpqSettings = z
+  .strictObject({
+    /** Share of the multiplications that read 4-bit codes. */
+    actInt4Share: z.number().min(0).max(1),
+    /** Relative squared error that 4 bits may add in a block; instead of a share. */
+    actThreshold: z.number().positive(),
+    actSearch: z.enum(['swap', 'error', 'absmax', 'none']),
+    /** False: no permutation is stored where none can be folded. */
+    actGather: z.boolean(),
+    /** Alpha of the balance between channels and weights; 0: none. */
+    actScale: z.number().min(0).max(1),
+    /** Bits of keys and values. */
+    actKv: z.int().min(2).max(8),
+  })
+  .partial();
+type FmpqSettings = z.infer<typeof fmpqSettings>;
+const FMPQ_FIELDS = Object.keys(fmpqSettings.shape) as (keyof FmpqSettings)[];
+
 /** Everything about a quantization that its bytes depend on, but for the model and the text. */
-export const settingsSchema = z.strictObject({ ...schemeSettings.shape, ...methodSettings.partial().shape });
+export const settingsSchema = z.strictObject({
+  ...schemeSettings.shape,
+  ...methodSettings.partial().shape,
+  ...fmpqSettings.shape,
+});
 export type Settings = z.infer<typeof settingsSchema>;
 
 /** With the defaults of the method filled in; those of the scheme depend on its type. */
-export type FullSettings = SchemeSettings & MethodSettings;
+export type FullSettings = SchemeSettings & MethodSettings & FmpqSettings;
 
 export const DEFAULTS: MethodSettings = {
   method: 'gptq',
@@ -58,7 +81,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   groupSize: ['--group-size', "a positive integer, or 'channel'"],
   symmetric: ['--sym', 'true or false'],
   scaleDtype: ['--scale-dtype', 'f16, bf16, f32, e8m0 or e4m3'],
-  method: ['--method', 'gptq or rtn'],
+  method: ['--method', 'gptq, rtn or fmpq'],
   order: ['--order', 'static, group or none'],
   gptaq: ['--gptaq', 'a number from 0 (off) to 1'],
   damp: ['--damp', 'a number above 0, at most 1'],
@@ -67,6 +90,12 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   seed: ['--seed', 'a non-negative integer'],
   calibJoin: ['--calib-join', 'true or false'],
   lmHead: ['--lm-head', 'true or false'],
+  actInt4Share: ['--act-int4-share', 'a number from 0 to 1'],
+  actThreshold: ['--act-threshold', 'a number above 0'],
+  actSearch: ['--act-search', 'swap, error, absmax or none'],
+  actGather: ['--no-act-gather', 'true or false'],
+  actScale: ['--act-scale', 'a number from 0 (off) to 1'],
+  actKv: ['--act-kv', 'an integer from 2 to 8'],
 };
 
 /** What a field takes, in words; undefined for a name that is no field. */
@@ -111,6 +140,15 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
     throw new LpqError('LPQ_USAGE', `${FIELDS[idle][0]} has no effect with --method rtn, which takes no calibration`, {
       hint: 'Leave the option out, or use --method gptq.',
     });
+  const foreign = merged.method === 'fmpq' ? undefined : FMPQ_FIELDS.find((field) => merged[field] !== undefined);
+  if (foreign)
+    throw new LpqError('LPQ_USAGE', `${FIELDS[foreign][0]} has no effect with --method ${merged.method}`, {
+      hint: 'Leave the option out, or use --method fmpq, which quantizes activations too.',
+    });
+  if (merged.actInt4Share !== undefined && merged.actThreshold !== undefined)
+    throw new LpqError('LPQ_USAGE', '--act-int4-share and --act-threshold exclude each other', {
+      hint: 'A share says how many blocks have 4 bits, a threshold which; give one of them.',
+    });
   return merged;
 }
 
@@ -133,6 +171,10 @@ export function checkCalibration(settings: FullSettings, flags: Settings, given:
       hint: 'Leave the option out, or use --method gptq.',
     });
   if (!stats) return settings;
+  if (settings.method === 'fmpq')
+    throw new LpqError('LPQ_USAGE', '--method fmpq needs activations, which --stats does not have', {
+      hint: 'Leave --stats out: weights are solved for the quantized activations, which takes a forward pass.',
+    });
   if (saveStats) throw new LpqError('LPQ_USAGE', '--save-stats and --stats exclude each other');
   const text = (['samples', 'seqLen', 'seed', 'calibJoin'] as const).find((field) => flags[field] !== undefined);
   const flag = calib ? '--calib' : text && FIELDS[text][0];

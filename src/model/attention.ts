@@ -64,6 +64,7 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       const { q, k, v } = project(rt, weights, plan, x);
       place(rt, weights, state, q, plan.qNorm, heads);
       place(rt, weights, state, k, plan.kNorm, kvHeads);
+      if (weights.kv) for (const cached of [k, v]) ops.simulateKv(rt, cached, state.batch.starts, cached, weights.kv);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;

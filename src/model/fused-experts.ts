@@ -3,7 +3,7 @@ import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { Architecture } from './architecture.js';
 import { ARCHITECTURES } from './architectures/index.js';
-import type { PackedWeight, WeightSource } from './source.js';
+import type { KvForm, MixedWeight, PackedWeight, WeightSource } from './source.js';
 
 /** Where one expert's matrix [N, K] or bias [N] lies in the tensor of all experts. */
 export interface Slice {
@@ -146,6 +146,14 @@ class SplitExperts implements ExpertSource {
 
   packed(name: string): PackedWeight | undefined {
     return this.source.packed?.(name);
+  }
+
+  mixed(name: string): Promise<MixedWeight> | undefined {
+    return this.source.mixed?.(name);
+  }
+
+  get kv(): KvForm | undefined {
+    return this.source.kv;
   }
 
   /** A slice is copied, and turned over where the checkpoint holds it transposed; its dtype stays. */

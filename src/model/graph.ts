@@ -18,8 +18,7 @@ import { linearRef, storedTurned } from './weights.js';
  * Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG, LPQ_TENSOR_MISSING, LPQ_TENSOR_SHAPE.
  */
 export function openModel(source: WeightSource): ModelGraph {
-  const table = asNamed(architectureOf(source.config, source.dir), source);
-  const graph = buildGraph(planModel(table, source.config, source.dir));
+  const graph = buildGraph(planSource(source));
   const view = expertSource(source);
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
     for (const [name, shape] of tensors) {
@@ -27,6 +26,11 @@ export function openModel(source: WeightSource): ModelGraph {
       checkTensor(view, name, stored, graph.architecture);
     }
   return graph;
+}
+
+/** The plan of a checkpoint, by its own names. Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG. */
+export function planSource(source: WeightSource): ModelPlan {
+  return planModel(asNamed(architectureOf(source.config, source.dir), source), source.config, source.dir);
 }
 
 /** The table with the names that this checkpoint has, where it is spelled in another way (GPT-2 as published). */

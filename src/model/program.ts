@@ -1,5 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import type { PackedWeight } from './source.js';
+import type { ActivationForm, KvForm, MixedWeight, PackedWeight } from './source.js';
 
 /** A ragged batch of token sequences, the unit in which activations flow. */
 export interface Batch {
@@ -41,9 +41,15 @@ export interface BlockState {
 
 /**
  * The current weights of one block, by full weight name; the quantizer replaces entries as it goes. `packed`: linears that
- * are multiplied in packed form, by NAME.weight, which then is no entry.
+ * are multiplied in packed form, by NAME.weight, which then is no entry; `mixed` likewise for W4Ax. `activations`: what the
+ * linears read instead of their input, by NAME, while their weights are entries in floats.
  */
-export type BlockWeights = Map<string, Tensor> & { packed?: Map<string, PackedWeight> };
+export type BlockWeights = Map<string, Tensor> & {
+  packed?: Map<string, PackedWeight>;
+  mixed?: Map<string, MixedWeight>;
+  activations?: ReadonlyMap<string, ActivationForm>;
+  kv?: KvForm;
+};
 
 /**
  * A step of a block whose linears are quantized together: true-sequential GPTQ captures a stage's inputs with all

@@ -23,6 +23,34 @@ export interface WeightSource {
    * caller disposes of its tensors.
    */
   packed?(name: string): PackedWeight | undefined;
+  /** What W4Ax multiplies with instead of NAME.weight, for modules whose activations are quantized too. The caller disposes of its tensors. */
+  mixed?(name: string): Promise<MixedWeight> | undefined;
+  /** How the cache of keys and values is quantized. */
+  readonly kv?: KvForm | undefined;
+}
+
+/** What a linear reads in W4Ax instead of its input x [T,K]. */
+export interface ActivationForm {
+  /** [K]: column j of the weight multiplies channel order[j] of x; absent: j. */
+  readonly order?: Int32Array;
+  /**
+   * For each block of 128 columns the bits of its codes, 4 or 8, and the share of a token's largest magnitude that the codes
+   * reach; absent: x is gathered, not quantized.
+   */
+  readonly blocks?: { readonly bits: Uint8Array; readonly clip: Float32Array };
+}
+
+/** A weight for ops.gemmW4ax: codes I8 [N,K], scales f32 [N,K/128], columns as `form` reads them. */
+export interface MixedWeight {
+  readonly codes: Tensor;
+  readonly scales: Tensor;
+  readonly form: ActivationForm & Required<Pick<ActivationForm, 'blocks'>>;
+}
+
+/** Keys and values quantized asymmetrically, channel by channel over `group` tokens: ops.simulateKv. */
+export interface KvForm {
+  readonly bits: number;
+  readonly group: number;
 }
 
 /** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind). */

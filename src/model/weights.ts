@@ -1,6 +1,7 @@
 import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { applyMixed, asRead, disposeMixed } from './activations.js';
 import { expertSource } from './fused-experts.js';
 import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
@@ -19,12 +20,20 @@ export async function loadWeights(
 ): Promise<BlockWeights> {
   const weights: BlockWeights = new Map();
   const view = expertSource(source);
+  if (view.kv) weights.kv = view.kv;
   try {
     for (const name of names) {
       const packed = view.packed?.(name);
       if (packed) {
         weights.packed ??= new Map();
         weights.packed.set(name, uploadPacked(rt, packed));
+        continue;
+      }
+      const mixed = view.mixed?.(name);
+      if (mixed) {
+        weights.mixed ??= new Map();
+        weights.mixed.set(name, await mixed);
+        requireCpu(rt, name, source);
         continue;
       }
       const host = await view.tensor(name);
@@ -40,6 +49,19 @@ export async function loadWeights(
     throw error;
   }
   return weights;
+}
+
+function requireCpu(rt: NativeRuntime, name: string, source: WeightSource): void {
+  if (rt.device === 'cpu') return;
+  throw new LpqError(
+    'LPQ_DEVICE',
+    `'${name}' of ${source.dir} is multiplied in W4Ax, which lpq computes on the CPU only`,
+    {
+      got: rt.device,
+      expected: 'cpu',
+      hint: 'Use --device cpu.',
+    },
+  );
 }
 
 /** Whether the source gives a weight as [K, N]. */
@@ -58,8 +80,10 @@ function turned(rt: NativeRuntime, weight: Tensor): Tensor {
 export function disposeWeights(weights: BlockWeights): void {
   for (const tensor of weights.values()) tensor.dispose();
   for (const packed of weights.packed?.values() ?? []) disposePacked(packed);
+  for (const mixed of weights.mixed?.values() ?? []) disposeMixed(mixed);
   weights.clear();
   weights.packed?.clear();
+  weights.mixed?.clear();
 }
 
 /** Names and shapes of the tensors of a linear or a norm. */
@@ -99,10 +123,15 @@ export function applyLinear(
 ): Tensor {
   const packed = weights.packed?.get(`${linear.name}.weight`);
   if (packed) return applyPacked(rt, weights, linear, packed, x, into, dtype);
+  const mixed = weights.mixed?.get(`${linear.name}.weight`);
+  if (mixed) return applyMixed(rt, weights, linear, mixed, x, into);
+  const form = weights.activations?.get(linear.name);
+  const read = form ? asRead(rt, x, form) : x;
   const y = into?.y ?? rt.allocate(dtype, [x.shape[0] as number, linear.n]);
   const bias = linear.bias ? weightOf(weights, `${linear.name}.bias`) : undefined;
   const accumulate = into?.accumulate ?? false;
-  ops.linear(rt, x, weightOf(weights, `${linear.name}.weight`), bias, y, accumulate ? { accumulate } : {});
+  ops.linear(rt, read, weightOf(weights, `${linear.name}.weight`), bias, y, accumulate ? { accumulate } : {});
+  if (read !== x) read.dispose();
   return y;
 }
 

@@ -73,6 +73,15 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   const start = performance.now();
   const plan = planPack(input, request.target, request.ranks);
   if (plan.refusal) throw plan.refusal;
+  if (request.source !== undefined && request.input.manifest.provenance.method === 'fmpq')
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--source does not suit ${request.input.dir}, whose channels are in another order`,
+      {
+        got: request.source,
+        hint: 'Leave --source out: --method fmpq has folded permutations into all weights (docs/fmpq.md).',
+      },
+    );
   if (request.source !== undefined && !plan.target.readsSource)
     throw new LpqError(
       'LPQ_USAGE',

@@ -59,7 +59,7 @@ export async function quantizeModel(
         const head = key === 'head';
         const weights = head ? outer : next;
         if (!head) next = [];
-        const lanes = lanesOf(rts, streams, weights);
+        const lanes = lanesOf(rts, streams, weights, request);
         const memory = blockMemory(block, graph.hidden, quantizer.original ? 2 : 1);
         const following = work[index + 1];
         const wanted = following && following.key !== 'head' ? following.block.tensors : undefined;
@@ -119,10 +119,23 @@ function heldBytes({ weights }: BlockMemory, ahead: boolean): number {
   return (ahead ? 3 : 2) * weights;
 }
 
-function lanesOf(rts: readonly NativeRuntime[], streams: readonly Streams[], weights: readonly BlockWeights[]): Lane[] {
+function lanesOf(
+  rts: readonly NativeRuntime[],
+  streams: readonly Streams[],
+  weights: readonly BlockWeights[],
+  { activations, kv }: QuantizeRequest,
+): Lane[] {
+  // The original model gathers too: its weights have their columns in that order.
+  const gathered = new Map(
+    [...(activations ?? [])].flatMap(([name, { order }]) => (order ? [[name, { order }] as const] : [])),
+  );
   return rts.map((rt, i) => {
     const source = weights[i] as BlockWeights;
-    return { rt, streams: streams[i] as Streams, source, current: new Map(source) };
+    const current: BlockWeights = new Map(source);
+    if (gathered.size > 0) source.activations = gathered;
+    if (activations) current.activations = activations;
+    if (kv) current.kv = kv;
+    return { rt, streams: streams[i] as Streams, source, current };
   });
 }
 

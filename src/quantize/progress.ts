@@ -140,6 +140,7 @@ async function writeModule(writer: CanonicalWriter, module: FinishedModule): Pro
       codes: result.codes,
       scales: result.scales,
       ...(result.zeros && { zeros: result.zeros }),
+      ...(result.permutation && { permutation: fromTyped('i32', [linear.k], result.permutation) }),
       ...(result.globalScale !== undefined && {
         global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
       }),

@@ -16,6 +16,8 @@ export interface QuantizedModule {
   readonly scales: Tensor;
   /** Asymmetric schemes only: true zeros, u8 or i16 as zerosOf(scheme) says, shape of the scales. */
   readonly zeros?: Tensor;
+  /** [K]: column j of the codes multiplies input feature permutation[j]. */
+  readonly permutation?: Int32Array;
   /** An f32 value; only when scheme.globalScale. */
   readonly globalScale?: number;
   readonly quality: Quality;

@@ -9,8 +9,10 @@ import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
+import type { TensorRewrite } from '../model/folded.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { Block, LinearRef, ModelGraph, Stage } from '../model/program.js';
+import type { ActivationForm, KvForm } from '../model/source.js';
 import type { BlockContext } from './blocks.js';
 import { type ModuleLine, type QuantizeEvents, timed } from './events.js';
 import { recordOf, requireStatistics } from './from-statistics.js';
@@ -37,6 +39,12 @@ export interface QuantizeRequest {
   readonly calibration: Calibration | undefined;
   /** Taken earlier from the unquantized model: no text, no forward pass, and blocks that do not depend on each other. */
   readonly statistics?: SavedStatistics;
+  /** What every tensor of the source passes first: a function-preserving change of the model. */
+  readonly rewrite?: TensorRewrite;
+  /** What linears read instead of their input, by name; their weights are solved for it, and the checkpoint records it. */
+  readonly activations?: ReadonlyMap<string, ActivationForm>;
+  /** How the cache of keys and values is quantized. */
+  readonly kv?: KvForm;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;
   /** Recorded in the provenance, as the user gave them. */
@@ -93,7 +101,7 @@ export async function quantizeCheckpoint(
 ): Promise<QuantizeSummary> {
   const checkpoint = SourceCheckpoint.open(request.source);
   try {
-    const source = new SourceView(checkpoint);
+    const source = new SourceView(checkpoint, request.rewrite);
     const graph = openModel(source);
     const plan = planQuantization(graph, request);
     if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(plan.keys()));
@@ -107,9 +115,15 @@ export async function quantizeCheckpoint(
       left: unusedTensors(source, graph),
     });
     const canonical: CanonicalPlan = {
-      modules: new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)])),
+      modules: new Map(
+        [...plan].map(([name, { linear, scheme }]) => [
+          name,
+          declare(source, linear, scheme, request.activations?.get(name)),
+        ]),
+      ),
       carried: carried.map((name) => source.spec(name)),
       config: source.config,
+      ...(request.kv && { kv: request.kv }),
     };
     const recorded = provenance(request, source);
     const identity = runIdentity(request, recorded, rts);
@@ -132,7 +146,11 @@ export async function quantizeCheckpoint(
           fallback: rtnQuantizer(),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
-          onModule: (module) => (progress as Progress).module(module),
+          onModule: (module) => {
+            const permutation = request.activations?.get(module.linear.name)?.order;
+            const result = permutation ? { ...module.result, permutation } : module.result;
+            return (progress as Progress).module({ ...module, result });
+          },
         };
         await quantizeModel(context, rts, request, source, graph, events, progress);
         await timed(events, 'write', async () => {
@@ -164,10 +182,15 @@ export function plannedModules(
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
   const plan = planQuantization(openModel(source), request);
-  return new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme)]));
+  return new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, undefined)]));
 }
 
-function declare(source: SourceView, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
+function declare(
+  source: SourceView,
+  linear: LinearRef,
+  scheme: QuantScheme,
+  form: ActivationForm | undefined,
+): ModuleDeclaration {
   const size = scheme.granularity.kind === 'channel' ? linear.k : scheme.granularity.size;
   return {
     type: scheme.type.name,
@@ -176,11 +199,25 @@ function declare(source: SourceView, linear: LinearRef, scheme: QuantScheme): Mo
     scales: { dtype: scheme.scaleDtype, block: [1, size], global: scheme.globalScale },
     zeros: zerosOf(scheme),
     groupIndex: false,
-    permutation: false,
+    permutation: form?.order !== undefined,
     sparsity: 'none',
     sourceDtype: source.spec(`${linear.name}.weight`).dtype,
     ...(linear.transposed && { transposed: true }),
+    ...(form?.blocks && {
+      activations: {
+        block: 128 as const,
+        bits: Array.from(form.blocks.bits, (bits) => (bits === 4 ? 4 : 8)),
+        clip: Array.from(form.blocks.clip, printable),
+      },
+    }),
   };
+}
+
+/** The shortest decimal that gives the same f32. */
+function printable(value: number): number {
+  for (let digits = 1; digits < 9; digits++)
+    if (Math.fround(Number(value.toPrecision(digits))) === value) return Number(value.toPrecision(digits));
+  return value;
 }
 
 function provenance(request: QuantizeRequest, source: SourceView): Provenance {

@@ -1,6 +1,7 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
 import type { Tensor } from '../../native/binding.js';
+import type { TensorRewrite } from '../model/folded.js';
 import { expertSource, type Slice, slicesOf } from '../model/fused-experts.js';
 import type { WeightSource } from '../model/source.js';
 
@@ -17,8 +18,11 @@ export class SourceView implements WeightSource {
     advise(name: string, advice: 'willneed' | 'dontneed'): void;
   };
 
-  /** Throws LPQ_TENSOR_SHAPE for a tensor of experts that is none. */
-  constructor(private readonly source: SourceCheckpoint) {
+  /** `rewrite`: what every tensor passes on its way out. Throws LPQ_TENSOR_SHAPE for a tensor of experts that is none. */
+  constructor(
+    private readonly source: SourceCheckpoint,
+    private readonly rewrite?: TensorRewrite,
+  ) {
     this.view = expertSource(source);
     this.slices = slicesOf(this.view);
     this.weights = {
@@ -50,8 +54,8 @@ export class SourceView implements WeightSource {
     return this.view.shape(name);
   }
 
-  tensor(name: string): Promise<Tensor> {
-    return this.view.tensor(name);
+  async tensor(name: string): Promise<Tensor> {
+    return this.rewritten(name, await this.view.tensor(name));
   }
 
   /** What `stored` gives. */
@@ -64,7 +68,15 @@ export class SourceView implements WeightSource {
 
   /** The tensor's bytes as they are, of any dtype. */
   async stored(name: string): Promise<Tensor> {
-    return this.slices.has(name) ? this.view.tensor(name) : this.source.weights.tensor(name);
+    const tensor = this.slices.has(name) ? await this.view.tensor(name) : this.source.weights.tensor(name);
+    return this.rewritten(name, tensor);
+  }
+
+  private rewritten(name: string, tensor: Tensor): Tensor {
+    if (!this.rewrite) return tensor;
+    const made = this.rewrite(name, tensor);
+    if (made !== tensor) tensor.dispose();
+    return made;
   }
 
   close(): void {

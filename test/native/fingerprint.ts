@@ -175,6 +175,37 @@ for (let bits = 1; bits <= 8; bits++) {
     keep(`packed ${bits} bits`, packed);
   }
 }
+{
+  const [t, n, k] = [75, 37, 384];
+  const x = f32([t, k], random.normals(t * k, 3));
+  const order = i32(Array.from({ length: k }, (_, j) => (j * 5) % k));
+  const tables = { bits: fromTyped('u8', [3], Uint8Array.of(4, 8, 4)), clip: f32([3], Float32Array.of(1, 0.9, 0.7)) };
+  const read = { codes: poisoned('i8', [t, k]), scales: poisoned('f32', [t, 3]) };
+  ops.quantizeActivations(rt, x, { ...tables, order }, read);
+  const back = poisoned('f32', [t, k]);
+  ops.dequantizeActivations(rt, read, back);
+  keep('codes of activations', read.codes, read.scales, back);
+  const w = {
+    codes: fromTyped(
+      'i8',
+      [n, k],
+      Int8Array.from({ length: n * k }, () => random.integer(-8, 7)),
+    ),
+    scales: f32([n, 3], random.normals(n * 3)),
+  };
+  const y = poisoned('f32', [t, n]);
+  ops.gemmW4ax(rt, read, w, f32([n], random.normals(n)), y);
+  ops.gemmW4ax(rt, read, w, undefined, y, { accumulate: true });
+  keep('gemm of W4Ax', y);
+  const [errors, gathered, cached] = [poisoned('f64', [3, 2]), poisoned('f32', [t, k]), poisoned('f32', [t, k])];
+  ops.blockErrors(rt, x, f32([k], random.normals(k)), order, errors, { bits: [4, 8], clips: [0.9, 1] });
+  ops.gatherColumns(rt, x, order, gathered);
+  ops.simulateKv(rt, x, i32([0, 40, 75]), cached, { bits: 4, group: 32 });
+  const [most, moments] = [poisoned('f32', [k]), poisoned('f64', [k])];
+  for (const zeroed of [most, moments]) ops.zero(rt, zeroed);
+  ops.channelStatistics(rt, x, most, moments);
+  keep('what W4Ax is planned with', errors, gathered, cached, most, moments);
+}
 await rt.sync();
 const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);
 console.log(JSON.stringify({ isa: addon().isa(), threads: rt.threads, hashes }));

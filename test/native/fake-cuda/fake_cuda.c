@@ -157,6 +157,10 @@ R cuMemAlloc_v2(Address* address, size_t bytes) {
   *address = (Address)(block + 512);
   return 0;
 }
+R cuMemsetD8_v2(Address address, unsigned char value, size_t bytes) {
+  if (!broken) memset((char*)address, value, bytes);
+  return broken;
+}
 R cuMemFree_v2(Address address) {
   if (broken || address == 0) return broken;
   size_t bytes;

@@ -38,7 +38,7 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [['quantize', model, '-o', 'never', '--bits', '4', '--group-size', '0'], 2, 'LPQ_USAGE', /--group-size.*0/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--group-size', 'row'], 2, 'LPQ_USAGE', /--group-size.*row/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--group-size', '96'], 2, 'LPQ_GROUP_SIZE', /96.*256/],
-  [['quantize', model, '-o', 'never', '--bits', '4', '--method', 'fmpq'], 2, 'LPQ_USAGE', /--method.*fmpq/],
+  [['quantize', model, '-o', 'never', '--bits', '4', '--method', 'awq'], 2, 'LPQ_USAGE', /--method.*awq/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--order', 'random'], 2, 'LPQ_USAGE', /--order.*random/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--damp', '0'], 2, 'LPQ_USAGE', /--damp.*0/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--seed', '-1'], 2, 'LPQ_USAGE', /--seed.*-1/],

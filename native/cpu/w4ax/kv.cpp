@@ -1,0 +1,52 @@
+// simulate_kv: keys or values as a cache of 4-bit codes gives them back. Contract: native/ops.ts.
+#include "cpu/w4ax/codes.h"
+#include "lpq/half.h"
+
+namespace lpq::w4ax {
+namespace {
+
+float through_half(float v) { return f16_to_f32(f32_to_f16(v)); }
+
+// One channel over `count` tokens, `stride` apart.
+void channel(const float* x, float* y, int64_t count, int64_t stride, float top) {
+  float low = x[0], high = x[0];
+  for (int64_t t = 1; t < count; ++t) {
+    low = std::min(low, x[t * stride]);
+    high = std::max(high, x[t * stride]);
+  }
+  const float zero = through_half(low), scale = through_half((high - zero) / top);
+  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (int64_t t = 0; t < count; ++t) {
+    const float v = std::min(std::max((x[t * stride] - zero) * inverse, 0.0f), top);
+    y[t * stride] = std::fma((v + 12582912.0f) - 12582912.0f, scale, zero);
+  }
+}
+
+void simulate_kv(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &starts = call.input(1), &y = call.output(0);
+  require_tensor(x, "x", DType::f32, {-1, -1});
+  require_tensor(y, "y", DType::f32, x.shape);
+  require_tensor(starts, "starts", DType::i32, {-1});
+  const int64_t tokens = x.dim(0), width = x.dim(1), group = call.params.integer("group"), bits = call.params.integer("bits");
+  require(group > 0 && bits >= 1 && bits <= 8, "group must be positive and bits 1 to 8");
+  const int32_t* start = starts.data<int32_t>();
+  const int64_t sequences = starts.elements() - 1;
+  require(sequences >= 0 && start[0] == 0 && start[sequences] == tokens, "starts do not cover x");
+  const float* from = x.data<float>();
+  float* to = y.data<float>();
+  const float top = static_cast<float>((1 << bits) - 1);
+  exec.pool.parallel_for(width, std::max<int64_t>(16, rows_grain(8 * tokens)), [&](int64_t begin, int64_t end, int) {
+    for (int64_t s = 0; s < sequences; ++s)
+      for (int64_t first = start[s]; first < start[s + 1]; first += group) {
+        const int64_t count = std::min<int64_t>(group, start[s + 1] - first);
+        for (int64_t c = begin; c < end; ++c) {
+          const int64_t at = first * width + c;
+          channel(from + at, to + at, count, width, top);
+        }
+      }
+  });
+}
+
+}  // namespace
+LPQ_OP(simulate_kv, "simulate_kv");
+}  // namespace lpq::w4ax

@@ -1,0 +1,60 @@
+import { allocate, fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import type { LinearPlan } from './plan.js';
+import type { BlockWeights } from './program.js';
+import type { ActivationForm, MixedWeight } from './source.js';
+
+/** Codes I8 [T,K] and scales f32 [T,K/128] of x f32 [T,K]; the caller disposes of them. */
+function codesOf(rt: NativeRuntime, x: Tensor, form: MixedWeight['form']): { codes: Tensor; scales: Tensor } {
+  const [rows, k] = x.shape as [number, number];
+  const { bits, clip } = form.blocks;
+  const tables = {
+    bits: fromTyped('u8', [bits.length], bits),
+    clip: fromTyped('f32', [clip.length], clip),
+    ...(form.order && { order: fromTyped('i32', [k], form.order) }),
+  };
+  const codes = rt.allocate('i8', [rows, k]);
+  const scales = rt.allocate('f32', [rows, bits.length]);
+  ops.quantizeActivations(rt, x, tables, { codes, scales });
+  for (const table of Object.values(tables)) table.dispose();
+  return { codes, scales };
+}
+
+/** x f32 [T,K] as a linear of this form reads it, gathered and rounded to its codes: a new tensor. */
+export function asRead(rt: NativeRuntime, x: Tensor, form: ActivationForm): Tensor {
+  const read = rt.allocate('f32', x.shape);
+  const { blocks } = form;
+  if (blocks) {
+    const { codes, scales } = codesOf(rt, x, { ...form, blocks });
+    ops.dequantizeActivations(rt, { codes, scales }, read);
+    for (const tensor of [codes, scales]) tensor.dispose();
+    return read;
+  }
+  const order = fromTyped('i32', [x.shape[1] as number], form.order as Int32Array);
+  ops.gatherColumns(rt, x, order, read);
+  order.dispose();
+  return read;
+}
+
+export function disposeMixed({ codes, scales }: MixedWeight): void {
+  for (const tensor of [codes, scales]) tensor.dispose();
+}
+
+/** What applyLinear() does, in integers: ops.quantizeActivations, then ops.gemmW4ax. x f32 [T,K]; the result is f32. */
+export function applyMixed(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  linear: LinearPlan,
+  mixed: MixedWeight,
+  x: Tensor,
+  into?: { y: Tensor; accumulate: boolean },
+): Tensor {
+  const read = codesOf(rt, x, mixed.form);
+  const y = into?.y ?? rt.allocate('f32', [x.shape[0] as number, linear.n]);
+  const stored = linear.bias ? weights.get(`${linear.name}.bias`) : undefined;
+  const bias = stored && allocate('f32', stored.shape);
+  if (stored && bias) ops.cast(rt, stored, bias);
+  ops.gemmW4ax(rt, read, mixed, bias, y, { accumulate: into?.accumulate ?? false });
+  for (const tensor of [read.codes, read.scales, bias]) tensor?.dispose();
+  return y;
+}

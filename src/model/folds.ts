@@ -1,0 +1,246 @@
+import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
+import type { ExpertPlan } from './plan-experts.js';
+import type { MlaPlan } from './plan-mla.js';
+
+/**
+ * One axis of one tensor that lists the channels of a fold site: runs of `size` indices, one at each of `starts`, all of
+ * which are permuted alike. Axis 0 is N of a linear's [N, K] (whichever way it is stored), rows of an embedding or a vector.
+ */
+export interface FoldAxis {
+  readonly tensor: string;
+  readonly axis: 0 | 1;
+  readonly starts: readonly number[];
+}
+
+/** Where a feed of linears reads a site: its columns start .. start + size of each of `starts`. */
+export interface FoldReader {
+  /** Module paths. */
+  readonly linears: readonly string[];
+  readonly starts: readonly number[];
+}
+
+/**
+ * A set of channels whose order means nothing: permuting every axis alike gives the same function. What makes it so:
+ * residual: norms work channel by channel, and every linear and table that writes or reads the stream is among the axes;
+ * value: attention weighs values row by row, so that the columns of v of one kv head may come in any order that o's columns
+ * of the heads which share it follow; hidden: gates and activations work channel by channel; latent: as residual, of MLA's
+ * compressed vectors.
+ */
+export interface FoldSite {
+  readonly id: string;
+  readonly kind: 'residual' | 'value' | 'hidden' | 'latent';
+  readonly size: number;
+  readonly axes: readonly FoldAxis[];
+  readonly readers: readonly FoldReader[];
+}
+
+/** Every site of a model; the axes of different sites permute different indices. */
+export function foldSites(plan: ModelPlan): FoldSite[] {
+  return [
+    residualSite(plan),
+    ...plan.blocks.flatMap((block, index) => [...attentionSites(block, index), ...mlpSites(block, index)]),
+  ];
+}
+
+/**
+ * Channels that may be multiplied by anything, if what reads them divides by it: `raise` lists what is multiplied (vectors
+ * and rows), `lower` the columns that are divided.
+ */
+export interface ScaleSite {
+  readonly id: string;
+  readonly size: number;
+  readonly raise: readonly FoldAxis[];
+  readonly lower: readonly FoldAxis[];
+  readonly readers: readonly FoldReader[];
+}
+
+/**
+ * Every such set: the output of a norm before a branch (no offset is added to its weight); what a gated MLP's up makes, which
+ * only multiplies; the values of a kv head. Not: GPT-OSS's clamped gates, MLPs without a gate.
+ */
+export function scaleSites(plan: ModelPlan): ScaleSite[] {
+  return plan.blocks.flatMap((block, index) => [...normSites(block, index), ...upSites(block, index)]);
+}
+
+/** Norms that two branches share count once, with the readers of both. */
+function normSites(block: BlockPlan, index: number): ScaleSite[] {
+  const { attention, mlp } = block;
+  const { feeds, beside } = streamLinears(block);
+  const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
+  const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
+    [attention.norm, [first], []],
+    [mlp.norm, rest, beside],
+  ];
+  const sites = new Map<string, ScaleSite>();
+  for (const [norm, read, more] of branches) {
+    if (norm?.weight === undefined || norm.offset !== 0) continue;
+    const before = sites.get(norm.weight);
+    sites.set(norm.weight, {
+      id: `blocks.${index}.${norm === attention.norm ? 'attention' : 'mlp'}.norm`,
+      size: norm.size,
+      raise: normAxes(norm),
+      lower: [...(before?.lower ?? []), ...[...read.flat(), ...more].map((linear) => columnsOf(linear))],
+      readers: [...(before?.readers ?? []), ...read.map((feed) => reader(feed))],
+    });
+  }
+  return [...sites.values()];
+}
+
+function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
+  const site = (name: string, up: LinearPlan, down: LinearPlan, start = 0): ScaleSite => ({
+    id: `blocks.${index}.${name}`,
+    size: down.k,
+    raise: rowsOf(up, [start]),
+    lower: [columnsOf(down)],
+    readers: [reader([down])],
+  });
+  const values =
+    attention.kind === 'mla'
+      ? []
+      : valueSites(attention, index).map(({ id, size, axes, readers }): ScaleSite => {
+          const last = axes.length - 1; // the columns of o
+          return { id, size, raise: axes.slice(0, last), lower: axes.slice(last), readers };
+        });
+  if (mlp.kind === 'gated') return [...values, site('up', mlp.up, mlp.down)];
+  if (mlp.kind === 'fused') return [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
+  if (mlp.kind !== 'experts' || mlp.gate.kind !== 'gated') return values;
+  const shared = mlp.shared ? [site('shared.up', mlp.shared.up, mlp.shared.down)] : [];
+  return [...values, ...mlp.experts.map(({ up, down }, e) => site(`experts.${e}.up`, up, down)), ...shared];
+}
+
+const rowsOf = (linear: LinearPlan, starts: readonly number[] = [0]): FoldAxis[] => [
+  { tensor: `${linear.name}.weight`, axis: 0, starts },
+  ...(linear.bias ? [{ tensor: `${linear.name}.bias`, axis: 0 as const, starts }] : []),
+];
+const columnsOf = (linear: LinearPlan, starts: readonly number[] = [0]): FoldAxis => ({
+  tensor: `${linear.name}.weight`,
+  axis: 1,
+  starts,
+});
+const normAxes = (norm: NormPlan | undefined): FoldAxis[] =>
+  [norm?.weight, norm?.bias].flatMap((tensor) => (tensor === undefined ? [] : [{ tensor, axis: 0, starts: [0] }]));
+const reader = (linears: readonly LinearPlan[], starts: readonly number[] = [0]): FoldReader => ({
+  linears: linears.map(({ name }) => name),
+  starts,
+});
+
+/** The linears of a block that read the residual stream, feed by feed, those that are no feed, and those that write it. */
+function streamLinears({ attention, mlp }: BlockPlan): {
+  feeds: LinearPlan[][];
+  beside: LinearPlan[];
+  writers: LinearPlan[];
+} {
+  const feeds: LinearPlan[][] = [];
+  const beside: LinearPlan[] = [];
+  const writers: LinearPlan[] = [attention.o];
+  if (attention.kind === 'mla') {
+    const { query, kvA } = attention;
+    feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
+  } else feeds.push(attention.fused ? [attention.fused.linear] : [attention.q, attention.k, attention.v]);
+  if (mlp.kind === 'experts') {
+    const { experts, router, shared } = mlp;
+    const all: ExpertPlan[] = [...experts, ...(shared ? [shared] : [])];
+    feeds.push(...all.map(({ gate, up }) => [gate, up]));
+    writers.push(...all.map(({ down }) => down));
+    beside.push(router, ...(shared?.outputGate ? [shared.outputGate] : []));
+  } else {
+    feeds.push(mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.kind === 'fused' ? mlp.gateUp : mlp.up]);
+    writers.push(mlp.down);
+  }
+  return { feeds, beside, writers };
+}
+
+function residualSite(plan: ModelPlan): FoldSite {
+  const { embedding, hidden, finalNorm, projectOut, head } = plan;
+  const streams = plan.blocks.map(streamLinears);
+  // Between an embedding of another width and the stream stands a linear, which writes it.
+  const first = embedding.project
+    ? rowsOf(embedding.project)
+    : [{ tensor: embedding.weight, axis: 1 as const, starts: [0] }];
+  const last = projectOut ?? head;
+  const norms = plan.blocks.flatMap(({ attention, mlp }) => [
+    ...[attention.norm, attention.postNorm, attention.residualNorm, mlp.norm],
+    ...(mlp.kind === 'experts' ? [] : [mlp.postNorm, mlp.residualNorm]),
+  ]);
+  const axes = [
+    ...first,
+    ...(embedding.positions ? [{ tensor: embedding.positions.weight, axis: 1 as const, starts: [0] }] : []),
+    ...[...norms, finalNorm].flatMap(normAxes),
+    ...streams.flatMap(({ feeds, beside }) => [...feeds.flat(), ...beside].map((linear) => columnsOf(linear))),
+    ...streams.flatMap(({ writers }) => writers.flatMap((linear) => rowsOf(linear))),
+    columnsOf(last),
+  ];
+  const readers = [...streams.flatMap(({ feeds }) => feeds.map((feed) => reader(feed))), reader([last])];
+  return { id: 'residual', kind: 'residual', size: hidden, axes: once(axes), readers };
+}
+
+/** Each axis once: a tied head is the embedding, blocks side by side share a norm. */
+function once(axes: readonly FoldAxis[]): FoldAxis[] {
+  return [...new Map(axes.map((axis) => [`${axis.tensor} ${axis.axis}`, axis])).values()];
+}
+
+function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
+  return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
+}
+
+/** One site a kv head: its rows of v, and the columns of o of every head that reads it. */
+function valueSites({ heads, kvHeads, headDim, fused, v, o }: AttentionPlan, index: number): FoldSite[] {
+  const group = heads / kvHeads;
+  return Array.from({ length: kvHeads }, (_, kv): FoldSite => {
+    const columns = Array.from({ length: group }, (_, i) => (kv * group + i) * headDim);
+    const row = !fused
+      ? kv * headDim
+      : fused.order === 'parts'
+        ? (heads + kvHeads + kv) * headDim
+        : (kv * (group + 2) + group + 1) * headDim;
+    return {
+      id: `blocks.${index}.value.${kv}`,
+      kind: 'value',
+      size: headDim,
+      axes: [...rowsOf(fused?.linear ?? v, [row]), columnsOf(o, columns)],
+      readers: [reader([o], columns)],
+    };
+  });
+}
+
+function latentSites({ query, kvA, kvNorm, kvB, o, heads, latent, plain, value }: MlaPlan, index: number): FoldSite[] {
+  const id = (name: string) => `blocks.${index}.${name}`;
+  const compressed = (name: string, a: LinearPlan, norm: NormPlan, b: LinearPlan, size: number): FoldSite => ({
+    id: id(name),
+    kind: 'latent',
+    size,
+    axes: [...rowsOf(a), ...normAxes(norm), columnsOf(b)],
+    readers: [reader([b])],
+  });
+  return [
+    ...(query.kind === 'latent' ? [compressed('query', query.a, query.norm, query.b, query.a.n)] : []),
+    compressed('latent', kvA, kvNorm, kvB, latent),
+    ...Array.from({ length: heads }, (_, h): FoldSite => {
+      const columns = [h * value];
+      return {
+        id: id(`value.${h}`),
+        kind: 'value',
+        size: value,
+        axes: [...rowsOf(kvB, [h * (plain + value) + plain]), columnsOf(o, columns)],
+        readers: [reader([o], columns)],
+      };
+    }),
+  ];
+}
+
+function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
+  const hidden = (name: string, into: readonly LinearPlan[], down: LinearPlan, starts = [0]): FoldSite => ({
+    id: `blocks.${index}.${name}`,
+    kind: 'hidden',
+    size: down.k,
+    axes: [...into.flatMap((linear) => rowsOf(linear, starts)), columnsOf(down)],
+    readers: [reader([down])],
+  });
+  if (mlp.kind === 'experts')
+    return [
+      ...mlp.experts.map(({ gate, up, down }, e) => hidden(`experts.${e}.hidden`, [gate, up], down)),
+      ...(mlp.shared ? [hidden('shared.hidden', [mlp.shared.gate, mlp.shared.up], mlp.shared.down)] : []),
+    ];
+  if (mlp.kind === 'fused') return [hidden('hidden', [mlp.gateUp], mlp.down, [0, mlp.down.k])];
+  return [hidden('hidden', mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.up], mlp.down)];
+}
