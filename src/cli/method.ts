@@ -20,6 +20,7 @@ export function methodOptions(command: Command): Command {
     .option('--sym', 'symmetric grid (default)')
     .option('--asym', 'asymmetric grid, with zero points')
     .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')
+    .option('--sparsity <pattern>', '2:4: of every four weights along K two become 0 (default: none)')
     .option('--method <name>', 'gptq or rtn (default: gptq)')
     .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
     .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))

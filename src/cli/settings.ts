@@ -12,6 +12,7 @@ export const schemeSettings = z
     groupSize: z.union([z.literal('channel'), z.int().positive()]),
     symmetric: z.boolean(),
     scaleDtype: z.string().min(1),
+    sparsity: z.enum(['none', '2:4']),
   })
   .partial();
 export type SchemeSettings = z.infer<typeof schemeSettings>;
@@ -58,6 +59,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   groupSize: ['--group-size', "a positive integer, or 'channel'"],
   symmetric: ['--sym', 'true or false'],
   scaleDtype: ['--scale-dtype', 'f16, bf16, f32, e8m0 or e4m3'],
+  sparsity: ['--sparsity', 'none or 2:4'],
   method: ['--method', 'gptq or rtn'],
   order: ['--order', 'static, group or none'],
   gptaq: ['--gptaq', 'a number from 0 (off) to 1'],

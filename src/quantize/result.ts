@@ -16,6 +16,8 @@ export interface QuantizedModule {
   readonly scales: Tensor;
   /** Asymmetric schemes only: true zeros, u8 or i16 as zerosOf(scheme) says, shape of the scales. */
   readonly zeros?: Tensor;
+  /** 2:4 schemes only: U8 [N, ceil(K/8)], bit k of a row is 1 where the weight stays. Codes of the others stand for 0. */
+  readonly mask?: Tensor;
   /** An f32 value; only when scheme.globalScale. */
   readonly globalScale?: number;
   readonly quality: Quality;
@@ -25,12 +27,19 @@ export interface QuantizedModule {
 export async function downloadModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
   const codes = await rt.download(module.codes);
   const scales = await rt.download(module.scales);
-  return { ...module, codes, scales, ...(module.zeros && { zeros: await rt.download(module.zeros) }) };
+  return {
+    ...module,
+    codes,
+    scales,
+    ...(module.zeros && { zeros: await rt.download(module.zeros) }),
+    ...(module.mask && { mask: await rt.download(module.mask) }),
+  };
 }
 
 /** Lets go of a result's tensors. */
-export function disposeModule(module: Pick<QuantizedModule, 'codes' | 'scales' | 'zeros'>): void {
+export function disposeModule(module: Pick<QuantizedModule, 'codes' | 'scales' | 'zeros' | 'mask'>): void {
   module.codes.dispose();
   module.scales.dispose();
   module.zeros?.dispose();
+  module.mask?.dispose();
 }
