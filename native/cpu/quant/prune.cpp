@@ -3,8 +3,8 @@
 //   in:  W [N,K] f32|f16|bf16, owned or mapped, K % 4 == 0
 //   out: V f32 [N,K], 0 where pruned; mask U8 [N, ceil(K/8)], bit k of a row is 1 where the weight stays
 //
-// Of equal magnitudes the one further left stays. Four neighbours of which one is NaN or infinite stay as they are, mask
-// aside, so that whoever rounds V finds it.
+// Of equal magnitudes the one further left stays. Four neighbours of which one is NaN or infinite are as they were in V,
+// so that whoever rounds it finds them; the mask then names the first two.
 #include <cmath>
 #include <cstring>
 
@@ -46,7 +46,7 @@ void prune_magnitude(Call& call, Exec& exec) {
         for (int c = 0; c < 4; ++c) {
           int ahead = 0;
           for (int d = 0; d < 4; ++d) ahead += std::fabs(x[d]) > std::fabs(x[c]) || (d < c && std::fabs(x[d]) == std::fabs(x[c]));
-          const bool kept = ahead < 2;
+          const bool kept = finite ? ahead < 2 : c < 2;
           pruned.data<float>()[row * k + j + c] = kept || !finite ? x[c] : 0.0f;
           if (kept) bits[(j + c) >> 3] = static_cast<uint8_t>(bits[(j + c) >> 3] | 1 << ((j + c) & 7));
         }
