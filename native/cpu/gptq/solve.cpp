@@ -8,7 +8,7 @@
 //                 params: sweeps. Each code to its best value given all others, in the metric M: never increases
 //                 (What - T) M (What - T)^T; stops when a sweep moves nothing.
 //
-// 2:4 sparsity (SparseGPT, Frantar and Alistarh 2023, section 3.4, whose saliency w^2 / U_jj^2 is here the exact price of each
+// 2:4 sparsity (SparseGPT, Frantar and Alistarh 2023, section 3, whose saliency w^2 / U_jj^2 is here the exact price of each
 // pair that may stay, rounding included). Columns 4i .. 4i+3 of the solving order are neighbours in the stored weight, K % 4 == 0:
 //
 //   gptq_prune           in: T, U; out: W f32 [N,K] pruned, not rounded; keep f32 [N,K] 1 where a weight stays, else 0

@@ -20,7 +20,7 @@ const form = (module: CanonicalModule, facts: ModuleFacts) => integerForm(module
 
 /**
  * Sparse-MARLIN: MODULE.B I32 [K/32, N * bits / 2] of the kept codes, unsigned; MODULE.meta I16 [K/32, 2N], where they stood;
- * MODULE.s F16 [G, N], or [1, N] per channel (MARLIN, section 6; mma.sp of the PTX ISA). Zero point 2^(bits-1) only: the kernel
+ * MODULE.s F16 [G, N], or [1, N] per channel (MARLIN, section 4; mma.sp of the PTX ISA). Zero point 2^(bits-1) only: the kernel
  * has no others, and what the hardware leaves out counts as 0. K and N are padded to multiples of 128 and 256 with that code,
  * metadata (2, 3) and, along N, scale +0: the padding decodes to exactly 0.
  */
