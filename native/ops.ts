@@ -273,7 +273,7 @@ export const ops = {
       symmetric: out.zeros === undefined,
     }),
 
-  /** CPU only. Of every four neighbours of a row the two largest stay: w [N,K] f32|f16|bf16 -> f32 [N,K] and U8 [N, ceil(K/8)]. */
+  /** Of every four neighbours of a row the two largest stay: w [N,K] f32|f16|bf16 -> f32 [N,K] and U8 [N, ceil(K/8)]. */
   pruneMagnitude: (rt: NativeRuntime, w: Tensor, out: { pruned: Tensor; mask: Tensor }) =>
     rt.enqueue('prune_magnitude', [w], [out.pruned, out.mask]),
 

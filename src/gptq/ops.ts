@@ -50,7 +50,7 @@ export const gptqOps = {
   refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor) =>
     rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group], [p.scale, refitted]),
 
-  /** 2:4, on the CPU: T pruned and not rounded, and which weights stay (f32 [N,K], 1 or 0). K % 4 == 0. */
+  /** 2:4: T pruned and not rounded, and which weights stay (f32 [N,K], 1 or 0). K % 4 == 0. */
   prune: (rt: NativeRuntime, t: Tensor, u: Tensor, pruned: Tensor, keep: Tensor) =>
     rt.enqueue('gptq_prune', [t, u], [pruned, keep]),
 

@@ -22,7 +22,7 @@ import type { Quantizer } from './quantizer.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
-import { printScheme, type QuantScheme } from './scheme.js';
+import type { QuantScheme } from './scheme.js';
 import { SourceView } from './source-view.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
@@ -82,7 +82,7 @@ export function planQuantization(
  * Quantizes a checkpoint into a canonical directory that appears complete or not at all. Same request, same bytes: on
  * any number of threads, on the same devices, and however often it was stopped and resumed. After a failure the finished blocks stay in
  * NAME.partial (output.keep), for `partial: 'resume'`; without one nothing is left. Throws LPQ_OUTPUT_EXISTS,
- * LPQ_PARTIAL_EXISTS, LPQ_PARTIAL_IN_USE, LPQ_RESUME, LPQ_JOURNAL and LPQ_SPARSITY before any work, and what reading, solving and
+ * LPQ_PARTIAL_EXISTS, LPQ_PARTIAL_IN_USE, LPQ_RESUME and LPQ_JOURNAL before any work, and what reading, solving and
  * writing throw.
  */
 export async function quantizeCheckpoint(
@@ -96,7 +96,6 @@ export async function quantizeCheckpoint(
     const source = new SourceView(checkpoint);
     const graph = openModel(source);
     const plan = planQuantization(graph, request);
-    requireSparseDevice(rts, plan);
     if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(plan.keys()));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
     const weightNames = new Set([...plan.keys()].map((name) => `${name}.weight`));
@@ -156,17 +155,6 @@ export async function quantizeCheckpoint(
   } finally {
     checkpoint.close();
   }
-}
-
-/** Throws LPQ_SPARSITY for a device whose solver has no 2:4. */
-function requireSparseDevice(rts: readonly NativeRuntime[], plan: ReadonlyMap<string, { scheme: QuantScheme }>): void {
-  const other = rts.find(({ device }) => device !== 'cpu');
-  const sparse = [...plan].find(([, { scheme }]) => scheme.sparsity);
-  if (!other || !sparse) return;
-  throw new LpqError('LPQ_SPARSITY', `2:4 sparsity is solved on the CPU, not on ${other.device}`, {
-    got: `${sparse[0]}: ${printScheme(sparse[1].scheme)}`,
-    hint: 'Use --device cpu.',
-  });
 }
 
 function declare(source: SourceView, linear: LinearRef, scheme: QuantScheme): ModuleDeclaration {
