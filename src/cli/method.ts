@@ -23,7 +23,11 @@ export function methodOptions(command: Command): Command {
     .option('--sparsity <pattern>', '2:4: of every four weights along K two become 0 (default: none)')
     .option('--method <name>', 'gptq or rtn (default: gptq)')
     .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
-    .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))
+    .option(
+      '--gptaq <share>',
+      "share of GPTAQ's correction, 0 to turn it off (default: 0.25, 0.5 with 2:4)",
+      number('--gptaq'),
+    )
     .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
     .option('--samples <n>', 'calibration sequences (default: 128)', number('--samples'))
     .option('--seq-len <n>', 'tokens of a sequence (default: 512)', number('--seq-len'))

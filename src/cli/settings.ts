@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { LpqError } from '../core/error.js';
-import { GPTQ_DEFAULTS } from '../gptq/options.js';
+import { GPTQ_DEFAULTS, SPARSE_ALPHA } from '../gptq/options.js';
 
 /** How a weight is stored; a recipe's rule may set the same fields for the modules it matches. */
 export const schemeSettings = z
@@ -102,7 +102,9 @@ const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'cali
  * an option has no effect.
  */
 export function mergeSettings(flags: Settings, recipe: Settings, typed = true): FullSettings {
-  const merged = { ...DEFAULTS, ...overrideScheme(recipe, flags) } as FullSettings;
+  const given = overrideScheme(recipe, flags);
+  const gptaq = given.sparsity === '2:4' ? SPARSE_ALPHA : DEFAULTS.gptaq;
+  const merged = { ...DEFAULTS, gptaq, ...given } as FullSettings;
   if (typed && merged.bits === undefined && merged.dtype === undefined)
     throw new LpqError('LPQ_USAGE', 'nothing says which type to quantize to', {
       expected: '--bits N or --dtype T',
