@@ -273,6 +273,23 @@ export const ops = {
       symmetric: out.zeros === undefined,
     }),
 
+  /** Of every four neighbours of a row the two largest stay: w [N,K] f32|f16|bf16 -> f32 [N,K] and U8 [N, ceil(K/8)]. */
+  pruneMagnitude: (rt: NativeRuntime, w: Tensor, out: { pruned: Tensor; mask: Tensor }) =>
+    rt.enqueue('prune_magnitude', [w], [out.pruned, out.mask]),
+
+  /**
+   * CPU only. 2:4 codes as mma.sp reads operand A: codes U8 [N, ceil(K*bits/8)] and mask U8 [N, ceil(K/8)], bitstream rows -> kept
+   * U8 [N, K/2], metadata U16 [N, ceil(K/16)] (four fours a word: places of the first and second kept code, two bits each),
+   * info I64 [5]: fours that do not keep two or hold another code than `zero` where pruned, row and column of the first, how
+   * many it keeps, its wrong code or -1.
+   */
+  sparseCompress: (
+    rt: NativeRuntime,
+    t: { codes: Tensor; mask: Tensor },
+    out: { kept: Tensor; metadata: Tensor; info: Tensor },
+    p: { bits: number; zero: number },
+  ) => rt.enqueue('sparse_compress', [t.codes, t.mask], [out.kept, out.metadata, out.info], p),
+
   // --- layouts ---------------------------------------------------------------------------------------------------
 
   /**

@@ -69,7 +69,7 @@ export class CanonicalCheckpoint {
 
   /**
    * One tensor of a module, mapped; undefined for a part that the module does not have. Scales of dtype f8_e8m0 come
-   * as such although they are stored as U8; g_idx and permutation are checked to be such (LPQ_CANONICAL), for native
+   * as such although they are stored as U8; g_idx, permutation and mask are checked to be such (LPQ_CANONICAL), for native
    * code trusts them. The caller disposes of it.
    */
   part(name: string, part: Part): Tensor | undefined {
@@ -79,6 +79,7 @@ export class CanonicalCheckpoint {
     const tensor = this.weights.tensor(spec.name, part === 'scales' ? module.scales.dtype : undefined);
     if (part === 'g_idx') this.checkIndices(spec.name, tensor, scaleShape(module)[1], false);
     if (part === 'permutation') this.checkIndices(spec.name, tensor, module.shape[1], true);
+    if (part === 'mask') this.checkMask(spec.name, tensor, module.shape[1]);
     return tensor;
   }
 
@@ -149,6 +150,22 @@ export class CanonicalCheckpoint {
     this.weights.close();
   }
 
+  /** Of every four weights of a row at most two stay; bits behind the row's end are 0. */
+  private checkMask(name: string, mask: Tensor, k: number): void {
+    const rowBytes = Math.ceil(k / 8);
+    const found = firstCrowded(mask.bytes(), rowBytes, k);
+    if (found === undefined) return;
+    const column = (found % (2 * rowBytes)) * 4;
+    bad(`${this.dir}: tensor '${name}' is no 2:4 mask`, {
+      got:
+        `row ${Math.floor(found / (2 * rowBytes))}, ` +
+        (column < k
+          ? `input features ${column} to ${column + 3}: more than two stay`
+          : 'bits behind its last column are set'),
+      expected: 'at most two weights of every four',
+    });
+  }
+
   private checkIndices(name: string, tensor: Tensor, limit: number, once: boolean): void {
     const seen = new Uint8Array(limit);
     typed<Int32Array>(tensor).forEach((value, i) => {
@@ -187,6 +204,18 @@ function at(value: unknown, keys: readonly PropertyKey[]): string {
   let here: unknown = value;
   for (const key of keys) here = (here as Record<PropertyKey, unknown> | undefined)?.[key];
   return JSON.stringify(here)?.slice(0, 100) ?? 'nothing';
+}
+
+/** The first half-byte, counted from the low one, with more than two bits, or with any behind column k. */
+function firstCrowded(mask: Uint8Array, rowBytes: number, k: number): number | undefined {
+  const bits = (half: number): number => (half & 1) + ((half >> 1) & 1) + ((half >> 2) & 1) + (half >> 3);
+  for (let i = 0; i < mask.length; i++) {
+    const byte = mask[i] as number;
+    const behind = ((i % rowBytes) + 1) * 8 > k && byte >> 4 !== 0; // K is a multiple of 4
+    if (bits(byte & 15) > 2) return 2 * i;
+    if (behind || bits(byte >> 4) > 2) return 2 * i + 1;
+  }
+  return undefined;
 }
 
 function checkTensors(dir: string, manifest: CanonicalManifest, weights: Checkpoint): void {

@@ -19,6 +19,7 @@ export function inspectQuantized(dir: string): Inspection {
     const modules = Object.entries(manifest.modules).map(([name, module]) => ({
       name,
       type: module.type,
+      sparsity: module.sparsity,
       shape: module.shape,
       group: printGranularity(module.granularity),
       scales: module.scales.dtype,
@@ -41,7 +42,7 @@ export function inspectQuantized(dir: string): Inspection {
         ['module', 'type', 'shape', 'group', 'scales', 'zeros', 'bits/weight', 'error', 'damp'],
         modules.map((m) => [
           m.name,
-          m.type,
+          m.sparsity === 'none' ? m.type : `${m.type} ${m.sparsity}`,
           m.shape.join(' x '),
           m.group,
           m.scales,

@@ -24,9 +24,14 @@ export function methodOptions(command: Command): Command {
     .option('--sym', 'symmetric grid (default)')
     .option('--asym', 'asymmetric grid, with zero points')
     .option('--scale-dtype <type>', 'f16, bf16, f32, e8m0 or e4m3 (default: f16)')
+    .option('--sparsity <pattern>', '2:4: of every four weights along K two become 0 (default: none)')
     .option('--method <name>', 'gptq, rtn, or fmpq: activations of 4 and 8 bits (default: gptq)')
     .option('--order <kind>', 'static (act-order, static groups), group or none (default: static)')
-    .option('--gptaq <share>', "share of GPTAQ's correction, 0 to turn it off (default: 0.25)", number('--gptaq'))
+    .option(
+      '--gptaq <share>',
+      "share of GPTAQ's correction, 0 to turn it off (default: 0.25, 0.5 with 2:4)",
+      number('--gptaq'),
+    )
     .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
     .option('--samples <n>', 'calibration sequences (default: 128)', number('--samples'))
     .option('--seq-len <n>', 'tokens of a sequence (default: 512)', number('--seq-len'))

@@ -147,7 +147,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     }
     refusePartial(options.output, options.partial);
     await checkPlan(options, statistics);
-    const rts = openRuntimes(run, fmpqDevice(options.settings, flags));
+    const rts = openRuntimes(run, deviceFor(options, flags));
     await quantizeInto(options, statistics, rts, run);
     if (packTarget !== undefined && packed !== undefined)
       await packDirectory(
@@ -293,11 +293,13 @@ async function quantizeInto(
   );
 }
 
-/** Where W4Ax is computed: on the CPU only so far. Throws LPQ_DEVICE. */
-function fmpqDevice({ method }: FullSettings, flags: QuantizeFlags): QuantizeFlags {
-  if (method !== 'fmpq' || flags.device === 'cpu') return flags;
+/** W4Ax is computed on the CPU only; 2:4 too until its kernels have run on a device. Throws LPQ_DEVICE. */
+function deviceFor({ settings, rules }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
+  const sparse = [settings, ...rules.map((rule) => rule.scheme)].some((given) => given.sparsity === '2:4');
+  const what = settings.method === 'fmpq' ? '--method fmpq' : sparse ? '--sparsity 2:4' : undefined;
+  if (!what || flags.device === 'cpu') return flags;
   if (flags.device === 'auto') return { ...flags, device: 'cpu' };
-  throw new LpqError('LPQ_DEVICE', '--method fmpq computes on the CPU only', {
+  throw new LpqError('LPQ_DEVICE', `${what} computes on the CPU only`, {
     got: flags.device,
     expected: 'cpu',
     hint: 'Use --device cpu.',

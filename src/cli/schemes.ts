@@ -4,9 +4,9 @@ import { type QuantScheme, schemeFromOptions } from '../quantize/scheme.js';
 import type { RecipeRule } from './recipe.js';
 import { type FullSettings, overrideScheme, type SchemeSettings } from './settings.js';
 
-/** The scheme that settings describe. Throws LPQ_TYPE, LPQ_USAGE. */
-export function schemeFrom({ bits, dtype, groupSize, symmetric, scaleDtype }: SchemeSettings): QuantScheme {
-  return schemeFromOptions({ bits, dtype, groupSize, asym: symmetric === false, scaleDtype });
+/** The scheme that settings describe. Throws LPQ_TYPE, LPQ_USAGE, LPQ_SPARSITY. */
+export function schemeFrom({ bits, dtype, groupSize, symmetric, scaleDtype, sparsity }: SchemeSettings): QuantScheme {
+  return schemeFromOptions({ bits, dtype, groupSize, asym: symmetric === false, scaleDtype, sparsity });
 }
 
 /** The run's scheme, and the recipe's rules over it. A rule that contradicts itself throws LPQ_RECIPE naming it. */

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { LpqError } from '../core/error.js';
-import { GPTQ_DEFAULTS } from '../gptq/options.js';
+import { GPTQ_DEFAULTS, SPARSE_ALPHA } from '../gptq/options.js';
 
 /** How a weight is stored; a recipe's rule may set the same fields for the modules it matches. */
 export const schemeSettings = z
@@ -12,6 +12,7 @@ export const schemeSettings = z
     groupSize: z.union([z.literal('channel'), z.int().positive()]),
     symmetric: z.boolean(),
     scaleDtype: z.string().min(1),
+    sparsity: z.enum(['none', '2:4']),
   })
   .partial();
 export type SchemeSettings = z.infer<typeof schemeSettings>;
@@ -81,6 +82,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   groupSize: ['--group-size', "a positive integer, or 'channel'"],
   symmetric: ['--sym', 'true or false'],
   scaleDtype: ['--scale-dtype', 'f16, bf16, f32, e8m0 or e4m3'],
+  sparsity: ['--sparsity', 'none or 2:4'],
   method: ['--method', 'gptq, rtn or fmpq'],
   order: ['--order', 'static, group or none'],
   gptaq: ['--gptaq', 'a number from 0 (off) to 1'],
@@ -129,7 +131,9 @@ const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'cali
  * an option has no effect.
  */
 export function mergeSettings(flags: Settings, recipe: Settings, typed = true): FullSettings {
-  const merged = { ...DEFAULTS, ...overrideScheme(recipe, flags) } as FullSettings;
+  const given = overrideScheme(recipe, flags);
+  const gptaq = given.sparsity === '2:4' ? SPARSE_ALPHA : DEFAULTS.gptaq;
+  const merged = { ...DEFAULTS, gptaq, ...given } as FullSettings;
   if (typed && merged.bits === undefined && merged.dtype === undefined)
     throw new LpqError('LPQ_USAGE', 'nothing says which type to quantize to', {
       expected: '--bits N or --dtype T',

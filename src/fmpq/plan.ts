@@ -251,7 +251,8 @@ function assemble(
 }
 
 /** Throws LPQ_USAGE, LPQ_GROUP_SIZE unless the module's weights can be multiplied block by block in integers. */
-export function checkModule(name: string, { type, granularity, symmetric, globalScale }: QuantScheme, k: number): void {
+export function checkModule(name: string, scheme: QuantScheme, k: number): void {
+  const { type, granularity, symmetric, globalScale, sparsity } = scheme;
   const hint = 'Leave this module out with a rule of a recipe, or use --method gptq.';
   if (k % BLOCK !== 0)
     throw new LpqError('LPQ_GROUP_SIZE', `${name} has input features that blocks of ${BLOCK} do not divide`, {
@@ -259,6 +260,8 @@ export function checkModule(name: string, { type, granularity, symmetric, global
       expected: `a multiple of ${BLOCK}`,
       hint,
     });
+  if (sparsity)
+    throw new LpqError('LPQ_USAGE', `--method fmpq has no 2:4 weights, and ${name} is to be ${sparsity}`, { hint });
   if (type.kind !== 'int' || !type.signed || !symmetric || globalScale)
     throw new LpqError('LPQ_USAGE', `--method fmpq multiplies ${name} in integers, with symmetric weights only`, {
       got: `${type.name}${symmetric ? '' : ' asymmetric'}`,

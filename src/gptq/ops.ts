@@ -50,6 +50,26 @@ export const gptqOps = {
   refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor) =>
     rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group], [p.scale, refitted]),
 
+  /** 2:4: T pruned and not rounded, and which weights stay (f32 [N,K], 1 or 0). K % 4 == 0. */
+  prune: (rt: NativeRuntime, t: Tensor, u: Tensor, pruned: Tensor, keep: Tensor) =>
+    rt.enqueue('gptq_prune', [t, u], [pruned, keep]),
+
+  sparseSolve: (rt: NativeRuntime, p: SolveInputs, out: { level: Tensor; keep: Tensor }, type: OpParams) =>
+    rt.enqueue('gptq_sparse_solve', [p.t, p.matrix, p.scale, p.zero, p.group], [out.level, out.keep], type),
+
+  sparseDescend: (
+    rt: NativeRuntime,
+    p: SolveInputs,
+    out: { level: Tensor; keep: Tensor; changed: Tensor },
+    params: OpParams,
+  ) =>
+    rt.enqueue(
+      'gptq_sparse_descend',
+      [p.t, p.matrix, p.scale, p.zero, p.group],
+      [out.level, out.changed, out.keep],
+      params,
+    ),
+
   encode: (rt: NativeRuntime, level: Tensor, order: Tensor, codes: Tensor, type: OpParams) =>
     rt.enqueue('gptq_encode', [level, order], [codes], type),
 

@@ -19,6 +19,9 @@ export interface GptqOptions {
   readonly bothSigns: boolean;
 }
 
+/** GPTAQ's share for 2:4: pruning moves the inputs of later layers further, and more of it is worth making up for. */
+export const SPARSE_ALPHA = 0.5;
+
 export const GPTQ_DEFAULTS: GptqOptions = {
   order: 'static',
   damp: 0.01,

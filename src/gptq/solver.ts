@@ -2,7 +2,7 @@ import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../n
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
-import { type QuantType, typeParams, valueRange } from '../core/quant-type.js';
+import { type QuantType, quantType, typeParams, valueRange } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
@@ -55,14 +55,18 @@ export class FeedSolver implements FeedQuantizer {
     const count = rt.allocate('f64', [1]);
     const info = rt.allocate('f64', [2]);
     const bad = rt.allocate('f64', [2]);
-    const scratch = [group, t, scale, zero, level, count, info, bad];
+    const keep = scheme.sparsity && rt.allocate('f32', [n, k]);
+    const scratch = [group, t, scale, zero, level, count, info, bad, ...(keep ? [keep] : [])];
     try {
       gptqOps.target(rt, weight, factored.order, factored.dead, this.correction(factored, n), t, bad);
-      const globalScale = scheme.globalScale ? await this.globalScale(t, scheme) : undefined;
+      // The grid is fitted to what a first pruning without rounding leaves; the walk then chooses again, with rounding.
+      if (keep) gptqOps.prune(rt, t, factored.u, level, keep);
+      const fitted = keep ? level : t;
+      const globalScale = scheme.globalScale ? await this.globalScale(fitted, scheme) : undefined;
       const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
       gptqOps.clip(
         rt,
-        t,
+        fitted,
         factored.m,
         group,
         { scale, zero },
@@ -79,22 +83,24 @@ export class FeedSolver implements FeedQuantizer {
       );
       const problem: SolveInputs = { t, matrix: factored.u, scale, zero, group };
       const descent: SolveInputs = { ...problem, matrix: factored.m };
-      gptqOps.solve(rt, problem, level, type);
+      const sweep = (sweeps: number): void => {
+        if (keep) gptqOps.sparseDescend(rt, descent, { level, keep, changed: count }, { ...type, sweeps });
+        else gptqOps.descend(rt, descent, level, count, { ...type, sweeps });
+      };
+      if (keep) gptqOps.sparseSolve(rt, problem, { level, keep }, type);
+      else gptqOps.solve(rt, problem, level, type);
       for (let round = 0; round < options.rounds; round++) {
         // Coarse scale types cannot follow a refit.
         if (!coarse) gptqOps.refit(rt, descent, level, count);
-        gptqOps.descend(rt, descent, level, count, { ...type, sweeps: options.sweeps });
+        sweep(options.sweeps);
       }
       if (!coarse && options.rounds > 0) gptqOps.refit(rt, descent, level, count);
       // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
       const scales = rt.allocate(scheme.scaleDtype, [n, groups]);
       gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);
-      if (options.rounds > 0) gptqOps.descend(rt, descent, level, count, { ...type, sweeps: 1 });
-      const byteCodes = rt.allocate('u8', [n, k]);
-      gptqOps.encode(rt, level, factored.order, byteCodes, type);
-      const codes = rt.allocate('u8', [n, Math.ceil((k * scheme.type.bits) / 8)]);
-      ops.packCodes(rt, byteCodes, codes, { bits: scheme.type.bits });
-      byteCodes.dispose();
+      if (options.rounds > 0) sweep(1);
+      const codes = this.encode(level, factored.order, scheme.type);
+      const mask = keep && this.encode(keep, factored.order, quantType('u1'));
       // Asked for together: the device is waited for once.
       const [damping, facts, stored, offsets] = await Promise.all([
         factored.info,
@@ -116,6 +122,7 @@ export class FeedSolver implements FeedQuantizer {
         codes,
         scales,
         ...(zeros && { zeros }),
+        ...(mask && { mask }),
         ...(globalScale !== undefined && { globalScale }),
         quality: {
           method: 'gptq',
@@ -146,9 +153,22 @@ export class FeedSolver implements FeedQuantizer {
     this.factored.clear();
   }
 
+  /** Levels f32 [N,K] in solving order as bitstream rows U8 [N, ceil(K*bits/8)]. */
+  private encode(level: Tensor, order: Tensor, type: QuantType): Tensor {
+    const { rt } = this;
+    const [n, k] = level.shape as [number, number];
+    const bytes = rt.allocate('u8', [n, k]);
+    gptqOps.encode(rt, level, order, bytes, typeParams(type));
+    const stream = rt.allocate('u8', [n, Math.ceil((k * type.bits) / 8)]);
+    ops.packCodes(rt, bytes, stream, { bits: type.bits });
+    bytes.dispose();
+    return stream;
+  }
+
   private factor(scheme: QuantScheme): Promise<Factored> {
     const { order } = this.options;
-    const key = order === 'group' ? `group ${printGranularity(scheme.granularity)}` : order;
+    const kind = order === 'group' ? `group ${printGranularity(scheme.granularity)}` : order;
+    const key = scheme.sparsity ? `${kind} ${scheme.sparsity}` : kind;
     let pending = this.factored.get(key);
     if (!pending) {
       pending = this.runFactor(scheme);
@@ -165,7 +185,7 @@ export class FeedSolver implements FeedQuantizer {
     ops.diagonal(rt, h, moments);
     const diagonal = await readTyped<Float64Array>(rt, moments);
     moments.dispose();
-    const orderIndices = solvingOrder(options.order, diagonal, scheme.granularity);
+    const orderIndices = solvingOrder(options.order, diagonal, scheme.granularity, scheme.sparsity ? 4 : 1);
     const order = uploadTyped(rt, 'i32', [k], orderIndices);
     const u = rt.allocate('f32', [k, k]);
     const m = rt.allocate('f32', [k, k]);

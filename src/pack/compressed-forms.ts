@@ -226,7 +226,8 @@ export function fp4(kind: 'nvfp4' | 'mxfp4'): CompressedForm {
 /** What no form of floats has. */
 function floatProblem(module: CanonicalModule): NoForm | undefined {
   if (module.zeros.kind !== 'none') return none('floats have no zero points', 'Quantize it anew.');
-  if (module.sparsity !== 'none') return none('it is 2:4 sparse', 'Quantize it without a mask.');
+  if (module.sparsity !== 'none')
+    return none('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
   if (module.groupIndex || module.permutation)
     return none('its columns are in another order', 'Quantize it with --order static, which keeps them in place.');
   return undefined;

@@ -23,18 +23,19 @@ export interface NoForm {
  * The integer form that gptq, compressed-tensors and marlin have in common, or why there is none: floats, float zero
  * points, zero points outside the codes' range, scales over several rows, a second level of scales, 2:4 masks, permuted
  * columns (the formats keep input features in place, and the order of the codes could not be proved from them; `permuted`
- * allows those).
+ * and `sparse` allow those).
  */
 export function integerForm(
   module: CanonicalModule,
   facts: ModuleFacts,
-  allow: { readonly permuted?: boolean } = {},
+  allow: { readonly permuted?: boolean; readonly sparse?: boolean } = {},
 ): IntegerForm | NoForm {
   const type = quantType(module.type);
   const none = (reason: string, remedy: string): NoForm => ({ reason, remedy });
   if (type.kind === 'float')
     return none(`it holds ${type.name} codes, not integers`, 'Quantize it to an integer type.');
-  if (module.sparsity !== 'none') return none('it is 2:4 sparse', 'Quantize it without a mask.');
+  if (module.sparsity !== 'none' && !allow.sparse)
+    return none('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
   if (module.permutation && !allow.permuted)
     return none('its columns are permuted', 'Quantize it with --order static, which keeps them in place.');
   if (module.scales.global) return none('its scales have a second level', 'Quantize it with plain f16 scales.');

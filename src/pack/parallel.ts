@@ -48,6 +48,8 @@ function splitProblem(module: CanonicalModule, split: 'n' | 'k', count: number):
   const part = k / count;
   if (module.granularity.kind === 'group' && part % groupLength(module.granularity, k) !== 0)
     return `its groups of ${module.granularity.size} do not divide the ${part} input features of a rank`;
+  if (module.sparsity !== 'none' && part % 8 !== 0)
+    return `the mask of the ${part} input features of a rank is no whole bytes`;
   if ((part * quantType(module.type).bits) % 8 !== 0) return `the ${part} codes of a rank are no whole bytes`;
   return undefined;
 }
@@ -80,6 +82,7 @@ export function partOperands(whole: Operands, split: Split, rank: number): Opera
     codes: part(whole.codes),
     scales: perGroup(whole.scales),
     zeros: whole.zeros && perGroup(whole.zeros),
+    mask: whole.mask && part(whole.mask),
   };
 }
 

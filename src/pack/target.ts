@@ -20,7 +20,7 @@ export interface ModuleFacts {
 /** A module that the target takes: its tensors, and what was done to make it fit. */
 export interface Taken {
   readonly action: 'ok' | 'pad';
-  /** As artifacts name it: marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors. */
+  /** As artifacts name it: marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors. */
   readonly layout: string;
   /** [N, K] that the layout holds, of one rank's part where there are `ranks`. */
   readonly padded: readonly [number, number];

@@ -32,6 +32,8 @@ export interface Operands {
   readonly groupIndex?: Tensor | undefined;
   /** I32 [K]: the input feature of each column of codes, where they were permuted. */
   readonly permutation?: Tensor | undefined;
+  /** U8 [N, ceil(K/8)] of a 2:4 module: bit k of a row is 1 where the weight stays. */
+  readonly mask?: Tensor | undefined;
 }
 
 /** A layout of fragments for a kernel: what fits it, and how it is packed. Targets choose among these. */

@@ -68,10 +68,11 @@ export function tileTarget(name: string, describe: string, choose: Choose): Pack
         const tensors = await choice.layout.pack(operands, choice.fit);
         const prefix = plan.ranks ? `.rank${rank}` : '';
         for (const [suffix, tensor] of tensors) out.set(`${moduleName}${prefix}.${suffix}`, tensor);
-        for (const key of ['codes', 'scales', 'zeros'] as const)
+        for (const key of ['codes', 'scales', 'zeros', 'mask'] as const)
           if (operands[key] !== whole[key]) operands[key]?.dispose();
       }
-      for (const key of ['codes', 'scales', 'zeros', 'groupIndex', 'permutation'] as const) whole[key]?.dispose();
+      for (const key of ['codes', 'scales', 'zeros', 'groupIndex', 'permutation', 'mask'] as const)
+        whole[key]?.dispose();
       return out;
     },
 
@@ -116,5 +117,6 @@ function operandsOf({ rt, checkpoint, name, module }: PackJob): Operands {
     zeros: integers ? checkpoint.require(name, 'zeros') : undefined,
     groupIndex: checkpoint.part(name, 'g_idx'),
     permutation: checkpoint.part(name, 'permutation'),
+    mask: checkpoint.part(name, 'mask'),
   };
 }

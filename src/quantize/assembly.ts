@@ -74,6 +74,7 @@ function joined(linear: LinearRef, parts: readonly FinishedPart[]): QuantizedMod
   const seconds = Math.max(...results.map(({ quality: { seconds = 0 } }) => seconds));
   const notes = [...new Set(results.flatMap(({ quality: { note } }) => (note === undefined ? [] : [note])))];
   const zeros = results.map((result) => result.zeros).filter((tensor) => tensor !== undefined);
+  const masks = results.map((result) => result.mask).filter((tensor) => tensor !== undefined);
   const module = {
     scheme,
     shape: [linear.n, linear.k] as const,
@@ -86,6 +87,7 @@ function joined(linear: LinearRef, parts: readonly FinishedPart[]): QuantizedMod
       results.map(({ scales }) => scales),
     ),
     ...(zeros.length > 0 && { zeros: stacked(linear.n, zeros) }),
+    ...(masks.length > 0 && { mask: stacked(linear.n, masks) }),
     quality: { ...quality, seconds, ...(notes.length > 0 && { note: notes.join('; ') }) },
   };
   for (const result of results) disposeModule(result);

@@ -28,12 +28,11 @@ export function streamBytes(bits: number, k: number): number {
 
 /**
  * Bits that a weight of an [n, k] module costs: its code and its share of scale, zero (counted at the type's width, as
- * packed formats store it) and second level.
+ * packed formats store it) and second level. 2:4: half a code, and two bits that say where each kept weight stands.
  */
 export function bitsPerWeight(scheme: QuantScheme, n: number, k: number): number {
   const zero = scheme.symmetric ? 0 : scheme.type.bits;
   const perGroup = SCALE_BITS[scheme.scaleDtype] + zero;
-  return (
-    scheme.type.bits + (perGroup * groupCount(scheme.granularity, k)) / k + (scheme.globalScale ? 32 / (n * k) : 0)
-  );
+  const code = scheme.sparsity ? scheme.type.bits / 2 + 1 : scheme.type.bits;
+  return code + (perGroup * groupCount(scheme.granularity, k)) / k + (scheme.globalScale ? 32 / (n * k) : 0);
 }

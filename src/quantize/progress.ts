@@ -124,8 +124,12 @@ function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes:
     codes: view(result.codes),
     scales: view(result.scales),
     ...(result.zeros && { zeros: view(result.zeros) }),
+    ...(result.mask && { mask: view(result.mask) }),
   };
-  const bytes = kept.codes.byteLength + kept.scales.byteLength + (kept.zeros?.byteLength ?? 0);
+  const bytes = [kept.codes, kept.scales, kept.zeros, kept.mask].reduce(
+    (sum, part) => sum + (part?.byteLength ?? 0),
+    0,
+  );
   return { result: kept, bytes, dispose: () => disposeModule(kept) };
 }
 
@@ -141,6 +145,7 @@ async function writeModule(writer: CanonicalWriter, module: FinishedModule): Pro
       scales: result.scales,
       ...(result.zeros && { zeros: result.zeros }),
       ...(result.permutation && { permutation: fromTyped('i32', [linear.k], result.permutation) }),
+      ...(result.mask && { mask: result.mask }),
       ...(result.globalScale !== undefined && {
         global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
       }),

@@ -18,6 +18,8 @@ export interface QuantizedModule {
   readonly zeros?: Tensor;
   /** [K]: column j of the codes multiplies input feature permutation[j]. */
   readonly permutation?: Int32Array;
+  /** 2:4 schemes only: U8 [N, ceil(K/8)], bit k of a row is 1 where the weight stays. Codes of the others stand for 0. */
+  readonly mask?: Tensor;
   /** An f32 value; only when scheme.globalScale. */
   readonly globalScale?: number;
   readonly quality: Quality;
@@ -27,12 +29,19 @@ export interface QuantizedModule {
 export async function downloadModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
   const codes = await rt.download(module.codes);
   const scales = await rt.download(module.scales);
-  return { ...module, codes, scales, ...(module.zeros && { zeros: await rt.download(module.zeros) }) };
+  return {
+    ...module,
+    codes,
+    scales,
+    ...(module.zeros && { zeros: await rt.download(module.zeros) }),
+    ...(module.mask && { mask: await rt.download(module.mask) }),
+  };
 }
 
 /** Lets go of a result's tensors. */
-export function disposeModule(module: Pick<QuantizedModule, 'codes' | 'scales' | 'zeros'>): void {
+export function disposeModule(module: Pick<QuantizedModule, 'codes' | 'scales' | 'zeros' | 'mask'>): void {
   module.codes.dispose();
   module.scales.dispose();
   module.zeros?.dispose();
+  module.mask?.dispose();
 }

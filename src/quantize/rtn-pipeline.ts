@@ -118,13 +118,14 @@ async function fetchModules(rt: NativeRuntime, modules: readonly QuantizedModule
 }
 
 async function fetchModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
-  const wanted = [module.codes, module.scales, ...(module.zeros ? [module.zeros] : [])];
+  const names = (['codes', 'scales', 'zeros', 'mask'] as const).filter((name) => module[name]);
+  const wanted = names.map((name) => module[name] as Tensor);
   const got = await Promise.allSettled(wanted.map((tensor) => rt.download(tensor)));
   const failed = got.find((one) => one.status === 'rejected');
   if (failed) {
     for (const one of got) if (one.status === 'fulfilled') one.value.dispose();
     throw failed.reason;
   }
-  const [codes, scales, zeros] = got.map((one) => (one as PromiseFulfilledResult<Tensor>).value);
-  return { ...module, codes: codes as Tensor, scales: scales as Tensor, ...(zeros && { zeros }) };
+  const here = names.map((name, i) => [name, (got[i] as PromiseFulfilledResult<Tensor>).value] as const);
+  return { ...module, ...Object.fromEntries(here) };
 }

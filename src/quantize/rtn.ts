@@ -5,7 +5,7 @@ import { groupCount, groupLength } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero, streamBytes, zerosOf } from './grid.js';
 import { disposeModule, type QuantizedModule } from './result.js';
-import { checkGroupSize, type QuantScheme } from './scheme.js';
+import { checkGroupSize, checkSparsity, type QuantScheme } from './scheme.js';
 
 /** What rounding did to a weight; sums over all its elements, in f64. */
 export interface RtnStats {
@@ -23,7 +23,7 @@ export interface RtnResult extends QuantizedModule {
 
 /**
  * Rounds a weight [N, K] (f32, f16 or bf16, owned or mapped) to the nearest point of the scheme's grid, by the rules of
- * docs/numerics.md. Throws LPQ_TENSOR_SHAPE, LPQ_DTYPE, LPQ_GROUP_SIZE, LPQ_MODULE_NUMERICS (a weight is NaN or
+ * docs/numerics.md; 2:4 schemes keep the two largest of every four. Throws LPQ_TENSOR_SHAPE, LPQ_DTYPE, LPQ_GROUP_SIZE, LPQ_SPARSITY, LPQ_MODULE_NUMERICS (a weight is NaN or
  * infinite) and LPQ_SCALE_RANGE, naming `moduleName`.
  */
 export async function quantizeRtn(
@@ -46,6 +46,7 @@ export async function quantizeRtn(
       hint: 'Quantize from the original checkpoint.',
     });
   checkGroupSize(scheme, moduleName, k);
+  checkSparsity(scheme, moduleName, k);
 
   const zeros = zerosOf(scheme);
   const grid = [n, groupCount(scheme.granularity, k)] as const;
@@ -53,10 +54,13 @@ export async function quantizeRtn(
     codes: rt.allocate('u8', [n, streamBytes(scheme.type.bits, k)]),
     scales: rt.allocate(scheme.scaleDtype, grid),
     ...(zeros.kind === 'int' ? { zeros: rt.allocate(zeros.dtype, grid) } : {}),
+    ...(scheme.sparsity && { mask: rt.allocate('u8', [n, Math.ceil(k / 8)]) }),
     stats: rt.allocate('f64', [9]),
   };
+  const pruned = out.mask && rt.allocate('f32', [n, k]);
   try {
-    ops.rtn(rt, weight, out, typeParams(scheme.type), {
+    if (pruned && out.mask) ops.pruneMagnitude(rt, weight, { pruned, mask: out.mask });
+    ops.rtn(rt, pruned ?? weight, out, typeParams(scheme.type), {
       groupLength: groupLength(scheme.granularity, k),
       zero: constantZero(scheme),
       global: scheme.globalScale,
@@ -97,6 +101,7 @@ export async function quantizeRtn(
     throw error;
   } finally {
     out.stats.dispose();
+    pruned?.dispose();
   }
 }
 

@@ -1,5 +1,5 @@
 import type { LinearRef } from '../model/program.js';
-import { checkGroupSize, type QuantScheme } from './scheme.js';
+import { checkGroupSize, checkSparsity, type QuantScheme } from './scheme.js';
 
 /** What to do with the modules whose path matches. The first rule that matches decides. */
 export interface ModuleRule {
@@ -8,7 +8,7 @@ export interface ModuleRule {
   readonly scheme: QuantScheme | 'skip';
 }
 
-/** The scheme of a module, or undefined when it stays as it is. Throws LPQ_GROUP_SIZE naming it. */
+/** The scheme of a module, or undefined when it stays as it is. Throws LPQ_GROUP_SIZE and LPQ_SPARSITY naming it. */
 export function schemeOf(
   linear: LinearRef,
   fallback: QuantScheme,
@@ -18,5 +18,6 @@ export function schemeOf(
   if (rule?.scheme === 'skip') return undefined;
   const scheme = rule?.scheme ?? fallback;
   checkGroupSize(scheme, linear.name, linear.k);
+  checkSparsity(scheme, linear.name, linear.k);
   return scheme;
 }

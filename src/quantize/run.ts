@@ -200,7 +200,7 @@ function declare(
     zeros: zerosOf(scheme),
     groupIndex: false,
     permutation: form?.order !== undefined,
-    sparsity: 'none',
+    sparsity: scheme.sparsity ?? 'none',
     sourceDtype: source.spec(`${linear.name}.weight`).dtype,
     ...(linear.transposed && { transposed: true }),
     ...(form?.blocks && {

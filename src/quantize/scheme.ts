@@ -2,6 +2,7 @@ import { type ScaleDtype, scaleDtypeSchema } from '../../formats/canonical/schem
 import { LpqError } from '../core/error.js';
 import { type Granularity, printGranularity } from '../core/granularity.js';
 import { type QuantType, quantType } from '../core/quant-type.js';
+import { constantZero } from './grid.js';
 
 /** What engines call FP8: their kernels have one scale a row or for square blocks, never for a row's groups. */
 const FP8 = 'f8e4m3';
@@ -15,6 +16,8 @@ export interface QuantScheme {
   readonly scaleDtype: ScaleDtype;
   /** A second level, F32 [1] a tensor, that multiplies every scale; only and always with f8_e4m3 scales. */
   readonly globalScale: boolean;
+  /** Of every four input features that follow one another, two have weight 0; dense without it. */
+  readonly sparsity?: '2:4';
 }
 
 export interface SchemeOptions {
@@ -28,6 +31,8 @@ export interface SchemeOptions {
   readonly asym?: boolean | undefined;
   /** --scale-dtype. Default f16. */
   readonly scaleDtype?: string | undefined;
+  /** --sparsity: none or 2:4. Default none. */
+  readonly sparsity?: 'none' | '2:4' | undefined;
 }
 
 /** Microscaling formats: OCP MX 1.0 (blocks of 32, power-of-two scales) and NVFP4 (blocks of 16, e4m3 scales, global). */
@@ -76,14 +81,38 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
       expected: `--group-size ${preset.group} --scale-dtype ${preset.scaleDtype}, or neither option`,
       hint: `Use --dtype ${preset.type} with the group size and scale type that you want.`,
     });
-  return { type, granularity, symmetric, scaleDtype, globalScale: scaleDtype === 'f8_e4m3' };
+  const scheme = { type, granularity, symmetric, scaleDtype, globalScale: scaleDtype === 'f8_e4m3' };
+  if (options.sparsity !== '2:4') return scheme;
+  if (!Number.isInteger(constantZero(scheme)))
+    throw new LpqError('LPQ_SPARSITY', `${type.name} has no code that stands for 0, which pruned weights need`, {
+      got: printScheme({ ...scheme, sparsity: '2:4' }),
+      expected: 'any type but symmetric u1',
+      hint: 'Use --asym, or --bits 2 and more.',
+    });
+  return { ...scheme, sparsity: '2:4' };
 }
 
 /** 'i4 g128', 'u3 asym channel bf16': the form that tables and module lines use. */
 export function printScheme(scheme: QuantScheme): string {
-  const { type, granularity, symmetric, scaleDtype } = scheme;
+  const { type, granularity, symmetric, scaleDtype, sparsity } = scheme;
   const group = granularity.kind === 'channel' ? 'channel' : `g${granularity.size}`;
-  return [type.name, ...(symmetric ? [] : ['asym']), group, ...(scaleDtype === 'f16' ? [] : [scaleDtype])].join(' ');
+  return [
+    type.name,
+    ...(symmetric ? [] : ['asym']),
+    group,
+    ...(scaleDtype === 'f16' ? [] : [scaleDtype]),
+    ...(sparsity ? [sparsity] : []),
+  ].join(' ');
+}
+
+/** Throws LPQ_SPARSITY when the K input features of a module are no whole fours. */
+export function checkSparsity(scheme: QuantScheme, moduleName: string, k: number): void {
+  if (!scheme.sparsity || k % 4 === 0) return;
+  throw new LpqError('LPQ_SPARSITY', `2:4 sparsity needs fours of input features, and ${moduleName} has ${k}`, {
+    got: `K = ${k}`,
+    expected: 'K divisible by 4',
+    hint: 'Leave this module dense: a recipe rule with "sparsity": "none".',
+  });
 }
 
 /** Throws LPQ_GROUP_SIZE when the scheme's groups do not divide the K input features of a module. */

@@ -5,7 +5,7 @@ import { type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '.
 import { quantType } from '../core/quant-type.js';
 import type { Decoded, DecodedPart } from './decode.js';
 import { decodeParameters, type Pending, settle, splitPairs, type Wrong } from './native.js';
-import { type TileScales, tileCodes } from './tile-layouts.js';
+import { codeTensor, type TileScales, tileCodes } from './tile-layouts.js';
 
 /** A module or a rank's part of it, in canonical form. */
 export type Parts = Map<DecodedPart, Tensor>;
@@ -39,7 +39,7 @@ export function readScales(
   if (scales.zeros === 'fused')
     return { name: `${prefix}.scales_zeros`, scales: read('scales_zeros', form, 32, 'i32') };
   const dtype = STORED[scales.dtype];
-  const suffix = module.layout === 'marlin' ? 's' : 'scales';
+  const suffix = codeTensor(module.layout) === 'B' ? 's' : 'scales';
   const found = { name: `${prefix}.${suffix}`, scales: read(suffix, form, dtype === 'u8' ? 8 : 16, dtype) };
   if (scales.zeros === 'none') return found;
   const { bits } = quantType(module.type);

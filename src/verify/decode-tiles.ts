@@ -3,8 +3,8 @@ import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { Decoded } from './decode.js';
 import { note, type Parts, problem, readScales, setScales, setZeros, unfuse } from './decode-scales.js';
-import { decodeTiles, settle, type Wrong } from './native.js';
-import { partShape, rankPrefixes, tileCodes, tileScales } from './tile-layouts.js';
+import { decodeSparse, decodeTiles, settle, type Wrong } from './native.js';
+import { codeTensor, partShape, rankPrefixes, tileCodes, tileScales } from './tile-layouts.js';
 
 /** A module in a layout of tiles: every rank's part is decoded, and the parts are joined. */
 export async function decodeTileModule(
@@ -19,14 +19,14 @@ export async function decodeTileModule(
     parts.push(await decodePart(rt, weights, name, prefix, module, decoded));
   const first = parts[0]!;
   const { ranks } = module;
-  for (const part of ['codes', 'scales', 'zeros', 'g_idx', 'permutation'] as const) {
+  for (const part of ['codes', 'mask', 'scales', 'zeros', 'g_idx', 'permutation'] as const) {
     const pieces = parts.map((each) => each.get(part));
     if (!first.has(part)) continue;
     // Whole-row scales of parts of K, and orders of columns, are the same for every rank.
     const alike =
       part === 'g_idx' ||
       part === 'permutation' ||
-      (part !== 'codes' && ranks?.split === 'k' && module.granularity.kind === 'channel');
+      (part !== 'codes' && part !== 'mask' && ranks?.split === 'k' && module.granularity.kind === 'channel');
     if (!ranks) decoded.parts.set(part, pieces[0]!);
     else if (alike) {
       for (const [rank, piece] of pieces.entries())
@@ -62,7 +62,8 @@ export async function decodePart(
   const { bits, flip, pad, form, zero } = tileCodes(name, module);
   const scales = tileScales(module);
   const parts: Parts = new Map();
-  const packedName = `${prefix}.${module.layout === 'marlin' ? 'B' : 'packed'}`;
+  if (module.layout === 'sparse_marlin') return decodeSparsePart(rt, weights, prefix, module, decoded);
+  const packedName = `${prefix}.${codeTensor(module.layout)}`;
   const packed = weights.tensor(packedName);
   const stored = weights.has(`${prefix}.permutation`) ? weights.tensor(`${prefix}.permutation`) : undefined;
   const order = stored && readOrder(`${prefix}.permutation`, module, stored, parts, decoded);
@@ -82,6 +83,35 @@ export async function decodePart(
   }
   packed.dispose();
   stored?.dispose();
+  return parts;
+}
+
+/** Codes of all K and the mask from kept codes and metadata. */
+async function decodeSparsePart(
+  rt: NativeRuntime,
+  weights: TensorReader,
+  prefix: string,
+  module: PackedModule,
+  decoded: Decoded,
+): Promise<Parts> {
+  const [n, k] = partShape(module);
+  const [np, kp] = module.padded;
+  const { bits, flip, pad } = tileCodes('', module);
+  const parts: Parts = new Map();
+  const [packed, meta] = [weights.tensor(`${prefix}.B`), weights.tensor(`${prefix}.meta`)];
+  const codes = decodeSparse(rt, packed, meta, { bits, n, k, np, kp, flip, pad });
+  const read = readScales(rt, weights, prefix, tileScales(module), n, np, module);
+  await settle(rt);
+  note(decoded, `${prefix}.B`, codes, 'a code or the metadata of the padding is not what padding holds');
+  const places = codes.places();
+  if (places.count > 0)
+    problem(decoded, `${prefix}.meta`, 'the metadata of a four does not name two places in ascending order', places);
+  parts.set('codes', codes.output);
+  parts.set('mask', codes.mask);
+  note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
+  setScales(read.name, module, read.scales.output, parts, decoded);
+  packed.dispose();
+  meta.dispose();
   return parts;
 }
 

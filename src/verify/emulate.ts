@@ -5,8 +5,8 @@ import type { Decoded, DecodedPart } from './decode.js';
 import { decodePart } from './decode-tiles.js';
 import { isSymmetric } from './layouts.js';
 import type { ModuleContext } from './module.js';
-import { convertExact, type EmulatorResult, emulateMarlin, emulateTiles, settle } from './native.js';
-import { partShape, rankPrefixes, TILE_LAYOUTS, tileCodes, tileScales } from './tile-layouts.js';
+import { convertExact, type EmulatorResult, emulateMarlin, emulateSparse, emulateTiles, settle } from './native.js';
+import { codeTensor, partShape, rankPrefixes, TILE_LAYOUTS, tileCodes, tileScales } from './tile-layouts.js';
 
 /** Strips (the columns of a tile) that a large module is sampled with. */
 const SAMPLED = 4;
@@ -37,9 +37,11 @@ export async function emulateModule(
       ? await decodePart(ctx.runtime, ctx.weights, name, prefix, module, scratch)
       : decoded.parts;
     const strips = chooseStrips(module, tileColumns(module, name), ctx.seed);
-    const result = isClassic(module)
-      ? await classic(ctx, prefix, module, parts, strips)
-      : await general(ctx, name, prefix, module, parts, strips);
+    const run = module.layout === 'sparse_marlin' ? sparse : classic;
+    const result =
+      run === sparse || isClassic(module)
+        ? await run(ctx, prefix, module, parts, strips)
+        : await general(ctx, name, prefix, module, parts, strips);
     if (module.ranks) for (const tensor of parts.values()) tensor.dispose();
     if (!result) return undefined;
     ctx.recorder.count('emulator', strips.length);
@@ -54,6 +56,34 @@ function isClassic(module: PackedModule): boolean {
   const { layout, canonical, granularity, padded } = module;
   const whole = granularity.kind === 'channel' || padded[1] === partShape(module)[1];
   return layout === 'marlin' && quantType(module.type).bits === 4 && isSymmetric(module) && !canonical.g_idx && whole;
+}
+
+/** The metadata selects of each four activations the two that the kept weights meet. */
+async function sparse(
+  ctx: ModuleContext,
+  prefix: string,
+  module: PackedModule,
+  parts: Parts,
+  strips: readonly number[],
+): Promise<EmulatorResult> {
+  const type = quantType(module.type);
+  const [packed, meta, packedScales] = ['B', 'meta', 's'].map((suffix) =>
+    ctx.weights.tensor(`${prefix}.${suffix}`),
+  ) as [Tensor, Tensor, Tensor];
+  const result = await emulateSparse(
+    ctx.runtime,
+    { packed, meta, packedScales, codes: parts.get('codes')!, mask: parts.get('mask')!, scales: parts.get('scales')! },
+    {
+      bits: type.bits,
+      k: partShape(module)[1],
+      zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
+      signed: type.kind === 'int' && type.signed,
+      seed: ctx.seed,
+      strips,
+    },
+  );
+  for (const tensor of [packed, meta, packedScales]) tensor.dispose();
+  return result;
 }
 
 async function classic(
@@ -184,7 +214,7 @@ function report(ctx: ModuleContext, name: string, prefix: string, module: Packed
     ctx.recorder.failures.push({
       check: 'emulator',
       module: name,
-      tensor: `${prefix}.${module.layout === 'marlin' ? 'B' : 'packed'}`,
+      tensor: `${prefix}.${codeTensor(module.layout)}`,
       row: registers.row,
       column: registers.column,
       got: registers.got,
@@ -207,7 +237,7 @@ function report(ctx: ModuleContext, name: string, prefix: string, module: Packed
 }
 
 function tileColumns(module: PackedModule, name: string): number {
-  const columns = { marlin: 64, tilus: 32, turbomind_a: 16 } as const;
+  const columns = { marlin: 64, sparse_marlin: 64, tilus: 32, turbomind_a: 16 } as const;
   const { form } = tileCodes(name, module);
   return columns[form as keyof typeof columns] ?? 32;
 }

@@ -154,6 +154,20 @@ export function splitPairs(
   return { output, zeros, wrong: () => readWrong(report) };
 }
 
+/** A Sparse-MARLIN module in canonical order; `places` names fours whose metadata is invalid. See decode_sparse.cpp. */
+export function decodeSparse(
+  rt: NativeRuntime,
+  packed: Tensor,
+  meta: Tensor,
+  p: CodesShape & { readonly np: number; readonly kp: number; readonly pad: number },
+): Pending & { readonly mask: Tensor; places(): Wrong } {
+  const output = allocate('u8', codesShape(p));
+  const mask = allocate('u8', [p.n, Math.ceil(p.k / 8)]);
+  const [padding, places] = [info(), info()];
+  rt.enqueue('verify_decode_sparse', [packed, meta], [output, mask, padding, places], { ...p });
+  return { output, mask, wrong: () => readWrong(padding), places: () => readWrong(places) };
+}
+
 /** Zero points [N, G] from one bitstream of N values a group; value = ((stored + add) mod 2^b) - bias. */
 export const decodeZeros = (
   rt: NativeRuntime,
@@ -226,6 +240,19 @@ export async function emulateMarlin(
   const registers = info();
   const outputs = allocate('f64', [7]);
   rt.enqueue('verify_emulate_marlin', [t.packed, t.packedScales, t.codes, t.scales], [registers, outputs], p);
+  return readEmulation(rt, registers, outputs);
+}
+
+/** Runs `strips` (64 columns each) of a Sparse-MARLIN module through the emulated kernel; see emulate_sparse.cpp. */
+export async function emulateSparse(
+  rt: NativeRuntime,
+  t: { packed: Tensor; meta: Tensor; packedScales: Tensor; codes: Tensor; mask: Tensor; scales: Tensor },
+  p: { bits: number; k: number; zero: number; signed: boolean; seed: number; strips: readonly number[] },
+): Promise<EmulatorResult> {
+  const registers = info();
+  const outputs = allocate('f64', [7]);
+  const inputs = [t.packed, t.meta, t.packedScales, t.codes, t.mask, t.scales];
+  rt.enqueue('verify_emulate_sparse', inputs, [registers, outputs], p);
   return readEmulation(rt, registers, outputs);
 }
 

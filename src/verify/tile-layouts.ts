@@ -3,7 +3,7 @@ import { groupCount } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 
 /** Layouts of fragments, whose tensors a module has once, or once for each rank that shares it. */
-export const TILE_LAYOUTS: readonly string[] = ['marlin', 'turbomind', 'turbomind_sm70', 'tilus'];
+export const TILE_LAYOUTS: readonly string[] = ['marlin', 'sparse_marlin', 'turbomind', 'turbomind_sm70', 'tilus'];
 
 export interface PartTensor {
   readonly suffix: string;
@@ -64,7 +64,7 @@ export function tileCodes(name: string, module: PackedModule): TileCodes {
         : /(^|\.)experts\.\d+\./.test(name)
           ? 'turbomind_b_experts'
           : 'turbomind_b';
-  return { bits, flip, zero: stored, form, pad: module.layout === 'marlin' && middle ? 2 ** (bits - 1) : 0 };
+  return { bits, flip, zero: stored, form, pad: codeTensor(module.layout) === 'B' && middle ? 2 ** (bits - 1) : 0 };
 }
 
 export function tileScales(module: PackedModule): TileScales {
@@ -72,6 +72,10 @@ export function tileScales(module: PackedModule): TileScales {
   const groups = partGroups(module);
   const { dtype } = module.scales;
   const same = { groups, padded: groups };
+  if (module.layout === 'sparse_marlin') {
+    const padded = module.granularity.kind === 'channel' ? 1 : groupCount(module.granularity, module.padded[1]);
+    return { form: 'sparse_marlin_scales', dtype: 'F16', groups, padded, zeros: 'none' };
+  }
   if (module.layout === 'marlin') {
     const padded = module.granularity.kind === 'channel' ? 1 : groupCount(module.granularity, module.padded[1]);
     const zeros = tileCodes('', module).zero === 2 ** (type.bits - 1) ? 'none' : 'I32';
@@ -104,6 +108,12 @@ export function partTensors(module: PackedModule): PartTensor[] {
       ...(scales.zeros === 'none' ? [] : [{ suffix: 'zp', dtypes: ['I32'], shape: [scales.padded, (np * bits) / 32] }]),
       ...ordered,
     ];
+  if (module.layout === 'sparse_marlin')
+    return [
+      { suffix: 'B', dtypes: ['I32'], shape: [kp / 32, (np * bits) / 2] },
+      { suffix: 'meta', dtypes: ['I16'], shape: [kp / 32, 2 * np] },
+      { suffix: 's', dtypes: ['F16'], shape: [scales.padded, np] },
+    ];
   if (module.layout === 'tilus') {
     const shape = [np / 32, scales.groups, 32];
     return [
@@ -121,6 +131,23 @@ export function partTensors(module: PackedModule): PartTensor[] {
   ];
 }
 
+/** The last part of the name of the tensor that holds the codes. */
+export function codeTensor(layout: string): 'B' | 'packed' {
+  return layout === 'marlin' || layout === 'sparse_marlin' ? 'B' : 'packed';
+}
+
+/** What the kernel of 2:4 weights asks for besides. */
+function* sparseProblems(module: PackedModule): Generator<string> {
+  const { canonical, granularity } = module;
+  const { bits } = quantType(module.type);
+  if (canonical.mask === undefined) yield 'layout sparse_marlin needs a 2:4 mask';
+  if (partShape(module)[1] % 4 !== 0) yield 'layout sparse_marlin needs fours of input features';
+  if (granularity.kind === 'group' && granularity.size !== 128)
+    yield `layout sparse_marlin has no groups of ${granularity.size}`;
+  if (canonical.g_idx !== undefined) yield 'layout sparse_marlin has no order of columns';
+  if (tileCodes('', module).zero !== 2 ** (bits - 1)) yield 'layout sparse_marlin has no zero points';
+}
+
 /** Contradictions of a module with its layout of tiles. */
 export function* tileProblems(module: PackedModule): Generator<string> {
   const { layout, canonical, granularity, ranks, shape } = module;
@@ -128,7 +155,9 @@ export function* tileProblems(module: PackedModule): Generator<string> {
   const { bits } = type;
   if (module.scales.global) yield `layout ${layout} has no global scale`;
   if (module.scales.block[0] !== 1) yield `layout ${layout} has no scales that several rows share`;
-  if (canonical.mask !== undefined) yield `layout ${layout} has no 2:4 mask`;
+  const sparse = layout === 'sparse_marlin';
+  if (canonical.mask !== undefined && !sparse) yield `layout ${layout} has no 2:4 mask`;
+  if (sparse) yield* sparseProblems(module);
   if (ranks) {
     const [whole, group] =
       ranks.split === 'n' ? [shape[0], 1] : [shape[1], granularity.kind === 'group' ? granularity.size : 1];
@@ -137,13 +166,20 @@ export function* tileProblems(module: PackedModule): Generator<string> {
       yield 'ranks cannot share input features that are reordered';
     else if (ranks.split === 'k' && ((whole / ranks.count) * bits) % 8 !== 0)
       yield 'the codes of a rank are no whole bytes';
+    else if (ranks.split === 'k' && sparse && (whole / ranks.count) % 8 !== 0)
+      yield 'the mask of a rank is no whole bytes';
   }
   const [n, k] = partShape(module);
   if (module.padded[0] < n || module.padded[1] < k)
     yield `a padded shape of [${module.padded}] is smaller than [${[n, k]}]`;
-  const [stepN, stepK] = { marlin: [256, 128], tilus: [32, 128], turbomind: [64, 32], turbomind_sm70: [64, 32] }[
-    layout as 'marlin'
-  ] as [number, number];
+  const steps = {
+    marlin: [256, 128],
+    sparse_marlin: [256, 128],
+    tilus: [32, 128],
+    turbomind: [64, 32],
+    turbomind_sm70: [64, 32],
+  } as const;
+  const [stepN, stepK] = steps[layout as keyof typeof steps];
   if (module.padded[0] % stepN !== 0 || module.padded[1] % stepK !== 0)
     yield `layout ${layout} needs N % ${stepN} = 0 and K % ${stepK} = 0, not [${module.padded}]`;
   if (granularity.kind === 'group' ? ![32, 64, 128].includes(granularity.size) : layout.startsWith('turbomind'))
@@ -163,7 +199,7 @@ export function* tileProblems(module: PackedModule): Generator<string> {
     if (module.zeros.kind === 'float') yield `layout ${layout} has no float zero points`;
     if (module.scales.dtype !== 'f16') yield `layout ${layout} has f16 scales only, not ${module.scales.dtype}`;
     if (!whole) yield `a zero point of ${zero} is outside the stored range`;
-  } else if (layout === 'marlin') yield `layout marlin holds integers, not ${type.name}`;
+  } else if (codeTensor(layout) === 'B') yield `layout ${layout} holds integers, not ${type.name}`;
   else {
     if (type.name !== 'f4e2m1' && type.name !== 'f8e4m3') yield `layout ${layout} has no ${type.name} codes`;
     const dtypes = bits === 4 ? ['f8_e8m0'] : ['f16', 'bf16'];

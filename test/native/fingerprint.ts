@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto';
 import { addon, createRuntime, fromTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { quantType, typeParams } from '../../src/core/quant-type.js';
+import { gptqOps } from '../../src/gptq/ops.js';
 import { pack } from '../../src/layout/engine.js';
 import { marlinWeight } from '../../src/pack/layouts/marlin.js';
 import { tilusWeight } from '../../src/pack/layouts/tilus.js';
@@ -205,6 +207,44 @@ for (let bits = 1; bits <= 8; bits++) {
   for (const zeroed of [most, moments]) ops.zero(rt, zeroed);
   ops.channelStatistics(rt, x, most, moments);
   keep('what W4Ax is planned with', errors, gathered, cached, most, moments);
+}
+{
+  // 2:4: pairs that cost the same to a few bits must be chosen alike.
+  const [n, k] = [9, 268];
+  const x = f32([3 * k, k], random.normals(3 * k * k));
+  const h = poisoned('f64', [k, k]);
+  ops.zero(rt, h);
+  ops.gramAccumulate(rt, x, h, { weight: 1 });
+  const order = i32(Array.from({ length: k }, (_, i) => i));
+  const [u, m] = [poisoned('f32', [k, k]), poisoned('f32', [k, k])];
+  gptqOps.factor(rt, h, order, { u, m, dead: poisoned('u8', [k]), info: poisoned('f64', [3]) }, 0.01);
+  const t = f32([n, k], random.normals(n * k, 0.1));
+  const [scale, zero] = [
+    f32(
+      [n, 2],
+      random.normals(n * 2, 0.001).map((v) => 0.03 + v),
+    ),
+    f32([n, 2], new Float32Array(n * 2)),
+  ];
+  const group = i32(Array.from({ length: k }, (_, i) => Math.floor((2 * i) / k)));
+  for (const name of ['i4', 'f6e3m2']) {
+    const type = typeParams(quantType(name));
+    const [level, keepers, changed] = [poisoned('f32', [n, k]), poisoned('f32', [n, k]), poisoned('f64', [1])];
+    gptqOps.sparseSolve(rt, { t, matrix: u, scale, zero, group }, { level, keep: keepers }, type);
+    const params = { ...type, sweeps: 3 };
+    gptqOps.sparseDescend(rt, { t, matrix: m, scale, zero, group }, { level, keep: keepers, changed }, params);
+    keep(`2:4 ${name}`, level, keepers, changed);
+  }
+  const [pruned, kept, mask] = [
+    poisoned('f32', [n, k]),
+    poisoned('f32', [n, k]),
+    poisoned('u8', [n, Math.ceil(k / 8)]),
+  ];
+  gptqOps.prune(rt, t, u, pruned, kept);
+  keep('pruned', pruned, kept);
+  const largest = poisoned('f32', [n, k]);
+  ops.pruneMagnitude(rt, t, { pruned: largest, mask });
+  keep('pruned by magnitude', largest, mask);
 }
 await rt.sync();
 const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);

@@ -26,6 +26,8 @@ struct BlockArgs {
   float* level;            // [n, k] chosen levels
   float* delta;            // [n, kBlock] out: scaled errors (solve) / change of the weight (descend)
   const float* matrix;     // [k, k] U (solve) / M (descend), in solving order
+  float* keep = nullptr;   // [n, k] 1 where a weight stays, 0 where it was pruned; sparse kernels only
+  bool fixed = false;      // keep is given and stays as it is
 };
 
 struct Kernels {
@@ -37,6 +39,11 @@ struct Kernels {
   void (*residual)(const QuantType&, const float* w, float scale, float zero, float* out, int64_t count);
   // sum a[i] * b[i] in double over 8 interleaved partial sums, added in order.
   double (*dot)(const float* a, const float* b, int64_t count);
+  // 2:4 (sparse_body.h): of every four columns two are chosen together with their levels; the others' level is the zero.
+  // prune: no rounding, `level` is the weight; solve: the walk above; descend: pairs may change in later sweeps.
+  void (*prune)(const BlockArgs&, int64_t row_begin, int64_t row_end);
+  void (*sparse_solve)(const BlockArgs&, int64_t row_begin, int64_t row_end);
+  void (*sparse_descend)(const BlockArgs&, int64_t row_begin, int64_t row_end);
 };
 
 const Kernels& kernels();

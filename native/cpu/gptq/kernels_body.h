@@ -64,4 +64,6 @@ double dot(const float* a, const float* b, int64_t count) {
   return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-constexpr Kernels kTable{solve, descend, residual, dot};
+#include "cpu/gptq/sparse_body.h"
+
+constexpr Kernels kTable{solve, descend, residual, dot, prune, sparse_solve, sparse_descend};

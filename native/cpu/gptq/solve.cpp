@@ -8,6 +8,14 @@
 //                 params: sweeps. Each code to its best value given all others, in the metric M: never increases
 //                 (What - T) M (What - T)^T; stops when a sweep moves nothing.
 //
+// 2:4 sparsity (SparseGPT, Frantar and Alistarh 2023, section 3, whose saliency w^2 / U_jj^2 is here the exact price of each
+// pair that may stay, rounding included). Columns 4i .. 4i+3 of the solving order are neighbours in the stored weight, K % 4 == 0:
+//
+//   gptq_prune           in: T, U; out: W f32 [N,K] pruned, not rounded; keep f32 [N,K] 1 where a weight stays, else 0
+//   gptq_sparse_solve    as gptq_solve; out: level, the zero where pruned; keep
+//   gptq_sparse_descend  as gptq_descend; in and out: level, changed, keep. Pairs change where that lowers the sum.
+//   params of the last two: fixed (0|1, default 0): keep, of two ones in every four, is given and stays.
+//
 // Everything is in solving order; group[j] is the scale group of the j-th solved column. params: the type.
 #include <algorithm>
 #include <cstring>
@@ -38,15 +46,21 @@ Problem read_problem(const Call& call) {
   return p;
 }
 
-void solve(Call& call, Exec& exec) {
-  const Problem p = read_problem(call);
-  Tensor level = call.output(0);
-  require(level.elements() == p.n * p.k, "level must be [N,K]");
-  const QuantType type = QuantType::from(call.params);
+using Block = void (*)(const BlockArgs&, int64_t, int64_t);
+
+// [n, k] of who stays, of a 2:4 problem; null for an output that is not there.
+float* read_keep(const Problem& p, const Tensor& keep) {
+  require(p.k % 4 == 0, "2:4 needs K divisible by 4");
+  require(keep.elements() == p.n * p.k, "keep must be [N,K]");
+  return keep.data<float>();
+}
+
+// Block by block of columns: `block` rounds (or prunes) w, the rest of w is then updated at once.
+void walk(Exec& exec, const Problem& p, BlockArgs args, Block block) {
   std::vector<float> w(static_cast<size_t>(p.n * p.k)), delta(static_cast<size_t>(p.n * kBlock));
   std::memcpy(w.data(), p.t, w.size() * sizeof(float));
-  BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, w.data(), level.data<float>(), delta.data(), p.matrix};
-  const auto block = kernels().solve;
+  args.w = w.data();
+  args.delta = delta.data();
   for (int64_t first = 0; first < p.k; first += kBlock) {
     const int64_t last = std::min(first + kBlock, p.k);
     args.first = first;
@@ -58,7 +72,29 @@ void solve(Call& call, Exec& exec) {
   }
 }
 
-void descend(Call& call, Exec& exec) {
+void solve_with(Call& call, Exec& exec, bool sparse) {
+  const Problem p = read_problem(call);
+  Tensor level = call.output(0);
+  require(level.elements() == p.n * p.k, "level must be [N,K]");
+  const QuantType type = QuantType::from(call.params);
+  BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, nullptr, level.data<float>(), nullptr, p.matrix};
+  if (sparse) args.keep = read_keep(p, call.output(1));
+  args.fixed = call.params.integer("fixed", 0) != 0;
+  walk(exec, p, args, sparse ? kernels().sparse_solve : kernels().solve);
+}
+
+void prune(Call& call, Exec& exec) {
+  const Tensor &t = call.input(0), &u = call.input(1);
+  Tensor w = call.output(0);
+  require(t.rank() == 2 && w.shape == t.shape && u.elements() == t.dim(1) * t.dim(1), "gptq_prune: shapes disagree");
+  const Problem p{t.dim(0), t.dim(1), 1, t.data<float>(), u.data<float>(), nullptr, nullptr, nullptr};
+  const std::vector<int32_t> group(static_cast<size_t>(p.k), 0);
+  BlockArgs args{nullptr, p.k, 0, 0, group.data(), nullptr, nullptr, 1, nullptr, w.data<float>(), nullptr, p.matrix};
+  args.keep = read_keep(p, call.output(1));
+  walk(exec, p, args, kernels().prune);
+}
+
+void descend_with(Call& call, Exec& exec, bool sparse) {
   const Problem p = read_problem(call);
   Tensor level_out = call.output(0), changed_out = call.output(1);
   require(level_out.elements() == p.n * p.k && changed_out.elements() == 1, "level must be [N,K] and changed [1]");
@@ -69,7 +105,9 @@ void descend(Call& call, Exec& exec) {
   std::vector<float> error(size), gradient(size), delta(static_cast<size_t>(p.n * kBlock));
   std::vector<int64_t> moved(static_cast<size_t>(p.n));
   BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, gradient.data(), level, delta.data(), p.matrix};
-  const auto block = kernels().descend;
+  if (sparse) args.keep = read_keep(p, call.output(2));
+  args.fixed = call.params.integer("fixed", 0) != 0;
+  const Block block = sparse ? kernels().sparse_descend : kernels().descend;
   double& changed = *changed_out.data<double>();
   changed = 0;
   for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
@@ -104,8 +142,16 @@ void descend(Call& call, Exec& exec) {
   }
 }
 
+void solve(Call& call, Exec& exec) { solve_with(call, exec, false); }
+void sparse_solve(Call& call, Exec& exec) { solve_with(call, exec, true); }
+void descend(Call& call, Exec& exec) { descend_with(call, exec, false); }
+void sparse_descend(Call& call, Exec& exec) { descend_with(call, exec, true); }
+
 LPQ_OP(solve, "gptq_solve");
 LPQ_OP(descend, "gptq_descend");
+LPQ_OP(prune, "gptq_prune");
+LPQ_OP(sparse_solve, "gptq_sparse_solve");
+LPQ_OP(sparse_descend, "gptq_sparse_descend");
 
 }  // namespace
 }  // namespace lpq::gptq

@@ -118,6 +118,10 @@ int64_t parameter_at(const std::string& form, int64_t n, int64_t g, int64_t np, 
                                         : n - n % 32 + 8 * (n % 8 / 2) + 2 * (n % 32 / 8) + n % 2;
     return (g * np + position) * bits;
   }
+  if (form == "sparse_marlin_scales") {
+    // Lanes 4g .. 4g+3 own features 8g .. 8g+7, a product j those of rows j and 4 + j: neighbours. A single row is in place.
+    return (g * np + (groups > 1 ? n - n % 8 + 2 * (n % 4) + n % 8 / 4 : n)) * bits;
+  }
   if (form == "marlin_zeros") {
     // The zero points a lane reads are those of the columns whose scales it reads, in the order of its codes.
     static constexpr int nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7}, byte[4] = {0, 2, 1, 3};

@@ -24,7 +24,8 @@ export const tilusLayout: TileLayout = {
   fit(_name, module, facts): TileFit | NoForm {
     const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const { bits } = quantType(module.type);
-    if (module.sparsity !== 'none') return no('it is 2:4 sparse', 'Quantize it without a mask.');
+    if (module.sparsity !== 'none')
+      return no('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
     if (module.scales.global) return no('its scales have a second level', 'Quantize it with scales of one level.');
     if (module.scales.block[0] !== 1)
       return no(`a scale covers ${module.scales.block[0]} output features`, 'Quantize it with scales for each row.');

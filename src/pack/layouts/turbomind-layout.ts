@@ -48,7 +48,8 @@ function kindOf(module: CanonicalModule, facts: ModuleFacts): { kind: Kind; bits
 
 function floatProblem(module: CanonicalModule): NoForm | undefined {
   const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
-  if (module.sparsity !== 'none') return no('it is 2:4 sparse', 'Quantize it without a mask.');
+  if (module.sparsity !== 'none')
+    return no('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
   if (module.permutation) return no('its columns are permuted', 'Quantize it with --order static.');
   if (module.scales.global) return no('its scales have a second level', 'Quantize it with scales of one level.');
   if (module.scales.block[0] !== 1)

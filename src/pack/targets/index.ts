@@ -7,6 +7,7 @@ import { gptq } from './gptq.js';
 import { gptqV2 } from './gptq_v2.js';
 import { HARDWARE } from './hardware.js';
 import { marlin } from './marlin.js';
+import { sparseMarlin } from './sparse_marlin.js';
 import { tilus } from './tilus.js';
 import { turbomind, turbomindSm70 } from './turbomind.js';
 
@@ -14,6 +15,7 @@ import { turbomind, turbomindSm70 } from './turbomind.js';
 export const PACK_TARGETS: readonly PackTarget[] = [
   ...HARDWARE,
   marlin,
+  sparseMarlin,
   turbomind,
   turbomindSm70,
   tilus,

@@ -189,6 +189,23 @@ test('refused: indices that native code must not see', async () => {
   }
 });
 
+test('refused: a mask of which more than two of four stay, or that goes on behind the row', async () => {
+  for (const [bytes, message] of [
+    [[0x33, 0x03, 0x53, 0x0b], /'w\.mask' is no 2:4 mask .* got row 1, input features 8 to 11: more than two stay/],
+    [[0x33, 0xf3, 0x33, 0x03], /got row 0, bits behind its last column are set/],
+    [[0x73, 0x03, 0x33, 0x03], /got row 0, input features 4 to 7/],
+  ] as const) {
+    const made = makeModule({ type: 'u4', n: 2, k: 12, zeros: { kind: 'none' }, extras: ['mask'] });
+    const output = await OutputDirectory.create(path.join(root, `mask-${count++}`));
+    const modules = new Map([['w', made.declaration]]);
+    const writer = await CanonicalWriter.create(output, { modules, carried: [], config: {} });
+    await writer.writeModule('w', { ...made.data, mask: Uint8Array.from(bytes) });
+    await writer.finish(provenance);
+    await output.commit();
+    assert.throws(() => CanonicalCheckpoint.open(output.target).part('w', 'mask'), designed('LPQ_CANONICAL', message));
+  }
+});
+
 test('misuse of the writer is named', async () => {
   const made = makeModule({ type: 'u4', n: 2, k: 8, zeros: { kind: 'int', dtype: 'u8' } });
   const create = async (declaration = made.declaration) => {

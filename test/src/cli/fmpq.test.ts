@@ -23,6 +23,7 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [[...fmpq, '--asym'], 2, 'LPQ_USAGE', /q_proj.*symmetric/],
   [[...fmpq, '--group-size', '64'], 2, 'LPQ_USAGE', /128 channels.*q_proj/],
   [[...fmpq, '--device', 'cuda'], 3, 'LPQ_DEVICE', /CPU|cuda/],
+  [[...fmpq, '--sparsity', '2:4'], 2, 'LPQ_USAGE', /2:4/],
   [['bench', 'quantize', '--shape', 'llama-3-8b', '--bits', '4', '--method', 'fmpq'], 2, 'LPQ_USAGE', /fmpq/],
 ];
 

@@ -19,6 +19,31 @@ function hashes(dir: string): Record<string, string> {
   );
 }
 
+test('quantize to 2:4, pack for mma.sp, verify and eval', async (t) => {
+  const dir = scratch(t);
+  const quantized = path.join(dir, 'sparse');
+  const packed = `${quantized}-sparse_marlin`;
+  const args = ['--bits', '4', '--sparsity', '2:4', '--device', 'cpu', ...SMALL, '--pack', 'sparse_marlin'];
+  const made = await lpq(['quantize', model, '-o', quantized, ...args]);
+  assert.equal(made.code, 0, made.stderr);
+  assert.match(made.stdout, /28 modules to 3\.125 bits per weight/);
+  const verified = await lpq(['verify', packed, '--against', quantized, '--json']);
+  assert.equal(verified.code, 0, verified.stderr);
+  const [report] = events(verified) as [{ modules: { layout: string }[] }];
+  assert.equal(report.modules.filter(({ layout }) => layout === 'sparse_marlin').length, 28);
+  const text = path.join(dir, 'text.txt');
+  writeFileSync(text, 'The whale came up beside the ship, and the men looked at it for a long while. '.repeat(8));
+  const ppl = await Promise.all(
+    [quantized, packed].map(async (place) => {
+      const evaluated = await lpq(['eval', place, '--text', text, '--ctx', '64', '--device', 'cpu', '--json']);
+      assert.equal(evaluated.code, 0, evaluated.stderr);
+      return events(evaluated).find(({ event }) => event === 'result')?.ppl;
+    }),
+  );
+  assert.ok(typeof ppl[0] === 'number');
+  assert.equal(ppl[1], ppl[0]);
+});
+
 test('quantize, pack, verify, inspect and eval, as a user would', async (t) => {
   const dir = scratch(t);
   const quantized = path.join(dir, 'q4');

@@ -94,6 +94,25 @@ test('the command line goes before the recipe, the recipe before the defaults', 
   assert.equal(merged.method, 'gptq');
 });
 
+test('2:4 makes up for more of what lower layers changed, unless told otherwise', () => {
+  const share = (flags: object, recipe: object = {}) => mergeSettings(checkFlags({ bits: 4, ...flags }), recipe).gptaq;
+  assert.deepEqual([share({}), share({ sparsity: 'none' }), share({ sparsity: '2:4' })], [0.25, 0.25, 0.5]);
+  assert.deepEqual([share({ sparsity: '2:4', gptaq: 0 }), share({}, { sparsity: '2:4', gptaq: 1 })], [0, 1]);
+  const { settings, rules } = parseRecipe('r.json', {
+    sparsity: '2:4',
+    rules: [{ match: 'down', sparsity: 'none', bits: 8 }],
+  });
+  const schemes = schemesFrom(mergeSettings({ bits: 4 }, settings), rules);
+  assert.equal(schemes.scheme.sparsity, '2:4');
+  const [rule] = schemes.rules;
+  assert.ok(rule && rule.scheme !== 'skip');
+  assert.equal(rule.scheme.sparsity, undefined);
+  assert.match(
+    refused(() => parseRecipe('r.json', { sparsity: '4:8' })).message,
+    /\/sparsity has a value it does not take/,
+  );
+});
+
 test('an option of calibration is refused with rtn on the command line, and harmless in a recipe', () => {
   for (const given of [
     { order: 'none' },

@@ -16,6 +16,23 @@ test('the three orders of a small diagonal', () => {
   assert.deepEqual([...solvingGroups(Int32Array.of(1, 0, 2), { kind: 'channel' })], [0, 0, 0]);
 });
 
+test('fours stay together and in order, by their largest entry', () => {
+  const diagonal = [1, 5, 5, 2, 9, 0, 3, 8, 7, 7, 7, 7, 0, 0, 0, 10];
+  const fours = (order: Int32Array) => {
+    order.forEach((k, j) => {
+      assert.equal(k % 4, j % 4);
+    });
+    return [0, 4, 8, 12].map((j) => (order[j] as number) / 4);
+  };
+  const groups = (size: number) => ({ kind: 'group', size }) as const;
+  assert.deepEqual(fours(solvingOrder('none', diagonal, groups(8), 4)), [0, 1, 2, 3]);
+  assert.deepEqual(fours(solvingOrder('static', diagonal, groups(8), 4)), [3, 1, 2, 0]);
+  assert.deepEqual(fours(solvingOrder('group', diagonal, groups(8), 4)), [3, 2, 1, 0]);
+  // Fours that span groups stay where they are.
+  assert.deepEqual(fours(solvingOrder('group', diagonal, groups(2), 4)), [0, 1, 2, 3]);
+  assert.deepEqual(fours(solvingOrder('static', diagonal, groups(2), 4)), [3, 1, 2, 0]);
+});
+
 test('every order is a permutation, and group order keeps groups together', () => {
   fc.assert(
     fc.property(

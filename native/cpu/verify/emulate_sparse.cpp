@@ -1,0 +1,197 @@
+// A Sparse-MARLIN kernel, lane by lane: lanes read their codes, scales and metadata from the packed bytes, dequantize with the
+// kernel's bit tricks, and feed mma.sp.m16n8k32: of every four rows of B, the metadata of a row of A selects the two that its
+// kept weights meet (PTX ISA, "mma.sp"). The kernel computes C^T, so the weight is operand A and tokens are columns. Model of
+// the accumulation: fp16 products are exact, sums run in fp32 along the compressed columns and round at every step.
+#include <cmath>
+#include <vector>
+
+#include "cpu/verify/half.h"
+#include "cpu/verify/sparse_words.h"
+#include "cpu/verify/stream.h"
+
+namespace lpq::verify {
+namespace {
+
+constexpr int kTokens = 8;
+
+// Four values out of nibbles 0, 4 (low) and 1, 5 (high): as the dense kernel does it (emulate_marlin.cpp).
+void dequantize4(uint32_t q, uint16_t out[4]) {
+  const uint32_t lo = (q & 0x000f000fu) | 0x64006400u, hi = (q & 0x00f000f0u) | 0x64006400u;
+  out[0] = half_sub(static_cast<uint16_t>(lo), 0x6408);
+  out[1] = half_sub(static_cast<uint16_t>(lo >> 16), 0x6408);
+  out[2] = half_fma(static_cast<uint16_t>(hi), 0x2c00, 0xd480);
+  out[3] = half_fma(static_cast<uint16_t>(hi >> 16), 0x2c00, 0xd480);
+}
+
+// Bytes 0, 2 and 1, 3 put into the fraction of 1024 (PRMT with 0x64), less 1152.
+void dequantize8(uint32_t q, uint16_t out[4]) {
+  static constexpr int byte[4] = {0, 2, 1, 3};
+  for (int i = 0; i < 4; ++i) out[i] = half_sub(static_cast<uint16_t>(0x6400u | (q >> 8 * byte[i] & 0xffu)), 0x6480);
+}
+
+// The eight registers of a lane for product j: a0 a1 (upper rows), a2 a3 (lower rows), then the later columns.
+void fragment(const SparseTile& tile, int lane, int j, uint16_t a[8]) {
+  for (int below = 0; below < 2; ++below) {
+    uint16_t v[4];
+    if (tile.bits == 4)
+      dequantize4(tile.words[lane * 4 + j] >> 8 * below, v);
+    else
+      dequantize8(tile.words[lane * 8 + 2 * j + below], v);
+    a[2 * below] = v[0], a[2 * below + 1] = v[1], a[4 + 2 * below] = v[2], a[5 + 2 * below] = v[3];
+  }
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+struct Worst {
+  int64_t count = 0, token = -1, column = -1;
+  double got = 0, expected = 0, bound = 0, ratio = 0;
+  void merge(const Worst& o) {
+    const double top = std::max(ratio, o.ratio);
+    const int64_t sum = count + o.count;
+    if (o.count && (count == 0 || o.column < column || (o.column == column && o.token < token))) *this = o;
+    count = sum;
+    ratio = top;
+  }
+};
+
+// Inputs: B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np], s F16 [R, np]; what they should hold: codes U8 [N, ceil(K*bits/8)], mask
+// U8 [N, ceil(K/8)], scales F16 [N, R]. Params: bits, k, zero (subtracted from a canonical code), signed, seed, strips (64 columns
+// each). Outputs as emulate_marlin.cpp's: registers I64 [5], outputs F64 [7].
+void emulate_sparse(Call& call, Exec& exec) {
+  const Tensor &packed = call.input(0), &meta = call.input(1), &packed_scales = call.input(2);
+  const Tensor &codes = call.input(3), &mask = call.input(4), &scales = call.input(5);
+  const Params& p = call.params;
+  const int bits = static_cast<int>(p.integer("bits"));
+  const int64_t steps = meta.dim(0), np = meta.dim(1) / 2, kp = steps * kSparseK, strips_all = np / kSparseN;
+  const int64_t n_true = codes.dim(0), k_true = p.integer("k"), rows = packed_scales.dim(0), group = kp / rows;
+  const bool per_channel = rows == 1, is_signed = p.integer("signed") != 0;
+  const int zero = static_cast<int>(p.integer("zero"));
+  require((bits == 4 || bits == 8) && np % kSparseN == 0 && packed.dim(0) == steps && packed.dim(1) == np * bits / 2, "B and meta are of one shape");
+  require(packed_scales.dim(1) == np && kp % rows == 0 && group % kSparseK == 0, "s and B are of one shape");
+  require(codes.dim(1) == ceil_div(k_true * bits, 8) && mask.dim(0) == n_true && mask.dim(1) == ceil_div(k_true, 8) &&
+              scales.dim(0) == n_true && scales.dim(1) == rows,
+          "codes, mask and scales are of one shape");
+  const auto* words = reinterpret_cast<const uint32_t*>(packed.raw());
+  const auto* metadata = reinterpret_cast<const uint32_t*>(meta.raw());
+  const uint16_t *s = packed_scales.data<uint16_t>(), *want_scales = scales.data<uint16_t>();
+  // Random activations m/1024 with -1024 <= m <= 1024, which fp16 holds.
+  const uint64_t seed = static_cast<uint64_t>(p.integer("seed"));
+  std::vector<float> x(static_cast<size_t>(kp * kTokens));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = (static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f;
+  const std::vector<double>& strips = p.list("strips");
+  exec.total = static_cast<int64_t>(strips.size());
+  WrongReport registers;
+  Worst worst;
+  std::mutex mutex;
+
+  const auto canonical = [&](int64_t n, int64_t k) {  // q - zero, and 0 where pruned and in the padding
+    if (n >= n_true || k >= k_true || !stream_get(mask.data<uint8_t>() + n * mask.dim(1), k, 1)) return 0;
+    const int code = static_cast<int>(stream_get(codes.data<uint8_t>() + n * codes.dim(1), k, bits));
+    return (is_signed && code >> (bits - 1) ? code - (1 << bits) : code) - zero;
+  };
+
+  exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
+      require(strip >= 0 && strip < strips_all, "a strip inside N");
+      float d[4][16][kTokens] = {};
+      std::vector<double> sum(kSparseN * kTokens), size(sum.size()), plain(sum.size()), plain_size(sum.size()), input(kTokens);
+      Wrong wrong;
+      for (int64_t kt = 0; kt < steps; ++kt) {
+        const SparseTile tile = sparse_tile(words, metadata, bits, strips_all, strip, kt);
+        for (int j = 0; j < 4; ++j) {
+          float a[16][16];
+          for (int lane = 0; lane < kLanes; ++lane) {
+            uint16_t v[8];
+            fragment(tile, lane, j, v);
+            for (int i = 0; i < 8; ++i) {
+              const Cell cell = fragment_a(lane, i);
+              const int64_t n = strip * kSparseN + sparse_feature(j, cell.row);
+              const int place = static_cast<int>(tile.places(j, cell.row, cell.col / 2) >> 2 * (cell.col % 2) & 3);
+              const int64_t k = kt * kSparseK + 4 * (cell.col / 2) + place;
+              const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
+              if (v[i] != want) wrong.see(n, k, v[i], want);
+              // Eight scales a lane, those of its eight features: element 2j + (lower rows).
+              if (!per_channel) v[i] = half_mul(v[i], s[(kt * kSparseK / group) * np + strip * kSparseN + 8 * (lane / 4) + 2 * j + cell.row / 8]);
+              a[cell.row][cell.col] = half_value(v[i]);
+            }
+          }
+          // mma.sp: row r's compressed column c meets row 4 (c/2) + place of B.
+          for (int row = 0; row < 16; ++row)
+            for (int c = 0; c < 16; ++c) {
+              const int place = static_cast<int>(tile.places(j, row, c / 2) >> 2 * (c % 2) & 3);
+              const float* b = &x[static_cast<size_t>((kt * kSparseK + 4 * (c / 2) + place) * kTokens)];
+              // The product of two fp16 values is exact in fp32.
+              for (int t = 0; t < kTokens; ++t) d[j][row][t] = d[j][row][t] + a[row][c] * b[t];
+            }
+        }
+        for (int f = 0; f < kSparseN; ++f) {
+          const int64_t n = strip * kSparseN + f;
+          for (int r = 0; r < kSparseK; ++r) {
+            const int64_t k = kt * kSparseK + r;
+            const double q = canonical(n, k);
+            const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
+            for (int t = 0; t < kTokens; ++t) {
+              const double value = x[static_cast<size_t>(k * kTokens + t)];
+              const size_t at = static_cast<size_t>(f * kTokens + t);
+              sum[at] += value * w;
+              size[at] += std::fabs(value * w);
+              plain[at] += value * q;
+              plain_size[at] += std::fabs(value * q);
+              if (f == 0) input[static_cast<size_t>(t)] += std::fabs(value);
+            }
+          }
+        }
+      }
+      // Bounds: as in emulate_marlin.cpp, where they are derived; K counts the pruned columns too, which only widens them.
+      const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, g = kp * e / (1 - kp * e), f53 = (kp + 4) * 0x1p-53;
+      Worst local;
+      for (int j = 0; j < 4; ++j)
+        for (int row = 0; row < 16; ++row)
+          for (int t = 0; t < kTokens; ++t) {
+            const int f = sparse_feature(j, row);
+            const size_t at = static_cast<size_t>(f * kTokens + t);
+            const int64_t n = strip * kSparseN + f;
+            uint16_t y = half_from_float(d[j][row][t]);
+            double bound;
+            if (per_channel) {
+              y = half_mul(y, s[n]);
+              const double scale = n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
+              const double acc = g * plain_size[at];
+              const double before = scale * (acc + u * (std::fabs(plain[at]) + acc) + h);
+              bound = before + u * (std::fabs(sum[at]) + before) + h + f53 * size[at];
+            } else {
+              const double weights = u * size[at] + h * input[static_cast<size_t>(t)];
+              const double acc = weights + g * (size[at] + weights);
+              bound = acc + u * (std::fabs(sum[at]) + acc) + h + f53 * size[at];
+            }
+            const double got = half_value(y), error = std::fabs(got - sum[at]);
+            if (std::isinf(got) && std::fabs(sum[at]) + bound >= 65504 && std::signbit(got) == std::signbit(sum[at])) continue;
+            if (!(error <= bound)) local.merge({1, t, n, got, sum[at], bound, 0});
+            local.ratio = std::max(local.ratio, error / bound);
+          }
+      registers.merge(wrong);
+      {
+        std::lock_guard lock(mutex);
+        worst.merge(local);
+      }
+      ++exec.done;
+    }
+  });
+  registers.write(call.output(0));
+  const Tensor& outputs = call.output(1);
+  require(outputs.elements() == 7, "outputs has seven elements");
+  double* out = outputs.data<double>();
+  out[0] = static_cast<double>(worst.count), out[1] = static_cast<double>(worst.token), out[2] = static_cast<double>(worst.column);
+  out[3] = worst.got, out[4] = worst.expected, out[5] = worst.bound, out[6] = worst.ratio;
+}
+LPQ_OP(emulate_sparse, "verify_emulate_sparse");
+
+}  // namespace
+}  // namespace lpq::verify

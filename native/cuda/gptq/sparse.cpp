@@ -1,0 +1,133 @@
+// gptq_prune, gptq_sparse_solve and gptq_sparse_descend (contracts: native/cpu/gptq/solve.cpp): blocks of 128 columns by
+// sparse.cu, everything behind a block brought up to date by one product in fp32, as on the CPU. Products add in another order
+// than the CPU's, so choices that cost the same to some 1e-6 may differ.
+#include "cuda/gptq/sparse.h"
+
+#include "cuda/exec.h"
+#include "cuda/gptq/problem.h"
+#include "cuda/launch.h"
+
+namespace lpq::cuda::gptq {
+namespace {
+
+float* read_keep(const Tensor& keep, int64_t n, int64_t k) {
+  require(k % 4 == 0, "2:4 needs K divisible by 4");
+  require(keep.elements() == n * k, "keep must be [N,K]");
+  return keep.data<float>();
+}
+
+void launch_block(CudaExec& exec, const std::string& kernel, const SparseArgs& args) {
+  exec.launch(kernel, Dim3(div_up(args.n, kSparseWarps)), Dim3(32 * kSparseWarps), 0, args);
+}
+
+std::string name_of(const char* op, const QuantType& type) {
+  return std::string("lpq_gptq_sparse_") + op + (type.kind == QuantType::Kind::floating ? "_float" : "_int");
+}
+
+// All blocks of columns; x [n, k] are the targets or the gradient, `alpha` the sign with which a block's delta updates it.
+void walk(CudaExec& exec, const std::string& kernel, SparseArgs args, float* x, float* delta, double alpha) {
+  args.w = x;
+  args.delta = delta;
+  for (int64_t first = 0; first < args.k; first += kSparseBlock) {
+    const int64_t last = std::min<int64_t>(first + kSparseBlock, args.k);
+    args.first = static_cast<int>(first);
+    args.width = static_cast<int>(last - first);
+    launch_block(exec, kernel, args);
+    if (last == args.k) continue;
+    Gemm update;
+    update.m = args.n;
+    update.n = args.k - last;
+    update.k = last - first;
+    update.a = delta;
+    update.lda = kSparseBlock;
+    update.b = args.matrix + first * args.k + last;
+    update.ldb = args.k;
+    update.c = x + last;
+    update.ldc = args.k;
+    update.alpha = alpha;
+    update.beta = 1;
+    exec.gemm(update);
+  }
+}
+
+SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& level, const Tensor& keep, const Params& params) {
+  require(level.elements() == p.n * p.k, "level must be [N,K]");
+  SparseArgs args{};
+  args.grid = grid_spec(type);
+  args.n = static_cast<int>(p.n);
+  args.k = static_cast<int>(p.k);
+  args.groups = static_cast<int>(p.groups);
+  args.group = p.group;
+  args.scale = p.scale;
+  args.zero = p.zero;
+  args.matrix = p.matrix;
+  args.level = level.data<float>();
+  args.keep = read_keep(keep, p.n, p.k);
+  args.fixed = params.integer("fixed", 0) != 0;
+  return args;
+}
+
+void prune(Call& call, CudaExec& exec) {
+  on_device(exec, call);
+  const Tensor &t = call.input(0), &u = call.input(1), &w = call.output(0), &keep = call.output(1);
+  require(t.rank() == 2 && w.shape == t.shape && u.elements() == t.dim(1) * t.dim(1), "gptq_prune: shapes disagree");
+  SparseArgs args{};
+  args.n = static_cast<int>(t.dim(0));
+  args.k = static_cast<int>(t.dim(1));
+  args.matrix = u.data<float>();
+  args.level = w.data<float>();
+  args.keep = read_keep(keep, t.dim(0), t.dim(1));
+  if (t.elements() == 0) return;
+  Scratch x = exec.scratch(static_cast<size_t>(t.elements()) * 4), delta = exec.scratch(static_cast<size_t>(t.dim(0) * kSparseBlock) * 4);
+  exec.copy(x.as<float>(), t.data<float>(), static_cast<size_t>(t.elements()) * 4);
+  walk(exec, "lpq_gptq_prune", args, x.as<float>(), delta.as<float>(), -1);
+}
+
+void sparse_solve(Call& call, CudaExec& exec) {
+  on_device(exec, call);
+  const Problem p = read_problem(exec, call.input(0), call.input(1), call.input(2), call.input(3), call.input(4));
+  const QuantType type = QuantType::from(call.params);
+  const SparseArgs args = arguments(p, type, call.output(0), call.output(1), call.params);
+  if (p.n * p.k == 0) return;
+  Scratch x = exec.scratch(static_cast<size_t>(p.n * p.k) * 4), delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
+  exec.copy(x.as<float>(), p.t, static_cast<size_t>(p.n * p.k) * 4);
+  walk(exec, name_of("solve", type), args, x.as<float>(), delta.as<float>(), -1);
+}
+
+void sparse_descend(Call& call, CudaExec& exec) {
+  on_device(exec, call);
+  const Problem p = read_problem(exec, call.input(0), call.input(1), call.input(2), call.input(3), call.input(4));
+  const QuantType type = QuantType::from(call.params);
+  const Tensor& changed = call.output(1);
+  require(changed.elements() == 1, "changed must be [1]");
+  SparseArgs args = arguments(p, type, call.output(0), call.output(2), call.params);
+  const int64_t sweeps = call.params.integer("sweeps");
+  Scratch moved = exec.scratch(8);
+  exec.fill_zero(moved.as<void>(), 8);
+  args.moved = moved.as<unsigned long long>();
+  if (p.n * p.k > 0 && sweeps > 0) {
+    const size_t area = static_cast<size_t>(p.n * p.k) * 4;
+    Scratch error = exec.scratch(area), gradient = exec.scratch(area), delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
+    for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
+      exec.launch("lpq_gptq_plain_error", Dim3(p.n), Dim3(256), 0, static_cast<const float*>(args.level), p.t, p.scale, p.zero, p.group,
+                  static_cast<int>(p.groups), static_cast<int>(p.k), error.as<float>());
+      Gemm product;
+      product.m = p.n;
+      product.n = product.k = p.k;
+      product.a = error.as<float>();
+      product.b = p.matrix;
+      product.c = gradient.as<float>();
+      product.lda = product.ldb = product.ldc = p.k;
+      exec.gemm(product);
+      walk(exec, name_of("descend", type), args, gradient.as<float>(), delta.as<float>(), 1);
+    }
+  }
+  exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0, static_cast<const unsigned long long*>(moved.as<unsigned long long>()), changed.data<double>());
+}
+
+LPQ_CUDA_OP(prune, "gptq_prune");
+LPQ_CUDA_OP(sparse_solve, "gptq_sparse_solve");
+LPQ_CUDA_OP(sparse_descend, "gptq_sparse_descend");
+
+}  // namespace
+}  // namespace lpq::cuda::gptq
