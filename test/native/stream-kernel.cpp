@@ -2,7 +2,7 @@
 // type, f16 and bf16, numbers of tokens with tails, groups, zero points, bias, slices in clusters and through the workspace,
 // grids of several sizes. Against double precision, within the bound that test/gpu/native/kernels.cpp derives; y full of NaN
 // before, shared memory too, and counters at 0 after.
-#define LPQ_SIMT
+#define LPQ_SIMT "simt.h"
 #include <array>
 #include <cstdio>
 #include <limits>

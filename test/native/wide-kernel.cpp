@@ -2,7 +2,7 @@
 // that the host plays (simt/): every width of integers and floats, f16 and bf16, tiles of tokens with tails, groups, zero
 // points, bias, strips of several widths, items that blocks share. Against double precision, within the bound that
 // test/gpu/native/kernels.cpp derives; y full of NaN before, shared memory too, and counters at 0 after.
-#define LPQ_SIMT
+#define LPQ_SIMT "simt_hopper.h"
 #include <cstdio>
 #include <limits>
 #include <random>

@@ -17,7 +17,7 @@
 #include "cuda/kernels/gemm_common.cuh"
 #include "cuda/kernels/stream_maps.h"
 #ifdef LPQ_SIMT
-#include "simt.h"
+#include LPQ_SIMT
 #else
 #include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/stream_ptx.cuh"

@@ -13,7 +13,7 @@
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
 #ifdef LPQ_SIMT  // the host plays the device (test/native/wide-kernel.cpp)
-#include "simt_hopper.h"
+#include LPQ_SIMT
 #else
 #include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/wide_ptx.cuh"
