@@ -1,31 +1,6 @@
-import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
-import { test } from 'node:test';
-import { fileURLToPath } from 'node:url';
+import { testHostProgram } from './host-program.js';
 
-const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
-
-/** The kernels' casts are plain C++ that the host's compiler takes too: every code in every position, without a GPU. */
-test('fast casts: every type, f16 and bf16, every code in every position of a chunk', (t) => {
-  const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
-    (name) => name !== undefined && spawnSync(name, ['--version']).status === 0,
-  );
-  if (compiler === undefined) return t.skip('no C++ compiler was found');
-  const folder = mkdtempSync(path.join(tmpdir(), 'lpq-casts-'));
-  try {
-    const program = path.join(folder, 'casts');
-    const source = path.join(root, 'test', 'native', 'casts.cpp');
-    const build = spawnSync(compiler, ['-std=c++20', '-O1', '-I', path.join(root, 'native'), '-o', program, source], {
-      encoding: 'utf8',
-    });
-    assert.equal(build.status, 0, build.stderr);
-    const run = spawnSync(program, { encoding: 'utf8' });
-    assert.equal(run.status, 0, run.stdout);
-    assert.match(run.stdout, /^7081984 checks, 0 failures$/m);
-  } finally {
-    rmSync(folder, { recursive: true });
-  }
+testHostProgram('fast casts: every type, f16 and bf16, every code in every position of a chunk', {
+  sources: ['casts.cpp'],
+  prints: /^7081984 checks, 0 failures$/m,
 });

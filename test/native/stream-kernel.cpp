@@ -12,6 +12,7 @@
 
 #include "../gpu/native/packed_format.h"
 #include "cuda/kernels/gemm_stream.cuh"
+#include "packed_types.h"
 #include "simt.h"
 
 using namespace lpq::cuda;
@@ -22,29 +23,11 @@ std::mt19937_64 lot(5);
 long long checks = 0, failures = 0;
 double worst = 0;
 
-struct Type {
-  char kind;  // u, i, f
-  int bits, exponent;
-  std::string name() const { return std::string(1, kind) + std::to_string(bits) + (kind == 'f' ? "e" + std::to_string(exponent) : ""); }
-};
-
-double number(const Type& t, int code) {
-  if (t.kind != 'f') return t.kind == 'i' && code >> (t.bits - 1) ? code - (1 << t.bits) : code;
-  const int m = t.bits - 1 - t.exponent, power = code >> m & ((1 << t.exponent) - 1), fraction = code & ((1 << m) - 1);
-  const int bias = t.exponent == 1 ? 0 : (1 << (t.exponent - 1)) - 1;
-  if (t.bits == 8 && t.exponent == 5 && power == 31) return NAN;
-  if (t.bits == 8 && t.exponent == 4 && power == 15 && fraction == 7) return NAN;
-  const double size = power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
-  return code >> (t.bits - 1) & 1 ? -size : size;
-}
-
 struct Case {
   int m, n, k, group, zeros, slices, sets;
   bool bias, scale_bf16, workspace;
 };
 
-uint16_t to16(double v, bool bf) { return bf ? lpq::f32_to_bf16(static_cast<float>(v)) : lpq::f32_to_f16(static_cast<float>(v)); }
-double from16(uint16_t v, bool bf) { return bf ? lpq::bf16_to_f32(v) : lpq::f16_to_f32(v); }
 double normal() { return std::normal_distribution<double>()(lot); }
 
 template <int B, bool BF, class Cast>

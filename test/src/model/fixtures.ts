@@ -11,6 +11,32 @@ import type { WeightSource } from '../../../src/model/source.js';
 export const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../../..');
 export const SHARED = process.env.LPQ_SHARED ?? path.resolve(ROOT, '../shared');
 
+/** Every architecture that ../shared has goldens of, by folder. */
+export const GOLDENS = [
+  'cohere',
+  'deepseek_v3',
+  'gemma2',
+  'gemma3_text',
+  'glm4',
+  'gpt2',
+  'gpt_neox',
+  'gpt_oss',
+  'granite',
+  'llama',
+  'llama3-rope',
+  'llama-yarn-bias',
+  'mistral-window',
+  'mixtral',
+  'olmo2',
+  'opt',
+  'phi3',
+  'qwen2',
+  'qwen2_moe',
+  'qwen3',
+  'qwen3_moe',
+  'starcoder2',
+];
+
 /** Reason to skip a test that needs a folder of ../shared, or false; said aloud by node:test. */
 export function skipWithout(...parts: string[]): string | false {
   const place = path.join(SHARED, ...parts);

@@ -10,33 +10,7 @@ import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel, planSource } from '../../../src/model/graph.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { Random } from '../../native/support.js';
-import { PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
-
-/** Every architecture that ../shared has goldens of. */
-const NAMES = [
-  'cohere',
-  'deepseek_v3',
-  'gemma2',
-  'gemma3_text',
-  'glm4',
-  'gpt2',
-  'gpt_neox',
-  'gpt_oss',
-  'granite',
-  'llama',
-  'llama3-rope',
-  'llama-yarn-bias',
-  'mistral-window',
-  'mixtral',
-  'olmo2',
-  'opt',
-  'phi3',
-  'qwen2',
-  'qwen2_moe',
-  'qwen3',
-  'qwen3_moe',
-  'starcoder2',
-];
+import { GOLDENS, PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
 
 function shuffled(size: number, random: Random): Int32Array {
   const order = Int32Array.from({ length: size }, (_, i) => i);
@@ -62,7 +36,7 @@ async function worst(source: WeightSource, golden: PlainFile): Promise<number> {
   return typed(logits).reduce((most, value, i) => Math.max(most, Math.abs(value - (want[i] as number))), 0);
 }
 
-for (const name of NAMES) {
+for (const name of GOLDENS) {
   const skip = skipWithout('archs', name);
   const dir = path.join(SHARED, 'archs', name);
 

@@ -6,33 +6,8 @@ import { addon, createRuntime, type NativeRuntime, typed } from '../../../native
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel } from '../../../src/model/graph.js';
-import { PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
+import { GOLDENS, PlainFile, plainSource, SHARED, skipWithout } from './fixtures.js';
 import { ReferenceRuntime } from './reference-runtime.js';
-
-const NAMES = [
-  'cohere',
-  'deepseek_v3',
-  'gemma2',
-  'gemma3_text',
-  'glm4',
-  'gpt2',
-  'gpt_neox',
-  'gpt_oss',
-  'granite',
-  'llama',
-  'llama3-rope',
-  'llama-yarn-bias',
-  'mistral-window',
-  'mixtral',
-  'olmo2',
-  'opt',
-  'phi3',
-  'qwen2',
-  'qwen2_moe',
-  'qwen3',
-  'qwen3_moe',
-  'starcoder2',
-];
 
 /** Largest difference between a checkpoint's goldens and what the graph computes on `rt`: logits, state after block 0. */
 async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number; block0: number }> {
@@ -61,7 +36,7 @@ async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number
   return { logits: differ(typed(logits), 'logits'), block0 };
 }
 
-for (const name of NAMES) {
+for (const name of GOLDENS) {
   const skip = skipWithout('archs', name);
   const dir = path.join(SHARED, 'archs', name);
   // The goldens are themselves fp32: logits of about 1 carry some 1e-6 of rounding through two blocks; 1e-4 is the

@@ -27,6 +27,15 @@ function meaning(module: Made): { code: number; zero: number; scale: number }[] 
   });
 }
 
+/** Width and zero point that give each type of block. */
+const FORMS = [
+  [4, 'middle'],
+  [4, 'tensor'],
+  [5, 'middle'],
+  [5, 'tensor'],
+  [8, 'middle'],
+] as const;
+
 test('codes of any width, zero point and group become blocks that mean the same', async () => {
   const shapes = fc.record({
     bits: fc.integer({ min: 2, max: 8 }),
@@ -38,6 +47,8 @@ test('codes of any width, zero point and group become blocks that mean the same'
     channel: fc.boolean(),
     seed: fc.integer({ min: 1, max: 999 }),
   });
+  type Drawn = typeof shapes extends fc.Arbitrary<infer T> ? T : never;
+  const plain = { signed: false, n: 2, blocks: 1, groups: 2, channel: false, seed: 5 } as const;
   const seen = new Set<string>();
   await fc.assert(
     fc.asyncProperty(shapes, async ({ bits, signed, zero, n, blocks, groups, channel, seed }) => {
@@ -73,7 +84,11 @@ test('codes of any width, zero point and group become blocks that mean the same'
       }
       checkpoint.close();
     }),
-    { numRuns: 60 },
+    // Every form is tried, whatever is drawn besides.
+    {
+      numRuns: 60,
+      examples: FORMS.map(([bits, zero]) => [{ bits, zero, ...plain }] as [Drawn]),
+    },
   );
   assert.deepEqual([...seen].sort(), ['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0']);
 });
