@@ -78,12 +78,7 @@ function resolved(from: string, specifier: string): string {
   return path.join(path.dirname(from), specifier).replace(/\.js$/, '.ts');
 }
 
-const sources = [
-  ...filesBelow('src', /\.ts$/),
-  ...filesBelow('formats', /\.ts$/),
-  'native/binding.ts',
-  'native/ops.ts',
-];
+const sources = [...filesBelow('src', /\.ts$/), ...filesBelow('formats', /\.ts$/), ...filesBelow('native', /\.ts$/)];
 const imports = new Map(
   sources.map((file) => {
     const all = specifiers(readFileSync(path.join(root, file), 'utf8'));

@@ -10,6 +10,7 @@ import type { TensorEntry } from '../safetensors/header.js';
 import type { TensorReader } from '../safetensors/read.js';
 import type { ForeignContext } from './module.js';
 import { numbersOf } from './numbers.js';
+import { Overlay } from './overlay.js';
 import { scaleGrid } from './scales.js';
 
 /** What the view stands on: a checkpoint, or what of it can be read. */
@@ -24,58 +25,24 @@ interface Decoded {
  * A model published in low bits as if it were published in floats: tensors have the architecture's names and shapes.
  * FP8 weights are F32 (a code times its scale, one rounding), MXFP4 experts BF16, which holds every value.
  */
-export class FloatView implements TensorReader {
-  private readonly decoded = new Map<string, Decoded>();
-  private readonly consumed = new Set<string>();
-
+export class FloatView extends Overlay<FileTensors, Decoded> {
   /** Throws LPQ_FOREIGN for codes and scales that do not fit each other, LPQ_CONFIG. */
-  constructor(
-    private readonly file: FileTensors,
-    method: string,
-    ctx: ForeignContext,
-  ) {
+  constructor(file: FileTensors, method: string, ctx: ForeignContext) {
+    super(file);
     if (method === 'fp8') this.addFp8(ctx);
     else this.addMxfp4(ctx);
-    for (const name of this.decoded.keys())
+    for (const name of this.made.keys())
       if (file.has(name) && !this.consumed.has(name))
         throw new LpqError('LPQ_FOREIGN', `${ctx.dir} holds '${name}' both in low bits and as it is`);
   }
 
-  get path(): string {
-    return this.file.path;
-  }
-
   /** Names of the tensors that were decoded. */
   decodedNames(): Iterable<string> {
-    return this.decoded.keys();
-  }
-
-  *names(): Iterable<string> {
-    for (const name of this.file.names()) if (!this.consumed.has(name)) yield name;
-    yield* this.decoded.keys();
-  }
-
-  has(name: string): boolean {
-    return this.decoded.has(name) || (this.file.has(name) && !this.consumed.has(name));
-  }
-
-  spec(name: string): TensorEntry {
-    const found = this.decoded.get(name);
-    if (found) return found.entry;
-    if (this.has(name)) return this.file.spec(name);
-    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
-  }
-
-  dtype(name: string): SafetensorsDtype {
-    return this.spec(name).dtype;
-  }
-
-  shape(name: string): readonly number[] {
-    return this.spec(name).shape;
+    return this.made.keys();
   }
 
   tensor(name: string, as?: DType): Tensor {
-    const found = this.decoded.get(name);
+    const found = this.made.get(name);
     if (found && (as === undefined || as === dtypeFacts(found.entry.dtype).native)) return found.decode();
     if (!found && this.has(name)) return this.file.tensor(name, as);
     this.spec(name);
@@ -83,15 +50,11 @@ export class FloatView implements TensorReader {
   }
 
   advise(name: string, advice: 'willneed' | 'dontneed'): void {
-    if (!this.decoded.has(name)) this.file.advise(name, advice);
+    if (!this.made.has(name)) this.file.advise(name, advice);
   }
 
   fingerprint(): string {
     return this.file.fingerprint();
-  }
-
-  close(): void {
-    this.file.close();
   }
 
   private add(
@@ -103,7 +66,7 @@ export class FloatView implements TensorReader {
   ) {
     const bytes = (shape.reduce((a, b) => a * b, 1) * dtypeFacts(dtype).bits) / 8;
     for (const each of from) this.consumed.add(each);
-    this.decoded.set(name, { entry: { name, dtype, shape, begin: 0, end: bytes }, decode });
+    this.made.set(name, { entry: { name, dtype, shape, begin: 0, end: bytes }, decode });
   }
 
   private addFp8(ctx: ForeignContext): void {

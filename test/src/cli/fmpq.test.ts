@@ -27,6 +27,21 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [['bench', 'quantize', '--shape', 'llama-3-8b', '--bits', '4', '--method', 'fmpq'], 2, 'LPQ_USAGE', /fmpq/],
 ];
 
+const quick = (output: string, samples: number, length: number) => [
+  'quantize',
+  model,
+  '-o',
+  output,
+  '--bits',
+  '4',
+  '--method',
+  'fmpq',
+  '--samples',
+  `${samples}`,
+  '--seq-len',
+  `${length}`,
+];
+
 for (const [args, code, error, names] of REFUSALS)
   test(`refused: ${args.slice(3).join(' ')}`, async () => {
     const ran = await lpq(args);
@@ -52,20 +67,7 @@ test('a cache of latent vectors has no keys and values to quantize', {
 test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (t) => {
   const dir = scratch(t);
   const output = path.join(dir, 'out');
-  const args = [
-    'quantize',
-    model,
-    '-o',
-    output,
-    '--bits',
-    '4',
-    '--method',
-    'fmpq',
-    '--samples',
-    '4',
-    '--seq-len',
-    '64',
-  ];
+  const args = quick(output, 4, 64);
   const ran = await lpq([...args, '--act-int4-share', '0.75', '--act-kv', '4', '--json']);
   assert.equal(ran.code, 0, ran.stderr);
   const told = events(ran).find(({ event }) => event === 'activations') as { share: { macs: number; blocks: number } };
@@ -107,20 +109,7 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
 test('a manifest whose activations do not fit its module is refused by its place', async (t) => {
   const dir = scratch(t);
   const output = path.join(dir, 'out');
-  const args = [
-    'quantize',
-    model,
-    '-o',
-    output,
-    '--bits',
-    '4',
-    '--method',
-    'fmpq',
-    '--samples',
-    '2',
-    '--seq-len',
-    '32',
-  ];
+  const args = quick(output, 2, 32);
   assert.equal((await lpq([...args, '--act-search', 'absmax'])).code, 0);
   const file = path.join(output, 'lpq.json');
   const manifest = JSON.parse(readFileSync(file, 'utf8'));

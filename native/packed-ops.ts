@@ -1,0 +1,103 @@
+import type { NativeRuntime, OpParams, Tensor } from './binding.js';
+
+/** Products of packed weights, part of the operation table (ops.ts). */
+export const packedOps = {
+  /**
+   * y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale read from the packed format of docs/kernels.md; x [M,K] and
+   * y [M,N] f16 or bf16, bias [N] of that dtype; weights U8 [ceil(N/32), ceil(K/128), 512 bits]; scales f16|bf16 and zeros
+   * u8|f16 [ceil(N/32), G, 32]. groupLength: 32, 64, 128, or 0 for one scale a row. zero: the constant where there are no
+   * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles;
+   * kernel: stream, wide, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. Up to 16
+   * tokens on 9.0 the choice is stream, whose launches overlap the product before (docs/kernels.md); overlap: 0 forbids that.
+   */
+  gemmPacked: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; scales: Tensor; zeros?: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    type: OpParams,
+    p: {
+      groupLength: number;
+      zero?: number;
+      warpsN?: number;
+      warpsK?: number;
+      stages?: number;
+      blocks?: number;
+      kernel?: 'stream' | 'hopper' | 'portable';
+      overlap?: 0 | 1;
+    },
+  ) =>
+    rt.enqueue('gemm_packed', [x, w.weights, w.scales, ...(w.zeros ? [w.zeros] : []), ...(bias ? [bias] : [])], [y], {
+      ...type,
+      ...p,
+      hasZeros: w.zeros !== undefined,
+      hasBias: bias !== undefined,
+    }),
+
+  /**
+   * The same from MARLIN's bytes (docs/layouts.md): weights I32 [K'/16, N' bits / 2], scales F16 [G, N'], zeros I32
+   * [G, N' bits / 32] (else the middle code), permutation I32 [K]: the column of x of each row of weights. K' and N' are K and
+   * N with padding, G = K' / groupLength, or 1. evictFirst, reload, stripes, serial and replicate (0 or 1) turn the kernel's
+   * mechanisms on and off on CUDA, warpsN, warpsK, stages and blocks override its choice of tiles.
+   */
+  gemmMarlin: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; scales: Tensor; zeros?: Tensor; permutation?: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { bits: number; groupLength: number } & StripeParams,
+  ) =>
+    rt.enqueue(
+      'gemm_marlin',
+      [
+        x,
+        w.weights,
+        w.scales,
+        ...(w.zeros ? [w.zeros] : []),
+        ...(w.permutation ? [w.permutation] : []),
+        ...(bias ? [bias] : []),
+      ],
+      [y],
+      {
+        ...p,
+        hasZeros: w.zeros !== undefined,
+        hasOrder: w.permutation !== undefined,
+        hasBias: bias !== undefined,
+      },
+    ),
+
+  /**
+   * The same from TurboMind's bytes for sm75 to sm90: weights I32 [N' K bits / 32]; scales of 4- and 8-bit integers F16
+   * [G, N', 2] = {s, t}, W = code s + t; of f4e2m1 F8_E8M0 or U8 [G, N'], of f8e4m3 F16 or BF16 [G, N']. groupLength 32, 64 or
+   * 128, K a multiple of 32. experts: tiles run along K first.
+   */
+  gemmTurbomind: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; scales: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    type: OpParams,
+    p: { groupLength: number; experts?: boolean } & StripeParams,
+  ) =>
+    rt.enqueue('gemm_turbomind', [x, w.weights, w.scales, ...(bias ? [bias] : [])], [y], {
+      ...type,
+      ...p,
+      experts: p.experts === true,
+      hasBias: bias !== undefined,
+    }),
+} as const;
+
+interface StripeParams {
+  evictFirst?: 0 | 1;
+  reload?: 0 | 1;
+  stripes?: 0 | 1;
+  serial?: 0 | 1;
+  replicate?: 0 | 1;
+  warpsN?: number;
+  warpsK?: number;
+  stages?: number;
+  blocks?: number;
+}
