@@ -22,30 +22,15 @@ export const SPACE: readonly Family[] = [
   { fixed: { kernel: 'hopper' }, axes: TILES },
   { fixed: { kernel: 'portable' }, axes: TILES, most: 64 },
   {
-    // Rings of registers.
     fixed: { kernel: 'stream' },
-    axes: {
-      warps: [8, 16],
-      perSm: [1, 2],
-      depth: [1, 2],
-      slices: [0, 1, 2, 4, 8],
-      reduce: ['global', 'cluster'],
-    },
+    axes: { slices: [0, 1, 2, 4, 8, 12, 16], reduce: ['global', 'cluster'] },
     unless: singleSlice,
-    most: 64,
+    most: 16,
   },
   {
-    // Rings in shared memory that the bulk engine fills.
-    fixed: { kernel: 'stream', depth: 0 },
-    axes: {
-      warps: [8, 16],
-      perSm: [1, 2],
-      stages: [0, 4],
-      slices: [0, 1, 2, 4, 8],
-      reduce: ['global', 'cluster'],
-    },
-    unless: singleSlice,
-    most: 64,
+    // Tokens of a tile, packed blocks of a strip.
+    fixed: { kernel: 'wide' },
+    axes: { tokens: [0, 16, 32, 64, 128], width: [0, 4, 8, 16], stages: [0, 4, 8], overlap: [0, 1] },
   },
 ];
 
@@ -57,7 +42,7 @@ export function settings(m: number, space: readonly Family[] = SPACE): Variant[]
       let list: Variant[] = [fixed];
       for (const [name, values] of Object.entries(axes))
         list = list.flatMap((setting) =>
-          values.map((value) => (value === 0 && name !== 'depth' ? setting : { ...setting, [name]: value })),
+          values.map((value) => (value === 0 ? setting : { ...setting, [name]: value })),
         );
       return list.filter((setting) => !unless(setting));
     });

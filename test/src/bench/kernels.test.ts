@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { createRuntime, readTyped, uploadTyped } from '../../../native/binding.js';
@@ -79,10 +80,17 @@ test('the tuning space has every setting once, and none that repeats another', (
     const list = settings(m);
     assert.equal(new Set(list.map((each) => JSON.stringify(each))).size, list.length);
     assert.ok(list.every(({ slices, reduce }) => slices !== 1 || reduce !== 'cluster'));
-    assert.ok(list.every((each) => Object.entries(each).every(([name, value]) => value !== 0 || name === 'depth')));
+    assert.ok(list.every((each) => Object.entries(each).every(([, value]) => value !== 0)));
   }
   assert.ok(settings(16).length >= 200 && settings(128).length < settings(64).length);
-  assert.ok(SPACE.some(({ fixed }) => fixed.kernel === 'hopper'));
+  // What gemm_packed's own code takes: every kernel, and no setting that it would pass over.
+  const [packed, wide] = ['gemm_packed.cpp', 'gemm_wide.cpp'].map((file) =>
+    readFileSync(new URL(`../../../../native/cuda/kernels/${file}`, import.meta.url), 'utf8'),
+  ) as [string, string];
+  const forced = [...packed.matchAll(/forced [!=]= "(\w+)"/g)].map((match) => match[1]);
+  assert.deepEqual([...new Set(SPACE.map(({ fixed }) => fixed.kernel))].sort(), [...new Set(forced)].sort());
+  const taken = [...(packed + wide).matchAll(/(?:integer|text|wished)\("(\w+)"/g)].map((match) => match[1]);
+  for (const name of SPACE.flatMap(({ axes }) => Object.keys(axes))) assert.ok(taken.includes(name), name);
   assert.equal(
     settingText({ kernel: 'stream', warps: 8, reduce: 'cluster', slices: 2 }),
     'stream warps 8 cluster slices 2',
