@@ -196,6 +196,7 @@ void give_module(const Module& m, lpq_module_info* to) {
   info.group = m.group;
   info.tensors = static_cast<int64_t>(m.tensors.size());
   info.bias = m.bias != nullptr;
+  info.zero = m.zero;
   hand_out(info, to, "info");
 }
 

@@ -172,6 +172,7 @@ typedef struct lpq_module_info {
   int group;               /* 0: one scale a row */
   int64_t tensors;         /* of its own, MODULE.* */
   int bias;                /* there is a MODULE.bias, too */
+  double zero;             /* the constant zero point, where there are none of groups */
 } lpq_module_info;
 
 /* Reads lpq.json and the headers of the safetensors files beside it, and maps these. Checks all that offsets, shapes and names
