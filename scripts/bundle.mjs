@@ -110,21 +110,8 @@ symlinkSync(library, path.join(target, 'native/build/liblpq_kernels.so'));
 put('native/library/lpq_kernels.h', 'include/lpq_kernels.h');
 for (const file of [...filesBelow('examples'), ...filesBelow('test/gpu/library')])
   if (/\.(c|py)$/.test(file)) put(file);
-write(
-  'native/build/pkgconfig/lpq_kernels.pc',
-  [
-    'prefix=${pcfiledir}/../../..',
-    'libdir=${prefix}/native/build',
-    'includedir=${prefix}/include',
-    '',
-    'Name: lpq_kernels',
-    'Description: Products of packed weights of 1 to 8 bits on NVIDIA GPUs',
-    `Version: ${version}`,
-    'Libs: -L${libdir} -llpq_kernels',
-    'Cflags: -I${includedir}',
-    '',
-  ].join('\n'),
-);
+const config = readFileSync(path.join(root, 'scripts/bundle/lpq_kernels.pc'), 'utf8');
+write('native/build/pkgconfig/lpq_kernels.pc', config.replace('@VERSION@', version));
 for (const file of filesBelow('share')) put(file);
 put('LICENSE');
 
@@ -135,7 +122,9 @@ const licence = [path.join(home, 'LICENSE'), path.join(home, 'share/doc/nodejs/L
 );
 if (!licence) fail(`the licence of ${process.execPath} was not found`, `put it in ${home}/LICENSE`);
 put(licence, 'runtime/LICENSE');
-const binaries = ['runtime/node', 'native/build/lpq.node', `native/build/${library}`].map((file) => path.join(target, file));
+const binaries = ['runtime/node', 'native/build/lpq.node', `native/build/${library}`].map((file) =>
+  path.join(target, file),
+);
 for (const file of binaries) tool('strip', ['--strip-all', file], 'install binutils');
 if (spawnSync(binaries[0], ['--version']).status !== 0) fail('the stripped node does not run', 'try another strip');
 const glibc = newestGlibc(binaries);

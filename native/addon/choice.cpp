@@ -24,6 +24,18 @@ cuda::Product product_from(const Napi::Object& from) {
   return p;
 }
 
+// Read once; none where they were not built, which counts as all of them.
+const std::optional<std::set<std::string>>& built_kernels() {
+  static const std::optional<std::set<std::string>> names = []() -> std::optional<std::set<std::string>> {
+    try {
+      return cuda::kernel_names(cuda::kernels_path());
+    } catch (const Failure&) {
+      return std::nullopt;
+    }
+  }();
+  return names;
+}
+
 }  // namespace
 
 Napi::Value explain_kernel_js(const Napi::CallbackInfo& info) {
@@ -36,11 +48,7 @@ Napi::Value explain_kernel_js(const Napi::CallbackInfo& info) {
     const cuda::Tuning none, &tuning = asked ? cuda::tuning_of(facts) : none;
     // What planners keep about a device that was asked must not come from here.
     if (asked) facts.ordinal = -1000 - facts.ordinal;
-    std::optional<std::set<std::string>> names;
-    try {
-      names = cuda::kernel_names(cuda::kernels_path());
-    } catch (const Failure&) {  // not built: all of them
-    }
+    const std::optional<std::set<std::string>>& names = built_kernels();
     const cuda::Choice choice = cuda::choose_kernel(facts, nullptr, product, &tuning, names ? &*names : nullptr);
     auto out = Napi::Object::New(env);
     out.Set("device", facts.name);

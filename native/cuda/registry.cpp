@@ -96,7 +96,12 @@ CUfunction Kernels::find(const std::string& name, unsigned shared) {
   if (found == functions_.end())
     throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + name + ": lpq_kernels.fatbin is older than the addon");
   Entry& entry = found->second;
-  if (!entry.function) check(driver().module_function(&entry.function, entry.module, name.c_str()), "looking for the kernel " + name);
+  if (!entry.function) {
+    const CUresult result = driver().module_function(&entry.function, entry.module, name.c_str());
+    // The file names it, and was compiled for other devices only.
+    if (result == kNotFound) throw Failure("LPQ_CUDA_KERNELS", "the kernel " + name + " has no code for this device");
+    check(result, "looking for the kernel " + name);
+  }
   if (shared > kDefaultShared && shared > entry.shared) {
     check(driver().function_set(entry.function, kMaxDynamicShared, static_cast<int>(shared)), "raising the shared memory of " + name);
     entry.shared = shared;

@@ -1,7 +1,7 @@
-import type { KernelTuning, TuningKey } from '../bench/kernels/tuning.js';
 import { addon } from '../../native/binding.js';
 import type { GemmShape } from '../bench/kernels/cases.js';
 import type { KernelBench } from '../bench/kernels/schema.js';
+import type { KernelTuning, TuningKey } from '../bench/kernels/tuning.js';
 import { LpqError } from '../core/error.js';
 import type { QuantType } from '../core/quant-type.js';
 import type { Run } from './run.js';

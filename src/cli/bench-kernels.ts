@@ -49,7 +49,10 @@ export function benchKernelsCommand(bench: Command, run: Run): Command {
       .option('--tune', "time every setting of the kernels, and the library's choice beside the best")
       .option('--export <file>', 'with --tune: write the best settings there, for --import elsewhere')
       .option('--import <file>', 'keep settings that --export wrote, and time nothing')
-      .option('--explain [device]', 'say which kernels run and why, and time nothing (h200, h100, a100, rtx4090, rtx3090)')
+      .option(
+        '--explain [device]',
+        'say which kernels run and why, and time nothing (h200, h100, a100, rtx4090, rtx3090)',
+      )
       .option('--results <file>', 'write everything there as JSON')
       .option('--markdown <file>', 'write tables there')
       .option('--svg <file>', 'draw a roofline there'),
@@ -67,7 +70,11 @@ async function kernels(flags: KernelFlags, run: Run): Promise<void> {
   const dtype = parseActivations(flags.dtype);
   if (flags.explain !== undefined) {
     const { explain } = await import('./bench-explain.js');
-    return explain(flags.explain, { types, shapes: shapes ?? TABLE, tokens: tokens ?? [1, 16, 32, 64], dtype, group }, run);
+    return explain(
+      flags.explain,
+      { types, shapes: shapes ?? TABLE, tokens: tokens ?? [1, 16, 32, 64], dtype, group },
+      run,
+    );
   }
   const [sustained, seconds] = sustainedOf(flags);
   if (flags.export !== undefined && !flags.tune)
@@ -83,7 +90,10 @@ async function kernels(flags: KernelFlags, run: Run): Promise<void> {
       hint: 'Use --device cuda, or leave the option out.',
     });
   if (flags.import !== undefined) {
-    if (cpu) throw new LpqError('LPQ_USAGE', '--import needs a CUDA device: settings are kept for one', { hint: 'Use --device cuda.' });
+    if (cpu)
+      throw new LpqError('LPQ_USAGE', '--import needs a CUDA device: settings are kept for one', {
+        hint: 'Use --device cuda.',
+      });
     const { importTuning } = await import('./bench-explain.js');
     return importTuning(flags.import, rt.device, run);
   }

@@ -33,7 +33,17 @@ function artifacts(type: readonly string[], targets: readonly string[]): Map<str
   };
   const quantized = path.join(work, type.join(''));
   if (!existsSync(quantized))
-    lpq('quantize', path.join(root, 'share/tiny-llama'), '-o', quantized, '--method', 'rtn', '--device', 'cpu', ...type);
+    lpq(
+      'quantize',
+      path.join(root, 'share/tiny-llama'),
+      '-o',
+      quantized,
+      '--method',
+      'rtn',
+      '--device',
+      'cpu',
+      ...type,
+    );
   return new Map(
     targets.map((target) => {
       const dir = `${quantized}-${target}`;
@@ -55,7 +65,10 @@ gpuTest('the contract of lpq_kernels.h', (t) => {
 gpuTest('the example in C computes layers as plain C does', (t) => {
   if (!compiler) return t.skip('SKIPPED: no C compiler was found');
   const program = compiled('examples/c/layer.c');
-  for (const type of [['--bits', '4', '--group-size', '128'], ['--dtype', 'u8', '--asym', '--group-size', '32']])
+  for (const type of [
+    ['--bits', '4', '--group-size', '128'],
+    ['--dtype', 'u8', '--asym', '--group-size', '32'],
+  ])
     for (const dir of artifacts(type, ['tilus']).values())
       for (const [module, tokens] of MODULES.flatMap((name) => ['1', '16', '70'].map((m) => [name, m] as const))) {
         const run = spawnSync(program, [dir, module, tokens], { encoding: 'utf8', env });
@@ -68,9 +81,17 @@ gpuTest('the example in Python agrees with torch, through graphs too', (t) => {
   const script = path.join(root, 'examples/python/layer.py');
   const python = (...args: string[]) => spawnSync('python3', [script, ...args], { encoding: 'utf8', env });
   const four = artifacts(['--bits', '4', '--group-size', '128'], ['tilus', 'marlin', 'turbomind']);
-  const runs: string[][] = [...four.values()].map((dir) => [dir, MODULES[0] as string, '--codes', four.get('tilus') as string]);
+  const runs: string[][] = [...four.values()].map((dir) => [
+    dir,
+    MODULES[0] as string,
+    '--codes',
+    four.get('tilus') as string,
+  ]);
   runs.push([four.get('tilus') as string, MODULES[1] as string, '--dtype', 'bf16']);
-  for (const type of [['--dtype', 'f6e3m2', '--group-size', '64'], ['--dtype', 'u3', '--asym', '--group-size', '32']])
+  for (const type of [
+    ['--dtype', 'f6e3m2', '--group-size', '64'],
+    ['--dtype', 'u3', '--asym', '--group-size', '32'],
+  ])
     runs.push([artifacts(type, ['tilus']).get('tilus') as string, MODULES[0] as string]);
   for (const args of runs) {
     const run = python(...args);

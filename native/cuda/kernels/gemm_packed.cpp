@@ -75,6 +75,15 @@ Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_
   return t;
 }
 
+// Whether the smallest tiling of `tokens` fits shared memory.
+bool fits_least(int64_t tokens, int bits, int side_bytes, bool hopper, const DeviceFacts& device) {
+  Tiling t;
+  t.hopper = hopper;
+  t.tiles = static_cast<int>(tokens / 8);
+  t.warps_n = 4, t.stages = 3;
+  return shared_bytes(t, bits, side_bytes) <= device.shared_per_block;
+}
+
 PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
   const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
   const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
@@ -308,7 +317,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.y = y.data<uint16_t>();
     return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
   }
-  const int64_t most = stream ? kMostStreamTokens : kMostTokens;
+  int64_t most = stream ? kMostStreamTokens : kMostTokens;
+  // Where shared memory is small (8.6 and 8.9), wide types take fewer tokens at once.
+  while (!stream && most > 8 && !fits_least(most, type.bits, side_bytes, hopper, exec.device())) most /= 2;
   for (int64_t first = 0; first < m; first += most) {
     const int64_t tokens = std::min<int64_t>(most, m - first);
     if (stream) {
