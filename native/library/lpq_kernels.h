@@ -134,7 +134,7 @@ LPQ_API void lpq_weight_destroy(lpq_weight* weight);
    model were: the kernel may then begin to read them while that operation still runs. */
 #define LPQ_GEMM_SETTLED 1u
 
-/* Bytes that a product of `first` to `last` tokens needs at most. Tries every M between: some 0.03 ms each. */
+/* Bytes that a product of `first` to `last` tokens needs at most. Tries every M between: some 0.01 ms each. */
 LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t last, size_t* bytes);
 /* Zeroes what must be zero before the first call, on the stream. */
 LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);

@@ -182,6 +182,16 @@ test('a damaged artifact is refused with a sentence', { skip }, () => {
   }
 });
 
+test('whatever a few changed bytes make of an artifact, it is refused or can be read', { skip }, () => {
+  const dir = path.join(work, 'fuzzed');
+  cpSync(packed, dir, { recursive: true });
+  const shard = readdirSync(dir).find((name) => name.endsWith('.safetensors')) as string;
+  const run = runs(compile('test/native/library-fuzz.c'), [dir, shard, '1500']);
+  assert.equal(run.status, 0, `${run.signal} ${run.stdout}${run.stderr}`);
+  const [, opened, refused] = /^(\d+) opened, (\d+) refused$/m.exec(run.stdout) ?? [];
+  assert.ok(Number(opened) > 50 && Number(refused) > 500, run.stdout);
+});
+
 test('installed with cmake --install, the library is found by pkg-config', { skip }, (t) => {
   const prefix = path.join(work, 'prefix');
   const cmake = spawnSync('cmake', ['--install', build, '--prefix', prefix], { encoding: 'utf8' });
