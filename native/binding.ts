@@ -109,6 +109,7 @@ export interface NativeRuntime {
   memory(): DeviceMemory | undefined;
   /** Peaks start again from what is held now. */
   resetPeak(): void;
+  /** On the CPU a name in `params` that the operation does not ask for fails it, with LPQ_NATIVE_PARAM. */
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params?: OpParams): void;
   sync(): Promise<void>;
   /**
