@@ -25,6 +25,8 @@ export interface KvContext {
   readonly recorder: Recorder;
   readonly maker: CacheMaker;
   readonly seed: number;
+  /** Tokens of the long run, default 1000; 0: none. */
+  readonly steps?: number;
 }
 
 /** Heads that a case has at most: every one of a model is packed alike. */
@@ -45,7 +47,7 @@ interface Case extends KvContext {
  * appended tokens against a prompt.
  */
 export async function verifyCache(context: KvContext, scheme: KvScheme, source: WeightSource): Promise<void> {
-  const { recorder, maker } = context;
+  const { recorder, maker, steps = STEPS } = context;
   const block = maker.block(scheme);
   const batch = Math.max(scheme.residual, block);
   const shapes = new Map<string, { heads: number; kvHeads: number; headDim: number; scale: number }>();
@@ -62,7 +64,7 @@ export async function verifyCache(context: KvContext, scheme: KvScheme, source: 
       const name = `${heads}/${kvHeads} heads of ${headDim}, pages of ${tokens} tokens${order === 'outer' ? ', heads outside' : ''}`;
       const one: Case = { ...context, scheme, page, queries: { heads, scale }, name };
       for (const length of lengthsAround(batch)) await prompt(one, length);
-      if (i === 0) await appended(one, batch);
+      if (i === 0 && steps > 0) await appended(one, batch, steps);
     }
   recorder.detail('kv', printKvScheme(scheme));
 }
@@ -85,10 +87,10 @@ function lengthsAround(batch: number): number[] {
   return [...new Set([0, 1, 2, ...near, 3 * batch + Math.floor(batch / 3)])].filter((length) => length >= 0);
 }
 
-/** Page numbers, none in its place where there are several. */
+/** Page numbers, the last page first. */
 function tableFor(tokens: number, page: number): number[] {
   const count = Math.max(1, Math.ceil(tokens / page));
-  return Array.from({ length: count }, (_, i) => (count - i) % count);
+  return Array.from({ length: count }, (_, i) => count - 1 - i);
 }
 
 interface Rows {
@@ -219,19 +221,19 @@ async function compareAttention(
 }
 
 /** Tokens appended one by one: attention on the way, and in the end the bytes of a prompt of as many. */
-async function appended(one: Case, batch: number): Promise<void> {
+async function appended(one: Case, batch: number, steps: number): Promise<void> {
   const { runtime, recorder, scheme, page, queries, seed, name } = one;
   const width = page.heads * page.headDim;
   const draw = new Draw(seed + 7 * page.tokens + 1);
-  const rows: Rows = { k: draw.rows(STEPS, width), v: draw.rows(STEPS, width) };
-  const grown = make(one, STEPS);
-  const [k, v] = [rows.k, rows.v].map((x) => fromTyped('f32', [STEPS, width], x)) as [Tensor, Tensor];
+  const rows: Rows = { k: draw.rows(steps, width), v: draw.rows(steps, width) };
+  const grown = make(one, steps);
+  const [k, v] = [rows.k, rows.v].map((x) => fromTyped('f32', [steps, width], x)) as [Tensor, Tensor];
   const numbers = (['keys', 'values'] as const).map((side) => {
     const x = side === 'keys' ? rows.k : rows.v;
-    const packed = STEPS - (STEPS % batch);
+    const packed = steps - (steps % batch);
     return { x, grid: gridOf(scheme, side), all: quantizeRows(x, packed, width, gridOf(scheme, side)) };
   });
-  for (let t = 0; t < STEPS; t++) {
+  for (let t = 0; t < steps; t++) {
     const [key, value] = [k, v].map((x) => x.view([1, width], t * width)) as [Tensor, Tensor];
     const q = draw.rows(1, queries.heads * page.headDim);
     const input = fromTyped('f32', [1, q.length], q);
@@ -263,14 +265,14 @@ async function appended(one: Case, batch: number): Promise<void> {
     }
     for (const tensor of [key, value, input, y]) tensor.dispose();
   }
-  await stored(one, grown.cache, grown.sequence, grown.table, rows, STEPS, `${STEPS} appended tokens`);
-  const again = make(one, STEPS);
+  await stored(one, grown.cache, grown.sequence, grown.table, rows, steps, `${steps} appended tokens`);
+  const again = make(one, steps);
   again.sequence.prefill(k, v);
   await settle(runtime);
   for (const [i, tensor] of grown.cache.tensors.entries())
     recorder.check(Buffer.compare(tensor.bytes(), (again.cache.tensors[i] as Tensor).bytes()) === 0, {
       check: 'kv',
-      message: `${name}: ${STEPS} appended tokens leave other bytes than a prompt of as many (tensor ${i})`,
+      message: `${name}: ${steps} appended tokens leave other bytes than a prompt of as many (tensor ${i})`,
     });
   for (const { sequence, cache } of [grown, again]) {
     sequence.dispose();

@@ -4,11 +4,16 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/verify/half.h"
-#include "lpq/checks.h"
+#include "lpq/exec.h"
 
 namespace lpq::verify {
 namespace {
+
+void require_tensor(const Tensor& tensor, const char* name, DType dtype, const std::vector<int64_t>& shape) {
+  bool ok = tensor.dtype == dtype && tensor.rank() == shape.size();
+  for (size_t i = 0; ok && i < shape.size(); ++i) ok = shape[i] < 0 || tensor.shape[i] == shape[i];
+  require(ok, std::string(name) + " is of another dtype or shape");
+}
 
 struct Form {
   bool turbomind, outer, values, channel;
