@@ -7,7 +7,7 @@ export interface KvTensors {
   readonly zeros: Tensor;
 }
 
-/** The cache of keys and values in few bits (docs/kv-cache.md), part of the operation table (ops.ts); the CPU only. */
+/** The cache of keys and values in few bits (docs/kv-cache.md), part of the operation table (ops.ts); where nothing else is said, the CPU only. */
 export const kvOps = {
   /**
    * x [T,C] f32 (rounded to f16 first) or f16 -> codes U8 [T,C], scales and zeros f16 [ceil(T/groupTokens), C/groupDims]:
@@ -54,4 +54,43 @@ export const kvOps = {
     const sides = [keys, values].flatMap(({ codes, scales, zeros }) => [codes, scales, zeros]);
     rt.enqueue('kv_attention', [q, ...sides, table, lengths, tailKeys, tailValues, tails], [y], { ...p, ...layout });
   },
+
+  /**
+   * CUDA only. Decode attention over pages of the form bitdecoding with keys by channel (formats/kv/spec.md): one query token a
+   * sequence, y [B, heads*headDim] f16 or f32, 0 for an empty sequence. q f16 [B, heads*headDim]; the pages U8 [pages, bytes]; table
+   * I32 [B,P]; lengths and tails I32 [B], whole tiles and at most R; tailKeys, tailValues f16 [B, R, kvHeads*headDim]. headDim 64, 128,
+   * 256; keyGroup 128 with valueGroup min(headDim, 128), or 32 with 32. splits overrides into how many runs tokens are cut. What
+   * the table names on the device is not checked.
+   */
+  kvDecode: (
+    rt: NativeRuntime,
+    q: Tensor,
+    cache: { pages: KvPages; table: Tensor; lengths: Tensor; tailKeys: Tensor; tailValues: Tensor; tails: Tensor },
+    y: Tensor,
+    p: KvForm & { heads: number; scale: number; splits?: number },
+  ) => {
+    const { pages, table, lengths, tailKeys, tailValues, tails } = cache;
+    rt.enqueue('kv_decode', [q, ...pages, table, lengths, tailKeys, tailValues, tails], [y], { ...p });
+  },
+
+  /**
+   * CUDA only. Quantizes whole blocks k, v f16 [T, kvHeads*headDim] as kvQuantize does, and packs them as tokens first .. of the
+   * sequence whose pages table I32 [P] names.
+   */
+  kvPack: (rt: NativeRuntime, k: Tensor, v: Tensor, table: Tensor, pages: KvPages, p: KvForm & { first?: number }) =>
+    rt.enqueue('kv_pack', [k, v, table], [...pages], { ...p }),
 } as const;
+
+/** Keys, their numbers, values, their numbers: the tensors of a page of the form bitdecoding. */
+export type KvPages = readonly [Tensor, Tensor, Tensor, Tensor];
+
+interface KvForm {
+  bits: number;
+  headDim: number;
+  kvHeads: number;
+  keyGroup: number;
+  valueGroup: number;
+  pageTokens: number;
+  /** Heads outside tokens. */
+  outer?: boolean;
+}
