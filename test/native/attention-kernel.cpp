@@ -9,7 +9,7 @@
 #include "attention_case.h"
 #include "cuda/attention/kv_decode.cuh"
 #include "cuda/attention/kv_pack.cuh"
-#include "cuda/attention/kv_tail.cuh"
+#include "cuda/attention/kv_combine.cuh"
 
 using namespace lpq::cuda;
 using namespace lpq::test;
@@ -27,11 +27,11 @@ void one(int sequences, int heads, int kv_heads, int splits, bool outer, int blo
   using Shape = KvShape<BITS, DIMS, KEY_GROUP, VALUE_GROUP>;
   KvDecodeArgs a = data.args;
   const int tiles = sequences * kv_heads * a.query_tiles;
-  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.records) * kKvRecord<DIMS>, NAN), y(static_cast<size_t>(sequences * heads * DIMS), NAN);
+  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * kKvRecord<DIMS>, NAN), y(static_cast<size_t>(sequences * heads * DIMS), NAN);
   a.q = data.q.data(), a.keys = data.keys.data(), a.key_numbers = data.key_numbers.data(), a.values = data.values.data(), a.value_numbers = data.value_numbers.data();
   a.table = data.table.data(), a.lengths = data.lengths.data(), a.partial = partial.data();
-  const KvTailArgs tail{a.q, data.tail_keys.data(), data.tail_values.data(), data.tails.data(), a.partial, data.room, heads, kv_heads, a.query_tiles, a.records, a.scale};
-  const KvCombineArgs combine{a.partial, y.data(), heads, kv_heads, a.query_tiles, a.records, 1};
+  a.tail_keys = data.tail_keys.data(), a.tail_values = data.tail_values.data(), a.tails = data.tails.data();
+  const KvCombineArgs combine{a.partial, y.data(), heads, kv_heads, a.query_tiles, a.splits, 1};
   const std::string name = "u" + std::to_string(BITS) + " d" + std::to_string(DIMS) + " g" + std::to_string(KEY_GROUP) + "/" + std::to_string(VALUE_GROUP) + " heads " + std::to_string(heads) + "/" +
                            std::to_string(kv_heads) + " splits " + std::to_string(splits);
   const auto fail = [&](const std::string& what) {
@@ -41,7 +41,6 @@ void one(int sequences, int heads, int kv_heads, int splits, bool outer, int blo
   try {
     simt::copies.clear();
     simt::run(tiles * splits, 32 * Shape::kWarps, 1, Shape::kShared, seed, [&] { kv_decode<Shape>(a); });
-    simt::run(tiles, kTailThreads, 1, 4 * (kKvQueries * data.room + (kTailThreads / DIMS < 1 ? 1 : kTailThreads / DIMS) * kKvQueries * DIMS), seed, [&] { kv_tail<DIMS>(tail); });
     simt::run(sequences * heads, DIMS, 1, 0, seed, [&] { kv_combine<DIMS>(combine); });
   } catch (const std::exception& error) {
     return fail(error.what());

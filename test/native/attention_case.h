@@ -139,7 +139,7 @@ struct KvData {
       key_sizes.push_back(std::move(ks)), key_values.push_back(std::move(kv)), value_sizes.push_back(std::move(vs)), value_values.push_back(std::move(vv));
     }
     args.page_tokens = P, args.table_pages = table_pages, args.heads = c.heads, args.kv_heads = H;
-    args.query_tiles = (c.heads / H + 7) / 8, args.splits = c.splits, args.records = c.splits + 1;
+    args.query_tiles = (c.heads / H + 7) / 8, args.splits = c.splits, args.room = room;
     args.scale = scale * 1.44269504f;
   }
 };

@@ -104,16 +104,15 @@ void kv_decode(Call& call, CudaExec& exec) {
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = 2 * table.dim(1) * (c.page_tokens / c.tile), room = tail_keys.dim(1);
   const int64_t splits = p.integer("splits", splits_for(tiles, units, facts.warps, exec.device().multiprocessors));
   require(splits >= 1 && splits <= 1024, "splits is not 1 to 1024");
-  a.splits = static_cast<int>(splits), a.records = a.splits + 1;
+  a.splits = static_cast<int>(splits), a.room = static_cast<int>(room);
+  a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>(), a.tails = tails.data<int32_t>();
+  require(facts.shared <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.shared) + " bytes of shared memory a block");
   const int64_t record = 2 * kKvQueries + kKvQueries * c.dims;
-  Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.records * record * 4));
+  Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record * 4));
   a.partial = partial.as<float>();
   const std::string dims = std::to_string(c.dims), kernel = "lpq_kv_decode_" + std::to_string(c.bits) + "_" + dims + (wide ? "_128" : "_32");
   exec.launch(kernel, Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
-  const KvTailArgs tail{a.q, tail_keys.data<uint16_t>(), tail_values.data<uint16_t>(), tails.data<int32_t>(), a.partial, static_cast<int>(room), a.heads, a.kv_heads, a.query_tiles, a.records, a.scale};
-  const int64_t parts = std::max<int64_t>(1, 256 / c.dims);
-  exec.launch("lpq_kv_tail_" + dims, Dim3(tiles), Dim3(256), static_cast<unsigned>(4 * kKvQueries * (room + parts * c.dims)), tail);
-  const KvCombineArgs combine{a.partial, y.raw(), a.heads, a.kv_heads, a.query_tiles, a.records, y.dtype == DType::f32};
+  const KvCombineArgs combine{a.partial, y.raw(), a.heads, a.kv_heads, a.query_tiles, a.splits, y.dtype == DType::f32};
   exec.launch("lpq_kv_combine_" + dims, Dim3(sequences * heads), Dim3(c.dims), 0, combine);
 }
 LPQ_CUDA_OP(kv_decode, "kv_decode");

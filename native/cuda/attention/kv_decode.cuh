@@ -2,13 +2,14 @@
 //
 // Tokens are the rows of both products, queries of one kv head the 8 columns: S = K Qᵀ reads words of keys by ldmatrix as its
 // operand A, O = Vᵀ P words of values by ldmatrix.trans. A word holds R codes, hence R operands: one LOP3 takes the two codes of a
-// half2, one HFMA2 brings them to their integers. Scales never touch codes: those of keys by channel multiply Q (one product a
+// half2, as subnormal numbers that need no arithmetic. Scales never touch codes: those of keys by channel multiply Q (one product a
 // group, channel and query), those of values by token multiply P; zeros of keys are a product of their own, of which every row is alike,
 // and zeros of values a sum over P.
 //
 // A warp is alone from its first unit (half a tile of N_r tokens) to its last: it copies units into its own ring of shared memory
 // (cp.async), and has maxima, sums and outputs of its own, so that no warp waits for another's softmax. What warps of a block
-// found is brought together at the end, and what blocks (splits of the tokens) and the exact tail found by kv_combine.
+// found is brought together at the end, and what blocks (splits of the tokens) found by kv_combine. The exact tail goes to the warps of
+// the last split.
 #pragma once
 #include "cuda/attention/kv_shape.h"
 #ifdef LPQ_SIMT
@@ -19,17 +20,20 @@
 
 namespace lpq::cuda {
 
-// Codes number J of the two words of a register, as the integers they are.
+// Codes number J of the two words of a register, as halves code 2^-kDown: a field that ends below bit 11 of a half is a number that
+// counts units of 2^-24, subnormal or of the first normal binade, so that a mask is all it takes. Tensor cores multiply such
+// numbers exactly; the power of two is taken back from sums.
+template <int BITS, int J>
+struct Field {
+  static constexpr bool kShift = BITS * J + BITS > 11;
+  static constexpr int kAt = kShift ? BITS * J - 8 : BITS * J, kDown = 24 - kAt;
+  static constexpr uint32_t kMask = ((1u << BITS) - 1) << kAt;
+  static constexpr float kBack = static_cast<float>(1 << kDown);
+};
 template <int BITS, int J>
 __device__ __forceinline__ uint32_t codes_of(uint32_t word) {
-  constexpr int at = BITS * J % 8;
-  constexpr uint32_t mask = ((1u << BITS) - 1) << at;
-  const uint32_t shifted = BITS * J >= 8 ? word >> 8 : word;
-  const uint32_t raised = mask_or<mask * 0x10001u, 0x64006400u>(shifted);  // 1024 + code 2^at
-  if constexpr (at == 0) return half2_sub(raised, 0x64006400u);
-  // Times 2^-at, less 2^(10 - at): both exact.
-  constexpr uint32_t down = static_cast<uint32_t>(15 - at) << 10, off = 0x8000u | static_cast<uint32_t>(25 - at) << 10;
-  return half2_fma(raised, down * 0x10001u, off * 0x10001u);
+  using F = Field<BITS, J>;
+  return (F::kShift ? word >> 8 : word) & (F::kMask * 0x10001u);
 }
 
 template <int I>
@@ -65,16 +69,19 @@ __device__ __forceinline__ void kv_fetch(const KvDecodeArgs& a, const int* table
   const int lane = static_cast<int>(threadIdx.x & 31), half = 16 * (n & 1), token = (n >> 1) * T::kTile;
   const int page = table[token / a.page_tokens], in_page = token % a.page_tokens;
   const unsigned char* keys = a.keys + page * a.keys_page + static_cast<long long>(in_page / T::kCodes + half) * a.key_row + static_cast<long long>(head) * a.key_head;
-  constexpr int key_chunks = T::kKeyRow / 16;
+  constexpr int key_chunks = T::kKeyRow / 16, key_rows = 32 / key_chunks;
+  keys += static_cast<long long>(lane / key_chunks) * a.key_row + 16 * (lane % key_chunks);
 #pragma unroll
-  for (int i = lane; i < 16 * key_chunks; i += 32)
-    copy16_async(to.key_chunk(i / key_chunks, i % key_chunks), keys + static_cast<long long>(i / key_chunks) * a.key_row + 16 * (i % key_chunks), 16);
-  const unsigned char* values = a.values + page * a.values_page + static_cast<long long>(head) * a.value_head;
-  constexpr int value_chunks = T::kValueRow / 16;
+  for (int i = 0; i < 16 / key_rows; ++i) copy16_async(to.key_chunk(lane / key_chunks + i * key_rows, lane % key_chunks), keys + i * (key_rows * a.key_row), 16);
+  // Rows of values are tokens in the order of the steps: 16 of each 32.
+  constexpr int value_chunks = T::kValueRow / 16, value_rows = 32 / value_chunks;
+  const int row = lane / value_chunks;
+  const unsigned char* values = a.values + page * a.values_page + static_cast<long long>(in_page + half + 32 * (row >> 4) + (row & 15)) * a.value_row +
+                                static_cast<long long>(head) * a.value_head + 16 * (lane % value_chunks);
 #pragma unroll
-  for (int i = lane; i < T::kTokens * value_chunks; i += 32) {
-    const int row = i / value_chunks, t = in_page + 32 * (row >> 4) + half + (row & 15);
-    copy16_async(to.value_chunk(row, i % value_chunks), values + static_cast<long long>(t) * a.value_row + 16 * (i % value_chunks), 16);
+  for (int i = 0; i < T::kTokens / value_rows; ++i) {
+    const int tokens = value_rows >= 16 ? 2 * i * value_rows : (i * value_rows >> 4) * 32 + (i * value_rows & 15);
+    copy16_async(to.value_chunk(row + i * value_rows, lane % value_chunks), values + tokens * a.value_row, 16);
   }
   const unsigned char* numbers = a.key_numbers + page * a.key_numbers_page + static_cast<long long>(in_page / T::kKeyGroup) * a.key_number_row +
                                  static_cast<long long>(head) * a.key_number_head;
@@ -99,6 +106,25 @@ struct KvState {
   float out[T::kDims / 16][4] = {};
 };
 
+// Raises the maxima to what this lane has seen, and takes down what was summed below the old ones.
+template <class T>
+__device__ __forceinline__ void kv_raise(float (&peak)[2], KvState<T>& state) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c)
+#pragma unroll
+    for (int mask = 4; mask < 32; mask *= 2) peak[c] = fmaxf(peak[c], __shfl_xor_sync(0xffffffffu, peak[c], mask));
+  if (!any_lane(peak[0] > state.most[0] || peak[1] > state.most[1])) return;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float shrink = power_of_two(state.most[c] - peak[c]);
+    state.most[c] = peak[c], state.total[c] *= shrink;
+#pragma unroll
+    for (int v = 0; v < T::kValueGroups; ++v) state.zeros[v][c] *= shrink;
+#pragma unroll
+    for (int m = 0; m < T::kDims / 16; ++m) state.out[m][c] *= shrink, state.out[m][c + 2] *= shrink;
+  }
+}
+
 template <class T>
 __device__ __forceinline__ void kv_unit(const KvUnit<T>& unit, const uint32_t (&q)[T::kDims / 16][2], float scale, KvState<T>& state) {
   constexpr int R = T::kCodes, B = T::kBits;
@@ -122,24 +148,15 @@ __device__ __forceinline__ void kv_unit(const KvUnit<T>& unit, const uint32_t (&
     });
   }
   float peak[2] = {state.most[0], state.most[1]};
-#pragma unroll
-  for (int j = 0; j < R; ++j)
+  each_step<0, R>([&](auto step) {
+    constexpr int J = decltype(step)::value;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      score[j][i] = (score[j][i] + zero[j / T::kGroupTiles][i]) * scale;
-      peak[i & 1] = fmaxf(peak[i & 1], score[j][i]);
+      score[J][i] = fused(score[J][i], scale * Field<B, J>::kBack, zero[J / T::kGroupTiles][i & 1] * scale);
+      peak[i & 1] = fmaxf(peak[i & 1], score[J][i]);
     }
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-#pragma unroll
-    for (int mask = 4; mask < 32; mask *= 2) peak[c] = fmaxf(peak[c], __shfl_xor_sync(0xffffffffu, peak[c], mask));
-    const float shrink = power_of_two(state.most[c] - peak[c]);
-    state.most[c] = peak[c], state.total[c] *= shrink;
-#pragma unroll
-    for (int v = 0; v < T::kValueGroups; ++v) state.zeros[v][c] *= shrink;
-#pragma unroll
-    for (int m = 0; m < T::kDims / 16; ++m) state.out[m][c] *= shrink, state.out[m][c + 2] *= shrink;
-  }
+  });
+  kv_raise<T>(peak, state);
 #pragma unroll
   for (int j = 0; j < R; ++j) {
     uint32_t weights[T::kValueGroups][2];
@@ -178,6 +195,64 @@ __device__ __forceinline__ void kv_unit(const KvUnit<T>& unit, const uint32_t (&
       }
     }
   }
+}
+
+// Sixteen tokens of the exact tail from `first` on, those beyond its end left out; outputs in their own units.
+template <class T>
+__device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int head, int first, const uint32_t (&q)[T::kDims / 16][2], KvState<T>& state) {
+  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, tokens = a.tails[sequence] - first, row = a.kv_heads * T::kDims;
+  const long long base = (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * T::kDims;
+  const unsigned short *keys = a.tail_keys + base, *values = a.tail_values + base;
+  float score[4] = {};
+#pragma unroll
+  for (int kc = 0; kc < T::kDims / 16; ++kc) {
+    uint32_t k[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = g + 8 * (i & 1);
+      k[i] = token < tokens ? *reinterpret_cast<const uint32_t*>(keys + token * row + 16 * kc + 8 * (i >> 1) + 2 * t) : 0;
+    }
+    multiply<false>(score, k, q[kc][0], q[kc][1]);
+  }
+  float peak[2] = {state.most[0], state.most[1]};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    score[i] = g + 8 * (i >> 1) < tokens ? score[i] * a.scale : -INFINITY;
+    peak[i & 1] = fmaxf(peak[i & 1], score[i]);
+  }
+  kv_raise<T>(peak, state);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) score[i] = power_of_two(score[i] - state.most[i & 1]), state.total[i & 1] += score[i];
+  const uint32_t weights[2] = {turn_matrix(half2_of(score[0], score[1])), turn_matrix(half2_of(score[2], score[3]))};
+#pragma unroll
+  for (int m = 0; m < T::kDims / 16; ++m) {
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = 2 * t + 8 * (i >> 1), d = 16 * m + g + 8 * (i & 1);
+      v[i] = (token < tokens ? values[token * row + d] : 0u) | (token + 1 < tokens ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
+    }
+    multiply<false>(state.out[m], v, weights[0], weights[1]);
+  }
+}
+
+// Takes back the powers of two of Field: of rows 0 to 7 and 8 to 15 of every 16 dims.
+template <class T>
+__device__ __forceinline__ void kv_settle(KvState<T>& state) {
+  each_step<0, T::kNarrow ? T::kCodes / 2 : T::kCodes>([&](auto step) {
+    constexpr int J = decltype(step)::value;
+    if constexpr (T::kNarrow) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.out[J][i] *= i < 2 ? Field<T::kBits, 2 * J>::kBack : Field<T::kBits, 2 * J + 1>::kBack;
+    } else {
+#pragma unroll
+      for (int w = 0; w < T::kWords / 16; ++w) {
+        const int m = (16 * w / T::kChunkWords * T::kChunk + 16 * w % T::kChunkWords + J * T::kChunkWords) / 16;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) state.out[m][i] *= Field<T::kBits, J>::kBack;
+      }
+    }
+  });
 }
 
 // Blocks: split fastest, then tiles of 8 queries, kv heads, sequences.
@@ -222,6 +297,9 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
     slot = slot + 1 == T::kStages ? 0 : slot + 1;
   }
   wait_copies<0>();
+  kv_settle<T>(state);
+  if (split == a.splits - 1)
+    for (int first = 16 * warp; first < a.tails[sequence]; first += 16 * T::kWarps) kv_tail<T>(a, sequence, head, first, q, state);
 
 #pragma unroll
   for (int c = 0; c < 2; ++c)
@@ -245,7 +323,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
       record[2 * kKvQueries + column * T::kDims + d] = state.out[m][i] + state.zeros[16 * m / T::kValueGroup][i & 1];
     }
   __syncthreads();
-  float* const to = a.partial + ((static_cast<long long>(sequence) * a.kv_heads + head) * a.query_tiles + tile) * a.records * kKvRecord<T::kDims> +
+  float* const to = a.partial + ((static_cast<long long>(sequence) * a.kv_heads + head) * a.query_tiles + tile) * a.splits * kKvRecord<T::kDims> +
                     static_cast<long long>(split) * kKvRecord<T::kDims>;
   for (int i = static_cast<int>(threadIdx.x); i < kKvQueries * T::kDims; i += 32 * T::kWarps) {
     const int column = i / T::kDims;

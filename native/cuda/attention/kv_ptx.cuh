@@ -33,26 +33,9 @@ __device__ __forceinline__ float load_shared_half(uint32_t address) {
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
   return __half2float(__ushort_as_half(v));
 }
-// (x & mask) | bits
-template <uint32_t MASK, uint32_t BITS>
-__device__ __forceinline__ uint32_t mask_or(uint32_t x) {
-  uint32_t r;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "n"(MASK), "n"(BITS));
-  return r;
-}
 __device__ __forceinline__ uint32_t half2_mul(uint32_t a, uint32_t b) {
   uint32_t r;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-__device__ __forceinline__ uint32_t half2_fma(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-__device__ __forceinline__ uint32_t half2_sub(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 __device__ __forceinline__ uint32_t half2_of(float low, float high) {
@@ -62,6 +45,7 @@ __device__ __forceinline__ uint32_t half2_of(float low, float high) {
 }
 __device__ __forceinline__ float half_of(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ unsigned short half_bits(float v) { return __half_as_ushort(__float2half_rn(v)); }
+__device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 // 2^x to 2^-22 of itself; 0 for -infinity.
 __device__ __forceinline__ float power_of_two(float x) {
   float r;

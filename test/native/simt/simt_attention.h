@@ -69,30 +69,24 @@ inline float load_shared_half(uint32_t address) {
   std::memcpy(&v, simt::shared_memory(address), 2);
   return lpq::f16_to_f32(v);
 }
-template <uint32_t MASK, uint32_t BITS>
-uint32_t mask_or(uint32_t x) {
-  return (x & MASK) | BITS;
-}
 template <class F>
 uint32_t half2_map(F&& f) {
   return static_cast<uint32_t>(lpq::f32_to_f16(f(0))) | static_cast<uint32_t>(lpq::f32_to_f16(f(16))) << 16;
 }
 inline float half_at(uint32_t v, int shift) { return lpq::f16_to_f32(static_cast<uint16_t>(v >> shift)); }
-// Products of halves and their sums with halves are exact in fp32, or nearly so: the kernels' are.
+// A product of halves is exact in fp32.
 inline uint32_t half2_mul(uint32_t a, uint32_t b) {
   return half2_map([&](int s) { return half_at(a, s) * half_at(b, s); });
-}
-inline uint32_t half2_fma(uint32_t a, uint32_t b, uint32_t c) {
-  return half2_map([&](int s) { return half_at(a, s) * half_at(b, s) + half_at(c, s); });
-}
-inline uint32_t half2_sub(uint32_t a, uint32_t b) {
-  return half2_map([&](int s) { return half_at(a, s) - half_at(b, s); });
 }
 inline uint32_t half2_of(float low, float high) {
   return half2_map([&](int s) { return s == 0 ? low : high; });
 }
 inline float half_of(unsigned short bits) { return lpq::f16_to_f32(bits); }
 inline unsigned short half_bits(float v) { return lpq::f32_to_f16(v); }
+inline bool any_lane(bool v) {
+  const simt::Lane* all = simt::gather({{v ? 1u : 0u}});
+  return std::any_of(all, all + 32, [](const simt::Lane& lane) { return lane.words[0] != 0; });
+}
 inline float power_of_two(float x) { return std::exp2(x); }
 inline float quotient(float a, float b) { return a / b; }
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
