@@ -9,7 +9,6 @@
 #include "attention_case.h"
 #include "cuda/attention/kv_decode.cuh"
 #include "cuda/attention/kv_pack.cuh"
-#include "cuda/attention/kv_combine.cuh"
 
 using namespace lpq::cuda;
 using namespace lpq::test;
@@ -31,7 +30,8 @@ void one(int sequences, int heads, int kv_heads, int splits, bool outer, int blo
   a.q = data.q.data(), a.keys = data.keys.data(), a.key_numbers = data.key_numbers.data(), a.values = data.values.data(), a.value_numbers = data.value_numbers.data();
   a.table = data.table.data(), a.lengths = data.lengths.data(), a.partial = partial.data();
   a.tail_keys = data.tail_keys.data(), a.tail_values = data.tail_values.data(), a.tails = data.tails.data();
-  const KvCombineArgs combine{a.partial, y.data(), heads, kv_heads, a.query_tiles, a.splits, 1};
+  std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
+  a.counters = counters.data(), a.y = y.data(), a.wide = 1;
   const std::string name = "u" + std::to_string(BITS) + " d" + std::to_string(DIMS) + " g" + std::to_string(KEY_GROUP) + "/" + std::to_string(VALUE_GROUP) + " heads " + std::to_string(heads) + "/" +
                            std::to_string(kv_heads) + " splits " + std::to_string(splits);
   const auto fail = [&](const std::string& what) {
@@ -41,10 +41,11 @@ void one(int sequences, int heads, int kv_heads, int splits, bool outer, int blo
   try {
     simt::copies.clear();
     simt::run(tiles * splits, 32 * Shape::kWarps, 1, Shape::kShared, seed, [&] { kv_decode<Shape>(a); });
-    simt::run(sequences * heads, DIMS, 1, 0, seed, [&] { kv_combine<DIMS>(combine); });
   } catch (const std::exception& error) {
     return fail(error.what());
   }
+  for (const unsigned count : counters)
+    if (count) return fail("a counter is left at " + std::to_string(count));
   std::vector<double> want, bound;
   for (int b = 0; b < sequences; ++b)
     for (int h = 0; h < heads; ++h) {

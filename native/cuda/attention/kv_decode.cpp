@@ -68,7 +68,7 @@ Cache cache_of(const Params& p, CudaExec& exec, const Tensor* const (&pages)[4])
 int64_t splits_for(int64_t tiles, int64_t units, int warps, int multiprocessors) {
   int64_t best = 1, least = INT64_MAX;
   for (int64_t splits = 1; splits <= 128 && splits * warps <= std::max<int64_t>(units, warps); ++splits) {
-    const int64_t cost = div_up(tiles * splits, multiprocessors) * (div_up(div_up(units, splits), warps) + 3);
+    const int64_t cost = div_up(tiles * splits, multiprocessors) * (div_up(div_up(units, splits), warps) + 4);
     if (cost < least) least = cost, best = splits;
   }
   return best;
@@ -109,11 +109,9 @@ void kv_decode(Call& call, CudaExec& exec) {
   require(facts.shared <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.shared) + " bytes of shared memory a block");
   const int64_t record = 2 * kKvQueries + kKvQueries * c.dims;
   Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record * 4));
-  a.partial = partial.as<float>();
+  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles)), a.y = y.raw(), a.wide = y.dtype == DType::f32;
   const std::string dims = std::to_string(c.dims), kernel = "lpq_kv_decode_" + std::to_string(c.bits) + "_" + dims + (wide ? "_128" : "_32");
   exec.launch(kernel, Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
-  const KvCombineArgs combine{a.partial, y.raw(), a.heads, a.kv_heads, a.query_tiles, a.splits, y.dtype == DType::f32};
-  exec.launch("lpq_kv_combine_" + dims, Dim3(sequences * heads), Dim3(c.dims), 0, combine);
 }
 LPQ_CUDA_OP(kv_decode, "kv_decode");
 

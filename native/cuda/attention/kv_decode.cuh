@@ -8,8 +8,8 @@
 //
 // A warp is alone from its first unit (half a tile of N_r tokens) to its last: it copies units into its own ring of shared memory
 // (cp.async), and has maxima, sums and outputs of its own, so that no warp waits for another's softmax. What warps of a block
-// found is brought together at the end, and what blocks (splits of the tokens) found by kv_combine. The exact tail goes to the warps of
-// the last split.
+// found is brought together at the end, and what blocks (splits of the tokens) found by the block that
+// ends last. The exact tail goes to the warps of the last split.
 #pragma once
 #include "cuda/attention/kv_shape.h"
 #ifdef LPQ_SIMT
@@ -298,8 +298,8 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   }
   wait_copies<0>();
   kv_settle<T>(state);
-  if (split == a.splits - 1)
-    for (int first = 16 * warp; first < a.tails[sequence]; first += 16 * T::kWarps) kv_tail<T>(a, sequence, head, first, q, state);
+  if (split == a.splits - 1)  // the last warps first, which have fewer units
+    for (int first = 16 * (T::kWarps - 1 - warp); first < a.tails[sequence]; first += 16 * T::kWarps) kv_tail<T>(a, sequence, head, first, q, state);
 
 #pragma unroll
   for (int c = 0; c < 2; ++c)
@@ -323,21 +323,58 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
       record[2 * kKvQueries + column * T::kDims + d] = state.out[m][i] + state.zeros[16 * m / T::kValueGroup][i & 1];
     }
   __syncthreads();
-  float* const to = a.partial + ((static_cast<long long>(sequence) * a.kv_heads + head) * a.query_tiles + tile) * a.splits * kKvRecord<T::kDims> +
-                    static_cast<long long>(split) * kKvRecord<T::kDims>;
+  constexpr int size = kKvRecord<T::kDims>;
+  const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
+  float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
+  const auto write = [&](int column, int d, float total, float sum) {
+    if (tile * kKvQueries + column >= group) return;
+    const float y = total > 0 ? quotient(sum, total) : 0.0f;
+    const long long at = (static_cast<long long>(sequence) * a.heads + head * group + tile * kKvQueries + column) * T::kDims + d;
+    if (a.wide) static_cast<float*>(a.y)[at] = y;
+    else static_cast<unsigned short*>(a.y)[at] = half_bits(y);
+  };
   for (int i = static_cast<int>(threadIdx.x); i < kKvQueries * T::kDims; i += 32 * T::kWarps) {
     const int column = i / T::kDims;
     float most = -INFINITY, total = 0, sum = 0;
 #pragma unroll
-    for (int w = 0; w < T::kWarps; ++w) most = fmaxf(most, records[w * kKvRecord<T::kDims> + column]);
+    for (int w = 0; w < T::kWarps; ++w) most = fmaxf(most, records[w * size + column]);
+#pragma unroll
     for (int w = 0; w < T::kWarps; ++w) {
-      const float* from = records + w * kKvRecord<T::kDims>;
+      const float* from = records + w * size;
       const float share = from[column] == -INFINITY ? 0.0f : power_of_two(from[column] - most);
       total = fused(from[kKvQueries + column], share, total);
       sum = fused(from[2 * kKvQueries + i], share, sum);
     }
+    if (a.splits == 1) {
+      write(column, i % T::kDims, total, sum);
+      continue;
+    }
+    float* const to = all + static_cast<long long>(split) * size;
     to[2 * kKvQueries + i] = sum;
     if (i % T::kDims == 0) to[column] = most, to[kKvQueries + column] = total;
+  }
+  if (a.splits == 1) return;
+  // Whoever delivers last brings the splits together, in their order.
+  unsigned* const last = reinterpret_cast<unsigned*>(records + T::kWarps * size);
+  __syncthreads();
+  if (threadIdx.x == 0) *last = count_up(a.counters + tile_index);
+  __syncthreads();
+  if (*last != static_cast<unsigned>(a.splits - 1)) return;
+  if (threadIdx.x == 0) a.counters[tile_index] = 0;
+  const int queries = group - tile * kKvQueries < kKvQueries ? group - tile * kKvQueries : kKvQueries;
+  for (int i = static_cast<int>(threadIdx.x); i < queries * T::kDims; i += 32 * T::kWarps) {
+    const int column = i / T::kDims;
+    float most = -INFINITY, total = 0, sum = 0;
+#pragma unroll 8
+    for (int r = 0; r < a.splits; ++r) most = fmaxf(most, load_fresh(all + static_cast<long long>(r) * size + column));
+#pragma unroll 8
+    for (int r = 0; r < a.splits; ++r) {
+      const float* from = all + static_cast<long long>(r) * size;
+      const float own_most = load_fresh(from + column), share = own_most == -INFINITY ? 0.0f : power_of_two(own_most - most);
+      total = fused(load_fresh(from + kKvQueries + column), share, total);
+      sum = fused(load_fresh(from + 2 * kKvQueries + i), share, sum);
+    }
+    write(column, i % T::kDims, total, sum);
   }
 }
 

@@ -45,6 +45,14 @@ __device__ __forceinline__ uint32_t half2_of(float low, float high) {
 }
 __device__ __forceinline__ float half_of(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ unsigned short half_bits(float v) { return __half_as_ushort(__float2half_rn(v)); }
+// One more; how many were before. Releases what the block stored before its barrier, acquires what others released.
+__device__ __forceinline__ unsigned count_up(unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+// Past L1, which may hold what another block has overwritten.
+__device__ __forceinline__ float load_fresh(const float* from) { return __ldcg(from); }
 __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 // 2^x to 2^-22 of itself; 0 for -infinity.
 __device__ __forceinline__ float power_of_two(float x) {

@@ -12,16 +12,12 @@ struct KvDecodeArgs {
   const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, D], of which tails [B] tokens are there
   const int* tails;
   float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[8], total[8], sums[8][D]
+  unsigned* counters;  // [B, kv_heads, query_tiles], 0 before and after
+  void* y;             // [B, heads, D] f32 (wide) or f16
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
   int key_row, key_head, key_number_row, key_number_head, value_row, value_head, value_number_group, value_number_head;
-  int page_tokens, table_pages, heads, kv_heads, query_tiles, splits, room;
+  int page_tokens, table_pages, heads, kv_heads, query_tiles, splits, room, wide;
   float scale;  // of scores, times log2 e
-};
-
-struct KvCombineArgs {
-  const float* partial;
-  void* y;  // [B, heads, D]
-  int heads, kv_heads, query_tiles, splits, wide;  // wide: y is f32, else f16
 };
 
 // Packs blocks of one sequence: keys by channel, values by token.
@@ -55,11 +51,11 @@ struct KvShape {
   static constexpr int kKeyNumbers = kGroups * kDims * 4, kValueNumbers = kValueGroups * kTokens * 4;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
   static constexpr int kMost = 226 << 10;
-  static constexpr int kWarps = 24 * kStage <= kMost && kDims <= 128 ? 12 : 16 * kStage <= kMost ? 8 : 4;
+  static constexpr int kRings = kMost / (2 * kStage), kWarps = kRings < 12 ? kRings : 12;
   static constexpr int kStages = kMost / (kWarps * kStage) < 4 ? kMost / (kWarps * kStage) : 4;
   static constexpr int kShared = kWarps * kStages * kStage;
-  static_assert(kStages >= 2 && kStage % 16 == 0 && kKeyGroup % 32 == 0 && kValueGroup % 32 == 0 && kDims % 64 == 0);
-  static_assert(kWarps * kKvRecord<kDims> * 4 <= kShared);
+  static_assert(kWarps >= 4 && kStages >= 2 && kStage % 16 == 0 && kKeyGroup % 32 == 0 && kValueGroup % 32 == 0 && kDims % 64 == 0);
+  static_assert(kWarps * kKvRecord<kDims> * 4 + 16 <= kShared);
 };
 
 }  // namespace lpq::cuda

@@ -83,6 +83,7 @@ inline uint32_t half2_of(float low, float high) {
 }
 inline float half_of(unsigned short bits) { return lpq::f16_to_f32(bits); }
 inline unsigned short half_bits(float v) { return lpq::f32_to_f16(v); }
+inline float load_fresh(const float* from) { return *from; }
 inline bool any_lane(bool v) {
   const simt::Lane* all = simt::gather({{v ? 1u : 0u}});
   return std::any_of(all, all + 32, [](const simt::Lane& lane) { return lane.words[0] != 0; });
