@@ -59,7 +59,8 @@ void one(int sequences, int heads, int kv_heads, int splits, bool outer, int blo
 }
 
 // Two blocks packed at the second of three, compared with codes and numbers made one by one; nothing else may change.
-void packed(int bits, int dims, int key_group, int value_group, bool outer) {
+template <int bits, int dims>
+void packed(int key_group, int value_group, bool outer) {
   const KvCase c{bits, dims, key_group, value_group, 1, 2, 2, 1, outer, 1, {3}, {0}};
   KvData data(c, ++seed);
   const int H = c.kv_heads, D = dims, block = data.block, top = (1 << bits) - 1, width = H * D;
@@ -71,15 +72,15 @@ void packed(int bits, int dims, int key_group, int value_group, bool outer) {
     for (size_t i = 0; i < side.size(); ++i) side[i] = lpq::f32_to_f16(static_cast<float>(i % static_cast<size_t>(D) == 9 ? 0.25 : (1 + 7.0 * (i % 13 == 0)) * normal(lot)));
   }
   const auto keys = data.keys, key_numbers = data.key_numbers, values = data.values, value_numbers = data.value_numbers;
-  KvPackArgs a{x[0].data(), x[1].data(), data.table.data(), data.keys.data(), data.key_numbers.data(), data.values.data(), data.value_numbers.data(), data.args, block, bits, dims, block, key_group, value_group,
-               std::min(128, block), std::min(D, 128)};
-  const int shared = 2 * block * (D + 2) + 8 * std::max(block / key_group * D, D / value_group * block);
+  KvPackArgs a{x[0].data(), x[1].data(), data.table.data(), data.keys.data(), data.key_numbers.data(), data.values.data(), data.value_numbers.data(), data.args, block, block, key_group, value_group,
+               std::min(128, block)};
+  const int shared = (2 * block * (D + 2) + 15) / 16 * 16 + 16 * std::max(block / key_group * D, D / value_group * block);
   ++checks;
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL pack u%d d%d g%d/%d: %s\n", bits, dims, key_group, value_group, what.c_str());
   };
   try {
-    simt::run(2 * 2 * H, kPackThreads, 1, shared, seed, [&] { kv_pack(a); });
+    simt::run(2 * 2 * H, kPackThreads, 1, shared, seed, [&] { kv_pack<bits, dims>(a); });
   } catch (const std::exception& error) {
     return fail(error.what());
   }
@@ -135,11 +136,11 @@ int main() {
   one<4, 128, 128, 128>(1, 2, 2, 3, false, 1, {9}, {1});        // MHA, more blocks than warps
   one<2, 128, 32, 32>(1, 20, 1, 2, false, 1, {2}, {0});         // MQA: three tiles of queries
   one<4, 64, 128, 64>(3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127});  // empty, one token
-  packed(4, 128, 128, 128, false);
-  packed(2, 128, 32, 32, true);
-  packed(8, 64, 128, 64, false);
-  packed(2, 64, 128, 64, false);
-  packed(4, 256, 32, 128, true);
+  packed<4, 128>(128, 128, false);
+  packed<2, 128>(32, 32, true);
+  packed<8, 64>(128, 64, false);
+  packed<2, 64>(128, 64, false);
+  packed<4, 256>(32, 128, true);
   std::printf("%lld caches, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
   return failures ? 1 : 0;
 }

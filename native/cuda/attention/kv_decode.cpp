@@ -128,12 +128,12 @@ void kv_pack(Call& call, CudaExec& exec) {
   require(first >= 0 && first % c.block == 0 && tokens % c.block == 0, "tokens come in blocks of " + std::to_string(c.block));
   require(first + tokens <= table.dim(0) * c.page_tokens, "the table has too few pages");
   if (tokens == 0) return;
-  const int block = static_cast<int>(c.block), dims = static_cast<int>(c.dims);
+  const int block = static_cast<int>(c.block);
   const KvPackArgs a{k.data<uint16_t>(), v.data<uint16_t>(), table.data<int32_t>(), reinterpret_cast<unsigned char*>(pages[0]->raw()), reinterpret_cast<unsigned char*>(pages[1]->raw()),
-                     reinterpret_cast<unsigned char*>(pages[2]->raw()), reinterpret_cast<unsigned char*>(pages[3]->raw()), c.places, static_cast<int>(first), static_cast<int>(c.bits), dims, block,
-                     static_cast<int>(c.key_group), static_cast<int>(c.value_group), static_cast<int>(c.run), std::min(dims, 128)};
+                     reinterpret_cast<unsigned char*>(pages[2]->raw()), reinterpret_cast<unsigned char*>(pages[3]->raw()), c.places, static_cast<int>(first), block,
+                     static_cast<int>(c.key_group), static_cast<int>(c.value_group), static_cast<int>(c.run)};
   const int64_t groups = std::max(c.block / c.key_group * c.dims, c.dims / c.value_group * c.block);
-  exec.launch("lpq_kv_pack", Dim3(2 * c.heads * (tokens / c.block)), Dim3(256), static_cast<unsigned>(2 * c.block * (c.dims + 2) + 8 * groups), a);
+  exec.launch("lpq_kv_pack_" + std::to_string(c.bits) + "_" + std::to_string(c.dims), Dim3(2 * c.heads * (tokens / c.block)), Dim3(256), static_cast<unsigned>(div_up(2 * c.block * (c.dims + 2), 16) * 16 + 16 * groups), a);
 }
 LPQ_CUDA_OP(kv_pack, "kv_pack");
 

@@ -1,3 +1,11 @@
 #include "cuda/attention/kv_pack.cuh"
 
-extern "C" __global__ void __launch_bounds__(lpq::cuda::kPackThreads) lpq_kv_pack(const __grid_constant__ lpq::cuda::KvPackArgs a) { lpq::cuda::kv_pack(a); }
+LPQ_KV_PACK(2, 64)
+LPQ_KV_PACK(2, 128)
+LPQ_KV_PACK(2, 256)
+LPQ_KV_PACK(4, 64)
+LPQ_KV_PACK(4, 128)
+LPQ_KV_PACK(4, 256)
+LPQ_KV_PACK(8, 64)
+LPQ_KV_PACK(8, 128)
+LPQ_KV_PACK(8, 256)

@@ -27,7 +27,7 @@ struct KvPackArgs {
   unsigned char *keys, *key_numbers, *values, *value_numbers;
   KvDecodeArgs places;  // distances and page_tokens
   int first;            // token of the sequence that k and v begin with, a multiple of the block
-  int bits, dims, block, key_group, value_group, run, chunk;
+  int block, key_group, value_group, run;
 };
 
 constexpr int kKvQueries = 8;  // the columns of one mma
