@@ -25,8 +25,9 @@ Params form(const KvCase& c, int page_tokens) {
 }
 
 std::string name_of(const KvCase& c) {
-  return "u" + std::to_string(c.bits) + " d" + std::to_string(c.dims) + " g" + std::to_string(c.key_group) + " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) +
-         (c.outer ? " outer" : "") + (c.splits ? " splits " + std::to_string(c.splits) : "");
+  char name[96];
+  std::snprintf(name, sizeof(name), "u%d d%d g%d heads %d/%d%s splits %d", c.bits, c.dims, c.key_group, c.heads, c.kv_heads, c.outer ? " outer" : "", c.splits);
+  return name;
 }
 
 void check(Device& device, Report& report, const KvCase& c, DType out) {
