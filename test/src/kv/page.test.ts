@@ -46,15 +46,18 @@ test('keys and values of 4 bits in 128 dims lie where BitDecoding has them', () 
 test('every element of every form has bits of its own, and together they fill the page', () => {
   const forms: [string, KvScheme, number, 'inner' | 'outer'][] = [];
   for (const bits of [2, 4, 8] as const)
-    for (const headDim of [64, 128, 256])
-      for (const order of ['inner', 'outer'] as const)
-        for (const granularity of ['channel', 'token'] as const)
-          forms.push([
-            `${bits} ${headDim} ${order} ${granularity}`,
-            scheme(bits, { granularity, group: 32 }),
-            headDim,
-            order,
-          ]);
+    for (const [headDim, order, granularity] of [
+      [64, 'inner', 'channel'],
+      [128, 'outer', 'channel'],
+      [64, 'outer', 'token'],
+      [256, 'inner', 'token'],
+    ] as const)
+      forms.push([
+        `${bits} ${headDim} ${order} ${granularity}`,
+        scheme(bits, { granularity, group: 32 }),
+        headDim,
+        order,
+      ]);
   for (const bits of [4, 8] as const)
     for (const headDim of [64, 128])
       forms.push([
