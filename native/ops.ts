@@ -1,4 +1,5 @@
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
+import { kvOps } from './kv-ops.js';
 import { packedOps } from './packed-ops.js';
 import { w4axOps } from './w4ax-ops.js';
 
@@ -321,4 +322,5 @@ export const ops = {
 
   ...packedOps,
   ...w4axOps,
+  ...kvOps,
 } as const;

@@ -26,11 +26,13 @@ if (!release || Number(release[1]) < 12)
   fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
 
 const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
-// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products (native/cuda/kernels) that has to
+// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products and caches (native/cuda/kernels, attention) that has to
 // do: code of their own there would double the build and the bundle.
-const packed = path.join(native, 'cuda', 'kernels') + path.sep;
+const packed = ['kernels', 'attention'].map((room) => path.join(native, 'cuda', room) + path.sep);
 const archsOf = (source) =>
-  source.startsWith(packed) && archs.includes('80') ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
+  packed.some((room) => source.startsWith(room)) && archs.includes('80')
+    ? archs.filter((arch) => arch !== '86' && arch !== '89')
+    : archs;
 const codeOf = (source) =>
   archsOf(source).map((arch) =>
     arch.startsWith('ptx')

@@ -19,6 +19,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   gptq: ['core', 'binding', 'quantize', 'calibrate'],
   fmpq: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize'],
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
+  kv: ['core', 'binding', 'layout', 'formats'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   verify: ['core', 'binding', 'formats', 'model'],
   bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack'],
@@ -33,6 +34,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'gptq',
     'fmpq',
     'pack',
+    'kv',
     'eval',
     'verify',
     'bench',
@@ -52,7 +54,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
 };
 
 /** What the packer and the quantizers consist of: a verifier that shared any of it would prove nothing. */
-const UNSHARED = ['layout', 'pack', 'quantize', 'gptq', 'fmpq'];
+const UNSHARED = ['layout', 'pack', 'kv', 'quantize', 'gptq', 'fmpq'];
 
 function roomOf(file: string): string {
   const parts = file.split('/');

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { granularitySchema, provenanceSchema, scalesSchema, sha256Schema, zerosSchema } from '../canonical/schema.js';
+import { kvSchemeSchema } from '../kv/scheme.js';
 
 /**
  * `lpq.json` of a packed directory (format lpq-artifact). `canonical` of a module are the hashes of what was packed, in
@@ -52,6 +53,8 @@ export const artifactSchema = z.strictObject({
   carried: z.record(z.string(), sha256Schema),
   /** Every other file of the directory but this one and the shards -> sha256. */
   files: z.record(z.string(), sha256Schema),
+  /** How the cache of keys and values is packed (formats/kv), where the quantized checkpoint says so. */
+  kv: kvSchemeSchema.optional(),
   provenance: provenanceSchema,
   /** sha256 of this very file with these 64 digits written as zeros (seal.ts): covers names, notes and white space. */
   seal: sha256Schema.optional(),

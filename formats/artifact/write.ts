@@ -21,6 +21,7 @@ export interface ArtifactPlan {
   readonly modules: ReadonlyMap<string, PackedDeclaration>;
   /** Tensors that go through unchanged. */
   readonly carried: readonly TensorSpec[];
+  readonly kv?: ArtifactManifest['kv'];
   /** config.json as it shall be, quantization_config included. */
   readonly config: Readonly<Record<string, unknown>>;
 }
@@ -87,6 +88,7 @@ export class ArtifactWriter {
       modules,
       carried: hashes(this.plan.carried),
       files,
+      ...(this.plan.kv && { kv: this.plan.kv }),
       provenance,
     });
     const sealed = sealManifest(manifest);

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { kvSchemeSchema } from '../kv/scheme.js';
 
 /**
  * `lpq.json` of a quantized checkpoint (format lpq-canonical). A module's tensors lie in the checkpoint's safetensors
@@ -128,8 +129,8 @@ export const canonicalSchema = z.strictObject({
   modules: z.record(z.string(), moduleSchema),
   /** Tensors carried through unchanged -> sha256 of their bytes. */
   carried: z.record(z.string(), sha256Schema),
-  /** The cache of keys and values has asymmetric codes, with a scale a channel and `group` tokens. */
-  kv: z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive() }).optional(),
+  /** The cache of keys and values: asymmetric codes with a scale a channel and `group` tokens (W4Ax), or packed (formats/kv). */
+  kv: z.union([z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive() }), kvSchemeSchema]).optional(),
   provenance: provenanceSchema,
 });
 export type CanonicalManifest = z.infer<typeof canonicalSchema>;

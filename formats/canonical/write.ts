@@ -174,5 +174,6 @@ export function carriedSpecs(source: TensorReader, modules: Iterable<string>): T
 /** What other tools see in config.json: enough to refuse the checkpoint by name. */
 function quantizationConfig(plan: CanonicalPlan): Record<string, unknown> {
   const types = [...new Set([...plan.modules.values()].map(({ type }) => type))].sort();
-  return { quant_method: 'lpq', format: 'lpq-canonical', version: 1, manifest: 'lpq.json', types };
+  const { kv } = plan;
+  return { quant_method: 'lpq', format: 'lpq-canonical', version: 1, manifest: 'lpq.json', types, ...(kv && { kv }) };
 }

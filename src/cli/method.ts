@@ -62,6 +62,23 @@ export function fmpqOptions(command: Command): Command {
     .option('--act-kv <bits>', 'fmpq: bits of keys and values, channel by channel (default: none)', number('--act-kv'));
 }
 
+/** Options about the cache of keys and values. */
+export function kvOptions(command: Command): Command {
+  return command
+    .option('--kv <bits>', 'pack the cache of keys and values: 2, 4, 8, or k8v4 (default: f16)')
+    .option('--kv-granularity <kind>', 'scales of keys by channel or by token (default: channel)')
+    .option(
+      '--kv-group <g>',
+      '32, 64 or 128 tokens or dims that share a scale (default: 128; 32 for 2 bits)',
+      number('--kv-group'),
+    )
+    .option(
+      '--kv-residual <n>',
+      'newest tokens up to which stay exact; 0: none (default: one block of the layout)',
+      number('--kv-residual'),
+    );
+}
+
 /** The flags that are settings, checked; a command's others are left to it. Throws LPQ_USAGE. */
 export async function givenSettings({ sym, asym, actGather, ...rest }: MethodFlags): Promise<Settings> {
   const { checkFlags, settingsSchema } = await import('./settings.js');

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import type { KvScheme } from '../../formats/kv/scheme.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { WeightedFile } from '../calibrate/mix.js';
@@ -8,7 +9,7 @@ import { LpqError } from '../core/error.js';
 import type { ModuleLine } from '../quantize/run.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import { modelDirectory } from './hub.js';
-import { fmpqOptions, givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
+import { fmpqOptions, givenSettings, kvOptions, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
@@ -60,7 +61,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .argument('<model>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
-    fmpqOptions(methodOptions(command))
+    kvOptions(fmpqOptions(methodOptions(command)))
       .option(
         '--calib <file[:weight]>',
         'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
@@ -201,6 +202,7 @@ async function checkPlan(
     }
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
     if (settings.method === 'fmpq') (await import('./fmpq.js')).checkFmpq(checkpoint, settings, plan);
+    (await import('./kv.js')).kvOf(settings, checkpoint);
   } finally {
     checkpoint.close();
   }
@@ -226,6 +228,7 @@ async function quantizeInto(
     settings.method === 'fmpq' && calibration
       ? await (await import('./fmpq.js')).prepareFmpq(request, settings, quantizer, calibration, rts, run)
       : undefined;
+  const kv = await cacheScheme(settings, source);
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total] = [0, '', 0];
   let directory: OutputDirectory | undefined;
@@ -240,6 +243,7 @@ async function quantizeInto(
       calibration,
       ...(statistics && { statistics }),
       ...fmpq,
+      ...(kv && { kv }),
       lmHead: settings.lmHead,
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
@@ -294,6 +298,17 @@ async function quantizeInto(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
     `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
   );
+}
+
+async function cacheScheme(settings: FullSettings, dir: string): Promise<KvScheme | undefined> {
+  if (settings.kv === undefined) return undefined;
+  const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
+  const source = SourceCheckpoint.open(dir);
+  try {
+    return (await import('./kv.js')).kvOf(settings, source);
+  } finally {
+    source.close();
+  }
 }
 
 /** W4Ax is computed on the CPU only; 2:4 too until its kernels have run on a device. Throws LPQ_DEVICE. */

@@ -50,6 +50,17 @@ const fmpqSettings = z
   })
   .partial();
 type FmpqSettings = z.infer<typeof fmpqSettings>;
+
+/** How the cache of keys and values is packed (docs/kv-cache.md); none of them has a default here. */
+const kvSettings = z
+  .strictObject({
+    kv: z.enum(['2', '4', '8', 'k8v4']),
+    kvGranularity: z.enum(['channel', 'token']),
+    kvGroup: z.int().positive(),
+    kvResidual: z.int().nonnegative(),
+  })
+  .partial();
+export type KvSettings = z.infer<typeof kvSettings>;
 const FMPQ_FIELDS = Object.keys(fmpqSettings.shape) as (keyof FmpqSettings)[];
 
 /** Everything about a quantization that its bytes depend on, but for the model and the text. */
@@ -57,11 +68,12 @@ export const settingsSchema = z.strictObject({
   ...schemeSettings.shape,
   ...methodSettings.partial().shape,
   ...fmpqSettings.shape,
+  ...kvSettings.shape,
 });
 export type Settings = z.infer<typeof settingsSchema>;
 
 /** With the defaults of the method filled in; those of the scheme depend on its type. */
-export type FullSettings = SchemeSettings & MethodSettings & FmpqSettings;
+export type FullSettings = SchemeSettings & MethodSettings & FmpqSettings & KvSettings;
 
 export const DEFAULTS: MethodSettings = {
   method: 'gptq',
@@ -98,6 +110,10 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   actGather: ['--no-act-gather', 'true or false'],
   actScale: ['--act-scale', 'a number from 0 (off) to 1'],
   actKv: ['--act-kv', 'an integer from 2 to 8'],
+  kv: ['--kv', '2, 4, 8 or k8v4'],
+  kvGranularity: ['--kv-granularity', 'channel or token'],
+  kvGroup: ['--kv-group', '32, 64 or 128'],
+  kvResidual: ['--kv-residual', '0 or a number of tokens'],
 };
 
 /** What a field takes, in words; undefined for a name that is no field. */
@@ -149,11 +165,25 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
     throw new LpqError('LPQ_USAGE', `${FIELDS[foreign][0]} has no effect with --method ${merged.method}`, {
       hint: 'Leave the option out, or use --method fmpq, which quantizes activations too.',
     });
+  if (merged.kv !== undefined && merged.actKv !== undefined)
+    throw new LpqError('LPQ_USAGE', '--kv and --act-kv exclude each other', {
+      hint: '--kv packs the cache for attention kernels; --act-kv is the simulation that FMPQ calibrates with.',
+    });
+  requireKv(merged);
   if (merged.actInt4Share !== undefined && merged.actThreshold !== undefined)
     throw new LpqError('LPQ_USAGE', '--act-int4-share and --act-threshold exclude each other', {
       hint: 'A share says how many blocks have 4 bits, a threshold which; give one of them.',
     });
   return merged;
+}
+
+/** Throws LPQ_USAGE for options of the cache without --kv. */
+export function requireKv({ kv, ...rest }: KvSettings): void {
+  const idle = (['kvGranularity', 'kvGroup', 'kvResidual'] as const).find((field) => rest[field] !== undefined);
+  if (kv === undefined && idle)
+    throw new LpqError('LPQ_USAGE', `${FIELDS[idle][0]} has no effect without --kv`, {
+      hint: 'Say how many bits keys and values have, for example --kv 4.',
+    });
 }
 
 /** Which options of `lpq quantize` about calibration were given. */

@@ -53,6 +53,7 @@ async function verify(given: string, options: VerifyFlags, run: Run): Promise<vo
     against,
     opened,
     seed: options.seed,
+    cache: (await import('./kv-cache.js')).CACHE,
     runtime,
     ...(device !== runtime && { kernel: device }),
     onModule: (module, done, total) => {

@@ -1,6 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
+import { cachedAttention } from './cached-attention.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
@@ -64,12 +65,15 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       const { q, k, v } = project(rt, weights, plan, x);
       place(rt, weights, state, q, plan.qNorm, heads);
       place(rt, weights, state, k, plan.kNorm, kvHeads);
-      if (weights.kv) for (const cached of [k, v]) ops.simulateKv(rt, cached, state.batch.starts, cached, weights.kv);
+      const { kv } = weights;
+      if (kv && !('form' in kv))
+        for (const cached of [k, v]) ops.simulateKv(rt, cached, state.batch.starts, cached, kv);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;
       const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
-      ops.attention(rt, q, k, v, state.batch.starts, attention, params, sinks);
+      if (kv && 'form' in kv) cachedAttention(rt, kv, { q, k, v, y: attention }, state.batch, params, sinks);
+      else ops.attention(rt, q, k, v, state.batch.starts, attention, params, sinks);
       const aux: Record<string, Tensor> = { attention };
       if (beside) {
         const same = beside.norm !== undefined && beside.norm.weight === plan.norm?.weight;

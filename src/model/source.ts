@@ -1,4 +1,7 @@
+import type { KvScheme } from '../../formats/kv/scheme.js';
 import type { OpParams, Tensor } from '../../native/binding.js';
+
+export type { KvScheme } from '../../formats/kv/scheme.js';
 
 /**
  * Where a model graph takes its weights from: a source checkpoint, a quantized one (dequantized on demand) or a packed
@@ -48,10 +51,13 @@ export interface MixedWeight {
 }
 
 /** Keys and values quantized asymmetrically, channel by channel over `group` tokens: ops.simulateKv. */
-export interface KvForm {
+export interface KvChannels {
   readonly bits: number;
   readonly group: number;
 }
+
+/** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */
+export type KvForm = KvChannels | KvScheme;
 
 /** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind). */
 export type PackedWeight = {

@@ -107,6 +107,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         target: plan.target.name,
         modules,
         carried: plan.carried,
+        ...packedCache(input),
         config: { ...input.config, quantization_config: quantization },
       },
       request.writer,
@@ -136,6 +137,11 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     await output.abort();
     throw error;
   }
+}
+
+/** The scheme of a packed cache goes along; that of W4Ax belongs to activations, which no target packs. */
+function packedCache({ manifest: { kv } }: CanonicalCheckpoint): Pick<ArtifactManifest, 'kv'> {
+  return kv && 'form' in kv ? { kv } : {};
 }
 
 /** Throws where the run was interrupted, or something beside has failed. */

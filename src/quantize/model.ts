@@ -134,7 +134,8 @@ function lanesOf(
     const current: BlockWeights = new Map(source);
     if (gathered.size > 0) source.activations = gathered;
     if (activations) current.activations = activations;
-    if (kv) current.kv = kv;
+    // A packed cache is no part of what weights are solved for.
+    if (kv && !('form' in kv)) current.kv = kv;
     return { rt, streams: streams[i] as Streams, source, current };
   });
 }

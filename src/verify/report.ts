@@ -4,7 +4,7 @@ import { LpqError } from '../../src/core/error.js';
  * What is checked. manifest: lpq.json against its seal; files, tensors: presence, shapes, hashes; config: agreement of
  * quantization_config; padding: fields that hold no weight; canonical: decoded bytes against the manifest's canonical
  * hashes; carried: tensors that pass through; against: everything, byte by byte, with a canonical checkpoint; emulator:
- * a kernel's reads and arithmetic; kernel: the kernel itself, on a device.
+ * a kernel's reads and arithmetic; kernel: the kernel itself, on a device; kv: the packed cache of keys and values, on random data.
  */
 export const CHECKS = [
   'manifest',
@@ -17,6 +17,7 @@ export const CHECKS = [
   'against',
   'emulator',
   'kernel',
+  'kv',
 ] as const;
 export type CheckName = (typeof CHECKS)[number];
 

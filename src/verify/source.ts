@@ -35,6 +35,10 @@ export class ArtifactSource implements WeightSource {
     private readonly kernels = false,
   ) {}
 
+  get kv(): ArtifactManifest['kv'] {
+    return this.manifest.kv;
+  }
+
   *names(): Iterable<string> {
     yield* Object.keys(this.manifest.carried);
     for (const module of Object.keys(this.manifest.modules)) yield `${module}.weight`;

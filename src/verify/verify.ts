@@ -9,8 +9,11 @@ import { compareCarried, compareManifests } from './against.js';
 import { checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
 import { isGguf, verifyGguf } from './gguf.js';
+import { verifyCache } from './kv.js';
+import type { CacheMaker } from './kv-case.js';
 import { type ModuleContext, verifyModule } from './module.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
+import { artifactSource } from './source.js';
 
 export interface VerifyOptions {
   /** A packed directory. */
@@ -23,6 +26,8 @@ export interface VerifyOptions {
   readonly runtime: NativeRuntime;
   /** A device whose kernels multiply the packed bytes themselves; default: none. */
   readonly kernel?: NativeRuntime | undefined;
+  /** lpq's packed cache, examined where lpq.json has a scheme for it; default: not examined. */
+  readonly cache?: CacheMaker | undefined;
   /** For the emulator's activations and sampled columns. Default 0. */
   readonly seed?: number | undefined;
   /** Default true. */
@@ -58,6 +63,10 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     } else recorder.detail('against', 'no quantized checkpoint was given');
     const context = { runtime, kernel, weights, recorder, canonical, emulate, seed };
     await checkCarried(context, manifest);
+    if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
+    else if (!options.cache) recorder.detail('kv', 'not asked for');
+    else
+      await verifyCache({ runtime, recorder, maker: options.cache, seed }, manifest.kv, artifactSource(dir, runtime));
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {

@@ -1,0 +1,127 @@
+// Decode attention over a packed cache and its exact tail, and the cache's numbers read back. Contracts: native/kv-ops.ts.
+//
+// Arithmetic, in fp32 or, where y is f64, in fp64: a score is one fma chain over the head's dims, times scale; weights are
+// exp(score - the largest); numerator and denominator are chains over the tokens, oldest first, and are divided once.
+#include <cmath>
+#include <vector>
+
+#include "cpu/kv/places.h"
+#include "lpq/half.h"
+
+namespace lpq::kv {
+namespace {
+
+// Row `token` of one head, dequantized: code * scale + zero, fused.
+template <class T>
+void row_of(const Side& side, int64_t page, int64_t token, int64_t first, int64_t dims, T* to) {
+  for (int64_t d = 0; d < dims; ++d) {
+    const int64_t row = token / side.group_tokens, column = (first + d) / side.group_dims;
+    const T scale = f16_to_f32(static_cast<uint16_t>(side.scales.at(page, row, column)));
+    const T zero = f16_to_f32(static_cast<uint16_t>(side.zeros.at(page, row, column)));
+    to[d] = std::fma(static_cast<T>(side.codes.at(page, token, first + d)), scale, zero);
+  }
+}
+
+struct Shape {
+  int64_t heads, kv_heads, dim, pages, tail;
+  double scale;
+};
+
+// The output of the query heads that share one kv head of one sequence.
+template <class T>
+void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed, const uint16_t* tail_keys,
+            const uint16_t* tail_values, int64_t tail, int64_t head, T* y) {
+  const int64_t group = s.heads / s.kv_heads, tokens = packed + tail, width = s.kv_heads * s.dim, first = head * s.dim;
+  std::vector<T> row(static_cast<size_t>(s.dim)), scores(static_cast<size_t>(group * tokens));
+  const auto read = [&](const Side& side, const uint16_t* exact, int64_t t) {
+    if (t < packed) return row_of(side, table[t / side.page_tokens], t % side.page_tokens, first, s.dim, row.data());
+    for (int64_t d = 0; d < s.dim; ++d) row[static_cast<size_t>(d)] = f16_to_f32(exact[(t - packed) * width + first + d]);
+  };
+  for (int64_t t = 0; t < tokens; ++t) {
+    read(keys, tail_keys, t);
+    for (int64_t h = 0; h < group; ++h) {
+      const float* query = q + (head * group + h) * s.dim;
+      T sum = 0;
+      for (int64_t d = 0; d < s.dim; ++d) sum = std::fma(static_cast<T>(query[d]), row[static_cast<size_t>(d)], sum);
+      scores[static_cast<size_t>(h * tokens + t)] = sum * static_cast<T>(s.scale);
+    }
+  }
+  std::vector<T> total(static_cast<size_t>(group), 0);
+  T* const out = y + head * group * s.dim;
+  for (int64_t i = 0; i < group * s.dim; ++i) out[i] = 0;
+  if (tokens == 0) return;
+  for (int64_t h = 0; h < group; ++h) {
+    T* const p = scores.data() + h * tokens;
+    const T most = *std::max_element(p, p + tokens);
+    for (int64_t t = 0; t < tokens; ++t) total[static_cast<size_t>(h)] += p[t] = std::exp(p[t] - most);
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    read(values, tail_values, t);
+    for (int64_t h = 0; h < group; ++h)
+      for (int64_t d = 0; d < s.dim; ++d)
+        out[h * s.dim + d] = std::fma(scores[static_cast<size_t>(h * tokens + t)], row[static_cast<size_t>(d)], out[h * s.dim + d]);
+  }
+  for (int64_t h = 0; h < group; ++h)
+    for (int64_t d = 0; d < s.dim; ++d) out[h * s.dim + d] /= total[static_cast<size_t>(h)];
+}
+
+void attention(Call& call, Exec& exec) {
+  const Side keys(call, 1, "keys"), values(call, 4, "values");
+  const Tensor &q = call.input(0), &table = call.input(7), &lengths = call.input(8), &tail_keys = call.input(9), &tail_values = call.input(10),
+               &tails = call.input(11), &y = call.output(0);
+  Shape s{call.params.integer("heads"), call.params.integer("kvHeads"), call.params.integer("headDim"), 0, 0, call.params.number("scale")};
+  require(s.kv_heads > 0 && s.dim > 0 && s.heads > 0 && s.heads % s.kv_heads == 0, "heads is no multiple of kvHeads");
+  const int64_t width = s.kv_heads * s.dim;
+  require(keys.columns == width && values.columns == width && keys.page_tokens == values.page_tokens, "a page is not of these heads");
+  require_tensor(q, "q", DType::f32, {-1, s.heads * s.dim});
+  const int64_t sequences = q.dim(0);
+  require_tensor(table, "table", DType::i32, {sequences, -1});
+  require_tensor(lengths, "lengths", DType::i32, {sequences});
+  require_tensor(tails, "tails", DType::i32, {sequences});
+  require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, width});
+  require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
+  require_dtype(y, "y", {DType::f32, DType::f64});
+  require_shape(y, "y", q.shape);
+  s.pages = table.dim(1), s.tail = tail_keys.dim(1);
+  for (int64_t b = 0; b < sequences; ++b) {
+    const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
+    require(packed >= 0 && packed <= s.pages * keys.page_tokens, "sequence " + std::to_string(b) + " is longer than its pages");
+    require(tail >= 0 && tail <= s.tail, "the tail of sequence " + std::to_string(b) + " is longer than its room");
+    for (int64_t p = 0; p * keys.page_tokens < packed; ++p) {
+      const int32_t page = table.data<int32_t>()[b * s.pages + p];
+      require(page >= 0 && page < keys.codes.pages() && page < values.codes.pages(), "the table names page " + std::to_string(page) + ", which is none");
+    }
+  }
+  exec.pool.parallel_for(sequences * s.kv_heads, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / s.kv_heads, head = i % s.kv_heads, at = b * s.heads * s.dim;
+      const auto run = [&]<class T>(T* out) {
+        attend<T>(s, keys, values, q.data<float>() + at, table.data<int32_t>() + b * s.pages, lengths.data<int32_t>()[b],
+                  tail_keys.data<uint16_t>() + b * s.tail * width, tail_values.data<uint16_t>() + b * s.tail * width, tails.data<int32_t>()[b], head, out + at);
+      };
+      if (y.dtype == DType::f64) run(y.data<double>());
+      else run(y.data<float>());
+    }
+  });
+}
+LPQ_OP(attention, "kv_attention");
+
+// y f32 [T, width]: tokens 0 .. T-1 of a sequence whose pages `table` I32 [P] names.
+void unpack(Call& call, Exec& exec) {
+  const Side side(call, 0, "side");
+  const Tensor &table = call.input(3), &y = call.output(0);
+  require_tensor(table, "table", DType::i32, {-1});
+  require_tensor(y, "y", DType::f32, {-1, side.columns});
+  const int64_t tokens = y.dim(0);
+  require(tokens <= table.dim(0) * side.page_tokens, "y is longer than the pages");
+  for (int64_t p = 0; p * side.page_tokens < tokens; ++p)
+    require(table.data<int32_t>()[p] >= 0 && table.data<int32_t>()[p] < side.codes.pages(), "the table names a page that is none");
+  exec.pool.parallel_for(tokens, rows_grain(16 * side.columns), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t)
+      row_of<float>(side, table.data<int32_t>()[t / side.page_tokens], t % side.page_tokens, 0, side.columns, y.data<float>() + t * side.columns);
+  });
+}
+LPQ_OP(unpack, "kv_unpack");
+
+}  // namespace
+}  // namespace lpq::kv

@@ -1,0 +1,85 @@
+// Codes, scales and zeros of keys or values, and what they stand for. Contract: native/kv-ops.ts.
+#include <algorithm>
+#include <cmath>
+
+#include "lpq/checks.h"
+#include "lpq/half.h"
+
+namespace lpq::kv {
+namespace {
+
+struct Groups {
+  int64_t tokens, width, group_tokens, group_dims, rows, columns;
+};
+
+Groups groups_of(const Call& call, const Tensor& codes, const Tensor& scales, const Tensor& zeros) {
+  require_tensor(codes, "codes", DType::u8, {-1, -1});
+  Groups g{codes.dim(0), codes.dim(1), call.params.integer("groupTokens"), call.params.integer("groupDims"), 0, 0};
+  require(g.group_tokens > 0 && g.group_dims > 0 && g.width % g.group_dims == 0, "groups must be positive and divide the width");
+  g.rows = (g.tokens + g.group_tokens - 1) / g.group_tokens, g.columns = g.width / g.group_dims;
+  require_tensor(scales, "scales", DType::f16, {g.rows, g.columns});
+  require_tensor(zeros, "zeros", DType::f16, {g.rows, g.columns});
+  return g;
+}
+
+void quantize(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &codes = call.output(0), &scales = call.output(1), &zeros = call.output(2);
+  const Groups g = groups_of(call, codes, scales, zeros);
+  require_dtype(x, "x", {DType::f32, DType::f16});
+  require_shape(x, "x", {g.tokens, g.width});
+  const int64_t bits = call.params.integer("bits");
+  require(bits >= 1 && bits <= 8, "bits is " + std::to_string(bits));
+  const float top = static_cast<float>((1 << bits) - 1);
+  const bool wide = x.dtype == DType::f32;
+  const float* x32 = wide ? x.data<float>() : nullptr;
+  const uint16_t* x16 = wide ? nullptr : x.data<uint16_t>();
+  uint8_t* code = codes.data<uint8_t>();
+  uint16_t *scale = scales.data<uint16_t>(), *zero = zeros.data<uint16_t>();
+  // A cache holds f16: what does not fit there is no key and no value.
+  const auto value = [&](int64_t t, int64_t c) {
+    const float v = f16_to_f32(wide ? f32_to_f16(x32[t * g.width + c]) : x16[t * g.width + c]);
+    if (!std::isfinite(v)) throw Failure("LPQ_NATIVE_NUMERICS", "a key or value is NaN, infinite or beyond f16");
+    return v;
+  };
+  exec.pool.parallel_for(g.rows * g.columns, rows_grain(8 * g.group_tokens * g.group_dims), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t t0 = i / g.columns * g.group_tokens, c0 = i % g.columns * g.group_dims;
+      const int64_t t1 = std::min(g.tokens, t0 + g.group_tokens), c1 = c0 + g.group_dims;
+      float low = value(t0, c0), high = low;
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t c = c0; c < c1; ++c) {
+          const float v = value(t, c);
+          low = std::min(low, v), high = std::max(high, v);
+        }
+      // high - low is exact or rounded once in fp32; the stored scale divides, so that both directions use one number.
+      scale[i] = f32_to_f16((high - low) / top), zero[i] = f32_to_f16(low);
+      const float s = f16_to_f32(scale[i]);
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t c = c0; c < c1; ++c) {
+          const float v = s > 0 ? std::min((value(t, c) - low) / s, top) : 0.0f;
+          code[t * g.width + c] = static_cast<uint8_t>((v + 12582912.0f) - 12582912.0f);
+        }
+    }
+  });
+}
+LPQ_OP(quantize, "kv_quantize");
+
+void dequantize(Call& call, Exec& exec) {
+  const Tensor &codes = call.input(0), &scales = call.input(1), &zeros = call.input(2), &y = call.output(0);
+  const Groups g = groups_of(call, codes, scales, zeros);
+  require_tensor(y, "y", DType::f32, {g.tokens, g.width});
+  const uint8_t* code = codes.data<uint8_t>();
+  const uint16_t *scale = scales.data<uint16_t>(), *zero = zeros.data<uint16_t>();
+  float* out = y.data<float>();
+  exec.pool.parallel_for(g.tokens, rows_grain(4 * g.width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t c = 0; c < g.width; ++c) {
+        const int64_t at = t / g.group_tokens * g.columns + c / g.group_dims;
+        out[t * g.width + c] = std::fma(static_cast<float>(code[t * g.width + c]), f16_to_f32(scale[at]), f16_to_f32(zero[at]));
+      }
+  });
+}
+LPQ_OP(dequantize, "kv_dequantize");
+
+}  // namespace
+}  // namespace lpq::kv

@@ -1,0 +1,146 @@
+// The packed cache of keys and values, read by formulas of its own (docs/kv-cache.md), and attention in fp64 with the bound
+// that an implementation in another precision must keep.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "lpq/exec.h"
+
+namespace lpq::verify {
+namespace {
+
+void require_tensor(const Tensor& tensor, const char* name, DType dtype, const std::vector<int64_t>& shape) {
+  bool ok = tensor.dtype == dtype && tensor.rank() == shape.size();
+  for (size_t i = 0; ok && i < shape.size(); ++i) ok = shape[i] < 0 || tensor.shape[i] == shape[i];
+  require(ok, std::string(name) + " is of another dtype or shape");
+}
+
+struct Form {
+  bool turbomind, outer, values, channel;
+  int64_t heads, dim, page, bits, other_bits, group, run;
+};
+
+uint32_t field(const uint8_t* bytes, int64_t bit, int64_t bits) {
+  uint32_t value = 0;
+  for (int64_t i = 0; i < bits; ++i) value |= static_cast<uint32_t>(bytes[(bit + i) >> 3] >> ((bit + i) & 7) & 1) << i;
+  return value;
+}
+
+// The first bit of the code of dim d of head h of token t of a page.
+int64_t code_bit(const Form& f, int64_t t, int64_t h, int64_t d) {
+  if (f.turbomind) {
+    static constexpr int64_t nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const int64_t keys = f.dim * (f.values ? f.other_bits : f.bits), values = f.dim * (f.values ? f.bits : f.other_bits);
+    const int64_t row = h * f.page * (keys + values) + (f.values ? f.page * keys + t * values : t * keys);
+    return row + (f.bits == 4 ? d / 8 * 32 + 4 * nibble[d % 8] : d * f.bits);
+  }
+  const int64_t codes = 16 / f.bits;  // of a word
+  if (f.values) {
+    const int64_t words = f.dim / codes, chunk = std::min<int64_t>(f.dim, 128), in_chunk = chunk / codes;
+    const int64_t row = f.outer ? h * f.page + t : t * f.heads + h;
+    return 16 * (row * words + d / chunk * in_chunk + d % chunk % in_chunk) + f.bits * (d % chunk / in_chunk);
+  }
+  const int64_t block = 32 * codes, line = t / block * 32 + t % 32, lines = f.page / codes;
+  const int64_t row = f.outer ? h * lines + line : line * f.heads + h;
+  return 16 * (row * f.dim + d) + f.bits * (t % block / 32);
+}
+
+// The first bit of the scale, or zero, of a group: counted in tokens by channel, else in dims.
+int64_t number_bit(const Form& f, int64_t row, int64_t h, int64_t column, bool zero) {
+  if (f.turbomind) {
+    const int64_t data = f.heads * f.page * f.dim * (f.bits + f.other_bits);
+    return data + 32 * ((2 * h + (f.values ? 1 : 0)) * f.page + row) + (zero ? 16 : 0);
+  }
+  if (f.channel) {
+    const int64_t line = f.outer ? h * (f.page / f.group) + row : row * f.heads + h;
+    return 32 * line * f.dim + column / 2 * 64 + column % 2 * 16 + (zero ? 32 : 0);
+  }
+  const int64_t groups = f.dim / f.group, line = f.outer ? h * groups + column : column * f.heads + h;
+  return 32 * line * f.page + 32 * (row / f.run) * f.run + 16 * (row % f.run) + (zero ? 16 * f.run : 0);
+}
+
+// Inputs: pages U8 of codes, of numbers (may be the same), table I32. Outputs: codes U8 [T, heads*dim], scales and zeros f16
+// [T / group or T, ...].
+void decode(Call& call, Exec& exec) {
+  const Tensor &codes = call.input(0), &numbers = call.input(1), &table = call.input(2);
+  const Tensor &code = call.output(0), &scale = call.output(1), &zero = call.output(2);
+  const Params& p = call.params;
+  const Form f{p.text("form") == "turbomind", p.integer("outer") != 0, p.integer("values") != 0, p.integer("channel") != 0, p.integer("heads"), p.integer("headDim"),
+               p.integer("pageTokens"), p.integer("bits"), p.integer("otherBits"), p.integer("group"), p.integer("run")};
+  const int64_t tokens = code.dim(0), width = f.heads * f.dim, columns = f.channel ? width : width / f.group;
+  require_tensor(code, "codes", DType::u8, {-1, width});
+  require_tensor(scale, "scales", DType::f16, {f.channel ? tokens / f.group : tokens, columns});
+  require_tensor(zero, "zeros", DType::f16, scale.shape);
+  require_tensor(table, "table", DType::i32, {-1});
+  require(tokens <= table.dim(0) * f.page, "the table has too few pages");
+  const auto page_of = [&](const Tensor& pages, int64_t t) {
+    const int64_t page = table.data<int32_t>()[t / f.page];
+    require(page >= 0 && page < pages.dim(0), "the table names a page that is none");
+    return reinterpret_cast<const uint8_t*>(pages.raw()) + page * pages.dim(1);
+  };
+  exec.pool.parallel_for(tokens, 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t c = 0; c < width; ++c)
+        code.data<uint8_t>()[t * width + c] = static_cast<uint8_t>(field(page_of(codes, t), code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
+  });
+  const int64_t step = f.channel ? f.group : 1, of_head = columns / f.heads;
+  for (int64_t r = 0; r < scale.dim(0); ++r)
+    for (int64_t c = 0; c < columns; ++c) {
+      const uint8_t* page = page_of(numbers, r * step);
+      const int64_t row = r * step % f.page / step;
+      scale.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(field(page, number_bit(f, row, c / of_head, c % of_head, false), 16));
+      zero.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(field(page, number_bit(f, row, c / of_head, c % of_head, true), 16));
+    }
+}
+LPQ_OP(decode, "verify_kv_decode");
+
+// Inputs: q f32 [heads*dim]; keys and values f64 [T, kvHeads*dim], exact numbers. Outputs f64 [heads*dim]: y, and how far from
+// it a computation may be that rounds to `unit`: with u the unit, d dims and T tokens,
+//   scores    delta = (d + 4) u scale sum |q||k| (a chain of fma over k, itself rounded once; the product with scale),
+//   weights   A = exp(2 delta + u span + 4 u) - 1 of themselves, delta the largest, span the range of scores (s - max is rounded
+//             once; exp is good to 2 u),
+//   sums      T u each in numerator and denominator, the quotient u,
+// hence (2 A + (2 T + 6) u) sum w |v|, with 5 % for products of these.
+void attention(Call& call, Exec& exec) {
+  const Tensor &q = call.input(0), &keys = call.input(1), &values = call.input(2), &y = call.output(0), &bound = call.output(1);
+  const int64_t heads = call.params.integer("heads"), kv_heads = call.params.integer("kvHeads"), dim = call.params.integer("headDim");
+  const double scale = call.params.number("scale"), u = call.params.number("unit");
+  const int64_t width = kv_heads * dim, tokens = keys.dim(0);
+  require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads is no multiple of kvHeads");
+  require_tensor(q, "q", DType::f32, {heads * dim});
+  require_tensor(keys, "keys", DType::f64, {-1, width});
+  require_tensor(values, "values", DType::f64, {tokens, width});
+  require_tensor(y, "y", DType::f64, {heads * dim});
+  require_tensor(bound, "bound", DType::f64, {heads * dim});
+  exec.pool.parallel_for(heads, 1, [&](int64_t begin, int64_t end, int) {
+    std::vector<double> score(static_cast<size_t>(tokens));
+    for (int64_t h = begin; h < end; ++h) {
+      const int64_t first = h / (heads / kv_heads) * dim;
+      const float* query = q.data<float>() + h * dim;
+      double *out = y.data<double>() + h * dim, *room = bound.data<double>() + h * dim, size = 0, low = INFINITY, high = -INFINITY, total = 0;
+      for (int64_t d = 0; d < dim; ++d) out[d] = room[d] = 0;
+      if (tokens == 0) continue;
+      for (int64_t t = 0; t < tokens; ++t) {
+        double sum = 0, absolute = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          const double product = query[d] * keys.data<double>()[t * width + first + d];
+          sum += product, absolute += std::fabs(product);
+        }
+        score[static_cast<size_t>(t)] = sum *= scale;
+        size = std::max(size, absolute * std::fabs(scale)), low = std::min(low, sum), high = std::max(high, sum);
+      }
+      for (double& s : score) total += s = std::exp(s - high);
+      const double delta = static_cast<double>(dim + 4) * u * size, weights = std::expm1(2 * delta + u * (high - low) + 4 * u);
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t d = 0; d < dim; ++d) {
+          const double v = values.data<double>()[t * width + first + d], w = score[static_cast<size_t>(t)] / total;
+          out[d] += w * v, room[d] += w * std::fabs(v);
+        }
+      for (int64_t d = 0; d < dim; ++d) room[d] = 1.05 * (2 * weights + (2.0 * static_cast<double>(tokens) + 6) * u) * room[d] + 1e-37;
+    }
+  });
+}
+LPQ_OP(attention, "verify_kv_attention");
+
+}  // namespace
+}  // namespace lpq::verify

@@ -1,0 +1,11 @@
+#include "cuda/attention/kv_pack.cuh"
+
+LPQ_KV_PACK(2, 64)
+LPQ_KV_PACK(2, 128)
+LPQ_KV_PACK(2, 256)
+LPQ_KV_PACK(4, 64)
+LPQ_KV_PACK(4, 128)
+LPQ_KV_PACK(4, 256)
+LPQ_KV_PACK(8, 64)
+LPQ_KV_PACK(8, 128)
+LPQ_KV_PACK(8, 256)

@@ -1,0 +1,64 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import type { KvScheme } from '../../formats/kv/scheme.js';
+import { LpqError } from '../core/error.js';
+import { kvSchemeOf } from '../kv/choose.js';
+import { planSource } from '../model/graph.js';
+import type { KvForm, WeightSource } from '../model/source.js';
+import { checkFlags, type KvSettings, requireKv } from './settings.js';
+
+const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual'] as const;
+
+/** The options about the cache among a command's, checked. Throws LPQ_USAGE. */
+export function checkKvFlags(flags: object): KvSettings {
+  const given = Object.entries(flags).filter(
+    ([name, value]) => value !== undefined && FLAGS.some((flag) => flag === name),
+  );
+  const settings = checkFlags(Object.fromEntries(given));
+  requireKv(settings);
+  return settings;
+}
+
+/** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
+export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
+  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
+  if (kv === undefined) return undefined;
+  const dims = planSource(source).blocks.map(({ attention }, block) => {
+    if (attention.kind !== 'mla') return attention.headDim;
+    throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
+      hint: 'Leave the option out for this model.',
+    });
+  });
+  const [headDim] = dims;
+  return kvSchemeOf(
+    {
+      kv,
+      ...(granularity && { granularity }),
+      ...(group !== undefined && { group }),
+      ...(residual !== undefined && { residual }),
+    },
+    headDim as number,
+  );
+}
+
+/** The device to evaluate on: a packed cache is simulated on the CPU, so 'auto' means that. What is wrong with lpq.json its reader tells. */
+export function cacheDevice(dir: string, settings: KvSettings, device: string): string {
+  if (device !== 'auto') return device;
+  const manifest = path.join(dir, 'lpq.json');
+  const stored = existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
+  return settings.kv !== undefined || stored ? 'cpu' : device;
+}
+
+/** The source with the cache that was asked for instead of its own. */
+export function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
+  const kv: KvForm | undefined = kvOf(settings, source);
+  if (!kv) return source;
+  // Methods of the source read its own fields.
+  return new Proxy<WeightSource>(source, {
+    get: (target, name) => {
+      if (name === 'kv') return kv;
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}

@@ -1,0 +1,131 @@
+import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { KvTensors } from '../../native/kv-ops.js';
+import { ops } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+import type { Batch } from './program.js';
+import type { KvScheme } from './source.js';
+
+/** What ops.attention takes beside tensors. */
+type AttentionParams = Parameters<typeof ops.attention>[6];
+
+/** Tokens of one sequence of a batch. */
+interface Span {
+  readonly first: number;
+  readonly length: number;
+}
+
+/**
+ * Attention as a decoder computes it that keeps its cache under `scheme` (docs/kv-cache.md): the query of token t reads the
+ * first floor(t / N) N tokens as they are packed, N = scheme.residual, and the rest, itself included, in f16; with N = 0 every
+ * token as it is packed, in groups that start with the sequence (the last may be short). q f32 [T, heads*headDim], k and v f32
+ * [T, kvHeads*headDim], which are changed; y f32. On the CPU. Throws LPQ_DEVICE, LPQ_USAGE for heads that the groups do not divide.
+ */
+export function cachedAttention(
+  rt: NativeRuntime,
+  scheme: KvScheme,
+  { q, k, v, y }: { q: Tensor; k: Tensor; v: Tensor; y: Tensor },
+  batch: Batch,
+  p: AttentionParams,
+  sinks?: Tensor,
+): void {
+  if (rt.device !== 'cpu')
+    throw new LpqError('LPQ_DEVICE', 'a packed cache of keys and values is simulated on the CPU only', {
+      got: rt.device,
+      expected: 'cpu',
+      hint: 'Use --device cpu.',
+    });
+  const { keys, values, residual } = scheme;
+  const { headDim, kvHeads, heads } = p;
+  if (headDim % values.group !== 0 || (keys.granularity === 'token' && headDim % keys.group !== 0))
+    throw new LpqError('LPQ_USAGE', `the groups of the cache do not divide heads of ${headDim} dims`, {
+      got: `${keys.group} and ${values.group}`,
+      hint: 'Choose --kv-group for this model.',
+    });
+  const width = kvHeads * headDim;
+  const sides = [
+    {
+      x: k,
+      bits: keys.bits,
+      groupTokens: keys.granularity === 'channel' ? keys.group : 1,
+      groupDims: keys.granularity === 'channel' ? 1 : keys.group,
+    },
+    { x: v, bits: values.bits, groupTokens: 1, groupDims: values.group },
+  ];
+  let first = 0;
+  for (const length of batch.lengths) {
+    const span = { first, length };
+    first += length;
+    if (length === 0) continue;
+    const packed = sides.map((side) => packedRows(rt, side, span, width));
+    for (const { x } of sides) throughHalf(rt, x, span, width);
+    const starts = (count: number): Tensor => fromTyped('i32', [2], Int32Array.of(0, count));
+    const step = residual === 0 ? length : residual;
+    for (let from = 0; from < length; from += step) {
+      const to = Math.min(length, from + step);
+      // What the last step still read exactly is packed now; without a residual, all of it.
+      const turned = residual === 0 ? [0, length] : [from - step, from];
+      if ((turned[0] as number) >= 0)
+        for (const [i, { x }] of sides.entries())
+          copyRows(
+            rt,
+            packed[i] as Tensor,
+            turned[0] as number,
+            x,
+            span.first + (turned[0] as number),
+            (turned[1] as number) - (turned[0] as number),
+            width,
+          );
+      const of = (tensor: Tensor, columns: number): Tensor => tensor.view([to, columns], span.first * columns);
+      const [queries, keyRows, valueRows, bounds] = [of(q, heads * headDim), of(k, width), of(v, width), starts(to)];
+      const out = rt.allocate('f32', [to, heads * headDim]);
+      ops.attention(rt, queries, keyRows, valueRows, bounds, out, p, sinks);
+      copyRows(rt, out, from, y, span.first + from, to - from, heads * headDim);
+      for (const tensor of [queries, keyRows, valueRows, bounds, out]) tensor.dispose();
+    }
+    for (const tensor of packed) tensor.dispose();
+  }
+}
+
+/** f32 [length, width]: the span's rows of x, quantized and read back. */
+function packedRows(
+  rt: NativeRuntime,
+  { x, ...p }: { x: Tensor; bits: number; groupTokens: number; groupDims: number },
+  { first, length }: Span,
+  width: number,
+): Tensor {
+  const rows = x.view([length, width], first * width);
+  const groups = [Math.ceil(length / p.groupTokens), width / p.groupDims];
+  const parts: KvTensors = {
+    codes: rt.allocate('u8', [length, width]),
+    scales: rt.allocate('f16', groups),
+    zeros: rt.allocate('f16', groups),
+  };
+  const y = rt.allocate('f32', [length, width]);
+  ops.kvQuantize(rt, rows, parts, p);
+  ops.kvDequantize(rt, parts, y, p);
+  for (const tensor of [rows, ...Object.values(parts)]) (tensor as Tensor).dispose();
+  return y;
+}
+
+/** The span's rows of x as f16 holds them. */
+function throughHalf(rt: NativeRuntime, x: Tensor, { first, length }: Span, width: number): void {
+  const rows = x.view([length, width], first * width);
+  const half = rt.allocate('f16', [length, width]);
+  ops.cast(rt, rows, half);
+  ops.cast(rt, half, rows);
+  for (const tensor of [rows, half]) tensor.dispose();
+}
+
+function copyRows(
+  rt: NativeRuntime,
+  x: Tensor,
+  from: number,
+  y: Tensor,
+  to: number,
+  count: number,
+  width: number,
+): void {
+  const [source, target] = [x.view([count, width], from * width), y.view([count, width], to * width)];
+  ops.copyHeads(rt, source, target, { heads: 1, width, fromDim: width, from: 0, toDim: width, to: 0 });
+  for (const view of [source, target]) view.dispose();
+}

@@ -1,0 +1,65 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { allocate, createRuntime, fromTyped, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { decodeF16, poisoned, Random } from './support.js';
+
+const random = new Random(12);
+
+test('kv_quantize: asymmetric codes by f16 numbers, by channel and by token, the last group short', async () => {
+  for (const [tokens, width, groupTokens, groupDims, bits] of [
+    [70, 16, 32, 1, 4],
+    [5, 64, 1, 32, 2],
+    [33, 8, 8, 1, 8],
+    [3, 8, 1, 8, 3],
+  ] as const)
+    for (const threads of [1, 3]) {
+      const rt = createRuntime(threads);
+      const x = random.normals(tokens * width, 3);
+      x.fill(0.5, 0, groupDims); // a group of equal numbers, where it is one
+      const groups = [Math.ceil(tokens / groupTokens), width / groupDims] as const;
+      const out = {
+        codes: poisoned('u8', [tokens, width]),
+        scales: poisoned('f16', groups),
+        zeros: poisoned('f16', groups),
+      };
+      const p = { bits, groupTokens, groupDims };
+      ops.kvQuantize(rt, fromTyped('f32', [tokens, width], x), out, p);
+      const y = poisoned('f32', [tokens, width]);
+      ops.kvDequantize(rt, out, y, p);
+      await rt.sync();
+      const [codes, scales, zeros] = [
+        typed<Uint8Array>(out.codes),
+        typed<Uint16Array>(out.scales),
+        typed<Uint16Array>(out.zeros),
+      ];
+      for (let t = 0; t < tokens; t++)
+        for (let c = 0; c < width; c++) {
+          const group = Math.floor(t / groupTokens) * groups[1] + Math.floor(c / groupDims);
+          const [scale, zero] = [decodeF16(scales[group] as number), decodeF16(zeros[group] as number)];
+          const value = typed(y)[t * width + c] as number;
+          const code = codes[t * width + c] as number;
+          assert.ok(code < 2 ** bits);
+          assert.ok(Math.abs(value - (code * scale + zero)) <= 2 ** -23 * (Math.abs(zero) + scale * 255));
+          // Half a step; f16 of x itself and of the scale (2^-11 of the range) beside it.
+          const bound = scale / 2 + 2 ** -11 * (Math.abs(x[t * width + c] as number) + 2 ** bits * scale) + 2 ** -24;
+          assert.ok(
+            Math.abs(value - (x[t * width + c] as number)) <= bound,
+            `${tokens} ${bits}: ${value}, ${x[t * width + c]}`,
+          );
+        }
+    }
+});
+
+test('kv_quantize refuses what f16 does not hold', async () => {
+  const rt = createRuntime(1);
+  for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, 65520]) {
+    const out = { codes: allocate('u8', [1, 4]), scales: allocate('f16', [1, 1]), zeros: allocate('f16', [1, 1]) };
+    ops.kvQuantize(rt, fromTyped('f32', [1, 4], Float32Array.of(1, bad, 2, 3)), out, {
+      bits: 4,
+      groupTokens: 1,
+      groupDims: 4,
+    });
+    await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_NUMERICS' });
+  }
+});
