@@ -40,7 +40,8 @@ LayoutArgs read_matrix(const Tensor& tensor, const Params& params, const Spec& s
   return a;
 }
 
-void run(CudaExec& exec, const char* kernel, LayoutArgs a, const Plan& plan, const Tensor& packed, const std::vector<uint32_t>& first, const Scratch& pieces, int64_t work) {
+void run(CudaExec& exec, const char* kernel, LayoutArgs a, const Plan& plan, const Tensor& packed, const std::vector<uint32_t>& first, const Scratch& pieces, int64_t work,
+         LayoutRunsArgs* runs = nullptr, unsigned shared = 0) {
   const Scratch rows = upload(exec, plan.outer[0]), columns = upload(exec, plan.outer[1]), words = upload(exec, plan.words), starts = upload(exec, first);
   a.packed = reinterpret_cast<uint8_t*>(packed.raw());
   a.word_bytes = plan.word_bits / 8;
@@ -55,6 +56,12 @@ void run(CudaExec& exec, const char* kernel, LayoutArgs a, const Plan& plan, con
   a.word_count = static_cast<int64_t>(plan.words.size());
   a.first = starts.as<uint32_t>();
   a.pieces = pieces.as<void>();
+  if (runs) {
+    runs->general = a;
+    const int fit = std::max(1, exec.occupancy(kernel, 256, shared));
+    exec.launch(kernel, Dim3(std::min<int64_t>(work, int64_t{exec.device().multiprocessors} * fit)), Dim3(256), shared, *runs);
+    return;
+  }
   if (work > 0) exec.launch(kernel, Dim3(std::min<int64_t>((work + 255) / 256, int64_t{exec.device().multiprocessors} * 32)), Dim3(256), 0, a);
 }
 
@@ -97,17 +104,28 @@ bool pack_quads(CudaExec& exec, const LayoutArgs& a, const Plan& plan, const Ten
     std::copy_n(reinterpret_cast<const std::byte*>(list.data()), bytes, table.begin() + static_cast<int64_t>(at));
     return at;
   };
-  std::vector<uint32_t> steps;
-  for (const layout::QuadStep& step : plan.quad_steps) {
-    if (step.element % 8 != 0 || (step.rotate > 7 && step.rotate < 57)) return false;
-    const int64_t byte = step.element / columns * pitch + step.element % columns;
-    steps.push_back(static_cast<uint32_t>(byte) | (step.rotate & 31u) << 16 | static_cast<uint32_t>(step.mask & 0xff) << 24);
-  }
-  std::vector<uint16_t> quads;
+  // Halves have equally many steps: those with fewer get some that move nothing. Threads take halves side by side, and so do banks.
+  const size_t halves = 2 * plan.quads.size();
+  uint32_t longest = 0, begin = 0;
   for (const layout::Quad& quad : plan.quads) {
-    for (uint32_t word : quad.word) quads.push_back(static_cast<uint16_t>(word));
-    quads.push_back(static_cast<uint16_t>(quad.middle));
-    quads.push_back(static_cast<uint16_t>(quad.end));
+    longest = std::max({longest, quad.middle - begin, quad.end - quad.middle});
+    begin = quad.end;
+  }
+  std::vector<uint32_t> steps(longest * halves, 0);
+  std::vector<uint16_t> quads;
+  begin = 0;
+  for (size_t half = 0; half < halves; ++half) {
+    const layout::Quad& quad = plan.quads[half / 2];
+    const uint32_t end = half % 2 ? quad.end : quad.middle;
+    for (uint32_t i = begin; i < end; ++i) {
+      const layout::QuadStep& step = plan.quad_steps[i];
+      if (step.element % 8 != 0 || (step.rotate > 7 && step.rotate < 57)) return false;
+      const int64_t byte = step.element / columns * pitch + step.element % columns;
+      steps[(i - begin) * halves + half] = static_cast<uint32_t>(byte) | (step.rotate & 31u) << 16 | static_cast<uint32_t>(step.mask & 0xff) << 24;
+    }
+    begin = end;
+    if (half % 2 == 0)
+      for (uint32_t word : quad.word) quads.push_back(static_cast<uint16_t>(word));
   }
   const std::vector<uint32_t> offsets(plan.words.begin(), plan.words.end());
   const size_t at[] = {add(steps), add(quads), add(offsets), add(plan.outer[0]), add(plan.outer[1])};
@@ -126,16 +144,53 @@ bool pack_quads(CudaExec& exec, const LayoutArgs& a, const Plan& plan, const Ten
   q.tile_rows = static_cast<int>(plan.tile[0]), q.pitch = static_cast<int>(pitch);
   q.log_units = std::countr_zero(static_cast<uint64_t>(columns / 8));
   q.aligned = a.row_bytes % 4 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 4 == 0;
+  q.wide = !q.aligned || columns % 32 != 0 ? 0 : a.row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 16 == 0 ? 2 : 1;
   q.word_count = static_cast<int>(words), q.words = tables.as<uint32_t>(at[2]);
   const auto fours = [](const std::vector<int64_t>& list) { return std::all_of(list.begin(), list.end(), [](int64_t each) { return each % 4 == 0; }); };
   q.vectors = words % 4 == 0 && plan.words.front() % 4 == 0 && plan.words.back() - plan.words.front() == words - 1 && fours(plan.outer[0]) && fours(plan.outer[1]) &&
               reinterpret_cast<uintptr_t>(out.raw()) % 16 == 0;
   q.quad_count = static_cast<int>(plan.quads.size()), q.quads = tables.as<uint16_t>(at[1]);
-  q.step_count = static_cast<int>(steps.size()), q.steps = tables.as<uint32_t>(at[0]);
+  q.half_steps = static_cast<int>(longest), q.step_count = static_cast<int>(steps.size()), q.steps = tables.as<uint32_t>(at[0]);
   constexpr int kThreads = 256;
   const std::string kernel = "lpq_layout_pack_quads_" + std::to_string(a.bits);
   const int fit = std::max(1, exec.occupancy(kernel, kThreads, static_cast<unsigned>(shared)));
   exec.launch(kernel, Dim3(std::min<int64_t>(plan.tiles(), int64_t{exec.device().multiprocessors} * fit)), Dim3(kThreads), static_cast<unsigned>(shared), q);
+  return true;
+}
+
+// Packs where every word is one run of a row's bits and the tiles of several side by side fit shared memory; false: others have to.
+bool pack_runs(CudaExec& exec, const LayoutArgs& a, const Plan& plan, const Tensor& out) {
+  const size_t words = plan.words.size();
+  if (plan.runs.size() != words || words == 0 || !a.stream || a.order || plan.word_bits != 32) return false;
+  if (a.bias != 0 && a.bias != 1u << (a.bits - 1)) return false;
+  if (plan.words.back() > UINT32_MAX || plan.tiles() > INT32_MAX || reinterpret_cast<uintptr_t>(out.raw()) % 4 != 0) return false;
+  const int64_t columns = plan.tile[1], tile_bytes = columns * a.bits / 8, row_bytes = layout::run_row_bytes(columns, a.bits);
+  std::vector<LayoutRunWord> table;
+  for (size_t w = 0; w < words; ++w) {
+    const layout::Run& run = plan.runs[w];
+    if (run.bit != 0 || plan.run_first[w] != w) return false;
+    LayoutRunWord word{static_cast<uint32_t>(run.byte % row_bytes * 8 + run.drop), static_cast<uint32_t>(run.byte / row_bytes), run.mask, 0};
+    for (uint32_t i = plan.first[w]; i < plan.first[w + 1]; ++i) {
+      const layout::Piece& piece = plan.pieces[i];
+      const int bit = std::countr_zero(piece.mask), length = std::popcount(piece.mask);
+      if (32 + bit - static_cast<int>(piece.shift) + length == a.bits) word.flip |= uint32_t{1} << (bit + length - 1);
+    }
+    table.push_back(word);
+  }
+  LayoutRunsArgs r{};
+  const int64_t across = static_cast<int64_t>(plan.outer[1].size());
+  r.tiles_down = static_cast<unsigned>(plan.outer[0].size()), r.tiles_across = static_cast<unsigned>(across);
+  // At least 128 bytes of a row, and some 4000 words in all, while 24 KiB hold them.
+  int64_t tiles = std::max<int64_t>(1, std::min(std::max(int64_t{128} / std::max<int64_t>(1, tile_bytes), int64_t{4096} / static_cast<int64_t>(words)), across));
+  const auto pitch = [&](int64_t t) { return ((t * tile_bytes + 3) / 4 + 1) | 1; };
+  while (tiles > 1 && plan.tile[0] * pitch(tiles) * 4 > 24 << 10) --tiles;
+  const int64_t shared = up_to(plan.tile[0] * pitch(tiles) * 4 + 4, 16);
+  if (shared > exec.device().shared_per_block) return false;
+  r.tiles = static_cast<unsigned>(tiles), r.pitch = static_cast<int>(pitch(tiles));
+  r.aligned = a.row_bytes % 4 == 0 && tile_bytes % 4 == 0 && reinterpret_cast<uintptr_t>(a.matrix) % 4 == 0;
+  const Scratch runs = upload(exec, table), offsets = upload(exec, std::vector<uint32_t>(plan.words.begin(), plan.words.end()));
+  r.runs = runs.as<LayoutRunWord>(), r.words = offsets.as<uint32_t>();
+  run(exec, "lpq_layout_pack_runs", a, plan, out, plan.first, upload(exec, plan.pieces), static_cast<int64_t>(r.tiles_down) * ((across + tiles - 1) / tiles), &r, static_cast<unsigned>(shared));
   return true;
 }
 
@@ -157,7 +212,7 @@ void layout_pack(Call& call, CudaExec& exec) {
   const std::shared_ptr<const Plan> kept = layout::plan_for(spec, 1);
   const Plan& plan = *kept;
   if (!plan.fills && call.params.integer("keep", 0) == 0) exec.fill_zero(out.raw(), out.bytes());
-  if (plan.tiles() > 0 && pack_quads(exec, a, plan, out)) return;
+  if (plan.tiles() > 0 && (pack_runs(exec, a, plan, out) || pack_quads(exec, a, plan, out))) return;
   run(exec, "lpq_layout_pack", a, plan, out, plan.first, upload(exec, plan.pieces), plan.tiles() * static_cast<int64_t>(plan.words.size()));
 }
 
