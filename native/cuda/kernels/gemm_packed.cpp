@@ -325,6 +325,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
       const PackedMaps maps = packed_maps(a, type.bits, t);
       exec.launch(name + "_h" + tiles, {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, a, maps);
     } else {
+      require(exec.has_kernel(name + "_t" + tiles), "there is no portable kernel for this type and device");
       exec.launch(name + "_t" + tiles, {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, a);
     }
   }

@@ -127,7 +127,7 @@ struct Eight {
 // into the next byte.
 __device__ __forceinline__ uint2 collect(const uint32_t* steps, int apart, int count, const uint8_t* tile) {
   uint2 sum = make_uint2(0, 0);
-#pragma unroll 4
+#pragma unroll 8
   for (int i = 0; i < count; ++i) {
     const uint32_t step = steps[i * apart];
     const uint2 codes = *reinterpret_cast<const uint2*>(tile + (step & 0xffffu));
@@ -279,7 +279,11 @@ __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
       const int half = first + thread, q = half >> 1;
       const bool upper = half & 1, mine = half < 2 * a.quad_count;
       uint2 sum = make_uint2(0, 0);
-      if (mine) sum = collect(steps + half, 2 * a.quad_count, a.half_steps, tile);
+      if (mine) {
+        // As many as codes of a byte in the layouts of whole codes.
+        if (a.half_steps == 8 / bits) sum = collect(steps + half, 2 * a.quad_count, 8 / bits, tile);
+        else sum = collect(steps + half, 2 * a.quad_count, a.half_steps, tile);
+      }
       const uint32_t other = __shfl_xor_sync(~0u, upper ? sum.x : sum.y, 1);
       if (mine) {
         const uint32_t low = upper ? other : sum.x, high = upper ? sum.y : other;
