@@ -164,7 +164,7 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       const double staged = static_cast<double>(k_most);
       const double megabytes = static_cast<double>(a.n_blocks * slices * tiles) / 1024;  // of parts in the workspace
       const double time = 3.2 + waves * (block * static_cast<double>(strips * k_most) + 0.037 * staged * x_tiles + 0.0033 * staged * static_cast<double>(m)) +
-                          (workspace ? 0.3 + 0.55 * megabytes + 0.04 * megabytes * megabytes
+                          (workspace ? 1.9 + 0.55 * megabytes + 0.04 * megabytes * megabytes
                                      : waves * 0.0335 * static_cast<double>(strips * tiles) + (slices == 1 ? 0 : slices < 8 ? 0.25 : 0.57));
       if (best && time >= best->microseconds) continue;
       best.emplace();
