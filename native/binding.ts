@@ -109,6 +109,7 @@ export interface NativeRuntime {
   memory(): DeviceMemory | undefined;
   /** Peaks start again from what is held now. */
   resetPeak(): void;
+  /** On the CPU a name in `params` that the operation does not ask for fails it, with LPQ_NATIVE_PARAM. */
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params?: OpParams): void;
   sync(): Promise<void>;
   /**
@@ -195,6 +196,48 @@ interface Addon {
   /** Throws LPQ_CUDA_DRIVER. arch: 10 * major + minor of the compute capability; memory, l2: bytes. */
   cudaDevices(): { name: string; arch: number; memory: number; l2: number; multiprocessors: number }[];
   cudaOperations(): string[];
+  /**
+   * Which kernels a product of packed weights runs on a device, and why. Throws LPQ_CUDA_DEVICE, LPQ_NATIVE_ARGUMENT,
+   * LPQ_NATIVE_PARAM; LPQ_CUDA_DRIVER for the number of a device.
+   */
+  explainKernel(product: KernelQuestion): KernelChoice;
+  /** Where the settings that were timed for a device are kept ('': nowhere), and of what they are. Throws LPQ_CUDA_DRIVER. */
+  kernelTuning(device: number): { path: string; device: string; driver: number };
+}
+
+/** A product y [M,N] = x [M,K] Wᵀ, and the device: an ordinal, or h200, h100, a100, rtx4090, rtx3090 without one. */
+export interface KernelQuestion {
+  readonly device: number | string;
+  readonly layout: string;
+  readonly type: string;
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  /** 32, 64, 128; 0: one scale a row. */
+  readonly group: number;
+  readonly activations: 'f16' | 'bf16';
+  readonly scales?: 'f16' | 'bf16' | 'u8';
+  readonly zeros?: 'u8' | 'f16' | 'i32';
+  readonly zero?: number;
+  readonly bias?: boolean;
+}
+
+export interface KernelChoice {
+  readonly device: string;
+  /** Settings that were timed decided. */
+  readonly tuned: boolean;
+  /** Bytes of scratch. */
+  readonly workspace: number;
+  readonly launches: readonly {
+    readonly kernel: string;
+    readonly grid: number;
+    readonly threads: number;
+    readonly shared: number;
+    readonly cluster: number;
+    readonly text: string;
+  }[];
+  /** A sentence each. */
+  readonly reasons: readonly string[];
 }
 
 let loaded: Addon | undefined;

@@ -11,6 +11,7 @@ import {
   readFileSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import path from 'node:path';
@@ -101,6 +102,16 @@ for (const { dir } of packages) {
 put('native/build/lpq.node', 'native/build/lpq.node', 0o755);
 const kernels = existsSync(path.join(root, 'native/build/lpq_kernels.fatbin'));
 if (kernels) put('native/build/lpq_kernels.fatbin');
+// The library for other programs, beside its kernels; what includes it, and how it is used.
+const library = readdirSync(path.join(root, 'native/build')).find((file) => /^liblpq_kernels\.so\.\d+$/.test(file));
+if (!library) fail('native/build/liblpq_kernels.so is missing', 'npm run build:native');
+put(`native/build/${library}`, `native/build/${library}`, 0o755);
+symlinkSync(library, path.join(target, 'native/build/liblpq_kernels.so'));
+put('native/library/lpq_kernels.h', 'include/lpq_kernels.h');
+for (const file of [...filesBelow('examples'), ...filesBelow('test/gpu/library')])
+  if (/\.(c|py)$/.test(file)) put(file);
+const config = readFileSync(path.join(root, 'scripts/bundle/lpq_kernels.pc'), 'utf8');
+write('native/build/pkgconfig/lpq_kernels.pc', config.replace('@VERSION@', version));
 for (const file of filesBelow('share')) put(file);
 put('LICENSE');
 
@@ -111,7 +122,9 @@ const licence = [path.join(home, 'LICENSE'), path.join(home, 'share/doc/nodejs/L
 );
 if (!licence) fail(`the licence of ${process.execPath} was not found`, `put it in ${home}/LICENSE`);
 put(licence, 'runtime/LICENSE');
-const binaries = ['runtime/node', 'native/build/lpq.node'].map((file) => path.join(target, file));
+const binaries = ['runtime/node', 'native/build/lpq.node', `native/build/${library}`].map((file) =>
+  path.join(target, file),
+);
 for (const file of binaries) tool('strip', ['--strip-all', file], 'install binutils');
 if (spawnSync(binaries[0], ['--version']).status !== 0) fail('the stripped node does not run', 'try another strip');
 const glibc = newestGlibc(binaries);

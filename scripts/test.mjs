@@ -2,6 +2,7 @@
 // backend are loaded and skipped, whatever the machine: scripts/test-gpu.mjs runs them.
 import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -16,7 +17,9 @@ if (files.length === 0) {
   console.error('no test file matches');
   process.exit(1);
 }
-const run = spawnSync(process.execPath, ['--test', '--enable-source-maps', ...files], {
+// node:test would leave one core idle, which is half of a small machine; many of the tests wait for timers and child processes.
+const concurrency = `--test-concurrency=${availableParallelism()}`;
+const run = spawnSync(process.execPath, ['--test', concurrency, '--enable-source-maps', ...files], {
   cwd: root,
   stdio: 'inherit',
   env: { ...process.env, LPQ_GPU_TESTS: 'skip' },

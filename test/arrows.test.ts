@@ -172,6 +172,7 @@ test('the native rooms include downwards only, and napi.h stays in the addon', (
         addon: ['addon', 'cpu', 'cuda', 'include'],
         cpu: ['cpu', 'include'],
         cuda: ['cuda', 'include'],
+        library: ['library', 'cuda', 'include'],
         include: ['include'],
       }[room];
       assert.ok(allowed?.includes(other) || header === 'napi.h', `${file} includes ${header}`);

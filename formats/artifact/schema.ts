@@ -23,6 +23,8 @@ export const packedModuleSchema = z.strictObject({
   layout: z.string(),
   /** The source stores the weight as [K, N], and so does layout dense; every other layout holds [N, K]. */
   transposed: z.boolean().optional(),
+  /** Of layout compressed-tensors: words of 32 div b whole codes, as in the file that the module came from. */
+  packing: z.literal('whole').optional(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),
   /** tensor name in the safetensors files -> its sha256. */

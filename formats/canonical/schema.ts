@@ -37,13 +37,15 @@ export type Quality = z.infer<typeof qualitySchema>;
 
 /**
  * block [n, k] of weights a scale covers; global: a second level, F32 [1], that multiplies every scale. divisor: that level
- * as a format that divides stated it, an f32 whose rounded reciprocal global_scale is; two divisors may share one reciprocal.
+ * as a format that divides stated it, an f32 whose rounded reciprocal global_scale is; two divisors may share one reciprocal. stored: what a scale covers in the
+ * file that the module was read from, where `block` repeats it: blocks [n, k] of weights, cut at the edges, or the whole tensor.
  */
 export const scalesSchema = z.strictObject({
   dtype: scaleDtypeSchema,
   block: z.tuple([z.int().positive(), z.int().positive()]),
   global: z.boolean(),
   divisor: z.number().positive().optional(),
+  stored: z.union([z.literal('tensor'), z.tuple([z.int().positive(), z.int().positive()])]).optional(),
 });
 
 export const moduleSchema = z.strictObject({
@@ -74,6 +76,8 @@ export const moduleSchema = z.strictObject({
   sourceDtype: z.string(),
   /** The source stores the weight as [K, N] (Conv1D of GPT-2): shape, codes and scales are those of its transpose. */
   transposed: z.boolean().optional(),
+  /** The file that it was read from has 32 div b whole codes a word (compressed-tensors before 0.13), not one dense stream. */
+  packing: z.literal('whole').optional(),
   /** sha256 of each tensor's bytes, by the last part of its name: codes, scales, zeros, global_scale, g_idx, ... */
   sha256: z.record(z.string(), sha256Schema),
   quality: qualitySchema.optional(),

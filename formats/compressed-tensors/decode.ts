@@ -1,5 +1,5 @@
 import { LpqError } from '../../src/core/error.js';
-import { packedWords, packingOf, type WordPacking } from './layout.js';
+import { packedWords, packingsOf, type WordPacking } from './layout.js';
 
 /** The packed tensors of a linear as they lie in the file, row-major. */
 export interface PackQuantizedTensors {
@@ -32,7 +32,7 @@ export function decodePackQuantized(
   const { bits, n, k, groups } = p;
   const rowWords = weightPacked.length / n;
   const packing =
-    packingOf(k, bits, rowWords) ?? wrongSize('weight_packed', weightPacked.length, `${n} rows of ${k} codes`);
+    packingsOf(k, bits, rowWords)[0] ?? wrongSize('weight_packed', weightPacked.length, `${n} rows of ${k} codes`);
   const codes = new Uint8Array(n * k);
   for (let row = 0; row < n; row++)
     for (let i = 0; i < k; i++) codes[row * k + i] = cut(weightPacked, row * rowWords, 1, i, bits, packing);

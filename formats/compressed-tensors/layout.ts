@@ -14,6 +14,8 @@ export interface PackQuantizedShape {
   readonly scaleDtype: Extract<SafetensorsDtype, 'F16' | 'BF16' | 'F32'>;
   /** Whether weight_g_idx is stored. */
   readonly groupIndex?: boolean;
+  /** Default: dense. */
+  readonly packing?: WordPacking | undefined;
 }
 
 /**
@@ -27,14 +29,14 @@ export function packedWords(count: number, bits: number, packing: WordPacking): 
   return packing === 'dense' ? Math.ceil((count * bits) / 32) : Math.ceil(count / Math.floor(32 / bits));
 }
 
-/** The packing that a row of `wordCount` words for `count` codes shows; undefined when it fits neither. */
-export function packingOf(count: number, bits: number, wordCount: number): WordPacking | undefined {
-  return (['dense', 'whole'] as const).find((packing) => packedWords(count, bits, packing) === wordCount);
+/** The packings that a row of `wordCount` words for `count` codes can be of: the newer one first, none when it fits neither. */
+export function packingsOf(count: number, bits: number, wordCount: number): WordPacking[] {
+  return (['dense', 'whole'] as const).filter((packing) => packedWords(count, bits, packing) === wordCount);
 }
 
 /** The tensors of linear `name`, spec.md's table. Throws LPQ_PACK naming the module when the format cannot hold it. */
 export function packQuantizedTensors(name: string, module: PackQuantizedShape): TensorSpec[] {
-  const { bits, granularity } = module;
+  const { bits, granularity, packing = 'dense' } = module;
   const [n, k] = module.shape;
   const groups = groupCount(granularity, k);
   const problem =
@@ -45,12 +47,12 @@ export function packQuantizedTensors(name: string, module: PackQuantizedShape): 
         : undefined;
   if (problem) throw new LpqError('LPQ_PACK', `module '${name}' does not fit pack-quantized: ${problem}`);
   return [
-    { name: `${name}.weight_packed`, dtype: 'I32', shape: [n, packedWords(k, bits, 'dense')] },
+    { name: `${name}.weight_packed`, dtype: 'I32', shape: [n, packedWords(k, bits, packing)] },
     { name: `${name}.weight_scale`, dtype: module.scaleDtype, shape: [n, groups] },
     { name: `${name}.weight_shape`, dtype: 'I64', shape: [2] },
     ...(module.symmetric
       ? []
-      : [{ name: `${name}.weight_zero_point`, dtype: 'I32', shape: [packedWords(n, bits, 'dense'), groups] } as const]),
+      : [{ name: `${name}.weight_zero_point`, dtype: 'I32', shape: [packedWords(n, bits, packing), groups] } as const]),
     ...(module.groupIndex ? [{ name: `${name}.weight_g_idx`, dtype: 'I32', shape: [k] } as const] : []),
   ];
 }
@@ -60,8 +62,8 @@ export interface ByteShape {
   /** [N, K]. */
   readonly shape: readonly [number, number];
   readonly codeDtype: Extract<SafetensorsDtype, 'I8' | 'F8_E4M3'>;
-  /** Shape of the scales: [N, 1], or [N/bn, K/bk] of blocks. */
-  readonly scaleShape: readonly [number, number];
+  /** Shape of the scales: [N, 1], [ceil(N/bn), ceil(K/bk)] of blocks, or [1] of the whole tensor. */
+  readonly scaleShape: readonly number[];
   readonly scaleDtype: PackQuantizedShape['scaleDtype'];
 }
 

@@ -13,7 +13,7 @@ import {
   stems,
 } from '../foreign/module.js';
 import { fp4Module } from './fp4-modules.js';
-import { packedWords, packingOf, type WordPacking } from './layout.js';
+import { packedWords, packingsOf, type WordPacking } from './layout.js';
 import { plainModule } from './plain-modules.js';
 import { readWeightSchemes, schemeOf, type WeightScheme, type WeightSchemes } from './read-schemes.js';
 
@@ -64,8 +64,8 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
   if (![n, k].every((dim) => Number.isSafeInteger(dim) && dim > 0 && dim < 2 ** 31))
     foreign(`tensor '${shape.name}' of ${ctx.dir} holds no shape`, { got: `[${n}, ${k}]` });
   const [rows, width] = words.shape as [number, number];
-  const packing = packingOf(k, bits, width);
-  if (rows !== n || !packing)
+  const fitting = packingsOf(k, bits, width);
+  if (rows !== n || fitting.length === 0)
     foreign(`tensor '${words.name}' of ${ctx.dir} has another shape than its module needs`, {
       got: `[${rows}, ${width}]`,
       expected: `[${n}, ${packedWords(k, bits, 'dense')}] for the [${n}, ${k}] of weight_shape in ${bits} bits`,
@@ -73,9 +73,10 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
     });
   const groups = groupsOf(ctx, name, scheme, k);
   requireShape(ctx, scale, [n, groups], `a scale for each of ${groups} groups`);
-  const zeros = scheme.symmetric
-    ? undefined
-    : zeroPacking(ctx, name, { bits, n, groups, packing: packing as WordPacking });
+  // Few codes fill the same number of words in either packing: then the zero points' words tell, else it is the newer one.
+  const known = scheme.symmetric ? fitting : zeroPackings(ctx, name, { bits, n, groups, fitting });
+  const packing = known[0] as WordPacking;
+  const zeros = scheme.symmetric ? undefined : () => readZeros(ctx, name, { bits, n, groups, packing });
   const gIdx = scheme.actorder === 'group' ? readGroupIndex(ctx, name, k, groups) : undefined;
   const granularity: CanonicalModule['granularity'] =
     scheme.groupSize === undefined ? { kind: 'channel' } : { kind: 'group', size: scheme.groupSize };
@@ -90,6 +91,7 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
       groupIndex: gIdx !== undefined,
       permutation: false,
       sparsity: 'none',
+      ...(packing === 'whole' && 32 % bits !== 0 && { packing }),
       sourceDtype: ctx.modelDtype,
     },
     tensors: [
@@ -127,30 +129,34 @@ export function groupsOf(ctx: ForeignContext, name: string, { strategy, groupSiz
   });
 }
 
-/** Checks weight_zero_point and returns what decodes it: U8 [N, G]. */
-function zeroPacking(
+/** Checks weight_zero_point, and says which of the packings that the weights fit its words fit too. */
+function zeroPackings(
+  ctx: ForeignContext,
+  name: string,
+  { bits, n, groups, fitting }: { bits: number; n: number; groups: number; fitting: readonly WordPacking[] },
+): WordPacking[] {
+  const entry = required(ctx, `${name}.weight_zero_point`, ['I32'], 2);
+  const [height, columns] = entry.shape as [number, number];
+  const own = packingsOf(n, bits, height).filter((kind) => fitting.includes(kind));
+  if (own.length > 0 && columns === groups) return own;
+  return foreign(`tensor '${entry.name}' of ${ctx.dir} has another shape than its module needs`, {
+    got: `[${height}, ${columns}]`,
+    expected: `[${packedWords(n, bits, fitting[0] as WordPacking)}, ${groups}]`,
+  });
+}
+
+/** U8 [N, G]. */
+function readZeros(
   ctx: ForeignContext,
   name: string,
   { bits, n, groups, packing }: { bits: number; n: number; groups: number; packing: WordPacking },
-): () => Uint8Array<ArrayBuffer> {
-  const entry = required(ctx, `${name}.weight_zero_point`, ['I32'], 2);
-  const [height, columns] = entry.shape as [number, number];
-  // Few codes fill the same words in either packing; then the weights' packing decides.
-  const order: readonly WordPacking[] = packing === 'dense' ? ['dense', 'whole'] : ['whole', 'dense'];
-  const own = order.find((kind) => packedWords(n, bits, kind) === height);
-  if (!own || columns !== groups)
-    return foreign(`tensor '${entry.name}' of ${ctx.dir} has another shape than its module needs`, {
-      got: `[${height}, ${columns}]`,
-      expected: `[${packedWords(n, bits, 'dense')}, ${groups}]`,
-    });
-  const perWord = own === 'dense' ? 0 : Math.floor(32 / bits);
-  return () => {
-    const data = typed<Int32Array>(ctx.weights.tensor(entry.name));
-    const out = new Uint8Array(n * groups);
-    for (let row = 0; row < n; row++)
-      for (let g = 0; g < groups; g++) out[row * groups + g] = fieldOf(data, g, groups, row, bits, perWord);
-    return out;
-  };
+): Uint8Array<ArrayBuffer> {
+  const perWord = packing === 'dense' ? 0 : Math.floor(32 / bits);
+  const data = typed<Int32Array>(ctx.weights.tensor(`${name}.weight_zero_point`));
+  const out = new Uint8Array(n * groups);
+  for (let row = 0; row < n; row++)
+    for (let g = 0; g < groups; g++) out[row * groups + g] = fieldOf(data, g, groups, row, bits, perWord);
+  return out;
 }
 
 function readGroupIndex(ctx: ForeignContext, name: string, k: number, groups: number): Int32Array {

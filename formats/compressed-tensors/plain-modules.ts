@@ -3,7 +3,7 @@ import { LpqError } from '../../src/core/error.js';
 import type { CanonicalModule } from '../canonical/schema.js';
 import { codesToStream } from '../foreign/bits.js';
 import { type ForeignContext, type ForeignModule, foreign, required, requireShape } from '../foreign/module.js';
-import { expandScales, type ScaleGrid, scaleGrid } from '../foreign/scales.js';
+import { expandScales, type ScaleGrid, scaleGrid, storedBlock } from '../foreign/scales.js';
 import type { WeightScheme } from './read-schemes.js';
 
 /**
@@ -32,8 +32,10 @@ export function plainModule(ctx: ForeignContext, name: string, scheme: WeightSch
     const zero = required(ctx, zeroName, ['I8'], Math.min(rank, 2));
     requireShape(ctx, zero, scale.shape, 'one for each scale');
   }
+  const stored =
+    scheme.strategy === 'tensor' ? 'tensor' : scheme.strategy === 'block' ? storedBlock(grid, n) : undefined;
   const granularity: CanonicalModule['granularity'] =
-    length === k ? { kind: 'channel' } : { kind: 'group', size: length };
+    length === k && scheme.strategy !== 'block' ? { kind: 'channel' } : { kind: 'group', size: length };
   return {
     name,
     declaration: {
@@ -44,6 +46,7 @@ export function plainModule(ctx: ForeignContext, name: string, scheme: WeightSch
         dtype: scale.dtype === 'F16' ? 'f16' : scale.dtype === 'BF16' ? 'bf16' : 'f32',
         block: [1, length],
         global: false,
+        ...(stored && { stored }),
       },
       zeros: scheme.symmetric ? { kind: 'none' } : { kind: 'int', dtype: 'i16' },
       groupIndex: false,

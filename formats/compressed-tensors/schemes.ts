@@ -15,7 +15,7 @@ export interface CompressedScheme {
   readonly type: 'int' | 'float';
   readonly symmetric: boolean;
   /** tensor_group: groups whose scales have a second level, one a tensor. */
-  readonly strategy: 'channel' | 'group' | 'tensor_group' | 'block';
+  readonly strategy: 'tensor' | 'channel' | 'group' | 'tensor_group' | 'block';
   readonly groupSize: number | null;
   /** [rows, columns] of strategy block. */
   readonly block?: readonly [number, number];

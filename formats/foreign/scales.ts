@@ -9,6 +9,12 @@ export interface ScaleGrid {
   readonly runs: number;
 }
 
+/** What canonical `scales.stored` says of the blocks of a grid over [n, k]: nothing where no scale is repeated. */
+export function storedBlock(grid: ScaleGrid, n: number): [number, number] | undefined {
+  const { rows, columns, block, runs } = grid;
+  return rows === n && columns === runs ? undefined : [block[0], block[1]];
+}
+
 /** The grid of blocks [blockN, blockK] over [n, k]. */
 export function scaleGrid(n: number, k: number, block: readonly [number, number]): ScaleGrid {
   const [blockN, blockK] = block;

@@ -9,7 +9,7 @@ import {
   requireShape,
   stems,
 } from '../foreign/module.js';
-import { expandScales, scaleGrid } from '../foreign/scales.js';
+import { expandScales, scaleGrid, storedBlock } from '../foreign/scales.js';
 import { type Fp8Config, readFp8Config } from './config.js';
 
 /** Last parts of the scale's name: DeepSeek's (a multiplier, whatever the name says), and that of per-tensor files. */
@@ -38,18 +38,24 @@ function fp8Module(ctx: ForeignContext, name: string, config: Fp8Config): Foreig
       [grid.rows, grid.columns],
       config.block ? `a scale for each block of ${config.block.join(' x ')} of [${n}, ${k}]` : `a scale for each row`,
     );
+  const stored = config.block ? storedBlock(grid, n) : count === 1 ? 'tensor' : undefined;
+  const narrow = scale.dtype === 'F32' ? narrowed(typed<Float32Array>(ctx.weights.tensor(scaleName))) : undefined;
   return {
     name,
     declaration: {
       type: 'f8e4m3',
       shape: [n, k],
-      granularity: grid.length === k ? { kind: 'channel' } : { kind: 'group', size: grid.length },
+      // Where a block is as long as a row it is still a group, which more kernels read.
+      granularity: config.block ? { kind: 'group', size: grid.length } : { kind: 'channel' },
       scales: {
-        dtype: ({ F32: 'f32', BF16: 'bf16', F16: 'f16', F8_E8M0: 'f8_e8m0' } as const)[
-          scale.dtype as 'F32' | 'BF16' | 'F16' | 'F8_E8M0'
-        ],
+        dtype: narrow
+          ? 'bf16'
+          : ({ F32: 'f32', BF16: 'bf16', F16: 'f16', F8_E8M0: 'f8_e8m0' } as const)[
+              scale.dtype as 'F32' | 'BF16' | 'F16' | 'F8_E8M0'
+            ],
         block: [1, grid.length],
         global: false,
+        ...(stored && { stored }),
       },
       zeros: { kind: 'none' },
       groupIndex: false,
@@ -58,11 +64,27 @@ function fp8Module(ctx: ForeignContext, name: string, config: Fp8Config): Foreig
       sourceDtype: ctx.modelDtype,
     },
     tensors: [weight.name, scaleName],
-    notes: [],
+    notes: narrow ? ['its F32 scales are all exact in BF16, and are taken as such'] : [],
     decode(which): ArrayBufferView {
       if (which === 'codes') return typed<Uint8Array>(ctx.weights.tensor(weight.name, 'u8'));
-      if (which === 'scales') return expandScales(typed<Float32Array>(ctx.weights.tensor(scaleName)), grid, n);
+      if (which === 'scales')
+        return expandScales(narrow ?? typed<Float32Array>(ctx.weights.tensor(scaleName)), grid, n);
       throw new LpqError('LPQ_INTERNAL', `an FP8 module has no ${which}`);
     },
   };
+}
+
+/**
+ * F32 scales as BF16 bits where that loses nothing (powers of two, as DeepSeek-V3.1 has them), so that kernels which read
+ * 16 bits take them; undefined where one of them needs more.
+ */
+function narrowed(scales: Float32Array): Uint16Array<ArrayBuffer> | undefined {
+  const bits = new Uint32Array(scales.buffer, scales.byteOffset, scales.length);
+  const out = new Uint16Array(bits.length);
+  for (let i = 0; i < bits.length; i++) {
+    const pattern = bits[i] as number;
+    if (pattern & 0xffff) return undefined;
+    out[i] = pattern >>> 16;
+  }
+  return out;
 }

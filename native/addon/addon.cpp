@@ -1,3 +1,4 @@
+#include "addon/choice.h"
 #include "addon/handles.h"
 #include "cpu/isa.h"
 
@@ -82,6 +83,8 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("operations", Napi::Function::New(env, operations_js));
   exports.Set("cudaDevices", Napi::Function::New(env, cuda_devices_js));
   exports.Set("cudaOperations", Napi::Function::New(env, cuda_operations_js));
+  exports.Set("explainKernel", Napi::Function::New(env, explain_kernel_js));
+  exports.Set("kernelTuning", Napi::Function::New(env, kernel_tuning_js));
   exports.Set("tryLock", Napi::Function::New(env, try_lock_js));
   exports.Set("isa", Napi::Function::New(env, isa_js));
   return exports;

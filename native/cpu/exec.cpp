@@ -1,33 +1,47 @@
 #include "lpq/exec.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
+#include <set>
 #include <system_error>
 #include <utility>
 
 namespace lpq {
 
-double Params::number(const std::string& name) const {
+const Params::Value* Params::find(const std::string& name) const {
   auto it = values_.find(name);
-  if (it == values_.end() || !std::holds_alternative<double>(it->second))
-    throw Failure("LPQ_NATIVE_PARAM", "the number '" + name + "' is missing");
-  return std::get<double>(it->second);
+  if (it == values_.end()) return nullptr;
+  std::atomic_ref(it->second.asked).store(1, std::memory_order_relaxed);
+  return &it->second.value;
 }
+
+std::vector<std::string> Params::unasked() const {
+  // A number type is described whole (typeParams of src/core/quant-type.ts): whoever asks for its kind knows the rest.
+  static const std::set<std::string> type{"signed", "exponent", "mantissa", "bias", "special"};
+  const auto kind = values_.find("kind");
+  const bool typed = kind != values_.end() && kind->second.asked;
+  std::vector<std::string> names;
+  for (const auto& [name, given] : values_)
+    if (!given.asked && !(typed && type.count(name))) names.push_back(name);
+  return names;
+}
+
+template <typename T>
+static const T& value_of(const Params::Value* found, const char* what, const std::string& name) {
+  const T* value = found ? std::get_if<T>(found) : nullptr;
+  if (!value) throw Failure("LPQ_NATIVE_PARAM", std::string("the ") + what + " '" + name + "' is missing");
+  return *value;
+}
+
+double Params::number(const std::string& name) const { return value_of<double>(find(name), "number", name); }
 double Params::number(const std::string& name, double fallback) const { return has(name) ? number(name) : fallback; }
 int64_t Params::integer(const std::string& name, int64_t fallback) const { return has(name) ? integer(name) : fallback; }
-const std::string& Params::text(const std::string& name) const {
-  auto it = values_.find(name);
-  if (it == values_.end() || !std::holds_alternative<std::string>(it->second))
-    throw Failure("LPQ_NATIVE_PARAM", "the string '" + name + "' is missing");
-  return std::get<std::string>(it->second);
-}
+const std::string& Params::text(const std::string& name) const { return value_of<std::string>(find(name), "string", name); }
 std::string Params::text(const std::string& name, const std::string& fallback) const { return has(name) ? text(name) : fallback; }
 const std::vector<double>& Params::list(const std::string& name) const {
-  auto it = values_.find(name);
-  if (it == values_.end() || !std::holds_alternative<std::vector<double>>(it->second))
-    throw Failure("LPQ_NATIVE_PARAM", "the list '" + name + "' is missing");
-  return std::get<std::vector<double>>(it->second);
+  return value_of<std::vector<double>>(find(name), "list", name);
 }
 
 const Tensor& Call::input(size_t i) const {
@@ -173,6 +187,9 @@ class CpuBackend : public Backend {
       throw;
     }
     finish(op, start);
+    // Told afterwards, since only the operation itself knows what it asks for.
+    if (const auto unknown = call.params.unasked(); !unknown.empty())
+      throw Failure("LPQ_NATIVE_PARAM", "no parameter of " + op + " is called '" + unknown.front() + "'");
   }
 
   void abort() override {

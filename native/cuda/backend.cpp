@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "cuda/device.h"
+#include "cuda/kernels/choice.h"
+
 namespace lpq::cuda {
 namespace {
 
@@ -10,35 +13,13 @@ constexpr size_t kAhead = 64;
 // Small uploads (orders, routing tables) do not queue behind weights.
 constexpr size_t kSmall = size_t{1} << 20;
 
-int attribute(int which, CUdevice device) {
-  int value = 0;
-  check(driver().device_attribute(&value, which, device), "asking about the device");
-  return value;
-}
-
-DeviceFacts facts_of(int ordinal) {
-  CUdevice device = 0;
-  check(driver().device_get(&device, ordinal), "opening cuda:" + std::to_string(ordinal));
-  DeviceFacts facts;
-  facts.ordinal = ordinal;
-  facts.arch = 10 * attribute(kComputeMajor, device) + attribute(kComputeMinor, device);
-  facts.multiprocessors = attribute(kMultiprocessors, device);
-  facts.shared_per_block = attribute(kMaxSharedPerBlockOptin, device);
-  facts.l2_bytes = static_cast<size_t>(attribute(kL2Bytes, device));
-  check(driver().device_memory(&facts.memory_bytes, device), "asking about the device");
-  char name[256] = {};
-  check(driver().device_name(name, sizeof(name), device), "asking about the device");
-  facts.name = name;
-  return facts;
-}
-
 }  // namespace
 
 std::vector<DeviceFacts> cuda_devices() {
   int count = 0;
   check(driver().device_count(&count), "counting devices");
   std::vector<DeviceFacts> devices;
-  for (int i = 0; i < count; ++i) devices.push_back(facts_of(i));
+  for (int i = 0; i < count; ++i) devices.push_back(device_facts(i));
   return devices;
 }
 
@@ -47,7 +28,7 @@ CudaBackend::CudaBackend(int ordinal, size_t vram_limit, size_t host_limit, cons
   check(driver().device_count(&count), "counting devices");
   if (ordinal < 0 || ordinal >= count)
     throw Failure("LPQ_CUDA_DEVICE", "there is no cuda:" + std::to_string(ordinal) + "; the driver shows " + std::to_string(count) + " device(s)");
-  exec_.facts_ = facts_of(ordinal);
+  exec_.facts_ = device_facts(ordinal);
   if (exec_.facts_.arch < 80)
     throw Failure("LPQ_CUDA_DEVICE", "cuda:" + std::to_string(ordinal) + " (" + exec_.facts_.name + ") has compute capability " +
                                          std::to_string(exec_.facts_.arch / 10) + "." + std::to_string(exec_.facts_.arch % 10) + "; lpq needs 8.0 or newer");
@@ -154,7 +135,7 @@ void CudaBackend::run(const std::string& op, Call& call) {
   check(driver().event_record(running.begin, exec_.stream_), "timing an operation");
   running_.push_back(running);  // also when the operation fails half-way: what it launched is waited for
   try {
-    found->second(call, exec_);
+    run_cuda_op(op, found->second, call, exec_);
   } catch (...) {
     driver().event_record(running.end, exec_.stream_);
     throw;

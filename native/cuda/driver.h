@@ -38,7 +38,7 @@ struct MemoryAccess {
 };
 
 // Results that lpq tells apart.
-constexpr CUresult kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kNoBinary = 209, kNotReady = 600,
+constexpr CUresult kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kNoBinary = 209, kNotFound = 500, kNotReady = 600,
                    kPeerAlreadyEnabled = 704;
 
 enum DeviceAttribute : int {

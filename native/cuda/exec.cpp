@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cuda/hosted.h"
+
 namespace lpq::cuda {
 namespace {
 
@@ -47,16 +49,47 @@ int blas_type(DType dtype) {
 
 void require_device(const CudaExec& exec, const Tensor& tensor, const char* name) {
   if (tensor.device == exec.device().ordinal) {
-    if (!tensor.storage || tensor.storage->owner == &exec.allocator()) return;
+    if (!tensor.storage || tensor.storage->owner == exec.owner()) return;
     throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " belongs to another runtime of cuda:" + std::to_string(tensor.device) + ": copyFrom() makes a copy of it");
   }
   throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " lies on " + (tensor.device < 0 ? "the CPU" : "cuda:" + std::to_string(tensor.device)) +
                                            ", not on cuda:" + std::to_string(exec.device().ordinal));
 }
 
+Scratch::Scratch(Arena& arena, size_t bytes) : arena_(&arena), data_(arena.take(bytes)), bytes_(bytes) {}
+
+void Scratch::give() noexcept {
+  if (arena_) arena_->give(data_);
+  else allocator_->give(data_);
+}
+
+void CudaExec::because(std::string reason) {
+  if (rehearsal_) rehearsal_->reasons.push_back(std::move(reason));
+}
+
+bool CudaExec::has_kernel(const std::string& kernel) const {
+  if (kernels_) return kernels_->has(kernel);
+  return !rehearsal_->names || rehearsal_->names->count(kernel) != 0;
+}
+
+// Loads the kernel where there is a device, so that it is there when it is launched while a graph is recorded.
+bool CudaExec::rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap) {
+  if (!rehearsal_) return false;
+  if (kernels_) {
+    constexpr int kRegisters = 4;
+    int registers = 0;
+    check(driver().function_get(&registers, kRegisters, kernels_->find(kernel, shared)), "loading " + kernel);
+  } else if (!has_kernel(kernel)) {
+    throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + kernel);
+  }
+  rehearsal_->launches.push_back({kernel, grid, block, shared, cluster, overlap});
+  return true;
+}
+
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (rehearse(kernel, grid, block, shared, 1, false)) return;
   const CUfunction function = kernels_->find(kernel, shared);
   const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments)
                                       : driver().launch(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments, nullptr);
@@ -66,6 +99,7 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (rehearse(kernel, grid, block, shared, cluster, overlap)) return;
   static const auto launch_with = late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   LaunchAttribute attributes[2];
   LaunchConfig config{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, stream_, attributes, 0};
@@ -83,6 +117,7 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 }
 
 int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster) {
+  if (!kernels_) return facts_.multiprocessors / cluster;  // of a described device: as if its clusters fitted without a gap
   static const auto ask = late<CUresult (*)(int*, CUfunction, const LaunchConfig*)>("cuOccupancyMaxActiveClusters");
   LaunchAttribute attribute;
   attribute.id = kClusterDimension;
@@ -94,6 +129,7 @@ int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned
 }
 
 int CudaExec::occupancy(const std::string& kernel, int threads, unsigned shared) {
+  if (!kernels_) return 1;
   int blocks = 0;
   check(driver().occupancy(&blocks, kernels_->find(kernel, shared), threads, shared), "asking for the occupancy of " + kernel);
   return blocks;
@@ -101,12 +137,12 @@ int CudaExec::occupancy(const std::string& kernel, int threads, unsigned shared)
 
 void CudaExec::fill_zero(void* data, size_t bytes) {
   forget_written();
-  if (bytes) check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream_), "clearing memory");
+  if (bytes && !rehearsal_) check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream_), "clearing memory");
 }
 
 void CudaExec::copy(void* to, const void* from, size_t bytes) {
   forget_written();
-  if (bytes) check(driver().copy_on_device(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream_), "copying on the device");
+  if (bytes && !rehearsal_) check(driver().copy_on_device(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream_), "copying on the device");
 }
 
 void CudaExec::read_back(void* host, const void* device, size_t bytes) {
@@ -157,6 +193,7 @@ const Cusolver& CudaExec::solver() {
 }
 
 uint32_t* CudaExec::fault(std::string code, std::string detail) {
+  if (arena_) return reinterpret_cast<uint32_t*>(head_);
   if (banks_[bank_].asked.size() == kFaults) {
     send_back(banks_[bank_]);
     bank_ ^= 1;
@@ -173,7 +210,20 @@ uint32_t* CudaExec::fault(std::string code, std::string detail) {
   return bank.words->as<uint32_t>() + (bank.asked.size() - 1);
 }
 
+uint32_t* CudaExec::hosted_counters(size_t count) {
+  const size_t bytes = count * sizeof(uint32_t);
+  if (bytes <= kHostedCounters) return reinterpret_cast<uint32_t*>(head_ + kHostedFault);
+  // More than stand ready: of this call's own, kept until it ends.
+  if (!counters_ || counters_->bytes() < bytes) {
+    counters_.reset();
+    counters_.emplace(*arena_, bytes);
+    fill_zero(counters_->as<void>(), bytes);
+  }
+  return counters_->as<uint32_t>();
+}
+
 uint32_t* CudaExec::counters(size_t count) {
+  if (arena_) return hosted_counters(count);
   const size_t bytes = count * sizeof(uint32_t);
   if (!counters_ || counters_->bytes() < bytes) {
     counters_.reset();

@@ -18,6 +18,9 @@
 
 namespace lpq::cuda {
 
+class Arena;
+struct Rehearsal;
+
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
   Dim3(int64_t x_ = 1, int64_t y_ = 1, int64_t z_ = 1)
@@ -29,11 +32,12 @@ struct Dim3 {
 class Scratch {
  public:
   Scratch(Allocator& allocator, size_t bytes) : allocator_(&allocator), data_(allocator.take(bytes)), bytes_(bytes) {}
+  Scratch(Arena& arena, size_t bytes);
   Scratch(Scratch&& other) noexcept
-      : allocator_(other.allocator_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+      : allocator_(other.allocator_), arena_(other.arena_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   Scratch& operator=(Scratch&&) = delete;
   ~Scratch() {
-    if (data_) allocator_->give(data_);
+    if (data_) give();
   }
   template <class T>
   T* as(size_t byte_offset = 0) const {
@@ -42,7 +46,9 @@ class Scratch {
   size_t bytes() const { return bytes_; }
 
  private:
-  Allocator* allocator_;
+  void give() noexcept;
+  Allocator* allocator_ = nullptr;
+  Arena* arena_ = nullptr;
   std::byte* data_;
   size_t bytes_;
 };
@@ -79,7 +85,13 @@ class CudaExec {
   const DeviceFacts& device() const { return facts_; }
   Allocator& allocator() const { return *allocator_; }
 
-  Scratch scratch(size_t bytes) { return Scratch(*allocator_, bytes); }
+  // Who owns the memory of this executor's tensors (Storage::owner).
+  const void* owner() const { return owner_ ? owner_ : allocator_.get(); }
+  // Launches are written down, not launched (hosted.h), and so are sentences that say why they are what they are.
+  bool rehearsing() const { return rehearsal_ != nullptr; }
+  void because(std::string reason);
+
+  Scratch scratch(size_t bytes) { return arena_ ? Scratch(*arena_, bytes) : Scratch(*allocator_, bytes); }
   Tensor allocate(DType dtype, std::vector<int64_t> shape) { return allocator_->allocate(dtype, std::move(shape)); }
 
   // Launches extern "C" __global__ `kernel`. The arguments must have exactly the types of its parameters (pointers as
@@ -106,12 +118,13 @@ class CudaExec {
   // that said by wrote() what it writes, nothing else was put on the stream since, and `tensor` lies elsewhere.
   void wrote(const Tensor& tensor) { written_ = std::pair{tensor.raw(), tensor.raw() + tensor.bytes()}; }
   bool follows_untouched(const Tensor& tensor) const {
+    if (settled_) return true;
     return written_ && (tensor.raw() + tensor.bytes() <= written_->first || written_->second <= tensor.raw());
   }
   void forget_written() { written_.reset(); }
   // Clusters of `kernel` that the device holds at once.
   int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
-  bool has_kernel(const std::string& kernel) const { return kernels_->has(kernel); }
+  bool has_kernel(const std::string& kernel) const;
   // Blocks of `kernel` that one multiprocessor holds at once.
   int occupancy(const std::string& kernel, int threads, unsigned shared);
 
@@ -138,6 +151,9 @@ class CudaExec {
 
  private:
   friend class CudaBackend;
+  friend class Hosted;
+  bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
+  uint32_t* hosted_counters(size_t count);
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative);
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap);
   // Words are asked for in one bank while the other's are on their way back, so that nobody waits for the device.
@@ -169,6 +185,11 @@ class CudaExec {
   Bank banks_[2];
   int bank_ = 0;
   std::string op_;  // that runs now
+  const void* owner_ = nullptr;
+  Arena* arena_ = nullptr;          // instead of an allocator
+  std::byte* head_ = nullptr;       // and what its memory begins with
+  Rehearsal* rehearsal_ = nullptr;  // instead of a device
+  bool settled_ = false;            // whatever came before, it has not written weights
   std::optional<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
 };
 

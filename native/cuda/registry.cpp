@@ -39,37 +39,52 @@ std::string kernels_path() {
   return directory + "/lpq_kernels.fatbin";
 }
 
-Kernels::Kernels(CUcontext context, const std::string& path) {
-  check(driver().context_set(context), "selecting the device");
+std::vector<KernelImage> read_kernels(const std::string& path, std::vector<char>& image) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Failure("LPQ_CUDA_KERNELS", "the kernels were not built: " + path + " does not exist");
-  image_.assign(std::istreambuf_iterator<char>(file), {});
-  if (image_.size() < 12 || std::memcmp(image_.data(), "LPQFAT2", 8) != 0)
+  image.assign(std::istreambuf_iterator<char>(file), {});
+  if (image.size() < 12 || std::memcmp(image.data(), "LPQFAT2", 8) != 0)
     throw Failure("LPQ_CUDA_KERNELS", path + " does not hold lpq's kernels");
   size_t at = 8;
   auto text = [&] {
-    const auto length = take<uint32_t>(image_, at, path);
-    if (length > image_.size() - at) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
-    std::string value(image_.data() + at, length);
+    const auto length = take<uint32_t>(image, at, path);
+    if (length > image.size() - at) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+    std::string value(image.data() + at, length);
     at += length;
     return value;
   };
-  const auto count = take<uint32_t>(image_, at, path);
+  const auto count = take<uint32_t>(image, at, path);
+  std::vector<KernelImage> images;
   for (uint32_t i = 0; i < count; ++i) {
-    const std::string name = text();
-    std::vector<std::string> kernels(take<uint32_t>(image_, at, path));
-    for (std::string& kernel : kernels) kernel = text();
-    const auto offset = take<uint64_t>(image_, at, path);
-    const auto bytes = take<uint64_t>(image_, at, path);
-    if (offset > image_.size() || bytes > image_.size() - offset) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+    KernelImage& row = images.emplace_back();
+    row.file = text();
+    const auto kernels = take<uint32_t>(image, at, path);
+    for (uint32_t j = 0; j < kernels; ++j) row.kernels.push_back(text());
+    row.offset = take<uint64_t>(image, at, path);
+    const auto bytes = take<uint64_t>(image, at, path);
+    if (row.offset > image.size() || bytes > image.size() - row.offset) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+  }
+  return images;
+}
+
+std::set<std::string> kernel_names(const std::string& path) {
+  std::vector<char> image;
+  std::set<std::string> names;
+  for (KernelImage& row : read_kernels(path, image)) names.insert(row.kernels.begin(), row.kernels.end());
+  return names;
+}
+
+Kernels::Kernels(CUcontext context, const std::string& path) {
+  check(driver().context_set(context), "selecting the device");
+  for (const KernelImage& row : read_kernels(path, image_)) {
     CUmodule module = nullptr;
-    const CUresult result = driver().module_load(&module, image_.data() + offset);
+    const CUresult result = driver().module_load(&module, image_.data() + row.offset);
     if (result != kSuccess) {
       const char* reason = nullptr;
       driver().error_string(result, &reason);
-      throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + name + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
+      throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + row.file + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
     }
-    for (const std::string& kernel : kernels) functions_[kernel].module = module;
+    for (const std::string& kernel : row.kernels) functions_[kernel].module = module;
   }
 }
 
@@ -91,7 +106,12 @@ CUfunction Kernels::find(const std::string& name, unsigned shared) {
   if (found == functions_.end())
     throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + name + ": lpq_kernels.fatbin is older than the addon");
   Entry& entry = found->second;
-  if (!entry.function) check(driver().module_function(&entry.function, entry.module, name.c_str()), "looking for the kernel " + name);
+  if (!entry.function) {
+    const CUresult result = driver().module_function(&entry.function, entry.module, name.c_str());
+    // The file names it, and was compiled for other devices only.
+    if (result == kNotFound) throw Failure("LPQ_CUDA_KERNELS", "the kernel " + name + " has no code for this device");
+    check(result, "looking for the kernel " + name);
+  }
   if (shared > kDefaultShared && shared > entry.shared) {
     check(driver().function_set(entry.function, kMaxDynamicShared, static_cast<int>(shared)), "raising the shared memory of " + name);
     entry.shared = shared;

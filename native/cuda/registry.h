@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,19 @@ struct CudaOpRegistrar {
 // One line per operation, next to its definition: LPQ_CUDA_OP(linear, "linear").
 #define LPQ_CUDA_OP(function, name) static const ::lpq::cuda::CudaOpRegistrar cuda_registrar_##function(name, function)
 
-// The kernels for one context. The file (scripts/build-cuda.mjs) is "LPQFAT2\0", u32 count, then for each fatbin
-// its name, u32 kernels, their names, u64 offset, u64 bytes; names as u32 length and bytes; little-endian, images
-// 64-byte aligned.
+// The file of kernels (scripts/build-cuda.mjs) is "LPQFAT2\0", u32 count, then for each fatbin its name, u32 kernels, their
+// names, u64 offset, u64 bytes; names as u32 length and bytes; little-endian, images 64-byte aligned.
+struct KernelImage {
+  std::string file;
+  std::vector<std::string> kernels;
+  uint64_t offset = 0;  // into the file's bytes
+};
+// The file's bytes and what it holds. Throws Failure("LPQ_CUDA_KERNELS") when it is missing or malformed.
+std::vector<KernelImage> read_kernels(const std::string& path, std::vector<char>& image);
+// The names of all of them, without a device. Throws as read_kernels does.
+std::set<std::string> kernel_names(const std::string& path);
+
+// The kernels for one context.
 class Kernels {
  public:
   // `context` must be current. Throws Failure("LPQ_CUDA_KERNELS") when the file is missing, malformed, or has no code

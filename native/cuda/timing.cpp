@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "cuda/backend.h"
+#include "cuda/kernels/choice.h"
 
 namespace lpq::cuda {
 namespace {
@@ -104,7 +105,7 @@ std::vector<double> CudaBackend::time(std::vector<std::pair<std::string, Call>>&
   const auto launch = [&] {
     for (auto& [op, call] : calls) {
       exec_.op_ = op;
-      cuda_op_table().at(op)(call, exec_);
+      run_cuda_op(op, cuda_op_table().at(op), call, exec_);
     }
   };
   std::optional<Recording> recording;

@@ -18,6 +18,9 @@ interface KernelFlags extends ComputeOptions {
   readonly sustained?: string | true;
   readonly seconds?: number;
   readonly tune?: boolean;
+  readonly export?: string;
+  readonly import?: string;
+  readonly explain?: string | true;
   readonly results?: string;
   readonly markdown?: string;
   readonly svg?: string;
@@ -44,6 +47,12 @@ export function benchKernelsCommand(bench: Command, run: Run): Command {
       )
       .option('--seconds <s>', 'of a sustained run (default: 10)', number('--seconds'))
       .option('--tune', "time every setting of the kernels, and the library's choice beside the best")
+      .option('--export <file>', 'with --tune: write the best settings there, for --import elsewhere')
+      .option('--import <file>', 'keep settings that --export wrote, and time nothing')
+      .option(
+        '--explain [device]',
+        'say which kernels run and why, and time nothing (h200, h100, a100, rtx4090, rtx3090)',
+      )
       .option('--results <file>', 'write everything there as JSON')
       .option('--markdown <file>', 'write tables there')
       .option('--svg <file>', 'draw a roofline there'),
@@ -59,8 +68,18 @@ async function kernels(flags: KernelFlags, run: Run): Promise<void> {
   const tokens = flags.m === undefined ? undefined : parseTokens(flags.m);
   const group = parseGroup(flags.group);
   const dtype = parseActivations(flags.dtype);
+  if (flags.explain !== undefined) {
+    const { explain } = await import('./bench-explain.js');
+    return explain(
+      flags.explain,
+      { types, shapes: shapes ?? TABLE, tokens: tokens ?? [1, 16, 32, 64], dtype, group },
+      run,
+    );
+  }
   const [sustained, seconds] = sustainedOf(flags);
-  const outputs = [flags.results, flags.markdown, flags.svg].filter((file) => file !== undefined);
+  if (flags.export !== undefined && !flags.tune)
+    throw new LpqError('LPQ_USAGE', '--export has no effect without --tune', { hint: 'Add --tune.' });
+  const outputs = [flags.results, flags.markdown, flags.svg, flags.export].filter((file) => file !== undefined);
   refuseTwice(outputs);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   for (const file of outputs) refuseExisting(file);
@@ -70,6 +89,14 @@ async function kernels(flags: KernelFlags, run: Run): Promise<void> {
     throw new LpqError('LPQ_USAGE', '--tune needs a CUDA device: the operation of the CPU has no settings', {
       hint: 'Use --device cuda, or leave the option out.',
     });
+  if (flags.import !== undefined) {
+    if (cpu)
+      throw new LpqError('LPQ_USAGE', '--import needs a CUDA device: settings are kept for one', {
+        hint: 'Use --device cuda.',
+      });
+    const { importTuning } = await import('./bench-explain.js');
+    return importTuning(flags.import, rt.device, run);
+  }
   const { benchKernels } = await import('../bench/kernels/run.js');
   let task: ReturnType<typeof run.report.task> | undefined;
   const bench = await benchKernels(
@@ -104,7 +131,8 @@ async function kernels(flags: KernelFlags, run: Run): Promise<void> {
   );
   task?.end();
   await write(bench, flags);
-  await report(bench, run);
+  const { keepTuning } = await import('./bench-explain.js');
+  await report(bench, run, flags.tune ? await keepTuning(bench, rt.device, flags.export) : []);
 }
 
 function sustainedOf({ sustained, seconds }: KernelFlags): ['none' | 'largest' | 'all', number] {
@@ -160,7 +188,7 @@ function productLine(row: KernelRow): string {
   ].join('');
 }
 
-async function report(bench: KernelBench, run: Run): Promise<void> {
+async function report(bench: KernelBench, run: Run, tuned: readonly string[]): Promise<void> {
   const { rows, tuning, machine } = bench;
   const { geometricMean } = await import('../bench/kernels/markdown.js');
   const cell = (value: number | null, digits: number) => (value === null ? '-' : value.toFixed(digits));
@@ -195,6 +223,7 @@ async function report(bench: KernelBench, run: Run): Promise<void> {
                 `${tuning.configurations} configurations (${tuning.refused} refused) in ${duration(tuning.seconds)}; the choice is within 5% of the best for ${tuning.points.filter(({ within }) => within).length} of ${tuning.points.length}`,
               ] as const,
             ]),
+        ...tuned.map((line, i) => [i === 0 ? 'tuned' : '', line] as const),
         ['took', duration(bench.seconds)],
       ]),
   );

@@ -29,6 +29,22 @@ function optionsOf(settings: FullSettings): FmpqOptions {
   };
 }
 
+/** As planQuantization; a module that groups do not divide has no shorter ones to fall back to here. */
+export function planForFmpq(...request: Parameters<typeof planQuantization>): ReturnType<typeof planQuantization> {
+  try {
+    return planQuantization(...request);
+  } catch (error) {
+    if (!(error instanceof LpqError) || error.code !== 'LPQ_GROUP_SIZE') throw error;
+    throw new LpqError(error.code, error.message, {
+      got: error.got,
+      expected:
+        'input features that blocks of 128 divide: --method fmpq has one scale of weights and activations for each',
+      hint: 'Leave such modules out with a rule of a recipe (skip), or use --method gptq.',
+      cause: error,
+    });
+  }
+}
+
 /** Refuses what cannot be multiplied in W4Ax, before anything is computed. Throws LPQ_USAGE, LPQ_GROUP_SIZE. */
 export function checkFmpq(
   source: WeightSource,

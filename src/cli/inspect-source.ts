@@ -6,7 +6,13 @@ import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js'
 import { LpqError } from '../core/error.js';
 import { openModel, unusedTensors } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
-import { foreignTable, inspectForeign } from './inspect-foreign.js';
+import {
+  bitsPerWeight,
+  type ForeignInspection,
+  foreignTable,
+  inspectForeign,
+  inspectModules,
+} from './inspect-foreign.js';
 import { type Inspection, sum, tensorBytes } from './inspection.js';
 import { facts } from './table.js';
 import { bytes, count } from './units.js';
@@ -18,16 +24,19 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
     const tensors = tensorSummary(weights);
     if (!isSource(kind)) return foreignInspection(dir, kind, weights, tensors);
     const { model, parameters, problem } = graphOf(dir);
-    const base = { kind, dir, ...tensors, parameters };
+    const low = kind === 'source' ? undefined : inspectModules(dir, weights);
+    const base = { kind, dir, ...tensors, parameters, ...(low && lowBitData(low)) };
     const rows = tensorFacts(dir, weights, base);
-    const text = facts([
+    const head = facts([
       [
         'kind',
         kind === 'source' ? 'source checkpoint' : `source checkpoint, published in ${kind.slice('foreign:'.length)}`,
       ],
       ...(model ? modelFacts(model) : [['architecture', `unknown: ${String(problem?.got)}`] as const]),
       ...rows,
+      ...(low ? [lowBitFact(low)] : []),
     ]);
+    const text = low ? `${head}\n${foreignTable(low.modules)}${low.notes.map((note) => `${note}\n`).join('')}` : head;
     return { data: { ...base, model: model ?? null, ...(problem && { problem: problem.message }) }, text };
   } finally {
     weights.close();
@@ -47,9 +56,7 @@ function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint
       ['kind', `quantized by another tool (${kind.slice('foreign:'.length)})`],
       ...(model ? modelFacts(model) : []),
       ...rows,
-      ...(modules.length > 0
-        ? [['quantized', `${count(quantizedWeights)} weights in ${modules.length} modules`] as const]
-        : []),
+      ...(modules.length > 0 ? [lowBitFact({ modules })] : []),
       ...(problem ? [['problem', `${problem.message}; lpq doctor ${dir} tells more`] as const] : []),
     ]),
     ...(modules.length > 0 ? ['\n', foreignTable(modules)] : []),
@@ -64,6 +71,7 @@ function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint
       parameters,
       quantization: settings,
       quantizedWeights,
+      bitsPerWeight: bitsPerWeight(modules),
       modules,
       notes,
       model: model ?? null,
@@ -71,6 +79,21 @@ function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint
     },
     text,
   };
+}
+
+/** How many weights are in low bits, and how many bits each takes. */
+function lowBitFact({ modules }: Pick<ForeignInspection, 'modules'>): readonly [string, string] {
+  const weights = sum(modules.map(({ shape: [n, k] }) => n * k));
+  const types = [...new Set(modules.map(({ type }) => type))].join(', ');
+  return [
+    'quantized',
+    `${count(weights)} weights in ${modules.length} modules: ${types}, ${bitsPerWeight(modules)?.toFixed(3) ?? '-'} bits per weight`,
+  ];
+}
+
+function lowBitData({ modules, notes }: ForeignInspection): Record<string, unknown> {
+  const quantizedWeights = sum(modules.map(({ shape: [n, k] }) => n * k));
+  return { quantizedWeights, bitsPerWeight: bitsPerWeight(modules), modules, notes };
 }
 
 interface TensorSummary {

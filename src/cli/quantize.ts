@@ -190,7 +190,10 @@ async function checkPlan(
   try {
     const graph = openModel(checkpoint);
     const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead };
-    const plan = planQuantization(graph, request);
+    const plan =
+      settings.method === 'fmpq'
+        ? (await import('./fmpq.js')).planForFmpq(graph, request)
+        : planQuantization(graph, request);
     if (packTarget !== undefined) {
       const { previewPack } = await import('../pack/preview.js');
       const modules = plannedModules(checkpoint, request);

@@ -33,6 +33,14 @@ export async function openQuantizedWith(dir: string, run: Run): Promise<Canonica
   return opened;
 }
 
+/** Whether another tool quantized it, in a way that lpq reads. Throws LPQ_FILE without a directory. */
+export async function isReadableForeign(dir: string): Promise<boolean> {
+  const { directoryKind } = await import('../../formats/canonical/source.js');
+  const { READ_METHODS } = await import('../../formats/foreign/settings.js');
+  const kind = directoryKind(dir);
+  return READ_METHODS.some((method) => kind === `foreign:${method}`);
+}
+
 /** What a command works on, in words, and where one gets it. */
 const WANTED = {
   source: { code: 'LPQ_CONFIG', what: 'an unquantized checkpoint' },

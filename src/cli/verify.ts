@@ -1,9 +1,10 @@
 import type { Command } from 'commander';
+import { LpqError } from '../core/error.js';
 import type { VerifyReport } from '../verify/report.js';
 import { modelDirectory } from './hub.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
-import { openQuantizedWith, requireKind } from './sources.js';
+import { isReadableForeign, openQuantizedWith, requireKind } from './sources.js';
 import { table } from './table.js';
 import { duration } from './units.js';
 
@@ -12,13 +13,16 @@ interface VerifyFlags extends ComputeOptions {
   readonly seed: number;
 }
 
-/** `lpq verify ARTIFACT`: proves that the packed bytes hold what was quantized. */
+/** `lpq verify ARTIFACT`: proves that the packed bytes hold what was quantized. Of another tool's checkpoint: what it can be checked for. */
 export function verifyCommand(program: Command, run: Run): Command {
   return computeOptions(
     program
       .command('verify')
       .description('prove that a packed directory holds what was quantized')
-      .argument('<artifact>', 'directory that lpq pack wrote, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+      .argument(
+        '<artifact>',
+        'directory that lpq pack wrote, or ORG/NAME[@REVISION] of the Hugging Face Hub; of a checkpoint of another tool, FP8 or MXFP4 say, its structure and every weight are checked',
+      )
       .option(
         '--against <dir>',
         'quantized checkpoint that it was packed from, of lpq or of another tool, a directory or a name: compares every byte with it',
@@ -34,6 +38,7 @@ async function verify(given: string, options: VerifyFlags, run: Run): Promise<vo
   const { verifyArtifact } = await import('../verify/verify.js');
   const { verificationError } = await import('../verify/report.js');
   const dir = await modelDirectory(given, run);
+  if (await isReadableForeign(dir)) return verifyOther(dir, options, run);
   await requireKind(dir, 'lpq-artifact');
   const against = options.against && (await modelDirectory(options.against, run));
   if (against) await requireKind(against, 'lpq-canonical');
@@ -60,6 +65,18 @@ async function verify(given: string, options: VerifyFlags, run: Run): Promise<vo
   run.report.result(report, printReport(report));
   const error = verificationError(report);
   if (error) throw error;
+}
+
+/** What lpq did not write: there is nothing to compare it with. */
+async function verifyOther(dir: string, options: VerifyFlags, run: Run): Promise<void> {
+  if (options.against !== undefined)
+    throw new LpqError('LPQ_USAGE', `--against has no effect with ${dir}, which lpq did not write`, {
+      got: options.against,
+      hint: `Leave it out; to compare a packed directory with this one: lpq verify PACKED --against ${dir}`,
+    });
+  const { directoryKind } = await import('../../formats/canonical/source.js');
+  const { verifySource } = await import('./verify-source.js');
+  await verifySource(dir, directoryKind(dir), openRuntime(run, { ...options, device: 'cpu' }), run);
 }
 
 function printReport(report: VerifyReport): string {

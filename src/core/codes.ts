@@ -41,6 +41,7 @@ export const CODES = {
   LPQ_HUB_UNREACHABLE: row(3, 'The Hub cannot be reached.'),
   LPQ_INTERNAL: row(3, 'A defect in lpq itself; please report it.'),
   LPQ_JOURNAL: row(4, 'The journal of a stopped run is malformed.'),
+  LPQ_KERNEL_TUNING: row(4, 'Stored settings of kernels are malformed, or of another device, driver or version.'),
   LPQ_LAYOUT: row(4, 'A layout was declared or combined wrongly.'),
   LPQ_MEMORY: row(3, 'There is not enough memory.'),
   LPQ_MODULE_NUMERICS: row(4, 'Weights or activations of a module hold NaN or infinity.'),

@@ -4,11 +4,12 @@ import { byteTensors, fp4Tensors, packQuantizedTensors } from '../../formats/com
 import type { CompressedFormat, CompressedScheme } from '../../formats/compressed-tensors/schemes.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
 import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { LpqError } from '../core/error.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import { allPacked, pack } from '../layout/engine.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from './integer-form.js';
-import { rowStreams, transposedColumnStreams } from './layouts/stream.js';
+import { rowStreams, transposedColumnStreams, wholeWordColumns, wholeWordRows } from './layouts/stream.js';
 import { groupIndex, offsetZeros } from './operands.js';
 import type { ModuleFacts, PackJob } from './target.js';
 
@@ -26,7 +27,7 @@ export interface CompressedForm {
 const SCALE_DTYPES: Readonly<Record<string, 'F16' | 'BF16' | 'F32'>> = { f16: 'F16', bf16: 'BF16', f32: 'F32' };
 const none = (reason: string, remedy: string): NoForm => ({ reason, remedy });
 
-/** Offset integers of 1 to 8 bits as dense bitstreams. */
+/** Offset integers of 1 to 8 bits as dense bitstreams; in whole words where the module came from such a file. */
 export const packQuantized: CompressedForm = {
   format: 'pack-quantized',
 
@@ -42,6 +43,7 @@ export const packQuantized: CompressedForm = {
       symmetric: form.symmetric,
       scaleDtype,
       groupIndex: module.groupIndex,
+      packing: module.packing,
     });
   },
 
@@ -68,7 +70,8 @@ export const packQuantized: CompressedForm = {
     const shapeOf = (part: string) => plan.tensors.find((tensor) => tensor.name === `${name}.${part}`)?.shape;
     const codes = checkpoint.require(name, 'codes');
     const packed = allocate('i32', shapeOf('weight_packed')!);
-    pack(rt, rowStreams(n, k, bits), codes, packed, { streamColumns: k, bias });
+    const whole = module.packing === 'whole';
+    pack(rt, (whole ? wholeWordRows : rowStreams)(n, k, bits), codes, packed, { streamColumns: k, bias });
     out.set(`${name}.weight_packed`, packed);
     out.set(`${name}.weight_scale`, checkpoint.require(name, 'scales'));
     out.set(`${name}.weight_shape`, fromTyped('i64', [2], BigInt64Array.of(BigInt(n), BigInt(k))));
@@ -76,7 +79,8 @@ export const packQuantized: CompressedForm = {
     if (zeroShape) {
       const zeros = offsetZeros(job, form);
       const zeroPoint = allocate('i32', zeroShape);
-      pack(rt, transposedColumnStreams(n, groupCount(module.granularity, k), bits), zeros, zeroPoint);
+      const layout = (whole ? wholeWordColumns : transposedColumnStreams)(n, groupCount(module.granularity, k), bits);
+      pack(rt, layout, zeros, zeroPoint);
       zeros.dispose();
       out.set(`${name}.weight_zero_point`, zeroPoint);
     }
@@ -100,15 +104,20 @@ export const intQuantized: CompressedForm = {
     if (module.granularity.kind !== 'channel' || module.groupIndex)
       return none('W8A8 kernels have one scale a row', 'Quantize it with --group-size channel.');
     if (!scaleDtype) return none(`its scales are ${module.scales.dtype}`, 'Quantize it with f16, bf16 or f32 scales.');
-    return byteTensors(name, { shape: module.shape, codeDtype: 'I8', scaleShape: [module.shape[0], 1], scaleDtype });
+    return byteTensors(name, {
+      shape: module.shape,
+      codeDtype: 'I8',
+      scaleShape: storedShape(module),
+      scaleDtype,
+    });
   },
 
-  scheme: () => ({
+  scheme: (module) => ({
     format: 'int-quantized',
     bits: 8,
     type: 'int',
     symmetric: true,
-    strategy: 'channel',
+    ...storedStrategy(module),
     groupSize: null,
     dynamicActivations: true,
   }),
@@ -123,7 +132,7 @@ export const intQuantized: CompressedForm = {
     codes.dispose();
     return new Map([
       [`${name}.weight`, weight],
-      [`${name}.weight_scale`, checkpoint.require(name, 'scales')],
+      [`${name}.weight_scale`, storedScales(name, module, checkpoint.require(name, 'scales'))],
     ]);
   },
 };
@@ -137,39 +146,86 @@ export function floatQuantized(dynamicActivations: boolean): CompressedForm {
       if (module.type !== 'f8e4m3') return none(`it holds ${module.type} codes`, 'Quantize it with --dtype f8e4m3.');
       const problem = floatProblem(module);
       if (problem) return problem;
-      const [rows] = module.scales.block;
+      const { stored, block } = module.scales;
       const scaleDtype = SCALE_DTYPES[module.scales.dtype];
       if (module.scales.global || !scaleDtype)
         return none(`FP8 has no ${module.scales.dtype} scales`, 'Quantize it with f16, bf16 or f32 scales.');
-      if (module.granularity.kind !== 'channel' && rows === 1)
+      if (module.granularity.kind !== 'channel' && block[0] === 1 && stored === undefined)
         return none('FP8 kernels have a scale a row or a square block', 'Quantize it with --group-size channel.');
-      if (dynamicActivations && module.granularity.kind !== 'channel')
+      if (dynamicActivations && storedStrategy(module).strategy === 'block')
         return none('its scales cover blocks', 'Pack it for compressed-tensors, which leaves activations alone.');
       return byteTensors(name, {
         shape: module.shape,
         codeDtype: 'F8_E4M3',
-        scaleShape: scaleShape(module),
+        scaleShape: storedShape(module),
         scaleDtype,
       });
     },
 
-    scheme: ({ granularity, scales }) => ({
+    scheme: (module) => ({
       format: 'float-quantized',
       bits: 8,
       type: 'float',
       symmetric: true,
-      strategy: granularity.kind === 'channel' ? 'channel' : 'block',
+      ...storedStrategy(module),
       groupSize: null,
-      ...(granularity.kind === 'group' && { block: scales.block }),
       dynamicActivations,
     }),
 
-    pack: async ({ checkpoint, name }) =>
+    pack: async ({ checkpoint, name, module }) =>
       new Map([
         [`${name}.weight`, checkpoint.weights.tensor(`${name}.codes`, 'f8_e4m3')],
-        [`${name}.weight_scale`, checkpoint.require(name, 'scales')],
+        [`${name}.weight_scale`, storedScales(name, module, checkpoint.require(name, 'scales'))],
       ]),
   };
+}
+
+/** How the scales of a module with one code a byte are shared, where the file that it came from says no more: by rows or blocks. */
+function storedStrategy({ granularity, scales }: CanonicalModule): Pick<CompressedScheme, 'strategy' | 'block'> {
+  const { stored, block } = scales;
+  if (stored === 'tensor') return { strategy: 'tensor' };
+  if (stored !== undefined) return { strategy: 'block', block: stored };
+  return granularity.kind === 'channel' ? { strategy: 'channel' } : { strategy: 'block', block };
+}
+
+/** Of weight_scale: one number, or one for each block, cut or not. */
+function storedShape(module: CanonicalModule): readonly number[] {
+  const { stored } = module.scales;
+  if (stored === undefined) return scaleShape(module);
+  const [n, k] = module.shape;
+  return stored === 'tensor' ? [1] : [Math.ceil(n / stored[0]), Math.ceil(k / stored[1])];
+}
+
+/**
+ * The scales as the file had them, of canonical ones [N, K/bk] that repeat them. Takes `scales`. Throws LPQ_PACK where they
+ * do not.
+ */
+function storedScales(name: string, module: CanonicalModule, scales: Tensor): Tensor {
+  const { stored, block } = module.scales;
+  if (stored === undefined) return scales;
+  const [n, k] = module.shape;
+  const [rows, features] = stored === 'tensor' ? [n, k] : stored;
+  const [width, columns] = [k / block[1], Math.ceil(k / features)];
+  const own = allocate(scales.dtype, storedShape(module));
+  const [from, to] = [typed<Uint16Array | Float32Array>(scales), typed<Uint16Array | Float32Array>(own)];
+  for (let row = 0; row < n; row++)
+    for (let run = 0; run < width; run++) {
+      const at = Math.floor(row / rows) * columns + Math.floor((run * block[1]) / features);
+      const scale = from[row * width + run] as number;
+      const first = row % rows === 0 && (run === 0 || Math.floor(((run - 1) * block[1]) / features) !== at % columns);
+      if (first) to[at] = scale;
+      else if (to[at] !== scale)
+        throw new LpqError(
+          'LPQ_PACK',
+          `module '${name}' is said to have one scale for blocks of weights, and has more`,
+          {
+            got: `another at row ${row}, group ${run}`,
+            expected: stored === 'tensor' ? 'one for the tensor' : `one for each ${rows} x ${features}`,
+          },
+        );
+    }
+  scales.dispose();
+  return own;
 }
 
 /** Two E2M1 codes a byte: NVFP4 and MXFP4. The canonical codes and scales are these very bytes. */

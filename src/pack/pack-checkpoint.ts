@@ -298,6 +298,7 @@ function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: De
     scales: module.scales,
     zeros: module.zeros,
     ...(module.transposed && { transposed: true }),
+    ...(module.packing && !fallback && decision.layout === 'compressed-tensors' && { packing: module.packing }),
     ...(!fallback && decision.ranks && { ranks: decision.ranks }),
     layout: fallback ? decision.form : decision.layout,
     notes: fallback

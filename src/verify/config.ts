@@ -107,7 +107,9 @@ function schemeOf(module: PackedModule, target: string): Scheme {
   const { bits, kind } = quantType(module.type);
   const [rows] = module.scales.block;
   const size = module.granularity.kind === 'channel' ? -1 : module.granularity.size;
-  const own = { bits, group: rows > 1 ? `${rows} x ${size}` : size };
+  const shared = /^(int|float)-quantized$/.test(module.layout) ? module.scales.stored : undefined;
+  const group = shared === 'tensor' ? shared : shared ? shared.join(' x ') : rows > 1 ? `${rows} x ${size}` : size;
+  const own = { bits, group };
   if (target === 'awq') return { ...own, sym: true };
   const scheme = { ...own, sym: kind === 'float' || isSymmetric(module), order: module.canonical.g_idx !== undefined };
   if (!target.startsWith('compressed-tensors')) return scheme;
@@ -158,7 +160,7 @@ function compressedScheme(config: Json, name: string): Scheme | undefined {
   const block = Array.isArray(weights.block_structure) ? weights.block_structure.join(' x ') : undefined;
   return {
     bits: weights.num_bits,
-    group: weights.strategy === 'channel' ? -1 : weights.strategy === 'block' ? block : weights.group_size,
+    group: { channel: -1, block, tensor: 'tensor' }[String(weights.strategy)] ?? weights.group_size,
     sym: weights.symmetric,
     // 'weight' and 'static' orders leave groups where they are, as no order does.
     order: weights.actorder === 'group',

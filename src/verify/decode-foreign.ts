@@ -32,13 +32,32 @@ export async function decodeForeign(
       : stored,
   );
   if (unsigned) stored.dispose();
-  parts.set('scales', weights.tensor(`${name}.weight_scale`, module.scales.dtype));
+  const scales = weights.tensor(`${name}.weight_scale`, module.scales.dtype);
+  const shared = codes === 'weight' && module.scales.stored !== undefined;
+  parts.set('scales', shared ? repeated(scales, module) : scales);
   if (module.layout === 'nvfp4-pack-quantized') {
     const tensor = `${name}.weight_global_scale`;
     const global = weights.tensor(tensor);
     parts.set('global_scale', await inverseOf(tensor, typed<Float32Array>(global)[0] as number, module, decoded));
     global.dispose();
   }
+}
+
+/** One scale for each row and run of features, of those that blocks of weights or the whole tensor share. Takes `scales`. */
+function repeated(scales: Tensor, { shape: [n, k], scales: { block, stored } }: PackedModule): Tensor {
+  const [high, wide] = stored === 'tensor' || stored === undefined ? [n, k] : stored;
+  const across = Math.ceil(k / wide);
+  const runs = k / block[1];
+  const size = scales.byteLength / scales.shape.reduce((a, b) => a * b, 1);
+  const all = allocate(scales.dtype, [n, runs]);
+  const [from, to] = [scales.bytes(), all.bytes()];
+  for (let row = 0; row < n; row++)
+    for (let run = 0; run < runs; run++) {
+      const at = Math.trunc(row / high) * across + Math.trunc((run * block[1]) / wide);
+      to.set(from.subarray(at * size, (at + 1) * size), (row * runs + run) * size);
+    }
+  scales.dispose();
+  return all;
 }
 
 async function decodeAwq(

@@ -5,7 +5,7 @@ import { groupCount, groupLength } from '../core/granularity.js';
 import { decodeForeign } from './decode-foreign.js';
 import { decodeTileModule } from './decode-tiles.js';
 import { FOREIGN_LAYOUTS } from './foreign-layouts.js';
-import { storedForm } from './layouts.js';
+import { storedForm, valuesAWord } from './layouts.js';
 import {
   convertExact,
   decodeCompressedTensors,
@@ -84,7 +84,10 @@ async function decodeStreams(
     : { codes: 'weight_packed', scales: 'weight_scale', zeros: 'weight_zero_point', group: 'weight_g_idx' };
   const packedCodes = weights.tensor(`${name}.${names.codes}`);
   const storedScales = weights.tensor(`${name}.${names.scales}`);
-  const codes = (gptq ? decodeGptq : decodeCompressedTensors)(rt, packedCodes, { bits, n, k, flip });
+  const perWord = module.packing === 'whole' ? valuesAWord(bits) : 0;
+  const codes = gptq
+    ? decodeGptq(rt, packedCodes, { bits, n, k, flip })
+    : decodeCompressedTensors(rt, packedCodes, { bits, n, k, flip, perWord });
   const scales = gptq ? transpose(rt, storedScales) : storedScales;
   let zeros: Pending | undefined;
   if (weights.has(`${name}.${names.zeros}`)) {
@@ -92,7 +95,13 @@ async function decodeStreams(
     // v1 stores z - 1 without a borrow into its neighbours; adding modulo 2^b undoes it for every z.
     const add = module.layout === 'gptq' ? 1 : 0;
     const packedZeros = weights.tensor(`${name}.${names.zeros}`);
-    zeros = decodeZeros(rt, packedZeros, [n, groups], dtype, { bits, add, bias: flip, down: !gptq });
+    zeros = decodeZeros(rt, packedZeros, [n, groups], dtype, {
+      bits,
+      add,
+      bias: flip,
+      down: !gptq,
+      perWord,
+    });
     packedZeros.dispose();
   }
   await settle(rt);

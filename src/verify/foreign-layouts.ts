@@ -31,7 +31,7 @@ export function foreignTensors(module: PackedModule): ForeignTensor[] {
   if (module.layout === 'int-quantized' || module.layout === 'float-quantized')
     return [
       { suffix: 'weight', dtypes: [module.layout === 'int-quantized' ? 'I8' : 'F8_E4M3'], shape: [n, k] },
-      { suffix: 'weight_scale', dtypes: plain, shape: [n / module.scales.block[0], groups] },
+      { suffix: 'weight_scale', dtypes: plain, shape: sharedShape(module) },
     ];
   const nvfp4 = module.layout === 'nvfp4-pack-quantized';
   return [
@@ -39,6 +39,13 @@ export function foreignTensors(module: PackedModule): ForeignTensor[] {
     { suffix: 'weight_scale', dtypes: [nvfp4 ? 'F8_E4M3' : 'U8'], shape: [n, groups] },
     ...(nvfp4 ? [{ suffix: 'weight_global_scale', dtypes: ['F32'], shape: [1] }] : []),
   ];
+}
+
+/** Of the scales of layouts with one code a byte: rows (or whole blocks) by groups, or what `stored` says they cover. */
+function sharedShape({ shape: [n, k], scales: { block, stored }, granularity }: PackedModule): number[] {
+  if (stored === 'tensor') return [1];
+  if (stored) return [Math.ceil(n / stored[0]), Math.ceil(k / stored[1])];
+  return [n / block[0], groupCount(granularity, k)];
 }
 
 /** Contradictions of a module with such a layout. */
@@ -65,8 +72,14 @@ export function* foreignProblems(module: PackedModule): Generator<string> {
     if (constantZero(module) !== 128) yield `layout ${layout} has symmetric codes only`;
     if (granularity.kind !== 'channel' || scales.block[0] !== 1) yield `layout ${layout} has one scale a row`;
   } else if (zeros.kind !== 'none') yield 'floats have no zero points';
-  if (layout === 'float-quantized' && granularity.kind === 'group' && scales.block[0] === 1)
+  const { stored, block } = scales;
+  if (layout === 'float-quantized' && granularity.kind === 'group' && block[0] === 1 && stored === undefined)
     yield `layout ${layout} has scales of rows or of blocks`;
+  if (layout.endsWith('t-quantized') && stored !== undefined) {
+    if (block[0] !== 1) yield 'scales that blocks share are repeated for each row';
+    else if (stored !== 'tensor' && stored[1] % block[1] !== 0 && stored[1] < k)
+      yield `runs of ${block[1]} features cross the edges of blocks of ${stored[1]}`;
+  }
   const fp4 = { 'nvfp4-pack-quantized': [16, 'f8_e4m3', true], 'mxfp4-pack-quantized': [32, 'f8_e8m0', false] }[layout];
   if (fp4) {
     const [group, dtype, global] = fp4;

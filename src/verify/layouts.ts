@@ -46,6 +46,11 @@ export function storedForm(module: PackedModule): { bits: number; flip: number; 
   return { bits, flip, zero: zero === undefined ? undefined : zero + flip };
 }
 
+/** Codes of a word of compressed-tensors before 0.13, whose top bits are 0. */
+export function valuesAWord(bits: number): number {
+  return Math.trunc(32 / bits);
+}
+
 /** Whether the one zero point of all groups is the middle of the stored range. */
 export function isSymmetric(module: PackedModule): boolean {
   const { bits, zero } = storedForm(module);
@@ -86,7 +91,8 @@ function packed(name: string, module: PackedModule): Expected[] {
     dtypes,
     shape,
   });
-  const words = (count: number): number => Math.ceil((count * bits) / 32);
+  const words = (count: number): number =>
+    module.packing === 'whole' ? Math.ceil(count / valuesAWord(bits)) : Math.ceil((count * bits) / 32);
   if (module.layout === 'compressed-tensors')
     return [
       one('weight_packed', [n, words(k)], 'I32'),
@@ -147,6 +153,8 @@ function* soundness(module: PackedModule): Generator<string> {
   if (module.scales.global !== (module.canonical.global_scale !== undefined))
     yield 'scales.global and the canonical hash of global_scale contradict';
   if (module.layout !== 'dense' && module.canonical.weight !== undefined) yield 'only a dense module has a weight hash';
+  if (module.packing !== undefined && module.layout !== 'compressed-tensors')
+    yield `layout ${module.layout} has one packing, not words of ${module.packing} codes`;
   if (!TILE_LAYOUTS.includes(module.layout)) {
     if (`${module.padded}` !== `${[n, k]}`)
       yield `a padded shape of [${module.padded}] does not suit [${n}, ${k}] in layout ${module.layout}`;

@@ -116,8 +116,18 @@ export function ggufFields(
 export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): Pending =>
   pending(rt, 'verify_decode_gptq', qweight, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
 
-export const decodeCompressedTensors = (rt: NativeRuntime, packed: Tensor, c: CodesShape): Pending =>
-  pending(rt, 'verify_decode_ct', packed, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
+/** perWord: whole codes of each word; 0 where they are one stream. */
+export const decodeCompressedTensors = (
+  rt: NativeRuntime,
+  packed: Tensor,
+  c: CodesShape & { perWord?: number },
+): Pending =>
+  pending(rt, 'verify_decode_ct', packed, 'u8', codesShape(c), {
+    bits: c.bits,
+    k: c.k,
+    flip: c.flip,
+    perWord: c.perWord ?? 0,
+  });
 
 /** Tiles of [np, kp] codes; column j of them is column order[j] of the result. Stored codes outside [N, K] must be `pad`. */
 export const decodeTiles = (
@@ -164,7 +174,8 @@ export function decodeSparse(
   const output = allocate('u8', codesShape(p));
   const mask = allocate('u8', [p.n, Math.ceil(p.k / 8)]);
   const [padding, places] = [info(), info()];
-  rt.enqueue('verify_decode_sparse', [packed, meta], [output, mask, padding, places], { ...p });
+  const { n: _, ...params } = p; // of the outputs' shapes
+  rt.enqueue('verify_decode_sparse', [packed, meta], [output, mask, padding, places], params);
   return { output, mask, wrong: () => readWrong(padding), places: () => readWrong(places) };
 }
 
@@ -174,7 +185,7 @@ export const decodeZeros = (
   packed: Tensor,
   shape: readonly [number, number],
   dtype: 'u8' | 'i16',
-  p: { bits: number; add: number; bias: number; down: boolean },
+  p: { bits: number; add: number; bias: number; down: boolean; perWord?: number },
 ): Pending => pending(rt, 'verify_decode_zeros', packed, dtype, shape, p);
 
 export function transpose(rt: NativeRuntime, x: Tensor): Tensor {

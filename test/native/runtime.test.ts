@@ -85,6 +85,28 @@ test('wrong shapes, dtypes and parameters are named, never a crash', async () =>
   await fails(rt, route, 'LPQ_NATIVE_NUMERICS', /routing logit of token 0 and expert 0/);
 });
 
+test('a parameter that an operation does not know fails it, by name', async () => {
+  const rt = createRuntime(2);
+  const [x, y, w] = [T('f32', 4, 6), T('f32', 4, 6), T('f32', 6)];
+  for (const tensor of [x, w]) tensor.bytes().fill(0);
+  const unknown = (op: string, name: string) => new RegExp(`no parameter of ${op} is called '${name}'`);
+  const rmsnorm = (params: Record<string, number>) => () =>
+    rt.enqueue('rmsnorm', [x, w], [y], { eps: 1e-5, ...params });
+  await fails(rt, rmsnorm({ epsilon: 1 }), 'LPQ_NATIVE_PARAM', unknown('rmsnorm', 'epsilon'));
+  await fails(rt, () => rt.enqueue('zero', [], [y], { value: 1 }), 'LPQ_NATIVE_PARAM', unknown('zero', 'value'));
+  // The description of a number type goes with every operation that takes one, whatever it reads of it.
+  const type = { kind: 'int', bits: 4, signed: 1, exponent: 0, mantissa: 0, bias: 0, special: 'none' };
+  const rest = { blockN: 1, blockK: 6 };
+  const dequantize = (more: object) => () =>
+    rt.enqueue('dequantize', [codes, T('f32', 4, 1)], [y], { ...type, ...rest, ...more });
+  const codes = T('u8', 4, 6);
+  codes.bytes().fill(0);
+  await fails(rt, dequantize({ blockM: 1 }), 'LPQ_NATIVE_PARAM', unknown('dequantize', 'blockM'));
+  dequantize({})();
+  rmsnorm({})();
+  await rt.sync();
+});
+
 test('every operation of the table is registered', () => {
   const names = addon().operations();
   for (const name of ['cast', 'embedding', 'rmsnorm', 'linear', 'rope', 'attention', 'gated_activation', 'add', 'zero'])

@@ -299,10 +299,11 @@ void layout_pack(Call& call, Exec& exec) {
       require(order[c] >= 0 && order[c] < m.columns, "the order names a column that is not there");
   }
   const int64_t pad = call.params.integer("pad", 0);
+  const bool keep = call.params.integer("keep", 0) != 0;
   require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
   const std::shared_ptr<const Plan> kept = plan_for(spec, 1);
   const Plan& plan = *kept;
-  if (!plan.fills && call.params.integer("keep", 0) == 0) {
+  if (!plan.fills && !keep) {
     exec.pool.parallel_for(static_cast<int64_t>(out.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
       std::memset(out.raw() + begin, 0, static_cast<size_t>(end - begin));
     });

@@ -51,18 +51,33 @@ void decode_gptq(Call& call, Exec& exec) {
 }
 LPQ_OP(decode_gptq, "verify_decode_gptq");
 
-// weight_packed I32 [N, ceil(K*b/32)] -> codes U8 [N, ceil(K*b/8)], info I64 [5].
+// Values a word where a format leaves its top bits unused; 0: the words are one stream.
+int64_t values_a_word(const Call& call, int bits) {
+  const int64_t per_word = call.params.integer("perWord", 0);
+  require(per_word == 0 || per_word == 32 / bits, "perWord is 32 div bits");
+  return per_word;
+}
+
+// weight_packed I32 [N, ceil(K*b/32)], or [N, ceil(K/perWord)] -> codes U8 [N, ceil(K*b/8)], info I64 [5].
 void decode_ct(Call& call, Exec& exec) {
   const CodesCall c = codes_call(call);
-  const int64_t words = ceil_div(c.k * c.bits, 32);
-  require(c.packed.rank() == 2 && c.packed.dim(0) == c.n && c.packed.dim(1) == words, "weight_packed is I32 [N, ceil(K*bits/32)]");
+  const int64_t per_word = values_a_word(call, c.bits), words = words_for(c.k, c.bits, per_word);
+  require(c.packed.rank() == 2 && c.packed.dim(0) == c.n && c.packed.dim(1) == words, "weight_packed is I32 [N, words of K codes]");
   const uint32_t* in = reinterpret_cast<const uint32_t*>(c.packed.data<int32_t>());
   uint8_t* out = c.codes.data<uint8_t>();
   WrongReport report;
   exec.pool.parallel_for(c.n, 16, [&](int64_t begin, int64_t end, int) {
+    std::vector<uint32_t> dense(static_cast<size_t>(per_word > 0 ? words : 0));
     Wrong wrong;
-    for (int64_t n = begin; n < end; ++n)
-      restream(in + n * words, words, c.k, c.bits, c.flip, out + n * c.codes.dim(1), n, wrong);
+    for (int64_t n = begin; n < end; ++n) {
+      const uint32_t* row = in + n * words;
+      if (per_word > 0) {
+        close_gaps(row, words, c.bits, per_word, dense.data(), n, wrong);
+        row = dense.data();
+      }
+      const int64_t count = per_word > 0 ? ceil_div(words * per_word * c.bits, 32) : words;
+      restream(row, count, c.k, c.bits, c.flip, out + n * c.codes.dim(1), n, wrong);
+    }
     report.merge(wrong);
   });
   report.write(c.info);
@@ -70,26 +85,29 @@ void decode_ct(Call& call, Exec& exec) {
 LPQ_OP(decode_ct, "verify_decode_ct");
 
 // Zero points, packed along N, one stream a group: down is false for qzeros I32 [G, ceil(N*b/32)], true for
-// weight_zero_point I32 [ceil(N*b/32), G]. zeros U8 or I16 [N, G] = ((stored + add) mod 2^b) - bias.
+// weight_zero_point I32 [ceil(N*b/32), G] (with perWord as above). zeros U8 or I16 [N, G] = ((stored + add) mod 2^b) - bias.
 void decode_zeros(Call& call, Exec& exec) {
   const int bits = static_cast<int>(call.params.integer("bits"));
   const int64_t add = call.params.integer("add", 0), bias = call.params.integer("bias", 0);
   const bool down = call.params.integer("down") != 0;
   const Tensor &packed = call.input(0), &zeros = call.output(0);
-  const int64_t n = zeros.dim(0), groups = zeros.dim(1), words = ceil_div(n * bits, 32);
   require(bits >= 1 && bits <= 8 && packed.rank() == 2, "bits is 1 to 8 and the zero points a matrix");
+  const int64_t per_word = values_a_word(call, bits);
+  const int64_t n = zeros.dim(0), groups = zeros.dim(1), words = words_for(n, bits, per_word);
+  const int64_t dense_words = per_word > 0 ? ceil_div(words * per_word * bits, 32) : words;
   require(packed.dim(down ? 0 : 1) == words && packed.dim(down ? 1 : 0) == groups, "the zero points hold [G] streams of N values");
   const uint32_t* in = reinterpret_cast<const uint32_t*>(packed.data<int32_t>());
   const bool bytes = zeros.dtype == DType::u8;
   WrongReport report;
   exec.pool.parallel_for(groups, 1, [&](int64_t begin, int64_t end, int) {
-    std::vector<uint32_t> line(static_cast<size_t>(words));
+    std::vector<uint32_t> line(static_cast<size_t>(words)), dense(static_cast<size_t>(per_word > 0 ? words : 0));
     std::vector<uint8_t> stream(static_cast<size_t>(ceil_div(n * bits, 8) + 1));
     Wrong wrong;
     for (int64_t g = begin; g < end; ++g) {
       for (int64_t w = 0; w < words; ++w) line[w] = down ? in[w * groups + g] : in[g * words + w];
       Wrong tail;
-      restream(line.data(), words, n, bits, 0, stream.data(), n, tail);
+      if (per_word > 0) close_gaps(line.data(), words, bits, per_word, dense.data(), n, tail);
+      restream(per_word > 0 ? dense.data() : line.data(), dense_words, n, bits, 0, stream.data(), n, tail);
       if (tail.count) wrong.see(n, g, tail.got, 0);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t value = ((stream_get(stream.data(), i, bits) + add) & ((1 << bits) - 1)) - bias;

@@ -46,4 +46,30 @@ inline void restream(const uint32_t* words, int64_t words_count, int64_t count, 
     if (words[word] != 0) wrong.see(row, count, words[word], 0);
 }
 
+// Words that hold `count` values: one dense stream (per_word 0), or `per_word` whole values a word with the top bits unused.
+inline int64_t words_for(int64_t count, int bits, int64_t per_word) {
+  return per_word > 0 ? (count + per_word - 1) / per_word : (count * bits + 31) / 32;
+}
+
+// The same row from words of `per_word` whole values each, as a dense stream for restream(). Bits above the last value of a
+// word must be zero; those behind the last value of the row restream() sees.
+inline void close_gaps(const uint32_t* words, int64_t words_count, int bits, int64_t per_word, uint32_t* dense,
+                       int64_t row, Wrong& wrong) {
+  const int used = static_cast<int>(per_word) * bits;
+  uint64_t pending = 0;
+  int pending_bits = 0;
+  for (int64_t w = 0; w < words_count; ++w) {
+    const uint64_t word = words[w];
+    if (word >> used) wrong.see(row, w * per_word, static_cast<int64_t>(word >> used), 0);
+    pending |= (word & ((uint64_t{1} << used) - 1)) << pending_bits;
+    pending_bits += used;
+    if (pending_bits >= 32) {
+      *dense++ = static_cast<uint32_t>(pending);
+      pending >>= 32;
+      pending_bits -= 32;
+    }
+  }
+  if (pending_bits > 0) *dense = static_cast<uint32_t>(pending);
+}
+
 }  // namespace lpq::verify

@@ -1,5 +1,6 @@
 // gemm_packed (native/ops.ts): checks, the choice of tiles, launches.
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -72,6 +73,15 @@ Tiling choose(int64_t m, int64_t n_blocks, int64_t k_blocks, int bits, int side_
   // More blocks than run at once would wait for each other for ever.
   require(t.blocks >= 1 && t.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
   return t;
+}
+
+// Whether the smallest tiling of `tokens` fits shared memory.
+bool fits_least(int64_t tokens, int bits, int side_bytes, bool hopper, const DeviceFacts& device) {
+  Tiling t;
+  t.hopper = hopper;
+  t.tiles = static_cast<int>(tokens / 8);
+  t.warps_n = 4, t.stages = 3;
+  return shared_bytes(t, bits, side_bytes) <= device.shared_per_block;
 }
 
 PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const Tiling& t) {
@@ -190,6 +200,27 @@ std::string kernel_name(const QuantType& type, DType x) {
   return "lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(type.bits) + (wide ? "_wide" : x == DType::f16 ? "_f16" : "_bf16");
 }
 
+// What a rehearsal says (choice.h).
+std::string packed_reason(const std::string& forced, const std::string& kernel, int64_t m, int arch) {
+  if (!forced.empty()) return "The call asks for the " + kernel + " kernel.";
+  if (kernel == "stream") return "Up to " + std::to_string(kMostStreamTokens) + " tokens, of which a slice fits a multiprocessor's shared memory: the streaming kernel.";
+  if (kernel == "wide") return std::to_string(m) + " tokens of a type and groups where the wide kernel was timed the fastest.";
+  if (kernel == "hopper") return "Neither the streaming nor the wide kernel takes this product or was timed faster: the Hopper kernel (wgmma).";
+  return arch == 90 ? "None of the kernels for 9.0 takes this product: the portable kernel (mma.sync)." : "Not compute capability 9.0: the portable kernel (mma.sync).";
+}
+
+std::string stream_reason(const StreamPlan& plan) {
+  char predicted[32];
+  std::snprintf(predicted, sizeof predicted, "%.1f", plan.microseconds);
+  const std::string how = plan.args.slices == 1 ? "K whole" : "K in " + std::to_string(plan.args.slices) + " slices added up " + (plan.args.workspace ? "through the workspace" : "in clusters");
+  return std::to_string(plan.args.sets) + " sets of at most " + std::to_string(plan.args.strips_most) + " strips, " + how + ", should end first: " + predicted + " us, in terms of an H200.";
+}
+
+std::string tiling_reason(const Tiling& t) {
+  return "Tiles of " + std::to_string(8 * t.tiles) + " tokens; " + std::to_string(t.warps_n) + " warps along N times " + std::to_string(t.warps_k) + " along K, " + std::to_string(t.stages) +
+         " stages, which is what registers and shared memory hold; " + std::to_string(t.blocks) + " blocks share the steps evenly.";
+}
+
 void gemm_packed(Call& call, CudaExec& exec) {
   const Params& p = call.params;
   const QuantType type = QuantType::from(p);
@@ -265,6 +296,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const bool stream = forced == "stream" || streams();
   const bool wide = forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
   const bool hopper = !stream && !wide && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
+  if (exec.rehearsing()) exec.because(packed_reason(forced, stream ? "stream" : wide ? "wide" : hopper ? "hopper" : "portable", m, exec.device().arch));
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
   const bool safe = exec.follows_untouched(weights) && exec.follows_untouched(scales) && (!zeros || exec.follows_untouched(*zeros));
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
@@ -287,7 +319,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.y = y.data<uint16_t>();
     return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
   }
-  const int64_t most = stream ? kMostStreamTokens : kMostTokens;
+  int64_t most = stream ? kMostStreamTokens : kMostTokens;
+  // Where shared memory is small (8.6 and 8.9), wide types take fewer tokens at once.
+  while (!stream && most > 8 && !fits_least(most, type.bits, side_bytes, hopper, exec.device())) most /= 2;
   for (int64_t first = 0; first < m; first += most) {
     const int64_t tokens = std::min<int64_t>(most, m - first);
     if (stream) {
@@ -301,6 +335,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
       if (plan->args.workspace) partial.emplace(exec.scratch(static_cast<size_t>(n_blocks) * static_cast<size_t>(plan->args.slices * plan->tiles) * 1024));
       a.partial = partial ? partial->as<float>() : nullptr;
       a.counters = exec.counters(static_cast<size_t>(n_blocks));
+      if (exec.rehearsing() && first == 0) exec.because(stream_reason(*plan));
       StreamArgs args = plan->args;
       args.overlap = p.integer("overlap", 1) != 0 && safe;
       const bool cluster = args.slices > 1 && !args.workspace;
@@ -309,6 +344,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
       continue;
     }
     const Tiling t = choose(tokens, n_blocks, k_blocks, type.bits, side_bytes, hopper, exec.device(), p);
+    if (exec.rehearsing() && first == 0) exec.because(tiling_reason(t));
     a.m = static_cast<int>(tokens);
     a.x = rows + first * a.k;
     a.y = y.data<uint16_t>() + first * n;

@@ -125,6 +125,9 @@ void multiply(StripeArgs& a, const Weights& w, const Tensor& x, const Tensor* or
   require((!plain && !reload) || (w.can_ablate && plain != reload), "there is no such variant of the kernel for this type");
   const std::string name = w.kernel + (x.dtype == DType::f16 ? "_f16_t" : "_bf16_t") + std::to_string(t.tiles) + (plain ? "_plain" : reload ? "_reload" : "");
   require(exec.has_kernel(name), "there is no kernel " + name);
+  if (exec.rehearsing())
+    exec.because("Tiles of " + std::to_string(8 * t.tiles) + " tokens; " + std::to_string(1 << t.log_n) + " warps along N times " + std::to_string(1 << t.log_k) + " along K, " +
+                 std::to_string(t.stages) + " stages: the least time by bytes of the busiest block and blocks that share a column.");
   a.policy = kEvictFirst;
   a.magic = x.dtype == DType::f16 ? 0x64006400u : 0x43004300u;
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;

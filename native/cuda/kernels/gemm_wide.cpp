@@ -23,6 +23,9 @@ void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bi
   const std::optional<WidePlan> chosen = choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, a, bits, wish);
   require(chosen.has_value(), "no tiling of the wide kernel fits");
   WidePlan plan = *chosen;
+  if (exec.rehearsing())
+    exec.because("Tiles of " + std::to_string(8 * plan.tiles) + " tokens and " + std::to_string(32 * plan.args.width) + " rows, " + std::to_string(plan.stages) + " stages, " +
+                 std::to_string(plan.args.items) + " items on " + std::to_string(plan.blocks) + " blocks: the fewest cycles by the planner's model.");
   a.stages = plan.stages;
   plan.args.zero_mode = wide_zero_mode(a, name.find("_int") != std::string::npos, bits, bf16);
   plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;

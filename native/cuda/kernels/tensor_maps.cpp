@@ -18,13 +18,19 @@ EncodeTiled encode_tiled() {
   return found;
 }
 
+thread_local int to_nobody = 0;
+
 }  // namespace
 
-bool can_describe_tensors() { return encode_tiled() != nullptr; }
+NoTensorMaps::NoTensorMaps() { ++to_nobody; }
+NoTensorMaps::~NoTensorMaps() { --to_nobody; }
+
+bool can_describe_tensors() { return to_nobody > 0 || encode_tiled() != nullptr; }
 
 TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
   constexpr int kSwizzle128 = 3, kPromote128 = 2;
   TensorMap map{};
+  if (to_nobody > 0) return map;
   const uint32_t ones[3] = {1, 1, 1};
   check(encode_tiled()(&map, type, 3, const_cast<void*>(address), dims, strides, box, ones, 0, swizzle ? kSwizzle128 : 0, kPromote128, 0),
         "describing a tensor to the bulk engine");

@@ -23,8 +23,8 @@ namespace lpq {
 class Params {
  public:
   using Value = std::variant<double, std::string, std::vector<double>>;
-  void set(std::string name, Value value) { values_[std::move(name)] = std::move(value); }
-  bool has(const std::string& name) const { return values_.count(name) != 0; }
+  void set(std::string name, Value value) { values_[std::move(name)] = Given{std::move(value)}; }
+  bool has(const std::string& name) const { return find(name) != nullptr; }
   double number(const std::string& name) const;
   double number(const std::string& name, double fallback) const;
   int64_t integer(const std::string& name) const { return static_cast<int64_t>(number(name)); }
@@ -32,9 +32,16 @@ class Params {
   const std::string& text(const std::string& name) const;
   std::string text(const std::string& name, const std::string& fallback) const;
   const std::vector<double>& list(const std::string& name) const;
+  // Names that were given and that no getter has asked for: those that an operation which has run does not know.
+  std::vector<std::string> unasked() const;
 
  private:
-  std::map<std::string, Value> values_;
+  struct Given {
+    Value value;
+    mutable char asked = 0;  // atomic_ref: workers may ask too
+  };
+  const Value* find(const std::string& name) const;
+  std::map<std::string, Given> values_;
 };
 
 // Threads that share loops. Results must not depend on which worker runs a chunk, nor on the number of workers:

@@ -11,6 +11,9 @@ const PASSES = 5;
 const FINALISTS = 4;
 const ROUNDS = 3;
 
+/** As the planners have it, whatever was found before. */
+const plain = (params: Variant): Variant => ({ tuned: 0, ...params });
+
 export interface TuneEvents {
   readonly onVariant?: (done: number, total: number) => void;
   /** Throws to stop. */
@@ -31,7 +34,7 @@ export async function tuneProduct(
   for (const [i, params] of space.entries()) {
     check?.();
     try {
-      variants.push({ params, us: (await timeProduct(rt, operands, m, { passes: PASSES, params })).us });
+      variants.push({ params, us: (await timeProduct(rt, operands, m, { passes: PASSES, params: plain(params) })).us });
     } catch (error) {
       // Of a kernel that this device's code was not compiled with, the launch fails instead of the check.
       const { code } = error as { code?: string };
@@ -46,7 +49,7 @@ export async function tuneProduct(
   for (let round = 0; round < ROUNDS; round++)
     for (const [i, { params }] of finalists.entries()) {
       check?.();
-      times[i]!.push((await timeProduct(rt, operands, m, { passes: PASSES, params })).us);
+      times[i]!.push((await timeProduct(rt, operands, m, { passes: PASSES, params: plain(params) })).us);
     }
   // Which of three is the least is decided by the same rule for all, the choice included.
   const again = times.map((list) => Math.min(...list));

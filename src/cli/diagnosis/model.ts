@@ -3,6 +3,7 @@ import type { ForeignContext, ForeignModule } from '../../../formats/foreign/mod
 import { SOURCE_METHODS } from '../../../formats/foreign/settings.js';
 import { LpqError } from '../../core/error.js';
 import { architectureOf } from '../../model/architectures/index.js';
+import { expertSource } from '../../model/fused-experts.js';
 import { buildGraph } from '../../model/graph.js';
 import { planModel } from '../../model/plan.js';
 import type { ReadableTensors } from './files.js';
@@ -23,7 +24,7 @@ export function diagnoseModel(
 ): void {
   try {
     const graph = buildGraph(planModel(architectureOf(config, dir), config, dir));
-    const shapes = shapesOf(tensors, foreign);
+    const shapes = shapesOf(dir, config, tensors, foreign);
     const missing: string[] = [];
     let needed = 0;
     for (const demanded of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
@@ -59,11 +60,25 @@ export function diagnoseModel(
 
 type Shapes = (name: string) => readonly number[] | undefined;
 
-function shapesOf(tensors: ReadableTensors, foreign: Parameters<typeof diagnoseModel>[3]): Shapes {
-  if (foreign && SOURCE_METHODS.includes(foreign.method)) {
-    const view = new FloatView(tensors, foreign.method, foreign.ctx);
-    return (name) => (view.has(name) ? view.shape(name) : undefined);
-  }
-  const modules = new Map(foreign?.modules.map(({ name, declaration }) => [`${name}.weight`, declaration.shape]));
-  return (name) => modules.get(name) ?? (tensors.has(name) ? tensors.shape(name) : undefined);
+function shapesOf(
+  dir: string,
+  config: Readonly<Record<string, unknown>>,
+  tensors: ReadableTensors,
+  foreign: Parameters<typeof diagnoseModel>[3],
+): Shapes {
+  const own =
+    foreign && SOURCE_METHODS.includes(foreign.method) ? new FloatView(tensors, foreign.method, foreign.ctx) : tensors;
+  // Experts that share a tensor are looked for as the linears that they are; nothing is read of them.
+  const view = expertSource({
+    dir,
+    config: { ...config },
+    names: () => own.names(),
+    has: (name) => own.has(name),
+    shape: (name) => own.shape(name),
+    tensor: (name) => Promise.resolve(own.tensor(name)),
+  });
+  const modules = new Map(
+    own === tensors ? foreign?.modules.map(({ name, declaration }) => [`${name}.weight`, declaration.shape]) : [],
+  );
+  return (name) => modules.get(name) ?? (view.has(name) ? view.shape(name) : undefined);
 }

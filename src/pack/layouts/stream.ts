@@ -16,6 +16,37 @@ export function rowStreams(rows: number, columns: number, bits: number): PackLay
   });
 }
 
+/** Values a word where a format leaves the top bits of words unused: 10 of 3 bits. */
+const perWord = (bits: number): number => Math.floor(WORD / bits);
+
+/** I32 [rows, ceil(columns / (32 div bits))]: whole codes only in each word (compressed-tensors before 0.13). */
+export function wholeWordRows(rows: number, columns: number, bits: number): PackLayout {
+  const words = Math.ceil(columns / perWord(bits));
+  return packLayout({
+    bits,
+    rows: [{ size: rows, stride: words * WORD }],
+    columns: [
+      { size: words, stride: WORD },
+      { size: perWord(bits), stride: bits },
+    ],
+    bytes: rows * words * 4,
+  });
+}
+
+/** As wholeWordRows, down the columns of the transposed matrix: I32 [ceil(rows / (32 div bits)), columns] of zeros [N, G]. */
+export function wholeWordColumns(rows: number, columns: number, bits: number): PackLayout {
+  const words = Math.ceil(rows / perWord(bits));
+  return packLayout({
+    bits,
+    rows: [
+      { size: words, stride: columns * WORD },
+      { size: perWord(bits), stride: bits },
+    ],
+    columns: [{ size: columns, stride: WORD }],
+    bytes: words * columns * 4,
+  });
+}
+
 /**
  * I32 [ceil(columns * bits / 32), rows]: each row of the matrix a bitstream that runs down a column of words (GPTQ
  * qweight of codes [N, K]). A code may straddle two words, which lie `rows` words apart.

@@ -5,7 +5,7 @@ import { compressedTensorsConfig, readCompressedTensorsConfig } from '../../../f
 import { decodePackQuantized } from '../../../formats/compressed-tensors/decode.js';
 import {
   packedWords,
-  packingOf,
+  packingsOf,
   packQuantizedTensors,
   type WordPacking,
 } from '../../../formats/compressed-tensors/layout.js';
@@ -84,7 +84,7 @@ test('the packings never look alike where they differ, for K in multiples of 32'
       const same = 32 % bits === 0;
       assert.equal(packedWords(k, bits, 'dense') === packedWords(k, bits, 'whole'), same, `${bits} bits, K ${k}`);
     }
-  assert.equal(packingOf(32, 3, 5), undefined);
+  assert.equal(packingsOf(32, 3, 5)[0], undefined);
 });
 
 test('refused: word counts of neither packing', () => {

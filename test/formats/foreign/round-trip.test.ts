@@ -83,7 +83,7 @@ test('nvfp4: any factor that weights are divided by comes back with its bits', a
   );
 });
 
-test('mxfp4, int8 and fp8, weights only and with activations by the token, pack to the same bytes', async () => {
+test('mxfp4, int8 and fp8, scales by row, block and tensor, weights only and with activations by the token, pack to the same bytes', async () => {
   const [n, k] = [24, 64];
   const rows = Float32Array.from({ length: n }, (_, i) => (i + 1) / 700);
   const cases: [string, object, Encoded[]][] = [
@@ -121,6 +121,39 @@ test('mxfp4, int8 and fp8, weights only and with activations by the token, pack 
       ],
     ]),
   ];
+  // Scales that blocks of weights (cut at the edges), groups of rows or the whole tensor share.
+  const blocks: [object, number[]][] = [
+    [{ strategy: 'block', block_structure: [8, 32] }, [3, 2]],
+    [{ strategy: 'block', block_structure: [10, 24] }, [3, 3]],
+    [{ strategy: 'block', block_structure: [24, 64] }, [1, 1]],
+    [{ strategy: 'block', block_structure: [128, 128] }, [1, 1]],
+    [{ strategy: 'tensor' }, [1]],
+  ];
+  for (const [strategy, shape] of blocks)
+    cases.push([
+      'compressed-tensors',
+      compressed('float-quantized', { num_bits: 8, type: 'float', symmetric: true, ...strategy }),
+      [
+        { name: 'm.weight', dtype: 'F8_E4M3', shape: [n, k], data: finite8(n * k, 5) },
+        {
+          name: 'm.weight_scale',
+          dtype: 'F32',
+          shape,
+          data: rows.slice(
+            0,
+            shape.reduce((a, b) => a * b, 1),
+          ),
+        },
+      ],
+    ]);
+  cases.push([
+    'compressed-tensors-w8a8',
+    compressed('int-quantized', { num_bits: 8, type: 'int', symmetric: true, strategy: 'tensor' }, perToken('int')),
+    [
+      { name: 'm.weight', dtype: 'I8', shape: [n, k], data: Int8Array.from(random(n * k, 256, 6)) },
+      { name: 'm.weight_scale', dtype: 'BF16', shape: [1], data: Uint16Array.of(0x3c12) },
+    ],
+  ]);
   for (const [target, settings, tensors] of cases) {
     const dir = await writeModel(fresh(), { tensors, settings });
     await expectRoundTrip(rt, dir, fresh(), target);

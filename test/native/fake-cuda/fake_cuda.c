@@ -78,7 +78,10 @@ R cuDeviceGetAttribute(int* value, int attribute, int device) {
 static size_t memory(void) { return (size_t)setting("FAKE_CUDA_MEMORY", 8L << 30); }
 R cuDeviceTotalMem_v2(size_t* bytes, int device) { return (void)device, *bytes = memory(), 0; }
 R cuDevicePrimaryCtxRetain(void** context, int device) { return (void)device, *context = next_handle(), broken; }
-R cuCtxSetCurrent(void* context) { return (void)context, 0; }
+static _Thread_local void* current_context;
+R cuCtxSetCurrent(void* context) { return current_context = context, 0; }
+R cuCtxGetCurrent(void** context) { return *context = current_context, 0; }
+R cuCtxGetDevice(int* device) { return *device = 0, broken; }
 R cuDeviceCanAccessPeer(int* can, int device, int peer) { return (void)device, (void)peer, *can = 0, 0; }
 R cuCtxEnablePeerAccess(void* peer, unsigned flags) { return (void)peer, (void)flags, broken; }
 R cuModuleLoadData(void** module, const void* image) { return (void)image, *module = next_handle(), broken; }

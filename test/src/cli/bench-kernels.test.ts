@@ -2,7 +2,10 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, test } from 'node:test';
+import type { KernelChoice } from '../../../native/binding.js';
 import { kernelBenchSchema } from '../../../src/bench/kernels/schema.js';
+import { readTuning, writeTuning } from '../../../src/bench/kernels/tuning.js';
+import { version } from '../../../src/cli/version.js';
 import { type FakeCuda, fakeCuda } from '../../native/fake-cuda/fake.js';
 import { events, lpq, scratch } from './lpq.js';
 
@@ -51,6 +54,9 @@ test('a wrong option is refused before anything is measured', async (t) => {
     [['--sustained', 'some'], 'LPQ_USAGE', /--sustained/],
     [['--sustained', 'all', '--seconds', '0'], 'LPQ_USAGE', /--seconds/],
     [['--tune', '--device', 'cpu'], 'LPQ_USAGE', /--tune/],
+    [['--export', never], 'LPQ_USAGE', /never|--export/],
+    [['--import', never, '--device', 'cpu'], 'LPQ_USAGE', /--import/],
+    [['--explain', 'v100'], 'LPQ_USAGE', /v100/],
     [['--markdown', never, '--svg', never], 'LPQ_USAGE', /never/],
     [['--device', 'cuda:97'], 'LPQ_DEVICE', /cuda:97/],
   ];
@@ -62,6 +68,50 @@ test('a wrong option is refused before anything is measured', async (t) => {
     assert.match(first, names);
     assert.ok(!existsSync(never));
   }
+});
+
+test('--explain says what runs and why, and stored settings count where they are of the device', {
+  skip,
+}, async (t) => {
+  const args = ['bench', 'kernels', '--shapes', '4096x4096', '--types', 'u4'];
+  const plain = await lpq([...args, '--explain', 'h200', '--m', '16']);
+  assert.equal(plain.code, 0, plain.stderr);
+  assert.match(plain.stdout, /^u4 4096x4096 M=16 {2}NVIDIA H200\n {2}lpq_gemm_int4_f16_\w+: \d+ blocks/);
+  assert.match(plain.stdout, /^ {2}- .* kernel\.$/m);
+  const file = path.join(scratch(t), 'tuning.json');
+  const point = {
+    layout: 'tilus',
+    type: 'u4',
+    activations: 'f16',
+    group: 128,
+    zeros: 'none',
+    k: 4096,
+    n: 4096,
+  } as const;
+  const points = [
+    { ...point, m: 20, choiceUs: 30, bestUs: 20, best: { kernel: 'portable', stages: 3 } },
+    { ...point, m: 33, choiceUs: 30, bestUs: 20, best: { kernel: 'portable', warpsN: 5 } },
+    { ...point, m: 64, choiceUs: 20, bestUs: 20, best: {} },
+  ];
+  const key = { device: 'Fake 0', driver: 12040, lpq: version() };
+  const written = { format: 'lpq-kernel-tuning', version: 1, ...key, date: '2026-11-21', points } as const;
+  writeTuning(file, written);
+  const env = { ...fake.env, LPQ_KERNEL_TUNING: file };
+  const ask = async (m: number) => {
+    const ran = await lpq([...args, '--explain', '--m', String(m), '--json'], env);
+    assert.equal(ran.code, 0, ran.stderr);
+    return (events(ran).at(-1) as { explain: { choice: KernelChoice }[] }).explain[0]!.choice;
+  };
+  // As many eights of tokens: 17 to 24.
+  const [tuned, same, beyond, unfit, best] = await Promise.all([20, 17, 25, 40, 64].map(ask));
+  assert.deepEqual(
+    [tuned, same, beyond, unfit, best].map((each) => each?.tuned),
+    [true, true, false, false, false],
+  );
+  assert.match(tuned?.reasons.join(' ') ?? '', /timed at M = 20 .* took 50\.0 % longer/);
+  assert.match(unfit?.reasons.join(' ') ?? '', /do not fit: warpsN is not 4, 8 or 16/);
+  writeTuning(file, { ...written, lpq: '0.0.0' });
+  assert.match((await ask(20)).reasons.join(' '), /are not used: lpq is '0\.0\.0'/);
 });
 
 test('on a device cuBLAS runs beside, sensors are read, and --tune tries every setting', { skip }, async (t) => {
@@ -88,10 +138,25 @@ test('on a device cuBLAS runs beside, sensors are read, and --tune tries every s
     ...fake.env,
     LPQ_CUDA_LIBS: fake.library('libcublas.so.12', blas),
     LD_LIBRARY_PATH: `${fake.env.LD_LIBRARY_PATH}:${nvml}`,
+    LPQ_KERNEL_TUNING: path.join(dir, 'kept', 'tuning.json'),
   };
+  const exported = path.join(dir, 'exported.json');
   const args = ['bench', 'kernels', '--device', 'cuda', '--shapes', '4096x4096', '--m', '1,16', '--passes', '2'];
-  const ran = await lpq([...args, '--tune', '--sustained', '--seconds', '0.3', '--results', results], env);
+  const tune = ['--tune', '--export', exported, '--sustained', '--seconds', '0.3', '--results', results];
+  const ran = await lpq([...args, ...tune], env);
   assert.equal(ran.code, 0, ran.stderr);
+  assert.match(ran.stdout, /^tuned +kept in .*tuning\.json$/m);
+  const kept = readTuning(env.LPQ_KERNEL_TUNING);
+  assert.deepEqual(kept, readTuning(exported));
+  assert.deepEqual([kept.device, kept.driver, kept.points.map(({ m }) => m)], ['Fake 0', 12040, [1, 16]]);
+  const other = path.join(dir, 'other.json');
+  writeTuning(other, { ...kept, driver: 11000 });
+  const refused = await lpq(['bench', 'kernels', '--device', 'cuda', '--import', other], env);
+  assert.match(refused.stderr, /^LPQ_KERNEL_TUNING {2}.*another driver/);
+  writeTuning(other, { ...kept, points: kept.points.slice(0, 1).map((point) => ({ ...point, m: 64 })) });
+  const imported = await lpq(['bench', 'kernels', '--device', 'cuda', '--import', other], env);
+  assert.equal(imported.code, 0, imported.stderr);
+  assert.equal(readTuning(env.LPQ_KERNEL_TUNING).points.length, 3);
   const bench = kernelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
   // Every pass takes a millisecond of the fake's clock, however many products are in it.
   assert.deepEqual(

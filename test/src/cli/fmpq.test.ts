@@ -119,3 +119,22 @@ test('a manifest whose activations do not fit its module is refused by its place
   assert.equal(ran.code, 4, ran.stderr);
   assert.match(ran.stderr, /LPQ_CANONICAL[\s\S]*up_proj\/activations/);
 });
+
+test('linears that blocks of 128 do not divide are refused by name, with what helps here', {
+  skip: skipWithout('archs', 'qwen2_moe'),
+}, async () => {
+  const ran = await lpq([
+    'quantize',
+    path.join(SHARED, 'archs', 'qwen2_moe'),
+    '-o',
+    'never',
+    '--bits',
+    '4',
+    '--method',
+    'fmpq',
+  ]);
+  assert.equal(ran.code, 2, ran.stderr);
+  assert.match(ran.stderr, /LPQ_GROUP_SIZE.*experts\.0\.down_proj/);
+  assert.match(ran.stderr, /Leave such modules out with a rule of a recipe/);
+  assert.equal(existsSync(path.join(root, 'never')), false);
+});

@@ -20,28 +20,9 @@ import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { plainSource, SHARED, skipWithout } from '../model/fixtures.js';
+import { DENSE } from './linears.js';
 
 const rt = createRuntime(2);
-
-/** Every dense architecture; the number of linears that two (Gemma 3: three) blocks have. */
-const LINEARS: Readonly<Record<string, number>> = {
-  cohere: 14,
-  gemma2: 14,
-  gemma3_text: 21,
-  glm4: 12,
-  gpt2: 8,
-  gpt_neox: 8,
-  granite: 14,
-  llama: 14,
-  'llama-yarn-bias': 14,
-  'mistral-window': 14,
-  olmo2: 14,
-  opt: 12,
-  phi3: 8,
-  qwen2: 14,
-  qwen3: 14,
-  starcoder2: 12,
-};
 
 const SEQUENCES = [17, 40, 3].map((length, s) =>
   Int32Array.from({ length }, (_, i) => (i * (37 + 11 * s) + 5 * s) % 320),
@@ -88,7 +69,7 @@ async function quantize(arch: string, output: string, method: 'rtn' | 'gptq', bi
   });
 }
 
-for (const [arch, linears] of Object.entries(LINEARS))
+for (const [arch, linears] of Object.entries(DENSE))
   test(`${arch}: 8 bits of rtn and gptq give the logits of the source`, {
     skip: skipWithout('archs', arch),
   }, async (t) => {

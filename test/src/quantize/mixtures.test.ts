@@ -18,16 +18,10 @@ import { type QuantizeRequest, type QuantizeSummary, quantizeCheckpoint } from '
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { PlainFile, SHARED, skipWithout } from '../model/fixtures.js';
 import { values } from '../model/reference-runtime.js';
+import { MIXTURES } from './linears.js';
 
 const rt = createRuntime(2);
 const METHODS = { rtn: rtnQuantizer(), gptq: gptqQuantizer(GPTQ_DEFAULTS) };
-/** Linears of two blocks: attention, experts, shared expert, dense MLP. */
-const LINEARS: Record<string, number> = {
-  mixtral: 2 * (4 + 4 * 3),
-  qwen2_moe: 2 * (4 + 8 * 3 + 3),
-  deepseek_v3: 2 * 5 + 3 + 8 * 3 + 3,
-  gpt_oss: 2 * (4 + 4 * 3),
-};
 const [SEQUENCES, LENGTH] = [12, 40];
 
 function scratch(t: TestContext): string {
@@ -94,7 +88,7 @@ async function logitError(dir: string, golden: PlainFile): Promise<number> {
   return errors.sort((a, b) => a - b)[errors.length >> 1]!;
 }
 
-for (const [name, linears] of Object.entries(LINEARS))
+for (const [name, linears] of Object.entries(MIXTURES))
   for (const [method, quantizer] of Object.entries(METHODS))
     test(`${name}: ${method} quantizes every linear, and the model stays what it was`, {
       skip: skipWithout('archs', name),
@@ -211,7 +205,7 @@ test('blocks of multi-token prediction are carried through and reported', {
     },
   });
   assert.deepEqual(left, Object.keys(extra).sort());
-  assert.equal(summary.modules.length, LINEARS.deepseek_v3);
+  assert.equal(summary.modules.length, MIXTURES.deepseek_v3);
   const checkpoint = CanonicalCheckpoint.open(output);
   for (const [name, tensor] of Object.entries(extra))
     assert.deepEqual(checkpoint.weights.tensor(name).bytes(), tensor.bytes(), name);

@@ -231,3 +231,58 @@ test('compare names the first difference of any element width', async () => {
   const five = await compare(runtime, a, b, { rows: 3, bits: 5 });
   assert.deepEqual({ ...five }, { count: 2, row: 1, column: 4, got: 0, expected: 4 });
 });
+
+test('words of whole codes (compressed-tensors before 0.13): any bits, and no bit beside the codes goes unseen', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.record({
+        bits: fc.integer({ min: 1, max: 8 }),
+        n: fc.integer({ min: 1, max: 20 }),
+        k: fc.integer({ min: 1, max: 70 }),
+        seed: fc.nat(),
+      }),
+      async ({ bits, n, k, seed }) => {
+        const next = random(seed + 1);
+        const perWord = Math.floor(32 / bits);
+        const count = Math.ceil(k / perWord);
+        const codes = Uint8Array.from({ length: n * k }, () => (next() >>> 9) % 2 ** bits);
+        const data = new Int32Array(n * count);
+        codes.forEach((code, i) => {
+          const at = Math.floor(i / k) * count + Math.floor((i % k) / perWord);
+          data[at] = data[at]! | (code << (((i % k) % perWord) * bits));
+        });
+        const rows = words([n, count], ...data);
+        const shape = { bits, n, k, flip: 0, perWord };
+        const good = decodeCompressedTensors(runtime, rows, shape);
+        // The same words one row down: zero points of k rows in n groups.
+        const down = new Int32Array(n * count).map((_, i) => data[(i % n) * count + Math.floor(i / n)]!);
+        const p = { bits, add: 0, bias: 0, down: true, perWord };
+        const zeros = decodeZeros(runtime, words([count, n], ...down), [k, n], 'u8', p);
+        await settle(runtime);
+        assert.deepEqual(
+          good.output.bytes(),
+          bitstream(n, k, bits, 8, (row, i) => codes[row * k + i]!),
+        );
+        assert.equal(good.wrong().count, 0);
+        assert.equal(zeros.wrong().count, 0);
+        assert.deepEqual(
+          [...zeros.output.bytes()],
+          Array.from({ length: n * k }, (_, i) => codes[(i % n) * k + Math.floor(i / n)]),
+        );
+        const row = next() % n;
+        const word = next() % count;
+        const used = Math.min(perWord, k - word * perWord) * bits;
+        if (used === 32) return;
+        const bit = used + (next() % (32 - used));
+        const bytes = rows.bytes();
+        const at = (row * count + word) * 4 + (bit >> 3);
+        bytes[at] = bytes[at]! ^ (1 << (bit & 7));
+        const bad = decodeCompressedTensors(runtime, rows, shape);
+        await settle(runtime);
+        const wrong = bad.wrong();
+        assert.deepEqual([wrong.count, wrong.row], [1, row], `${bits} bits, bit ${bit} of word ${word} of ${count}`);
+      },
+    ),
+    { numRuns: 200 },
+  );
+});

@@ -1,0 +1,43 @@
+// What the C interface's handles of a device and of a weight are.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "cuda/driver.h"
+#include "cuda/kernels/choice.h"
+#include "cuda/kernels/tuned.h"
+#include "library/lpq_kernels.h"
+
+struct lpq_context {
+  lpq::cuda::CUcontext cuda = nullptr;
+  lpq::cuda::DeviceFacts facts;
+  std::unique_ptr<lpq::cuda::Kernels> kernels;
+  lpq::cuda::Tuning tuning;
+};
+
+struct lpq_weight {
+  lpq_context* context = nullptr;
+  lpq::cuda::Product product;  // its m is of no account
+  lpq::cuda::CudaOpFn op = nullptr;
+  lpq::Call call;  // with x and y to be put in
+};
+
+namespace lpq::library {
+
+// The context is the thread's current one for as long as this lives.
+class Current {
+ public:
+  explicit Current(const lpq_context* context);
+  ~Current();
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  cuda::CUcontext before_ = nullptr;
+  bool changed_ = false;
+};
+
+cuda::Product product_of(const lpq_weight_desc& desc);
+std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_desc& desc);
+
+}  // namespace lpq::library

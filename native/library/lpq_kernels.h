@@ -1,0 +1,200 @@
+/*
+ * lpq_kernels.h - products of packed weights on NVIDIA GPUs, and the artifacts of `lpq pack` that hold the weights. C99.
+ *
+ *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/layouts.md and docs/kernels.md say
+ *
+ * Shapes and strides  x, y and bias are f16 or bf16 (all the same), dense, row-major: x has K elements a row, y has N. x, y and
+ *                     every tensor of the weight start at multiples of 16 bytes, the workspace at one of 512. M is any number
+ *                     from 0 on. N and K are below 2^31 - 1024.
+ * Memory              All pointers but strings and structs are device memory of the caller's, in the context's CUDA context
+ *                     (the driver's, or the runtime's and PyTorch's, which is the device's primary context). The library
+ *                     allocates none, frees none, and keeps only the pointers of a weight until lpq_weight_destroy().
+ * Streams             lpq_gemm() launches on the given CUstream (= cudaStream_t; 0: the default stream) and returns. It
+ *                     never waits, so it may be recorded into a CUDA graph, once lpq_gemm_workspace() was asked for that
+ *                     weight and M (which loads the kernels). The same call on the same device gives the same bytes.
+ * Workspace           lpq_gemm_workspace() says how many bytes; lpq_workspace_init() once before the first use. One workspace
+ *                     serves any number of weights, one after another; calls that may run at the same time need one each.
+ * Errors              Every function that can fail returns an lpq_status; lpq_last_error() is then a sentence, of the calling
+ *                     thread. A failed lpq_gemm() leaves y undefined and the workspace usable. Faults of kernels (a bad
+ *                     address) come, as everywhere in CUDA, with a later call.
+ * Threads             A context, its weights and an artifact may be used from several threads at once; opening, closing and
+ *                     destroying not while another uses the same object. Close a context after its weights.
+ * Versions            lpq_abi_version() is LPQ_ABI_VERSION for as long as what is written here holds. Structs begin with their
+ *                     size (LPQ_INIT), enumerations grow at their ends. soname: liblpq_kernels.so.ABI.
+ */
+#ifndef LPQ_KERNELS_H
+#define LPQ_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define LPQ_API __attribute__((visibility("default")))
+#else
+#define LPQ_API
+#endif
+
+#define LPQ_ABI_VERSION 1
+
+/* Zeroes a struct and notes its size: lpq_weight_desc desc; LPQ_INIT(desc); */
+#define LPQ_INIT(object) lpq_init(&(object), sizeof(object))
+
+typedef enum lpq_status {
+  LPQ_OK = 0,
+  LPQ_ERROR_ARGUMENT = 1,   /* what was passed breaks the contract above */
+  LPQ_ERROR_UNSUPPORTED = 2, /* no kernel takes this layout, type, group or device */
+  LPQ_ERROR_DRIVER = 3,     /* no NVIDIA driver, one older than CUDA 12, or a call of it that failed */
+  LPQ_ERROR_DEVICE = 4,     /* no current CUDA context, another than the context's, or a device older than 8.0 */
+  LPQ_ERROR_KERNELS = 5,    /* lpq_kernels.fatbin is missing, damaged, or of another version */
+  LPQ_ERROR_WORKSPACE = 6,  /* the workspace is too small */
+  LPQ_ERROR_FILE = 7,       /* a file cannot be opened or read */
+  LPQ_ERROR_ARTIFACT = 8,   /* lpq.json or a safetensors file is malformed, or they do not belong together */
+  LPQ_ERROR_NOT_FOUND = 9,  /* no module or tensor of that name or number */
+  LPQ_ERROR_MEMORY = 10,    /* host memory is exhausted */
+  LPQ_ERROR_INTERNAL = 11
+} lpq_status;
+
+typedef enum lpq_dtype {
+  LPQ_NONE = 0, /* not there */
+  LPQ_F16 = 1, LPQ_BF16 = 2, LPQ_F32 = 3, LPQ_F64 = 4, LPQ_F8_E4M3 = 5, LPQ_F8_E5M2 = 6, LPQ_F8_E8M0 = 7,
+  LPQ_I8 = 8, LPQ_I16 = 9, LPQ_I32 = 10, LPQ_I64 = 11, LPQ_U8 = 12, LPQ_U16 = 13, LPQ_U32 = 14, LPQ_U64 = 15, LPQ_BOOL = 16
+} lpq_dtype;
+
+/* Layouts of lpq_weight_desc. An artifact may hold others, which have names only (lpq_module_info). */
+typedef enum lpq_layout {
+  LPQ_LAYOUT_OTHER = 0,
+  LPQ_LAYOUT_TILUS = 1,    /* lpq's own, for every type: docs/kernels.md */
+  LPQ_LAYOUT_MARLIN = 2,   /* u4, u8 */
+  LPQ_LAYOUT_TURBOMIND = 3 /* u4, u8, f4e2m1, f8e4m3 */
+} lpq_layout;
+
+typedef struct lpq_context lpq_context;
+typedef struct lpq_weight lpq_weight;
+typedef struct lpq_artifact lpq_artifact;
+
+LPQ_API int lpq_abi_version(void);
+LPQ_API const char* lpq_version(void);           /* of lpq: "0.1.0" */
+LPQ_API const char* lpq_last_error(void);        /* of this thread's last call that failed; never NULL */
+LPQ_API const char* lpq_status_name(int status); /* "LPQ_ERROR_ARGUMENT" */
+LPQ_API void lpq_init(void* object, size_t size);
+
+/* ---- A device ---- */
+
+typedef struct lpq_context_options {
+  size_t size;
+  const char* kernels; /* path of lpq_kernels.fatbin; NULL: $LPQ_CUDA_FATBIN, else beside this library, else in lpq/ there */
+  const char* tuning;  /* path of stored settings (lpq bench kernels --export); "": none; NULL: where lpq keeps them */
+} lpq_context_options;
+
+typedef struct lpq_device_info {
+  size_t size;
+  char name[128];
+  int ordinal;
+  int arch; /* 10 * major + minor of the compute capability */
+  int multiprocessors;
+  int driver; /* CUDA version that the driver speaks: 12080 */
+} lpq_device_info;
+
+/* Opens the calling thread's current CUDA context and loads the kernels. `options` may be NULL. */
+LPQ_API lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** context);
+LPQ_API void lpq_context_close(lpq_context* context);
+LPQ_API lpq_status lpq_context_device(const lpq_context* context, lpq_device_info* info);
+
+/* ---- A weight ---- */
+
+typedef struct lpq_weight_desc {
+  size_t size;
+  int layout;                 /* lpq_layout */
+  const char* type;           /* u1-u8, i2-i8, or a float such as f4e2m1; marlin and turbomind store i4 as u4, i8 as u8 */
+  int64_t n, k;               /* of y and of x */
+  int64_t n_padded, k_padded; /* as stored; 0: as lpq pack pads */
+  int group;                  /* inputs that share a scale: 32, 64, 128; 0: one scale a row */
+  int activations;            /* lpq_dtype of x, y and bias */
+  const void* weights;
+  const void* scales;
+  int scale_type;             /* tilus: f16, bf16; marlin: f16; turbomind: f16 {s, t} pairs of integers, u8 (2^(e-127)) of f4e2m1, f16 or bf16 of f8e4m3 */
+  int zero_type;              /* tilus: u8 or f16; marlin: i32; else LPQ_NONE */
+  const void* zeros;
+  double zero;                /* tilus without zeros: the constant. W = (code - zero) * scale */
+  const int32_t* permutation; /* marlin: [K], the column of x of each stored row; or NULL */
+  const void* bias;           /* [N], or NULL */
+  int experts;                /* turbomind: stored along K first */
+} lpq_weight_desc;
+
+LPQ_API lpq_status lpq_weight_create(lpq_context* context, const lpq_weight_desc* desc, lpq_weight** weight);
+LPQ_API void lpq_weight_destroy(lpq_weight* weight);
+
+/* ---- A product ---- */
+
+/* The call's weight, scales and zero points were written before the last operation on the stream began, as those of a loaded
+   model were: the kernel may then begin to read them while that operation still runs. */
+#define LPQ_GEMM_SETTLED 1u
+
+/* Bytes that a product of `first` to `last` tokens needs at most. Tries every M between: some 0.01 ms each. */
+LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t last, size_t* bytes);
+/* Zeroes what must be zero before the first call, on the stream. */
+LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);
+/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a permutation named a column that x does not have. */
+LPQ_API lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stream);
+LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags);
+
+/* Which kernels a product of M tokens runs and why, a line each, ended by a zero; cut to `size` bytes. *needed: all of it. */
+LPQ_API lpq_status lpq_gemm_explain(const lpq_weight* weight, int64_t m, char* text, size_t size, size_t* needed);
+/* The same without a GPU. `device`: h200, h100, a100, rtx4090 or rtx3090. Pointers of `desc` may be NULL; bias, zeros and permutation
+   count as there when zero_type says so, and when they are not NULL. */
+LPQ_API lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size, size_t* needed);
+
+/* ---- An artifact: a directory that `lpq pack` wrote ---- */
+
+#define LPQ_MAX_RANK 8
+
+typedef struct lpq_tensor {
+  size_t size;
+  const char* name; /* names and data live as long as the artifact */
+  int dtype;        /* lpq_dtype */
+  int rank;
+  int64_t shape[LPQ_MAX_RANK];
+  size_t bytes;
+  const void* data; /* host memory, mapped read-only; at any alignment */
+} lpq_tensor;
+
+typedef struct lpq_module_info {
+  size_t size;
+  const char* name;        /* model.layers.0.mlp.down_proj */
+  const char* layout_name; /* "tilus", "marlin", "gptq", ... */
+  int layout;              /* lpq_layout; LPQ_LAYOUT_OTHER where this library has no kernel for the module */
+  const char* type;
+  int64_t n, k, n_padded, k_padded;
+  int group;               /* 0: one scale a row */
+  int64_t tensors;         /* of its own, MODULE.* */
+  int bias;                /* there is a MODULE.bias, too */
+  double zero;             /* the constant zero point, where there are none of groups */
+} lpq_module_info;
+
+/* Reads lpq.json and the headers of the safetensors files beside it, and maps these. Checks all that offsets, shapes and names
+   claim; hashes are `lpq verify`'s business. The files must not change while they are open. */
+LPQ_API lpq_status lpq_artifact_open(const char* directory, lpq_artifact** artifact);
+LPQ_API void lpq_artifact_close(lpq_artifact* artifact);
+LPQ_API int64_t lpq_artifact_tensors(const lpq_artifact* artifact); /* in order of their names */
+LPQ_API int64_t lpq_artifact_modules(const lpq_artifact* artifact);
+LPQ_API lpq_status lpq_artifact_tensor_at(const lpq_artifact* artifact, int64_t i, lpq_tensor* tensor);
+LPQ_API lpq_status lpq_artifact_tensor(const lpq_artifact* artifact, const char* name, lpq_tensor* tensor);
+LPQ_API lpq_status lpq_artifact_module_at(const lpq_artifact* artifact, int64_t i, lpq_module_info* info);
+LPQ_API lpq_status lpq_artifact_module(const lpq_artifact* artifact, const char* name, lpq_module_info* info);
+LPQ_API lpq_status lpq_artifact_module_tensor(const lpq_artifact* artifact, const char* module, int64_t i, lpq_tensor* tensor);
+
+/* Device bytes that a module's tensors take, its bias in f16 or bf16 included. */
+LPQ_API lpq_status lpq_module_bytes(const lpq_artifact* artifact, const char* module, size_t* bytes);
+/* Copies them to `memory` (16-byte aligned, of that many bytes) on the stream, and describes the weight. Returns when the host's
+   bytes were read, so that the artifact may then be closed. */
+LPQ_API lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module, int activations, void* memory, size_t bytes,
+                                     void* stream, lpq_weight** weight);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

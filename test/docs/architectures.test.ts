@@ -1,0 +1,54 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import test from 'node:test';
+import { GGUF_ARCHITECTURES } from '../../formats/gguf/names.js';
+import { architectureOf } from '../../src/model/architectures/index.js';
+import { foldSites, scaleSites } from '../../src/model/folds.js';
+import { openModel, planSource } from '../../src/model/graph.js';
+import { GOLDENS, plainSource, ROOT, SHARED, skipWithout } from '../src/model/fixtures.js';
+import { DENSE, MIXTURES } from '../src/quantize/linears.js';
+
+/** docs/architectures.md, whose table says what the tests of methods and folds go through. */
+const text = readFileSync(path.join(ROOT, 'docs', 'architectures.md'), 'utf8');
+
+function row(name: string): string {
+  const source = plainSource(path.join(SHARED, 'archs', name));
+  const graph = openModel(source);
+  const plan = planSource(source);
+  const linears = graph.blocks.flatMap(({ stages }) =>
+    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
+  );
+  assert.equal(linears.length, DENSE[name] ?? MIXTURES[name], name);
+  const sites = foldSites(plan);
+  const kinds = ['residual', 'value', 'hidden', 'latent']
+    .map((kind) => [kind, sites.filter((site) => site.kind === kind).length] as const)
+    .filter(([, count]) => count > 0)
+    .map(([kind, count]) => (count > 1 ? `${count} ${kind}` : kind));
+  const whole = linears.filter(({ k }) => k % 128 === 0).length;
+  const type = String(source.config.model_type);
+  return `| ${[
+    name,
+    architectureOf(source.config, name).className,
+    linears.length,
+    kinds.join(', '),
+    scaleSites(plan).length,
+    whole === linears.length ? 'all' : `${whole} of ${linears.length}`,
+    type in GGUF_ARCHITECTURES ? 'yes' : 'no',
+  ].join(' | ')} |`;
+}
+
+test('docs/architectures.md lists every architecture with what is true of it', {
+  skip: skipWithout('archs'),
+}, () => {
+  assert.deepEqual([...GOLDENS].sort(), [...Object.keys(DENSE), ...Object.keys(MIXTURES)].sort());
+  const rows = text.split('\n').filter((line) => /^\| [\w-]+ \| \w+(ForCausalLM|LMHeadModel) \|/.test(line));
+  assert.equal(rows.join('\n'), GOLDENS.map(row).join('\n'));
+});
+
+test('the tests that docs/architectures.md names are there, and go through its architectures', () => {
+  const files = [...text.matchAll(/test\/[\w/-]+\.test\.ts/g)].map(([file]) => file);
+  assert.ok(files.length >= 5);
+  for (const file of files)
+    assert.match(readFileSync(path.join(ROOT, file), 'utf8'), /of GOLDENS|Object\.entries\((DENSE|MIXTURES)\)/, file);
+});

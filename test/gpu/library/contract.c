@@ -1,0 +1,252 @@
+/* What lpq_kernels.h promises, tried: `contract` needs no GPU, `contract gpu` does (`contract gpu one`: with little memory). Prints
+   'N checks, F failed'. */
+#define _POSIX_C_SOURCE 200809L
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "lpq_kernels.h"
+
+static int checks = 0, failed = 0;
+
+static void expect(int ok, const char *what, int line) {
+  ++checks;
+  if (ok) return;
+  ++failed;
+  printf("FAIL line %d: %s (last error: %s)\n", line, what, lpq_last_error());
+}
+#define TRUE(condition) expect((condition), #condition, __LINE__)
+#define GIVES(status, call) expect((call) == (status), #call " is not " #status, __LINE__)
+/* The sentence of the last failure names what it is about. */
+#define NAMES(text) expect(strstr(lpq_last_error(), text) != NULL, "the error does not say '" text "'", __LINE__)
+
+static lpq_weight_desc u4(int64_t k, int64_t n) {
+  lpq_weight_desc d;
+  LPQ_INIT(d);
+  d.layout = LPQ_LAYOUT_TILUS;
+  d.type = "u4";
+  d.k = k, d.n = n;
+  d.group = 128;
+  d.activations = d.scale_type = LPQ_F16;
+  d.zero = 8;
+  return d;
+}
+
+static void without_gpu(void) {
+  char text[4096], small[16];
+  size_t needed = 0;
+  lpq_weight_desc d = u4(4096, 4096);
+  lpq_artifact *artifact = (lpq_artifact *)text;
+  lpq_tensor tensor;
+  TRUE(lpq_abi_version() == LPQ_ABI_VERSION);
+  TRUE(strlen(lpq_version()) >= 5);
+  TRUE(strcmp(lpq_status_name(LPQ_ERROR_WORKSPACE), "LPQ_ERROR_WORKSPACE") == 0);
+  TRUE(strcmp(lpq_status_name(99), "unknown") == 0 && strcmp(lpq_status_name(-1), "unknown") == 0);
+  GIVES(LPQ_OK, lpq_explain("h200", &d, 16, text, sizeof text, &needed));
+  TRUE(strncmp(text, "lpq_gemm_int4_f16_", 18) == 0 && needed == strlen(text) + 1);
+  GIVES(LPQ_OK, lpq_explain("h200", &d, 16, small, sizeof small, &needed));
+  TRUE(strlen(small) == sizeof small - 1 && strncmp(small, text, sizeof small - 1) == 0);
+  GIVES(LPQ_OK, lpq_explain("h200", &d, 16, NULL, 0, NULL));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, NULL, 5, NULL));
+  GIVES(LPQ_ERROR_DEVICE, lpq_explain("v100", &d, 16, text, sizeof text, NULL));
+  NAMES("v100");
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 0, text, sizeof text, NULL));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", NULL, 1, text, sizeof text, NULL));
+  d.size = 0;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  NAMES("LPQ_INIT");
+  d = u4(4096, 4096), d.type = "u9";
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  NAMES("u9");
+  d = u4(4096, 4096), d.layout = 77;
+  GIVES(LPQ_ERROR_UNSUPPORTED, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  d = u4(4096, 4096), d.group = 48;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  d = u4(0, 4096);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  d = u4(INT64_MAX, 4096);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  d = u4(4096, 4096), d.n_padded = 1024;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  d = u4(4096, 4096), d.layout = LPQ_LAYOUT_MARLIN, d.type = "f4e2m1";
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 1, text, sizeof text, NULL));
+  d = u4(4096, 4096), d.layout = LPQ_LAYOUT_MARLIN, d.type = "i8";
+  GIVES(LPQ_OK, lpq_explain("a100", &d, 100, text, sizeof text, NULL));
+  TRUE(strncmp(text, "lpq_marlin_u8_f16_t8", 20) == 0);
+  d = u4(4096, 4096), d.layout = LPQ_LAYOUT_TURBOMIND, d.zero_type = LPQ_U8;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("a100", &d, 1, text, sizeof text, NULL));
+  GIVES(LPQ_ERROR_FILE, lpq_artifact_open("/nowhere/at/all", &artifact));
+  TRUE(artifact == NULL);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_artifact_open(NULL, &artifact));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_artifact_open("/", NULL));
+  LPQ_INIT(tensor);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_artifact_tensor(NULL, "x", &tensor));
+  TRUE(lpq_artifact_tensors(NULL) == 0 && lpq_artifact_modules(NULL) == 0);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm(NULL, 1, text, text, text, 1, NULL, 0));
+  lpq_artifact_close(NULL);
+  lpq_weight_destroy(NULL);
+  lpq_context_close(NULL);
+}
+
+/* ---- With a GPU ---- */
+
+typedef unsigned long long device_memory;
+static void *library;
+
+static void *symbol(const char *name) {
+  void *found = dlsym(library, name);
+  if (!found) printf("the driver has no %s\n", name), exit(2);
+  return found;
+}
+
+static void *allocated(size_t bytes) {
+  int (*alloc)(device_memory *, size_t);
+  int (*fill)(device_memory, unsigned char, size_t);
+  device_memory memory = 0;
+  *(void **)&alloc = symbol("cuMemAlloc_v2");
+  *(void **)&fill = symbol("cuMemsetD8_v2");
+  if (alloc(&memory, bytes) || fill(memory, 0x11, bytes)) printf("no %zu bytes on the device\n", bytes), exit(1);
+  return (void *)(uintptr_t)memory;
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Products over weights that together are beyond any L2: microseconds of the device, and of the host that launches. */
+static void time_calls(lpq_weight **weights, int count, int64_t m, void *x, void *y, void *workspace, size_t bytes, void *stream, unsigned flags, const char *what) {
+  int (*event)(void **, unsigned), (*record)(void *, void *), (*wait)(void *), (*elapsed)(float *, void *, void *);
+  void *begin, *end;
+  float milliseconds = 0;
+  double from, launched = 0;
+  int i, round, times = 64;
+  *(void **)&event = symbol("cuEventCreate");
+  *(void **)&record = symbol("cuEventRecord");
+  *(void **)&wait = symbol("cuEventSynchronize");
+  *(void **)&elapsed = symbol("cuEventElapsedTime");
+  event(&begin, 0);
+  event(&end, 0);
+  for (round = 0; round < 3; ++round) {
+    record(begin, stream);
+    from = seconds();
+    for (i = 0; i < times; ++i)
+      if (lpq_gemm(weights[i % count], m, x, y, workspace, bytes, stream, flags) != LPQ_OK) printf("FAIL %s\n", lpq_last_error()), ++failed;
+    launched = seconds() - from;
+    record(end, stream);
+    wait(end);
+    elapsed(&milliseconds, begin, end);
+  }
+  printf("TIME M=%lld %s: %.1f us a product on the device, %.1f us to launch\n", (long long)m, what, milliseconds * 1000 / (float)times, launched * 1e6 / times);
+}
+
+static void with_gpu(int count) {
+  enum { COUNT = 8 };
+  const int64_t k = 4096, n = 28672, most = 256;
+  int (*init)(unsigned), (*device)(int *, int), (*retain)(void **, int), (*select)(void *), (*make)(void **, unsigned), (*wait)(void *);
+  void *current, *stream, *x, *y, *workspace, *scales;
+  int ordinal, i;
+  size_t bytes = 0, one = 0, three = 0;
+  double from;
+  lpq_context *context = NULL;
+  lpq_context_options options;
+  lpq_device_info info;
+  lpq_weight *weights[COUNT], *bad = NULL;
+  lpq_weight_desc d;
+  LPQ_INIT(info);
+  LPQ_INIT(options);
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library) {
+    GIVES(LPQ_ERROR_DRIVER, lpq_context_open(NULL, &context));
+    printf("no GPU: %s\n", dlerror());
+    exit(2);
+  }
+  *(void **)&init = symbol("cuInit");
+  *(void **)&device = symbol("cuDeviceGet");
+  *(void **)&retain = symbol("cuDevicePrimaryCtxRetain");
+  *(void **)&select = symbol("cuCtxSetCurrent");
+  *(void **)&make = symbol("cuStreamCreate");
+  *(void **)&wait = symbol("cuStreamSynchronize");
+  if (init(0) || device(&ordinal, 0) || retain(&current, ordinal)) printf("no GPU\n"), exit(2);
+  GIVES(LPQ_ERROR_DEVICE, lpq_context_open(NULL, &context));
+  NAMES("current CUDA context");
+  select(current);
+  options.kernels = "/nowhere/lpq_kernels.fatbin";
+  GIVES(LPQ_ERROR_KERNELS, lpq_context_open(&options, &context));
+  TRUE(context == NULL);
+  from = seconds();
+  GIVES(LPQ_OK, lpq_context_open(NULL, &context));
+  printf("TIME opening: %.0f ms\n", 1e3 * (seconds() - from));
+  if (!context) exit(1);
+  GIVES(LPQ_OK, lpq_context_device(context, &info));
+  TRUE(info.arch >= 80 && info.multiprocessors > 0);
+  make(&stream, 1);
+  scales = allocated((size_t)(n * k / 128 * 2));
+  x = allocated((size_t)(most * k * 2));
+  y = allocated((size_t)(most * n * 2));
+  d = u4(k, n);
+  d.scales = scales;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_weight_create(context, &d, &bad));
+  NAMES("weights is NULL");
+  d.weights = (const char *)scales + 2;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_weight_create(context, &d, &bad));
+  NAMES("16 bytes");
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_weight_create(NULL, &d, &bad));
+  for (i = 0; i < count; ++i) {
+    d.weights = allocated((size_t)(n * k / 2));
+    GIVES(LPQ_OK, lpq_weight_create(context, &d, &weights[i]));
+  }
+  from = seconds();
+  GIVES(LPQ_OK, lpq_gemm_workspace(weights[0], 1, most, &bytes));
+  printf("TIME workspace of 1 to %lld tokens: %.2f ms, %zu bytes\n", (long long)most, 1e3 * (seconds() - from), bytes);
+  GIVES(LPQ_OK, lpq_gemm_workspace(weights[0], 1, 1, &one));
+  GIVES(LPQ_OK, lpq_gemm_workspace(weights[0], 96, 96, &three));
+  TRUE(one <= bytes && three <= bytes && one >= 262656);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm_workspace(weights[0], 3, 2, &one));
+  workspace = allocated(bytes);
+  GIVES(LPQ_ERROR_WORKSPACE, lpq_workspace_init(context, workspace, 100, stream));
+  GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
+  GIVES(LPQ_OK, lpq_gemm(weights[0], 0, NULL, NULL, NULL, 0, stream, 0));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm(weights[0], -1, x, y, workspace, bytes, stream, 0));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm(weights[0], 1, NULL, y, workspace, bytes, stream, 0));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm(weights[0], 1, (char *)x + 2, y, workspace, bytes, stream, 0));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm(weights[0], 1, x, y, workspace, bytes, stream, 2));
+  GIVES(LPQ_ERROR_WORKSPACE, lpq_gemm(weights[0], 1, x, y, workspace, 4096, stream, 0));
+  {
+    /* The least that lpq_gemm_workspace() names is enough, and where it is more than the head, less is refused. */
+    static const int64_t tokens[] = {1, 8, 16, 17, 64, 65, 96, 256};
+    for (i = 0; i < (int)(sizeof tokens / sizeof *tokens); ++i) {
+      size_t least = 0;
+      GIVES(LPQ_OK, lpq_gemm_workspace(weights[0], tokens[i], tokens[i], &least));
+      GIVES(LPQ_OK, lpq_gemm(weights[0], tokens[i], x, y, workspace, least, stream, 0));
+      if (least > 262656) GIVES(LPQ_ERROR_WORKSPACE, lpq_gemm(weights[0], tokens[i], x, y, workspace, least - 512, stream, 0));
+      GIVES(LPQ_OK, lpq_gemm(weights[0], tokens[i], x, y, workspace, least, stream, LPQ_GEMM_SETTLED));
+    }
+  }
+  TRUE(wait(stream) == 0);
+  GIVES(LPQ_OK, lpq_gemm(weights[0], 4, x, y, workspace, bytes, NULL, 0)); /* the default stream */
+  GIVES(LPQ_OK, lpq_workspace_check(context, workspace, NULL));
+  /* A thread whose context is another, or none. */
+  select(NULL);
+  GIVES(LPQ_OK, lpq_gemm(weights[0], 4, x, y, workspace, bytes, stream, 0));
+  select(current);
+  TRUE(wait(stream) == 0);
+  for (i = 0; i < 3; ++i) {
+    static const int64_t tokens[] = {1, 16, 64};
+    time_calls(weights, count, tokens[i], x, y, workspace, bytes, stream, 0, "4096x28672 u4");
+    time_calls(weights, count, tokens[i], x, y, workspace, bytes, stream, LPQ_GEMM_SETTLED, "4096x28672 u4, settled");
+  }
+  for (i = 0; i < count; ++i) lpq_weight_destroy(weights[i]);
+  lpq_context_close(context);
+}
+
+int main(int count, char **arguments) {
+  without_gpu();
+  if (count > 1 && strcmp(arguments[1], "gpu") == 0) with_gpu(count > 2 ? 1 : 8);
+  printf("%d checks, %d failed\n", checks, failed);
+  return failed > 0;
+}

@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { addon, type KernelQuestion } from '../../native/binding.js';
+import { QUANT_TYPES } from '../../src/core/quant-type.js';
+
+// The choice of kernel needs no device: it rehearses the operation on one that is described.
+const DEVICES = ['h200', 'h100', 'a100', 'rtx4090', 'rtx3090'];
+const u4 = (m: number, k: number, n: number, more: Partial<KernelQuestion> = {}): KernelQuestion => ({
+  device: 'h200',
+  layout: 'tilus',
+  type: 'u4',
+  m,
+  k,
+  n,
+  group: 128,
+  activations: 'f16',
+  zero: 8,
+  ...more,
+});
+const ask = (question: KernelQuestion) => addon().explainKernel(question);
+const kernels = (question: KernelQuestion) => ask(question).launches.map(({ kernel }) => kernel);
+
+test('few tokens stream on Hopper, and older devices run mma.sync', () => {
+  assert.deepEqual(kernels(u4(1, 4096, 4096)), ['lpq_gemm_int4_f16_s1']);
+  assert.deepEqual(kernels(u4(16, 4096, 4096)), ['lpq_gemm_int4_f16_s2']);
+  assert.deepEqual(kernels(u4(16, 4096, 4096, { device: 'a100' })), ['lpq_gemm_int4_f16_t2']);
+  assert.deepEqual(kernels(u4(16, 4096, 4096, { device: 'rtx4090', activations: 'bf16' })), ['lpq_gemm_int4_bf16_t2']);
+  assert.match(kernels(u4(512, 4096, 4096)).at(-1) as string, /^lpq_gemm_int4_f16_(m\d+_|h)/);
+  assert.deepEqual(kernels(u4(100, 4096, 4096, { layout: 'marlin', device: 'a100' })), ['lpq_marlin_u4_f16_t8']);
+});
+
+test('rows that no copy can take are padded first', () => {
+  const [first, second] = kernels(u4(4, 1001, 999));
+  assert.deepEqual([first, second?.startsWith('lpq_gemm_int4_f16_')], ['lpq_pad_rows', true]);
+});
+
+test('every product has launches, reasons and a workspace that holds them, the same ones every time', () => {
+  const question = fc.record({
+    device: fc.constantFrom(...DEVICES),
+    layout: fc.constant('tilus'),
+    type: fc.constantFrom(...QUANT_TYPES.map(({ name }) => name)),
+    m: fc.integer({ min: 1, max: 5000 }),
+    n: fc.integer({ min: 1, max: 70_000 }),
+    k: fc.integer({ min: 1, max: 30_000 }),
+    group: fc.constantFrom(0, 32, 64, 128),
+    activations: fc.constantFrom('f16' as const, 'bf16' as const),
+    bias: fc.boolean(),
+  });
+  const shared: Record<string, number> = { h200: 232448, h100: 232448, a100: 166912, rtx4090: 101376, rtx3090: 101376 };
+  fc.assert(
+    fc.property(question, (asked) => {
+      const choice = ask(asked);
+      assert.ok(choice.launches.length >= 1 && choice.reasons.length >= 2);
+      assert.ok(choice.workspace >= 512 + 2 ** 18);
+      for (const launch of choice.launches) {
+        assert.match(launch.kernel, /^lpq_/);
+        assert.ok(launch.grid >= 1 && launch.threads >= 32 && launch.threads <= 1024);
+        assert.ok(launch.shared <= (shared[asked.device] as number) && launch.cluster <= 8);
+        assert.equal(launch.grid % launch.cluster, 0);
+      }
+      assert.deepEqual(ask(asked), choice);
+    }),
+    { numRuns: 300 },
+  );
+});
+
+test('what no kernel takes is refused by name', () => {
+  const refused = (question: KernelQuestion, code: string, says: RegExp) =>
+    assert.throws(
+      () => ask(question),
+      (error: { code?: string; message: string }) => error.code === code && says.test(error.message),
+    );
+  refused(u4(1, 64, 64, { layout: 'gptq' }), 'LPQ_NATIVE_ARGUMENT', /gptq/);
+  refused(u4(1, 64, 64, { type: 'u9' }), 'LPQ_NATIVE_PARAM', /u9/);
+  refused(u4(1, 64, 64, { type: 'f4e2m2' }), 'LPQ_NATIVE_PARAM', /f4e2m2/);
+  refused(u4(1, 64, 64, { group: 16 }), 'LPQ_NATIVE_ARGUMENT', /group/);
+  refused(u4(1, 0, 64), 'LPQ_NATIVE_ARGUMENT', /K is 0/);
+  refused(u4(1, 64, 2 ** 31), 'LPQ_NATIVE_ARGUMENT', /2\^31/);
+  refused(u4(1, 64, 64, { device: 'v100' }), 'LPQ_CUDA_DEVICE', /v100/);
+  refused(u4(1, 64, 64, { type: 'f4e2m1', zeros: 'u8', zero: 0 }), 'LPQ_NATIVE_ARGUMENT', /zero points/);
+  refused(u4(1, 64, 64, { layout: 'marlin', type: 'u3' }), 'LPQ_NATIVE_ARGUMENT', /u4 and u8/);
+  refused(u4(1, 100, 64, { layout: 'turbomind' }), 'LPQ_NATIVE_ARGUMENT', /multiple of 32/);
+});

@@ -1,0 +1,32 @@
+/**
+ * Every architecture of ../shared/archs with the number of linears that its blocks have: what the tests of every method go
+ * through. docs/architectures.md lists them.
+ */
+export const DENSE: Readonly<Record<string, number>> = {
+  cohere: 14,
+  gemma2: 14,
+  gemma3_text: 21,
+  glm4: 12,
+  gpt2: 8,
+  gpt_neox: 8,
+  granite: 14,
+  llama: 14,
+  'llama3-rope': 14,
+  'llama-yarn-bias': 14,
+  'mistral-window': 14,
+  olmo2: 14,
+  opt: 12,
+  phi3: 8,
+  qwen2: 14,
+  qwen3: 14,
+  starcoder2: 12,
+};
+
+/** Mixtures: attention, experts, shared expert, dense MLP of two blocks. */
+export const MIXTURES: Readonly<Record<string, number>> = {
+  mixtral: 2 * (4 + 4 * 3),
+  qwen2_moe: 2 * (4 + 8 * 3 + 3),
+  qwen3_moe: 2 * (4 + 8 * 3),
+  deepseek_v3: 2 * 5 + 3 + 8 * 3 + 3,
+  gpt_oss: 2 * (4 + 4 * 3),
+};
