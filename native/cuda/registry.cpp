@@ -88,6 +88,16 @@ Kernels::Kernels(CUcontext context, const std::string& path) {
   }
 }
 
+bool Kernels::has(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const auto found = functions_.find(name);
+  if (found == functions_.end()) return false;
+  Entry& entry = found->second;
+  if (entry.function || driver().module_function(&entry.function, entry.module, name.c_str()) == kSuccess) return true;
+  functions_.erase(found);
+  return false;
+}
+
 CUfunction Kernels::find(const std::string& name) { return find(name, 0); }
 
 CUfunction Kernels::find(const std::string& name, unsigned shared) {

@@ -42,7 +42,8 @@ class Kernels {
   Kernels(CUcontext context, const std::string& path);
   // Throws Failure("LPQ_CUDA_KERNELS") when no kernel has this name.
   CUfunction find(const std::string& name);
-  bool has(const std::string& name) const { return functions_.count(name) != 0; }
+  // Whether this device has it: the file names the kernels of all its architectures.
+  bool has(const std::string& name);
   // As find, with the right to `shared` bytes of dynamic shared memory.
   CUfunction find(const std::string& name, unsigned shared);
 

@@ -140,7 +140,7 @@ std::vector<double> CudaBackend::time(std::vector<std::pair<std::string, Call>>&
     check(driver().event_record(lap.end, stream), "timing operations");
     lap.running = true;
   }
-  for (size_t i = 0; i < 2; ++i) finish(laps[(finished + i) % 2]);
+  for (const size_t first = finished % 2, last = 1 - first; const size_t at : {first, last}) finish(laps[at]);
   return times;
 }
 

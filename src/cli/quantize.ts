@@ -311,13 +311,11 @@ async function cacheScheme(settings: FullSettings, dir: string): Promise<KvSchem
   }
 }
 
-/** W4Ax is computed on the CPU only; 2:4 too until its kernels have run on a device. Throws LPQ_DEVICE. */
-function deviceFor({ settings, rules }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
-  const sparse = [settings, ...rules.map((rule) => rule.scheme)].some((given) => given.sparsity === '2:4');
-  const what = settings.method === 'fmpq' ? '--method fmpq' : sparse ? '--sparsity 2:4' : undefined;
-  if (!what || flags.device === 'cpu') return flags;
+/** W4Ax is computed on the CPU only. Throws LPQ_DEVICE. */
+function deviceFor({ settings }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
+  if (settings.method !== 'fmpq' || flags.device === 'cpu') return flags;
   if (flags.device === 'auto') return { ...flags, device: 'cpu' };
-  throw new LpqError('LPQ_DEVICE', `${what} computes on the CPU only`, {
+  throw new LpqError('LPQ_DEVICE', '--method fmpq computes on the CPU only', {
     got: flags.device,
     expected: 'cpu',
     hint: 'Use --device cpu.',

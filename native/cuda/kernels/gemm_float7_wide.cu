@@ -3,3 +3,4 @@
 
 #define LPQ_WEIGHTS_BF16 true
 LPQ_GEMM_PORTABLE(float7_wide, 7, false, FloatCast)
+LPQ_GEMM_STREAM_SPLIT(float7_wide, 7, FloatCast)

@@ -3,3 +3,4 @@
 
 #define LPQ_WEIGHTS_BF16 true
 LPQ_GEMM_PORTABLE(float8_wide, 8, false, FloatCast)
+LPQ_GEMM_STREAM_SPLIT(float8_wide, 8, FloatCast)

@@ -132,6 +132,8 @@ int stream_clusters(CudaExec& exec, const std::string& kernel, int slices) {
 // memory.
 std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const GemmPackedArgs& a, int bits, int side_bytes, CudaExec& exec, const Params& params) {
   const int tiles = m <= 8 ? 1 : 2;
+  // Activations in two parts (kernel_name): twice as much to stage, and to multiply with.
+  const int x_tiles = name.ends_with("_wide") ? 2 * tiles : tiles;
   const int64_t blocks_a_unit = bits <= 2 ? 2 : 1;  // kStreamUnit, which stay whole where the fast loop takes them
   const bool fast = stream_simple(a, static_cast<int>(blocks_a_unit)), lean = fast && a.groups_per_block == 1;
   const std::string kernel = name + (lean ? "_s" : "_x") + std::to_string(tiles);
@@ -161,7 +163,7 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       StreamShared places{};
       int64_t strips = div_up(a.n_blocks, sets);
       const auto fits = [&] {
-        places = stream_shared(tiles, kStreamWarps, static_cast<int>(k_most), a.groups_per_block, static_cast<int>(strips), workspace ? 0 : static_cast<int>(slices));
+        places = stream_shared(tiles, x_tiles, kStreamWarps, static_cast<int>(k_most), a.groups_per_block, static_cast<int>(strips), workspace ? 0 : static_cast<int>(slices));
         return places.total <= exec.device().shared_per_block;
       };
       while (!fits() && strips > 1) strips = div_up(strips, 2);
@@ -171,8 +173,8 @@ std::optional<StreamPlan> stream_plan(const std::string& name, int64_t m, const 
       const double waves = static_cast<double>(div_up(sets, at_once));
       const double staged = static_cast<double>(k_most);
       const double megabytes = static_cast<double>(a.n_blocks * slices * tiles) / 1024;  // of parts in the workspace
-      const double time = 3.2 + waves * (block * static_cast<double>(strips * k_most) + 0.037 * staged * tiles + 0.0033 * staged * static_cast<double>(m)) +
-                          (workspace ? 0.3 + 0.55 * megabytes + 0.04 * megabytes * megabytes
+      const double time = 3.2 + waves * (block * static_cast<double>(strips * k_most) + 0.037 * staged * x_tiles + 0.0033 * staged * static_cast<double>(m)) +
+                          (workspace ? 1.9 + 0.55 * megabytes + 0.04 * megabytes * megabytes
                                      : waves * 0.0335 * static_cast<double>(strips * tiles) + (slices == 1 ? 0 : slices < 8 ? 0.25 : 0.57));
       if (best && time >= best->microseconds) continue;
       best.emplace();
@@ -359,6 +361,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
       const PackedMaps maps = packed_maps(a, type.bits, t);
       exec.launch(name + "_h" + tiles, {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, a, maps);
     } else {
+      require(exec.has_kernel(name + "_t" + tiles), "there is no portable kernel for this type and device");
       exec.launch(name + "_t" + tiles, {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, a);
     }
   }

@@ -309,6 +309,17 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
       const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {                     \
     lpq::cuda::gemm_stream<bits, tiles, lpq::cuda::kStreamWarps, lean, bf, lpq::cuda::cast<bits, bf>>(g, a);                      \
   }
+// f16 activations in two parts of bf16.
+#define LPQ_GEMM_STREAM_SPLIT_T(name, letter, tiles, bits, lean, cast)                                                            \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kStreamWarps * 32, 1) lpq_gemm_##name##_##letter##tiles(                \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {                     \
+    lpq::cuda::gemm_stream<bits, tiles, lpq::cuda::kStreamWarps, lean, true, lpq::cuda::cast<bits, true>, true>(g, a);             \
+  }
+#define LPQ_GEMM_STREAM_SPLIT(name, bits, cast)             \
+  LPQ_GEMM_STREAM_SPLIT_T(name, s, 1, bits, true, cast)     \
+  LPQ_GEMM_STREAM_SPLIT_T(name, s, 2, bits, true, cast)     \
+  LPQ_GEMM_STREAM_SPLIT_T(name, x, 1, bits, false, cast)    \
+  LPQ_GEMM_STREAM_SPLIT_T(name, x, 2, bits, false, cast)
 #define LPQ_GEMM_STREAM(name, bits, bf, cast)             \
   LPQ_GEMM_STREAM_T(name, s, 1, bits, true, bf, cast)     \
   LPQ_GEMM_STREAM_T(name, s, 2, bits, true, bf, cast)     \
@@ -319,6 +330,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #define LPQ_GEMM_WIDE(name, bits, bf, cast)
 #define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)
 #define LPQ_GEMM_STREAM(name, bits, bf, cast)
+#define LPQ_GEMM_STREAM_SPLIT(name, bits, cast)
 #endif
 // Built for sm_90a alone, the portable ones would never run.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -41,13 +41,26 @@ struct StreamGroups {
 template <int B>
 constexpr bool kStreamAhead = B <= 4;
 
+// A pair of f16 as the sum of two pairs of bf16, exactly (11 bits are 8 and 3).
+__device__ __forceinline__ void split_pair(uint32_t pair, uint32_t& high, uint32_t& low) {
+  const __half2 both = *reinterpret_cast<const __half2*>(&pair);
+  const float x = __low2float(both), y = __high2float(both);
+  const uint32_t a = __float_as_uint(x) & 0xffff0000u, b = __float_as_uint(y) & 0xffff0000u;
+  high = a >> 16 | b;
+  low = __float_as_uint(x - __uint_as_float(a)) >> 16 | (__float_as_uint(y - __uint_as_float(b)) & 0xffff0000u);
+}
+
 // `Lean`: only for products of stream_simple() whose packed blocks have one group each. A kernel of its own, since what is small
 // starts sooner and keeps its registers.
-template <int B, int T, int W, bool Lean, bool BF, class Cast>
+// `Split`: activations and outputs are f16, what is multiplied bf16 (BF), the activations as two parts one after the other: floats with
+// more exponents than f16 has. Their second parts lie as T more tiles.
+template <int B, int T, int W, bool Lean, bool BF, class Cast, bool Split = false>
 __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const StreamArgs& a) {
   unsigned char* const shared = dynamic_shared();
   constexpr int P = kStreamUnit<B>;
-  constexpr bool Ahead = kStreamAhead<B>;
+  constexpr bool Ahead = kStreamAhead<B>, XB = BF && !Split;
+  constexpr int TX = Split ? 2 * T : T;  // tiles of activations
+  static_assert(!Split || (BF && !Cast::kSums));
   constexpr int D = Ahead ? 2 : 1;  // sets of registers
   // Rows r and r + 2 of the first product's start differ only if their gains do.
   constexpr int Q = Cast::kStarts;
@@ -59,7 +72,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const int unit = simple ? P : 1;
   const int k_first = stream_first(g.k_blocks / unit, slice, a.slices) * unit, kbs = stream_first(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
   const int strip_first = stream_first(g.n_blocks, set, a.sets), strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
-  const StreamShared places = stream_shared(T, W, a.k_most, groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
+  const StreamShared places = stream_shared(T, TX, W, a.k_most, groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
   float4* const heads = reinterpret_cast<float4*>(shared + places.heads) + lane;
   float4* const parts = reinterpret_cast<float4*>(shared + places.parts) + lane;
   const uint32_t activations = shared_address(shared), starts = activations + places.starts;
@@ -151,7 +164,10 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         float two[4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
-          *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, tile, T, token, j, t)) = words[t];
+          uint32_t word = words[t];
+          if constexpr (Split) split_pair(words[t], word, *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, T + tile, TX, token, j, t)));
+          *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, tile, TX, token, j, t)) = word;
+          if constexpr (!Cast::kSums) continue;
           two[t] = BF ? __uint_as_float(words[t] << 16) + __uint_as_float(words[t] & 0xffff0000u)
                       : __low2float(*reinterpret_cast<const __half2*>(&words[t])) + __high2float(*reinterpret_cast<const __half2*>(&words[t]));
         }
@@ -232,7 +248,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
             const float4 part = __ldcg(base + (s * 2 * T + v) * 32);
             all.x += part.x, all.y += part.y, all.z += part.z, all.w += part.w;
           }
-          store_vector<T, BF>(g, row, 0, v, lane, all);
+          store_vector<T, XB>(g, row, 0, v, lane, all);
         }
       }
     }
@@ -244,7 +260,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   int strip = front, k = first - front * kbs, remaining = last - first;
   int segment = min(kbs - k, remaining), left = segment;
   bool began_inside = k != 0;
-  uint32_t x_at = own_slot + k * (kSliceBytes * T), start_at = (simple ? own_start : starts) + k * starts_step;
+  uint32_t x_at = own_slot + k * (kSliceBytes * TX), start_at = (simple ? own_start : starts) + k * starts_step;
   const uint16_t* side_at = g.scales + (ahead_groups + (g.channel ? 0 : (k_first + ahead_k) * groups_per_block + own_group)) * 32 + (lane >> 2) * 4;
   const int side_step = g.channel ? 0 : 32 * groups_per_block;
   const long long side_jump = g.channel ? 32 : static_cast<long long>(g.groups - kbs * groups_per_block) * 32;
@@ -280,15 +296,23 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   };
   const auto load_chunk = [&](uint4 (&b)[T], int c) {
 #pragma unroll
-    for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * T + t) * 512);
+    for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * TX + t) * 512);
   };
-  const auto multiply_chunk = [&](float (&part)[2][T][4], const Fragments& f, const uint4 (&b)[T]) {
+  const auto multiply_part = [&](float (&part)[2][T][4], const Fragments& f, const uint4 (&b)[T]) {
 #pragma unroll
     for (int ks = 0; ks < 2; ++ks)
 #pragma unroll
       for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
         for (int t = 0; t < T; ++t) multiply<BF>(part[nt][t], f.a[ks][nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
+  };
+  const auto multiply_chunk = [&](float (&part)[2][T][4], const Fragments& f, uint4 (&b)[T], int c) {
+    multiply_part(part, f, b);
+    if constexpr (Split) {
+#pragma unroll
+      for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * TX + T + t) * 512);
+      multiply_part(part, f, b);
+    }
   };
   // Words of the block D further take the places of those that are done with.
   const auto reload = [&](uint32_t* words, int c, bool more) {
@@ -333,7 +357,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
         load_chunk(b[(c + 1) & 1], 4 * p + c + 1);
         cast_chunk(f[(c + 1) & 1], words + (c + 1) * B);
       }
-      multiply_chunk(part, f[c & 1], b[c & 1]);
+      multiply_chunk(part, f[c & 1], b[c & 1], 4 * p + c);
       if ((c + 1) * G % 4 == 0) {
         const int group = c * G / 4;
         uint2 own = scales;
@@ -371,7 +395,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       load_pair(scale_ring[0][0], side_at, more);
     }
     ahead_words += P * 512 * B, side_at += P * side_step;
-    x_at += P * kSliceBytes * T, start_at += P * kStartBytes * T * G;
+    x_at += P * kSliceBytes * TX, start_at += P * kStartBytes * T * G;
   };
   const auto general_block = [&](uint32_t* words, uint2& scales) {
     const bool more = ahead > 0;
@@ -388,7 +412,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     for (int c = 0; c < 4; ++c) {
       load_chunk(b, c);
       cast_chunk(f, words + c * B);
-      multiply_chunk(part, f, b);
+      multiply_chunk(part, f, b, c);
       reload(words, c, more);
       if (c == 3 || groups_per_block == 4 || (c == 1 && groups_per_block == 2)) {
         const int group = groups_per_block == 4 ? c : groups_per_block == 2 ? c >> 1 : 0;
@@ -424,7 +448,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       load_side(scales);
       step_ahead();
     }
-    x_at += kSliceBytes * T, start_at += starts_step;
+    x_at += kSliceBytes * TX, start_at += starts_step;
   };
   // Packed blocks until the segment ends, or the slice's part of the strip from which is loaded, or what is to be loaded. That is one
   // piece of code whatever slot comes next: what runs over and over should be small.
@@ -499,7 +523,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       const float4 part4 = from[s * 2 * T * 32];
       all.x += part4.x, all.y += part4.y, all.z += part4.z, all.w += part4.w;
     }
-    store_vector<T, BF>(g, strip_first + (at << slice_bits) + slice, 0, v, lane, all);
+    store_vector<T, XB>(g, strip_first + (at << slice_bits) + slice, 0, v, lane, all);
   }
 }
 

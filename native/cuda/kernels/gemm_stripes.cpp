@@ -67,6 +67,8 @@ Tiling choose(int64_t m, const Weights& w, const StripeArgs& a, const DeviceFact
     t.log_k = warps_k > 0 ? log2_of(warps_k) : most - log_n;
     if (log_n + t.log_k > most) continue;
     t.stages = 2;
+    // Few warps along N with many along K make long steps: fewer where two of them do not fit.
+    while (warps_k == 0 && t.log_k > 0 && shared_bytes(t, w, a) > device.shared_per_block) --t.log_k;
     if (shared_bytes(t, w, a) > device.shared_per_block) continue;
     const int64_t strips = div_up(a.n_pad, int64_t{kTileColumns} << log_n), steps = div_up(a.k_pad, step_length(t.log_k, w.bits));
     const int64_t columns = strips * div_up(m, 8 * t.tiles), per = div_up(columns * steps, blocks);

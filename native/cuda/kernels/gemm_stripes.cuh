@@ -166,48 +166,49 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
   uint32_t w_to = w_first;
   const int x_chunk = threadIdx.x & ((1 << (kLogChunks + g.log_k)) - 1), x_row = threadIdx.x >> (kLogChunks + g.log_k), x_rows = (32 >> kLogChunks) << g.log_n;
   const long long x_jump = static_cast<long long>(x_rows) * g.k, w_jump = (static_cast<long long>(kSub) << g.log_k) * g.k_stride;
+  // Scales and zero points of a step are at most one copy a thread.
+  constexpr int kScaleLog = kScale == 1 ? 2 : kScale == 2 ? 3 : 4, kZeroLog = kBits == 4 ? 1 : 2;  // copies for 64 columns and a group
+  const int s_row = threadIdx.x >> (kScaleLog + g.log_n), s_chunk = threadIdx.x & ((1 << (kScaleLog + g.log_n)) - 1);
+  const int z_row = threadIdx.x >> (kZeroLog + g.log_n), z_chunk = threadIdx.x & ((1 << (kZeroLog + g.log_n)) - 1);
+  const int s_pitch = g.n_pad * kScale, z_pitch = n_tiles * kZeroBytes;
   const unsigned char* w_from;
   const uint16_t* x_from;
-  int w_left, x_left, x_tokens;
+  int w_left, x_left, x_tokens, load_k, s_at, z_at;
   const auto aim = [&] {
-    const int nt = (load_strip << g.log_n) + wn, token = (g.first_batch + load_batch) * 8 * T, k0 = load_step * step_k;
+    const int nt = (load_strip << g.log_n) + wn, token = (g.first_batch + load_batch) * 8 * T;
+    load_k = load_step * step_k;
     w_from = g.weights + (2 * nt + lane / (4 * kBits)) * g.n_stride + lane % (4 * kBits) * 16 + ((load_step << g.log_k) + wk) * kSub * g.k_stride;
-    w_left = nt < n_tiles ? g.k_pad - k0 - wk * kWarpK : 0;
-    x_from = g.x + static_cast<long long>(token + x_row) * g.k + k0 + x_chunk * 8;
-    x_left = g.k - k0 - x_chunk * 8;
+    w_left = nt < n_tiles ? g.k_pad - load_k - wk * kWarpK : 0;
+    x_from = g.x + static_cast<long long>(token + x_row) * g.k + load_k + x_chunk * 8;
+    x_left = g.k - load_k - x_chunk * 8;
     x_tokens = min(8 * T, g.m - token);
+    s_at = (load_strip << g.log_n) * (kTileColumns * kScale) + s_chunk * 16;
+    z_at = (load_strip << g.log_n) * kZeroBytes + z_chunk * 16;
+    if (g.channel || s_row >= rows_of_scales || s_at >= s_pitch) s_at = -1;
+    if (z_row >= rows_of_scales || z_at >= z_pitch) z_at = -1;
   };
   aim();
   const auto load = [&](bool any) {
     if (any) {
-      const uint16_t* from = x_from;
-      const uint32_t slab = load_stage + (x_chunk >> 3) * kSlab;
-      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) copy16_async(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, x_left > 0 ? 16 : 0);
+      const unsigned char* codes = w_from;
 #pragma unroll
-      for (int s = 0; s < kSub; ++s) {
+      for (int s = 0; s < kSub; ++s, codes += g.k_stride) {
         if (16 * s < w_left) {
 #pragma unroll
-          for (int v = 0; v < kBits / 4; ++v) copy_weights<Hint>(w_to + s * (128 * kBits) + v * 512, w_from + s * g.k_stride + v * g.n_stride, g.policy);
+          for (int v = 0; v < kBits / 4; ++v) copy_weights<Hint>(w_to + s * (128 * kBits) + v * 512, codes + v * g.n_stride, g.policy);
         }
       }
-      const uint32_t side = load_stage + x_bytes + weight_bytes;
-      const int group = g.channel ? 0 : load_step * step_k >> g.group_shift;
-      if (!g.channel) {
-        constexpr int kChunks = kTileColumns * kScale / 16, kLog = kScale == 1 ? 2 : kScale == 2 ? 3 : 4;
-        for (int i = threadIdx.x; i < rows_of_scales << (kLog + g.log_n); i += blockDim.x) {
-          const int row = i >> (kLog + g.log_n), at = (load_strip << g.log_n) * (kTileColumns * kScale) + (i & ((kChunks << g.log_n) - 1)) * 16;
-          if (group + row < g.groups && at < g.n_pad * kScale) copy16_async(side + i * 16, g.scales + static_cast<long long>(group + row) * g.n_pad * kScale + at, 16);
-        }
-      }
+      const uint16_t* from = x_from;
+      const uint32_t slab = load_stage + (x_chunk >> 3) * kSlab;
+      const int bytes = x_left > 0 ? 16 : 0;
+      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) copy16_async(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, bytes);
+      const uint32_t side = load_stage + x_bytes + weight_bytes + threadIdx.x * 16;
+      const int group = g.channel ? 0 : load_k >> g.group_shift;
+      if (s_at >= 0 && group + s_row < g.groups) copy16_async(side, g.scales + (static_cast<long long>(group + s_row) * s_pitch + s_at), 16);
       if constexpr (Form::kZeros) {
-        constexpr int kChunks = kZeroBytes / 16, kLog = kBits == 4 ? 1 : 2;
-        for (int i = threadIdx.x; i < rows_of_scales << (kLog + g.log_n); i += blockDim.x) {
-          const int row = i >> (kLog + g.log_n), at = (load_strip << g.log_n) * kZeroBytes + (i & ((kChunks << g.log_n) - 1)) * 16;
-          if (group + row < g.groups && at < n_tiles * kZeroBytes)
-            copy16_async(side + rows_of_scales * scale_row + i * 16, g.zeros + static_cast<long long>(group + row) * n_tiles * kZeroBytes + at, 16);
-        }
+        if (z_at >= 0 && group + z_row < g.groups) copy16_async(side + rows_of_scales * scale_row, g.zeros + (static_cast<long long>(group + z_row) * z_pitch + z_at), 16);
       }
-      w_from += w_jump, w_left -= step_k, x_from += step_k, x_left -= step_k;
+      w_from += w_jump, w_left -= step_k, x_from += step_k, x_left -= step_k, load_k += step_k;
       if (++load_step == g.steps) {
         load_step = 0, load_strip += stride;
         wrap(load_batch, load_strip);
@@ -242,7 +243,9 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
     else if (g.stages == 3) wait_copies<1>();
     else wait_copies<0>();
     __syncthreads();
-    load(at + g.stages - 1 < count);
+    // Half of the warps of each quarter of the multiprocessor copy first and half multiply first.
+    const bool more = at + g.stages - 1 < count, late = (warp & 4) != 0;
+    if (!late) load(more);
 
     const int nt = (strip << g.log_n) + wn, k_tile = step * step_k + own_k, left = nt < n_tiles ? g.k_pad - k_tile : 0;
     const uint32_t slot = stage + x_bytes + warp * kSlot, side = stage + x_bytes + weight_bytes;
@@ -357,6 +360,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
         }
       }
     }
+    if (late) load(more);
     stage += stage_bytes;
     if (stage == ring_end) stage = ring;
 

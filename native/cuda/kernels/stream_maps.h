@@ -45,10 +45,10 @@ LPQ_STREAM_BOTH constexpr int stream_start(int tile, int half, int token, int st
 struct StreamShared {
   int starts, heads, parts, total;
 };
-// `slices` whose parts are added up here; 0: elsewhere.
-LPQ_STREAM_BOTH constexpr StreamShared stream_shared(int tiles, int warps, int k_most, int groups_per_block, int strips, int slices) {
+// `x_tiles`: tiles that activations take, twice as many where they come in two parts. `slices` whose parts are added up here; 0: elsewhere.
+LPQ_STREAM_BOTH constexpr StreamShared stream_shared(int tiles, int x_tiles, int warps, int k_most, int groups_per_block, int strips, int slices) {
   StreamShared s{};
-  s.starts = k_most * kSliceBytes * tiles;                   // after activations
+  s.starts = k_most * kSliceBytes * x_tiles;                 // after activations
   s.heads = s.starts + k_most * groups_per_block * kStartBytes * tiles;
   s.parts = s.heads + warps * tiles * 1024;                  // what warps hand to those before them
   s.total = s.parts + (slices > 0 ? (strips + slices - 1) / slices * slices * tiles * 1024 : 0);

@@ -133,6 +133,7 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   const auto launch = [&](auto function) { run(function, grid, threads, arguments); };
   using namespace lpq::cuda;
   if (kernel == "lpq_layout_pack") launch(lpq_layout_pack);
+  if (kernel == "lpq_layout_pack_runs") launch(lpq_layout_pack_runs);
   if (kernel == "lpq_layout_unpack") launch(lpq_layout_unpack);
   if (kernel == "lpq_layout_check_order") launch(lpq_layout_check_order);
 #define LPQ_QUADS(bits) \

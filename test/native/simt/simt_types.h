@@ -46,6 +46,7 @@ inline uint16_t __half_as_ushort(__half v) { return v.bits; }
 inline __nv_bfloat16 __float2bfloat16_rn(float v) { return {lpq::f32_to_bf16(v)}; }
 inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 v) { return v.bits; }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
+inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
 inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz(static_cast<unsigned>(v)); }
 inline float4 __ldcg(const float4* from) { return *from; }
 inline void __stcg(float4* to, const float4& v) { *to = v; }
