@@ -20,4 +20,8 @@ bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_
 // (of a tile), width, stages, blocks, overlap.
 void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params);
 
+// The same with scaled weights (wide_scaled.cuh). `safe`: the operation before wrote neither weights nor scales nor zero points.
+bool has_gemm_scaled(CudaExec& exec, const std::string& name);
+void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, const QuantType& type, bool bf16, bool safe, const Params& params);
+
 }  // namespace lpq::cuda
