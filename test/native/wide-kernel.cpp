@@ -131,7 +131,7 @@ void one(const Type& t, const Case& c) {
       plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
       plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
       room_for_sums(plan->blocks, plan->args.width, plan->args.items);
-      const PackedMaps maps = wide_maps(g, B, WidePlan{.tiles = T, .args = {.width = plan->args.width}});
+      const PackedMaps maps = scaled_maps(g, B, *plan);
       rounded_zeros = !constant;
       run(plan->blocks, plan->warps, plan->shared, [&] {
         if (constant) gemm_scaled<B, T, false, BF, kInteger>(g, plan->args, maps);
@@ -211,6 +211,7 @@ void scaled(const Type& t, bool all) {
   if (!all) return;
   one<B, 16, BF, Cast, true>(t, {257, 520, 384, 128, 0, false, BF, {0, 8, 3, 4}});
   one<B, 16, BF, Cast, true>(t, {1200, 296, 256, 64, 0, true, BF, {0, 8, 0, 7}});
+  one<B, 16, BF, Cast, true>(t, {257, 128, 200, 128, 0, false, BF, {0, 4, 0, 2}}), one<B, 16, BF, Cast, true>(t, {1100, 128, 100, 128, 0, false, BF, {0, 4, 0, 8}});
   one<B, 16, BF, Cast, true>(t, {255, 232, 1152, 0, 0, false, BF, {0, 8, 0, 6}});
   if (integer) one<B, 16, BF, Cast, true>(t, {63, 64, 256, 128, 0, false, BF, {0, 8, 0, 3}, 2.5}), one<B, 16, BF, Cast, true>(t, {127, 64, 640, 128, 0, false, BF, {0, 8, 0, 5}, 0});
 }

@@ -45,10 +45,8 @@ void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, cons
     a.partial = partial->as<float>();
     a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items));
   }
-  WidePlan boxes;
-  boxes.tiles = plan.tiles, boxes.args.width = plan.args.width;
-  exec.launch_clusters(name + (integer && !constant ? "_z" : "_c") + std::to_string(plan.tiles), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a, plan.args,
-                       wide_maps(a, type.bits, boxes));
+  exec.launch_clusters(name + (integer && !constant ? "_z" : "_c") + std::to_string(plan.tiles) + (params.integer("variant", 0) ? "_v" + std::to_string(params.integer("variant", 0)) : std::string()), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a,
+                       plan.args, scaled_maps(a, type.bits, plan));
 }
 
 void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params) {

@@ -1,10 +1,11 @@
 // The same product as gemm_wide.cuh for many tokens, with MARLIN's arithmetic: w = (code - zero) * scale rounded to f16 or bf16 once, as if
 // weights were dequantized first. Sums then need no scales, so the accumulators have all the registers:
 //  - a block takes 256 rows and 128 tokens, two warpgroups that multiply 128 rows each (a packed block a warp, twice 16 rows);
-//  - while the products of 32 of K run, the pairs of the next 32 are made: two sets of registers, one wait for each;
+//  - while products run, pairs are made 32 of K ahead of them, 16 at a time between two products (a warp that has issued products
+//    waits until the tensor core takes them, so all products of a block and then all its pairs would leave either idle): four sets of registers;
 //  - items are done whole, in an order in which blocks that run at once share activations and weights in L2; those that do not
-//    fill all multiprocessors are cut along K into equal runs first, and their sums added up at the very end, a share each, in the
-//    order of K.
+//    fill all multiprocessors are cut along K into equal runs, which come first. Where two or three share an item, the one that begins it
+//    adds the others' sums to its own; where more do, all add up a share each at the very end. In the order of K, always.
 // One warp feeds a ring in shared memory through the bulk engine, a packed block of K a stage.
 #pragma once
 #include <type_traits>
@@ -22,6 +23,7 @@ constexpr int kScaledThreads = 384;
 template <int B, bool BF, bool Integer, bool Zeros>
 struct ScaledCast {
   using Cast = std::conditional_t<Integer, IntCast<B, BF>, FloatCast<B, BF>>;
+  static constexpr int kClass = Cast::kStarts == 1 ? 1 : 3;  // row classes r and r + 2 may be alike
   Cast cast;
   uint32_t magic[4];  // f16 integers: 1024 and the sign's bit where row class r has it
   uint32_t minus[4];  // integers: minus what the code comes with, and minus the constant zero point
@@ -35,6 +37,13 @@ struct ScaledCast {
         const float part = 1.0f / static_cast<float>(1 << Cast::shift(r));
         magic[r] = twice(0x6400) ^ (B > 1 && g.is_signed ? twice(1u << (B - 1)) << Cast::shift(r) : 0);
         minus[r] = twice(from_float<BF>(-((BF ? Cast::bias() : 1024.0f) * part + take)));
+#ifdef __CUDA_ARCH__
+        // Values in registers, or they would be made anew for each use.
+        if (r < (Cast::kStarts == 1 ? 2 : 4)) {
+          asm volatile("" : "+r"(minus[r]));
+          if constexpr (!BF) asm volatile("" : "+r"(magic[r]));
+        }
+#endif
       }
     } else if constexpr (!BF) {
       power = twice(from_float<false>(cast.unpower));
@@ -55,10 +64,10 @@ struct ScaledCast {
       } else {
         using F = Fields<B>;
         const uint32_t moved_word = F::whole(i) ? moved(q[F::word(i)], F::offset(i) - s) : joined<B>(q, i, s);
-        v = (moved_word & twice(((1u << B) - 1) << s)) ^ magic[r];
+        v = (moved_word & twice(((1u << B) - 1) << s)) ^ magic[r & kClass];
       }
       const uint32_t part = twice(BF ? static_cast<uint32_t>(127 - s) << 7 : static_cast<uint32_t>(15 - s) << 10);
-      v = s == 0 ? add_pairs<BF>(v, minus[r]) : fma_pairs<BF>(v, part, minus[r]);
+      v = s == 0 ? add_pairs<BF>(v, minus[r & kClass]) : fma_pairs<BF>(v, part, minus[r & kClass]);
       if constexpr (Zeros) {
         v = add_pairs<BF>(v, high[r]);
         if constexpr (BF) v = add_pairs<BF>(v, low[r]);
@@ -131,7 +140,7 @@ struct ScaledWalk {
     kb = 0, end = left > 0 ? min(k_blocks, left) : k_blocks;
   }
 };
-// The strip's first packed block and the first token of an item.
+// The first packed block of the strip and the first token of an item.
 __device__ __forceinline__ void scaled_place(const ScaledArgs& a, int tokens, int item, int& block, int& token) {
   const int group = item / (a.together * a.strips), rest = item - group * a.together * a.strips, tiles = min(a.together, a.token_tiles - group * a.together);
   block = rest / tiles * a.width, token = (group * a.together + rest % tiles) * tokens;
@@ -209,19 +218,26 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   const uint32_t scales = ring + scales_at + own * per_block * 64 + (lane >> 2) * 8;
   const uint32_t zeros = ring + zeros_at + own * per_block * 32 * g.zero_kind + (lane >> 2) * 4 * g.zero_kind;
   float sum[2][T][4];
-  uint32_t pairs[2][2][2][4], q[4 * B];
+  uint32_t pairs[4][2][4], q[4 * B], scale_words[2][2], zero_words[2][2], scale[4], rest[4], high[4], low[4];
 
-  // The pairs of chunk c into the set of registers c & 1; `at`: the stage's bytes from the ring's begin.
-  const auto make_pairs = [&](uint32_t at, int c) {
+  // The words of chunk c that no chunk before it needed, and its scales and zero points; `at`: the stage's bytes from the ring's begin.
+  const auto fetch = [&](uint32_t at, int c) {
 #pragma unroll
-    for (int v = 0; v < B; ++v)  // the vectors that this chunk is the first to need
+    for (int v = 0; v < B; ++v)
       if (v >= (c * B + 3) / 4 && v < ((c + 1) * B + 3) / 4) {
         const uint4 word = load_shared16(words + at + v * 512);
         q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
       }
     const int group = c * per_block >> 2;
-    uint32_t halves[2], scale[4], rest[4], high[4], low[4];
-    load_shared8(halves[0], halves[1], scales + at + group * 64);
+    load_shared8(scale_words[c & 1][0], scale_words[c & 1][1], scales + at + group * 64);
+    if constexpr (Zeros) {
+      if (g.zero_kind == 1) zero_words[c & 1][0] = load_shared4(zeros + at + group * 32);
+      else if (g.zero_kind == 2) load_shared8(zero_words[c & 1][0], zero_words[c & 1][1], zeros + at + group * 64);
+    }
+  };
+  // What chunk c is multiplied by, and what is taken from it first.
+  const auto factors = [&](int c) {
+    const uint32_t(&halves)[2] = scale_words[c & 1];
     if (BF || g.scale_bf16) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -240,71 +256,64 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       for (int r = 0; r < 4; ++r) scale[r] = r & 1 ? upper_twice(halves[r >> 1]) : lower_twice(halves[r >> 1]);
     }
     if constexpr (Zeros) {
-      float zero[4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) zero[r] = a.zero;
-      if (g.zero_kind == 1) {
-        const uint32_t bytes = load_shared4(zeros + at + group * 32);
-#pragma unroll
-        for (int r = 0; r < 4; ++r) zero[r] = static_cast<float>((bytes >> 8 * r) & 255);
-      } else if (g.zero_kind == 2) {
-        uint32_t fractions[2];
-        load_shared8(fractions[0], fractions[1], zeros + at + group * 64);
-#pragma unroll
-        for (int r = 0; r < 4; ++r) zero[r] = to_float(static_cast<uint16_t>(fractions[r >> 1] >> 16 * (r & 1)), false);
-      }
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        const uint16_t most = from_float<BF>(-zero[r]);
+        float zero = a.zero;
+        if (g.zero_kind == 1) zero = static_cast<float>((zero_words[c & 1][0] >> 8 * r) & 255);
+        else if (g.zero_kind == 2) zero = to_float(static_cast<uint16_t>(zero_words[c & 1][r >> 1] >> 16 * (r & 1)), false);
+        const uint16_t most = from_float<BF>(-zero);
         high[r] = twice(most);
-        if constexpr (BF) low[r] = twice(from_float<true>(-zero[r] - to_float(most, true)));
+        if constexpr (BF) low[r] = twice(from_float<true>(-zero - to_float(most, true)));
       }
     }
+  };
+  // The pairs of 16 of K, the j-th of a packed block, into set j & 3.
+  const auto make_pairs = [&](int j) {
+    const int c = j >> 1, ks = j & 1;
 #pragma unroll
-    for (int ks = 0; ks < 2; ++ks)
+    for (int p = 0; p < 2; ++p)
 #pragma unroll
-      for (int p = 0; p < 2; ++p)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int r = 2 * p + (i & 1);
-          const uint32_t v = cast.value(q + c * B, 4 * (2 * ks + (i >> 1)) + r, high, low);
-          if constexpr (BF) pairs[c & 1][ks][p][i] = fma_pairs<true>(v, scale[r], multiply_pairs<true>(v, rest[r]));
-          else pairs[c & 1][ks][p][i] = multiply_pairs<false>(v, scale[r]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int r = 2 * p + (i & 1);
+        const uint32_t v = cast.value(q + c * B, 4 * (2 * ks + (i >> 1)) + r, high, low);
+        if constexpr (BF) pairs[j & 3][p][i] = fma_pairs<true>(v, scale[r], multiply_pairs<true>(v, rest[r]));
+        else pairs[j & 3][p][i] = multiply_pairs<false>(v, scale[r]);
+      }
   };
 
   int stage = 0, parity = 0;
   bool begins = true;
   if (walk.steps > 0) {
     barrier_wait(full, 0);
-    make_pairs(0, 0);
+    fetch(0, 0);
+    factors(0);
+    make_pairs(0), make_pairs(1);
+    fetch(0, 1);
   }
   const int first_item = walk.item;
   int began = walk.kb;
   for (int step = 0; step < walk.steps; ++step) {
     const uint32_t at = stage * stage_bytes;
     const uint64_t x0 = rows_descriptor(ring + at);
-    const int before = stage == 0 ? g.stages - 1 : stage - 1;
+    const int before = stage == 0 ? g.stages - 1 : stage - 1, next = stage + 1 == g.stages ? 0 : stage + 1;
+    const bool more = step + 1 < walk.steps;
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
+    for (int j = 0; j < 8; ++j) {
       group_fence();
 #pragma unroll
-      for (int ks = 0; ks < 2; ++ks)
-#pragma unroll
-        for (int p = 0; p < 2; ++p) group_multiply<BF, T>(sum[p], pairs[c & 1][ks][p], x0 + (c >> 1) * (kSlab >> 4) + (c & 1) * 4 + ks * 2, c + ks > 0 || !begins);
+      for (int p = 0; p < 2; ++p) group_multiply<BF, T>(sum[p], pairs[j & 3][p], x0 + (j >> 2) * (kSlab >> 4) + (j & 3) * 2, j > 0 || !begins);
       group_commit();
-      group_wait<1>();  // the registers of the products before are free, and at c = 0 the stage before, too
-      if (c == 0 && step > 0) {
+      group_wait<2>();  // the registers of the products before the one before are free, and at j = 1 the stage before, too
+      if (j == 1 && step > 0) {
         __syncwarp();
         if (lane == 0) barrier_arrive(empty + 8 * before);
       }
-      if (c < 3) {
-        make_pairs(at, c + 1);
-      } else if (step + 1 < walk.steps) {
-        const int next = stage + 1 == g.stages ? 0 : stage + 1;
-        barrier_wait(full + 8 * next, next == 0 ? parity ^ 1 : parity);
-        make_pairs(next * stage_bytes, 0);
-      }
+      // Words a chunk ahead of the pairs, pairs a chunk ahead of the products.
+      // After the last step what is fetched and made is never used.
+      if (j == 5 && more) barrier_wait(full + 8 * next, next == 0 ? parity ^ 1 : parity);
+      if (j & 1) fetch(j < 5 ? at : next * stage_bytes, (j + 3) / 2 % 4);
+      else factors((j + 2) / 2 % 4);
+      make_pairs((j + 2) % 8);
     }
     begins = false;
     if (++stage == g.stages) stage = 0, parity ^= 1;
@@ -319,66 +328,105 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         for (int i = 0; i < 4; ++i) written_by_products(sum[p][t][i]);
     int block0, token0;
     scaled_place(a, 8 * T, walk.item, block0, token0);
-    if (walk.kb - began == g.k_blocks) {
-      if (warp < a.width && block0 + warp < g.n_blocks) {
+    const long long total = static_cast<long long>(a.shared_items) * g.k_blocks;
+    const bool whole = walk.kb - began == g.k_blocks, mine = warp < a.width && block0 + warp < g.n_blocks;
+    if (!whole && !(a.owners && began == 0)) {
+      // A block keeps the sums of the item that it begins with in its first place.
+      const long long place = static_cast<long long>(blockIdx.x) * 2 + (walk.item == first_item ? 0 : 1);
+      float4* const to = reinterpret_cast<float4*>(g.partial) + place * units * 64 + lane;
+      if (mine) {
+#pragma unroll
+        for (int t = 0; t < T; ++t)
+          if (token0 + 8 * t < g.m) {
+#pragma unroll
+            for (int nt = 0; nt < 2; ++nt) __stcg(to + (warp * T + t) * 64 + nt * 32, make_float4(sum[nt][t][0], sum[nt][t][1], sum[nt][t][2], sum[nt][t][3]));
+          }
+      }
+      __threadfence();
+      barrier_among(1, 32 * warps);
+      if (threadIdx.x == 0) atomicAdd(g.counters + 2 * walk.item, 1u);
+    } else {
+      if (!whole) {
+        // The blocks that follow began with the rest of this item.
+        unsigned* const counter = g.counters + 2 * walk.item;
+        const int own = static_cast<int>(blockIdx.x);
+        const int to = static_cast<int>(((static_cast<long long>(walk.item) + 1) * g.k_blocks * a.shared_blocks - 1) / total);
+        if (threadIdx.x == 0)
+          while (load_acquired(counter) < static_cast<unsigned>(to - own)) {
+          }
+        barrier_among(1, 32 * warps);
+        if (threadIdx.x == 0) *counter = 0;  // for the next launch
+        for (int c = own + 1; mine && c <= to; ++c) {
+          const float4* const part = reinterpret_cast<const float4*>(g.partial) + (static_cast<long long>(c) * 2 * units + warp * T) * 64 + lane;
+#pragma unroll
+          for (int t = 0; t < T; ++t)
+            if (token0 + 8 * t < g.m) {
+#pragma unroll
+              for (int nt = 0; nt < 2; ++nt) {
+                const float4 v = __ldcg(part + t * 64 + nt * 32);
+                sum[nt][t][0] += v.x, sum[nt][t][1] += v.y, sum[nt][t][2] += v.z, sum[nt][t][3] += v.w;
+              }
+            }
+        }
+      }
+      if (mine) {
         constexpr int U = kScaledStaging / 512;
 #pragma unroll
         for (int t = 0; t < T; t += U)
           if (token0 + 8 * t < g.m)
             store_tokens<BF, U>(g, a.vectors, block0 + warp, token0 + 8 * t, staging, lane, [&](int u, int nt, int i) { return sum[nt][t + u][i]; });
       }
-    } else {
-      // A block keeps the sums of the item that it begins with in its first place.
-      const long long place = static_cast<long long>(blockIdx.x) * 2 + (walk.item == first_item ? 0 : 1);
-      float4* const to = reinterpret_cast<float4*>(g.partial) + place * units * 64 + lane;
-      if (warp < a.width) {
-#pragma unroll
-        for (int t = 0; t < T; ++t)
-#pragma unroll
-          for (int nt = 0; nt < 2; ++nt) __stcg(to + (warp * T + t) * 64 + nt * 32, make_float4(sum[nt][t][0], sum[nt][t][1], sum[nt][t][2], sum[nt][t][3]));
-      }
-      __threadfence();
-      barrier_among(1, 32 * warps);
-      if (threadIdx.x == 0) atomicAdd(g.counters + 2 * walk.item, 1u);
     }
     walk.next_item(a, g.k_blocks);
     began = walk.kb, begins = true;
   }
 
+  group_wait<0>();  // none is under way; the compiler does not see it
   // The items that this block shares with others. All blocks of the grid run at once, so nobody waits for ever.
-  if (walk.first == walk.last) return;
   const long long total = static_cast<long long>(a.shared_items) * g.k_blocks;
-  const int front = walk.first / g.k_blocks, back = (walk.last - 1) / g.k_blocks;
+  const int front = walk.first / g.k_blocks, back = a.owners || walk.first == walk.last ? front - 1 : (walk.last - 1) / g.k_blocks;
   for (int item = front; item <= back; ++item) {
     const long long begin = static_cast<long long>(item) * g.k_blocks, end = begin + g.k_blocks;
     const int from = static_cast<int>(((begin + 1) * a.shared_blocks - 1) / total), to = static_cast<int>((end * a.shared_blocks - 1) / total);
     if (from == to) continue;
-    const int sharers = to - from + 1, rank = static_cast<int>(blockIdx.x) - from;
+    const int sharers = to - from + 1, turn = static_cast<int>(blockIdx.x) - from;
+    unsigned* const counters = g.counters + 2 * item;
     if (threadIdx.x == 0)
-      while (load_acquired(g.counters + 2 * item) < static_cast<unsigned>(sharers)) {
+      while (load_acquired(counters) < static_cast<unsigned>(sharers)) {
       }
     barrier_among(1, 32 * warps);
     int block0, token0;
     scaled_place(a, 8 * T, item, block0, token0);
-    const int unit_end = units * (rank + 1) / sharers;
-    for (int unit = units * rank / sharers + warp; unit < unit_end; unit += warps) {
-      float v[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-      const int token = token0 + 8 * (unit % T);
+    // Two units at once, of the same packed block.
+    constexpr int U = 2;
+    const int unit_end = units / U * (turn + 1) / sharers;
+    for (int at = units / U * turn / sharers + warp; at < unit_end; at += warps) {
+      const int unit = at * U, token = token0 + 8 * (unit % T);
       if (token >= g.m || block0 + unit / T >= g.n_blocks) continue;
+      float v[U][2][4];
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v[u][i >> 2][i & 3] = 0;
 #pragma unroll 4
       for (int c = from; c <= to; ++c) {
         // Only `from` may have begun in an earlier item.
         const int place = c == from && c * total / a.shared_blocks < begin ? 1 : 0;
         const float4* const part = reinterpret_cast<const float4*>(g.partial) + ((static_cast<long long>(c) * 2 + place) * units + unit) * 64 + lane;
-        const float4 low = __ldcg(part), high = __ldcg(part + 32);
-        v[0][0] += low.x, v[0][1] += low.y, v[0][2] += low.z, v[0][3] += low.w;
-        v[1][0] += high.x, v[1][1] += high.y, v[1][2] += high.z, v[1][3] += high.w;
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+          for (int nt = 0; nt < 2; ++nt) {
+            if (u > 0 && token + 8 * u >= g.m) continue;
+            const float4 one = __ldcg(part + u * 64 + nt * 32);
+            v[u][nt][0] += one.x, v[u][nt][1] += one.y, v[u][nt][2] += one.z, v[u][nt][3] += one.w;
+          }
       }
-      store_tokens<BF, 1>(g, a.vectors, block0 + unit / T, token, staging, lane, [&](int, int nt, int i) { return v[nt][i]; });
+      store_tokens<BF, U>(g, a.vectors, block0 + unit / T, token, staging, lane, [&](int u, int nt, int i) { return v[u][nt][i]; });
     }
     barrier_among(1, 32 * warps);
     // The last to be done leaves both counters at 0 for the next launch.
-    if (threadIdx.x == 0 && atomicAdd(g.counters + 2 * item + 1, 1u) + 1 == static_cast<unsigned>(sharers)) g.counters[2 * item] = g.counters[2 * item + 1] = 0;
+    if (threadIdx.x == 0 && atomicAdd(counters + 1, 1u) + 1 == static_cast<unsigned>(sharers)) counters[0] = counters[1] = 0;
   }
 }
 

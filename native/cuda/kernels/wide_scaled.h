@@ -16,8 +16,9 @@ struct ScaledArgs {
   int width, strips;
   int token_tiles, together;
   int items;
-  int shared_items;   // the first ones: their steps along K are cut into equal runs
+  int shared_items;   // the first ones: their steps along K are cut into equal runs, none empty
   int shared_blocks;  // for so many blocks (as many as shared items at least); the other items are done whole, by all blocks in turn
+  int owners;         // who begins a shared item adds up its sums
   int vectors;        // rows of y start at multiples of 16 bytes
   int overlap;        // launched while the operation before may still run
   float lift;         // what is added to signed codes to make them unsigned
@@ -40,8 +41,8 @@ inline bool scaled_constant(const GemmPackedArgs& a, bool integer, int bits, boo
 }
 
 inline std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a, int bits, const WideWish& wish = {}) {
-  // Cycles of a multiprocessor: a packed block of K of 256 rows and 128 tokens; to begin; to store an item; to write and read sums of one.
-  constexpr double kStep = 2150, kBegin = 7000, kStore = 3000, kShare = 14000;
+  // Cycles of a multiprocessor: a packed block of K of 256 rows and 128 tokens; to begin; to store an item; to write sums and add them up.
+  constexpr double kStep = 2500, kBegin = 7000, kStore = 3500, kShare = 14000;
   std::optional<ScaledPlan> best;
   for (int tiles : {16}) {
     if (wish.tokens && wish.tokens != 8 * tiles) continue;
@@ -53,11 +54,12 @@ inline std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shar
       const int64_t stages = std::min<int64_t>(wish.stages ? wish.stages : kMostScaledStages, room / stage);
       if (stages < (wish.stages ? wish.stages : 2)) continue;
       const int64_t strips = plan_div_up(a.n_blocks, width), token_tiles = plan_div_up(a.m, 8 * tiles), items = strips * token_tiles;
+      const double step = kStep * width / 8 * tiles / 16, size = width * tiles / 128.0;
       const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks) {
-        const double step = kStep * width / 8 * tiles / 16, size = width * tiles / 128.0;
         const int64_t waves = plan_div_up(items - shared_items, blocks), run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
-        const int parts = shared_items == 0 ? 0 : shared_blocks % shared_items == 0 ? 1 : 2;
-        const double cycles = kBegin + static_cast<double>(waves) * (static_cast<double>(a.k_blocks) * step + kStore * size) + static_cast<double>(run) * step + (parts ? kShare * size * (parts + 1) / 2 : 0.0);
+        const bool shared = shared_items > 0 && shared_items < shared_blocks, owners = shared && 2 * run >= a.k_blocks;
+        const double cycles = kBegin + static_cast<double>(waves) * (static_cast<double>(a.k_blocks) * step + kStore * size) + static_cast<double>(run) * step +
+                              (!shared ? 0.0 : owners ? kShare * size * 0.75 : kShare * size * (shared_blocks % shared_items == 0 ? 1.0 : 1.5));
         if (best && cycles >= best->cycles) return;
         best.emplace();
         best->tiles = tiles, best->stages = static_cast<int>(stages), best->warps = warps, best->blocks = static_cast<int>(blocks);
@@ -65,18 +67,25 @@ inline std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shar
         best->cycles = cycles;
         best->args.width = width, best->args.strips = static_cast<int>(strips), best->args.token_tiles = static_cast<int>(token_tiles);
         best->args.together = static_cast<int>(std::min<int64_t>(token_tiles, 8)), best->args.items = static_cast<int>(items);
-        best->args.shared_items = static_cast<int>(shared_items), best->args.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1);
+        best->args.shared_items = static_cast<int>(shared_items), best->args.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), best->args.owners = owners;
       };
       const int64_t most = std::min<int64_t>(multiprocessors, items * a.k_blocks), all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most;
       const int64_t rest = items % all, blocks = std::max(std::min(items, all), int64_t{1});
       if (!wish.blocks || rest == 0) consider(blocks, 0, 1);
       if (rest > 0) {
-        consider(all, rest, all);
-        if (all / rest > 1 && !wish.blocks) consider(items < all ? all / rest * rest : all, rest, std::min(all / rest, int64_t{a.k_blocks}) * rest);
+        const int64_t even = std::min(all / rest, int64_t{a.k_blocks}) * rest;
+        consider(all, rest, std::min(all, rest * a.k_blocks));
+        if (all / rest > 1 && !wish.blocks) consider(items < all ? even : all, rest, even);
       }
     }
   }
   return best;
+}
+
+inline PackedMaps scaled_maps(const GemmPackedArgs& a, int bits, const ScaledPlan& plan) {
+  WidePlan boxes;
+  boxes.tiles = plan.tiles, boxes.args.width = plan.args.width;
+  return wide_maps(a, bits, boxes);
 }
 
 }  // namespace lpq::cuda

@@ -341,7 +341,7 @@ int main(int argc, char** argv) {
               const int turn = number_of_case++;
               if (quick && turn % 5 != number_of_type % 5) continue;
               c.m = m;
-              c.tiling = params({{"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % 2)}, {"overlap", double(turn % 2)}});
+              c.tiling = params({{"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % 2)}, {"overlap", double(turn / 2 % 2)}});
               one(t, c, w);
             }
         continue;
