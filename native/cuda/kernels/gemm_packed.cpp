@@ -262,7 +262,8 @@ void gemm_packed(Call& call, CudaExec& exec) {
     return !can_hopper || plan->kernel == name + "_s1" || plan->kernel == name + "_s2" || plan->microseconds < 10.5 + 1.1 * bytes / 4.2e6;
   };
   const bool stream = forced == "stream" || streams();
-  const bool scaled = forced == "scaled";
+  // More tokens than the verifier takes (64): weights are rounded as if they were dequantized first.
+  const bool scaled = forced == "scaled" || (forced.empty() && m > kMostTokens && p.integer("portable", 0) == 0 && has_gemm_scaled(exec, name));
   const bool wide = scaled || forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
   const bool hopper = !stream && !wide && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.

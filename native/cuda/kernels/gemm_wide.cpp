@@ -15,7 +15,7 @@ bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_
   return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 && wide_zero_mode(a, integer, type.bits, bf16) != kZeroSums;
 }
 
-bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_z16") && can_describe_tensors(); }
+bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_c16") && can_describe_tensors(); }
 
 namespace {
 
@@ -45,7 +45,7 @@ void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, cons
     a.partial = partial->as<float>();
     a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items));
   }
-  exec.launch_clusters(name + (integer && !constant ? "_z" : "_c") + std::to_string(plan.tiles) + (params.integer("variant", 0) ? "_v" + std::to_string(params.integer("variant", 0)) : std::string()), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a,
+  exec.launch_clusters(name + (integer && !constant ? "_z" : "_c") + std::to_string(plan.tiles), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a,
                        plan.args, scaled_maps(a, type.bits, plan));
 }
 

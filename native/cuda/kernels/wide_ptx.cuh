@@ -59,13 +59,15 @@ __device__ __forceinline__ unsigned load_acquired(const unsigned* from) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
+__device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory"); }
 // Barriers that were set up are seen by the bulk engine.
 __device__ __forceinline__ void fence_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ __forceinline__ void launch_next_operation() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void await_operation_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// The bulk engine, too, sees what the operation before has written.
+__device__ __forceinline__ void await_operation_before() { asm volatile("griddepcontrol.wait;\nfence.proxy.async;" ::: "memory"); }
 // The compiler is told that asynchronous products have written `v`.
 __device__ __forceinline__ void written_by_products(float& v) { asm volatile("" : "+f"(v)::"memory"); }
 

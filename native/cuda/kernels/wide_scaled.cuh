@@ -29,7 +29,8 @@ struct ScaledCast {
   uint32_t minus[4];  // integers: minus what the code comes with, and minus the constant zero point
   uint32_t power;     // f16 floats: 2^(15 - bias)
 
-  __device__ __forceinline__ ScaledCast(const GemmPackedArgs& g, const ScaledArgs& a) : cast(g.is_signed != 0, g.exponent) {
+  // `unknown`: 0, which the compiler does not know: what it knows to be alike in all lanes it keeps apart, and copies it for each use.
+  __device__ __forceinline__ ScaledCast(const GemmPackedArgs& g, const ScaledArgs& a, uint32_t unknown) : cast(g.is_signed != 0, g.exponent) {
     if constexpr (Integer) {
       const float take = a.lift + (Zeros ? 0.0f : a.zero);
 #pragma unroll
@@ -37,16 +38,10 @@ struct ScaledCast {
         const float part = 1.0f / static_cast<float>(1 << Cast::shift(r));
         magic[r] = twice(0x6400) ^ (B > 1 && g.is_signed ? twice(1u << (B - 1)) << Cast::shift(r) : 0);
         minus[r] = twice(from_float<BF>(-((BF ? Cast::bias() : 1024.0f) * part + take)));
-#ifdef __CUDA_ARCH__
-        // Values in registers, or they would be made anew for each use.
-        if (r < (Cast::kStarts == 1 ? 2 : 4)) {
-          asm volatile("" : "+r"(minus[r]));
-          if constexpr (!BF) asm volatile("" : "+r"(magic[r]));
-        }
-#endif
+        minus[r] ^= unknown, magic[r] ^= unknown;
       }
     } else if constexpr (!BF) {
-      power = twice(from_float<false>(cast.unpower));
+      power = twice(from_float<false>(cast.unpower)) ^ unknown;
     }
   }
 
@@ -165,6 +160,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
     }
     fence_barriers();
   }
+  if (threadIdx.x < 32) store_shared4(full + 896 + 4 * threadIdx.x, 0);
   __syncthreads();
 
   if (warp >= warps) {
@@ -208,19 +204,20 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   }
 
   registers_up<240>();
-  const ScaledCast<B, BF, Integer, Zeros> cast(g, a);
+  const ScaledCast<B, BF, Integer, Zeros> cast(g, a, load_shared4(full + 896 + 4 * lane));
   const uint32_t staging = ring + g.stages * stage_bytes + warp * kScaledStaging;
   ScaledWalk walk(a, g.k_blocks);
   const int units = a.width * T;  // of an item: 32 rows of eight tokens, 1024 bytes of sums
   // A warpgroup multiplies together, whether all of its rows exist or not.
   const int own = min(warp, a.width - 1);
-  const uint32_t words = ring + weights_at + own * 512 * B + lane * 16;
-  const uint32_t scales = ring + scales_at + own * per_block * 64 + (lane >> 2) * 8;
+  const uint32_t unknown = load_shared4(full + 896 + 4 * lane), words = (ring + weights_at + own * 512 * B + lane * 16) ^ unknown;
+  const uint32_t scales = (ring + scales_at + own * per_block * 64 + (lane >> 2) * 8) ^ unknown;
   const uint32_t zeros = ring + zeros_at + own * per_block * 32 * g.zero_kind + (lane >> 2) * 4 * g.zero_kind;
   float sum[2][T][4];
   uint32_t pairs[4][2][4], q[4 * B], scale_words[2][2], zero_words[2][2], scale[4], rest[4], high[4], low[4];
 
   // The words of chunk c that no chunk before it needed, and its scales and zero points; `at`: the stage's bytes from the ring's begin.
+  const int chunks = 4 / per_block;  // of a group
   const auto fetch = [&](uint32_t at, int c) {
 #pragma unroll
     for (int v = 0; v < B; ++v)
@@ -228,6 +225,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         const uint4 word = load_shared16(words + at + v * 512);
         q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
       }
+    if (c & (chunks - 1)) return;
     const int group = c * per_block >> 2;
     load_shared8(scale_words[c & 1][0], scale_words[c & 1][1], scales + at + group * 64);
     if constexpr (Zeros) {
@@ -237,6 +235,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   };
   // What chunk c is multiplied by, and what is taken from it first.
   const auto factors = [&](int c) {
+    if (c & (chunks - 1)) return;
     const uint32_t(&halves)[2] = scale_words[c & 1];
     if (BF || g.scale_bf16) {
 #pragma unroll
@@ -295,13 +294,14 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   for (int step = 0; step < walk.steps; ++step) {
     const uint32_t at = stage * stage_bytes;
     const uint64_t x0 = rows_descriptor(ring + at);
+    const auto x = [x0](uint32_t further) { return (x0 & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(x0) + further); };
     const int before = stage == 0 ? g.stages - 1 : stage - 1, next = stage + 1 == g.stages ? 0 : stage + 1;
     const bool more = step + 1 < walk.steps;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       group_fence();
 #pragma unroll
-      for (int p = 0; p < 2; ++p) group_multiply<BF, T>(sum[p], pairs[j & 3][p], x0 + (j >> 2) * (kSlab >> 4) + (j & 3) * 2, j > 0 || !begins);
+      for (int p = 0; p < 2; ++p) group_multiply<BF, T>(sum[p], pairs[j & 3][p], x((j >> 2) * (kSlab >> 4) + (j & 3) * 2), j > 0 || !begins);
       group_commit();
       group_wait<2>();  // the registers of the products before the one before are free, and at j = 1 the stage before, too
       if (j == 1 && step > 0) {
@@ -433,3 +433,15 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 #endif
 
 }  // namespace lpq::cuda
+
+// c: constant whole zero points, and floats; z: all else.
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define LPQ_GEMM_SCALED(name, letter, bits, zeros, bf, integer)                                                            \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kScaledThreads, 1) lpq_gemm_##name##_##letter##16(               \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::ScaledArgs a,                \
+      const __grid_constant__ lpq::cuda::PackedMaps maps) {                                                                \
+    lpq::cuda::gemm_scaled<bits, 16, zeros, bf, integer>(g, a, maps);                                                      \
+  }
+#else
+#define LPQ_GEMM_SCALED(name, letter, bits, zeros, bf, integer)
+#endif

@@ -102,6 +102,7 @@ inline uint32_t load_shared4(uint32_t address) {
   return v;
 }
 inline void load_shared8(uint32_t& low, uint32_t& high, uint32_t address) { low = load_shared4(address), high = load_shared4(address + 4); }
+inline void store_shared4(uint32_t address, uint32_t v) { std::memcpy(simt::shared_memory(address), &v, 4); }
 inline unsigned load_acquired(const unsigned* from) {
   simt::poll();
   return *from;
