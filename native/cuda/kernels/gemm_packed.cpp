@@ -286,11 +286,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.m = static_cast<int>(m);
     a.x = rows;
     a.y = y.data<uint16_t>();
-    if (scaled) {
-      gemm_scaled(exec, name, a, type, x.dtype == DType::bf16, safe && !padded, p);
-      return exec.wrote(y);
-    }
-    return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
+    if (scaled) gemm_scaled(exec, name, a, type, x.dtype == DType::bf16, safe && !padded, p);
+    else gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, safe && !padded, p);
+    return exec.wrote(y);
   }
   const int64_t most = stream ? kMostStreamTokens : kMostTokens;
   for (int64_t first = 0; first < m; first += most) {

@@ -49,7 +49,7 @@ void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, cons
                        plan.args, scaled_maps(a, type.bits, plan));
 }
 
-void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params) {
+void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, bool safe, const Params& params) {
   const WideWish wish = wishes(exec, params);
   require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128, "tokens is not 16, 32, 64 or 128");
   const std::optional<WidePlan> chosen = choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, a, bits, wish);
@@ -58,7 +58,7 @@ void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bi
   a.stages = plan.stages;
   plan.args.zero_mode = wide_zero_mode(a, name.find("_int") != std::string::npos, bits, bf16);
   plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
-  plan.args.overlap = params.integer("overlap", 0) != 0;
+  plan.args.overlap = params.integer("overlap", 1) != 0 && safe;
   std::optional<Scratch> sums;
   if (plan.args.zero_mode == kZeroSums) {
     const int pitch = plan.args.token_tiles * 8 * plan.tiles;

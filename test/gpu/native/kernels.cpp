@@ -387,7 +387,7 @@ int main(int argc, char** argv) {
   // Launches in a row with nothing between them, so that they overlap: each product's y is the next one's x, and the last one's
   // scales are the y before it, which it must not read early. The same bytes as where nothing overlaps, ten times.
   Report refused;
-  if (forced.empty() || forced == "stream" || forced == "scaled") {
+  if (forced.empty() || forced == "stream" || forced == "scaled" || forced == "wide") {
     const Type& t = list[3];
     Case c;
     c.m = 16, c.n = 2048, c.k = 2048, c.zero = 8;
