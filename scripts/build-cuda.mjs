@@ -29,8 +29,14 @@ const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').fi
 // Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products (native/cuda/kernels) that has to
 // do: code of their own there would double the build and the bundle.
 const packed = path.join(native, 'cuda', 'kernels') + path.sep;
+// Kernels of wgmma alone.
+const hopper = path.join(packed, 'wide_');
 const archsOf = (source) =>
-  source.startsWith(packed) && archs.includes('80') ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
+  source.startsWith(hopper)
+    ? archs.filter((arch) => arch === '90a')
+    : source.startsWith(packed) && archs.includes('80')
+      ? archs.filter((arch) => arch !== '86' && arch !== '89')
+      : archs;
 const codeOf = (source) =>
   archsOf(source).map((arch) =>
     arch.startsWith('ptx')
@@ -45,7 +51,7 @@ const files = (directory, suffixes) =>
     .filter((file) => suffixes.some((suffix) => file.endsWith(suffix)))
     .map((file) => path.join(directory, file))
     .sort();
-const sources = files(path.join(native, 'cuda'), ['.cu']);
+const sources = files(path.join(native, 'cuda'), ['.cu']).filter((source) => archsOf(source).length > 0);
 if (sources.length === 0) fail('there are no kernels under native/cuda', 'restore the source tree');
 // Any header counts for every kernel: they are few and small.
 const headers = Math.max(0, ...files(path.join(native, 'cuda'), ['.cuh', '.h']).map((file) => statSync(file).mtimeMs));

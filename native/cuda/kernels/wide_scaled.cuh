@@ -311,9 +311,10 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       // Words a chunk ahead of the pairs, pairs a chunk ahead of the products.
       // After the last step what is fetched and made is never used.
       if (j == 5 && more) barrier_wait(full + 8 * next, next == 0 ? parity ^ 1 : parity);
-      if (j & 1) fetch(j < 5 ? at : next * stage_bytes, (j + 3) / 2 % 4);
-      else factors((j + 2) / 2 % 4);
+      if (j & 1 && !(B == 1 && j == 5)) fetch(j < 5 ? at : next * stage_bytes, (j + 3) / 2 % 4);
+      if (!(j & 1)) factors((j + 2) / 2 % 4);
       make_pairs((j + 2) % 8);
+      if (B == 1 && j == 5) fetch(next * stage_bytes, 0);  // one vector holds all chunks
     }
     begins = false;
     if (++stage == g.stages) stage = 0, parity ^= 1;
