@@ -6,9 +6,10 @@ export const packedOps = {
    * y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale read from the packed format of docs/kernels.md; x [M,K] and
    * y [M,N] f16 or bf16, bias [N] of that dtype; weights U8 [ceil(N/32), ceil(K/128), 512 bits]; scales f16|bf16 and zeros
    * u8|f16 [ceil(N/32), G, 32]. groupLength: 32, 64, 128, or 0 for one scale a row. zero: the constant where there are no
-   * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles, tokens and width the wide kernel's,
+   * zeros. Sums are fp32. Codes are multiplied exactly for up to 64 tokens, and wherever the kernel is not `scaled`: there, on 9.0 and for
+   * more tokens, W is rounded to the dtype of x first, as if it were dequantized. warpsN, warpsK, stages and blocks override the choice of tiles, tokens and width the wide and the scaled kernel's,
    * slices and reduce the streaming kernel's cuts;
-   * kernel: stream, wide, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. Up to 16
+   * kernel: stream, wide, scaled, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. Up to 16
    * tokens on 9.0 the choice is stream, whose launches overlap the product before (docs/kernels.md); overlap: 0 forbids that.
    */
   gemmPacked: (
@@ -29,7 +30,7 @@ export const packedOps = {
       width?: number;
       slices?: number;
       reduce?: 'global' | 'cluster';
-      kernel?: 'stream' | 'wide' | 'hopper' | 'portable';
+      kernel?: 'stream' | 'wide' | 'scaled' | 'hopper' | 'portable';
       overlap?: 0 | 1;
     },
   ) =>

@@ -26,13 +26,16 @@ if (!release || Number(release[1]) < 12)
   fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
 
 const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
-// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products and caches (native/cuda/kernels, attention) that has to
-// do: code of their own there would double the build and the bundle.
+// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products and caches (native/cuda/kernels,
+// attention) that has to do: code of their own there would double the build and the bundle.
 const packed = ['kernels', 'attention'].map((room) => path.join(native, 'cuda', room) + path.sep);
-const archsOf = (source) =>
-  packed.some((room) => source.startsWith(room)) && archs.includes('80')
-    ? archs.filter((arch) => arch !== '86' && arch !== '89')
-    : archs;
+// Kernels of wgmma alone.
+const hopper = path.join(packed[0], 'wide_');
+const archsOf = (source) => {
+  if (source.startsWith(hopper)) return archs.filter((arch) => arch === '90a');
+  const shared = packed.some((room) => source.startsWith(room)) && archs.includes('80');
+  return shared ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
+};
 const codeOf = (source) =>
   archsOf(source).map((arch) =>
     arch.startsWith('ptx')
@@ -47,7 +50,7 @@ const files = (directory, suffixes) =>
     .filter((file) => suffixes.some((suffix) => file.endsWith(suffix)))
     .map((file) => path.join(directory, file))
     .sort();
-const sources = files(path.join(native, 'cuda'), ['.cu']);
+const sources = files(path.join(native, 'cuda'), ['.cu']).filter((source) => archsOf(source).length > 0);
 if (sources.length === 0) fail('there are no kernels under native/cuda', 'restore the source tree');
 // Any header counts for every kernel: they are few and small.
 const headers = Math.max(0, ...files(path.join(native, 'cuda'), ['.cuh', '.h']).map((file) => statSync(file).mtimeMs));

@@ -12,6 +12,7 @@
 #include "../gpu/native/packed_format.h"
 #include "cuda/kernels/gemm_wide.cuh"
 #include "cuda/kernels/wide_plan.h"
+#include "cuda/kernels/wide_scaled.cuh"
 #include "packed_types.h"
 #include "simt_hopper.h"
 
@@ -55,7 +56,8 @@ struct Aligned {  // as device memory is
   }
 };
 
-template <int B, int T, bool BF, class Cast>
+// Scaled: the kernel of weights scaled before they are multiplied.
+template <int B, int T, bool BF, class Cast, bool Scaled = false>
 void one(const Type& t, const Case& c) {
   const int n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128, pitch = (c.k + 63) / 64 * 64;
   const int length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length, codes = 1 << B;
@@ -103,33 +105,60 @@ void one(const Type& t, const Case& c) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   ++checks;
-  std::optional<WidePlan> plan = choose_wide(132, 232448, g, B, wish);
-  if (!plan) return fail("has no plan");
-  g.stages = plan->stages;
-  plan->args.zero_mode = wide_zero_mode(g, integer, B, BF);
-  plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
-  const int sums_pitch = plan->args.token_tiles * 8 * T;
-  std::vector<float> sums(static_cast<size_t>(k_blocks * g.groups_per_block * sums_pitch), 0);
-  for (int kb = 0; kb < k_blocks; ++kb)
-    for (int k = 0; k < 128; ++k)
-      for (int m = 0; m < c.m; ++m)
-        if (kb * 128 + k < pitch)
-          sums[static_cast<size_t>((kb * g.groups_per_block + k * g.groups_per_block / 128) * sums_pitch + m)] += static_cast<float>(from16(x.data[m * pitch + kb * 128 + k], BF));
-  plan->args.sums = sums.data(), plan->args.sums_pitch = sums_pitch;
-  std::vector<float> partial(static_cast<size_t>(plan->blocks * 2 * plan->args.width * T * 256), NAN);
-  std::vector<unsigned> counters(static_cast<size_t>(2 * plan->args.items), 0);
-  g.partial = partial.data(), g.counters = counters.data();
-  const bool single = g.groups_per_block == 1 && plan->args.zero_mode != kZeroSums;
-  try {
-    simt::hopper = {};
-    simt::hopper.lot.seed(lot());
-    const PackedMaps maps = wide_maps(g, B, *plan);
-    gridDim.x = static_cast<unsigned>(plan->blocks);
-    simt::run(plan->blocks, 32 * plan->warps + 128, plan->blocks, static_cast<int>(plan->shared), lot(), [&] {
-      blockDim.x = static_cast<unsigned>(32 * plan->warps + 128);
-      if (single) gemm_wide<B, T, true, BF, Cast>(g, plan->args, maps);
-      else gemm_wide<B, T, false, BF, Cast>(g, plan->args, maps);
+  std::vector<float> partial;
+  std::vector<unsigned> counters;
+  simt::hopper = {};
+  simt::hopper.lot.seed(lot());
+  const auto run = [&](int blocks, int warps, unsigned shared, const auto& body) {
+    gridDim.x = static_cast<unsigned>(blocks);
+    simt::run(blocks, 32 * warps + 128, blocks, static_cast<int>(shared), lot(), [&] {
+      blockDim.x = static_cast<unsigned>(32 * warps + 128);
+      body();
     });
+  };
+  const auto room_for_sums = [&](int blocks, int width, int items) {
+    partial.assign(static_cast<size_t>(blocks * 2 * width * T * 256), NAN), counters.assign(static_cast<size_t>(2 * items), 0);
+    g.partial = partial.data(), g.counters = counters.data();
+  };
+  bool rounded_zeros = false;
+  try {
+    if constexpr (Scaled) {
+      constexpr bool kInteger = Cast::kSums;
+      const bool constant = scaled_constant(g, integer, B, BF);
+      std::optional<ScaledPlan> plan = choose_scaled(132, 232448, g, B, wish);
+      if (!plan) return fail("has no plan");
+      g.stages = plan->stages;
+      plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
+      plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
+      room_for_sums(plan->blocks, plan->args.width, plan->args.items);
+      const PackedMaps maps = scaled_maps(g, B, *plan);
+      rounded_zeros = !constant;
+      run(plan->blocks, plan->warps, plan->shared, [&] {
+        if (constant) gemm_scaled<B, T, false, BF, kInteger>(g, plan->args, maps);
+        else if constexpr (kInteger) gemm_scaled<B, T, true, BF, true>(g, plan->args, maps);
+      });
+    } else {
+      std::optional<WidePlan> plan = choose_wide(132, 232448, g, B, wish);
+      if (!plan) return fail("has no plan");
+      g.stages = plan->stages;
+      plan->args.zero_mode = wide_zero_mode(g, integer, B, BF);
+      plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
+      const int sums_pitch = plan->args.token_tiles * 8 * T;
+      std::vector<float> sums(static_cast<size_t>(k_blocks * g.groups_per_block * sums_pitch), 0);
+      for (int kb = 0; kb < k_blocks; ++kb)
+        for (int k = 0; k < 128; ++k)
+          for (int m = 0; m < c.m; ++m)
+            if (kb * 128 + k < pitch)
+              sums[static_cast<size_t>((kb * g.groups_per_block + k * g.groups_per_block / 128) * sums_pitch + m)] += static_cast<float>(from16(x.data[m * pitch + kb * 128 + k], BF));
+      plan->args.sums = sums.data(), plan->args.sums_pitch = sums_pitch;
+      room_for_sums(plan->blocks, plan->args.width, plan->args.items);
+      const bool single = g.groups_per_block == 1 && plan->args.zero_mode != kZeroSums;
+      const PackedMaps maps = wide_maps(g, B, *plan);
+      run(plan->blocks, plan->warps, plan->shared, [&] {
+        if (single) gemm_wide<B, T, true, BF, Cast>(g, plan->args, maps);
+        else gemm_wide<B, T, false, BF, Cast>(g, plan->args, maps);
+      });
+    }
   } catch (const std::exception& error) {
     return fail(error.what());
   }
@@ -141,15 +170,17 @@ void one(const Type& t, const Case& c) {
   const double lift = t.kind == 'i' ? codes / 2 : 0, offset = !integer || !BF ? 0 : B == 8 ? -128 : 128, u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;
   for (int i = 0; i < c.m; ++i)
     for (int n = 0; n < c.n; ++n) {
-      double want = 0, size = 0;
+      double want = 0, size = 0, of_weights = 0;  // of_weights: what rounding them may add
       for (int k = 0; k < c.k; ++k) {
         const size_t at = static_cast<size_t>(n * groups + k / length);
         const double s = from16(scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], BF), w = value[static_cast<size_t>(n * c.k + k)];
         want += v * (w - zero[at]) * s;
-        size += std::fabs(v) * (std::fabs(w + lift + offset) + std::fabs(zero[at] + lift + offset)) * s;
+        size += Scaled ? std::fabs(v * (w - zero[at]) * s) : std::fabs(v) * (std::fabs(w + lift + offset) + std::fabs(zero[at] + lift + offset)) * s;
+        of_weights += std::fabs(v) * ((rounded_zeros ? BF ? 3 : 2 : 1) * u * 1.02 * std::fabs(w - zero[at]) * s + 2 * u * u * (std::fabs(w) + std::fabs(zero[at])) * s +
+                                      (BF ? 0 : 0x1p-25 * (1 + std::fabs(w - zero[at]))));
       }
       if (c.bias) want += from16(bias[static_cast<size_t>(n)], BF), size += std::fabs(from16(bias[static_cast<size_t>(n)], BF));
-      const double bound = size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least;
+      const double bound = Scaled ? of_weights + size * (c.k / 16.0 * 17 + 64) * 0x1p-23 + u * std::fabs(want) * 1.01 + least : size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least;
       const double got = from16(y.data[i * c.n + n], BF), share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
       if (share <= 1) worst = std::max(worst, share);
       else return fail("(" + std::to_string(i) + ", " + std::to_string(n) + ") is " + std::to_string(got) + ", not " + std::to_string(want));
@@ -170,6 +201,21 @@ void tile(const Type& t, bool all) {
   if (integer) one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}), one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
 }
 
+// Scaled weights: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere.
+template <int B, bool BF, class Cast>
+void scaled(const Type& t, bool all) {
+  const bool integer = t.kind != 'f';
+  one<B, 16, BF, Cast, true>(t, {70, 70, 264, 128, 0, true, BF, {0, 0, 2, 2}});
+  one<B, 16, BF, Cast, true>(t, {131, 300, 392, 32, integer ? 1 : 0, false, !BF, {0, 0, 2, 5}});
+  if (integer) one<B, 16, BF, Cast, true>(t, {7, 33, 200, 0, 1, true, BF, {0, 4, 0, 2}}), one<B, 16, BF, Cast, true>(t, {17, 64, 256, 64, 2, false, !BF, {}});
+  if (!all) return;
+  one<B, 16, BF, Cast, true>(t, {257, 520, 384, 128, 0, false, BF, {0, 8, 3, 4}});
+  one<B, 16, BF, Cast, true>(t, {1200, 296, 256, 64, 0, true, BF, {0, 8, 0, 7}});
+  one<B, 16, BF, Cast, true>(t, {257, 128, 200, 128, 0, false, BF, {0, 4, 0, 2}}), one<B, 16, BF, Cast, true>(t, {1100, 128, 100, 128, 0, false, BF, {0, 4, 0, 8}});
+  one<B, 16, BF, Cast, true>(t, {255, 232, 1152, 0, 0, false, BF, {0, 8, 0, 6}});
+  if (integer) one<B, 16, BF, Cast, true>(t, {63, 64, 256, 128, 0, false, BF, {0, 8, 0, 3}, 2.5}), one<B, 16, BF, Cast, true>(t, {127, 64, 640, 128, 0, false, BF, {0, 8, 0, 5}, 0});
+}
+
 template <int B>
 void width() {
   for (char kind : {'u', 'i'}) {
@@ -177,6 +223,7 @@ void width() {
     const Type t{kind, B, 0};
     tile<B, 2, false, IntCast<B, false>>(t, B == 3);
     tile<B, 2, true, IntCast<B, true>>(t, false);
+    scaled<B, false, IntCast<B, false>>(t, B == 4), scaled<B, true, IntCast<B, true>>(t, B == 5);
     if constexpr (B == 4) {
       tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true), tile<B, 8, false, IntCast<B, false>>(t, true);
       tile<B, 16, false, IntCast<B, false>>(t, true), tile<B, 8, true, IntCast<B, true>>(t, true);
@@ -189,6 +236,8 @@ void width() {
       // f16 holds 5 exponent bits where the type's highest means infinity, too.
       if (e < 5 || (B == 8 && e == 5)) tile<B, 2, false, FloatCast<B, false>>(t, false);
       tile<B, 2, true, FloatCast<B, true>>(t, false);
+      if (e < 5 || (B == 8 && e == 5)) scaled<B, false, FloatCast<B, false>>(t, B == 6 && e == 3);
+      scaled<B, true, FloatCast<B, true>>(t, false);
       if constexpr (B == 6) tile<B, 8, false, FloatCast<B, false>>(t, e == 3);
     }
   std::printf("%d bits\n", B);

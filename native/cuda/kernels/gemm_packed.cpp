@@ -277,11 +277,12 @@ void gemm_packed(Call& call, CudaExec& exec) {
 
   const std::string name = kernel_name(type, x.dtype);
   const std::string forced = p.text("kernel", "");
-  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "hopper" || forced == "portable", "kernel is none of stream, wide, hopper, portable");
+  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper" || forced == "portable", "kernel is none of stream, wide, scaled, hopper, portable");
   const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && can_describe_tensors();
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
+  require(forced != "scaled" || has_gemm_scaled(exec, name), "there is no kernel of scaled weights for this type and device");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor; with zero points of groups
@@ -294,7 +295,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
     return !can_hopper || plan->kernel == name + "_s1" || plan->kernel == name + "_s2" || plan->microseconds < 10.5 + 1.1 * bytes / 4.2e6;
   };
   const bool stream = forced == "stream" || streams();
-  const bool wide = forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
+  // More tokens than the verifier takes (64): weights are rounded as if they were dequantized first.
+  const bool scaled = forced == "scaled" || (forced.empty() && m > kMostTokens && p.integer("portable", 0) == 0 && has_gemm_scaled(exec, name));
+  const bool wide = scaled || forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
   const bool hopper = !stream && !wide && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   if (exec.rehearsing()) exec.because(packed_reason(forced, stream ? "stream" : wide ? "wide" : hopper ? "hopper" : "portable", m, exec.device().arch));
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
@@ -317,7 +320,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.m = static_cast<int>(m);
     a.x = rows;
     a.y = y.data<uint16_t>();
-    return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
+    if (scaled) gemm_scaled(exec, name, a, type, x.dtype == DType::bf16, safe && !padded, p);
+    else gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, safe && !padded, p);
+    return exec.wrote(y);
   }
   int64_t most = stream ? kMostStreamTokens : kMostTokens;
   // Where shared memory is small (8.6 and 8.9), wide types take fewer tokens at once.

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "cuda/kernels/wide_plan.h"
+#include "cuda/kernels/wide_scaled.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -14,12 +15,43 @@ bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_
   return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 && wide_zero_mode(a, integer, type.bits, bf16) != kZeroSums;
 }
 
-void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params) {
+bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_c16") && can_describe_tensors(); }
+
+namespace {
+
+WideWish wishes(CudaExec& exec, const Params& params) {
   const auto wished = [&](const char* what) { return static_cast<int>(params.integer(what, 0)); };
   const WideWish wish{wished("tokens"), wished("width"), wished("stages"), wished("blocks")};
-  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128, "tokens is not 16, 32, 64 or 128");
   require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kMostWideStages), "stages is not between 2 and 16");
   require(wish.blocks >= 0 && wish.blocks <= exec.device().multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  return wish;
+}
+
+}  // namespace
+
+void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, const QuantType& type, bool bf16, bool safe, const Params& params) {
+  const bool integer = type.kind == QuantType::Kind::integer, constant = scaled_constant(a, integer, type.bits, bf16);
+  const std::optional<ScaledPlan> chosen = choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, a, type.bits, wishes(exec, params));
+  require(chosen.has_value(), "no tiling of the kernel of scaled weights fits");
+  ScaledPlan plan = *chosen;
+  a.stages = plan.stages;
+  plan.args.lift = integer && type.is_signed ? static_cast<float>(1 << (type.bits - 1)) : 0.0f;
+  plan.args.zero = a.zero - plan.args.lift;
+  plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
+  plan.args.overlap = params.integer("overlap", 1) != 0 && safe;
+  std::optional<Scratch> partial;
+  if (plan.args.shared_items > 0) {
+    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(plan.args.shared_blocks) * static_cast<size_t>(plan.args.width * plan.tiles) * 1024));
+    a.partial = partial->as<float>();
+    a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items));
+  }
+  exec.launch_clusters(name + (integer && !constant ? "_z" : "_c") + std::to_string(plan.tiles), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a,
+                       plan.args, scaled_maps(a, type.bits, plan));
+}
+
+void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, bool safe, const Params& params) {
+  const WideWish wish = wishes(exec, params);
+  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128, "tokens is not 16, 32, 64 or 128");
   const std::optional<WidePlan> chosen = choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, a, bits, wish);
   require(chosen.has_value(), "no tiling of the wide kernel fits");
   WidePlan plan = *chosen;
@@ -29,7 +61,7 @@ void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bi
   a.stages = plan.stages;
   plan.args.zero_mode = wide_zero_mode(a, name.find("_int") != std::string::npos, bits, bf16);
   plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
-  plan.args.overlap = params.integer("overlap", 0) != 0;
+  plan.args.overlap = params.integer("overlap", 1) != 0 && safe;
   std::optional<Scratch> sums;
   if (plan.args.zero_mode == kZeroSums) {
     const int pitch = plan.args.token_tiles * 8 * plan.tiles;

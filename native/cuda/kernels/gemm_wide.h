@@ -17,7 +17,12 @@ bool has_gemm_wide(CudaExec& exec, const std::string& name);
 bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_t tokens);
 
 // The whole product. `a` holds all but the tiling; its x has rows at multiples of 128 bytes that end with zeros. Params that override: tokens
-// (of a tile), width, stages, blocks, overlap.
-void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, const Params& params);
+// (of a tile), width, stages, blocks, overlap. `safe`: the operation before wrote neither weights nor scales nor zero points, so that this one
+// may begin to read them while that one ends; `overlap: 0` forbids it.
+void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, bool safe, const Params& params);
+
+// The same with scaled weights (wide_scaled.cuh).
+bool has_gemm_scaled(CudaExec& exec, const std::string& name);
+void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, const QuantType& type, bool bf16, bool safe, const Params& params);
 
 }  // namespace lpq::cuda

@@ -32,6 +32,7 @@ export const SPACE: readonly Family[] = [
     fixed: { kernel: 'wide' },
     axes: { tokens: [0, 16, 32, 64, 128], width: [0, 4, 8, 16], stages: [0, 4, 8], overlap: [0, 1] },
   },
+  { fixed: { kernel: 'scaled' }, axes: { width: [0, 4, 8], stages: [0, 2, 3] } },
 ];
 
 /** Every setting for products of `m` tokens. */

@@ -156,7 +156,7 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
 double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width", "variant"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));
@@ -454,6 +454,61 @@ int main(int argc, char** argv) try {
         ++at_shape;
       }
       for (int i = 0; i < 8; ++i) std::printf("M=%lld: geometric mean %.2f of cuBLAS, %.2f of MARLIN's\n", (long long)ms[i], std::pow(product[0][i], 1 / 6.0), std::pow(product[1][i], 1 / 6.0));
+      b.replays = 11;
+    }
+    if (set == "compare") {
+      // LPQ_BENCH_M, LPQ_BENCH_KERNELS (auto: the choice), LPQ_BENCH_TYPE, LPQ_BENCH_SHAPES (numbers from 0), all lists with commas: each kernel and cuBLAS in turn.
+      const auto listed = [](const char* name, const char* otherwise) {
+        std::vector<std::string> words;
+        std::stringstream text(std::getenv(name) ? std::getenv(name) : otherwise);
+        for (std::string word; std::getline(text, word, ',');) words.push_back(word);
+        return words;
+      };
+      const std::vector<std::string> tokens = listed("LPQ_BENCH_M", "32,64,128,256,512,1024,4096"), kernels = listed("LPQ_BENCH_KERNELS", "auto"), types = listed("LPQ_BENCH_TYPE", "u4");
+      const std::string x_type = std::getenv("LPQ_BENCH_X") ? std::getenv("LPQ_BENCH_X") : "f16";
+      const int64_t group = std::getenv("LPQ_BENCH_GROUP") ? std::atoll(std::getenv("LPQ_BENCH_GROUP")) : 128;
+      const int zeros = std::getenv("LPQ_BENCH_ZEROS") ? std::atoi(std::getenv("LPQ_BENCH_ZEROS")) : 0;
+      std::map<std::string, std::pair<double, int>> means;
+      for (const std::string& number_of : listed("LPQ_BENCH_SHAPES", "0,1,2,3,4,5")) {
+        const Shape& s = kShapes[std::stoi(number_of)];
+        const Dense d = make_dense(b, s.n, s.k);
+        for (const std::string& type : types) {
+          const Packed p = make(b, type, x_type == "f16" ? DType::f16 : DType::bf16, s.n, s.k, group, zeros);
+          for (const std::string& token : tokens) {
+            const int64_t m = std::stoll(token);
+            const size_t launches = m <= 64 ? 20 : m <= 256 ? 12 : m <= 1024 ? 6 : 3;
+            b.replays = m <= 256 ? 9 : 7;
+            double dense = time_dense(b, d, m, launches);
+            std::printf("%5lldx%-6lld %-7s M=%-5lld", (long long)s.k, (long long)s.n, type.c_str(), (long long)m);
+            std::string text;
+            for (const std::string& kernel : kernels) {
+              Params q;
+              const size_t at = kernel.find(':');  // kernel:name=value:...
+              if (kernel.substr(0, at) != "auto") q.set("kernel", kernel.substr(0, at));
+              std::stringstream rest(at == std::string::npos ? "" : kernel.substr(at + 1));
+              for (std::string word; std::getline(rest, word, ':');) q.set(word.substr(0, word.find('=')), std::stod(word.substr(word.find('=') + 1)));
+              double t = 0;
+              try {
+                t = time_packed(b, p, m, q, launches);
+              } catch (const Failure& failure) {
+                if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
+                std::printf(" | %s -", kernel.c_str());
+                continue;
+              }
+              const double bytes = static_cast<double>(p.bytes) + 2.0 * static_cast<double>(m * (s.n + s.k));
+              std::printf(" | %s %.2f us %.3f (%.0f T, %.0f%%)", kernel.c_str(), t * 1e6, dense / t, 2.0 * double(m) * double(s.n) * double(s.k) / t / 1e12, 100 * bytes / t / copy);
+              auto& [product, count] = means.try_emplace(type + " M=" + token + " " + kernel, 1.0, 0).first->second;
+              product *= dense / t, ++count;
+              std::snprintf(line, sizeof(line), "{\"set\": \"compare\", \"type\": \"%s\", \"x\": \"%s\", \"group\": %lld, \"zeros\": %d, \"k\": %lld, \"n\": %lld, \"m\": %lld, \"kernel\": \"%s\", \"us\": %.3f, \"cublas_us\": %.3f, \"bytes\": %.0f}",
+                            type.c_str(), x_type.c_str(), (long long)group, zeros, (long long)s.k, (long long)s.n, (long long)m, kernel.c_str(), t * 1e6, dense * 1e6, bytes);
+              b.row(line);
+            }
+            std::printf(" | cublas %.2f\n", dense * 1e6);
+            std::fflush(stdout);
+          }
+        }
+      }
+      for (const auto& [name, mean] : means) std::printf("%s: mean %.3f of cuBLAS\n", name.c_str(), std::pow(mean.first, 1.0 / mean.second));
       b.replays = 11;
     }
     if (set == "wide-types") {

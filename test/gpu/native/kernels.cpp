@@ -1,5 +1,5 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
-// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|hopper|portable] [filter]. With --kernel
+// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|scaled|hopper|portable] [filter]. With --kernel
 // marlin or turbomind: the kernels of those layouts instead (layout_kernels.h).
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
@@ -8,6 +8,11 @@
 // alike: K/16 mmas of which each counts with its group's share of A, eight a group: 8 * 17 * 2^-23 A < 2^-15.8 A at worst.
 // Adding up over groups, warps and blocks in fp32 adds (K/32 + 64) 2^-24 A. Then one rounding to the type of y, and two of
 // fp32 (bias).
+//
+// The kernel of scaled weights (--kernel scaled) rounds w = (code - zero) scale to the type of x, u |w| and half of f16's least number;
+// scales in bf16 times f16, and f16 zero points, add as much again (the difference is rounded, too; in bf16 it is made in two steps, both
+// of which round), and scales and zero points that are split into two bf16 lose u^2 of themselves. It adds up all of K in one go:
+// K/16 mmas, each of which may drop 17 * 2^-23 of the largest partial sum, A = sum of |x| |w|.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -137,6 +142,12 @@ Params call_params(const Type& t, const Case& c) {
   return p;
 }
 
+bool scaled_kernel(Device& d, const Type& t, DType dtype) {
+  const bool integer = t.type.kind == QuantType::Kind::integer;
+  if (!integer && dtype == DType::f16 && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee))) return false;
+  return d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(t.type.bits) + (dtype == DType::f16 ? "_f16_c16" : "_bf16_c16"));
+}
+
 // Returns the largest share of the bound that was used; `used` says where.
 double check(Device& d, const Type& t, const Case& c, const Weights& w, std::string& where) {
   const Tensor x = c.one_hot ? filled(c.dtype, {c.m, c.k}, [&](int64_t i) { return i % c.k == (c.hot + i / c.k) % c.k ? 1.0 : 0.0; }) : gaussian(c.dtype, {c.m, c.k});
@@ -150,6 +161,9 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
   const double lift = integer && t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
   const double offset = !integer || c.dtype == DType::f16 ? 0 : t.type.bits == 8 ? -128 : 128;
   const double u = unit(c.dtype);
+  // What the operation chooses for more than 64 tokens, too.
+  const bool scaled = forced == "scaled" || (forced.empty() && c.m > 64 && d.backend().exec().device().arch == 90 && scaled_kernel(d, t, c.dtype)), bf16 = c.dtype == DType::bf16;
+  const double roundings = 1.02 * (c.zeros == 0 && c.zero == std::floor(c.zero) ? 1 : bf16 ? 3 : c.zeros == 2 ? 2 : 1);
   std::atomic<double> worst{0};
   std::mutex lock;
   std::vector<std::thread> threads;
@@ -158,24 +172,26 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
     threads.emplace_back([&, worker] {
       for (int64_t n = c.n * worker / workers; n < c.n * (worker + 1) / workers; ++n)
         for (int64_t m = 0; m < c.m; ++m) {
-          double want = 0, size = 0;
+          double want = 0, size = 0, rounded = 0;
           for (int64_t g = 0; g < groups; ++g) {
             const double scale = w.scale[static_cast<size_t>(n * groups + g)], zero = w.zero[static_cast<size_t>(n * groups + g)];
-            double part = 0, a = 0;
+            double part = 0, a = 0, of_weights = 0;
             for (int64_t k = g * length; k < std::min(c.k, (g + 1) * length); ++k) {
               const double xv = xs[static_cast<size_t>(m * c.k + k)], v = w.value[static_cast<size_t>(n * c.k + k)];
               part += xv * (v - zero);
-              a += std::fabs(xv) * (std::fabs(v + lift + offset) + std::fabs(zero + lift + offset));
+              a += std::fabs(xv) * (scaled ? std::fabs(v - zero) : std::fabs(v + lift + offset) + std::fabs(zero + lift + offset));
+              if (scaled) of_weights += std::fabs(xv) * ((roundings * u * std::fabs(v - zero) + 2 * u * u * (std::fabs(v) + std::fabs(zero))) * scale + (bf16 ? 0 : 0x1p-25 * (1 + std::fabs(v - zero))));
             }
             want += part * scale;
             size += a * scale;
+            rounded += of_weights;
           }
           if (c.bias) {
             const double b = get(w.bias, n);
             want += b;
             size += std::fabs(b);
           }
-          const double bound = size * (0x1p-15 + (double(c.k) / 32 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least(c.dtype);
+          const double bound = (scaled ? rounded + size * (double(c.k) / 16 * 17 + 64) * 0x1p-23 : size * (0x1p-15 + (double(c.k) / 32 + 64) * 0x1p-24)) + u * std::fabs(want) * 1.01 + least(c.dtype);
           const double g = get(got, m * c.n + n);
           double share = std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
           // Beyond the largest f16 the answer is an infinity.
@@ -246,8 +262,9 @@ int main(int argc, char** argv) {
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
       // Floats whose exponents f16 does not hold have the portable kernel alone.
-      if ((forced == "stream" || forced == "wide" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
+      if ((forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
         continue;
+      if (forced == "scaled" && !scaled_kernel(d, t, dtype)) continue;
       // Every weight by itself.
       Case c;
       c.dtype = dtype;
@@ -274,8 +291,8 @@ int main(int argc, char** argv) {
           c.n = between(1, 400);
           c.k = between(1, 90) * 8 + (group == 64 ? 3 : 0);
           const Weights w = make_weights(t, c);
-          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70, 129, 200}) {
-            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide")) continue;
+          for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 63, 64, 65, 70, 127, 129, 200, 255, 257, 1000}) {
+            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide" && forced != "scaled") || (m > 200 && forced != "scaled") || (quick && m > 200)) continue;
             c.m = m;
             one(t, c, w);
           }
@@ -319,6 +336,20 @@ int main(int argc, char** argv) {
             }
         continue;
       }
+      if (forced == "scaled") {
+        // Whole items and those that blocks share, evenly and not, in rings of two stages and more.
+        int number_of_case = 0;
+        for (int width : {4, 8})
+          for (int blocks : {1, 2, 3, 5, 7, 11, 22, 60, 132})
+            for (int64_t m : {17, 128, 133, 300, 1100}) {
+              const int turn = number_of_case++;
+              if (quick && turn % 5 != number_of_type % 5) continue;
+              c.m = m;
+              c.tiling = params({{"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % 2)}, {"overlap", double(turn / 2 % 2)}});
+              one(t, c, w);
+            }
+        continue;
+      }
       for (int64_t m : {5, 16, 27, 64})
         for (int blocks : {1, 3, 7, 19})
           for (int warps_n : {4, 8}) {
@@ -336,7 +367,7 @@ int main(int argc, char** argv) {
     const Type& t = list[3];
     Case c;
     c.m = 16, c.n = 4096, c.k = 4096, c.zero = 8;
-    if (forced == "wide") c.m = !std::strcmp(reduce, "global") ? 48 : 200;
+    if (forced == "wide" || forced == "scaled") c.m = !std::strcmp(reduce, "global") ? 48 : 200;
     if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}});
     const Weights w = make_weights(t, c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
@@ -356,7 +387,7 @@ int main(int argc, char** argv) {
   // Launches in a row with nothing between them, so that they overlap: each product's y is the next one's x, and the last one's
   // scales are the y before it, which it must not read early. The same bytes as where nothing overlaps, ten times.
   Report refused;
-  if (forced.empty() || forced == "stream") {
+  if (forced.empty() || forced == "stream" || forced == "scaled" || forced == "wide") {
     const Type& t = list[3];
     Case c;
     c.m = 16, c.n = 2048, c.k = 2048, c.zero = 8;
@@ -365,12 +396,13 @@ int main(int argc, char** argv) {
     const auto op = cuda::cuda_op_table().at("gemm_packed");
     const Tensor packed = d.backend().upload(w.packed), scales = d.backend().upload(w.scales), x = d.backend().upload(gaussian(DType::f16, {c.m, c.k}, 0.02));
     std::vector<uint8_t> want;
-    for (int round = 0; round < 11; ++round) {
+    for (int round = 0; round < 31; ++round) {
       Params p = call_params(t, c);
       if (round == 0) p.set("overlap", 0.0);
       std::vector<Tensor> y;
       for (int i = 0; i < 6; ++i) y.push_back(d.backend().upload(poisoned(DType::f16, {c.m, c.n})));
       d.settle();
+      for (const Tensor& one_y : y) d.download(one_y);  // the uploads have ended
       for (int i = 0; i < 6; ++i) {
         Call call;
         call.params = p;
@@ -385,6 +417,12 @@ int main(int argc, char** argv) {
       for (const Tensor& one_y : y) {
         const Tensor got = d.download(one_y);
         bytes.insert(bytes.end(), reinterpret_cast<const uint8_t*>(got.raw()), reinterpret_cast<const uint8_t*>(got.raw()) + got.bytes());
+      }
+      if (round > 0 && bytes != want) {
+        const size_t at = static_cast<size_t>(std::mismatch(bytes.begin(), bytes.end(), want.begin()).first - bytes.begin()) / 2 * 2, one_y = bytes.size() / 6;
+        uint16_t got, wanted;
+        std::memcpy(&got, bytes.data() + at, 2), std::memcpy(&wanted, want.data() + at, 2);
+        std::printf("FAIL other bytes from y %zu, %zu on: %04x, not %04x\n", at / one_y, at % one_y / 2, got, wanted);
       }
       if (round == 0) want = bytes;
       else refused.that("products in a row that overlap", bytes == want);

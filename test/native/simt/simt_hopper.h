@@ -102,6 +102,7 @@ inline uint32_t load_shared4(uint32_t address) {
   return v;
 }
 inline void load_shared8(uint32_t& low, uint32_t& high, uint32_t address) { low = load_shared4(address), high = load_shared4(address + 4); }
+inline void store_shared4(uint32_t address, uint32_t v) { std::memcpy(simt::shared_memory(address), &v, 4); }
 inline unsigned load_acquired(const unsigned* from) {
   simt::poll();
   return *from;
@@ -116,16 +117,44 @@ void registers_up() {}
 template <int N>
 void registers_down() {}
 
+// Halves one by one: f(a, b, c) in double precision, rounded once (exactly: a product of two halves and a sum fit).
+template <bool BF, class F>
+uint32_t of_halves(uint32_t a, uint32_t b, uint32_t c, const F& f) {
+  uint32_t result = 0;
+  for (int half = 0; half < 2; ++half) {
+    const auto number = [&](uint32_t word) -> double {
+      const uint16_t bits = static_cast<uint16_t>(word >> 16 * half);
+      return BF ? lpq::bf16_to_f32(bits) : lpq::f16_to_f32(bits);
+    };
+    const double exact = f(number(a), number(b), number(c));
+    // To odd in f32 first, so that rounding twice is rounding once.
+    float near = static_cast<float>(exact);
+    if (std::isfinite(near) && static_cast<double>(near) != exact) {
+      const float toward_zero = std::fabs(static_cast<double>(near)) > std::fabs(exact) ? std::nextafter(near, 0.0f) : near;
+      near = std::bit_cast<float>(std::bit_cast<uint32_t>(toward_zero) | 1u);
+    }
+    result |= static_cast<uint32_t>(BF ? lpq::f32_to_bf16(near) : lpq::f32_to_f16(near)) << 16 * half;
+  }
+  return result;
+}
 template <bool BF>
 uint32_t add_pairs(uint32_t a, uint32_t b) {
-  uint32_t sum = 0;
-  for (int half = 0; half < 2; ++half) {
-    const uint16_t x = static_cast<uint16_t>(a >> 16 * half), y = static_cast<uint16_t>(b >> 16 * half);
-    const uint16_t z = BF ? lpq::f32_to_bf16(lpq::bf16_to_f32(x) + lpq::bf16_to_f32(y)) : lpq::f32_to_f16(lpq::f16_to_f32(x) + lpq::f16_to_f32(y));
-    sum |= static_cast<uint32_t>(z) << 16 * half;
-  }
-  return sum;
+  return of_halves<BF>(a, b, 0, [](double x, double y, double) { return x + y; });
 }
+template <bool BF>
+uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  return of_halves<BF>(a, b, 0, [](double x, double y, double) { return x * y; });
+}
+template <bool BF>
+uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  return of_halves<BF>(a, b, c, [](double x, double y, double z) { return x * y + z; });
+}
+template <bool BF>
+uint32_t pair_of(float low, float high) {
+  return BF ? lpq::f32_to_bf16(low) | static_cast<uint32_t>(lpq::f32_to_bf16(high)) << 16 : lpq::f32_to_f16(low) | static_cast<uint32_t>(lpq::f32_to_f16(high)) << 16;
+}
+inline uint32_t lower_twice(uint32_t word) { return (word & 0xffff) | word << 16; }
+inline uint32_t upper_twice(uint32_t word) { return word >> 16 | (word & 0xffff0000u); }
 
 inline void barrier_init(uint32_t barrier, int arrivals) { simt::hopper.barriers[barrier] = {arrivals, arrivals, 0, 0}; }
 inline void barrier_arrive(uint32_t barrier) {

@@ -1,0 +1,3 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(float4_bf16, c, 4, false, true, false)

@@ -1,0 +1,3 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(float6_bf16, c, 6, false, true, false)

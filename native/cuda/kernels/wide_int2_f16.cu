@@ -1,0 +1,4 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(int2_f16, c, 2, false, false, true)
+LPQ_GEMM_SCALED(int2_f16, z, 2, true, false, true)

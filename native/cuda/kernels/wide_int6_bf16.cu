@@ -1,0 +1,4 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(int6_bf16, c, 6, false, true, true)
+LPQ_GEMM_SCALED(int6_bf16, z, 6, true, true, true)

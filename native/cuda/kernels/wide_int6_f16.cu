@@ -1,0 +1,4 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(int6_f16, c, 6, false, false, true)
+LPQ_GEMM_SCALED(int6_f16, z, 6, true, false, true)

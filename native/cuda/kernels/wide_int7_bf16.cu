@@ -1,0 +1,4 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(int7_bf16, c, 7, false, true, true)
+LPQ_GEMM_SCALED(int7_bf16, z, 7, true, true, true)

@@ -1,0 +1,4 @@
+#include "cuda/kernels/wide_scaled.cuh"
+
+LPQ_GEMM_SCALED(int7_f16, c, 7, false, false, true)
+LPQ_GEMM_SCALED(int7_f16, z, 7, true, false, true)
