@@ -1,0 +1,320 @@
+// y[m][n] = sum_k x[m][k] W[n][k] [+ bias], W 2:4 sparse along k in Sparse-MARLIN's bytes (docs/sparsity.md), as they are: the weight
+// is operand A of mma.sp.m16n8k32, tokens are columns in eights. Written for sm_80 (mma.sp, cp.async).
+//
+// A warp owns 64 columns: four products of 16 rows, of which row r of product j is column 8 (r % 8) + 4 (r / 8) + j. So a lane ends with
+// eight neighbouring outputs of each of its tokens, which leave as one store of 16 bytes. A step is 128 k, a group: 512 bytes of
+// codes a bit, 1 KiB of metadata and 128 bytes of scales, which each warp copies for itself into the ring's stage; the activations
+// are the block's.
+//
+// Each block owns an equal run of tiles down a column of tiles and on into the next (MARLIN's stripes). Whoever is last with a
+// column that several blocks share adds all parts up in fp32 in the order of K: nobody waits, and no sum depends on timing.
+//
+// Up to 32 tokens, and with bf16: code - 2^(bits-1) is exact in the type of x, and the scale comes in fp32. More tokens of f16: the
+// paper's arithmetic, which the verifier emulates, weights f16((code - 2^(bits-1)) s): scales in fp32 would take twice the registers.
+#pragma once
+#include "cuda/kernels/fragment_ptx.cuh"
+#include "cuda/kernels/gemm_sparse.h"
+#include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/stripe_instructions.cuh"
+
+namespace lpq::cuda {
+
+// The registers of operand A of a product, less the middle code, from a lane's words of it: one of 4 bits, or one of 8 bits for the rows
+// above and one for those below. magic: 0x64006400 or 0x43004300 from a register. LOP3 takes one immediate: written as a constant,
+// it would be two instructions.
+template <int Bits, bool BF>
+__device__ __forceinline__ void kept_weights(uint32_t (&a)[4], const uint32_t* words, uint32_t magic) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {  // rows r and r + 8
+    if constexpr (Bits == 4 && !BF) {
+      const uint32_t q = words[0] >> 8 * h;
+      a[h] = sub_f16x2((q & 0x000f000fu) | magic, 0x64086408u);                    // less 1024 + 8
+      a[2 + h] = fma_pair_f16((q & 0x00f000f0u) | magic, 0x2c002c00u, 0xd480d480u);  // a sixteenth, less 64 + 8
+    } else if constexpr (Bits == 4) {
+      const uint32_t q = words[0] >> 8 * h;
+      a[h] = fma_pair_bf16((q & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);  // less 128 + 8
+      a[2 + h] = fma_pair_bf16((q >> 4 & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);
+    } else if constexpr (!BF) {
+      a[h] = sub_f16x2(__byte_perm(words[h], magic, 0x5250), 0x64806480u);  // less 1024 + 128
+      a[2 + h] = sub_f16x2(__byte_perm(words[h], magic, 0x5351), 0x64806480u);
+    } else {
+      // Eight bits are one more than bf16 has: 128 + seven bits, and -256 or -128 by the eighth.
+#pragma unroll
+      for (int later = 0; later < 2; ++later) {
+        const uint32_t q = words[h] >> 8 * later;
+        a[2 * later + h] = fma_pair_bf16((q & 0x007f007fu) | magic, 0x3f803f80u, (q & 0x00800080u) ^ 0xc380c380u);
+      }
+    }
+  }
+}
+
+// T: eights of tokens. BF: x, y and bias are bf16.
+template <int Bits, int T, bool BF, bool Hint>
+__device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  constexpr int kTile = 128 * Bits, kCodes = 4 * kTile, kSlot = kSparseSlot<Bits>, kSlab = 8 * T * 128;
+  constexpr bool kRounded = T == 8 && !BF, kTogether = T <= 4;  // scales into the weights; or into the sums, once a group or for each product
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
+  const int wn = warp & ((1 << g.log_n) - 1), wk = warp >> g.log_n;
+  const int n_tiles = g.n_pad / kSparseColumns, k_units = g.k_pad / kSparseK;
+  const SparseShared place = sparse_shared(Bits, T, g.log_n, g.log_k, g.stages);
+  const uint32_t ring = shared_address(shared), ring_end = ring + place.exchange;
+  float4* const exchange = reinterpret_cast<float4*>(shared + place.exchange);
+  unsigned* const flag = reinterpret_cast<unsigned*>(shared + place.flag);
+  const uint32_t magic = g.magic;
+
+  const int first = blockIdx.x * g.per, count = max(0, min(g.per, g.strips * g.batches * g.steps - first));
+  int column = first / g.steps, step = first - column * g.steps;
+  int batch = column / g.strips, strip = column - batch * g.strips;
+
+  // What this thread copies, a step after the other.
+  int load_batch = batch, load_strip = strip, load_step = step;
+  uint32_t load_stage = ring;
+  // A register of the thread's own: from an address with a part in a uniform register ptxas 13.0 makes copies whose cache descriptor it
+  // never sets, which the device refuses as an illegal instruction.
+  const uint32_t w_first = ring + place.x + warp * kSlot + lane * 16;
+  uint32_t w_to = w_first;
+  const long long code_row = static_cast<long long>(n_tiles) * kTile, meta_row = static_cast<long long>(n_tiles) * 256;  // of 32 k
+  const unsigned char *codes_from, *meta_from, *scales_from;
+  bool w_any = false;
+  int w_left = 0, x_tokens = 0;
+  const uint16_t* x_from = nullptr;
+  const auto aim = [&] {
+    const int nt = (load_strip << g.log_n) + wn, unit = (load_step << g.log_k) + wk, token = load_batch * 8 * T;
+    w_any = nt < n_tiles, w_left = k_units - unit;
+    codes_from = g.weights + nt * static_cast<long long>(kTile) + unit * 4 * code_row + lane * 16;
+    // Half a warp copies one tile's metadata.
+    meta_from = g.metadata + nt * 256ll + (unit * 4 + (lane >> 4)) * meta_row + (lane & 15) * 16;
+    scales_from = g.scales + (static_cast<long long>(unit) * g.n_pad + nt * kSparseColumns) * 2 + lane * 16;
+    x_from = g.x + static_cast<long long>(token) * g.k;
+    x_tokens = min(8 * T, g.m - token);
+  };
+  aim();
+  const auto load = [&](bool any) {
+    if (any) {
+      const int chunks = 16 << g.log_k, k0 = (load_step * kSparseK) << g.log_k;
+      for (int i = threadIdx.x; i < 8 * T * chunks; i += blockDim.x) {
+        const int chunk = i & (chunks - 1), row = i >> (4 + g.log_k), at = k0 + chunk * 8;
+        if (row < x_tokens)
+          copy16_async(load_stage + (chunk >> 3) * kSlab + row * 128 + (((chunk ^ row) & 7) << 4), x_from + (at < g.k ? static_cast<long long>(row) * g.k + at : 0), at < g.k ? 16 : 0);
+      }
+      if (w_any && w_left > 0) {
+#pragma unroll
+        for (int s = 0; s < 4; ++s)
+#pragma unroll
+          for (int v = 0; v < Bits / 4; ++v) copy_weights<Hint>(w_to + s * kTile + v * 512, codes_from + s * code_row + v * 512, g.policy);
+#pragma unroll
+        for (int s = 0; s < 2; ++s) copy_weights<Hint>(w_to + kCodes + s * 512, meta_from + 2 * s * meta_row, g.policy);
+        if (lane < 8 && !g.channel) copy_weights<Hint>(w_to + kCodes + 1024, scales_from, g.policy);
+      }
+      codes_from += (4 * code_row) << g.log_k, meta_from += (4 * meta_row) << g.log_k, scales_from += (2ll * g.n_pad) << g.log_k;
+      w_left -= 1 << g.log_k;
+      if (++load_step == g.steps) {
+        load_step = 0;
+        if (++load_strip == g.strips) load_strip = 0, ++load_batch;
+        aim();
+      }
+      load_stage += place.stage, w_to += place.stage;
+      if (load_stage == ring_end) load_stage = ring, w_to = w_first;
+    }
+    commit_copies();
+  };
+
+  float sum[4][T][4];
+  const auto clear = [&] {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int t = 0; t < T; ++t) sum[j][t][0] = sum[j][t][1] = sum[j][t][2] = sum[j][t][3] = 0;
+  };
+  clear();
+
+  const int row7 = lane & 7, matrix = lane >> 3;
+  for (int s = 0; s < g.stages - 1; ++s) load(s < count);
+
+  uint32_t stage = ring;
+  for (int at = 0; at < count; ++at) {
+    switch (g.stages) {
+      case 2: wait_copies<0>(); break;
+      case 3: wait_copies<1>(); break;
+      case 4: wait_copies<2>(); break;
+      case 5: wait_copies<3>(); break;
+      default: wait_copies<4>();
+    }
+    __syncthreads();
+    load(at + g.stages - 1 < count);
+
+    const int nt = (strip << g.log_n) + wn;
+    if (nt < n_tiles && (step << g.log_k) + wk < k_units) {
+      const uint32_t slot = stage + place.x + warp * kSlot, x_at = stage + 2 * wk * kSlab + row7 * 128;
+      // Of column 8 (lane / 4) + 4 i + j: half i of register j.
+      uint4 raw = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};  // ones: the scales come at the end
+      if (!g.channel) raw = load_shared16(slot + kCodes + 1024 + (lane >> 2) * 16);
+      const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
+      float part[kTogether ? 4 : 1][kTogether ? T : 1][4];
+      if constexpr (kTogether) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int t = 0; t < T; ++t) part[j][t][0] = part[j][t][1] = part[j][t][2] = part[j][t][3] = 0;
+      }
+#pragma unroll
+      for (int s = 0; s < 4; ++s) {
+        uint32_t words[Bits], x[T][4];
+#pragma unroll
+        for (int v = 0; v < Bits / 4; ++v) {
+          const uint4 four = load_shared16(slot + s * kTile + lane * (4 * Bits) + 16 * v);
+          words[4 * v] = four.x, words[4 * v + 1] = four.y, words[4 * v + 2] = four.z, words[4 * v + 3] = four.w;
+        }
+        const uint32_t metadata[2] = {load_shared4(slot + kCodes + s * 256 + lane * 4), load_shared4(slot + kCodes + s * 256 + 128 + lane * 4)};
+#pragma unroll
+        for (int t = 0; t < T; ++t) load_matrices(x[t], x_at + (s >> 1) * kSlab + t * 1024 + ((((s & 1) * 4 + matrix) ^ row7) << 4));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          uint32_t a[4];
+          kept_weights<Bits, BF>(a, words + j * (Bits / 4), magic);
+          if constexpr (kRounded) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[i] = mul_pair_f16(a[i], __byte_perm(pairs[j], 0, i & 1 ? 0x3232 : 0x1010));
+          }
+#pragma unroll
+          for (int t = 0; t < T; ++t) {
+            const auto multiply_by = [&](float (&c)[4]) {
+              if (j & 1) multiply_sparse<BF, 1>(c, a, x[t], metadata[j >> 1]);
+              else multiply_sparse<BF, 0>(c, a, x[t], metadata[j >> 1]);
+            };
+            if constexpr (kTogether) multiply_by(part[j][t]);
+            else if constexpr (kRounded) multiply_by(sum[j][t]);
+            else {
+              float one[4] = {0, 0, 0, 0};
+              multiply_by(one);
+#pragma unroll
+              for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(half_to_float(pairs[j] >> 16 * (i >> 1) & 0xffffu, false), one[i], sum[j][t][i]);
+            }
+          }
+        }
+      }
+      if constexpr (kTogether) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float scale[2] = {half_to_float(pairs[j] & 0xffffu, false), half_to_float(pairs[j] >> 16, false)};
+#pragma unroll
+          for (int t = 0; t < T; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(scale[i >> 1], part[j][t][i], sum[j][t][i]);
+        }
+      }
+    }
+    stage += place.stage;
+    if (stage == ring_end) stage = ring;
+
+    const bool column_ends = ++step == g.steps;
+    if (column_ends || at + 1 == count) {
+      constexpr int kVectors = 4 * T, kPart = kVectors * 32;  // float4s of a warp's sums
+      for (int half = 1 << g.log_k >> 1; half > 0; half /= 2) {
+        __syncthreads();
+        if (wk >= half && wk < 2 * half) {
+          float4* to = exchange + (((wk - half) << g.log_n) + wn) * kPart + lane;
+#pragma unroll
+          for (int v = 0; v < kVectors; ++v) to[v * 32] = make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]);
+        }
+        __syncthreads();
+        if (wk < half) {
+          const float4* from = exchange + ((wk << g.log_n) + wn) * kPart + lane;
+#pragma unroll
+          for (int v = 0; v < kVectors; ++v) {
+            const float4 other = from[v * 32];
+            sum[v / T][v % T][0] += other.x, sum[v / T][v % T][1] += other.y, sum[v / T][v % T][2] += other.z, sum[v / T][v % T][3] += other.w;
+          }
+        }
+      }
+      // Who shares this column, from the top.
+      const int top = column * g.steps / g.per, bottom = ((column + 1) * g.steps - 1) / g.per;
+      bool finishes = true;
+      if (bottom > top) {
+        // A block keeps its first column's part in its first tile, and its last one's in its second.
+        const auto part_of = [&](int block) {
+          const int second = block * g.per / g.steps == column ? 0 : 1;
+          return reinterpret_cast<float4*>(g.partial) + (static_cast<long long>(2 * block + second) * kPart << g.log_n) + wn * kPart + lane;
+        };
+        if (wk == 0) {
+          float4* to = part_of(static_cast<int>(blockIdx.x));
+#pragma unroll
+          for (int v = 0; v < kVectors; ++v) __stcg(to + v * 32, make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]));
+          __threadfence();
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+          const unsigned before = atomicAdd(g.counters + column, 1u);
+          __threadfence();
+          *flag = before;
+          if (before == static_cast<unsigned>(bottom - top)) g.counters[column] = 0;
+        }
+        __syncthreads();
+        finishes = *flag == static_cast<unsigned>(bottom - top);
+        if (finishes && wk == 0) {
+          clear();
+          for (int block = top; block <= bottom; ++block) {
+            const float4* from = part_of(block);
+#pragma unroll
+            for (int v = 0; v < kVectors; ++v) {
+              const float4 part = __ldcg(from + v * 32);
+              sum[v / T][v % T][0] += part.x, sum[v / T][v % T][1] += part.y, sum[v / T][v % T][2] += part.z, sum[v / T][v % T][3] += part.w;
+            }
+          }
+        }
+      }
+      if (finishes && wk == 0 && nt < n_tiles) {
+        const int n0 = nt * kSparseColumns + 8 * (lane >> 2);
+#pragma unroll
+        for (int t = 0; t < T; ++t)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int m = (batch * T + t) * 8 + 2 * (lane & 3) + e;
+            if (m >= g.m) continue;
+            uint16_t out[8];
+#pragma unroll
+            for (int f = 0; f < 8; ++f) {  // column n0 + f: half f / 4 of product f % 4
+              const int n = n0 + f;
+              float v = sum[f % 4][t][2 * (f / 4) + e];
+              if (n < g.n) {
+                if (g.channel) v *= half_to_float(reinterpret_cast<const uint16_t*>(g.scales)[n], false);
+                if (g.bias) v += half_to_float(g.bias[n], BF);
+              }
+              out[f] = float_to_half(v, BF);
+            }
+            uint16_t* to = g.y + static_cast<long long>(m) * g.n + n0;
+            if (g.vectors && n0 + 8 <= g.n) {
+              *reinterpret_cast<uint4*>(to) = make_uint4(out[0] | uint32_t{out[1]} << 16, out[2] | uint32_t{out[3]} << 16, out[4] | uint32_t{out[5]} << 16, out[6] | uint32_t{out[7]} << 16);
+            } else {
+#pragma unroll
+              for (int f = 0; f < 8; ++f)
+                if (n0 + f < g.n) to[f] = out[f];
+            }
+          }
+      }
+      clear();
+    }
+    if (column_ends) {
+      step = 0, ++column;
+      if (++strip == g.strips) strip = 0, ++batch;
+    }
+  }
+}
+
+// Warps: 16 while their sums fit 128 registers.
+template <int T>
+constexpr int kSparseThreads = T <= 2 ? 512 : 256;
+
+}  // namespace lpq::cuda
+
+#define LPQ_SPARSE_T(name, bits, tiles, bf)                                                                              \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kSparseThreads<tiles>, 1) lpq_sparse_##name##_t##tiles(        \
+      const __grid_constant__ lpq::cuda::SparseArgs g) {                                                                 \
+    lpq::cuda::gemm_sparse<bits, tiles, bf, true>(g);                                                                    \
+  }
+#define LPQ_SPARSE(name, bits, bf)    \
+  LPQ_SPARSE_T(name, bits, 1, bf)     \
+  LPQ_SPARSE_T(name, bits, 2, bf)     \
+  LPQ_SPARSE_T(name, bits, 4, bf)     \
+  LPQ_SPARSE_T(name, bits, 8, bf)
