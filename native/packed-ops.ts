@@ -93,6 +93,25 @@ export const packedOps = {
       experts: p.experts === true,
       hasBias: bias !== undefined,
     }),
+
+  /**
+   * The same from Sparse-MARLIN's bytes (docs/sparsity.md), W 2:4 sparse along K: weights I32 [K'/32, N' bits / 2], unsigned 4- or
+   * 8-bit codes of what stays, zero point 2^(bits-1); metadata I16 [K'/32, 2N'] in ascending order; scales F16 [K'/128, N'], or
+   * [1, N'] for one a row (groupLength 0). K' and N' are K and N with padding, multiples of 128 and 64. warpsN, warpsK,
+   * stages and blocks override the choice of tiles on CUDA.
+   */
+  gemmSparseMarlin: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; metadata: Tensor; scales: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { bits: number; groupLength: number; warpsN?: number; warpsK?: number; stages?: number; blocks?: number },
+  ) =>
+    rt.enqueue('gemm_sparse_marlin', [x, w.weights, w.metadata, w.scales, ...(bias ? [bias] : [])], [y], {
+      ...p,
+      hasBias: bias !== undefined,
+    }),
 } as const;
 
 interface StripeParams {

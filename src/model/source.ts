@@ -53,7 +53,7 @@ export interface KvForm {
   readonly group: number;
 }
 
-/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind). */
+/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin). */
 export type PackedWeight = {
   /** [N, K]. */
   readonly shape: readonly [number, number];
@@ -75,6 +75,11 @@ export type PackedWeight = {
       readonly zeros?: Tensor;
       /** I32 [K]: the input feature of each stored row. */
       readonly permutation?: Tensor;
+    }
+  | {
+      readonly layout: 'sparse_marlin';
+      /** I16 [K/32, 2N]: where the weights that stay stood. */
+      readonly metadata: Tensor;
     }
   | {
       readonly layout: 'turbomind';

@@ -42,8 +42,8 @@ struct Memory {
   T* data() { return reinterpret_cast<T*>(words.data()); }
 };
 
-template <int Bits, int T, bool BF>
-void run(Case c) {
+template <int Bits, int T, bool BF, bool Bulk>
+void run_one(Case c) {
   const auto up = [](int64_t v, int64_t unit) { return (v + unit - 1) / unit * unit; };
   const int64_t np = up(c.n, 64), kp = up(c.k, 128), groups = c.channel ? 1 : kp / 128;
   const auto to_half = [](float v) { return BF ? f32_to_bf16(v) : f32_to_f16(v); };
@@ -59,7 +59,7 @@ void run(Case c) {
     for (int64_t p = 0; p < np; ++p) stored[static_cast<size_t>(g * np + p)] = scale[static_cast<size_t>(g * np + (c.channel ? p : sparse_scale_column(p)))];
   Memory<uint32_t> words(bytes.words);
   Memory<uint16_t> metadata(bytes.metadata), scales(stored);
-  const int64_t pitch = up(c.k, 8);
+  const int64_t pitch = up(c.k, Bulk ? 128 : 8);
   std::vector<uint16_t> xs(static_cast<size_t>(c.m * pitch), 0), biases(static_cast<size_t>(c.n));
   for (int i = 0; i < c.m; ++i)
     for (int k = 0; k < c.k; ++k) xs[static_cast<size_t>(i * pitch + k)] = to_half(static_cast<float>(static_cast<int>(draw(2001)) - 1000) / 512);
@@ -90,13 +90,16 @@ void run(Case c) {
   a.partial = partial.data(), a.counters = counters.data();
   const auto area = [](const auto& memory, size_t bytes) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), bytes); };
   fake::tensors = {area(words, bytes.words.size() * 4), area(metadata, bytes.metadata.size() * 2), area(scales, stored.size() * 2), area(x, xs.size() * 2)};
-  const std::function<void()> kernel = [&] { gemm_sparse<Bits, T, BF, true>(a); };
+  const std::function<void()> kernel = [&] {
+    if constexpr (Bulk) gemm_sparse_bulk<Bits, T, BF>(a);
+    else gemm_sparse<Bits, T, BF, true>(a);
+  };
   std::vector<int> order(static_cast<size_t>(blocks));
   for (int b = 0; b < blocks; ++b) order[static_cast<size_t>(b)] = b;
   std::shuffle(order.begin(), order.end(), engine);
-  for (int b : order) fake::run_block(b, blocks, 32 << (c.log_n + c.log_k), kernel);
+  for (int b : order) fake::run_block(b, blocks, (32 << (c.log_n + c.log_k)) + (Bulk ? 128 : 0), kernel);
 
-  const std::string text = "u" + std::to_string(Bits) + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+  const std::string text = std::string(Bulk ? "bulk " : "") + "u" + std::to_string(Bits) + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
                            (c.channel ? " channel" : "") + " warps " + std::to_string(1 << c.log_n) + "x" + std::to_string(1 << c.log_k) + " stages " + std::to_string(a.stages) + " blocks " + std::to_string(blocks);
   const auto wrong = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
@@ -122,6 +125,12 @@ void run(Case c) {
       ++checks;
       if (got16 == kPoison || !(std::fabs(got - want) <= bound)) return wrong("at " + std::to_string(i) + ", " + std::to_string(n) + ": " + std::to_string(got) + ", not " + std::to_string(want));
     }
+}
+
+template <int Bits, int T, bool BF>
+void run(const Case& c) {
+  run_one<Bits, T, BF, false>(c);
+  run_one<Bits, T, BF, true>(c);
 }
 
 template <int Bits, bool BF>

@@ -12,7 +12,7 @@ namespace {
 
 // What createpolicy.fractional.L2::evict_first would give for all of an access.
 constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
-constexpr int kMostStages = 6;
+constexpr int kMostStages = 6;  // of the kernel that is not Hopper's
 
 struct Tiling {
   int tiles = 1, log_n = 0, log_k = 0, stages = 2;
@@ -30,21 +30,23 @@ int log2_of(int64_t v) {
 // Token tiles: the least of 1, 2, 4, 8 eights that hold m, as many as 64 tokens at a time. Warps: 16 while their sums fit 128
 // registers, less where two stages do not fit. How many of them lie along N: the least predicted time (docs/sparsity.md): the busiest
 // block's bytes, tiles that end, and what is added up through the workspace.
-Tiling choose(int64_t m, int bits, const SparseArgs& a, const DeviceFacts& device, const Params& params) {
+Tiling choose(int64_t m, int bits, const SparseArgs& a, bool bulk, const DeviceFacts& device, const Params& params) {
+  const int most_stages = bulk ? kMostSparseStages : kMostStages;
   const int tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8, most = tiles <= 2 ? 4 : 3;
   const int64_t warps_n = params.integer("warpsN", 0), warps_k = params.integer("warpsK", 0), stages = params.integer("stages", 0);
   const int64_t blocks = params.integer("blocks", device.multiprocessors);
   require(blocks >= 1, "blocks is not 1 or more");
   require((warps_n == 0 || power_of_two(warps_n)) && (warps_k == 0 || power_of_two(warps_k)) && std::max<int64_t>(1, warps_n) * std::max<int64_t>(1, warps_k) <= 1 << most,
           "warpsN and warpsK do not fit the kernel");
-  require(stages == 0 || (stages >= 2 && stages <= kMostStages), "stages is not between 2 and 6");
+  require(stages == 0 || (stages >= 2 && stages <= most_stages), "stages is not between 2 and " + std::to_string(most_stages));
   std::optional<Tiling> best;
   double least = 0;
   for (int log_n = 0; log_n <= most; ++log_n)
     for (int log_k = 0; log_n + log_k <= most; ++log_k) {
+      if (bulk && log_n + log_k < 2) continue;  // registers change hands between whole groups of four warps
       if (warps_n > 0 && log_n != log2_of(warps_n)) continue;
       if (warps_k > 0 && log_k != log2_of(warps_k)) continue;
-      Tiling t{tiles, log_n, log_k, static_cast<int>(stages ? stages : kMostStages), static_cast<int>(blocks), 0};
+      Tiling t{tiles, log_n, log_k, static_cast<int>(stages ? stages : most_stages), static_cast<int>(blocks), 0};
       const auto bytes = [&] { return sparse_shared(bits, tiles, log_n, log_k, t.stages).total; };
       while (!stages && t.stages > 2 && bytes() > device.shared_per_block) --t.stages;
       if (bytes() > device.shared_per_block) continue;
@@ -105,7 +107,10 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   a.n_pad = static_cast<int>(n_pad), a.k_pad = static_cast<int>(k_pad);
   a.channel = groups == 1;  // a single row is in place, whatever made it single
   a.vectors = n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
-  const int64_t pitch = div_up(k, 8) * 8;
+  const std::string base = "lpq_sparse_u" + std::to_string(bits) + (x.dtype == DType::f16 ? "_f16_" : "_bf16_");
+  const bool bulk = exec.device().arch == 90 && exec.has_kernel(base + "h1") && p.integer("portable", 0) == 0;
+  // Copies of 16 bytes want rows that start at multiples of 16; the bulk engine copies whole groups.
+  const int64_t unit = bulk ? kSparseK : 8, pitch = div_up(k, unit) * unit;
   const uint16_t* rows = x.data<uint16_t>();
   std::optional<Scratch> arranged;
   if (k != pitch || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
@@ -119,11 +124,11 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   a.x = rows;
   a.k = static_cast<int>(pitch);
 
-  const Tiling t = choose(m, static_cast<int>(bits), a, exec.device(), p);
+  const Tiling t = choose(m, static_cast<int>(bits), a, bulk, exec.device(), p);
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;
   a.strips = static_cast<int>(div_up(n_pad, int64_t{kSparseColumns} << t.log_n));
   a.steps = static_cast<int>(div_up(k_pad, int64_t{kSparseK} << t.log_k));
-  const std::string name = "lpq_sparse_u" + std::to_string(bits) + (x.dtype == DType::f16 ? "_f16_t" : "_bf16_t") + std::to_string(t.tiles);
+  const std::string name = base + (bulk ? "h" : "t") + std::to_string(t.tiles);
   // Tiles are counted in 32 bits: as many tokens a launch as that allows.
   const int64_t all = div_up(m, 8 * t.tiles), together = std::clamp<int64_t>((int64_t{1} << 29) / (int64_t{a.strips} * a.steps), 1, all);
   const Scratch partial = exec.scratch(static_cast<size_t>(t.blocks) * (size_t{2 * 2048} * static_cast<size_t>(t.tiles) << t.log_n));
@@ -137,7 +142,7 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
     a.m = static_cast<int>(std::min<int64_t>(m - token, together * 8 * t.tiles));
     const int64_t tiles = int64_t{a.strips} * a.batches * a.steps;
     a.per = static_cast<int>(div_up(tiles, t.blocks));
-    exec.launch(name, {div_up(tiles, a.per)}, {32 << (t.log_n + t.log_k)}, t.shared, a);
+    exec.launch(name, {div_up(tiles, a.per)}, {(32 << (t.log_n + t.log_k)) + (bulk ? 128 : 0)}, t.shared, a);
   }
 }
 LPQ_CUDA_OP(gemm_sparse_marlin, "gemm_sparse_marlin");

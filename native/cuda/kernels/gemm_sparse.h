@@ -5,6 +5,7 @@
 namespace lpq::cuda {
 
 constexpr int kSparseColumns = 64;  // of a warp: four products of mma.sp
+constexpr int kMostSparseStages = 8;
 constexpr int kSparseK = 128;       // of a warp, a step: four tiles, a group
 // A warp's bytes of a step: codes, metadata, scales of a group.
 template <int Bits>
@@ -25,7 +26,7 @@ struct SparseArgs {
   int n_pad, k_pad;               // as stored: multiples of 64 and 128
   int channel;                    // one scale a row of W, in place
   int vectors;                    // rows of y start at multiples of 16 bytes
-  int log_n, log_k, stages;       // warps: 2^log_n along N times 2^log_k along K; 2 to 6 stages
+  int log_n, log_k, stages;       // warps: 2^log_n along N times 2^log_k along K; 2 to 6 stages, 8 with the bulk engine
   int strips, steps;              // tiles of 64 << log_n columns, of 128 << log_k along K
   int batches;                    // of 8 T tokens
   int per;                        // tiles of a block's run
@@ -40,11 +41,11 @@ __host__ __device__
 #endif
 inline SparseShared sparse_shared(int bits, int tiles, int log_n, int log_k, int stages) {
   SparseShared s{};
-  s.x = (2048 * tiles) << log_k;
+  s.x = (2048 * tiles << log_k) + 128 * tiles;  // the bulk engine's rows lie 16 bytes more apart
   s.stage = s.x + ((512 * bits + 1024 + 128) << (log_n + log_k));
   s.exchange = stages * s.stage;
   s.flag = s.exchange + (log_k == 0 ? 0 : (2048 * tiles) << (log_n + log_k - 1));
-  s.total = s.flag + 16;
+  s.total = s.flag + 16 + 16 * kMostSparseStages;
   return s;
 }
 

@@ -1,6 +1,6 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
 // bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|hopper|portable] [filter]. With --kernel
-// marlin or turbomind: the kernels of those layouts instead (layout_kernels.h).
+// marlin or turbomind: the kernels of those layouts instead (layout_kernels.h), with sparse that of Sparse-MARLIN (sparse_kernels.h).
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
 // the largest and may drop bits below 2^-23 of it (17 terms: 17 * 2^-23 of the largest magnitude among partial sums, which
@@ -18,6 +18,7 @@
 #include "layout_kernels.h"
 #include "lpq/quant_type.h"
 #include "packed_format.h"
+#include "sparse_kernels.h"
 
 using namespace lpq;
 using namespace lpq::test;
@@ -214,6 +215,7 @@ int main(int argc, char** argv) {
     else filter = argv[i];
   Device d;
   if (forced == "marlin" || forced == "turbomind") return sweep_layout(d, forced, quick);
+  if (forced == "sparse") return sweep_sparse(d, quick);
   int checks = 0, failures = 0;
   double worst = 0;
   const auto one = [&](const Type& t, const Case& c, const Weights& w) {

@@ -2,17 +2,62 @@
 // mma.m16n8k32") and as test/fixtures/probe-*.json found them with selector 0.
 #pragma once
 #include "device.h"
+//
+#include <map>
 
+namespace fake {
 struct SparseWarp {
   uint32_t b[32][4], metadata[32];
 };
+// A barrier that counts arrivals and bytes. What is copied lands when somebody waits for it and all others have arrived.
+struct Barrier {
+  struct Bulk {
+    uint32_t to;
+    std::vector<unsigned char> bytes;
+  };
+  int arrivals = 0, missing = 0;
+  long long bytes = 0;
+  long phase = 0;
+  std::vector<Bulk> copies;
+  void settle() {
+    if (missing > 0) return;
+    for (const Bulk& copy : copies) {
+      std::memcpy(lpq::cuda::shared + copy.to, copy.bytes.data(), copy.bytes.size());
+      bytes -= static_cast<long long>(copy.bytes.size());
+    }
+    copies.clear();
+    if (bytes < 0) fail("more bytes came than a barrier was told of");
+    if (bytes > 0) return;
+    missing = arrivals, ++phase, ++block->progress;
+  }
+  void arrive() {
+    if (--missing < 0) fail("more arrivals than a barrier was made for");
+    ++block->progress;
+  }
+};
+inline std::map<uint32_t, Barrier> barriers;
+inline Barrier& barrier_at(uint32_t address) {
+  const auto found = barriers.find(address);
+  if (found == barriers.end()) fail("a barrier that was not made");
+  return found->second;
+}
+struct Among {
+  int waiting = 0;
+  long generation = 0;
+};
+inline Among among;
+}  // namespace fake
+
+inline void __syncwarp() {
+  fake::together("syncwarp", [](fake::Warp&, int) {}, [](fake::Warp&) {});
+}
 
 namespace lpq::cuda {
 
 template <bool BF, int Selector>
 inline void multiply_sparse(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t metadata) {
-  static SparseWarp more[16];
-  SparseWarp& own = more[fake::current / 32];
+  static fake::SparseWarp more[32];
+  fake::SparseWarp& own = more[fake::current / 32];
   fake::together(
       BF ? (Selector ? "mma.sp.bf16 1" : "mma.sp.bf16 0") : Selector ? "mma.sp.f16 1" : "mma.sp.f16 0",
       [&](fake::Warp& w, int lane) {
@@ -68,6 +113,46 @@ inline void store_shared4(uint32_t address, uint32_t v) {
 inline void store_shared2(uint32_t address, uint16_t v) {
   fake::inside(address, 2);
   std::memcpy(shared + address, &v, 2);
+}
+
+inline void barrier_init(uint32_t address, int arrivals) { fake::barriers[address] = {arrivals, arrivals, 0, 0, {}}; }
+inline void barriers_are_there() {}
+inline void barrier_arrive(uint32_t address) {
+  fake::barrier_at(address).arrive();
+  if (fake::barrier_at(address).copies.empty()) fake::barrier_at(address).settle();
+}
+inline void barrier_expect(uint32_t address, int bytes) {
+  fake::barrier_at(address).bytes += bytes;
+  fake::barrier_at(address).arrive();
+}
+inline void barrier_wait(uint32_t address, int parity) {
+  while ((fake::barrier_at(address).phase & 1) == parity) {
+    fake::barrier_at(address).settle();
+    if ((fake::barrier_at(address).phase & 1) == parity) fake::yield();
+  }
+}
+inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  const auto* at = static_cast<const unsigned char*>(from);
+  if (to % 16 != 0 || bytes <= 0 || bytes % 16 != 0 || to + static_cast<uint32_t>(bytes) > fake::kShared) fake::fail("a copy that the bulk engine does not take");
+  bool known = false;
+  for (const auto& [begin, size] : fake::tensors) known = known || (at >= begin && at + bytes <= begin + size && (at - begin) % 16 == 0);
+  if (!known) fake::fail("a copy from outside the tensors");
+  fake::barrier_at(barrier).copies.push_back({to, {at, at + bytes}});
+  std::memset(shared + to, 0xff, static_cast<size_t>(bytes));
+}
+inline void copy_bulk_once(uint32_t to, const void* from, int bytes, uint32_t barrier, unsigned long long) { copy_bulk(to, from, bytes, barrier); }
+template <int N>
+void registers_up() {}
+template <int N>
+void registers_down() {}
+inline void barrier_among(int, int threads) {
+  const long generation = fake::among.generation;
+  if (++fake::among.waiting == threads) {
+    fake::among.waiting = 0;
+    ++fake::among.generation, ++fake::block->progress;
+  } else {
+    while (fake::among.generation == generation) fake::yield();
+  }
 }
 
 }  // namespace lpq::cuda
