@@ -7,6 +7,7 @@
 // sum of |x| (2^-11 |w| + 2^-25) is added.
 #include "device.h"
 //
+#include <array>
 #include <random>
 #include <string>
 
@@ -59,7 +60,7 @@ void run_one(Case c) {
     for (int64_t p = 0; p < np; ++p) stored[static_cast<size_t>(g * np + p)] = scale[static_cast<size_t>(g * np + (c.channel ? p : sparse_scale_column(p)))];
   Memory<uint32_t> words(bytes.words);
   Memory<uint16_t> metadata(bytes.metadata), scales(stored);
-  const int64_t pitch = up(c.k, Bulk ? 128 : 8);
+  const int64_t pitch = up(c.k, Bulk ? 64 : 8);
   std::vector<uint16_t> xs(static_cast<size_t>(c.m * pitch), 0), biases(static_cast<size_t>(c.n));
   for (int i = 0; i < c.m; ++i)
     for (int k = 0; k < c.k; ++k) xs[static_cast<size_t>(i * pitch + k)] = to_half(static_cast<float>(static_cast<int>(draw(2001)) - 1000) / 512);
@@ -90,8 +91,22 @@ void run_one(Case c) {
   a.partial = partial.data(), a.counters = counters.data();
   const auto area = [](const auto& memory, size_t bytes) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), bytes); };
   fake::tensors = {area(words, bytes.words.size() * 4), area(metadata, bytes.metadata.size() * 2), area(scales, stored.size() * 2), area(x, xs.size() * 2)};
+  // As gemm_sparse.cpp describes them.
+  SparseMaps maps{};
+  const auto box = [](TensorMap& map, const void* base, uint32_t element, std::array<int64_t, 3> dims, std::array<int64_t, 2> strides, std::array<int, 3> size, bool swizzle) {
+    fake::Box b{static_cast<const unsigned char*>(base), element, {}, {}, {}, swizzle};
+    for (size_t i = 0; i < 3; ++i) b.dims[i] = static_cast<uint64_t>(dims[i]), b.box[i] = static_cast<uint32_t>(size[i]);
+    for (size_t i = 0; i < 2; ++i) b.strides[i] = static_cast<uint64_t>(strides[i]);
+    static_assert(sizeof(b) <= sizeof(map));
+    std::memcpy(&map, &b, sizeof(b));
+  };
+  const int across = 1 << c.log_n, down = 1 << c.log_k;
+  box(maps.x, a.x, 2, {64, c.m, pitch / 64}, {pitch * 2, 128}, {64, 8 * T, 2 * down}, true);
+  box(maps.weights, a.weights, 8, {16 * Bits, np / 64, kp / 32}, {128 * Bits, np / 64 * 128 * Bits}, {16 * Bits, across, 4 * down}, false);
+  box(maps.metadata, a.metadata, 8, {32, np / 64, kp / 32}, {256, np / 64 * 256}, {32, across, 4 * down}, false);
+  box(maps.scales, a.scales, 2, {64, np / 64, groups}, {128, np / 64 * 128}, {64, across, down}, false);
   const std::function<void()> kernel = [&] {
-    if constexpr (Bulk) gemm_sparse_bulk<Bits, T, BF>(a);
+    if constexpr (Bulk) gemm_sparse_bulk<Bits, T, BF>(a, maps);
     else gemm_sparse<Bits, T, BF, true>(a);
   };
   std::vector<int> order(static_cast<size_t>(blocks));

@@ -39,14 +39,6 @@ __device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) { as
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Barriers that one thread made are seen by the others, and by the bulk engine.
 __device__ __forceinline__ void barriers_are_there() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// `bytes`, a multiple of 16, of which `barrier` is told. _once: for L2, by a policy of the host.
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-__device__ __forceinline__ void copy_bulk_once(uint32_t to, const void* from, int bytes, uint32_t barrier, unsigned long long policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-               : "memory");
-}
 #endif
 
 }  // namespace lpq::cuda

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cuda/kernels/tensor_maps.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -67,6 +68,19 @@ Tiling choose(int64_t m, int bits, const SparseArgs& a, bool bulk, const DeviceF
   return *best;
 }
 
+SparseMaps describe(const SparseArgs& a, int bits, const Tiling& t) {
+  const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
+  const uint64_t tiles = u64(a.n_pad / kSparseColumns), rows = u64(a.k_pad / 32), groups = u64(a.channel ? 1 : a.k_pad / kSparseK);
+  const uint32_t across = u32(1 << t.log_n), down = u32(1 << t.log_k);
+  SparseMaps maps{};
+  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * t.tiles), 2 * down}, true);
+  maps.weights = describe_boxes(a.weights, kMapWide, {u64(16 * bits), tiles, rows}, {u64(128 * bits), tiles * u64(128 * bits)}, {u32(16 * bits), across, 4 * down}, false);
+  maps.metadata = describe_boxes(a.metadata, kMapWide, {32, tiles, rows}, {256, tiles * 256}, {32, across, 4 * down}, false);
+  maps.scales = describe_boxes(a.scales, kMapShort, {64, tiles, groups}, {128, tiles * 128}, {64, across, down}, false);
+  return maps;
+}
+
 void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   const Params& p = call.params;
   const int64_t bits = p.integer("bits"), group = p.integer("groupLength", 0);
@@ -108,9 +122,9 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   a.channel = groups == 1;  // a single row is in place, whatever made it single
   a.vectors = n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
   const std::string base = "lpq_sparse_u" + std::to_string(bits) + (x.dtype == DType::f16 ? "_f16_" : "_bf16_");
-  const bool bulk = exec.device().arch == 90 && exec.has_kernel(base + "h1") && p.integer("portable", 0) == 0;
-  // Copies of 16 bytes want rows that start at multiples of 16; the bulk engine copies whole groups.
-  const int64_t unit = bulk ? kSparseK : 8, pitch = div_up(k, unit) * unit;
+  const bool bulk = exec.device().arch == 90 && exec.has_kernel(base + "h1") && p.integer("portable", 0) == 0 && can_describe_tensors();
+  // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
+  const int64_t unit = bulk ? 64 : 8, pitch = div_up(k, unit) * unit;
   const uint16_t* rows = x.data<uint16_t>();
   std::optional<Scratch> arranged;
   if (k != pitch || reinterpret_cast<uintptr_t>(rows) % 16 != 0) {
@@ -142,7 +156,9 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
     a.m = static_cast<int>(std::min<int64_t>(m - token, together * 8 * t.tiles));
     const int64_t tiles = int64_t{a.strips} * a.batches * a.steps;
     a.per = static_cast<int>(div_up(tiles, t.blocks));
-    exec.launch(name, {div_up(tiles, a.per)}, {(32 << (t.log_n + t.log_k)) + (bulk ? 128 : 0)}, t.shared, a);
+    const Dim3 grid = {div_up(tiles, a.per)}, block = {(32 << (t.log_n + t.log_k)) + (bulk ? 128 : 0)};
+    if (bulk) exec.launch(name, grid, block, t.shared, a, describe(a, static_cast<int>(bits), t));
+    else exec.launch(name, grid, block, t.shared, a);
   }
 }
 LPQ_CUDA_OP(gemm_sparse_marlin, "gemm_sparse_marlin");

@@ -322,18 +322,17 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
 }
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Hopper's: a group of warps more, of which one copies everything for the others through the bulk engine, a row of tiles at a time: no copies and
-// no barrier of the block in the way of those that multiply. A row of activations is a copy, and rows lie 16 bytes more apart
-// than they are long, which spares ldmatrix its conflicts.
+// Hopper's: a group of warps more, of which one copies everything for the others through the bulk engine, a box a tensor and step: no
+// copies and no barrier of the block in the way of those that multiply.
 template <int Bits, int T, bool BF>
-__device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g) {
+__device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const SparseMaps& maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int kTile = 128 * Bits;
+  constexpr int kTile = 128 * Bits, kSlab = 8 * T * 128;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), warps = 1 << (g.log_n + g.log_k);
   const int n_tiles = g.n_pad / kSparseColumns, k_units = g.k_pad / kSparseK;
   const SparseShared place = sparse_shared(Bits, T, g.log_n, g.log_k, g.stages);
   // The stage: activations; rows of tiles of codes, of metadata, and of scales.
-  const int pitch = (256 << g.log_k) + 16, code_row = kTile << g.log_n, meta_row = 256 << g.log_n, scale_row = 128 << g.log_n;
+  const int code_row = kTile << g.log_n, meta_row = 256 << g.log_n;
   const int codes_at = place.x, meta_at = codes_at + (code_row << (2 + g.log_k)), scales_at = meta_at + (meta_row << (2 + g.log_k));
   const uint32_t ring = shared_address(shared), full = ring + place.flag + 16, empty = full + 8 * kMostSparseStages;
   const int first = blockIdx.x * g.per, count = max(0, min(g.per, g.strips * g.batches * g.steps - first));
@@ -348,25 +347,18 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g) {
 
   if (warp >= warps) {
     registers_down<24>();
-    if (warp > warps) return;
+    if (warp > warps || lane != 0) return;
     int slot = 0, parity = 1;
+    const int bytes = (kSlab * 2 << g.log_k) + (4 * kTile + 4 * 256 + (g.channel ? 0 : 128)) * warps;
     for (int at = 0; at < count; ++at) {
       barrier_wait(empty + 8 * slot, parity);
       const uint32_t stage = ring + slot * place.stage, barrier = full + 8 * slot;
-      const int across = min(n_tiles - (strip << g.log_n), 1 << g.log_n), units = min(k_units - (step << g.log_k), 1 << g.log_k);
-      const int token = batch * 8 * T, rows = min(8 * T, g.m - token), bytes = units * 256;
-      if (lane == 0) barrier_expect(barrier, rows * bytes + units * across * (4 * kTile + 4 * 256 + (g.channel ? 0 : 128)));
-      __syncwarp();
       const int unit = step << g.log_k, nt = strip << g.log_n;
-      for (int i = lane; i < 8 * units; i += 32) {
-        const int kt = i >> 1;
-        const long long tile = static_cast<long long>(4 * unit + kt) * n_tiles + nt;
-        if (i & 1) copy_bulk_once(stage + meta_at + kt * meta_row, g.metadata + tile * 256, across * 256, barrier, g.policy);
-        else copy_bulk_once(stage + codes_at + kt * code_row, g.weights + tile * kTile, across * kTile, barrier, g.policy);
-      }
-      if (!g.channel && lane < units)
-        copy_bulk_once(stage + scales_at + lane * scale_row, g.scales + (static_cast<long long>(unit + lane) * g.n_pad + nt * kSparseColumns) * 2, across * 128, barrier, g.policy);
-      for (int row = lane; row < rows; row += 32) copy_bulk(stage + row * pitch, g.x + static_cast<long long>(token + row) * g.k + unit * kSparseK, bytes, barrier);
+      barrier_expect(barrier, bytes);
+      copy_box_once(stage + codes_at, &maps.weights, 0, nt, 4 * unit, barrier);
+      copy_box_once(stage + meta_at, &maps.metadata, 0, nt, 4 * unit, barrier);
+      if (!g.channel) copy_box_once(stage + scales_at, &maps.scales, 0, nt, unit, barrier);
+      copy_box(stage, &maps.x, 0, batch * 8 * T, 2 * unit, barrier);
       if (++slot == g.stages) slot = 0, parity ^= 1;
       if (++step == g.steps) {
         step = 0;
@@ -382,14 +374,15 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g) {
   float sum[4][T][4];
   clear(sum);
   const uint32_t own_codes = ring + codes_at + 4 * wk * code_row + wn * kTile + lane * (4 * Bits), own_meta = ring + meta_at + 4 * wk * meta_row + wn * 256 + lane * 4;
-  const uint32_t own_scales = ring + scales_at + wk * scale_row + wn * 128 + (lane >> 2) * 16, own_x = ring + (lane & 7) * pitch + wk * 256 + (lane >> 3) * 16;
+  const uint32_t own_scales = ring + scales_at + ((wk << g.log_n) + wn) * 128 + (lane >> 2) * 16, own_x = ring + 2 * wk * kSlab + (lane & 7) * 128;
+  const int row7 = lane & 7, matrix = lane >> 3;
   int slot = 0, parity = 0;
   for (int at = 0; at < count; ++at) {
     barrier_wait(full + 8 * slot, parity);
     if ((strip << g.log_n) + wn < n_tiles && (step << g.log_k) + wk < k_units) {
       const uint32_t stage = slot * place.stage;
       multiply_step<Bits, T, BF>(sum, own_codes + stage, code_row, own_meta + stage, meta_row, own_scales + stage, g.channel != 0, g.magic,
-                                 [&](int s, int t) { return own_x + stage + t * 8 * pitch + s * 64; });
+                                 [&](int s, int t) { return own_x + stage + (s >> 1) * kSlab + t * 1024 + ((((s & 1) * 4 + matrix) ^ row7) << 4); });
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + 8 * slot);
@@ -416,8 +409,8 @@ constexpr int kSparseThreads = T <= 2 ? 512 : 256;
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define LPQ_SPARSE_BULK(name, bits, tiles, bf)                                                                           \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kSparseThreads<tiles> + 128, 1) lpq_sparse_##name##_h##tiles(   \
-      const __grid_constant__ lpq::cuda::SparseArgs g) {                                                                 \
-    lpq::cuda::gemm_sparse_bulk<bits, tiles, bf>(g);                                                                     \
+      const __grid_constant__ lpq::cuda::SparseArgs g, const __grid_constant__ lpq::cuda::SparseMaps maps) {             \
+    lpq::cuda::gemm_sparse_bulk<bits, tiles, bf>(g, maps);                                                               \
   }
 #else
 #define LPQ_SPARSE_BULK(name, bits, tiles, bf)

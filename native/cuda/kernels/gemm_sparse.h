@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cuda/kernels/gemm_packed.h"
+
 namespace lpq::cuda {
 
 constexpr int kSparseColumns = 64;  // of a warp: four products of mma.sp
@@ -32,6 +34,11 @@ struct SparseArgs {
   int per;                        // tiles of a block's run
 };
 
+// For the bulk engine: x as [k/64][m][64], codes and metadata as [k/32][n/64][bytes of a tile], scales as [groups][n/64][64].
+struct SparseMaps {
+  TensorMap x, weights, metadata, scales;
+};
+
 // Where a block's shared memory has what, in bytes.
 struct SparseShared {
   int x, stage, exchange, flag, total;
@@ -41,8 +48,8 @@ __host__ __device__
 #endif
 inline SparseShared sparse_shared(int bits, int tiles, int log_n, int log_k, int stages) {
   SparseShared s{};
-  s.x = (2048 * tiles << log_k) + 128 * tiles;  // the bulk engine's rows lie 16 bytes more apart
-  s.stage = s.x + ((512 * bits + 1024 + 128) << (log_n + log_k));
+  s.x = 2048 * tiles << log_k;
+  s.stage = (s.x + ((512 * bits + 1024 + 128) << (log_n + log_k)) + 1023) & ~1023;
   s.exchange = stages * s.stage;
   s.flag = s.exchange + (log_k == 0 ? 0 : (2048 * tiles) << (log_n + log_k - 1));
   s.total = s.flag + 16 + 16 * kMostSparseStages;

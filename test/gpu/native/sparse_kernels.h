@@ -158,7 +158,7 @@ inline int sweep_sparse(Device& d, bool quick) {
             if (quick && (blocks == 3 || log_n == 1)) continue;
             c.m = m;
             c.tiling = {{"blocks", double(blocks)}, {"warpsN", double(1 << log_n)}, {"stages", double(2 + (blocks + log_n) % 2)}};
-            if (bits == 8 && log_n > 1) c.tiling.push_back({"warpsK", log_n == 2 ? 2.0 : 1.0});
+            if (log_n < 2 || m > 16 || bits == 8) c.tiling.push_back({"warpsK", double(4 >> std::min(log_n, 2))});
             one(c, w);
           }
       std::printf("sparse u%d %s %s\n", bits, dtype == DType::f16 ? "f16" : "bf16", failures == before ? "ok" : "FAIL");

@@ -41,6 +41,13 @@ inline Barrier& barrier_at(uint32_t address) {
   if (found == barriers.end()) fail("a barrier that was not made");
   return found->second;
 }
+struct Box {
+  const unsigned char* base;
+  uint32_t element;  // bytes
+  uint64_t dims[3], strides[2];
+  uint32_t box[3];
+  bool swizzle;
+};
 struct Among {
   int waiting = 0;
   long generation = 0;
@@ -131,16 +138,27 @@ inline void barrier_wait(uint32_t address, int parity) {
     if ((fake::barrier_at(address).phase & 1) == parity) fake::yield();
   }
 }
-inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  const auto* at = static_cast<const unsigned char*>(from);
-  if (to % 16 != 0 || bytes <= 0 || bytes % 16 != 0 || to + static_cast<uint32_t>(bytes) > fake::kShared) fake::fail("a copy that the bulk engine does not take");
-  bool known = false;
-  for (const auto& [begin, size] : fake::tensors) known = known || (at >= begin && at + bytes <= begin + size && (at - begin) % 16 == 0);
-  if (!known) fake::fail("a copy from outside the tensors");
-  fake::barrier_at(barrier).copies.push_back({to, {at, at + bytes}});
-  std::memset(shared + to, 0xff, static_cast<size_t>(bytes));
+// A box of a tensor, in the bytes of a TensorMap; sizes in elements, strides in bytes.
+inline void copy_box(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
+  fake::Box box;
+  std::memcpy(&box, map, sizeof(box));
+  if (to % (box.swizzle ? 1024 : 128) != 0) fake::fail("a box goes to an address that the bulk engine refuses");
+  const uint32_t row = box.box[0] * box.element, bytes = row * box.box[1] * box.box[2];
+  if (to + bytes > fake::kShared) fake::fail("an address outside shared memory");
+  fake::Barrier::Bulk copy{to, std::vector<unsigned char>(bytes, 0)};
+  for (uint32_t z = 0; z < box.box[2]; ++z)
+    for (uint32_t r = 0; r < box.box[1]; ++r)
+      for (uint32_t e = 0; e < box.box[0]; ++e) {
+        const uint64_t at[3] = {static_cast<uint64_t>(c0) + e, static_cast<uint64_t>(c1) + r, static_cast<uint64_t>(c2) + z};
+        if (at[0] >= box.dims[0] || at[1] >= box.dims[1] || at[2] >= box.dims[2]) continue;
+        uint32_t in_row = e * box.element;
+        if (box.swizzle) in_row ^= (r & 7) << 4;
+        std::memcpy(&copy.bytes[(z * box.box[1] + r) * row + in_row], box.base + at[0] * box.element + at[1] * box.strides[0] + at[2] * box.strides[1], box.element);
+      }
+  fake::barrier_at(barrier).copies.push_back(std::move(copy));
+  std::memset(shared + to, 0xff, bytes);
 }
-inline void copy_bulk_once(uint32_t to, const void* from, int bytes, uint32_t barrier, unsigned long long) { copy_bulk(to, from, bytes, barrier); }
+inline void copy_box_once(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) { copy_box(to, map, c0, c1, c2, barrier); }
 template <int N>
 void registers_up() {}
 template <int N>
