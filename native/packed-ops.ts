@@ -8,7 +8,8 @@ export const packedOps = {
    * u8|f16 [ceil(N/32), G, 32]. groupLength: 32, 64, 128, or 0 for one scale a row. zero: the constant where there are no
    * zeros. Weights are multiplied exactly; sums are fp32. warpsN, warpsK, stages and blocks override the choice of tiles, tokens and width the wide kernel's,
    * slices and reduce the streaming kernel's cuts;
-   * kernel: stream, wide, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. Up to 16
+   * kernel: stream, wide, hopper, large or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. `large`
+   * rounds weights to the type of x; devices before 9.0 take it above 16 tokens (docs/kernels.md). Up to 16
    * tokens on 9.0 the choice is stream, whose launches overlap the product before (docs/kernels.md); overlap: 0 forbids that.
    */
   gemmPacked: (
@@ -29,7 +30,7 @@ export const packedOps = {
       width?: number;
       slices?: number;
       reduce?: 'global' | 'cluster';
-      kernel?: 'stream' | 'wide' | 'hopper' | 'portable';
+      kernel?: 'stream' | 'wide' | 'hopper' | 'large' | 'portable';
       overlap?: 0 | 1;
     },
   ) =>

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "cuda/kernels/gemm_large_launch.h"
 #include "cuda/kernels/gemm_packed.h"
 #include "cuda/kernels/gemm_wide.h"
 #include "cuda/kernels/stream_maps.h"
@@ -17,6 +18,7 @@ namespace lpq::cuda {
 namespace {
 
 constexpr int kMostTokens = 64;
+constexpr int kMostExactTokens = 16;  // of devices whose kernel of many tokens rounds weights (gemm_large.cuh)
 
 struct Tiling {
   bool hopper = false;  // which of the two kernels
@@ -244,12 +246,14 @@ void gemm_packed(Call& call, CudaExec& exec) {
 
   const std::string name = kernel_name(type, x.dtype);
   const std::string forced = p.text("kernel", "");
-  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "hopper" || forced == "portable", "kernel is none of stream, wide, hopper, portable");
+  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "hopper" || forced == "large" || forced == "portable", "kernel is none of stream, wide, hopper, large, portable");
   const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && can_describe_tensors();
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
+  const bool can_large = has_gemm_large(exec, name, a, x.dtype == DType::bf16);
+  require(forced != "large" || can_large, "there is no kernel of many tokens for this type, device and scales");
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor; with zero points of groups
   // only where it ends before the Hopper kernel, which takes its bytes' time (a tenth more) and 10.5 µs.
@@ -262,7 +266,8 @@ void gemm_packed(Call& call, CudaExec& exec) {
   };
   const bool stream = forced == "stream" || streams();
   const bool wide = forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
-  const bool hopper = !stream && !wide && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
+  const bool large = forced == "large" || (forced.empty() && !stream && !wide && !can_hopper && can_large && m > kMostExactTokens);
+  const bool hopper = !stream && !wide && !large && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
   const bool safe = exec.follows_untouched(weights) && exec.follows_untouched(scales) && (!zeros || exec.follows_untouched(*zeros));
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
@@ -285,7 +290,15 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.y = y.data<uint16_t>();
     return gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, p);
   }
-  const int64_t most = stream ? kMostStreamTokens : kMostTokens;
+  if (large) {
+    a.m = static_cast<int>(m);
+    a.x = rows;
+    a.y = y.data<uint16_t>();
+    return gemm_large(exec, name, a, p);
+  }
+  // What gemm_large took over has portable kernels of up to 16 tokens only.
+  const bool few = !stream && !hopper && !exec.has_kernel(name + "_t8");
+  const int64_t most = stream ? kMostStreamTokens : few ? kMostExactTokens : kMostTokens;
   for (int64_t first = 0; first < m; first += most) {
     const int64_t tokens = std::min<int64_t>(most, m - first);
     if (stream) {

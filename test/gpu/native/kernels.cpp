@@ -1,5 +1,5 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
-// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|hopper|portable] [filter]. With --kernel
+// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|hopper|large|portable] [filter]. With --kernel
 // marlin or turbomind: the kernels of those layouts instead (layout_kernels.h), with sparse that of Sparse-MARLIN (sparse_kernels.h).
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
@@ -7,7 +7,8 @@
 // A, the sum of |x| (|pair| + |zero'|) scale over K, bounds). The first mma of a group starts from 0, and the sums with ones err
 // alike: K/16 mmas of which each counts with its group's share of A, eight a group: 8 * 17 * 2^-23 A < 2^-15.8 A at worst.
 // Adding up over groups, warps and blocks in fp32 adds (K/32 + 64) 2^-24 A. Then one rounding to the type of y, and two of
-// fp32 (bias).
+// fp32 (bias). --kernel large rounds weights: u |w| (twice with bf16 activations and f16 scales) and u |z s| where a zero point does not come
+// off exactly, 2^-25 for each subnormal f16 (gemm_large.cuh).
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -134,7 +135,8 @@ Params call_params(const Type& t, const Case& c) {
   p.set("zero", c.zero);
   for (const char* name : kTiling)
     if (c.tiling.integer(name, 0) > 0) p.set(name, double(c.tiling.integer(name, 0)));
-  if (c.tiling.has("overlap")) p.set("overlap", c.tiling.number("overlap"));
+  for (const char* name : {"overlap", "stripes"})
+    if (c.tiling.has(name)) p.set(name, c.tiling.number(name));
   return p;
 }
 
@@ -159,7 +161,7 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
     threads.emplace_back([&, worker] {
       for (int64_t n = c.n * worker / workers; n < c.n * (worker + 1) / workers; ++n)
         for (int64_t m = 0; m < c.m; ++m) {
-          double want = 0, size = 0;
+          double want = 0, size = 0, rounding = 0;
           for (int64_t g = 0; g < groups; ++g) {
             const double scale = w.scale[static_cast<size_t>(n * groups + g)], zero = w.zero[static_cast<size_t>(n * groups + g)];
             double part = 0, a = 0;
@@ -170,13 +172,21 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
             }
             want += part * scale;
             size += a * scale;
+            if (forced == "large")
+              for (int64_t k = g * length; k < std::min(c.k, (g + 1) * length); ++k) {
+                const double v = w.value[static_cast<size_t>(n * c.k + k)] - zero, z = zero + lift;
+                const bool whole = z == std::trunc(z) && std::fabs(z) <= (c.dtype == DType::f16 ? 1000 : t.type.bits < 4 ? 64 : 128);
+                rounding += std::fabs(xs[static_cast<size_t>(m * c.k + k)]) *
+                            (1.02 * u * scale * (std::fabs(v) * (c.dtype == DType::bf16 && c.scale_dtype == DType::f16 ? 2 : 1) + (whole ? 0 : std::fabs(z))) + 2 * least(c.dtype));
+              }
           }
+          if (forced == "large") size = size * (1 + double(c.k) / 16);  // one sum of all of K, not of groups
           if (c.bias) {
             const double b = get(w.bias, n);
             want += b;
             size += std::fabs(b);
           }
-          const double bound = size * (0x1p-15 + (double(c.k) / 32 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least(c.dtype);
+          const double bound = size * ((forced == "large" ? 17 * 0x1p-23 : 0x1p-15) + (double(c.k) / 32 + 64) * 0x1p-24) + rounding + u * std::fabs(want) * 1.01 + least(c.dtype);
           const double g = get(got, m * c.n + n);
           double share = std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
           // Beyond the largest f16 the answer is an infinity.
@@ -248,12 +258,12 @@ int main(int argc, char** argv) {
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
       // Floats whose exponents f16 does not hold have the portable kernel alone.
-      if ((forced == "stream" || forced == "wide" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
+      if ((forced == "stream" || forced == "wide" || forced == "hopper" || forced == "large") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
         continue;
       // Every weight by itself.
       Case c;
       c.dtype = dtype;
-      c.scale_dtype = dtype == DType::f16 ? DType::bf16 : DType::f16;
+      c.scale_dtype = dtype == DType::f16 && forced != "large" ? DType::bf16 : DType::f16;
       c.one_hot = true;
       c.n = 70;
       c.k = 264;
@@ -277,7 +287,7 @@ int main(int argc, char** argv) {
           c.k = between(1, 90) * 8 + (group == 64 ? 3 : 0);
           const Weights w = make_weights(t, c);
           for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 64, 70, 129, 200}) {
-            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide")) continue;
+            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide" && forced != "large")) continue;
             c.m = m;
             one(t, c, w);
           }
@@ -303,6 +313,18 @@ int main(int argc, char** argv) {
                 c.tiling.set("reduce", std::string(reduce));
                 one(t, c, w);
               }
+        continue;
+      }
+      if (forced == "large") {
+        // Every tile of tokens, whole and in runs that many blocks share.
+        for (int tokens : {32, 64, 128})
+          for (int blocks : {1, 3, 50, 132})
+            for (int stripes : {0, 1}) {
+              if (quick && (tokens + blocks + stripes) % 3 != number_of_type % 3) continue;
+              c.m = tokens == 64 ? 150 : tokens == 32 ? 27 : 200;
+              c.tiling = params({{"tokens", double(tokens)}, {"blocks", double(blocks)}, {"stripes", double(stripes)}});
+              one(t, c, w);
+            }
         continue;
       }
       if (forced == "wide") {
