@@ -38,6 +38,8 @@ __device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) { as
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Barriers that one thread made are seen by the others, and by the bulk engine.
+// Until the operation before has ended and all that it wrote is seen; from here on the next may start.
+__device__ __forceinline__ void operation_before() { asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void barriers_are_there() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 #endif
 

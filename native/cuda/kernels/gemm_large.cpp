@@ -19,11 +19,14 @@ bool has_gemm_large(CudaExec& exec, const std::string& name, const GemmPackedArg
 // Tiles of 32, 64 or 128 tokens: the least that hold m (where the device's build has them). Whole tiles where their waves are at least 92 %
 // full, else equal runs of steps, which cost two parts of a tile a block through the workspace.
 void gemm_large(CudaExec& exec, const std::string& name, GemmPackedArgs a, const Params& params) {
-  const int64_t wished = params.integer("tokens", 0), blocks = params.integer("blocks", exec.device().multiprocessors), stripes = params.integer("stripes", -1);
+  const int64_t wished = params.integer("tokens", 0), stripes = params.integer("stripes", -1);
   require(wished == 0 || wished == 32 || wished == 64 || wished == 128, "tokens is not 32, 64 or 128");
-  require(blocks >= 1, "blocks is not 1 or more");
   int64_t tiles = wished ? wished / 8 : a.m <= 32 ? 4 : a.m <= 64 ? 8 : 16;
   while (tiles < 16 && !exec.has_kernel(large_name(name, tiles))) tiles *= 2;
+  const unsigned shared = static_cast<unsigned>(large_shared(static_cast<int>(tiles)));
+  const std::string kernel = large_name(name, tiles);
+  const int64_t blocks = params.integer("blocks", int64_t{exec.device().multiprocessors} * std::max(1, exec.occupancy(kernel, 32 * kLargeWarps, shared)));
+  require(blocks >= 1, "blocks is not 1 or more");
   LargeArgs l{};
   l.token_tiles = static_cast<int>(div_up(a.m, 8 * tiles));
   l.band = std::min(l.token_tiles, 8);
@@ -42,7 +45,7 @@ void gemm_large(CudaExec& exec, const std::string& name, GemmPackedArgs a, const
     a.partial = partial->as<float>();
     a.counters = exec.counters(static_cast<size_t>(all));
   }
-  exec.launch(large_name(name, tiles), {grid}, {32 * kLargeWarps}, static_cast<unsigned>(large_shared(static_cast<int>(tiles))), a, l);
+  exec.launch(kernel, {grid}, {32 * kLargeWarps}, shared, a, l);
 }
 
 }  // namespace lpq::cuda

@@ -157,8 +157,12 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
     const int64_t tiles = int64_t{a.strips} * a.batches * a.steps;
     a.per = static_cast<int>(div_up(tiles, t.blocks));
     const Dim3 grid = {div_up(tiles, a.per)}, block = {(32 << (t.log_n + t.log_k)) + (bulk ? 128 : 0)};
-    if (bulk) exec.launch(name, grid, block, t.shared, a, describe(a, static_cast<int>(bits), t));
-    else exec.launch(name, grid, block, t.shared, a);
+    if (bulk) {
+      // Weights are read before the operation before has ended: it must not have written them.
+      a.overlap = p.integer("overlap", 1) != 0 && exec.follows_untouched(weights) && exec.follows_untouched(metadata) && exec.follows_untouched(scales);
+      exec.launch_clusters(name, grid, block, t.shared, 1, a.overlap != 0, a, describe(a, static_cast<int>(bits), t));
+      exec.wrote(y);
+    } else exec.launch(name, grid, block, t.shared, a);
   }
 }
 LPQ_CUDA_OP(gemm_sparse_marlin, "gemm_sparse_marlin");

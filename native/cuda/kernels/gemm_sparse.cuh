@@ -348,17 +348,31 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const Spar
   if (warp >= warps) {
     registers_down<24>();
     if (warp > warps || lane != 0) return;
-    int slot = 0, parity = 1;
-    const int bytes = (kSlab * 2 << g.log_k) + (4 * kTile + 4 * 256 + (g.channel ? 0 : 128)) * warps;
-    for (int at = 0; at < count; ++at) {
-      barrier_wait(empty + 8 * slot, parity);
+    const int bytes = (kSlab * 2 << g.log_k) + (4 * kTile + 4 * 256 + (g.channel ? 0 : 128)) * warps, ahead = min(count, g.stages);
+    const auto copy_weights_of = [&](int slot, int of_strip, int of_step) {
       const uint32_t stage = ring + slot * place.stage, barrier = full + 8 * slot;
-      const int unit = step << g.log_k, nt = strip << g.log_n;
+      const int unit = of_step << g.log_k, nt = of_strip << g.log_n;
       barrier_expect(barrier, bytes);
       copy_box_once(stage + codes_at, &maps.weights, 0, nt, 4 * unit, barrier);
       copy_box_once(stage + meta_at, &maps.metadata, 0, nt, 4 * unit, barrier);
       if (!g.channel) copy_box_once(stage + scales_at, &maps.scales, 0, nt, unit, barrier);
-      copy_box(stage, &maps.x, 0, batch * 8 * T, 2 * unit, barrier);
+    };
+    // Weights of the first stages, which the operation before did not write.
+    for (int at = 0, of_strip = strip, of_step = step; at < ahead; ++at) {
+      copy_weights_of(at, of_strip, of_step);
+      if (++of_step == g.steps) {
+        of_step = 0;
+        if (++of_strip == g.strips) of_strip = 0;
+      }
+    }
+    if (g.overlap) operation_before();
+    int slot = 0, parity = 1;
+    for (int at = 0; at < count; ++at) {
+      if (at >= ahead) {
+        barrier_wait(empty + 8 * slot, parity);
+        copy_weights_of(slot, strip, step);
+      }
+      copy_box(ring + slot * place.stage, &maps.x, 0, batch * 8 * T, 2 * (step << g.log_k), full + 8 * slot);
       if (++slot == g.stages) slot = 0, parity ^= 1;
       if (++step == g.steps) {
         step = 0;
@@ -370,6 +384,7 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const Spar
 
   if (T <= 2) registers_up<112>();
   else registers_up<240>();
+  if (g.overlap) operation_before();
   const int wn = warp & ((1 << g.log_n) - 1), wk = warp >> g.log_n;
   float sum[4][T][4];
   clear(sum);

@@ -27,6 +27,7 @@ struct SparseArgs {
   int m, n, k;
   int n_pad, k_pad;               // as stored: multiples of 64 and 128
   int channel;                    // one scale a row of W, in place
+  int overlap;                    // launched while the operation before may still run
   int vectors;                    // rows of y start at multiples of 16 bytes
   int log_n, log_k, stages;       // warps: 2^log_n along N times 2^log_k along K; 2 to 6 stages, 8 with the bulk engine
   int strips, steps;              // tiles of 64 << log_n columns, of 128 << log_k along K

@@ -40,6 +40,8 @@ void bench_large(Bench& b, const std::string& set) {
         double t = 0;
         try {
           t = time_packed(b, p, s, params({{"kernel", std::string("large")}}), 2);
+          const double half = time_packed(b, p, s, params({{"kernel", std::string("large")}, {"tokens", 64.0}}), 2);
+          std::printf("  tiles of 64 tokens %.1f us\n", half * 1e6);
         } catch (const Failure& failure) {
           std::printf("%s: %s\n", name, failure.what());
           continue;

@@ -124,6 +124,7 @@ inline void store_shared2(uint32_t address, uint16_t v) {
 
 inline void barrier_init(uint32_t address, int arrivals) { fake::barriers[address] = {arrivals, arrivals, 0, 0, {}}; }
 inline void barriers_are_there() {}
+inline void operation_before() {}
 inline void barrier_arrive(uint32_t address) {
   fake::barrier_at(address).arrive();
   if (fake::barrier_at(address).copies.empty()) fake::barrier_at(address).settle();
