@@ -157,7 +157,7 @@ inline int sweep_sparse(Device& d, bool quick) {
           for (int log_n : {0, 1, 2, 3}) {
             if (quick && (blocks == 3 || log_n == 1)) continue;
             c.m = m;
-            c.tiling = {{"blocks", double(blocks)}, {"warpsN", double(1 << log_n)}, {"stages", double(2 + (blocks + log_n) % 2)}};
+            c.tiling = {{"blocks", double(blocks)}, {"warpsN", double(1 << log_n)}, {"stages", 2.0}};
             if (log_n < 2 || m > 16 || bits == 8) c.tiling.push_back({"warpsK", double(4 >> std::min(log_n, 2))});
             one(c, w);
           }
