@@ -320,7 +320,7 @@ using WholeIntCast = IntCast<B, BF, !BF>;
 }  // namespace lpq::cuda
 
 #define LPQ_LARGE_T(name, tiles, bits, bf, cast)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(32 * lpq::cuda::kLargeWarps, tiles <= 8 ? 2 : 1) lpq_large_##name##_t##tiles(                               \
+  extern "C" __global__ void __launch_bounds__(32 * lpq::cuda::kLargeWarps, 1) lpq_large_##name##_t##tiles(                               \
       const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::LargeArgs a) {                              \
     lpq::cuda::gemm_large<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, a);                                                              \
   }
