@@ -2,13 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { allocate, createRuntime, fromTyped } from '../../../native/binding.js';
 import { pack } from '../../../src/layout/engine.js';
-import {
-  MMA_M16N8K16,
-  reorderLocals,
-  storedTile,
-  WORD_3120,
-  WORD_75316420,
-} from '../../../src/layout/fragment.js';
+import { MMA_M16N8K16, reorderLocals, storedTile, WORD_3120, WORD_75316420 } from '../../../src/layout/fragment.js';
 import { loadedFragment, loadedTile, TENSOR_CORES } from '../../../src/layout/hardware-aware.js';
 import { indexAt } from '../../../src/layout/layout.js';
 import { local, spatial } from '../../../src/layout/make.js';
@@ -44,7 +38,11 @@ test('the derivation puts every bit where the declared table does', () => {
         const [derived, table] = [turbomindWeight(n, k, bits, form, order), declared(n, k, bits, form, order)];
         for (let row = 0; row < n; row++)
           for (let column = 0; column < k; column++)
-            assert.deepEqual(bitPositions(derived, row, column), bitPositions(table, row, column), `${bits} ${form} ${order}`);
+            assert.deepEqual(
+              bitPositions(derived, row, column),
+              bitPositions(table, row, column),
+              `${bits} ${form} ${order}`,
+            );
       }
 });
 
@@ -74,8 +72,7 @@ function byHand(codes: Uint8Array, n: number, k: number, bits: 4 | 8, form: 'b' 
           for (let w = 0; w < 4 / inWord; w++) {
             let word = 0;
             for (let r = 0; r < inWord; r++)
-              for (let half = 0; half < 2; half++)
-                word |= registers[w * inWord + r]![half]! << (16 * half + bits * r);
+              for (let half = 0; half < 2; half++) word |= registers[w * inWord + r]![half]! << (16 * half + bits * r);
             words.push(word >>> 0);
           }
         }
@@ -88,7 +85,9 @@ test('packed words are what ldmatrix, masks and plain stores would leave', async
     for (const form of ['b', 'a'] as const) {
       const codes = Uint8Array.from({ length: n * k }, (_, i) => (i * 7 + (i >> 5) * 3) % 2 ** bits);
       const stream =
-        bits === 8 ? codes : Uint8Array.from({ length: (n * k) / 2 }, (_, i) => codes[2 * i]! | (codes[2 * i + 1]! << 4));
+        bits === 8
+          ? codes
+          : Uint8Array.from({ length: (n * k) / 2 }, (_, i) => codes[2 * i]! | (codes[2 * i + 1]! << 4));
       const packed = allocate('i32', [(n * k * bits) / 32]);
       pack(runtime, turbomindWeight(n, k, bits, form), fromTyped('u8', [n, (k * bits) / 8], stream), packed, {
         streamColumns: k,
