@@ -9,7 +9,8 @@ export const packedOps = {
    * zeros. Sums are fp32. Codes are multiplied exactly for up to 64 tokens, and wherever the kernel is not `scaled`: there, on 9.0 and for
    * more tokens, W is rounded to the dtype of x first, as if it were dequantized. warpsN, warpsK, stages and blocks override the choice of tiles, tokens and width the wide and the scaled kernel's,
    * slices and reduce the streaming kernel's cuts;
-   * kernel: stream, wide, scaled, hopper or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. Up to 16
+   * kernel: stream, wide, scaled, hopper, large or portable forces one, LPQ_NATIVE_ARGUMENT where there is none for the type and device. `large`
+   * rounds weights like `scaled`; devices before 9.0 take it above 16 tokens (docs/kernels.md). Up to 16
    * tokens on 9.0 the choice is stream, whose launches overlap the product before (docs/kernels.md); overlap: 0 forbids that.
    */
   gemmPacked: (
@@ -30,7 +31,7 @@ export const packedOps = {
       width?: number;
       slices?: number;
       reduce?: 'global' | 'cluster';
-      kernel?: 'stream' | 'wide' | 'scaled' | 'hopper' | 'portable';
+      kernel?: 'stream' | 'wide' | 'scaled' | 'hopper' | 'large' | 'portable';
       overlap?: 0 | 1;
     },
   ) =>
@@ -92,6 +93,25 @@ export const packedOps = {
       ...type,
       ...p,
       experts: p.experts === true,
+      hasBias: bias !== undefined,
+    }),
+
+  /**
+   * The same from Sparse-MARLIN's bytes (docs/sparsity.md), W 2:4 sparse along K: weights I32 [K'/32, N' bits / 2], unsigned 4- or
+   * 8-bit codes of what stays, zero point 2^(bits-1); metadata I16 [K'/32, 2N'] in ascending order; scales F16 [K'/128, N'], or
+   * [1, N'] for one a row (groupLength 0). K' and N' are K and N with padding, multiples of 128 and 64. warpsN, warpsK,
+   * stages and blocks override the choice of tiles on CUDA.
+   */
+  gemmSparseMarlin: (
+    rt: NativeRuntime,
+    x: Tensor,
+    w: { weights: Tensor; metadata: Tensor; scales: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { bits: number; groupLength: number; warpsN?: number; warpsK?: number; stages?: number; blocks?: number },
+  ) =>
+    rt.enqueue('gemm_sparse_marlin', [x, w.weights, w.metadata, w.scales, ...(bias ? [bias] : [])], [y], {
+      ...p,
       hasBias: bias !== undefined,
     }),
 } as const;

@@ -10,6 +10,7 @@ function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
     weights: packed.weights,
     scales: packed.scales,
     ...('zeros' in packed && packed.zeros && { zeros: packed.zeros }),
+    ...('metadata' in packed && { metadata: packed.metadata }),
     ...('permutation' in packed && packed.permutation && { permutation: packed.permutation }),
   };
 }
@@ -40,6 +41,8 @@ export function multiplyPacked(
   if (packed.layout === 'tilus') ops.gemmPacked(rt, x, packed, bias, y, type, { groupLength, zero: packed.zero });
   else if (packed.layout === 'marlin')
     ops.gemmMarlin(rt, x, packed, bias, y, { bits: type.bits as number, groupLength });
+  else if (packed.layout === 'sparse_marlin')
+    ops.gemmSparseMarlin(rt, x, packed, bias, y, { bits: type.bits as number, groupLength });
   else ops.gemmTurbomind(rt, x, packed, bias, y, type, { groupLength, experts: packed.experts });
 }
 

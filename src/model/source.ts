@@ -59,7 +59,7 @@ export interface KvChannels {
 /** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */
 export type KvForm = KvChannels | KvScheme;
 
-/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind). */
+/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin). */
 export type PackedWeight = {
   /** [N, K]. */
   readonly shape: readonly [number, number];
@@ -81,6 +81,11 @@ export type PackedWeight = {
       readonly zeros?: Tensor;
       /** I32 [K]: the input feature of each stored row. */
       readonly permutation?: Tensor;
+    }
+  | {
+      readonly layout: 'sparse_marlin';
+      /** I16 [K/32, 2N]: where the weights that stay stood. */
+      readonly metadata: Tensor;
     }
   | {
       readonly layout: 'turbomind';

@@ -1,5 +1,13 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import { allocate, type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import {
+  addon,
+  allocate,
+  type DType,
+  fromTyped,
+  type NativeRuntime,
+  type Tensor,
+  typed,
+} from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
 import { disposePacked, multiplyPacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
@@ -24,6 +32,15 @@ interface Reference {
   /** What the layout's own arithmetic may be away besides: what is stored, and in f16 the weights' rounding. */
   readonly stored: Float64Array;
   readonly rounded: Float64Array;
+  /** The kernel of the packed format rounds weights, to the type of the activations, above 16 tokens. */
+  readonly rounds: boolean;
+}
+
+/** Devices without wgmma take gemm_large above 16 tokens, which dequantizes as MARLIN does (docs/kernels.md). */
+function roundsPacked(rt: NativeRuntime, module: PackedModule): boolean {
+  if (module.layout !== 'tilus' || rt.device === 'cpu') return false;
+  const facts = addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];
+  return facts !== undefined && facts.arch < 90;
 }
 
 /**
@@ -107,7 +124,7 @@ function numberOf(dtype: DType, bits: number): number {
 }
 
 async function referenceOf(
-  { runtime, seed }: ModuleContext,
+  { runtime, seed, kernel }: ModuleContext,
   module: PackedModule,
   { parts, group }: Decoded,
   x: Float64Array,
@@ -129,12 +146,13 @@ async function referenceOf(
   const halves = new Float64Array(product.length);
   const integers = type.kind === 'int' && module.layout !== 'tilus';
   const fused = integers && module.layout === 'turbomind';
+  const rounds = kernel !== undefined && roundsPacked(kernel, module);
   const groupOf = groupsOf(k, blockK, group, permutation);
   const groups = scales.shape[1] as number;
   const stored = typed<Uint16Array | Uint8Array | Float32Array>(scales);
   for (const [j, row] of columns.entries())
     for (let m = 0; m < MOST_TOKENS; m++) {
-      let [sum, sizes, offs, rounds] = [0, 0, 0, 0];
+      let [sum, sizes, offs, half] = [0, 0, 0, 0];
       for (let c = 0; c < k; c++) {
         const input = x[m * k + c]!;
         const value = w[row * k + c]!;
@@ -143,17 +161,21 @@ async function referenceOf(
         sum += input * value;
         sizes += Math.abs(input) * (Math.abs(value) + 2 ** (type.bits + 1) * scale);
         // Kernels of more than 16 tokens round weights to f16, as the papers' do.
-        if (integers) rounds += Math.abs(input) * (Math.abs(value) * 2 ** -11 + 2 ** -25);
+        if (integers) half += Math.abs(input) * (Math.abs(value) * 2 ** -11 + 2 ** -25);
+        if (rounds) {
+          const lost = module.zeros.kind === 'const' ? 0 : 2 ** (type.bits + 1) * scale;
+          half += Math.abs(input) * ((Math.abs(value) + lost) * 2 ** -11 + 2 ** -24);
+        }
         // {s, t}: t is the product of zero point and scale in f16.
         if (fused) offs += Math.abs(input) * (2 ** (type.bits - 11) * scale + 2 ** -25);
       }
       product[m * columns.length + j] = sum;
       size[m * columns.length + j] = sizes;
       off[m * columns.length + j] = offs;
-      halves[m * columns.length + j] = rounds;
+      halves[m * columns.length + j] = half;
     }
   weight.dispose();
-  return { columns, product, size, stored: off, rounded: halves };
+  return { columns, product, size, stored: off, rounded: halves, rounds };
 }
 
 /** The group of every input feature. */
@@ -192,7 +214,7 @@ function compare(
   n: number,
   k: number,
   got: Uint16Array,
-  { columns, product, size, stored, rounded }: Reference,
+  { columns, product, size, stored, rounded, rounds }: Reference,
 ): number {
   ctx.recorder.count('kernel', tokens * columns.length);
   const unwritten = got.indexOf(POISON);
@@ -221,7 +243,9 @@ function compare(
       // Sums of K terms and a few factors in f32, then one rounding to 11 or 8 bits (or to a subnormal).
       const rounding = dtype === 'f16' ? Math.abs(want) * 2 ** -11 + 2 ** -25 : Math.abs(want) * 2 ** -8;
       const at = m * columns.length + j;
-      const own = stored[at]! * 1.01 + (dtype === 'f16' && tokens > 16 ? rounded[at]! : 0);
+      // bf16 rounds eight times as far, and the scales besides.
+      const share = tokens <= 16 ? 0 : dtype === 'f16' ? 1.02 : rounds ? 16.4 : 0;
+      const own = stored[at]! * 1.01 + share * rounded[at]!;
       const bound = (size[at]! * (k + 8)) / 2 ** 24 + own + rounding;
       const value = numberOf(dtype, got[m * n + row]!);
       if (!Number.isFinite(value) && Math.abs(want) + bound >= largest) continue;

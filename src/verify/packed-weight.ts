@@ -40,6 +40,14 @@ export function packedWeight(
         ...(has('zp') && { zeros: load('zp') }),
         ...(has('permutation') && { permutation: load('permutation') }),
       };
+    case 'sparse_marlin':
+      return {
+        ...common,
+        layout: 'sparse_marlin',
+        weights: load('B'),
+        metadata: load('meta'),
+        scales: load('s'),
+      };
     case 'turbomind': {
       const { form } = tileCodes(name, module);
       return {

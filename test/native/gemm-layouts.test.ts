@@ -188,6 +188,35 @@ test('TurboMind: integers, experts, fp4 and fp8', async () => {
     for (const group of [32, 128]) await turbomind(type, [3, 70, 256], group, false);
 });
 
+test('Sparse-MARLIN: shapes and numbers that disagree are refused', async () => {
+  const x = allocate('f16', [1, 128]);
+  const y = allocate('f16', [1, 64]);
+  const w = {
+    weights: allocate('i32', [4, 128]),
+    metadata: allocate('i16', [4, 128]),
+    scales: allocate('f16', [1, 64]),
+  };
+  const cases: (() => void)[] = [
+    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 3, groupLength: 128 }),
+    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 4, groupLength: 64 }),
+    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 8, groupLength: 128 }),
+    () =>
+      ops.gemmSparseMarlin(rt, x, { ...w, metadata: allocate('i16', [4, 96]) }, undefined, y, {
+        bits: 4,
+        groupLength: 128,
+      }),
+    () =>
+      ops.gemmSparseMarlin(rt, x, { ...w, scales: allocate('f16', [2, 64]) }, undefined, y, {
+        bits: 4,
+        groupLength: 128,
+      }),
+  ];
+  for (const run of cases) {
+    run();
+    await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT' });
+  }
+});
+
 test('shapes and numbers that disagree are refused', async () => {
   const x = allocate('f16', [1, 128]);
   const y = allocate('f16', [1, 256]);

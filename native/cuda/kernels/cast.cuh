@@ -5,7 +5,7 @@
 //
 // A pair is not the code's value but a value in proportion to it; the factors below turn sums of it into sums of values:
 //   integers: pair = (code ^ sign) * gain + offset; kernels take offset and zero point out through the sums of the activations
-//     f16:  the code as the mantissa of a subnormal number: gain 2^(shift-24), offset 0
+//     f16:  the code as the mantissa of a subnormal number: gain 2^(shift-24), offset 0; Whole: or-ed into 1024: gain 2^shift, offset 1024
 //     bf16: the code or-ed into the mantissa of 128: gain 2^shift, offset 128; 8 bits: gain 1, offset -128
 //     `shift` depends on the row class (n' div 8): leaving some codes where they lie saves shifts
 //   floats: sign and the rest put where f16 or bf16 have theirs
@@ -90,7 +90,7 @@ LPQ_BOTH uint32_t joined(const uint32_t* q, int i, int to) {
 }
 
 // Integers of B bits as f16 (BF = false) or bf16.
-template <int B, bool BF>
+template <int B, bool BF, bool Whole = false>
 struct IntCast {
   static constexpr bool kSums = true;  // offsets and zero points are taken out through sums of the activations
   static constexpr bool kTwoStep = BF && B == 8;
@@ -101,10 +101,10 @@ struct IntCast {
   }
   LPQ_BOTH static constexpr float gain(int r) {
     const float scale = static_cast<float>(1 << shift(r));
-    return BF ? scale : scale * 0x1p-24f;
+    return BF || Whole ? scale : scale * 0x1p-24f;
   }
   LPQ_BOTH static constexpr float ungain(int r) { return 1.0f / gain(r); }
-  LPQ_BOTH static constexpr float bias() { return !BF ? 0.0f : B == 8 ? -128.0f : 128.0f; }
+  LPQ_BOTH static constexpr float bias() { return !BF ? (Whole ? 1024.0f : 0.0f) : B == 8 ? -128.0f : 128.0f; }
   static constexpr int kStarts = B == 1 || (B == 2 && !BF) ? 2 : 1;  // 1: row classes r and r + 2 have the same gain
 
   uint32_t flip;  // the sign bit of signed types, in both halves at bit B - 1, else 0: two's complement becomes code + 2^(B-1)
@@ -129,7 +129,7 @@ struct IntCast {
       const uint32_t high = (v & twice(0x0080)) ^ (twice(0xc380) ^ flip);
       return fma_bf16x2(low, twice(0x3f80), high);
     } else {
-      constexpr uint32_t kMagic = BF ? twice(0x4300) : 0;
+      constexpr uint32_t kMagic = BF ? twice(0x4300) : Whole ? twice(0x6400) : 0;
       const int s = shift(i & 3);
       const uint32_t keep = twice(((1u << B) - 1) << s);
       const uint32_t v = F::whole(i) ? moved(q[F::word(i)], F::offset(i) - s) : joined<B>(q, i, s);

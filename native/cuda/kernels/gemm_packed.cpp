@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "cuda/kernels/gemm_large_launch.h"
 #include "cuda/kernels/gemm_packed.h"
 #include "cuda/kernels/gemm_wide.h"
 #include "cuda/kernels/stream_maps.h"
@@ -18,6 +19,7 @@ namespace lpq::cuda {
 namespace {
 
 constexpr int kMostTokens = 64;
+constexpr int kMostExactTokens = 16;  // of devices whose kernel of many tokens rounds weights (gemm_large.cuh)
 
 struct Tiling {
   bool hopper = false;  // which of the two kernels
@@ -205,6 +207,8 @@ std::string packed_reason(const std::string& forced, const std::string& kernel, 
   if (!forced.empty()) return "The call asks for the " + kernel + " kernel.";
   if (kernel == "stream") return "Up to " + std::to_string(kMostStreamTokens) + " tokens, of which a slice fits a multiprocessor's shared memory: the streaming kernel.";
   if (kernel == "wide") return std::to_string(m) + " tokens of a type and groups where the wide kernel was timed the fastest.";
+  if (kernel == "scaled") return "More than " + std::to_string(kMostTokens) + " tokens: weights are scaled as they are cast, and rounded once.";
+  if (kernel == "large") return "Not compute capability 9.0 and more than " + std::to_string(kMostExactTokens) + " tokens: mma.sync on weights that are scaled as they are cast, and rounded once.";
   if (kernel == "hopper") return "Neither the streaming nor the wide kernel takes this product or was timed faster: the Hopper kernel (wgmma).";
   return arch == 90 ? "None of the kernels for 9.0 takes this product: the portable kernel (mma.sync)." : "Not compute capability 9.0: the portable kernel (mma.sync).";
 }
@@ -219,6 +223,12 @@ std::string stream_reason(const StreamPlan& plan) {
 std::string tiling_reason(const Tiling& t) {
   return "Tiles of " + std::to_string(8 * t.tiles) + " tokens; " + std::to_string(t.warps_n) + " warps along N times " + std::to_string(t.warps_k) + " along K, " + std::to_string(t.stages) +
          " stages, which is what registers and shared memory hold; " + std::to_string(t.blocks) + " blocks share the steps evenly.";
+}
+
+// Types whose scaled products were compared with double precision on a device; only these are taken unasked.
+bool scaled_compared(const QuantType& type) {
+  if (type.kind == QuantType::Kind::floating) return !(type.bits == 8 && type.exponent == 1);
+  return type.is_signed ? type.bits <= 5 : type.bits >= 2 && type.bits <= 4;
 }
 
 void gemm_packed(Call& call, CudaExec& exec) {
@@ -277,13 +287,16 @@ void gemm_packed(Call& call, CudaExec& exec) {
 
   const std::string name = kernel_name(type, x.dtype);
   const std::string forced = p.text("kernel", "");
-  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper" || forced == "portable", "kernel is none of stream, wide, scaled, hopper, portable");
+  require(forced.empty() || forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper" || forced == "large" || forced == "portable",
+          "kernel is none of stream, wide, scaled, hopper, large, portable");
   const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && can_describe_tensors();
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
   require(forced != "scaled" || has_gemm_scaled(exec, name), "there is no kernel of scaled weights for this type and device");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
+  const bool can_large = has_gemm_large(exec, name, a, x.dtype == DType::bf16);
+  require(forced != "large" || can_large, "there is no kernel of many tokens for this type, device and scales");
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor; with zero points of groups
   // only where it ends before the Hopper kernel, which takes its bytes' time (a tenth more) and 10.5 µs.
@@ -296,10 +309,14 @@ void gemm_packed(Call& call, CudaExec& exec) {
   };
   const bool stream = forced == "stream" || streams();
   // More tokens than the verifier takes (64): weights are rounded as if they were dequantized first.
-  const bool scaled = forced == "scaled" || (forced.empty() && m > kMostTokens && p.integer("portable", 0) == 0 && has_gemm_scaled(exec, name));
+  const bool scaled = forced == "scaled" || (forced.empty() && m > kMostTokens && p.integer("portable", 0) == 0 && scaled_compared(type) && has_gemm_scaled(exec, name));
   const bool wide = scaled || forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
-  const bool hopper = !stream && !wide && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
-  if (exec.rehearsing()) exec.because(packed_reason(forced, stream ? "stream" : wide ? "wide" : hopper ? "hopper" : "portable", m, exec.device().arch));
+  const bool large = forced == "large" || (forced.empty() && !stream && !wide && !can_hopper && can_large && m > kMostExactTokens);
+  const bool hopper = !stream && !wide && !large && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
+  if (exec.rehearsing()) {
+    const char* chosen = stream ? "stream" : scaled ? "scaled" : wide ? "wide" : hopper ? "hopper" : large ? "large" : "portable";
+    exec.because(packed_reason(forced, chosen, m, exec.device().arch));
+  }
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
   const bool safe = exec.follows_untouched(weights) && exec.follows_untouched(scales) && (!zeros || exec.follows_untouched(*zeros));
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
@@ -324,7 +341,15 @@ void gemm_packed(Call& call, CudaExec& exec) {
     else gemm_wide(exec, name, a, type.bits, x.dtype == DType::bf16, safe && !padded, p);
     return exec.wrote(y);
   }
-  int64_t most = stream ? kMostStreamTokens : kMostTokens;
+  if (large) {
+    a.m = static_cast<int>(m);
+    a.x = rows;
+    a.y = y.data<uint16_t>();
+    return gemm_large(exec, name, a, p);
+  }
+  // What gemm_large took over has portable kernels of up to 16 tokens only.
+  const bool few = !stream && !hopper && !exec.has_kernel(name + "_t8");
+  int64_t most = stream ? kMostStreamTokens : few ? kMostExactTokens : kMostTokens;
   // Where shared memory is small (8.6 and 8.9), wide types take fewer tokens at once.
   while (!stream && most > 8 && !fits_least(most, type.bits, side_bytes, hopper, exec.device())) most /= 2;
   for (int64_t first = 0; first < m; first += most) {

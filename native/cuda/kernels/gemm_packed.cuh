@@ -268,10 +268,13 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   extern "C" __global__ void __launch_bounds__(threads, 1) lpq_gemm_##name##_t##tiles(const lpq::cuda::GemmPackedArgs g) {          \
     lpq::cuda::gemm_packed<bits, tiles, xb, LPQ_WEIGHTS_BF16, lpq::cuda::cast<bits, LPQ_WEIGHTS_BF16>>(g);                          \
   }
-#define LPQ_GEMM_PORTABLE(name, bits, xb, cast)      \
+#define LPQ_GEMM_FEW(name, bits, xb, cast)           \
   LPQ_CAST_PAIRS(name, bits, cast)                   \
   LPQ_GEMM_PACKED_T(name, 1, 512, bits, xb, cast)    \
-  LPQ_GEMM_PACKED_T(name, 2, 512, bits, xb, cast)    \
+  LPQ_GEMM_PACKED_T(name, 2, 512, bits, xb, cast)
+// More than 16 tokens, of what gemm_large.cuh has no kernel for.
+#define LPQ_GEMM_PORTABLE(name, bits, xb, cast)      \
+  LPQ_GEMM_FEW(name, bits, xb, cast)                 \
   LPQ_GEMM_PACKED_T(name, 4, 256, bits, xb, cast)    \
   LPQ_GEMM_PACKED_T(name, 8, 256, bits, xb, cast)
 
@@ -340,7 +343,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   LPQ_GEMM_STREAM(name, bits, bf, cast)
 #else
 #define LPQ_GEMM_PACKED(name, bits, bf, cast)  \
-  LPQ_GEMM_PORTABLE(name, bits, bf, cast)      \
+  LPQ_GEMM_FEW(name, bits, bf, cast)           \
   LPQ_GEMM_HOPPER(name, bits, bf, cast)        \
   LPQ_GEMM_STREAM(name, bits, bf, cast)
 #endif

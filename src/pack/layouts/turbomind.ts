@@ -1,8 +1,6 @@
-import { MMA_M16N8K16, reorderLocals, storedTile, WORD_3120, WORD_75316420 } from '../../layout/fragment.js';
+import { hardwareAwareTile, loadedTile, TENSOR_CORES } from '../../layout/hardware-aware.js';
 import type { Layout } from '../../layout/layout.js';
-import { local, spatial } from '../../layout/make.js';
 import { type PackLayout, packLayout, repeatTile } from '../../layout/memory.js';
-import { permute, product } from '../../layout/product.js';
 
 /**
  * The ways TurboMind stores a weight (TurboMind, section 4: extend to 16 bits, load fragments as the GEMM would, compress,
@@ -11,16 +9,15 @@ import { permute, product } from '../../layout/product.js';
  */
 export type TurboMindForm = 'b' | 'a' | 'sm70';
 
+/** What is loaded for each: the operand, and how many fragments go into a store. */
+const LOADS = {
+  b: [TENSOR_CORES[80], 'b', 2],
+  a: [TENSOR_CORES[80], 'a', 1],
+  sm70: [TENSOR_CORES[70], 'b', 1],
+} as const;
+
 /** Two 16x16 tiles side by side along n, operand B; [n, k] = [32, 16]. */
-export const TURBOMIND_B: Layout = permute(product(local(1, 2), local(1, 2), MMA_M16N8K16.b), [1, 0]);
-
-/** Operand A with n in the place of m; [n, k] = [16, 16]. */
-export const TURBOMIND_A: Layout = MMA_M16N8K16.a;
-
-/** A lane for each of 32 columns, eight k; [n, k] = [32, 8]. */
-export const TURBOMIND_SM70: Layout = product(spatial(32, 1), local(1, 8));
-
-const TILES = { b: TURBOMIND_B, a: TURBOMIND_A, sm70: TURBOMIND_SM70 } as const;
+export const TURBOMIND_B: Layout = loadedTile(...LOADS.b);
 
 /**
  * The codes of a module, I32 [N * K * bits / 32] in all. Tiles follow one another along n and then along k ('k-major'), or
@@ -33,9 +30,10 @@ export function turbomindWeight(
   form: TurboMindForm,
   order: 'k-major' | 'n-major' = 'k-major',
 ): PackLayout {
-  const tile = TILES[form];
-  const stored = storedTile(reorderLocals(tile, bits === 4 ? WORD_75316420 : WORD_3120), bits);
-  const [down, across] = [n / tile.shape[0]!, k / tile.shape[1]!];
+  const [core, operand, fragments] = LOADS[form];
+  const [rows, columns] = loadedTile(core, operand, fragments).shape as [number, number];
+  const stored = hardwareAwareTile(core, operand, fragments, bits);
+  const [down, across] = [n / rows, k / columns];
   // sm70 counts k inside n always.
   const inner = order === 'n-major' || form === 'sm70';
   return packLayout({

@@ -1,7 +1,7 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md, u4 g128, with
 // cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream (the streaming kernel's cuts) and
 // stream-types (its types; --few: some of them), wide-tune and wide-types (the wide kernel's), wide-profile, profile, and those of
-// bench_layouts.h. Default: table types.
+// bench_layouts.h, bench_sparse.h and bench_large.h. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a case; its
 // replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and written) is
@@ -13,6 +13,7 @@
 #include <map>
 #include <sstream>
 
+#include "cuda/kernels/gemm_large.h"
 #include "cuda/launch.h"
 #include "harness.h"
 #include "lpq/quant_type.h"
@@ -156,7 +157,7 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
 double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width", "variant"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width", "variant", "stripes"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));
@@ -222,6 +223,8 @@ const char* const kTypes[] = {"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i
                               "f7e5m1", "f7e4m2", "f7e3m3", "f7e2m4", "f7e1m5", "f8e6m1", "f8e5m2", "f8e4m3", "f8e3m4", "f8e2m5", "f8e1m6"};
 
 #include "bench_layouts.h"
+#include "bench_sparse.h"
+#include "bench_large.h"
 
 }  // namespace
 
@@ -242,6 +245,8 @@ int main(int argc, char** argv) try {
   char line[512];
   for (const std::string& set : sets) {
     if (set.rfind("layouts", 0) == 0) bench_layouts(b, set, copy);
+    if (set.rfind("sparse", 0) == 0) bench_sparse(b, set, copy);
+    if (set.rfind("large", 0) == 0) bench_large(b, set);
     if (set == "table") {
       double product[2][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
       std::printf("%-14s %4s %9s %6s %9s %6s %9s %6s\n", "K x N", "M", "us", "copy", "marlin", "x", "cublas", "x");

@@ -1,6 +1,6 @@
 // gemm_packed against double precision: every type, f16 and bf16, every number of token tiles with tails, groups, zero points,
-// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|scaled|hopper|portable] [filter]. With --kernel
-// marlin or turbomind: the kernels of those layouts instead (layout_kernels.h).
+// bias, and every way of cutting the work. kernels [--quick] [--kernel stream|wide|scaled|hopper|large|portable] [filter]. With --kernel
+// marlin or turbomind: the kernels of those layouts instead (layout_kernels.h), with sparse that of Sparse-MARLIN (sparse_kernels.h).
 //
 // The bound. A product x * pair is exact in fp32. One mma adds 16 products and the sum so far; the tensor core aligns them to
 // the largest and may drop bits below 2^-23 of it (17 terms: 17 * 2^-23 of the largest magnitude among partial sums, which
@@ -13,6 +13,9 @@
 // scales in bf16 times f16, and f16 zero points, add as much again (the difference is rounded, too; in bf16 it is made in two steps, both
 // of which round), and scales and zero points that are split into two bf16 lose u^2 of themselves. It adds up all of K in one go:
 // K/16 mmas, each of which may drop 17 * 2^-23 of the largest partial sum, A = sum of |x| |w|.
+//
+// --kernel large rounds weights: u |w| (twice with bf16 activations and f16 scales) and u |z s| where a zero point does not come
+// off exactly, 2^-25 for each subnormal f16 (gemm_large.cuh).
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -23,6 +26,7 @@
 #include "layout_kernels.h"
 #include "lpq/quant_type.h"
 #include "packed_format.h"
+#include "sparse_kernels.h"
 
 using namespace lpq;
 using namespace lpq::test;
@@ -138,7 +142,8 @@ Params call_params(const Type& t, const Case& c) {
   p.set("zero", c.zero);
   for (const char* name : kTiling)
     if (c.tiling.integer(name, 0) > 0) p.set(name, double(c.tiling.integer(name, 0)));
-  if (c.tiling.has("overlap")) p.set("overlap", c.tiling.number("overlap"));
+  for (const char* name : {"overlap", "stripes"})
+    if (c.tiling.has(name)) p.set(name, c.tiling.number(name));
   return p;
 }
 
@@ -185,13 +190,24 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
             want += part * scale;
             size += a * scale;
             rounded += of_weights;
+            if (forced == "large")
+              for (int64_t k = g * length; k < std::min(c.k, (g + 1) * length); ++k) {
+                const double v = w.value[static_cast<size_t>(n * c.k + k)] - zero, z = zero + lift;
+                const bool whole = z == std::trunc(z) && std::fabs(z) <= (c.dtype == DType::f16 ? 1000 : t.type.bits < 4 ? 64 : 128);
+                rounded += std::fabs(xs[static_cast<size_t>(m * c.k + k)]) *
+                            (1.02 * u * scale * (std::fabs(v) * (c.dtype == DType::bf16 && c.scale_dtype == DType::f16 ? 2 : 1) + (whole ? 0 : std::fabs(z))) + 2 * least(c.dtype));
+              }
           }
+          if (forced == "large") size = size * (1 + double(c.k) / 16);  // one sum of all of K, not of groups
           if (c.bias) {
             const double b = get(w.bias, n);
             want += b;
             size += std::fabs(b);
           }
-          const double bound = (scaled ? rounded + size * (double(c.k) / 16 * 17 + 64) * 0x1p-23 : size * (0x1p-15 + (double(c.k) / 32 + 64) * 0x1p-24)) + u * std::fabs(want) * 1.01 + least(c.dtype);
+          const double sums = forced == "large" ? size * (17 * 0x1p-23 + (double(c.k) / 32 + 64) * 0x1p-24)
+                              : scaled          ? size * (double(c.k) / 16 * 17 + 64) * 0x1p-23
+                                                : size * (0x1p-15 + (double(c.k) / 32 + 64) * 0x1p-24);
+          const double bound = rounded + sums + u * std::fabs(want) * 1.01 + least(c.dtype);
           const double g = get(got, m * c.n + n);
           double share = std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
           // Beyond the largest f16 the answer is an infinity.
@@ -230,6 +246,7 @@ int main(int argc, char** argv) {
     else filter = argv[i];
   Device d;
   if (forced == "marlin" || forced == "turbomind") return sweep_layout(d, forced, quick);
+  if (forced == "sparse") return sweep_sparse(d, quick);
   int checks = 0, failures = 0;
   double worst = 0;
   const auto one = [&](const Type& t, const Case& c, const Weights& w) {
@@ -262,13 +279,13 @@ int main(int argc, char** argv) {
     const int before = failures;
     for (DType dtype : {DType::f16, DType::bf16}) {
       // Floats whose exponents f16 does not hold have the portable kernel alone.
-      if ((forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
+      if ((forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper" || forced == "large") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
         continue;
       if (forced == "scaled" && !scaled_kernel(d, t, dtype)) continue;
       // Every weight by itself.
       Case c;
       c.dtype = dtype;
-      c.scale_dtype = dtype == DType::f16 ? DType::bf16 : DType::f16;
+      c.scale_dtype = dtype == DType::f16 && forced != "large" ? DType::bf16 : DType::f16;
       c.one_hot = true;
       c.n = 70;
       c.k = 264;
@@ -292,7 +309,7 @@ int main(int argc, char** argv) {
           c.k = between(1, 90) * 8 + (group == 64 ? 3 : 0);
           const Weights w = make_weights(t, c);
           for (int64_t m : {1, 7, 8, 9, 16, 17, 31, 33, 63, 64, 65, 70, 127, 129, 200, 255, 257, 1000}) {
-            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide" && forced != "scaled") || (m > 200 && forced != "scaled") || (quick && m > 200)) continue;
+            if ((quick && m % 8 != 1) || (m > 70 && forced != "wide" && forced != "scaled" && forced != "large") || (m > 200 && forced != "scaled") || (quick && m > 200)) continue;
             c.m = m;
             one(t, c, w);
           }
@@ -318,6 +335,18 @@ int main(int argc, char** argv) {
                 c.tiling.set("reduce", std::string(reduce));
                 one(t, c, w);
               }
+        continue;
+      }
+      if (forced == "large") {
+        // Every tile of tokens, whole and in runs that many blocks share.
+        for (int tokens : {32, 64, 128})
+          for (int blocks : {1, 3, 50, 132})
+            for (int stripes : {0, 1}) {
+              if (quick && (tokens + blocks + stripes) % 3 != number_of_type % 3) continue;
+              c.m = tokens == 64 ? 150 : tokens == 32 ? 27 : 200;
+              c.tiling = params({{"tokens", double(tokens)}, {"blocks", double(blocks)}, {"stripes", double(stripes)}});
+              one(t, c, w);
+            }
         continue;
       }
       if (forced == "wide") {

@@ -43,6 +43,7 @@ struct float4 {
   float x, y, z, w;
 };
 inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct Index {
   int x = 0;
@@ -89,6 +90,7 @@ struct Block {
   ucontext_t scheduler;
   int waiting = 0, running = 0;
   long generation = 0;
+  long progress = 0;  // of what has no generation of its own
 };
 inline Block* block = nullptr;
 inline int current = 0;
@@ -146,7 +148,7 @@ inline void run_block(int index, int blocks, int threads, const std::function<vo
   long idle = 0;
   while (now.running > 0) {
     const long before = now.generation + now.running;
-    long progress = 0;
+    long progress = now.progress;
     for (const Warp& w : now.warps) progress += w.generation;
     for (current = 0; current < threads; ++current) {
       if (now.threads[static_cast<size_t>(current)].done) continue;
@@ -154,6 +156,7 @@ inline void run_block(int index, int blocks, int threads, const std::function<vo
       swapcontext(&now.scheduler, &now.threads[static_cast<size_t>(current)].context);
     }
     for (const Warp& w : now.warps) progress -= w.generation;
+    progress -= now.progress;
     idle = progress == 0 && before == now.generation + now.running ? idle + 1 : 0;
     if (idle > 3) fail("threads wait for others that will not come");
   }

@@ -34,6 +34,7 @@ test('a packed model computes through the kernels of its layouts what its decode
     { target: 'marlin', bits: 8, asym: true, groupSize: 32 as const },
     { target: 'turbomind', bits: 4, asym: true, groupSize: 64 as const },
     { target: 'turbomind', dtype: 'mxfp4' },
+    { target: 'sparse_marlin', bits: 4, groupSize: 128 as const, sparsity: '2:4' as const },
   ].entries()) {
     const { target, ...scheme } = options;
     const quantized = path.join(dir, `q${i}`);

@@ -41,11 +41,14 @@ async function packed(modules: Record<string, Made>, ranks = 1): Promise<[Artifa
   const output = path.join(dir, 'packed');
   await packCheckpoint({ input, target: 'sparse_marlin', ranks, output, runtime });
   for (const against of [undefined, input.dir]) {
-    const report = await verifyArtifact({ dir: output, against, runtime });
+    const report = await verifyArtifact({ dir: output, against, runtime, kernel: runtime });
     assert.deepEqual(report.failures, []);
-    for (const { name, layout, emulatorRatio } of report.modules)
-      if (layout !== 'carried')
-        assert.ok(emulatorRatio !== undefined && emulatorRatio <= 1, `${name}: ${emulatorRatio}`);
+    for (const { name, layout, emulatorRatio, kernelRatio } of report.modules) {
+      if (layout === 'carried') continue;
+      assert.ok(emulatorRatio !== undefined && emulatorRatio <= 1, `${name}: ${emulatorRatio}`);
+      // Parts of ranks have no kernel.
+      if (ranks === 1) assert.ok(kernelRatio! > 0 && kernelRatio! <= 1, `${name}: ${kernelRatio}`);
+    }
   }
   return [Artifact.open(output), input];
 }
