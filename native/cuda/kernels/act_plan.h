@@ -21,7 +21,7 @@ struct ActPlan {
 };
 
 // Steps that adding up the sums of shared items costs, in steps of a tile of 8 `tiles` tokens; measured, docs/kernels.md.
-inline double act_sharing(int tiles) { return tiles >= 16 ? 6 : tiles >= 8 ? 5 : 4; }
+inline double act_sharing(int tiles) { return tiles >= 16 ? 16 : tiles >= 8 ? 10 : 6; }
 
 inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block, int64_t m, int64_t n, int64_t k, bool nibbles, bool mixed, const ActWish& wish) {
   const auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit; };
@@ -29,7 +29,7 @@ inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block
   plan.tiles = wish.tokens ? wish.tokens / 8 : m <= 16 ? 2 : m <= 32 ? 4 : m <= 64 ? 8 : 16;
   const int64_t tiles = up(m, 8 * plan.tiles), strips = up(n, kActRows), k_blocks = up(k, 128);
   // Two blocks fetch a strip for each other where there are two tiles of tokens; a last tile alone would waste a block.
-  plan.cluster = wish.cluster ? wish.cluster : tiles % 2 == 0 || tiles >= 9 ? 2 : 1;
+  plan.cluster = wish.cluster ? wish.cluster : 1;
   plan.token_tiles = static_cast<int>(up(tiles, plan.cluster));
   plan.items = static_cast<int>(strips * plan.token_tiles);
   const int64_t units = multiprocessors / plan.cluster, rest = plan.items % units;
@@ -41,7 +41,9 @@ inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block
   // A last round that is not full costs as much as a full one; shared out it costs its share and the adding up.
   const double saved = rest == 0 ? 0 : static_cast<double>(k_blocks) * (1 - static_cast<double>(rest) / static_cast<double>(units));
   plan.shared = wish.shared >= 0 ? std::min(wish.shared, plan.items) : saved > act_sharing(plan.tiles) ? static_cast<int>(rest) : 0;
-  plan.blocks = static_cast<int>(std::min<int64_t>(units, plan.shared > 0 ? int64_t{plan.shared} * k_blocks + plan.items - plan.shared : plan.items)) * plan.cluster;
+  // Every block has a step of the shared items at least: who waits for the others counts them.
+  if (plan.shared > 0) plan.shared = static_cast<int>(std::min<int64_t>(plan.items, std::max<int64_t>(plan.shared, up(units, k_blocks))));
+  plan.blocks = static_cast<int>(std::min<int64_t>(units, plan.shared > 0 ? plan.shared * k_blocks : plan.items)) * plan.cluster;
   return plan;
 }
 

@@ -42,9 +42,6 @@ struct Mixed {
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A part begins as this, so that its bits are those of 1.5 2^23 + sum as a float while |sum| < 2^22: 128 * 8 * 16 * 127 < 2^21.
-constexpr int kActMagic = 0x4b400000;
-
 // What steps a block runs through: its share of the shared items, then whole ones.
 struct ActWalk {
   int item, kb, left, steps;  // `left`: steps to go among shared items
@@ -258,6 +255,8 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
     constexpr int kUnits = kWarps * T;  // of an item: 32 rows of eight tokens, 1024 bytes of sums
     ActWalk walk(a, unit, units);
     int stage = 0, parity = 0;
+    constexpr bool kTurns = !Kind::kWhole && P == 1;
+    if (kTurns && group == 1) barrier_pass(2, 32 * kWarps);
     for (int to_go = walk.steps; to_go > 0;) {
       // An item, or as much of it as is this block's.
       const int item = walk.item, begin_kb = walk.kb, length = walk.left > 0 ? min(walk.left, a.k_blocks - begin_kb) : a.k_blocks;
@@ -309,26 +308,23 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
               for (int v = 0; v < 4; ++v)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) pinned(w[p][v][i]);
-#pragma unroll
-              for (int t = 0; t < T; ++t)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                  part[p][t][i] = kActMagic;
-                  written_by_products(part[p][t][i]);  // here, not between products
-                }
             }
           }
+          // The warpgroups take turns: while one's products run, the other adds up its own. Without turns they run in step, and
+          // the tensor core rests while both add.
+          if constexpr (P == 1) barrier_among(2 + group, 32 * kWarps);
           group_fence();
 #pragma unroll
           for (int p = 0; p < P; ++p) {
             const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048);
 #pragma unroll
             for (int ks = 0; ks < 4; ++ks) {
-              if constexpr (Kind::kNibbles) multiply_bytes<T>(part[p], w[p][ks], x0 + ks * 2, true);
+              if constexpr (Kind::kNibbles) multiply_bytes<T>(part[p], w[p][ks], x0 + ks * 2, ks != 0);
               else multiply_bytes<T>(part[p], w0 + (pass + p) * 64 + ks * 2, x0 + ks * 2, ks != 0);
             }
             group_commit();
           }
+          if constexpr (P == 1) barrier_pass(3 - group, 32 * kWarps);
 #pragma unroll
           for (int p = 0; p < P; ++p) {
             const int h = pass + p;
@@ -356,7 +352,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 #pragma unroll
               for (int i = 0; i < 4; ++i) {
                 if constexpr (Kind::kNibbles) {
-                  const float exact = __int_as_float(static_cast<int>(part[p][t][i])) - __int_as_float(kActMagic);
+                  const float exact = static_cast<float>(part[p][t][i]);  // below 2^21: exact
                   const float scale = Kind::kMixed ? x_scale[i & 1] * row_scale[p][i >> 1] : row_scale[p][i >> 1];
                   sum[h][t][i] = fmaf(exact, scale, sum[h][t][i]);
                 } else {
@@ -412,6 +408,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
         }
     }
 
+    if (kTurns && group == 0) barrier_among(2, 32 * kWarps);  // the other's last pass
     // The shared items at both ends of the run. All blocks of the grid run at once, so nobody waits for ever.
     const long long total = static_cast<long long>(a.shared) * a.k_blocks;
     const int first = static_cast<int>(unit * total / units), last = static_cast<int>((unit + 1) * total / units);

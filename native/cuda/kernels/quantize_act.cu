@@ -84,7 +84,7 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
       bad |= !(fabsf(v[i]) <= 3.40282347e38f);
       most = fmaxf(most, fabsf(v[i]));
     }
-    if (bad) *fault = 1;
+    if (bad || (bits[b] != 4 && bits[b] != 8)) *fault = 1;
     most = warp_max(most);
     const float top = bits[b] == 4 ? 7.0f : 127.0f;
     const float scale = quantize_scale(most, __fdiv_rn(clip[b], top)), inverse = scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f;

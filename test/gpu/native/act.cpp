@@ -61,6 +61,7 @@ void floats(Report& report, Device& device, const Case& c, DType store) {
   const Tensor x = codes({c.m, c.k}), w = codes({c.n, c.k});
   const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)); }), sw = filled(DType::f32, {c.n}, [](int64_t) { return std::exp2(between(-8, -6)) * 1.25; });
   std::vector<double> want(static_cast<size_t>(c.m * c.n)), size(want.size());
+  const double* const value = e4m3_values();
   parallel(c.m, [&](int64_t t) {
     for (int64_t r = 0; r < c.n; ++r) {
       double sum = 0, most = 0;
@@ -69,7 +70,7 @@ void floats(Report& report, Device& device, const Case& c, DType store) {
         // beyond 13 fraction bits: (32 + 1) 2^-13 of the largest at most, which the sum of magnitudes of the 128 covers.
         double sizes = 0;
         for (int64_t i = b; i < std::min(c.k, b + 128); ++i) {
-          const double p = e4m3(x.data<uint8_t>()[t * c.k + i]) * e4m3(w.data<uint8_t>()[r * c.k + i]);
+          const double p = value[x.data<uint8_t>()[t * c.k + i]] * value[w.data<uint8_t>()[r * c.k + i]];
           sum += p, sizes += std::fabs(p);
         }
         most += sizes;
@@ -126,6 +127,7 @@ void nibbles(Report& report, Device& device, const Case& c, DType store) {
 
 int main(int argc, char** argv) try {
   const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Device device;
   Report report;
   std::vector<Case> cases = {{1, 256, 128, 0, 0, 0, 0}, {5, 40, 256, 0, 0, 0, 0}, {16, 520, 1024, 16, 1, -1, 0}, {33, 300, 640, 64, 1, 3, 2}, {200, 513, 384, 128, 1, 0, 0}, {300, 264, 768, 128, 2, -1, 0}};
@@ -133,8 +135,8 @@ int main(int argc, char** argv) try {
     for (int tokens : {16, 32, 64, 128})
       for (int cluster : {1, 2})
         for (int shared : {0, 1, 7, 1000}) cases.push_back({between(1, 3 * tokens), between(1, 900), 128 * between(1, 12), tokens, cluster, shared, static_cast<int>(between(0, 1)) * 3});
-    cases.push_back({260, 35000, 512, 128, 0, -1, 0});
-    cases.push_back({130, 4096, 4096, 0, 0, -1, 0});
+    cases.push_back({260, 9000, 256, 128, 0, -1, 0});
+    cases.push_back({130, 1024, 4096, 0, 0, -1, 0});
   }
   const DType stores[] = {DType::f32, DType::f16, DType::bf16};
   int at = 0;

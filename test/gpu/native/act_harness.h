@@ -20,10 +20,17 @@ inline void parallel(int64_t count, const std::function<void(int64_t)>& body) {
   for (auto& thread : pool) thread.join();
 }
 
-inline double e4m3(uint8_t code) {
-  const int exponent = code >> 3 & 15, fraction = code & 7;
-  const double value = exponent ? std::ldexp(8 + fraction, exponent - 10) : std::ldexp(fraction, -9);
-  return code & 128 ? -value : value;
+inline const double* e4m3_values() {
+  static const std::vector<double> values = [] {
+    std::vector<double> list(256);
+    for (int code = 0; code < 256; ++code) {
+      const int exponent = code >> 3 & 15, fraction = code & 7;
+      const double value = exponent ? std::ldexp(8 + fraction, exponent - 10) : std::ldexp(fraction, -9);
+      list[static_cast<size_t>(code)] = code & 128 ? -value : value;
+    }
+    return list;
+  }();
+  return values.data();
 }
 
 // Sums of products of bytes, [m][n], in 64-bit integers.

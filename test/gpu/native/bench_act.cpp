@@ -138,11 +138,13 @@ int main(int argc, char** argv) try {
         double t = timed({});
         std::string what = "chosen";
         if (tune)
-          for (int tokens : {64, 128})
+          for (int tokens : {16, 32, 64, 128})
             for (int cluster : {1, 2})
               for (int shared : {0, -1, 100000}) {
-                if (m <= 64 && (tokens == 128 || cluster == 2)) continue;
-                const double other = timed(params({{"tokens", double(m <= 16 ? 16 : m <= 32 ? 32 : tokens)}, {"cluster", double(cluster)}, {"shared", double(shared)}}));
+                if (tokens > std::max<int64_t>(16, 2 * m - 1) || (m <= tokens && cluster == 2) || (m >= 1024 && tokens < 128)) continue;
+                if (shared != 0 && m >= 1024 && cluster == 2) continue;
+                const double other = timed(params({{"tokens", double(tokens)}, {"cluster", double(cluster)}, {"shared", double(shared)}}));
+                json << ", \"" << kind << "_t" << tokens << "_c" << cluster << "_s" << shared << "_us\": " << other;
                 if (other < t * 0.98) t = other, what = "t" + std::to_string(tokens) + "c" + std::to_string(cluster) + "s" + std::to_string(shared);
               }
         const double own = kind == "f8" ? fast : int8;
