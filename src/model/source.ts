@@ -53,7 +53,7 @@ export interface KvForm {
   readonly group: number;
 }
 
-/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind). */
+/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmAct). */
 export type PackedWeight = {
   /** [N, K]. */
   readonly shape: readonly [number, number];
@@ -80,5 +80,9 @@ export type PackedWeight = {
       readonly layout: 'turbomind';
       /** Tiles run along K first. */
       readonly experts: boolean;
+    }
+  | {
+      /** weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale a token. */
+      readonly layout: 'w8a8';
     }
 );

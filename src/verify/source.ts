@@ -10,7 +10,7 @@ import { isGguf } from './gguf.js';
 import { GgufSource } from './gguf-source.js';
 import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
-import { packedWeight } from './packed-weight.js';
+import { packedWeight, quantizesActivations } from './packed-weight.js';
 
 /**
  * A packed directory as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and
@@ -96,10 +96,11 @@ export class ArtifactSource implements WeightSource {
     const found = this.kernels ? this.module(name) : undefined;
     if (!found) return undefined;
     const [module, entry] = found;
-    return packedWeight(module, entry, (suffix) => {
+    const load = (suffix: string): Tensor => {
       this.requireShapes(module, entry);
       return this.weights.tensor(`${module}.${suffix}`);
-    });
+    };
+    return packedWeight(module, entry, load, quantizesActivations(this.manifest.target));
   }
 
   close(): void {

@@ -10,6 +10,7 @@ import { checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
 import { isGguf, verifyGguf } from './gguf.js';
 import { type ModuleContext, verifyModule } from './module.js';
+import { quantizesActivations } from './packed-weight.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 
 export interface VerifyOptions {
@@ -56,7 +57,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       compareManifests(recorder, canonical, manifest);
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config);
     } else recorder.detail('against', 'no quantized checkpoint was given');
-    const context = { runtime, kernel, weights, recorder, canonical, emulate, seed };
+    const dynamic = quantizesActivations(manifest.target);
+    const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed };
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);

@@ -116,6 +116,36 @@ void gemm_act(Call& call, CudaExec& exec) {
   });
 }
 
+// W4Ax: activations of 8 and of 4 bits by blocks of 128 channels.
+void gemm_comet(Call& call, CudaExec& exec) {
+  const Tensor &x8 = call.input(0), &x4 = call.input(1), &x_scales = call.input(2), &blocks = call.input(3), &w = call.input(4), &w_scales = call.input(5), &y = call.output(0);
+  require_tensor(blocks, "blocks", DType::i32, {-1});
+  const int64_t kb = blocks.dim(0);
+  require_shape(y, "y", {-1, -1});
+  Product p{&y, call.in.size() > 6 ? &call.input(6) : nullptr, y.dim(0), y.dim(1), kb * 128};
+  require_tensor(x8, "x8", DType::i8, {p.m, -1});
+  require_tensor(x4, "x4", DType::u8, {p.m, -1});
+  require(kb > 0 && x8.dim(1) % 128 == 0 && x4.dim(1) % 64 == 0 && x8.dim(1) / 128 + x4.dim(1) / 64 == kb,
+          "x8 and x4 hold " + std::to_string(x8.dim(1)) + " and " + std::to_string(x4.dim(1)) + " bytes a token, which are not " + std::to_string(kb) + " blocks");
+  require_tensor(x_scales, "x_scales", DType::f32, {kb, div_up(p.m, 4) * 4});
+  require_tensor(w, "w", DType::u8, {div_up(p.n, 16), kb, 1024});
+  require_tensor(w_scales, "w_scales", DType::f32, {kb, -1});
+  require(w_scales.dim(1) >= p.n && w_scales.dim(1) % 4 == 0, "rows of w_scales are " + std::to_string(w_scales.dim(1)) + " long, not " + std::to_string(div_up(p.n, 4) * 4));
+  require_sixteen(x8, "x8"), require_sixteen(x4, "x4"), require_sixteen(x_scales, "x_scales"), require_sixteen(w, "w"), require_sixteen(w_scales, "w_scales");
+  ActArgs a{};
+  a.blocks = blocks.data<int32_t>();
+  multiply(exec, call.params, "w4ax", true, true, p, a, [&](ActMaps& maps, const ActPlan& plan) {
+    // Of a precision that no block has, the other's bytes are described, and never read.
+    const Tensor &eight = x8.dim(1) ? x8 : x4, &four = x4.dim(1) ? x4 : x8;
+    maps.x = byte_rows(eight.raw(), eight.dim(1), eight.dim(1), p.m, 128, 8 * plan.tiles, true);
+    maps.x4 = byte_rows(four.raw(), four.dim(1), four.dim(1), p.m, 64, 8 * plan.tiles, false);
+    maps.weights = packed_rows(w);
+    maps.w_scales = float_rows(w_scales, kActRows);
+    maps.x_scales = float_rows(x_scales, 8 * plan.tiles);
+  });
+}
+
 }  // namespace
 LPQ_CUDA_OP(gemm_act, "gemm_act");
+LPQ_CUDA_OP(gemm_comet, "gemm_comet");
 }  // namespace lpq::cuda

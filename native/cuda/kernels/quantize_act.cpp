@@ -48,7 +48,38 @@ void quantize_activations(Call& call, CudaExec& exec) {
               reinterpret_cast<signed char*>(codes.raw()), no_nibbles, scales.data<float>(), tokens, static_cast<int>(k), 0, 0, 0, fault);
 }
 
+// The same in the form that gemm_comet reads.
+void quantize_comet(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &bits = call.input(1), &clip = call.input(2), &blocks = call.input(3);
+  const Tensor &x8 = call.output(0), &x4 = call.output(1), &scales = call.output(2);
+  require_dtype(x, "x", kActivations);
+  require_shape(x, "x", {-1, -1});
+  const int64_t rows = x.dim(0), k = x.dim(1), kb = k / 128;
+  require(k > 0 && k % 128 == 0, "x has " + std::to_string(k) + " columns, which is no multiple of 128");
+  require_tensor(bits, "bits", DType::u8, {kb});
+  require_tensor(clip, "clip", DType::f32, {kb});
+  require_tensor(blocks, "blocks", DType::i32, {kb});
+  require_tensor(x8, "x8", DType::i8, {rows, -1});
+  require_tensor(x4, "x4", DType::u8, {rows, -1});
+  require(x8.dim(1) % 128 == 0 && x4.dim(1) % 64 == 0 && x8.dim(1) / 128 + x4.dim(1) / 64 == kb, "x8 and x4 have not " + std::to_string(kb) + " blocks");
+  const int64_t pitch = div_up(rows, 4) * 4;
+  require_tensor(scales, "scales", DType::f32, {kb, pitch});
+  const int* order = nullptr;
+  if (call.in.size() > 4) {
+    require_tensor(call.input(4), "order", DType::i32, {k});
+    order = call.input(4).data<int32_t>();
+  }
+  if (rows == 0) return;
+  uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity, bits something else than 4 and 8, blocks not those of bits, or order a column that is not there");
+  const void* const from = x.raw();
+  const long long tokens = rows;
+  exec.launch("lpq_quantize_blocks" + suffix(x), {stride_blocks(exec, rows * kb, 8)}, {256}, 0, from, bits.data<unsigned char>(), clip.data<float>(), order,
+              static_cast<const int*>(blocks.data<int32_t>()), reinterpret_cast<signed char*>(x8.raw()), reinterpret_cast<unsigned char*>(x4.raw()), scales.data<float>(), tokens,
+              static_cast<int>(k), static_cast<int>(x8.dim(1) / 128), static_cast<int>(x4.dim(1) / 64), static_cast<int>(pitch), fault);
+}
+
 }  // namespace
+LPQ_CUDA_OP(quantize_comet, "quantize_comet");
 LPQ_CUDA_OP(quantize_tokens, "quantize_tokens");
 LPQ_CUDA_OP(quantize_activations, "quantize_activations");
 }  // namespace lpq::cuda

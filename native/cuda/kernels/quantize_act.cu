@@ -98,6 +98,10 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
     }
     if (lane == 0) scales[static_cast<long long>(b) * pitch + t] = scale;
     const int place = blocks[b];
+    if ((bits[b] == 8) != (place >= 0) || (place >= 0 ? place >= eights : ~place >= fours)) {
+      *fault = 1;
+      continue;
+    }
     if (place >= 0) {
       *reinterpret_cast<uint32_t*>(codes + t * 128 * eights + place * 128 + lane * 4) = word;
     } else {

@@ -31,6 +31,11 @@ Tensor bytes(DType dtype, std::vector<int64_t> shape, int low, int high) {
 // What rounding to y's dtype gives.
 double stored(DType dtype, float v) { return dtype == DType::f16 ? f16_to_f32(f32_to_f16(v)) : dtype == DType::bf16 ? bf16_to_f32(f32_to_bf16(v)) : v; }
 
+Tensor poisoned_bytes(const Tensor& like) {
+  Tensor t = allocate(like.dtype, like.shape);
+  if (t.bytes()) std::memset(t.raw(), 0x5d, t.bytes());
+  return t;
+}
 void exactly(Report& report, const std::string& what, const Tensor& got, const std::vector<double>& want) { report.close(what, got, want, 0, 0); }
 
 void integers(Report& report, Device& device, const Case& c, DType store) {
@@ -123,6 +128,83 @@ void nibbles(Report& report, Device& device, const Case& c, DType store) {
   else report.that(name_of("w4", c, store), worst <= 1);
 }
 
+// The CPU's operation of that name.
+void on_cpu(const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {
+  static ThreadPool pool(8);
+  static std::atomic<int64_t> done{0}, total{0};
+  Exec exec{pool, done, total};
+  Call call;
+  call.in = in, call.out = out;
+  op_table().at(op)(call, exec);
+}
+bool same_bytes(const Tensor& a, const Tensor& b) { return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+
+void tokens(Report& report, Device& device, int64_t m, int64_t k, DType x_type, DType codes) {
+  Tensor x = filled(x_type, {m, k}, [&](int64_t i) { return i / k == 0 ? 0 : i / k == 1 ? 1e-30 * normal() : normal() * std::exp2(between(-6, 6)); });
+  const Tensor want = allocate(codes, {m, k}), scales = allocate(DType::f32, {m});
+  on_cpu("quantize_tokens", {x}, {want, scales});
+  Tensor poison = allocate(codes, {m, k});
+  std::memset(poison.raw(), 0x7f, poison.bytes());
+  const auto got = device.run("quantize_tokens", {x}, {poison, poisoned(DType::f32, {m})});
+  report.that("quantize_tokens " + std::string(dtype_name(x_type)) + " to " + std::string(dtype_name(codes)) + " " + std::to_string(m) + "x" + std::to_string(k) + ": the CPU's bytes",
+              same_bytes(got[0], want) && same_bytes(got[1], scales));
+}
+
+// W4Ax: activations quantized on both, then products against 64-bit sums and their fp32 chain.
+void mixed(Report& report, Device& device, const Case& c, double share, bool ordered, DType store) {
+  const int64_t kb = c.k / 128, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
+  const Tensor bits = allocate(DType::u8, {kb}), clip = allocate(DType::f32, {kb}), blocks = allocate(DType::i32, {kb}), order = allocate(DType::i32, {c.k});
+  int eights = 0, fours = 0;
+  for (int64_t b = 0; b < kb; ++b) {
+    const bool four = double(between(0, 999)) / 1000 < share;
+    bits.data<uint8_t>()[b] = four ? 4 : 8;
+    clip.data<float>()[b] = four ? 0.85f : 1.0f;
+    blocks.data<int32_t>()[b] = four ? ~fours++ : eights++;
+  }
+  for (int64_t i = 0; i < c.k; ++i) order.data<int32_t>()[i] = static_cast<int32_t>(i);
+  for (int64_t i = c.k - 1; i > 0; --i) std::swap(order.data<int32_t>()[i], order.data<int32_t>()[between(0, i)]);
+  const Tensor x = gaussian(DType::f32, {c.m, c.k});
+  std::vector<Tensor> in{x, bits, clip, blocks}, plain{x, bits, clip};
+  if (ordered) in.push_back(order), plain.push_back(order);
+  const Tensor x8 = allocate(DType::i8, {c.m, 128 * eights}), x4 = allocate(DType::u8, {c.m, 64 * fours}), sx = allocate(DType::f32, {kb, x_pitch});
+  std::memset(sx.raw(), 0, sx.bytes());
+  on_cpu("quantize_comet", in, {x8, x4, sx});
+  const Tensor zero_scales = allocate(DType::f32, {kb, x_pitch});
+  std::memset(zero_scales.raw(), 0, zero_scales.bytes());
+  const auto q = device.run("quantize_comet", in, {poisoned_bytes(x8), poisoned_bytes(x4), zero_scales});
+  report.that(name_of("quantize_comet: the CPU's bytes,", c, store), same_bytes(q[0], x8) && same_bytes(q[1], x4) && same_bytes(q[2], sx));
+  const Tensor codes = allocate(DType::i8, {c.m, c.k}), token_scales = allocate(DType::f32, {c.m, kb});
+  on_cpu("quantize_activations", plain, {codes, token_scales});
+  const auto both = device.run("quantize_activations", plain, {poisoned_bytes(codes), poisoned(DType::f32, {c.m, kb})});
+  report.that(name_of("quantize_activations: the CPU's bytes,", c, store), same_bytes(both[0], codes) && same_bytes(both[1], token_scales));
+
+  const Tensor w_codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(w_codes.data<int8_t>(), c.n, c.k), bias = gaussian(DType::f32, {c.n});
+  const Tensor sw = filled(DType::f32, {kb, w_pitch}, [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); });
+  std::vector<float> sums(static_cast<size_t>(c.m * c.n));
+  std::vector<double> size(sums.size());
+  for (int64_t b = 0; b < kb; ++b) {
+    const auto part = integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const int64_t t = static_cast<int64_t>(i) / c.n, r = static_cast<int64_t>(i) % c.n;
+      const float scale = token_scales.data<float>()[t * kb + b] * sw.data<float>()[b * w_pitch + r];
+      sums[i] = std::fma(static_cast<float>(part[i]), scale, sums[i]);
+      size[i] += std::fabs(double(part[i]) * scale);
+    }
+  }
+  const auto out = device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, cut(c));
+  bool same = true;
+  double worst = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const float y = sums[i] + bias.data<float>()[static_cast<int64_t>(i) % c.n];
+    const double got = get(out[0], static_cast<int64_t>(i)), bound = (kb + 8) * 0x1p-24 * (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) + unit(store) * std::fabs(y) + least(store);
+    same = same && got == stored(store, y);
+    worst = std::max(worst, std::isnan(got) ? INFINITY : std::fabs(got - y) / bound);
+  }
+  const std::string what = "w4ax " + std::to_string(fours) + " of " + std::to_string(kb) + " blocks of 4 bits";
+  if (c.shared == 0) report.that(name_of((what + ", bit by bit").c_str(), c, store), same);
+  else report.that(name_of(what.c_str(), c, store), worst <= 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -145,7 +227,15 @@ int main(int argc, char** argv) try {
     integers(report, device, c, store);
     floats(report, device, c, store);
     nibbles(report, device, c, store);
+    mixed(report, device, c, at % 4 == 0 ? 1.0 : at % 4 == 1 ? 0.0 : 0.6, at % 2 == 0, store);
   }
+  for (DType x : stores)
+    for (DType codes : {DType::i8, DType::f8_e4m3})
+      for (const auto& [m, k] : {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}}) tokens(report, device, m, k, x, codes);
+  for (const char* op : {"quantize_tokens"})
+    report.fails(std::string(op) + ": NaN", "LPQ_NATIVE_NUMERICS", [&] {
+      device.run(op, {filled(DType::f16, {2, 64}, [](int64_t i) { return i == 70 ? NAN : 1; })}, {allocate(DType::i8, {2, 64}), allocate(DType::f32, {2})});
+    });
   integers(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f32);  // K that no 128 divides
   floats(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f16);
   // The same bytes again.

@@ -65,7 +65,7 @@ std::vector<std::string> split(const std::string& text) {
 
 int main(int argc, char** argv) try {
   std::string out;
-  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"}, kinds = {"i8", "f8", "w4"};
+  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"}, kinds = {"i8", "f8", "w4", "w4ax0", "w4ax75"};
   bool tune = false, vendor = true;
   size_t shapes = 6;
   for (int i = 1; i < argc; ++i) {
@@ -83,13 +83,13 @@ int main(int argc, char** argv) try {
   for (const auto& kind : kinds) std::printf(" %9s /16 /8  ", kind.c_str());
   std::printf("  (us, times of cuBLAS over it)\n");
   std::map<std::string, std::vector<double>> logs;
-  const auto op = cuda::cuda_op_table().at("gemm_act");
+  const auto op = cuda::cuda_op_table().at("gemm_act"), comet = cuda::cuda_op_table().at("gemm_comet");
   for (size_t s = 0; s < shapes; ++s) {
     const auto [k, n] = kShapes[s];
     const auto w8 = b.copies(b.bytes, DType::i8, {n, k});
     std::vector<Tensor> w4;
     for (const auto& kind : kinds)
-      if (kind == "w4") w4 = b.copies(b.bytes, DType::u8, {n / 16, k / 128, 1024});
+      if (kind[0] == 'w' && w4.empty()) w4 = b.copies(b.bytes, DType::u8, {n / 16, k / 128, 1024});
     std::vector<Tensor> w16;
     if (vendor) w16 = b.copies(b.halves, DType::f16, {n, k});
     const Tensor sw = b.first_ones(n), groups = b.noise(b.ones, DType::f32, {k / 128, n}, 0);
@@ -119,13 +119,30 @@ int main(int argc, char** argv) try {
       json << (json.tellp() > 0 ? ",\n  " : "\n  ") << "{\"k\": " << k << ", \"n\": " << n << ", \"m\": " << m << ", \"cublas_fp16_us\": " << fp16 << ", \"cublas_int8_us\": " << int8
            << ", \"cublas_fp8_us\": " << fp8 << ", \"cublas_fp8_fast_us\": " << fast;
       for (const auto& kind : kinds) {
-        const bool nibbles = kind == "w4";
+        const bool nibbles = kind.rfind("w4", 0) == 0;
         const DType dtype = kind == "f8" ? DType::f8_e4m3 : DType::i8;
         const auto& w = nibbles ? w4 : w8;
         Tensor x = x8;
         x.dtype = dtype;
         std::vector<Call> calls(w.size());
+        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits.
+        const bool mixed = kind.rfind("w4ax", 0) == 0;
+        const int64_t kb = k / 128, fours = mixed ? kb * std::stoi(kind.substr(4)) / 100 : 0, pitch = (m + 3) / 4 * 4;
+        Tensor x_8, x_4, x_scales, blocks;
+        if (mixed) {
+          Tensor host = allocate(DType::i32, {kb});
+          // Those of 8 bits spread out, as a kernel meets them.
+          int four = 0, eight = 0;
+          for (int64_t b = 0; b < kb; ++b) host.data<int32_t>()[b] = (b + 1) * fours / kb > b * fours / kb ? ~four++ : eight++;
+          blocks = b.device.backend().upload(host);
+          x_8 = b.noise(b.bytes, DType::i8, {m, 128 * eight}, 99), x_4 = b.noise(b.bytes, DType::u8, {m, 64 * four}, 98), x_scales = b.noise(b.ones, DType::f32, {kb, pitch}, 0);
+        }
         for (size_t i = 0; i < w.size(); ++i) {
+          if (mixed) {
+            calls[i].in = {x_8, x_4, x_scales, blocks, w[i], groups};
+            calls[i].out = {y};
+            continue;
+          }
           Tensor weights = w[i];
           if (!nibbles) weights.dtype = dtype;
           calls[i].in = {x, sx, weights, nibbles ? groups : sw};
@@ -133,7 +150,7 @@ int main(int argc, char** argv) try {
         }
         const auto timed = [&](const Params& params) {
           for (Call& call : calls) call.params = params;
-          return b.timer.time(b.count(m, w.size()), [&](int i) { op(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
+          return b.timer.time(b.count(m, w.size()), [&](int i) { (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
         };
         double t = timed({});
         std::string what = "chosen";
