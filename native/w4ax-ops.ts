@@ -78,8 +78,7 @@ export const w4axOps = {
     bias: Tensor | undefined,
     y: Tensor,
     p: { tokens?: 16 | 32 | 64 | 128; cluster?: 1 | 2; stages?: number; shared?: number } = {},
-  ) =>
-    rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
+  ) => rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
 
   /** most f32 [K] = max(most, |x|) and moments f64 [K] += x^2 over the rows of x f32 [T,K]. Fails on NaN and infinity. */
   channelStatistics: (rt: NativeRuntime, x: Tensor, most: Tensor, moments: Tensor) =>

@@ -18,6 +18,7 @@ float load(const Tensor& x, int64_t i) {
 uint8_t to_e4m3(float v) {
   const uint8_t sign = std::signbit(v) ? 0x80 : 0;
   const float size = std::fabs(v);
+  if (size == 0) return sign;
   int exponent;
   std::frexp(size, &exponent);  // size = f 2^exponent, f in [1/2, 1)
   // Of a binade [2^(e-1), 2^e) numbers are multiples of 2^(e-4), subnormal ones of 2^-9.

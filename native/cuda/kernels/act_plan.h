@@ -20,31 +20,48 @@ struct ActPlan {
   int token_tiles = 0, items = 0, shared = 0, stages = 0, cluster = 1;
 };
 
-// Steps that adding up the sums of shared items costs, in steps of a tile of 8 `tiles` tokens; measured, docs/kernels.md.
-inline double act_sharing(int tiles) { return tiles >= 16 ? 16 : tiles >= 8 ? 10 : 6; }
+// Microseconds, fitted to the timings of bench/results/2026-11-21-h200-act8.json (an H200, four shapes, M = 16 to 4096): a launch
+// and its first loads; a step of a tile of 16, 32, 64 and 128 tokens, for bytes and for nibbles, alone and in pairs; adding up shared items;
+// weights from memory.
+constexpr double kActBegin = 5, kActWeights = 4.0e6 /* bytes a microsecond */;
+constexpr double kActStep[2][2][4] = {{{0.29, 0.36, 0.43, 0.68}, {0.26, 0.30, 0.44, 0.70}}, {{0.48, 0.53, 0.69, 1.18}, {0.46, 0.49, 0.66, 1.16}}};
+constexpr double kActShare[4] = {5, 7, 9, 15};
 
+// The cut with the least of the time that these say.
 inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block, int64_t m, int64_t n, int64_t k, bool nibbles, bool mixed, const ActWish& wish) {
   const auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit; };
-  ActPlan plan;
-  plan.tiles = wish.tokens ? wish.tokens / 8 : m <= 16 ? 2 : m <= 32 ? 4 : m <= 64 ? 8 : 16;
-  const int64_t tiles = up(m, 8 * plan.tiles), strips = up(n, kActRows), k_blocks = up(k, 128);
-  // Two blocks fetch a strip for each other where there are two tiles of tokens; a last tile alone would waste a block.
-  plan.cluster = wish.cluster ? wish.cluster : 1;
-  plan.token_tiles = static_cast<int>(up(tiles, plan.cluster));
-  plan.items = static_cast<int>(strips * plan.token_tiles);
-  const int64_t units = multiprocessors / plan.cluster, rest = plan.items % units;
-  const int bytes = act_stage(plan.tiles, nibbles, mixed).bytes, fixed = 1024 + 8 * 512;
-  plan.stages = static_cast<int>(std::min<int64_t>(kActStages, (shared_per_block - fixed) / bytes));
-  if (wish.stages) plan.stages = std::min(plan.stages, wish.stages);
-  if (plan.stages < 2) return std::nullopt;
-  plan.shared_bytes = static_cast<unsigned>(fixed + plan.stages * bytes);
-  // A last round that is not full costs as much as a full one; shared out it costs its share and the adding up.
-  const double saved = rest == 0 ? 0 : static_cast<double>(k_blocks) * (1 - static_cast<double>(rest) / static_cast<double>(units));
-  plan.shared = wish.shared >= 0 ? std::min(wish.shared, plan.items) : saved > act_sharing(plan.tiles) ? static_cast<int>(rest) : 0;
-  // Every block has a step of the shared items at least: who waits for the others counts them.
-  if (plan.shared > 0) plan.shared = static_cast<int>(std::min<int64_t>(plan.items, std::max<int64_t>(plan.shared, up(units, k_blocks))));
-  plan.blocks = static_cast<int>(std::min<int64_t>(units, plan.shared > 0 ? plan.shared * k_blocks : plan.items)) * plan.cluster;
-  return plan;
+  const int64_t strips = up(n, kActRows), k_blocks = up(k, 128);
+  const double memory = static_cast<double>(n) * static_cast<double>(k) * (nibbles ? 0.5 : 1.0) / kActWeights;
+  std::optional<ActPlan> best;
+  double least = 0;
+  for (int size = 0; size < 4; ++size)
+    for (int cluster = 1; cluster <= 2; ++cluster)
+      for (int sharing = 0; sharing <= 1; ++sharing) {
+        ActPlan plan;
+        plan.tiles = 2 << size, plan.cluster = cluster;
+        const int64_t tiles = up(m, 8 * plan.tiles), units = multiprocessors / cluster;
+        if (wish.tokens ? wish.tokens != 8 * plan.tiles : size > 0 && 8 * plan.tiles >= 2 * m) continue;
+        // Of a pair without a second tile of tokens one block would rest.
+        if (wish.cluster ? wish.cluster != cluster : cluster == 2 && tiles % 2 != 0) continue;
+        plan.token_tiles = static_cast<int>(up(tiles, cluster));
+        plan.items = static_cast<int>(strips * plan.token_tiles);
+        const int bytes = act_stage(plan.tiles, nibbles, mixed).bytes, fixed = 1024 + 8 * 512;
+        plan.stages = static_cast<int>(std::min<int64_t>(kActStages, (shared_per_block - fixed) / bytes));
+        if (wish.stages) plan.stages = std::min(plan.stages, wish.stages);
+        if (plan.stages < 2) continue;
+        plan.shared_bytes = static_cast<unsigned>(fixed + plan.stages * bytes);
+        const int64_t rest = plan.items % units;
+        if (wish.shared < 0 && sharing == 1 && rest == 0) continue;
+        if (wish.shared >= 0) plan.shared = std::min(wish.shared, plan.items);
+        else plan.shared = sharing ? static_cast<int>(rest) : 0;
+        // Every block has a step of the shared items at least: who waits for the others counts them.
+        if (plan.shared > 0) plan.shared = static_cast<int>(std::min<int64_t>(plan.items, std::max<int64_t>(plan.shared, up(units, k_blocks))));
+        plan.blocks = static_cast<int>(std::min<int64_t>(units, plan.shared > 0 ? plan.shared * k_blocks : plan.items)) * cluster;
+        const double steps = static_cast<double>(up(plan.items - plan.shared, units) * k_blocks) + static_cast<double>(plan.shared * k_blocks) / static_cast<double>(units);
+        const double cost = kActBegin + std::max(steps * kActStep[nibbles][cluster - 1][size], memory) + (plan.shared > 0 ? kActShare[size] : 0);
+        if (!best || cost < least) best = plan, least = cost;
+      }
+  return best;
 }
 
 }  // namespace lpq::cuda

@@ -290,7 +290,9 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
       } else {
 #pragma unroll
         for (int pass = 0; pass < 2; pass += P) {
-          Part part[P][T][4];
+          // Of 128 tokens nibbles take half after half: what is done is added up while the other half multiplies.
+          constexpr int kSplit = Kind::kNibbles && P == 1 ? 2 : 1, kPart = T / kSplit;
+          Part part[P * kSplit][kPart][4];
           uint32_t w[P][4][4];
           float row_scale[P][2];
           if constexpr (Kind::kNibbles) {
@@ -315,48 +317,48 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
           if constexpr (kTurns) barrier_among(2 + group, 32 * kWarps);
           group_fence();
 #pragma unroll
-          for (int p = 0; p < P; ++p) {
-            const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048);
+          for (int p = 0; p < P * kSplit; ++p) {
+            const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048), x = x0 + (kSplit == 2 ? p * (kPart * 64) : 0);
 #pragma unroll
             for (int ks = 0; ks < 4; ++ks) {
-              if constexpr (Kind::kNibbles) multiply_bytes<T>(part[p], w[p][ks], x0 + ks * 2, ks != 0);
-              else multiply_bytes<T>(part[p], w0 + (pass + p) * 64 + ks * 2, x0 + ks * 2, ks != 0);
+              if constexpr (Kind::kNibbles) multiply_bytes<kPart>(part[p], w[p / kSplit][ks], x + ks * 2, ks != 0);
+              else multiply_bytes<kPart>(part[p], w0 + (pass + p) * 64 + ks * 2, x + ks * 2, ks != 0);
             }
             group_commit();
           }
           if constexpr (kTurns) barrier_pass(3 - group, 32 * kWarps);
 #pragma unroll
-          for (int p = 0; p < P; ++p) {
-            const int h = pass + p;
+          for (int p = 0; p < P * kSplit; ++p) {
+            const int h = pass + p / kSplit, t0 = kSplit == 2 ? p * kPart : 0;
             if constexpr (Kind::kNibbles) {
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
                 const uint32_t from = at + kStage.w_scales + ((group * 4 + own) * 32 + 8 * row_eight<Kind>(h, i) + (lane >> 2)) * 4;
-                row_scale[p][i] = __uint_as_float(load_shared4(from)) * unpower;
+                row_scale[p / kSplit][i] = __uint_as_float(load_shared4(from)) * unpower;
               }
             }
-            if (p == 0 && P == 2) group_wait<1>();
+            if (p + 1 < P * kSplit) group_wait<1>();
             else group_wait<0>();
 #pragma unroll
-            for (int t = 0; t < T; ++t)
+            for (int t = 0; t < kPart; ++t)
 #pragma unroll
               for (int i = 0; i < 4; ++i) written_by_products(part[p][t][i]);
 #pragma unroll
-            for (int t = 0; t < T; ++t) {
+            for (int t = 0; t < kPart; ++t) {
               float x_scale[2] = {1.0f, 1.0f};
               if constexpr (Kind::kMixed) {
                 uint32_t low, high;
-                load_shared8(low, high, at + kStage.x_scales + t * 32 + (lane & 3) * 8);
+                load_shared8(low, high, at + kStage.x_scales + (t0 + t) * 32 + (lane & 3) * 8);
                 x_scale[0] = __uint_as_float(low), x_scale[1] = __uint_as_float(high);
               }
 #pragma unroll
               for (int i = 0; i < 4; ++i) {
                 if constexpr (Kind::kNibbles) {
                   const float exact = static_cast<float>(part[p][t][i]);  // below 2^21: exact
-                  const float scale = Kind::kMixed ? x_scale[i & 1] * row_scale[p][i >> 1] : row_scale[p][i >> 1];
-                  sum[h][t][i] = fmaf(exact, scale, sum[h][t][i]);
+                  const float scale = Kind::kMixed ? x_scale[i & 1] * row_scale[p / kSplit][i >> 1] : row_scale[p / kSplit][i >> 1];
+                  sum[h][t0 + t][i] = fmaf(exact, scale, sum[h][t0 + t][i]);
                 } else {
-                  sum[h][t][i] += part[p][t][i];
+                  sum[h][t0 + t][i] += part[p][t][i];
                 }
               }
             }
