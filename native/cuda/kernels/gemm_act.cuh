@@ -42,26 +42,6 @@ struct Mixed {
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What steps a block runs through: its share of the shared items, then whole ones.
-struct ActWalk {
-  int item, kb, left, steps;  // `left`: steps to go among shared items
-  int unit, units, first;
-  __device__ __forceinline__ ActWalk(const ActArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
-    const long long total = static_cast<long long>(a.shared) * a.k_blocks;
-    first = static_cast<int>(unit * total / units);
-    left = static_cast<int>((unit + 1) * total / units) - first;
-    const int whole = a.items - a.shared > unit ? (a.items - a.shared - unit + units - 1) / units : 0;
-    steps = left + whole * a.k_blocks;
-    item = first / a.k_blocks, kb = first % a.k_blocks;
-    if (left == 0) item = a.shared + unit, kb = 0;
-  }
-  __device__ __forceinline__ void next(const ActArgs& a) {
-    ++kb;
-    if (--left == 0) item = a.shared + unit, kb = 0;
-    else if (kb == a.k_blocks) kb = 0, item += left > 0 ? 1 : units;
-  }
-};
-
 // Rows of a warp's 32 that lane / 4 names in register pair `high` of half `h`, in eights.
 template <class Kind>
 __device__ __forceinline__ constexpr int row_eight(int h, int high) { return Kind::kNibbles ? 2 * h + high : 2 * high + h; }

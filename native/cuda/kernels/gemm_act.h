@@ -4,6 +4,12 @@
 
 #include "cuda/kernels/gemm_packed.h"
 
+#ifdef __CUDACC__
+#define LPQ_ACT_BOTH __host__ __device__ __forceinline__
+#else
+#define LPQ_ACT_BOTH inline
+#endif
+
 namespace lpq::cuda {
 
 constexpr int kActRows = 256;     // of weights in a strip: two warpgroups of 128
@@ -36,10 +42,7 @@ struct ActMaps {
 struct ActStage {
   int x, raw, w_scales, x_scales, bytes;
 };
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-constexpr ActStage act_stage(int tiles, bool nibbles, bool mixed) {
+LPQ_ACT_BOTH constexpr ActStage act_stage(int tiles, bool nibbles, bool mixed) {
   ActStage s{};
   s.x = kActRows * (nibbles ? 64 : 128);
   s.raw = s.x + tiles * 1024;
@@ -48,5 +51,25 @@ constexpr ActStage act_stage(int tiles, bool nibbles, bool mixed) {
   s.bytes = (s.x_scales + (mixed ? tiles * 32 : 0) + 1023) / 1024 * 1024;
   return s;
 }
+
+// What steps a block runs through: its share of the shared items, then whole ones.
+struct ActWalk {
+  int item, kb, left, steps;  // `left`: steps to go among shared items
+  int unit, units, first;
+  LPQ_ACT_BOTH ActWalk(const ActArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
+    const long long total = static_cast<long long>(a.shared) * a.k_blocks;
+    first = static_cast<int>(unit * total / units);
+    left = static_cast<int>((unit + 1) * total / units) - first;
+    const int whole = a.items - a.shared > unit ? (a.items - a.shared - unit + units - 1) / units : 0;
+    steps = left + whole * a.k_blocks;
+    item = first / a.k_blocks, kb = first % a.k_blocks;
+    if (left == 0) item = a.shared + unit, kb = 0;
+  }
+  LPQ_ACT_BOTH void next(const ActArgs& a) {
+    ++kb;
+    if (--left == 0) item = a.shared + unit, kb = 0;
+    else if (kb == a.k_blocks) kb = 0, item += left > 0 ? 1 : units;
+  }
+};
 
 }  // namespace lpq::cuda
