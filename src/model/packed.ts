@@ -1,8 +1,13 @@
-import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
+import { addon, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { LinearPlan } from './plan.js';
 import type { BlockWeights } from './program.js';
 import type { PackedWeight } from './source.js';
+
+/** Whether ops.gemmAct runs on the runtime's device: the CPU, and CUDA devices of 9.0. */
+export function multipliesCodes(rt: NativeRuntime): boolean {
+  return rt.device === 'cpu' || addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))]?.arch === 90;
+}
 
 /** The tensors of a packed weight. */
 function tensorsOf(packed: PackedWeight): Record<string, Tensor> {

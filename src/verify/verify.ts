@@ -5,6 +5,7 @@ import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { multipliesCodes } from '../model/packed.js';
 import { compareCarried, compareManifests } from './against.js';
 import { checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
@@ -57,7 +58,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       compareManifests(recorder, canonical, manifest);
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config);
     } else recorder.detail('against', 'no quantized checkpoint was given');
-    const dynamic = quantizesActivations(manifest.target);
+    const dynamic = kernel !== undefined && multipliesCodes(kernel) && quantizesActivations(manifest.target);
     const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed };
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];

@@ -11,11 +11,7 @@
 #pragma once
 #include "cuda/kernels/gemm_act.h"
 #include "cuda/kernels/gemm_common.cuh"
-#ifdef LPQ_SIMT  // the host plays the device
-#include LPQ_SIMT
-#else
 #include "cuda/kernels/act_ptx.cuh"
-#endif
 
 namespace lpq::cuda {
 
@@ -251,103 +247,103 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
       int before = -1;
 #pragma unroll 1
       for (int step = 0; step < length; ++step) {
-      const uint32_t at = ring + stage * kStage.bytes;
-      float unpower = 0.0625f;
-      if constexpr (Kind::kMixed) unpower = __ldg(a.blocks + begin_kb + step) < 0 ? 0.00390625f : 0.0625f;
-      barrier_wait(full + 8 * stage, parity);
-      const uint64_t x0 = byte_rows_descriptor(at + kStage.x, 1024);
-      if constexpr (kWhole) {
-        const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048);
-        group_fence();
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int ks = 0; ks < 4; ++ks) multiply_bytes<T>(sum[h], w0 + h * 64 + ks * 2, x0 + ks * 2, step + ks != 0);
-        group_commit();
-        group_wait<1>();
-        if (before >= 0) release(before);
-        before = stage;
-      } else {
-#pragma unroll
-        for (int pass = 0; pass < 2; pass += P) {
-          // Of 128 tokens nibbles take half after half: what is done is added up while the other half multiplies.
-          constexpr int kSplit = Kind::kNibbles && P == 1 ? 2 : 1, kPart = T / kSplit;
-          Part part[P * kSplit][kPart][4];
-          uint32_t w[P][4][4];
-          float row_scale[P][2];
-          if constexpr (Kind::kNibbles) {
-#pragma unroll
-            for (int p = 0; p < P; ++p) {
-              constexpr uint32_t kMask = 0xf0f0f0f0u;
-              const uint32_t words = at + ((group * 4 + own) * 2 + pass + p) * 1024 + lane * 16;
-#pragma unroll
-              for (int v = 0; v < 2; ++v) {
-                const uint4 q = load_shared16(words + v * 512);
-                w[p][2 * v][0] = q.x << 4 & kMask, w[p][2 * v][1] = q.y << 4 & kMask, w[p][2 * v][2] = q.x & kMask, w[p][2 * v][3] = q.y & kMask;
-                w[p][2 * v + 1][0] = q.z << 4 & kMask, w[p][2 * v + 1][1] = q.w << 4 & kMask, w[p][2 * v + 1][2] = q.z & kMask, w[p][2 * v + 1][3] = q.w & kMask;
-              }
-#pragma unroll
-              for (int v = 0; v < 4; ++v)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) pinned(w[p][v][i]);
-            }
-          }
-          // The warpgroups take turns: while one's products run, the other adds up its own. Without turns they run in step, and
-          // the tensor core rests while both add.
-          if constexpr (kTurns) barrier_among(2 + group, 32 * kWarps);
+        const uint32_t at = ring + stage * kStage.bytes;
+        float unpower = 0.0625f;
+        if constexpr (Kind::kMixed) unpower = __ldg(a.blocks + begin_kb + step) < 0 ? 0.00390625f : 0.0625f;
+        barrier_wait(full + 8 * stage, parity);
+        const uint64_t x0 = byte_rows_descriptor(at + kStage.x, 1024);
+        if constexpr (kWhole) {
+          const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048);
           group_fence();
 #pragma unroll
-          for (int p = 0; p < P * kSplit; ++p) {
-            const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048), x = x0 + (kSplit == 2 ? p * (kPart * 64) : 0);
+          for (int h = 0; h < 2; ++h)
 #pragma unroll
-            for (int ks = 0; ks < 4; ++ks) {
-              if constexpr (Kind::kNibbles) multiply_bytes<kPart>(part[p], w[p / kSplit][ks], x + ks * 2, ks != 0);
-              else multiply_bytes<kPart>(part[p], w0 + (pass + p) * 64 + ks * 2, x + ks * 2, ks != 0);
-            }
-            group_commit();
-          }
-          if constexpr (kTurns) barrier_pass(3 - group, 32 * kWarps);
+            for (int ks = 0; ks < 4; ++ks) multiply_bytes<T>(sum[h], w0 + h * 64 + ks * 2, x0 + ks * 2, step + ks != 0);
+          group_commit();
+          group_wait<1>();
+          if (before >= 0) release(before);
+          before = stage;
+        } else {
 #pragma unroll
-          for (int p = 0; p < P * kSplit; ++p) {
-            const int h = pass + p / kSplit, t0 = kSplit == 2 ? p * kPart : 0;
+          for (int pass = 0; pass < 2; pass += P) {
+            // Of 128 tokens nibbles take half after half: what is done is added up while the other half multiplies.
+            constexpr int kSplit = Kind::kNibbles && P == 1 ? 2 : 1, kPart = T / kSplit;
+            Part part[P * kSplit][kPart][4];
+            uint32_t w[P][4][4];
+            float row_scale[P][2];
             if constexpr (Kind::kNibbles) {
 #pragma unroll
-              for (int i = 0; i < 2; ++i) {
-                const uint32_t from = at + kStage.w_scales + ((group * 4 + own) * 32 + 8 * row_eight<Kind>(h, i) + (lane >> 2)) * 4;
-                row_scale[p / kSplit][i] = __uint_as_float(load_shared4(from)) * unpower;
+              for (int p = 0; p < P; ++p) {
+                constexpr uint32_t kMask = 0xf0f0f0f0u;
+                const uint32_t words = at + ((group * 4 + own) * 2 + pass + p) * 1024 + lane * 16;
+#pragma unroll
+                for (int v = 0; v < 2; ++v) {
+                  const uint4 q = load_shared16(words + v * 512);
+                  w[p][2 * v][0] = q.x << 4 & kMask, w[p][2 * v][1] = q.y << 4 & kMask, w[p][2 * v][2] = q.x & kMask, w[p][2 * v][3] = q.y & kMask;
+                  w[p][2 * v + 1][0] = q.z << 4 & kMask, w[p][2 * v + 1][1] = q.w << 4 & kMask, w[p][2 * v + 1][2] = q.z & kMask, w[p][2 * v + 1][3] = q.w & kMask;
+                }
+#pragma unroll
+                for (int v = 0; v < 4; ++v)
+#pragma unroll
+                  for (int i = 0; i < 4; ++i) pinned(w[p][v][i]);
               }
             }
-            if (p + 1 < P * kSplit) group_wait<1>();
-            else group_wait<0>();
+            // The warpgroups take turns: while one's products run, the other adds up its own. Without turns they run in step, and
+            // the tensor core rests while both add.
+            if constexpr (kTurns) barrier_among(2 + group, 32 * kWarps);
+            group_fence();
 #pragma unroll
-            for (int t = 0; t < kPart; ++t)
+            for (int p = 0; p < P * kSplit; ++p) {
+              const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048), x = x0 + (kSplit == 2 ? p * (kPart * 64) : 0);
 #pragma unroll
-              for (int i = 0; i < 4; ++i) written_by_products(part[p][t][i]);
-#pragma unroll
-            for (int t = 0; t < kPart; ++t) {
-              float x_scale[2] = {1.0f, 1.0f};
-              if constexpr (Kind::kMixed) {
-                uint32_t low, high;
-                load_shared8(low, high, at + kStage.x_scales + (t0 + t) * 32 + (lane & 3) * 8);
-                x_scale[0] = __uint_as_float(low), x_scale[1] = __uint_as_float(high);
+              for (int ks = 0; ks < 4; ++ks) {
+                if constexpr (Kind::kNibbles) multiply_bytes<kPart>(part[p], w[p / kSplit][ks], x + ks * 2, ks != 0);
+                else multiply_bytes<kPart>(part[p], w0 + (pass + p) * 64 + ks * 2, x + ks * 2, ks != 0);
               }
+              group_commit();
+            }
+            if constexpr (kTurns) barrier_pass(3 - group, 32 * kWarps);
 #pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                if constexpr (Kind::kNibbles) {
-                  const float exact = static_cast<float>(part[p][t][i]);  // below 2^21: exact
-                  const float scale = Kind::kMixed ? x_scale[i & 1] * row_scale[p / kSplit][i >> 1] : row_scale[p / kSplit][i >> 1];
-                  sum[h][t0 + t][i] = fmaf(exact, scale, sum[h][t0 + t][i]);
-                } else {
-                  sum[h][t0 + t][i] += part[p][t][i];
+            for (int p = 0; p < P * kSplit; ++p) {
+              const int h = pass + p / kSplit, t0 = kSplit == 2 ? p * kPart : 0;
+              if constexpr (Kind::kNibbles) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                  const uint32_t from = at + kStage.w_scales + ((group * 4 + own) * 32 + 8 * row_eight<Kind>(h, i) + (lane >> 2)) * 4;
+                  row_scale[p / kSplit][i] = __uint_as_float(load_shared4(from)) * unpower;
+                }
+              }
+              if (p + 1 < P * kSplit) group_wait<1>();
+              else group_wait<0>();
+#pragma unroll
+              for (int t = 0; t < kPart; ++t)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) written_by_products(part[p][t][i]);
+#pragma unroll
+              for (int t = 0; t < kPart; ++t) {
+                float x_scale[2] = {1.0f, 1.0f};
+                if constexpr (Kind::kMixed) {
+                  uint32_t low, high;
+                  load_shared8(low, high, at + kStage.x_scales + (t0 + t) * 32 + (lane & 3) * 8);
+                  x_scale[0] = __uint_as_float(low), x_scale[1] = __uint_as_float(high);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                  if constexpr (Kind::kNibbles) {
+                    const float exact = static_cast<float>(part[p][t][i]);  // below 2^21: exact
+                    const float scale = Kind::kMixed ? x_scale[i & 1] * row_scale[p / kSplit][i >> 1] : row_scale[p / kSplit][i >> 1];
+                    sum[h][t0 + t][i] = fmaf(exact, scale, sum[h][t0 + t][i]);
+                  } else {
+                    sum[h][t0 + t][i] += part[p][t][i];
+                  }
                 }
               }
             }
           }
+          release(stage);
         }
-        release(stage);
-      }
-      if (++stage == a.stages) stage = 0, parity ^= 1;
-      walk.next(a);
+        if (++stage == a.stages) stage = 0, parity ^= 1;
+        walk.next(a);
       }
       if constexpr (Kind::kWhole) {
         group_wait<0>();
@@ -359,35 +355,35 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
             for (int i = 0; i < 4; ++i) written_by_products(sum[h][t][i]);
         release(before);
       }
-        if (length == a.k_blocks) {
-          const int row0 = item / a.token_tiles * kActRows + warp * 32, token0 = (item % a.token_tiles * a.cluster + rank) * 8 * T;
-          const RowFactors f = row_factors<Kind>(a, row0, lane);
+      if (length == a.k_blocks) {
+        const int row0 = item / a.token_tiles * kActRows + warp * 32, token0 = (item % a.token_tiles * a.cluster + rank) * 8 * T;
+        const RowFactors f = row_factors<Kind>(a, row0, lane);
 #pragma unroll
-          for (int t = 0; t < T; ++t) {
-            Sum v[4][2];
+        for (int t = 0; t < T; ++t) {
+          Sum v[4][2];
 #pragma unroll
-            for (int h = 0; h < 2; ++h)
+          for (int h = 0; h < 2; ++h)
 #pragma unroll
-              for (int i = 0; i < 4; ++i) v[row_eight<Kind>(h, i >> 1)][i & 1] = sum[h][t][i];
-            store_tokens<Kind>(a, row0, token0 + 8 * t, v, f, staging, lane);
-          }
-        } else {
-          // A block keeps the sums of the item that it begins with in its first place.
-          const long long place = static_cast<long long>(blockIdx.x) * 2 + (item == walk.first / a.k_blocks ? 0 : 1);
-          int4* const to = reinterpret_cast<int4*>(a.partial) + place * kUnits * 64 + lane;
-#pragma unroll
-          for (int t = 0; t < T; ++t)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              int4 bits;
-              if constexpr (kWhole) bits = make_int4(sum[h][t][0], sum[h][t][1], sum[h][t][2], sum[h][t][3]);
-              else bits = make_int4(__float_as_int(sum[h][t][0]), __float_as_int(sum[h][t][1]), __float_as_int(sum[h][t][2]), __float_as_int(sum[h][t][3]));
-              __stcg(to + (warp * T + t) * 64 + h * 32, bits);
-            }
-          __threadfence();
-          barrier_among(1, 32 * kWarps);
-          if (threadIdx.x == 0) atomicAdd(a.counters + 2 * (item * a.cluster + rank), 1u);
+            for (int i = 0; i < 4; ++i) v[row_eight<Kind>(h, i >> 1)][i & 1] = sum[h][t][i];
+          store_tokens<Kind>(a, row0, token0 + 8 * t, v, f, staging, lane);
         }
+      } else {
+        // A block keeps the sums of the item that it begins with in its first place.
+        const long long place = static_cast<long long>(blockIdx.x) * 2 + (item == walk.first / a.k_blocks ? 0 : 1);
+        int4* const to = reinterpret_cast<int4*>(a.partial) + place * kUnits * 64 + lane;
+#pragma unroll
+        for (int t = 0; t < T; ++t)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            int4 bits;
+            if constexpr (kWhole) bits = make_int4(sum[h][t][0], sum[h][t][1], sum[h][t][2], sum[h][t][3]);
+            else bits = make_int4(__float_as_int(sum[h][t][0]), __float_as_int(sum[h][t][1]), __float_as_int(sum[h][t][2]), __float_as_int(sum[h][t][3]));
+            __stcg(to + (warp * T + t) * 64 + h * 32, bits);
+          }
+        __threadfence();
+        barrier_among(1, 32 * kWarps);
+        if (threadIdx.x == 0) atomicAdd(a.counters + 2 * (item * a.cluster + rank), 1u);
+      }
     }
 
     if (kTurns && group == 0) barrier_among(2, 32 * kWarps);  // the other's last pass
