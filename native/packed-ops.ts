@@ -114,6 +114,32 @@ export const packedOps = {
       ...p,
       hasBias: bias !== undefined,
     }),
+
+  /**
+   * Codes and scales f32 [M] of x f32, f16 or bf16 [M,K], a token at a time: scale = max|x| * f32(1 / top), 0 below 2^-126; code
+   * = x * (1 / scale) clamped to +-top, rounded to nearest even; all in fp32. codes I8 [M,K]: top 127; F8_E4M3 [M,K]: top 448.
+   * The same bytes on every device. Fails with LPQ_NATIVE_NUMERICS for NaN and infinity.
+   */
+  quantizeTokens: (rt: NativeRuntime, x: Tensor, out: { codes: Tensor; scales: Tensor }) =>
+    rt.enqueue('quantize_tokens', [x], [out.codes, out.scales]),
+
+  /**
+   * y = x Wᵀ + bias of codes, y f32, f16 or bf16 [M,N], bias f32 [N]; x.codes I8 or F8_E4M3 [M,K], K a multiple of 16, x.scales
+   * f32 [M]. w.codes of x's dtype [N,K] with scales f32 [N], one a row: y = P (sx sw) + bias, P the sum of products. I8: exact,
+   * then rounded to fp32 (K up to 131072). F8_E4M3: sums of 128 columns are added in fp32; the tensor core has those
+   * within 2^-13 of the largest product for each product, the CPU exactly. Or w.codes U8 [ceil(N/16), K/128, 1024], codes of 4
+   * bits in the layout comet (docs/layouts.md) with a scale f32 [K/128, N'] a group of 128, N' >= N a multiple of 4, and x
+   * I8: y = s sx + bias, over groups g s = fma(P_g, sw_g, s), P_g exact. On CUDA, 9.0 alone; items that blocks share add the sums of
+   * runs of groups. tokens, stages and shared override the choice of tiles, cluster: 2 has pairs of blocks fetch weights for each other.
+   */
+  gemmAct: (
+    rt: NativeRuntime,
+    x: { codes: Tensor; scales: Tensor },
+    w: { codes: Tensor; scales: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { tokens?: 16 | 32 | 64 | 128; cluster?: 1 | 2; stages?: number; shared?: number } = {},
+  ) => rt.enqueue('gemm_act', [x.codes, x.scales, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
 } as const;
 
 interface StripeParams {

@@ -1,6 +1,6 @@
 import type { NativeRuntime, Tensor } from './binding.js';
 
-/** W4Ax (docs/fmpq.md), part of the operation table (ops.ts); the CPU only. */
+/** W4Ax (docs/fmpq.md), part of the operation table (ops.ts); on CUDA quantizeActivations, quantizeComet and gemmComet. */
 export const w4axOps = {
   /**
    * Codes I8 [T,K] and scales f32 [T,K/128] of x f32 [T,K], block by block of 128 columns with bits U8 [K/128] (4 or 8) and
@@ -47,6 +47,38 @@ export const w4axOps = {
       [y],
       p.accumulate ? { accumulate: 1 } : {},
     ),
+
+  /**
+   * What gemmComet reads: the codes of quantizeActivations of x f32 (CUDA: f16 and bf16 too) [M,K], those of blocks of 8 bits side
+   * by side in x8 I8 [M, 128 e], of 4 bits in x4 U8 [M, 64 f]: byte 16 c + i of a block has column 32 c + i in its low nibble and
+   * 32 c + 16 + i in its high one. blocks I32 [K/128]: a block's number among the e of 8 bits, or ~ its number among the f of
+   * 4. scales f32 [K/128, M'], M' = M rounded up to fours.
+   */
+  quantizeComet: (
+    rt: NativeRuntime,
+    x: Tensor,
+    form: { bits: Tensor; clip: Tensor; blocks: Tensor; order?: Tensor },
+    out: { x8: Tensor; x4: Tensor; scales: Tensor },
+  ) =>
+    rt.enqueue(
+      'quantize_comet',
+      [x, form.bits, form.clip, form.blocks, ...(form.order ? [form.order] : [])],
+      [out.x8, out.x4, out.scales],
+    ),
+
+  /**
+   * gemmW4ax of such activations and 4-bit weights U8 [ceil(N/16), K/128, 1024] (layout comet, docs/layouts.md) with scales f32
+   * [K/128, N'], N' >= N a multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA, 9.0 alone; items that
+   * blocks share add the sums of runs of blocks of K. Params as gemmAct's.
+   */
+  gemmComet: (
+    rt: NativeRuntime,
+    x: { x8: Tensor; x4: Tensor; scales: Tensor; blocks: Tensor },
+    w: { codes: Tensor; scales: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    p: { tokens?: 16 | 32 | 64 | 128; cluster?: 1 | 2; stages?: number; shared?: number } = {},
+  ) => rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
 
   /** most f32 [K] = max(most, |x|) and moments f64 [K] += x^2 over the rows of x f32 [T,K]. Fails on NaN and infinity. */
   channelStatistics: (rt: NativeRuntime, x: Tensor, most: Tensor, moments: Tensor) =>

@@ -15,7 +15,8 @@ export async function openAnySource(dir: string, rt: NativeRuntime): Promise<Wei
   if (directoryKind(dir) !== 'lpq-artifact') return openSource(dir, decoder);
   const { artifactSource } = await import('../verify/source.js');
   // On a device the packed bytes go through the kernels that they were packed for.
-  return artifactSource(dir, decoder, rt.device !== 'cpu');
+  const { multipliesCodes } = await import('../model/packed.js');
+  return artifactSource(dir, decoder, rt.device !== 'cpu', rt.device !== 'cpu' && multipliesCodes(rt));
 }
 
 /** A quantized checkpoint of lpq or of another tool; decoding and hashing the latter is told of. The caller closes it. */

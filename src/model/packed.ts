@@ -1,8 +1,13 @@
-import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
+import { addon, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { LinearPlan } from './plan.js';
 import type { BlockWeights } from './program.js';
 import type { PackedWeight } from './source.js';
+
+/** Whether ops.gemmAct runs on the runtime's device: the CPU, and CUDA devices of 9.0. */
+export function multipliesCodes(rt: NativeRuntime): boolean {
+  return rt.device === 'cpu' || addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))]?.arch === 90;
+}
 
 /** The tensors of a packed weight. */
 function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
@@ -38,12 +43,39 @@ export function multiplyPacked(
   y: Tensor,
 ): void {
   const { type, groupLength } = packed;
-  if (packed.layout === 'tilus') ops.gemmPacked(rt, x, packed, bias, y, type, { groupLength, zero: packed.zero });
+  if (packed.layout === 'w8a8') multiplyCodes(rt, x, packed, bias, y);
+  else if (packed.layout === 'tilus') ops.gemmPacked(rt, x, packed, bias, y, type, { groupLength, zero: packed.zero });
   else if (packed.layout === 'marlin')
     ops.gemmMarlin(rt, x, packed, bias, y, { bits: type.bits as number, groupLength });
   else if (packed.layout === 'sparse_marlin')
     ops.gemmSparseMarlin(rt, x, packed, bias, y, { bits: type.bits as number, groupLength });
   else ops.gemmTurbomind(rt, x, packed, bias, y, type, { groupLength, experts: packed.experts });
+}
+
+/** The same for weights whose activations become codes first, one scale a token. */
+function multiplyCodes(rt: NativeRuntime, x: Tensor, packed: PackedWeight, bias: Tensor | undefined, y: Tensor): void {
+  const [tokens, k] = x.shape as [number, number];
+  const made: Tensor[] = [];
+  const keep = (tensor: Tensor): Tensor => {
+    made.push(tensor);
+    return tensor;
+  };
+  const wide = (tensor: Tensor): Tensor => {
+    const cast = keep(rt.allocate('f32', [packed.shape[0]]));
+    const flat = tensor.view([packed.shape[0]]);
+    ops.cast(rt, flat, cast);
+    flat.dispose();
+    return cast;
+  };
+  try {
+    const codes = keep(rt.allocate(packed.weights.dtype, [tokens, k]));
+    const scales = keep(rt.allocate('f32', [tokens]));
+    ops.quantizeTokens(rt, x, { codes, scales });
+    const w = { codes: packed.weights, scales: wide(packed.scales) };
+    ops.gemmAct(rt, { codes, scales }, w, bias && wide(bias), y);
+  } finally {
+    for (const tensor of made) tensor.dispose();
+  }
 }
 
 /**

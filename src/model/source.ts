@@ -59,7 +59,7 @@ export interface KvChannels {
 /** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */
 export type KvForm = KvChannels | KvScheme;
 
-/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin). */
+/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin, gemmAct). */
 export type PackedWeight = {
   /** [N, K]. */
   readonly shape: readonly [number, number];
@@ -91,5 +91,9 @@ export type PackedWeight = {
       readonly layout: 'turbomind';
       /** Tiles run along K first. */
       readonly experts: boolean;
+    }
+  | {
+      /** weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale a token. */
+      readonly layout: 'w8a8';
     }
 );

@@ -14,6 +14,7 @@ import type { Decoded } from './decode.js';
 import type { ModuleContext } from './module.js';
 import { dequantize, settle } from './native.js';
 import { packedWeight } from './packed-weight.js';
+import { asCodes } from './token-codes.js';
 
 /** Tokens: one, whole tiles of each size, and tails around them. */
 const TOKENS = [1, 2, 7, 8, 9, 16, 17, 31, 33, 64];
@@ -29,7 +30,7 @@ interface Reference {
   /** x W in f64 and the sum of the magnitudes that a kernel adds, [MOST_TOKENS][columns]. */
   readonly product: Float64Array;
   readonly size: Float64Array;
-  /** What the layout's own arithmetic may be away besides: what is stored, and in f16 the weights' rounding. */
+  /** What the layout's own arithmetic may be away besides: what is stored or aligned, and in f16 the weights' rounding. */
   readonly stored: Float64Array;
   readonly rounded: Float64Array;
   /** The kernel of the packed format rounds weights, to the type of the activations, above 16 tokens. */
@@ -56,18 +57,20 @@ export async function runKernel(
 ): Promise<number | undefined> {
   const rt = ctx.kernel;
   if (!rt || decoded.problems.length > 0) return undefined;
-  const packed = packedWeight(name, module, (suffix) => {
+  const load = (suffix: string): Tensor => {
     const host = ctx.weights.tensor(`${name}.${suffix}`);
     const there = rt.upload(host);
     host.dispose();
     return there;
-  });
+  };
+  const packed = packedWeight(name, module, load, ctx.dynamic);
   if (!packed) return undefined;
   const [n, k] = module.shape;
   let ratio = 0;
   try {
     const x = activations(k, ctx.seed);
-    const reference = await referenceOf(ctx, module, decoded, x);
+    const codes = packed.layout === 'w8a8' ? packed.weights.dtype : undefined;
+    const reference = await referenceOf(ctx, module, decoded, codes ? asCodes(x, k, codes) : x, codes === 'f8_e4m3');
     for (const dtype of ['f16', 'bf16'] as const)
       for (const tokens of TOKENS) {
         const rows = fromTyped(dtype, [tokens, k], Uint16Array.from(x.subarray(0, tokens * k), bitsOf(dtype)));
@@ -128,6 +131,7 @@ async function referenceOf(
   module: PackedModule,
   { parts, group }: Decoded,
   x: Float64Array,
+  aligned: boolean,
 ): Promise<Reference> {
   const [n, k] = module.shape;
   const weight = allocate('f32', [n, k]);
@@ -144,7 +148,7 @@ async function referenceOf(
   const size = new Float64Array(product.length);
   const off = new Float64Array(product.length);
   const halves = new Float64Array(product.length);
-  const integers = type.kind === 'int' && module.layout !== 'tilus';
+  const integers = type.kind === 'int' && module.layout !== 'tilus' && module.layout !== 'int-quantized';
   const fused = integers && module.layout === 'turbomind';
   const rounds = kernel !== undefined && roundsPacked(kernel, module);
   const groupOf = groupsOf(k, blockK, group, permutation);
@@ -153,9 +157,21 @@ async function referenceOf(
   for (const [j, row] of columns.entries())
     for (let m = 0; m < MOST_TOKENS; m++) {
       let [sum, sizes, offs, half] = [0, 0, 0, 0];
+      let [most, running] = [0, 0];
       for (let c = 0; c < k; c++) {
         const input = x[m * k + c]!;
         const value = w[row * k + c]!;
+        // Of e4m3 the tensor core adds 32 products and the sum so far at once, each cut 13 bits below the largest of them; after
+        // 128 fp32 takes over.
+        if (aligned) {
+          if (c % 32 === 0) {
+            offs += (33 * most) / 2 ** 13;
+            most = c % 128 === 0 ? 0 : Math.abs(running);
+            if (c % 128 === 0) running = 0;
+          }
+          most = Math.max(most, Math.abs(input * value));
+          running += input * value;
+        }
         // Integers: a kernel may add x q and x zero, each at most 2^(bits+1) scales, before their difference counts.
         const scale = type.kind === 'int' ? scaleAt(scales.dtype, stored[row * groups + groupOf[c]!]!) : 0;
         sum += input * value;
@@ -169,6 +185,7 @@ async function referenceOf(
         // {s, t}: t is the product of zero point and scale in f16.
         if (fused) offs += Math.abs(input) * (2 ** (type.bits - 11) * scale + 2 ** -25);
       }
+      offs += (33 * most) / 2 ** 13;
       product[m * columns.length + j] = sum;
       size[m * columns.length + j] = sizes;
       off[m * columns.length + j] = offs;

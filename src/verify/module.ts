@@ -17,6 +17,8 @@ export interface ModuleContext {
   readonly emulate: boolean;
   /** A device whose kernels are run on the packed bytes. */
   readonly kernel: NativeRuntime | undefined;
+  /** The target has activations rounded to codes, one scale a token. */
+  readonly dynamic: boolean;
   readonly seed: number;
 }
 

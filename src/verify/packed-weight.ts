@@ -6,12 +6,13 @@ import { tileCodes } from './tile-layouts.js';
 
 /**
  * The tensors of a module as the kernel of its layout takes them, through `load` (a suffix of the module's name); undefined
- * where lpq has no kernel: parts of ranks, turbomind_sm70, tilus in another order of columns, and layouts of other tools.
+ * where lpq has no kernel. `dynamic`: the target's activations are codes too. Without kernels are parts of ranks, turbomind_sm70, tilus in another order of columns, and layouts of other tools.
  */
 export function packedWeight(
   name: string,
   module: PackedModule,
   load: (suffix: string) => Tensor,
+  dynamic = false,
 ): PackedWeight | undefined {
   const has = (suffix: string): boolean => Object.hasOwn(module.tensors, `${name}.${suffix}`);
   if (module.ranks) return undefined;
@@ -58,7 +59,18 @@ export function packedWeight(
         scales: load(has('scales_zeros') ? 'scales_zeros' : 'scales'),
       };
     }
+    case 'int-quantized':
+    case 'float-quantized':
+      // Bytes with one scale a row; copies of the bulk engine want rows of whole sixteens.
+      if (!dynamic || module.granularity.kind !== 'channel' || module.scales.block[0] !== 1) return undefined;
+      if (module.shape[1] % 16 !== 0) return undefined;
+      return { ...common, layout: 'w8a8', weights: load('weight'), scales: load('weight_scale') };
     default:
       return undefined;
   }
+}
+
+/** Whether an engine rounds what modules of the target read, one scale a token. */
+export function quantizesActivations(target: string): boolean {
+  return target === 'compressed-tensors-w8a8';
 }

@@ -10,18 +10,24 @@ import { isGguf } from './gguf.js';
 import { GgufSource } from './gguf-source.js';
 import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
-import { packedWeight } from './packed-weight.js';
+import { packedWeight, quantizesActivations } from './packed-weight.js';
 
 /**
  * A packed directory as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and
  * dequantized to f32 with its own arithmetic, so that an evaluation sees what the bytes mean and not what the packer
- * thought. `kernels`: modules that a packed kernel reads are handed out as they lie there instead.
+ * thought. `kernels`: modules that a packed kernel reads are handed out as they lie there instead; `codes`: also those whose
+ * activations a kernel rounds to codes.
  * Throws LPQ_ARTIFACT, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_FILE.
  */
-export function artifactSource(dir: string, rt: NativeRuntime, kernels = false): ArtifactSource | GgufSource {
+export function artifactSource(
+  dir: string,
+  rt: NativeRuntime,
+  kernels = false,
+  codes = false,
+): ArtifactSource | GgufSource {
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
   if (isGguf(manifest)) return new GgufSource(dir, manifest, rt);
-  return new ArtifactSource(dir, readConfig(dir), manifest, Checkpoint.open(dir), rt, kernels);
+  return new ArtifactSource(dir, readConfig(dir), manifest, Checkpoint.open(dir), rt, kernels, codes);
 }
 
 export class ArtifactSource implements WeightSource {
@@ -33,6 +39,8 @@ export class ArtifactSource implements WeightSource {
     private readonly runtime: NativeRuntime,
     /** Whether whoever computes has kernels that multiply packed weights. */
     private readonly kernels = false,
+    /** Whether those for activations that become codes are among them. */
+    private readonly codes = false,
   ) {}
 
   get kv(): ArtifactManifest['kv'] {
@@ -100,10 +108,11 @@ export class ArtifactSource implements WeightSource {
     const found = this.kernels ? this.module(name) : undefined;
     if (!found) return undefined;
     const [module, entry] = found;
-    return packedWeight(module, entry, (suffix) => {
+    const load = (suffix: string): Tensor => {
       this.requireShapes(module, entry);
       return this.weights.tensor(`${module}.${suffix}`);
-    });
+    };
+    return packedWeight(module, entry, load, this.codes && quantizesActivations(this.manifest.target));
   }
 
   close(): void {

@@ -5,6 +5,7 @@ import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { multipliesCodes } from '../model/packed.js';
 import { compareCarried, compareManifests } from './against.js';
 import { checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
@@ -12,6 +13,7 @@ import { isGguf, verifyGguf } from './gguf.js';
 import { verifyCache } from './kv.js';
 import type { CacheMaker } from './kv-case.js';
 import { type ModuleContext, verifyModule } from './module.js';
+import { quantizesActivations } from './packed-weight.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import { artifactSource } from './source.js';
 
@@ -61,7 +63,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       compareManifests(recorder, canonical, manifest);
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config);
     } else recorder.detail('against', 'no quantized checkpoint was given');
-    const context = { runtime, kernel, weights, recorder, canonical, emulate, seed };
+    const dynamic = kernel !== undefined && multipliesCodes(kernel) && quantizesActivations(manifest.target);
+    const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed };
     await checkCarried(context, manifest);
     if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
     else if (!options.cache) recorder.detail('kv', 'not asked for');

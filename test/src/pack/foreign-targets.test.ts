@@ -43,6 +43,20 @@ function offsetCode(module: Made, n: number, k: number): number {
   return (module.codes[n * module.declaration.shape[1] + k]! + (signed ? 2 ** (bits - 1) : 0)) % 2 ** bits;
 }
 
+test('compressed-tensors-w8a8: the kernel of the stored bytes, against activations rounded by the verifier', async () => {
+  const modules = {
+    'l.0': made({ type: 'i8', n: 70, k: 160, scaleDtype: 'bf16' }),
+    'l.1': made({ type: 'f8e4m3', n: 70, k: 160, scaleDtype: 'f16', seed: 2 }),
+    'l.2': made({ type: 'i8', n: 6, k: 20, seed: 3 }), // K is no multiple of 16: no kernel
+  };
+  const { output } = await proved('compressed-tensors-w8a8', modules);
+  const found = await verifyArtifact({ dir: output, runtime, kernel: runtime });
+  assert.deepEqual(found.failures, []);
+  const ratio = Object.fromEntries(found.modules.map((module) => [module.name, module.kernelRatio]));
+  assert.ok(ratio['l.0']! > 0 && ratio['l.0']! <= 1 && ratio['l.1']! > 0 && ratio['l.1']! <= 1, JSON.stringify(ratio));
+  assert.equal(ratio['l.2'], undefined);
+});
+
 test('awq: the words of the specification', async () => {
   // The worked example: the codes 1 to 8 of eight columns make 0x86427531.
   const words = fromTyped('i32', [1, 1], new Int32Array(1));

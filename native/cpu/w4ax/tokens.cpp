@@ -1,0 +1,151 @@
+// quantize_tokens, gemm_act: activations of 8 bits with one scale a token. Contracts: native/packed-ops.ts.
+#include <atomic>
+#include <vector>
+
+#include "cpu/w4ax/codes.h"
+#include "lpq/half.h"
+
+namespace lpq::w4ax {
+namespace {
+
+float load(const Tensor& x, int64_t i) {
+  if (x.dtype == DType::f16) return f16_to_f32(x.data<uint16_t>()[i]);
+  if (x.dtype == DType::bf16) return bf16_to_f32(x.data<uint16_t>()[i]);
+  return x.data<float>()[i];
+}
+
+// |v| <= 448 as e4m3, to nearest even.
+uint8_t to_e4m3(float v) {
+  const uint8_t sign = std::signbit(v) ? 0x80 : 0;
+  const float size = std::fabs(v);
+  if (size == 0) return sign;
+  int exponent;
+  std::frexp(size, &exponent);  // size = f 2^exponent, f in [1/2, 1)
+  // Of a binade [2^(e-1), 2^e) numbers are multiples of 2^(e-4), subnormal ones of 2^-9.
+  const int step = std::max(exponent - 4, -9);
+  const int count = static_cast<int>(std::nearbyint(std::ldexp(size, -step)));
+  // Codes of magnitudes are consecutive: count from 8 to 16 in the binade above step -9.
+  return static_cast<uint8_t>(sign | (step == -9 && count < 16 ? count : (step + 9) * 8 + count));
+}
+float from_e4m3(uint8_t code) {
+  const int exponent = code >> 3 & 15, fraction = code & 7;
+  const float size = exponent ? std::ldexp(static_cast<float>(8 + fraction), exponent - 10) : std::ldexp(static_cast<float>(fraction), -9);
+  return code & 128 ? -size : size;
+}
+
+void quantize_tokens(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &codes = call.output(0), &scales = call.output(1);
+  require_dtype(x, "x", {DType::f32, DType::f16, DType::bf16});
+  require_shape(x, "x", {-1, -1});
+  require_dtype(codes, "codes", {DType::i8, DType::f8_e4m3});
+  require_shape(codes, "codes", x.shape);
+  require_tensor(scales, "scales", DType::f32, {x.dim(0)});
+  require_aligned(x, "x");
+  const int64_t rows = x.dim(0), k = x.dim(1);
+  const bool integer = codes.dtype == DType::i8;
+  const float top = integer ? 127.0f : 448.0f;
+  uint8_t* to = reinterpret_cast<uint8_t*>(codes.raw());
+  float* scale = scales.data<float>();
+  std::atomic<bool> bad{false};
+  exec.pool.parallel_for(rows, rows_grain(8 * k), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      float most = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        const float size = std::fabs(load(x, t * k + i));
+        if (!(size <= std::numeric_limits<float>::max())) bad = true;
+        most = std::max(most, size);
+      }
+      float s = most * (1.0f / top);
+      if (!(s >= std::numeric_limits<float>::min() && s <= std::numeric_limits<float>::max())) s = 0;
+      const float inverse = s > 0 ? 1.0f / s : 0.0f;
+      scale[t] = s;
+      for (int64_t i = 0; i < k; ++i) {
+        const float v = load(x, t * k + i);
+        if (!(std::fabs(v) <= std::numeric_limits<float>::max())) to[t * k + i] = 0;
+        else if (integer) to[t * k + i] = static_cast<uint8_t>(static_cast<int8_t>(block_code(v, inverse, top)));
+        else to[t * k + i] = to_e4m3(std::min(std::max(v * inverse, -top), top));
+      }
+    }
+  });
+  if (bad) throw Failure("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
+}
+
+// The nibble of row n, column k of the blocks [ceil(N/16), K/128, 1024] of 4-bit weights (docs/layouts.md, comet), as a number.
+int nibble(const uint8_t* words, int64_t k_blocks, int64_t n, int64_t k) {
+  const int64_t chunk = k % 128 / 32, lane = 4 * (n % 8) + k % 16 / 4;
+  const int64_t byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + n % 16 / 8) * 4 + k % 4;
+  const int code = words[(n / 16 * k_blocks + k / 128) * 1024 + byte] >> 4 * (k % 32 / 16) & 15;
+  return code >= 8 ? code - 16 : code;
+}
+
+void gemm_act(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &x_scales = call.input(1), &w = call.input(2), &w_scales = call.input(3), &y = call.output(0);
+  require_dtype(x, "x", {DType::i8, DType::f8_e4m3});
+  require_shape(x, "x", {-1, -1});
+  const int64_t m = x.dim(0), k = x.dim(1), k_blocks = (k + 127) / 128;
+  require_tensor(x_scales, "x_scales", DType::f32, {m});
+  require_dtype(y, "y", {DType::f32, DType::f16, DType::bf16});
+  require_shape(y, "y", {m, -1});
+  const int64_t n = y.dim(1);
+  const bool packed = w.rank() == 3, integer = x.dtype == DType::i8;
+  if (packed) {
+    require(integer, "weights of 4 bits take activations of i8, x is " + std::string(dtype_name(x.dtype)));
+    require_tensor(w, "w", DType::u8, {(n + 15) / 16, k_blocks, 1024});
+    require_tensor(w_scales, "w_scales", DType::f32, {k_blocks, -1});
+    require(w_scales.dim(1) >= n, "rows of w_scales are shorter than y's");
+  } else {
+    require_dtype(w, "w", {x.dtype});
+    require_shape(w, "w", {n, k});
+    require_tensor(w_scales, "w_scales", DType::f32, {n});
+    require(!integer || k <= 131072, "sums of " + std::to_string(k) + " products of s8 may not fit 32 bits");
+  }
+  const float* bias = nullptr;
+  if (call.in.size() > 4) {
+    require_tensor(call.input(4), "bias", DType::f32, {n});
+    bias = call.input(4).data<float>();
+  }
+  const uint8_t *codes = reinterpret_cast<const uint8_t*>(x.raw()), *weights = reinterpret_cast<const uint8_t*>(w.raw());
+  const float *sx = x_scales.data<float>(), *sw = w_scales.data<float>();
+  const int64_t pitch = packed ? w_scales.dim(1) : 0;
+  float values[256];
+  for (int i = 0; i < 256; ++i) values[i] = from_e4m3(static_cast<uint8_t>(i));
+  exec.pool.parallel_for(n, std::max<int64_t>(1, rows_grain(m * k)), [&](int64_t begin, int64_t end, int) {
+    std::vector<int8_t> row(static_cast<size_t>(k));
+    for (int64_t r = begin; r < end; ++r) {
+      if (packed)
+        for (int64_t i = 0; i < k; ++i) row[static_cast<size_t>(i)] = static_cast<int8_t>(nibble(weights, k_blocks, r, i));
+      else std::copy_n(reinterpret_cast<const int8_t*>(weights) + r * k, k, row.begin());
+      for (int64_t t = 0; t < m; ++t) {
+        const uint8_t* const from = codes + t * k;
+        float sum = 0;
+        if (integer && !packed) {
+          int32_t whole = 0;
+          for (int64_t i = 0; i < k; ++i) whole += static_cast<int8_t>(from[i]) * row[static_cast<size_t>(i)];
+          sum = static_cast<float>(whole);
+        } else {
+          for (int64_t b = 0; b < k_blocks; ++b) {
+            const int64_t last = std::min(k, b * 128 + 128);
+            if (integer) {
+              int32_t part = 0;
+              for (int64_t i = b * 128; i < last; ++i) part += static_cast<int8_t>(from[i]) * row[static_cast<size_t>(i)];
+              sum = std::fma(static_cast<float>(part), sw[b * pitch + r], sum);
+            } else {
+              // Products of e4m3 are multiples of 2^-18 below 2^18: 128 of them add up exactly in double.
+              double part = 0;
+              for (int64_t i = b * 128; i < last; ++i) part += static_cast<double>(values[from[i]]) * values[static_cast<uint8_t>(row[static_cast<size_t>(i)])];
+              sum += static_cast<float>(part);
+            }
+          }
+        }
+        const float out = sum * (packed ? sx[t] : sx[t] * sw[r]) + (bias ? bias[r] : 0.0f);
+        if (y.dtype == DType::f32) y.data<float>()[t * n + r] = out;
+        else y.data<uint16_t>()[t * n + r] = y.dtype == DType::f16 ? f32_to_f16(out) : f32_to_bf16(out);
+      }
+    }
+  });
+}
+
+}  // namespace
+LPQ_OP(quantize_tokens, "quantize_tokens");
+LPQ_OP(gemm_act, "gemm_act");
+}  // namespace lpq::w4ax
