@@ -21,6 +21,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   verify: ['core', 'binding', 'formats', 'model'],
+  report: ['core', 'formats'],
   bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack'],
   cli: [
     'core',
@@ -36,6 +37,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'eval',
     'verify',
     'bench',
+    'report',
     'hub',
   ],
 };

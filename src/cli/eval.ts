@@ -5,9 +5,11 @@ import { type ComputeOptions, computeOptions, openRuntime, type Run } from './ru
 import { openAnySource } from './sources.js';
 import { duration } from './units.js';
 
-interface EvalOptions extends ComputeOptions {
+export interface EvalOptions extends ComputeOptions {
   readonly text: string;
   readonly ctx: number;
+  readonly source?: string;
+  readonly report?: boolean;
 }
 
 /** `lpq eval DIR --text FILE --ctx N`: perplexity of a source, quantized or packed directory. */
@@ -18,12 +20,16 @@ export function evalCommand(program: Command, run: Run): Command {
       .description('perplexity of a plain, quantized or packed checkpoint on a text')
       .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
       .requiredOption('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
-      .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512),
+      .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+      .option('--source <dir>', 'the checkpoint that was quantized: also its perplexity, and the KL divergence from it')
+      .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
   ).action((dir: string, options: EvalOptions) => evaluate(dir, options, run));
 }
 
 async function evaluate(given: string, options: EvalOptions, run: Run): Promise<void> {
   const dir = await modelDirectory(given, run);
+  if (options.source !== undefined || options.report)
+    return (await import('./eval-report.js')).evaluateAgainst(dir, options, run);
   const started = performance.now();
   const { textPerplexity } = await import('../eval/perplexity.js');
   const rt = openRuntime(run, options);

@@ -9,6 +9,7 @@ import { Interrupt } from './interrupt.js';
 import { logitsCommand } from './logits.js';
 import { packCommand } from './pack.js';
 import { quantizeCommand } from './quantize.js';
+import { reportCommand } from './report.js';
 import { type Output, Reporter, type ReportOptions } from './reporter.js';
 import { commonOptions, type Run } from './run.js';
 import { verifyCommand } from './verify.js';
@@ -20,6 +21,7 @@ const COMMANDS = [
   packCommand,
   verifyCommand,
   evalCommand,
+  reportCommand,
   inspectCommand,
   logitsCommand,
   benchCommand,

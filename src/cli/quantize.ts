@@ -13,6 +13,7 @@ import { packDirectory } from './pack.js';
 import type { RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import { type ComputeOptions, computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
+import type { RunReport } from './run-report.js';
 import type { FullSettings } from './settings.js';
 import { requireKind } from './sources.js';
 import { bytes, duration, significant } from './units.js';
@@ -29,6 +30,7 @@ interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly dryRun?: boolean;
   readonly resume?: boolean;
   readonly restart?: boolean;
+  readonly report?: boolean;
 }
 
 /** A checked command: everything the runner needs. */
@@ -73,6 +75,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
       .option('--restart', 'discard what a stopped run left of this output')
+      .option('--no-report', 'write no OUT.report.json and OUT.report.html')
       .option('--dry-run', 'only list what would be done with each module'),
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
 }
@@ -146,9 +149,11 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
       return await checkPlan(options, statistics);
     }
     refusePartial(options.output, options.partial);
+    if (flags.report !== false) (await import('../report/write.js')).refuseForeignReport(options.output);
     await checkPlan(options, statistics);
     const rts = openRuntimes(run, deviceFor(options, flags));
-    await quantizeInto(options, statistics, rts, run);
+    const noted = flags.report === false ? undefined : new (await import('./run-report.js')).RunReport(rts);
+    await quantizeInto(options, statistics, rts, run, noted);
     if (packTarget !== undefined && packed !== undefined)
       await packDirectory(
         options.output,
@@ -208,6 +213,7 @@ async function quantizeInto(
   statistics: SavedStatistics | undefined,
   rts: readonly NativeRuntime[],
   run: Run,
+  noted: RunReport | undefined,
 ): Promise<void> {
   const { quantizeCheckpoint } = await import('../quantize/run.js');
   const { backendOf } = await import('../quantize/identity.js');
@@ -216,13 +222,18 @@ async function quantizeInto(
   const { scheme, rules } = schemesFrom(settings, options.rules);
   const started = performance.now();
   const quantizer = await quantizerFor(settings);
+  const { clock } = noted ?? {};
+  clock?.enter('calibration text');
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
+  if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
   const request = { source, scheme, rules, lmHead: settings.lmHead };
+  if (settings.method === 'fmpq') clock?.enter('activations');
   const fmpq =
     settings.method === 'fmpq' && calibration
       ? await (await import('./fmpq.js')).prepareFmpq(request, settings, quantizer, calibration, rts, run)
       : undefined;
+  clock?.enter('reading the model');
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total] = [0, '', 0];
   let directory: OutputDirectory | undefined;
@@ -269,10 +280,13 @@ async function quantizeInto(
       onStage: (block, blocks, name) => {
         run.interrupt.check();
         stage = `block ${block + 1}/${blocks} ${name}`;
+        clock?.enter(`quantize ${name}`);
         task?.update(done, stage);
       },
+      onSpan: (span, seconds) => noted?.span(span, seconds),
       onModule: (line) => {
         run.interrupt.check();
+        clock?.sample();
         run.report.event('module', line, moduleLine(line));
         task?.update(++done, stage);
       },
@@ -287,6 +301,7 @@ async function quantizeInto(
   task?.end();
   const seconds = (performance.now() - started) / 1000;
   const { modules, ...facts } = summary;
+  await noted?.write(output, modules, run);
   run.report.result(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
     `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
