@@ -47,6 +47,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
   commander: 'cli',
   'cli-progress': 'cli',
   execa: 'cli',
+  yaml: 'cli',
   '@huggingface/jinja': 'calibrate',
   '@huggingface/tokenizers': 'calibrate',
   '@huggingface/hub': 'hub',

@@ -1,8 +1,10 @@
 import { Command, CommanderError } from 'commander';
 import type { ExitCode } from '../core/error.js';
 import { benchCommand } from './bench.js';
+import { completionCommand } from './completion.js';
 import { doctorCommand } from './doctor.js';
 import { evalCommand } from './eval.js';
+import { explainCommand } from './explain.js';
 import { asLpqError } from './failure.js';
 import { inspectCommand } from './inspect.js';
 import { Interrupt } from './interrupt.js';
@@ -26,6 +28,8 @@ const COMMANDS = [
   logitsCommand,
   benchCommand,
   doctorCommand,
+  explainCommand,
+  completionCommand,
 ];
 
 /** Runs the command line `argv` (without node and script) and returns the exit code. Never throws. */
@@ -37,8 +41,7 @@ export async function main(argv: readonly string[], output: Output = process): P
   interrupt.cleanup(() => report.end());
   interrupt.install();
   try {
-    const program = declare(output);
-    for (const command of COMMANDS) commonOptions(command(program, run));
+    const program = declareAll(output, run);
     if (argv.length === 0) {
       program.outputHelp({ error: true });
       return 2;
@@ -66,6 +69,18 @@ export async function run(argv: readonly string[]): Promise<void> {
     throw error;
   });
   process.exitCode = await main(argv);
+}
+
+/** Every command declared but none run, for the manual page and for tests. */
+export function buildProgram(output: Output = process): Command {
+  const report = new Reporter(output, reportOptions([]));
+  return declareAll(output, { report, interrupt: new Interrupt(() => {}), exit: 0 });
+}
+
+function declareAll(output: Output, run: Run): Command {
+  const program = declare(output);
+  for (const command of COMMANDS) commonOptions(command(program, run));
+  return program;
 }
 
 function declare(output: Output): Command {

@@ -10,7 +10,7 @@ import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import { modelDirectory } from './hub.js';
 import { fmpqOptions, givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
-import type { RecipeRule } from './recipe.js';
+import type { Recipe, RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import { type ComputeOptions, computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
 import type { RunReport } from './run-report.js';
@@ -31,6 +31,7 @@ interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly resume?: boolean;
   readonly restart?: boolean;
   readonly report?: boolean;
+  readonly printRecipe?: boolean;
 }
 
 /** A checked command: everything the runner needs. */
@@ -71,10 +72,11 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--calib-join', 'join the documents of a .jsonl and cut windows')
       .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
-      .option('--recipe <file>', 'JSON with defaults for these options and rules for modules')
+      .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
       .option('--restart', 'discard what a stopped run left of this output')
+      .option('--print-recipe', 'only print the recipe that repeats this run')
       .option('--no-report', 'write no OUT.report.json and OUT.report.html')
       .option('--dry-run', 'only list what would be done with each module'),
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
@@ -88,21 +90,25 @@ export async function quantizeOptions(
   const { checkCalibration, mergeSettings } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
   const { parseWeighted } = await import('../calibrate/mix.js');
-  const { output, recipe, calib = [], saveStats, stats, pack, resume, restart } = flags;
+  const { output, recipe, saveStats, pack, resume, restart } = flags;
   if (resume && restart)
     throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
-  if (output === undefined && saveStats === undefined)
+  if (output === undefined && saveStats === undefined && !flags.printRecipe)
     throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
+  const given = await givenSettings(flags);
+  const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
+  // A text on the command line takes the place of the recipe's statistics, and the other way round.
+  const calibrated = (given.method ?? file.settings.method) !== 'rtn';
+  const calib = flags.calib ?? (calibrated && flags.stats === undefined ? file.calib : undefined) ?? [];
+  const stats = flags.stats ?? (calibrated && flags.calib === undefined ? file.stats : undefined);
   const idle =
     output === undefined ? (['pack', 'dryRun'] as const).find((name) => flags[name] !== undefined) : undefined;
   if (idle)
     throw new LpqError('LPQ_USAGE', `--${idle === 'pack' ? 'pack' : 'dry-run'} has no effect without -o OUT`, {
       hint: 'Without it, lpq quantize only saves statistics.',
     });
-  const given = await givenSettings(flags);
-  const file = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   const settings = checkCalibration(mergeSettings(given, file.settings, output !== undefined), given, {
-    calib: calib.length > 0,
+    calib: flags.calib !== undefined,
     saveStats: saveStats !== undefined,
     stats: stats !== undefined,
   });
@@ -119,6 +125,7 @@ export async function quantizeOptions(
 
 async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
   const checked = await quantizeOptions(given, flags);
+  if (flags.printRecipe) return (await import('./print-recipe.js')).printRecipe(checked, run);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { clearFinished, refusePartial } = await import('../../formats/directory/partial.js');
   // Statistics that a stopped run has saved are those to go on with.

@@ -10,6 +10,7 @@ import { duration } from './units.js';
 interface VerifyFlags extends ComputeOptions {
   readonly against?: string;
   readonly seed: number;
+  readonly junit?: string;
 }
 
 /** `lpq verify ARTIFACT`: proves that the packed bytes hold what was quantized. */
@@ -23,7 +24,8 @@ export function verifyCommand(program: Command, run: Run): Command {
         '--against <dir>',
         'quantized checkpoint that it was packed from, of lpq or of another tool, a directory or a name: compares every byte with it',
       )
-      .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0),
+      .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0)
+      .option('--junit <file>', 'also write the result as JUnit XML, for CI'),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
 }
 
@@ -31,8 +33,17 @@ export function verifyCommand(program: Command, run: Run): Command {
 const SHOWN = 20;
 
 async function verify(given: string, options: VerifyFlags, run: Run): Promise<void> {
-  const { verifyArtifact } = await import('../verify/verify.js');
   const { verificationError } = await import('../verify/report.js');
+  const work = () => verified(given, options, run);
+  const { junit } = options;
+  const report = junit === undefined ? await work() : await (await import('./junit.js')).withJunit(junit, given, work);
+  run.report.result(report, printReport(report));
+  const error = verificationError(report);
+  if (error) throw error;
+}
+
+async function verified(given: string, options: VerifyFlags, run: Run): Promise<VerifyReport> {
+  const { verifyArtifact } = await import('../verify/verify.js');
   const dir = await modelDirectory(given, run);
   await requireKind(dir, 'lpq-artifact');
   const against = options.against && (await modelDirectory(options.against, run));
@@ -57,9 +68,7 @@ async function verify(given: string, options: VerifyFlags, run: Run): Promise<vo
     },
   });
   task?.end();
-  run.report.result(report, printReport(report));
-  const error = verificationError(report);
-  if (error) throw error;
+  return report;
 }
 
 function printReport(report: VerifyReport): string {
