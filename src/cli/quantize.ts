@@ -7,20 +7,23 @@ import type { WeightedFile } from '../calibrate/mix.js';
 import { LpqError } from '../core/error.js';
 import type { ModuleLine } from '../quantize/run.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
+import { parseBytes } from './device.js';
 import { modelDirectory } from './hub.js';
 import { fmpqOptions, givenSettings, type MethodFlags, methodOptions, quantizerFor } from './method.js';
 import { packDirectory } from './pack.js';
+import { integer, number } from './parse.js';
 import type { Recipe, RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import { type ComputeOptions, computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
 import type { RunReport } from './run-report.js';
-import type { FullSettings } from './settings.js';
+import type { FullSettings, Settings } from './settings.js';
 import { requireKind } from './sources.js';
+import type { SizeTarget } from './target-size.js';
 import { bytes, duration, significant } from './units.js';
 import { version } from './version.js';
 
 /** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
-interface QuantizeFlags extends ComputeOptions, MethodFlags {
+export interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly output?: string;
   readonly recipe?: string;
   readonly calib?: readonly string[];
@@ -32,6 +35,10 @@ interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly restart?: boolean;
   readonly report?: boolean;
   readonly printRecipe?: boolean;
+  readonly targetSize?: number;
+  readonly targetBpw?: number;
+  readonly tp?: number;
+  readonly timed?: boolean;
 }
 
 /** A checked command: everything the runner needs. */
@@ -74,11 +81,26 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
+      .option(
+        '--target-size <size>',
+        'choose bits of 2 to 8 for each module so that the output takes at most this, such as 5g',
+        parseBytes('--target-size'),
+      )
+      .option(
+        '--target-bpw <bits>',
+        'the same for the mean bits of a quantized weight, such as 3.6',
+        number('--target-bpw'),
+      )
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
       .option('--restart', 'discard what a stopped run left of this output')
       .option('--print-recipe', 'only print the recipe that repeats this run')
       .option('--no-report', 'write no OUT.report.json and OUT.report.html')
-      .option('--dry-run', 'only list what would be done with each module'),
+      .option(
+        '--dry-run',
+        'only list what would be done with each module and what it takes; --pack may be a list, or all',
+      )
+      .option('--tp <ranks>', 'with --dry-run --pack: for so many ranks of tensor parallelism', integer('--tp', 1))
+      .option('--timed', 'with --dry-run: quantize one block, and tell how long all will take'),
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
 }
 
@@ -107,7 +129,11 @@ export async function quantizeOptions(
     throw new LpqError('LPQ_USAGE', `--${idle === 'pack' ? 'pack' : 'dry-run'} has no effect without -o OUT`, {
       hint: 'Without it, lpq quantize only saves statistics.',
     });
-  const settings = checkCalibration(mergeSettings(given, file.settings, output !== undefined), given, {
+  const sized = checkTarget(flags, given);
+  for (const name of ['timed', 'tp'] as const)
+    if (flags[name] !== undefined && !flags.dryRun)
+      throw new LpqError('LPQ_USAGE', `--${name} has no effect without --dry-run`);
+  const settings = checkCalibration(mergeSettings(given, file.settings, output !== undefined && !sized), given, {
     calib: flags.calib !== undefined,
     saveStats: saveStats !== undefined,
     stats: stats !== undefined,
@@ -123,9 +149,28 @@ export async function quantizeOptions(
   return output === undefined ? calibration : { ...calibration, output, rules: file.rules, packTarget: pack };
 }
 
+/** Whether bits are to be chosen. Throws LPQ_USAGE where they are given too, or both kinds of target are. */
+function checkTarget({ targetSize, targetBpw, output }: QuantizeFlags, { bits, dtype }: Settings): boolean {
+  const flag = targetSize !== undefined ? '--target-size' : targetBpw !== undefined ? '--target-bpw' : undefined;
+  if (flag === undefined) return false;
+  if (targetSize !== undefined && targetBpw !== undefined)
+    throw new LpqError('LPQ_USAGE', '--target-size and --target-bpw exclude each other', { hint: 'Give one of them.' });
+  if (bits !== undefined || dtype !== undefined)
+    throw new LpqError(
+      'LPQ_USAGE',
+      `${flag} chooses the bits, which ${bits === undefined ? '--dtype' : '--bits'} fixes`,
+      {
+        hint: 'Give one of them; a recipe rule fixes the bits of single modules.',
+      },
+    );
+  if (output === undefined) throw new LpqError('LPQ_USAGE', `${flag} has no effect without -o OUT`);
+  return true;
+}
+
 async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
   const checked = await quantizeOptions(given, flags);
-  if (flags.printRecipe) return (await import('./print-recipe.js')).printRecipe(checked, run);
+  const target = sizeTarget(flags);
+  if (flags.printRecipe && !target) return (await import('./print-recipe.js')).printRecipe(checked, run);
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   const { clearFinished, refusePartial } = await import('../../formats/directory/partial.js');
   // Statistics that a stopped run has saved are those to go on with.
@@ -136,29 +181,37 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     await requireKind(source, 'source');
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
-  const { packTarget, output: target } = checked;
-  const packed = packTarget === undefined ? undefined : `${target.replace(/\/+$/, '')}-${packTarget}`;
-  if (partial === 'resume' && packed === undefined && (await clearFinished(target)))
-    return run.report.result(
-      { command: 'quantize', output: target, finished: true },
-      `${target} was finished already\n`,
-    );
+  const { packTarget, output } = checked;
+  const packed = packTarget === undefined ? undefined : `${output.replace(/\/+$/, '')}-${packTarget}`;
+  if (partial === 'resume' && packed === undefined && (await clearFinished(output)))
+    return run.report.result({ command: 'quantize', output, finished: true }, `${output} was finished already\n`);
   // Everything that can be refused is refused before anything is computed.
-  for (const output of [target, packed]) if (output !== undefined) refuseExisting(output);
-  if (packTarget !== undefined) (await import('../pack/targets/index.js')).packTarget(packTarget);
+  for (const place of [output, packed]) if (place !== undefined) refuseExisting(place);
+  if (packTarget !== undefined && !flags.dryRun) (await import('../pack/targets/index.js')).packTarget(packTarget);
   // What is wrong with the command is told before anything is downloaded.
-  const options = { ...checked, source: await modelDirectory(given, run, { events: true }) };
+  let options: QuantizeOptions = { ...checked, source: await modelDirectory(given, run, { events: true }) };
   await requireKind(options.source, 'source');
+  if (target) {
+    const { solveTarget } = await import('./target-size.js');
+    options = await solveTarget(options, target, openRuntimes(run, deviceFor(options, flags)), run);
+    if (flags.printRecipe) return (await import('./print-recipe.js')).printRecipe(options, run);
+  }
   const statistics = await openStatistics(options);
   try {
     if (flags.dryRun) {
-      (await import('./dry-run.js')).printPlan(options, run);
-      return await checkPlan(options, statistics);
+      await (await import('./dry-run.js')).printPlan(options, flags, statistics, run);
+      return await checkPlan(
+        flags.pack?.match(/,|^all$/) ? { ...options, packTarget: undefined } : options,
+        statistics,
+      );
     }
     refusePartial(options.output, options.partial);
     if (flags.report !== false) (await import('../report/write.js')).refuseForeignReport(options.output);
     await checkPlan(options, statistics);
     const rts = openRuntimes(run, deviceFor(options, flags));
+    const { needsOf } = await import('./dry-run.js');
+    if (options.partial !== 'resume')
+      (await import('./preflight.js')).preflight(options.output, await needsOf(options, rts[0]?.device !== 'cpu'), run);
     const noted = flags.report === false ? undefined : new (await import('./run-report.js')).RunReport(rts);
     await quantizeInto(options, statistics, rts, run, noted);
     if (packTarget !== undefined && packed !== undefined)
@@ -315,8 +368,13 @@ async function quantizeInto(
   );
 }
 
+function sizeTarget({ targetSize, targetBpw }: QuantizeFlags): SizeTarget | undefined {
+  if (targetSize !== undefined) return { kind: 'size', bytes: targetSize };
+  return targetBpw === undefined ? undefined : { kind: 'bpw', bits: targetBpw };
+}
+
 /** W4Ax is computed on the CPU only; 2:4 too until its kernels have run on a device. Throws LPQ_DEVICE. */
-function deviceFor({ settings, rules }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
+export function deviceFor({ settings, rules }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
   const sparse = [settings, ...rules.map((rule) => rule.scheme)].some((given) => given.sparsity === '2:4');
   const what = settings.method === 'fmpq' ? '--method fmpq' : sparse ? '--sparsity 2:4' : undefined;
   if (!what || flags.device === 'cpu') return flags;

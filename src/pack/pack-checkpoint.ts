@@ -55,6 +55,8 @@ export interface PackRequest {
   readonly output: string;
   /** Of the CPU; its `layouts` lay out codes on a CUDA device. */
   readonly runtime: PackRuntime;
+  /** Before anything is written; what it throws ends the run. */
+  readonly onPlan?: (plan: PackPlan) => Promise<void>;
   readonly onModule?: (row: PackedRow, done: number, total: number) => void;
   /** The directory while it is being written, for abortSync() in an exit handler. */
   readonly onOutput?: (output: OutputDirectory) => void;
@@ -90,6 +92,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
       },
     );
+  await request.onPlan?.(plan);
   if (plan.target.write) return plan.target.write(request, plan);
   const output = await OutputDirectory.create(request.output);
   request.onOutput?.(output);
