@@ -209,9 +209,6 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     if (flags.report !== false) (await import('../report/write.js')).refuseForeignReport(options.output);
     await checkPlan(options, statistics);
     const rts = openRuntimes(run, deviceFor(options, flags));
-    const { needsOf } = await import('./dry-run.js');
-    if (options.partial !== 'resume')
-      (await import('./preflight.js')).preflight(options.output, await needsOf(options, rts[0]?.device !== 'cpu'), run);
     const noted = flags.report === false ? undefined : new (await import('./run-report.js')).RunReport(rts);
     await quantizeInto(options, statistics, rts, run, noted);
     if (packTarget !== undefined && packed !== undefined)
@@ -285,6 +282,9 @@ async function quantizeInto(
   const { clock } = noted ?? {};
   clock?.enter('calibration text');
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
+  const { needsOf } = await import('./dry-run.js');
+  const { preflight } = await import('./preflight.js');
+  if (options.partial !== 'resume') preflight(output, await needsOf(options, rts[0]?.device !== 'cpu'), run);
   if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
   const request = { source, scheme, rules, lmHead: settings.lmHead };

@@ -5,6 +5,7 @@ import { openModel } from '../model/graph.js';
 import { allocate, type Choice } from '../quantize/allocate.js';
 import { outputBytes } from '../quantize/estimate.js';
 import { bitsPerWeight } from '../quantize/grid.js';
+import { influenceOf } from '../quantize/influence.js';
 import { plannedModules, planQuantization } from '../quantize/run.js';
 import { type Measured, measureUnits, unitsOf } from '../quantize/sensitivity.js';
 import { SourceView } from '../quantize/source-view.js';
@@ -22,6 +23,8 @@ export type SizeTarget =
 
 /** Widths to choose among; one bit is no choice that a search should make unasked. */
 const WIDTHS = [2, 3, 4, 5, 6, 7, 8] as const;
+/** The width that a unit alone is rounded to, to see what it does to the predictions. */
+const REFERENCE = 3;
 /** Calibration sequences that errors are measured with: enough to rank units by. */
 const SEQUENCES = 16;
 
@@ -39,7 +42,7 @@ export async function solveTarget(
   try {
     const source = new SourceView(checkpoint);
     const graph = openModel(source);
-    const { lmHead, method } = options.settings;
+    const { lmHead } = options.settings;
     const any = schemesFrom({ ...options.settings, bits: 4 }, options.rules);
     const plan = planQuantization(graph, { ...any, lmHead });
     const fixed = new Set([...plan.keys()].filter((name) => options.rules.some(({ match }) => match.test(name))));
@@ -47,19 +50,23 @@ export async function solveTarget(
     if (units.length === 0)
       throw new LpqError('LPQ_USAGE', 'the rules of the recipe leave no module whose bits could be chosen');
     const schemes = WIDTHS.map((bits) => schemeFrom({ ...options.settings, bits }));
-    const needsText = method !== 'rtn' && options.stats === undefined;
-    const text = needsText
-      ? await calibrate(
-          { ...options, settings: { ...options.settings, samples: Math.min(SEQUENCES, options.settings.samples) } },
-          run,
-        )
-      : undefined;
+    const samples = Math.min(SEQUENCES, options.settings.samples);
+    const text = await calibrate({ ...options, settings: { ...options.settings, samples } }, run);
     const task = run.report.task('measure', plan.size - fixed.size);
-    const measured = await measureUnits(rts, source, graph, units, schemes, text, (done, name) => {
+    const errors = await measureUnits(rts, source, graph, units, schemes, text, (done, name) => {
       run.interrupt.check();
       task.update(done, name);
     });
+    const middle = WIDTHS.indexOf(REFERENCE);
+    const influence = await influenceOf(rts[0]!, source, graph, units, schemes[middle]!, text.sequences, () =>
+      run.interrupt.check(),
+    );
     task.end();
+    // Near its minimum the divergence is quadratic in what changes the outputs, so linear in their squared error.
+    const measured = errors.map((each, i) => {
+      const factor = (influence[i] as number) / Math.max(each.errors[middle] as number, Number.MIN_VALUE);
+      return { ...each, errors: each.errors.map((error) => error * factor) };
+    });
     const allowed = await allowedWidths(options, checkpoint);
     const rest = [...plan].reduce(
       (sum, [name, { linear, scheme }]) =>
@@ -89,7 +96,7 @@ export async function solveTarget(
         uniform: uniform ?? null,
         units: units.map(({ linears }, i) => ({ modules: linears.map(({ name }) => name), bits: chosen[i]?.value })),
       },
-      `chose ${counts.map(([bits, count]) => `${bits} bits for ${count}`).join(', ')} of ${units.length} groups of modules: ${bpw.toFixed(3)} bits per weight, ${bytes(size)}; relative errors add up to ${significant(error)}${uniform ? ` (${significant(uniform.error)} with ${uniform.bits} bits everywhere)` : ''}`,
+      `chose ${counts.map(([bits, count]) => `${bits} bits for ${count}`).join(', ')} of ${units.length} groups of modules: ${bpw.toFixed(3)} bits per weight, ${bytes(size)}; predicted divergence ${significant(error)} nats a token${uniform ? ` (${significant(uniform.error)} with ${uniform.bits} bits everywhere)` : ''}`,
     );
     return solved.options;
   } finally {
