@@ -9,6 +9,7 @@ import { asLpqError } from './failure.js';
 import { inspectCommand } from './inspect.js';
 import { Interrupt } from './interrupt.js';
 import { logitsCommand } from './logits.js';
+import { mergeCommand } from './merge.js';
 import { packCommand } from './pack.js';
 import { quantizeCommand } from './quantize.js';
 import { reportCommand } from './report.js';
@@ -21,6 +22,7 @@ import { version } from './version.js';
 const COMMANDS = [
   quantizeCommand,
   packCommand,
+  mergeCommand,
   verifyCommand,
   evalCommand,
   reportCommand,

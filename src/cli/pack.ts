@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { parseShard, type Shard, shardPath } from '../../formats/shards/schema.js';
 import type { PackRuntime } from '../layout/engine.js';
 import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
@@ -12,6 +13,7 @@ interface PackOptions extends ComputeOptions {
   readonly dryRun?: boolean;
   readonly tp?: string;
   readonly source?: string;
+  readonly shard?: Shard;
 }
 
 /** `lpq pack QUANTIZED --target T -o OUT`. */
@@ -34,6 +36,7 @@ export function packCommand(program: Command, run: Run): Command {
         '--source <dir>',
         'the checkpoint that was quantized, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
       )
+      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge', parseShard)
       .option(
         '--dry-run',
         'only say what would be done with each module, why, and what it takes; --target may be a list, or all',
@@ -41,7 +44,9 @@ export function packCommand(program: Command, run: Run): Command {
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
 }
 
-async function pack(given: string, options: PackOptions, run: Run): Promise<void> {
+async function pack(given: string, flags: PackOptions, run: Run): Promise<void> {
+  const { shard } = flags;
+  const options = shard && !flags.dryRun ? { ...flags, output: shardPath(flags.output, shard) } : flags;
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   // What is wrong with the command is told before anything is downloaded.
   const several = options.dryRun && /,|^all$/.test(options.target);
@@ -68,7 +73,7 @@ export async function openPackRuntime(options: ComputeOptions, run: Run): Promis
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'shard'>,
   runtime: PackRuntime,
   run: Run,
 ): Promise<void> {
@@ -88,6 +93,7 @@ export async function packDirectory(
       ranks: ranksOf(options.tp),
       source: options.source,
       output: options.output,
+      ...(options.shard && { shard: options.shard }),
       runtime,
       signal: run.interrupt.signal,
       onPlan: async (plan) => {

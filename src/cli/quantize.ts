@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import { parseShard, type Shard, shardPath } from '../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { WeightedFile } from '../calibrate/mix.js';
@@ -39,6 +40,7 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly targetBpw?: number;
   readonly tp?: number;
   readonly timed?: boolean;
+  readonly shard?: Shard;
 }
 
 /** A checked command: everything the runner needs. */
@@ -46,6 +48,7 @@ export interface QuantizeOptions extends CalibrationOptions {
   readonly output: string;
   readonly rules: readonly RecipeRule[];
   readonly packTarget: string | undefined;
+  readonly shard?: Shard;
 }
 
 /** What concerns calibration alone, all that a run needs which only saves statistics. */
@@ -91,6 +94,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
         'the same for the mean bits of a quantized weight, such as 3.6',
         number('--target-bpw'),
       )
+      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge; with --method rtn or --stats', parseShard)
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
       .option('--restart', 'discard what a stopped run left of this output')
       .option('--print-recipe', 'only print the recipe that repeats this run')
@@ -146,7 +150,26 @@ export async function quantizeOptions(
     stats,
     partial: resume ? 'resume' : restart ? 'restart' : 'new',
   };
-  return output === undefined ? calibration : { ...calibration, output, rules: file.rules, packTarget: pack };
+  if (output === undefined) return calibration;
+  if (flags.shard && (pack !== undefined || flags.targetSize !== undefined || flags.targetBpw !== undefined))
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--shard does not go with ${pack === undefined ? '--target-size and --target-bpw' : '--pack'}`,
+      {
+        hint:
+          pack === undefined
+            ? 'Choose the bits once, with --print-recipe, and give every shard that recipe.'
+            : 'Pack what lpq merge makes of the shards.',
+      },
+    );
+  const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
+  return {
+    ...calibration,
+    output: place,
+    rules: file.rules,
+    packTarget: pack,
+    ...(flags.shard && { shard: flags.shard }),
+  };
 }
 
 /** Whether bits are to be chosen. Throws LPQ_USAGE where they are given too, or both kinds of target are. */
@@ -206,10 +229,12 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
       );
     }
     refusePartial(options.output, options.partial);
-    if (flags.report !== false) (await import('../report/write.js')).refuseForeignReport(options.output);
+    if (flags.report !== false && !flags.shard)
+      (await import('../report/write.js')).refuseForeignReport(options.output);
     await checkPlan(options, statistics);
     const rts = openRuntimes(run, deviceFor(options, flags));
-    const noted = flags.report === false ? undefined : new (await import('./run-report.js')).RunReport(rts);
+    const noted =
+      flags.report === false || flags.shard ? undefined : new (await import('./run-report.js')).RunReport(rts);
     await quantizeInto(options, statistics, rts, run, noted);
     if (packTarget !== undefined && packed !== undefined)
       await packDirectory(
@@ -312,6 +337,7 @@ async function quantizeInto(
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
       partial: options.partial,
+      ...(options.shard && { shard: options.shard }),
     },
     {
       onPlan: ({ modules, weights, blocks, left }) => {

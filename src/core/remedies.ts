@@ -54,6 +54,7 @@ export const REMEDIES: Readonly<Partial<Record<ErrorCode, string>>> = {
   LPQ_SAFETENSORS: 'The file is damaged: download it again.',
   LPQ_SAFETENSORS_INDEX: 'Download the shards and the index again, together.',
   LPQ_SCALE_RANGE: 'Use `--scale-dtype bf16` or `f32`.',
+  LPQ_SHARDS: 'Make the shard that the message names again, with the same command as the others.',
   LPQ_SPARSITY: 'Use a type with a code for 0; leave modules whose K is no multiple of 4 dense with a recipe rule.',
   LPQ_STATISTICS: 'Take them again from this model with `--save-stats` (docs/calibration.md).',
   LPQ_TARGET: 'Use a target that takes this type; `lpq pack --dry-run` says which modules it takes.',
