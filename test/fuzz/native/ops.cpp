@@ -80,11 +80,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Exec exec{pool, done, total};
   Call call;
   for (const char* name : INTEGERS) {
-    // Mostly what a caller could mean, at times anything.
-    const int64_t way = in.below(16);
-    double value = way < 6 ? static_cast<double>(in.below(9)) : way < 14 ? static_cast<double>(pick(in, DIMENSIONS)) : -1.0 - in.byte();
-    if (way == 15) value = 1e18 * (in.coin() ? 1 : -1);
-    call.params.set(name, value);
+    // Parameters come from lpq's own tables and from checked manifests, never from a file as they are.
+    const bool small = in.below(16) < 8;
+    // A type is one of those that have a name: its fields are small.
+    const bool field = !std::strcmp(name, "bits") || !std::strcmp(name, "exponent") || !std::strcmp(name, "mantissa");
+    const int64_t value = field || small ? (field ? in.below(8) + !std::strcmp(name, "bits") : 1 + in.below(8)) : pick(in, DIMENSIONS);
+    call.params.set(name, static_cast<double>(value));
   }
   call.params.set("kind", std::string(pick(in, KINDS)));
   call.params.set("special", std::string(pick(in, SPECIALS)));
