@@ -22,6 +22,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   kv: ['core', 'binding', 'layout', 'formats'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   verify: ['core', 'binding', 'formats', 'model'],
+  report: ['core', 'formats'],
   bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack'],
   cli: [
     'core',
@@ -38,6 +39,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'eval',
     'verify',
     'bench',
+    'report',
     'hub',
   ],
 };
@@ -47,6 +49,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
   commander: 'cli',
   'cli-progress': 'cli',
   execa: 'cli',
+  yaml: 'cli',
   '@huggingface/jinja': 'calibrate',
   '@huggingface/tokenizers': 'calibrate',
   '@huggingface/hub': 'hub',

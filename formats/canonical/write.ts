@@ -155,6 +155,12 @@ export function plannedShards(plan: CanonicalPlan, options: WriterOptions = {}):
   return planShards(specsOf(plan), options).shards.map(({ file }) => file);
 }
 
+/** Bytes of the weight files and their index that a plan makes. */
+export function plannedBytes(plan: CanonicalPlan, options: WriterOptions = {}): number {
+  const { shards, index } = planShards(specsOf(plan), options);
+  return shards.reduce((sum, { fileBytes }) => sum + fileBytes, 0) + (index ? Buffer.byteLength(index.text) : 0);
+}
+
 function specsOf(plan: CanonicalPlan): TensorSpec[] {
   const specs = [...plan.carried];
   for (const [name, module] of plan.modules) {

@@ -182,7 +182,7 @@ class Reader {
   }
 
   private bad(what: string, got?: unknown): never {
-    throw new LpqError('LPQ_ARTIFACT', `${this.path} breaks a rule of GGUF: ${what}`, {
+    throw new LpqError('LPQ_ARTIFACT', `${this.path} breaks a rule of GGUF: ${what.slice(0, 300)}`, {
       ...(got !== undefined && { got: String(got) }),
       hint: 'The file was damaged, or another program wrote it: pack the model again.',
     });

@@ -2,14 +2,25 @@
 
 #include <cstdlib>
 #include <cstring>
+#if defined(LPQ_X86)
+#include <cpuid.h>
+#endif
 
 namespace lpq {
+
+#if defined(LPQ_X86)
+// clang 14 does not know "f16c" by name. That AVX state is saved is what the avx2 beside it tells.
+static bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1u << 29)) != 0;
+}
+#endif
 
 static Isa detect() {
   Isa best = Isa::generic;
 #if defined(LPQ_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
       __builtin_cpu_supports("bmi2")) best = Isa::avx2;
   if (best == Isa::avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

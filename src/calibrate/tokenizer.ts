@@ -34,9 +34,14 @@ export function openTokenizer(dir: string): Encode {
     });
   }
   return (text) => {
-    const pieces = cut(text, PIECE_CHARACTERS).map(
-      (piece) => tokenizer.encode(piece, { add_special_tokens: false }).ids,
-    );
+    const pieces = cut(text, PIECE_CHARACTERS).map((piece) => {
+      try {
+        return tokenizer.encode(piece, { add_special_tokens: false }).ids;
+      } catch (cause) {
+        // Some of its settings are looked at only when text meets them.
+        throw new LpqError('LPQ_CONFIG', `${file} cannot encode a text: ${(cause as Error).message}`, { cause });
+      }
+    });
     const ids = new Int32Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
     let at = 0;
     for (const piece of pieces) {

@@ -5,7 +5,9 @@ import { LpqError } from '../core/error.js';
 import { kvSchemeOf } from '../kv/choose.js';
 import { planSource } from '../model/graph.js';
 import type { KvForm, WeightSource } from '../model/source.js';
+import { type ComputeOptions, openRuntime, type Run } from './run.js';
 import { checkFlags, type KvSettings, requireKv } from './settings.js';
+import { openAnySource } from './sources.js';
 
 const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual'] as const;
 
@@ -49,8 +51,16 @@ export function cacheDevice(dir: string, settings: KvSettings, device: string): 
   return settings.kv !== undefined || stored ? 'cpu' : device;
 }
 
+/** What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it. */
+export async function openEvaluated(dir: string, flags: ComputeOptions, run: Run) {
+  const wish = checkKvFlags(flags);
+  const rt = openRuntime(run, { ...flags, device: cacheDevice(dir, wish, flags.device) });
+  const opened = await openAnySource(dir, rt);
+  return { rt, source: withCache(opened, wish), close: () => opened.close() };
+}
+
 /** The source with the cache that was asked for instead of its own. */
-export function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
+function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
   const kv: KvForm | undefined = kvOf(settings, source);
   if (!kv) return source;
   // Methods of the source read its own fields.

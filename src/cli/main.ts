@@ -1,14 +1,18 @@
 import { Command, CommanderError } from 'commander';
 import type { ExitCode } from '../core/error.js';
 import { benchCommand } from './bench.js';
+import { completionCommand } from './completion.js';
 import { doctorCommand } from './doctor.js';
 import { evalCommand } from './eval.js';
+import { explainCommand } from './explain.js';
 import { asLpqError } from './failure.js';
 import { inspectCommand } from './inspect.js';
 import { Interrupt } from './interrupt.js';
 import { logitsCommand } from './logits.js';
+import { mergeCommand } from './merge.js';
 import { packCommand } from './pack.js';
 import { quantizeCommand } from './quantize.js';
+import { reportCommand } from './report.js';
 import { type Output, Reporter, type ReportOptions } from './reporter.js';
 import { commonOptions, type Run } from './run.js';
 import { verifyCommand } from './verify.js';
@@ -18,12 +22,16 @@ import { version } from './version.js';
 const COMMANDS = [
   quantizeCommand,
   packCommand,
+  mergeCommand,
   verifyCommand,
   evalCommand,
+  reportCommand,
   inspectCommand,
   logitsCommand,
   benchCommand,
   doctorCommand,
+  explainCommand,
+  completionCommand,
 ];
 
 /** Runs the command line `argv` (without node and script) and returns the exit code. Never throws. */
@@ -35,8 +43,7 @@ export async function main(argv: readonly string[], output: Output = process): P
   interrupt.cleanup(() => report.end());
   interrupt.install();
   try {
-    const program = declare(output);
-    for (const command of COMMANDS) commonOptions(command(program, run));
+    const program = declareAll(output, run);
     if (argv.length === 0) {
       program.outputHelp({ error: true });
       return 2;
@@ -64,6 +71,18 @@ export async function run(argv: readonly string[]): Promise<void> {
     throw error;
   });
   process.exitCode = await main(argv);
+}
+
+/** Every command declared but none run, for the manual page and for tests. */
+export function buildProgram(output: Output = process): Command {
+  const report = new Reporter(output, reportOptions([]));
+  return declareAll(output, { report, interrupt: new Interrupt(() => {}), exit: 0 });
+}
+
+function declareAll(output: Output, run: Run): Command {
+  const program = declare(output);
+  for (const command of COMMANDS) commonOptions(command(program, run));
+  return program;
 }
 
 function declare(output: Output): Command {

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { parseShard, type Shard, shardPath } from '../../formats/shards/schema.js';
 import type { PackRuntime } from '../layout/engine.js';
 import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
@@ -12,6 +13,7 @@ interface PackOptions extends ComputeOptions {
   readonly dryRun?: boolean;
   readonly tp?: string;
   readonly source?: string;
+  readonly shard?: Shard;
 }
 
 /** `lpq pack QUANTIZED --target T -o OUT`. */
@@ -34,18 +36,26 @@ export function packCommand(program: Command, run: Run): Command {
         '--source <dir>',
         'the checkpoint that was quantized, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
       )
-      .option('--dry-run', 'only say what would be done with each module, and why'),
+      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge', parseShard)
+      .option(
+        '--dry-run',
+        'only say what would be done with each module, why, and what it takes; --target may be a list, or all',
+      ),
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
 }
 
-async function pack(given: string, options: PackOptions, run: Run): Promise<void> {
+async function pack(given: string, flags: PackOptions, run: Run): Promise<void> {
+  const { shard } = flags;
+  const options = shard && !flags.dryRun ? { ...flags, output: shardPath(flags.output, shard) } : flags;
   const { refuseExisting } = await import('../../formats/directory/output-directory.js');
   // What is wrong with the command is told before anything is downloaded.
-  (await import('../pack/targets/index.js')).packTarget(options.target);
+  const several = options.dryRun && /,|^all$/.test(options.target);
+  if (!several) (await import('../pack/targets/index.js')).packTarget(options.target);
   if (!options.dryRun) refuseExisting(options.output);
   const telling = { events: !options.dryRun };
   const dir = await modelDirectory(given, run, telling);
   await requireKind(dir, 'lpq-canonical');
+  if (several) return (await import('./pack-matrix.js')).printPackMatrix(dir, options.target, ranksOf(options.tp), run);
   if (options.dryRun) return planOnly(dir, options, run);
   const source = options.source && (await modelDirectory(options.source, run, telling));
   const runtime = await openPackRuntime(options, run);
@@ -63,7 +73,7 @@ export async function openPackRuntime(options: ComputeOptions, run: Run): Promis
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'shard'>,
   runtime: PackRuntime,
   run: Run,
 ): Promise<void> {
@@ -83,8 +93,13 @@ export async function packDirectory(
       ranks: ranksOf(options.tp),
       source: options.source,
       output: options.output,
+      ...(options.shard && { shard: options.shard }),
       runtime,
       signal: run.interrupt.signal,
+      onPlan: async (plan) => {
+        const { estimatePack } = await import('../pack/estimate.js');
+        (await import('./preflight.js')).preflight(options.output, await estimatePack(plan), run);
+      },
       onOutput: (output) => run.interrupt.cleanup(() => output.abortSync()),
       onModule: (row, done) => {
         const padded = row.padded.some((dim, i) => dim !== row.shape[i]) ? ` padded to ${row.padded.join(' x ')}` : '';
@@ -116,11 +131,16 @@ function ranksOf(tp: string | undefined): number {
 }
 
 async function planOnly(dir: string, options: PackOptions, run: Run): Promise<void> {
-  const { openQuantized } = await import('../../formats/canonical/source.js');
+  const { directoryKind, openQuantized } = await import('../../formats/canonical/source.js');
   const { planPack } = await import('../pack/plan.js');
   const input = await openQuantized(dir, { blank: true });
   try {
     const plan = planPack(input, options.target, ranksOf(options.tp));
+    const { estimatePack, timePack } = await import('../pack/estimate.js');
+    const { freeBytes, needsLine } = await import('./preflight.js');
+    const own = directoryKind(dir) === 'lpq-canonical';
+    const seconds = plan.refusal || !own ? undefined : await timePack(await openPackRuntime(options, run), plan);
+    const needs = { ...(await estimatePack(plan)), ...(seconds !== undefined && { seconds }) };
     const modules = [...plan.decisions].map(([name, decision]) => {
       const { type, shape } = input.module(name);
       const fallback = decision.action === 'fallback';
@@ -142,11 +162,14 @@ async function planOnly(dir: string, options: PackOptions, run: Run): Promise<vo
         ranks: plan.ranks,
         notes: plan.notes,
         modules,
+        estimate: { ...needs, free: freeBytes(options.output) ?? null },
       },
       table(
         ['module', 'type', 'shape', 'action', 'layout', 'notes'],
         modules.map((m) => [m.name, m.type, m.shape.join(' x '), m.action, m.layout, m.notes.join('; ')]),
-      ) + plan.notes.map((note) => `${note}\n`).join(''),
+      ) +
+        plan.notes.map((note) => `${note}\n`).join('') +
+        `\n${needsLine(needs, freeBytes(options.output))}\n`,
     );
     if (plan.refusal) throw plan.refusal;
   } finally {

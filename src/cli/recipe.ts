@@ -1,4 +1,6 @@
 import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { parse } from 'yaml';
 import { z } from 'zod';
 import { LpqError } from '../core/error.js';
 import { fieldTakes, type SchemeSettings, type Settings, schemeSettings, settingsSchema } from './settings.js';
@@ -16,6 +18,9 @@ export interface Recipe {
   readonly settings: Settings;
   /** The first rule that matches a module decides. */
   readonly rules: readonly RecipeRule[];
+  /** As --calib and --stats take them; paths are relative to the recipe's directory. */
+  readonly calib?: readonly string[];
+  readonly stats?: string;
 }
 
 const ruleSchema = z.strictObject({
@@ -24,13 +29,16 @@ const ruleSchema = z.strictObject({
   ...schemeSettings.shape,
 });
 
-const recipeSchema = z.strictObject({
-  rules: z.array(ruleSchema).default([]),
+export const recipeSchema = z.strictObject({
   ...settingsSchema.shape,
+  calib: z.array(z.string().min(1)).optional(),
+  stats: z.string().min(1).optional(),
+  rules: z.array(ruleSchema).default([]),
 });
+export type RecipeFile = z.input<typeof recipeSchema>;
 
 /**
- * Reads a recipe: JSON with any setting of `lpq quantize` (bits, groupSize, method, ...) and
+ * Reads a recipe: YAML, or JSON where the file ends in .json, with any setting of `lpq quantize` (bits, groupSize, method, ...) and
  * {"rules": [{"match": REGEX, "skip": true} | {"match": REGEX, "bits": 8, ...}]}. A regular expression may match
  * anywhere in a module's path. Throws LPQ_FILE, and LPQ_RECIPE naming the place in the file.
  */
@@ -41,11 +49,13 @@ export function readRecipe(file: string): Recipe {
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }
+  const json = file.endsWith('.json');
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    // Aliases may not multiply: a few lines of them can stand for gigabytes.
+    value = json ? JSON.parse(text) : parse(text, { maxAliasCount: 100, merge: false });
   } catch (cause) {
-    throw bad(file, '', `is not valid JSON: ${(cause as Error).message}`, { cause });
+    throw bad(file, '', `is not valid ${json ? 'JSON' : 'YAML'}: ${(cause as Error).message}`, { cause });
   }
   return parseRecipe(file, value);
 }
@@ -54,10 +64,13 @@ export function readRecipe(file: string): Recipe {
 export function parseRecipe(file: string, value: unknown): Recipe {
   const parsed = recipeSchema.safeParse(value);
   if (!parsed.success) throw malformed(file, value, parsed.error.issues[0] as z.core.$ZodIssue);
-  const { rules, ...settings } = parsed.data;
+  const { rules, calib, stats, ...settings } = parsed.data;
+  const near = (given: string) => path.resolve(path.dirname(file), given);
   bothTypes(file, '', settings);
   return {
     settings,
+    ...(calib && { calib: calib.map(near) }),
+    ...(stats !== undefined && { stats: near(stats) }),
     rules: rules.map(({ match, skip, ...scheme }, i) => {
       const place = `/rules/${i}`;
       if (skip && Object.keys(scheme).length > 0)

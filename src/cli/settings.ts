@@ -116,6 +116,11 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   kvResidual: ['--kv-residual', '0 or a number of tokens'],
 };
 
+/** The option that sets a field; undefined for a name that is no field. */
+export function fieldFlag(name: string): string | undefined {
+  return Object.hasOwn(FIELDS, name) ? FIELDS[name as keyof Settings][0] : undefined;
+}
+
 /** What a field takes, in words; undefined for a name that is no field. */
 export function fieldTakes(name: string): string | undefined {
   return Object.hasOwn(FIELDS, name) ? FIELDS[name as keyof Settings][1] : undefined;
@@ -174,7 +179,15 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
     throw new LpqError('LPQ_USAGE', '--act-int4-share and --act-threshold exclude each other', {
       hint: 'A share says how many blocks have 4 bits, a threshold which; give one of them.',
     });
-  return merged;
+  return inOrder(merged);
+}
+
+/** Fields in the order of the schema: what is recorded does not tell flags from recipes. */
+function inOrder(settings: FullSettings): FullSettings {
+  const names = Object.keys(settingsSchema.shape) as (keyof Settings)[];
+  return Object.fromEntries(
+    names.filter((name) => settings[name] !== undefined).map((name) => [name, settings[name]]),
+  ) as FullSettings;
 }
 
 /** Throws LPQ_USAGE for options of the cache without --kv. */

@@ -1,6 +1,7 @@
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { Diagnosis } from './diagnosis/finding.js';
+import type { Verification } from './junit.js';
 import type { Run } from './run.js';
 import { table } from './table.js';
 import { count, duration } from './units.js';
@@ -28,10 +29,9 @@ const SHOWN = 20;
 
 /**
  * `lpq verify DIR` of what lpq did not write: everything that can be proved of a checkpoint without what it was made from.
- * Structure, scales and siblings as `lpq doctor` sees them, and every weight decoded. Ends with LPQ_VERIFY when something is
- * wrong.
+ * Structure, scales and siblings as `lpq doctor` sees them, and every weight decoded.
  */
-export async function verifySource(dir: string, kind: string, runtime: NativeRuntime, run: Run): Promise<void> {
+export async function verifySource(dir: string, kind: string, runtime: NativeRuntime, run: Run): Promise<Verification> {
   const started = performance.now();
   const { isSource } = await import('../../formats/canonical/source.js');
   const { diagnoseDirectory } = await import('./diagnosis/diagnose.js');
@@ -63,22 +63,24 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
   ]);
   const lines = failures.slice(0, SHOWN).map(({ check, message }) => `${check}: ${message}\n`);
   if (failures.length > SHOWN) lines.push(`and ${failures.length - SHOWN} more\n`);
-  run.report.result(
-    { ok, dir, kind, against: null, checks, failures, warnings, modules, unproved, seconds },
-    [
+  const [first] = failures;
+  return {
+    result: { ok, dir, kind, against: null, checks, failures, warnings, modules, unproved, seconds },
+    text: [
       table(['check', 'result', 'wrong', ''], rows),
       ...(lines.length > 0 ? ['\n', ...lines] : []),
       ...unproved.map((sentence) => `not proved: ${sentence}\n`),
       `\n${dir} (${kind}, ${modules} modules): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}\n`,
     ].join(''),
-  );
-  const [first] = failures;
-  if (first)
-    throw new LpqError('LPQ_VERIFY', first.message, {
-      ...(first.got !== undefined && { got: first.got }),
-      ...(first.expected !== undefined && { expected: first.expected }),
-      hint: `lpq doctor ${dir} says what to do about each.`,
-    });
+    told: { dir, kind, checks, failures, modules: [], seconds },
+    error:
+      first &&
+      new LpqError('LPQ_VERIFY', first.message, {
+        ...(first.got !== undefined && { got: first.got }),
+        ...(first.expected !== undefined && { expected: first.expected }),
+        hint: `lpq doctor ${dir} says what to do about each.`,
+      }),
+  };
 }
 
 /** Decodes all modules; their number. */

@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import { LpqError } from '../core/error.js';
 import type { VerifyReport } from '../verify/report.js';
 import { modelDirectory } from './hub.js';
+import type { Verification } from './junit.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { isReadableForeign, openQuantizedWith, requireKind } from './sources.js';
@@ -11,6 +12,7 @@ import { duration } from './units.js';
 interface VerifyFlags extends ComputeOptions {
   readonly against?: string;
   readonly seed: number;
+  readonly junit?: string;
 }
 
 /** `lpq verify ARTIFACT`: proves that the packed bytes hold what was quantized. Of another tool's checkpoint: what it can be checked for. */
@@ -27,7 +29,8 @@ export function verifyCommand(program: Command, run: Run): Command {
         '--against <dir>',
         'quantized checkpoint that it was packed from, of lpq or of another tool, a directory or a name: compares every byte with it',
       )
-      .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0),
+      .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0)
+      .option('--junit <file>', 'also write the result as JUnit XML, for CI'),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
 }
 
@@ -35,8 +38,15 @@ export function verifyCommand(program: Command, run: Run): Command {
 const SHOWN = 20;
 
 async function verify(given: string, options: VerifyFlags, run: Run): Promise<void> {
+  const work = () => verified(given, options, run);
+  const { junit } = options;
+  const found = junit === undefined ? await work() : await (await import('./junit.js')).withJunit(junit, given, work);
+  run.report.result(found.result, found.text);
+  if (found.error) throw found.error;
+}
+
+async function verified(given: string, options: VerifyFlags, run: Run): Promise<Verification> {
   const { verifyArtifact } = await import('../verify/verify.js');
-  const { verificationError } = await import('../verify/report.js');
   const dir = await modelDirectory(given, run);
   if (await isReadableForeign(dir)) return verifyOther(dir, options, run);
   await requireKind(dir, 'lpq-artifact');
@@ -63,13 +73,17 @@ async function verify(given: string, options: VerifyFlags, run: Run): Promise<vo
     },
   });
   task?.end();
-  run.report.result(report, printReport(report));
-  const error = verificationError(report);
-  if (error) throw error;
+  const { verificationError } = await import('../verify/report.js');
+  return {
+    result: report,
+    text: printReport(report),
+    told: { ...report, kind: report.target },
+    error: verificationError(report),
+  };
 }
 
 /** What lpq did not write: there is nothing to compare it with. */
-async function verifyOther(dir: string, options: VerifyFlags, run: Run): Promise<void> {
+async function verifyOther(dir: string, options: VerifyFlags, run: Run): Promise<Verification> {
   if (options.against !== undefined)
     throw new LpqError('LPQ_USAGE', `--against has no effect with ${dir}, which lpq did not write`, {
       got: options.against,
@@ -77,7 +91,7 @@ async function verifyOther(dir: string, options: VerifyFlags, run: Run): Promise
     });
   const { directoryKind } = await import('../../formats/canonical/source.js');
   const { verifySource } = await import('./verify-source.js');
-  await verifySource(dir, directoryKind(dir), openRuntime(run, { ...options, device: 'cpu' }), run);
+  return verifySource(dir, directoryKind(dir), openRuntime(run, { ...options, device: 'cpu' }), run);
 }
 
 function printReport(report: VerifyReport): string {

@@ -136,6 +136,7 @@ export class FeedSolver implements FeedQuantizer {
             underflows > 0 ? smallScalesNote(scheme, underflows) : undefined,
           ),
         },
+        measures: { dampAttempts: damping[1] as number },
       };
     } finally {
       for (const tensor of scratch) tensor.dispose();

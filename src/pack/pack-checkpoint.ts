@@ -1,3 +1,5 @@
+import { rm } from 'node:fs/promises';
+import path from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import { ArtifactWriter, type PackedDeclaration } from '../../formats/artifact/write.js';
@@ -7,6 +9,7 @@ import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
+import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
 import { allocate, type DType, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
@@ -55,10 +58,14 @@ export interface PackRequest {
   readonly output: string;
   /** Of the CPU; its `layouts` lay out codes on a CUDA device. */
   readonly runtime: PackRuntime;
+  /** Before anything is written; what it throws ends the run. */
+  readonly onPlan?: (plan: PackPlan) => Promise<void>;
   readonly onModule?: (row: PackedRow, done: number, total: number) => void;
   /** The directory while it is being written, for abortSync() in an exit handler. */
   readonly onOutput?: (output: OutputDirectory) => void;
   readonly signal?: AbortSignal;
+  /** Only this part of the modules and of what is carried, for mergeShards(). */
+  readonly shard?: Shard;
   readonly writer?: WriterOptions;
 }
 
@@ -71,8 +78,13 @@ export interface PackRequest {
 export async function packCheckpoint(request: PackRequest): Promise<PackReport> {
   const { input, runtime } = request;
   const start = performance.now();
-  const plan = planPack(input, request.target, request.ranks);
-  if (plan.refusal) throw plan.refusal;
+  const whole = planPack(input, request.target, request.ranks);
+  if (whole.refusal) throw whole.refusal;
+  const { shard } = request;
+  if (shard && whole.target.write)
+    throw new LpqError('LPQ_USAGE', `--shard does not go with target ${whole.target.name}, which is one file`);
+  const mine = <T>(all: Iterable<T>): T[] => [...all].filter((_, i) => !shard || i % shard.count === shard.index);
+  const plan: PackPlan = { ...whole, decisions: new Map(mine(whole.decisions)), carried: mine(whole.carried) };
   if (request.source !== undefined && request.input.manifest.provenance.method === 'fmpq')
     throw new LpqError(
       'LPQ_USAGE',
@@ -90,6 +102,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
       },
     );
+  await request.onPlan?.(plan);
   if (plan.target.write) return plan.target.write(request, plan);
   const output = await OutputDirectory.create(request.output);
   request.onOutput?.(output);
@@ -98,7 +111,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     const { skipped } = await output.carryFrom(input.dir, {
       except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json'],
     });
-    const { quantization, files } = plan.target.config(plan);
+    const { quantization, files } = plan.target.config(whole);
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
     const modules = new Map([...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision)]));
     writer = await ArtifactWriter.create(
@@ -119,6 +132,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     const manifest = await writer.finish(input.manifest.provenance);
     for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
+    if (shard) await markShard(output, shard, manifest, { ...input.config, quantization_config: quantization });
     await output.commit();
     return {
       target: plan.target.name,
@@ -142,6 +156,26 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
 /** The scheme of a packed cache goes along; that of W4Ax belongs to activations, which no target packs. */
 function packedCache({ manifest: { kv } }: CanonicalCheckpoint): Pick<ArtifactManifest, 'kv'> {
   return kv && 'form' in kv ? { kv } : {};
+}
+
+/** Makes a finished artifact a shard: nothing takes it for a whole one. */
+async function markShard(
+  output: OutputDirectory,
+  shard: Shard,
+  manifest: ArtifactManifest,
+  config: Record<string, unknown>,
+): Promise<void> {
+  const { target, modules, carried, provenance, kv } = manifest;
+  const kept = { target, ...(kv && { kv }), carried, provenance, modules };
+  await output.writeJson(SHARD_FILE, {
+    format: 'lpq-shard',
+    version: 1,
+    ...shard,
+    of: 'artifact',
+    config,
+    manifest: kept,
+  });
+  for (const name of ['lpq.json', 'config.json']) await rm(path.join(output.path, name));
 }
 
 /** Throws where the run was interrupted, or something beside has failed. */

@@ -21,7 +21,11 @@ const ROLES: readonly (readonly [role: 'n' | 'k', heads: 'q' | 'kv' | undefined,
 ];
 
 /** How `count` ranks share the module `name`. */
-export function splitOf(checkpoint: CanonicalCheckpoint, name: string, count: number): Split {
+export function splitOf(
+  checkpoint: Pick<CanonicalCheckpoint, 'module' | 'config'>,
+  name: string,
+  count: number,
+): Split {
   const module = checkpoint.module(name);
   const last = name.slice(name.lastIndexOf('.') + 1);
   const found = ROLES.find(([, , names]) => names.includes(last));

@@ -48,11 +48,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
   const redirect = wanted.resolve?.(modules);
   const chosen = redirect?.target ?? wanted;
   const target = chosen.bind?.(checkpoint) ?? chosen;
-  if (ranks > 1 && !target.tensorParallel)
-    throw new LpqError('LPQ_USAGE', `target ${target.name} has no tensors for each rank`, {
-      got: `--tp ${ranks}`,
-      hint: 'Leave --tp out: loaders of this format split tensors themselves.',
-    });
+  if (ranks > 1 && !target.tensorParallel) throw noRanks(target, ranks);
   const decisions = new Map<string, Decision>();
   for (const [name, { module, facts }] of modules) decisions.set(name, target.plan(name, module, facts));
   const carried = Object.keys(checkpoint.manifest.carried).map((name): TensorSpec => {
@@ -127,6 +123,14 @@ function isLinear({ name, dtype, shape }: TensorSpec): boolean {
     ['F64', 'F32', 'F16', 'BF16'].includes(dtype) &&
     !/(^|\.)(embed(?!_out)\w*|wte|wpe|\w*embeddings?)\.weight$/.test(name)
   );
+}
+
+/** The error of ranks that a target does not have. */
+export function noRanks(target: PackTarget, ranks: number): LpqError {
+  return new LpqError('LPQ_USAGE', `target ${target.name} has no tensors for each rank`, {
+    got: `--tp ${ranks}`,
+    hint: 'Leave --tp out: loaders of this format split tensors themselves.',
+  });
 }
 
 /** Why the target cannot take the checkpoint at all. */

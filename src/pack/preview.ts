@@ -3,7 +3,8 @@ import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { ggufModel } from '../../formats/gguf/model-metadata.js';
 import { quantType } from '../core/quant-type.js';
 import { codesForm } from './gguf/forms.js';
-import { refusal } from './plan.js';
+import { splitOf } from './parallel.js';
+import { noRanks, refusal } from './plan.js';
 import type { Decision, ModuleFacts, PackTarget } from './target.js';
 import { packTarget } from './targets/index.js';
 
@@ -18,21 +19,34 @@ export interface PlannedCheckpoint {
  * Refuses what packing for a target would refuse whatever the codes turn out to be, so that nobody quantizes for hours
  * first: throws LPQ_TARGET where it takes no module of these types, groups and scales, or, for GGUF, not the model.
  */
-export function previewPack({ dir, config, modules }: PlannedCheckpoint, targetName: string): void {
+export function previewPack(planned: PlannedCheckpoint, targetName: string): void {
+  const { target, decisions } = previewDecisions(planned, targetName);
+  const refused = refusal(planned.dir, target, decisions, 1);
+  if (refused) throw refused;
+}
+
+/** What a target would do with each module, in whole or for `ranks` ranks. Throws LPQ_TARGET, LPQ_USAGE. */
+export function previewDecisions(
+  { dir, config, modules }: PlannedCheckpoint,
+  targetName: string,
+  ranks = 1,
+): { target: PackTarget; decisions: Map<string, Decision> } {
   const wanted = packTarget(targetName);
+  const module = (name: string): CanonicalModule => ({ ...(modules.get(name) as ModuleDeclaration), sha256: {} });
+  const split = (name: string) => (ranks > 1 ? { ranks: splitOf({ config: { ...config }, module }, name, ranks) } : {});
   const known = new Map(
-    [...modules].map(([name, declaration]) => {
-      const module: CanonicalModule = { ...declaration, sha256: {} };
-      return [name, { module, facts: factsOf(module) }] as const;
+    [...modules.keys()].map((name) => {
+      const entry = module(name);
+      return [name, { module: entry, facts: { ...split(name), ...factsOf(entry) } }] as const;
     }),
   );
   const target = wanted.resolve?.(known)?.target ?? wanted;
   if (target.bind) ggufModel(dir, config);
+  if (ranks > 1 && !target.tensorParallel) throw noRanks(target, ranks);
   const decisions = new Map(
     [...known].map(([name, { module, facts }]) => [name, decide(target, name, module, facts)] as const),
   );
-  const refused = refusal(dir, target, decisions, 1);
-  if (refused) throw refused;
+  return { target, decisions };
 }
 
 function decide(target: PackTarget, name: string, module: CanonicalModule, facts: ModuleFacts): Decision {

@@ -14,6 +14,7 @@ import {
   shareOut,
   together,
 } from './lanes.js';
+import { clipOf } from './measures.js';
 import { type BlockMemory, roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
 import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
@@ -185,9 +186,10 @@ export async function quantizeShare(
         for (const [i, part] of run.entries()) {
           const module = solved[i] as QuantizedModule;
           const note = `only ${statistics?.tokens} calibration rows reached it; quantized without them`;
-          const result = few ? { ...module, quality: { ...module.quality, note } } : module;
-          const dequantized = dequantizeResult(rt, result);
           const { weight } = siblings[i] as Sibling;
+          const measures = { ...module.measures, ...(few ? {} : await clipOf(rt, part.linear.name, weight, module)) };
+          const result = { ...module, measures, ...(few && { quality: { ...module.quality, note } }) };
+          const dequantized = dequantizeResult(rt, result);
           const sums = statistics && (await errorSums(rt, part.linear, weight, dequantized, statistics));
           replaced.push({ part, weight: forActivations(rt, dequantized) });
           const tokens = statistics?.tokens ?? null;

@@ -13,6 +13,7 @@ import { disposeStatistics, type FeedStatistics, type Streams, sweepStatistics }
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
 import { openModel } from '../model/graph.js';
 import type { Block, BlockWeights, Feed, LinearRef, ModelGraph } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
 import { backendOf, tokensHash } from './identity.js';
@@ -40,7 +41,7 @@ function tensorOf({ linears }: Feed): string {
 }
 
 /** All blocks, and the head where it is a linear of its own. */
-function walkOf(graph: ModelGraph): Block[] {
+export function walkOf(graph: ModelGraph): Block[] {
   const head: Block = { index: graph.blocks.length, tensors: new Map(), stages: [headStage(graph)] };
   return graph.head.tied ? [...graph.blocks] : [...graph.blocks, head];
 }
@@ -112,10 +113,10 @@ export async function collectStatistics(
 }
 
 /** Every stage's statistics with no stage quantized, each feed's summed over all devices on the first. */
-async function sweepModel(
+export async function sweepModel(
   rts: readonly NativeRuntime[],
-  calibration: Calibration,
-  source: SourceCheckpoint,
+  calibration: Pick<Calibration, 'sequences'>,
+  source: WeightSource,
   graph: ModelGraph,
   walk: readonly Block[],
   events: CollectEvents,

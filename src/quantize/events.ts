@@ -1,4 +1,5 @@
 import type { Quality } from '../../formats/canonical/schema.js';
+import type { Measures } from '../../formats/report/schema.js';
 import type { BlockKey } from './journal.js';
 
 /** What a resumed run need not do again. */
@@ -18,6 +19,7 @@ export interface ModuleLine extends Quality {
   /** Calibration rows that reached the module; null without calibration. */
   readonly tokens: number | null;
   readonly seconds: number;
+  readonly measures?: Measures;
 }
 
 export interface QuantizeEvents {

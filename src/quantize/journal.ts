@@ -3,6 +3,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { z } from 'zod';
 import { qualitySchema, sha256Schema } from '../../formats/canonical/schema.js';
 import { writeError } from '../../formats/directory/write-error.js';
+import { measuresSchema } from '../../formats/report/schema.js';
 import { LpqError } from '../core/error.js';
 
 /** What a run's bytes depend on, by the names that messages use; `derived` follows from `given`, but for defects. */
@@ -29,6 +30,7 @@ const blockSchema = z.strictObject({
       quality: qualitySchema,
       tokens: z.number().nullable(),
       seconds: z.number(),
+      measures: measuresSchema.optional(),
       /** By part, as in lpq.json. */
       sha256: z.record(z.string(), sha256Schema),
     }),

@@ -5,6 +5,7 @@ import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/progra
 import type { FinishedModule } from './assembly.js';
 import { type ModuleLine, type QuantizeEvents, type Resumption, timed } from './events.js';
 import type { BlockKey } from './journal.js';
+import { rangeOf } from './measures.js';
 import { replayedWeights } from './replay.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import { lineOf, type RunLog } from './run-log.js';
@@ -152,5 +153,6 @@ async function writeModule(writer: CanonicalWriter, module: FinishedModule): Pro
     },
     quality,
   );
-  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds };
+  const measures = { ...result.measures, ...rangeOf(result) };
+  return { name: linear.name, scheme: printScheme(result.scheme), ...quality, tokens, seconds, measures };
 }

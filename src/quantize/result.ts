@@ -1,4 +1,5 @@
 import type { Quality } from '../../formats/canonical/schema.js';
+import type { Measures } from '../../formats/report/schema.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { QuantScheme } from './scheme.js';
 
@@ -23,6 +24,8 @@ export interface QuantizedModule {
   /** An f32 value; only when scheme.globalScale. */
   readonly globalScale?: number;
   readonly quality: Quality;
+  /** What reports tell of it beside; the checkpoint's bytes do not have it. */
+  readonly measures?: Measures;
 }
 
 /** The result in the CPU's memory, once it is computed; both must be disposed of. */

@@ -79,8 +79,10 @@ export class RunLog {
 
   private async blockOf(key: BlockKey, lines: readonly ModuleLine[]): Promise<JournalBlock> {
     const modules: JournalBlock['modules'] = [];
-    for (const { name, scheme, tokens, seconds, ...quality } of lines)
-      modules.push({ name, scheme, quality, tokens, seconds, sha256: await this.writer.hashes(name) });
+    for (const { name, scheme, tokens, seconds, measures, ...quality } of lines) {
+      const sha256 = await this.writer.hashes(name);
+      modules.push({ name, scheme, quality, tokens, seconds, ...(measures && { measures }), sha256 });
+    }
     return { block: key, modules };
   }
 
@@ -107,6 +109,13 @@ async function whole(writer: CanonicalWriter, block: JournalBlock): Promise<bool
 }
 
 /** The line of a module as the run that finished it told it. */
-export function lineOf({ name, scheme, quality, tokens, seconds }: JournalBlock['modules'][number]): ModuleLine {
-  return { name, scheme, ...quality, tokens, seconds };
+export function lineOf({
+  name,
+  scheme,
+  quality,
+  tokens,
+  seconds,
+  measures,
+}: JournalBlock['modules'][number]): ModuleLine {
+  return { name, scheme, ...quality, tokens, seconds, ...(measures && { measures }) };
 }

@@ -1,3 +1,5 @@
+import { rm } from 'node:fs/promises';
+import path from 'node:path';
 import type { Provenance } from '../../formats/canonical/schema.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
@@ -5,6 +7,7 @@ import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../format
 import { directoryOrigin } from '../../formats/directory/origin.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import { SHARD_FILE, type Shard, type ShardManifest } from '../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
@@ -52,6 +55,8 @@ export interface QuantizeRequest {
   readonly version: string;
   /** What to do about what a stopped run left of this output; 'new' (refuse it) unless told. The bytes are the same. */
   readonly partial?: PartialMode;
+  /** Only this part of the blocks and of what is carried, into a shard for mergeShards(); for methods without a forward pass. */
+  readonly shard?: Shard;
 }
 
 export type { ModuleLine, QuantizeEvents, Resumption, Span } from './events.js';
@@ -103,11 +108,13 @@ export async function quantizeCheckpoint(
   try {
     const source = new SourceView(checkpoint, request.rewrite);
     const graph = openModel(source);
-    const plan = planQuantization(graph, request);
-    if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(plan.keys()));
+    const whole = planQuantization(graph, request);
+    if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(whole.keys()));
+    const mine = shardOf(graph, request);
+    const plan = new Map([...whole].filter(([name]) => mine.module(name)));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
-    const weightNames = new Set([...plan.keys()].map((name) => `${name}.weight`));
-    const carried = [...source.names()].filter((name) => !weightNames.has(name));
+    const weightNames = new Set([...whole.keys()].map((name) => `${name}.weight`));
+    const carried = [...source.names()].filter((name) => !weightNames.has(name)).filter((_, i) => mine.carried(i));
     events.onPlan?.({
       modules: plan.size,
       weights: [...plan.values()].reduce((sum, { linear }) => sum + linear.n * linear.k, 0),
@@ -155,7 +162,9 @@ export async function quantizeCheckpoint(
         await quantizeModel(context, rts, request, source, graph, events, progress);
         await timed(events, 'write', async () => {
           await progress?.settle();
-          await writer.finish(recorded);
+          const manifest = await writer.finish(recorded);
+          if (request.shard)
+            await markShard(output, { ...request.shard, of: 'canonical', config: source.config, manifest });
           await log?.close();
           await output.commit();
         });
@@ -173,6 +182,43 @@ export async function quantizeCheckpoint(
   } finally {
     checkpoint.close();
   }
+}
+
+/** Which modules and carried tensors are this process's: whole blocks, for siblings may share a second level of scales. */
+function shardOf(
+  graph: ModelGraph,
+  { shard, quantizer, statistics }: QuantizeRequest,
+): { module(name: string): boolean; carried(index: number): boolean } {
+  if (!shard) return { module: () => true, carried: () => true };
+  if (quantizer.statistics && !statistics)
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--shard does not go with --method ${quantizer.method}, whose blocks depend on each other`,
+      {
+        hint: 'Use --method rtn, or saved statistics (--stats).',
+      },
+    );
+  const { index, count } = shard;
+  const blockOf = new Map(
+    graph.blocks.flatMap((block) =>
+      block.stages.flatMap(({ feeds }) =>
+        feeds.flatMap(({ linears }) => linears.map(({ name }) => [name, block.index] as const)),
+      ),
+    ),
+  );
+  return {
+    module: (name) => (blockOf.get(name) ?? graph.blocks.length) % count === index,
+    carried: (at) => at % count === index,
+  };
+}
+
+/** Makes a finished checkpoint a shard: nothing takes it for a whole one. */
+async function markShard(
+  output: OutputDirectory,
+  shard: Omit<Extract<ShardManifest, { of: 'canonical' }>, 'format' | 'version'>,
+): Promise<void> {
+  await output.writeJson(SHARD_FILE, { format: 'lpq-shard', version: 1, ...shard });
+  for (const name of ['lpq.json', 'config.json']) await rm(path.join(output.path, name));
 }
 
 /** What quantizing makes of each module, before it does. Throws what reading the model throws. */
@@ -250,5 +296,5 @@ function summarize(
     bits += line.bitsPerWeight * n * k;
     weights += n * k;
   }
-  return { modules: lines, bitsPerWeight: bits / weights, carried };
+  return { modules: lines, bitsPerWeight: weights > 0 ? bits / weights : 0, carried };
 }

@@ -3,22 +3,27 @@ import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { CODES } from '../../src/core/codes.js';
+import { CODES, type ErrorCode } from '../../src/core/codes.js';
+import { REMEDIES } from '../../src/core/remedies.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 const read = (file: string) => readFileSync(path.join(root, file), 'utf8');
 
-/** Rows | CODE | exit | meaning | ... | of the document. */
+/** Rows | CODE | exit | meaning | what to do | of the document. */
 const rows = read('docs/errors.md')
   .split('\n')
   .map((line) => line.split('|').map((cell) => cell.trim()))
   .filter((cells) => /^`LPQ_/.test(cells[1] ?? ''))
-  .map(([, code = '', exit = '', meaning = '']) => ({ code: code.replaceAll('`', ''), exit: Number(exit), meaning }));
+  .map(([, code = '', exit = '', meaning = '', remedy = '']) => ({
+    ...{ code: code.replaceAll('`', ''), exit: Number(exit), meaning, remedy },
+  }));
 
-test('docs/errors.md lists exactly the codes, with their exit codes and meanings', () => {
+test('docs/errors.md lists exactly the codes, with their exit codes, meanings and what to do', () => {
   assert.deepEqual(
     rows,
-    Object.entries(CODES).map(([code, { exit, meaning }]) => ({ code, exit, meaning })),
+    Object.entries(CODES).map(([code, { exit, meaning }]) => ({
+      ...{ code, exit, meaning, remedy: REMEDIES[code as ErrorCode] },
+    })),
   );
 });
 

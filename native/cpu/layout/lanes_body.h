@@ -48,7 +48,11 @@ void pack_with_lanes(const Plan& plan, int bits, const uint8_t* tile, uint64_t* 
   for (size_t q = 0; q < plan.quads.size(); ++q) {
     Bytes both, words;
     std::memcpy(&both, halves + 2 * q, 16);
+#if defined(__clang__)
+    words = __builtin_shufflevector(both, both, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+#else  // g++ 11 has only this one
     words = __builtin_shuffle(both, Bytes{0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15});
+#endif
     uint32_t word[4];
     std::memcpy(word, &words, 16);
     for (int t = 0; t < 4; ++t) std::memcpy(out + plan.words[plan.quads[q].word[t]] * 4, &word[t], 4);

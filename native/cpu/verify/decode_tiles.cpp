@@ -106,7 +106,9 @@ LPQ_OP(decode_parameters, "verify_decode_parameters");
 void split_pairs(Call& call, Exec&) {
   const Tensor &pairs = call.input(0), &scales = call.output(0), &zeros = call.output(1);
   const int64_t groups = pairs.dim(1), constant = call.params.integer("constant");
-  const int limit = 1 << call.params.integer("bits");
+  const int64_t bits = call.params.integer("bits");
+  require(bits >= 1 && bits <= 8, "bits is 1 to 8");
+  const int limit = 1 << bits;
   require(scales.shape == pairs.shape && zeros.shape == pairs.shape, "scales and zeros are [N, G]");
   Wrong wrong;
   for (int64_t i = 0; i < pairs.elements(); ++i) {

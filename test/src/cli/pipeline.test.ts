@@ -59,7 +59,7 @@ test('quantize, pack, verify, inspect and eval, as a user would', async (t) => {
   assert.equal(lines.filter(({ event }) => event === 'module').length, 28 * 2);
   const calibration = lines.find(({ event }) => event === 'calibration');
   assert.deepEqual([calibration?.sequences, calibration?.tokens, calibration?.seed], [2, 128, 0]);
-  assert.deepEqual(readdirSync(dir).sort(), ['q4', 'q4-marlin']);
+  assert.deepEqual(readdirSync(dir).sort(), ['q4', 'q4-marlin', 'q4.report.html', 'q4.report.json']);
 
   const verified = await lpq(['verify', packed, '--against', quantized, '--json']);
   assert.equal(verified.code, 0, verified.stderr);

@@ -1,0 +1,108 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { z } from 'zod';
+import { LpqError } from '../../src/core/error.js';
+import { artifactSchema, packedModuleSchema } from '../artifact/schema.js';
+import { canonicalSchema } from '../canonical/schema.js';
+
+/** One process's part of the work, of `count`: index 0 to count - 1. */
+export interface Shard {
+  readonly index: number;
+  readonly count: number;
+}
+
+const part = {
+  format: z.literal('lpq-shard'),
+  version: z.literal(1),
+  index: z.int().nonnegative(),
+  count: z.int().min(1),
+};
+
+/**
+ * `shard.json` of OUT.shard-I-of-N: a part of a checkpoint or an artifact that several processes make. `manifest` is that of
+ * its own tensors; `config` is config.json as the whole shall have it (of a checkpoint: as its source has it).
+ */
+export const shardSchema = z.discriminatedUnion('of', [
+  z.strictObject({
+    ...part,
+    of: z.literal('canonical'),
+    config: z.record(z.string(), z.unknown()),
+    manifest: canonicalSchema,
+  }),
+  z.strictObject({
+    ...part,
+    of: z.literal('artifact'),
+    config: z.record(z.string(), z.unknown()),
+    manifest: artifactSchema.pick({ target: true, kv: true, carried: true, provenance: true }).extend({
+      modules: z.record(z.string(), packedModuleSchema),
+    }),
+  }),
+]);
+export type ShardManifest = z.infer<typeof shardSchema>;
+
+export const SHARD_FILE = 'shard.json';
+
+/** Where a shard of an output lies. */
+export function shardPath(output: string, { index, count }: Shard): string {
+  return `${output.replace(/\/+$/, '')}.shard-${index}-of-${count}`;
+}
+
+/** '0/4'. Throws LPQ_USAGE. */
+export function parseShard(given: string): Shard {
+  const found = /^(\d+)\/(\d+)$/.exec(given.trim());
+  const [index, count] = [Number(found?.[1]), Number(found?.[2])];
+  if (found && count >= 1 && index < count && count <= 10_000) return { index, count };
+  throw new LpqError('LPQ_USAGE', `--shard does not take '${given}'`, {
+    got: given,
+    expected: 'I/N, with I from 0 to N - 1',
+    hint: 'For four processes: 0/4, 1/4, 2/4 and 3/4.',
+  });
+}
+
+/** The shards of an output, in order, as directories with their manifests. Throws LPQ_FILE, LPQ_SHARDS. */
+export function findShards(output: string): { readonly dir: string; readonly shard: ShardManifest }[] {
+  const target = path.resolve(output);
+  const parent = path.dirname(target);
+  const name = path.basename(target);
+  const pattern = /^\.shard-(\d+)-of-(\d+)$/;
+  const names = existsSync(parent) ? readdirSync(parent).filter((each) => each.startsWith(`${name}.shard-`)) : [];
+  const dirs = names.filter((each) => pattern.test(each.slice(name.length)));
+  if (dirs.length === 0)
+    throw new LpqError('LPQ_SHARDS', `there are no shards of ${output}`, {
+      expected: `${name}.shard-0-of-N and so on, in ${parent}`,
+      hint: 'Make them with lpq quantize or lpq pack, -o OUT --shard I/N.',
+    });
+  const counts = [...new Set(dirs.map((each) => Number(pattern.exec(each.slice(name.length))?.[2])))];
+  if (counts.length > 1)
+    throw new LpqError('LPQ_SHARDS', `the shards of ${output} are of several divisions`, {
+      got: counts.map((count) => `of ${count}`).join(', '),
+      hint: 'Remove those of the division that is not meant.',
+    });
+  const [count = 0] = counts;
+  return Array.from({ length: count }, (_, index) => {
+    const dir = shardPath(target, { index, count });
+    if (!existsSync(dir))
+      throw new LpqError('LPQ_SHARDS', `shard ${index} of ${count} of ${output} is missing`, {
+        got: existsSync(`${dir}.partial`) ? `${dir}.partial, which a stopped run left` : 'no such directory',
+        expected: dir,
+        hint: `Run its command again${existsSync(`${dir}.partial`) ? ', with --resume' : ''}.`,
+      });
+    const shard = readShard(dir);
+    if (shard.index !== index || shard.count !== count)
+      throw new LpqError('LPQ_SHARDS', `${dir} holds another shard than its name says`, {
+        got: `${shard.index} of ${shard.count}`,
+      });
+    return { dir, shard };
+  });
+}
+
+function readShard(dir: string): ShardManifest {
+  const file = path.join(dir, SHARD_FILE);
+  try {
+    return shardSchema.parse(JSON.parse(readFileSync(file, 'utf8')));
+  } catch (cause) {
+    const issue = cause instanceof z.ZodError ? cause.issues[0] : undefined;
+    const what = issue ? `/${issue.path.map(String).join('/')}: ${issue.message}` : (cause as Error).message;
+    throw new LpqError('LPQ_SHARDS', `${file} is malformed: ${what}`, { hint: 'Make this shard again.', cause });
+  }
+}

@@ -1,0 +1,211 @@
+import { type NativeRuntime, readTyped } from '../../native/binding.js';
+import { ChatTemplate } from '../calibrate/chat.js';
+import { readTextFile } from '../calibrate/read-text.js';
+import { cutWindows, encodeAll } from '../calibrate/text.js';
+import { openTokenizer } from '../calibrate/tokenizer.js';
+import { LpqError } from '../core/error.js';
+import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
+import { disposeStates, loadOuter, runForward } from '../model/forward.js';
+import { openModel } from '../model/graph.js';
+import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
+import { disposeWeights } from '../model/weights.js';
+
+/** A mean over tokens, and the standard error of the windows' means; null for a single window. */
+export interface Estimate {
+  readonly mean: number;
+  readonly error: number | null;
+}
+
+export interface Divergence {
+  readonly text: string;
+  readonly sha256: string;
+  readonly ctx: number;
+  readonly windows: number;
+  /** Scored tokens: windows * (ctx - 1), as for perplexity. */
+  readonly tokens: number;
+  /** exp of the mean negative log-likelihood; of `reference` and of `model`. */
+  readonly ppl: Estimate;
+  readonly referencePpl: Estimate;
+  /** KL(reference || model) in nats a token. */
+  readonly kl: Estimate;
+  /** How often both think the same token the likeliest. */
+  readonly sameTop: Estimate;
+}
+
+/** Bytes of logits of one model held at once. */
+const LOGITS_BYTES = 2 ** 26;
+/** Bytes that the residual streams of a pass may take, of both models. */
+const STATE_BYTES = 2 ** 30;
+
+/**
+ * How far `model` is from `reference` on a text: both see the windows that textPerplexity() scores. Sums run in f64 over
+ * the vocabulary, in order. Throws what textPerplexity does, and LPQ_USAGE where the vocabularies differ.
+ */
+export async function textDivergence(
+  rt: NativeRuntime,
+  reference: WeightSource,
+  model: WeightSource,
+  file: string,
+  options: { readonly ctx: number; readonly onProgress?: (done: number, total: number) => void },
+): Promise<Divergence> {
+  const { ctx, onProgress } = options;
+  const graphs = [openModel(reference), openModel(model)] as const;
+  if (graphs[0].vocab !== graphs[1].vocab)
+    throw new LpqError('LPQ_USAGE', `${reference.dir} and ${model.dir} have other vocabularies`, {
+      got: graphs[0].vocab,
+      expected: graphs[1].vocab,
+      hint: 'Give the checkpoint that was quantized.',
+    });
+  const text = readTextFile(file);
+  const ids = encodeAll(text, openTokenizer(model.dir), () => ChatTemplate.open(model.dir));
+  const windows = cutWindows(ids, ctx, file);
+  const perPass = Math.max(1, Math.floor(STATE_BYTES / (8 * Math.max(graphs[0].hidden, graphs[1].hidden) * ctx)));
+  const total = windows.length * (graphs[0].blocks.length + graphs[1].blocks.length + 1);
+  let done = 0;
+  const progress = (count: number) => {
+    done += count;
+    onProgress?.(done, total);
+  };
+  const scores: Scores[] = [];
+  for (let first = 0; first < windows.length; first += perPass) {
+    const batches = batchSequences(rt, windows.slice(first, first + perPass), BATCH_TOKENS);
+    const outers: BlockWeights[] = [];
+    const states: BlockState[][] = [];
+    try {
+      for (const [i, source] of [reference, model].entries()) {
+        const graph = graphs[i] as ModelGraph;
+        outers.push(await loadOuter(rt, source, graph));
+        const onBatch = (_block: number, at: number) => progress((batches[at] as TokenBatch).tokens / ctx);
+        states.push([...(await runForward(rt, source, graph, outers[i] as BlockWeights, batches, { onBatch }))]);
+      }
+      for (const [i, batch] of batches.entries()) {
+        const pair = [0, 1].map((m) => ({ graph: graphs[m] as ModelGraph, outer: outers[m]!, state: states[m]![i]! }));
+        scores.push(...(await scoreBatch(rt, batch, ctx, pair)));
+        progress(batch.tokens / ctx);
+      }
+    } finally {
+      states.forEach(disposeStates);
+      outers.forEach(disposeWeights);
+      batches.forEach(disposeBatch);
+    }
+  }
+  return summary(text.name, text.sha256, ctx, scores, model.dir);
+}
+
+/** Means of one window. */
+interface Scores {
+  readonly nll: number;
+  readonly referenceNll: number;
+  readonly kl: number;
+  readonly same: number;
+}
+
+interface Side {
+  readonly graph: ModelGraph;
+  readonly outer: BlockWeights;
+  readonly state: BlockState;
+}
+
+async function scoreBatch(
+  rt: NativeRuntime,
+  batch: TokenBatch,
+  ctx: number,
+  sides: readonly Side[],
+): Promise<Scores[]> {
+  const { vocab } = (sides[0] as Side).graph;
+  const slice = Math.max(1, Math.floor(LOGITS_BYTES / (4 * vocab)));
+  const perWindow: Scores[] = [];
+  let sums = { nll: 0, referenceNll: 0, kl: 0, same: 0 };
+  for (let first = 0; first < batch.tokens; first += slice) {
+    const count = Math.min(slice, batch.tokens - first);
+    const logits: Float32Array[] = [];
+    for (const { graph, outer, state } of sides) {
+      const rows = state.h.view([count, graph.hidden], first * graph.hidden);
+      const tensor = graph.logits(rt, outer, rows);
+      logits.push(await readTyped(rt, tensor));
+      tensor.dispose();
+      rows.dispose();
+    }
+    for (let row = 0; row < count; row++) {
+      const at = first + row;
+      // The last token of a window has no next one to be scored by.
+      if (at % ctx < ctx - 1) {
+        const [p, q] = logits.map((all) => all.subarray(row * vocab, (row + 1) * vocab)) as [
+          Float32Array,
+          Float32Array,
+        ];
+        const found = compareRow(p, q, batch.hostIds[at + 1] as number);
+        sums = {
+          nll: sums.nll + found.nll,
+          referenceNll: sums.referenceNll + found.referenceNll,
+          kl: sums.kl + found.kl,
+          same: sums.same + found.same,
+        };
+      } else {
+        const n = ctx - 1;
+        perWindow.push({
+          nll: sums.nll / n,
+          referenceNll: sums.referenceNll / n,
+          kl: sums.kl / n,
+          same: sums.same / n,
+        });
+        sums = { nll: 0, referenceNll: 0, kl: 0, same: 0 };
+      }
+    }
+  }
+  return perWindow;
+}
+
+/** One position: logits of the reference (p) and of the model (q), and the token that comes next. */
+function compareRow(p: Float32Array, q: Float32Array, next: number): Scores {
+  const [topP, topQ] = [argmax(p), argmax(q)];
+  const [peakP, peakQ] = [p[topP] as number, q[topQ] as number];
+  let [sumP, sumQ, cross] = [0, 0, 0];
+  for (let i = 0; i < p.length; i++) {
+    const weight = Math.exp((p[i] as number) - peakP);
+    sumP += weight;
+    sumQ += Math.exp((q[i] as number) - peakQ);
+    cross += weight * ((p[i] as number) - (q[i] as number));
+  }
+  const [logP, logQ] = [peakP + Math.log(sumP), peakQ + Math.log(sumQ)];
+  return {
+    nll: logQ - (q[next] as number),
+    referenceNll: logP - (p[next] as number),
+    // sum p (log p - log q), never below 0 but for rounding.
+    kl: Math.max(0, cross / sumP - logP + logQ),
+    same: topP === topQ ? 1 : 0,
+  };
+}
+
+function argmax(values: Float32Array): number {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if ((values[i] as number) > (values[best] as number)) best = i;
+  return best;
+}
+
+function summary(text: string, sha256: string, ctx: number, scores: readonly Scores[], dir: string): Divergence {
+  const windows = scores.length;
+  const estimate = (pick: (score: Scores) => number): Estimate => {
+    const mean = scores.reduce((sum, score) => sum + pick(score), 0) / windows;
+    const spread = scores.reduce((sum, score) => sum + (pick(score) - mean) ** 2, 0) / (windows - 1);
+    return { mean, error: windows > 1 ? Math.sqrt(spread / windows) : null };
+  };
+  const perplexity = ({ mean, error }: Estimate): Estimate => {
+    const ppl = Math.exp(mean);
+    return { mean: ppl, error: error === null ? null : ppl * error };
+  };
+  const kl = estimate((score) => score.kl);
+  const nll = estimate((score) => score.nll);
+  if (!Number.isFinite(kl.mean + nll.mean))
+    throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} or of its source hold NaN or infinity`, {
+      hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
+    });
+  return {
+    ...{ text, sha256, ctx, windows, tokens: windows * (ctx - 1) },
+    ppl: perplexity(nll),
+    referencePpl: perplexity(estimate((score) => score.referenceNll)),
+    kl,
+    sameTop: estimate((score) => score.same),
+  };
+}

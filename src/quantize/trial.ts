@@ -1,0 +1,81 @@
+import type { SourceCheckpoint } from '../../formats/canonical/source.js';
+import type { NativeRuntime } from '../../native/binding.js';
+import { openModel } from '../model/graph.js';
+import type { Block, ModelGraph } from '../model/program.js';
+import type { BlockContext } from './blocks.js';
+import { quantizeModel } from './model.js';
+import type { Progress } from './progress.js';
+import { rtnQuantizer } from './rtn-quantizer.js';
+import { planQuantization, type QuantizeRequest } from './run.js';
+import { SourceView } from './source-view.js';
+
+/** What quantizing the whole model will take, by one block of it. */
+export interface Trial {
+  /** The block that was quantized, and how long it took. */
+  readonly block: number;
+  readonly blockSeconds: number;
+  /** Of all blocks, in proportion to their multiplications; without reading the text and writing. */
+  readonly seconds: number;
+}
+
+/**
+ * Quantizes one block, the first with a module to quantize, and throws the result away. Blocks behind it are as costly as
+ * their weights say: each token meets each weight once, each Hessian is factored once.
+ */
+export async function timeBlock(
+  rts: readonly NativeRuntime[],
+  checkpoint: SourceCheckpoint,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'quantizer' | 'calibration' | 'statistics'>,
+  check: () => void = () => {},
+): Promise<Trial> {
+  const source = new SourceView(checkpoint);
+  const graph = openModel(source);
+  const schemes = new Map(
+    [...planQuantization(graph, { ...request, lmHead: false })].map(([name, { scheme }]) => [name, scheme]),
+  );
+  const block = graph.blocks.find((each) => costOf(each, schemes) > 0) ?? (graph.blocks[0] as Block);
+  const first = graph.blocks.slice(0, block.index + 1);
+  const context: BlockContext = {
+    quantizer: request.quantizer,
+    fallback: rtnQuantizer(),
+    schemes: new Map([...schemes].filter(([name]) => namesOf(block).has(name))),
+    onStage: check,
+    onModule: async () => check(),
+  };
+  const unfinished = { has: () => false, replayed: () => new Map() } as unknown as Progress;
+  const alone: ModelGraph = { ...graph, blocks: first };
+  const whole = { ...request, lmHead: false } as QuantizeRequest;
+  let blockSeconds = 0;
+  const started = performance.now();
+  await quantizeModel(
+    context,
+    rts,
+    whole,
+    source,
+    alone,
+    {
+      onSpan: (span, seconds) => {
+        if (span === 'block') blockSeconds = seconds;
+      },
+    },
+    unfinished,
+  );
+  for (const rt of rts) await rt.sync();
+  // Methods without calibration only queue the modules of a block.
+  if (!request.quantizer.statistics) blockSeconds = (performance.now() - started) / 1000;
+  const total = graph.blocks.reduce((sum, each) => sum + costOf(each, schemes), 0);
+  const seconds = (blockSeconds * total) / Math.max(1, costOf(block, schemes));
+  return { block: block.index, blockSeconds, seconds };
+}
+
+function namesOf(block: Block): Set<string> {
+  return new Set(block.stages.flatMap(({ feeds }) => feeds.flatMap(({ linears }) => linears.map(({ name }) => name))));
+}
+
+/** Weights that are quantized; 0 where there is nothing to do. */
+function costOf(block: Block, schemes: ReadonlyMap<string, unknown>): number {
+  let cost = 0;
+  for (const { feeds } of block.stages)
+    for (const { linears } of feeds) for (const { name, n, k } of linears) if (schemes.has(name)) cost += n * k;
+  return cost;
+}

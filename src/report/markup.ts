@@ -1,0 +1,59 @@
+/** Text as HTML or XML: nothing that a checkpoint is named by can become markup. */
+export function escapeText(text: string): string {
+  return text.replace(/[&<>"']/g, (char) => ENTITIES[char] as string).replace(CONTROL, '\ufffd');
+}
+
+const ENTITIES: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+};
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: neither HTML nor XML may hold them
+const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ud800-\udfff\ufffe\uffff]/g;
+
+/** A table; on a narrow screen each row becomes a block whose cells name their column. Numbers are set to the right. */
+export function htmlTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const numeric = head.map((_, c) =>
+    rows.every((row) => /^(–|[-+±]?[\d.,]+( ?[%×A-Za-z]*)?( ± .*)?)$/.test(row[c] ?? '')),
+  );
+  const cell = (text: string, c: number) =>
+    `<td data-label="${escapeText(head[c] as string)}"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</td>`;
+  return [
+    '<table><thead><tr>',
+    ...head.map((text, c) => `<th scope="col"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</th>`),
+    '</tr></thead><tbody>',
+    ...rows.map((row) => `<tr>${row.map(cell).join('')}</tr>`),
+    '</tbody></table>',
+  ].join('');
+}
+
+/** 0.0012345 -> '0.00123'; null -> '–'. */
+export function figure(value: number | null | undefined, digits = 3): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return '–';
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e-4 && size < 1e6) return String(Number(value.toPrecision(digits)));
+  return value.toExponential(digits - 1);
+}
+
+/** '3.21 ± 0.04'; without an error the value alone. */
+export function withError(value: number, error: number | null, digits = 4): string {
+  return error === null ? figure(value, digits) : `${figure(value, digits)} ± ${figure(error, 2)}`;
+}
+
+/** Decimal units. */
+export function byteCount(value: number | null): string {
+  if (value === null) return '–';
+  const unit = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${figure(value / 1000 ** unit)} ${['B', 'kB', 'MB', 'GB', 'TB'][unit]}`;
+}
+
+export function secondsText(value: number | null): string {
+  if (value === null) return '–';
+  if (value < 100) return `${figure(value)} s`;
+  const minutes = Math.round(value / 60);
+  return minutes < 120 ? `${minutes} min` : `${figure(value / 3600)} h`;
+}

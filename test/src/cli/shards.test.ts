@@ -1,0 +1,134 @@
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { cpSync, existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { lpq, model, scratch } from './lpq.js';
+
+/** sha256 of every file of a directory. */
+function hashes(dir: string): Record<string, string> {
+  return Object.fromEntries(
+    readdirSync(dir)
+      .sort()
+      .map((name) => [
+        name,
+        createHash('sha256')
+          .update(readFileSync(path.join(dir, name)))
+          .digest('hex'),
+      ]),
+  );
+}
+
+const four = [0, 1, 2, 3];
+
+/** The same command for each of `count` shards, all at once, and the merge. */
+async function inShards(args: readonly string[], output: string, count = 4): Promise<void> {
+  const ran = await Promise.all(
+    Array.from({ length: count }, (_, i) =>
+      lpq([...args, '-o', output, '--shard', `${i}/${count}`, '--quiet', '--threads', '1']),
+    ),
+  );
+  for (const each of ran) assert.equal(each.code, 0, each.stderr);
+  assert.ok(!existsSync(output));
+  const merged = await lpq(['merge', output]);
+  assert.equal(merged.code, 0, merged.stderr);
+  assert.match(merged.stdout, new RegExp(`of ${count} shards`));
+}
+
+test('four processes quantize and pack to the bytes of one', async (t) => {
+  const dir = scratch(t);
+  for (const [i, args] of [
+    ['--bits', '4', '--method', 'rtn', '--asym'],
+    ['--dtype', 'nvfp4', '--method', 'rtn'],
+  ].entries()) {
+    const [one, many] = [path.join(dir, `one${i}`), path.join(dir, `many${i}`)];
+    const whole = await lpq(['quantize', model, '-o', one, ...args, '--quiet', '--no-report']);
+    assert.equal(whole.code, 0, whole.stderr);
+    await inShards(['quantize', model, ...args], many);
+    assert.deepEqual(hashes(many), hashes(one));
+    for (const target of i === 0 ? ['awq', 'marlin'] : ['compressed-tensors']) {
+      const [packed, parts] = [path.join(dir, `${target}-one`), path.join(dir, `${target}-many`)];
+      assert.equal((await lpq(['pack', one, '--target', target, '-o', packed, '--quiet'])).code, 0);
+      await inShards(['pack', many, '--target', target], parts, target === 'awq' ? 4 : 3);
+      assert.deepEqual(hashes(parts), hashes(packed), target);
+    }
+  }
+  const verified = await lpq(['verify', path.join(dir, 'awq-many'), '--against', path.join(dir, 'one0'), '--quiet']);
+  assert.equal(verified.code, 0, verified.stderr);
+});
+
+test('more shards than blocks, and saved statistics, give the same bytes too', async (t) => {
+  const dir = scratch(t);
+  const stats = path.join(dir, 'stats');
+  const saved = await lpq([
+    'quantize',
+    model,
+    '--save-stats',
+    stats,
+    '--samples',
+    '2',
+    '--seq-len',
+    '64',
+    '--device',
+    'cpu',
+    '--quiet',
+  ]);
+  assert.equal(saved.code, 0, saved.stderr);
+  const args = ['quantize', model, '--bits', '4', '--stats', stats, '--device', 'cpu'];
+  const one = path.join(dir, 'one');
+  assert.equal((await lpq([...args, '-o', one, '--quiet', '--no-report'])).code, 0);
+  await inShards(args, path.join(dir, 'many'), 6);
+  assert.deepEqual(hashes(path.join(dir, 'many')), hashes(one));
+});
+
+test('shards that are missing, damaged, of another run or of several divisions are refused by name', async (t) => {
+  const dir = scratch(t);
+  const out = path.join(dir, 'out');
+  const make = (i: number, of = 4, bits = '4') =>
+    lpq(['quantize', model, '-o', out, '--bits', bits, '--method', 'rtn', '--shard', `${i}/${of}`, '--quiet']);
+  const refused = async (says: RegExp) => {
+    const ran = await lpq(['merge', out]);
+    assert.equal(ran.code, 4, ran.stderr);
+    assert.match(ran.stderr, /^LPQ_SHARDS/);
+    assert.match(ran.stderr, says);
+    assert.ok(!existsSync(out));
+  };
+  await refused(/there are no shards/);
+  for (const i of four.slice(0, 3)) assert.equal((await make(i)).code, 0);
+  await refused(/shard 3 of 4 .* is missing/);
+  assert.equal((await make(3, 4, '3')).code, 0);
+  await refused(/is of another run .* provenance differs/);
+  const last = `${out}.shard-3-of-4`;
+  rmSync(last, { recursive: true });
+  assert.equal((await make(3)).code, 0);
+  assert.equal((await make(0)).code, 2, 'never overwritten');
+  assert.equal((await lpq(['eval', last, '--text', 'README.md'])).code, 4);
+
+  cpSync(last, `${last}.kept`, { recursive: true });
+  const file = path.join(last, 'model.safetensors');
+  const bytes = readFileSync(file);
+  bytes[bytes.length - 100] = (bytes[bytes.length - 100] as number) ^ 4;
+  writeFileSync(file, bytes);
+  await refused(/has changed since it was written/);
+  rmSync(last, { recursive: true });
+  renameSync(`${last}.kept`, last);
+  writeFileSync(path.join(last, 'shard.json'), '{"format":"lpq-shard"}');
+  await refused(/shard\.json is malformed: /);
+  assert.equal((await make(0, 5)).code, 0);
+  await refused(/several divisions/);
+});
+
+test('what cannot be divided is refused', async (t) => {
+  const out = path.join(scratch(t), 'out');
+  for (const [args, says] of [
+    [['--bits', '4', '--shard', '0/2', '--samples', '1', '--seq-len', '16'], /--shard does not go with --method gptq/],
+    [['--bits', '4', '--method', 'rtn', '--shard', '2/2'], /--shard does not take '2\/2'/],
+    [['--bits', '4', '--method', 'rtn', '--shard', 'x'], /I\/N, with I from 0/],
+    [['--bits', '4', '--method', 'rtn', '--shard', '0/2', '--pack', 'marlin'], /Pack what lpq merge makes/],
+    [['--target-bpw', '4', '--method', 'rtn', '--shard', '0/2'], /Choose the bits once/],
+  ] as const) {
+    const ran = await lpq(['quantize', model, '-o', out, ...args, '--device', 'cpu', '--quiet']);
+    assert.equal(ran.code, 2, ran.stderr);
+    assert.match(ran.stderr, says);
+  }
+});

@@ -1,0 +1,170 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { readReport } from '../../../formats/report/read.js';
+import { type Report, type ReportModule, reportSchema } from '../../../formats/report/schema.js';
+import { publishedSchemas } from '../../../src/cli/schemas.js';
+import type { LpqError } from '../../../src/core/error.js';
+import { compareReports, comparisonPage } from '../../../src/report/compare.js';
+import { reportPage } from '../../../src/report/html.js';
+import { writeReport } from '../../../src/report/write.js';
+import { scratch } from '../../formats/scratch.js';
+import { root } from '../cli/lpq.js';
+import { wellFormed } from './markup.js';
+
+function module(name: string, over: Partial<ReportModule> = {}): ReportModule {
+  const expert = /experts\.(\d+)/.exec(name)?.[1];
+  return {
+    name,
+    block: Number(/layers\.(\d+)/.exec(name)?.[1] ?? 0),
+    kind: name.split('.').at(-1) as string,
+    expert: expert === undefined ? null : Number(expert),
+    scheme: 'i4 g128',
+    shape: [256, 128],
+    method: 'gptq',
+    bitsPerWeight: 4.125,
+    relativeError: 0.01,
+    damp: 0.01,
+    tokens: 512,
+    seconds: 0.5,
+    note: null,
+    measures: {
+      dampAttempts: 1,
+      clip: { groups: 64, mean: 0.85, smallest: 0.6, largest: 1.02, histogram: [0, 0, 4, 10, 30, 18, 2, 0] },
+      range: { smallestScale: 0.001, largestScale: 0.1, largestWeight: 0.8, above: 16.3, below: 4 },
+    },
+    int4Share: null,
+    ...over,
+  };
+}
+
+function report(modules: ReportModule[], over: Partial<Report> = {}): Report {
+  return reportSchema.parse({
+    format: 'lpq-report',
+    version: 1,
+    output: 'out',
+    lpq: '0.1.0',
+    source: { name: 'model', revision: null, fingerprint: 'a'.repeat(64) },
+    method: 'gptq',
+    options: { bits: 4 },
+    calibration: null,
+    totals: {
+      ...{ modules: modules.length, weights: 1, carriedTensors: 2, bitsPerWeight: 4.125, relativeError: 0.01 },
+      ...{ int4Share: null, seconds: 12, peakRss: 1e9 },
+    },
+    modules,
+    stages: [{ name: 'quantize qkv', seconds: 3, rss: 1e9, device: null }],
+    waits: { read: 1, write: 0.5 },
+    machine: { cpu: 'a CPU', cores: 2, memory: 8e9, device: 'cpu' },
+    evaluations: [],
+    ...over,
+  } satisfies Report);
+}
+
+const evaluation = {
+  ...{ text: 'b.txt', sha256: 'b'.repeat(64), ctx: 512, windows: 4, tokens: 2044 },
+  perplexity: { ppl: 9.5, error: 0.2 },
+  source: {
+    name: 'model',
+    perplexity: { ppl: 9, error: 0.2 },
+    kl: { mean: 0.05, error: 0.001 },
+    sameTop: { mean: 0.9, error: 0.01 },
+  },
+};
+
+test('the published schemas are those that lpq checks by', () => {
+  for (const [name, schema] of Object.entries(publishedSchemas()))
+    assert.deepEqual(
+      JSON.parse(readFileSync(path.join(root, 'share', 'schemas', name), 'utf8')),
+      JSON.parse(JSON.stringify(schema)),
+      `${name}: npm run schemas`,
+    );
+});
+
+test('a page is well-formed, complete, and asks for nothing from elsewhere', () => {
+  const modules = [0, 1, 2].flatMap((block) => [
+    module(`model.layers.${block}.self_attn.q_proj`, { relativeError: 0.01 * (block + 1), int4Share: 0.75 }),
+    module(`model.layers.${block}.mlp.experts.0.up_proj`, { tokens: 0, note: 'only 0 calibration rows reached it' }),
+    module(`model.layers.${block}.mlp.experts.1.up_proj`, { tokens: 900, damp: 0.1, measures: { dampAttempts: 3 } }),
+  ]);
+  const { totals } = report(modules);
+  const html = reportPage(report(modules, { evaluations: [evaluation], totals: { ...totals, int4Share: 0.75 } }));
+  wellFormed(html);
+  for (const words of [
+    '9.5 ± 0.2',
+    '0.05 ± 0.001',
+    'Experts',
+    'saw none',
+    'damping was raised',
+    'Range left in fp16',
+    'Activations',
+  ])
+    assert.ok(html.includes(words), words);
+  assert.doesNotMatch(html, /<script|\son\w+=|url\(|@import|src=|https?:/i);
+  assert.match(html, /<meta name="viewport"/);
+  assert.match(html, /prefers-color-scheme:dark/);
+});
+
+test('whatever a checkpoint calls its modules stays text', () => {
+  const strange = fc.string({ unit: 'binary', minLength: 1, maxLength: 40 });
+  fc.assert(
+    fc.property(strange, strange, fc.double({ noNaN: true, noDefaultInfinity: true }), (name, text, error) => {
+      const evil = `${name}</td><script>alert(1)</script>&"'${text}`;
+      const one = report([module(evil, { kind: evil, note: evil, relativeError: Math.abs(error) })], { output: evil });
+      for (const html of [reportPage(one), comparisonPage(one, report([module('other')]))]) {
+        wellFormed(html);
+        assert.doesNotMatch(html, /<script/i);
+      }
+    }),
+    { numRuns: 200 },
+  );
+});
+
+test('a run without statistics, or with nothing but the manifest, has a page too', () => {
+  const bare = { relativeError: null, damp: null, tokens: null, seconds: null, measures: {}, block: null };
+  const html = reportPage(report([module('lm_head', bare)], { stages: [], waits: null, machine: null }));
+  wellFormed(html);
+  assert.match(html, /rounding to nearest looks at weights only/);
+});
+
+test('comparing tells what differs, the largest change first', () => {
+  const a = report([module('m.0.a'), module('m.0.b'), module('m.0.gone')], { evaluations: [evaluation] });
+  const worse = { ...evaluation, perplexity: { ppl: 10, error: 0.2 } };
+  const b = report(
+    [module('m.0.a', { relativeError: 0.011 }), module('m.0.b', { relativeError: 0.002 }), module('m.0.new')],
+    { options: { bits: 3 }, evaluations: [worse] },
+  );
+  const found = compareReports(a, b);
+  assert.deepEqual(
+    found.modules.map(({ name, ratio }) => [name, Number(ratio?.toFixed(3))]),
+    [
+      ['m.0.b', 0.2],
+      ['m.0.a', 1.1],
+    ],
+  );
+  assert.deepEqual([found.onlyA, found.onlyB], [['m.0.gone'], ['m.0.new']]);
+  assert.deepEqual(found.options, [{ what: 'bits', a: '4', b: '3', change: '' }]);
+  assert.ok(found.totals.some(({ what, change }) => what === 'perplexity on b.txt' && change === '0.5 ± 0.28'));
+  wellFormed(comparisonPage(a, b));
+});
+
+test('a report is read back as it was written; a damaged one is refused at its place', async () => {
+  const dir = path.join(scratch(), 'out');
+  const made = report([module('m.0.a')]);
+  const { json } = await writeReport(dir, made);
+  assert.deepEqual(readReport(json), made);
+  const { writeFileSync } = await import('node:fs');
+  for (const [text, says] of [
+    ['{', /not valid JSON/],
+    [JSON.stringify({ ...made, version: 2 }), /at \/version/],
+    [JSON.stringify({ ...made, modules: [{ name: 'a' }] }), /at \/modules\/0/],
+  ] as const) {
+    writeFileSync(json, text);
+    assert.throws(
+      () => readReport(json),
+      (error: LpqError) => error.code === 'LPQ_REPORT' && says.test(error.message),
+    );
+  }
+});
