@@ -22,8 +22,12 @@ export const kvOps = {
   ) => rt.enqueue('kv_quantize', [x], [out.codes, out.scales, out.zeros], p),
 
   /** y f32 [T,C] = fma(code, scale, zero), of what kvQuantize gives. */
-  kvDequantize: (rt: NativeRuntime, q: KvTensors, y: Tensor, p: { groupTokens: number; groupDims: number }) =>
-    rt.enqueue('kv_dequantize', [q.codes, q.scales, q.zeros], [y], p),
+  kvDequantize: (
+    rt: NativeRuntime,
+    q: KvTensors,
+    y: Tensor,
+    { groupTokens, groupDims }: { groupTokens: number; groupDims: number },
+  ) => rt.enqueue('kv_dequantize', [q.codes, q.scales, q.zeros], [y], { groupTokens, groupDims }),
 
   /** y f32 [T,C]: the first T tokens of the pages that table I32 [P] names; `layout` has sideCodes*, sideScales*, sideZeros*. */
   kvUnpack: (rt: NativeRuntime, side: KvTensors, table: Tensor, y: Tensor, layout: OpParams) =>

@@ -34,7 +34,7 @@ function explain(given: string | undefined, run: Run): void {
   }
   const code = codeOf(given);
   const { exit, meaning } = CODES[code];
-  const remedy = REMEDIES[code] ?? '';
+  const remedy = REMEDIES[code];
   run.report.result(
     { command: 'explain', code, exit, meaning, remedy },
     `${code}\n${facts([

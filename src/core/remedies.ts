@@ -1,10 +1,7 @@
 import type { ErrorCode } from './codes.js';
 
-/**
- * What to do about each error, for `lpq explain` and docs/errors.md, which a test compares with this table. Partial only so
- * that a code without a row is a test's failure, not the compiler's.
- */
-export const REMEDIES: Readonly<Partial<Record<ErrorCode, string>>> = {
+/** What to do about each error, for `lpq explain` and docs/errors.md, which a test compares with this table. */
+export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_ABORTED: 'Run the command again; `lpq quantize` goes on where it was with `--resume`.',
   LPQ_ARCH_UNKNOWN: 'Use a model of an architecture that `lpq inspect` knows, or add a table (CONTRIBUTING.md).',
   LPQ_ARTIFACT: 'Pack the quantized checkpoint again; never edit `lpq.json`.',
@@ -39,6 +36,7 @@ export const REMEDIES: Readonly<Partial<Record<ErrorCode, string>>> = {
   LPQ_HUB_UNREACHABLE: 'Check the network, `HTTPS_PROXY` and `HF_ENDPOINT`, or give a directory.',
   LPQ_INTERNAL: 'Report it with the output under `--verbose`.',
   LPQ_JOURNAL: 'Discard the partial output with `--restart`.',
+  LPQ_KERNEL_TUNING: 'Tune on this machine: `lpq bench kernels --device cuda --tune`.',
   LPQ_LAYOUT: 'Correct the declaration of the layout (for those who add one).',
   LPQ_MEMORY: 'Use fewer or shorter calibration sequences, or a larger machine.',
   LPQ_MODULE_NUMERICS: '`lpq inspect DIR --check` names the tensors; fetch them again, or skip the module in a recipe.',
