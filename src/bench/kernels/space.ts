@@ -33,6 +33,7 @@ export const SPACE: readonly Family[] = [
     axes: { tokens: [0, 16, 32, 64, 128], width: [0, 4, 8, 16], stages: [0, 4, 8], overlap: [0, 1] },
   },
   { fixed: { kernel: 'scaled' }, axes: { width: [0, 4, 8], stages: [0, 2, 3] } },
+  { fixed: { kernel: 'large' }, axes: { tokens: [0, 32, 64, 128] } },
 ];
 
 /** Every setting for products of `m` tokens. */
