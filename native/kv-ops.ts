@@ -79,7 +79,7 @@ export const kvOps = {
 
   /**
    * CUDA only. Quantizes whole blocks k, v f16 [T, kvHeads*headDim] as kvQuantize does, and packs them as tokens first .. of the
-   * sequence whose pages table I32 [P] names.
+   * sequence whose pages table I32 [P] names. What f16 does not hold is not looked for, nor pages that are none.
    */
   kvPack: (rt: NativeRuntime, k: Tensor, v: Tensor, table: Tensor, pages: KvPages, p: KvForm & { first?: number }) =>
     rt.enqueue('kv_pack', [k, v, table], [...pages], { ...p }),

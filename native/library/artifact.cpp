@@ -3,6 +3,7 @@
 #include <dirent.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -73,9 +74,13 @@ void place(Module& m, bool ranks, bool transposed) {
   if (m.layout_name == "tilus") {
     if (!has({"packed", "scales"})) return;
     if (permuted) return other("its columns are in another order, for which tilus has no kernel");
+    if (m.stored_zeros && !m.own("zeros")) return other("its tensor 'zeros' is missing");
     m.layout = LPQ_LAYOUT_TILUS;
   } else if (m.layout_name == "marlin") {
     if (!has({"B", "s"})) return;
+    // Without zero points the layout's own is the middle of unsigned codes.
+    const double middle = m.type[0] == 'u' ? std::ldexp(1.0, m.type[1] - '1') : 0;
+    if (!m.own("zp") && (m.stored_zeros || m.zero != middle)) return other("its tensor 'zp' is missing");
     m.layout = LPQ_LAYOUT_MARLIN;
   } else if (m.layout_name == "turbomind") {
     if (!m.own("packed") || !(m.own("scales") || m.own("scales_zeros"))) return other("its tensors 'packed' and 'scales' are missing");
@@ -112,7 +117,9 @@ void read_module(lpq_artifact& artifact, const std::string& name, const Json& en
     malformed(where + ": its granularity is '" + kind + "'");
   }
   const Json& zeros = member(entry, "zeros", Kind::object, where);
-  if (member(zeros, "kind", Kind::string, where).text() == "const") m.zero = member(zeros, "value", Kind::number, where).number();
+  const std::string& zeros_kind = member(zeros, "kind", Kind::string, where).text();
+  m.stored_zeros = zeros_kind == "int" || zeros_kind == "float";
+  if (zeros_kind == "const") m.zero = member(zeros, "value", Kind::number, where).number();
   const Json& tensors = member(entry, "tensors", Kind::object, where);
   for (const std::string& tensor : tensors.names()) {
     const auto found = artifact.tensors.find(tensor);

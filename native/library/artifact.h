@@ -14,7 +14,8 @@ struct Module {
   int layout = LPQ_LAYOUT_OTHER;
   int64_t n = 0, k = 0, n_padded = 0, k_padded = 0;
   int group = 0;
-  double zero = 0;
+  double zero = 0;            // the constant, where there are none of groups
+  bool stored_zeros = false;  // of groups
   bool experts = false;
   std::string why_other;                     // why no kernel takes it
   std::vector<const StoredTensor*> tensors;  // in order of their names

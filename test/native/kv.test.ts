@@ -63,3 +63,23 @@ test('kv_quantize refuses what f16 does not hold', async () => {
     await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_NUMERICS' });
   }
 });
+
+test("the verifier's decoder refuses pages that are smaller than their form", async () => {
+  const rt = createRuntime(1);
+  const form = { form: 'bitdecoding', outer: 1, values: 0, channel: 1, heads: 1, headDim: 64, bits: 4, otherBits: 4 };
+  // 128 tokens of 64 dims are 4096 bytes of codes, 256 of scales and zeros.
+  const decode = (bytes: number, sizes: { group: number; pageTokens: number }) => {
+    rt.enqueue(
+      'verify_kv_decode',
+      [allocate('u8', [1, bytes]), allocate('u8', [1, 256]), fromTyped('i32', [1], Int32Array.of(0))],
+      [allocate('u8', [128, 64]), allocate('f16', [1, 64]), allocate('f16', [1, 64])],
+      { ...form, run: 128, ...sizes },
+    );
+    return rt.sync();
+  };
+  await decode(4096, { group: 128, pageTokens: 128 });
+  const refused = { code: 'LPQ_NATIVE_ARGUMENT' };
+  await assert.rejects(decode(4095, { group: 128, pageTokens: 128 }), refused);
+  await assert.rejects(decode(4096, { group: 128, pageTokens: 0 }), refused);
+  await assert.rejects(decode(4096, { group: 0, pageTokens: 128 }), refused);
+});

@@ -24,11 +24,14 @@ class Place {
     require(bits_ == 2 || bits_ == 4 || bits_ == 8 || bits_ == 16, name + "Bits is " + std::to_string(bits_));
     const std::vector<double>&dims = params.list(name + "Dims"), &sizes = params.list(name + "Sizes"), &strides = params.list(name + "Strides");
     require(dims.size() == sizes.size() && sizes.size() == strides.size(), "the modes of " + name + " have no equal lists");
+    const int64_t bits = 8 * page_bytes_;
     std::vector<int64_t> offsets[2] = {{0}, {0}};
     for (size_t i = 0; i < dims.size(); ++i) {  // the most significant mode comes first
       require(dims[i] == 0 || dims[i] == 1, "a mode of " + name + " is of no dimension");
       const int64_t size = static_cast<int64_t>(sizes[i]), stride = static_cast<int64_t>(strides[i]);
-      require(size > 0 && stride >= 0 && stride % (bits_ < 8 ? bits_ : 8) == 0, "a mode of " + name + " is wrong");
+      // No offset, and no number of them, is above a page's bits: checked before lists grow.
+      require(size > 0 && size <= bits && stride <= bits && static_cast<int64_t>(offsets[static_cast<int>(dims[i])].size()) <= bits / size, "a mode of " + name + " is larger than its page");
+      require(stride >= 0 && stride % (bits_ < 8 ? bits_ : 8) == 0, "a mode of " + name + " is wrong");
       std::vector<int64_t>& list = offsets[static_cast<int>(dims[i])];
       std::vector<int64_t> next;
       for (const int64_t offset : list)
@@ -39,7 +42,7 @@ class Place {
     int64_t last[2] = {0, 0};
     for (const int64_t offset : row_) last[0] = std::max(last[0], offset);
     for (const int64_t offset : column_) last[1] = std::max(last[1], offset);
-    require(base_ >= 0 && base_ + last[0] + last[1] + bits_ <= 8 * page_bytes_, name + " reaches beyond its page");
+    require(base_ >= 0 && base_ <= bits && last[0] <= bits && last[1] <= bits && base_ + last[0] + last[1] + bits_ <= bits, name + " reaches beyond its page");
   }
   int64_t pages() const { return count_; }
   int64_t rows() const { return static_cast<int64_t>(row_.size()); }

@@ -67,8 +67,13 @@ void decode(Call& call, Exec& exec) {
   const Params& p = call.params;
   const Form f{p.text("form") == "turbomind", p.integer("outer") != 0, p.integer("values") != 0, p.integer("channel") != 0, p.integer("heads"), p.integer("headDim"),
                p.integer("pageTokens"), p.integer("bits"), p.integer("otherBits"), p.integer("group"), p.integer("run")};
-  const int64_t tokens = code.dim(0), width = f.heads * f.dim, columns = f.channel ? width : width / f.group;
+  for (const int64_t size : {f.heads, f.dim, f.page, f.group, f.run}) require(size > 0 && size <= 1 << 20, "a size of the cache is not between 1 and 2^20");
+  for (const int64_t bits : {f.bits, f.other_bits}) require(bits == 2 || bits == 4 || bits == 8, "codes have not 2, 4 or 8 bits");
+  require(f.dim % f.group == 0 || f.channel, "groups do not divide a head");
+  for (const Tensor* pages : {&codes, &numbers}) require_tensor(*pages, "pages", DType::u8, {-1, -1});
+  const int64_t width = f.heads * f.dim, columns = f.channel ? width : width / f.group;
   require_tensor(code, "codes", DType::u8, {-1, width});
+  const int64_t tokens = code.dim(0);
   require_tensor(scale, "scales", DType::f16, {f.channel ? tokens / f.group : tokens, columns});
   require_tensor(zero, "zeros", DType::f16, scale.shape);
   require_tensor(table, "table", DType::i32, {-1});
@@ -78,18 +83,21 @@ void decode(Call& call, Exec& exec) {
     require(page >= 0 && page < pages.dim(0), "the table names a page that is none");
     return reinterpret_cast<const uint8_t*>(pages.raw()) + page * pages.dim(1);
   };
+  const auto read = [&](const Tensor& pages, int64_t t, int64_t bit, int64_t bits) {
+    require(bit >= 0 && bit + bits <= 8 * pages.dim(1), "a page is smaller than its form");
+    return field(page_of(pages, t), bit, bits);
+  };
   exec.pool.parallel_for(tokens, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
       for (int64_t c = 0; c < width; ++c)
-        code.data<uint8_t>()[t * width + c] = static_cast<uint8_t>(field(page_of(codes, t), code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
+        code.data<uint8_t>()[t * width + c] = static_cast<uint8_t>(read(codes, t, code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
   });
   const int64_t step = f.channel ? f.group : 1, of_head = columns / f.heads;
   for (int64_t r = 0; r < scale.dim(0); ++r)
     for (int64_t c = 0; c < columns; ++c) {
-      const uint8_t* page = page_of(numbers, r * step);
       const int64_t row = r * step % f.page / step;
-      scale.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(field(page, number_bit(f, row, c / of_head, c % of_head, false), 16));
-      zero.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(field(page, number_bit(f, row, c / of_head, c % of_head, true), 16));
+      scale.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(read(numbers, r * step, number_bit(f, row, c / of_head, c % of_head, false), 16));
+      zero.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(read(numbers, r * step, number_bit(f, row, c / of_head, c % of_head, true), 16));
     }
 }
 LPQ_OP(decode, "verify_kv_decode");

@@ -97,7 +97,7 @@ void gemm_act(Call& call, Exec& exec) {
     require_dtype(w, "w", {x.dtype});
     require_shape(w, "w", {n, k});
     require_tensor(w_scales, "w_scales", DType::f32, {n});
-    require(!integer || k <= 131072, "sums of " + std::to_string(k) + " products of s8 may not fit 32 bits");
+    require(!integer || k < 131072, "sums of " + std::to_string(k) + " products of s8 may not fit 32 bits");
   }
   const float* bias = nullptr;
   if (call.in.size() > 4) {

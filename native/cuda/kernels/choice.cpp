@@ -194,6 +194,7 @@ Choice choose_kernel(const DeviceFacts& device, Kernels* kernels, const Product&
   if (const TunedPoint* point = tuning ? tuning->find(product) : nullptr) {
     Call with = call;
     for (const auto& [name, value] : point->best) with.params.set(name, value), choice.settings.set(name, value);
+    with.params.set("tuned", double{kTuned});
     const size_t before = choice.reasons.size();
     try {
       char percent[32];
@@ -219,6 +220,7 @@ void run_tuned(CudaOpFn fn, Call& call, CudaExec& exec, const Tuning& tuning, co
   if (!point || forced || call.params.has("kernel")) return fn(call, exec);
   const Params plain = call.params;
   for (const auto& [name, value] : point->best) call.params.set(name, value);
+  call.params.set("tuned", double{kTuned});
   try {
     fn(call, exec);
   } catch (const Failure& failure) {

@@ -26,6 +26,8 @@ ActWish wish_of(const Params& params) {
   return wish;
 }
 
+constexpr int64_t kMostRows = (int64_t{1} << 31) - 1024;
+
 struct Product {
   const Tensor *y = nullptr, *bias = nullptr;
   int64_t m = 0, n = 0, k = 0;
@@ -41,9 +43,18 @@ void multiply(CudaExec& exec, const Params& params, const char* kind, bool nibbl
     a.bias = p.bias->data<float>();
   }
   if (p.m == 0 || p.n == 0) return;
+  require(p.m < kMostRows && p.n < kMostRows && p.k < kMostRows, "M, N or K is 2^31 or more");
   require(exec.device().arch == 90 && can_describe_tensors() && exec.has_kernel(std::string("lpq_gemm_act_") + kind + "_m2"),
           "gemm_act has kernels for devices of compute capability 9.0 alone, this one is " + std::to_string(exec.device().arch));
-  const auto plan = plan_act(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, p.k, nibbles, mixed, wish_of(params));
+  ActWish wish = wish_of(params);
+  const auto plan_with = [&] { return plan_act(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, p.k, nibbles, mixed, wish); };
+  auto plan = plan_with();
+  const auto kernel_of = [&] { return std::string("lpq_gemm_act_") + kind + "_m" + std::to_string(plan->tiles); };
+  // Blocks wait for each other's sums, so all must be resident; where a device holds fewer clusters, blocks work alone.
+  if (plan && plan->cluster > 1 && exec.resident_clusters(kernel_of(), kActThreads, plan->shared_bytes, plan->cluster) * plan->cluster < plan->blocks) {
+    wish.cluster = 1;
+    plan = plan_with();
+  }
   require(plan.has_value(), "no tiling of gemm_act fits");
   a.y = p.y->raw();
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k_blocks = static_cast<int>(div_up(p.k, 128));
@@ -58,7 +69,7 @@ void multiply(CudaExec& exec, const Params& params, const char* kind, bool nibbl
   }
   ActMaps maps{};
   describe(maps, *plan);
-  exec.launch_clusters(std::string("lpq_gemm_act_") + kind + "_m" + std::to_string(plan->tiles), {plan->blocks}, {kActThreads}, plan->shared_bytes, plan->cluster, false, a, maps);
+  exec.launch_clusters(kernel_of(), {plan->blocks}, {kActThreads}, plan->shared_bytes, plan->cluster, false, a, maps);
 }
 
 // Rows of `bytes` bytes, `pitch` apart, in boxes of `box` bytes of `rows` rows.
@@ -108,8 +119,8 @@ void gemm_act(Call& call, CudaExec& exec) {
   require_tensor(w_scales, "w_scales", DType::f32, {p.n});
   a.w_scales = w_scales.data<float>();
   const bool integer = x.dtype == DType::i8;
-  // 127 * 127 * 2^17 < 2^31
-  require(!integer || p.k <= 131072, "sums of " + std::to_string(p.k) + " products of s8 may not fit 32 bits");
+  // 128 * 128 * (2^17 - 1) < 2^31
+  require(!integer || p.k < 131072, "sums of " + std::to_string(p.k) + " products of s8 may not fit 32 bits");
   multiply(exec, call.params, integer ? "i8" : "f8", false, false, p, a, [&](ActMaps& maps, const ActPlan& plan) {
     activations(maps, plan);
     maps.weights = byte_rows(w.raw(), p.k, p.k, p.n, 128, 128, true);

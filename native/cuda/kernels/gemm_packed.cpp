@@ -12,6 +12,7 @@
 #include "cuda/kernels/gemm_wide.h"
 #include "cuda/kernels/stream_maps.h"
 #include "cuda/kernels/tensor_maps.h"
+#include "cuda/kernels/tuned.h"
 #include "cuda/launch.h"
 #include "lpq/quant_type.h"
 
@@ -241,7 +242,8 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const int64_t m = x.dim(0), k = x.dim(1);
   require_tensor(y, "y", x.dtype, {m, -1});
   const int64_t n = y.dim(1);
-  require(k >= 1 && k < (int64_t{1} << 31) - 1024 && n < (int64_t{1} << 31) - 1024, "K is 0, or N or K is 2^31 or more");
+  constexpr int64_t most_rows = (int64_t{1} << 31) - 1024;
+  require(k >= 1 && k < most_rows && n < most_rows && m < most_rows, "K is 0, or M, N or K is 2^31 or more");
   const int64_t n_blocks = div_up(n, kBlockN), k_blocks = div_up(k, kBlockK);
   require_tensor(weights, "weights", DType::u8, {n_blocks, k_blocks, 512 * type.bits});
   const int64_t group = p.integer("groupLength", 0);
@@ -294,6 +296,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
   require(forced != "scaled" || has_gemm_scaled(exec, name), "there is no kernel of scaled weights for this type and device");
+  // scaled_safe: what it rounds is what dequantizing first would round. A timing alone does not make a product inexact.
+  const bool scaled_safe = m > kMostTokens && scaled_compared(type) && (x.dtype == DType::bf16 || !a.scale_bf16);
+  require(forced != "scaled" || scaled_safe || p.integer("tuned", 1) != kTuned, "settings that were timed would round weights where they are multiplied exactly");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
   const bool can_large = has_gemm_large(exec, name, a, x.dtype == DType::bf16);
   require(forced != "large" || can_large, "there is no kernel of many tokens for this type, device and scales");
@@ -309,7 +314,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   };
   const bool stream = forced == "stream" || streams();
   // More tokens than the verifier takes (64): weights are rounded as if they were dequantized first.
-  const bool scaled = forced == "scaled" || (forced.empty() && m > kMostTokens && p.integer("portable", 0) == 0 && scaled_compared(type) && has_gemm_scaled(exec, name));
+  const bool scaled = forced == "scaled" || (forced.empty() && scaled_safe && p.integer("portable", 0) == 0 && has_gemm_scaled(exec, name));
   const bool wide = scaled || forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
   const bool large = forced == "large" || (forced.empty() && !stream && !wide && !can_hopper && can_large && m > kMostExactTokens);
   const bool hopper = !stream && !wide && !large && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;

@@ -23,6 +23,11 @@ void quantize_tokens(Call& call, CudaExec& exec) {
   exec.launch(kernel, {x.dim(0)}, {256}, 0, from, to, scales.data<float>(), k, vectors, fault);
 }
 
+// Codes are stored four at a time.
+void require_four(const Tensor& codes, const char* name) {
+  require(reinterpret_cast<uintptr_t>(codes.raw()) % 4 == 0, std::string(name) + " does not start at a multiple of 4 bytes");
+}
+
 void quantize_activations(Call& call, CudaExec& exec) {
   const Tensor &x = call.input(0), &bits = call.input(1), &clip = call.input(2), &codes = call.output(0), &scales = call.output(1);
   require_dtype(x, "x", kActivations);
@@ -38,6 +43,7 @@ void quantize_activations(Call& call, CudaExec& exec) {
     require_tensor(call.input(3), "order", DType::i32, {k});
     order = call.input(3).data<int32_t>();
   }
+  require_four(codes, "codes");
   if (rows == 0) return;
   const int* const none = nullptr;
   unsigned char* const no_nibbles = nullptr;
@@ -69,6 +75,7 @@ void quantize_comet(Call& call, CudaExec& exec) {
     require_tensor(call.input(4), "order", DType::i32, {k});
     order = call.input(4).data<int32_t>();
   }
+  require_four(x8, "x8"), require_four(x4, "x4");
   if (rows == 0) return;
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity, bits something else than 4 and 8, blocks not those of bits, or order a column that is not there");
   const void* const from = x.raw();

@@ -13,6 +13,9 @@
 
 namespace lpq::cuda {
 
+// The param `tuned` of a call whose settings come from a tuning; 0: none are looked for.
+constexpr int kTuned = 2;
+
 struct TunedPoint {
   int64_t m = 0;
   double ratio = 1;  // time of the choice over the best setting's

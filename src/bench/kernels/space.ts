@@ -11,6 +11,8 @@ interface Family {
   readonly unless?: (setting: Variant) => boolean;
   /** Most tokens that the family is tried for. */
   readonly most?: number;
+  /** Fewest tokens. */
+  readonly least?: number;
 }
 
 const TILES = { warpsN: [4, 8, 16], warpsK: [1, 2, 4], stages: [3, 4, 6, 8] } as const;
@@ -32,14 +34,15 @@ export const SPACE: readonly Family[] = [
     fixed: { kernel: 'wide' },
     axes: { tokens: [0, 16, 32, 64, 128], width: [0, 4, 8, 16], stages: [0, 4, 8], overlap: [0, 1] },
   },
-  { fixed: { kernel: 'scaled' }, axes: { width: [0, 4, 8], stages: [0, 2, 3] } },
+  // It rounds weights, which products of up to 64 tokens do not.
+  { fixed: { kernel: 'scaled' }, axes: { width: [0, 4, 8], stages: [0, 2, 3] }, least: 65 },
   { fixed: { kernel: 'large' }, axes: { tokens: [0, 32, 64, 128] } },
 ];
 
 /** Every setting for products of `m` tokens. */
 export function settings(m: number, space: readonly Family[] = SPACE): Variant[] {
   return space
-    .filter(({ most = Number.POSITIVE_INFINITY }) => m <= most)
+    .filter(({ most = Number.POSITIVE_INFINITY, least = 1 }) => m >= least && m <= most)
     .flatMap(({ fixed, axes, unless = () => false }) => {
       let list: Variant[] = [fixed];
       for (const [name, values] of Object.entries(axes))
