@@ -12,6 +12,8 @@
  * Streams             lpq_gemm() launches on the given CUstream (= cudaStream_t; 0: the default stream) and returns. It
  *                     never waits, so it may be recorded into a CUDA graph, once lpq_gemm_workspace() was asked for that
  *                     weight and M (which loads the kernels). The same call on the same device gives the same bytes.
+ *                     Blocks of a product may wait for one another's sums, so all of them must get multiprocessors: no
+ *                     two streams of unequal priority may run lpq_gemm() at once, nor a context with a part of the device.
  * Workspace           lpq_gemm_workspace() says how many bytes; lpq_workspace_init() once before the first use. One workspace
  *                     serves any number of weights, one after another; calls that may run at the same time need one each.
  * Errors              Every function that can fail returns an lpq_status; lpq_last_error() is then a sentence, of the calling
