@@ -295,10 +295,10 @@ void gemm_packed(Call& call, CudaExec& exec) {
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
-  require(forced != "scaled" || has_gemm_scaled(exec, name), "there is no kernel of scaled weights for this type and device");
-  // scaled_safe: what it rounds is what dequantizing first would round. A timing alone does not make a product inexact.
+  // Where weights may be rounded unasked: as if they were dequantized first. A timing alone does not make a product inexact.
   const bool scaled_safe = m > kMostTokens && scaled_compared(type) && (x.dtype == DType::bf16 || !a.scale_bf16);
   require(forced != "scaled" || scaled_safe || p.integer("tuned", 1) != kTuned, "settings that were timed would round weights where they are multiplied exactly");
+  require(forced != "scaled" || has_gemm_scaled(exec, name), "there is no kernel of scaled weights for this type and device");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
   const bool can_large = has_gemm_large(exec, name, a, x.dtype == DType::bf16);
   require(forced != "large" || can_large, "there is no kernel of many tokens for this type, device and scales");

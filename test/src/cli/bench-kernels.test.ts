@@ -91,6 +91,7 @@ test('--explain says what runs and why, and stored settings count where they are
   const points = [
     { ...point, m: 20, choiceUs: 30, bestUs: 20, best: { kernel: 'portable', stages: 3 } },
     { ...point, m: 33, choiceUs: 30, bestUs: 20, best: { kernel: 'portable', warpsN: 5 } },
+    { ...point, m: 48, choiceUs: 30, bestUs: 20, best: { kernel: 'scaled' } },
     { ...point, m: 64, choiceUs: 20, bestUs: 20, best: {} },
   ];
   const key = { device: 'Fake 0', driver: 12040, lpq: version() };
@@ -103,13 +104,14 @@ test('--explain says what runs and why, and stored settings count where they are
     return (events(ran).at(-1) as { explain: { choice: KernelChoice }[] }).explain[0]!.choice;
   };
   // As many eights of tokens: 17 to 24.
-  const [tuned, same, beyond, unfit, best] = await Promise.all([20, 17, 25, 40, 64].map(ask));
+  const [tuned, same, beyond, unfit, rounding, best] = await Promise.all([20, 17, 25, 40, 48, 64].map(ask));
   assert.deepEqual(
-    [tuned, same, beyond, unfit, best].map((each) => each?.tuned),
-    [true, true, false, false, false],
+    [tuned, same, beyond, unfit, rounding, best].map((each) => each?.tuned),
+    [true, true, false, false, false, false],
   );
   assert.match(tuned?.reasons.join(' ') ?? '', /timed at M = 20 .* took 50\.0 % longer/);
   assert.match(unfit?.reasons.join(' ') ?? '', /do not fit: warpsN is not 4, 8 or 16/);
+  assert.match(rounding?.reasons.join(' ') ?? '', /do not fit: settings that were timed would round weights/);
   writeTuning(file, { ...written, lpq: '0.0.0' });
   assert.match((await ask(20)).reasons.join(' '), /are not used: lpq is '0\.0\.0'/);
 });
