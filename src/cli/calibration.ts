@@ -4,7 +4,7 @@ import type { StatisticsManifest } from '../../formats/statistics/schema.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
-import type { CalibrationOptions } from './quantize.js';
+import type { CalibrationOptions } from './quantize-options.js';
 import type { Run } from './run.js';
 import { bytes } from './units.js';
 import { version } from './version.js';

@@ -16,7 +16,7 @@ import { timeBlock } from '../quantize/trial.js';
 import { calibrate } from './calibration.js';
 import { quantizerFor } from './method.js';
 import { freeBytes, type Needs, needsLine } from './preflight.js';
-import { deviceFor, type QuantizeFlags, type QuantizeOptions } from './quantize.js';
+import { deviceFor, type QuantizeFlags, type QuantizeOptions } from './quantize-options.js';
 import { openRuntimes, type Run } from './run.js';
 import { schemesFrom } from './schemes.js';
 import { table } from './table.js';

@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { stringify } from 'yaml';
-import type { CalibrationOptions, QuantizeOptions } from './quantize.js';
+import type { CalibrationOptions, QuantizeOptions } from './quantize-options.js';
 import type { RecipeFile } from './recipe.js';
 import type { Run } from './run.js';
 import { version } from './version.js';

@@ -1,70 +1,24 @@
 import type { Command } from 'commander';
-import type { OutputDirectory } from '../../formats/directory/output-directory.js';
-import type { PartialMode } from '../../formats/directory/partial.js';
-import type { KvScheme } from '../../formats/kv/scheme.js';
-import { parseShard, type Shard, shardPath } from '../../formats/shards/schema.js';
+import { parseShard } from '../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
-import type { NativeRuntime } from '../../native/binding.js';
-import type { WeightedFile } from '../calibrate/mix.js';
-import { LpqError } from '../core/error.js';
-import type { ModuleLine } from '../quantize/run.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import { parseBytes } from './device.js';
 import { modelDirectory } from './hub.js';
-import { fmpqOptions, givenSettings, kvOptions, type MethodFlags, methodOptions, quantizerFor } from './method.js';
+import { fmpqOptions, kvOptions, methodOptions } from './method.js';
 import { packDirectory } from './pack.js';
 import { integer, number } from './parse.js';
-import type { Recipe, RecipeRule } from './recipe.js';
-import { resumable } from './resumable.js';
-import { type ComputeOptions, computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
-import type { RunReport } from './run-report.js';
-import type { FullSettings, Settings } from './settings.js';
+import {
+  type CalibrationOptions,
+  deviceFor,
+  type QuantizeFlags,
+  type QuantizeOptions,
+  quantizeOptions,
+  sizeTarget,
+} from './quantize-options.js';
+import { quantizeInto } from './quantize-run.js';
+import { computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
 import { requireKind } from './sources.js';
-import type { SizeTarget } from './target-size.js';
-import { bytes, duration, significant } from './units.js';
-import { version } from './version.js';
-
-/** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
-export interface QuantizeFlags extends ComputeOptions, MethodFlags {
-  readonly output?: string;
-  readonly recipe?: string;
-  readonly calib?: readonly string[];
-  readonly saveStats?: string;
-  readonly stats?: string;
-  readonly pack?: string;
-  readonly dryRun?: boolean;
-  readonly resume?: boolean;
-  readonly restart?: boolean;
-  readonly report?: boolean;
-  readonly printRecipe?: boolean;
-  readonly targetSize?: number;
-  readonly targetBpw?: number;
-  readonly tp?: number;
-  readonly timed?: boolean;
-  readonly shard?: Shard;
-}
-
-/** A checked command: everything the runner needs. */
-export interface QuantizeOptions extends CalibrationOptions {
-  readonly output: string;
-  readonly rules: readonly RecipeRule[];
-  readonly packTarget: string | undefined;
-  readonly shard?: Shard;
-}
-
-/** What concerns calibration alone, all that a run needs which only saves statistics. */
-export interface CalibrationOptions {
-  readonly source: string;
-  readonly settings: FullSettings;
-  /** Calibration texts; none: the bundled one. */
-  readonly calib: readonly WeightedFile[];
-  /** Directory to save statistics in. */
-  readonly saveStats: string | undefined;
-  /** Directory of statistics that take the place of a calibration text. */
-  readonly stats: string | undefined;
-  /** What to do about what a stopped run left. */
-  readonly partial: PartialMode;
-}
+import { bytes, duration } from './units.js';
 
 /** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
 export function quantizeCommand(program: Command, run: Run): Command {
@@ -107,88 +61,6 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--tp <ranks>', 'with --dry-run --pack: for so many ranks of tensor parallelism', integer('--tp', 1))
       .option('--timed', 'with --dry-run: quantize one block, and tell how long all will take'),
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
-}
-
-/** Checks flags and recipe together. Without an output it is statistics alone. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
-export async function quantizeOptions(
-  source: string,
-  flags: QuantizeFlags,
-): Promise<QuantizeOptions | (CalibrationOptions & { readonly output?: undefined })> {
-  const { checkCalibration, mergeSettings } = await import('./settings.js');
-  const { readRecipe } = await import('./recipe.js');
-  const { parseWeighted } = await import('../calibrate/mix.js');
-  const { output, recipe, saveStats, pack, resume, restart } = flags;
-  if (resume && restart)
-    throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
-  if (output === undefined && saveStats === undefined && !flags.printRecipe)
-    throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
-  const given = await givenSettings(flags);
-  const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
-  // A text on the command line takes the place of the recipe's statistics, and the other way round.
-  const calibrated = (given.method ?? file.settings.method) !== 'rtn';
-  const calib = flags.calib ?? (calibrated && flags.stats === undefined ? file.calib : undefined) ?? [];
-  const stats = flags.stats ?? (calibrated && flags.calib === undefined ? file.stats : undefined);
-  const idle =
-    output === undefined ? (['pack', 'dryRun'] as const).find((name) => flags[name] !== undefined) : undefined;
-  if (idle)
-    throw new LpqError('LPQ_USAGE', `--${idle === 'pack' ? 'pack' : 'dry-run'} has no effect without -o OUT`, {
-      hint: 'Without it, lpq quantize only saves statistics.',
-    });
-  const sized = checkTarget(flags, given);
-  for (const name of ['timed', 'tp'] as const)
-    if (flags[name] !== undefined && !flags.dryRun)
-      throw new LpqError('LPQ_USAGE', `--${name} has no effect without --dry-run`);
-  const settings = checkCalibration(mergeSettings(given, file.settings, output !== undefined && !sized), given, {
-    calib: flags.calib !== undefined,
-    saveStats: saveStats !== undefined,
-    stats: stats !== undefined,
-  });
-  const calibration: CalibrationOptions = {
-    source,
-    settings,
-    calib: calib.map(parseWeighted),
-    saveStats,
-    stats,
-    partial: resume ? 'resume' : restart ? 'restart' : 'new',
-  };
-  if (output === undefined) return calibration;
-  if (flags.shard && (pack !== undefined || flags.targetSize !== undefined || flags.targetBpw !== undefined))
-    throw new LpqError(
-      'LPQ_USAGE',
-      `--shard does not go with ${pack === undefined ? '--target-size and --target-bpw' : '--pack'}`,
-      {
-        hint:
-          pack === undefined
-            ? 'Choose the bits once, with --print-recipe, and give every shard that recipe.'
-            : 'Pack what lpq merge makes of the shards.',
-      },
-    );
-  const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
-  return {
-    ...calibration,
-    output: place,
-    rules: file.rules,
-    packTarget: pack,
-    ...(flags.shard && { shard: flags.shard }),
-  };
-}
-
-/** Whether bits are to be chosen. Throws LPQ_USAGE where they are given too, or both kinds of target are. */
-function checkTarget({ targetSize, targetBpw, output }: QuantizeFlags, { bits, dtype }: Settings): boolean {
-  const flag = targetSize !== undefined ? '--target-size' : targetBpw !== undefined ? '--target-bpw' : undefined;
-  if (flag === undefined) return false;
-  if (targetSize !== undefined && targetBpw !== undefined)
-    throw new LpqError('LPQ_USAGE', '--target-size and --target-bpw exclude each other', { hint: 'Give one of them.' });
-  if (bits !== undefined || dtype !== undefined)
-    throw new LpqError(
-      'LPQ_USAGE',
-      `${flag} chooses the bits, which ${bits === undefined ? '--dtype' : '--bits'} fixes`,
-      {
-        hint: 'Give one of them; a recipe rule fixes the bits of single modules.',
-      },
-    );
-  if (output === undefined) throw new LpqError('LPQ_USAGE', `${flag} has no effect without -o OUT`);
-  return true;
 }
 
 async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
@@ -293,164 +165,4 @@ async function checkPlan(
   } finally {
     checkpoint.close();
   }
-}
-
-async function quantizeInto(
-  options: QuantizeOptions,
-  statistics: SavedStatistics | undefined,
-  rts: readonly NativeRuntime[],
-  run: Run,
-  noted: RunReport | undefined,
-): Promise<void> {
-  const { quantizeCheckpoint } = await import('../quantize/run.js');
-  const { backendOf } = await import('../quantize/identity.js');
-  const { schemesFrom } = await import('./schemes.js');
-  const { settings, source, output } = options;
-  const { scheme, rules } = schemesFrom(settings, options.rules);
-  const started = performance.now();
-  const quantizer = await quantizerFor(settings);
-  const { clock } = noted ?? {};
-  clock?.enter('calibration text');
-  const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
-  const { needsOf } = await import('./dry-run.js');
-  const { preflight } = await import('./preflight.js');
-  if (options.partial !== 'resume') preflight(output, await needsOf(options, rts[0]?.device !== 'cpu'), run);
-  if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
-  if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
-  const request = { source, scheme, rules, lmHead: settings.lmHead };
-  if (settings.method === 'fmpq') clock?.enter('activations');
-  const fmpq =
-    settings.method === 'fmpq' && calibration
-      ? await (await import('./fmpq.js')).prepareFmpq(request, settings, quantizer, calibration, rts, run)
-      : undefined;
-  const kv = await cacheScheme(settings, source);
-  clock?.enter('reading the model');
-  let task: ReturnType<typeof run.report.task> | undefined;
-  let [done, stage, total] = [0, '', 0];
-  let directory: OutputDirectory | undefined;
-  const summary = await quantizeCheckpoint(
-    rts,
-    {
-      source,
-      output,
-      scheme,
-      rules,
-      quantizer,
-      calibration,
-      ...(statistics && { statistics }),
-      ...fmpq,
-      ...(kv && { kv }),
-      lmHead: settings.lmHead,
-      options: { ...recorded(options), backend: backendOf(rts) },
-      version: version(),
-      partial: options.partial,
-      ...(options.shard && { shard: options.shard }),
-    },
-    {
-      onPlan: ({ modules, weights, blocks, left }) => {
-        run.report.event(
-          'plan',
-          { modules, weights, blocks, unused: left },
-          `${modules} modules of ${weights.toLocaleString('en')} weights in ${blocks} blocks`,
-        );
-        if (left.length > 0)
-          run.report.warn(`${left.length} tensors that the architecture does not use go through as they are`, {
-            tensors: left,
-          });
-        total = modules;
-        task = run.report.task('quantize', total);
-      },
-      onResume: ({ blocks, of, modules, damaged }) => {
-        run.report.event(
-          'resume',
-          { blocks, of, modules, damaged },
-          `going on from ${blocks} finished blocks of ${of}`,
-        );
-        if (damaged.length > 0)
-          run.report.warn(`block ${damaged.join(', ')} was finished but is damaged, and is done again`, { damaged });
-        task = run.report.task('quantize', total - modules);
-      },
-      onStage: (block, blocks, name) => {
-        run.interrupt.check();
-        stage = `block ${block + 1}/${blocks} ${name}`;
-        clock?.enter(`quantize ${name}`);
-        task?.update(done, stage);
-      },
-      onSpan: (span, seconds) => noted?.span(span, seconds),
-      onModule: (line) => {
-        run.interrupt.check();
-        clock?.sample();
-        run.report.event('module', line, moduleLine(line));
-        task?.update(++done, stage);
-      },
-    },
-    (made) => {
-      directory = made;
-      run.interrupt.cleanup(() => made.abortSync());
-    },
-  ).catch((error: unknown) => {
-    throw resumable(error, directory);
-  });
-  task?.end();
-  const seconds = (performance.now() - started) / 1000;
-  const { modules, ...facts } = summary;
-  await noted?.write(output, modules, run);
-  run.report.result(
-    { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
-    `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
-  );
-}
-
-function sizeTarget({ targetSize, targetBpw }: QuantizeFlags): SizeTarget | undefined {
-  if (targetSize !== undefined) return { kind: 'size', bytes: targetSize };
-  return targetBpw === undefined ? undefined : { kind: 'bpw', bits: targetBpw };
-}
-
-async function cacheScheme(settings: FullSettings, dir: string): Promise<KvScheme | undefined> {
-  if (settings.kv === undefined) return undefined;
-  const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
-  const source = SourceCheckpoint.open(dir);
-  try {
-    return (await import('./kv.js')).kvOf(settings, source);
-  } finally {
-    source.close();
-  }
-}
-
-/** W4Ax is computed on the CPU only. Throws LPQ_DEVICE. */
-export function deviceFor({ settings }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
-  if (settings.method !== 'fmpq' || flags.device === 'cpu') return flags;
-  if (flags.device === 'auto') return { ...flags, device: 'cpu' };
-  throw new LpqError('LPQ_DEVICE', '--method fmpq computes on the CPU only', {
-    got: flags.device,
-    expected: 'cpu',
-    hint: 'Use --device cpu.',
-  });
-}
-
-/** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
-function recorded({ settings, rules, stats }: QuantizeOptions): Record<string, unknown> {
-  // Settings of calibration and of the solver say nothing about weights that were only rounded, or what was saved before.
-  const { order, damp, gptaq, samples, seqLen, seed, calibJoin, ...always } = settings;
-  const text = stats === undefined ? { samples, seqLen, seed, calibJoin } : {};
-  const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, ...text };
-  return {
-    ...always,
-    ...calibrated,
-    ...(rules.length > 0 && {
-      rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),
-    }),
-  };
-}
-
-function moduleLine(line: ModuleLine): string {
-  const parts = [
-    line.name,
-    line.scheme,
-    `${line.bitsPerWeight.toFixed(3)} b/w`,
-    ...(line.relativeError === null ? [] : [`error ${significant(line.relativeError)}`]),
-    ...(line.damp === null ? [] : [`damp ${significant(line.damp)}`]),
-    duration(line.seconds),
-  ];
-  return [parts.join('  '), ...(line.note === undefined ? [] : [line.note])].join('\n  ');
 }

@@ -10,7 +10,7 @@ import { plannedModules, planQuantization } from '../quantize/run.js';
 import { type Measured, measureUnits, unitsOf } from '../quantize/sensitivity.js';
 import { SourceView } from '../quantize/source-view.js';
 import { calibrate } from './calibration.js';
-import type { QuantizeOptions } from './quantize.js';
+import type { QuantizeOptions } from './quantize-options.js';
 import type { RecipeRule } from './recipe.js';
 import type { Run } from './run.js';
 import { schemeFrom, schemesFrom } from './schemes.js';
