@@ -6,6 +6,7 @@
 // 2^-24 of the sum of |x w| each. Weights are rounded as gemm_large.cuh says: u |w|, twice where scales are rounded too, u |z s| where a
 // zero point does not come off exactly, and 2^-25 for each rounding to a subnormal f16. Then y is rounded.
 #include "device.h"
+#include "memory.h"
 //
 #include <random>
 #include <string>
@@ -31,16 +32,6 @@ struct Case {
 };
 
 long long checks = 0, failures = 0;
-
-template <class T>
-struct Memory {
-  std::vector<uint64_t> words;
-  explicit Memory(const std::vector<T>& values) : words((values.size() * sizeof(T) + 31) / 16 * 2) {
-    if (reinterpret_cast<uintptr_t>(words.data()) % 16) std::abort();
-    std::memcpy(words.data(), values.data(), values.size() * sizeof(T));
-  }
-  T* data() { return reinterpret_cast<T*>(words.data()); }
-};
 
 template <int B, int T, bool BF, class Cast>
 void run(const Type& type, const Case& c) {

@@ -6,6 +6,7 @@
 // roundings of the reductions, 2^-24 of the sum of magnitudes each, and the one to the type of y; where weights are rounded to f16 the
 // sum of |x| (2^-11 |w| + 2^-25) is added.
 #include "device.h"
+#include "memory.h"
 //
 #include <array>
 #include <random>
@@ -31,17 +32,6 @@ struct Case {
 };
 
 long long checks = 0, failures = 0;
-
-// 16-byte aligned, with a guard behind.
-template <class T>
-struct Memory {
-  std::vector<uint64_t> words;
-  explicit Memory(const std::vector<T>& values) : words((values.size() * sizeof(T) + 31) / 16 * 2) {
-    if (reinterpret_cast<uintptr_t>(words.data()) % 16) std::abort();
-    std::memcpy(words.data(), values.data(), values.size() * sizeof(T));
-  }
-  T* data() { return reinterpret_cast<T*>(words.data()); }
-};
 
 template <int Bits, int T, bool BF, bool Bulk>
 void run_one(Case c) {

@@ -6,6 +6,7 @@
 // reductions, 2^-24 of the sum of magnitudes A each, come before the one to the type of y; where weights are rounded to f16 the sum
 // of |x| (2^-11 |w| + 2^-25) is added.
 #include "device.h"
+#include "memory.h"
 //
 #include <random>
 #include <string>
@@ -36,17 +37,6 @@ double float_number(int bits, int code) {
   const double size = e == 0 ? std::ldexp(f, 1 - bias - m) : std::ldexp((1 << m) + f, e - bias - m);
   return code >> (bits - 1) ? -size : size;
 }
-
-// 16-byte aligned, with a guard behind.
-template <class T>
-struct Memory {
-  std::vector<uint64_t> words;
-  explicit Memory(const std::vector<T>& values) : words((values.size() * sizeof(T) + 31) / 16 * 2) {
-    if (reinterpret_cast<uintptr_t>(words.data()) % 16) std::abort();
-    std::memcpy(words.data(), values.data(), values.size() * sizeof(T));
-  }
-  T* data() { return reinterpret_cast<T*>(words.data()); }
-};
 
 template <class Form, int T, bool BF, bool Reload>
 void run(const char* name, const Case& c, bool marlin, bool floats) {
