@@ -7,6 +7,7 @@
 
 #include "cpu/verify/fragments.h"
 #include "cpu/verify/half.h"
+#include "cpu/verify/outputs.h"
 #include "cpu/verify/stream.h"
 
 namespace lpq::verify {
@@ -62,18 +63,6 @@ void mma(const float a[kM][16], const float b[16][8], Lane* lanes, int j, int ri
     for (int i = 0; i < 4; ++i) lanes[lane].c[j][right][i] = c[fragment_c(lane, i).row][fragment_c(lane, i).col];
 }
 
-struct Worst {
-  int64_t count = 0, row = -1, column = -1;
-  double got = 0, expected = 0, bound = 0, ratio = 0;
-  void merge(const Worst& o) {
-    const double top = std::max(ratio, o.ratio);
-    const int64_t sum = count + o.count;
-    if (o.count && (count == 0 || o.column < column || (o.column == column && o.row < row))) *this = o;
-    count = sum;
-    ratio = top;
-  }
-};
-
 // Inputs: B I32 [Kp/16, 2Np], s F16 [R, Np]; what they should hold: codes U8 [N, ceil(K/2)], scales F16 [N, R] in canonical
 // order. Params: k, zero (subtracted from a code), signed, seed, strips (64-column strips to run).
 // Outputs: registers I64 [5], the dequantized values that are not q - zero (row n, column k, fp16 bits), exact; and
@@ -99,8 +88,7 @@ void emulate_marlin(Call& call, Exec& exec) {
   const std::vector<double>& strips = p.list("strips");
   exec.total = static_cast<int64_t>(strips.size());
   WrongReport registers;
-  Worst worst;
-  std::mutex mutex;
+  OutputReport outputs;
 
   const auto canonical = [&](int64_t n, int64_t k) {  // q - zero, and 0 in the padding
     if (n >= n_true || k >= k_true) return 0;
@@ -163,56 +151,30 @@ void emulate_marlin(Call& call, Exec& exec) {
           }
         }
       }
-      // Bounds. u = 2^-11 and h = 2^-25 for a rounding to fp16 (relative, and absolute where subnormal); g = K e/(1 - K e),
-      // e = 2^-24, for K fused steps in fp32; f = (K + 2) 2^-53 (1 + tiny) for the reference's own fp64 sum.
-      const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, g = kp * e / (1 - kp * e), f = (kp + 4) * 0x1p-53;
-      Worst local;
+      WorstOutput worst;
       for (int lane = 0; lane < kLanes; ++lane)
         for (int j = 0; j < 4; ++j)
           for (int right = 0; right < 2; ++right)
             for (int i = 0; i < 4; ++i) {
               const Cell cell = fragment_c(lane, i);
               const int c = 16 * j + 8 * right + cell.col, at = c * kM + cell.row;
+              const int64_t n = strip * kTileN + c;
               uint16_t y = half_from_float(lanes[lane].c[j][right][i]);
-              double bound;
               if (per_channel) {
-                // Scales meet the result: y = fp16(fp16(acc) * s). |acc - plain| <= g * plain_size.
                 const int half = j / 2, element = 2 * (2 * (j % 2) + right) + i % 2;
                 y = half_mul(y, s[strip * kTileN + 32 * half + 8 * (lane % 4) + element]);
-                const int64_t n = strip * kTileN + c;
-                const double scale = n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
-                const double acc = g * plain_size[at];
-                const double before = scale * (acc + u * (std::fabs(plain[at]) + acc) + h);
-                bound = before + u * (std::fabs(sum[at]) + before) + h + f * size[at];
-              } else {
-                // Each weight is rounded once, fp16((q - 8) * s): off by at most u |w| + h. Then K fused steps, then fp16.
-                const double weights = u * size[at] + h * input[cell.row];
-                const double acc = weights + g * (size[at] + weights);
-                bound = acc + u * (std::fabs(sum[at]) + acc) + h + f * size[at];
               }
-              const double got = half_value(y), error = std::fabs(got - sum[at]);
-              const bool overflow = std::isinf(got) && std::fabs(sum[at]) + bound >= 65504 && std::signbit(got) == std::signbit(sum[at]);
-              if (overflow) continue;
-              if (!(error <= bound)) {
-                Worst one{1, cell.row, strip * kTileN + c, got, sum[at], bound, 0};
-                local.merge(one);
-              }
-              local.ratio = std::max(local.ratio, error / bound);
+              const double scale = per_channel && n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
+              const ExactOutput exact{sum[at], size[at], plain[at], plain_size[at], input[cell.row]};
+              worst.see(cell.row, n, half_value(y), exact.sum, output_bound(exact, kp, per_channel, scale));
             }
       registers.merge(wrong);
-      {
-        std::lock_guard lock(mutex);
-        worst.merge(local);
-      }
+      outputs.merge(worst);
       ++exec.done;
     }
   });
   registers.write(call.output(0));
-  const Tensor& outputs = call.output(1);
-  require(outputs.elements() == 7, "outputs has seven elements");
-  double* out = outputs.data<double>();
-  out[0] = static_cast<double>(worst.count), out[1] = static_cast<double>(worst.row), out[2] = static_cast<double>(worst.column);
-  out[3] = worst.got, out[4] = worst.expected, out[5] = worst.bound, out[6] = worst.ratio;
+  outputs.write(call.output(1));
 }
 LPQ_OP(emulate_marlin, "verify_emulate_marlin");
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu/verify/half.h"
+#include "cpu/verify/outputs.h"
 #include "cpu/verify/sparse_words.h"
 #include "cpu/verify/stream.h"
 
@@ -48,18 +49,6 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-struct Worst {
-  int64_t count = 0, token = -1, column = -1;
-  double got = 0, expected = 0, bound = 0, ratio = 0;
-  void merge(const Worst& o) {
-    const double top = std::max(ratio, o.ratio);
-    const int64_t sum = count + o.count;
-    if (o.count && (count == 0 || o.column < column || (o.column == column && o.token < token))) *this = o;
-    count = sum;
-    ratio = top;
-  }
-};
-
 // Inputs: B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np], s F16 [R, np]; what they should hold: codes U8 [N, ceil(K*bits/8)], mask
 // U8 [N, ceil(K/8)], scales F16 [N, R]. Params: bits, k, zero (subtracted from a canonical code), signed, seed, strips (64 columns
 // each). Outputs as emulate_marlin.cpp's: registers I64 [5], outputs F64 [7].
@@ -87,8 +76,7 @@ void emulate_sparse(Call& call, Exec& exec) {
   const std::vector<double>& strips = p.list("strips");
   exec.total = static_cast<int64_t>(strips.size());
   WrongReport registers;
-  Worst worst;
-  std::mutex mutex;
+  OutputReport outputs;
 
   const auto canonical = [&](int64_t n, int64_t k) {  // q - zero, and 0 where pruned and in the padding
     if (n >= n_true || k >= k_true || !stream_get(mask.data<uint8_t>() + n * mask.dim(1), k, 1)) return 0;
@@ -149,47 +137,25 @@ void emulate_sparse(Call& call, Exec& exec) {
           }
         }
       }
-      // Bounds: as in emulate_marlin.cpp, where they are derived; K counts the pruned columns too, which only widens them.
-      const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, g = kp * e / (1 - kp * e), f53 = (kp + 4) * 0x1p-53;
-      Worst local;
+      WorstOutput worst;
       for (int j = 0; j < 4; ++j)
         for (int row = 0; row < 16; ++row)
           for (int t = 0; t < kTokens; ++t) {
             const int f = sparse_feature(j, row);
             const size_t at = static_cast<size_t>(f * kTokens + t);
             const int64_t n = strip * kSparseN + f;
-            uint16_t y = half_from_float(d[j][row][t]);
-            double bound;
-            if (per_channel) {
-              y = half_mul(y, s[n]);
-              const double scale = n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
-              const double acc = g * plain_size[at];
-              const double before = scale * (acc + u * (std::fabs(plain[at]) + acc) + h);
-              bound = before + u * (std::fabs(sum[at]) + before) + h + f53 * size[at];
-            } else {
-              const double weights = u * size[at] + h * input[static_cast<size_t>(t)];
-              const double acc = weights + g * (size[at] + weights);
-              bound = acc + u * (std::fabs(sum[at]) + acc) + h + f53 * size[at];
-            }
-            const double got = half_value(y), error = std::fabs(got - sum[at]);
-            if (std::isinf(got) && std::fabs(sum[at]) + bound >= 65504 && std::signbit(got) == std::signbit(sum[at])) continue;
-            if (!(error <= bound)) local.merge({1, t, n, got, sum[at], bound, 0});
-            local.ratio = std::max(local.ratio, error / bound);
+            const uint16_t acc = half_from_float(d[j][row][t]), y = per_channel ? half_mul(acc, s[n]) : acc;
+            const double scale = per_channel && n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
+            const ExactOutput exact{sum[at], size[at], plain[at], plain_size[at], input[static_cast<size_t>(t)]};
+            worst.see(t, n, half_value(y), exact.sum, output_bound(exact, kp, per_channel, scale));
           }
       registers.merge(wrong);
-      {
-        std::lock_guard lock(mutex);
-        worst.merge(local);
-      }
+      outputs.merge(worst);
       ++exec.done;
     }
   });
   registers.write(call.output(0));
-  const Tensor& outputs = call.output(1);
-  require(outputs.elements() == 7, "outputs has seven elements");
-  double* out = outputs.data<double>();
-  out[0] = static_cast<double>(worst.count), out[1] = static_cast<double>(worst.token), out[2] = static_cast<double>(worst.column);
-  out[3] = worst.got, out[4] = worst.expected, out[5] = worst.bound, out[6] = worst.ratio;
+  outputs.write(call.output(1));
 }
 LPQ_OP(emulate_sparse, "verify_emulate_sparse");
 
