@@ -1,7 +1,8 @@
-// Compiles native/cuda/**/*.cu into native/build/lpq_kernels.fatbin; needs nvcc >= 12.0, no GPU. Files that did not change
-// are not compiled again. LPQ_CUDA_ARCHS=90a limits the machine code (default 80,86,89,90a and PTX for 80).
+// Compiles native/cuda/**/*.cu into native/build/lpq_kernels.fatbin; needs nvcc >= 12.0, no GPU. A file is compiled again when
+// its text, a header of this project that it includes, or its flags have changed. LPQ_CUDA_ARCHS=90a limits the machine code (default 80,86,89,90a and PTX for 80).
 import { spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -52,31 +53,71 @@ const files = (directory, suffixes) =>
     .sort();
 const sources = files(path.join(native, 'cuda'), ['.cu']).filter((source) => archsOf(source).length > 0);
 if (sources.length === 0) fail('there are no kernels under native/cuda', 'restore the source tree');
-// Any header counts for every kernel: they are few and small.
-const headers = Math.max(0, ...files(path.join(native, 'cuda'), ['.cuh', '.h']).map((file) => statSync(file).mtimeMs));
-
 const object = (source) =>
   path.join(objects, `${path.relative(path.join(native, 'cuda'), source).replaceAll(path.sep, '.')}.fatbin`);
-const stamp = path.join(objects, 'flags.txt');
 mkdirSync(objects, { recursive: true });
-const line = [nvcc, release[0], ...flags, ...archs].join(' ');
-if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== line) {
-  rmSync(objects, { recursive: true, force: true });
-  mkdirSync(objects, { recursive: true });
-  writeFileSync(stamp, line);
+
+// What an object was made of: the compiler, its flags, and the bytes of every file of native/ that it read. Bytes rather than
+// times, so that a copied or freshly checked out tree keeps what was compiled.
+const digests = new Map();
+const digestOf = (file) => {
+  if (!digests.has(file)) {
+    const full = path.join(native, file);
+    digests.set(file, existsSync(full) ? createHash('sha256').update(readFileSync(full)).digest('hex') : 'absent');
+  }
+  return digests.get(file);
+};
+const made = (source, read) =>
+  JSON.stringify([
+    release[0],
+    ...flags.map((flag) => flag.replaceAll(native, '.')),
+    ...codeOf(source),
+    ...read.map((file) => `${file} ${digestOf(file)}`),
+  ]);
+const record = (source) => `${object(source)}.made`;
+function isCurrent(source) {
+  if (!existsSync(object(source)) || !existsSync(record(source))) return false;
+  const [read, key] = JSON.parse(readFileSync(record(source), 'utf8'));
+  return made(source, read) === key;
 }
+// A makefile's rule, `target : file \\ file`: nvcc names absolute paths as they were included.
+const readBy = (rule) =>
+  [
+    ...new Set(
+      rule
+        .slice(rule.indexOf(':') + 1)
+        .replaceAll('\\\n', ' ')
+        .split(/\s+/)
+        .filter(Boolean)
+        .map((file) => path.relative(native, path.resolve(file))),
+    ),
+  ]
+    .filter((file) => !file.startsWith('..'))
+    .sort();
 
 function compile(source) {
   const target = object(source);
-  if (existsSync(target) && statSync(target).mtimeMs > Math.max(headers, statSync(source).mtimeMs))
-    return Promise.resolve();
+  if (isCurrent(source)) return Promise.resolve();
   return new Promise((resolve) => {
     const started = performance.now();
     const kept = `${target}.keep`;
     mkdirSync(kept, { recursive: true });
     const child = spawn(
       nvcc,
-      [...flags, ...codeOf(source), '--keep', '--keep-dir', kept, '-fatbin', '-o', `${target}.part`, source],
+      [
+        ...flags,
+        ...codeOf(source),
+        '--keep',
+        '--keep-dir',
+        kept,
+        '-MMD',
+        '-MF',
+        path.join(kept, 'rule.d'),
+        '-fatbin',
+        '-o',
+        `${target}.part`,
+        source,
+      ],
       {
         stdio: ['ignore', 'inherit', 'inherit'],
       },
@@ -91,6 +132,8 @@ function compile(source) {
       if (names.size === 0)
         fail(`${path.relative(root, source)} holds no kernel`, 'remove it, or declare its kernels extern "C"');
       writeFileSync(`${target}.names`, [...names].sort().join('\n'));
+      const read = readBy(readFileSync(path.join(kept, 'rule.d'), 'utf8'));
+      writeFileSync(record(source), JSON.stringify([read, made(source, read)]));
       rmSync(kept, { recursive: true });
       renameSync(`${target}.part`, target);
       console.log(`${path.relative(root, source)} ${((performance.now() - started) / 1000).toFixed(1)} s`);
