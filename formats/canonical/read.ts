@@ -1,8 +1,8 @@
-import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { z } from 'zod';
 import { type Tensor, typed } from '../../native/binding.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import { sha256 } from '../safetensors/hash.js';
 import type { TensorReader } from '../safetensors/read.js';
@@ -186,7 +186,7 @@ export function readManifest<T extends z.ZodType>(
   const file = path.join(dir, 'lpq.json');
   let value: unknown;
   try {
-    value = JSON.parse(readFileSync(file, 'utf8'));
+    value = JSON.parse(readRegularText(file));
   } catch (cause) {
     throw new LpqError(code, `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,7 +1,8 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
 import { FloatView } from '../foreign/floats.js';
 import { hashedCanonical, openForeign } from '../foreign/open.js';
 import { foreignContext } from '../foreign/read.js';
@@ -239,7 +240,7 @@ function floatTensor(weights: TensorReader, name: string): Tensor {
 
 function readJson(file: string): unknown {
   try {
-    return JSON.parse(readFileSync(file, 'utf8'));
+    return JSON.parse(readRegularText(file));
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,6 +1,7 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
 
 /** Quantization settings of a checkpoint, and the method that they name. */
 export interface ForeignSettings {
@@ -55,7 +56,7 @@ function normal(method: string): string {
 
 function parse(file: string): unknown {
   try {
-    return JSON.parse(readFileSync(file, 'utf8'));
+    return JSON.parse(readRegularText(file));
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

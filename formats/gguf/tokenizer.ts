@@ -1,6 +1,7 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
 import { bool, type GgufValue, text, u32 } from './metadata.js';
 
 /** tokenizer.ggml.token_type. */
@@ -204,7 +205,7 @@ function templateStarts(processor: unknown, token: string): boolean {
 
 function chatTemplate(dir: string, settings: Readonly<Record<string, unknown>>): string | undefined {
   const own = path.join(dir, 'chat_template.jinja');
-  if (existsSync(own)) return readFileSync(own, 'utf8');
+  if (existsSync(own)) return readRegularText(own);
   const { chat_template: said } = settings;
   if (typeof said === 'string') return said;
   const named = Array.isArray(said) ? said.find(({ name }) => name === 'default') : undefined;
@@ -214,7 +215,7 @@ function chatTemplate(dir: string, settings: Readonly<Record<string, unknown>>):
 function readJson(file: string): unknown {
   if (!existsSync(file)) return undefined;
   try {
-    return JSON.parse(readFileSync(file, 'utf8'));
+    return JSON.parse(readRegularText(file));
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

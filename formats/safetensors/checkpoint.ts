@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readdirSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
 import { SafetensorsFile } from './read.js';
 import { ShardReader } from './shards.js';
 import { parseStrictJson, StrictJsonError } from './strict-json.js';
@@ -151,7 +152,7 @@ function readIndex(file: string): ShardIndex {
 
 function readText(file: string, code: 'LPQ_CONFIG' | 'LPQ_SAFETENSORS_INDEX'): string {
   try {
-    return readFileSync(file, 'utf8');
+    return readRegularText(file);
   } catch (cause) {
     throw new LpqError(code, `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,9 +1,10 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import { LpqError } from '../../src/core/error.js';
 import { artifactSchema, packedModuleSchema } from '../artifact/schema.js';
 import { canonicalSchema } from '../canonical/schema.js';
+import { readRegularText } from '../directory/read-file.js';
 
 /** One process's part of the work, of `count`: index 0 to count - 1. */
 export interface Shard {
@@ -99,7 +100,7 @@ export function findShards(output: string): { readonly dir: string; readonly sha
 function readShard(dir: string): ShardManifest {
   const file = path.join(dir, SHARD_FILE);
   try {
-    return shardSchema.parse(JSON.parse(readFileSync(file, 'utf8')));
+    return shardSchema.parse(JSON.parse(readRegularText(file)));
   } catch (cause) {
     const issue = cause instanceof z.ZodError ? cause.issues[0] : undefined;
     const what = issue ? `/${issue.path.map(String).join('/')}: ${issue.message}` : (cause as Error).message;

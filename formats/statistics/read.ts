@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
+import { readRegular } from '../directory/read-file.js';
 import { sha256 } from '../safetensors/hash.js';
 import { SafetensorsFile } from '../safetensors/read.js';
 import { type SavedFeed, type StatisticsManifest, statisticsSchema, triangle } from './schema.js';
@@ -37,7 +38,7 @@ export class SavedStatistics {
         got: existsSync(dir) ? 'no lpq.json in it' : 'no such directory',
         hint: 'Take some with lpq quantize MODEL --save-stats DIR.',
       });
-    const bytes = readFileSync(place);
+    const bytes = readRegular(place);
     const manifest = parseManifest(place, bytes);
     const files: SafetensorsFile[] = [];
     try {

@@ -24,7 +24,8 @@ Napi::Function MappedFile::define(Napi::Env env) {
 MappedFile::MappedFile(const Napi::CallbackInfo& info) : Napi::ObjectWrap<MappedFile>(info) {
   Napi::Env env = info.Env();
   const std::string path = info[0].ToString().Utf8Value();
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A named pipe is refused, not waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw to_js(env, "LPQ_NATIVE_FILE", std::strerror(errno));
   struct stat facts {};
   if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {

@@ -28,6 +28,14 @@ std::vector<std::string> Params::unasked() const {
   return names;
 }
 
+void Params::know(std::initializer_list<const char*> names) const {
+  for (const char* name : names) find(name);
+}
+
+void Params::refuse_unasked(const std::string& op) const {
+  if (const auto unknown = unasked(); !unknown.empty()) throw Failure("LPQ_NATIVE_PARAM", "no parameter of " + op + " is called '" + unknown.front() + "'");
+}
+
 template <typename T>
 static const T& value_of(const Params::Value* found, const char* what, const std::string& name) {
   const T* value = found ? std::get_if<T>(found) : nullptr;
@@ -187,9 +195,7 @@ class CpuBackend : public Backend {
       throw;
     }
     finish(op, start);
-    // Told afterwards, since only the operation itself knows what it asks for.
-    if (const auto unknown = call.params.unasked(); !unknown.empty())
-      throw Failure("LPQ_NATIVE_PARAM", "no parameter of " + op + " is called '" + unknown.front() + "'");
+    call.params.refuse_unasked(op);
   }
 
   void abort() override {

@@ -71,6 +71,7 @@ enum HostFlag : unsigned { kPortable = 1 };
   X(can_access_peer, cuDeviceCanAccessPeer, (int* can, CUdevice device, CUdevice peer))                                  \
   X(enable_peer, cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags))                                                \
   X(module_load, cuModuleLoadData, (CUmodule * module, const void* image))                                               \
+  X(module_unload, cuModuleUnload, (CUmodule module))                                                                    \
   X(module_function, cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name))                    \
   X(function_set, cuFuncSetAttribute, (CUfunction function, int attribute, int value))                                   \
   X(function_get, cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                                  \

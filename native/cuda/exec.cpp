@@ -146,6 +146,7 @@ void CudaExec::copy(void* to, const void* from, size_t bytes) {
 }
 
 void CudaExec::read_back(void* host, const void* device, size_t bytes) {
+  forget_written();
   if (bytes) check(driver().copy_to_host(host, reinterpret_cast<CUdeviceptr>(device), bytes, stream_), "reading from the device");
   check(driver().stream_wait(stream_), "waiting for the device");
 }
@@ -176,6 +177,7 @@ void CudaExec::gemm(const Gemm& p) {
 }
 
 const Cublas& CudaExec::blas() {
+  forget_written();
   if (!blas_) {
     check(driver().context_set(context_), "selecting the device");
     blas_workspace_.emplace(*allocator_, kBlasWorkspace);
@@ -185,6 +187,7 @@ const Cublas& CudaExec::blas() {
 }
 
 const Cusolver& CudaExec::solver() {
+  forget_written();
   if (!solver_) {
     blas();  // loads what cuSOLVER is linked with
     solver_ = std::make_unique<Cusolver>(stream_);

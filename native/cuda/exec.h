@@ -80,7 +80,11 @@ struct Gemm {
 
 class CudaExec {
  public:
-  CUstream stream() const { return stream_; }
+  // For what the executor has no function for. Who takes it may put anything on it.
+  CUstream stream() {
+    forget_written();
+    return stream_;
+  }
   CUcontext context() const { return context_; }
   const DeviceFacts& device() const { return facts_; }
   Allocator& allocator() const { return *allocator_; }
@@ -115,7 +119,7 @@ class CudaExec {
     launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
   }
   // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that was a launch
-  // that said by wrote() what it writes, nothing else was put on the stream since, and `tensor` lies elsewhere.
+  // that said by wrote() what it writes, nothing else was put on the stream since (all that does so forgets), and `tensor` lies elsewhere.
   void wrote(const Tensor& tensor) { written_ = std::pair{tensor.raw(), tensor.raw() + tensor.bytes()}; }
   bool follows_untouched(const Tensor& tensor) const {
     if (settled_) return true;
@@ -134,7 +138,7 @@ class CudaExec {
   void write_small(void* device, const void* host, size_t bytes);    // copies `host` before it returns
 
   void gemm(const Gemm& product);
-  // Handles on this stream; Failure("LPQ_CUDA_LIBRARY") when the library is not there.
+  // Handles on this stream, taken as stream() is; Failure("LPQ_CUDA_LIBRARY") when the library is not there.
   const Cublas& blas();
   const Cusolver& solver();
 

@@ -79,13 +79,27 @@ Kernels::Kernels(CUcontext context, const std::string& path) {
   for (const KernelImage& row : read_kernels(path, image_)) {
     CUmodule module = nullptr;
     const CUresult result = driver().module_load(&module, image_.data() + row.offset);
+    // Some files are compiled for Hopper alone.
+    if (result == kNoBinary) {
+      elsewhere_.insert(row.kernels.begin(), row.kernels.end());
+      continue;
+    }
     if (result != kSuccess) {
       const char* reason = nullptr;
       driver().error_string(result, &reason);
       throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + row.file + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
     }
+    modules_.push_back(module);
     for (const std::string& kernel : row.kernels) functions_[kernel].module = module;
   }
+  if (modules_.empty()) throw Failure("LPQ_CUDA_KERNELS", path + " has no code for this device");
+}
+
+void Kernels::unload() noexcept {
+  std::lock_guard lock(mutex_);
+  functions_.clear();
+  for (const CUmodule module : modules_) driver().module_unload(module);
+  modules_.clear();
 }
 
 bool Kernels::has(const std::string& name) {
@@ -103,13 +117,15 @@ CUfunction Kernels::find(const std::string& name) { return find(name, 0); }
 CUfunction Kernels::find(const std::string& name, unsigned shared) {
   std::lock_guard lock(mutex_);
   const auto found = functions_.find(name);
+  const auto for_others = [&] { return Failure("LPQ_CUDA_KERNELS", "the kernel " + name + " has no code for this device"); };
+  if (found == functions_.end() && elsewhere_.count(name)) throw for_others();
   if (found == functions_.end())
     throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + name + ": lpq_kernels.fatbin is older than the addon");
   Entry& entry = found->second;
   if (!entry.function) {
     const CUresult result = driver().module_function(&entry.function, entry.module, name.c_str());
     // The file names it, and was compiled for other devices only.
-    if (result == kNotFound) throw Failure("LPQ_CUDA_KERNELS", "the kernel " + name + " has no code for this device");
+    if (result == kNotFound) throw for_others();
     check(result, "looking for the kernel " + name);
   }
   if (shared > kDefaultShared && shared > entry.shared) {

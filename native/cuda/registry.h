@@ -46,6 +46,8 @@ class Kernels {
   bool has(const std::string& name);
   // As find, with the right to `shared` bytes of dynamic shared memory.
   CUfunction find(const std::string& name, unsigned shared);
+  // Gives the modules back; nothing may use them any more, on the device either. The context must be current.
+  void unload() noexcept;
 
  private:
   struct Entry {
@@ -55,7 +57,9 @@ class Kernels {
   };
   std::mutex mutex_;
   std::vector<char> image_;
+  std::vector<CUmodule> modules_;
   std::map<std::string, Entry> functions_;
+  std::set<std::string> elsewhere_;  // of files without code for this device
 };
 
 // lpq_kernels.fatbin: LPQ_CUDA_FATBIN, else next to the addon or program that this code is part of.

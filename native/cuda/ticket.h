@@ -36,11 +36,12 @@ class Ticket final : public Arrival {
     wake_.notify_all();
   }
 
-  void await(void* stream) override {
+  bool await(void* stream) override {
     launched();
-    if (waits_.load() == stream) return;
+    if (waits_.load() == stream) return false;
     check(driver().stream_wait_event(static_cast<CUstream>(stream), end_, 0), "waiting for a copy");
     waits_ = stream;
+    return true;
   }
   void await_host() override {
     launched();

@@ -180,7 +180,15 @@ lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** co
   });
 }
 
-void lpq_context_close(lpq_context* context) { delete context; }
+void lpq_context_close(lpq_context* context) {
+  if (!context) return;
+  try {
+    const Current current(context);
+    context->kernels->unload();
+  } catch (const Failure&) {  // the context is gone, and its modules with it
+  }
+  delete context;
+}
 
 lpq_status lpq_context_device(const lpq_context* context, lpq_device_info* info) {
   return guarded([&] {

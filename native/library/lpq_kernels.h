@@ -103,6 +103,7 @@ typedef struct lpq_device_info {
 
 /* Opens the calling thread's current CUDA context and loads the kernels. `options` may be NULL. */
 LPQ_API lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** context);
+/* Unloads the kernels; whatever was launched with them must have ended, and its weights and artifacts must be closed. NULL does nothing. */
 LPQ_API void lpq_context_close(lpq_context* context);
 LPQ_API lpq_status lpq_context_device(const lpq_context* context, lpq_device_info* info);
 

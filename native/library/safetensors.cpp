@@ -45,7 +45,7 @@ std::vector<int64_t> naturals(const Mapping& file, const std::string& tensor, co
 }  // namespace
 
 Mapping::Mapping(const std::string& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw Failure("LPQ_FILE", path + " cannot be opened: " + std::strerror(errno));
   struct stat facts {};
   if (::fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) {

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
 
 /** What a model directory says about how conversations become text. */
@@ -91,7 +92,7 @@ function readObject(file: string): Record<string, unknown> | undefined {
 
 function readText(file: string): string {
   try {
-    return readFileSync(file, 'utf8');
+    return readRegularText(file);
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,6 +1,7 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
 
 /** Text to token ids, without special tokens. */
@@ -67,7 +68,7 @@ export function cut(text: string, length: number): string[] {
 
 function readObject(file: string): object {
   try {
-    const value: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    const value: unknown = JSON.parse(readRegularText(file));
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });

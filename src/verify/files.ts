@@ -1,10 +1,11 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import { expectedSeal } from '../../formats/artifact/seal.js';
 import { hashFile } from '../../formats/artifact/write.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import type { Recorder } from './report.js';
 
@@ -21,7 +22,7 @@ const REGENERATED = new Set([
 
 /** lpq.json against its own seal. */
 export function checkSeal(recorder: Recorder, dir: string, manifest: ArtifactManifest): void {
-  const expected = expectedSeal(readFileSync(path.join(dir, 'lpq.json'), 'utf8'));
+  const expected = expectedSeal(readRegularText(path.join(dir, 'lpq.json')));
   if (manifest.seal === undefined) {
     recorder.unproved.push('lpq.json has no seal: its notes and provenance are taken as they stand');
     recorder.detail('manifest', 'lpq.json has no seal');
@@ -73,7 +74,7 @@ function checkIndex(recorder: Recorder, dir: string, weights: Checkpoint): void 
   if (!existsSync(file)) return;
   let index: unknown;
   try {
-    index = JSON.parse(readFileSync(file, 'utf8'));
+    index = JSON.parse(readRegularText(file));
   } catch {
     index = undefined; // a single-file checkpoint does not read it, so nobody has complained yet
   }

@@ -1,7 +1,8 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { type ArtifactManifest, artifactSchema } from '../../formats/artifact/schema.js';
 import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.js';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
@@ -129,7 +130,7 @@ function readMirror(dir: string): unknown {
   const file = path.join(dir, 'quantize_config.json');
   if (!existsSync(file)) return undefined;
   try {
-    return JSON.parse(readFileSync(file, 'utf8'));
+    return JSON.parse(readRegularText(file));
   } catch {
     return null; // never equal to quantization_config: checkConfig reports it
   }

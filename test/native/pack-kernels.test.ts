@@ -19,5 +19,8 @@ test('the layout kernels give the bytes of the CPU engine, run on the host threa
   });
   assert.equal(run.status, 0, run.stderr);
   assert.equal(run.stderr, '');
-  assert.equal(run.stdout, '234 packings\n');
+  const [packings, refusal] = run.stdout.split('\n');
+  assert.equal(packings, '234 packings');
+  // What an operation of the CPU does with a name that it does not know, one of the device does, too.
+  assert.match(String(refusal), /^LPQ_NATIVE_PARAM: .*no parameter of zero is called 'value'/);
 });

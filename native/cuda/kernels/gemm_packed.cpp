@@ -226,14 +226,9 @@ std::string tiling_reason(const Tiling& t) {
          " stages, which is what registers and shared memory hold; " + std::to_string(t.blocks) + " blocks share the steps evenly.";
 }
 
-// Types whose scaled products were compared with double precision on a device; only these are taken unasked.
-bool scaled_compared(const QuantType& type) {
-  if (type.kind == QuantType::Kind::floating) return !(type.bits == 8 && type.exponent == 1);
-  return type.is_signed ? type.bits <= 5 : type.bits >= 2 && type.bits <= 4;
-}
-
 void gemm_packed(Call& call, CudaExec& exec) {
   const Params& p = call.params;
+  p.know({"zero", "warpsN", "warpsK", "stages", "blocks", "tokens", "width", "slices", "reduce", "stripes", "overlap", "tuned"});
   const QuantType type = QuantType::from(p);
   const bool has_zeros = p.integer("hasZeros", 0) != 0, has_bias = p.integer("hasBias", 0) != 0;
   const Tensor &x = call.input(0), &weights = call.input(1), &scales = call.input(2), &y = call.output(0);
@@ -296,7 +291,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
   // Where weights may be rounded unasked: as if they were dequantized first. A timing alone does not make a product inexact.
-  const bool scaled_safe = m > kMostTokens && scaled_compared(type) && (x.dtype == DType::bf16 || !a.scale_bf16);
+  const bool scaled_safe = m > kMostTokens && (x.dtype == DType::bf16 || !a.scale_bf16);
   require(forced != "scaled" || scaled_safe || p.integer("tuned", 1) != kTuned, "settings that were timed would round weights where they are multiplied exactly");
   require(forced != "scaled" || has_gemm_scaled(exec, name), "there is no kernel of scaled weights for this type and device");
   require(forced != "wide" || has_gemm_wide(exec, name), "there is no wide kernel for this type and device");
@@ -306,7 +301,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   // Up to 16 tokens the streaming kernel, wherever a slice of their activations fits a multiprocessor; with zero points of groups
   // only where it ends before the Hopper kernel, which takes its bytes' time (a tenth more) and 10.5 µs.
   const auto streams = [&] {
-    if (!forced.empty() || !can_stream || m > kMostStreamTokens || p.integer("portable", 0) != 0) return false;
+    if (!forced.empty() || !can_stream || m > kMostStreamTokens) return false;
     const std::optional<StreamPlan> plan = stream_plan(name, m, a, type.bits, side_bytes, exec, p);
     if (!plan) return false;
     const double bytes = static_cast<double>(n_blocks * k_blocks * (512 * type.bits + side_bytes));
@@ -314,10 +309,10 @@ void gemm_packed(Call& call, CudaExec& exec) {
   };
   const bool stream = forced == "stream" || streams();
   // More tokens than the verifier takes (64): weights are rounded as if they were dequantized first.
-  const bool scaled = forced == "scaled" || (forced.empty() && scaled_safe && p.integer("portable", 0) == 0 && has_gemm_scaled(exec, name));
-  const bool wide = scaled || forced == "wide" || (forced.empty() && !stream && p.integer("portable", 0) == 0 && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
+  const bool scaled = forced == "scaled" || (forced.empty() && scaled_safe && has_gemm_scaled(exec, name));
+  const bool wide = scaled || forced == "wide" || (forced.empty() && !stream && wide_pays(a, type, x.dtype == DType::bf16, m) && has_gemm_wide(exec, name));
   const bool large = forced == "large" || (forced.empty() && !stream && !wide && !can_hopper && can_large && m > kMostExactTokens);
-  const bool hopper = !stream && !wide && !large && can_hopper && forced != "portable" && p.integer("portable", 0) == 0;
+  const bool hopper = !stream && !wide && !large && can_hopper && forced != "portable";
   if (exec.rehearsing()) {
     const char* chosen = stream ? "stream" : scaled ? "scaled" : wide ? "wide" : hopper ? "hopper" : large ? "large" : "portable";
     exec.because(packed_reason(forced, chosen, m, exec.device().arch));

@@ -85,6 +85,7 @@ SparseMaps describe(const SparseArgs& a, int bits, const Tiling& t) {
 
 void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   const Params& p = call.params;
+  p.know({"overlap"});
   const int64_t bits = p.integer("bits"), group = p.integer("groupLength", 0);
   require(bits == 4 || bits == 8, "bits is not 4 or 8");
   require(group == 0 || group == kSparseK, "groupLength is not 0 (one scale a row) or 128");
@@ -124,7 +125,7 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   a.channel = groups == 1;  // a single row is in place, whatever made it single
   a.vectors = n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
   const std::string base = "lpq_sparse_u" + std::to_string(bits) + (x.dtype == DType::f16 ? "_f16_" : "_bf16_");
-  const bool bulk = exec.device().arch == 90 && exec.has_kernel(base + "h1") && p.integer("portable", 0) == 0 && can_describe_tensors();
+  const bool bulk = exec.device().arch == 90 && exec.has_kernel(base + "h1") && can_describe_tensors();
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
   const int64_t unit = bulk ? 64 : 8, pitch = div_up(k, unit) * unit;
   const uint16_t* rows = x.data<uint16_t>();

@@ -272,7 +272,8 @@ void layout_pack(Call& call, CudaExec& exec) {
   require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
   const std::shared_ptr<const Plan> kept = layout::plan_for(spec, 1);
   const Plan& plan = *kept;
-  if (!plan.fills && call.params.integer("keep", 0) == 0) exec.fill_zero(out.raw(), out.bytes());
+  const bool keep = call.params.integer("keep", 0) != 0;
+  if (!plan.fills && !keep) exec.fill_zero(out.raw(), out.bytes());
   if (plan.tiles() > 0 && (pack_runs(exec, a, kept, out) || pack_quads(exec, a, kept, out))) return;
   run(exec, "lpq_layout_pack", a, plan, out, plan.first, upload(exec, plan.pieces), plan.tiles() * static_cast<int64_t>(plan.words.size()));
 }

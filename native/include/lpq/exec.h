@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,10 @@ class Params {
   const std::vector<double>& list(const std::string& name) const;
   // Names that were given and that no getter has asked for: those that an operation which has run does not know.
   std::vector<std::string> unasked() const;
+  // Asks for what only some ways through an operation read. For settings, not for what changes results.
+  void know(std::initializer_list<const char*> names) const;
+  // Throws Failure("LPQ_NATIVE_PARAM") for the first unasked one of `op`, which has run: only the operation itself knows what it asks for.
+  void refuse_unasked(const std::string& op) const;
 
  private:
   struct Given {

@@ -21,8 +21,8 @@ DType dtype_from_name(std::string_view name);
 struct Arrival {
   virtual ~Arrival() = default;
   // Makes what is launched on `stream` (a CUstream) from now on wait for the copy. Waits itself only until the copy has
-  // been launched. Throws Failure when it never was.
-  virtual void await(void* stream) = 0;
+  // been launched. False where the stream had been told before: nothing was put on it. Throws Failure when the copy never was launched.
+  virtual bool await(void* stream) = 0;
   // Waits for the copy. Throws Failure.
   virtual void await_host() = 0;
   // The copy has ended well.

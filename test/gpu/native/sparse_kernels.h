@@ -6,6 +6,7 @@
 // (K/32 + 64) 2^-24 A. Then one rounding to the type of y, and two of fp32 (bias). Above 32 tokens of f16, groups: weights are rounded to
 // f16 once, which adds the sum of |x| (2^-11 |w| + 2^-25).
 #pragma once
+#include "chain.h"
 #include "layout_kernels.h"
 #include "sparse_format.h"
 
@@ -184,6 +185,12 @@ inline int sweep_sparse(Device& d, bool quick) {
     }
   }
   Report refused;
+  for (int64_t m : {16, 48}) {
+    SparseCase c;
+    c.m = m, c.n = 2048, c.k = 2048;
+    const SparseWeights w = make_sparse(c);
+    check_chain(d, {"M=" + std::to_string(m), "gemm_sparse_marlin", sparse_params(c), gaussian(DType::f16, {m, c.k}, 0.02), {w.packed, w.metadata, w.scales}, 2}, refused);
+  }
   {
     SparseCase c;
     c.m = 4, c.n = 64, c.k = 256;

@@ -78,7 +78,7 @@ export function fakeCuda(kernels: readonly string[] = []): FakeCuda | string {
   };
 }
 
-/** A file of kernels as native/cuda/registry.h describes it, with names and no code. */
+/** A file of kernels as native/cuda/registry.h describes it, with names and no code; one image is for Hopper alone. */
 function emptyKernels(names: readonly string[]): Buffer {
   const u32 = (value: number) => {
     const bytes = Buffer.alloc(4);
@@ -86,10 +86,21 @@ function emptyKernels(names: readonly string[]): Buffer {
     return bytes;
   };
   const text = (value: string) => Buffer.concat([u32(value.length), Buffer.from(value)]);
-  const head = Buffer.concat([Buffer.from('LPQFAT2\0'), u32(1), text('fake'), u32(names.length), ...names.map(text)]);
-  const place = Buffer.alloc(16);
-  const offset = Math.ceil((head.length + 16) / 64) * 64;
-  place.writeBigUInt64LE(BigInt(offset), 0);
-  place.writeBigUInt64LE(64n, 8);
-  return Buffer.concat([head, place, Buffer.alloc(offset - head.length - 16), Buffer.alloc(64)]);
+  const place = (offset: number) => {
+    const bytes = Buffer.alloc(16);
+    bytes.writeBigUInt64LE(BigInt(offset), 0);
+    bytes.writeBigUInt64LE(64n, 8);
+    return bytes;
+  };
+  const head = (offset: number) =>
+    Buffer.concat([
+      Buffer.from('LPQFAT2\0'),
+      u32(2),
+      ...[text('fake'), u32(names.length), ...names.map(text), place(offset)],
+      ...[text('hopper'), u32(1), text('lpq_hopper_alone'), place(offset + 64)],
+    ]);
+  const offset = Math.ceil(head(0).length / 64) * 64;
+  const images = Buffer.alloc(128);
+  images.writeUInt32LE(90, 64);
+  return Buffer.concat([head(offset), Buffer.alloc(offset - head(0).length), images]);
 }

@@ -84,7 +84,14 @@ R cuCtxGetCurrent(void** context) { return *context = current_context, 0; }
 R cuCtxGetDevice(int* device) { return *device = 0, broken; }
 R cuDeviceCanAccessPeer(int* can, int device, int peer) { return (void)device, (void)peer, *can = 0, 0; }
 R cuCtxEnablePeerAccess(void* peer, unsigned flags) { return (void)peer, (void)flags, broken; }
-R cuModuleLoadData(void** module, const void* image) { return (void)image, *module = next_handle(), broken; }
+// An image's first word: the only compute capability that it has code for, 0 for all.
+R cuModuleLoadData(void** module, const void* image) {
+  unsigned only;
+  memcpy(&only, image, sizeof only);
+  if (only != 0 && only != (unsigned)setting("FAKE_CUDA_ARCH", 90)) return 209;
+  return *module = next_handle(), broken;
+}
+R cuModuleUnload(void* module) { return (void)module, broken; }
 R cuModuleGetFunction(void** function, void* module, const char* name) {
   return (void)module, *function = strdup(name), broken;
 }

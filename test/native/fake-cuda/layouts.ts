@@ -71,3 +71,8 @@ for (const [name, layout] of cases) {
     }
 }
 console.log(`${count} packings`);
+
+const [, layout] = cases[0] as (typeof cases)[0];
+const there = cuda.upload(allocate('u8', [layout.bytes]));
+cuda.enqueue('zero', [], [there], { value: 1 });
+await cuda.sync().catch((error: { code: string; message: string }) => console.log(`${error.code}: ${error.message}`));

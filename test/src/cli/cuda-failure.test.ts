@@ -100,6 +100,11 @@ for (const [what, env, args, code, [says, got, expected, hint]] of BEFORE)
     assert.deepEqual(readdirSync(dir), []);
   });
 
+test('kernels for Hopper alone are no hindrance to an older device', { skip }, async (t) => {
+  const ran = await run(path.join(scratch(t), 'out'), RTN, { FAKE_CUDA_ARCH: '80' });
+  assert.equal(ran.code, 0, ran.stdout + ran.stderr);
+});
+
 for (const [number, name] of [
   ['700', 'CUDA_ERROR_ILLEGAL_ADDRESS'],
   ['719', 'CUDA_ERROR_LAUNCH_FAILED'],
