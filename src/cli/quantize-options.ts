@@ -2,6 +2,7 @@ import type { PartialMode } from '../../formats/directory/partial.js';
 import { type Shard, shardPath } from '../../formats/shards/schema.js';
 import type { WeightedFile } from '../calibrate/mix.js';
 import { LpqError } from '../core/error.js';
+import { allButRedone, type Redo } from '../quantize/redo-rule.js';
 import { givenSettings, type MethodFlags } from './method.js';
 import type { Recipe, RecipeRule } from './recipe.js';
 import type { ComputeOptions } from './run.js';
@@ -26,6 +27,8 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags {
   readonly tp?: number;
   readonly timed?: boolean;
   readonly shard?: Shard;
+  readonly redo?: string;
+  readonly from?: string;
 }
 
 /** A checked command: everything the runner needs. */
@@ -34,6 +37,7 @@ export interface QuantizeOptions extends CalibrationOptions {
   readonly rules: readonly RecipeRule[];
   readonly packTarget: string | undefined;
   readonly shard?: Shard;
+  readonly redo?: Redo;
 }
 
 /** What concerns calibration alone, all that a run needs which only saves statistics. */
@@ -104,14 +108,45 @@ export async function quantizeOptions(
             : 'Pack what lpq merge makes of the shards.',
       },
     );
+  const redo = redoOf(flags, settings.method);
   const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
   return {
     ...calibration,
     output: place,
-    rules: file.rules,
+    rules: redo
+      ? [{ place: '--redo', match: allButRedone(redo.match), skip: true, scheme: {} }, ...file.rules]
+      : file.rules,
     packTarget: pack,
+    ...(redo && { redo }),
     ...(flags.shard && { shard: flags.shard }),
   };
+}
+
+/** What is kept of an earlier run, if anything is. Throws LPQ_USAGE. */
+function redoOf(flags: QuantizeFlags, method: string): Redo | undefined {
+  const { redo, from } = flags;
+  if (redo === undefined && from === undefined) return undefined;
+  if (redo === undefined || from === undefined)
+    throw new LpqError('LPQ_USAGE', `--${redo === undefined ? 'from' : 'redo'} has no effect alone`, {
+      hint: 'Give --redo REGEX and --from DIR together.',
+    });
+  const others = [
+    ...(['shard', 'targetSize', 'targetBpw', 'dryRun', 'printRecipe'] as const).filter((name) => flags[name]),
+    ...(method === 'fmpq' ? ['method fmpq'] : []),
+  ];
+  if (others.length > 0) {
+    const flag = (others[0] as string).replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+    throw new LpqError('LPQ_USAGE', `--redo does not go with --${flag}`, { hint: 'Leave one of them out.' });
+  }
+  try {
+    return { match: new RegExp(redo), from };
+  } catch (cause) {
+    throw new LpqError('LPQ_USAGE', `--redo '${redo}' is no regular expression`, {
+      got: (cause as Error).message,
+      expected: "for example 'layers\\.[0-3]\\..*down_proj'",
+      cause,
+    });
+  }
 }
 
 /** Whether bits are to be chosen. Throws LPQ_USAGE where they are given too, or both kinds of target are. */

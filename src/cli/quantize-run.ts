@@ -33,7 +33,11 @@ export async function quantizeInto(
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   const { needsOf } = await import('./dry-run.js');
   const { preflight } = await import('./preflight.js');
-  if (options.partial !== 'resume') preflight(output, await needsOf(options, rts[0]?.device !== 'cpu'), run);
+  if (options.partial !== 'resume') {
+    const needs = await needsOf(options, rts[0]?.device !== 'cpu');
+    // What is kept counts there as if it went through unquantized.
+    preflight(output, options.redo ? { ...needs, output: undefined } : needs, run);
+  }
   if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
   const request = { source, scheme, rules, lmHead: settings.lmHead };
@@ -64,6 +68,7 @@ export async function quantizeInto(
       version: version(),
       partial: options.partial,
       ...(options.shard && { shard: options.shard }),
+      ...(options.redo && { redo: options.redo }),
     },
     {
       onPlan: ({ modules, weights, blocks, left }) => {
@@ -132,7 +137,7 @@ async function cacheScheme(settings: FullSettings, dir: string): Promise<KvSchem
 }
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
-function recorded({ settings, rules, stats }: QuantizeOptions): Record<string, unknown> {
+function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<string, unknown> {
   // Settings of calibration and of the solver say nothing about weights that were only rounded, or what was saved before.
   const { order, damp, gptaq, samples, seqLen, seed, calibJoin, ...always } = settings;
   const text = stats === undefined ? { samples, seqLen, seed, calibJoin } : {};
@@ -140,6 +145,7 @@ function recorded({ settings, rules, stats }: QuantizeOptions): Record<string, u
   return {
     ...always,
     ...calibrated,
+    ...(redo && { redo: redo.match.source }),
     ...(rules.length > 0 && {
       rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),
     }),

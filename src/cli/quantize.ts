@@ -50,6 +50,8 @@ export function quantizeCommand(program: Command, run: Run): Command {
         number('--target-bpw'),
       )
       .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge; with --method rtn or --stats', parseShard)
+      .option('--redo <regex>', 'quantize only the modules whose path matches, and take the rest over from --from')
+      .option('--from <dir>', 'with --redo: the quantized checkpoint whose other modules are kept')
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
       .option('--restart', 'discard what a stopped run left of this output')
       .option('--print-recipe', 'only print the recipe that repeats this run')
@@ -138,7 +140,7 @@ async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFl
  * divide, types that the target does not have.
  */
 async function checkPlan(
-  { source, settings, rules, packTarget }: QuantizeOptions,
+  { source, settings, rules, packTarget, redo }: QuantizeOptions,
   statistics: SavedStatistics | undefined,
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
@@ -149,7 +151,7 @@ async function checkPlan(
   const checkpoint = SourceCheckpoint.open(source);
   try {
     const graph = openModel(checkpoint);
-    const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead };
+    const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(redo && { redo }) };
     const plan =
       settings.method === 'fmpq'
         ? (await import('./fmpq.js')).planForFmpq(graph, request)
@@ -159,6 +161,7 @@ async function checkPlan(
       const modules = plannedModules(checkpoint, request);
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
+    if (redo) plannedModules(checkpoint, request);
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
     if (settings.method === 'fmpq') (await import('./fmpq.js')).checkFmpq(checkpoint, settings, plan);
     (await import('./kv.js')).kvOf(settings, checkpoint);

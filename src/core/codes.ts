@@ -52,6 +52,7 @@ export const CODES = {
   LPQ_PARTIAL_EXISTS: row(2, 'A stopped run left a partial output, which is neither resumed nor discarded unasked.'),
   LPQ_PARTIAL_IN_USE: row(2, 'Another run is writing this output.'),
   LPQ_RECIPE: row(2, 'A recipe file is malformed.'),
+  LPQ_REDO: row(2, 'The checkpoint given with --from cannot be gone on from, or --redo matches nothing.'),
   LPQ_REPORT: row(4, 'A report of a run is malformed.'),
   LPQ_RESUME: row(2, 'A stopped run cannot be resumed with other options than its own.'),
   LPQ_SAFETENSORS: row(4, 'A safetensors file breaks a rule of the format.'),

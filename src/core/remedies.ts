@@ -47,6 +47,8 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_PARTIAL_EXISTS: 'Repeat the command with `--resume`, or with `--restart` to discard it.',
   LPQ_PARTIAL_IN_USE: 'Wait for it, or choose another output.',
   LPQ_RECIPE: 'Correct the place in the file that the message names.',
+  LPQ_REDO:
+    'Give `--from` a checkpoint that `lpq quantize` made of this model with `--method rtn` or `gptq`, and `--redo` a part of a module path.',
   LPQ_REPORT: 'Make it again from the quantized directory, with `lpq report DIR`.',
   LPQ_RESUME: 'Give the options that the message expects, or discard the partial output with `--restart`.',
   LPQ_SAFETENSORS: 'The file is damaged: download it again.',

@@ -23,6 +23,7 @@ export function runIdentity(
     ...Object.fromEntries(Object.entries(options).map(([name, value]) => [flagOf(name), value])),
     '--calib': calibration ? `${calibration.name} (sha256 ${calibration.sha256})` : undefined,
     '--stats': statistics ? `${statistics.manifest.model.name} (sha256 ${statistics.sha256})` : undefined,
+    ...(provenance.options.from !== undefined && { '--from': `lpq.json of sha256 ${provenance.options.from}` }),
     ...(request.shard && { '--shard': `${request.shard.index}/${request.shard.count}` }),
     '--device': backend ?? backendOf(rts),
     LPQ_BLAS: process.env.LPQ_BLAS || 'builtin',

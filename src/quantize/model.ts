@@ -11,6 +11,7 @@ import type { BlockKey } from './journal.js';
 import type { Lane } from './lanes.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
 import type { Progress } from './progress.js';
+import type { KeptModules } from './redo.js';
 import { WeightPipeline } from './rtn-pipeline.js';
 import type { QuantizeRequest } from './run.js';
 import type { SourceView } from './source-view.js';
@@ -24,6 +25,7 @@ export async function quantizeModel(
   graph: ModelGraph,
   events: QuantizeEvents,
   progress: Progress,
+  kept?: KeptModules,
 ): Promise<void> {
   const { quantizer, calibration } = request;
   const work = workOf(graph, request, progress);
@@ -74,8 +76,9 @@ export async function quantizeModel(
         };
         const made: Tensor[] = [];
         try {
+          if (kept) made.push(...placed(lanes, (rt) => kept.weights(rt, block)));
           if (progress.has(key)) {
-            made.push(...replayed(context, block, lanes, progress));
+            made.push(...placed(lanes, (rt) => progress.replayed(rt, block, context.schemes)));
             await replayBlock(context, block, lanes, walk);
           } else made.push(...(await quantizeBlock(context, block, lanes, walk)));
         } finally {
@@ -105,10 +108,10 @@ function workOf(graph: ModelGraph, request: QuantizeRequest, progress: Progress)
   return all.slice(0, all.findLastIndex(({ key }) => !progress.has(key)) + 1);
 }
 
-/** Brings the weights that a finished block went on with to all lanes; returns them, for their disposal. */
-function replayed(context: BlockContext, block: Block, lanes: readonly Lane[], progress: Progress): Tensor[] {
+/** Puts weights that stored codes stand for in every lane's place of the source's; returns them, for their disposal. */
+function placed(lanes: readonly Lane[], weightsOn: (rt: NativeRuntime) => BlockWeights): Tensor[] {
   return lanes.flatMap(({ rt, current }) => {
-    const weights = progress.replayed(rt, block, context.schemes);
+    const weights = weightsOn(rt);
     for (const [name, tensor] of weights) current.set(name, tensor);
     return [...weights.values()];
   });

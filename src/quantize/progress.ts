@@ -6,6 +6,7 @@ import type { FinishedModule } from './assembly.js';
 import { type ModuleLine, type QuantizeEvents, type Resumption, timed } from './events.js';
 import type { BlockKey } from './journal.js';
 import { rangeOf } from './measures.js';
+import type { KeptModules } from './redo.js';
 import { replayedWeights } from './replay.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import { lineOf, type RunLog } from './run-log.js';
@@ -89,6 +90,15 @@ export class Progress {
       } finally {
         tensor.dispose();
       }
+      return undefined;
+    };
+    return this.carrying.add(0, write, () => {});
+  }
+
+  /** Queues a module of an earlier checkpoint, in its turn as carried tensors are. */
+  keep(kept: KeptModules, name: string): Promise<void> {
+    const write = async () => {
+      await kept.copy(name, this.writer);
       return undefined;
     };
     return this.carrying.add(0, write, () => {});

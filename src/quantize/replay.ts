@@ -1,4 +1,4 @@
-import type { WrittenModules } from '../../formats/canonical/written.js';
+import type { Part } from '../../formats/canonical/tensors.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Block, BlockWeights } from '../model/program.js';
 import { disposeWeights } from '../model/weights.js';
@@ -6,6 +6,11 @@ import { forActivations } from './blocks.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
+
+/** Where stored modules are read: the checkpoint that is being written, or a finished one. */
+export interface StoredModules {
+  part(name: string, part: Part): Tensor | undefined;
+}
 
 /**
  * The dequantized weights of a finished block's modules, by full weight name: those that the run which quantized them went
@@ -15,7 +20,7 @@ export function replayedWeights(
   rt: NativeRuntime,
   block: Block,
   schemes: ReadonlyMap<string, QuantScheme>,
-  written: WrittenModules,
+  written: StoredModules,
 ): BlockWeights {
   const weights: BlockWeights = new Map();
   try {
@@ -41,7 +46,7 @@ function storedModule(
   name: string,
   shape: readonly [number, number],
   scheme: QuantScheme,
-  written: WrittenModules,
+  written: StoredModules,
 ): QuantizedModule {
   const upload = (part: 'codes' | 'scales' | 'zeros'): Tensor | undefined => {
     const host = written.part(name, part);

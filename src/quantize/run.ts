@@ -24,6 +24,8 @@ import { runIdentity } from './identity.js';
 import { quantizeModel } from './model.js';
 import { Progress } from './progress.js';
 import type { Quantizer } from './quantizer.js';
+import { KeptModules } from './redo.js';
+import type { Redo } from './redo-rule.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
 import { type ModuleRule, schemeOf } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
@@ -55,6 +57,8 @@ export interface QuantizeRequest {
   readonly version: string;
   /** What to do about what a stopped run left of this output; 'new' (refuse it) unless told. The bytes are the same. */
   readonly partial?: PartialMode;
+  /** Quantizes only what matches (the rules must leave out the rest, allButRedone()) and takes over what an earlier run made of the rest. */
+  readonly redo?: Redo;
   /** Only this part of the blocks and of what is carried, into a shard for mergeShards(); for methods without a forward pass. */
   readonly shard?: Shard;
 }
@@ -67,10 +71,10 @@ export interface QuantizeSummary {
   readonly carried: number;
 }
 
-/** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE. */
+/** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE, LPQ_REDO. */
 export function planQuantization(
   graph: ModelGraph,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'>,
 ): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
   const linears = graph.blocks.flatMap(({ stages }) =>
     stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
@@ -87,6 +91,11 @@ export function planQuantization(
     const scheme = schemeOf(linear, request.scheme, request.rules);
     if (scheme) plan.set(linear.name, { linear, scheme });
   }
+  if (plan.size === 0 && request.redo)
+    throw new LpqError('LPQ_REDO', `--redo matches no module that is quantized`, {
+      got: request.redo.match.source,
+      expected: `a part of a path such as ${linears[0]?.name}`,
+    });
   if (plan.size === 0) throw new LpqError('LPQ_USAGE', 'the rules leave no module to quantize');
   return plan;
 }
@@ -105,15 +114,18 @@ export async function quantizeCheckpoint(
   register: (output: OutputDirectory) => void = () => {},
 ): Promise<QuantizeSummary> {
   const checkpoint = SourceCheckpoint.open(request.source);
+  let kept: KeptModules | undefined;
   try {
     const source = new SourceView(checkpoint, request.rewrite);
     const graph = openModel(source);
+    if (request.redo) kept = KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
+    const keptNames = [...(kept?.schemes.keys() ?? [])];
     const whole = planQuantization(graph, request);
     if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(whole.keys()));
     const mine = shardOf(graph, request);
     const plan = new Map([...whole].filter(([name]) => mine.module(name)));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
-    const weightNames = new Set([...whole.keys()].map((name) => `${name}.weight`));
+    const weightNames = new Set([...whole.keys(), ...keptNames].map((name) => `${name}.weight`));
     const carried = [...source.names()].filter((name) => !weightNames.has(name)).filter((_, i) => mine.carried(i));
     events.onPlan?.({
       modules: plan.size,
@@ -122,17 +134,18 @@ export async function quantizeCheckpoint(
       left: unusedTensors(source, graph),
     });
     const canonical: CanonicalPlan = {
-      modules: new Map(
-        [...plan].map(([name, { linear, scheme }]) => [
-          name,
-          declare(source, linear, scheme, request.activations?.get(name)),
-        ]),
-      ),
+      modules: new Map([
+        ...(kept?.declarations() ?? []),
+        ...[...plan].map(
+          ([name, { linear, scheme }]) =>
+            [name, declare(source, linear, scheme, request.activations?.get(name))] as const,
+        ),
+      ]),
       carried: carried.map((name) => source.spec(name)),
       config: source.config,
-      ...(request.kv && { kv: request.kv }),
+      ...((request.kv ?? kept?.kv) && { kv: request.kv ?? kept?.kv }),
     };
-    const recorded = provenance(request, source);
+    const recorded = provenance(request, source, kept);
     const identity = runIdentity(request, recorded, rts);
     const output = await OutputDirectory.createPartial(request.output, request.partial);
     register(output);
@@ -148,6 +161,7 @@ export async function quantizeCheckpoint(
         progress = new Progress(log, writer, events, graph, schemes);
         if (before) events.onResume?.(progress.resumption());
         for (const name of carried) await progress.carry(source, name);
+        if (kept) for (const name of keptNames) await progress.keep(kept, name);
         const context: BlockContext = {
           quantizer: request.quantizer,
           fallback: rtnQuantizer(),
@@ -159,7 +173,7 @@ export async function quantizeCheckpoint(
             return (progress as Progress).module({ ...module, result });
           },
         };
-        await quantizeModel(context, rts, request, source, graph, events, progress);
+        await quantizeModel(context, rts, request, source, graph, events, progress, kept);
         await timed(events, 'write', async () => {
           await progress?.settle();
           const manifest = await writer.finish(recorded);
@@ -168,7 +182,7 @@ export async function quantizeCheckpoint(
           await log?.close();
           await output.commit();
         });
-        return summarize(progress.lines, carried.length, plan);
+        return summarize([...(kept?.lines() ?? []), ...progress.lines], carried.length, canonical.modules);
       } catch (error) {
         await progress?.stop();
         await log?.close();
@@ -180,6 +194,7 @@ export async function quantizeCheckpoint(
       throw error;
     }
   } finally {
+    kept?.close();
     checkpoint.close();
   }
 }
@@ -224,11 +239,17 @@ async function markShard(
 /** What quantizing makes of each module, before it does. Throws what reading the model throws. */
 export function plannedModules(
   checkpoint: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'>,
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
-  const plan = planQuantization(openModel(source), request);
-  return new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, undefined)]));
+  const graph = openModel(source);
+  const plan = planQuantization(graph, request);
+  const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
+  kept?.close();
+  return new Map([
+    ...(kept?.declarations() ?? []),
+    ...[...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, undefined)] as const),
+  ]);
 }
 
 function declare(
@@ -266,7 +287,7 @@ function printable(value: number): number {
   return value;
 }
 
-function provenance(request: QuantizeRequest, source: SourceView): Provenance {
+function provenance(request: QuantizeRequest, source: SourceView, kept: KeptModules | undefined): Provenance {
   const { calibration, statistics } = request;
   return {
     lpq: request.version,
@@ -279,6 +300,7 @@ function provenance(request: QuantizeRequest, source: SourceView): Provenance {
       ...request.options,
       ...request.quantizer.options,
       ...(statistics && { stats: statistics.sha256 }),
+      ...(kept && { from: kept.sha256 }),
     },
     calibration: calibration ? calibrationRecord(calibration) : statistics ? recordOf(statistics) : null,
   };
@@ -287,12 +309,12 @@ function provenance(request: QuantizeRequest, source: SourceView): Provenance {
 function summarize(
   lines: readonly ModuleLine[],
   carried: number,
-  plan: ReadonlyMap<string, { linear: LinearRef }>,
+  modules: ReadonlyMap<string, ModuleDeclaration>,
 ): QuantizeSummary {
   let bits = 0;
   let weights = 0;
   for (const line of lines) {
-    const { n, k } = (plan.get(line.name) as { linear: LinearRef }).linear;
+    const [n, k] = (modules.get(line.name) as ModuleDeclaration).shape;
     bits += line.bitsPerWeight * n * k;
     weights += n * k;
   }
