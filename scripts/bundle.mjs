@@ -17,7 +17,7 @@ import {
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { closure, packagesOf } from './bundle/imports.mjs';
+import { closure, isBundled, packagesOf } from './bundle/imports.mjs';
 import { newestGlibc } from './bundle/symbols.mjs';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
@@ -85,17 +85,13 @@ for (const file of reached.files) put(file);
 put('bin/lpq.js');
 put('bench/quantize-shape/run.mjs');
 
-// A package's code and licence. Names of directories and files that no code loads are left out with their contents.
-const IDLE = /(^|\/)(tests?|__tests__|docs?|examples?|benchmarks?|\.github|\.bin)\/|\.(test|spec|min)\.[cm]?js$/;
-const CODE = /\.([cm]?js|json|node|wasm)$/;
-const LICENCE = /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i;
 const packages = packagesOf(root, reached.packages);
 for (const { dir } of packages) {
   const nested = new Set(packages.map((other) => other.dir).filter((other) => other.startsWith(`${dir}/`)));
   for (const file of filesBelow(dir)) {
     const inside = file.slice(dir.length + 1);
     if (inside.startsWith('node_modules/') && ![...nested].some((other) => file.startsWith(`${other}/`))) continue;
-    if (LICENCE.test(inside) || (CODE.test(inside) && !IDLE.test(inside))) put(file);
+    if (isBundled(inside)) put(file);
   }
 }
 

@@ -8,6 +8,16 @@ function specifiers(text) {
   return [...text.matchAll(/(?:\bfrom\s*|\bimport\s*\(?\s*)(['"])([^'"\n]+)\1/g)].map((match) => match[2]);
 }
 
+// Names of directories and files that no code of a package loads.
+const IDLE = /(^|\/)(tests?|__tests__|examples?|benchmarks?|\.github|\.bin)\/|\.(test|spec|min)\.[cm]?js$/;
+const CODE = /\.([cm]?js|json|node|wasm)$/;
+const LICENCE = /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i;
+
+/** Whether a file of a package (its path from the package) goes along: code and licence. */
+export function isBundled(file) {
+  return LICENCE.test(file) || (CODE.test(file) && !IDLE.test(file));
+}
+
 /** Files (from `root`) that `entries` reach through imports, and the packages they name. Absent entries are left out. */
 export function closure(root, entries) {
   const files = new Set();
