@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
@@ -42,4 +43,14 @@ test('what a bundled file of a package loads is bundled too', () => {
     }
   }
   assert.ok(links > 200, `${links} files were looked at`);
+});
+
+test('the bill of materials names every package that lpq depends on, with the hash of the lockfile', () => {
+  const text = execFileSync(process.execPath, [path.join(root, 'scripts', 'sbom.mjs')], { encoding: 'utf8' });
+  const { components } = JSON.parse(text) as { components: { name: string; version: string; hashes?: unknown[] }[] };
+  for (const [name, version] of Object.entries(dependencies)) {
+    const entry = components.find((each) => each.name === name && each.version === version);
+    assert.ok(entry?.hashes, `${name} ${version}`);
+  }
+  assert.ok(components.length > Object.keys(dependencies).length);
 });
