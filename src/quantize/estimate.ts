@@ -7,7 +7,7 @@ import { plannedBytes } from '../../formats/canonical/write.js';
 import { isWeightFile } from '../../formats/directory/carry.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { openModel } from '../model/graph.js';
-import type { ModelGraph } from '../model/program.js';
+import type { Feed, ModelGraph } from '../model/program.js';
 import { bitsPerWeight } from './grid.js';
 import { blockMemory, DEVICE_BATCH_TOKENS } from './memory-plan.js';
 import { plannedModules, planQuantization, type QuantizeRequest } from './run.js';
@@ -112,11 +112,7 @@ export function memoryOf(
   // Per token the residual stream, what attention leaves and what the MLP's last linear reads wait for the next sweep.
   const wide = Math.max(
     hidden,
-    ...graph.blocks.flatMap(({ stages }) =>
-      stages.flatMap(({ feeds }) =>
-        feeds.flatMap(({ linears }) => (linears[0]?.expert === undefined ? (linears[0]?.k ?? 0) : 0)),
-      ),
-    ),
+    ...graph.blocks.flatMap(({ stages }) => stages.flatMap(({ feeds }) => feeds.map(denseInput))),
   );
   const kept = onDevice ? hidden : 2 * hidden + wide;
   const states = calibration.kind === 'activations' ? 4 * kept * calibration.tokens * (streams > 1 ? 1.5 : 1) : 0;
@@ -126,7 +122,9 @@ export function memoryOf(
   );
   if (onDevice) {
     const host = BASE_BYTES + TEXT_BYTES + 2 * weights + BEHIND_BYTES + 4 * calibration.tokens;
-    return { rss: host, device: device + states + 0.75 * 2 ** 30 };
+    // What the last stage of a block reads waits beside the states, in 16 bits, where there is room; experts gather theirs anew.
+    const last = Math.max(0, ...graph.blocks.flatMap(({ stages }) => (stages.at(-1)?.feeds ?? []).map(denseInput)));
+    return { rss: host, device: device + states + active * 2 * last * calibration.tokens + 0.75 * 2 ** 30 };
   }
   // The CPU computes in f32, one batch at a time, and batches are half as long.
   const batch = Math.min(1, calibration.tokens / CPU_BATCH_TOKENS) * (CPU_BATCH_TOKENS / DEVICE_BATCH_TOKENS);
@@ -135,4 +133,9 @@ export function memoryOf(
   );
   const written = Math.min(sourceBytes, BEHIND_BYTES);
   return { rss: BASE_BYTES + TEXT_BYTES + states + working + written, device: 0 };
+}
+
+/** Input features of a feed that every token reaches; 0 for an expert's. */
+function denseInput({ linears }: Feed): number {
+  return linears[0]?.expert === undefined ? (linears[0]?.k ?? 0) : 0;
 }

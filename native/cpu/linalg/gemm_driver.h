@@ -33,7 +33,10 @@ template <class T, class Sink>
 void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exec* progress) {
   const auto& kernel = kernels<T>();
   const int mr = kernel.mr, nr = kernel.nr;
-  const auto [m, n, k, a, b, alpha, region] = product;
+  // No structured binding: lambdas below use them, which clang takes from 16 on.
+  const int64_t m = product.m, n = product.n, k = product.k;
+  const PackSource a = product.a, b = product.b;
+  const T alpha = product.alpha;
   const int64_t a_count = (m + mr - 1) / mr, strips = (n + nr - 1) / nr;
   const int64_t kc_most = std::min(k, kBlockK<T>), k_blocks = (k + kBlockK<T> - 1) / kBlockK<T>;
   const int64_t a_stride = round_up(kc_most * mr, 16) + kPanelPad;
@@ -73,7 +76,10 @@ template <class T, class Sink>
 void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exec* progress = nullptr) {
   const auto& kernel = kernels<T>();
   const int mr = kernel.mr, nr = kernel.nr;
-  const auto [m, n, k, a, b, alpha, region] = product;
+  const int64_t m = product.m, n = product.n, k = product.k;
+  const PackSource a = product.a, b = product.b;
+  const T alpha = product.alpha;
+  const Region region = product.region;
   if (m <= 0 || n <= 0 || k <= 0) return;
   constexpr int64_t kMostBytes = 8 << 20;  // of packed op(A), and of packed op(B)
   const int64_t kc_most = std::min(k, kBlockK<T>);
