@@ -1,6 +1,5 @@
-// The casts of cast.cuh for the sixteen pairs of a chunk at once, for kernels that wait for instructions and not for memory (the streaming
-// kernel): the same pairs from fewer instructions. What a pair costs beside mma.sync is its number of instructions, whichever
-// pipe takes them, and twice as much where the logic pipe is the one that is full (docs/kernels.md, "What bounds narrow types").
+// The casts of cast.cuh for the sixteen pairs of a chunk at once, from fewer instructions, for the streaming kernel, which waits for these rather than
+// for memory: nothing issues in the shadow of mma.sync (docs/kernels.md, "What bounds narrow types").
 //
 // Integers: as they are. Floats, a code being s r (sign, rest) and `low` where the lowest bit of r goes:
 //   3 bits, and 4 times bf16: one multiplication puts two copies of a code where they do not meet, r at `low` and s at 15; one AND leaves
@@ -49,14 +48,14 @@ struct ChunkCast<FloatCast<B, BF>> : FloatCast<B, BF> {
   using Base = FloatCast<B, BF>;
   int drop;                // from bit 14 to where the rest's highest bit goes
   uint32_t copies[2], own;  // multipliers for codes at bits 0 and 4, and what is left of their products (4 bits, bf16)
-  uint32_t times;           // 2^left, as a multiplier: shifts by what is known at run time go the logic pipe's way
+  uint32_t times;           // 2^left
 
   LPQ_BOTH ChunkCast(bool is_signed, int exponent) : Base(is_signed, exponent), drop((BF ? 8 : 5) - exponent) {
     copies[0] = this->place | 1u << 12;
     copies[1] = this->place >> 4 | 1u << 8;
     own = this->keep | twice(0x8000);
     times = 1u << this->left;
-    settled(times);
+    settled(times);  // a multiplier known to be a power of two would become a shift
     if constexpr (BF) {
       // 2^(127 - bias) is a bf16; less kFarPower.
       const uint32_t bits = (this->power << 16) - (static_cast<uint32_t>(kFarPower) << 23);

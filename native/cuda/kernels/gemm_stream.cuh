@@ -45,7 +45,7 @@ constexpr bool kStreamAhead = B <= 4;
 // A pair of f16 times 2^kFarPower as the sum of two pairs of bf16, exactly (11 bits are 8 and 3).
 __device__ __forceinline__ void split_pair(uint32_t pair, uint32_t& high, uint32_t& low) {
   const __half2 both = *reinterpret_cast<const __half2*>(&pair);
-  const float far = __uint_as_float(kFar), x = __low2float(both) * far, y = __high2float(both) * far;
+  const float far = __uint_as_float(kFar & 0xffff0000u), x = __low2float(both) * far, y = __high2float(both) * far;
   const uint32_t a = __float_as_uint(x) & 0xffff0000u, b = __float_as_uint(y) & 0xffff0000u;
   high = a >> 16 | b;
   low = __float_as_uint(x - __uint_as_float(a)) >> 16 | (__float_as_uint(y - __uint_as_float(b)) & 0xffff0000u);
