@@ -221,14 +221,23 @@ async function markShard(
   for (const name of ['lpq.json', 'config.json']) await rm(path.join(output.path, name));
 }
 
-/** What quantizing makes of each module, before it does. Throws what reading the model throws. */
+/**
+ * What quantizing makes of each module, before it does. `codes`: linears will read codes (W4Ax), of precisions that nobody knows yet, so
+ * all are said to have 8 bits. Throws what reading the model throws.
+ */
 export function plannedModules(
   checkpoint: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'> & { readonly codes?: boolean },
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
   const plan = planQuantization(openModel(source), request);
-  return new Map([...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, undefined)]));
+  const form = (k: number): ActivationForm | undefined =>
+    request.codes && k % 128 === 0
+      ? { blocks: { bits: new Uint8Array(k / 128).fill(8), clip: new Float32Array(k / 128).fill(1) } }
+      : undefined;
+  return new Map(
+    [...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, form(linear.k))]),
+  );
 }
 
 function declare(
