@@ -60,8 +60,15 @@ export const activationsSchema = z.strictObject({
 });
 export type Activations = z.infer<typeof activationsSchema>;
 
-/** A simulated cache of keys and values (W4Ax): asymmetric codes, a scale and a zero a channel and `group` tokens. */
-export const kvChannelsSchema = z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive() });
+/**
+ * A simulated cache of keys and values (W4Ax): asymmetric codes, a scale and a zero a channel and `group` tokens; `clip`: their range
+ * is drawn in where that leaves the least squared error.
+ */
+export const kvChannelsSchema = z.strictObject({
+  bits: z.int().min(1).max(8),
+  group: z.int().positive(),
+  clip: z.literal(true).optional(),
+});
 
 export const moduleSchema = z.strictObject({
   type: z.string(),

@@ -54,6 +54,7 @@ export interface MixedWeight {
 export interface KvChannels {
   readonly bits: number;
   readonly group: number;
+  readonly clip?: true | undefined;
 }
 
 /** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */

@@ -46,7 +46,7 @@ export interface QuantizeRequest {
   readonly rewrite?: TensorRewrite;
   /** What linears read instead of their input, by name; their weights are solved for it, and the checkpoint records it. */
   readonly activations?: ReadonlyMap<string, ActivationForm>;
-  /** How the cache of keys and values is quantized. */
+  /** How the cache of keys and values is quantized: recorded, and no part of what weights are solved for. */
   readonly kv?: KvForm;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;

@@ -74,7 +74,7 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
   assert.ok(told.share.macs >= 0.75 && told.share.macs < 0.85);
   const checkpoint = CanonicalCheckpoint.open(output);
   const { modules, kv, provenance } = checkpoint.manifest;
-  assert.deepEqual(kv, { bits: 4, group: 64 });
+  assert.deepEqual(kv, { bits: 4, group: 64, clip: true });
   assert.equal(provenance.method, 'fmpq');
   const blocks = Object.values(modules).flatMap(({ activations }) => activations?.bits ?? []);
   assert.equal(new Set(blocks).size, 2);
