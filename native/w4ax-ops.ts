@@ -100,13 +100,13 @@ export const w4axOps = {
   /**
    * y f32 [T,C] = x as a cache with `bits` a value gives it back: every channel over runs of `group` tokens of a sequence has
    * zero = f16(min) and scale = f16((max - zero) / (2^bits - 1)), value = fma(code, scale, zero); the last run of a sequence
-   * may be shorter. y may be x.
+   * may be shorter. `clip`: min and max are first drawn in by i / 40 of the range, i of 0 to 7 with the least squared error. y may be x.
    */
   simulateKv: (
     rt: NativeRuntime,
     x: Tensor,
     starts: Tensor,
     y: Tensor,
-    { bits, group }: { bits: number; group: number },
-  ) => rt.enqueue('simulate_kv', [x, starts], [y], { bits, group }),
+    { bits, group, clip }: { bits: number; group: number; clip?: boolean | undefined },
+  ) => rt.enqueue('simulate_kv', [x, starts], [y], { bits, group, ...(clip && { clip: 1 }) }),
 } as const;

@@ -7,7 +7,7 @@
  *
  * --sites lists the objective of every set of channels before and after its search; --plan stops there.
  *
- * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [noscale] [kv4|kv4g32] with 4-bit weights.
+ * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [noscale] [kv4|kv4g32|kv4minmax] with 4-bit weights.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -128,7 +128,9 @@ for (const row of values.rows.split(',')) {
           scale: words.includes('noscale') ? 0 : FMPQ_DEFAULTS.scale,
         }),
   };
-  const kv: KvForm | undefined = row.includes('kv4') ? { bits: 4, group: row.includes('kv4g32') ? 32 : 64 } : undefined;
+  const kv: KvForm | undefined = row.includes('kv4')
+    ? { bits: 4, group: row.includes('kv4g32') ? 32 : 64, ...(!row.includes('kv4minmax') && { clip: true }) }
+    : undefined;
   let plan: FmpqPlan | undefined;
   if (row !== 'W4A16') plan = await decidePlan(rt, source, graph, feeds, options);
   const planning = (performance.now() - started) / 1000;

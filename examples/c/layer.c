@@ -184,6 +184,110 @@ static void list(const lpq_artifact *artifact) {
   printf("%lld modules, %lld tensors\n", (long long)lpq_artifact_modules(artifact), (long long)lpq_artifact_tensors(artifact));
 }
 
+/* ---- Layout sparse_marlin, weight by weight (docs/sparsity.md) ---- */
+
+static double sparse_at(const lpq_tensor *codes, const lpq_tensor *meta, const lpq_tensor *scales, const lpq_module_info *info, int64_t n, int64_t k) {
+  static const int order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+  const int bits = info->type[1] - '0';
+  const int64_t np = info->n_padded, c = k / 16, in64 = n % 64 / 8, below = n % 8 / 4, j = n % 4, groups = scales->shape[0];
+  const int64_t word = c / 2 * 2 * np + n / 64 * 128 + 64 * (n >> 1 & 1) + 8 * in64 + 4 * (n & 1) + 2 * (c % 2) + (n >> 2 & 1);
+  const int places = half_at(meta->data, word) >> (int)(4 * (k / 4 % 4)) & 15;
+  int i;
+  for (i = 0; i < 2; ++i) {
+    const int64_t kc = k / 4 * 2 + i, kt = kc / 16, kr = kc % 16, lane = 4 * in64 + kr % 8 / 2;
+    const int64_t at = bits == 4 ? kt * 2 * np + n / 64 * 128 + lane * 4 + j : kt * 4 * np + n / 64 * 256 + lane * 8 + 2 * j + below;
+    const int shift = (int)(bits == 4 ? 4 * (4 * (kr & 1) + 2 * below + kr / 8) : 8 * (2 * (kr & 1) + kr / 8));
+    uint32_t stored;
+    if ((places >> 2 * i & 3) != k % 4) continue;
+    memcpy(&stored, (const uint8_t *)codes->data + 4 * at, 4);
+    return ((int)(stored >> shift & ((1u << bits) - 1)) - (1 << (bits - 1))) * (double)from_f16(half_at(scales->data, groups == 1 ? n : k / 128 * np + n / 8 * 8 + order[n % 8]));
+  }
+  return 0;
+}
+
+static int compare_sparse(const lpq_artifact *artifact, const lpq_module_info *info, int64_t m, const uint16_t *x, const uint16_t *y) {
+  const lpq_tensor codes = tensor_of(artifact, info->name, "B"), meta = tensor_of(artifact, info->name, "meta"), scales = tensor_of(artifact, info->name, "s");
+  double worst = 0;
+  int64_t row, c, n, k;
+  for (c = 0; c < 16; ++c) {
+    n = c * (info->n - 1) / 15;
+    for (row = 0; row < m; ++row) {
+      double sum = 0, size = 0, off;
+      for (k = 0; k < info->k; ++k) {
+        const double product = sparse_at(&codes, &meta, &scales, info, n, k) * from_f16(x[row * info->k + k]);
+        sum += product;
+        size += fabs(product);
+      }
+      /* Weights and the result are rounded to f16 once (2^-11), sums of K products to fp32. */
+      off = fabs(from_f16(y[row * info->n + n]) - sum) / (fabs(sum) * 0x1p-11 + size * (0x1p-11 + (double)info->k * 0x1p-24) + 0x1p-20);
+      if (off > worst) worst = off;
+    }
+  }
+  printf("16 columns against plain C: the largest difference is %.3f of the bound\n", worst);
+  return worst > 1;
+}
+
+/* ---- Layout comet: what W4Ax computes (docs/fmpq.md, docs/layouts.md) ---- */
+
+static int comet_code(const lpq_tensor *codes, int64_t n, int64_t k) {
+  const int64_t chunk = k % 128 / 32, byte = chunk / 2 * 512 + (4 * (n % 8) + k % 16 / 4) * 16 + (chunk % 2 * 2 + n % 16 / 8) * 4 + k % 4;
+  const int nibble = ((const uint8_t *)codes->data)[(n / 16 * codes->shape[1] + k / 128) * 1024 + byte] >> (k % 32 < 16 ? 0 : 4) & 15;
+  return nibble < 8 ? nibble : nibble - 16;
+}
+
+/* A block of 128 columns of a token as codes; its scale is given back. The default rounding is to the nearest, ties to even. */
+static float comet_block(const uint16_t *x, const int32_t *order, int64_t first, int bits, float clip, int *codes) {
+  const float top = bits == 4 ? 7 : 127, share = clip / top;
+  float most = 0, scale, inverse;
+  int i;
+  for (i = 0; i < 128; ++i) most = fmaxf(most, fabsf(from_f16(x[order ? order[first + i] : first + i])));
+  scale = most * share;
+  if (scale < 0x1p-126f) scale = 0;
+  inverse = scale > 0 ? 1 / scale : 0;
+  for (i = 0; i < 128; ++i) {
+    const float value = from_f16(x[order ? order[first + i] : first + i]) * inverse;
+    codes[i] = (int)nearbyintf(value < -top ? -top : value > top ? top : value);
+  }
+  return scale;
+}
+
+static int compare_comet(const lpq_artifact *artifact, const lpq_module_info *info, int64_t m, const uint16_t *x, const uint16_t *y) {
+  const lpq_tensor codes = tensor_of(artifact, info->name, "packed"), scales = tensor_of(artifact, info->name, "scales"), bits = tensor_of(artifact, info->name, "bits");
+  const lpq_tensor clip = tensor_of(artifact, info->name, "clip"), permutation = tensor_of(artifact, info->name, "permutation"), bias = tensor_of(artifact, info->name, "bias");
+  const int64_t blocks = info->k / 128, padded = scales.shape[1];
+  /* Tensors of a file lie at any alignment. */
+  float *const clips = malloc((size_t)blocks * 4), *const weights = malloc((size_t)(blocks * padded) * 4);
+  int32_t *const order = permutation.data ? malloc((size_t)info->k * 4) : NULL;
+  double worst = 0;
+  int64_t row, c, b;
+  int i;
+  memcpy(clips, clip.data, (size_t)blocks * 4);
+  memcpy(weights, scales.data, (size_t)(blocks * padded) * 4);
+  if (order) memcpy(order, permutation.data, (size_t)info->k * 4);
+  for (row = 0; row < m; ++row)
+    for (c = 0; c < 16; ++c) {
+      const int64_t n = c * (info->n - 1) / 15;
+      double sum = 0, size = 0, off;
+      for (b = 0; b < blocks; ++b) {
+        int tokens[128], part = 0;
+        const float scale = comet_block(x + row * info->k, order, 128 * b, ((const uint8_t *)bits.data)[b], clips[b], tokens);
+        double term;
+        for (i = 0; i < 128; ++i) part += tokens[i] * comet_code(&codes, n, 128 * b + i);
+        term = (double)part * scale * weights[b * padded + n];
+        sum += term;
+        size += fabs(term);
+      }
+      if (bias.data)
+        sum += bias.dtype == LPQ_F32 ? ((const float *)bias.data)[n] : bias.dtype == LPQ_F16 ? from_f16(half_at(bias.data, n)) : from_bf16(half_at(bias.data, n));
+      /* Sums of a block are exact. One rounding of each factor, one a block of their sum in fp32, and that of the result to f16. */
+      off = fabs(from_f16(y[row * info->n + n]) - sum) / (fabs(sum) * 0x1p-11 + size * (double)(blocks + 4) * 0x1p-24 + 0x1p-24);
+      if (off > worst) worst = off;
+    }
+  free(clips), free(weights), free(order);
+  printf("16 columns against plain C: the largest difference is %.3f of the bound\n", worst);
+  return worst > 1;
+}
+
 static int compare(const lpq_artifact *artifact, const lpq_module_info *info, int64_t m, const uint16_t *x, const uint16_t *y, double zero) {
   const lpq_tensor codes = tensor_of(artifact, info->name, "packed"), scales = tensor_of(artifact, info->name, "scales");
   const lpq_tensor zeros = tensor_of(artifact, info->name, "zeros"), bias = tensor_of(artifact, info->name, "bias");
@@ -191,8 +295,10 @@ static int compare(const lpq_artifact *artifact, const lpq_module_info *info, in
   struct tilus w;
   double worst = 0;
   int64_t row, c, n, k;
+  if (info->layout == LPQ_LAYOUT_SPARSE_MARLIN && !bias.data) return compare_sparse(artifact, info, m, x, y);
+  if (info->layout == LPQ_LAYOUT_COMET) return compare_comet(artifact, info, m, x, y);
   if (info->layout != LPQ_LAYOUT_TILUS || info->type[0] == 'f' || 16 % bits) {
-    printf("columns were not compared: this program decodes integers of 1, 2, 4 and 8 bits in layout tilus\n");
+    printf("columns were not compared: this program decodes integers of 1, 2, 4 and 8 bits in layout tilus, sparse_marlin without biases, and comet\n");
     return 0;
   }
   w.codes = codes.data, w.scales = scales.data, w.zeros = zeros.data;

@@ -96,6 +96,9 @@ def main():
     with lpq.Artifact(options.artifact) as artifact:
         info = artifact.module(options.module)
         layout = info.layout_name.decode()
+        if layout in ("comet", "sparse_marlin"):
+            print("this program has no reference for codes of activations and 2:4 weights: examples/c/layer.c has")
+            return 2
         linear = context.load(artifact, options.module, dtype)
         bias = None
         if info.bias:

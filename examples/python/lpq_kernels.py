@@ -16,7 +16,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 F16, BF16 = 1, 2
 DTYPES = {1: "f16", 2: "bf16", 3: "f32", 4: "f64", 5: "f8_e4m3", 6: "f8_e5m2", 7: "f8_e8m0", 8: "i8", 9: "i16", 10: "i32",
           11: "i64", 12: "u8", 13: "u16", 14: "u32", 15: "u64", 16: "bool"}
-LAYOUT_OTHER, LAYOUT_TILUS, LAYOUT_MARLIN, LAYOUT_TURBOMIND = range(4)
+LAYOUT_OTHER, LAYOUT_TILUS, LAYOUT_MARLIN, LAYOUT_TURBOMIND, LAYOUT_SPARSE_MARLIN, LAYOUT_COMET = range(6)
 SETTLED = 1
 ABI = 1
 

@@ -1,5 +1,13 @@
 import { z } from 'zod';
-import { granularitySchema, provenanceSchema, scalesSchema, sha256Schema, zerosSchema } from '../canonical/schema.js';
+import {
+  activationsSchema,
+  granularitySchema,
+  kvChannelsSchema,
+  provenanceSchema,
+  scalesSchema,
+  sha256Schema,
+  zerosSchema,
+} from '../canonical/schema.js';
 import { kvSchemeSchema } from '../kv/scheme.js';
 
 /**
@@ -20,12 +28,17 @@ export const packedModuleSchema = z.strictObject({
    * Rank r has the tensors MODULE.rankR.*; shape and canonical are of the whole.
    */
   ranks: z.strictObject({ count: z.int().min(2), split: z.enum(['n', 'k']) }).optional(),
-  /** Name of the layout: marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, awq, compressed-tensors, int-quantized, ..., gguf-q4_0, ...; carried = left as in the canonical checkpoint. */
+  /** Name of the layout: marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2, awq, compressed-tensors, int-quantized, ..., gguf-q4_0, ...; carried = left as in the canonical checkpoint. */
   layout: z.string(),
   /** The source stores the weight as [K, N], and so does layout dense; every other layout holds [N, K]. */
   transposed: z.boolean().optional(),
   /** Of layout compressed-tensors: words of 32 div b whole codes, as in the file that the module came from. */
   packing: z.literal('whole').optional(),
+  /**
+   * The linear reads codes instead of its input: of layout comet, whose tensors say the same, and of modules left in canonical form
+   * beside it. Other targets pack such modules for 16 bits, and leave this out.
+   */
+  activations: activationsSchema.optional(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),
   /** tensor name in the safetensors files -> its sha256. */
@@ -53,8 +66,8 @@ export const artifactSchema = z.strictObject({
   carried: z.record(z.string(), sha256Schema),
   /** Every other file of the directory but this one and the shards -> sha256. */
   files: z.record(z.string(), sha256Schema),
-  /** How the cache of keys and values is packed (formats/kv), where the quantized checkpoint says so. */
-  kv: kvSchemeSchema.optional(),
+  /** How the cache of keys and values is packed (formats/kv), where the quantized checkpoint says so; for comet, how it is simulated. */
+  kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
   provenance: provenanceSchema,
   /** sha256 of this very file with these 64 digits written as zeros (seal.ts): covers names, notes and white space. */
   seal: sha256Schema.optional(),

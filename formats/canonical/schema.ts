@@ -49,6 +49,27 @@ export const scalesSchema = z.strictObject({
   stored: z.union([z.literal('tensor'), z.tuple([z.int().positive(), z.int().positive()])]).optional(),
 });
 
+/**
+ * What a linear reads instead of its input in W4Ax (docs/fmpq.md): codes, for each block of columns of 4 or 8 bits, that reach a share
+ * (the clip) of a token's largest magnitude in the block.
+ */
+export const activationsSchema = z.strictObject({
+  block: z.literal(128),
+  bits: z.array(z.union([z.literal(4), z.literal(8)])),
+  clip: z.array(z.number().positive().max(1)),
+});
+export type Activations = z.infer<typeof activationsSchema>;
+
+/**
+ * A simulated cache of keys and values (W4Ax): asymmetric codes, a scale and a zero a channel and `group` tokens; `clip`: their range
+ * is drawn in where that leaves the least squared error.
+ */
+export const kvChannelsSchema = z.strictObject({
+  bits: z.int().min(1).max(8),
+  group: z.int().positive(),
+  clip: z.literal(true).optional(),
+});
+
 export const moduleSchema = z.strictObject({
   type: z.string(),
   /** [N, K]: out_features, in_features. */
@@ -62,17 +83,8 @@ export const moduleSchema = z.strictObject({
   permutation: z.boolean().default(false),
   /** MODULE.mask U8 [N, K/8]: bit k of a row is 1 where the weight is kept (2:4). */
   sparsity: z.enum(['none', '2:4']).default('none'),
-  /**
-   * The linear reads codes instead of its input (W4Ax, docs/fmpq.md): for each block of columns their bits and the share of a
-   * token's largest magnitude that they reach.
-   */
-  activations: z
-    .strictObject({
-      block: z.literal(128),
-      bits: z.array(z.union([z.literal(4), z.literal(8)])),
-      clip: z.array(z.number().positive().max(1)),
-    })
-    .optional(),
+  /** The linear reads codes instead of its input. */
+  activations: activationsSchema.optional(),
   /** dtype that the weight had in the source. */
   sourceDtype: z.string(),
   /** The source stores the weight as [K, N] (Conv1D of GPT-2): shape, codes and scales are those of its transpose. */
@@ -129,8 +141,8 @@ export const canonicalSchema = z.strictObject({
   modules: z.record(z.string(), moduleSchema),
   /** Tensors carried through unchanged -> sha256 of their bytes. */
   carried: z.record(z.string(), sha256Schema),
-  /** The cache of keys and values: asymmetric codes with a scale a channel and `group` tokens (W4Ax), or packed (formats/kv). */
-  kv: z.union([z.strictObject({ bits: z.int().min(1).max(8), group: z.int().positive() }), kvSchemeSchema]).optional(),
+  /** The cache of keys and values: simulated (W4Ax), or packed (formats/kv). */
+  kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
   provenance: provenanceSchema,
 });
 export type CanonicalManifest = z.infer<typeof canonicalSchema>;

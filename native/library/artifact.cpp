@@ -87,6 +87,12 @@ void place(Module& m, bool ranks, bool transposed) {
     if (m.k_padded != m.k) return other("its K is padded");
     m.experts = m.type[0] != 'f' && is_expert(m.name);
     m.layout = LPQ_LAYOUT_TURBOMIND;
+  } else if (m.layout_name == "sparse_marlin") {
+    if (!has({"B", "meta", "s"})) return;
+    m.layout = LPQ_LAYOUT_SPARSE_MARLIN;
+  } else if (m.layout_name == "comet") {
+    if (!has({"packed", "scales", "bits", "clip", "blocks"})) return;
+    m.layout = LPQ_LAYOUT_COMET;
   } else {
     other("its layout '" + m.layout_name + "' has no kernel in this library");
   }
@@ -209,20 +215,23 @@ void give_module(const Module& m, lpq_module_info* to) {
 
 size_t placed(size_t bytes) { return (bytes + kPlace - 1) / kPlace * kPlace; }
 
+// Bytes of a bias: comet's is f32.
+size_t bias_bytes(const Module& m) { return m.bias ? static_cast<size_t>(m.n) * (m.layout == LPQ_LAYOUT_COMET ? 4 : 2) : 0; }
+
 size_t module_bytes(const Module& m) {
-  size_t bytes = m.bias ? placed(static_cast<size_t>(m.n) * 2) : 0;
+  size_t bytes = m.bias ? placed(bias_bytes(m)) : 0;
   for (const StoredTensor* tensor : m.tensors) bytes += placed(tensor->bytes);
   return bytes;
 }
 
-// A bias in f16 or bf16, from what the artifact carries.
-std::vector<uint16_t> half_bias(const Module& m, int activations) {
+// A bias in the type that its kernel adds, from what the artifact carries.
+std::vector<std::byte> bias_of(const Module& m, int activations) {
   const StoredTensor& bias = *m.bias;
   const int dtype = dtype_of(bias);
   if (bias.shape != std::vector<int64_t>{m.n} || (dtype != LPQ_F16 && dtype != LPQ_BF16 && dtype != LPQ_F32))
     throw Failure("LPQ_ARTIFACT", "tensor '" + bias.name + "' is no bias of " + std::to_string(m.n) + " numbers in f16, bf16 or f32");
-  std::vector<uint16_t> out(static_cast<size_t>(m.n));
-  for (size_t i = 0; i < out.size(); ++i) {
+  std::vector<std::byte> out(bias_bytes(m));
+  for (size_t i = 0; i < static_cast<size_t>(m.n); ++i) {
     float value = 0;
     if (dtype == LPQ_F32) {
       std::memcpy(&value, bias.data + 4 * i, 4);
@@ -231,9 +240,40 @@ std::vector<uint16_t> half_bias(const Module& m, int activations) {
       std::memcpy(&half, bias.data + 2 * i, 2);
       value = dtype == LPQ_F16 ? f16_to_f32(half) : bf16_to_f32(half);
     }
-    out[i] = activations == LPQ_F16 ? f32_to_f16(value) : f32_to_bf16(value);
+    if (m.layout == LPQ_LAYOUT_COMET) {
+      std::memcpy(&out[4 * i], &value, 4);
+    } else {
+      const uint16_t half = activations == LPQ_F16 ? f32_to_f16(value) : f32_to_bf16(value);
+      std::memcpy(&out[2 * i], &half, 2);
+    }
   }
   return out;
+}
+
+// How many blocks of 128 columns have activations of 8 bits; that each block is numbered among those of its precision.
+int64_t eight_bit_blocks(const Module& m) {
+  const StoredTensor &bits = *m.own("bits"), &blocks = *m.own("blocks");
+  const auto count = static_cast<size_t>(m.k / 128);
+  if (dtype_of(bits) != LPQ_U8 || bits.bytes != count || dtype_of(blocks) != LPQ_I32 || blocks.bytes != 4 * count)
+    throw Failure("LPQ_ARTIFACT", "tensors '" + bits.name + "' and '" + blocks.name + "' are not of " + std::to_string(count) + " blocks");
+  int32_t eights = 0, fours = 0;
+  for (size_t b = 0; b < count; ++b) {
+    int32_t place = 0;
+    std::memcpy(&place, blocks.data + 4 * b, 4);
+    const auto width = static_cast<int>(bits.data[b]);
+    if (width != 4 && width != 8) throw Failure("LPQ_ARTIFACT", "tensor '" + bits.name + "' holds " + std::to_string(width) + ", not 4 or 8");
+    if (place != (width == 8 ? eights++ : ~fours++)) throw Failure("LPQ_ARTIFACT", "tensor '" + blocks.name + "' does not number the blocks of each precision");
+  }
+  return eights;
+}
+
+// The tensors of a module in the order in which Layer's calls, and then the bias, have them, and what these take.
+std::vector<std::pair<const char*, const Tensor*>> layer_tensors(const Layer& layer, bool permutation) {
+  const auto &codes = layer.codes.in, &product = layer.product.in;
+  if (layer.layout == LPQ_LAYOUT_SPARSE_MARLIN) return {{"B", &product[1]}, {"meta", &product[2]}, {"s", &product[3]}};
+  std::vector<std::pair<const char*, const Tensor*>> list = {{"bits", &codes[1]}, {"clip", &codes[2]}, {"blocks", &codes[3]}, {"packed", &product[4]}, {"scales", &product[5]}};
+  if (permutation) list.push_back({"permutation", &codes[4]});
+  return list;
 }
 
 // What the kernels are told must be what the file holds: an operation checks shapes against its own, and a tensor's bytes
@@ -350,6 +390,13 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     if (m.layout == LPQ_LAYOUT_MARLIN) scales = m.own("s"), zeros = m.own("zp");
     if (m.layout == LPQ_LAYOUT_TILUS) zeros = m.own("zeros");
     if (m.layout == LPQ_LAYOUT_TURBOMIND && m.own("scales_zeros")) scales = m.own("scales_zeros");
+    if (m.layout == LPQ_LAYOUT_SPARSE_MARLIN) weights = m.own("B"), scales = m.own("s"), d.metadata = at(m.own("meta"));
+    if (m.layout == LPQ_LAYOUT_COMET) {
+      d.block_bits = static_cast<const uint8_t*>(at(m.own("bits")));
+      d.block_clip = static_cast<const float*>(at(m.own("clip")));
+      d.blocks = static_cast<const int32_t*>(at(m.own("blocks")));
+      d.eight_bit_blocks = eight_bit_blocks(m);
+    }
     const StoredTensor* permutation = m.own("permutation");
     d.weights = at(weights), d.scales = at(scales), d.zeros = at(zeros);
     d.permutation = static_cast<const int32_t*>(at(permutation));
@@ -357,19 +404,23 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     d.zero_type = zeros ? dtype_of(*zeros) : LPQ_NONE;
     d.bias = m.bias ? to : nullptr;
     std::unique_ptr<lpq_weight> made = make_weight(context, d);
-    // In the order of product_call: x, weights, scales, zeros, permutation, bias.
-    size_t next = 1;
-    for (const StoredTensor* tensor : {weights, scales, zeros, permutation})
-      if (tensor) require_shape(*tensor, made->call.in[next++]);
+    if (made->layer) {
+      for (const auto& [suffix, wanted] : layer_tensors(*made->layer, permutation != nullptr)) require_shape(*m.own(suffix), *wanted);
+    } else {
+      // In the order of product_call: x, weights, scales, zeros, permutation, bias.
+      size_t next = 1;
+      for (const StoredTensor* tensor : {weights, scales, zeros, permutation})
+        if (tensor) require_shape(*tensor, made->call.in[next++]);
+    }
     const auto on = static_cast<cuda::CUstream>(stream);
     const auto copy = [&](void* there, const void* here, size_t count) {
       if (count) cuda::check(cuda::driver().copy_to_device(reinterpret_cast<cuda::CUdeviceptr>(there), here, count, on), "copying a weight to the device");
     };
     for (const StoredTensor* tensor : m.tensors) copy(places.at(tensor->name), tensor->data, tensor->bytes);
-    std::vector<uint16_t> bias;
+    std::vector<std::byte> bias;
     if (m.bias) {
-      bias = half_bias(m, activations);
-      copy(to, bias.data(), bias.size() * 2);
+      bias = bias_of(m, activations);
+      copy(to, bias.data(), bias.size());
     }
     cuda::check(cuda::driver().stream_wait(on), "copying a weight to the device");
     *weight = made.release();

@@ -60,6 +60,7 @@ void require_address(const void* address, const char* name, uintptr_t unit = 16)
 }
 
 Choice choice_of(const lpq_weight& weight, int64_t m) {
+  if (weight.layer) return choose_layer(*weight.layer, m, weight.context->facts, weight.context->kernels.get());
   Product product = weight.product;
   product.m = m;
   return choose_kernel(weight.context->facts, weight.context->kernels.get(), product, &weight.context->tuning);
@@ -135,6 +136,17 @@ Product product_of(const lpq_weight_desc& d) {
 std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_desc& d) {
   auto weight = std::make_unique<lpq_weight>();
   weight->context = context;
+  if (is_layer(d.layout)) {
+    weight->layer = make_layer(d, context->facts.ordinal, context);
+    require_address(d.weights, "weights");
+    require_address(d.scales, "scales");
+    if (d.layout == LPQ_LAYOUT_SPARSE_MARLIN) require_address(d.metadata, "metadata");
+    else require_address(d.block_bits, "block_bits"), require_address(d.block_clip, "block_clip"), require_address(d.blocks, "blocks");
+    if (d.permutation) require_address(d.permutation, "permutation");
+    if (d.bias) require_address(d.bias, "bias");
+    choice_of(*weight, 1);
+    return weight;
+  }
   weight->product = product_of(d);
   require_address(d.weights, "weights");
   require_address(d.scales, "scales");
@@ -244,7 +256,7 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     check(driver().stream_wait(on), "waiting for the stream");
     if (word == 0) return;
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
-    throw Failure("LPQ_NATIVE_ARGUMENT", "a permutation names a column that x does not have");
+    throw Failure("LPQ_NATIVE_ARGUMENT", "a product met bad data: a permutation that names a column which x does not have, or NaN or infinity where x becomes codes");
   });
 }
 
@@ -260,6 +272,8 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
     if (bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "the workspace is too small: ask lpq_gemm_workspace()");
     lpq_context* context = weight->context;
     const Current current(context);
+    Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(stream), context, static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
+    if (weight->layer) return run_layer(*weight->layer, m, x, y, hosted.exec());
     Call call = weight->call;
     const auto place = [&](Tensor& tensor, const void* address) {
       tensor.shape[0] = m;
@@ -270,7 +284,6 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
     };
     place(call.in[0], x);
     place(call.out[0], y);
-    Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(stream), context, static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
     if (context->tuning.points.empty()) return weight->op(call, hosted.exec());
     Product product = weight->product;
     product.m = m;
@@ -291,8 +304,7 @@ lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t 
   return guarded([&] {
     argument(device != nullptr, "device is NULL");
     argument(m >= 1, "M is not 1 or more");
-    Product product = product_of(taken(desc, "desc"));
-    product.m = m;
+    const lpq_weight_desc d = taken(desc, "desc");
     // The kernels that were built, where they lie at hand; else all.
     static const std::optional<std::set<std::string>> names = []() -> std::optional<std::set<std::string>> {
       try {
@@ -301,7 +313,15 @@ lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t 
         return std::nullopt;
       }
     }();
-    give_text(choice_text(choose_kernel(described_device(device), nullptr, product, nullptr, names ? &*names : nullptr)), text, size, needed);
+    const DeviceFacts facts = described_device(device);
+    const std::set<std::string>* const known = names ? &*names : nullptr;
+    if (is_layer(d.layout)) {
+      const int owner = 0;
+      return give_text(choice_text(choose_layer(make_layer(d, facts.ordinal, &owner), m, facts, nullptr, known)), text, size, needed);
+    }
+    Product product = product_of(d);
+    product.m = m;
+    give_text(choice_text(choose_kernel(facts, nullptr, product, nullptr, known)), text, size, needed);
   });
 }
 }

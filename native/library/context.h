@@ -1,11 +1,13 @@
 // What the C interface's handles of a device and of a weight are.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cuda/driver.h"
 #include "cuda/kernels/choice.h"
 #include "cuda/kernels/tuned.h"
+#include "library/layers.h"
 #include "library/lpq_kernels.h"
 
 struct lpq_context {
@@ -20,6 +22,7 @@ struct lpq_weight {
   lpq::cuda::Product product;  // its m is of no account
   lpq::cuda::CudaOpFn op = nullptr;
   lpq::Call call;  // with x and y to be put in
+  std::optional<lpq::library::Layer> layer;  // instead of all these, for sparse_marlin and comet
 };
 
 namespace lpq::library {

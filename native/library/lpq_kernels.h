@@ -1,10 +1,10 @@
 /*
  * lpq_kernels.h - products of packed weights on NVIDIA GPUs, and the artifacts of `lpq pack` that hold the weights. C99.
  *
- *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/layouts.md and docs/kernels.md say
+ *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/layouts.md and docs/kernels.md say; in W4Ax x becomes codes first
  *
- * Shapes and strides  x, y and bias are f16 or bf16 (all the same), dense, row-major: x has K elements a row, y has N. x, y and
- *                     every tensor of the weight start at multiples of 16 bytes, the workspace at one of 512. M is any number
+ * Shapes and strides  x, y and bias are f16 or bf16 (all the same; a bias of comet is f32), dense, row-major: x has K elements a row,
+ *                     y has N. x, y and every tensor of the weight start at multiples of 16 bytes, the workspace at one of 512. M is any number
  *                     from 0 on. N and K are below 2^31 - 1024.
  * Memory              All pointers but strings and structs are device memory of the caller's, in the context's CUDA context
  *                     (the driver's, or the runtime's and PyTorch's, which is the device's primary context). The library
@@ -71,7 +71,9 @@ typedef enum lpq_layout {
   LPQ_LAYOUT_OTHER = 0,
   LPQ_LAYOUT_TILUS = 1,    /* lpq's own, for every type: docs/kernels.md */
   LPQ_LAYOUT_MARLIN = 2,   /* u4, u8 */
-  LPQ_LAYOUT_TURBOMIND = 3 /* u4, u8, f4e2m1, f8e4m3 */
+  LPQ_LAYOUT_TURBOMIND = 3, /* u4, u8, f4e2m1, f8e4m3 */
+  LPQ_LAYOUT_SPARSE_MARLIN = 4, /* u4, u8, two of every four stored: docs/sparsity.md */
+  LPQ_LAYOUT_COMET = 5     /* i4 for activations of 4 and 8 bits (W4Ax: docs/fmpq.md), on 9.0 */
 } lpq_layout;
 
 typedef struct lpq_context lpq_context;
@@ -112,20 +114,25 @@ LPQ_API lpq_status lpq_context_device(const lpq_context* context, lpq_device_inf
 typedef struct lpq_weight_desc {
   size_t size;
   int layout;                 /* lpq_layout */
-  const char* type;           /* u1-u8, i2-i8, or a float such as f4e2m1; marlin and turbomind store i4 as u4, i8 as u8 */
+  const char* type;           /* u1-u8, i2-i8, or a float such as f4e2m1; marlin, sparse_marlin and turbomind store i4 as u4, i8 as u8 */
   int64_t n, k;               /* of y and of x */
   int64_t n_padded, k_padded; /* as stored; 0: as lpq pack pads */
-  int group;                  /* inputs that share a scale: 32, 64, 128; 0: one scale a row */
+  int group;                  /* inputs that share a scale: 32, 64, 128 (sparse_marlin, comet: 128); 0: one scale a row (not turbomind, comet) */
   int activations;            /* lpq_dtype of x, y and bias */
   const void* weights;
   const void* scales;
-  int scale_type;             /* tilus: f16, bf16; marlin: f16; turbomind: f16 {s, t} pairs of integers, u8 (2^(e-127)) of f4e2m1, f16 or bf16 of f8e4m3 */
+  int scale_type;             /* tilus: f16, bf16; marlin, sparse_marlin: f16; comet: f32; turbomind: f16 {s, t} pairs of integers, u8 (2^(e-127)) of f4e2m1, f16 or bf16 of f8e4m3 */
   int zero_type;              /* tilus: u8 or f16; marlin: i32; else LPQ_NONE */
   const void* zeros;
   double zero;                /* tilus without zeros: the constant. W = (code - zero) * scale */
-  const int32_t* permutation; /* marlin: [K], the column of x of each stored row; or NULL */
+  const int32_t* permutation; /* marlin, comet: [K], the column of x of each stored row; or NULL */
   const void* bias;           /* [N], or NULL */
   int experts;                /* turbomind: stored along K first */
+  const void* metadata;       /* sparse_marlin: i16 [K'/32, 2N'], where the stored weights stand */
+  const uint8_t* block_bits;  /* comet, each [K/128], what blocks of 128 columns of x become: 4 or 8 bits a code, */
+  const float* block_clip;    /*   the share of a token's largest magnitude in the block that codes reach, */
+  const int32_t* blocks;      /*   the block's number among those of 8 bits, or ~ its number among those of 4 */
+  int64_t eight_bit_blocks;   /* comet: how many blocks have 8 bits */
 } lpq_weight_desc;
 
 LPQ_API lpq_status lpq_weight_create(lpq_context* context, const lpq_weight_desc* desc, lpq_weight** weight);
@@ -141,14 +148,15 @@ LPQ_API void lpq_weight_destroy(lpq_weight* weight);
 LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t last, size_t* bytes);
 /* Zeroes what must be zero before the first call, on the stream. */
 LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);
-/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a permutation named a column that x does not have. */
+/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a product since the last check met bad data: a permutation that names a column
+   which x does not have; in W4Ax also NaN or infinity in x, or block_bits and blocks that contradict each other. */
 LPQ_API lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stream);
 LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags);
 
 /* Which kernels a product of M tokens runs and why, a line each, ended by a zero; cut to `size` bytes. *needed: all of it. */
 LPQ_API lpq_status lpq_gemm_explain(const lpq_weight* weight, int64_t m, char* text, size_t size, size_t* needed);
 /* The same without a GPU. `device`: h200, h100, a100, rtx4090 or rtx3090. Pointers of `desc` may be NULL; bias, zeros and permutation
-   count as there when zero_type says so, and when they are not NULL. */
+   count as there when zero_type says so, and when they are not NULL. Of another device's W4Ax than 9.0: LPQ_ERROR_UNSUPPORTED. */
 LPQ_API lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size, size_t* needed);
 
 /* ---- An artifact: a directory that `lpq pack` wrote ---- */
@@ -190,7 +198,7 @@ LPQ_API lpq_status lpq_artifact_module_at(const lpq_artifact* artifact, int64_t 
 LPQ_API lpq_status lpq_artifact_module(const lpq_artifact* artifact, const char* name, lpq_module_info* info);
 LPQ_API lpq_status lpq_artifact_module_tensor(const lpq_artifact* artifact, const char* module, int64_t i, lpq_tensor* tensor);
 
-/* Device bytes that a module's tensors take, its bias in f16 or bf16 included. */
+/* Device bytes that a module's tensors take, its bias in f16 or bf16 (comet: f32) included. */
 LPQ_API lpq_status lpq_module_bytes(const lpq_artifact* artifact, const char* module, size_t* bytes);
 /* Copies them to `memory` (16-byte aligned, of that many bytes) on the stream, and describes the weight. Returns when the host's
    bytes were read, so that the artifact may then be closed. */

@@ -29,7 +29,7 @@ export function benchPackCommand(bench: Command, run: Run): Command {
       .description('time the pack engine layout by layout, or packing a whole model beside copying its output')
       .option(
         '--layouts <list>',
-        'tilus, marlin, turbomind, gptq, compressed-tensors, with a width (tilus-4) or all of them',
+        'tilus, marlin, turbomind, comet, gptq, compressed-tensors, with a width (tilus-4) or all of them',
       )
       .option('--shape <KxN>', 'of the weight', '8192x8192')
       .option('--passes <n>', 'that count; the median is kept', integer('--passes', 1, 10000), 5)

@@ -111,7 +111,11 @@ export async function printPlan(
 /** What each target would do with the modules once they are quantized. */
 function targetColumns(source: SourceCheckpoint, options: QuantizeOptions, given: string, ranks = 1): Column[] {
   const { settings, rules } = options;
-  const modules = plannedModules(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+  const modules = plannedModules(source, {
+    ...schemesFrom(settings, rules),
+    lmHead: settings.lmHead,
+    codes: settings.method === 'fmpq',
+  });
   const planned = { dir: options.source, config: source.config, modules };
   return targetNames(given).map((target) => columnOf(target, () => previewDecisions(planned, target, ranks)));
 }

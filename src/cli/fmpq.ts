@@ -93,7 +93,8 @@ export async function prepareFmpq(
     );
     for (const { site, reason } of kept)
       run.report.warn(`${site} keeps its order of channels: ${reason}`, { site, reason });
-    const kv: KvForm | undefined = settings.actKv === undefined ? undefined : { bits: settings.actKv, group: KV_GROUP };
+    const kv: KvForm | undefined =
+      settings.actKv === undefined ? undefined : { bits: settings.actKv, group: KV_GROUP, clip: true };
     return {
       quantizer: fmpqQuantizer(quantizer, options, plan),
       rewrite: plan.rewrite,

@@ -28,7 +28,7 @@ export function packCommand(program: Command, run: Run): Command {
       )
       .requiredOption(
         '--target <name>',
-        'sm80, sm86, sm89, sm90 (choose for each module), marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, awq, compressed-tensors, compressed-tensors-w8a8, gguf or gguf-q2_k to gguf-q8_0',
+        'sm80, sm86, sm89, sm90 (choose for each module), marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2, awq, compressed-tensors, compressed-tensors-w8a8, gguf or gguf-q2_k to gguf-q8_0',
       )
       .requiredOption('-o, --output <dir>', 'directory to make')
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
@@ -81,9 +81,10 @@ export async function packDirectory(
   const input = await openQuantizedWith(dir, run);
   try {
     const reading = Object.values(input.manifest.modules).filter(({ activations }) => activations).length;
-    if (reading > 0)
+    const { packTarget } = await import('../pack/targets/index.js');
+    if (reading > 0 && !packTarget(options.target).activations)
       run.report.warn(
-        `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs their weights alone, for 16 bits`,
+        `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs their weights alone, for 16 bits; --target comet packs both`,
         { modules: reading },
       );
     const task = run.report.task('pack', input.moduleNames().length);

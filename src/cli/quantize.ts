@@ -158,7 +158,7 @@ async function checkPlan(
         : planQuantization(graph, request);
     if (packTarget !== undefined) {
       const { previewPack } = await import('../pack/preview.js');
-      const modules = plannedModules(checkpoint, request);
+      const modules = plannedModules(checkpoint, { ...request, codes: settings.method === 'fmpq' });
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
     if (redo) plannedModules(checkpoint, request);

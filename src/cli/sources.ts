@@ -12,10 +12,13 @@ export async function openAnySource(dir: string, rt: NativeRuntime): Promise<Wei
   const { directoryKind, openSource } = await import('../../formats/canonical/source.js');
   // Decoding reads files, follows permutations and masks: work of the CPU, whatever computes with the weights.
   const decoder = rt.device === 'cpu' ? rt : createRuntime();
-  if (directoryKind(dir) !== 'lpq-artifact') return openSource(dir, decoder);
-  const { artifactSource } = await import('../verify/source.js');
-  // On a device the packed bytes go through the kernels that they were packed for.
+  // On a device the packed bytes go through the kernels that they were packed for, and what reads codes is packed on the way.
   const { multipliesCodes } = await import('../model/packed.js');
+  if (directoryKind(dir) !== 'lpq-artifact') {
+    const source = openSource(dir, decoder);
+    return rt.device !== 'cpu' && multipliesCodes(rt) ? (await import('./w4ax.js')).withComet(source, decoder) : source;
+  }
+  const { artifactSource } = await import('../verify/source.js');
   return artifactSource(dir, decoder, rt.device !== 'cpu', rt.device !== 'cpu' && multipliesCodes(rt));
 }
 

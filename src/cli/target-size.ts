@@ -167,6 +167,7 @@ async function allowedWidths(
     const modules = plannedModules(checkpoint, {
       ...schemesFrom({ ...settings, bits }, rules),
       lmHead: settings.lmHead,
+      codes: settings.method === 'fmpq',
     });
     for (const [name, { action }] of previewDecisions({ dir: source, config: checkpoint.config, modules }, packTarget)
       .decisions) {

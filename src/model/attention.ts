@@ -1,7 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
-import { cachedAttention } from './cached-attention.js';
+import { cachedAttention, requireCpu } from './cached-attention.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
@@ -66,8 +66,10 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       place(rt, weights, state, q, plan.qNorm, heads);
       place(rt, weights, state, k, plan.kNorm, kvHeads);
       const { kv } = weights;
-      if (kv && !('form' in kv))
+      if (kv && !('form' in kv)) {
+        requireCpu(rt);
         for (const cached of [k, v]) ops.simulateKv(rt, cached, state.batch.starts, cached, kv);
+      }
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;

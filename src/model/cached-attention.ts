@@ -5,6 +5,16 @@ import { LpqError } from '../core/error.js';
 import type { Batch } from './program.js';
 import type { KvScheme } from './source.js';
 
+/** Quantized caches are simulated on the CPU. Throws LPQ_DEVICE. */
+export function requireCpu(rt: NativeRuntime): void {
+  if (rt.device === 'cpu') return;
+  throw new LpqError('LPQ_DEVICE', 'a quantized cache of keys and values is simulated on the CPU only', {
+    got: rt.device,
+    expected: 'cpu',
+    hint: 'Use --device cpu.',
+  });
+}
+
 /** What ops.attention takes beside tensors. */
 type AttentionParams = Parameters<typeof ops.attention>[6];
 
@@ -28,12 +38,7 @@ export function cachedAttention(
   p: AttentionParams,
   sinks?: Tensor,
 ): void {
-  if (rt.device !== 'cpu')
-    throw new LpqError('LPQ_DEVICE', 'a packed cache of keys and values is simulated on the CPU only', {
-      got: rt.device,
-      expected: 'cpu',
-      hint: 'Use --device cpu.',
-    });
+  requireCpu(rt);
   const { keys, values, residual } = scheme;
   const { headDim, kvHeads, heads } = p;
   if (headDim % values.group !== 0 || (keys.granularity === 'token' && headDim % keys.group !== 0))

@@ -3,7 +3,7 @@ import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { Architecture } from './architecture.js';
 import { ARCHITECTURES } from './architectures/index.js';
-import type { KvForm, MixedWeight, PackedWeight, WeightSource } from './source.js';
+import type { KvForm, MixedWeight, WeightSource } from './source.js';
 
 /** Where one expert's matrix [N, K] or bias [N] lies in the tensor of all experts. */
 export interface Slice {
@@ -144,7 +144,7 @@ class SplitExperts implements ExpertSource {
     return this.source.quantized?.(name) ?? false;
   }
 
-  packed(name: string): PackedWeight | undefined {
+  packed(name: string): ReturnType<NonNullable<WeightSource['packed']>> {
     return this.source.packed?.(name);
   }
 

@@ -1,10 +1,11 @@
 import { addon, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { multiplyComet } from './comet.js';
 import type { LinearPlan } from './plan.js';
 import type { BlockWeights } from './program.js';
 import type { PackedWeight } from './source.js';
 
-/** Whether ops.gemmAct runs on the runtime's device: the CPU, and CUDA devices of 9.0. */
+/** Whether ops.gemmAct and gemmComet run on the runtime's device: the CPU, and CUDA devices of 9.0. */
 export function multipliesCodes(rt: NativeRuntime): boolean {
   return rt.device === 'cpu' || addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))]?.arch === 90;
 }
@@ -16,6 +17,7 @@ function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
     scales: packed.scales,
     ...('zeros' in packed && packed.zeros && { zeros: packed.zeros }),
     ...('metadata' in packed && { metadata: packed.metadata }),
+    ...(packed.layout === 'comet' && { bits: packed.bits, clip: packed.clip, blocks: packed.blocks }),
     ...('permutation' in packed && packed.permutation && { permutation: packed.permutation }),
   };
 }
@@ -34,7 +36,10 @@ export function disposePacked(packed: PackedWeight): void {
   for (const tensor of Object.values(tensorsOf(packed))) tensor.dispose();
 }
 
-/** y = x Wᵀ + bias through the kernel of the weight's layout; x [M,K] and y [M,N] f16 or bf16, bias [N] of that dtype. */
+/**
+ * y = x Wᵀ + bias through the kernel of the weight's layout; x [M,K] and y [M,N] f16 or bf16, bias [N] of that dtype; of comet the bias is f32,
+ * and x and y may be.
+ */
 export function multiplyPacked(
   rt: NativeRuntime,
   x: Tensor,
@@ -43,7 +48,8 @@ export function multiplyPacked(
   y: Tensor,
 ): void {
   const { type, groupLength } = packed;
-  if (packed.layout === 'w8a8') multiplyCodes(rt, x, packed, bias, y);
+  if (packed.layout === 'comet') multiplyComet(rt, x, packed, bias, y);
+  else if (packed.layout === 'w8a8') multiplyCodes(rt, x, packed, bias, y);
   else if (packed.layout === 'tilus') ops.gemmPacked(rt, x, packed, bias, y, type, { groupLength, zero: packed.zero });
   else if (packed.layout === 'marlin')
     ops.gemmMarlin(rt, x, packed, bias, y, { bits: type.bits as number, groupLength });

@@ -25,7 +25,7 @@ export interface WeightSource {
    * What a packed kernel multiplies with instead of NAME.weight, where the source holds a form that there is one for. The
    * caller disposes of its tensors.
    */
-  packed?(name: string): PackedWeight | undefined;
+  packed?(name: string): PackedWeight | undefined | Promise<PackedWeight | undefined>;
   /** What W4Ax multiplies with instead of NAME.weight, for modules whose activations are quantized too. The caller disposes of its tensors. */
   mixed?(name: string): Promise<MixedWeight> | undefined;
   /** How the cache of keys and values is quantized. */
@@ -54,12 +54,13 @@ export interface MixedWeight {
 export interface KvChannels {
   readonly bits: number;
   readonly group: number;
+  readonly clip?: true | undefined;
 }
 
 /** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */
 export type KvForm = KvChannels | KvScheme;
 
-/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin, gemmAct). */
+/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin, gemmAct, gemmComet). */
 export type PackedWeight = {
   /** [N, K]. */
   readonly shape: readonly [number, number];
@@ -95,5 +96,18 @@ export type PackedWeight = {
   | {
       /** weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale a token. */
       readonly layout: 'w8a8';
+    }
+  | {
+      /** W4Ax: weights U8 [N'/16, K/128, 1024], scales f32 [K/128, N']; activations become codes of 4 and 8 bits by blocks of 128. */
+      readonly layout: 'comet';
+      /** U8 and f32 [K/128]. */
+      readonly bits: Tensor;
+      readonly clip: Tensor;
+      /** I32 [K/128]: a block's number among those of 8 bits, or ~ its number among those of 4. */
+      readonly blocks: Tensor;
+      /** I32 [K]: column j reads channel permutation[j]. */
+      readonly permutation?: Tensor;
+      /** Blocks of 8 bits. */
+      readonly eights: number;
     }
 );

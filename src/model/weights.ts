@@ -2,6 +2,7 @@ import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { applyMixed, asRead, disposeMixed } from './activations.js';
+import { applyComet } from './comet.js';
 import { expertSource } from './fused-experts.js';
 import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
@@ -23,7 +24,7 @@ export async function loadWeights(
   if (view.kv) weights.kv = view.kv;
   try {
     for (const name of names) {
-      const packed = view.packed?.(name);
+      const packed = await view.packed?.(name);
       if (packed) {
         weights.packed ??= new Map();
         weights.packed.set(name, uploadPacked(rt, packed));
@@ -31,9 +32,10 @@ export async function loadWeights(
       }
       const mixed = view.mixed?.(name);
       if (mixed) {
+        if (rt.device !== 'cpu') mixed.then(disposeMixed, () => {});
+        requireCpu(rt, name, source);
         weights.mixed ??= new Map();
         weights.mixed.set(name, await mixed);
-        requireCpu(rt, name, source);
         continue;
       }
       const host = await view.tensor(name);
@@ -55,10 +57,10 @@ function requireCpu(rt: NativeRuntime, name: string, source: WeightSource): void
   if (rt.device === 'cpu') return;
   throw new LpqError(
     'LPQ_DEVICE',
-    `'${name}' of ${source.dir} is multiplied in W4Ax, which lpq computes on the CPU only`,
+    `'${name}' of ${source.dir} is multiplied in W4Ax, for which this device has no kernel that takes it`,
     {
       got: rt.device,
-      expected: 'cpu',
+      expected: 'cpu, or a device of compute capability 9.0 and 4-bit weights',
       hint: 'Use --device cpu.',
     },
   );
@@ -122,6 +124,7 @@ export function applyLinear(
   dtype: DType = 'f32',
 ): Tensor {
   const packed = weights.packed?.get(`${linear.name}.weight`);
+  if (packed?.layout === 'comet') return applyComet(rt, weights, linear, packed, x, into, dtype);
   if (packed) return applyPacked(rt, weights, linear, packed, x, into, dtype);
   const mixed = weights.mixed?.get(`${linear.name}.weight`);
   if (mixed) return applyMixed(rt, weights, linear, mixed, x, into);

@@ -15,7 +15,7 @@ import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { allPacked, type PackRuntime } from '../layout/engine.js';
 import { type PackPlan, plainDtype, plannedTensors, planPack } from './plan.js';
-import type { Decision } from './target.js';
+import type { Decision, PackTarget } from './target.js';
 
 /** One module's line in the report. */
 export interface PackedRow {
@@ -113,14 +113,16 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     });
     const { quantization, files } = plan.target.config(whole);
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
-    const modules = new Map([...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision)]));
+    const modules = new Map(
+      [...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision, plan.target)]),
+    );
     writer = await ArtifactWriter.create(
       output,
       {
         target: plan.target.name,
         modules,
         carried: plan.carried,
-        ...packedCache(input),
+        ...packedCache(input, plan.target),
         config: { ...input.config, quantization_config: quantization },
       },
       request.writer,
@@ -153,9 +155,9 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   }
 }
 
-/** The scheme of a packed cache goes along; that of W4Ax belongs to activations, which no target packs. */
-function packedCache({ manifest: { kv } }: CanonicalCheckpoint): Pick<ArtifactManifest, 'kv'> {
-  return kv && 'form' in kv ? { kv } : {};
+/** The scheme of a packed cache goes along; that of W4Ax where activations do. */
+function packedCache({ manifest: { kv } }: CanonicalCheckpoint, target: PackTarget): Pick<ArtifactManifest, 'kv'> {
+  return kv && ('form' in kv || target.activations) ? { kv } : {};
 }
 
 /** Makes a finished artifact a shard: nothing takes it for a whole one. */
@@ -326,7 +328,12 @@ async function packModule(
 }
 
 /** The manifest's entry of a module, but for the hashes of its tensors. */
-function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: Decision): PackedDeclaration {
+function declaration(
+  checkpoint: CanonicalCheckpoint,
+  name: string,
+  decision: Decision,
+  target: PackTarget,
+): PackedDeclaration {
   const module = checkpoint.module(name);
   const { codes, scales, zeros, global_scale, g_idx, permutation, mask } = module.sha256;
   const fallback = decision.action === 'fallback';
@@ -340,6 +347,7 @@ function declaration(checkpoint: CanonicalCheckpoint, name: string, decision: De
     ...(module.transposed && { transposed: true }),
     ...(module.packing && !fallback && decision.layout === 'compressed-tensors' && { packing: module.packing }),
     ...(!fallback && decision.ranks && { ranks: decision.ranks }),
+    ...(module.activations && target.activations && { activations: module.activations }),
     layout: fallback ? decision.form : decision.layout,
     notes: fallback
       ? [

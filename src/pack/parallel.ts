@@ -58,20 +58,31 @@ function splitProblem(module: CanonicalModule, split: 'n' | 'k', count: number):
   return undefined;
 }
 
-/** The manifest entry of a rank's part. */
-export function partOf(module: CanonicalModule, split: Split): CanonicalModule {
+/** The manifest entry of a rank's part; all ranks' are alike but for the precisions of their blocks of activations. */
+export function partOf(module: CanonicalModule, split: Split, rank = 0): CanonicalModule {
   if ('whole' in split) return module;
   const [n, k] = module.shape;
   if (split.split === 'n') return { ...module, shape: [n / split.count, k] };
   const shape: [number, number] = [n, k / split.count];
-  if (module.granularity.kind === 'group') return { ...module, shape };
+  if (module.granularity.kind === 'group') return { ...module, shape, ...activationsOf(module, shape[1], rank) };
   return { ...module, shape, scales: { ...module.scales, block: [module.scales.block[0], shape[1]] } };
+}
+
+/** What the linear reads in a rank's blocks of input features (W4Ax), of `k` features. */
+function activationsOf(
+  { activations }: CanonicalModule,
+  k: number,
+  rank: number,
+): Pick<CanonicalModule, 'activations'> {
+  if (!activations) return {};
+  const own = <T>(list: readonly T[]): T[] => list.slice((k / 128) * rank, (k / 128) * (rank + 1));
+  return { activations: { ...activations, bits: own(activations.bits), clip: own(activations.clip) } };
 }
 
 /** The tensors of a rank's part: views of rows, or copies of columns. The caller disposes of them. */
 export function partOperands(whole: Operands, split: Split, rank: number): Operands {
   if ('whole' in split) return { ...whole, codes: whole.codes.view(whole.codes.shape) };
-  const module = partOf(whole.module, split);
+  const module = partOf(whole.module, split, rank);
   const grouped = module.granularity.kind === 'group';
   const part = (tensor: Tensor): Tensor => {
     const [rows, columns] = tensor.shape as [number, number];

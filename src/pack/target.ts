@@ -20,7 +20,7 @@ export interface ModuleFacts {
 /** A module that the target takes: its tensors, and what was done to make it fit. */
 export interface Taken {
   readonly action: 'ok' | 'pad';
-  /** As artifacts name it: marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, gptq, gptq_v2, compressed-tensors. */
+  /** As artifacts name it: marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2, compressed-tensors. */
   readonly layout: string;
   /** [N, K] that the layout holds, of one rank's part where there are `ranks`. */
   readonly padded: readonly [number, number];
@@ -78,6 +78,8 @@ export interface PackTarget {
   readonly describe: string;
   /** Whether it can give each rank its part of a module. */
   readonly tensorParallel?: boolean;
+  /** Whether what linears read instead of their input (W4Ax) goes along; else weights are packed alone, for 16 bits. */
+  readonly activations?: boolean;
   /** Decides by the manifest alone; nothing is read or written. */
   plan(name: string, module: CanonicalModule, facts: ModuleFacts): Decision;
   /** The target to use instead once all modules are known, with a sentence that says why. */

@@ -15,13 +15,19 @@ export interface Choice {
 export type Choose = (name: string, module: CanonicalModule, facts: ModuleFacts) => Choice | NoForm;
 
 /** A target whose modules are fragments for lpq's kernels; it can give each rank of tensor parallelism its part. */
-export function tileTarget(name: string, describe: string, choose: Choose): PackTarget {
+export function tileTarget(
+  name: string,
+  describe: string,
+  choose: Choose,
+  more: Pick<PackTarget, 'activations'> = {},
+): PackTarget {
   const part = (module: CanonicalModule, facts: ModuleFacts): CanonicalModule =>
     facts.ranks ? partOf(module, facts.ranks) : module;
   return {
     name,
     describe,
     tensorParallel: true,
+    ...more,
 
     plan(moduleName, module, facts): Decision {
       const choice = choose(moduleName, part(module, facts), facts);

@@ -126,7 +126,7 @@ function lanesOf(
   rts: readonly NativeRuntime[],
   streams: readonly Streams[],
   weights: readonly BlockWeights[],
-  { activations, kv }: QuantizeRequest,
+  { activations }: QuantizeRequest,
 ): Lane[] {
   // The original model gathers too: its weights have their columns in that order.
   const gathered = new Map(
@@ -137,8 +137,6 @@ function lanesOf(
     const current: BlockWeights = new Map(source);
     if (gathered.size > 0) source.activations = gathered;
     if (activations) current.activations = activations;
-    // A packed cache is no part of what weights are solved for.
-    if (kv && !('form' in kv)) current.kv = kv;
     return { rt, streams: streams[i] as Streams, source, current };
   });
 }

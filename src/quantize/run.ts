@@ -48,7 +48,7 @@ export interface QuantizeRequest {
   readonly rewrite?: TensorRewrite;
   /** What linears read instead of their input, by name; their weights are solved for it, and the checkpoint records it. */
   readonly activations?: ReadonlyMap<string, ActivationForm>;
-  /** How the cache of keys and values is quantized. */
+  /** How the cache of keys and values is quantized: recorded, and no part of what weights are solved for. */
   readonly kv?: KvForm;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;
@@ -236,19 +236,26 @@ async function markShard(
   for (const name of ['lpq.json', 'config.json']) await rm(path.join(output.path, name));
 }
 
-/** What quantizing makes of each module, before it does. Throws what reading the model throws. */
+/**
+ * What quantizing makes of each module, before it does. `codes`: linears will read codes (W4Ax), of precisions that nobody knows yet, so
+ * all are said to have 8 bits. Throws what reading the model throws.
+ */
 export function plannedModules(
   checkpoint: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'>,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & { readonly codes?: boolean },
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
   const graph = openModel(source);
   const plan = planQuantization(graph, request);
   const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
   kept?.close();
+  const form = (k: number): ActivationForm | undefined =>
+    request.codes && k % 128 === 0
+      ? { blocks: { bits: new Uint8Array(k / 128).fill(8), clip: new Float32Array(k / 128).fill(1) } }
+      : undefined;
   return new Map([
     ...(kept?.declarations() ?? []),
-    ...[...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, undefined)] as const),
+    ...[...plan].map(([name, { linear, scheme }]) => [name, declare(source, linear, scheme, form(linear.k))] as const),
   ]);
 }
 

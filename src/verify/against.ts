@@ -97,6 +97,16 @@ function compareEntries(recorder: Recorder, name: string, module: PackedModule, 
         expected: JSON.stringify(entry[key]),
         message: `module '${name}': its ${key} is not what the quantized checkpoint says`,
       }) && ok;
+  // Targets that pack weights alone leave out what they would have multiplied.
+  if (module.layout === 'comet' || module.activations)
+    ok =
+      recorder.check(isDeepStrictEqual(module.activations, entry.activations), {
+        check: 'against',
+        module: name,
+        got: JSON.stringify(module.activations),
+        expected: JSON.stringify(entry.activations),
+        message: `module '${name}': the precisions of its activations are not what the quantized checkpoint says`,
+      }) && ok;
   const { weight: _, ...hashes } = module.canonical;
   recorder.check(isDeepStrictEqual({ ...hashes }, { ...entry.sha256 }), {
     check: 'against',

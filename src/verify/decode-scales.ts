@@ -10,7 +10,9 @@ import { codeTensor, type TileScales, tileCodes } from './tile-layouts.js';
 /** A module or a rank's part of it, in canonical form. */
 export type Parts = Map<DecodedPart, Tensor>;
 
-const STORED: Readonly<Record<'F16' | 'BF16' | 'U8', DType>> = { F16: 'f16', BF16: 'bf16', U8: 'u8' };
+const STORED = { F16: 'f16', BF16: 'bf16', U8: 'u8', F32: 'f32' } as const;
+
+const WIDTHS = { u8: 8, f16: 16, bf16: 16, f32: 32 } as const;
 
 /** Scales, and zero points where they have a tensor of their own, on their way. */
 export interface ReadScales {
@@ -40,7 +42,7 @@ export function readScales(
     return { name: `${prefix}.scales_zeros`, scales: read('scales_zeros', form, 32, 'i32') };
   const dtype = STORED[scales.dtype];
   const suffix = codeTensor(module.layout) === 'B' ? 's' : 'scales';
-  const found = { name: `${prefix}.${suffix}`, scales: read(suffix, form, dtype === 'u8' ? 8 : 16, dtype) };
+  const found = { name: `${prefix}.${suffix}`, scales: read(suffix, form, WIDTHS[dtype], dtype) };
   if (scales.zeros === 'none') return found;
   const { bits } = quantType(module.type);
   const [zeroSuffix, zeroForm, width, zeroDtype]: [string, string, number, DType] =

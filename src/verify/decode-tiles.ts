@@ -2,6 +2,7 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { Decoded } from './decode.js';
+import { checkActivations, narrowScales } from './decode-comet.js';
 import { note, type Parts, problem, readScales, setScales, setZeros, unfuse } from './decode-scales.js';
 import { decodeSparse, decodeTiles, settle, type Wrong } from './native.js';
 import { codeTensor, partShape, rankPrefixes, tileCodes, tileScales } from './tile-layouts.js';
@@ -74,7 +75,10 @@ export async function decodePart(
   parts.set('codes', codes.output);
   note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
   if (scales.zeros === 'fused') await unfuse(rt, read, n, scales, module, zero, parts, decoded);
-  else {
+  else if (form === 'comet') {
+    parts.set('scales', await narrowScales(rt, read.name, read.scales.output, module, decoded));
+    checkActivations(weights, prefix, module, rankPrefixes(name, module).indexOf(prefix), decoded);
+  } else {
     setScales(read.name, module, read.scales.output, parts, decoded);
     if (read.zeros) {
       note(decoded, read.zeros.name, read.zeros.pending, 'the zero point of a padding column or group is not 0');

@@ -3,6 +3,7 @@ import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js
 import { quantType, typeParams, valueRange } from '../core/quant-type.js';
 import type { Decoded, DecodedPart } from './decode.js';
 import { decodePart } from './decode-tiles.js';
+import { COMET_STRIP, cometEmulation } from './emulate-comet.js';
 import { isSymmetric } from './layouts.js';
 import type { ModuleContext } from './module.js';
 import { convertExact, type EmulatorResult, emulateMarlin, emulateSparse, emulateTiles, settle } from './native.js';
@@ -37,11 +38,10 @@ export async function emulateModule(
       ? await decodePart(ctx.runtime, ctx.weights, name, prefix, module, scratch)
       : decoded.parts;
     const strips = chooseStrips(module, tileColumns(module, name), ctx.seed);
-    const run = module.layout === 'sparse_marlin' ? sparse : classic;
-    const result =
-      run === sparse || isClassic(module)
-        ? await run(ctx, prefix, module, parts, strips)
-        : await general(ctx, name, prefix, module, parts, strips);
+    const own = OWN[module.layout] ?? (isClassic(module) ? classic : undefined);
+    const result = own
+      ? await own(ctx, prefix, module, parts, strips)
+      : await general(ctx, name, prefix, module, parts, strips);
     if (module.ranks) for (const tensor of parts.values()) tensor.dispose();
     if (!result) return undefined;
     ctx.recorder.count('emulator', strips.length);
@@ -50,6 +50,9 @@ export async function emulateModule(
   }
   return ratio;
 }
+
+/** Layouts whose kernel has an emulator of its own. */
+const OWN: Readonly<Partial<Record<string, typeof sparse>>> = { sparse_marlin: sparse, comet: cometEmulation };
 
 /** What MARLIN's own kernel reads: emulated with its very instructions, per-channel scales after the sum. */
 function isClassic(module: PackedModule): boolean {
@@ -220,8 +223,11 @@ function report(ctx: ModuleContext, name: string, prefix: string, module: Packed
       got: registers.got,
       expected: registers.expected,
       message:
-        `module '${name}': a lane of the emulated kernel dequantizes row ${registers.row}, column ${registers.column} to ` +
-        `fp16 0x${registers.got.toString(16)}, not 0x${registers.expected.toString(16)} (${registers.count} such values)`,
+        module.layout === 'comet'
+          ? `module '${name}': the emulated kernel's sum of the block of row ${registers.row} at column ${registers.column} is ` +
+            `${registers.got}, not ${registers.expected} (${registers.count} such sums)`
+          : `module '${name}': a lane of the emulated kernel dequantizes row ${registers.row}, column ${registers.column} to ` +
+            `fp16 0x${registers.got.toString(16)}, not 0x${registers.expected.toString(16)} (${registers.count} such values)`,
     });
   if (outputs.count > 0)
     ctx.recorder.failures.push({
@@ -237,7 +243,7 @@ function report(ctx: ModuleContext, name: string, prefix: string, module: Packed
 }
 
 function tileColumns(module: PackedModule, name: string): number {
-  const columns = { marlin: 64, sparse_marlin: 64, tilus: 32, turbomind_a: 16 } as const;
+  const columns = { marlin: 64, sparse_marlin: 64, tilus: 32, turbomind_a: 16, comet: COMET_STRIP } as const;
   const { form } = tileCodes(name, module);
   return columns[form as keyof typeof columns] ?? 32;
 }

@@ -155,6 +155,11 @@ function* soundness(module: PackedModule): Generator<string> {
   if (module.layout !== 'dense' && module.canonical.weight !== undefined) yield 'only a dense module has a weight hash';
   if (module.packing !== undefined && module.layout !== 'compressed-tensors')
     yield `layout ${module.layout} has one packing, not words of ${module.packing} codes`;
+  const { activations } = module;
+  if (activations && module.layout !== 'comet' && module.layout !== 'carried')
+    yield `layout ${module.layout} is for activations of 16 bits`;
+  if (activations && (activations.bits.length !== k / 128 || activations.clip.length !== k / 128))
+    yield `${activations.bits.length} blocks of activations are not K / 128 = ${k / 128}`;
   if (!TILE_LAYOUTS.includes(module.layout)) {
     if (`${module.padded}` !== `${[n, k]}`)
       yield `a padded shape of [${module.padded}] does not suit [${n}, ${k}] in layout ${module.layout}`;

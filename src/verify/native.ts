@@ -12,7 +12,7 @@ export interface Wrong {
 
 /** What the emulator found, see native/cpu/verify/emulate_marlin.cpp. */
 export interface EmulatorResult {
-  /** Dequantized registers that differ from q - zero; row n, column k, fp16 bits. */
+  /** Dequantized registers that differ from q - zero; row n, column k, fp16 bits (W4Ax: sums of a block that are not exact). */
   readonly registers: Wrong;
   /** Outputs beyond the bound. row m, column n. */
   readonly outputs: { count: number; row: number; column: number; got: number; expected: number; bound: number };
@@ -276,6 +276,18 @@ export async function emulateTiles(
   const registers = info();
   const outputs = allocate('f64', [7]);
   rt.enqueue('verify_emulate_tiles', inputs, [registers, outputs], p);
+  return readEmulation(rt, registers, outputs);
+}
+
+/** Runs `strips` (16 output features each) of a W4Ax module through the emulated kernel; see emulate_comet.cpp for inputs. */
+export async function emulateComet(
+  rt: NativeRuntime,
+  inputs: readonly Tensor[],
+  p: { seed: number; strips: readonly number[] },
+): Promise<EmulatorResult> {
+  const registers = info();
+  const outputs = allocate('f64', [7]);
+  rt.enqueue('verify_emulate_comet', inputs, [registers, outputs], p);
   return readEmulation(rt, registers, outputs);
 }
 

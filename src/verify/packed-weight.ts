@@ -6,7 +6,8 @@ import { tileCodes } from './tile-layouts.js';
 
 /**
  * The tensors of a module as the kernel of its layout takes them, through `load` (a suffix of the module's name); undefined
- * where lpq has no kernel. `dynamic`: the target's activations are codes too. Without kernels are parts of ranks, turbomind_sm70, tilus in another order of columns, and layouts of other tools.
+ * where lpq has no kernel. `dynamic`: the target's activations are codes too, and the device multiplies these. Without kernels are parts of
+ * ranks, turbomind_sm70, tilus in another order of columns, and layouts of other tools.
  */
 export function packedWeight(
   name: string,
@@ -59,6 +60,21 @@ export function packedWeight(
         scales: load(has('scales_zeros') ? 'scales_zeros' : 'scales'),
       };
     }
+    case 'comet': {
+      if (!dynamic) return undefined;
+      const permuted = has('permutation') && { permutation: load('permutation') };
+      return {
+        ...common,
+        layout: 'comet',
+        weights: load('packed'),
+        scales: load('scales'),
+        bits: load('bits'),
+        clip: load('clip'),
+        blocks: load('blocks'),
+        ...permuted,
+        eights: module.activations!.bits.filter((bits) => bits === 8).length,
+      };
+    }
     case 'int-quantized':
     case 'float-quantized':
       // Bytes with one scale a row; copies of the bulk engine want rows of whole sixteens.
@@ -70,7 +86,7 @@ export function packedWeight(
   }
 }
 
-/** Whether an engine rounds what modules of the target read, one scale a token. */
+/** Whether what modules of the target read becomes codes: one scale a token, or W4Ax. */
 export function quantizesActivations(target: string): boolean {
-  return target === 'compressed-tensors-w8a8';
+  return target === 'compressed-tensors-w8a8' || target === 'comet';
 }

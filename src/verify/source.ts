@@ -4,8 +4,9 @@ import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js'
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { quantType, typeParams } from '../core/quant-type.js';
-import type { PackedWeight, WeightSource } from '../model/source.js';
-import { decodeModule, disposeDecoded, weightLike } from './decode.js';
+import type { MixedWeight, PackedWeight, WeightSource } from '../model/source.js';
+import { type Decoded, decodeModule, disposeDecoded, weightLike } from './decode.js';
+import { mixedOf } from './decode-comet.js';
 import { isGguf } from './gguf.js';
 import { GgufSource } from './gguf-source.js';
 import { expectation } from './layouts.js';
@@ -71,17 +72,12 @@ export class ArtifactSource implements WeightSource {
     const found = this.module(name);
     if (!found) return this.float(name);
     const [module, entry] = found;
-    this.requireShapes(module, entry);
-    if (entry.layout === 'dense') return this.float(name);
-    const decoded = await decodeModule(this.runtime, this.weights, module, entry);
+    if (entry.layout === 'dense') {
+      this.requireShapes(module, entry);
+      return this.float(name);
+    }
+    const decoded = await this.decoded(module, entry);
     try {
-      const [problem] = decoded.problems;
-      if (problem)
-        throw new LpqError('LPQ_VERIFY', `${this.dir}: '${problem.tensor}': ${problem.what}`, {
-          got: problem.wrong.got,
-          expected: problem.wrong.expected,
-          hint: `Run lpq verify ${this.dir} for every difference.`,
-        });
       const { parts } = decoded;
       const weight = weightLike(entry, 'f32');
       const inputs = {
@@ -115,8 +111,36 @@ export class ArtifactSource implements WeightSource {
     return packedWeight(module, entry, load, this.codes && quantizesActivations(this.manifest.target));
   }
 
+  /** W4Ax: what the codes of a module that reads codes are multiplied with. Throws LPQ_VERIFY for wrong padding. */
+  mixed(name: string): Promise<MixedWeight> | undefined {
+    const found = this.module(name);
+    if (!found?.[1].activations) return undefined;
+    const [module, entry] = found;
+    return this.decoded(module, entry).then(async (decoded) => {
+      try {
+        return await mixedOf(this.runtime, entry, decoded);
+      } finally {
+        disposeDecoded(decoded);
+      }
+    });
+  }
+
   close(): void {
     this.weights.close();
+  }
+
+  /** Dispose of it. Throws LPQ_ARTIFACT, LPQ_VERIFY. */
+  private async decoded(module: string, entry: PackedModule): Promise<Decoded> {
+    this.requireShapes(module, entry);
+    const decoded = await decodeModule(this.runtime, this.weights, module, entry);
+    const [problem] = decoded.problems;
+    if (!problem) return decoded;
+    disposeDecoded(decoded);
+    throw new LpqError('LPQ_VERIFY', `${this.dir}: '${problem.tensor}': ${problem.what}`, {
+      got: problem.wrong.got,
+      expected: problem.wrong.expected,
+      hint: `Run lpq verify ${this.dir} for every difference.`,
+    });
   }
 
   private module(name: string): [string, PackedModule] | undefined {

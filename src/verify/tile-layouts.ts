@@ -3,7 +3,14 @@ import { groupCount } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 
 /** Layouts of fragments, whose tensors a module has once, or once for each rank that shares it. */
-export const TILE_LAYOUTS: readonly string[] = ['marlin', 'sparse_marlin', 'turbomind', 'turbomind_sm70', 'tilus'];
+export const TILE_LAYOUTS: readonly string[] = [
+  'marlin',
+  'sparse_marlin',
+  'turbomind',
+  'turbomind_sm70',
+  'tilus',
+  'comet',
+];
 
 export interface PartTensor {
   readonly suffix: string;
@@ -24,7 +31,7 @@ export interface TileCodes {
 /** How the scales of a part are stored. zeros: the elements of a tensor of their own, or fused: halves {s, -z s}. */
 export interface TileScales {
   readonly form: string;
-  readonly dtype: 'F16' | 'BF16' | 'U8';
+  readonly dtype: 'F16' | 'BF16' | 'U8' | 'F32';
   readonly groups: number;
   readonly padded: number;
   readonly zeros: 'none' | 'U8' | 'F16' | 'I32' | 'fused';
@@ -47,10 +54,10 @@ function partGroups(module: PackedModule): number {
   return module.granularity.kind === 'channel' ? 1 : groupCount(module.granularity, k);
 }
 
-/** Only the layouts for kernels of integers store two's complement as unsigned; tilus keeps bit patterns. */
+/** Only the layouts for kernels of integers store two's complement as unsigned; tilus and comet keep bit patterns. */
 export function tileCodes(name: string, module: PackedModule): TileCodes {
   const { bits, kind, signed } = quantType(module.type);
-  const integer = module.layout !== 'tilus' && kind === 'int';
+  const integer = module.layout !== 'tilus' && module.layout !== 'comet' && kind === 'int';
   const flip = integer && signed ? 2 ** (bits - 1) : 0;
   const { zeros } = module;
   const zero = zeros.kind === 'const' ? zeros.value : zeros.kind === 'none' ? 0 : undefined;
@@ -88,6 +95,7 @@ export function tileScales(module: PackedModule): TileScales {
     return { form: 'tilus', dtype: dtype === 'f16' ? 'F16' : 'BF16', ...same, zeros: stored };
   }
   const form = module.layout;
+  if (form === 'comet') return { form, dtype: 'F32', ...same, zeros: 'none' };
   if (type.kind === 'int') return { form, dtype: 'F16', ...same, zeros: 'fused' };
   return { form, dtype: dtype === 'f8_e8m0' ? 'U8' : dtype === 'f16' ? 'F16' : 'BF16', ...same, zeros: 'none' };
 }
@@ -123,6 +131,15 @@ export function partTensors(module: PackedModule): PartTensor[] {
       ...ordered,
     ];
   }
+  if (module.layout === 'comet')
+    return [
+      { suffix: 'packed', dtypes: ['U8'], shape: [np / 16, kp / 128, 1024] },
+      { suffix: 'scales', dtypes: ['F32'], shape: [kp / 128, np] },
+      { suffix: 'bits', dtypes: ['U8'], shape: [kp / 128] },
+      { suffix: 'clip', dtypes: ['F32'], shape: [kp / 128] },
+      { suffix: 'blocks', dtypes: ['I32'], shape: [kp / 128] },
+      ...ordered,
+    ];
   return [
     { suffix: 'packed', dtypes: ['I32'], shape: [(np * kp * bits) / 32] },
     scales.zeros === 'fused'
@@ -148,6 +165,19 @@ function* sparseProblems(module: PackedModule): Generator<string> {
   if (tileCodes('', module).zero !== 2 ** (bits - 1)) yield 'layout sparse_marlin has no zero points';
 }
 
+/** What the kernel of codes with codes asks for besides. */
+function* cometProblems(module: PackedModule): Generator<string> {
+  const { activations, canonical, granularity, scales, type, zeros } = module;
+  const [n, k] = partShape(module);
+  if (type !== 'i4') yield `layout comet has no ${type} codes`;
+  if (zeros.kind !== 'none') yield 'layout comet has no zero points';
+  if (granularity.kind !== 'group' || granularity.size !== 128) yield 'layout comet has groups of 128 alone';
+  if (!['f16', 'bf16', 'f32'].includes(scales.dtype)) yield `layout comet has no ${scales.dtype} scales`;
+  if (canonical.g_idx !== undefined) yield 'layout comet has no groups that are named';
+  if (module.padded[1] !== k || module.padded[0] >= n + 16) yield 'layout comet pads N to sixteens, and K not at all';
+  if (!activations) yield 'layout comet needs the precisions of activations';
+}
+
 /** Contradictions of a module with its layout of tiles. */
 export function* tileProblems(module: PackedModule): Generator<string> {
   const { layout, canonical, granularity, ranks, shape } = module;
@@ -158,6 +188,7 @@ export function* tileProblems(module: PackedModule): Generator<string> {
   const sparse = layout === 'sparse_marlin';
   if (canonical.mask !== undefined && !sparse) yield `layout ${layout} has no 2:4 mask`;
   if (sparse) yield* sparseProblems(module);
+  if (layout === 'comet') yield* cometProblems(module);
   if (ranks) {
     const [whole, group] =
       ranks.split === 'n' ? [shape[0], 1] : [shape[1], granularity.kind === 'group' ? granularity.size : 1];
@@ -178,6 +209,7 @@ export function* tileProblems(module: PackedModule): Generator<string> {
     tilus: [32, 128],
     turbomind: [64, 32],
     turbomind_sm70: [64, 32],
+    comet: [16, 128],
   } as const;
   const [stepN, stepK] = steps[layout as keyof typeof steps];
   if (module.padded[0] % stepN !== 0 || module.padded[1] % stepK !== 0)
@@ -186,6 +218,7 @@ export function* tileProblems(module: PackedModule): Generator<string> {
     yield `layout ${layout} has no groups of ${granularity.kind === 'group' ? granularity.size : 'whole rows'}`;
   if (canonical.g_idx !== undefined && canonical.permutation !== undefined)
     yield `layout ${layout} has one order of columns, not g_idx and a permutation`;
+  if (layout === 'comet') return;
   const { zero } = tileCodes('', module);
   const whole = zero === undefined || (Number.isInteger(zero) && zero >= 0 && zero < 2 ** bits);
   if (layout === 'tilus') {

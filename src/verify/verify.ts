@@ -68,6 +68,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed };
     await checkCarried(context, manifest);
     if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
+    else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not asked for');
     else
       await verifyCache({ runtime, recorder, maker: options.cache, seed }, manifest.kv, artifactSource(dir, runtime));

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { gpuTest } from './gpu.js';
+import { gpus, gpuTest } from './gpu.js';
 
 // liblpq_kernels.so as other programs use it. Where this runs from a bundle, the header lies elsewhere.
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
@@ -32,18 +32,9 @@ function artifacts(type: readonly string[], targets: readonly string[]): Map<str
     assert.equal(run.status, 0, run.stderr);
   };
   const quantized = path.join(work, type.join(''));
-  if (!existsSync(quantized))
-    lpq(
-      'quantize',
-      path.join(root, 'share/tiny-llama'),
-      '-o',
-      quantized,
-      '--method',
-      'rtn',
-      '--device',
-      'cpu',
-      ...type,
-    );
+  const method = type.includes('--method') ? [] : ['--method', 'rtn'];
+  const model = path.join(root, 'share/tiny-llama');
+  if (!existsSync(quantized)) lpq('quantize', model, '-o', quantized, '--device', 'cpu', ...method, ...type);
   return new Map(
     targets.map((target) => {
       const dir = `${quantized}-${target}`;
@@ -65,16 +56,20 @@ gpuTest('the contract of lpq_kernels.h', (t) => {
 gpuTest('the example in C computes layers as plain C does', (t) => {
   if (!compiler) return t.skip('SKIPPED: no C compiler was found');
   const program = compiled('examples/c/layer.c');
-  for (const type of [
-    ['--bits', '4', '--group-size', '128'],
-    ['--dtype', 'u8', '--asym', '--group-size', '32'],
-  ])
-    for (const dir of artifacts(type, ['tilus']).values())
+  for (const [target, ...type] of [
+    ['tilus', '--bits', '4', '--group-size', '128'],
+    ['tilus', '--dtype', 'u8', '--asym', '--group-size', '32'],
+    ['sparse_marlin', '--bits', '4', '--sparsity', '2:4'],
+    ['comet', '--bits', '4', '--method', 'fmpq', '--samples', '4', '--seq-len', '64'],
+  ] as const) {
+    if (target === 'comet' && gpus[0]?.arch !== 90) continue;
+    for (const dir of artifacts(type, [target]).values())
       for (const [module, tokens] of MODULES.flatMap((name) => ['1', '16', '70'].map((m) => [name, m] as const))) {
         const run = spawnSync(program, [dir, module, tokens], { encoding: 'utf8', env });
         assert.equal(run.status, 0, `${dir} ${module} ${tokens}: ${run.stdout}${run.stderr}`);
         assert.match(run.stdout, /the largest difference is 0\.\d+ of the bound/);
       }
+  }
 });
 
 gpuTest('the example in Python agrees with torch, through graphs too', (t) => {

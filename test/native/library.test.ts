@@ -15,6 +15,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { createRuntime } from '../../native/binding.js';
+import { packCheckpoint } from '../../src/pack/pack-checkpoint.js';
+import { checkpointOf, made } from '../src/pack/checkpoint.js';
 import { fakeCuda } from './fake-cuda/fake.js';
 
 // liblpq_kernels.so from plain C, on a machine without a GPU.
@@ -77,14 +80,15 @@ test('the library is plain C to its users: exports, dependencies, soname', { ski
 test('the contract, as far as it needs no device', { skip }, () => {
   const run = runs(compile('test/gpu/library/contract.c'), []);
   assert.equal(run.status, 0, run.stdout);
-  assert.match(run.stdout, /^34 checks, 0 failed$/m);
+  assert.match(run.stdout, /^46 checks, 0 failed$/m);
 });
 
 test('and the rest of it on a driver that is none', { skip }, (t) => {
   const fake = fakeCuda([
     'lpq_gemm_int4_f16_s2',
     'lpq_marlin_u8_f16_t8',
-    ...[1, 2, 4, 8].map((tiles) => `lpq_gemm_int4_f16_t${tiles}`),
+    ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_f16_t${tiles}`, `lpq_sparse_u4_f16_t${tiles}`]),
+    ...[2, 4, 8, 16].map((tiles) => `lpq_gemm_act_w4ax_m${tiles}`),
   ]);
   if (typeof fake === 'string') return t.skip(fake);
   try {
@@ -104,6 +108,34 @@ test('the example in C lists an artifact, and says which kernel runs', { skip },
   assert.match(run.stdout, /^model\.layers\.0\.mlp\.down_proj: i4 in layout tilus, 256 x 768, group \d+$/m);
   assert.match(run.stdout, /down_proj\.packed: dtype 12, \[8,6,2048\], 98304 bytes/);
   assert.match(run.stdout, /^28 modules, \d+ tensors$/m);
+});
+
+test('layouts of 2:4 weights and of W4Ax are known, and numbers of blocks that contradict each other are not', {
+  skip,
+}, async (t) => {
+  const dir = path.join(work, 'others');
+  const reads = (...bits: (4 | 8)[]) => ({ block: 128 as const, bits, clip: bits.map(() => 1) });
+  const mixed = made({ type: 'i4', n: 40, k: 256, group: 128, activations: reads(4, 8) });
+  const input = await checkpointOf(dir, 'mixed', { m: mixed });
+  const output = path.join(dir, 'comet');
+  await packCheckpoint({ input, target: 'comet', output, runtime: createRuntime(1) });
+  input.close();
+  const run = runs(compile('examples/c/layer.c'), [output]);
+  assert.equal(run.status, 0, run.stderr);
+  assert.match(run.stdout, /^m: i4 in layout comet, 40 x 256, group 128$/m);
+  const fake = fakeCuda([]);
+  if (typeof fake === 'string') return t.skip(fake);
+  const env = { ...fake.env, FAKE_CUDA_ARCH: '86' };
+  const upload = () => runs(path.join(work, 'layer'), [output, 'm', '3'], env).stderr;
+  assert.match(upload(), /products of codes with codes have kernels for devices of compute capability 9\.0/);
+  const shard = path.join(output, 'model.safetensors');
+  const bytes = readFileSync(shard);
+  const at = 8 + Number(bytes.readBigUInt64LE());
+  const header = JSON.parse(bytes.toString('utf8', 8, at)) as Record<string, { data_offsets: [number, number] }>;
+  bytes[at + (header['m.blocks'] as { data_offsets: [number, number] }).data_offsets[0]] = 1;
+  writeFileSync(shard, bytes);
+  assert.match(upload(), /'m\.blocks' does not number the blocks/);
+  fake.remove();
 });
 
 /** An artifact with something wrong: what is done to it, and what the library must say. */

@@ -212,6 +212,49 @@ test('simulate_kv: each channel of each run of tokens within half a step of f16 
   assert.equal(decodeF16(0x3c00), 1);
 });
 
+test('simulate_kv with clips: the best of eight ranges, channel by channel', async () => {
+  const random = new Random(11);
+  const [t, width, group] = [40, 8, 16];
+  const x = random.normals(t * width, 3);
+  for (let i = 0; i < width; i++) x[i * width + i] = Math.fround(12 + i); // what a clip is for
+  const y = poisoned('f32', [t, width]);
+  ops.simulateKv(rt, f32([t, width], x), i32([0, t]), y, { bits: 4, group, clip: true });
+  await rt.sync();
+  const got = typed(y);
+  // Normal numbers of f16.
+  const half = (value: number): number => {
+    const step = 2 ** (Math.floor(Math.log2(Math.abs(value))) - 10);
+    return even(value / step) * step;
+  };
+  let drawn = 0;
+  for (let first = 0; first < t; first += group)
+    for (let c = 0; c < width; c++) {
+      const places = Array.from({ length: Math.min(group, t - first) }, (_, i) => (first + i) * width + c);
+      const run = places.map((at) => x[at] as number);
+      const [low, high] = [Math.min(...run), Math.max(...run)];
+      const range = Math.fround(high - low);
+      let [least, choice, best] = [Number.POSITIVE_INFINITY, 0, run];
+      for (let i = 0; i < 8; i++) {
+        const inside = Math.fround(Math.fround(Math.fround(0.025) * i) * range);
+        const zero = half(Math.fround(low + inside));
+        const scale = half(Math.fround(Math.fround(Math.fround(high - inside) - zero) / 15));
+        const inverse = Math.fround(1 / scale);
+        const values = run.map((value) => {
+          const ratio = Math.fround(Math.fround(value - zero) * inverse);
+          return Math.fround(even(Math.min(Math.max(ratio, 0), 15)) * scale + zero);
+        });
+        const error = values.reduce((sum, value, j) => sum + (value - (run[j] as number)) ** 2, 0);
+        if (error < least) [least, choice, best] = [error, i, values];
+      }
+      if (choice > 0) drawn++;
+      assert.deepEqual(
+        places.map((at) => got[at]),
+        best,
+      );
+    }
+  assert.ok(drawn > 3);
+});
+
 test('channel_statistics and gather_columns', async () => {
   const x = f32([2, 3], Float32Array.of(1, -5, 2, -3, 4, 0));
   const [most, moments]: [Tensor, Tensor] = [

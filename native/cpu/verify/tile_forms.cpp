@@ -90,6 +90,20 @@ TileForm tilus(int bits) {
   return form;
 }
 
+// W4Ax: a lane's word is the two registers of operand B of mma.m16n8k32 (the PTX ISA: row 4 (lane % 4) + byte, and 16 further; column
+// lane / 4) as the low and the high nibble of each byte. Words of both eights of n and of two chunks of 32 k are one load.
+TileForm comet() {
+  TileForm form{4, 16, 128, true, {}, {}, {}};
+  for (int load = 0; load < 2; ++load)
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int word = 0; word < 4; ++word)
+        for (int i = 0; i < 8; ++i) {
+          const int chunk = 2 * load + word / 2, k = 32 * chunk + 16 * (i % 2) + 4 * (lane % 4) + i / 2;
+          form.add(8 * (word % 2) + lane / 4, k, 8 * (512 * load + 16 * lane + 4 * word) + 4 * i);
+        }
+  return form;
+}
+
 }  // namespace
 
 TileForm tile_form(const std::string& name, int bits) {
@@ -98,6 +112,10 @@ TileForm tile_form(const std::string& name, int bits) {
     return tilus(bits);
   }
   require(bits == 4 || bits == 8, "the form holds codes of 4 or 8 bits");
+  if (name == "comet") {
+    require(bits == 4, "comet holds codes of 4 bits");
+    return comet();
+  }
   if (name == "marlin") return operand_b(bits, 4);
   if (name == "turbomind_b") return operand_b(bits, 2);
   if (name == "turbomind_a") return operand_a(bits);
@@ -129,7 +147,7 @@ int64_t parameter_at(const std::string& form, int64_t n, int64_t g, int64_t np, 
     return (g * (np / 4) + n / 64 * 16 + n % 8 * 2 + in64 / 32) * 32 + 8 * byte[in64 / 8 % 4];
   }
   if (form == "turbomind") return (((g * (np / 16) + n / 16) * 8 + n % 8) * 2 + n % 16 / 8) * bits;
-  if (form == "turbomind_sm70") return (g * np + n) * bits;
+  if (form == "turbomind_sm70" || form == "comet") return (g * np + n) * bits;
   require(form == "tilus", "a form of scales that the verifier knows");
   return ((n / 32 * groups + g) * 32 + 4 * (n % 8) + n % 32 / 8) * bits;
 }

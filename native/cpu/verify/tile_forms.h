@@ -44,11 +44,11 @@ struct TileForm {
   }
 };
 
-// Forms: marlin, turbomind_b, turbomind_b_experts, turbomind_a, turbomind_sm70, tilus. Throws LPQ_NATIVE_ARGUMENT.
+// Forms: marlin, turbomind_b, turbomind_b_experts, turbomind_a, turbomind_sm70, tilus, comet. Throws LPQ_NATIVE_ARGUMENT.
 TileForm tile_form(const std::string& name, int bits);
 
 // First bit of the scale or zero point of column n and group g, `bits` wide, among [gp, np]. Forms: marlin_scales,
-// marlin_zeros, sparse_marlin_scales, turbomind, turbomind_sm70, tilus. Throws LPQ_NATIVE_ARGUMENT.
+// marlin_zeros, sparse_marlin_scales, turbomind, turbomind_sm70, tilus, comet. Throws LPQ_NATIVE_ARGUMENT.
 int64_t parameter_at(const std::string& form, int64_t n, int64_t g, int64_t np, int64_t groups, int bits);
 
 }  // namespace lpq::verify

@@ -1,5 +1,6 @@
 import { LpqError } from '../../core/error.js';
 import type { PackLayout } from '../../layout/memory.js';
+import { cometWeight } from '../../pack/layouts/comet.js';
 import { marlinWeight } from '../../pack/layouts/marlin.js';
 import { columnStreams, rowStreams } from '../../pack/layouts/stream.js';
 import { tilusWeight } from '../../pack/layouts/tilus.js';
@@ -20,6 +21,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
   tilus: { bits: from(1), unit: [32, 128], make: tilusWeight },
   marlin: { bits: [4, 8], unit: [64, 16], make: (n, k, bits) => marlinWeight(n, k, width(bits)) },
   turbomind: { bits: [4, 8], unit: [32, 32], make: (n, k, bits) => turbomindWeight(n, k, width(bits), 'b') },
+  comet: { bits: [4], unit: [16, 128], make: cometWeight },
   gptq: { bits: from(2), unit: [1, 32], make: columnStreams },
   'compressed-tensors': { bits: from(1), unit: [1, 32], make: rowStreams },
 };

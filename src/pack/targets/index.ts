@@ -1,6 +1,7 @@
 import { LpqError } from '../../core/error.js';
 import type { PackTarget } from '../target.js';
 import { awq } from './awq.js';
+import { comet } from './comet.js';
 import { compressedTensors, compressedTensorsW8A8 } from './compressed-tensors.js';
 import { gguf, ggufSearched } from './gguf.js';
 import { gptq } from './gptq.js';
@@ -19,6 +20,7 @@ export const PACK_TARGETS: readonly PackTarget[] = [
   turbomind,
   turbomindSm70,
   tilus,
+  comet,
   gptq,
   gptqV2,
   awq,

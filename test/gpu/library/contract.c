@@ -35,6 +35,21 @@ static lpq_weight_desc u4(int64_t k, int64_t n) {
   return d;
 }
 
+static lpq_weight_desc sparse(int64_t k, int64_t n) {
+  lpq_weight_desc d = u4(k, n);
+  d.layout = LPQ_LAYOUT_SPARSE_MARLIN;
+  return d;
+}
+
+static lpq_weight_desc comet(int64_t k, int64_t n) {
+  lpq_weight_desc d = u4(k, n);
+  d.layout = LPQ_LAYOUT_COMET;
+  d.type = "i4";
+  d.scale_type = LPQ_F32;
+  d.eight_bit_blocks = k / 128 / 4;
+  return d;
+}
+
 static void without_gpu(void) {
   char text[4096], small[16];
   size_t needed = 0;
@@ -78,6 +93,25 @@ static void without_gpu(void) {
   TRUE(strncmp(text, "lpq_marlin_u8_f16_t8", 20) == 0);
   d = u4(4096, 4096), d.layout = LPQ_LAYOUT_TURBOMIND, d.zero_type = LPQ_U8;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("a100", &d, 1, text, sizeof text, NULL));
+  d = sparse(4096, 4096);
+  GIVES(LPQ_OK, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
+  TRUE(strncmp(text, "lpq_sparse_u4_f16_", 18) == 0);
+  d.group = 64;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
+  d = sparse(4096, 4096), d.zero_type = LPQ_I32;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
+  d = comet(4096, 4000);
+  GIVES(LPQ_OK, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
+  TRUE(strncmp(text, "lpq_quantize_blocks_f16: ", 25) == 0 && strstr(text, "\nlpq_gemm_act_w4ax_m") != NULL);
+  GIVES(LPQ_ERROR_UNSUPPORTED, lpq_explain("a100", &d, 16, text, sizeof text, NULL));
+  NAMES("9.0");
+  d.eight_bit_blocks = 33;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
+  NAMES("eight_bit_blocks");
+  d = comet(4000, 4096);
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
+  d = comet(4096, 4096), d.scale_type = LPQ_F16;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
   GIVES(LPQ_ERROR_FILE, lpq_artifact_open("/nowhere/at/all", &artifact));
   TRUE(artifact == NULL);
   GIVES(LPQ_ERROR_ARGUMENT, lpq_artifact_open(NULL, &artifact));
@@ -142,6 +176,75 @@ static void time_calls(lpq_weight **weights, int count, int64_t m, void *x, void
     elapsed(&milliseconds, begin, end);
   }
   printf("TIME M=%lld %s: %.1f us a product on the device, %.1f us to launch\n", (long long)m, what, milliseconds * 1000 / (float)times, launched * 1e6 / times);
+}
+
+/* 2:4 weights, and W4Ax: every fourth block of activations has 8 bits. */
+static void other_layouts(lpq_context *context, int arch, int computes, void *x, void *y, void *stream) {
+  enum { K = 4096, N = 4000, BLOCKS = K / 128 };
+  static const int64_t tokens[] = {1, 17, 200};
+  int (*copy)(device_memory, const void *, size_t), (*wait)(void *);
+  uint8_t bits[BLOCKS];
+  int32_t places[BLOCKS];
+  float clips[BLOCKS];
+  int i, eights = 0, fours = 0;
+  size_t bytes = 0;
+  void *workspace, *codes = allocated((size_t)K * 4096 / 2), *scales = allocated((size_t)BLOCKS * 4096 * 4), *tables[3];
+  lpq_weight *weight = NULL;
+  lpq_weight_desc d = sparse(K, N);
+  *(void **)&copy = symbol("cuMemcpyHtoD_v2");
+  *(void **)&wait = symbol("cuStreamSynchronize");
+  d.weights = codes, d.scales = scales;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_weight_create(context, &d, &weight));
+  NAMES("metadata is NULL");
+  d.metadata = allocated((size_t)K / 32 * 2 * 4096 * 2);
+  GIVES(LPQ_OK, lpq_weight_create(context, &d, &weight));
+  GIVES(LPQ_OK, lpq_gemm_workspace(weight, 1, 200, &bytes));
+  workspace = allocated(bytes);
+  GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
+  for (i = 0; i < 3; ++i) GIVES(LPQ_OK, lpq_gemm(weight, tokens[i], x, y, workspace, bytes, stream, i == 1 ? LPQ_GEMM_SETTLED : 0));
+  TRUE(wait(stream) == 0);
+  lpq_weight_destroy(weight);
+  for (i = 0; i < BLOCKS; ++i) {
+    bits[i] = i % 4 ? 4 : 8;
+    places[i] = i % 4 ? ~fours++ : eights++;
+    clips[i] = 1;
+  }
+  tables[0] = allocated(sizeof bits), tables[1] = allocated(sizeof clips), tables[2] = allocated(sizeof places);
+  copy((device_memory)(uintptr_t)tables[0], bits, sizeof bits);
+  copy((device_memory)(uintptr_t)tables[1], clips, sizeof clips);
+  copy((device_memory)(uintptr_t)tables[2], places, sizeof places);
+  d = comet(K, N);
+  d.weights = codes, d.scales = scales;
+  d.block_bits = tables[0], d.block_clip = tables[1];
+  if (arch != 90) {
+    d.blocks = tables[2];
+    GIVES(LPQ_ERROR_UNSUPPORTED, lpq_weight_create(context, &d, &weight));
+    return;
+  }
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_weight_create(context, &d, &weight));
+  NAMES("blocks is NULL");
+  d.blocks = tables[2];
+  GIVES(LPQ_OK, lpq_weight_create(context, &d, &weight));
+  GIVES(LPQ_OK, lpq_gemm_workspace(weight, 1, 200, &bytes));
+  workspace = allocated(bytes);
+  GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
+  for (i = 0; i < 3; ++i) {
+    size_t least = 0;
+    GIVES(LPQ_OK, lpq_gemm_workspace(weight, tokens[i], tokens[i], &least));
+    GIVES(LPQ_OK, lpq_gemm(weight, tokens[i], x, y, workspace, least, stream, 0));
+    GIVES(LPQ_ERROR_WORKSPACE, lpq_gemm(weight, tokens[i], x, y, workspace, least - 512, stream, 0));
+  }
+  GIVES(LPQ_OK, lpq_workspace_check(context, workspace, stream));
+  if (computes) {
+    /* NaN has no code. */
+    static const uint16_t nan = 0x7e00;
+    copy((device_memory)(uintptr_t)x, &nan, sizeof nan);
+    GIVES(LPQ_OK, lpq_gemm(weight, 1, x, y, workspace, bytes, stream, 0));
+    GIVES(LPQ_ERROR_ARGUMENT, lpq_workspace_check(context, workspace, stream));
+    NAMES("NaN");
+    GIVES(LPQ_OK, lpq_workspace_check(context, workspace, stream));
+  }
+  lpq_weight_destroy(weight);
 }
 
 static void with_gpu(int count) {
@@ -241,6 +344,7 @@ static void with_gpu(int count) {
     time_calls(weights, count, tokens[i], x, y, workspace, bytes, stream, LPQ_GEMM_SETTLED, "4096x28672 u4, settled");
   }
   for (i = 0; i < count; ++i) lpq_weight_destroy(weights[i]);
+  other_layouts(context, info.arch, count > 1, x, y, stream);
   lpq_context_close(context);
 }
 

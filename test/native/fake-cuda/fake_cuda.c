@@ -193,6 +193,9 @@ R cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* stream) {
 R cuMemcpyPeerAsync(Address to, void* to_context, Address from, void* from_context, size_t bytes, void* stream) {
   return (void)to_context, (void)from_context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
+// What programs in C copy with, which have no stream of the library's to wait for.
+R cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, 0); }
+R cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, 0); }
 R cuMemsetD8Async(Address to, unsigned char value, size_t count, void* stream) {
   return (void)stream, broken ? 0 : (memset((void*)to, value, count), 0), broken;
 }

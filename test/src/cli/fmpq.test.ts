@@ -74,7 +74,7 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
   assert.ok(told.share.macs >= 0.75 && told.share.macs < 0.85);
   const checkpoint = CanonicalCheckpoint.open(output);
   const { modules, kv, provenance } = checkpoint.manifest;
-  assert.deepEqual(kv, { bits: 4, group: 64 });
+  assert.deepEqual(kv, { bits: 4, group: 64, clip: true });
   assert.equal(provenance.method, 'fmpq');
   const blocks = Object.values(modules).flatMap(({ activations }) => activations?.bits ?? []);
   assert.equal(new Set(blocks).size, 2);
@@ -102,8 +102,34 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
     assert.equal(evaluated.code, 0, evaluated.stderr);
     return events(evaluated).find(({ ppl }) => ppl !== undefined)?.nll as number;
   };
-  const excess = (await measured(output)) - (await measured(model));
+  const quantized = await measured(output);
+  const excess = quantized - (await measured(model));
   assert.ok(excess > 0 && excess < 0.4, `excess ${excess}`);
+
+  // Packed for its kernel, in two parts, with activations and cache: the same model to the last bit.
+  const comet = path.join(dir, 'comet');
+  for (const part of ['0/2', '1/2']) {
+    const made = await lpq(['pack', output, '--target', 'comet', '-o', comet, '--shard', part]);
+    assert.equal(made.code, 0, made.stderr);
+    assert.doesNotMatch(made.stderr, /weights alone/);
+  }
+  assert.equal((await lpq(['merge', comet])).code, 0);
+  const verified = await lpq(['verify', comet, '--against', output, '--json']);
+  assert.equal(verified.code, 0, verified.stderr + verified.stdout);
+  const { checks } = events(verified)[0] as { checks: { name: string; status: string; detail?: string }[] };
+  assert.equal(checks.find(({ name }) => name === 'emulator')?.status, 'passed');
+  assert.match(checks.find(({ name }) => name === 'kv')?.detail ?? '', /simulated/);
+  assert.equal(await measured(comet), quantized);
+  const planned = await lpq(['pack', output, '--target', 'comet', '-o', 'never', '--tp', '2', '--dry-run', '--json']);
+  assert.equal(planned.code, 0, planned.stderr);
+  const rows = events(planned)[0]?.modules as { name: string; action: string; notes: string[] }[];
+  assert.ok(rows.every(({ action }) => action === 'ok'));
+  assert.match(
+    rows.find(({ name }) => name.endsWith('0.mlp.gate_proj'))?.notes.join() ?? '',
+    /4 bits.*Split over 2 ranks/,
+  );
+  const mixture = await lpq([...quick(path.join(dir, 'never'), 4, 64), '--pack', 'comet', '--dry-run']);
+  assert.equal(mixture.code, 0, mixture.stderr);
 });
 
 test('a manifest whose activations do not fit its module is refused by its place', async (t) => {

@@ -9,6 +9,7 @@ import { bitPositions, type PackMode } from '../../../src/layout/memory.js';
 import { alignRows, printGrid, printLayout, printThreads } from '../../../src/layout/print.js';
 import { printWords } from '../../../src/layout/print-memory.js';
 import { product } from '../../../src/layout/product.js';
+import { COMET_TILE, cometWeight } from '../../../src/pack/layouts/comet.js';
 import { MARLIN_WARP_TILE, marlinScales, marlinWeight } from '../../../src/pack/layouts/marlin.js';
 import { columnStreams, rowStreams } from '../../../src/pack/layouts/stream.js';
 import { pairWords, TILUS_TILE, tilusWeight } from '../../../src/pack/layouts/tilus.js';
@@ -78,6 +79,13 @@ const blocks: Record<string, string> = {
   'tilus-spare': alignRows(
     [3, 5, 6, 7].flatMap((bits) => spareRows(bits).map((cells, i) => [i === 0 ? `${bits} bits` : '', ...cells])),
   ),
+  'comet-tile': `${printLayout(COMET_TILE)}\n\nfirst 8 columns of 20 rows:\n${printGrid(COMET_TILE)
+    .split('\n')
+    .slice(0, 20)
+    .map((line) => line.split(/\s+/).filter(Boolean).slice(0, 8))
+    .map((cells) => cells.map((cell) => cell.padStart(5)).join('  '))
+    .join('\n')}`,
+  'comet-words': printWords(cometWeight(16, 128), 0, 8),
   'gptq-3': printWords(columnStreams(2, 32, 3), 0, 4),
   'compressed-3': printWords(rowStreams(1, 32, 3), 0, 3),
 };

@@ -31,6 +31,7 @@ export function made(options: {
   block?: number;
   global?: boolean;
   extras?: readonly ('g_idx' | 'permutation' | 'mask')[];
+  activations?: CanonicalModule['activations'];
   seed?: number;
 }): Made {
   const { n, k, group, zeros = { kind: 'none' }, scaleDtype = 'f16', extras = [], seed = 1 } = options;
@@ -45,6 +46,7 @@ export function made(options: {
     permutation: extras.includes('permutation'),
     sparsity: extras.includes('mask') ? '2:4' : 'none',
     sourceDtype: 'BF16',
+    ...(options.activations && { activations: options.activations }),
   };
   const [scaleRows, groups] = scaleShape(declaration);
   const codes = integers(n * k, 2 ** type.bits, seed);

@@ -9,6 +9,7 @@ import { layout, localCount, threadCount } from '../../../src/layout/layout.js';
 import { columnSpatial, local } from '../../../src/layout/make.js';
 import { bitPositions, extents, type PackLayout } from '../../../src/layout/memory.js';
 import { product } from '../../../src/layout/product.js';
+import { COMET_TILE, cometScales, cometWeight } from '../../../src/pack/layouts/comet.js';
 import { marlinWeight, marlinZeros } from '../../../src/pack/layouts/marlin.js';
 import { pairWords, TILUS_TILE, tilusScales, tilusWeight } from '../../../src/pack/layouts/tilus.js';
 import { turbomindScales, turbomindWeight } from '../../../src/pack/layouts/turbomind.js';
@@ -146,4 +147,15 @@ test('turbomind: every form', async () => {
     });
     await check(`sm70 scales ${bits}`, turbomindScales(n, 3, bits, true), (row, g, bit) => bits * (g * n + row) + bit);
   }
+});
+
+test('comet: the closed form of docs/layouts.md, out of fragments of m16n8k32', async () => {
+  assert.deepEqual([threadCount(COMET_TILE), localCount(COMET_TILE)], [32, 64]);
+  await check('comet', cometWeight(n, k), (row, column, bit) => {
+    const [chunk, quad, high] = [div(column % 128, 32), div(column % 16, 4), div(column % 32, 16)];
+    const lane = 4 * (row % 8) + quad;
+    const byte = 512 * div(chunk, 2) + 16 * lane + 4 * (2 * (chunk % 2) + div(row % 16, 8)) + (column % 4);
+    return 8 * ((div(row, 16) * (k / 128) + div(column, 128)) * 1024 + byte) + 4 * high + bit;
+  });
+  await check('comet scales', cometScales(n, 3), (row, g, bit) => 32 * (g * n + row) + bit);
 });

@@ -33,6 +33,7 @@ const HARDWARE = ['sm80', 'sm86', 'sm89', 'sm90', 'tilus', 'turbomind', 'turbomi
 const refusedBy = (hardware: RegExp | 'taken', w8a8: RegExp): Record<string, RegExp | 'taken'> => ({
   ...Object.fromEntries(HARDWARE.map((name) => [name, hardware])),
   ...Object.fromEntries(['marlin', 'gptq', 'gptq_v2', 'awq'].map((name) => [name, NO_INTEGERS])),
+  comet: /its activations are not quantized/,
   sparse_marlin: SPARSE,
   'compressed-tensors': 'taken',
   'compressed-tensors-w8a8': w8a8,

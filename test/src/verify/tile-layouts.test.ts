@@ -27,6 +27,13 @@ test('the tensors of a module, whole and in ranks', () => {
     expectation('m', module).tensors.map(({ name, dtypes, shape }) => `${name} ${dtypes} ${shape.join('x')}`);
   assert.deepEqual(names(entry('tilus')), ['m.packed U8 8x2x2048', 'm.scales F16 8x4x32']);
   assert.deepEqual(names(entry('turbomind')), ['m.packed I32 8192', 'm.scales_zeros F16 4x256x2']);
+  assert.deepEqual(names(entry('comet', codes(4, 8))), [
+    'm.packed U8 16x2x1024',
+    'm.scales F32 2x256',
+    'm.bits U8 2',
+    'm.clip F32 2',
+    'm.blocks I32 2',
+  ]);
   const ranks = entry('marlin', { padded: [256, 128], ranks: { count: 2, split: 'k' } });
   assert.deepEqual(names(ranks), [
     'm.rank0.B I32 8x512',
@@ -53,6 +60,11 @@ const zeros = (value: PackedModule['zeros']): Partial<PackedModule> => ({
 });
 const canonical = (parts: Partial<PackedModule['canonical']>): Partial<PackedModule> => ({
   canonical: { codes: HASH, scales: HASH, ...parts },
+});
+
+const codes = (...bits: (4 | 8)[]): Partial<PackedModule> => ({
+  ...group(128),
+  activations: { block: 128, bits, clip: bits.map(() => 1) },
 });
 
 const CONTRADICTIONS: readonly [string, Partial<PackedModule>, RegExp][] = [
@@ -98,11 +110,19 @@ const CONTRADICTIONS: readonly [string, Partial<PackedModule>, RegExp][] = [
   ['turbomind', { type: 'f6e3m2' }, /no f6e3m2 codes/],
   ['turbomind', { type: 'f4e2m1' }, /f8_e8m0 scales for f4e2m1/],
   ['turbomind_sm70', { padded: [272, 256] }, /N % 64 = 0/],
+  ['comet', { ...codes(4, 8), type: 'i5' }, /no i5 codes/],
+  ['comet', { ...codes(4, 8), padded: [272, 256] }, /pads N to sixteens/],
+  ['comet', { ...codes(4, 8), ...group(64) }, /groups of 128 alone/],
+  ['comet', codes(4), /1 blocks of activations are not K \/ 128 = 2/],
+  ['comet', group(128), /needs the precisions/],
+  ['comet', { ...codes(4, 8), ...canonical({ g_idx: HASH }) }, /no groups that are named/],
+  ['tilus', codes(4, 8), /activations of 16 bits/],
 ];
 
 test('contradictions of a manifest with its layouts of tiles are told', () => {
   for (const layout of ['marlin', 'turbomind', 'turbomind_sm70', 'tilus'])
     assert.deepEqual(expectation('m', entry(layout)).problems, [], layout);
+  assert.deepEqual(expectation('m', entry('comet', codes(4, 8))).problems, []);
   for (const [layout, change, what] of CONTRADICTIONS) {
     const { problems } = expectation('m', entry(layout, change));
     assert.ok(

@@ -1,0 +1,38 @@
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { quantType, typeParams } from '../core/quant-type.js';
+import type { CometWeight } from '../model/comet.js';
+import { cometLayout } from './layouts/comet-layout.js';
+import { fits } from './tile-layout.js';
+
+/**
+ * A quantized module as ops.gemmComet takes it, laid out on `rt`, a runtime of the CPU: so that what was not packed yet can be
+ * evaluated on a device. Undefined where layout comet does not take it. The caller disposes of its tensors.
+ */
+export async function cometWeight(
+  rt: NativeRuntime,
+  checkpoint: CanonicalCheckpoint,
+  name: string,
+): Promise<CometWeight | undefined> {
+  const module = checkpoint.module(name);
+  const fit = cometLayout.fit(name, module, {});
+  if (!fits(fit)) return undefined;
+  const parts = { codes: checkpoint.require(name, 'codes'), scales: checkpoint.require(name, 'scales') };
+  const permutation = checkpoint.part(name, 'permutation');
+  const tensors = await cometLayout.pack({ rt, name, module, ...parts, permutation }, fit);
+  for (const tensor of [...Object.values(parts), permutation]) tensor?.dispose();
+  const part = (suffix: string): Tensor => tensors.get(suffix)!;
+  return {
+    layout: 'comet',
+    shape: module.shape,
+    type: typeParams(quantType(module.type)),
+    groupLength: 128,
+    weights: part('packed'),
+    scales: part('scales'),
+    bits: part('bits'),
+    clip: part('clip'),
+    blocks: part('blocks'),
+    ...(tensors.has('permutation') && { permutation: part('permutation') }),
+    eights: module.activations!.bits.filter((bits) => bits === 8).length,
+  };
+}
