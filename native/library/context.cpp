@@ -236,7 +236,7 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     check(driver().stream_wait(on), "waiting for the stream");
     if (word == 0) return;
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
-    throw Failure("LPQ_NATIVE_ARGUMENT", "a permutation names a column that x does not have");
+    throw Failure("LPQ_NATIVE_ARGUMENT", "a permutation names a column that x does not have, or a cache a page, length or tail that is none, NaN or infinity");
   });
 }
 

@@ -9,13 +9,19 @@ import type { KvScheme } from './source.js';
 type AttentionParams = Parameters<typeof ops.attention>[6];
 type Heads = Pick<AttentionParams, 'kvHeads' | 'headDim' | 'window' | 'softCap'>;
 
-/** Why ops.kvDecode cannot compute this attention over a cache of this scheme; undefined where it can. */
-export function decodingObstacle(scheme: KvScheme, p: Heads, sinks = false): string | undefined {
+/** Why ops.kvDecode cannot compute this attention over a cache of this scheme, of sequences of `longest` tokens; undefined where it can. */
+export function decodingObstacle(
+  scheme: KvScheme,
+  p: Heads,
+  sinks = false,
+  longest = Number.POSITIVE_INFINITY,
+): string | undefined {
   const form = formOf(scheme, p);
   if (typeof form === 'string') return form;
   if (scheme.form === 'bitdecoding' && scheme.residual === 0)
     return 'a cache of whole blocks has an exact tail; without one it can be simulated only';
-  if (p.window !== undefined && p.window > 0) return 'no kernel leaves out tokens before a window';
+  if (p.window !== undefined && p.window > 0 && p.window < longest)
+    return 'no kernel leaves out tokens before a window';
   if (p.softCap !== undefined && p.softCap > 0) return 'no kernel caps scores';
   return sinks ? 'no kernel adds sinks to scores' : undefined;
 }
@@ -39,7 +45,7 @@ export function decodedAttention(
   p: AttentionParams,
   sinks?: Tensor,
 ): void {
-  const why = decodingObstacle(scheme, p, sinks !== undefined);
+  const why = decodingObstacle(scheme, p, sinks !== undefined, Math.max(0, ...batch.lengths));
   const form = formOf(scheme, p);
   if (why !== undefined || typeof form === 'string')
     throw new LpqError('LPQ_DEVICE', `this cache of keys and values cannot be read on ${rt.device}: ${why}`, {

@@ -17,8 +17,8 @@ void decode(Call& call, Exec& exec) {
   const double scale = p.number("scale");
   require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
   // How CUDA shares the work out; here it has no effect.
-  const int64_t splits = p.integer("splits", 1), warps = p.integer("warps", 1);
-  require(splits >= 1 && splits <= 1024 && warps >= 1, "splits is not 1 to 1024, or warps not positive");
+  const int64_t splits = p.integer("splits", 1), warps = p.integer("warps", 1), stages = p.integer("stages", 1);
+  require(splits >= 1 && splits <= 1024 && warps >= 1 && stages >= 1, "splits is not 1 to 1024, or warps or stages not positive");
   require(queries >= 1, "queries is not positive");
   require_tensor(lengths, "lengths", DType::i32, {-1});
   const int64_t sequences = lengths.dim(0), group = heads / form.heads;
