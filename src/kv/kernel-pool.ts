@@ -84,27 +84,57 @@ export class KernelSequence extends KvSequence {
     this.places = uploadTyped(pool.rt, 'i32', [1, table.length], Int32Array.from(table));
   }
 
-  override step(k: Tensor, v: Tensor, q: Tensor, y: Tensor, queries: KvQueries): void {
+  /** Enqueues one token, k and v [1, width]; a tail that is full is packed first. */
+  override append(k: Tensor, v: Tensor): void {
     const { pool } = this;
-    const { rt, form, pages, batch, width, residual } = pool;
     // Whole blocks without a tail are packed before they are read, which is no decoder's order.
-    if (form.form !== 'turbomind' && residual === 0) {
+    if (!this.appends) {
+      super.append(k, v);
+      return;
+    }
+    const [key, value] = [pool.half(k, 1), pool.half(v, 1)];
+    const { cache, dispose } = this.cache();
+    ops.kvAppend(pool.rt, key, value, cache, pool.form);
+    for (const tensor of [key, value]) tensor.dispose();
+    dispose();
+    if (pool.form.form === 'turbomind') this.packed += 1;
+    else {
+      if (this.tail === pool.batch) [this.packed, this.tail] = [this.packed + pool.batch, 0];
+      this.tail += 1;
+    }
+  }
+
+  override step(k: Tensor, v: Tensor, q: Tensor, y: Tensor, queries: KvQueries): void {
+    if (!this.appends) {
       super.step(k, v, q, y, queries);
       return;
     }
+    const { pool } = this;
+    this.append(k, v);
+    const query = pool.half(q, 1);
+    const { cache, dispose } = this.cache();
+    ops.kvDecode(pool.rt, query, cache, y, { ...pool.form, ...queries });
+    query.dispose();
+    dispose();
+  }
+
+  private get appends(): boolean {
+    return this.pool.form.form === 'turbomind' || this.pool.residual > 0;
+  }
+
+  /** This sequence alone, as the operations take it: lengths and tails stay on the device. */
+  private cache() {
+    const { rt, pages, batch, width } = this.pool;
     const int = (value: number): Tensor => uploadTyped(rt, 'i32', [1], Int32Array.of(value));
     this.state ??= { lengths: int(this.packed), tails: int(this.tail) };
-    const [key, value, query] = [pool.half(k, 1), pool.half(v, 1), pool.half(q, 1)];
-    const tails = [this.tailKeys, this.tailValues].map((tail) => tail.view([1, batch, width])) as [Tensor, Tensor];
-    const cache = { pages, table: this.places, tailKeys: tails[0], tailValues: tails[1], ...this.state };
-    ops.kvAppend(rt, key, value, cache, form);
-    if (form.form === 'turbomind') this.packed += 1;
-    else {
-      if (this.tail === batch) [this.packed, this.tail] = [this.packed + batch, 0];
-      this.tail += 1;
-    }
-    ops.kvDecode(rt, query, cache, y, { ...form, ...queries });
-    for (const tensor of [key, value, query, ...tails]) tensor.dispose();
+    const [tailKeys, tailValues] = [this.tailKeys, this.tailValues].map((tail) => tail.view([1, batch, width])) as [
+      Tensor,
+      Tensor,
+    ];
+    const dispose = (): void => {
+      for (const tensor of [tailKeys, tailValues]) tensor.dispose();
+    };
+    return { cache: { pages, table: this.places, tailKeys, tailValues, ...this.state }, dispose };
   }
 
   override dispose(): void {

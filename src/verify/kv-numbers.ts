@@ -46,18 +46,23 @@ export function quantizeRows(x: Float32Array, tokens: number, width: number, gri
   const scales = new Float64Array((tokens / groupTokens) * columns);
   const zeros = new Float64Array(scales.length);
   for (let i = 0; i < scales.length; i++) {
-    const places: number[] = [];
-    for (let t = 0; t < groupTokens; t++)
-      for (let c = 0; c < groupDims; c++)
-        places.push((Math.floor(i / columns) * groupTokens + t) * width + (i % columns) * groupDims + c);
-    const group = places.map((at) => x[at] as number);
-    const low = Math.min(...group);
-    const scale = nearestHalf(Math.fround((Math.max(...group) - low) / top));
+    const first = Math.floor(i / columns) * groupTokens * width + (i % columns) * groupDims;
+    let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+    const each = (look: (at: number) => void): void => {
+      for (let t = 0; t < groupTokens; t++) for (let c = 0; c < groupDims; c++) look(first + t * width + c);
+    };
+    each((at) => {
+      const value = x[at] as number;
+      if (value < low) low = value;
+      if (value > high) high = value;
+    });
+    const scale = nearestHalf(Math.fround((high - low) / top));
     scales[i] = scale;
     zeros[i] = low;
-    for (const [j, at] of places.entries())
-      codes[at] =
-        scale > 0 ? Math.min(nearestEven(Math.min(Math.fround(((group[j] as number) - low) / scale), top)), top) : 0;
+    if (scale > 0)
+      each((at) => {
+        codes[at] = nearestEven(Math.min(Math.fround(((x[at] as number) - low) / scale), top));
+      });
   }
   return { codes, scales, zeros };
 }

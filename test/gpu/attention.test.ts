@@ -10,6 +10,8 @@ import { blockTokens } from '../../src/kv/page.js';
 import { makeBatch } from '../../src/model/batch.js';
 import { decodedAttention } from '../../src/model/decoded-attention.js';
 import { verifyCache } from '../../src/verify/kv.js';
+import { exactAttention, UNIT } from '../../src/verify/kv-attention.js';
+import { gridOf, quantizeRows, type Rows, rowsOf } from '../../src/verify/kv-numbers.js';
 import { Recorder } from '../../src/verify/report.js';
 import { Random } from '../native/support.js';
 import { gpuTest } from './gpu.js';
@@ -74,10 +76,9 @@ gpuTest('pages of every form have the bytes that the CPU packs, of prompts and o
           const sequence = new KernelSequence(pool, [3, 0, 2, 1]);
           const rows = [k, v].map((x) => upload(rt, [length, width], x)) as [Tensor, Tensor];
           sequence.prefill(...rows);
-          const [q, y] = [rt.allocate('f32', [1, width]), rt.allocate('f32', [1, width])];
           for (let step = 0; step < tokens; step++) {
             const [key, value] = rows.map((x) => x.view([1, width], (step + 1) * width)) as [Tensor, Tensor];
-            sequence.step(key, value, q, y, { heads: 2, scale: 0.125 });
+            sequence.append(key, value);
             for (const view of [key, value]) view.dispose();
           }
           return { rt, pool };
@@ -93,31 +94,48 @@ gpuTest('pages of every form have the bytes that the CPU packs, of prompts and o
       }
 });
 
-gpuTest('evaluation decodes through the cache as the CPU does', async () => {
+gpuTest('evaluation decodes through the cache: each query reads its tokens, packed and exact', async () => {
   const random = new Random(43);
   const [heads, kvHeads, headDim] = [8, 2, 128];
+  const [columns, width] = [heads * headDim, kvHeads * headDim];
+  const p = { heads, kvHeads, headDim, scale: 0.02 };
   const lengths = [300, 1, 0, 257];
   const total = lengths.reduce((sum, each) => sum + each, 0);
-  const x = [heads, kvHeads, kvHeads].map((count) => halves(random, total * count * headDim));
+  const [k, v] = [halves(random, total * width), halves(random, total * width)];
+  // Four times the token's own key, so that it has most of the weight and one that is left out, or too many, shows.
+  const q = Float32Array.from({ length: total * columns }, (_, i) => {
+    const [t, head] = [Math.floor(i / columns), Math.floor((i % columns) / headDim)];
+    return 4 * (k[t * width + Math.floor((head * kvHeads) / heads) * headDim + (i % headDim)] as number);
+  });
+  const [cpu, gpu] = [createRuntime(), createRuntime({ device: 'cuda:0' })];
   for (const wish of WISHES) {
     const scheme = kvSchemeOf(wish, headDim);
-    const outputs = await Promise.all(
-      [createRuntime(), createRuntime({ device: 'cuda:0' })].map(async (rt) => {
-        const [q, k, v] = x.map((data) => upload(rt, [total, data.length / total], data)) as [Tensor, Tensor, Tensor];
-        const y = rt.allocate('f32', q.shape);
-        const batch = makeBatch(
-          rt,
-          lengths.map((length) => new Int32Array(length)),
-        );
-        decodedAttention(rt, scheme, { q, k, v, y }, batch, { heads, kvHeads, headDim, scale: 0.02 });
-        return readTyped<Float32Array>(rt, y);
-      }),
+    const y = gpu.allocate('f32', [total, columns]);
+    const batch = makeBatch(
+      gpu,
+      lengths.map((length) => new Int32Array(length)),
     );
-    const [want, got] = outputs as [Float32Array, Float32Array];
-    // Scores err by 0.02 * 2^-11 * sum |q||k| (of 128 products of at most 20: 0.01 at the most), weights and values by 2^-10 more.
-    want.forEach((value, i) => {
-      assert.ok(Math.abs(value - (got[i] as number)) < 0.03, `${JSON.stringify(wish)} ${i}: ${value}, ${got[i]}`);
-    });
+    const [qs, ks, vs] = [q, k, v].map((x) => upload(gpu, [total, x.length / total], x)) as [Tensor, Tensor, Tensor];
+    decodedAttention(gpu, scheme, { q: qs, k: ks, v: vs, y }, batch, p);
+    const got = await readTyped<Float32Array>(gpu, y);
+    let first = 0;
+    for (const length of lengths) {
+      for (const t of [0, 1, 63, 64, 127, 128, 129, 255, 256, 299].filter((each) => each < length)) {
+        const packed = scheme.residual === 0 ? t + 1 : t - (t % scheme.residual);
+        const held = ([k, v] as const).map((x, side) => {
+          const grid = gridOf(scheme, side === 0 ? 'keys' : 'values');
+          const rows = x.subarray(first * width, (first + t + 1) * width);
+          return rowsOf(quantizeRows(rows, packed, width, grid), rows, t + 1, width, grid);
+        }) as [Rows, Rows];
+        const query = q.slice((first + t) * columns, (first + t + 1) * columns);
+        const exact = await exactAttention(cpu, query, held, { ...p, unit: UNIT.f32, top: 2 ** scheme.keys.bits - 1 });
+        for (const [i, value] of exact.y.entries()) {
+          const error = Math.abs((got[(first + t) * columns + i] as number) - value);
+          assert.ok(error <= (exact.bound[i] as number), `${JSON.stringify(wish)}, token ${t}, output ${i}: ${error}`);
+        }
+      }
+      first += length;
+    }
   }
 });
 
