@@ -274,6 +274,7 @@ static void with_gpu(lpq_kv_desc d, const char *name, int numbers) {
   if (residual) batch.tail_keys = device_bytes(NULL, (size_t)(SEQUENCES * residual * width) * 2), batch.tail_values = device_bytes(NULL, (size_t)(SEQUENCES * residual * width) * 2);
   GIVES(LPQ_OK, lpq_kv_workspace(context, &d, &batch, QUERIES, &bytes));
   TRUE(bytes >= 262656);
+  if (bytes < 262656) return;
   workspace = device_bytes(NULL, bytes);
   GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
   /* The first sequence's prompt. */
