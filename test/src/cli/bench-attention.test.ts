@@ -61,7 +61,7 @@ test('a wrong option, or a device that is none, is refused before anything is me
 
 test('on a device caches rotate past L2, and a pass of graphs is divided among its calls', { skip }, async (t) => {
   const results = path.join(scratch(t), 'r.json');
-  const args = ['bench', 'attention', '--device', 'cuda', '--contexts', '2x512', '--passes', '2'];
+  const args = ['bench', 'attention', '--device', 'cuda', '--contexts', '2x512', '--passes', '1'];
   const ran = await lpq([...args, '--kv', '2', '--results', results], fake.env);
   assert.equal(ran.code, 0, ran.stderr);
   const bench = attentionBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
