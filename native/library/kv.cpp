@@ -134,6 +134,15 @@ Call append_call(Operands& operands, const Cache& c, const void* k, const void* 
   return call;
 }
 
+Call pack_call(Operands& operands, const Cache& c, int64_t tokens, const void* k, const void* v, int64_t first, const int32_t* table, int64_t table_pages, const lpq_kv_pages& pages) {
+  Call call;
+  call.in = {operands.at(k, "k", DType::f16, {tokens, c.width}), operands.at(v, "v", DType::f16, {tokens, c.width}), operands.at(table, "table", DType::i32, {table_pages})};
+  call.out = operands.pages(c, pages);
+  call.params = c.params();
+  call.params.set("first", double(first));
+  return call;
+}
+
 CudaOpFn operation(const char* name) {
   const auto found = cuda_op_table().find(name);
   if (found == cuda_op_table().end()) throw Failure("LPQ_NATIVE_OP", std::string("this library has no ") + name);
@@ -182,9 +191,14 @@ lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const
     lpq_kv_pages pages{};
     pages.count = 1;
     Operands operands(*context, true);
-    Call decode = decode_call(operands, c, queries, nullptr, nullptr, DType::f16, 1, pages, b);
-    size_t most = rehearsed(*context, "kv_decode", decode);
-    // Appending and packing take no scratch of their own; asked for, so that their kernels are loaded too.
+    // Few queries and many may go to kernels of their own. The last two take no scratch; asked, so that their kernels are loaded.
+    size_t most = kHostedHead;
+    for (const int64_t count : {int64_t{1}, queries}) {
+      Call decode = decode_call(operands, c, count, nullptr, nullptr, DType::f16, 1, pages, b);
+      most = std::max(most, rehearsed(*context, "kv_decode", decode));
+    }
+    Call pack = pack_call(operands, c, c.block, nullptr, nullptr, 0, nullptr, 1, pages);
+    most = std::max(most, rehearsed(*context, "kv_pack", pack));
     const int64_t residual = b.tail_room / c.block * c.block;
     if (c.turbomind || residual > 0) {
       Call append = append_call(operands, c, nullptr, nullptr, residual, pages, b);
@@ -204,11 +218,7 @@ lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t to
     argument(first + tokens <= table_pages * c.d.page_tokens, "the table has too few pages");
     if (tokens == 0) return;
     Operands operands(*context, false);
-    Call call;
-    call.in = {operands.at(k, "k", DType::f16, {tokens, c.width}), operands.at(v, "v", DType::f16, {tokens, c.width}), operands.at(table, "table", DType::i32, {table_pages})};
-    call.out = operands.pages(c, taken(pages, "pages"));
-    call.params = c.params();
-    call.params.set("first", double(first));
+    Call call = pack_call(operands, c, tokens, k, v, first, table, table_pages, taken(pages, "pages"));
     launch(*context, "kv_pack", call, workspace, bytes, stream);
   });
 }

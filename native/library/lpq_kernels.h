@@ -205,8 +205,8 @@ typedef struct lpq_kv_batch {
 
 /* Needs no GPU. `desc->page_tokens` may be 0: page_bytes are then of `unit` tokens. */
 LPQ_API lpq_status lpq_kv_describe(const lpq_kv_desc* desc, lpq_kv_info* info);
-/* Bytes of a workspace for the calls below over such a batch (its pointers are not looked at), `queries` of each sequence. Loads the
-   kernels. The workspace is one as of lpq_gemm(). */
+/* Bytes of a workspace for the calls below over such a batch (its pointers are not looked at), of 1 and of `queries` queries a
+   sequence. Loads their kernels. The workspace is one as of lpq_gemm(). */
 LPQ_API lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const lpq_kv_batch* batch, int64_t queries, size_t* bytes);
 /* Quantizes k and v, f16 [tokens, kv_heads, head_dim], whole blocks, and packs them as tokens first .. of the sequence whose pages
    `table`, [table_pages], names. */
