@@ -256,7 +256,9 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     check(driver().stream_wait(on), "waiting for the stream");
     if (word == 0) return;
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
-    throw Failure("LPQ_NATIVE_ARGUMENT", "a product met bad data: a permutation that names a column which x does not have, or NaN or infinity where x becomes codes");
+    throw Failure("LPQ_NATIVE_ARGUMENT",
+                  "a call met bad data: a permutation that names a column which x does not have, a cache with a page, length or tail that is none, or NaN or "
+                  "infinity where numbers become codes");
   });
 }
 

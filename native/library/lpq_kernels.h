@@ -148,8 +148,8 @@ LPQ_API void lpq_weight_destroy(lpq_weight* weight);
 LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t last, size_t* bytes);
 /* Zeroes what must be zero before the first call, on the stream. */
 LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);
-/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a product since the last check met bad data: a permutation that names a column
-   which x does not have; in W4Ax also NaN or infinity in x, or block_bits and blocks that contradict each other. */
+/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a call since the last check met bad data: a permutation that names a column
+   which x does not have; in W4Ax also NaN or infinity in x, or block_bits and blocks that contradict each other; a cache that breaks its contract. */
 LPQ_API lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stream);
 LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags);
 
@@ -158,6 +158,78 @@ LPQ_API lpq_status lpq_gemm_explain(const lpq_weight* weight, int64_t m, char* t
 /* The same without a GPU. `device`: h200, h100, a100, rtx4090 or rtx3090. Pointers of `desc` may be NULL; bias, zeros and permutation
    count as there when zero_type says so, and when they are not NULL. Of another device's W4Ax than 9.0: LPQ_ERROR_UNSUPPORTED. */
 LPQ_API lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size, size_t* needed);
+
+/* ---- A cache of keys and values in few bits (docs/kv-cache.md; its bytes: formats/kv/spec.md) ----
+
+   A layer's cache is pages, each of page_tokens tokens of all kv heads, and of every sequence a tail: its newest tokens, in f16. Keys are
+   those after rotary embedding. What a page holds beyond a sequence's tokens is never read. A table names the pages of a
+   sequence in order, in any order of memory; pages may be shared between sequences. Calls launch on a stream and never wait. A page, length or
+   tail that is none, and NaN or infinity among keys and values, set a word that lpq_workspace_check() tells of. */
+
+typedef enum lpq_kv_form {
+  LPQ_KV_BITDECODING = 0, /* packed in whole blocks, newest tokens exact */
+  LPQ_KV_TURBOMIND = 1    /* every token packed as it comes, one scale a token and head */
+} lpq_kv_form;
+
+typedef struct lpq_kv_desc {
+  size_t size;
+  int form;                   /* lpq_kv_form */
+  int key_bits, value_bits;   /* 2, 4 or 8, both the same, or 8 and 4; turbomind: not 2 */
+  int by_token;               /* scales of bitdecoding's keys: 0, a channel over key_group tokens; 1, a token over key_group dims */
+  int key_group, value_group; /* 32, 64 or 128, and of dims min(key_group, head_dim); turbomind: head_dim */
+  int heads, kv_heads;        /* of queries, a multiple, and of keys and values */
+  int head_dim;               /* 64, 128 or 256 */
+  int outer;                  /* 1: in a page heads stand outside tokens */
+  int64_t page_tokens;        /* a multiple of lpq_kv_info.unit */
+} lpq_kv_desc;
+
+typedef struct lpq_kv_info {
+  size_t size;
+  int64_t block;       /* tokens that are packed together */
+  int64_t unit;        /* page_tokens is a multiple of it */
+  size_t page_bytes[4]; /* of keys, their numbers, values, theirs; turbomind: of the one block, then 0 */
+} lpq_kv_info;
+
+/* Pages of a layer: page p begins p * page_bytes after each pointer, all at multiples of 16. */
+typedef struct lpq_kv_pages {
+  size_t size;
+  int64_t count;
+  void* keys;         /* turbomind: the blocks; the others are NULL */
+  void* key_numbers;
+  void* values;
+  void* value_numbers;
+} lpq_kv_pages;
+
+/* Sequences that decode together; all pointers are device memory. */
+typedef struct lpq_kv_batch {
+  size_t size;
+  int64_t sequences, table_pages, tail_room;
+  const int32_t* table; /* [sequences, table_pages] */
+  int32_t* lengths;     /* [sequences], packed tokens: whole blocks */
+  int32_t* tails;       /* [sequences], tokens of the tail, at most tail_room */
+  void* tail_keys;      /* f16 [sequences, tail_room, kv_heads, head_dim]; NULL where tail_room is 0 */
+  void* tail_values;
+} lpq_kv_batch;
+
+/* Needs no GPU. `desc->page_tokens` may be 0: page_bytes are then of `unit` tokens. */
+LPQ_API lpq_status lpq_kv_describe(const lpq_kv_desc* desc, lpq_kv_info* info);
+/* Bytes of a workspace for the calls below over such a batch (its pointers are not looked at), of 1 and of `queries` queries a
+   sequence. Loads their kernels. The workspace is one as of lpq_gemm(). */
+LPQ_API lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const lpq_kv_batch* batch, int64_t queries, size_t* bytes);
+/* Quantizes k and v, f16 [tokens, kv_heads, head_dim], whole blocks, and packs them as tokens first .. of the sequence whose pages
+   `table`, [table_pages], names. */
+LPQ_API lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t tokens, const void* k, const void* v, int64_t first, const int32_t* table,
+                               int64_t table_pages, const lpq_kv_pages* pages, void* workspace, size_t bytes, void* stream);
+/* A step's token of every sequence, k and v f16 [sequences, kv_heads, head_dim]. bitdecoding: a tail that is full (`residual` tokens, whole
+   blocks up to tail_room) is packed first, lengths grows by residual and tails becomes 0; then the token goes to the tail.
+   turbomind: the token is packed, lengths grows by 1. */
+LPQ_API lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const void* k, const void* v, int64_t residual, const lpq_kv_pages* pages,
+                                 const lpq_kv_batch* batch, void* workspace, size_t bytes, void* stream);
+/* Attention of the `queries` newest tokens of every sequence, which are in the cache already: y = softmax(q k^T scale) v, each query over
+   tokens up to its own. q f16 [sequences * queries, heads, head_dim], y of that shape, `type` LPQ_F16 or LPQ_F32; 0 where a query sees no
+   token. */
+LPQ_API lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t queries, const void* q, void* y, int type, double scale,
+                                 const lpq_kv_pages* pages, const lpq_kv_batch* batch, void* workspace, size_t bytes, void* stream);
 
 /* ---- An artifact: a directory that `lpq pack` wrote ---- */
 

@@ -1,14 +1,21 @@
 import type { Command } from 'commander';
+import { benchAttentionCommand } from './bench-attention.js';
 import { benchKernelsCommand } from './bench-kernels.js';
 import { benchPackCommand } from './bench-pack.js';
 import { benchQuantizeCommand } from './bench-quantize.js';
 import { benchRtnCommand } from './bench-rtn.js';
 import { commonOptions, type Run } from './run.js';
 
-/** `lpq bench quantize`, `rtn`, `kernels` and `pack`. */
+/** `lpq bench quantize`, `rtn`, `kernels`, `attention` and `pack`. */
 export function benchCommand(program: Command, run: Run): Command {
   const bench = program.command('bench').description('measure lpq on synthetic checkpoints and weights of any shape');
-  for (const command of [benchQuantizeCommand, benchRtnCommand, benchKernelsCommand, benchPackCommand])
-    commonOptions(command(bench, run));
+  const commands = [
+    benchQuantizeCommand,
+    benchRtnCommand,
+    benchKernelsCommand,
+    benchAttentionCommand,
+    benchPackCommand,
+  ];
+  for (const command of commands) commonOptions(command(bench, run));
   return bench;
 }

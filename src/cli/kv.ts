@@ -1,10 +1,13 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { KvScheme } from '../../formats/kv/scheme.js';
+import { createRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { kvSchemeOf } from '../kv/choose.js';
+import { decodingObstacle } from '../model/decoded-attention.js';
 import { planSource } from '../model/graph.js';
 import type { KvForm, WeightSource } from '../model/source.js';
+import { chooseDevice } from './device.js';
 import { type ComputeOptions, openRuntime, type Run } from './run.js';
 import { checkFlags, type KvSettings, requireKv } from './settings.js';
 import { openAnySource } from './sources.js';
@@ -43,18 +46,41 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
   );
 }
 
-/** The device to evaluate on: a packed cache is simulated on the CPU, so 'auto' means that. What is wrong with lpq.json its reader tells. */
-export function cacheDevice(dir: string, settings: KvSettings, device: string): string {
-  if (device !== 'auto') return device;
+/**
+ * The device to evaluate on. A packed cache that no kernel reads is simulated on the CPU: there 'auto' means that. What is wrong with
+ * lpq.json its reader tells.
+ */
+async function cacheDevice(dir: string, wish: KvSettings, { device }: ComputeOptions, run: Run): Promise<string> {
   const manifest = path.join(dir, 'lpq.json');
   const stored = existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
-  return settings.kv !== undefined || stored ? 'cpu' : device;
+  if (device !== 'auto' || (wish.kv === undefined && !stored) || chooseDevice(device) === 'cpu') return device;
+  const opened = await openAnySource(dir, createRuntime({ threads: 1 }));
+  try {
+    const why = obstacleOf(withCache(opened, wish));
+    if (why === undefined) return device;
+    run.report.warn(`computing on the CPU: ${why}`);
+    return 'cpu';
+  } finally {
+    opened.close();
+  }
+}
+
+/** Why the kernels cannot read the cache that a source has. */
+function obstacleOf(source: WeightSource): string | undefined {
+  const { kv } = source;
+  if (!kv || !('form' in kv)) return undefined;
+  for (const { attention } of planSource(source).blocks) {
+    if (attention.kind !== 'attention') continue;
+    const why = decodingObstacle(kv, attention, attention.sinks !== undefined);
+    if (why !== undefined) return why;
+  }
+  return undefined;
 }
 
 /** What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it. */
 export async function openEvaluated(dir: string, flags: ComputeOptions, run: Run) {
   const wish = checkKvFlags(flags);
-  const rt = openRuntime(run, { ...flags, device: cacheDevice(dir, wish, flags.device) });
+  const rt = openRuntime(run, { ...flags, device: await cacheDevice(dir, wish, flags, run) });
   const opened = await openAnySource(dir, rt);
   return { rt, source: withCache(opened, wish), close: () => opened.close() };
 }

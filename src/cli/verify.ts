@@ -52,6 +52,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   await requireKind(dir, 'lpq-artifact');
   const against = options.against && (await modelDirectory(options.against, run));
   if (against) await requireKind(against, 'lpq-canonical');
+  const { CACHE, KERNEL_CACHE } = await import('./kv-cache.js');
   const device = openRuntime(run, options);
   const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
   const { directoryKind } = await import('../../formats/canonical/source.js');
@@ -63,7 +64,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
     against,
     opened,
     seed: options.seed,
-    cache: (await import('./kv-cache.js')).CACHE,
+    cache: { reference: CACHE, kernel: KERNEL_CACHE },
     runtime,
     ...(device !== runtime && { kernel: device }),
     onModule: (module, done, total) => {

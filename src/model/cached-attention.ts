@@ -2,6 +2,7 @@ import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding
 import type { KvTensors } from '../../native/kv-ops.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { decodedAttention } from './decoded-attention.js';
 import type { Batch } from './program.js';
 import type { KvScheme } from './source.js';
 
@@ -28,7 +29,8 @@ interface Span {
  * Attention as a decoder computes it that keeps its cache under `scheme` (docs/kv-cache.md): the query of token t reads the
  * first floor(t / N) N tokens as they are packed, N = scheme.residual, and the rest, itself included, in f16; with N = 0 every
  * token as it is packed, in groups that start with the sequence (the last may be short). q f32 [T, heads*headDim], k and v f32
- * [T, kvHeads*headDim], which are changed; y f32. On the CPU. Throws LPQ_DEVICE, LPQ_USAGE for heads that the groups do not divide.
+ * [T, kvHeads*headDim], which are changed; y f32: on the CPU a simulation; on a device decodedAttention(). Throws LPQ_DEVICE for what that
+ * cannot read, LPQ_USAGE for heads that the groups do not divide.
  */
 export function cachedAttention(
   rt: NativeRuntime,
@@ -38,7 +40,10 @@ export function cachedAttention(
   p: AttentionParams,
   sinks?: Tensor,
 ): void {
-  requireCpu(rt);
+  if (rt.device !== 'cpu') {
+    decodedAttention(rt, scheme, { q, k, v, y }, batch, p, sinks);
+    return;
+  }
   const { keys, values, residual } = scheme;
   const { headDim, kvHeads, heads } = p;
   if (headDim % values.group !== 0 || (keys.granularity === 'token' && headDim % keys.group !== 0))

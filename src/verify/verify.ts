@@ -29,8 +29,8 @@ export interface VerifyOptions {
   readonly runtime: NativeRuntime;
   /** A device whose kernels multiply the packed bytes themselves; default: none. */
   readonly kernel?: NativeRuntime | undefined;
-  /** lpq's packed cache, examined where lpq.json has a scheme for it; default: not examined. */
-  readonly cache?: CacheMaker | undefined;
+  /** lpq's packed caches, the reference's and the kernels', examined where lpq.json has a scheme; default: not examined. */
+  readonly cache?: { readonly reference: CacheMaker; readonly kernel: CacheMaker } | undefined;
   /** For the emulator's activations and sampled columns. Default 0. */
   readonly seed?: number | undefined;
   /** Default true. */
@@ -70,8 +70,11 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not asked for');
-    else
-      await verifyCache({ runtime, recorder, maker: options.cache, seed }, manifest.kv, artifactSource(dir, runtime));
+    else {
+      const caches = [{ maker: options.cache.reference, device: runtime }];
+      if (kernel) caches.push({ maker: options.cache.kernel, device: kernel });
+      await verifyCache({ runtime, recorder, caches, seed }, manifest.kv, artifactSource(dir, runtime));
+    }
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {

@@ -1,10 +1,8 @@
-// Decode attention over a packed cache and its exact tail, and the cache's numbers read back. Contracts: native/kv-ops.ts.
-//
-// Arithmetic, in fp32 or, where y is f64, in fp64: a score is one fma chain over the head's dims, times scale; weights are
-// exp(score - the largest); numerator and denominator are chains over the tokens, oldest first, and are divided once.
+// Decode attention over a packed cache of any layout and its exact tail, in fp32 or, where y is f64, in fp64, and the cache's
+// numbers read back. Contracts: native/kv-ops.ts.
 #include <cmath>
-#include <vector>
 
+#include "cpu/kv/attend.h"
 #include "cpu/kv/places.h"
 #include "lpq/half.h"
 
@@ -31,38 +29,15 @@ struct Shape {
 template <class T>
 void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed, const uint16_t* tail_keys,
             const uint16_t* tail_values, int64_t tail, int64_t head, T* y) {
-  const int64_t group = s.heads / s.kv_heads, tokens = packed + tail, width = s.kv_heads * s.dim, first = head * s.dim;
-  std::vector<T> row(static_cast<size_t>(s.dim)), scores(static_cast<size_t>(group * tokens));
-  const auto read = [&](const Side& side, const uint16_t* exact, int64_t t) {
-    if (t < packed) return row_of(side, table[t / side.page_tokens], t % side.page_tokens, first, s.dim, row.data());
-    for (int64_t d = 0; d < s.dim; ++d) row[static_cast<size_t>(d)] = f16_to_f32(exact[(t - packed) * width + first + d]);
+  const int64_t group = s.heads / s.kv_heads, width = s.kv_heads * s.dim, first = head * s.dim;
+  const auto rows = [&](const Side& side, const uint16_t* exact) {
+    return [&, exact](int64_t t, T* row) {
+      if (t < packed) return row_of(side, table[t / side.page_tokens], t % side.page_tokens, first, s.dim, row);
+      for (int64_t d = 0; d < s.dim; ++d) row[d] = f16_to_f32(exact[(t - packed) * width + first + d]);
+    };
   };
-  for (int64_t t = 0; t < tokens; ++t) {
-    read(keys, tail_keys, t);
-    for (int64_t h = 0; h < group; ++h) {
-      const float* query = q + (head * group + h) * s.dim;
-      T sum = 0;
-      for (int64_t d = 0; d < s.dim; ++d) sum = std::fma(static_cast<T>(query[d]), row[static_cast<size_t>(d)], sum);
-      scores[static_cast<size_t>(h * tokens + t)] = sum * static_cast<T>(s.scale);
-    }
-  }
-  std::vector<T> total(static_cast<size_t>(group), 0);
-  T* const out = y + head * group * s.dim;
-  for (int64_t i = 0; i < group * s.dim; ++i) out[i] = 0;
-  if (tokens == 0) return;
-  for (int64_t h = 0; h < group; ++h) {
-    T* const p = scores.data() + h * tokens;
-    const T most = *std::max_element(p, p + tokens);
-    for (int64_t t = 0; t < tokens; ++t) total[static_cast<size_t>(h)] += p[t] = std::exp(p[t] - most);
-  }
-  for (int64_t t = 0; t < tokens; ++t) {
-    read(values, tail_values, t);
-    for (int64_t h = 0; h < group; ++h)
-      for (int64_t d = 0; d < s.dim; ++d)
-        out[h * s.dim + d] = std::fma(scores[static_cast<size_t>(h * tokens + t)], row[static_cast<size_t>(d)], out[h * s.dim + d]);
-  }
-  for (int64_t h = 0; h < group; ++h)
-    for (int64_t d = 0; d < s.dim; ++d) out[h * s.dim + d] /= total[static_cast<size_t>(h)];
+  attend_rows<T>(group, s.dim, s.scale, [&](int64_t) { return packed + tail; }, [&](int64_t h, int64_t d) { return q[(head * group + h) * s.dim + d]; }, rows(keys, tail_keys), rows(values, tail_values),
+            y + head * group * s.dim);
 }
 
 void attention(Call& call, Exec& exec) {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/kv/grid.h"
 #include "lpq/checks.h"
-#include "lpq/half.h"
 
 namespace lpq::kv {
 namespace {
@@ -35,12 +35,7 @@ void quantize(Call& call, Exec& exec) {
   const uint16_t* x16 = wide ? nullptr : x.data<uint16_t>();
   uint8_t* code = codes.data<uint8_t>();
   uint16_t *scale = scales.data<uint16_t>(), *zero = zeros.data<uint16_t>();
-  // A cache holds f16: what does not fit there is no key and no value.
-  const auto value = [&](int64_t t, int64_t c) {
-    const float v = f16_to_f32(wide ? f32_to_f16(x32[t * g.width + c]) : x16[t * g.width + c]);
-    if (!std::isfinite(v)) throw Failure("LPQ_NATIVE_NUMERICS", "a key or value is NaN, infinite or beyond f16");
-    return v;
-  };
+  const auto value = [&](int64_t t, int64_t c) { return finite_half(wide ? f32_to_f16(x32[t * g.width + c]) : x16[t * g.width + c]); };
   exec.pool.parallel_for(g.rows * g.columns, rows_grain(8 * g.group_tokens * g.group_dims), [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t0 = i / g.columns * g.group_tokens, c0 = i % g.columns * g.group_dims;
@@ -51,14 +46,10 @@ void quantize(Call& call, Exec& exec) {
           const float v = value(t, c);
           low = std::min(low, v), high = std::max(high, v);
         }
-      // high - low is exact or rounded once in fp32; the stored scale divides, so that both directions use one number.
-      scale[i] = f32_to_f16((high - low) / top), zero[i] = f32_to_f16(low);
-      const float s = f16_to_f32(scale[i]);
+      const Group group(low, high, top);
+      scale[i] = group.scale, zero[i] = group.zero;
       for (int64_t t = t0; t < t1; ++t)
-        for (int64_t c = c0; c < c1; ++c) {
-          const float v = s > 0 ? std::min((value(t, c) - low) / s, top) : 0.0f;
-          code[t * g.width + c] = static_cast<uint8_t>((v + 12582912.0f) - 12582912.0f);
-        }
+        for (int64_t c = c0; c < c1; ++c) code[t * g.width + c] = group.code(value(t, c));
     }
   });
 }

@@ -1,7 +1,5 @@
-// The packed cache of keys and values, read by formulas of its own (docs/kv-cache.md), and attention in fp64 with the bound
-// that an implementation in another precision must keep.
+// The packed cache of keys and values, read by formulas of its own (docs/kv-cache.md).
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "lpq/exec.h"
@@ -101,54 +99,6 @@ void decode(Call& call, Exec& exec) {
     }
 }
 LPQ_OP(decode, "verify_kv_decode");
-
-// Inputs: q f32 [heads*dim]; keys and values f64 [T, kvHeads*dim], exact numbers. Outputs f64 [heads*dim]: y, and how far from
-// it a computation may be that rounds to `unit`: with u the unit, d dims and T tokens,
-//   scores    delta = (d + 4) u scale sum |q||k| (a chain of fma over k, itself rounded once; the product with scale),
-//   weights   A = exp(2 delta + u span + 4 u) - 1 of themselves, delta the largest, span the range of scores (s - max is rounded
-//             once; exp is good to 2 u),
-//   sums      T u each in numerator and denominator, the quotient u,
-// hence (2 A + (2 T + 6) u) sum w |v|, with 5 % for products of these.
-void attention(Call& call, Exec& exec) {
-  const Tensor &q = call.input(0), &keys = call.input(1), &values = call.input(2), &y = call.output(0), &bound = call.output(1);
-  const int64_t heads = call.params.integer("heads"), kv_heads = call.params.integer("kvHeads"), dim = call.params.integer("headDim");
-  const double scale = call.params.number("scale"), u = call.params.number("unit");
-  const int64_t width = kv_heads * dim, tokens = keys.dim(0);
-  require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads is no multiple of kvHeads");
-  require_tensor(q, "q", DType::f32, {heads * dim});
-  require_tensor(keys, "keys", DType::f64, {-1, width});
-  require_tensor(values, "values", DType::f64, {tokens, width});
-  require_tensor(y, "y", DType::f64, {heads * dim});
-  require_tensor(bound, "bound", DType::f64, {heads * dim});
-  exec.pool.parallel_for(heads, 1, [&](int64_t begin, int64_t end, int) {
-    std::vector<double> score(static_cast<size_t>(tokens));
-    for (int64_t h = begin; h < end; ++h) {
-      const int64_t first = h / (heads / kv_heads) * dim;
-      const float* query = q.data<float>() + h * dim;
-      double *out = y.data<double>() + h * dim, *room = bound.data<double>() + h * dim, size = 0, low = INFINITY, high = -INFINITY, total = 0;
-      for (int64_t d = 0; d < dim; ++d) out[d] = room[d] = 0;
-      if (tokens == 0) continue;
-      for (int64_t t = 0; t < tokens; ++t) {
-        double sum = 0, absolute = 0;
-        for (int64_t d = 0; d < dim; ++d) {
-          const double product = query[d] * keys.data<double>()[t * width + first + d];
-          sum += product, absolute += std::fabs(product);
-        }
-        score[static_cast<size_t>(t)] = sum *= scale;
-        size = std::max(size, absolute * std::fabs(scale)), low = std::min(low, sum), high = std::max(high, sum);
-      }
-      for (double& s : score) total += s = std::exp(s - high);
-      const double delta = static_cast<double>(dim + 4) * u * size, weights = std::expm1(2 * delta + u * (high - low) + 4 * u);
-      for (int64_t t = 0; t < tokens; ++t)
-        for (int64_t d = 0; d < dim; ++d) {
-          const double v = values.data<double>()[t * width + first + d], w = score[static_cast<size_t>(t)] / total;
-          out[d] += w * v, room[d] += w * std::fabs(v);
-        }
-      for (int64_t d = 0; d < dim; ++d) room[d] = 1.05 * (2 * weights + (2.0 * static_cast<double>(tokens) + 6) * u) * room[d] + 1e-37;
-    }
-  });
-}
-LPQ_OP(attention, "verify_kv_attention");
 
 }  // namespace
 }  // namespace lpq::verify

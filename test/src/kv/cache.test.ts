@@ -4,9 +4,10 @@ import { test } from 'node:test';
 import { createRuntime, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { CACHE } from '../../../src/cli/kv-cache.js';
-import { KvPool, KvSequence } from '../../../src/kv/cache.js';
+import { KvPool } from '../../../src/kv/cache.js';
 import { kvSchemeOf } from '../../../src/kv/choose.js';
 import { blockTokens, kvPage } from '../../../src/kv/page.js';
+import { KvSequence } from '../../../src/kv/sequence.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { cachedAttention } from '../../../src/model/cached-attention.js';
 import { verifyCache } from '../../../src/verify/kv.js';
@@ -24,7 +25,8 @@ async function failuresOf(
   steps = 1000,
 ): Promise<{ count: number; failures: string[] }> {
   const recorder = new Recorder();
-  await verifyCache({ runtime: rt, recorder, maker, seed: 3, steps }, kvSchemeOf(wish, 64), source);
+  const caches = [{ maker, device: rt }];
+  await verifyCache({ runtime: rt, recorder, caches, seed: 3, steps }, kvSchemeOf(wish, 64), source);
   const { count } = recorder.checks().find(({ name }) => name === 'kv') as { count: number };
   return { count, failures: recorder.failures.map(({ message }) => message) };
 }
@@ -49,7 +51,7 @@ test('a verifier that looked at values only in the mean would miss these: values
   ];
   for (const [name, change] of wrong) {
     const maker: CacheMaker = {
-      block: CACHE.block,
+      ...CACHE,
       make: (...args) => {
         const cache = CACHE.make(...args);
         let changed = false;
@@ -70,7 +72,7 @@ test('a verifier that looked at values only in the mean would miss these: values
       `${name}: ${failures.length} failures`,
     );
     assert.ok(
-      failures.some((message) => /of attention is/.test(message)),
+      failures.some((message) => /of attention \(f32\) is/.test(message)),
       `${name}: attention`,
     );
   }

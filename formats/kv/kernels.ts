@@ -1,0 +1,57 @@
+import type { KvForm } from '../../native/kv-ops.js';
+import type { KvScheme } from './scheme.js';
+
+/** Heads that share a page, and its tokens. */
+export interface KvKernelShape {
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly pageTokens: number;
+  /** Heads outside tokens. */
+  readonly outer?: boolean;
+}
+
+/** A scheme as ops.kvPack, kvAppend and kvDecode take it; a sentence why they do not. */
+export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelShape): KvForm | string {
+  const { headDim } = shape;
+  if (![64, 128, 256].includes(headDim)) return `no kernel reads heads of ${headDim} dims, only of 64, 128 and 256`;
+  if (values.bits !== keys.bits && !(keys.bits === 8 && values.bits === 4))
+    return `no kernel reads keys of ${keys.bits} bits beside values of ${values.bits}`;
+  const turbomind = form === 'turbomind';
+  const [key, value] = [keys.group, values.group];
+  const groups = turbomind
+    ? key === headDim && value === headDim
+    : keys.granularity === 'channel'
+      ? [32, 64, 128].includes(key) && value === Math.min(key, headDim)
+      : [32, 64, 128].includes(key) && value === key;
+  if (!groups) return `no kernel reads keys in groups of ${key} beside values in groups of ${value}`;
+  return {
+    bits: keys.bits,
+    ...(values.bits !== keys.bits && { valueBits: values.bits }),
+    form,
+    granularity: keys.granularity,
+    keyGroup: key,
+    valueGroup: value,
+    ...shape,
+  };
+}
+
+/** A page: a multiple of these tokens. */
+export function kvPageUnit({ form, bits, valueBits = bits, granularity, keyGroup }: KvForm): number {
+  if (form === 'turbomind') return 64;
+  return Math.max(512 / bits, 512 / valueBits, granularity === 'token' ? 0 : keyGroup);
+}
+
+/** Bytes of the tensors of a page: of keys, their scales and zeros, values and theirs; of turbomind's one block. */
+export function kvPageBytes(form: KvForm): number[] {
+  const { bits, valueBits = bits, headDim, kvHeads, keyGroup, valueGroup, pageTokens } = form;
+  const rows = pageTokens * kvHeads;
+  const cells = rows * headDim;
+  if (form.form === 'turbomind') return [(cells * (bits + valueBits)) / 8 + 8 * rows];
+  return [(cells * bits) / 8, (4 * cells) / keyGroup, (cells * valueBits) / 8, (4 * cells) / valueGroup];
+}
+
+/** The tensors of a page's kinds as the operations take them: one block is given four times. */
+export function kvPages<T>(tensors: readonly T[]): readonly [T, T, T, T] {
+  const [keys, keyNumbers = keys, values = keys, valueNumbers = keys] = tensors;
+  return [keys, keyNumbers, values, valueNumbers] as [T, T, T, T];
+}
