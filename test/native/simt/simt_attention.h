@@ -64,10 +64,16 @@ inline uint2 load_shared_pair(uint32_t address) {
   std::memcpy(&v, simt::shared_memory(address), 8);
   return v;
 }
-inline float load_shared_half(uint32_t address) {
-  uint16_t v;
-  std::memcpy(&v, simt::shared_memory(address), 2);
-  return lpq::f16_to_f32(v);
+inline uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  std::memcpy(&v, simt::shared_memory(address), 4);
+  return v;
+}
+inline float low_half(uint32_t v) { return lpq::f16_to_f32(static_cast<uint16_t>(v)); }
+inline float high_half(uint32_t v) { return lpq::f16_to_f32(static_cast<uint16_t>(v >> 16)); }
+template <int X>
+uint32_t two_bytes(uint32_t v) {
+  return (v >> 16 * X & 0xffu) | (v >> (16 * X + 8) & 0xffu) << 16;
 }
 template <class F>
 uint32_t half2_map(F&& f) {
@@ -101,13 +107,16 @@ inline void commit_copies() {
   own.groups.push_back(std::move(own.open));
   own.open.clear();
 }
-template <int N>
-void wait_copies() {
+inline void wait_copies(int n) {
   simt::Copies& own = simt::copies[simt::copying_thread()];
-  while (own.groups.size() > N) {
+  while (own.groups.size() > static_cast<size_t>(n)) {
     for (const simt::Copy& copy : own.groups.front()) std::memcpy(simt::shared_memory(copy.to), copy.from, 16);
     own.groups.pop_front();
   }
+}
+template <int N>
+void wait_copies() {
+  wait_copies(N);
 }
 
 }  // namespace lpq::cuda
