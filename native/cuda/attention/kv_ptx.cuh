@@ -67,6 +67,19 @@ __device__ __forceinline__ float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+// Of both halves; NaN where either is.
+__device__ __forceinline__ uint32_t half2_min(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t float_bits(float v) { return __float_as_uint(v); }
+// 1 / x to one unit of the last place.
+__device__ __forceinline__ float reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 // Correctly rounded.
 __device__ __forceinline__ float quotient(float a, float b) { return __fdiv_rn(a, b); }
 __device__ __forceinline__ float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }

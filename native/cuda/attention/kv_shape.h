@@ -33,15 +33,20 @@ struct KvDecodeArgs {
   float scale;                  // of scores, times log2 e
 };
 
-// Packs tokens of one sequence (kv_pack.cuh).
+// Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
 struct KvPackArgs {
-  const unsigned short *k, *v;  // f16 [tokens, kv_heads, D]
-  const int* table;             // pages of the sequence
+  const unsigned short *k, *v;  // f16 [tokens, kv_heads, D]; of appending [sequences, kv_heads, D]
+  const int* table;             // pages of the sequence; of appending [sequences, table_pages]
   unsigned char *keys, *key_numbers, *values, *value_numbers;
-  KvDecodeArgs places;  // distances and page_tokens
-  int first;            // token of the sequence that k and v begin with, a multiple of the block
-  int tokens;
-  unsigned *fault, *fault_page;  // set where k or v holds NaN or infinity; where the table names a page that is none
+  KvDecodeArgs places;  // distances, page_tokens, pages, key_group, value_group and run
+  int first, tokens;    // of the sequence; of a prompt
+  int block, dims;      // tokens that are packed at once; of a head
+  unsigned *fault, *fault_page;  // set where a number is NaN or infinity; where the table or a length leads to no page
+  // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, D], flushed when `residual` tokens are there.
+  int *lengths, *tails;
+  unsigned short *tail_keys, *tail_values;
+  int residual;
+  unsigned* counters;  // [sequences], 0 before and after
 };
 
 constexpr int kKvQueries = 8;  // the columns of one mma
@@ -73,7 +78,7 @@ struct KvShape {
   static constexpr int kValueNumbers = kInWords ? kTokenNumbers : kValueGroups * kTokens * 4;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
   // Warps of a block, as far as registers go: sums, scores and queries.
-  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8 : kDims == 128 ? 12 : 16;
+  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8 : kDims == 64 || FORM == KvForm::kWide ? 16 : 12;
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow));
 };
 

@@ -95,6 +95,14 @@ inline bool any_lane(bool v) {
   return std::any_of(all, all + 32, [](const simt::Lane& lane) { return lane.words[0] != 0; });
 }
 inline float power_of_two(float x) { return std::exp2(x); }
+inline uint32_t half2_min(uint32_t a, uint32_t b) {
+  return half2_map([&](int s) {
+    const float x = half_at(a, s), y = half_at(b, s);
+    return x != x ? x : y != y ? y : x < y || (x == y && std::signbit(x)) ? x : y;
+  });
+}
+inline uint32_t float_bits(float v) { return std::bit_cast<uint32_t>(v); }
+inline float reciprocal(float x) { return 1 / x; }
 inline float quotient(float a, float b) { return a / b; }
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
 
