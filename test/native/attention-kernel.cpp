@@ -9,6 +9,7 @@
 
 #include "attention_case.h"
 #include "cuda/attention/kv_decode.cuh"
+#include "cuda/attention/kv_prefill.cuh"
 
 using namespace lpq::cuda;
 using namespace lpq::test;
@@ -58,6 +59,38 @@ void one(KvCase c, int warps, int stages) {
     }
 }
 
+// Many queries: y is full of NaN before.
+template <int DIMS>
+void prefill(KvCase c, int bits, int value_bits, KvForm form) {
+  c.bits = bits, c.value_bits = value_bits, c.dims = DIMS, c.form = form;
+  KvData data(c, ++seed);
+  KvDecodeArgs a = data.args;
+  std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * DIMS), NAN);
+  unsigned fault = 0;
+  a.y = y.data(), a.wide = 1, a.fault = &fault;
+  const auto fail = [&](const std::string& what) {
+    if (++failures <= 20) std::printf("FAIL prefill k%d v%d d%d form %d: %s\n", bits, value_bits, DIMS, static_cast<int>(form), what.c_str());
+  };
+  ++checks;
+  try {
+    simt::run(c.sequences * c.kv_heads * ((c.queries * (c.heads / c.kv_heads) + kPrefillRows - 1) / kPrefillRows), kPrefillThreads, 1, kPrefillShared<DIMS>, seed, [&] { kv_prefill<DIMS>(a); });
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+  if (fault) fail("a fault is told");
+  std::vector<double> want, bound;
+  for (int b = 0; b < c.sequences; ++b)
+    for (int query = 0; query < c.queries; ++query)
+      for (int h = 0; h < c.heads; ++h) {
+        kv_expected(c, data, b, h, 0x1p-24, want, bound, query, true);
+        for (int d = 0; d < DIMS; ++d) {
+          const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * DIMS + d)], share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
+          if (!(share <= 1)) return fail("sequence " + std::to_string(b) + ", query " + std::to_string(query) + ", head " + std::to_string(h) + ", dim " + std::to_string(d) + " is " + std::to_string(got));
+          worst = std::max(worst, share);
+        }
+      }
+}
+
 // Groups by the largest that there is, or of `group`.
 KvCase of_group(int group, int dims, int sequences, int heads, int kv_heads, int splits, bool outer, int blocks_a_page, std::vector<int> blocks, std::vector<int> tails) {
   return {0, 0, group, std::min(group, dims), sequences, heads, kv_heads, splits, outer, blocks_a_page, std::move(blocks), std::move(tails)};
@@ -94,6 +127,15 @@ int main() {
   one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2, 1);             // MQA: three tiles of queries
   one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}), 2, 1);  // empty, one token
   one<8, 8, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1, 2);
+  const auto asked = [](KvCase c, int queries) {
+    c.queries = queries;
+    return c;
+  };
+  prefill<128>(asked(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30), 4, 4, KvForm::kWide);  // packed, exact, and queries before the first token
+  prefill<64>(asked(of_group(64, 64, 1, 2, 1, 1, true, 2, {1}, {1}), 5), 2, 2, KvForm::kFine);
+  prefill<128>(asked(of_group(64, 128, 1, 2, 2, 1, true, 1, {1}, {0}), 70), 8, 4, KvForm::kTokens);
+  prefill<64>(asked(of_group(64, 64, 2, 4, 1, 1, false, 1, {100, 1}, {0, 0}), 20), 4, 4, KvForm::kWords);
+  prefill<256>(asked(of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0}), 3), 8, 8, KvForm::kWords);
   std::printf("%lld caches, %lld failures, at most %.4f of the bound\n", checks, failures, worst);
   return failures ? 1 : 0;
 }

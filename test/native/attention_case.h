@@ -9,6 +9,7 @@
 // denominator; y is rounded to its type.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -145,6 +146,13 @@ struct KvData {
       for (uint16_t& x : v) x = lpq::f32_to_f16(static_cast<float>(normal(lot)));
     };
     halves(q, 1ll * c.sequences * c.queries * c.heads * D), halves(tail_keys, 1ll * c.sequences * room * width), halves(tail_values, 1ll * c.sequences * room * width);
+    read(c);
+    place(c);
+  }
+  // K and V as numbers, of the bytes, lengths and tails that are there.
+  void read(const KvCase& c) {
+    const int H = c.kv_heads, D = c.dims, P = page_tokens, width = H * D;
+    key_sizes.clear(), key_values.clear(), value_sizes.clear(), value_values.clear();
     for (int b = 0; b < c.sequences; ++b) {
       const int packed = lengths[static_cast<size_t>(b)], tail = tails[static_cast<size_t>(b)];
       std::vector<double> ks(static_cast<size_t>((packed + tail) * width)), kv(ks.size()), vs(ks.size()), vv(ks.size());
@@ -171,7 +179,6 @@ struct KvData {
           }
       key_sizes.push_back(std::move(ks)), key_values.push_back(std::move(kv)), value_sizes.push_back(std::move(vs)), value_values.push_back(std::move(vv));
     }
-    place(c);
   }
   std::vector<uint8_t>& numbers_of(const KvCase& c, bool value) { return c.words() ? keys : value ? value_numbers : key_numbers; }
 
@@ -195,14 +202,16 @@ struct KvData {
     }
     a.page_tokens = P, a.table_pages = table_pages, a.pages = pages, a.heads = c.heads, a.kv_heads = H, a.queries = c.queries;
     a.query_tiles = (c.heads / H + 7) / 8, a.splits = c.splits, a.room = room, a.run = c.run(), a.key_group = c.key_group, a.value_group = c.value_group;
-    a.page_units = P / c.tile() * (c.words() ? 1 : 2), a.stages = 1;
+    a.key_bits = c.bits, a.value_bits = c.of_values(), a.by_token = c.by_token() || c.words(), a.words = c.words();
+    a.page_units = P / c.tile() * (c.words() ? 1 : 2), a.page_shift = c.blocks_a_page == 1 ? -1 : std::countr_zero(static_cast<unsigned>(a.page_units)), a.stages = 1;
     a.scale = scale * 1.44269504f;
     a.q = q.data(), a.table = table.data(), a.lengths = lengths.data(), a.tail_keys = tail_keys.data(), a.tail_values = tail_values.data(), a.tails = tails.data();
   }
 };
 
 // y and its bound for query head `head` of sequence b, whose newest `queries` tokens ask; `unit`: of y's type.
-inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, double unit, std::vector<double>& y, std::vector<double>& bound, int query = 0) {
+// rounded: keys and values are made halves, not scores and weights; u of keys and values each.
+inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, double unit, std::vector<double>& y, std::vector<double>& bound, int query = 0, bool rounded = false) {
   const int D = c.dims, H = c.kv_heads, kv = head / (c.heads / H), top = (1 << c.bits) - 1, value_top = (1 << c.of_values()) - 1;
   const size_t s = static_cast<size_t>(b);
   const int tokens = data.lengths[s] + data.tails[s] - c.queries + query + 1;
@@ -217,7 +226,7 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
       const double q = half_number(data.q[static_cast<size_t>(((b * c.queries + query) * c.heads + head) * D + d)]), k = data.key_values[s][at], size = data.key_sizes[s][at];
       sum += q * k, codes += std::fabs(q) * size, all += std::fabs(q) * (size + std::fabs(k - size)), q_all += top;
     }
-    const double error = codes * 0x1p-11 + q_all * 0x1p-25 + all * (D / 16 * 17 * 0x1p-23 + D * 0x1p-24 + 0x1p-22);
+    const double error = (rounded ? all : codes) * 0x1p-11 + q_all * 0x1p-25 + all * (D / 16 * 17 * 0x1p-23 + D * 0x1p-24 + 0x1p-22);
     score[static_cast<size_t>(t)] = sum * data.scale;
     delta = std::max(delta, error * data.scale), most = std::max(most, score[static_cast<size_t>(t)]), furthest = std::max(furthest, std::fabs(score[static_cast<size_t>(t)]));
   }
@@ -232,7 +241,7 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
       value += w * data.value_values[s][at], size += w * data.value_sizes[s][at];
     }
     y[static_cast<size_t>(d)] = value;
-    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + 0x1p-11 + sums) * size + tokens * value_top * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
+    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + (rounded ? 0x1p-10 : 0x1p-11) + sums) * size + tokens * value_top * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
   }
 }
 

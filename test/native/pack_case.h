@@ -33,24 +33,25 @@ inline void pack_expected(const KvCase& c, const KvData& d, KvPages& to, const u
   const int H = c.kv_heads, D = c.dims, bits = value ? c.of_values() : c.bits, top = (1 << bits) - 1;
   const bool by_token = value || c.by_token() || c.words();
   const int group = value ? c.value_group : c.key_group;
-  for (int t = 0; t < tokens; ++t)
+  const auto at = [&](int token, int h, int dim) { return lpq::f16_to_f32(x[(static_cast<size_t>(token) * static_cast<size_t>(H) + static_cast<size_t>(h)) * static_cast<size_t>(D) + static_cast<size_t>(dim)]); };
+  for (int t0 = 0; t0 < tokens; t0 += by_token ? 1 : group)
     for (int h = 0; h < H; ++h)
-      for (int i = 0; i < D; ++i) {
-        const auto at = [&](int token, int dim) { return lpq::f16_to_f32(x[(static_cast<size_t>(token) * static_cast<size_t>(H) + static_cast<size_t>(h)) * static_cast<size_t>(D) + static_cast<size_t>(dim)]); };
-        float low = 0, high = 0;
-        for (int n = 0; n < group; ++n) {
-          const float v = by_token ? at(t, i / group * group + n) : at(t / group * group + n, i);
-          low = n == 0 ? v : std::min(low, v), high = n == 0 ? v : std::max(high, v);
-        }
+      for (int d0 = 0; d0 < D; d0 += by_token ? group : 1) {
+        const auto element = [&](int n) { return by_token ? at(t0, h, d0 + n) : at(t0 + n, h, d0); };
+        float low = element(0), high = low;
+        for (int n = 1; n < group; ++n) low = std::min(low, element(n)), high = std::max(high, element(n));
         const uint16_t scale = lpq::f32_to_f16((high - low) / static_cast<float>(top));
         const float s = lpq::f16_to_f32(scale);
-        const int code = s > 0 ? static_cast<int>(std::nearbyint(std::min((at(t, i) - low) / s, static_cast<float>(top)))) : 0;
-        const long long page = d.table[static_cast<size_t>(sequence * d.table_pages + (first + t) / d.page_tokens)];
-        const KvPlaces place = value ? value_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i) : key_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i);
-        std::vector<uint8_t>&codes = value && !c.words() ? to.values : to.keys, &numbers = c.words() ? to.keys : value ? to.value_numbers : to.key_numbers;
-        const long long word = page * (value ? d.values_page : d.keys_page) + place.word, number = page * (value ? d.value_numbers_page : d.key_numbers_page) + place.number;
-        set_word(codes, word, static_cast<uint16_t>((word_at(codes, word) & ~(top << bits * place.place)) | code << bits * place.place));
-        set_word(numbers, number, scale), set_word(numbers, number + place.zero, lpq::f32_to_f16(low));
+        for (int n = 0; n < group; ++n) {
+          const int t = by_token ? t0 : t0 + n, i = by_token ? d0 + n : d0;
+          const int code = s > 0 ? static_cast<int>(std::nearbyint(std::min((element(n) - low) / s, static_cast<float>(top)))) : 0;
+          const long long page = d.table[static_cast<size_t>(sequence * d.table_pages + (first + t) / d.page_tokens)];
+          const KvPlaces place = value ? value_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i) : key_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i);
+          std::vector<uint8_t>&codes = value && !c.words() ? to.values : to.keys, &numbers = c.words() ? to.keys : value ? to.value_numbers : to.key_numbers;
+          const long long word = page * (value ? d.values_page : d.keys_page) + place.word, number = page * (value ? d.value_numbers_page : d.key_numbers_page) + place.number;
+          set_word(codes, word, static_cast<uint16_t>((word_at(codes, word) & ~(top << bits * place.place)) | code << bits * place.place));
+          set_word(numbers, number, scale), set_word(numbers, number + place.zero, lpq::f32_to_f16(low));
+        }
       }
 }
 

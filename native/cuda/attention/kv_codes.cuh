@@ -17,12 +17,17 @@ struct Field {
   static constexpr bool kShift = BITS * J + BITS > 11;
   static constexpr int kAt = kShift ? BITS * J - 8 : BITS * J, kDown = 24 - kAt;
   static constexpr uint32_t kMask = ((1u << BITS) - 1) << kAt;
+#ifdef LPQ_KV_CONVERTED
+  static constexpr float kBack = 1;
+#else
   static constexpr float kBack = static_cast<float>(1 << kDown);
+#endif
 };
 template <int BITS, int J>
 __device__ __forceinline__ uint32_t codes_of(uint32_t word) {
-#ifdef LPQ_KV_NO_LOP3
-  return codes_converted<BITS, J>(word);
+#ifdef LPQ_KV_CONVERTED  // of the ablation in docs/kv-cache.md: integers become halves one by one
+  constexpr uint32_t mask = (1u << BITS) - 1;
+  return half_bits(static_cast<float>(word >> BITS * J & mask)) | static_cast<uint32_t>(half_bits(static_cast<float>(word >> (BITS * J + 16) & mask))) << 16;
 #else
   using F = Field<BITS, J>;
   return (F::kShift ? word >> 8 : word) & (F::kMask * 0x10001u);

@@ -83,6 +83,11 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.y = y.raw(), a.wide = y.dtype == DType::f32;
   a.fault = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
   const int64_t group = heads / c.heads;
+  if (queries > 1) {
+    const int64_t shared = (64 + 2 * 64) * c.dims * 2;  // rows and twice tokens of kv_prefill.cuh
+    exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)), Dim3(128), static_cast<unsigned>(shared), a);
+    return;
+  }
   a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
   const Facts facts = facts_of(c);
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);

@@ -142,6 +142,9 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const uint32_t ring = shared_address(attention_shared()) + static_cast<uint32_t>(warp * a.stages * T::kStage);
   const auto stage = [&](int i) { return KvUnit<T>{ring + static_cast<uint32_t>(i * T::kStage)}; };
   int next = begin + warp;
+#ifdef LPQ_KV_WAITING  // of the ablation in docs/kv-cache.md: a unit is copied when its turn comes
+  next = end;
+#endif
   for (int i = 0; i < a.stages; ++i, next += warps) {
     KvPlace place{};
     if (next < end) kv_fetch_keys<T>(a, head, place = kv_place<T>(a, table, next), stage(i));
@@ -167,6 +170,10 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
     KvPlace place{};
     if (next < end) place = kv_place<T>(a, table, next);
     KvScores<T> score = {};
+#ifdef LPQ_KV_WAITING
+    kv_fetch_keys<T>(a, head, place = kv_place<T>(a, table, n), unit), kv_fetch_values<T>(a, head, place, unit);
+    commit_copies(), wait_copies<0>();
+#endif
     wait_copies(pending);
     __syncwarp();  // all lanes' copies have come
     if constexpr (T::kInWords) kv_scores_words<T>(a, unit, q, {sums[0], sums[1]}, score);

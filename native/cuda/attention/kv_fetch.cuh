@@ -31,7 +31,7 @@ struct KvPlace {
 };
 template <class T>
 __device__ __forceinline__ KvPlace kv_place(const KvDecodeArgs& a, const int* table, int unit) {
-  const int index = unit / a.page_units, rest = unit - index * a.page_units;
+  const int index = a.page_shift >= 0 ? unit >> a.page_shift : unit / a.page_units, rest = unit - index * a.page_units;
   return {table[index], rest / T::kTileUnits * T::kTile, T::kTileUnits == 2 ? 16 * (unit & 1) : 0};
 }
 // A page that is none is told, and the first is read in its place.

@@ -1,5 +1,6 @@
 #include "cuda/attention/kv_form.h"
 
+#include <bit>
 #include <numeric>
 
 namespace lpq::cuda {
@@ -84,7 +85,9 @@ KvCache kv_cache_of(const Params& p, CudaExec& exec, const Tensor* const (&pages
   KvDecodeArgs& a = c.places;
   a.page_tokens = static_cast<int>(c.page_tokens), a.kv_heads = static_cast<int>(c.heads), a.pages = static_cast<int>(c.pages);
   a.key_group = static_cast<int>(c.key_group), a.value_group = static_cast<int>(c.value_group), a.run = static_cast<int>(std::min<int64_t>(128, c.block));
+  a.key_bits = static_cast<int>(c.bits), a.value_bits = static_cast<int>(c.value_bits), a.by_token = c.form == KvForm::kTokens || words, a.words = words;
   a.page_units = static_cast<int>(c.page_tokens / c.tile * (words ? 1 : 2));
+  a.page_shift = std::has_single_bit(static_cast<unsigned>(a.page_units)) ? std::countr_zero(static_cast<unsigned>(a.page_units)) : -1;
   return c;
 }
 

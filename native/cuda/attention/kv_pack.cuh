@@ -9,6 +9,13 @@
 
 namespace lpq::cuda {
 
+// Compiled once for all kernels that use it.
+#ifdef LPQ_SIMT
+#define LPQ_SHARED_CODE inline
+#else
+#define LPQ_SHARED_CODE __device__ __noinline__
+#endif
+
 // A block of tokens on its way to where it is packed: of one head.
 struct KvPackBlock {
   const unsigned short* from;  // of the first token
@@ -76,7 +83,7 @@ struct KvRange2 {
 
 // Keys of S times 32 tokens and of 64 dims from `dim` on, for four warps.
 template <int BITS, int S, bool BY_TOKEN>
-__device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock& b, int dim, int part) {
+LPQ_SHARED_CODE void pack_keys(const KvPackArgs& a, const KvPackBlock b, int dim, int part) {
   constexpr int R = 16 / BITS;
   const KvDecodeArgs& p = a.places;
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5) & 3, d = dim + 2 * lane;
@@ -166,7 +173,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
 
 // Values of `tokens` tokens and of a chunk of CHUNK dims from `dim` on, for `warps` warps of which this is number `warp`.
 template <int BITS, int CHUNK>
-__device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlock& b, int dim, int tokens, int warp, int warps) {
+LPQ_SHARED_CODE void pack_values(const KvPackArgs& a, const KvPackBlock b, int dim, int tokens, int warp, int warps) {
   constexpr int R = 16 / BITS, in_chunk = CHUNK / R, lanes = in_chunk / 2, at_once = 32 / lanes, U = 2;
   static_assert(lanes >= 1 && lanes <= 32);
   const KvDecodeArgs& p = a.places;
@@ -222,7 +229,7 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
 
 // turbomind: a token of a head at once, eight dims a lane, in the order 75316420 of 4 bits.
 template <int BITS>
-__device__ __forceinline__ void pack_words(const KvPackArgs& a, const unsigned short* from, unsigned char* to, unsigned char* number, int dims, bool there) {
+LPQ_SHARED_CODE void pack_words(const KvPackArgs& a, const unsigned short* from, unsigned char* to, unsigned char* number, int dims, bool there) {
   const int lanes = dims / 8, own = static_cast<int>(threadIdx.x & 31) % lanes;
   const uint4 x = *reinterpret_cast<const uint4*>(from + 8 * own);
   KvRange2 found;

@@ -27,9 +27,10 @@ struct KvDecodeArgs {
   // Numbers of keys by channel: of a group of tokens (row); by token: of a group of dims.
   int key_row, key_head, key_number_row, key_number_head, value_row, value_head, value_number_group, value_number_head;
   int page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, wide;
-  int queries;                  // tokens of a sequence that ask; kv_decode.cuh takes one, kv_prefill.cuh any
+  // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run time.
+  int queries, key_bits, value_bits, by_token, words;
   int key_group, value_group, run;  // tokens or dims of a group; tokens of a run of scales
-  int stages, page_units;       // of a warp's ring; units of a page
+  int stages, page_units, page_shift;  // of a warp's ring; units of a page, and their log2, or -1
   float scale;                  // of scores, times log2 e
 };
 

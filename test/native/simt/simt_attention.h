@@ -64,6 +64,10 @@ inline uint2 load_shared_pair(uint32_t address) {
   std::memcpy(&v, simt::shared_memory(address), 8);
   return v;
 }
+inline void store_shared16(uint32_t address, uint4 v) {
+  if (address % 16 != 0) throw std::runtime_error("st.shared of 16 bytes at an address that is no multiple of 16");
+  std::memcpy(simt::shared_memory(address), &v, 16);
+}
 inline uint32_t load_shared_word(uint32_t address) {
   uint32_t v;
   std::memcpy(&v, simt::shared_memory(address), 4);

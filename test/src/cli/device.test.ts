@@ -62,7 +62,7 @@ test('the CPU runtime allocates, uploads and downloads without copies', async ()
 test('every CUDA operation has a CPU operation of its name', () => {
   // What registers hold can be asked of a device alone. Of caches the CPU computes any layout by one operation: kv_attention
   // is its kv_decode, kv_quantize and the pool its kv_pack (src/kv).
-  const cpu = new Set([...addon().operations(), 'probe_map', 'kv_decode', 'kv_pack']);
+  const cpu = new Set([...addon().operations(), 'probe_map', 'kv_decode', 'kv_pack', 'kv_append']);
   assert.deepEqual(
     addon()
       .cudaOperations()
