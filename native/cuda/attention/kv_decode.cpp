@@ -13,6 +13,7 @@ struct Facts {
 template <int KEYS, int VALUES, int DIMS, KvForm FORM>
 Facts facts_of() {
   using Shape = KvShape<KEYS, VALUES, DIMS, FORM>;
+  static_assert(Shape::kStage <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
   return {Shape::kStage, Shape::kMostWarps, Shape::kTokens};
 }
 template <int KEYS, int VALUES, int DIMS>
@@ -34,25 +35,33 @@ Facts facts_of(const KvCache& c) {
 struct Choice {
   int64_t warps, stages, splits;
 };
-// Splits that end soonest: rounds of blocks over the device, each of a run of units and what a block costs besides.
-void choose_splits(Choice& c, int64_t tiles, int64_t units, int multiprocessors) {
-  int64_t least = INT64_MAX;
-  for (int64_t splits = 1; splits <= 128 && splits * c.warps <= std::max<int64_t>(units, c.warps); ++splits) {
-    const int64_t cost = div_up(tiles * splits, multiprocessors) * (div_up(div_up(units, splits), c.warps) + 4);
-    if (cost < least) least = cost, c.splits = splits;
-  }
+// Blocks that a multiprocessor holds at once: by shared memory, of which each takes 1 KiB besides, and by registers.
+int64_t resident(const Facts& facts, int64_t warps, int64_t stages, int64_t record, int64_t room) {
+  const int64_t shared = std::max(warps * stages * facts.stage, warps * record + 16);
+  return shared > room ? 0 : std::min((room + 1024) / (shared + 1024), facts.most_warps / warps);
 }
-// A block has a multiprocessor's shared memory to itself: as many warps as it holds rings of one unit for, then rings of up to three.
-Choice choose(const Params& p, const Facts& facts, int64_t tiles, int64_t units, const DeviceFacts& device) {
-  const int64_t room = device.shared_per_block, most = std::min<int64_t>(facts.most_warps, room / facts.stage);
-  Choice c{p.integer("warps", most), 1, 1};
-  require(c.warps >= 1 && c.warps <= most, "warps is not 1 to " + std::to_string(most));
-  c.stages = p.integer("stages", std::clamp<int64_t>(room / (c.warps * facts.stage), 1, 3));
-  require(c.stages >= 1 && c.stages <= 4, "stages is not 1 to 4");
-  choose_splits(c, tiles, units, device.multiprocessors);
-  c.splits = p.integer("splits", c.splits);
-  require(c.splits >= 1 && c.splits <= 1024, "splits is not 1 to 1024");
-  return c;
+// What ends soonest, in times of one unit: rounds of blocks, each of so many units a warp, which take as long as there are warps on a
+// multiprocessor, but at least nine (2 bits) or eight; measured on an H200 (docs/kv-cache.md). Rings of one unit are the fastest, as keys are
+// copied while values are read.
+Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units, const DeviceFacts& device) {
+  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4, stages = p.integer("stages", 1), wanted = p.integer("warps", 0), splits_wanted = p.integer("splits", 0);
+  require(stages >= 1 && stages <= 4, "stages is not 1 to 4");
+  require(wanted >= 0 && wanted <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
+  require(splits_wanted >= 0 && splits_wanted <= 1024, "splits is not 1 to 1024");
+  Choice best{0, stages, 1};
+  int64_t least = INT64_MAX;
+  for (const int64_t warps : {16, 12, 8, 6, 5, 4, 3, 2, 1}) {
+    if (wanted ? warps != 16 : best.warps && warps < 6) continue;
+    const int64_t of_block = wanted ? wanted : warps, blocks = of_block > facts.most_warps ? 0 : resident(facts, of_block, stages, record, room);
+    if (blocks == 0) continue;
+    for (int64_t splits = splits_wanted ? splits_wanted : 1; splits <= (splits_wanted ? splits_wanted : 128) && (splits_wanted || splits * of_block <= std::max(units, of_block)); ++splits) {
+      const int64_t all = tiles * splits, at_once = std::min(blocks, div_up(all, device.multiprocessors));
+      const int64_t cost = 8 * div_up(all, device.multiprocessors * at_once) * (div_up(div_up(units, splits), of_block) * std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8) + 3) + splits;
+      if (cost < least) least = cost, best.warps = of_block, best.splits = splits;
+    }
+  }
+  require(best.warps > 0, "warps and stages need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
+  return best;
 }
 
 void kv_decode(Call& call, CudaExec& exec) {
@@ -91,12 +100,10 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
   const Facts facts = facts_of(c);
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);
-  require(facts.stage <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.stage) + " bytes of shared memory a block");
-  const Choice choice = choose(p, facts, tiles, units, exec.device());
+  const Choice choice = choose(p, facts, c.bits, c.dims, tiles, units, exec.device());
   a.splits = static_cast<int>(choice.splits), a.stages = static_cast<int>(choice.stages);
   const int64_t record = (2 * kKvQueries + kKvQueries * c.dims) * 4;
   const int64_t shared = std::max(choice.warps * choice.stages * facts.stage, choice.warps * record + 16);
-  require(shared <= exec.device().shared_per_block, "warps and stages need more shared memory than the device has");
   Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
   exec.launch("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims), Dim3(tiles * choice.splits), Dim3(32 * choice.warps), static_cast<unsigned>(shared), a);

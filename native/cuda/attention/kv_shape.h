@@ -79,7 +79,7 @@ struct KvShape {
   static constexpr int kValueNumbers = kInWords ? kTokenNumbers : kValueGroups * kTokens * 4;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
   // Warps of a block, as far as registers go: sums, scores and queries.
-  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8 : kDims == 64 || FORM == KvForm::kWide ? 16 : 12;
+  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8 : kDims == 128 ? 12 : 16;
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow));
 };
 
