@@ -9,6 +9,7 @@
 // denominator; y is rounded to its type.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -24,52 +25,76 @@ struct KvCase {
   int sequences, heads, kv_heads, splits;
   bool outer;                         // heads outside tokens
   int blocks_a_page;
-  std::vector<int> packed_blocks, tails;  // of each sequence
+  std::vector<int> packed_blocks, tails;  // of each sequence; of turbomind tokens, not blocks
+  int value_bits = 0;                     // 0: bits
+  cuda::KvForm form = cuda::KvForm::kWide;  // kTokens and kWords say so; the others follow from the group
+  int queries = 1;                        // newest tokens that ask
+  int of_values() const { return value_bits ? value_bits : bits; }
+  bool words() const { return form == cuda::KvForm::kWords; }
+  bool by_token() const { return form == cuda::KvForm::kTokens; }
+  int tile() const { return words() ? 64 : 512 / bits; }
+  int block() const { return words() ? 64 : std::max(std::max(tile(), 512 / of_values()), by_token() ? 1 : key_group); }
+  int run() const { return std::min(128, block()); }
 };
 
 inline double half_number(uint16_t v) { return lpq::f16_to_f32(v); }
 
 // Where dim d of head h of token `in` of a page lies, by formats/kv/spec.md: byte of the word and place in it; byte of the scale (the zero
-// lies `zero` bytes further).
-struct KvPlace {
+// lies `zero` bytes further). Of turbomind all four count from the page's begin.
+struct KvPlaces {
   long long word, number;
   int place, zero;
 };
-inline KvPlace key_place(const KvCase& c, const cuda::KvDecodeArgs& a, int page, int in, int h, int d) {
-  const int R = 16 / c.bits, tile = 32 * R;
-  return {page * a.keys_page + 1ll * (in / tile * 32 + in % 32) * a.key_row + 1ll * h * a.key_head + 2 * d,
-          page * a.key_numbers_page + 1ll * (in / c.key_group) * a.key_number_row + 1ll * h * a.key_number_head + d / 2 * 8 + d % 2 * 2, in % tile / 32, 4};
+// Numbers of tokens: [group of dims][head][run of tokens][scales, zeros].
+inline long long token_number(const KvCase& c, int page_tokens, int group, int groups, int h, int in) {
+  const long long line = 4ll * page_tokens;
+  return (c.outer ? (1ll * h * groups + group) : (1ll * group * c.kv_heads + h)) * line + in / c.run() * c.run() * 4 + in % c.run() * 2;
 }
-inline KvPlace value_place(const KvCase& c, const cuda::KvDecodeArgs& a, int page, int in, int h, int d) {
-  const int R = 16 / c.bits, chunk = std::min(c.dims, 128), in_chunk = chunk / R, run = std::min(128, std::max(32 * R, c.key_group));
-  return {page * a.values_page + 1ll * in * a.value_row + 1ll * h * a.value_head + 2 * (d / chunk * in_chunk + d % chunk % in_chunk),
-          page * a.value_numbers_page + 1ll * (d / c.value_group) * a.value_number_group + 1ll * h * a.value_number_head + in / run * run * 4 + in % run * 2, d % chunk / in_chunk, 2 * run};
+inline KvPlaces word_place(const KvCase& c, int P, bool value, int in, int h, int d) {
+  const long long key_row = c.dims * c.bits / 8, value_row = c.dims * c.of_values() / 8, head = P * (key_row + value_row), row = value ? value_row : key_row;
+  const int bits = value ? c.of_values() : c.bits, e = d % 8;
+  return {h * head + (value ? P * key_row : 0) + in * row + (bits == 4 ? d / 8 * 4 + 2 * (e & 1) : d / 2 * 2), c.kv_heads * head + (2ll * h + value) * P * 4 + 4 * in, bits == 4 ? e >> 1 : d & 1, 2};
+}
+inline KvPlaces key_place(const KvCase& c, int P, int in, int h, int d) {
+  if (c.words()) return word_place(c, P, false, in, h, d);
+  const int R = 16 / c.bits, tile = 32 * R, H = c.kv_heads, D = c.dims, row = in / tile * 32 + in % 32;
+  const long long word = (c.outer ? (1ll * h * (P / R) + row) : (1ll * row * H + h)) * 2 * D + 2 * d;
+  if (c.by_token()) return {word, token_number(c, P, d / c.key_group, D / c.key_group, h, in), in % tile / 32, 2 * c.run()};
+  const int group = in / c.key_group;
+  return {word, (c.outer ? (1ll * h * (P / c.key_group) + group) : (1ll * group * H + h)) * 4 * D + d / 2 * 8 + d % 2 * 2, in % tile / 32, 4};
+}
+inline KvPlaces value_place(const KvCase& c, int P, int in, int h, int d) {
+  if (c.words()) return word_place(c, P, true, in, h, d);
+  const int R = 16 / c.of_values(), chunk = std::min(c.dims, 128), in_chunk = chunk / R, H = c.kv_heads, row = c.dims / R;
+  const long long word = ((c.outer ? (1ll * h * P + in) : (1ll * in * H + h)) * row + d / chunk * in_chunk + d % chunk % in_chunk) * 2;
+  return {word, token_number(c, P, d / c.value_group, c.dims / c.value_group, h, in), d % chunk / in_chunk, 2 * c.run()};
 }
 inline uint16_t word_at(const std::vector<uint8_t>& v, long long at) { return static_cast<uint16_t>(v[static_cast<size_t>(at)] | v[static_cast<size_t>(at + 1)] << 8); }
+inline void set_word(std::vector<uint8_t>& v, long long at, uint16_t w) { v[static_cast<size_t>(at)] = static_cast<uint8_t>(w), v[static_cast<size_t>(at + 1)] = static_cast<uint8_t>(w >> 8); }
 
 // Pages, table, queries and tails; K and V as numbers.
 struct KvData {
-  std::vector<uint8_t> keys, key_numbers, values, value_numbers;
+  std::vector<uint8_t> keys, key_numbers, values, value_numbers;  // of turbomind keys alone
+  long long keys_page, key_numbers_page, values_page, value_numbers_page;
   std::vector<int> table, lengths, tails;
   std::vector<uint16_t> q, tail_keys, tail_values;
   // Of each sequence [tokens][kv_heads * dims]: |scale * code| and number of keys, and numbers of values.
   std::vector<std::vector<double>> key_sizes, key_values, value_sizes, value_values;
-  int tile, block, page_tokens, table_pages, pages, room;
+  int block, page_tokens, table_pages, pages, room;
   cuda::KvDecodeArgs args{};
   float scale;
 
   KvData(const KvCase& c, uint64_t seed) {
     std::mt19937_64 lot(seed);
     std::normal_distribution<double> normal;
-    const int R = 16 / c.bits;
-    tile = 32 * R, block = std::max(tile, c.key_group), page_tokens = block * c.blocks_a_page;
-    const int run = std::min(128, block), H = c.kv_heads, D = c.dims, P = page_tokens, width = H * D, top = (1 << c.bits) - 1;
+    block = c.block(), page_tokens = block * c.blocks_a_page;
+    const int H = c.kv_heads, D = c.dims, P = page_tokens, width = H * D;
     table_pages = 1, pages = 0, room = 1, scale = static_cast<float>(1.0 / std::sqrt(D));
     std::vector<int> need;
     for (const int blocks : c.packed_blocks) {
-      need.push_back((blocks * block + P - 1) / P);
+      lengths.push_back(c.words() ? blocks : blocks * block);
+      need.push_back((lengths.back() + P - 1) / P);
       table_pages = std::max(table_pages, need.back()), pages += need.back();
-      lengths.push_back(blocks * block);
     }
     for (const int t : c.tails) room = std::max(room, t);
     pages = std::max(pages, 1), tails = c.tails;
@@ -86,36 +111,48 @@ struct KvData {
       return page;
     };
     // Every bit is drawn; then 16-bit numbers are laid over theirs.
-    args.keys_page = bytes(keys, 2ll * P / R * width), args.values_page = bytes(values, 2ll * P * width / R);
-    args.key_numbers_page = bytes(key_numbers, 4ll * P / c.key_group * width);
-    args.value_numbers_page = bytes(value_numbers, 4ll * P * H * (D / c.value_group));
-    const bool o = c.outer;
-    args.key_row = 2 * D * (o ? 1 : H), args.key_head = o ? 2 * D * P / R : 2 * D;
-    args.key_number_row = 4 * D * (o ? 1 : H), args.key_number_head = o ? 4 * D * P / c.key_group : 4 * D;
-    args.value_row = D * c.bits / 8 * (o ? 1 : H), args.value_head = o ? D * c.bits / 8 * P : D * c.bits / 8;
-    args.value_number_head = o ? 4 * P * (D / c.value_group) : 4 * P, args.value_number_group = 4 * P * (o ? 1 : H);
-    const auto put = [&](std::vector<uint8_t>& v, long long at, double x) {
-      const uint16_t h = lpq::f32_to_f16(static_cast<float>(x));
-      v[static_cast<size_t>(at)] = static_cast<uint8_t>(h), v[static_cast<size_t>(at + 1)] = static_cast<uint8_t>(h >> 8);
-    };
+    const long long key_row = D * c.bits / 8, value_row = D * c.of_values() / 8, key_bytes = P * H * key_row, value_bytes = P * H * value_row;
+    keys_page = bytes(keys, c.words() ? key_bytes + value_bytes + 8ll * H * P : key_bytes);
+    key_numbers_page = values_page = value_numbers_page = keys_page;
+    if (!c.words()) {
+      values_page = bytes(values, value_bytes);
+      key_numbers_page = bytes(key_numbers, c.by_token() ? 4ll * P * H * (D / c.key_group) : 4ll * P / c.key_group * width);
+      value_numbers_page = bytes(value_numbers, 4ll * P * H * (D / c.value_group));
+    }
     for (int p = 0; p < pages; ++p)
-      for (int h = 0; h < H; ++h) {
-        for (int g = 0; g < P / c.key_group; ++g)
-          for (int d = 0; d < D; ++d) {
-            const long long at = p * args.key_numbers_page + 1ll * g * args.key_number_row + 1ll * h * args.key_number_head + d / 2 * 8 + d % 2 * 2;
-            put(key_numbers, at, (0.5 + static_cast<double>(lot() % 1000) / 1000) * 4 / top), put(key_numbers, at + 4, -2 + normal(lot));
-          }
-        for (int g = 0; g < D / c.value_group; ++g)
-          for (int t = 0; t < P; ++t) {
-            const long long at = p * args.value_numbers_page + 1ll * g * args.value_number_group + 1ll * h * args.value_number_head + t / run * run * 4 + t % run * 2;
-            put(value_numbers, at, (0.5 + static_cast<double>(lot() % 1000) / 1000) * 4 / top), put(value_numbers, at + 2 * run, -2 + normal(lot));
-          }
-      }
+      for (int side = 0; side < 2; ++side)
+        for (int in = 0; in < P; in += side || c.by_token() || c.words() ? 1 : c.key_group)
+          for (int h = 0; h < H; ++h)
+            for (int d = 0; d < D; d += side ? c.value_group : c.by_token() || c.words() ? c.key_group : 1) {
+              const KvPlaces place = side ? value_place(c, P, in, h, d) : key_place(c, P, in, h, d);
+              std::vector<uint8_t>& v = numbers_of(c, side);
+              const long long at = p * (side ? value_numbers_page : key_numbers_page) + place.number;
+              const int top = (1 << (side ? c.of_values() : c.bits)) - 1;
+              set_word(v, at, lpq::f32_to_f16(static_cast<float>((0.5 + static_cast<double>(lot() % 1000) / 1000) * 4 / top)));
+              set_word(v, at + place.zero, lpq::f32_to_f16(static_cast<float>(-2 + normal(lot))));
+            }
+    // What lies behind the last token of turbomind is no number.
+    if (c.words())
+      for (int b = 0; b < c.sequences; ++b)
+        for (int t = lengths[static_cast<size_t>(b)]; t < need[static_cast<size_t>(b)] * P; ++t)
+          for (int h = 0; h < H; ++h)
+            for (int side = 0; side < 2; ++side) {
+              const KvPlaces place = word_place(c, P, side == 1, t % P, h, 0);
+              const long long at = table[static_cast<size_t>(b * table_pages + t / P)] * keys_page + place.number;
+              set_word(keys, at, 0x7e00), set_word(keys, at + 2, 0xfc00);
+            }
     const auto halves = [&](std::vector<uint16_t>& v, long long n) {
       v.resize(static_cast<size_t>(n));
       for (uint16_t& x : v) x = lpq::f32_to_f16(static_cast<float>(normal(lot)));
     };
-    halves(q, 1ll * c.sequences * c.heads * D), halves(tail_keys, 1ll * c.sequences * room * width), halves(tail_values, 1ll * c.sequences * room * width);
+    halves(q, 1ll * c.sequences * c.queries * c.heads * D), halves(tail_keys, 1ll * c.sequences * room * width), halves(tail_values, 1ll * c.sequences * room * width);
+    read(c);
+    place(c);
+  }
+  // K and V as numbers, of the bytes, lengths and tails that are there.
+  void read(const KvCase& c) {
+    const int H = c.kv_heads, D = c.dims, P = page_tokens, width = H * D;
+    key_sizes.clear(), key_values.clear(), value_sizes.clear(), value_values.clear();
     for (int b = 0; b < c.sequences; ++b) {
       const int packed = lengths[static_cast<size_t>(b)], tail = tails[static_cast<size_t>(b)];
       std::vector<double> ks(static_cast<size_t>((packed + tail) * width)), kv(ks.size()), vs(ks.size()), vv(ks.size());
@@ -129,38 +166,67 @@ struct KvData {
               continue;
             }
             const int page = table[static_cast<size_t>(b * table_pages + t / P)], in = t % P;
-            const KvPlace kp = key_place(c, args, page, in, h, d), vp = value_place(c, args, page, in, h, d);
-            ks[i] = (word_at(keys, kp.word) >> c.bits * kp.place & top) * half_number(word_at(key_numbers, kp.number));
-            kv[i] = ks[i] + half_number(word_at(key_numbers, kp.number + kp.zero));
-            const int vc = word_at(values, vp.word) >> c.bits * vp.place & top;
-            const double s = half_number(word_at(value_numbers, vp.number)), z = half_number(word_at(value_numbers, vp.number + vp.zero));
-            vs[i] = vc * s + std::fabs(z), vv[i] = vc * s + z;
+            const auto read = [&](bool value, double& code, double& zero) {
+              const KvPlaces at = value ? value_place(c, P, in, h, d) : key_place(c, P, in, h, d);
+              const int bits = value ? c.of_values() : c.bits;
+              const long long number = page * (value ? value_numbers_page : key_numbers_page) + at.number;
+              const int n = word_at(value && !c.words() ? values : keys, page * (value ? values_page : keys_page) + at.word) >> bits * at.place & ((1 << bits) - 1);
+              code = n * half_number(word_at(numbers_of(c, value), number)), zero = half_number(word_at(numbers_of(c, value), number + at.zero));
+            };
+            double zero = 0;
+            read(false, ks[i], zero), kv[i] = ks[i] + zero;
+            read(true, vs[i], zero), vv[i] = vs[i] + zero, vs[i] += std::fabs(zero);
           }
       key_sizes.push_back(std::move(ks)), key_values.push_back(std::move(kv)), value_sizes.push_back(std::move(vs)), value_values.push_back(std::move(vv));
     }
-    args.page_tokens = P, args.table_pages = table_pages, args.heads = c.heads, args.kv_heads = H;
-    args.query_tiles = (c.heads / H + 7) / 8, args.splits = c.splits, args.room = room;
-    args.scale = scale * 1.44269504f;
+  }
+  std::vector<uint8_t>& numbers_of(const KvCase& c, bool value) { return c.words() ? keys : value ? value_numbers : key_numbers; }
+
+ private:
+  // The arguments of a launch, as kv_form.cpp makes them.
+  void place(const KvCase& c) {
+    const int H = c.kv_heads, D = c.dims, P = page_tokens, R = 16 / c.bits;
+    const bool o = c.outer;
+    cuda::KvDecodeArgs& a = args;
+    a.keys = keys.data(), a.values = values.data(), a.key_numbers = key_numbers.data(), a.value_numbers = value_numbers.data();
+    a.keys_page = keys_page, a.values_page = values_page, a.key_numbers_page = key_numbers_page, a.value_numbers_page = value_numbers_page;
+    a.key_row = 2 * D * (o ? 1 : H), a.key_head = o ? 2 * D * P / R : 2 * D;
+    a.key_number_row = 4 * D * (o ? 1 : H), a.key_number_head = o ? 4 * D * P / c.key_group : 4 * D;
+    if (c.by_token()) a.key_number_head = o ? 4 * P * (D / c.key_group) : 4 * P, a.key_number_row = 4 * P * (o ? 1 : H);
+    a.value_row = D * c.of_values() / 8 * (o ? 1 : H), a.value_head = o ? D * c.of_values() / 8 * P : D * c.of_values() / 8;
+    a.value_number_head = o ? 4 * P * (D / c.value_group) : 4 * P, a.value_number_group = 4 * P * (o ? 1 : H);
+    if (c.words()) {
+      const int key_row = D * c.bits / 8, value_row = D * c.of_values() / 8;
+      a.values = keys.data() + P * key_row, a.key_numbers = keys.data() + static_cast<long long>(H) * P * (key_row + value_row), a.value_numbers = a.key_numbers + 4 * P;
+      a.key_row = key_row, a.value_row = value_row, a.key_head = a.value_head = P * (key_row + value_row), a.key_number_head = a.value_number_head = 8 * P;
+    }
+    a.page_tokens = P, a.table_pages = table_pages, a.pages = pages, a.heads = c.heads, a.kv_heads = H, a.queries = c.queries;
+    a.query_tiles = (c.heads / H + 7) / 8, a.splits = c.splits, a.room = room, a.run = c.run(), a.key_group = c.key_group, a.value_group = c.value_group;
+    a.key_bits = c.bits, a.value_bits = c.of_values(), a.by_token = c.by_token() || c.words(), a.words = c.words();
+    a.page_units = P / c.tile() * (c.words() ? 1 : 2), a.page_shift = c.blocks_a_page == 1 ? -1 : std::countr_zero(static_cast<unsigned>(a.page_units)), a.stages = 1;
+    a.scale = scale * 1.44269504f;
+    a.q = q.data(), a.table = table.data(), a.lengths = lengths.data(), a.tail_keys = tail_keys.data(), a.tail_values = tail_values.data(), a.tails = tails.data();
   }
 };
 
-// y and its bound for query head `head` of sequence b; `unit`: of y's type.
-inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, double unit, std::vector<double>& y, std::vector<double>& bound) {
-  const int D = c.dims, H = c.kv_heads, kv = head / (c.heads / H), top = (1 << c.bits) - 1;
+// y and its bound for query head `head` of sequence b, whose newest `queries` tokens ask; `unit`: of y's type.
+// rounded: keys and values are made halves, not scores and weights; u of keys and values each.
+inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, double unit, std::vector<double>& y, std::vector<double>& bound, int query = 0, bool rounded = false) {
+  const int D = c.dims, H = c.kv_heads, kv = head / (c.heads / H), top = (1 << c.bits) - 1, value_top = (1 << c.of_values()) - 1;
   const size_t s = static_cast<size_t>(b);
-  const int tokens = data.lengths[s] + data.tails[s];
+  const int tokens = data.lengths[s] + data.tails[s] - c.queries + query + 1;
   y.assign(static_cast<size_t>(D), 0), bound.assign(static_cast<size_t>(D), 1e-30);
-  if (tokens == 0) return;
+  if (tokens <= 0) return;
   std::vector<double> score(static_cast<size_t>(tokens));
   double delta = 0, most = -INFINITY, furthest = 0;
   for (int t = 0; t < tokens; ++t) {
     double sum = 0, codes = 0, all = 0, q_all = 0;
     for (int d = 0; d < D; ++d) {
       const size_t at = static_cast<size_t>((t * H + kv) * D + d);
-      const double q = half_number(data.q[static_cast<size_t>((b * c.heads + head) * D + d)]), k = data.key_values[s][at], size = data.key_sizes[s][at];
+      const double q = half_number(data.q[static_cast<size_t>(((b * c.queries + query) * c.heads + head) * D + d)]), k = data.key_values[s][at], size = data.key_sizes[s][at];
       sum += q * k, codes += std::fabs(q) * size, all += std::fabs(q) * (size + std::fabs(k - size)), q_all += top;
     }
-    const double error = codes * 0x1p-11 + q_all * 0x1p-25 + all * (D / 16 * 17 * 0x1p-23 + D * 0x1p-24 + 0x1p-22);
+    const double error = (rounded ? all : codes) * 0x1p-11 + q_all * 0x1p-25 + all * (D / 16 * 17 * 0x1p-23 + D * 0x1p-24 + 0x1p-22);
     score[static_cast<size_t>(t)] = sum * data.scale;
     delta = std::max(delta, error * data.scale), most = std::max(most, score[static_cast<size_t>(t)]), furthest = std::max(furthest, std::fabs(score[static_cast<size_t>(t)]));
   }
@@ -175,7 +241,7 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
       value += w * data.value_values[s][at], size += w * data.value_sizes[s][at];
     }
     y[static_cast<size_t>(d)] = value;
-    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + 0x1p-11 + sums) * size + tokens * top * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
+    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + (rounded ? 0x1p-10 : 0x1p-11) + sums) * size + tokens * value_top * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
   }
 }
 

@@ -1,76 +1,66 @@
-// kv_decode and kv_pack: contracts in native/kv-ops.ts, bytes in formats/kv/spec.md.
+// kv_decode: contract in native/kv-ops.ts, bytes in formats/kv/spec.md.
 #include <cmath>
 
-#include "cuda/attention/kv_shape.h"
-#include "cuda/launch.h"
+#include "cuda/attention/kv_form.h"
 
 namespace lpq::cuda {
 namespace {
 
-// Numbers of a launch that depend on the shape alone; they must be those of KvShape.
+// Numbers of a kernel that depend on its shape alone.
 struct Facts {
-  int warps, shared;
+  int stage, most_warps, unit;
 };
-template <int BITS, int DIMS>
-Facts facts_of(bool wide) {
-  using Wide = KvShape<BITS, DIMS, 128, DIMS < 128 ? DIMS : 128>;
-  using Narrow = KvShape<BITS, DIMS, 32, 32>;
-  return wide ? Facts{Wide::kWarps, Wide::kShared} : Facts{Narrow::kWarps, Narrow::kShared};
+template <int KEYS, int VALUES, int DIMS, KvForm FORM>
+Facts facts_of() {
+  using Shape = KvShape<KEYS, VALUES, DIMS, FORM>;
+  static_assert(Shape::kStage <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
+  return {Shape::kStage, Shape::kMostWarps, Shape::kTokens};
 }
-template <int BITS>
-Facts facts_of(int64_t dims, bool wide) {
-  return dims == 64 ? facts_of<BITS, 64>(wide) : dims == 128 ? facts_of<BITS, 128>(wide) : facts_of<BITS, 256>(wide);
+template <int KEYS, int VALUES, int DIMS>
+Facts facts_of(KvForm form) {
+  if constexpr (KEYS > 2)
+    if (form == KvForm::kWords) return facts_of<KEYS, VALUES, DIMS, KvForm::kWords>();
+  return form == KvForm::kWide ? facts_of<KEYS, VALUES, DIMS, KvForm::kWide>() : form == KvForm::kFine ? facts_of<KEYS, VALUES, DIMS, KvForm::kFine>() : facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>();
 }
-Facts facts_of(int64_t bits, int64_t dims, bool wide) { return bits == 2 ? facts_of<2>(dims, wide) : bits == 4 ? facts_of<4>(dims, wide) : facts_of<8>(dims, wide); }
+template <int KEYS, int VALUES>
+Facts facts_of(int64_t dims, KvForm form) {
+  return dims == 64 ? facts_of<KEYS, VALUES, 64>(form) : dims == 128 ? facts_of<KEYS, VALUES, 128>(form) : facts_of<KEYS, VALUES, 256>(form);
+}
+Facts facts_of(const KvCache& c) {
+  if (c.value_bits != c.bits) return facts_of<8, 4>(c.dims, c.form);
+  return c.bits == 2 ? facts_of<2, 2>(c.dims, c.form) : c.bits == 4 ? facts_of<4, 4>(c.dims, c.form) : facts_of<8, 8>(c.dims, c.form);
+}
 
-struct Cache {
-  int64_t bits, dims, heads, key_group, value_group, page_tokens, tile, block, run;
-  bool outer;
-  KvDecodeArgs places{};
+// Warps of a block, units in its rings, splits of the tokens.
+struct Choice {
+  int64_t warps, stages, splits;
 };
-
-void require_on_device(const CudaExec& exec, const Tensor& tensor, const char* name) {
-  require(tensor.device == exec.device().ordinal, std::string(name) + " is not on the device of the queue");
-  require(reinterpret_cast<uintptr_t>(tensor.raw()) % 16 == 0, std::string(name) + " does not start at a multiple of 16 bytes");
+// Blocks that a multiprocessor holds at once: by shared memory, of which each takes 1 KiB besides, and by registers.
+int64_t resident(const Facts& facts, int64_t warps, int64_t stages, int64_t record, int64_t room) {
+  const int64_t shared = std::max(warps * stages * facts.stage, warps * record + 16);
+  return shared > room ? 0 : std::min((room + 1024) / (shared + 1024), facts.most_warps / warps);
 }
-
-// Pages are the four tensors from input `first` on (or outputs).
-Cache cache_of(const Params& p, CudaExec& exec, const Tensor* const (&pages)[4]) {
-  Cache c{p.integer("bits"), p.integer("headDim"), p.integer("kvHeads"), p.integer("keyGroup"), p.integer("valueGroup"), p.integer("pageTokens"), 0, 0, 0, p.integer("outer", 0) != 0};
-  require(c.bits == 2 || c.bits == 4 || c.bits == 8, "bits is not 2, 4 or 8");
-  require(c.dims == 64 || c.dims == 128 || c.dims == 256, "headDim is not 64, 128 or 256");
-  require(c.key_group == 32 || c.key_group == 128, "keyGroup is not 32 or 128");
-  require(c.value_group == (c.key_group == 32 ? 32 : std::min<int64_t>(c.dims, 128)), "valueGroup does not go with keyGroup");
-  require(c.heads > 0, "kvHeads is not positive");
-  const int64_t codes = 16 / c.bits;
-  c.tile = 32 * codes, c.block = std::max(c.tile, c.key_group), c.run = std::min<int64_t>(128, c.block);
-  require(c.page_tokens > 0 && c.page_tokens % c.block == 0, "pageTokens is no multiple of " + std::to_string(c.block));
-  const int64_t P = c.page_tokens, H = c.heads, D = c.dims;
-  const int64_t bytes[4] = {P * H * D * c.bits / 8, P / c.key_group * H * D * 4, P * H * D * c.bits / 8, D / c.value_group * H * P * 4};
-  const char* const names[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
-  for (int i = 0; i < 4; ++i) {
-    require_tensor(*pages[i], names[i], DType::u8, {pages[0]->dim(0), bytes[i]});
-    require_on_device(exec, *pages[i], names[i]);
-    require(bytes[i] < (int64_t{1} << 31), "a page holds 2 GiB or more");
+// What ends soonest, in times of one unit: rounds of blocks, each of so many units a warp, which take as long as there are warps on a
+// multiprocessor, but at least nine (2 bits) or eight; measured on an H200 (docs/kv-cache.md). Rings of one unit are the fastest, as keys are
+// copied while values are read.
+Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units, const DeviceFacts& device) {
+  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4, stages = p.integer("stages", 1), wanted = p.integer("warps", 0), splits_wanted = p.integer("splits", 0);
+  require(stages >= 1 && stages <= 4, "stages is not 1 to 4");
+  require(wanted >= 0 && wanted <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
+  require(splits_wanted >= 0 && splits_wanted <= 1024, "splits is not 1 to 1024");
+  Choice best{0, stages, 1};
+  int64_t least = INT64_MAX;
+  for (const int64_t warps : {16, 12, 8, 6, 5, 4, 3, 2, 1}) {
+    if (wanted ? warps != 16 : best.warps && warps < 6) continue;
+    const int64_t of_block = wanted ? wanted : warps, blocks = of_block > facts.most_warps ? 0 : resident(facts, of_block, stages, record, room);
+    if (blocks == 0) continue;
+    for (int64_t splits = splits_wanted ? splits_wanted : 1; splits <= (splits_wanted ? splits_wanted : 128) && (splits_wanted || splits * of_block <= std::max(units, of_block)); ++splits) {
+      const int64_t all = tiles * splits, at_once = std::min(blocks, div_up(all, device.multiprocessors));
+      const int64_t cost = 8 * div_up(all, device.multiprocessors * at_once) * (div_up(div_up(units, splits), of_block) * std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8) + 3) + splits;
+      if (cost < least) least = cost, best.warps = of_block, best.splits = splits;
+    }
   }
-  KvDecodeArgs& a = c.places;
-  a.keys_page = bytes[0], a.key_numbers_page = bytes[1], a.values_page = bytes[2], a.value_numbers_page = bytes[3];
-  const int64_t lines[3] = {P / codes, P / c.key_group, P}, widths[3] = {2 * D, 4 * D, D * c.bits / 8};
-  int* const rows[3] = {&a.key_row, &a.key_number_row, &a.value_row};
-  int* const heads[3] = {&a.key_head, &a.key_number_head, &a.value_head};
-  for (int i = 0; i < 3; ++i) *rows[i] = static_cast<int>(widths[i] * (c.outer ? 1 : H)), *heads[i] = static_cast<int>(widths[i] * (c.outer ? lines[i] : 1));
-  a.value_number_group = static_cast<int>(4 * P * (c.outer ? 1 : H)), a.value_number_head = static_cast<int>(4 * P * (c.outer ? D / c.value_group : 1));
-  a.page_tokens = static_cast<int>(P), a.kv_heads = static_cast<int>(H);
-  return c;
-}
-
-// Splits of the tokens that end soonest: rounds of blocks over the device, each of a run of units and what a block costs besides.
-int64_t splits_for(int64_t tiles, int64_t units, int warps, int multiprocessors) {
-  int64_t best = 1, least = INT64_MAX;
-  for (int64_t splits = 1; splits <= 128 && splits * warps <= std::max<int64_t>(units, warps); ++splits) {
-    const int64_t cost = div_up(tiles * splits, multiprocessors) * (div_up(div_up(units, splits), warps) + 4);
-    if (cost < least) least = cost, best = splits;
-  }
+  require(best.warps > 0, "warps and stages need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
   return best;
 }
 
@@ -79,63 +69,46 @@ void kv_decode(Call& call, CudaExec& exec) {
   const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7), &tail_values = call.input(8), &tails = call.input(9),
                &y = call.output(0);
   const Tensor* const pages[4] = {&call.input(1), &call.input(2), &call.input(3), &call.input(4)};
-  const Cache c = cache_of(p, exec, pages);
-  const int64_t heads = p.integer("heads");
+  const KvCache c = kv_cache_of(p, exec, pages);
+  const int64_t heads = p.integer("heads"), queries = p.integer("queries", 1);
   require(heads > 0 && heads % c.heads == 0, "heads is no multiple of kvHeads");
-  require_tensor(q, "q", DType::f16, {-1, heads * c.dims});
-  const int64_t sequences = q.dim(0);
+  require(queries > 0, "queries is not positive");
+  require_tensor(lengths, "lengths", DType::i32, {-1});
+  const int64_t sequences = lengths.dim(0);
+  require_tensor(q, "q", DType::f16, {sequences * queries, heads * c.dims});
   require_dtype(y, "y", {DType::f16, DType::f32});
   require_shape(y, "y", q.shape);
   require_tensor(table, "table", DType::i32, {sequences, -1});
-  require_tensor(lengths, "lengths", DType::i32, {sequences});
   require_tensor(tails, "tails", DType::i32, {sequences});
   require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, c.heads * c.dims});
   require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
   for (const Tensor* t : {&q, &table, &lengths, &tail_keys, &tail_values, &tails, &y}) require_on_device(exec, *t, "a tensor");
   if (sequences == 0) return;
   KvDecodeArgs a = c.places;
-  const bool wide = c.key_group == 128;
-  const Facts facts = facts_of(c.bits, c.dims, wide);
-  a.q = q.data<uint16_t>(), a.keys = reinterpret_cast<const unsigned char*>(pages[0]->raw()), a.key_numbers = reinterpret_cast<const unsigned char*>(pages[1]->raw());
-  a.values = reinterpret_cast<const unsigned char*>(pages[2]->raw()), a.value_numbers = reinterpret_cast<const unsigned char*>(pages[3]->raw());
-  a.table = table.data<int32_t>(), a.lengths = lengths.data<int32_t>(), a.table_pages = static_cast<int>(table.dim(1));
-  a.heads = static_cast<int>(heads), a.query_tiles = static_cast<int>(div_up(heads / c.heads, kKvQueries));
+  a.q = q.data<uint16_t>(), a.table = table.data<int32_t>(), a.lengths = lengths.data<int32_t>(), a.table_pages = static_cast<int>(table.dim(1));
+  a.heads = static_cast<int>(heads), a.queries = static_cast<int>(queries), a.room = static_cast<int>(tail_keys.dim(1));
   a.scale = static_cast<float>(p.number("scale") * 1.4426950408889634);
-  const int64_t tiles = sequences * c.heads * a.query_tiles, units = 2 * table.dim(1) * (c.page_tokens / c.tile), room = tail_keys.dim(1);
-  const int64_t splits = p.integer("splits", splits_for(tiles, units, facts.warps, exec.device().multiprocessors));
-  require(splits >= 1 && splits <= 1024, "splits is not 1 to 1024");
-  a.splits = static_cast<int>(splits), a.room = static_cast<int>(room);
   a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>(), a.tails = tails.data<int32_t>();
-  require(facts.shared <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.shared) + " bytes of shared memory a block");
-  const int64_t record = 2 * kKvQueries + kKvQueries * c.dims;
-  Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record * 4));
-  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles)), a.y = y.raw(), a.wide = y.dtype == DType::f32;
-  const std::string dims = std::to_string(c.dims), kernel = "lpq_kv_decode_" + std::to_string(c.bits) + "_" + dims + (wide ? "_128" : "_32");
-  exec.launch(kernel, Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
+  a.y = y.raw(), a.wide = y.dtype == DType::f32;
+  a.fault = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
+  const int64_t group = heads / c.heads;
+  if (queries > 1) {
+    const int64_t shared = (64 + 2 * 64) * c.dims * 2;  // rows and twice tokens of kv_prefill.cuh
+    exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)), Dim3(128), static_cast<unsigned>(shared), a);
+    return;
+  }
+  a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
+  const Facts facts = facts_of(c);
+  const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);
+  const Choice choice = choose(p, facts, c.bits, c.dims, tiles, units, exec.device());
+  a.splits = static_cast<int>(choice.splits), a.stages = static_cast<int>(choice.stages);
+  const int64_t record = (2 * kKvQueries + kKvQueries * c.dims) * 4;
+  const int64_t shared = std::max(choice.warps * choice.stages * facts.stage, choice.warps * record + 16);
+  Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record));
+  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
+  exec.launch("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims), Dim3(tiles * choice.splits), Dim3(32 * choice.warps), static_cast<unsigned>(shared), a);
 }
 LPQ_CUDA_OP(kv_decode, "kv_decode");
-
-void kv_pack(Call& call, CudaExec& exec) {
-  const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2);
-  const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
-  const Cache c = cache_of(p, exec, pages);
-  require_tensor(k, "k", DType::f16, {-1, c.heads * c.dims});
-  require_tensor(v, "v", DType::f16, k.shape);
-  require_tensor(table, "table", DType::i32, {-1});
-  for (const Tensor* t : {&k, &v, &table}) require_on_device(exec, *t, "a tensor");
-  const int64_t first = p.integer("first", 0), tokens = k.dim(0);
-  require(first >= 0 && first % c.block == 0 && tokens % c.block == 0, "tokens come in blocks of " + std::to_string(c.block));
-  require(first + tokens <= table.dim(0) * c.page_tokens, "the table has too few pages");
-  if (tokens == 0) return;
-  const int block = static_cast<int>(c.block);
-  const KvPackArgs a{k.data<uint16_t>(), v.data<uint16_t>(), table.data<int32_t>(), reinterpret_cast<unsigned char*>(pages[0]->raw()), reinterpret_cast<unsigned char*>(pages[1]->raw()),
-                     reinterpret_cast<unsigned char*>(pages[2]->raw()), reinterpret_cast<unsigned char*>(pages[3]->raw()), c.places, static_cast<int>(first), block,
-                     static_cast<int>(c.key_group), static_cast<int>(c.value_group), static_cast<int>(c.run)};
-  const int64_t groups = std::max(c.block / c.key_group * c.dims, c.dims / c.value_group * c.block);
-  exec.launch("lpq_kv_pack_" + std::to_string(c.bits) + "_" + std::to_string(c.dims), Dim3(2 * c.heads * (tokens / c.block)), Dim3(256), static_cast<unsigned>(div_up(2 * c.block * (c.dims + 2), 16) * 16 + 16 * groups), a);
-}
-LPQ_CUDA_OP(kv_pack, "kv_pack");
 
 }  // namespace
 }  // namespace lpq::cuda

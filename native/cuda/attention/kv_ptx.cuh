@@ -28,10 +28,20 @@ __device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
 }
-__device__ __forceinline__ float load_shared_half(uint32_t address) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
-  return __half2float(__ushort_as_half(v));
+__device__ __forceinline__ void store_shared16(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ float low_half(uint32_t v) { return __half2float(__ushort_as_half(static_cast<unsigned short>(v))); }
+__device__ __forceinline__ float high_half(uint32_t v) { return __half2float(__ushort_as_half(static_cast<unsigned short>(v >> 16))); }
+// Bytes 2 X and 2 X + 1, each with a byte of 0 above.
+template <int X>
+__device__ __forceinline__ uint32_t two_bytes(uint32_t v) {
+  return __byte_perm(v, 0, X == 0 ? 0x4140 : 0x4342);
 }
 __device__ __forceinline__ uint32_t half2_mul(uint32_t a, uint32_t b) {
   uint32_t r;
@@ -58,6 +68,19 @@ __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffffffu
 __device__ __forceinline__ float power_of_two(float x) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+// Of both halves; NaN where either is.
+__device__ __forceinline__ uint32_t half2_min(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t float_bits(float v) { return __float_as_uint(v); }
+// 1 / x to one unit of the last place.
+__device__ __forceinline__ float reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
 // Correctly rounded.

@@ -3,9 +3,17 @@
 
 namespace lpq::cuda {
 
-// All a launch is told. Distances are in bytes; pages hold whole tiles of N_r tokens.
+// How keys and values are scaled, as far as kernels differ (formats/kv/spec.md).
+enum class KvForm {
+  kWide,    // bitdecoding: keys by channel in groups of 128 tokens, values by whole chunks of up to 128 dims
+  kFine,    // bitdecoding: keys by channel in groups of 32 or 64 tokens, values in groups of as many dims
+  kTokens,  // bitdecoding: keys and values by token in groups of 32, 64 or 128 dims
+  kWords,   // turbomind: one scale and zero a token and head, codes of a token one after another
+};
+
+// All a launch is told. Distances are in bytes; pages hold whole tiles of N_r tokens, of turbomind whole 64 tokens.
 struct KvDecodeArgs {
-  const unsigned short* q;  // f16 [B, heads, D]
+  const unsigned short* q;  // f16 [B, queries, heads, D]
   const unsigned char *keys, *key_numbers, *values, *value_numbers;
   const int* table;    // [B, table_pages]
   const int* lengths;  // [B], packed tokens
@@ -13,49 +21,66 @@ struct KvDecodeArgs {
   const int* tails;
   float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[8], total[8], sums[8][D]
   unsigned* counters;  // [B, kv_heads, query_tiles], 0 before and after
-  void* y;             // [B, heads, D] f32 (wide) or f16
+  unsigned* fault;     // set where the table, a length or a tail is none
+  void* y;             // [B, queries, heads, D] f32 (wide) or f16
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
+  // Numbers of keys by channel: of a group of tokens (row); by token: of a group of dims.
   int key_row, key_head, key_number_row, key_number_head, value_row, value_head, value_number_group, value_number_head;
-  int page_tokens, table_pages, heads, kv_heads, query_tiles, splits, room, wide;
-  float scale;  // of scores, times log2 e
+  int page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, wide;
+  // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run time.
+  int queries, key_bits, value_bits, by_token, words;
+  int key_group, value_group, run;  // tokens or dims of a group; tokens of a run of scales
+  int stages, page_units, page_shift;  // of a warp's ring; units of a page, and their log2, or -1
+  float scale;                  // of scores, times log2 e
 };
 
-// Packs blocks of one sequence: keys by channel, values by token.
+// Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
 struct KvPackArgs {
-  const unsigned short *k, *v;  // f16 [tokens, kv_heads, D], whole blocks
-  const int* table;             // pages of the sequence
+  const unsigned short *k, *v;  // f16 [tokens, kv_heads, D]; of appending [sequences, kv_heads, D]
+  const int* table;             // pages of the sequence; of appending [sequences, table_pages]
   unsigned char *keys, *key_numbers, *values, *value_numbers;
-  KvDecodeArgs places;  // distances and page_tokens
-  int first;            // token of the sequence that k and v begin with, a multiple of the block
-  int block, key_group, value_group, run;
+  KvDecodeArgs places;  // distances, page_tokens, pages, key_group, value_group and run
+  int first, tokens;    // of the sequence; of a prompt
+  int block, dims;      // tokens that are packed at once; of a head
+  unsigned *fault, *fault_page;  // set where a number is NaN or infinity; where the table or a length leads to no page
+  // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, D], flushed when `residual` tokens are there.
+  int *lengths, *tails;
+  unsigned short *tail_keys, *tail_values;
+  int residual;
+  unsigned* counters;  // [sequences], 0 before and after
 };
 
 constexpr int kKvQueries = 8;  // the columns of one mma
 template <int DIMS>
 constexpr int kKvRecord = 2 * kKvQueries + kKvQueries * DIMS;  // floats
 
-// A unit is half a tile: 16 rows of words of keys, hence 16 R tokens.
-template <int BITS, int DIMS, int KEY_GROUP, int VALUE_GROUP>
+// A unit is what a warp takes at once, steps of 16 tokens. bitdecoding: half a tile, 16 rows of words of keys, hence of each 32
+// tokens 16; turbomind: 64 tokens.
+template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM>
 struct KvShape {
-  static constexpr int kBits = BITS, kDims = DIMS, kKeyGroup = KEY_GROUP, kValueGroup = VALUE_GROUP;
-  static constexpr int kCodes = 16 / kBits;                                       // R, of a word
-  static constexpr int kTile = 32 * kCodes, kTokens = 16 * kCodes;                // N_r; tokens of a unit
-  static constexpr int kGroupTiles = kKeyGroup / 32 < kCodes ? kKeyGroup / 32 : kCodes;  // steps of a word that share a group
-  static constexpr int kGroups = kCodes / kGroupTiles;                            // groups of keys that a tile touches
-  static constexpr int kValueGroups = kDims / kValueGroup;
-  static constexpr int kBlock = kTile > kKeyGroup ? kTile : kKeyGroup, kRun = kBlock < 128 ? kBlock : 128;
-  static constexpr int kKeyRow = 2 * kDims, kValueRow = kDims * kBits / 8;
+  static constexpr KvForm kForm = FORM;
+  static constexpr bool kInWords = FORM == KvForm::kWords, kByToken = FORM == KvForm::kTokens || kInWords;
+  static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS, kDims = DIMS;
+  static constexpr int kKeyCodes = 16 / kKeyBits, kCodes = 16 / kBits;  // R, of a word
+  static constexpr int kSteps = kInWords ? 4 : kKeyCodes, kTokens = 16 * kSteps;
+  static constexpr int kTile = kInWords ? 64 : 32 * kKeyCodes;  // tokens that kTileUnits units hold together
+  static constexpr int kTileUnits = kInWords ? 1 : 2;
+  static constexpr int kKeyRows = kInWords ? kTokens : 16, kKeyRow = kInWords ? kDims * kKeyBits / 8 : 2 * kDims;
+  static constexpr int kValueRow = kDims * kBits / 8;
+  // Groups of keys by channel that a unit touches, at most, and steps that share one.
+  static constexpr int kGroupSteps = FORM == KvForm::kWide ? (kSteps < 4 ? kSteps : 4) : 1, kGroups = kSteps / kGroupSteps;
+  static constexpr int kPart = FORM == KvForm::kWide ? (kDims < 128 ? kDims : 128) : kInWords ? kDims : 32;  // dims of values of one scale, at least
+  static constexpr int kValueGroups = kDims / kPart;
   static constexpr int kChunk = kDims < 128 ? kDims : 128, kChunkWords = kChunk / kCodes, kWords = kDims / kCodes;
   static constexpr bool kNarrow = kWords < 16;  // a token has 8 words: two codes of a word fill the rows of an mma
-  static constexpr int kKeyBytes = 16 * kKeyRow, kValueBytes = kTokens * kValueRow;
-  static constexpr int kKeyNumbers = kGroups * kDims * 4, kValueNumbers = kValueGroups * kTokens * 4;
+  static constexpr int kKeyBytes = kKeyRows * kKeyRow, kValueBytes = kTokens * kValueRow;
+  static constexpr int kTokenNumbers = kInWords ? 4 * kTokens : kDims / 32 * kTokens * 4;
+  static constexpr int kKeyNumbers = kByToken ? kTokenNumbers : kGroups * kDims * 4;
+  static constexpr int kValueNumbers = kInWords ? kTokenNumbers : kValueGroups * kTokens * 4;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
-  static constexpr int kMost = 226 << 10;
-  static constexpr int kRings = kMost / (2 * kStage), kWarps = kRings < 12 ? kRings : 12;
-  static constexpr int kStages = kMost / (kWarps * kStage) < 4 ? kMost / (kWarps * kStage) : 4;
-  static constexpr int kShared = kWarps * kStages * kStage;
-  static_assert(kWarps >= 4 && kStages >= 2 && kStage % 16 == 0 && kKeyGroup % 32 == 0 && kValueGroup % 32 == 0 && kDims % 64 == 0);
-  static_assert(kWarps * kKvRecord<kDims> * 4 + 16 <= kShared);
+  // Warps of a block, as far as registers go: sums, scores and queries.
+  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8 : kDims == 128 ? 12 : 16;
+  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow));
 };
 
 }  // namespace lpq::cuda

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-Place threadIdx, blockIdx, gridDim;
+Place threadIdx, blockIdx, gridDim, blockDim;
 
 namespace simt {
 namespace {
@@ -102,7 +102,7 @@ void run(int blocks, int threads, int cluster, int bytes, uint64_t seed, const s
   std::mt19937_64 lot(seed);
   device.body = &body;
   device.per_block = threads;
-  gridDim.x = static_cast<unsigned>(blocks);
+  gridDim.x = static_cast<unsigned>(blocks), blockDim.x = static_cast<unsigned>(threads);
   const size_t count = static_cast<size_t>(threads) * static_cast<size_t>(cluster);
   void* const stacks = mmap(nullptr, count * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (stacks == MAP_FAILED) throw std::runtime_error("no memory for stacks");

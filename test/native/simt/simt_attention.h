@@ -64,10 +64,20 @@ inline uint2 load_shared_pair(uint32_t address) {
   std::memcpy(&v, simt::shared_memory(address), 8);
   return v;
 }
-inline float load_shared_half(uint32_t address) {
-  uint16_t v;
-  std::memcpy(&v, simt::shared_memory(address), 2);
-  return lpq::f16_to_f32(v);
+inline void store_shared16(uint32_t address, uint4 v) {
+  if (address % 16 != 0) throw std::runtime_error("st.shared of 16 bytes at an address that is no multiple of 16");
+  std::memcpy(simt::shared_memory(address), &v, 16);
+}
+inline uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  std::memcpy(&v, simt::shared_memory(address), 4);
+  return v;
+}
+inline float low_half(uint32_t v) { return lpq::f16_to_f32(static_cast<uint16_t>(v)); }
+inline float high_half(uint32_t v) { return lpq::f16_to_f32(static_cast<uint16_t>(v >> 16)); }
+template <int X>
+uint32_t two_bytes(uint32_t v) {
+  return (v >> 16 * X & 0xffu) | (v >> (16 * X + 8) & 0xffu) << 16;
 }
 template <class F>
 uint32_t half2_map(F&& f) {
@@ -89,6 +99,14 @@ inline bool any_lane(bool v) {
   return std::any_of(all, all + 32, [](const simt::Lane& lane) { return lane.words[0] != 0; });
 }
 inline float power_of_two(float x) { return std::exp2(x); }
+inline uint32_t half2_min(uint32_t a, uint32_t b) {
+  return half2_map([&](int s) {
+    const float x = half_at(a, s), y = half_at(b, s);
+    return x != x ? x : y != y ? y : x < y || (x == y && std::signbit(x)) ? x : y;
+  });
+}
+inline uint32_t float_bits(float v) { return std::bit_cast<uint32_t>(v); }
+inline float reciprocal(float x) { return 1 / x; }
 inline float quotient(float a, float b) { return a / b; }
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
 
@@ -101,13 +119,16 @@ inline void commit_copies() {
   own.groups.push_back(std::move(own.open));
   own.open.clear();
 }
-template <int N>
-void wait_copies() {
+inline void wait_copies(int n) {
   simt::Copies& own = simt::copies[simt::copying_thread()];
-  while (own.groups.size() > N) {
+  while (own.groups.size() > static_cast<size_t>(n)) {
     for (const simt::Copy& copy : own.groups.front()) std::memcpy(simt::shared_memory(copy.to), copy.from, 16);
     own.groups.pop_front();
   }
+}
+template <int N>
+void wait_copies() {
+  wait_copies(N);
 }
 
 }  // namespace lpq::cuda

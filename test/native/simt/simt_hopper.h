@@ -11,7 +11,6 @@
 #include "cuda/kernels/gemm_packed.h"
 #include "simt.h"
 
-inline Place blockDim;  // of threads
 
 inline float __ldg(const float* from) { return *from; }
 inline float2 __ldg(const float2* from) { return *from; }

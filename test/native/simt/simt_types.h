@@ -56,6 +56,6 @@ using std::min;
 struct Place {
   unsigned x = 0;
 };
-extern Place threadIdx, blockIdx, gridDim;
+extern Place threadIdx, blockIdx, gridDim, blockDim;
 void __syncthreads();
 unsigned atomicAdd(unsigned* to, unsigned v);
