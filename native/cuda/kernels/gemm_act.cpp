@@ -99,7 +99,6 @@ void gemm_act(Call& call, CudaExec& exec) {
   a.x_scales = x_scales.data<float>();
   const auto activations = [&](ActMaps& maps, const ActPlan& plan) { maps.x = byte_rows(x.raw(), p.k, p.k, p.m, 128, 8 * plan.tiles, true); };
   if (w.rank() == 3) {
-    require(x.dtype == DType::i8, "weights of 4 bits take activations of i8, x is " + std::string(dtype_name(x.dtype)));
     const int64_t kb = div_up(p.k, 128);
     require_tensor(w, "w", DType::u8, {-1, kb, 1024});
     p.n = y.rank() == 2 ? y.dim(1) : 0;
@@ -107,7 +106,7 @@ void gemm_act(Call& call, CudaExec& exec) {
     require_tensor(w_scales, "w_scales", DType::f32, {kb, -1});
     require(w_scales.dim(1) >= p.n && w_scales.dim(1) % 4 == 0, "rows of w_scales are " + std::to_string(w_scales.dim(1)) + " long, not " + std::to_string(div_up(p.n, 4) * 4));
     require_sixteen(w_scales, "w_scales");
-    return multiply(exec, call.params, "w4", true, false, p, a, [&](ActMaps& maps, const ActPlan& plan) {
+    return multiply(exec, call.params, x.dtype == DType::i8 ? "w4" : "w4f8", true, false, p, a, [&](ActMaps& maps, const ActPlan& plan) {
       activations(maps, plan);
       maps.weights = packed_rows(w);
       maps.w_scales = float_rows(w_scales, kActRows);
