@@ -106,14 +106,18 @@ export const LINEARS = {
  * Speedups over W4A8 of a model's linears, geometric means over its shapes, M = 16, 64 and 256 and 16 mixtures with three quarters of
  * 4-bit blocks: COMET's ablation (section 6.4).
  */
-export function ablation(model: keyof typeof LINEARS, machine: Machine = A100): Record<Exclude<keyof Makespans, 'w4a8'>, number> {
+export function ablation(
+  model: keyof typeof LINEARS,
+  machine: Machine = A100,
+): Record<Exclude<keyof Makespans, 'w4a8'>, number> {
   const logs = { naive: 0, remapped: 0, decomposed: 0, cut: 0 };
   let count = 0;
   for (const [n, k] of LINEARS[model])
     for (const m of [16, 64, 256])
       for (let seed = 1; seed <= 16; seed++) {
         const times = makespans({ m, n, bits: mixture(k / TILE, 0.75, seed) }, machine);
-        for (const key of ['naive', 'remapped', 'decomposed', 'cut'] as const) logs[key] += Math.log(times.w4a8 / times[key]);
+        for (const key of ['naive', 'remapped', 'decomposed', 'cut'] as const)
+          logs[key] += Math.log(times.w4a8 / times[key]);
         count++;
       }
   const mean = (log: number) => Math.exp(log / count);

@@ -11,8 +11,12 @@
 // both. Items beyond whole rounds are cut into equal runs of steps, whose sums go through the workspace in the order of K.
 #pragma once
 #include "cuda/kernels/gemm_act.h"
-#include "cuda/kernels/gemm_common.cuh"
+#ifdef LPQ_SIMT  // the host plays the device (test/native/act-kernel.cpp)
+#include LPQ_SIMT
+#else
 #include "cuda/kernels/act_ptx.cuh"
+#endif
+#include "cuda/kernels/gemm_common.cuh"
 
 namespace lpq::cuda {
 
@@ -38,7 +42,7 @@ struct NibblesFloat {
   using Part = float;
 };
 struct Mixed {
-  static constexpr bool kNibbles = true, kMixed = true, kWhole = false, kFloat = false, kTurns = false;
+  static constexpr bool kNibbles = true, kMixed = true, kWhole = false, kFloat = false, kTurns = true;
   using Sum = float;
   using Part = int;
 };
@@ -251,7 +255,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
     constexpr int kUnits = kWarps * T;  // of an item: 32 rows of eight tokens, 1024 bytes of sums
     ActWalk walk(a, unit, units);
     int stage = 0, parity = 0;
-    constexpr bool kTurns = Kind::kTurns && P == 1;  // measured: 3 to 8 % faster for NibblesInt, 2 % slower for the others
+    constexpr bool kTurns = Kind::kTurns && P == 1;  // of e4m3 there is too little to add: turns cost 2 %
     if (kTurns && group == 1) barrier_pass(2, 32 * kWarps);
     for (int to_go = walk.steps; to_go > 0;) {
       // An item, or as much of it as is this block's.
