@@ -148,6 +148,16 @@ int main() {
     ++checks;
     if (!right && ++failures <= 20) std::printf("FAIL cuts of %d blocks, %d items, %d units\n", k_blocks, shared, units);
   }
+  // Plans fit an A100 and the 99 KiB of 8.6 and 8.9, and have no more blocks than multiprocessors or steps.
+  for (int i = 0; i < 2000; ++i) {
+    const int processors = between(1, 140), m = between(1, 600), n = between(1, 9000), k_blocks = between(1, 512), memory = between(0, 1) ? 166912 : 101376;
+    const int tokens[] = {0, 0, 16, 64, 128};
+    const MixedPlan p = plan_mixed(processors, memory, m, n, k_blocks, tokens[between(0, 4)], between(0, 1) ? -1 : between(0, 50));
+    const bool right = p.stages >= 2 && p.shared_bytes <= static_cast<unsigned>(memory) && p.blocks >= 1 && p.blocks <= processors && p.shared <= p.items && p.items >= 1 &&
+                       (p.shared == 0 || static_cast<int64_t>(p.shared) * k_blocks + p.items - p.shared >= p.blocks);
+    ++checks;
+    if (!right && ++failures <= 20) std::printf("FAIL plan of %dx%d, %d blocks of k, %d multiprocessors\n", m, n, k_blocks, processors);
+  }
   std::printf("%lld checks, %lld shared steps, %lld failures\n", checks, shared_steps, failures);
   return failures != 0;
 }
