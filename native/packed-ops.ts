@@ -128,8 +128,8 @@ export const packedOps = {
    * f32 [M]. w.codes of x's dtype [N,K] with scales f32 [N], one a row: y = P (sx sw) + bias, P the sum of products. I8: exact,
    * then rounded to fp32 (K below 131072). F8_E4M3: sums of 128 columns are added in fp32; the tensor core has those
    * within 2^-13 of the largest product for each product, the CPU exactly. Or w.codes U8 [ceil(N/16), K/128, 1024], codes of 4
-   * bits in the layout comet (docs/layouts.md) with a scale f32 [K/128, N'] a group of 128, N' >= N a multiple of 4, and x
-   * I8: y = s sx + bias, over groups g s = fma(P_g, sw_g, s), P_g exact. On CUDA, 9.0 alone; items that blocks share add the sums of
+   * bits in the layout comet (docs/layouts.md) with a scale f32 [K/128, N'] a group of 128, N' >= N a multiple of 4: y = s sx +
+   * bias, over groups g s = fma(P_g, sw_g, s), P_g exact for x I8 and as above for F8_E4M3. On CUDA, 9.0 alone; items that blocks share add the sums of
    * runs of groups. tokens, stages and shared override the choice of tiles, cluster: 2 has pairs of blocks fetch weights for each other.
    */
   gemmAct: (

@@ -68,8 +68,9 @@ export const w4axOps = {
 
   /**
    * gemmW4ax of such activations and 4-bit weights U8 [ceil(N/16), K/128, 1024] (layout comet, docs/layouts.md) with scales f32
-   * [K/128, N'], N' >= N a multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA, 9.0 alone; items that
-   * blocks share add the sums of runs of blocks of K. Params as gemmAct's.
+   * [K/128, N'], N' >= N a multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA items that blocks share
+   * add the sums of runs of blocks of K. kernel: wgmma (9.0 alone, chosen there) or mma (8.0 and later, chosen before 9.0), else LPQ_NATIVE_ARGUMENT.
+   * tokens and shared as gemmAct's, of mma not 32 tokens; cluster and stages are wgmma's.
    */
   gemmComet: (
     rt: NativeRuntime,
@@ -77,7 +78,13 @@ export const w4axOps = {
     w: { codes: Tensor; scales: Tensor },
     bias: Tensor | undefined,
     y: Tensor,
-    p: { tokens?: 16 | 32 | 64 | 128; cluster?: 1 | 2; stages?: number; shared?: number } = {},
+    p: {
+      tokens?: 16 | 32 | 64 | 128;
+      cluster?: 1 | 2;
+      stages?: number;
+      shared?: number;
+      kernel?: 'wgmma' | 'mma';
+    } = {},
   ) => rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
 
   /** most f32 [K] = max(most, |x|) and moments f64 [K] += x^2 over the rows of x f32 [T,K]. Fails on NaN and infinity. */

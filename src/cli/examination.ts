@@ -155,7 +155,7 @@ function libraryPath(): string[] {
   return [...own, '/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu', '/usr/lib64', '/usr/lib/wsl/lib'];
 }
 
-interface Gpu {
+export interface Gpu {
   readonly name: string;
   readonly memoryMiB: number;
   readonly driver: string;
@@ -185,11 +185,22 @@ async function findGpus(): Promise<Finding> {
       cost: 'everything runs on the CPU',
     };
   }
-  const text = gpus.map(
-    ({ name, memoryMiB, computeCapability }) =>
-      `${name} (${bytes(memoryMiB * 2 ** 20)}, sm_${computeCapability.replace('.', '')})`,
-  );
-  return { name: 'GPUs', status: 'ok', found: text.join(', '), data: { gpus } };
+  return presentGpus(gpus);
+}
+
+export function presentGpus(gpus: readonly Gpu[]): Finding {
+  const target = ({ computeCapability }: Gpu) => `sm_${computeCapability.replace('.', '')}`;
+  const text = gpus.map((gpu) => `${gpu.name} (${bytes(gpu.memoryMiB * 2 ** 20)}, ${target(gpu)})`);
+  const without = [...new Set(gpus.filter(({ computeCapability }) => Number(computeCapability) >= 9).map(target))];
+  return {
+    name: 'GPUs',
+    status: 'ok',
+    found: text.join(', '),
+    ...(without.length > 0 && {
+      cost: `${without.join(', ')}: no INT4 tensor core, so W4Ax multiplies blocks of 4 bits as INT8: fewer bytes, no fewer operations`,
+    }),
+    data: { gpus },
+  };
 }
 
 function parseGpu(line: string): Gpu {

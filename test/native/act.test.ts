@@ -143,6 +143,20 @@ test('gemmAct: e4m3 in fp32 after every 128 columns, 4-bit weights group by grou
       }
       assert.equal(typed<Float32Array>(y)[t * n + r], Math.fround(sum * sx[t]!));
     }
+
+  // The same weights times e4m3: exact sums of 128, rounded to fp32, in the fp32 chain of groups.
+  ops.gemmAct(rt, codes, packed, undefined, y);
+  await rt.sync();
+  for (let t = 0; t < m; t++)
+    for (let r = 0; r < n; r++) {
+      let sum = 0;
+      for (let b = 0; b < 2; b++) {
+        let part = 0;
+        for (let i = b * 128; i < b * 128 + 128; i++) part += e4m3(x8[t * k + i]!) * w[r * k + i]!;
+        sum = Math.fround(Math.fround(part) * groups[b * 20 + r]! + sum); // an fma: the product of 24 and 24 bits is exact in double
+      }
+      assert.equal(typed<Float32Array>(y)[t * n + r], Math.fround(sum * sx[t]!));
+    }
 });
 
 test('gemmAct refuses shapes and dtypes that do not fit', async () => {

@@ -89,7 +89,6 @@ void gemm_act(Call& call, Exec& exec) {
   const int64_t n = y.dim(1);
   const bool packed = w.rank() == 3, integer = x.dtype == DType::i8;
   if (packed) {
-    require(integer, "weights of 4 bits take activations of i8, x is " + std::string(dtype_name(x.dtype)));
     require_tensor(w, "w", DType::u8, {(n + 15) / 16, k_blocks, 1024});
     require_tensor(w_scales, "w_scales", DType::f32, {k_blocks, -1});
     require(w_scales.dim(1) >= n, "rows of w_scales are shorter than y's");
@@ -108,7 +107,7 @@ void gemm_act(Call& call, Exec& exec) {
   const float *sx = x_scales.data<float>(), *sw = w_scales.data<float>();
   const int64_t pitch = packed ? w_scales.dim(1) : 0;
   float values[256];
-  for (int i = 0; i < 256; ++i) values[i] = from_e4m3(static_cast<uint8_t>(i));
+  for (int i = 0; i < 256; ++i) values[i] = integer ? static_cast<float>(static_cast<int8_t>(i)) : from_e4m3(static_cast<uint8_t>(i));
   exec.pool.parallel_for(n, std::max<int64_t>(1, rows_grain(m * k)), [&](int64_t begin, int64_t end, int) {
     std::vector<int8_t> row(static_cast<size_t>(k));
     for (int64_t r = begin; r < end; ++r) {
@@ -125,9 +124,10 @@ void gemm_act(Call& call, Exec& exec) {
         } else {
           for (int64_t b = 0; b < k_blocks; ++b) {
             const int64_t last = std::min(k, b * 128 + 128);
-            if (integer) {
-              int32_t part = 0;
-              for (int64_t i = b * 128; i < last; ++i) part += static_cast<int8_t>(from[i]) * row[static_cast<size_t>(i)];
+            if (packed) {
+              // Of s8 an exact integer; of e4m3 multiples of 2^-9 below 2^19, exact in double.
+              double part = 0;
+              for (int64_t i = b * 128; i < last; ++i) part += static_cast<double>(values[from[i]]) * row[static_cast<size_t>(i)];
               sum = std::fma(static_cast<float>(part), sw[b * pitch + r], sum);
             } else {
               // Products of e4m3 are multiples of 2^-18 below 2^18: 128 of them add up exactly in double.

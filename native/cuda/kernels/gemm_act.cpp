@@ -2,6 +2,7 @@
 #include "cuda/kernels/gemm_act.h"
 
 #include "cuda/kernels/act_plan.h"
+#include "cuda/kernels/gemm_mixed.h"
 #include "cuda/kernels/tensor_maps.h"
 #include "cuda/launch.h"
 #include "lpq/checks.h"
@@ -33,17 +34,19 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
 };
 
+void check_product(const Product& p) {
+  require_dtype(*p.y, "y", {DType::f16, DType::bf16, DType::f32});
+  require_shape(*p.y, "y", {p.m, p.n});
+  if (p.bias) require_tensor(*p.bias, "bias", DType::f32, {p.n});
+  require(p.m < kMostRows && p.n < kMostRows && p.k < kMostRows, "M, N or K is 2^31 or more");
+}
+
 // What all kinds have in common; `maps` lacks the boxes of activations and weights, which `describe` fills in from the plan.
 template <class Describe>
 void multiply(CudaExec& exec, const Params& params, const char* kind, bool nibbles, bool mixed, const Product& p, ActArgs a, const Describe& describe) {
-  require_dtype(*p.y, "y", {DType::f16, DType::bf16, DType::f32});
-  require_shape(*p.y, "y", {p.m, p.n});
-  if (p.bias) {
-    require_tensor(*p.bias, "bias", DType::f32, {p.n});
-    a.bias = p.bias->data<float>();
-  }
+  check_product(p);
+  if (p.bias) a.bias = p.bias->data<float>();
   if (p.m == 0 || p.n == 0) return;
-  require(p.m < kMostRows && p.n < kMostRows && p.k < kMostRows, "M, N or K is 2^31 or more");
   require(exec.device().arch == 90 && can_describe_tensors() && exec.has_kernel(std::string("lpq_gemm_act_") + kind + "_m2"),
           "gemm_act has kernels for devices of compute capability 9.0 alone, this one is " + std::to_string(exec.device().arch));
   ActWish wish = wish_of(params);
@@ -99,7 +102,6 @@ void gemm_act(Call& call, CudaExec& exec) {
   a.x_scales = x_scales.data<float>();
   const auto activations = [&](ActMaps& maps, const ActPlan& plan) { maps.x = byte_rows(x.raw(), p.k, p.k, p.m, 128, 8 * plan.tiles, true); };
   if (w.rank() == 3) {
-    require(x.dtype == DType::i8, "weights of 4 bits take activations of i8, x is " + std::string(dtype_name(x.dtype)));
     const int64_t kb = div_up(p.k, 128);
     require_tensor(w, "w", DType::u8, {-1, kb, 1024});
     p.n = y.rank() == 2 ? y.dim(1) : 0;
@@ -107,7 +109,7 @@ void gemm_act(Call& call, CudaExec& exec) {
     require_tensor(w_scales, "w_scales", DType::f32, {kb, -1});
     require(w_scales.dim(1) >= p.n && w_scales.dim(1) % 4 == 0, "rows of w_scales are " + std::to_string(w_scales.dim(1)) + " long, not " + std::to_string(div_up(p.n, 4) * 4));
     require_sixteen(w_scales, "w_scales");
-    return multiply(exec, call.params, "w4", true, false, p, a, [&](ActMaps& maps, const ActPlan& plan) {
+    return multiply(exec, call.params, x.dtype == DType::i8 ? "w4" : "w4f8", true, false, p, a, [&](ActMaps& maps, const ActPlan& plan) {
       activations(maps, plan);
       maps.weights = packed_rows(w);
       maps.w_scales = float_rows(w_scales, kActRows);
@@ -127,6 +129,26 @@ void gemm_act(Call& call, CudaExec& exec) {
   });
 }
 
+// W4Ax by mma.sync, for devices without wgmma (gemm_mixed.cuh).
+void multiply_mixed(CudaExec& exec, const ActWish& wish, const Product& p, MixedArgs a) {
+  require(wish.tokens != 32, "tiles of this kernel have 16, 64 or 128 tokens");
+  const MixedPlan plan = plan_mixed(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, a.k_blocks, wish.tokens, wish.shared);
+  require(plan.stages >= 2, "no tiling of gemm_comet fits");
+  a.y = p.y->raw();
+  a.bias = p.bias ? p.bias->data<float>() : nullptr;
+  a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n);
+  a.token_tiles = plan.token_tiles, a.items = plan.items, a.shared = plan.shared, a.stages = plan.stages;
+  a.store = p.y->dtype == DType::f32 ? kActStoreF32 : p.y->dtype == DType::bf16 ? kActStoreBf16 : kActStoreF16;
+  std::optional<Scratch> partial;
+  if (plan.shared > 0) {
+    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(plan.blocks) * static_cast<size_t>(8 * plan.tiles) * kMixedRows * sizeof(float)));
+    a.partial = partial->as<float>();
+    a.counters = exec.counters(static_cast<size_t>(plan.shared));
+  }
+  exec.because("A device without wgmma: W4Ax by mma.sync, INT4 blocks on INT4 tensor cores where the device has them.");
+  exec.launch("lpq_gemm_mixed_t" + std::to_string(plan.tiles), {plan.blocks}, {kMixedThreads}, plan.shared_bytes, a);
+}
+
 // W4Ax: activations of 8 and of 4 bits by blocks of 128 channels.
 void gemm_comet(Call& call, CudaExec& exec) {
   const Tensor &x8 = call.input(0), &x4 = call.input(1), &x_scales = call.input(2), &blocks = call.input(3), &w = call.input(4), &w_scales = call.input(5), &y = call.output(0);
@@ -143,6 +165,18 @@ void gemm_comet(Call& call, CudaExec& exec) {
   require_tensor(w_scales, "w_scales", DType::f32, {kb, -1});
   require(w_scales.dim(1) >= p.n && w_scales.dim(1) % 4 == 0, "rows of w_scales are " + std::to_string(w_scales.dim(1)) + " long, not " + std::to_string(div_up(p.n, 4) * 4));
   require_sixteen(x8, "x8"), require_sixteen(x4, "x4"), require_sixteen(x_scales, "x_scales"), require_sixteen(w, "w"), require_sixteen(w_scales, "w_scales");
+  const std::string kernel = call.params.text("kernel", "");
+  require(kernel.empty() || kernel == "wgmma" || kernel == "mma", "kernel is not wgmma or mma");
+  if (kernel == "mma" || (kernel.empty() && exec.device().arch < 90)) {
+    MixedArgs a{};
+    a.x8 = x8.data<signed char>(), a.x4 = x4.data<unsigned char>(), a.w = w.data<unsigned char>();
+    a.x_scales = x_scales.data<float>(), a.w_scales = w_scales.data<float>(), a.blocks = blocks.data<int32_t>();
+    a.k_blocks = static_cast<int>(kb), a.eights = static_cast<int>(x8.dim(1) / 128), a.fours = static_cast<int>(x4.dim(1) / 64);
+    a.x_pitch = static_cast<int>(x_scales.dim(1)), a.w_pitch = static_cast<int>(w_scales.dim(1));
+    check_product(p);
+    if (p.m > 0 && p.n > 0) multiply_mixed(exec, wish_of(call.params), p, a);
+    return;
+  }
   ActArgs a{};
   a.blocks = blocks.data<int32_t>();
   multiply(exec, call.params, "w4ax", true, true, p, a, [&](ActMaps& maps, const ActPlan& plan) {

@@ -4,34 +4,45 @@
 //  - BytesFloat: e4m3 x e4m3; the tensor core keeps about 14 bits of a sum, so every 128 of k are added in fp32 to registers of their own;
 //  - NibblesInt: 4-bit weights x s8. Nibbles lie as the registers of wgmma's operand A want them and become 16 code by one AND, after a
 //    shift for half of them. Sums of 128 of k are exact, scaled by group in fp32;
+//  - NibblesFloat: 4-bit weights x e4m3, in which they are exact; sums of 128 of k as BytesFloat's, scaled by group in fp32;
 //  - Mixed (W4Ax): the same with activations of 8 or 4 bits by blocks of 128 channels and a scale a token and block. Activations of 4 bits
 //    are copied as they are and widened in shared memory by the warps that feed.
 // One thread feeds a ring through the bulk engine; blocks of a cluster have one strip of weights, each fetching half of it for
 // both. Items beyond whole rounds are cut into equal runs of steps, whose sums go through the workspace in the order of K.
 #pragma once
 #include "cuda/kernels/gemm_act.h"
-#include "cuda/kernels/gemm_common.cuh"
+#ifdef LPQ_SIMT  // the host plays the device (test/native/act-kernel.cpp)
+#include LPQ_SIMT
+#else
 #include "cuda/kernels/act_ptx.cuh"
+#endif
+#include "cuda/kernels/gemm_common.cuh"
 
 namespace lpq::cuda {
 
+// kFloat: what is multiplied is e4m3; kTurns: of 128 tokens the warpgroups take turns at the tensor core.
 struct BytesInt {
-  static constexpr bool kNibbles = false, kMixed = false, kWhole = true;
+  static constexpr bool kNibbles = false, kMixed = false, kWhole = true, kFloat = false, kTurns = false;
   using Sum = int;
   using Part = int;
 };
 struct BytesFloat {
-  static constexpr bool kNibbles = false, kMixed = false, kWhole = false;
+  static constexpr bool kNibbles = false, kMixed = false, kWhole = false, kFloat = true, kTurns = false;
   using Sum = float;
   using Part = float;
 };
 struct NibblesInt {
-  static constexpr bool kNibbles = true, kMixed = false, kWhole = false;
+  static constexpr bool kNibbles = true, kMixed = false, kWhole = false, kFloat = false, kTurns = true;
   using Sum = float;
   using Part = int;
 };
+struct NibblesFloat {
+  static constexpr bool kNibbles = true, kMixed = false, kWhole = false, kFloat = true, kTurns = false;
+  using Sum = float;
+  using Part = float;
+};
 struct Mixed {
-  static constexpr bool kNibbles = true, kMixed = true, kWhole = false;
+  static constexpr bool kNibbles = true, kMixed = true, kWhole = false, kFloat = false, kTurns = true;
   using Sum = float;
   using Part = int;
 };
@@ -158,6 +169,19 @@ __device__ __forceinline__ void feed_act(const ActArgs& a, const ActMaps& maps, 
   }
 }
 
+// Codes of 4 bits, two's complement, in the low and in the high halves of bytes: as s8, 16 times the code, or as e4m3, 2^-9 of it: numbers from
+// 0 to 8 are so many 2^-9 below the first binade and in it, and bit 3 is the sign.
+template <bool Float>
+__device__ __forceinline__ void widen_nibbles(uint32_t nibbles, uint32_t& low, uint32_t& high) {
+  if constexpr (Float) {
+    constexpr uint32_t kEights = 0x08080808u, kCodes = 0x0f0f0f0fu, kSigns = 0x80808080u;
+    low = __vabsdiffu4((nibbles & kCodes) ^ kEights, kEights) | (nibbles << 4 & kSigns);
+    high = __vabsdiffu4((nibbles >> 4 & kCodes) ^ kEights, kEights) | (nibbles & kSigns);
+  } else {
+    low = nibbles << 4 & 0xf0f0f0f0u, high = nibbles & 0xf0f0f0f0u;
+  }
+}
+
 // Sixteen bytes of a token's row hold 32 codes of 4 bits: low nibbles of its bytes are the first 16, as 16 times the code.
 template <int T>
 __device__ __forceinline__ void widen_act(const ActArgs& a, uint32_t full, uint32_t raw_full, uint32_t ring, int unit, int units, int thread, int threads) {
@@ -231,7 +255,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
     constexpr int kUnits = kWarps * T;  // of an item: 32 rows of eight tokens, 1024 bytes of sums
     ActWalk walk(a, unit, units);
     int stage = 0, parity = 0;
-    constexpr bool kTurns = Kind::kNibbles && P == 1;  // of e4m3 there is too little to add: turns cost 2 %
+    constexpr bool kTurns = Kind::kTurns && P == 1;  // of e4m3 there is too little to add: turns cost 2 %
     if (kTurns && group == 1) barrier_pass(2, 32 * kWarps);
     for (int to_go = walk.steps; to_go > 0;) {
       // An item, or as much of it as is this block's.
@@ -248,7 +272,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 #pragma unroll 1
       for (int step = 0; step < length; ++step) {
         const uint32_t at = ring + stage * kStage.bytes;
-        float unpower = 0.0625f;
+        float unpower = Kind::kFloat ? 512.0f : 0.0625f;  // of what widen_nibbles makes of a code
         if constexpr (Kind::kMixed) unpower = __ldg(a.blocks + begin_kb + step) < 0 ? 0.00390625f : 0.0625f;
         barrier_wait(full + 8 * stage, parity);
         const uint64_t x0 = byte_rows_descriptor(at + kStage.x, 1024);
@@ -267,20 +291,21 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 #pragma unroll
           for (int pass = 0; pass < 2; pass += P) {
             // Of 128 tokens nibbles take half after half: what is done is added up while the other half multiplies.
-            constexpr int kSplit = Kind::kNibbles && P == 1 ? 2 : 1, kPart = T / kSplit;
+            constexpr int kSplit = kTurns ? 2 : 1, kPart = T / kSplit;
             Part part[P * kSplit][kPart][4];
             uint32_t w[P][4][4];
             float row_scale[P][2];
             if constexpr (Kind::kNibbles) {
 #pragma unroll
               for (int p = 0; p < P; ++p) {
-                constexpr uint32_t kMask = 0xf0f0f0f0u;
                 const uint32_t words = at + ((group * 4 + own) * 2 + pass + p) * 1024 + lane * 16;
 #pragma unroll
                 for (int v = 0; v < 2; ++v) {
                   const uint4 q = load_shared16(words + v * 512);
-                  w[p][2 * v][0] = q.x << 4 & kMask, w[p][2 * v][1] = q.y << 4 & kMask, w[p][2 * v][2] = q.x & kMask, w[p][2 * v][3] = q.y & kMask;
-                  w[p][2 * v + 1][0] = q.z << 4 & kMask, w[p][2 * v + 1][1] = q.w << 4 & kMask, w[p][2 * v + 1][2] = q.z & kMask, w[p][2 * v + 1][3] = q.w & kMask;
+                  widen_nibbles<Kind::kFloat>(q.x, w[p][2 * v][0], w[p][2 * v][2]);
+                  widen_nibbles<Kind::kFloat>(q.y, w[p][2 * v][1], w[p][2 * v][3]);
+                  widen_nibbles<Kind::kFloat>(q.z, w[p][2 * v + 1][0], w[p][2 * v + 1][2]);
+                  widen_nibbles<Kind::kFloat>(q.w, w[p][2 * v + 1][1], w[p][2 * v + 1][3]);
                 }
 #pragma unroll
                 for (int v = 0; v < 4; ++v)
@@ -330,7 +355,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                   if constexpr (Kind::kNibbles) {
-                    const float exact = static_cast<float>(part[p][t][i]);  // below 2^21: exact
+                    const float exact = static_cast<float>(part[p][t][i]);  // integers below 2^21: exact
                     const float scale = Kind::kMixed ? x_scale[i & 1] * row_scale[p / kSplit][i >> 1] : row_scale[p / kSplit][i >> 1];
                     sum[h][t0 + t][i] = fmaf(exact, scale, sum[h][t0 + t][i]);
                   } else {

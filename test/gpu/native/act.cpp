@@ -53,17 +53,18 @@ void integers(Report& report, Device& device, const Case& c, DType store) {
   exactly(report, name_of("i8", c, store), out[0], want);
 }
 
+Tensor e4m3_codes(std::vector<int64_t> shape) {
+  Tensor t = allocate(DType::f8_e4m3, std::move(shape));
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    uint8_t code = static_cast<uint8_t>(between(0, 255));
+    if ((code & 127) == 127) code ^= 1;  // no NaN
+    t.data<uint8_t>()[i] = code;
+  }
+  return t;
+}
+
 void floats(Report& report, Device& device, const Case& c, DType store) {
-  const auto codes = [](std::vector<int64_t> shape) {
-    Tensor t = allocate(DType::f8_e4m3, std::move(shape));
-    for (int64_t i = 0; i < t.elements(); ++i) {
-      uint8_t code = static_cast<uint8_t>(between(0, 255));
-      if ((code & 127) == 127) code ^= 1;  // no NaN
-      t.data<uint8_t>()[i] = code;
-    }
-    return t;
-  };
-  const Tensor x = codes({c.m, c.k}), w = codes({c.n, c.k});
+  const Tensor x = e4m3_codes({c.m, c.k}), w = e4m3_codes({c.n, c.k});
   const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)); }), sw = filled(DType::f32, {c.n}, [](int64_t) { return std::exp2(between(-8, -6)) * 1.25; });
   std::vector<double> want(static_cast<size_t>(c.m * c.n)), size(want.size());
   const double* const value = e4m3_values();
@@ -129,6 +130,42 @@ void nibbles(Report& report, Device& device, const Case& c, DType store) {
   else report.that(name_of("w4", c, store), worst <= 1);
 }
 
+// 4-bit weights times e4m3: the tensor core's cuts as in `floats`, each group times its scale, and the fp32 chain over groups.
+void nibble_floats(Report& report, Device& device, const Case& c, DType store) {
+  const Tensor x = e4m3_codes({c.m, c.k}), codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(codes.data<int8_t>(), c.n, c.k);
+  const int64_t kb = c.k / 128, pitch = (c.n + 3) / 4 * 4;
+  const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)) * (1 + between(0, 7) / 8.0); });
+  const Tensor sw = filled(DType::f32, {kb, pitch}, [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }), bias = gaussian(DType::f32, {c.n});
+  const auto out = device.run("gemm_act", {x, sx, w, sw, bias}, {poisoned(store, {c.m, c.n})}, cut(c));
+  const double* const value = e4m3_values();
+  std::vector<double> worst(static_cast<size_t>(c.m));
+  parallel(c.m, [&](int64_t t) {
+    for (int64_t r = 0; r < c.n; ++r) {
+      double sum = 0, cuts = 0, chain = 0;
+      for (int64_t b = 0; b < kb; ++b) {
+        double part = 0, most = 0;
+        for (int64_t i = b * 128; i < b * 128 + 128; i += 32) {
+          double largest = std::fabs(part);
+          for (int64_t j = i; j < i + 32; ++j) {
+            const double p = value[x.data<uint8_t>()[t * c.k + j]] * codes.data<int8_t>()[r * c.k + j];
+            part += p, largest = std::max(largest, std::fabs(p));
+          }
+          most += 33 * largest;
+        }
+        const double scale = sw.data<float>()[b * pitch + r];
+        sum += part * scale, cuts += most * scale, chain += std::fabs(part * scale) + most * scale * 0x1p-13;
+      }
+      const double factor = sx.data<float>()[t], want = sum * factor + bias.data<float>()[r];
+      const double bound = 0x1p-13 * cuts * factor + (kb + 8) * 0x1p-24 * (chain * factor + std::fabs(bias.data<float>()[r])) + 2 * unit(store) * std::fabs(want) + least(store);
+      const double got = get(out[0], t * c.n + r);
+      worst[static_cast<size_t>(t)] = std::max(worst[static_cast<size_t>(t)], std::isnan(got) ? INFINITY : std::fabs(got - want) / bound);
+    }
+  });
+  const double most = *std::max_element(worst.begin(), worst.end());
+  std::printf("      4-bit weights by e4m3: %.3f of the bound\n", most);
+  report.that(name_of("w4 by e4m3", c, store), most <= 1);
+}
+
 // The CPU's operation of that name.
 void on_cpu(const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {
   static ThreadPool pool(8);
@@ -192,18 +229,24 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
       size[i] += std::fabs(double(part[i]) * scale);
     }
   }
-  const auto out = device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, cut(c));
-  bool same = true;
-  double worst = 0;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    const float y = sums[i] + bias.data<float>()[static_cast<int64_t>(i) % c.n];
-    const double got = get(out[0], static_cast<int64_t>(i)), bound = (kb + 8) * 0x1p-24 * (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) + unit(store) * std::fabs(y) + least(store);
-    same = same && got == stored(store, y);
-    worst = std::max(worst, std::isnan(got) ? INFINITY : std::fabs(got - y) / bound);
+  // On Hopper mma.sync's s4 product is emulated, exactly.
+  for (const char* kernel : {"wgmma", "mma"}) {
+    if (std::string(kernel) == "mma" && c.tokens == 32) continue;
+    Params how = cut(c);
+    how.set("kernel", std::string(kernel));
+    const auto out = device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, how);
+    bool same = true;
+    double worst = 0;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const float y = sums[i] + bias.data<float>()[static_cast<int64_t>(i) % c.n];
+      const double got = get(out[0], static_cast<int64_t>(i)), bound = (kb + 8) * 0x1p-24 * (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) + unit(store) * std::fabs(y) + least(store);
+      same = same && got == stored(store, y);
+      worst = std::max(worst, std::isnan(got) ? INFINITY : std::fabs(got - y) / bound);
+    }
+    const std::string what = "w4ax by " + std::string(kernel) + " " + std::to_string(fours) + " of " + std::to_string(kb) + " blocks of 4 bits";
+    if (c.shared == 0) report.that(name_of((what + ", bit by bit").c_str(), c, store), same);
+    else report.that(name_of(what.c_str(), c, store), worst <= 1);
   }
-  const std::string what = "w4ax " + std::to_string(fours) + " of " + std::to_string(kb) + " blocks of 4 bits";
-  if (c.shared == 0) report.that(name_of((what + ", bit by bit").c_str(), c, store), same);
-  else report.that(name_of(what.c_str(), c, store), worst <= 1);
 }
 
 }  // namespace
@@ -228,6 +271,7 @@ int main(int argc, char** argv) try {
     integers(report, device, c, store);
     floats(report, device, c, store);
     nibbles(report, device, c, store);
+    nibble_floats(report, device, c, store);
     mixed(report, device, c, at % 4 == 0 ? 1.0 : at % 4 == 1 ? 0.0 : 0.6, at % 2 == 0, store);
   }
   for (DType x : stores)

@@ -65,7 +65,7 @@ std::vector<std::string> split(const std::string& text) {
 
 int main(int argc, char** argv) try {
   std::string out;
-  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"}, kinds = {"i8", "f8", "w4", "w4ax0", "w4ax75"};
+  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"}, kinds = {"i8", "f8", "w4", "w4f8", "w4ax0", "w4ax75"};
   bool tune = false, vendor = true;
   size_t shapes = 6;
   for (int i = 1; i < argc; ++i) {
@@ -120,7 +120,7 @@ int main(int argc, char** argv) try {
            << ", \"cublas_fp8_us\": " << fp8 << ", \"cublas_fp8_fast_us\": " << fast;
       for (const auto& kind : kinds) {
         const bool nibbles = kind.rfind("w4", 0) == 0;
-        const DType dtype = kind == "f8" ? DType::f8_e4m3 : DType::i8;
+        const DType dtype = kind == "f8" || kind == "w4f8" ? DType::f8_e4m3 : DType::i8;
         const auto& w = nibbles ? w4 : w8;
         Tensor x = x8;
         x.dtype = dtype;
@@ -164,7 +164,7 @@ int main(int argc, char** argv) try {
                 json << ", \"" << kind << "_t" << tokens << "_c" << cluster << "_s" << shared << "_us\": " << other;
                 if (other < t * 0.98) t = other, what = "t" + std::to_string(tokens) + "c" + std::to_string(cluster) + "s" + std::to_string(shared);
               }
-        const double own = kind == "f8" ? fast : int8;
+        const double own = dtype == DType::f8_e4m3 ? fast : int8;
         std::printf(" %9.2f %4.2f %4.2f %s", t, fp16 / t, own / t, tune ? what.c_str() : "");
         json << ", \"" << kind << "_us\": " << t;
         logs[kind + " M=" + m_text + " over fp16"].push_back(std::log(fp16 / t));

@@ -45,6 +45,8 @@ struct Product {
   float* sums;
   int tiles;
   bool add, bf, committed;
+  uint64_t rows = 0;                             // operand A in shared memory
+  void (*other)(const Product&) = nullptr;  // products of other types than halves
 };
 struct Among {
   int arrived = 0, generation = 0;
@@ -217,6 +219,11 @@ void group_wait() {
   for (const simt::Product& p : queue) groups += p.committed;
   for (; groups > N && !queue.empty(); queue.pop_front()) {
     const simt::Product p = queue.front();
+    groups -= p.committed;
+    if (p.other) {
+      p.other(p);
+      continue;
+    }
     const std::vector<float>& number = numbers()[p.bf];
     const uint32_t start = static_cast<uint32_t>(p.b << 4);
     for (int tile = 0; tile < p.tiles; ++tile)
@@ -234,7 +241,6 @@ void group_wait() {
         }
         c = static_cast<float>(sum);
       }
-    groups -= p.committed;
   }
 }
 

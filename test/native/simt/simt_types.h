@@ -47,7 +47,26 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) { return {lpq::f32_to_bf16(v)}
 inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 v) { return v.bits; }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
 inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
+inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
+inline int __float_as_int(float v) { return std::bit_cast<int>(v); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+// |a - b| of each byte.
+inline uint32_t __vabsdiffu4(uint32_t a, uint32_t b) {
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i += 8) {
+    const int difference = static_cast<int>(a >> i & 255) - static_cast<int>(b >> i & 255);
+    out |= static_cast<uint32_t>(difference < 0 ? -difference : difference) << i;
+  }
+  return out;
+}
 inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz(static_cast<unsigned>(v)); }
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline int4 __ldcg(const int4* from) { return *from; }
+inline void __stcg(int4* to, const int4& v) { *to = v; }
 inline float4 __ldcg(const float4* from) { return *from; }
 inline void __stcg(float4* to, const float4& v) { *to = v; }
 using std::max;

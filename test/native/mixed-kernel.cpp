@@ -1,0 +1,163 @@
+// W4Ax without wgmma (native/cuda/kernels/gemm_mixed.cuh), the kernel's own source on a multiprocessor made of fibers (fake-device/device.h):
+// tiles, mixtures of blocks, cuts of the work, tails, all three outputs. Activations and weights are laid out by their closed forms
+// (native/w4ax-ops.ts, docs/layouts.md), sums are 64-bit integers and an fp32 chain over blocks.
+//
+// Where no item is shared the result is that chain's, bit by bit; else each of at most k_blocks + units additions is within 2^-24 of the
+// magnitudes that went in, and y is rounded once.
+#include "device.h"
+#include "memory.h"
+//
+#include <random>
+#include <string>
+
+#include "cuda/kernels/gemm_mixed.cuh"
+
+using namespace lpq;
+using namespace lpq::cuda;
+
+namespace {
+
+std::mt19937_64 engine(23);
+int between(int low, int high) { return static_cast<int>(engine() % static_cast<uint64_t>(high - low + 1)) + low; }
+
+struct Case {
+  int m, n, k_blocks, fours;  // fours: of a hundred
+  int units, shared;          // blocks of the grid; items that are shared, at most as many as there are
+  int stages, store;
+  bool bias;
+};
+
+long long checks = 0, failures = 0, shared_steps = 0;
+
+template <int T>
+void run(const Case& c) {
+  const int k = 128 * c.k_blocks, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
+  std::vector<int> blocks(static_cast<size_t>(c.k_blocks));
+  int eights = 0, fours = 0;
+  for (int& b : blocks) b = between(1, 100) <= c.fours ? ~fours++ : eights++;
+  std::vector<int8_t> x(static_cast<size_t>(c.m * k)), w(static_cast<size_t>(c.n * k));
+  for (int8_t& v : w) v = static_cast<int8_t>(between(-8, 7));
+  std::vector<signed char> x8(static_cast<size_t>(c.m * 128 * eights));
+  std::vector<unsigned char> x4(static_cast<size_t>(c.m * 64 * fours));
+  for (int t = 0; t < c.m; ++t)
+    for (int i = 0; i < k; ++i) {
+      const int place = blocks[static_cast<size_t>(i / 128)];
+      const int code = place >= 0 ? between(-127, 127) : between(-7, 7);
+      x[static_cast<size_t>(t * k + i)] = static_cast<int8_t>(code);
+      if (place >= 0) x8[static_cast<size_t>((t * eights + place) * 128 + i % 128)] = static_cast<signed char>(code);
+      else x4[static_cast<size_t>((t * fours + ~place) * 64 + i % 128 / 32 * 16 + i % 16)] |= static_cast<unsigned char>((code & 15) << 4 * (i % 32 / 16));
+    }
+  std::vector<unsigned char> words(static_cast<size_t>((c.n + 15) / 16 * c.k_blocks * 1024));
+  for (int r = 0; r < c.n; ++r)
+    for (int i = 0; i < k; ++i) {
+      const int chunk = i % 128 / 32, word = 128 * (chunk / 2) + 4 * (4 * (r % 8) + i % 16 / 4) + 2 * (chunk % 2) + r % 16 / 8;
+      words[static_cast<size_t>((r / 16 * c.k_blocks + i / 128) * 1024 + 4 * word + i % 4)] |= static_cast<unsigned char>((w[static_cast<size_t>(r * k + i)] & 15) << 4 * (i % 32 / 16));
+    }
+  std::vector<float> sx(static_cast<size_t>(c.k_blocks * x_pitch), NAN), sw(static_cast<size_t>(c.k_blocks * w_pitch), NAN), bias(static_cast<size_t>(c.n));
+  for (int b = 0; b < c.k_blocks; ++b) {
+    for (int t = 0; t < c.m; ++t) sx[static_cast<size_t>(b * x_pitch + t)] = static_cast<float>(between(1, 999)) / 4096;
+    for (int r = 0; r < c.n; ++r) sw[static_cast<size_t>(b * w_pitch + r)] = static_cast<float>(between(1, 999)) / 65536;
+  }
+  for (float& v : bias) v = static_cast<float>(between(-99, 99)) / 16;
+
+  Memory<signed char> m8(x8);
+  Memory<unsigned char> m4(x4), mw(words);
+  Memory<float> msx(sx), msw(sw), mbias(bias);
+  const size_t outputs = static_cast<size_t>(c.m * c.n), element = c.store == kActStoreF32 ? 4 : 2;
+  std::vector<unsigned char> y((outputs + 16) * element, 0xd5);
+  MixedArgs a{};
+  a.y = y.data(), a.x8 = m8.data(), a.x4 = m4.data(), a.w = mw.data(), a.x_scales = msx.data(), a.w_scales = msw.data(), a.bias = c.bias ? mbias.data() : nullptr, a.blocks = blocks.data();
+  a.m = c.m, a.n = c.n, a.k_blocks = c.k_blocks, a.eights = eights, a.fours = fours, a.x_pitch = x_pitch, a.w_pitch = w_pitch;
+  a.token_tiles = (c.m + 8 * T - 1) / (8 * T), a.items = (c.n + kMixedRows - 1) / kMixedRows * a.token_tiles, a.shared = std::min(c.shared, a.items);
+  a.stages = c.stages, a.store = c.store;
+  const int units = std::min(c.units, std::max(a.shared * a.k_blocks, a.items - a.shared));
+  std::vector<float> partial(static_cast<size_t>(2 * units) * MixedTile<T>::kParts, NAN);
+  std::vector<unsigned> counters(static_cast<size_t>(a.items), 0);
+  a.partial = partial.data(), a.counters = counters.data();
+  const auto area = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
+  fake::tensors = {area(m8), area(m4), area(mw), area(msx), area(msw)};
+  const std::function<void()> kernel = [&] { gemm_mixed<T>(a); };
+  for (int b = units - 1; b >= 0; --b) fake::run_block(b, units, kMixedThreads, kernel);
+
+  const std::string text = "T" + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(k) + " fours " + std::to_string(fours) + " units " + std::to_string(units) +
+                           " shared " + std::to_string(a.shared) + " stages " + std::to_string(c.stages) + " store " + std::to_string(c.store);
+  const auto wrong = [&](const std::string& what) {
+    if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
+  };
+  for (unsigned counter : counters)
+    if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
+  for (size_t i = outputs * element; i < y.size(); ++i)
+    if (y[i] != 0xd5) return wrong("something was written behind y");
+  shared_steps += a.shared * a.k_blocks;
+  for (int t = 0; t < c.m; ++t)
+    for (int r = 0; r < c.n; ++r) {
+      float sum = 0;
+      double size = 0;
+      for (int b = 0; b < c.k_blocks; ++b) {
+        int64_t part = 0;
+        for (int i = b * 128; i < b * 128 + 128; ++i) part += int64_t{x[static_cast<size_t>(t * k + i)]} * w[static_cast<size_t>(r * k + i)];
+        const float scale = sx[static_cast<size_t>(b * x_pitch + t)] * sw[static_cast<size_t>(b * w_pitch + r)];
+        sum = std::fma(static_cast<float>(part), scale, sum);
+        size += std::fabs(static_cast<double>(part) * scale);
+      }
+      const float want = sum + (c.bias ? bias[static_cast<size_t>(r)] : 0.0f);
+      const size_t at = static_cast<size_t>(t * c.n + r);
+      float got, rounded;
+      uint16_t half;
+      std::memcpy(&half, y.data() + at * element, 2);
+      std::memcpy(&got, y.data() + at * element, element == 4 ? 4 : 2);
+      if (c.store != kActStoreF32) got = c.store == kActStoreBf16 ? bf16_to_f32(half) : f16_to_f32(half);
+      rounded = c.store == kActStoreF32 ? want : c.store == kActStoreBf16 ? bf16_to_f32(f32_to_bf16(want)) : f16_to_f32(f32_to_f16(want));
+      const double unit = c.store == kActStoreF32 ? 0x1p-24 : c.store == kActStoreBf16 ? 0x1p-8 : 0x1p-11;
+      const double bound = a.shared ? (c.k_blocks + units + 2) * 0x1p-24 * (size + std::fabs(want)) + 2 * unit * std::fabs(want) + 0x1p-24 : 0;
+      ++checks;
+      if (!(std::fabs(static_cast<double>(got) - rounded) <= bound)) return wrong("y[" + std::to_string(t) + "][" + std::to_string(r) + "] is " + std::to_string(got) + ", not " + std::to_string(rounded));
+    }
+}
+
+}  // namespace
+
+int main() {
+  const int stores[] = {kActStoreF32, kActStoreF16, kActStoreBf16};
+  int at = 0;
+  const auto cases = [&]<int T>() {
+    // One item and one step; all of one precision; a row of items that all blocks share; more blocks than steps of an item; whole and shared.
+    run<T>({1, 16, 1, 100, 1, 0, 2, stores[at++ % 3], false});
+    run<T>({5, 40, 2, 0, 2, 0, 3, stores[at++ % 3], true});
+    run<T>({8 * T + 3, 130, 3, 60, 3, 4, 4, stores[at++ % 3], true});
+    run<T>({9, 150, 5, 50, 7, 2, 4, stores[at++ % 3], false});
+#ifdef LPQ_ALL_FORMS
+    for (int i = 0; i < 12; ++i)
+      run<T>({between(1, 20 * T), between(1, 500), between(1, 9), between(0, 100), between(1, 9), between(0, 9), between(2, 4), stores[at++ % 3], between(0, 1) == 1});
+#endif
+  };
+  cases.template operator()<2>();
+  cases.template operator()<8>();
+  cases.template operator()<16>();
+  // Cuts by cost: in order, all steps once, and no share further than a block from its part of the cost.
+  for (int i = 0; i < 3000; ++i) {
+    const int k_blocks = between(1, 40), shared = between(1, 30), units = between(1, 140);
+    std::vector<int> prefix(static_cast<size_t>(k_blocks) + 1, 0);
+    for (int b = 0; b < k_blocks; ++b) prefix[static_cast<size_t>(b) + 1] = prefix[static_cast<size_t>(b)] + (between(0, 3) ? kMixedCost4 : kMixedCost8);
+    const auto cost_at = [&](int step) { return static_cast<double>(step / k_blocks) * prefix.back() + prefix[static_cast<size_t>(step % k_blocks)]; };
+    bool right = mixed_start(prefix.data(), k_blocks, shared, 0, units) == 0 && mixed_start(prefix.data(), k_blocks, shared, units, units) == shared * k_blocks;
+    for (int u = 0; u < units; ++u) {
+      const int first = mixed_start(prefix.data(), k_blocks, shared, u, units), last = mixed_start(prefix.data(), k_blocks, shared, u + 1, units);
+      right = right && first <= last && std::fabs(cost_at(first) - static_cast<double>(shared) * prefix.back() * u / units) <= kMixedCost8;
+    }
+    ++checks;
+    if (!right && ++failures <= 20) std::printf("FAIL cuts of %d blocks, %d items, %d units\n", k_blocks, shared, units);
+  }
+  // Plans fit an A100 and the 99 KiB of 8.6 and 8.9, and have no more blocks than multiprocessors or steps.
+  for (int i = 0; i < 2000; ++i) {
+    const int processors = between(1, 140), m = between(1, 600), n = between(1, 9000), k_blocks = between(1, 512), memory = between(0, 1) ? 166912 : 101376;
+    const int tokens[] = {0, 0, 16, 64, 128};
+    const MixedPlan p = plan_mixed(processors, memory, m, n, k_blocks, tokens[between(0, 4)], between(0, 1) ? -1 : between(0, 50));
+    const bool right = p.stages >= 2 && p.shared_bytes <= static_cast<unsigned>(memory) && p.blocks >= 1 && p.blocks <= processors && p.shared <= p.items && p.items >= 1 &&
+                       (p.shared == 0 || static_cast<int64_t>(p.shared) * k_blocks + p.items - p.shared >= p.blocks);
+    ++checks;
+    if (!right && ++failures <= 20) std::printf("FAIL plan of %dx%d, %d blocks of k, %d multiprocessors\n", m, n, k_blocks, processors);
+  }
+  std::printf("%lld checks, %lld shared steps, %lld failures\n", checks, shared_steps, failures);
+  return failures != 0;
+}
