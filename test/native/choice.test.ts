@@ -45,7 +45,10 @@ test("the cut of TurboMind's and MARLIN's layouts is told with what it is predic
   for (const layout of ['turbomind', 'marlin'])
     for (const device of DEVICES) {
       const { reasons } = ask(u4(16, 4096, 28672, { layout, device }));
-      assert.match(reasons.at(-1) as string, /busiest block, \d+ steps, and the \d+ blocks? that share a column: \d+\.\d us/);
+      assert.match(
+        reasons.at(-1) as string,
+        /busiest block, \d+ steps, and the \d+ blocks? that share a column: \d+\.\d us/,
+      );
     }
 });
 

@@ -1,17 +1,15 @@
 // gemm_packed for many tokens on devices without wgmma (sm_80 and its like): mma.m16n8k16 from the packed format (docs/kernels.md).
 //
-// A block's tile is 256 columns by 8 T tokens. With 128 tokens eight warps are four along N by two along M, 64 columns by 64 tokens each:
-// what two warps dequantize twice costs fewer cycles than what they would read of the activations twice, since a tile of 32 columns by 128
-// tokens takes three quarters of shared memory's bandwidth. With fewer tokens each warp owns 32 columns and all tokens.
+// A block's tile is 256 columns by 8 T tokens. Each of eight warps owns 32 columns and all tokens, so every weight is dequantized by one
+// warp alone: beside the products it is the number of instructions that this kernel's time depends on (docs/kernels.md).
 //
 //   (lane, reg) -> (n, k) of a warp's operand A, 16 columns by 16 k: reg i holds n = lane / 4 + 8 (i % 2), k = 2 (lane % 4) + 8 (i / 2) and the next k
 //   (lane, reg) -> (k, m) of operand B, 16 k by 8 tokens:            reg i holds k = 2 (lane % 4) + 8 i and the next, m = lane / 4
 //   (lane, reg) -> (n, m) of the sums:                               reg i holds n = lane / 4 + 8 (i / 2), m = 2 (lane % 4) + i % 2
 //
-// Everything comes through rings in shared memory (cp.async): activations and scales in stages of 64 k, words of packed blocks 128 k at a
-// time, with the even stages. Fragments are a product ahead: while the tensor core multiplies 16 k, ldmatrix fetches the activations of the next 16, and
-// as soon as a fragment of weights has been multiplied the next one is cast into its registers. A stage's barrier stands before its last 16 k
-// are multiplied.
+// Everything comes through a ring in shared memory (cp.async) of stages of 64 k: activations, and half of each packed block's words. Fragments
+// are a product of 16 k ahead: activations are fetched again (ldmatrix) as soon as both fragments of weights have met them, and the next weights are
+// cast meanwhile. A stage's barrier stands in its last product.
 //
 // The arithmetic is MARLIN's (its section 3.4): weights are dequantized in registers with the scale in the cast, w = T((q - z) s) rounded
 // once to the type T of the activations, and the tensor core adds up all of K. q - z is exact where z is a whole number that T takes off
