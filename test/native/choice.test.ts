@@ -31,6 +31,26 @@ test('few tokens stream on Hopper, and older devices run mma.sync', () => {
   assert.deepEqual(kernels(u4(100, 4096, 4096, { layout: 'marlin', device: 'a100' })), ['lpq_marlin_u4_f16_t8']);
 });
 
+test('many tokens without wgmma take the widest tiles that shared memory holds', () => {
+  const large = (more: Partial<KernelQuestion>) => kernels(u4(512, 4096, 4096, { device: 'a100', ...more }));
+  assert.deepEqual(large({}), ['lpq_large_int4_f16_t16']);
+  assert.deepEqual(large({ type: 'u8', zero: 128, activations: 'bf16' }), ['lpq_large_int8_bf16_t16']);
+  assert.deepEqual(large({ m: 40 }), ['lpq_large_int4_f16_t8']);
+  assert.deepEqual(large({ device: 'rtx4090' }), ['lpq_large_int4_f16_t16']);
+  assert.deepEqual(large({ device: 'rtx3090', type: 'u8', zero: 128 }), ['lpq_large_int8_f16_t8']);
+});
+
+test("the cut of TurboMind's and MARLIN's layouts is told with what it is predicted to take", () => {
+  for (const layout of ['turbomind', 'marlin'])
+    for (const device of DEVICES) {
+      const { reasons } = ask(u4(16, 4096, 28672, { layout, device }));
+      assert.match(
+        reasons.at(-1) as string,
+        /busiest block, \d+ steps, and the \d+ blocks? that share a column: \d+\.\d us/,
+      );
+    }
+});
+
 test('rows that no copy can take are padded first', () => {
   const [first, second] = kernels(u4(4, 1001, 999));
   assert.deepEqual([first, second?.startsWith('lpq_gemm_int4_f16_')], ['lpq_pad_rows', true]);

@@ -82,7 +82,7 @@ void run(const Type& type, const Case& c) {
   g.partial = partial.data(), g.counters = counters.data();
   const auto area = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
   fake::tensors = {area(packed), area(packed_scales), area(packed8), area(packed16), area(x)};
-  if (large_shared(T) > fake::kShared) std::abort();
+  if (large_shared(B, T) > fake::kShared) std::abort();
   const std::function<void()> kernel = [&] { gemm_large<B, T, BF, Cast>(g, a); };
   for (int b = blocks - 1; b >= 0; --b) fake::run_block(b, blocks, 32 * kLargeWarps, kernel);
 

@@ -16,17 +16,22 @@ bool has_gemm_large(CudaExec& exec, const std::string& name, const GemmPackedArg
   return exec.has_kernel(large_name(name, 16)) && (bf16 || !a.scale_bf16);
 }
 
-// Tiles of 32, 64 or 128 tokens: the least that hold m (where the device's build has them). Whole tiles where their waves are at least 92 %
-// full, else equal runs of steps, which cost two parts of a tile a block through the workspace.
-void gemm_large(CudaExec& exec, const std::string& name, GemmPackedArgs a, const Params& params) {
+// Tiles of 32, 64 or 128 tokens: the least that hold m (where the device's build has them), fewer where shared memory does not hold their
+// stages (8.6 and 8.9 with six bits or more). Whole tiles where their waves are at least 92 % full, else equal runs of steps, which cost two
+// parts of a tile a block through the workspace.
+void gemm_large(CudaExec& exec, const std::string& name, int bits, GemmPackedArgs a, const Params& params) {
   const int64_t wished = params.integer("tokens", 0), stripes = params.integer("stripes", -1);
   require(wished == 0 || wished == 32 || wished == 64 || wished == 128, "tokens is not 32, 64 or 128");
+  const auto shared_of = [&](int64_t tiles) { return large_shared(bits, static_cast<int>(tiles)); };
   int64_t tiles = wished ? wished / 8 : a.m <= 32 ? 4 : a.m <= 64 ? 8 : 16;
   while (tiles < 16 && !exec.has_kernel(large_name(name, tiles))) tiles *= 2;
-  const unsigned shared = static_cast<unsigned>(large_shared(static_cast<int>(tiles)));
+  while (!wished && tiles > 4 && shared_of(tiles) > exec.device().shared_per_block) tiles /= 2;
+  require(shared_of(tiles) <= exec.device().shared_per_block, "tiles of this many tokens do not fit shared memory");
+  const unsigned shared = static_cast<unsigned>(shared_of(tiles));
   const std::string kernel = large_name(name, tiles);
   const int64_t blocks = params.integer("blocks", int64_t{exec.device().multiprocessors} * std::max(1, exec.occupancy(kernel, 32 * kLargeWarps, shared)));
   require(blocks >= 1, "blocks is not 1 or more");
+  if (exec.rehearsing()) exec.because("Tiles of 256 columns by " + std::to_string(8 * tiles) + " tokens.");
   LargeArgs l{};
   l.token_tiles = static_cast<int>(div_up(a.m, 8 * tiles));
   l.band = std::min(l.token_tiles, 8);

@@ -4,10 +4,10 @@
 
 namespace lpq::cuda {
 
-constexpr int kLargeWarps = 8;    // along N: strips of 256 columns
-constexpr int kLargeStages = 4;   // of 64 k
-constexpr int kLargeSide = 256;   // bytes of scales and zero points of a warp and stage
-constexpr int kLargeShelf = 1280;  // bytes of a warp's outputs on their way: 16 tokens of 32 columns, 80 bytes apart
+constexpr int kLargeWarps = 8;       // strips of 256 columns, a packed block a warp
+constexpr int kLargeStages = 3;      // of 64 k
+constexpr int kLargeFactors = 6144;  // bytes of what a strip's codes are turned into weights with: two slots of 64 k
+constexpr int kLargeShelf = 512;     // bytes of a warp's outputs on their way: 8 tokens of 32 columns
 
 struct LargeArgs {
   int token_tiles;  // of 8 T tokens
@@ -19,13 +19,12 @@ struct LargeArgs {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-inline int large_stage(int tiles) { return 1024 * tiles + kLargeWarps * kLargeSide; }
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-inline int large_shared(int tiles) { return kLargeStages * large_stage(tiles) + kLargeWarps * kLargeShelf + 16; }
+inline int large_shared(int bits, int tiles) {
+  return kLargeStages * (1024 * tiles + kLargeWarps * 512 * ((bits + 1) / 2)) + kLargeFactors + kLargeWarps * kLargeShelf + 16;
+}
 
 // Of gemm_dense.cu: 64 k of 256 columns and 128 tokens a stage.
-inline int dense_shared() { return kLargeStages * 128 * (256 + 128) + kLargeWarps * kLargeShelf; }
+constexpr int kDenseStages = 3;
+inline int dense_shared() { return kDenseStages * 128 * (256 + 128) + kLargeWarps * kLargeShelf; }
 
 }  // namespace lpq::cuda

@@ -12,8 +12,8 @@ namespace lpq::cuda {
 // the weights of f16 activations.
 bool has_gemm_large(CudaExec& exec, const std::string& name, const GemmPackedArgs& a, bool bf16);
 
-// The whole product. `a` holds all but the tiling; rows of its x start at multiples of 16 bytes. Params that override: tokens (of a
+// The whole product, codes of `bits` bits. `a` holds all but the tiling; rows of its x start at multiples of 16 bytes. Params that override: tokens (of a
 // tile: 32, 64 or 128), blocks, and stripes: 1 for equal runs of steps, 0 for whole tiles.
-void gemm_large(CudaExec& exec, const std::string& name, GemmPackedArgs a, const Params& params);
+void gemm_large(CudaExec& exec, const std::string& name, int bits, GemmPackedArgs a, const Params& params);
 
 }  // namespace lpq::cuda

@@ -345,7 +345,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
     a.m = static_cast<int>(m);
     a.x = rows;
     a.y = y.data<uint16_t>();
-    return gemm_large(exec, name, a, p);
+    return gemm_large(exec, name, type.bits, a, p);
   }
   // What gemm_large took over has portable kernels of up to 16 tokens only.
   const bool few = !stream && !hopper && !exec.has_kernel(name + "_t8");

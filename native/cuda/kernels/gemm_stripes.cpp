@@ -1,10 +1,12 @@
-// gemm_marlin and gemm_turbomind (native/ops.ts): checks, the choice of tiles, launches.
+// gemm_marlin and gemm_turbomind (native/ops.ts): checks and launches; stripe_plan.h has the choice of tiles.
 #include "cuda/kernels/gemm_stripes.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdio>
+#include <optional>
 #include <string>
 
+#include "cuda/kernels/stripe_plan.h"
 #include "cuda/launch.h"
 #include "lpq/quant_type.h"
 
@@ -21,79 +23,30 @@ struct Weights {
   bool can_ablate = false;
 };
 
-struct Tiling {
-  int tiles = 1, log_n = 2, log_k = 2, stages = 4, blocks = 1;
-  unsigned shared = 0;
-};
-
 int log2_of(int64_t v) {
   int log = 0;
   while (v > 1) v /= 2, ++log;
   return log;
 }
 
-int64_t step_length(int log_k, int bits) { return int64_t{16} * sub_tiles(bits) << log_k; }
-
-int64_t stage_bytes(const Tiling& t, const Weights& w, const StripeArgs& a) {
-  const int64_t step_k = step_length(t.log_k, w.bits), rows = a.channel ? 1 : std::max<int64_t>(1, step_k >> a.group_shift);
-  const int64_t x = std::max<int64_t>(1, step_k / 64) * int64_t{8 * t.tiles} * 128;
-  const int64_t weights = int64_t{128} * w.bits * sub_tiles(w.bits) << (t.log_n + t.log_k);
-  return div_up(x + weights + rows * ((int64_t{kTileColumns} * w.scale_bytes + w.zero_bytes) << t.log_n), 128) * 128;
-}
-int64_t shared_bytes(const Tiling& t, const Weights& w, const StripeArgs& a) {
-  // Sums of half of the warps along K, or of one.
-  const int64_t given = int64_t{2048} * t.tiles * (std::max(1, 1 << t.log_k >> 1) << t.log_n);
-  return t.stages * stage_bytes(t, w, a) + given;
+StripePlan plan_of(const StripeArgs& a, const Weights& w, const DeviceFacts& device, const Params& params) {
+  const StripeProduct product{a.m, a.n_pad, a.k_pad, w.bits, w.scale_bytes, w.zero_bytes, a.group_shift, a.channel != 0};
+  const StripeWish wish{params.integer("blocks", device.multiprocessors), params.integer("warpsN", 0), params.integer("warpsK", 0), params.integer("stages", 0)};
+  require(wish.blocks >= 1 && wish.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  const auto with = [&](const StripeWish& wished) { return plan_stripes(device.multiprocessors, static_cast<int64_t>(device.shared_per_block), product, wished); };
+  const std::optional<StripePlan> plan = with(wish);
+  if (plan) return *plan;
+  require(!with({wish.blocks, wish.warps_n, wish.warps_k, 0}), "stages do not fit shared memory");
+  throw Failure("LPQ_NATIVE_ARGUMENT", "warpsN and warpsK do not fit the kernel, or shared memory");
 }
 
-// Token tiles: the least of 1, 2, 4, 8 eights that hold a batch. Warps: 16 while their sums fit 128 registers. How many of them lie
-// along N: the least time by what docs/kernels.md measures: bytes of the busiest block, and the chain of blocks that share a column.
-Tiling choose(int64_t m, const Weights& w, const StripeArgs& a, const DeviceFacts& device, const Params& params) {
-  Tiling best;
-  best.tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
-  const int most = best.tiles <= 2 ? 4 : 3;
-  const int64_t blocks = params.integer("blocks", device.multiprocessors);
-  // More blocks than run at once would wait for each other for ever.
-  require(blocks >= 1 && blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
-  const int64_t warps_n = params.integer("warpsN", 0), warps_k = params.integer("warpsK", 0);
-  const auto power = [](int64_t v) { return v > 0 && (v & (v - 1)) == 0; };
-  require((warps_n == 0 || power(warps_n)) && (warps_k == 0 || power(warps_k)) && std::max<int64_t>(1, warps_n) * std::max<int64_t>(1, warps_k) <= 1 << most,
-          "warpsN and warpsK do not fit the kernel");
-  double least = -1;
-  for (int log_n = 0; log_n <= most; ++log_n) {
-    if (warps_n > 0 && log_n != log2_of(warps_n)) continue;
-    Tiling t = best;
-    t.log_n = log_n;
-    t.log_k = warps_k > 0 ? log2_of(warps_k) : most - log_n;
-    if (log_n + t.log_k > most) continue;
-    t.stages = 2;
-    // Few warps along N with many along K make long steps: fewer where two of them do not fit.
-    while (warps_k == 0 && t.log_k > 0 && shared_bytes(t, w, a) > device.shared_per_block) --t.log_k;
-    if (shared_bytes(t, w, a) > device.shared_per_block) continue;
-    const int64_t strips = div_up(a.n_pad, int64_t{kTileColumns} << log_n), steps = div_up(a.k_pad, step_length(t.log_k, w.bits));
-    const int64_t columns = strips * div_up(m, 8 * t.tiles), per = div_up(columns * steps, blocks);
-    const double bytes = static_cast<double>((int64_t{128} * w.bits * sub_tiles(w.bits) << (log_n + t.log_k)) + std::min<int64_t>(m, 8 * t.tiles) * step_length(t.log_k, w.bits));
-    // Columns that a block ends, at most, and blocks that share one.
-    const double ends = static_cast<double>(per) / static_cast<double>(steps) + (per % steps ? 1 : 0);
-    const int64_t sharers = per % steps == 0 ? 1 : steps % per == 0 ? steps / per : (steps - 2) / per + 2;
-    const double time = static_cast<double>(per) * bytes / 30e3 + ends * (0.4 + 0.1 * best.tiles + 0.25 * t.log_k) + static_cast<double>(sharers - 1) * (1.2 + 0.2 * best.tiles);
-    if (least >= 0 && time >= least) continue;
-    least = time;
-    best = t;
-  }
-  require(least >= 0, "warpsN and warpsK do not fit shared memory");
-  const auto fits = [&](int stages) {
-    Tiling with = best;
-    with.stages = stages;
-    return shared_bytes(with, w, a) <= device.shared_per_block;
-  };
-  best.stages = 4;
-  while (best.stages > 2 && !fits(best.stages)) --best.stages;
-  best.stages = static_cast<int>(params.integer("stages", best.stages));
-  require(best.stages >= 2 && best.stages <= 4 && fits(best.stages), "stages do not fit shared memory");
-  best.blocks = static_cast<int>(blocks);
-  best.shared = static_cast<unsigned>(shared_bytes(best, w, a));
-  return best;
+// What a rehearsal says (choice.h).
+std::string stripe_reason(const StripePlan& t) {
+  char predicted[32];
+  std::snprintf(predicted, sizeof predicted, "%.1f", t.microseconds);
+  return "Tiles of " + std::to_string(8 * t.tiles) + " tokens; " + std::to_string(1 << t.log_n) + " warps along N times " + std::to_string(1 << t.log_k) + " along K, " + std::to_string(t.stages) +
+         " stages: the least time by bytes of the busiest block, " + std::to_string(t.per) + " steps, and the " + std::to_string(t.sharers) + (t.sharers == 1 ? " block" : " blocks") +
+         " that share a column: " + predicted + " us, in terms of an H200.";
 }
 
 // Activations as the kernel reads them: in the weights' order of columns, rows at multiples of 16 bytes. Sets a.x and a.k.
@@ -120,19 +73,17 @@ std::optional<Scratch> arrange(StripeArgs& a, const Tensor& x, const Tensor* ord
 
 void multiply(StripeArgs& a, const Weights& w, const Tensor& x, const Tensor* order, CudaExec& exec, const Params& p) {
   const std::optional<Scratch> arranged = arrange(a, x, order, exec);
-  const Tiling t = choose(a.m, w, a, exec.device(), p);
+  const StripePlan t = plan_of(a, w, exec.device(), p);
   const bool plain = p.integer("evictFirst", 1) == 0, reload = p.integer("reload", 0) != 0;
   require((!plain && !reload) || (w.can_ablate && plain != reload), "there is no such variant of the kernel for this type");
   const std::string name = w.kernel + (x.dtype == DType::f16 ? "_f16_t" : "_bf16_t") + std::to_string(t.tiles) + (plain ? "_plain" : reload ? "_reload" : "");
   require(exec.has_kernel(name), "there is no kernel " + name);
-  if (exec.rehearsing())
-    exec.because("Tiles of " + std::to_string(8 * t.tiles) + " tokens; " + std::to_string(1 << t.log_n) + " warps along N times " + std::to_string(1 << t.log_k) + " along K, " +
-                 std::to_string(t.stages) + " stages: the least time by bytes of the busiest block and blocks that share a column.");
+  if (exec.rehearsing()) exec.because(stripe_reason(t));
   a.policy = kEvictFirst;
   a.magic = x.dtype == DType::f16 ? 0x64006400u : 0x43004300u;
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;
   a.strips = static_cast<int>(div_up(a.n_pad, int64_t{kTileColumns} << t.log_n));
-  a.steps = static_cast<int>(div_up(a.k_pad, step_length(t.log_k, w.bits)));
+  a.steps = static_cast<int>(div_up(a.k_pad, stripe_step(t.log_k, w.bits)));
   a.serial = p.integer("serial", 0) != 0;
   const bool stripes = p.integer("stripes", 1) != 0, replicate = p.integer("replicate", 1) != 0;
   const int64_t all = div_up(a.m, 8 * t.tiles);

@@ -1,6 +1,6 @@
 // Sets of bench_kernels for Sparse-MARLIN's kernel, included by it:
 //   sparse: u4 g128 over the table's shapes beside the dense kernels' choice for u4 g128 and cuBLAS f16; 8 bits, whole rows and bf16 at one
-//     shape; sparse-tune: every cut of the work; sparse-profile.
+//     shape (sparse-few: 8192x57344 alone); sparse-tune: every cut of the work; sparse-profile.
 
 struct SparseBench {
   int64_t n, k;
@@ -50,10 +50,12 @@ double time_sparse(Bench& b, const SparseBench& p, int64_t m, DType dtype = DTyp
 
 void bench_sparse(Bench& b, const std::string& set, double copy) {
   char line[512];
-  if (set == "sparse") {
+  const bool few = set == "sparse-few";  // 8192x57344 alone
+  if (set == "sparse" || few) {
     const int64_t ms[] = {1, 8, 16, 32, 64, 128};
     std::printf("%-14s %4s %9s %6s %9s %6s %9s %6s\n", "K x N", "M", "sparse us", "copy", "dense us", "x", "cublas", "x");
     for (const Shape& s : kShapes) {
+      if (few && s.n != 57344) continue;
       const SparseBench p = make_sparse_bench(b, 4, s.n, s.k);
       const Packed q = make(b, "u4", DType::f16, s.n, s.k, 128, 0);
       const Dense d = make_dense(b, s.n, s.k);
@@ -68,7 +70,8 @@ void bench_sparse(Bench& b, const std::string& set, double copy) {
         std::fflush(stdout);
       }
     }
-    for (int bits : {4, 8})
+    for (int bits : {4, 8}) {
+      if (few) break;
       for (const bool channel : {false, true})
         for (DType dtype : {DType::f16, DType::bf16}) {
           const SparseBench p = make_sparse_bench(b, bits, 57344, 8192, channel);
@@ -80,6 +83,7 @@ void bench_sparse(Bench& b, const std::string& set, double copy) {
                         channel ? 0 : 128, dtype == DType::f16 ? "f16" : "bf16", us[0], us[1], us[2], double(p.bytes));
           b.row(line);
         }
+    }
   }
   if (set == "sparse-tune") {
     b.replays = 7;

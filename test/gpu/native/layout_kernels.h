@@ -17,6 +17,7 @@
 
 #include "harness.h"
 #include "layout_formats.h"
+#include "repeat.h"
 
 namespace lpq::test {
 
@@ -298,18 +299,8 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick) {
     c.m = 16, c.n = 4096, c.k = 4096;
     const LayoutWeights w = make_layout_weights(c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
-    std::vector<uint8_t> first;
-    for (int i = 0; i < 20; ++i) {
-      const Tensor got = d.run(marlin ? "gemm_marlin" : "gemm_turbomind", layout_inputs(c, w, x), {poisoned(DType::f16, {c.m, c.n})}, layout_params(c))[0];
-      std::vector<uint8_t> bytes(got.bytes());
-      std::memcpy(bytes.data(), got.raw(), got.bytes());
-      if (i == 0) first = bytes;
-      ++checks;
-      if (bytes != first) {
-        ++failures;
-        std::printf("FAIL run %d gave other bytes\n", i);
-      }
-    }
+    checks += 20;
+    failures += other_bytes(d, marlin ? "gemm_marlin" : "gemm_turbomind", layout_inputs(c, w, x), layout_params(c), c.m, c.n, 20);
   }
   Report refused;
   {

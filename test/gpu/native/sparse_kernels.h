@@ -8,6 +8,7 @@
 #pragma once
 #include "chain.h"
 #include "layout_kernels.h"
+#include "repeat.h"
 #include "sparse_format.h"
 
 namespace lpq::test {
@@ -171,18 +172,9 @@ inline int sweep_sparse(Device& d, bool quick) {
     c.m = 16, c.n = 4096, c.k = 4096;
     const SparseWeights w = make_sparse(c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
-    std::vector<uint8_t> first;
-    for (int i = 0; i < (quick ? 5 : 20); ++i) {
-      const Tensor got = d.run("gemm_sparse_marlin", sparse_inputs(c, w, x), {poisoned(DType::f16, {c.m, c.n})}, sparse_params(c))[0];
-      std::vector<uint8_t> bytes(got.bytes());
-      std::memcpy(bytes.data(), got.raw(), got.bytes());
-      if (i == 0) first = bytes;
-      ++checks;
-      if (bytes != first) {
-        ++failures;
-        std::printf("FAIL run %d gave other bytes\n", i);
-      }
-    }
+    const int runs = quick ? 5 : 20;
+    checks += runs;
+    failures += other_bytes(d, "gemm_sparse_marlin", sparse_inputs(c, w, x), sparse_params(c), c.m, c.n, runs);
   }
   Report refused;
   for (int64_t m : {16, 48}) {

@@ -99,15 +99,25 @@ inline void multiply_sparse(float (&c)[4], const uint32_t (&a)[4], const uint32_
       });
 }
 
-inline uint4 load_weights16(const void* from) {
+inline uint32_t fma_pair_f16(uint32_t a, uint32_t b, uint32_t c);
+inline uint32_t fma_pair_bf16(uint32_t a, uint32_t b, uint32_t c);
+template <bool BF, int OfB, int OfC>
+inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+  const auto taken = [](uint32_t word, int half) { return half < 0 ? word : (word >> 16 * half & 0xffffu) * 0x10001u; };
+  return BF ? fma_pair_bf16(a, taken(b, OfB), taken(c, OfC)) : fma_pair_f16(a, taken(b, OfB), taken(c, OfC));
+}
+inline void load_if(bool any, uint32_t& v, const void* from, size_t size) {
+  if (!any) return;
   const auto* at = static_cast<const unsigned char*>(from);
   bool known = false;
-  for (const auto& [begin, size] : fake::tensors) known = known || (at >= begin && at + 16 <= begin + size && (at - begin) % 16 == 0);
-  if (!known) fake::fail("a load from outside the tensors, or of no whole 16 bytes");
-  uint4 v;
-  std::memcpy(&v, from, 16);
-  return v;
+  for (const auto& [begin, bytes] : fake::tensors) known = known || (at >= begin && at + size <= begin + bytes && static_cast<size_t>(at - begin) % size == 0);
+  if (!known) fake::fail("a load from outside the tensors");
+  v = 0;
+  std::memcpy(&v, from, size);
 }
+inline void load2_if(bool any, uint32_t& v, const void* from) { load_if(any, v, from, 2); }
+inline void load1_if(bool any, uint32_t& v, const void* from) { load_if(any, v, from, 1); }
+inline unsigned count_up(unsigned* counter) { return (*counter)++; }
 inline void store_shared8(uint32_t address, uint32_t a, uint32_t b) {
   fake::inside(address, 8);
   std::memcpy(shared + address, &a, 4);
