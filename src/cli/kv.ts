@@ -51,12 +51,25 @@ export function cacheDevice(dir: string, settings: KvSettings, device: string): 
   return settings.kv !== undefined || stored ? 'cpu' : device;
 }
 
-/** What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it. */
-export async function openEvaluated(dir: string, flags: ComputeOptions, run: Run) {
-  const wish = checkKvFlags(flags);
-  const rt = openRuntime(run, { ...flags, device: cacheDevice(dir, wish, flags.device) });
-  const opened = await openAnySource(dir, rt);
-  return { rt, source: withCache(opened, wish), close: () => opened.close() };
+/**
+ * What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it; `cache`: that of a generator,
+ * which also takes --kv 16. `kernels`: packed weights go through the operations of their kernels on the CPU, too.
+ */
+export async function openEvaluated(
+  dir: string,
+  { kv: bits, ...flags }: ComputeOptions & { readonly kv?: string },
+  run: Run,
+  { generates = false, kernels = false }: { readonly generates?: boolean; readonly kernels?: boolean | undefined } = {},
+) {
+  // 16 bits are no scheme: whatever lpq.json says is left aside.
+  const plain = generates && bits === '16';
+  const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
+  const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
+  const rt = openRuntime(run, { ...flags, device });
+  const opened = await openAnySource(dir, rt, kernels);
+  const source = withCache(opened, wish);
+  const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
+  return { rt, source, cache, close: () => opened.close() };
 }
 
 /** The source with the cache that was asked for instead of its own. */
