@@ -51,19 +51,10 @@ export class PackedCache implements Cache {
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     const layer = this.layerOf(block, p, sinks);
-    const width = p.kvHeads * p.headDim;
     const newer = step.entries.filter(({ past }) => past > 0);
-    if (newer.length === step.entries.length) return this.decode(layer, step, t, p);
-    if (newer.length > 0) throw new LpqError('LPQ_INTERNAL', 'prompts and later tokens come in steps of their own');
-    for (const x of [t.k, t.v]) throughHalf(this.rt, x, { first: 0, length: step.tokens }, width);
-    ops.attention(this.rt, t.q, t.k, t.v, step.starts, t.y, p);
-    let first = 0;
-    for (const { slot, ids } of step.entries) {
-      const [k, v] = [t.k, t.v].map((x) => x.view([ids.length, width], first * width)) as [Tensor, Tensor];
-      (layer.sequences[slot] as KvSequence).prefill(k, v);
-      for (const view of [k, v]) view.dispose();
-      first += ids.length;
-    }
+    if (newer.length === step.entries.length) this.decode(layer, step, t, p);
+    else if (newer.length === 0) this.prefill(layer, step, t, p);
+    else throw new LpqError('LPQ_INTERNAL', 'prompts and later tokens come in steps of their own');
   }
 
   dispose(): void {
@@ -72,6 +63,20 @@ export class PackedCache implements Cache {
       for (const sequence of layer?.sequences ?? []) sequence.dispose();
     }
     this.layers.fill(undefined);
+  }
+
+  /** Whole prompts. */
+  private prefill(layer: Layer, step: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+    const width = p.kvHeads * p.headDim;
+    for (const x of [k, v]) throughHalf(this.rt, x, { first: 0, length: step.tokens }, width);
+    ops.attention(this.rt, q, k, v, step.starts, y, p);
+    let first = 0;
+    for (const { slot, ids } of step.entries) {
+      const [keys, values] = [k, v].map((x) => x.view([ids.length, width], first * width)) as [Tensor, Tensor];
+      (layer.sequences[slot] as KvSequence).prefill(keys, values);
+      for (const view of [keys, values]) view.dispose();
+      first += ids.length;
+    }
   }
 
   /** One token of each sequence. */
