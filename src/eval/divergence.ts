@@ -10,12 +10,7 @@ import { openModel } from '../model/graph.js';
 import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights } from '../model/weights.js';
-
-/** A mean over tokens, and the standard error of the windows' means; null for a single window. */
-export interface Estimate {
-  readonly mean: number;
-  readonly error: number | null;
-}
+import { type Estimate, estimate } from './estimate.js';
 
 export interface Divergence {
   readonly text: string;
@@ -186,17 +181,14 @@ function argmax(values: Float32Array): number {
 
 function summary(text: string, sha256: string, ctx: number, scores: readonly Scores[], dir: string): Divergence {
   const windows = scores.length;
-  const estimate = (pick: (score: Scores) => number): Estimate => {
-    const mean = scores.reduce((sum, score) => sum + pick(score), 0) / windows;
-    const spread = scores.reduce((sum, score) => sum + (pick(score) - mean) ** 2, 0) / (windows - 1);
-    return { mean, error: windows > 1 ? Math.sqrt(spread / windows) : null };
-  };
+  // Of the windows' means: tokens of a window depend on each other, windows hardly do.
+  const over = (pick: (score: Scores) => number): Estimate => estimate(scores.map(pick));
   const perplexity = ({ mean, error }: Estimate): Estimate => {
     const ppl = Math.exp(mean);
     return { mean: ppl, error: error === null ? null : ppl * error };
   };
-  const kl = estimate((score) => score.kl);
-  const nll = estimate((score) => score.nll);
+  const kl = over((score) => score.kl);
+  const nll = over((score) => score.nll);
   if (!Number.isFinite(kl.mean + nll.mean))
     throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} or of its source hold NaN or infinity`, {
       hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
@@ -204,8 +196,8 @@ function summary(text: string, sha256: string, ctx: number, scores: readonly Sco
   return {
     ...{ text, sha256, ctx, windows, tokens: windows * (ctx - 1) },
     ppl: perplexity(nll),
-    referencePpl: perplexity(estimate((score) => score.referenceNll)),
+    referencePpl: perplexity(over((score) => score.referenceNll)),
     kl,
-    sameTop: estimate((score) => score.same),
+    sameTop: over((score) => score.same),
   };
 }
