@@ -75,11 +75,14 @@ export async function openEvaluated(
 /** The source with the cache that was asked for instead of its own. */
 function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
   const kv: KvForm | undefined = kvOf(settings, source);
-  if (!kv) return source;
-  // Methods of the source read its own fields.
+  return kv ? replaced(source, { kv }) : source;
+}
+
+/** The source with some of its members replaced; its methods read its own fields. */
+export function replaced<T extends WeightSource>(source: T, by: Partial<WeightSource>): WeightSource {
   return new Proxy<WeightSource>(source, {
     get: (target, name) => {
-      if (name === 'kv') return kv;
+      if (Object.hasOwn(by, name)) return by[name as keyof WeightSource];
       const value: unknown = Reflect.get(target, name, target);
       return typeof value === 'function' ? value.bind(target) : value;
     },
