@@ -139,7 +139,7 @@ export const ops = {
   clampedSwiglu: (rt: NativeRuntime, gate: Tensor, up: Tensor, y: Tensor, p: { alpha: number; limit: number }) =>
     rt.enqueue('clamped_swiglu', [gate, up], [y], p),
 
-  /** y = a + b * scale; f32 (on the CPU also f64), equal shapes; y may be a. */
+  /** y = a + b * scale; f32 (on the CPU also f64, on CUDA b also f16 or bf16), equal shapes; y may be a. */
   add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('add', [a, b], [y], p),
 

@@ -21,10 +21,10 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   kv: ['core', 'binding', 'layout', 'formats'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
-  generate: ['core', 'binding', 'model', 'calibrate', 'kv'],
+  generate: ['core', 'formats', 'binding', 'model', 'calibrate', 'kv'],
   verify: ['core', 'binding', 'formats', 'model'],
   report: ['core', 'formats'],
-  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack'],
+  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack', 'kv', 'generate'],
   cli: [
     'core',
     'binding',

@@ -1,3 +1,4 @@
+import { printKvScheme } from '../../formats/kv/scheme.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { AttentionParams } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
@@ -5,6 +6,7 @@ import type { AttentionTensors } from '../model/program.js';
 import type { KvForm } from '../model/source.js';
 import { DenseCache } from './dense-cache.js';
 import { PackedCache } from './packed-cache.js';
+import { isPaged, PagedCache } from './paged-cache.js';
 import { SimulatedCache } from './simulated-cache.js';
 import type { Step } from './step.js';
 
@@ -16,6 +18,8 @@ export interface Cache {
   readonly bytes: number;
   /** Whether a prompt may come in several steps. */
   readonly pieces: boolean;
+  /** What is held now. */
+  tensors(): readonly Tensor[];
   /** Before the blocks of a step: makes room. */
   begin(step: Step): void;
   /** CachedAttention of a block (model/program.ts), enqueued. */
@@ -39,11 +43,12 @@ export interface CacheShape {
 export function makeCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', shape: CacheShape): Cache {
   if (form === 'exact') return new DenseCache(rt, rt.activationDtype, shape);
   if (form === 'f16') return new DenseCache(rt, rt.device === 'cpu' ? 'f16' : rt.activationDtype, shape);
-  if (rt.device !== 'cpu')
-    throw new LpqError('LPQ_DEVICE', 'text is generated over a cache of few bits on the CPU only', {
-      got: rt.device,
-      expected: 'cpu',
-      hint: 'Use --device cpu, or --kv 16.',
-    });
-  return 'form' in form ? new PackedCache(rt, form, shape) : new SimulatedCache(rt, form, shape);
+  if (rt.device === 'cpu')
+    return 'form' in form ? new PackedCache(rt, form, shape) : new SimulatedCache(rt, form, shape);
+  if ('form' in form && isPaged(form)) return new PagedCache(rt, form, shape);
+  throw new LpqError('LPQ_DEVICE', 'there is no kernel for this cache of few bits', {
+    got: 'form' in form ? printKvScheme(form) : `${form.bits} bits a channel`,
+    expected: 'as many bits for keys as for values, keys by channel, groups of 128, or of 32 for both',
+    hint: 'Use --device cpu, or --kv 16.',
+  });
 }

@@ -32,7 +32,11 @@ export class DenseCache implements Cache {
   }
 
   get bytes(): number {
-    return this.layers.reduce((sum, rows) => sum + (rows ? rows.keys.byteLength + rows.values.byteLength : 0), 0);
+    return this.tensors().reduce((sum, tensor) => sum + tensor.byteLength, 0);
+  }
+
+  tensors(): readonly Tensor[] {
+    return this.layers.flatMap((rows) => (rows ? [rows.keys, rows.values] : []));
   }
 
   begin({ longest }: Step): void {
@@ -66,7 +70,7 @@ export class DenseCache implements Cache {
   }
 
   dispose(): void {
-    for (const rows of this.layers) for (const tensor of rows ? [rows.keys, rows.values] : []) tensor.dispose();
+    for (const tensor of this.tensors()) tensor.dispose();
     this.layers.fill(undefined);
     this.rows = 0;
   }

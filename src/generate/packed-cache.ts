@@ -39,12 +39,15 @@ export class PackedCache implements Cache {
   }
 
   get bytes(): number {
-    const tensors = this.layers.flatMap((layer) =>
+    return this.tensors().reduce((sum, tensor) => sum + tensor.byteLength, 0);
+  }
+
+  tensors(): readonly Tensor[] {
+    return this.layers.flatMap((layer) =>
       layer
         ? [...layer.pool.tensors, ...layer.sequences.flatMap(({ tailKeys, tailValues }) => [tailKeys, tailValues])]
         : [],
     );
-    return tensors.reduce((sum, tensor) => sum + tensor.byteLength, 0);
   }
 
   begin(): void {}

@@ -30,6 +30,10 @@ export class SimulatedCache implements Cache {
     return this.exact.bytes;
   }
 
+  tensors(): readonly Tensor[] {
+    return this.exact.tensors();
+  }
+
   begin(step: Step): void {
     this.exact.begin(step);
   }
