@@ -114,7 +114,7 @@ test('what cannot be done is refused, with the option or the file named', async 
     }),
   });
   const cases: readonly (readonly [string[], number, string, RegExp])[] = [
-    [[model], 2, 'LPQ_USAGE', /nothing to go on from.*--prompt/s],
+    [[model], 2, 'LPQ_USAGE', /no prompt to continue.*--prompt/s],
     [[model, '--prompts', empty], 2, 'LPQ_USAGE', /holds no prompt/],
     [[model, '--prompts', odd], 2, 'LPQ_USAGE', /line 2 of .*odd\.jsonl is no prompt/],
     [[model, '--prompts', path.join(dir, 'none.txt')], 4, 'LPQ_FILE', /none\.txt/],
