@@ -86,9 +86,10 @@ function textOptions(flags: EvalFlags): TextOptions | undefined {
     ...(lastWord === undefined ? [] : ['--last-word']),
   ];
   if (given.length === 0)
-    throw new LpqError('LPQ_USAGE', 'there is nothing to evaluate on', {
-      hint: 'Give --text FILE, --choices FILE or --last-word FILE.',
-    });
+    throw new LpqError(
+      'LPQ_USAGE',
+      'nothing says what to evaluate on: --text FILE, --choices FILE or --last-word FILE',
+    );
   if (given.length > 1) throw new LpqError('LPQ_USAGE', `${given.join(' and ')} exclude each other`);
   if (text !== undefined) return { ...flags, text };
   if (source !== undefined || report)
