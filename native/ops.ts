@@ -1,10 +1,22 @@
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
+import { cacheOps } from './cache-ops.js';
 import { kvOps } from './kv-ops.js';
 import { packedOps } from './packed-ops.js';
 import { w4axOps } from './w4ax-ops.js';
 
 /** Activations of MLPs. */
 export type ActivationName = 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'relu2' | 'quick_gelu' | 'sigmoid';
+
+/** What attention takes beside tensors. */
+export type AttentionParams = {
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  valueDim?: number;
+  scale: number;
+  window?: number;
+  softCap?: number;
+};
 
 /**
  * The operation table: every native operation, with its shapes and dtypes. A backend (cpu, later cuda) registers each
@@ -79,15 +91,7 @@ export const ops = {
     v: Tensor,
     starts: Tensor,
     y: Tensor,
-    p: {
-      heads: number;
-      kvHeads: number;
-      headDim: number;
-      valueDim?: number;
-      scale: number;
-      window?: number;
-      softCap?: number;
-    },
+    p: AttentionParams,
     sinks?: Tensor,
   ) => rt.enqueue('attention', sinks ? [q, k, v, starts, sinks] : [q, k, v, starts], [y], p),
 
@@ -135,7 +139,7 @@ export const ops = {
   clampedSwiglu: (rt: NativeRuntime, gate: Tensor, up: Tensor, y: Tensor, p: { alpha: number; limit: number }) =>
     rt.enqueue('clamped_swiglu', [gate, up], [y], p),
 
-  /** y = a + b * scale; f32 (on the CPU also f64), equal shapes; y may be a. */
+  /** y = a + b * scale; f32 (on the CPU also f64, on CUDA b also f16 or bf16), equal shapes; y may be a. */
   add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('add', [a, b], [y], p),
 
@@ -322,5 +326,6 @@ export const ops = {
 
   ...packedOps,
   ...w4axOps,
+  ...cacheOps,
   ...kvOps,
 } as const;

@@ -51,10 +51,10 @@ export class ChatTemplate {
 
   /**
    * The text of a whole conversation, with every special token that the model expects and without an opened answer at its
-   * end. As in transformers, a template named tool_use serves conversations with tools. `file` is for messages. Throws
-   * LPQ_CALIBRATION_TEXT naming the line where the template refuses the conversation or fails.
+   * end unless `answer` is set. As in transformers, a template named tool_use serves conversations with tools. `file` is for
+   * messages. Throws LPQ_CALIBRATION_TEXT naming the line where the template refuses the conversation or fails.
    */
-  render(conversation: Conversation, file: string): string {
+  render(conversation: Conversation, file: string, answer = false): string {
     const { line, messages, tools, documents, variables } = conversation;
     const { specialTokens, place } = this.files;
     const template = (tools && this.parsed.get('tool_use')) ?? this.parsed.get('default');
@@ -71,7 +71,7 @@ export class ChatTemplate {
         messages,
         tools: tools ?? null,
         documents: documents ?? null,
-        add_generation_prompt: false,
+        add_generation_prompt: answer,
       };
       for (const [name, value] of Object.entries(values)) scope.set(name, value);
       return (new Interpreter(scope).run(template.parsed) as { value: string }).value;

@@ -10,11 +10,27 @@ export type Encode = (text: string) => Int32Array;
 /** Code points encoded at once. Part of the protocol: a token never spans two pieces. */
 export const PIECE_CHARACTERS = 200_000;
 
+/** Text to tokens and back. */
+export interface Codec {
+  /** As Encode. */
+  encode(text: string): Int32Array;
+  /** What a model is given to go on from: with the special tokens that the tokenizer puts around a text, such as <s>. */
+  encodePrompt(text: string): Int32Array;
+  /** The text of tokens, special ones left out; bytes that are no UTF-8 become U+FFFD. */
+  decode(ids: readonly number[]): string;
+}
+
 /**
  * The tokenizer of a model directory: tokenizer.json and, where there is one, tokenizer_config.json. Text is encoded in
  * pieces of 200,000 code points. Throws LPQ_CONFIG.
  */
 export function openTokenizer(dir: string): Encode {
+  const codec = openCodec(dir);
+  return (text) => codec.encode(text);
+}
+
+/** The same in both directions. Throws LPQ_CONFIG. */
+export function openCodec(dir: string): Codec {
   const file = path.join(dir, 'tokenizer.json');
   if (!existsSync(file)) {
     const other = ['tokenizer.model', 'vocab.json', 'spiece.model'].filter((name) => existsSync(path.join(dir, name)));
@@ -34,22 +50,34 @@ export function openTokenizer(dir: string): Encode {
       cause,
     });
   }
-  return (text) => {
-    const pieces = cut(text, PIECE_CHARACTERS).map((piece) => {
-      try {
-        return tokenizer.encode(piece, { add_special_tokens: false }).ids;
-      } catch (cause) {
-        // Some of its settings are looked at only when text meets them.
-        throw new LpqError('LPQ_CONFIG', `${file} cannot encode a text: ${(cause as Error).message}`, { cause });
-      }
-    });
-    const ids = new Int32Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
-    let at = 0;
-    for (const piece of pieces) {
-      ids.set(piece, at);
-      at += piece.length;
+  /** Some of a tokenizer's settings are looked at only when text meets them. */
+  const guarded = <T>(what: string, work: () => T): T => {
+    try {
+      return work();
+    } catch (cause) {
+      throw new LpqError('LPQ_CONFIG', `${file} cannot ${what}: ${(cause as Error).message}`, { cause });
     }
-    return ids;
+  };
+  const idsOf = (text: string, special: boolean): readonly number[] =>
+    guarded('encode a text', () => tokenizer.encode(text, { add_special_tokens: special }).ids);
+  return {
+    encode(text) {
+      const pieces = cut(text, PIECE_CHARACTERS).map((piece) => idsOf(piece, false));
+      const ids = new Int32Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
+      let at = 0;
+      for (const piece of pieces) {
+        ids.set(piece, at);
+        at += piece.length;
+      }
+      return ids;
+    },
+    encodePrompt: (text) => Int32Array.from(idsOf(text, true)),
+    decode: (ids) =>
+      ids.length === 0
+        ? ''
+        : guarded('decode tokens', () =>
+            tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
+          ),
   };
 }
 

@@ -1,7 +1,7 @@
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { Evaluation } from '../../formats/report/schema.js';
 import { LpqError } from '../core/error.js';
-import type { EvalOptions } from './eval.js';
+import type { TextOptions } from './eval.js';
 import { modelDirectory } from './hub.js';
 import { openEvaluated } from './kv.js';
 import { openReport } from './report.js';
@@ -10,7 +10,7 @@ import { requireKind } from './sources.js';
 import { duration } from './units.js';
 
 /** `eval --source SRC` and `eval --report`: perplexity, and with a source also its own and the divergence from it. */
-export async function evaluateAgainst(dir: string, options: EvalOptions, run: Run): Promise<void> {
+export async function evaluateAgainst(dir: string, options: TextOptions, run: Run): Promise<void> {
   const started = performance.now();
   // What cannot be added to is told before anything is computed.
   const report = options.report ? await openReport(dir) : undefined;
@@ -42,7 +42,7 @@ export async function evaluateAgainst(dir: string, options: EvalOptions, run: Ru
 async function evaluation(
   dir: string,
   original: string | undefined,
-  options: EvalOptions,
+  options: TextOptions,
   run: Run,
 ): Promise<Evaluation> {
   const { text, ctx } = options;

@@ -1,27 +1,40 @@
 import type { Command } from 'commander';
+import { LpqError } from '../core/error.js';
 import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, type Run } from './run.js';
 import { duration } from './units.js';
 
-export interface EvalOptions extends ComputeOptions {
-  readonly text: string;
+export interface EvalFlags extends ComputeOptions {
+  readonly text?: string;
+  readonly choices?: string;
+  readonly lastWord?: string;
   readonly ctx: number;
   readonly kv?: string;
   readonly source?: string;
   readonly report?: boolean;
 }
 
-/** `lpq eval DIR --text FILE --ctx N`: perplexity of a source, quantized or packed directory. */
+/** The same of an evaluation of a text. */
+export interface TextOptions extends EvalFlags {
+  readonly text: string;
+}
+
+/** `lpq eval DIR --text FILE --ctx N`: perplexity of a source, quantized or packed directory; or the answers of --choices and --last-word. */
 export function evalCommand(program: Command, run: Run): Command {
   return computeOptions(
     kvOptions(
       program
         .command('eval')
-        .description('perplexity of a plain, quantized or packed checkpoint on a text')
+        .description('perplexity of a plain, quantized or packed checkpoint on a text, or its answers to questions')
         .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
-        .requiredOption('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
+        .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
+        .option(
+          '--choices <file>',
+          '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: how many are right',
+        )
+        .option('--last-word <file>', '.jsonl with {"text": ...} lines: how many last words the model would write')
         .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
         .option(
           '--source <dir>',
@@ -29,11 +42,13 @@ export function evalCommand(program: Command, run: Run): Command {
         )
         .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
     ),
-  ).action((dir: string, options: EvalOptions) => evaluate(dir, options, run));
+  ).action((dir: string, flags: EvalFlags) => evaluate(dir, flags, run));
 }
 
-async function evaluate(given: string, options: EvalOptions, run: Run): Promise<void> {
+async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void> {
+  const options = textOptions(flags);
   const dir = await modelDirectory(given, run);
+  if (!options) return (await import('./eval-tasks.js')).evaluateTask(dir, flags, run);
   if (options.source !== undefined || options.report)
     return (await import('./eval-report.js')).evaluateAgainst(dir, options, run);
   const started = performance.now();
@@ -60,4 +75,24 @@ async function evaluate(given: string, options: EvalOptions, run: Run): Promise<
   } finally {
     close();
   }
+}
+
+/** The flags where a text is to be evaluated; undefined where something else is. Throws LPQ_USAGE. */
+function textOptions(flags: EvalFlags): TextOptions | undefined {
+  const { text, choices, lastWord, source, report } = flags;
+  const given = [
+    ...(text === undefined ? [] : ['--text']),
+    ...(choices === undefined ? [] : ['--choices']),
+    ...(lastWord === undefined ? [] : ['--last-word']),
+  ];
+  if (given.length === 0)
+    throw new LpqError(
+      'LPQ_USAGE',
+      'nothing says what to evaluate on: --text FILE, --choices FILE or --last-word FILE',
+    );
+  if (given.length > 1) throw new LpqError('LPQ_USAGE', `${given.join(' and ')} exclude each other`);
+  if (text !== undefined) return { ...flags, text };
+  if (source !== undefined || report)
+    throw new LpqError('LPQ_USAGE', `${report ? '--report' : '--source'} has no effect without --text`);
+  return undefined;
 }

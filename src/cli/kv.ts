@@ -51,9 +51,8 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
  * lpq.json its reader tells.
  */
 async function cacheDevice(dir: string, wish: KvSettings, { device }: ComputeOptions, run: Run): Promise<string> {
-  const manifest = path.join(dir, 'lpq.json');
-  const stored = existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
-  if (device !== 'auto' || (wish.kv === undefined && !stored) || chooseDevice(device) === 'cpu') return device;
+  if (device !== 'auto' || (wish.kv === undefined && !storesCache(dir)) || chooseDevice(device) === 'cpu')
+    return device;
   const opened = await openAnySource(dir, createRuntime({ threads: 1 }));
   try {
     const why = obstacleOf(withCache(opened, wish));
@@ -63,6 +62,12 @@ async function cacheDevice(dir: string, wish: KvSettings, { device }: ComputeOpt
   } finally {
     opened.close();
   }
+}
+
+/** Whether lpq.json has a scheme for the cache. */
+function storesCache(dir: string): boolean {
+  const manifest = path.join(dir, 'lpq.json');
+  return existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
 }
 
 /** Why the kernels cannot read the cache that a source has. */
@@ -77,22 +82,40 @@ function obstacleOf(source: WeightSource): string | undefined {
   return undefined;
 }
 
-/** What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it. */
-export async function openEvaluated(dir: string, flags: ComputeOptions, run: Run) {
-  const wish = checkKvFlags(flags);
-  const rt = openRuntime(run, { ...flags, device: await cacheDevice(dir, wish, flags, run) });
-  const opened = await openAnySource(dir, rt);
-  return { rt, source: withCache(opened, wish), close: () => opened.close() };
+/**
+ * What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it; `cache`: that of a generator,
+ * which also takes --kv 16. `kernels`: packed weights go through the operations of their kernels on the CPU, too.
+ */
+export async function openEvaluated(
+  dir: string,
+  { kv: bits, ...flags }: ComputeOptions & { readonly kv?: string },
+  run: Run,
+  { generates = false, kernels = false }: { readonly generates?: boolean; readonly kernels?: boolean | undefined } = {},
+) {
+  // 16 bits are no scheme: whatever lpq.json says is left aside.
+  const plain = generates && bits === '16';
+  const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
+  // A generator's own caches of few bits are chosen by it, not by what evaluation's kernels read.
+  const byGenerator = generates && flags.device === 'auto' && (wish.kv !== undefined || storesCache(dir));
+  const device = plain ? flags.device : byGenerator ? 'cpu' : await cacheDevice(dir, wish, flags, run);
+  const rt = openRuntime(run, { ...flags, device });
+  const opened = await openAnySource(dir, rt, kernels);
+  const source = withCache(opened, wish);
+  const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
+  return { rt, source, cache, close: () => opened.close() };
 }
 
 /** The source with the cache that was asked for instead of its own. */
 function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
   const kv: KvForm | undefined = kvOf(settings, source);
-  if (!kv) return source;
-  // Methods of the source read its own fields.
+  return kv ? replaced(source, { kv }) : source;
+}
+
+/** The source with some of its members replaced; its methods read its own fields. */
+export function replaced<T extends WeightSource>(source: T, by: Partial<WeightSource>): WeightSource {
   return new Proxy<WeightSource>(source, {
     get: (target, name) => {
-      if (name === 'kv') return kv;
+      if (Object.hasOwn(by, name)) return by[name as keyof WeightSource];
       const value: unknown = Reflect.get(target, name, target);
       return typeof value === 'function' ? value.bind(target) : value;
     },

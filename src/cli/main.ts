@@ -6,6 +6,7 @@ import { doctorCommand } from './doctor.js';
 import { evalCommand } from './eval.js';
 import { explainCommand } from './explain.js';
 import { asLpqError } from './failure.js';
+import { generateCommand } from './generate.js';
 import { inspectCommand } from './inspect.js';
 import { Interrupt } from './interrupt.js';
 import { logitsCommand } from './logits.js';
@@ -25,6 +26,7 @@ const COMMANDS = [
   mergeCommand,
   verifyCommand,
   evalCommand,
+  generateCommand,
   reportCommand,
   inspectCommand,
   logitsCommand,

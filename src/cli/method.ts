@@ -62,10 +62,15 @@ export function fmpqOptions(command: Command): Command {
     .option('--act-kv <bits>', 'fmpq: bits of keys and values, channel by channel (default: none)', number('--act-kv'));
 }
 
-/** Options about the cache of keys and values. */
-export function kvOptions(command: Command): Command {
+/** Options about the cache of keys and values; `exact`: of a command that may also keep them as f16. */
+export function kvOptions(command: Command, exact = false): Command {
   return command
-    .option('--kv <bits>', 'pack the cache of keys and values: 2, 4, 8, or k8v4 (default: f16)')
+    .option(
+      '--kv <bits>',
+      exact
+        ? 'keep keys and values in 2, 4, 8 (packed) or 16 bits, or k8v4 (default: as lpq.json says, else exactly)'
+        : 'pack the cache of keys and values: 2, 4, 8, or k8v4 (default: f16)',
+    )
     .option('--kv-granularity <kind>', 'scales of keys by channel or by token (default: channel)')
     .option(
       '--kv-group <g>',

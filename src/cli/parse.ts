@@ -22,6 +22,11 @@ export function integer(flag: string, least: number, most = Number.MAX_SAFE_INTE
   };
 }
 
+/** The values of an option that may be given again. */
+export function collect(text: string, before: readonly string[] = []): string[] {
+  return [...before, text];
+}
+
 /** --group-size: a number, or 'channel'. Anything else is left for the settings to refuse. */
 export function groupSize(text: string): number | string {
   return /^\d+$/.test(text) ? Number(text) : text;

@@ -56,6 +56,11 @@ export class Reporter {
     else this.output.stdout.write(text);
   }
 
+  /** A piece of what the command prints, as it comes; with --json the last event has it whole. */
+  text(text: string): void {
+    if (!this.options.json) this.output.stdout.write(text);
+  }
+
   error(error: LpqError): void {
     this.end();
     const { json, verbose } = this.options;

@@ -7,8 +7,15 @@ import type { WeightSource } from '../model/source.js';
 import type { Task } from './reporter.js';
 import type { Run } from './run.js';
 
-/** A weight source over a directory of any kind: plain, quantized or packed. The caller closes it. */
-export async function openAnySource(dir: string, rt: NativeRuntime): Promise<WeightSource & { close(): void }> {
+/**
+ * A weight source over a directory of any kind: plain, quantized or packed. `kernels`: packed weights are handed out as they lie there
+ * on the CPU, too. The caller closes it.
+ */
+export async function openAnySource(
+  dir: string,
+  rt: NativeRuntime,
+  kernels = false,
+): Promise<WeightSource & { close(): void }> {
   const { directoryKind, openSource } = await import('../../formats/canonical/source.js');
   // Decoding reads files, follows permutations and masks: work of the CPU, whatever computes with the weights.
   const decoder = rt.device === 'cpu' ? rt : createRuntime();
@@ -19,7 +26,8 @@ export async function openAnySource(dir: string, rt: NativeRuntime): Promise<Wei
     return rt.device !== 'cpu' && multipliesCodes(rt) ? (await import('./w4ax.js')).withComet(source, decoder) : source;
   }
   const { artifactSource } = await import('../verify/source.js');
-  return artifactSource(dir, decoder, rt.device !== 'cpu', rt.device !== 'cpu' && multipliesCodes(rt));
+  const packed = kernels || rt.device !== 'cpu';
+  return artifactSource(dir, decoder, packed, packed && multipliesCodes(rt));
 }
 
 /** A quantized checkpoint of lpq or of another tool; decoding and hashing the latter is told of. The caller closes it. */

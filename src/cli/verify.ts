@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
+import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
-import type { VerifyReport } from '../verify/report.js';
+import type { Recorder, VerifyReport } from '../verify/report.js';
 import { modelDirectory } from './hub.js';
 import type { Verification } from './junit.js';
 import { integer } from './parse.js';
@@ -9,10 +10,13 @@ import { isReadableForeign, openQuantizedWith, requireKind } from './sources.js'
 import { table } from './table.js';
 import { duration } from './units.js';
 
-interface VerifyFlags extends ComputeOptions {
+export interface VerifyFlags extends ComputeOptions {
   readonly against?: string;
   readonly seed: number;
   readonly junit?: string;
+  readonly endToEnd?: boolean;
+  readonly source?: string;
+  readonly text?: string;
 }
 
 /** `lpq verify ARTIFACT`: proves that the packed bytes hold what was quantized. Of another tool's checkpoint: what it can be checked for. */
@@ -30,6 +34,12 @@ export function verifyCommand(program: Command, run: Run): Command {
         'quantized checkpoint that it was packed from, of lpq or of another tool, a directory or a name: compares every byte with it',
       )
       .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0)
+      .option('--end-to-end', 'also compare what the whole model computes and writes; needs --against')
+      .option('--source <dir>', 'with --end-to-end: the checkpoint that was quantized, for perplexity and divergence')
+      .option(
+        '--text <file>',
+        'with --end-to-end: what is read (default: the first pages of a book that lpq brings along)',
+      )
       .option('--junit <file>', 'also write the result as JUnit XML, for CI'),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
 }
@@ -47,6 +57,7 @@ async function verify(given: string, options: VerifyFlags, run: Run): Promise<vo
 
 async function verified(given: string, options: VerifyFlags, run: Run): Promise<Verification> {
   const { verifyArtifact } = await import('../verify/verify.js');
+  checkEndToEnd(options);
   const dir = await modelDirectory(given, run);
   if (await isReadableForeign(dir)) return verifyOther(dir, options, run);
   await requireKind(dir, 'lpq-artifact');
@@ -65,6 +76,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
     opened,
     seed: options.seed,
     cache: { reference: CACHE, kernel: KERNEL_CACHE },
+    endToEnd: await endToEndOf(dir, against, options, { runtime, device }, run),
     runtime,
     ...(device !== runtime && { kernel: device }),
     onModule: (module, done, total) => {
@@ -81,6 +93,31 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
     told: { ...report, kind: report.target },
     error: verificationError(report),
   };
+}
+
+function checkEndToEnd({ endToEnd, against, source, text }: VerifyFlags): void {
+  if (endToEnd && against === undefined)
+    throw new LpqError('LPQ_USAGE', '--end-to-end needs the checkpoint that was packed', {
+      hint: 'Give --against QUANTIZED.',
+    });
+  const idle = source === undefined ? (text === undefined ? undefined : '--text') : '--source';
+  if (!endToEnd && idle !== undefined)
+    throw new LpqError('LPQ_USAGE', `${idle} has no effect without --end-to-end`, { hint: 'Add --end-to-end.' });
+}
+
+async function endToEndOf(
+  dir: string,
+  against: string | undefined,
+  { endToEnd, source, text }: VerifyFlags,
+  { runtime, device }: { readonly runtime: NativeRuntime; readonly device: NativeRuntime },
+  run: Run,
+): Promise<((recorder: Recorder) => Promise<object>) | undefined> {
+  if (!endToEnd || against === undefined) return undefined;
+  const original = source && (await modelDirectory(source, run));
+  if (original) await requireKind(original, 'source');
+  const { wholeModel } = await import('./verify-model.js');
+  const kernel = device === runtime ? undefined : device;
+  return (recorder) => wholeModel(recorder, { dir, against, source: original, text, runtime, kernel }, run);
 }
 
 /** What lpq did not write: there is nothing to compare it with. */

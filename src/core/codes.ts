@@ -15,6 +15,7 @@ export const CODES = {
   ),
   LPQ_CANONICAL: row(4, 'A quantized checkpoint or its manifest is malformed.'),
   LPQ_CONFIG: row(4, 'config.json, the tokenizer or another model file is missing or malformed.'),
+  LPQ_CONTEXT: row(2, 'A prompt and its answer are longer than the model takes.'),
   LPQ_CUDA: row(3, 'A call of the CUDA driver failed.'),
   LPQ_CUDA_DRIVER: row(3, 'There is no NVIDIA driver, it is too old, or it does not start.'),
   LPQ_CUDA_KERNELS: row(3, 'The CUDA kernels were not built, or have no code for this device.'),

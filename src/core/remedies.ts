@@ -9,6 +9,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_CALIBRATION_TEXT: 'Give a longer text, shorter windows (`--seq-len`, `--ctx`), or UTF-8.',
   LPQ_CANONICAL: "Quantize again; give `lpq quantize`'s output, not an artifact.",
   LPQ_CONFIG: 'Fetch `config.json`, `tokenizer.json` and the weights of one and the same model.',
+  LPQ_CONTEXT: 'Give a shorter prompt, or fewer tokens with `--max-tokens`.',
   LPQ_CUDA: 'Try again; if it repeats, use `--device cpu` and report it.',
   LPQ_CUDA_DRIVER: 'Install a driver for CUDA 12 or newer, or use `--device cpu`.',
   LPQ_CUDA_KERNELS: '`npm run build:cuda` (needs nvcc 12 or newer), or use `--device cpu`.',

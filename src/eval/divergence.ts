@@ -10,12 +10,7 @@ import { openModel } from '../model/graph.js';
 import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights } from '../model/weights.js';
-
-/** A mean over tokens, and the standard error of the windows' means; null for a single window. */
-export interface Estimate {
-  readonly mean: number;
-  readonly error: number | null;
-}
+import { type Estimate, estimate } from './estimate.js';
 
 export interface Divergence {
   readonly text: string;
@@ -31,6 +26,17 @@ export interface Divergence {
   readonly kl: Estimate;
   /** How often both think the same token the likeliest. */
   readonly sameTop: Estimate;
+  /** The largest difference of two logits, and the largest magnitude of one of the reference. */
+  readonly largest: { readonly difference: number; readonly logit: number };
+}
+
+export interface DivergenceOptions {
+  readonly ctx: number;
+  /** The first so many windows; default all. */
+  readonly windows?: number | undefined;
+  /** Where `model` is computed; default where the reference is. */
+  readonly runtime?: NativeRuntime | undefined;
+  readonly onProgress?: (done: number, total: number) => void;
 }
 
 /** Bytes of logits of one model held at once. */
@@ -47,9 +53,9 @@ export async function textDivergence(
   reference: WeightSource,
   model: WeightSource,
   file: string,
-  options: { readonly ctx: number; readonly onProgress?: (done: number, total: number) => void },
+  options: DivergenceOptions,
 ): Promise<Divergence> {
-  const { ctx, onProgress } = options;
+  const { ctx, onProgress, runtime = rt } = options;
   const graphs = [openModel(reference), openModel(model)] as const;
   if (graphs[0].vocab !== graphs[1].vocab)
     throw new LpqError('LPQ_USAGE', `${reference.dir} and ${model.dir} have other vocabularies`, {
@@ -59,7 +65,7 @@ export async function textDivergence(
     });
   const text = readTextFile(file);
   const ids = encodeAll(text, openTokenizer(model.dir), () => ChatTemplate.open(model.dir));
-  const windows = cutWindows(ids, ctx, file);
+  const windows = cutWindows(ids, ctx, file).slice(0, options.windows);
   const perPass = Math.max(1, Math.floor(STATE_BYTES / (8 * Math.max(graphs[0].hidden, graphs[1].hidden) * ctx)));
   const total = windows.length * (graphs[0].blocks.length + graphs[1].blocks.length + 1);
   let done = 0;
@@ -68,29 +74,38 @@ export async function textDivergence(
     onProgress?.(done, total);
   };
   const scores: Scores[] = [];
+  const largest = { difference: 0, logit: 0 };
+  const runtimes = [rt, runtime] as const;
   for (let first = 0; first < windows.length; first += perPass) {
-    const batches = batchSequences(rt, windows.slice(first, first + perPass), BATCH_TOKENS);
+    const part = windows.slice(first, first + perPass);
+    const batches = runtimes.map((each) => batchSequences(each, part, BATCH_TOKENS)) as [TokenBatch[], TokenBatch[]];
     const outers: BlockWeights[] = [];
     const states: BlockState[][] = [];
     try {
       for (const [i, source] of [reference, model].entries()) {
         const graph = graphs[i] as ModelGraph;
-        outers.push(await loadOuter(rt, source, graph));
-        const onBatch = (_block: number, at: number) => progress((batches[at] as TokenBatch).tokens / ctx);
-        states.push([...(await runForward(rt, source, graph, outers[i] as BlockWeights, batches, { onBatch }))]);
+        const [own, its] = [runtimes[i] as NativeRuntime, batches[i] as TokenBatch[]];
+        outers.push(await loadOuter(own, source, graph));
+        const onBatch = (_block: number, at: number) => progress((its[at] as TokenBatch).tokens / ctx);
+        states.push([...(await runForward(own, source, graph, outers[i] as BlockWeights, its, { onBatch }))]);
       }
-      for (const [i, batch] of batches.entries()) {
-        const pair = [0, 1].map((m) => ({ graph: graphs[m] as ModelGraph, outer: outers[m]!, state: states[m]![i]! }));
-        scores.push(...(await scoreBatch(rt, batch, ctx, pair)));
+      for (const [i, batch] of batches[0].entries()) {
+        const pair = runtimes.map((own, m) => ({
+          rt: own,
+          graph: graphs[m] as ModelGraph,
+          outer: outers[m]!,
+          state: states[m]![i]!,
+        }));
+        scores.push(...(await scoreBatch(batch, ctx, pair, largest)));
         progress(batch.tokens / ctx);
       }
     } finally {
       states.forEach(disposeStates);
       outers.forEach(disposeWeights);
-      batches.forEach(disposeBatch);
+      batches.flat().forEach(disposeBatch);
     }
   }
-  return summary(text.name, text.sha256, ctx, scores, model.dir);
+  return { ...summary(text.name, text.sha256, ctx, scores, model.dir), largest };
 }
 
 /** Means of one window. */
@@ -102,16 +117,17 @@ interface Scores {
 }
 
 interface Side {
+  readonly rt: NativeRuntime;
   readonly graph: ModelGraph;
   readonly outer: BlockWeights;
   readonly state: BlockState;
 }
 
 async function scoreBatch(
-  rt: NativeRuntime,
   batch: TokenBatch,
   ctx: number,
   sides: readonly Side[],
+  largest: { difference: number; logit: number },
 ): Promise<Scores[]> {
   const { vocab } = (sides[0] as Side).graph;
   const slice = Math.max(1, Math.floor(LOGITS_BYTES / (4 * vocab)));
@@ -120,12 +136,18 @@ async function scoreBatch(
   for (let first = 0; first < batch.tokens; first += slice) {
     const count = Math.min(slice, batch.tokens - first);
     const logits: Float32Array[] = [];
-    for (const { graph, outer, state } of sides) {
+    for (const { rt, graph, outer, state } of sides) {
       const rows = state.h.view([count, graph.hidden], first * graph.hidden);
       const tensor = graph.logits(rt, outer, rows);
       logits.push(await readTyped(rt, tensor));
       tensor.dispose();
       rows.dispose();
+    }
+    const [own, other] = logits as [Float32Array, Float32Array];
+    for (let i = 0; i < own.length; i++) {
+      // NaN stays: what comes after is compared with it in vain.
+      largest.difference = Math.max(largest.difference, Math.abs((own[i] as number) - (other[i] as number)));
+      largest.logit = Math.max(largest.logit, Math.abs(own[i] as number));
     }
     for (let row = 0; row < count; row++) {
       const at = first + row;
@@ -184,19 +206,22 @@ function argmax(values: Float32Array): number {
   return best;
 }
 
-function summary(text: string, sha256: string, ctx: number, scores: readonly Scores[], dir: string): Divergence {
+function summary(
+  text: string,
+  sha256: string,
+  ctx: number,
+  scores: readonly Scores[],
+  dir: string,
+): Omit<Divergence, 'largest'> {
   const windows = scores.length;
-  const estimate = (pick: (score: Scores) => number): Estimate => {
-    const mean = scores.reduce((sum, score) => sum + pick(score), 0) / windows;
-    const spread = scores.reduce((sum, score) => sum + (pick(score) - mean) ** 2, 0) / (windows - 1);
-    return { mean, error: windows > 1 ? Math.sqrt(spread / windows) : null };
-  };
+  // Of the windows' means: tokens of a window depend on each other, windows hardly do.
+  const over = (pick: (score: Scores) => number): Estimate => estimate(scores.map(pick));
   const perplexity = ({ mean, error }: Estimate): Estimate => {
     const ppl = Math.exp(mean);
     return { mean: ppl, error: error === null ? null : ppl * error };
   };
-  const kl = estimate((score) => score.kl);
-  const nll = estimate((score) => score.nll);
+  const kl = over((score) => score.kl);
+  const nll = over((score) => score.nll);
   if (!Number.isFinite(kl.mean + nll.mean))
     throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} or of its source hold NaN or infinity`, {
       hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
@@ -204,8 +229,8 @@ function summary(text: string, sha256: string, ctx: number, scores: readonly Sco
   return {
     ...{ text, sha256, ctx, windows, tokens: windows * (ctx - 1) },
     ppl: perplexity(nll),
-    referencePpl: perplexity(estimate((score) => score.referenceNll)),
+    referencePpl: perplexity(over((score) => score.referenceNll)),
     kl,
-    sameTop: estimate((score) => score.same),
+    sameTop: over((score) => score.same),
   };
 }

@@ -66,7 +66,7 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       place(rt, weights, state, q, plan.qNorm, heads);
       place(rt, weights, state, k, plan.kNorm, kvHeads);
       const { kv } = weights;
-      if (kv && !('form' in kv)) {
+      if (kv && !('form' in kv) && !state.attend) {
         requireCpu(rt);
         for (const cached of [k, v]) ops.simulateKv(rt, cached, state.batch.starts, cached, kv);
       }
@@ -74,7 +74,8 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;
       const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
-      if (kv && 'form' in kv) cachedAttention(rt, kv, { q, k, v, y: attention }, state.batch, params, sinks);
+      if (state.attend) state.attend({ q, k, v, y: attention }, params, sinks);
+      else if (kv && 'form' in kv) cachedAttention(rt, kv, { q, k, v, y: attention }, state.batch, params, sinks);
       else ops.attention(rt, q, k, v, state.batch.starts, attention, params, sinks);
       const aux: Record<string, Tensor> = { attention };
       if (beside) {

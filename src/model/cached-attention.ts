@@ -1,6 +1,6 @@
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { KvTensors } from '../../native/kv-ops.js';
-import { ops } from '../../native/ops.js';
+import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { decodedAttention } from './decoded-attention.js';
 import type { Batch } from './program.js';
@@ -15,9 +15,6 @@ export function requireCpu(rt: NativeRuntime): void {
     hint: 'Use --device cpu.',
   });
 }
-
-/** What ops.attention takes beside tensors. */
-type AttentionParams = Parameters<typeof ops.attention>[6];
 
 /** Tokens of one sequence of a batch. */
 interface Span {
@@ -118,7 +115,7 @@ function packedRows(
 }
 
 /** The span's rows of x as f16 holds them. */
-function throughHalf(rt: NativeRuntime, x: Tensor, { first, length }: Span, width: number): void {
+export function throughHalf(rt: NativeRuntime, x: Tensor, { first, length }: Span, width: number): void {
   const rows = x.view([length, width], first * width);
   const half = rt.allocate('f16', [length, width]);
   ops.cast(rt, rows, half);

@@ -133,13 +133,9 @@ export function mlaStages(plan: MlaPlan, ropes: RopeCache): Stage[] {
       rotateQuery(rt, q, state);
       const { k, v } = keysAndValues(rt, weights, kv, state);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * value]);
-      ops.attention(rt, q, k, v, state.batch.starts, attention, {
-        heads,
-        kvHeads: heads,
-        headDim,
-        valueDim: value,
-        scale: plan.scale,
-      });
+      const params = { heads, kvHeads: heads, headDim, valueDim: value, scale: plan.scale };
+      if (state.attend) state.attend({ q, k, v, y: attention }, params, undefined);
+      else ops.attention(rt, q, k, v, state.batch.starts, attention, params);
       for (const tensor of [given, q, kv, k, v]) tensor.dispose();
       return { ...state, aux: { attention } };
     },

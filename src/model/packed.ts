@@ -112,6 +112,10 @@ export function applyPacked(
   multiplyPacked(rt, as(x, half), packed, biasWeight && as(biasWeight, half), product);
   try {
     if (!into && dtype === half) return product.view(product.shape);
+    if (into?.accumulate && rt.device !== 'cpu') {
+      ops.add(rt, into.y, product, into.y);
+      return into.y;
+    }
     const wide = into && !into.accumulate ? into.y : rt.allocate(into ? 'f32' : dtype, product.shape);
     ops.cast(rt, product, wide);
     if (!into?.accumulate) return wide;

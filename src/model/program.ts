@@ -1,4 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { AttentionParams } from '../../native/ops.js';
 import type { ActivationForm, KvForm, MixedWeight, PackedWeight } from './source.js';
 
 /** A ragged batch of token sequences, the unit in which activations flow. */
@@ -31,12 +32,28 @@ export interface Feed {
   readonly linears: readonly LinearRef[];
 }
 
+/** A block's queries, keys and values of a batch's tokens, f32 [T, ...], and where the attention output goes. */
+export interface AttentionTensors {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  readonly y: Tensor;
+}
+
+/**
+ * Attention of a block whose earlier tokens are kept: enqueues keeping k and v, which may be changed, and y = attention of q over
+ * all tokens of each sequence so far.
+ */
+export type CachedAttention = (t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined) => void;
+
 /** State between stages: the residual stream h f32 [T,C], and what a stage hands to the next one only. */
 export interface BlockState {
   readonly batch: Batch;
   h: Tensor;
   /** e.g. the attention output, or the MLP's hidden activation; keyed by the stage that made it. */
   aux: Record<string, Tensor>;
+  /** Where the batch holds only the newest tokens of its sequences. */
+  readonly attend?: CachedAttention;
 }
 
 /**

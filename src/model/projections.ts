@@ -1,6 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import type { AttentionPlan } from './plan.js';
+import type { AttentionPlan, LinearPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import { applyLinear, linearRef, linearTensors } from './weights.js';
 
@@ -13,7 +13,10 @@ export function projectionTensors(plan: AttentionPlan): [string, readonly number
   return (plan.fused ? [plan.fused.linear] : [plan.q, plan.k, plan.v]).flatMap(linearTensors);
 }
 
-/** q f32 [T, heads * headDim], k and v f32 [T, kvHeads * headDim] of x [T,C]; the caller disposes of them. */
+/**
+ * q [T, heads * headDim], k and v [T, kvHeads * headDim] of x [T,C], f32, of packed weights in the activation dtype; the caller
+ * disposes of them.
+ */
 export function project(
   rt: NativeRuntime,
   weights: BlockWeights,
@@ -21,14 +24,19 @@ export function project(
   x: Tensor,
 ): { q: Tensor; k: Tensor; v: Tensor } {
   const { fused, headDim, heads, kvHeads } = plan;
-  if (!fused)
-    return {
-      q: applyLinear(rt, weights, plan.q, x),
-      k: applyLinear(rt, weights, plan.k, x),
-      v: applyLinear(rt, weights, plan.v, x),
-    };
+  // A packed product is rounded to 16 bits already, and what comes next reads those on a device.
+  const apply = (linear: LinearPlan): Tensor =>
+    applyLinear(
+      rt,
+      weights,
+      linear,
+      x,
+      undefined,
+      weights.packed?.has(`${linear.name}.weight`) ? rt.activationDtype : 'f32',
+    );
+  if (!fused) return { q: apply(plan.q), k: apply(plan.k), v: apply(plan.v) };
   const tokens = x.shape[0] as number;
-  const whole = applyLinear(rt, weights, fused.linear, x);
+  const whole = apply(fused.linear);
   // Head by head, the columns of each kv head are those of its queries, its key and its value.
   const byHead = fused.order === 'heads';
   const turns = byHead ? kvHeads : 1;

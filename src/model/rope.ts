@@ -189,6 +189,12 @@ export function dependsOnLength({ scaling: by }: RopeSpec, length: number): bool
   return by.kind === 'longrope' && length > by.original;
 }
 
+/** Up to how many tokens a position has the same angles in sequences of every length. */
+export function fixedReach({ scaling: by }: RopeSpec): number {
+  if (by.kind === 'dynamic') return by.trained;
+  return by.kind === 'longrope' ? by.original : Number.POSITIVE_INFINITY;
+}
+
 /** Radians a position, f64 [rotary/2]: pair i turns by position * frequency i, in a sequence of `length` tokens. */
 export function frequencies(spec: RopeSpec, length = 0): Float64Array {
   const { rotary, scaling: by } = spec;

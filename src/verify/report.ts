@@ -4,7 +4,8 @@ import { LpqError } from '../../src/core/error.js';
  * What is checked. manifest: lpq.json against its seal; files, tensors: presence, shapes, hashes; config: agreement of
  * quantization_config; padding: fields that hold no weight; canonical: decoded bytes against the manifest's canonical
  * hashes; carried: tensors that pass through; against: everything, byte by byte, with a canonical checkpoint; emulator:
- * a kernel's reads and arithmetic; kernel: the kernel itself, on a device; kv: the packed cache of keys and values, on random data.
+ * a kernel's reads and arithmetic; kernel: the kernel itself, on a device; kv: the packed cache of keys and values, on random data; end-to-end: what the
+ * whole model computes.
  */
 export const CHECKS = [
   'manifest',
@@ -18,6 +19,7 @@ export const CHECKS = [
   'emulator',
   'kernel',
   'kv',
+  'end-to-end',
 ] as const;
 export type CheckName = (typeof CHECKS)[number];
 
@@ -67,6 +69,8 @@ export interface VerifyReport {
   readonly modules: readonly ModuleReport[];
   /** What a wrong byte could hide in, one sentence each; empty when every byte is proved. */
   readonly unproved: readonly string[];
+  /** What was found of the whole model, where that was asked for. */
+  readonly endToEnd?: object | undefined;
   readonly seconds: number;
 }
 

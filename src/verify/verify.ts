@@ -31,6 +31,8 @@ export interface VerifyOptions {
   readonly kernel?: NativeRuntime | undefined;
   /** lpq's packed caches, the reference's and the kernels', examined where lpq.json has a scheme; default: not examined. */
   readonly cache?: { readonly reference: CacheMaker; readonly kernel: CacheMaker } | undefined;
+  /** Compares what the whole model computes, under the check end-to-end; what it returns goes into the report. Default: not asked for. */
+  readonly endToEnd?: ((recorder: Recorder) => Promise<object>) | undefined;
   /** For the emulator's activations and sampled columns. Default 0. */
   readonly seed?: number | undefined;
   /** Default true. */
@@ -88,6 +90,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     if (!kernel) recorder.detail('kernel', 'no device was asked for, or there is none');
     else if (!modules.some(({ kernelRatio }) => kernelRatio !== undefined))
       recorder.detail('kernel', `lpq has no kernel for the modules of target ${manifest.target}`);
+    const endToEnd = await options.endToEnd?.(recorder);
+    if (!endToEnd) recorder.detail('end-to-end', 'not asked for');
     return {
       ok: recorder.failures.length === 0,
       dir,
@@ -98,6 +102,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       failures: recorder.failures,
       modules,
       unproved: recorder.unproved,
+      ...(endToEnd && { endToEnd }),
       seconds: (performance.now() - started) / 1000,
     };
   } finally {

@@ -24,12 +24,14 @@ void zero(Call& call, CudaExec& exec) {
 void add(Call& call, CudaExec& exec) {
   const Tensor &a = call.input(0), &b = call.input(1), &y = call.output(0);
   require_dtype(a, "a", {DType::f32});
-  require_tensor(b, "b", DType::f32, a.shape);
+  require_dtype(b, "b", kActivations);
+  require_shape(b, "b", a.shape);
   require_tensor(y, "y", DType::f32, a.shape);
   const float scale = static_cast<float>(call.params.number("scale", 1.0));
   const long long count = a.elements();
   const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);
-  exec.launch("lpq_add", {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, a.data<float>(), b.data<float>(),
+  const void* more = b.raw();
+  exec.launch("lpq_add" + suffix(b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, a.data<float>(), more,
               y.data<float>(), scale, count, vec);
 }
 

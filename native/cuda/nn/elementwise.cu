@@ -48,16 +48,18 @@ __device__ void convert(const From* x, To* y, index_t count, int vec) {
 }  // namespace
 
 // y = a + b * scale.
-extern "C" __global__ void lpq_add(const float* a, const float* b, float* y, float scale, index_t count, int vec) {
-  if (vec) {
-    each(count / 4, [&](index_t i) {
-      const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);
-      store4(y + 4 * i, make_float4(__fmaf_rn(q.x, scale, p.x), __fmaf_rn(q.y, scale, p.y), __fmaf_rn(q.z, scale, p.z), __fmaf_rn(q.w, scale, p.w)));
-    });
-  } else {
-    each(count, [&](index_t i) { y[i] = __fmaf_rn(b[i], scale, a[i]); });
+#define LPQ_ADD(type, name)                                                                                                             \
+  extern "C" __global__ void lpq_add_##name(const float* a, const type* b, float* y, float scale, index_t count, int vec) {             \
+    if (vec) {                                                                                                                          \
+      each(count / 4, [&](index_t i) {                                                                                                  \
+        const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);                                                                        \
+        store4(y + 4 * i, make_float4(__fmaf_rn(q.x, scale, p.x), __fmaf_rn(q.y, scale, p.y), __fmaf_rn(q.z, scale, p.z), __fmaf_rn(q.w, scale, p.w))); \
+      });                                                                                                                               \
+    } else {                                                                                                                            \
+      each(count, [&](index_t i) { y[i] = __fmaf_rn(widen(b[i]), scale, a[i]); });                                                      \
+    }                                                                                                                                   \
   }
-}
+LPQ_EACH_TYPE(LPQ_ADD)
 
 #define LPQ_GATED(type, name)                                                                                               \
   extern "C" __global__ void lpq_gated_##name(const type* gate, const type* up, type* y, int act, index_t count, int vec) { \

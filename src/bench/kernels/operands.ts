@@ -39,7 +39,13 @@ export class Noise {
   /** A tensor of the runtime; `shift` tells copies apart. */
   fill(kind: 'codes' | 'numbers', dtype: DType, shape: readonly number[], shift = 0): Tensor {
     const tensor = this.rt.allocate(dtype, shape);
-    const width = dtype === 'u8' ? 1 : 2;
+    this.spread(kind, tensor, shift);
+    return tensor;
+  }
+
+  /** The same into a tensor that is there. */
+  spread(kind: 'codes' | 'numbers', tensor: Tensor, shift = 0): void {
+    const width = tensor.dtype === 'u8' ? 1 : 2;
     const first = (shift * 4096) % (NOISE_BYTES / 2);
     for (let at = 0; at < tensor.byteLength; ) {
       const bytes = Math.min(tensor.byteLength - at, NOISE_BYTES - first);
@@ -49,7 +55,6 @@ export class Noise {
       for (const view of [from, to]) view.dispose();
       at += bytes;
     }
-    return tensor;
   }
 
   dispose(): void {

@@ -29,8 +29,11 @@ export interface FakeCuda {
   readonly env: Readonly<Record<string, string>>;
   /** A folder with a library NAME made of the C text: for LPQ_CUDA_LIBS. */
   library(name: string, text: string): string;
-  /** Compiles emulator.cpp, for FAKE_CUDA_KERNELS; a sentence why not where there is no C++ compiler. */
-  emulator(): { readonly file: string } | string;
+  /**
+   * Compiles emulator.cpp, or other sources below test/native, for FAKE_CUDA_KERNELS; `includes` are folders there whose headers come
+   * first. A sentence why not where there is no C++ compiler.
+   */
+  emulator(from?: readonly string[], includes?: readonly string[]): { readonly file: string } | string;
   remove(): void;
 }
 
@@ -63,15 +66,24 @@ export function fakeCuda(kernels: readonly string[] = []): FakeCuda | string {
       compile(path.join(folder, 'library.c'), path.join(folder, name));
       return folder;
     },
-    emulator() {
+    emulator(from = ['fake-cuda/emulator.cpp'], includes = []) {
       const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
         (name) => name !== undefined && spawnSync(name, ['--version']).status === 0,
       );
       if (compiler === undefined) return 'SKIPPED: there is no C++ compiler for the emulator';
       const file = path.join(dir, 'emulator.so');
       const native = path.join(root, 'native');
-      const flags = ['-std=c++20', '-O1', '-shared', '-fPIC', '-I', native, '-I', path.join(native, 'include')];
-      execFileSync(compiler, [...flags, '-o', file, path.join(sources, 'emulator.cpp')], { stdio: 'pipe' });
+      const tests = path.join(root, 'test', 'native');
+      const folders = [...includes.map((each) => path.join(tests, each)), native, path.join(native, 'include')];
+      const flags = [
+        '-std=c++20',
+        '-O1',
+        '-Wno-unknown-pragmas',
+        '-shared',
+        '-fPIC',
+        ...folders.flatMap((each) => ['-I', each]),
+      ];
+      execFileSync(compiler, [...flags, '-o', file, ...from.map((each) => path.join(tests, each))], { stdio: 'pipe' });
       return { file };
     },
     remove,

@@ -18,6 +18,7 @@ namespace simt {
 struct Copy {
   uint32_t to;
   const void* from;
+  int bytes;
 };
 struct Copies {
   std::vector<Copy> open;
@@ -93,6 +94,22 @@ inline uint32_t half2_of(float low, float high) {
 }
 inline float half_of(unsigned short bits) { return lpq::f16_to_f32(bits); }
 inline unsigned short half_bits(float v) { return lpq::f32_to_f16(v); }
+template <bool BF>
+float number_of(unsigned short bits) {
+  return BF ? lpq::bf16_to_f32(bits) : lpq::f16_to_f32(bits);
+}
+template <bool BF>
+unsigned short bits_of(float v) {
+  return BF ? lpq::f32_to_bf16(v) : lpq::f32_to_f16(v);
+}
+template <bool BF>
+uint32_t word_of(float low, float high) {
+  return bits_of<BF>(low) | static_cast<uint32_t>(bits_of<BF>(high)) << 16;
+}
+inline float load_any(const void* p, int type, long long i) {
+  const auto* halves = static_cast<const unsigned short*>(p);
+  return type == 0 ? static_cast<const float*>(p)[i] : type == 1 ? lpq::f16_to_f32(halves[i]) : lpq::bf16_to_f32(halves[i]);
+}
 inline float load_fresh(const float* from) { return *from; }
 inline bool any_lane(bool v) {
   const simt::Lane* all = simt::gather({{v ? 1u : 0u}});
@@ -110,9 +127,9 @@ inline float reciprocal(float x) { return 1 / x; }
 inline float quotient(float a, float b) { return a / b; }
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
 
-inline void copy16_async(uint32_t to, const void* from, int) {
+inline void copy16_async(uint32_t to, const void* from, int bytes) {
   if (to % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) throw std::runtime_error("cp.async at an address that is no multiple of 16");
-  simt::copies[simt::copying_thread()].open.push_back({to, from});
+  simt::copies[simt::copying_thread()].open.push_back({to, from, bytes});
 }
 inline void commit_copies() {
   simt::Copies& own = simt::copies[simt::copying_thread()];
@@ -122,7 +139,10 @@ inline void commit_copies() {
 inline void wait_copies(int n) {
   simt::Copies& own = simt::copies[simt::copying_thread()];
   while (own.groups.size() > static_cast<size_t>(n)) {
-    for (const simt::Copy& copy : own.groups.front()) std::memcpy(simt::shared_memory(copy.to), copy.from, 16);
+    for (const simt::Copy& copy : own.groups.front()) {
+      std::memset(simt::shared_memory(copy.to), 0, 16);
+      std::memcpy(simt::shared_memory(copy.to), copy.from, static_cast<size_t>(copy.bytes));
+    }
     own.groups.pop_front();
   }
 }

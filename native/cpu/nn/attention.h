@@ -1,0 +1,197 @@
+// Causal attention with an online softmax (Dao et al. 2022, arXiv:2205.14135, algorithm 1): scores exist one block at a
+// time, and both products run on the matrix kernels of cpu/linalg.
+//
+// Arithmetic: a score is one fma chain over headDim of (q * scale) and k. Keys go in blocks of kKeys, counted from the
+// start of the sequence; a block's part of the output is one fma chain over its keys, added to the rescaled sum so far.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "cpu/checks.h"
+#include "cpu/linalg/kernels.h"
+#include "cpu/linalg/scratch.h"
+#include "cpu/nn/cast.h"
+
+namespace lpq::nn {
+
+inline constexpr int64_t kQueries = 84;  // a multiple of the row counts of all kernels' tiles
+inline constexpr int64_t kKeys = 128;    // likewise of their columns
+
+struct AttentionShape {
+  int64_t heads, kv_heads, head_dim, value_dim, window;
+  float scale, cap;
+};
+
+// Keys and values, one token a row: of f32, f16 or bf16.
+struct KeysValues {
+  const std::byte *k, *v;
+  DType dtype;
+};
+
+// Up to kQueries queries of one head. Tokens are counted in their sequence.
+struct AttentionTask {
+  int64_t query_row;  // row of q and y that the sequence's token 0 has, or would have
+  int64_t query, length;  // the first; one past the sequence's last
+  int64_t head;
+  int64_t block;  // the sequence's first key block among all
+};
+
+// kKeys tokens of a sequence from `key` on; `row`: its first token's in k and v.
+struct KeyBlock {
+  int64_t row, length, key;
+};
+
+class Attention {
+ public:
+  // sinks: one logit a head that takes part in the softmax and has no value; or null.
+  Attention(const AttentionShape& shape, const float* q, const KeysValues& cache, const float* sinks, float* y)
+      : shape_(shape), q_(q), cache_(cache), sinks_(sinks), y_(y), kernel_(linalg::kernels<float>()), rows_(vector_kernels()) {
+    value_panels_ = (shape.value_dim + kernel_.nr - 1) / kernel_.nr;
+    block_floats_ = kKeys * shape.head_dim + kKeys * value_panels_ * kernel_.nr;
+  }
+
+  int64_t block_floats() const { return block_floats_; }
+
+  // A block's keys and values of one kv head: panels of keys for the scores, then panels of value dimensions for the output.
+  void pack_block(float* to, const KeyBlock& block, int64_t kv_head) const {
+    const int64_t nr = kernel_.nr, hd = shape_.head_dim, vd = shape_.value_dim, here = std::min(kKeys, block.length - block.key);
+    const int64_t k_row = shape_.kv_heads * hd, v_row = shape_.kv_heads * vd;
+    const int64_t size = static_cast<int64_t>(dtype_bytes(cache_.dtype));
+    const std::byte* k = cache_.k + ((block.row + block.key) * k_row + kv_head * hd) * size;
+    const std::byte* v = cache_.v + ((block.row + block.key) * v_row + kv_head * vd) * size;
+    for (int64_t j = 0; j < here; j += nr)
+      kernel_.pack(to + j * hd, {k + j * k_row * size, cache_.dtype, k_row, 1}, static_cast<int>(std::min(nr, here - j)),
+                   static_cast<int>(nr), hd, 1.0f);
+    to += kKeys * hd;
+    for (int64_t j = 0; j < vd; j += nr)
+      kernel_.pack(to + j * kKeys, {v + j * size, cache_.dtype, 1, v_row}, static_cast<int>(std::min(nr, vd - j)),
+                   static_cast<int>(nr), here, 1.0f);
+  }
+
+  // One head's output for up to kQueries queries. `packed` holds the blocks of all sequences, kv head by kv head.
+  void run(const AttentionTask& task, const float* packed, int64_t blocks) const {
+    const int64_t mr = kernel_.mr, nr = kernel_.nr, hd = shape_.head_dim, vd = shape_.value_dim;
+    const int64_t queries = std::min(kQueries, task.length - task.query), panels = (queries + mr - 1) / mr;
+    const int64_t q_stride = hd * mr + linalg::kPanelPad, p_stride = kKeys * mr + linalg::kPanelPad;
+    static thread_local linalg::Scratch scratch;
+    float* const q_panels =
+        scratch.get<float>(static_cast<size_t>(panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
+    float* const p_panels = q_panels + panels * q_stride;
+    float* const scores = p_panels + panels * p_stride;
+    float* const out = scores + kQueries * kKeys;
+    float *const most = out + kQueries * vd, *const sum = most + kQueries;
+    const int64_t q_row = shape_.heads * hd;
+    const float* q = q_ + (task.query_row + task.query) * q_row + task.head * hd;
+    for (int64_t i = 0; i < queries; i += mr)
+      kernel_.pack(q_panels + i / mr * q_stride, {q + i * q_row, DType::f32, q_row, 1},
+                   static_cast<int>(std::min(mr, queries - i)), static_cast<int>(mr), hd, shape_.scale);
+    std::fill(out, out + queries * vd, 0.0f);
+    std::fill(most, most + queries, sinks_ ? sinks_[task.head] : -std::numeric_limits<float>::infinity());
+    std::fill(sum, sum + queries, sinks_ ? 1.0f : 0.0f);
+
+    const int64_t last = task.query + queries;  // one past the last key that any query sees
+    const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, task.query - shape_.window + 1) : 0;
+    for (int64_t block = begin / kKeys; block * kKeys < last; ++block) {
+      const int64_t key = block * kKeys, keys = std::min(kKeys, last - key);
+      const float* keys_packed =
+          packed + (task.head / (shape_.heads / shape_.kv_heads) * blocks + task.block + block) * block_floats_;
+      const float* values_packed = keys_packed + kKeys * hd;
+      for (int64_t j = 0; j < keys; j += nr)
+        for (int64_t i = 0; i < queries; i += mr)
+          kernel_.tile(hd, q_panels + i / mr * q_stride, keys_packed + j * hd, scores + i * kKeys + j, kKeys,
+                       static_cast<int>(std::min(mr, queries - i)), static_cast<int>(std::min(nr, keys - j)), false);
+      for (int64_t i = 0; i < queries; ++i) {
+        const int64_t t = task.query + i;
+        const int64_t low = shape_.window > 0 ? std::clamp<int64_t>(t - shape_.window + 1 - key, 0, keys) : 0;
+        const int64_t high = std::clamp<int64_t>(t + 1 - key, 0, keys);
+        float* row = scores + i * kKeys;
+        if (low >= high) {  // nothing to see in this block
+          std::fill(row, row + keys, 0.0f);
+          continue;
+        }
+        if (shape_.cap > 0) rows_.soft_cap(row + low, shape_.cap, row + low, high - low);
+        const float peak = std::max(most[i], rows_.maximum(row + low, high - low));
+        float shrink = most[i] - peak;
+        rows_.exponentials(&shrink, 0.0f, &shrink, 1);
+        std::fill(row, row + low, 0.0f);
+        std::fill(row + high, row + keys, 0.0f);
+        sum[i] = sum[i] * shrink + rows_.exponentials(row + low, peak, row + low, high - low);
+        most[i] = peak;
+        if (shrink != 1.0f) rows_.scale(out + i * vd, shrink, out + i * vd, vd);
+      }
+      for (int64_t i = 0; i < queries; i += mr)
+        kernel_.pack(p_panels + i / mr * p_stride, {scores + i * kKeys, DType::f32, kKeys, 1},
+                     static_cast<int>(std::min(mr, queries - i)), static_cast<int>(mr), keys, 1.0f);
+      for (int64_t j = 0; j < vd; j += nr)
+        for (int64_t i = 0; i < queries; i += mr)
+          kernel_.tile(keys, p_panels + i / mr * p_stride, values_packed + j * kKeys, out + i * vd + j, vd,
+                       static_cast<int>(std::min(mr, queries - i)), static_cast<int>(std::min(nr, vd - j)), true);
+    }
+    float* y = y_ + (task.query_row + task.query) * shape_.heads * vd + task.head * vd;
+    for (int64_t i = 0; i < queries; ++i)
+      for (int64_t j = 0; j < vd; ++j) y[i * shape_.heads * vd + j] = out[i * vd + j] / sum[i];
+  }
+
+ private:
+  AttentionShape shape_;
+  const float* q_;
+  KeysValues cache_;
+  const float* sinks_;
+  float* y_;
+  const linalg::Kernels<float>& kernel_;
+  const VectorKernels& rows_;
+  int64_t value_panels_, block_floats_;
+};
+
+// heads, kvHeads, headDim, valueDim, window, scale and softCap of a call, checked.
+inline AttentionShape attention_shape(const Params& params) {
+  AttentionShape shape;
+  shape.heads = params.integer("heads");
+  shape.kv_heads = params.integer("kvHeads");
+  shape.head_dim = params.integer("headDim");
+  shape.value_dim = params.integer("valueDim", shape.head_dim);
+  shape.window = params.integer("window", 0);
+  shape.scale = static_cast<float>(params.number("scale"));
+  shape.cap = static_cast<float>(params.number("softCap", 0.0));
+  require(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+          "heads is " + std::to_string(shape.heads) + ", not a multiple of kvHeads = " + std::to_string(shape.kv_heads));
+  require(shape.head_dim > 0 && shape.value_dim > 0, "headDim and valueDim must be positive");
+  require(shape.window >= 0, "window is " + std::to_string(shape.window));
+  require(shape.cap >= 0, "softCap is " + std::to_string(shape.cap));
+  return shape;
+}
+
+// f32 [heads] of input `at`, or nothing where there is none.
+inline std::vector<float> attention_sinks(const Call& call, size_t at, int64_t heads) {
+  std::vector<float> sinks(call.in.size() > at ? static_cast<size_t>(heads) : 0);
+  if (sinks.empty()) return sinks;
+  require_dtype(call.input(at), "sinks", {DType::f32, DType::f16, DType::bf16});
+  require_shape(call.input(at), "sinks", {heads});
+  widen(call.input(at), 0, heads, sinks.data());
+  for (const float sink : sinks)
+    if (!std::isfinite(sink)) throw Failure("LPQ_NATIVE_NUMERICS", "a sink is NaN or infinite");
+  return sinks;
+}
+
+// Packs all blocks, then runs all tasks.
+inline void run_attention(Exec& exec, const Attention& work, const std::vector<KeyBlock>& blocks, const std::vector<AttentionTask>& tasks,
+                          int64_t kv_heads) {
+  const int64_t count = static_cast<int64_t>(blocks.size());
+  const Tensor packed = allocate(DType::f32, {count * kv_heads, work.block_floats()});
+  float* panels = packed.data<float>();
+  exec.pool.parallel_for(count * kv_heads, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) work.pack_block(panels + i * work.block_floats(), blocks[static_cast<size_t>(i % count)], i / count);
+  });
+  exec.total = static_cast<int64_t>(tasks.size());
+  exec.pool.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      work.run(tasks[static_cast<size_t>(i)], panels, count);
+      ++exec.done;
+    }
+  });
+}
+
+}  // namespace lpq::nn

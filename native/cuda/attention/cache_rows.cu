@@ -1,0 +1,94 @@
+// Rows of keys and values: how they are kept, and attention over them for what the tensor cores' kernel does not take.
+#include "cuda/types.cuh"
+
+using namespace lpq;
+
+namespace {
+
+// The sequence of new token t.
+__device__ __forceinline__ int sequence_of(const int* starts, int sequences, int t) {
+  int low = 0, high = sequences;
+  while (low + 1 < high) {
+    const int middle = (low + high) / 2;
+    if (starts[middle] <= t) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+// A block a token: its row of x, f32 or 16 bits, becomes row total - new + i of its slot.
+template <class T>
+__device__ void append(const void* k, const void* v, int x_type, T* keys, T* values, const int* starts, const int* slots, const int* totals,
+                       int sequences, int tokens, int slots_count, int rows, int key_width, int value_width, unsigned* fault) {
+  const int t = blockIdx.x, s = sequence_of(starts, sequences, t), first = starts[s], fresh = starts[s + 1] - first, slot = slots[s];
+  if (starts[0] != 0 || starts[sequences] != tokens || t < first || t >= first + fresh || totals[s] < fresh || totals[s] > rows || slot < 0 || slot >= slots_count) {
+    if (threadIdx.x == 0) *fault = 1;
+    return;
+  }
+  const index_t row = static_cast<index_t>(slot) * rows + totals[s] - fresh + t - first;
+  for (int i = threadIdx.x; i < key_width; i += blockDim.x) keys[row * key_width + i] = narrow<T>(load_any(k, x_type, static_cast<index_t>(t) * key_width + i));
+  for (int i = threadIdx.x; i < value_width; i += blockDim.x)
+    values[row * value_width + i] = narrow<T>(load_any(v, x_type, static_cast<index_t>(t) * value_width + i));
+}
+
+// In fp32 throughout: one warp a query and head; lanes share tokens for the scores and dims for the output. Up to 256 dims.
+template <class T>
+__device__ void attend(const void* q, int q_type, const T* keys, const T* values, T* y, const int* starts, const int* slots, const int* totals,
+                       int sequences, int tokens, int slots_count, int rows, int heads, int kv_heads, int head_dim, int value_dim, float scale,
+                       int window, float cap, const void* sinks, int sinks_type, unsigned* fault) {
+  const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (task >= static_cast<index_t>(tokens) * heads) return;
+  const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads), lane = threadIdx.x;
+  const int s = sequence_of(starts, sequences, t), fresh = starts[s + 1] - starts[s], slot = slots[s], own = totals[s] - fresh + t - starts[s];
+  if (starts[0] != 0 || starts[sequences] != tokens || fresh <= 0 || totals[s] < fresh || totals[s] > rows || slot < 0 || slot >= slots_count || own < 0 || own >= rows) {
+    if (lane == 0) *fault = 1;
+    return;
+  }
+  const index_t base = static_cast<index_t>(slot) * rows;
+  const index_t query = (static_cast<index_t>(t) * heads + head) * head_dim;
+  float out[8] = {}, most = sinks ? load_any(sinks, sinks_type, head) : -INFINITY, sum = sinks ? 1.0f : 0.0f;
+  for (int first = window > 0 ? max(0, own - window + 1) : 0; first <= own; first += 32) {
+    const int key = first + lane;
+    float score = -INFINITY;
+    if (key <= own) {
+      const T* row = keys + ((base + key) * kv_heads + kv) * head_dim;
+      float dot = 0;
+      for (int c = 0; c < head_dim; ++c) dot = __fmaf_rn(load_any(q, q_type, query + c), widen(row[c]), dot);
+      score = dot * scale;
+      if (cap > 0) score = cap * tanhf(score / cap);
+    }
+    const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak), share = key <= own ? expf(score - peak) : 0.0f;
+    sum = sum * shrink + warp_sum(share);
+    most = peak;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] *= shrink;
+    for (int j = 0; j < 32 && first + j <= own; ++j) {
+      const float p = __shfl_sync(0xffffffffu, share, j);
+      const T* row = values + ((base + first + j) * kv_heads + kv) * value_dim;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (lane + 32 * i < value_dim) out[i] = __fmaf_rn(p, widen(row[lane + 32 * i]), out[i]);
+    }
+  }
+  T* to = y + (static_cast<index_t>(t) * heads + head) * value_dim;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (lane + 32 * i < value_dim) to[lane + 32 * i] = narrow<T>(out[i] / sum);
+}
+
+}  // namespace
+
+#define LPQ_CACHE_ROWS(type, name)                                                                                                               \
+  extern "C" __global__ void lpq_cache_append_##name(const void* k, const void* v, int x_type, type* keys, type* values, const int* starts,      \
+                                                     const int* slots, const int* totals, int sequences, int tokens, int slots_count, int rows,  \
+                                                     int key_width, int value_width, unsigned* fault) {                                          \
+    append<type>(k, v, x_type, keys, values, starts, slots, totals, sequences, tokens, slots_count, rows, key_width, value_width, fault);         \
+  }                                                                                                                                              \
+  extern "C" __global__ void lpq_cached_attention_plain_##name(                                                                                  \
+      const void* q, int q_type, const type* keys, const type* values, type* y, const int* starts, const int* slots, const int* totals,          \
+      int sequences, int tokens, int slots_count, int rows, int heads, int kv_heads, int head_dim, int value_dim, float scale, int window,       \
+      float cap, const void* sinks, int sinks_type, unsigned* fault) {                                                                           \
+    attend<type>(q, q_type, keys, values, y, starts, slots, totals, sequences, tokens, slots_count, rows, heads, kv_heads, head_dim, value_dim,   \
+                 scale, window, cap, sinks, sinks_type, fault);                                                                                  \
+  }
+LPQ_EACH_TYPE(LPQ_CACHE_ROWS)

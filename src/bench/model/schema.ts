@@ -1,0 +1,54 @@
+import { z } from 'zod';
+
+const positive = z.number().positive();
+const count = z.int().positive();
+
+/** One step of a model. */
+export const modelRowSchema = z.strictObject({
+  /** Of the blocks' linears: dense (16 bits), u4, ... */
+  weights: z.string(),
+  /** Bits of keys and values. */
+  kv: z.int(),
+  phase: z.enum(['prefill', 'decode']),
+  /** Sequences, and tokens of each when the step is done. */
+  m: count,
+  context: count,
+  /** Of the whole model: the median pass; where fewer blocks were measured, theirs as many times as there are. */
+  ms: positive,
+  /** Tokens that the step reads (prefill) or makes (decode), a second. */
+  tokensPerSecond: positive,
+  /** Seconds of the calls of a kind, run by themselves, over those of all kinds. */
+  shares: z.strictObject({ products: z.number(), attention: z.number(), rest: z.number() }),
+  /** Operations of the step as it was measured. */
+  calls: count,
+  /** Bytes, of the whole model. */
+  weightBytes: count,
+  cacheBytes: count,
+});
+export type ModelRow = z.infer<typeof modelRowSchema>;
+
+/** What `lpq bench model` writes. */
+export const modelBenchSchema = z.strictObject({
+  format: z.literal('lpq-model-bench'),
+  version: z.literal(1),
+  lpq: z.string(),
+  date: z.iso.date(),
+  machine: z.strictObject({
+    device: z.string(),
+    gpu: z.string().nullable(),
+    threads: count,
+    processor: z.string(),
+  }),
+  shape: z.string(),
+  blocks: count,
+  measuredBlocks: count,
+  /** Weights that share a scale; 0: a row. */
+  group: z.int().nonnegative(),
+  activations: z.string(),
+  passes: count,
+  rows: z.array(modelRowSchema),
+  /** Steps that did not fit the device's memory. */
+  leftOut: z.array(z.string()),
+  seconds: positive,
+});
+export type ModelBench = z.infer<typeof modelBenchSchema>;

@@ -1,0 +1,120 @@
+import type { NativeRuntime } from '../../native/binding.js';
+import { type Codec, openCodec } from '../calibrate/tokenizer.js';
+import { LpqError } from '../core/error.js';
+import { contextLength } from '../model/context.js';
+import type { WeightSource } from '../model/source.js';
+import { type Estimate, estimate } from './estimate.js';
+import { type Continuation, type LikelihoodOptions, likelihoods } from './likelihood.js';
+import { type Question, readClozes, readQuestions } from './read-tasks.js';
+
+export interface ChoicesResult {
+  readonly text: string;
+  readonly sha256: string;
+  readonly questions: number;
+  /** How often the likeliest choice is the right one. */
+  readonly accuracy: Estimate;
+  /** The same of the choice with the highest log-likelihood a character. */
+  readonly normalised: Estimate;
+}
+
+export interface LastWordResult {
+  readonly text: string;
+  readonly sha256: string;
+  readonly words: number;
+  /** How often every token of the word is the likeliest. */
+  readonly accuracy: Estimate;
+  /** exp of the mean negative log-likelihood of a word. */
+  readonly perplexity: Estimate;
+}
+
+type Progress = Pick<LikelihoodOptions, 'onProgress'>;
+
+/**
+ * Multiple choice as lm-eval scores it: the log-likelihood of each choice behind its context; `normalised` divides it by the choice's
+ * characters (code points). Of equals the first counts. Throws what readQuestions and likelihoods throw, LPQ_CONTEXT naming the line.
+ */
+export async function evaluateChoices(
+  rt: NativeRuntime,
+  source: WeightSource,
+  file: string,
+  options: Progress = {},
+): Promise<ChoicesResult> {
+  const { name, sha256, items } = readQuestions(file);
+  const codec = openCodec(source.dir);
+  const most = contextLength(source).tokens;
+  const asked = items.flatMap(({ line, contexts, choices }) =>
+    choices.map((choice, i) => continuationOf(codec, contexts[i] as string, choice, most, `line ${line} of ${file}`)),
+  );
+  const found = await likelihoods(rt, source, asked, options);
+  let at = 0;
+  const right = items.map((question) => {
+    const sums = question.choices.map(() => (found[at++] as { sum: number }).sum);
+    return judge(question, sums);
+  });
+  return {
+    text: name,
+    sha256,
+    questions: items.length,
+    accuracy: estimate(right.map(({ plain }) => plain)),
+    normalised: estimate(right.map(({ normalised }) => normalised)),
+  };
+}
+
+/** 1 where the right choice is the first of those with the highest score. */
+export function judge(
+  { choices, answer }: Pick<Question, 'choices' | 'answer'>,
+  sums: readonly number[],
+): { readonly plain: 0 | 1; readonly normalised: 0 | 1 } {
+  const best = (scores: readonly number[]) => scores.indexOf(Math.max(...scores));
+  const perCharacter = sums.map((sum, i) => sum / [...(choices[i] as string)].length);
+  return { plain: best(sums) === answer ? 1 : 0, normalised: best(perCharacter) === answer ? 1 : 0 };
+}
+
+/**
+ * Last words as in LAMBADA (Paperno et al. 2016): whether the model would write the word, token by token, and how likely it finds it.
+ * Throws what readClozes and likelihoods throw, LPQ_CONTEXT naming the line.
+ */
+export async function evaluateLastWords(
+  rt: NativeRuntime,
+  source: WeightSource,
+  file: string,
+  options: Progress = {},
+): Promise<LastWordResult> {
+  const { name, sha256, items } = readClozes(file);
+  const codec = openCodec(source.dir);
+  const most = contextLength(source).tokens;
+  const asked = items.map(({ line, context, word }) =>
+    continuationOf(codec, context, word, most, `line ${line} of ${file}`),
+  );
+  const found = await likelihoods(rt, source, asked, { ...options, greedy: true });
+  const nll = estimate(found.map(({ sum }) => -sum));
+  const mean = Math.exp(nll.mean);
+  return {
+    text: name,
+    sha256,
+    words: items.length,
+    accuracy: estimate(found.map(({ greedy }) => (greedy ? 1 : 0))),
+    perplexity: { mean, error: nll.error === null ? null : mean * nll.error },
+  };
+}
+
+/**
+ * Tokens of both together, with those that the tokenizer puts before a text; asked about are those behind the context's own. White space
+ * at the context's end goes to the continuation, where tokenizers have it.
+ */
+function continuationOf(codec: Codec, given: string, after: string, most: number, place: string): Continuation {
+  const context = given.trimEnd();
+  const ids = codec.encodePrompt(context + given.slice(context.length) + after);
+  const known = Math.min(codec.encodePrompt(context).length, ids.length - 1);
+  if (known < 1)
+    throw new LpqError('LPQ_CALIBRATION_TEXT', `${place} begins with what is asked about`, {
+      got: JSON.stringify(given),
+      expected: 'a context of at least one token',
+    });
+  if (ids.length <= most) return { ids, asked: ids.length - known };
+  throw new LpqError('LPQ_CONTEXT', `${place} is longer than the model takes`, {
+    got: `${ids.length} tokens`,
+    expected: `at most ${most}`,
+    hint: 'Leave the line out.',
+  });
+}

@@ -1,0 +1,54 @@
+import { printKvScheme } from '../../formats/kv/scheme.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { AttentionParams } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+import type { AttentionTensors } from '../model/program.js';
+import type { KvForm } from '../model/source.js';
+import { DenseCache } from './dense-cache.js';
+import { PackedCache } from './packed-cache.js';
+import { isPaged, PagedCache } from './paged-cache.js';
+import { SimulatedCache } from './simulated-cache.js';
+import type { Step } from './step.js';
+
+/** The keys and values of all blocks, by slot: one slot a sequence. */
+export interface Cache {
+  /** What it is, in words. */
+  readonly form: string;
+  /** Bytes held now. */
+  readonly bytes: number;
+  /** Whether a prompt may come in several steps. */
+  readonly pieces: boolean;
+  /** What is held now. */
+  tensors(): readonly Tensor[];
+  /** Before the blocks of a step: makes room. */
+  begin(step: Step): void;
+  /** CachedAttention of a block (model/program.ts), enqueued. */
+  attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void;
+  dispose(): void;
+}
+
+export interface CacheShape {
+  readonly blocks: number;
+  /** Sequences at once. */
+  readonly slots: number;
+  /** Tokens that a sequence will not exceed. */
+  readonly most: number;
+}
+
+/**
+ * The cache that `form` asks for: 'exact' keeps what attention reads as it is (f32 on the CPU, else the activations' 16 bits), 'f16'
+ * rounds to that, a scheme packs (docs/kv-cache.md), and the channels of FMPQ are simulated (docs/fmpq.md). Throws LPQ_DEVICE
+ * where the runtime's device has no such cache.
+ */
+export function makeCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', shape: CacheShape): Cache {
+  if (form === 'exact') return new DenseCache(rt, rt.activationDtype, shape);
+  if (form === 'f16') return new DenseCache(rt, rt.device === 'cpu' ? 'f16' : rt.activationDtype, shape);
+  if (rt.device === 'cpu')
+    return 'form' in form ? new PackedCache(rt, form, shape) : new SimulatedCache(rt, form, shape);
+  if ('form' in form && isPaged(form)) return new PagedCache(rt, form, shape);
+  throw new LpqError('LPQ_DEVICE', 'there is no kernel for this cache of few bits', {
+    got: 'form' in form ? printKvScheme(form) : `${form.bits} bits a channel`,
+    expected: 'as many bits for keys as for values, keys by channel, groups of 128, or of 32 for both',
+    hint: 'Use --device cpu, or --kv 16.',
+  });
+}

@@ -1,0 +1,229 @@
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import type { KvPages } from '../../native/kv-ops.js';
+import { type AttentionParams, ops } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+import { blockTokens, kvPage } from '../kv/page.js';
+import type { AttentionTensors } from '../model/program.js';
+import type { KvScheme } from '../model/source.js';
+import type { Cache, CacheShape } from './cache.js';
+import type { Entry, Step } from './step.js';
+
+/** Whether ops.kvPack and kvDecode take a scheme. */
+export function isPaged({ form, keys, values }: KvScheme): boolean {
+  return (
+    form === 'bitdecoding' &&
+    keys.bits === values.bits &&
+    keys.granularity === 'channel' &&
+    (keys.group === 128 ? values.group >= 64 : keys.group === 32 && values.group === 32)
+  );
+}
+
+/** Pages of one block, and its newest tokens f16 [slots, R, kvHeads*headDim]. */
+interface Layer {
+  readonly pages: KvPages;
+  readonly tailKeys: Tensor;
+  readonly tailValues: Tensor;
+  readonly form: Parameters<typeof ops.kvPack>[5];
+}
+
+/**
+ * Keys and values packed in few bits on a device, through its kernels (docs/kv-cache.md). Of a sequence of L tokens the first L - L mod
+ * R are packed, the others exact; the step that fills the exact ones still reads them so (BitDecoding, section V-B). Prompts are read
+ * exactly, and packed afterwards.
+ */
+export class PagedCache implements Cache {
+  readonly pieces = false;
+  private readonly layers: (Layer | undefined)[];
+  /** R: tokens that are packed at once, and as many of a page. */
+  private readonly batch: number;
+  private readonly each: number;
+  /** I32 [P] of each slot. */
+  private readonly tables: readonly Tensor[];
+
+  constructor(
+    private readonly rt: NativeRuntime,
+    private readonly scheme: KvScheme,
+    private readonly shape: CacheShape,
+  ) {
+    this.layers = Array.from({ length: shape.blocks });
+    this.batch = Math.max(scheme.residual, blockTokens(scheme));
+    this.each = Math.max(1, Math.ceil(shape.most / this.batch));
+    this.tables = Array.from({ length: shape.slots }, (_, slot) =>
+      uploadTyped(rt, 'i32', [this.each], this.pagesOf(slot)),
+    );
+  }
+
+  get form(): string {
+    return `KV${this.scheme.keys.bits} (${this.scheme.form})`;
+  }
+
+  get bytes(): number {
+    return this.tensors().reduce((sum, tensor) => sum + tensor.byteLength, 0);
+  }
+
+  tensors(): readonly Tensor[] {
+    return this.layers.flatMap((layer) => (layer ? [...layer.pages, layer.tailKeys, layer.tailValues] : []));
+  }
+
+  begin(): void {}
+
+  attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
+    const layer = this.layerOf(block, p, sinks);
+    const newer = step.entries.filter(({ past }) => past > 0);
+    if (newer.length === step.entries.length) this.decode(layer, step, t, p);
+    else if (newer.length === 0) this.prefill(layer, step, t, p);
+    else throw new LpqError('LPQ_INTERNAL', 'prompts and later tokens come in steps of their own');
+  }
+
+  private layerOf(block: number, p: AttentionParams, sinks?: Tensor): Layer {
+    const found = this.layers[block];
+    if (found) return found;
+    const { rt, shape, scheme, batch } = this;
+    const { kvHeads, headDim, valueDim = headDim, window = 0, softCap = 0 } = p;
+    const fits =
+      [64, 128, 256].includes(headDim) && (scheme.keys.group === 32 || scheme.values.group === Math.min(headDim, 128));
+    if (!fits || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0 || sinks)
+      throw new LpqError(
+        'LPQ_USAGE',
+        `block ${block} has attention that the kernel of packed caches does not compute`,
+        {
+          got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}${sinks ? ', sinks' : ''}`,
+          expected: 'heads of 64, 128 or 256 dims that see all tokens',
+          hint: 'Use --kv 16, or --device cpu.',
+        },
+      );
+    const page = kvPage(scheme, { heads: kvHeads, headDim, tokens: batch });
+    const pages = page.tensors.map(({ bytes }) => rt.allocate('u8', [this.each * shape.slots, bytes]));
+    const tail = () => rt.allocate('f16', [shape.slots, batch, kvHeads * headDim]);
+    const layer: Layer = {
+      pages: pages as unknown as KvPages,
+      tailKeys: tail(),
+      tailValues: tail(),
+      form: {
+        bits: scheme.keys.bits,
+        headDim,
+        kvHeads,
+        keyGroup: scheme.keys.group,
+        valueGroup: scheme.values.group,
+        pageTokens: batch,
+      },
+    };
+    this.layers[block] = layer;
+    return layer;
+  }
+
+  dispose(): void {
+    for (const tensor of [...this.tensors(), ...this.tables]) tensor.dispose();
+    this.layers.fill(undefined);
+  }
+
+  private pagesOf(slot: number): Int32Array {
+    return Int32Array.from({ length: this.each }, (_, i) => slot * this.each + i);
+  }
+
+  private prefill(layer: Layer, step: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+    const { rt, batch } = this;
+    const width = p.kvHeads * p.headDim;
+    ops.attention(rt, q, k, v, step.starts, y, p);
+    const halves = [k, v].map((x) => {
+      const half = rt.allocate('f16', x.shape);
+      ops.cast(rt, x, half);
+      return half;
+    }) as [Tensor, Tensor];
+    let first = 0;
+    for (const { slot, ids } of step.entries) {
+      const packed = ids.length - (ids.length % batch);
+      const of = (x: Tensor, from: number, count: number) => x.view([count, width], (first + from) * width);
+      if (packed > 0) {
+        const [keys, values] = halves.map((half) => of(half, 0, packed)) as [Tensor, Tensor];
+        ops.kvPack(rt, keys, values, this.tables[slot] as Tensor, layer.pages, layer.form);
+        for (const view of [keys, values]) view.dispose();
+      }
+      const rest = ids.length - packed;
+      if (rest > 0) {
+        const [keys, values] = halves.map((half) => of(half, packed, rest)) as [Tensor, Tensor];
+        this.append(layer, keys, values, [{ slot, tail: rest, count: rest }]);
+        for (const view of [keys, values]) view.dispose();
+      }
+      first += ids.length;
+    }
+    for (const half of halves) half.dispose();
+  }
+
+  /** One token of each sequence. */
+  private decode(layer: Layer, { entries, tokens }: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+    if (tokens !== entries.length) throw new LpqError('LPQ_INTERNAL', 'a packed cache takes one token at a time');
+    const { rt, batch } = this;
+    const tails = entries.map(({ slot, past }) => ({ slot, tail: (past % batch) + 1, count: 1 }));
+    this.append(layer, k, v, tails);
+    const ints = (values: readonly number[]): Tensor =>
+      uploadTyped(rt, 'i32', [values.length], Int32Array.from(values));
+    const table = new Int32Array(entries.length * this.each);
+    for (const [b, { slot }] of entries.entries()) table.set(this.pagesOf(slot), b * this.each);
+    const own = [
+      uploadTyped(rt, 'i32', [entries.length, this.each], table),
+      ints(entries.map(({ past }) => past - (past % batch))),
+      ints(tails.map(({ tail }) => tail)),
+      this.tailsOf(layer.tailKeys, entries),
+      this.tailsOf(layer.tailValues, entries),
+    ] as const;
+    const half = rt.allocate('f16', q.shape);
+    ops.cast(rt, q, half);
+    const wide = y.dtype === 'f16' ? y : rt.allocate('f32', y.shape);
+    ops.kvDecode(
+      rt,
+      half,
+      { pages: layer.pages, table: own[0], lengths: own[1], tails: own[2], tailKeys: own[3], tailValues: own[4] },
+      wide,
+      { ...layer.form, heads: p.heads, scale: p.scale },
+    );
+    if (wide !== y) {
+      ops.cast(rt, wide, y);
+      wide.dispose();
+    }
+    for (const tensor of [...own, half]) tensor.dispose();
+    for (const { slot, past } of entries) {
+      if ((past + 1) % batch !== 0) continue;
+      const [keys, values] = [layer.tailKeys, layer.tailValues].map((all) =>
+        all.view([batch, all.shape[2] as number], slot * batch * (all.shape[2] as number)),
+      ) as [Tensor, Tensor];
+      const first = past + 1 - batch;
+      ops.kvPack(rt, keys, values, this.tables[slot] as Tensor, layer.pages, { ...layer.form, first });
+      for (const view of [keys, values]) view.dispose();
+    }
+  }
+
+  /** The newest `count` of a slot's `tail` exact tokens. */
+  private append(
+    layer: Layer,
+    k: Tensor,
+    v: Tensor,
+    places: readonly { readonly slot: number; readonly tail: number; readonly count: number }[],
+  ): void {
+    const starts = Int32Array.from([
+      0,
+      ...places.map((_, i) => places.slice(0, i + 1).reduce((sum, { count }) => sum + count, 0)),
+    ]);
+    const [slots, totals] = [places.map(({ slot }) => slot), places.map(({ tail }) => tail)];
+    const step = {
+      starts: uploadTyped(this.rt, 'i32', [starts.length], starts),
+      slots: uploadTyped(this.rt, 'i32', [places.length], Int32Array.from(slots)),
+      totals: uploadTyped(this.rt, 'i32', [places.length], Int32Array.from(totals)),
+    };
+    ops.cacheAppend(this.rt, k, v, step, layer.tailKeys, layer.tailValues);
+    for (const tensor of Object.values(step)) tensor.dispose();
+  }
+
+  /** The exact tokens of a step's sequences, in its order: all slots as they are, or copies of some. */
+  private tailsOf(tail: Tensor, entries: readonly Entry[]): Tensor {
+    const [slots, rows, width] = tail.shape as [number, number, number];
+    if (entries.length === slots && entries.every(({ slot }, b) => slot === b)) return tail.view(tail.shape);
+    const some = this.rt.allocate('f16', [entries.length, rows, width]);
+    for (const [b, { slot }] of entries.entries()) {
+      const [from, to] = [tail.view([rows, width], slot * rows * width), some.view([rows, width], b * rows * width)];
+      ops.copyHeads(this.rt, from, to, { heads: 1, width, fromDim: width, from: 0, toDim: width, to: 0 });
+      for (const view of [from, to]) view.dispose();
+    }
+    return some;
+  }
+}

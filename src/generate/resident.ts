@@ -1,0 +1,42 @@
+import type { NativeRuntime } from '../../native/binding.js';
+import { loadOuter } from '../model/forward.js';
+import { openModel } from '../model/graph.js';
+import type { BlockWeights, ModelGraph } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
+import { disposeWeights, loadWeights } from '../model/weights.js';
+
+/** A model whose weights all stay on the runtime's device. */
+export interface ResidentModel {
+  readonly source: WeightSource;
+  readonly graph: ModelGraph;
+  readonly outer: BlockWeights;
+  /** By block. */
+  readonly blocks: readonly BlockWeights[];
+}
+
+/** Reads every weight; the caller disposes of the model with disposeResident. Throws what openModel and the source throw. */
+export async function loadResident(
+  rt: NativeRuntime,
+  source: WeightSource,
+  onBlock: (done: number, total: number) => void = () => {},
+): Promise<ResidentModel> {
+  const graph = openModel(source);
+  const blocks: BlockWeights[] = [];
+  const outer = await loadOuter(rt, source, graph);
+  try {
+    for (const block of graph.blocks) {
+      blocks.push(await loadWeights(rt, source, block.tensors.keys(), graph.transposed));
+      // What is being copied to a device is held on the host until it has arrived.
+      await rt.sync();
+      onBlock(blocks.length, graph.blocks.length);
+    }
+  } catch (error) {
+    for (const weights of [outer, ...blocks]) disposeWeights(weights);
+    throw error;
+  }
+  return { source, graph, outer, blocks };
+}
+
+export function disposeResident({ outer, blocks }: ResidentModel): void {
+  for (const weights of [outer, ...blocks]) disposeWeights(weights);
+}
