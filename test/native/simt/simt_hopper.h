@@ -181,6 +181,14 @@ inline void copy_box(uint32_t to, const void* map, int c0, int c1, int c2, uint3
   if (to % (box.swizzle ? 1024 : 128) != 0) throw std::runtime_error("a box goes to an address that the bulk engine refuses");
   simt::hopper.landings.push_back({box, to, barrier, {c0, c1, c2}});
 }
+// Blocks of a cluster are a row of two.
+inline int block_of_cluster() { return static_cast<int>(blockIdx.x & 1); }
+inline uint32_t in_block_of_cluster(uint32_t address, int rank) { return (address & 0xfffffu) | (blockIdx.x - (blockIdx.x & 1) + static_cast<uint32_t>(rank)) << 20; }
+inline void all_of_cluster() { simt::cluster(simt::Cluster::both); }
+inline void barrier_arrive_at(uint32_t barrier, int rank) { barrier_arrive(in_block_of_cluster(barrier, rank)); }
+inline void copy_box_to_both(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
+  for (int rank = 0; rank < 2; ++rank) copy_box(in_block_of_cluster(to, rank), map, c0, c1, c2, in_block_of_cluster(barrier, rank));
+}
 inline void copy_box_once(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) { copy_box(to, map, c0, c1, c2, barrier); }
 
 // Bits of the address that name the block stay: 16 bytes a unit, as in the device's descriptors.
@@ -197,6 +205,10 @@ void group_multiply(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool a
   for (int i = 0; i < 4; ++i)
     for (int w = 0; w < 4; ++w) p.a[static_cast<size_t>(4 * i + w)] = all[first + i].words[w];
   simt::hopper.products[simt::own_thread()].push_back(p);
+}
+template <bool BF, int T>
+void multiply_tokens(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  group_multiply<BF, T>(c, a, b, add);
 }
 inline void group_commit() {
   // A group's last product bears the mark.
