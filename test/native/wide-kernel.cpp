@@ -102,7 +102,7 @@ void one(const Type& t, const Case& c) {
   wish.tokens = 8 * T;
   if (Scaled) wish.width = 4 * Halves;
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
-                           std::to_string(c.zeros) + " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " + std::to_string(wish.blocks) + (wish.cluster == 2 ? " clusters" : "");
+                           std::to_string(c.zeros) + " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " + std::to_string(wish.blocks);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -132,7 +132,7 @@ void one(const Type& t, const Case& c) {
       g.stages = plan->stages;
       plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
       plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
-      room_for_sums(plan->args.shared_units * plan->args.cluster, 4 * Halves, plan->args.items * plan->args.cluster);
+      room_for_sums(plan->args.shared_blocks, 4 * Halves, plan->args.items);
       const PackedMaps maps = scaled_maps(g, B, *plan);
       rounded_zeros = !constant;
       ++(plan->args.shared_items == 0 ? cuts[0] : plan->args.owners ? cuts[1] : cuts[2]);
@@ -204,22 +204,21 @@ void tile(const Type& t, bool all) {
   if (integer) one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}), one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
 }
 
-// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, blocks and clusters, tails
-// everywhere. `most`: 0, every path of the work; 1, with zero points; 2, every path of the cut.
+// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere. `most`: 0, every path of the work; 1, with zero points; 2, every path of the cut.
 template <int B, int T, int Halves, bool BF, class Cast>
 void scaled(const Type& t, int most) {
   const bool integer = t.kind != 'f';
   const auto run = [&](const Case& c) { one<B, T, BF, Cast, Halves>(t, c); };
   run({5 * T + 3, 70, 264, 128, 0, true, BF, {.stages = 2, .blocks = 2}});
-  run({8 * T + 3, 40 * Halves + 130, 392, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves, .cluster = Halves == 1 ? 2 : 0}});
+  run({8 * T + 3, 40 * Halves + 130, 392, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves}});
   if (!integer || most < 1) return;
   run({7, 33, 200, 0, 1, true, BF, {.blocks = 2}}), run({17, 64, 256, 64, 2, false, !BF, {}});
   if (most < 2) return;
   run({16 * T + 1, 260 * Halves, 384, 128, 0, false, BF, {.stages = 3, .blocks = 4}});
-  run({75 * T, 148 * Halves, 256, 64, 0, true, BF, {.blocks = 7, .cluster = 1}});
-  run({16 * T + 1, 64 * Halves, 200, 128, 0, false, BF, {.blocks = 2}}), run({68 * T, 256 * Halves, 100, 128, 0, false, BF, {.blocks = 8, .cluster = 2}});
+  run({75 * T, 148 * Halves, 256, 64, 0, true, BF, {.blocks = 7}});
+  run({16 * T + 1, 64 * Halves, 200, 128, 0, false, BF, {.blocks = 2}}), run({68 * T, 256 * Halves, 100, 128, 0, false, BF, {.blocks = 8}});
   run({16 * T - 1, 116 * Halves, 1152, 0, 0, false, BF, {.blocks = 6}});
-  run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12, .cluster = 2}});
+  run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12}});
   run({63, 64, 256, 128, 0, false, BF, {.blocks = 3}, 2.5}), run({8 * T - 1, 64, 640, 128, 0, false, BF, {.blocks = 5}, 0});
 }
 

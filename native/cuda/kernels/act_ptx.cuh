@@ -1,6 +1,6 @@
-// Products of bytes on Hopper (gemm_act.cuh): wgmma of s8 and e4m3, whose rows of weights come from shared memory or registers.
+// Products of bytes on Hopper (gemm_act.cuh): wgmma of s8 and e4m3, whose rows of weights come from shared memory or registers, and what
+// blocks of a cluster tell each other.
 #pragma once
-#include "cuda/kernels/cluster_ptx.cuh"
 #include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/wide_ptx.cuh"
 
@@ -89,6 +89,27 @@ __device__ __forceinline__ void barrier_pass(int id, int threads) { asm volatile
 // The compiler makes `v` before what follows.
 __device__ __forceinline__ void pinned(uint32_t& v) { asm volatile("" : "+r"(v)::"memory"); }
 
+__device__ __forceinline__ int block_of_cluster() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void all_of_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Arrives at the barrier of block `rank` that lies where `barrier` lies in this one. Nothing was stored that the other would have to see,
+// so that there is no release to the cluster, which would be a fence of everything: with it all took twice as long.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank)
+               : "memory");
+}
+// A box for both blocks of a cluster, at the same place and barrier of each.
+__device__ __forceinline__ void copy_box_to_both(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to), "l"(map),
+      "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
 __device__ __forceinline__ void store_shared16(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }

@@ -21,7 +21,7 @@ namespace {
 
 WideWish wishes(CudaExec& exec, const Params& params) {
   const auto wished = [&](const char* what) { return static_cast<int>(params.integer(what, 0)); };
-  const WideWish wish{wished("tokens"), wished("width"), wished("stages"), wished("blocks"), wished("cluster")};
+  const WideWish wish{wished("tokens"), wished("width"), wished("stages"), wished("blocks")};
   require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kMostWideStages), "stages is not between 2 and 16");
   require(wish.blocks >= 0 && wish.blocks <= exec.device().multiprocessors, "blocks is not between 1 and the number of multiprocessors");
   return wish;
@@ -32,15 +32,12 @@ WideWish wishes(CudaExec& exec, const Params& params) {
 void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, const QuantType& type, bool bf16, bool safe, const Params& params) {
   const bool integer = type.kind == QuantType::Kind::integer, constant = scaled_constant(a, integer, type.bits, bf16);
   const std::string kind = name + (integer && !constant ? "_z" : "_c");
-  const WideWish wish = wishes(exec, params);
-  require(wish.cluster >= 0 && wish.cluster <= 2, "cluster is neither 1 nor 2");
-  const std::optional<ScaledPlan> chosen = choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, a, type.bits, wish,
+  const std::optional<ScaledPlan> chosen = choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, a, type.bits, wishes(exec, params),
                                                          [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); });
   require(chosen.has_value(), "no tiling of the kernel of scaled weights fits");
   ScaledPlan plan = *chosen;
   if (exec.rehearsing())
-    exec.because("Tiles of " + std::to_string(8 * plan.form.tiles) + " tokens and " + std::to_string(128 * plan.form.halves) + " rows, " +
-                 (plan.args.cluster == 2 ? "two strips in a cluster, " : "") + std::to_string(plan.args.items) + " items, of which " + std::to_string(plan.args.shared_items) +
+    exec.because("Tiles of " + std::to_string(8 * plan.form.tiles) + " tokens and " + std::to_string(128 * plan.form.halves) + " rows, " + std::to_string(plan.args.items) + " items, of which " + std::to_string(plan.args.shared_items) +
                  " are cut along K: the fewest cycles by the planner's model.");
   a.stages = plan.stages;
   plan.args.lift = integer && type.is_signed ? static_cast<float>(1 << (type.bits - 1)) : 0.0f;
@@ -50,11 +47,11 @@ void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, cons
   std::optional<Scratch> partial;
   if (plan.args.shared_items > 0) {
     const size_t sums = static_cast<size_t>(plan.form.tiles * plan.form.halves) * 8 * 512;  // of a block, in bytes
-    partial.emplace(exec.scratch(static_cast<size_t>(plan.args.shared_units * plan.args.cluster) * sums));
+    partial.emplace(exec.scratch(static_cast<size_t>(plan.args.shared_blocks) * sums));
     a.partial = partial->as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items * plan.args.cluster));
+    a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items));
   }
-  exec.launch_clusters(kind + plan.form.name(), {plan.blocks}, {32 * 8 + 128}, plan.shared, plan.args.cluster, plan.args.overlap != 0, a, plan.args,
+  exec.launch_clusters(kind + plan.form.name(), {plan.blocks}, {32 * 8 + 128}, plan.shared, 1, plan.args.overlap != 0, a, plan.args,
                        scaled_maps(a, type.bits, plan));
 }
 

@@ -16,7 +16,7 @@ inline int64_t plan_div_up(int64_t value, int64_t unit) { return (value + unit -
 
 // What a caller wants otherwise; 0: as chosen.
 struct WideWish {
-  int tokens = 0, width = 0, stages = 0, blocks = 0, cluster = 0;
+  int tokens = 0, width = 0, stages = 0, blocks = 0;
 };
 
 struct WidePlan {

@@ -11,14 +11,13 @@
 // Items are done whole, in an order in which blocks that run at once share activations and weights in L2; those that do not fill all
 // multiprocessors are cut along K, and come first. As many blocks an item add up a share of its tokens each, kept in their registers
 // while the other sums go through the workspace; or, in equal runs, the one that begins an item adds the others' sums to its own.
-// One thread feeds two rings in shared memory through the bulk engine: packed blocks of K with their scales, and activations, 64 of k at
-// a time. Two blocks of a cluster may take strips of the same tokens; each then fetches half of the activations for both.
+// Three warps feed two rings in shared memory through the bulk engine: packed blocks of K with their scales, and activations, 64 of k at
+// a time. (An instruction to the engine takes a thread about a hundred cycles: one thread for all could not keep up.)
 #pragma once
 #include <type_traits>
 
 #include "cuda/kernels/wide_scaled_cast.cuh"
 #ifndef LPQ_SIMT
-#include "cuda/kernels/cluster_ptx.cuh"
 #include "cuda/kernels/wide_products.cuh"
 #endif
 
@@ -74,36 +73,35 @@ __device__ __forceinline__ void store_tokens(const GemmPackedArgs& g, bool vecto
   }
 }
 
-// The steps in order of a block, or of a cluster whose blocks go together: its run of the shared items, then whole items in turn.
+// A block's steps in order: its run of the shared items, then whole items in turn.
 struct ScaledWalk {
   int first, last;  // of the shared items' steps
   int steps;        // in all
   int item, kb, end;
-  int unit, units;  // this block or cluster, of so many
 
-  __device__ __forceinline__ ScaledWalk(const ScaledArgs& a, int k_blocks)
-      : unit(static_cast<int>(blockIdx.x) / a.cluster), units(static_cast<int>(gridDim.x) / a.cluster) {
+  __device__ __forceinline__ ScaledWalk(const ScaledArgs& a, int k_blocks) {
+    const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
     const long long total = static_cast<long long>(a.shared_items) * k_blocks;
     first = last = 0;
-    if (unit < a.shared_units) first = static_cast<int>(unit * total / a.shared_units), last = static_cast<int>((unit + 1) * total / a.shared_units);
+    if (block < a.shared_blocks) first = static_cast<int>(block * total / a.shared_blocks), last = static_cast<int>((block + 1) * total / a.shared_blocks);
     const int whole = a.items - a.shared_items;
-    steps = last - first + (unit < whole ? (whole - 1 - unit) / units + 1 : 0) * k_blocks;
+    steps = last - first + (block < whole ? (whole - 1 - block) / blocks + 1 : 0) * k_blocks;
     if (first < last) item = first / k_blocks, kb = first % k_blocks, end = min(k_blocks, kb + last - first);
-    else item = a.shared_items + unit, kb = 0, end = k_blocks;
+    else item = a.shared_items + block, kb = 0, end = k_blocks;
   }
   // One step on: true where the item, or the run, ends there.
   __device__ __forceinline__ bool on() { return ++kb == end; }
   __device__ __forceinline__ void next_item(const ScaledArgs& a, int k_blocks) {
     const bool shared = item < a.shared_items;
     const int left = shared ? last - (item * k_blocks + kb) : 0;  // of the run
-    item = left > 0 ? item + 1 : shared ? a.shared_items + unit : item + units;
+    item = left > 0 ? item + 1 : shared ? a.shared_items + static_cast<int>(blockIdx.x) : item + static_cast<int>(gridDim.x);
     kb = 0, end = left > 0 ? min(k_blocks, left) : k_blocks;
   }
 };
-// The first packed block of block `rank`'s strip and the first token of an item.
-__device__ __forceinline__ void scaled_place(const ScaledArgs& a, int width, int tokens, int rank, int item, int& block, int& token) {
+// The first packed block of the strip and the first token of an item.
+__device__ __forceinline__ void scaled_place(const ScaledArgs& a, int width, int tokens, int item, int& block, int& token) {
   const int group = item / (a.together * a.strips), rest = item - group * a.together * a.strips, tiles = min(a.together, a.token_tiles - group * a.together);
-  block = (rest / tiles * a.cluster + rank) * width, token = (group * a.together + rest % tiles) * tokens;
+  block = rest / tiles * width, token = (group * a.together + rest % tiles) * tokens;
 }
 
 template <int B, int T, int P, bool Zeros, bool BF, bool Integer>
@@ -113,7 +111,6 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   constexpr int kWidth = 4 * P;       // packed blocks of a strip
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int per_block = g.groups_per_block;  // groups
-  const int rank = a.cluster == 2 ? block_of_cluster() : 0;
   // A stage: weights [kWidth][512 B], scales and zeros [kWidth][groups][32].
   const int scales_at = kWidth * 512 * B, scale_bytes = kWidth * per_block * 64, zeros_at = scales_at + ((scale_bytes + 127) & ~127);
   const int zero_bytes = kWidth * per_block * 32 * g.zero_kind, stage_bytes = (zeros_at + zero_bytes + 127) & ~127;
@@ -127,59 +124,46 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
     }
     for (int s = 0; s < a.slabs; ++s) {
       barrier_init(x_full + 8 * s, 1);
-      barrier_init(x_empty + 8 * s, kScaledWarps * a.cluster);
+      barrier_init(x_empty + 8 * s, kScaledWarps);
     }
     fence_barriers();
   }
   if (threadIdx.x < 32) store_shared4(full + 896 + 4 * threadIdx.x, 0);
   __syncthreads();
-  if (a.cluster == 2) all_of_cluster();
 
   if (warp >= kScaledWarps) {
     registers_down<40>();
-    if (warp == kScaledWarps && lane == 0) {
-      const int bytes = scales_at + scale_bytes + zero_bytes;
-      ScaledWalk to_fetch(a, g.k_blocks), walk = to_fetch;
-      int stage = 0, parity = 0, slab = 0, slab_parity = 0, begun = 0, nb, token;
-      const auto weights = [&](int item, int kb, int to_stage) {
-        const uint32_t barrier = full + 8 * to_stage, to = ring + to_stage * stage_bytes;
-        const int group = g.channel ? 0 : kb * per_block;
-        scaled_place(a, kWidth, 8 * T, rank, item, nb, token);
-        barrier_expect(barrier, bytes);  // boxes are whole beyond the tensors too, with zeros
-        copy_box(to, &maps.weights, 0, kb * B, nb, barrier);
-        copy_box(to + scales_at, &maps.scales, 0, group, nb, barrier);
-        if (g.zero_kind) copy_box(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
-      };
-      // Weights may come before the operation before has ended.
-      if (a.overlap) {
-        begun = min(g.stages, walk.steps);
-        for (int s = 0; s < begun; ++s) {
-          weights(to_fetch.item, to_fetch.kb, s);
-          if (to_fetch.on()) to_fetch.next_item(a, g.k_blocks);
-        }
+    const int role = warp - kScaledWarps;  // 0: packed blocks; 1 and 2: activations, every other slab
+    if (lane == 0 && role <= 2) {
+      ScaledWalk walk(a, g.k_blocks);
+      int stage = role == 2 ? 1 : 0, parity = 1, block = 0, token = 0;
+      // Weights may come before the operation before has ended, activations may not.
+      if (role > 0 && a.overlap) {
         await_operation_before();
-        launch_next_operation();  // not sooner: what ran before the newest operation has ended when the next begins
+        if (role == 1) launch_next_operation();  // not sooner: what ran before the newest operation has ended when the next begins
       }
       for (int at = 0; at < walk.steps; ++at) {
-        if (at >= begun) {
-          barrier_wait(empty + 8 * stage, parity ^ 1);
-          weights(walk.item, walk.kb, stage);
+        if (at == 0 || walk.kb == 0) scaled_place(a, kWidth, 8 * T, walk.item, block, token);
+        if (role == 0) {
+          const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
+          const int group = g.channel ? 0 : walk.kb * per_block;
+          barrier_wait(empty + 8 * stage, parity);
+          barrier_expect(barrier, scales_at + scale_bytes + zero_bytes);  // boxes are whole beyond the tensors too, with zeros
+          copy_box(to, &maps.weights, 0, walk.kb * B, block, barrier);
+          copy_box(to + scales_at, &maps.scales, 0, group, block, barrier);
+          if (g.zero_kind) copy_box(to + zeros_at, &maps.zeros, 0, group, block, barrier);
+          if (++stage == g.stages) stage = 0, parity ^= 1;
         } else {
-          scaled_place(a, kWidth, 8 * T, rank, walk.item, nb, token);
-        }
-        for (int h = 0; h < 2; ++h) {
-          const uint32_t barrier = x_full + 8 * slab, to = x_ring + slab * kSlab;
-          barrier_wait(x_empty + 8 * slab, slab_parity ^ 1);
+          const uint32_t barrier = x_full + 8 * stage;
+          barrier_wait(x_empty + 8 * stage, parity);
           barrier_expect(barrier, kSlab);
-          if (a.cluster == 2) copy_box_to_both(to + rank * (kSlab / 2), &maps.x, 0, token + rank * 4 * T, 2 * walk.kb + h, barrier);
-          else copy_box(to, &maps.x, 0, token, 2 * walk.kb + h, barrier);
-          if (++slab == a.slabs) slab = 0, slab_parity ^= 1;
+          copy_box(x_ring + stage * kSlab, &maps.x, 0, token, 2 * walk.kb + role - 1, barrier);
+          stage += 2;
+          if (stage >= a.slabs) stage -= a.slabs, parity ^= 1;
         }
         if (walk.on()) walk.next_item(a, g.k_blocks);
-        if (++stage == g.stages) stage = 0, parity ^= 1;
       }
     }
-    __syncwarp();
   } else {
     registers_up<232>();
     const uint32_t unknown = load_shared4(full + 896 + 4 * lane);
@@ -268,10 +252,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       };
       const auto release_slab = [&](int which) {
         __syncwarp();
-        if (lane == 0) {
-          if (a.cluster == 2) barrier_arrive_at(x_empty + 8 * which, 0), barrier_arrive_at(x_empty + 8 * which, 1);
-          else barrier_arrive(x_empty + 8 * which);
-        }
+        if (lane == 0) barrier_arrive(x_empty + 8 * which);
       };
 
       if (step == 0) {
@@ -289,30 +270,32 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         uint64_t x0 = 0;
         const auto x = [&x0](uint32_t further) { return (x0 & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(x0) + further); };
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          if ((j & 3) == 0) {
+        for (int c = 0; c < 4; ++c) {
+          if ((c & 1) == 0) {
             barrier_wait(x_full + 8 * slab, slab_parity);
             x0 = rows_descriptor(x_ring + slab * kSlab);
           }
           group_fence();
 #pragma unroll
-          for (int p = 0; p < P; ++p) multiply_tokens<BF, T>(sum[p], pairs[j & 3][p], x((j & 3) * 2), j > 0 || !begins);
+          for (int ks = 0; ks < 2; ++ks)
+#pragma unroll
+            for (int p = 0; p < P; ++p) multiply_tokens<BF, T>(sum[p], pairs[2 * (c & 1) + ks][p], x((c & 1) * 4 + ks * 2), c > 0 || ks > 0 || !begins);
           group_commit();
-          group_wait<2>();  // the registers of the products before the one before are free, and at j = 1 and 5 the slab before, too
-          if (j == 1 && step > 0) release_slab(slab_before);
-          if (j == 5) {
+          group_wait<1>();  // the registers of the products of the chunk before are free, and at c = 0 and 2 the slab before, too
+          if (c == 0 && step > 0) release_slab(slab_before);
+          if (c == 2) {
             release_slab(first_slab);
-            if (lane == 0) barrier_arrive(empty + 8 * stage);  // the last words and scales became pairs at j = 4
+            if (lane == 0) barrier_arrive(empty + 8 * stage);  // the last words and scales came at c = 1
             if (step + 1 < walk.steps) barrier_wait(full + 8 * next, next == 0 ? parity ^ 1 : parity);
           }
           // Words a chunk ahead of the pairs, pairs a chunk ahead of the products.
           // After the last step what is fetched and made is never used.
-          if (j & 1 && !(B == 1 && j == 5)) fetch(j < 5 ? at : next * stage_bytes, (j + 3) / 2 % 4);
-          if (!(j & 1)) factors((j + 2) / 2 % 4);
-          make_pairs((j + 2) % 8);
-          if (B == 1 && j == 5) fetch(next * stage_bytes, 0);  // one vector holds all chunks
-          if ((j & 3) == 3) {
-            (j == 3 ? first_slab : slab_before) = slab;
+          if (!(B == 1 && c == 2)) fetch(c < 2 ? at : next * stage_bytes, (c + 2) % 4);
+          factors((c + 1) % 4);
+          make_pairs((2 * c + 2) % 8), make_pairs((2 * c + 3) % 8);
+          if (B == 1 && c == 2) fetch(next * stage_bytes, 0);  // one vector holds all chunks
+          if (c & 1) {
+            (c == 1 ? first_slab : slab_before) = slab;
             if (++slab == a.slabs) slab = 0, slab_parity ^= 1;
           }
         }
@@ -335,28 +318,28 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 #pragma unroll
           for (int i = 0; i < 4; ++i) written_by_products(sum[p][t][i]);
       int block0, token0;
-      scaled_place(a, kWidth, 8 * T, rank, walk.item, block0, token0);
+      scaled_place(a, kWidth, 8 * T, walk.item, block0, token0);
       const bool mine = block0 + slot < g.n_blocks;
       // The eights of tokens from `low_t` to `high_t` are this block's to store, whole where nobody shares the item.
       constexpr int kStored = 4 / P;  // eights a store
       int low_t = 0, high_t = T;
       if (walk.kb - began != g.k_blocks) {
         const long long total = static_cast<long long>(a.shared_items) * g.k_blocks, begin = static_cast<long long>(walk.item) * g.k_blocks;
-        const int from = static_cast<int>(((begin + 1) * a.shared_units - 1) / total), to = static_cast<int>(((begin + g.k_blocks) * a.shared_units - 1) / total);
-        const int sharers = to - from + 1, turn = walk.unit - from;
+        const int from = static_cast<int>(((begin + 1) * a.shared_blocks - 1) / total), to = static_cast<int>(((begin + g.k_blocks) * a.shared_blocks - 1) / total);
+        const int own = static_cast<int>(blockIdx.x), sharers = to - from + 1, turn = own - from;
         if (a.owners) high_t = began == 0 ? T : 0;
         else low_t = T / kStored * turn / sharers * kStored, high_t = T / kStored * (turn + 1) / sharers * kStored;
-        unsigned* const counter = g.counters + 2 * (walk.item * a.cluster + rank);
+        unsigned* const counter = g.counters + 2 * walk.item;
         // A block's sums: [warp][eight of tokens][half][lane] float4.
-        const auto place = [&](int unit) { return reinterpret_cast<float4*>(g.partial) + (static_cast<long long>(unit * a.cluster + rank) * kScaledWarps + warp) * (T * P * 32) + lane; };
+        const auto sums_of = [&](int block) { return reinterpret_cast<float4*>(g.partial) + (static_cast<long long>(block) * kScaledWarps + warp) * (T * P * 32) + lane; };
         if (high_t - low_t < T) {
-          float4* const own = place(walk.unit);
+          float4* const kept = sums_of(own);
           if (mine) {
 #pragma unroll
             for (int t = 0; t < T; ++t)
               if ((t < low_t || t >= high_t) && token0 + 8 * t < g.m) {
 #pragma unroll
-                for (int p = 0; p < P; ++p) __stcg(own + (t * P + p) * 32, make_float4(sum[p][t][0], sum[p][t][1], sum[p][t][2], sum[p][t][3]));
+                for (int p = 0; p < P; ++p) __stcg(kept + (t * P + p) * 32, make_float4(sum[p][t][0], sum[p][t][1], sum[p][t][2], sum[p][t][3]));
               }
           }
           __threadfence();
@@ -364,7 +347,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
           if (threadIdx.x == 0) atomicAdd(counter, 1u);
         }
         // All blocks of the grid run at once, and those that are waited for do not wait before they have written, so nobody waits for ever.
-        const unsigned awaited = static_cast<unsigned>(a.owners ? to - walk.unit : sharers);
+        const unsigned awaited = static_cast<unsigned>(a.owners ? to - own : sharers);
         if (high_t > low_t) {
           if (threadIdx.x == 0)
             while (load_acquired(counter) < awaited) {
@@ -375,8 +358,8 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         if (threadIdx.x == 0 && (a.owners ? high_t > low_t : atomicAdd(counter + 1, 1u) + 1 == awaited)) counter[0] = counter[1] = 0;
         constexpr int kBatch = 8 / P;
         for (int c = from; mine && high_t > low_t && c <= to; ++c) {
-          if (c == walk.unit) continue;
-          const float4* const part = place(c);
+          if (c == own) continue;
+          const float4* const part = sums_of(c);
 #pragma unroll
           for (int t0 = 0; t0 < T; t0 += kBatch) {
             if (t0 + kBatch <= low_t || t0 >= high_t || token0 + 8 * t0 >= g.m) continue;
@@ -402,7 +385,6 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       began = walk.kb;
     }
   }
-  if (a.cluster == 2) all_of_cluster();  // neither goes while the other may arrive at its barriers
 }
 
 #endif

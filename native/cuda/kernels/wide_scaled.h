@@ -11,22 +11,20 @@
 
 namespace lpq::cuda {
 
-// What the kernel is told besides. Items are tiles of 8 T tokens of strips of 4 P packed blocks (of pairs of strips in clusters of two);
-// token tiles come in groups of `together`, and in a group all tiles of a strip before those of the next, so that blocks that run at
-// once read few bytes that differ. A unit is a block, or a cluster.
+// What the kernel is told besides. Items are tiles of 8 T tokens of strips of 4 P packed blocks; token tiles come in groups of `together`, and
+// in a group all tiles of a strip before those of the next, so that blocks that run at once read few bytes that differ.
 struct ScaledArgs {
-  int cluster;  // blocks that have strips of the same tokens and fetch half of the activations each, 1 or 2
-  int slabs;    // of the ring of activations
+  int slabs;  // of the ring of activations
   int strips;
   int token_tiles, together;
   int items;
-  int shared_items;  // the first ones: their steps along K are cut into equal runs, none empty
-  int shared_units;  // for so many units (as many as shared items at least); the other items are done whole, by all units in turn
-  int owners;        // who begins a shared item adds up its sums; else a multiple of the shared items are its units, which add up a share each
-  int vectors;       // rows of y start at multiples of 16 bytes
-  int overlap;       // launched while the operation before may still run
-  float lift;        // what is added to signed codes to make them unsigned
-  float zero;        // the constant zero point, without it
+  int shared_items;   // the first ones: their steps along K are cut into equal runs, none empty
+  int shared_blocks;  // for so many blocks (as many as shared items at least); the other items are done whole, by all blocks in turn
+  int owners;         // who begins a shared item adds up its sums; else a multiple of the shared items are the blocks, which add up a share each
+  int vectors;        // rows of y start at multiples of 16 bytes
+  int overlap;        // launched while the operation before may still run
+  float lift;         // what is added to signed codes to make them unsigned
+  float zero;         // the constant zero point, without it
 };
 
 // An instance of the kernel: T eights of tokens, P 16-row halves a warp.
@@ -77,41 +75,34 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
     }
     if (slabs < 2 || stages > kMostScaledStages) continue;
-    for (int cluster = 1; cluster <= 2; ++cluster) {
-      if (wish.cluster && wish.cluster != cluster) continue;
-      if (!wish.cluster && cluster == 2 && a.n_blocks <= width) continue;
-      const int64_t units = multiprocessors / cluster;
-      if (units < 1) continue;
-      const int64_t strips = plan_div_up(a.n_blocks, width * cluster), token_tiles = plan_div_up(a.m, 8 * form.tiles), items = strips * token_tiles;
-      const double bytes = static_cast<double>(stage) + 2.0 * static_cast<double>(slab) / cluster, sums = 1024.0 * 4 * form.tiles * width / 4;
-      const double step = std::max({kTensor * 64 * form.tiles * form.halves, bytes / kFromL2, kInstructions * (0.5 + 0.5 * form.halves)}), size = form.tiles * form.halves / 32.0;
-      const auto consider = [&](int64_t used, int64_t shared_items, int64_t shared_units, bool owners) {
-        const int64_t waves = plan_div_up(items - shared_items, used), run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_units) : 0;
-        double cycles = kBegin + static_cast<double>(waves) * (static_cast<double>(a.k_blocks) * step + kStore * size) + static_cast<double>(run) * step;
-        if (shared_items > 0) {
-          const double sharers = static_cast<double>(shared_units) / static_cast<double>(shared_items);
-          cycles += kMeet + kStore * size * (owners ? 1 : 1 / sharers) + 2 * sums / kSums * (owners ? 1 : (sharers - 1) / sharers);
-        }
-        if (best && cycles >= best->cycles) return;
-        best.emplace();
-        best->form = form, best->stages = static_cast<int>(stages), best->blocks = static_cast<int>(used * cluster);
-        best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + 8 * kScaledStaging);
-        best->cycles = cycles;
-        ScaledArgs& to = best->args;
-        to.cluster = cluster, to.slabs = static_cast<int>(slabs), to.strips = static_cast<int>(strips), to.token_tiles = static_cast<int>(token_tiles);
-        to.together = static_cast<int>(std::min<int64_t>(token_tiles, std::max(1, 64 / form.tiles))), to.items = static_cast<int>(items);
-        to.shared_items = static_cast<int>(shared_items), to.shared_units = static_cast<int>(shared_items ? shared_units : 1), to.owners = owners;
-      };
-      const int64_t most = std::min<int64_t>(wish.blocks ? std::max(1, wish.blocks / cluster) : units, units);
-      const int64_t all = std::min<int64_t>(most, items * a.k_blocks), rest = items % all;
-      if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false);
-      if (rest == 0) continue;
-      const int64_t sharers = std::min(all / rest, int64_t{a.k_blocks}), runs = std::min(all, rest * a.k_blocks);
-      const bool even = sharers > 1 && (!wish.blocks || runs == sharers * rest);
-      if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false);
-      // Equal runs, of no more than three blocks an item (the one that begins it adds up).
-      if (wish.blocks ? !even : runs > rest && 2 * (rest * a.k_blocks / runs) >= a.k_blocks) consider(all, rest, runs, true);
-    }
+    const int64_t strips = plan_div_up(a.n_blocks, width), token_tiles = plan_div_up(a.m, 8 * form.tiles), items = strips * token_tiles;
+    const double bytes = static_cast<double>(stage) + 2.0 * static_cast<double>(slab), sums = 1024.0 * form.tiles * width;
+    const double step = std::max({kTensor * 64 * form.tiles * form.halves, bytes / kFromL2, kInstructions * (0.5 + 0.5 * form.halves)}), size = form.tiles * form.halves / 32.0;
+    const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners) {
+      const int64_t waves = plan_div_up(items - shared_items, blocks), run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
+      double cycles = kBegin + static_cast<double>(waves) * (static_cast<double>(a.k_blocks) * step + kStore * size) + static_cast<double>(run) * step;
+      if (shared_items > 0) {
+        const double sharers = static_cast<double>(shared_blocks) / static_cast<double>(shared_items);
+        cycles += kMeet + kStore * size * (owners ? 1 : 1 / sharers) + 2 * sums / kSums * (owners ? 1 : (sharers - 1) / sharers);
+      }
+      if (best && cycles >= best->cycles) return;
+      best.emplace();
+      best->form = form, best->stages = static_cast<int>(stages), best->blocks = static_cast<int>(blocks);
+      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + 8 * kScaledStaging);
+      best->cycles = cycles;
+      ScaledArgs& to = best->args;
+      to.slabs = static_cast<int>(slabs), to.strips = static_cast<int>(strips), to.token_tiles = static_cast<int>(token_tiles);
+      to.together = static_cast<int>(std::min<int64_t>(token_tiles, std::max(1, 128 / form.tiles))), to.items = static_cast<int>(items);
+      to.shared_items = static_cast<int>(shared_items), to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners;
+    };
+    const int64_t most = std::min<int64_t>(multiprocessors, items * a.k_blocks), all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most, rest = items % all;
+    if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false);
+    if (rest == 0) continue;
+    const int64_t sharers = std::min(all / rest, int64_t{a.k_blocks}), runs = std::min(all, rest * a.k_blocks);
+    const bool even = sharers > 1 && (!wish.blocks || runs == sharers * rest);
+    if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false);
+    // Equal runs, of no more than three blocks an item (the one that begins it adds up).
+    if (wish.blocks ? !even : runs > rest && 2 * (rest * a.k_blocks / runs) >= a.k_blocks) consider(all, rest, runs, true);
   }
   return best;
 }
@@ -121,7 +112,7 @@ inline PackedMaps scaled_maps(const GemmPackedArgs& a, int bits, const ScaledPla
   WidePlan boxes;
   boxes.tiles = plan.form.tiles, boxes.args.width = 4 * plan.form.halves;
   PackedMaps maps = wide_maps(a, bits, boxes);
-  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, static_cast<uint32_t>(8 * plan.form.tiles / plan.args.cluster), 1}, true);
+  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, static_cast<uint32_t>(8 * plan.form.tiles), 1}, true);
   return maps;
 }
 

@@ -181,14 +181,6 @@ inline void copy_box(uint32_t to, const void* map, int c0, int c1, int c2, uint3
   if (to % (box.swizzle ? 1024 : 128) != 0) throw std::runtime_error("a box goes to an address that the bulk engine refuses");
   simt::hopper.landings.push_back({box, to, barrier, {c0, c1, c2}});
 }
-// Blocks of a cluster are a row of two.
-inline int block_of_cluster() { return static_cast<int>(blockIdx.x & 1); }
-inline uint32_t in_block_of_cluster(uint32_t address, int rank) { return (address & 0xfffffu) | (blockIdx.x - (blockIdx.x & 1) + static_cast<uint32_t>(rank)) << 20; }
-inline void all_of_cluster() { simt::cluster(simt::Cluster::both); }
-inline void barrier_arrive_at(uint32_t barrier, int rank) { barrier_arrive(in_block_of_cluster(barrier, rank)); }
-inline void copy_box_to_both(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
-  for (int rank = 0; rank < 2; ++rank) copy_box(in_block_of_cluster(to, rank), map, c0, c1, c2, in_block_of_cluster(barrier, rank));
-}
 inline void copy_box_once(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) { copy_box(to, map, c0, c1, c2, barrier); }
 
 // Bits of the address that name the block stay: 16 bytes a unit, as in the device's descriptors.
