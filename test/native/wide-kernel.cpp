@@ -13,6 +13,7 @@
 #include "cuda/kernels/gemm_wide.cuh"
 #include "cuda/kernels/wide_plan.h"
 #include "cuda/kernels/wide_scaled.cuh"
+#include "cuda/kernels/wide_scaled_plan.h"
 #include "packed_types.h"
 #include "simt_hopper.h"
 

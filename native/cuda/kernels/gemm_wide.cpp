@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "cuda/kernels/wide_plan.h"
-#include "cuda/kernels/wide_scaled.h"
+#include "cuda/kernels/wide_scaled_plan.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -38,7 +38,7 @@ void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, cons
   ScaledPlan plan = *chosen;
   if (exec.rehearsing())
     exec.because("Tiles of " + std::to_string(8 * plan.form.tiles) + " tokens and " + std::to_string(128 * plan.form.halves) + " rows, " + std::to_string(plan.args.items) + " items, of which " + std::to_string(plan.args.shared_items) +
-                 " are cut along K: the fewest cycles by the planner's model.");
+                 " are cut along K: the least time by the planner's model.");
   a.stages = plan.stages;
   plan.args.lift = integer && type.is_signed ? static_cast<float>(1 << (type.bits - 1)) : 0.0f;
   plan.args.zero = a.zero - plan.args.lift;

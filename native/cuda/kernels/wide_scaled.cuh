@@ -29,9 +29,9 @@ constexpr int kScaledThreads = 32 * kScaledWarps + 128;
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Four eights of tokens of one half of a packed block, or two of both, to y: 1024 bytes. `staging`: as much of the warp's own.
-// sums(u, p, i): of the u-th eight the accumulator i of the p-th half; `half`: the first.
+// sums(u, p, i): of the u-th eight the accumulator i of the p-th half; `half`: the first. Tokens before `least` are another item's.
 template <bool BF, int P, class Sums>
-__device__ __forceinline__ void store_tokens(const GemmPackedArgs& g, bool vectors, int block, int half, int token0, uint32_t staging, int lane, const Sums& sums) {
+__device__ __forceinline__ void store_tokens(const GemmPackedArgs& g, bool vectors, int block, int half, int token0, int least, uint32_t staging, int lane, const Sums& sums) {
   constexpr int kRows = 16 * P, kChunks = 2 * P, kTokens = 32 / kChunks;  // of one store: rows, sixteen bytes a token, tokens
   const int n0 = block * 32 + 16 * half;
   float bias[kChunks];
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_tokens(const GemmPackedArgs& g, bool vecto
   for (int u = 0; u < 2; ++u) {
     const int m = token0 + kTokens * u + token;
     const uint4 out = load_shared16(staging + u * 512 + place(token, chunk));
-    if (m >= g.m) continue;
+    if (m >= g.m || m < least) continue;
     uint16_t* const to = g.y + static_cast<long long>(m) * g.n + n;
     if (vectors && n + 8 <= g.n) {
       *reinterpret_cast<uint4*>(to) = out;
@@ -104,6 +104,10 @@ __device__ __forceinline__ void scaled_place(const ScaledArgs& a, int width, int
   block = rest / tiles * width, token = (group * a.together + rest % tiles) * tokens;
 }
 
+// The token that an item's boxes begin with: the last tile begins early enough to end with the tokens, since the bulk engine takes twice as long
+// for rows beyond the tensor. Tokens that it shares with the tile before are multiplied twice and stored by that one.
+__device__ __forceinline__ int first_token(const GemmPackedArgs& g, const ScaledArgs& a, int token) { return min(token, max(0, g.m - a.rows)); }
+
 template <int B, int T, int P, bool Zeros, bool BF, bool Integer>
 __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const ScaledArgs& a, const PackedMaps& maps) {
   static_assert(P == 1 ? T % 4 == 0 : T % 2 == 0);
@@ -143,7 +147,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         if (role == 1) launch_next_operation();  // not sooner: what ran before the newest operation has ended when the next begins
       }
       for (int at = 0; at < walk.steps; ++at) {
-        if (at == 0 || walk.kb == 0) scaled_place(a, kWidth, 8 * T, walk.item, block, token);
+        if (at == 0 || walk.kb == 0) scaled_place(a, kWidth, 8 * T, walk.item, block, token), token = first_token(g, a, token);
         if (role == 0) {
           const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
           const int group = g.channel ? 0 : walk.kb * per_block;
@@ -156,7 +160,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         } else {
           const uint32_t barrier = x_full + 8 * stage;
           barrier_wait(x_empty + 8 * stage, parity);
-          barrier_expect(barrier, kSlab);
+          barrier_expect(barrier, a.rows * 128);
           copy_box(x_ring + stage * kSlab, &maps.x, 0, token, 2 * walk.kb + role - 1, barrier);
           stage += 2;
           if (stage >= a.slabs) stage -= a.slabs, parity ^= 1;
@@ -319,7 +323,10 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
           for (int i = 0; i < 4; ++i) written_by_products(sum[p][t][i]);
       int block0, token0;
       scaled_place(a, kWidth, 8 * T, walk.item, block0, token0);
+      const int first = first_token(g, a, token0);
       const bool mine = block0 + slot < g.n_blocks;
+      // Whether any of so many eights of tokens are to be stored.
+      const auto wanted = [&](int t, int eights) { return first + 8 * t < g.m && first + 8 * (t + eights) > token0; };
       // The eights of tokens from `low_t` to `high_t` are this block's to store, whole where nobody shares the item.
       constexpr int kStored = 4 / P;  // eights a store
       int low_t = 0, high_t = T;
@@ -337,7 +344,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
           if (mine) {
 #pragma unroll
             for (int t = 0; t < T; ++t)
-              if ((t < low_t || t >= high_t) && token0 + 8 * t < g.m) {
+              if ((t < low_t || t >= high_t) && wanted(t, 1)) {
 #pragma unroll
                 for (int p = 0; p < P; ++p) __stcg(kept + (t * P + p) * 32, make_float4(sum[p][t][0], sum[p][t][1], sum[p][t][2], sum[p][t][3]));
               }
@@ -362,7 +369,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
           const float4* const part = sums_of(c);
 #pragma unroll
           for (int t0 = 0; t0 < T; t0 += kBatch) {
-            if (t0 + kBatch <= low_t || t0 >= high_t || token0 + 8 * t0 >= g.m) continue;
+            if (t0 + kBatch <= low_t || t0 >= high_t || !wanted(t0, kBatch)) continue;
             float4 v[kBatch][P];
 #pragma unroll
             for (int t = t0; t < t0 + kBatch && t < T; ++t)
@@ -378,8 +385,8 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       if (mine) {
 #pragma unroll
         for (int t = 0; t < T; t += kStored)
-          if (t >= low_t && t < high_t && token0 + 8 * t < g.m)
-            store_tokens<BF, P>(g, a.vectors, block0 + slot, first_half, token0 + 8 * t, staging, lane, [&](int u, int p, int i) { return sum[p][t + u][i]; });
+          if (t >= low_t && t < high_t && wanted(t, kStored))
+            store_tokens<BF, P>(g, a.vectors, block0 + slot, first_half, first + 8 * t, token0, staging, lane, [&](int u, int p, int i) { return sum[p][t + u][i]; });
       }
       walk.next_item(a, g.k_blocks);
       began = walk.kb;
