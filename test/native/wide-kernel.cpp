@@ -205,21 +205,20 @@ void tile(const Type& t, bool all) {
   if (integer) one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}), one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
 }
 
-// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere. `most`: 0, every path of the work; 1, with zero points; 2, every path of the cut.
+// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere. `most`: 0, every
+// path of the work; 1, with zero points; 2, every path of the cut.
 template <int B, int T, int Halves, bool BF, class Cast>
 void scaled(const Type& t, int most) {
   const bool integer = t.kind != 'f';
   const auto run = [&](const Case& c) { one<B, T, BF, Cast, Halves>(t, c); };
   run({5 * T + 3, 70, 264, 128, 0, true, BF, {.stages = 2, .blocks = 2}});
-  run({8 * T + 3, 40 * Halves + 130, 392, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves}});
+  run({8 * T + 3, 40 * Halves + 130, 264, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves}});
   if (!integer || most < 1) return;
   run({7, 33, 200, 0, 1, true, BF, {.blocks = 2}}), run({17, 64, 256, 64, 2, false, !BF, {}});
   if (most < 2) return;
   run({16 * T + 1, 260 * Halves, 384, 128, 0, false, BF, {.stages = 3, .blocks = 4}});
   run({75 * T, 148 * Halves, 256, 64, 0, true, BF, {.blocks = 7}});
-  run({16 * T + 1, 64 * Halves, 200, 128, 0, false, BF, {.blocks = 2}}), run({68 * T, 256 * Halves, 100, 128, 0, false, BF, {.blocks = 8}});
-  run({16 * T - 1, 116 * Halves, 1152, 0, 0, false, BF, {.blocks = 6}});
-  run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12}});
+  run({16 * T - 1, 116 * Halves, 1152, 0, 0, false, BF, {.blocks = 6}}), run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12}});
   run({63, 64, 256, 128, 0, false, BF, {.blocks = 3}, 2.5}), run({8 * T - 1, 64, 640, 128, 0, false, BF, {.blocks = 5}, 0});
 }
 
@@ -230,11 +229,11 @@ void width() {
     const Type t{kind, B, 0};
     tile<B, 2, false, IntCast<B, false>>(t, B == 3);
     tile<B, 2, true, IntCast<B, true>>(t, false);
-    scaled<B, 16, 2, false, IntCast<B, false>>(t, B == 4 ? 2 : 1), scaled<B, 16, 2, true, IntCast<B, true>>(t, B == 5 ? 2 : 1);
-    scaled<B, 32, 1, false, IntCast<B, false>>(t, B == 4 ? 2 : 0), scaled<B, 32, 1, true, IntCast<B, true>>(t, B == 4 ? 1 : 0);
+    // Of four bits every form, and of the others either, so that each cast runs in one of them.
+    scaled<B, 16, 2, false, IntCast<B, false>>(t, 1), scaled<B, 32, 1, true, IntCast<B, true>>(t, B == 4 ? 1 : 0);
     if constexpr (B == 4) {
-      scaled<B, 16, 1, false, IntCast<B, false>>(t, 2), scaled<B, 16, 1, true, IntCast<B, true>>(t, 0);
-      scaled<B, 20, 1, false, IntCast<B, false>>(t, 1), scaled<B, 24, 1, false, IntCast<B, false>>(t, 1), scaled<B, 24, 1, true, IntCast<B, true>>(t, 0);
+      scaled<B, 16, 2, true, IntCast<B, true>>(t, kind == 'i' ? 2 : 0), scaled<B, 32, 1, false, IntCast<B, false>>(t, kind == 'u' ? 2 : 0);
+      scaled<B, 16, 1, false, IntCast<B, false>>(t, 0), scaled<B, 20, 1, false, IntCast<B, false>>(t, 0), scaled<B, 24, 1, true, IntCast<B, true>>(t, 0);
       tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true), tile<B, 8, false, IntCast<B, false>>(t, true);
       tile<B, 16, false, IntCast<B, false>>(t, true), tile<B, 8, true, IntCast<B, true>>(t, true);
     }
@@ -246,8 +245,8 @@ void width() {
       // f16 holds 5 exponent bits where the type's highest means infinity, too.
       if (e < 5 || (B == 8 && e == 5)) tile<B, 2, false, FloatCast<B, false>>(t, false);
       tile<B, 2, true, FloatCast<B, true>>(t, false);
-      if (e < 5 || (B == 8 && e == 5)) scaled<B, 16, 2, false, FloatCast<B, false>>(t, 0), scaled<B, 32, 1, false, FloatCast<B, false>>(t, 0);
-      scaled<B, 16, 2, true, FloatCast<B, true>>(t, 0), scaled<B, 32, 1, true, FloatCast<B, true>>(t, 0);
+      if (e < 5 || (B == 8 && e == 5)) scaled<B, 32, 1, false, FloatCast<B, false>>(t, 0);
+      scaled<B, 16, 2, true, FloatCast<B, true>>(t, 0);
       if constexpr (B == 6) tile<B, 8, false, FloatCast<B, false>>(t, e == 3);
     }
   std::printf("%d bits\n", B);
