@@ -1,6 +1,7 @@
 import { quantType } from '../../core/quant-type.js';
 import { shapeName } from './cases.js';
 import type { KernelBench, KernelRow } from './schema.js';
+import { escaped, f, logScale, plain, type Scale } from './svg.js';
 
 const [WIDTH, HEIGHT] = [860, 560];
 const AREA = { left: 76, right: 150, top: 56, bottom: 62 } as const;
@@ -8,13 +9,6 @@ const AREA = { left: 76, right: 150, top: 56, bottom: 62 } as const;
 /** By bits of the weights, light to dark in the light theme; the dark one turns the order. Told apart also by their labels. */
 const LIGHT = ['#b58900', '#d1661d', '#c2304e', '#1f5fbf', '#7a3fa6', '#1d8a6b', '#5b6b2a', '#3d4a57'];
 const DARK = ['#f0c04a', '#f59a5c', '#f27a92', '#7db2ff', '#c79bf0', '#5fd0ae', '#b3c56b', '#b6c2ce'];
-
-interface Scale {
-  (value: number): number;
-  readonly low: number;
-  readonly high: number;
-  readonly ticks: readonly number[];
-}
 
 /**
  * Arithmetic intensity (2 M N K operations over the bytes a product moves) against achieved operations a second, with the
@@ -74,19 +68,6 @@ function denseRows(rows: readonly KernelRow[]): Point[] {
     });
   }
   return [...seen.values()];
-}
-
-/** Ticks at powers of ten, and between them where there are few. */
-function logScale(least: number, most: number, from: number, to: number): Scale {
-  const [low, high] = [least / 1.3, Math.max(most, least * 3) * 1.1];
-  const [a, b] = [Math.log10(low), Math.log10(high)];
-  const steps = b - a < 2 ? [1, 2, 5] : [1];
-  const decades = Array.from({ length: Math.ceil(b) - Math.floor(a) + 1 }, (_, i) => 10 ** (Math.floor(a) + i));
-  const ticks = decades
-    .flatMap((each) => steps.map((step) => each * step))
-    .filter((each) => each >= low && each <= high);
-  const map = (value: number) => from + ((Math.log10(value) - a) / (b - a)) * (to - from);
-  return Object.assign(map, { low, high, ticks });
 }
 
 function head({ machine, settings }: KernelBench): string {
@@ -159,9 +140,3 @@ function legend(bits: readonly number[], dense: boolean): string {
     )
     .join('\n');
 }
-
-const f = (value: number): string => value.toFixed(1);
-const plain = (value: number): string =>
-  value >= 1e4 || value < 1e-3 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
-const escaped = (text: string): string =>
-  text.replace(/[&<>"]/g, (sign) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[sign]!);
