@@ -1,13 +1,10 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { KvScheme } from '../../formats/kv/scheme.js';
-import { createRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { kvSchemeOf } from '../kv/choose.js';
-import { decodingObstacle } from '../model/decoded-attention.js';
 import { planSource } from '../model/graph.js';
 import type { KvForm, WeightSource } from '../model/source.js';
-import { chooseDevice } from './device.js';
 import { type ComputeOptions, openRuntime, type Run } from './run.js';
 import { checkFlags, type KvSettings, requireKv } from './settings.js';
 import { openAnySource } from './sources.js';
@@ -47,39 +44,14 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
 }
 
 /**
- * The device to evaluate on. A packed cache that no kernel reads is simulated on the CPU: there 'auto' means that. What is wrong with
- * lpq.json its reader tells.
+ * The device to compute on. Caches of few bits are simulated on the CPU unless a device is asked for: 'auto' means that, for their kernels
+ * have not been compared on a device since they were rewritten. What is wrong with lpq.json its reader tells.
  */
-async function cacheDevice(dir: string, wish: KvSettings, { device }: ComputeOptions, run: Run): Promise<string> {
-  if (device !== 'auto' || (wish.kv === undefined && !storesCache(dir)) || chooseDevice(device) === 'cpu')
-    return device;
-  const opened = await openAnySource(dir, createRuntime({ threads: 1 }));
-  try {
-    const why = obstacleOf(withCache(opened, wish));
-    if (why === undefined) return device;
-    run.report.warn(`computing on the CPU: ${why}`);
-    return 'cpu';
-  } finally {
-    opened.close();
-  }
-}
-
-/** Whether lpq.json has a scheme for the cache. */
-function storesCache(dir: string): boolean {
+function cacheDevice(dir: string, wish: KvSettings, device: string): string {
+  if (device !== 'auto') return device;
   const manifest = path.join(dir, 'lpq.json');
-  return existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
-}
-
-/** Why the kernels cannot read the cache that a source has. */
-function obstacleOf(source: WeightSource): string | undefined {
-  const { kv } = source;
-  if (!kv || !('form' in kv)) return undefined;
-  for (const { attention } of planSource(source).blocks) {
-    if (attention.kind !== 'attention') continue;
-    const why = decodingObstacle(kv, attention, attention.sinks !== undefined);
-    if (why !== undefined) return why;
-  }
-  return undefined;
+  const stored = existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
+  return wish.kv !== undefined || stored ? 'cpu' : device;
 }
 
 /**
@@ -95,9 +67,7 @@ export async function openEvaluated(
   // 16 bits are no scheme: whatever lpq.json says is left aside.
   const plain = generates && bits === '16';
   const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
-  // A generator's own caches of few bits are chosen by it, not by what evaluation's kernels read.
-  const byGenerator = generates && flags.device === 'auto' && (wish.kv !== undefined || storesCache(dir));
-  const device = plain ? flags.device : byGenerator ? 'cpu' : await cacheDevice(dir, wish, flags, run);
+  const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
   const rt = openRuntime(run, { ...flags, device });
   const opened = await openAnySource(dir, rt, kernels);
   const source = withCache(opened, wish);
