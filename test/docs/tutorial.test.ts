@@ -25,7 +25,12 @@ const pattern = (line: string) =>
     line
       .trim()
       .split('…')
-      .map((part) => part.trim().replace(/[.*+?^${}()|[\]\\]/g, '\\$&'))
+      .map((part) =>
+        part
+          .trim()
+          .replace(/[.*+?^${}()|[\]\\]/g, '\\$&')
+          .replace(/ +/g, ' +'),
+      )
       .join('.*'),
   );
 

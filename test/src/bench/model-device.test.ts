@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, test } from 'node:test';
 import { modelBenchSchema } from '../../../src/bench/model/schema.js';
+import { attentionKernels } from '../../native/fake-cuda/attention.js';
 import { type FakeCuda, fakeCuda } from '../../native/fake-cuda/fake.js';
 import { events, lpq, model, scratch } from '../cli/lpq.js';
 
@@ -11,13 +12,7 @@ const KERNELS = [
   ...['f16', 'bf16'].flatMap((dtype) =>
     [32, 64, 128, 256].flatMap((dims) => [`lpq_attention_${dtype}_${dims}`, `lpq_cached_attention_${dtype}_${dims}`]),
   ),
-  ...[2, 4, 8].flatMap((bits) =>
-    [64, 128].flatMap((dims) => [
-      `lpq_kv_decode_${bits}_${dims}_128`,
-      `lpq_kv_decode_${bits}_${dims}_32`,
-      `lpq_kv_pack_${bits}_${dims}`,
-    ]),
-  ),
+  ...attentionKernels(),
 ];
 const made = fakeCuda(KERNELS);
 const fake = made as FakeCuda;
