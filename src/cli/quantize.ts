@@ -145,7 +145,7 @@ async function checkPlan(
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
   const { openModel } = await import('../model/graph.js');
-  const { plannedModules, planQuantization } = await import('../quantize/run.js');
+  const { plannedModules, planQuantization } = await import('../quantize/plan.js');
   const { requireStatistics } = await import('../quantize/from-statistics.js');
   const { schemesFrom } = await import('./schemes.js');
   const checkpoint = SourceCheckpoint.open(source);

@@ -6,7 +6,7 @@ import { allocate, type Choice } from '../quantize/allocate.js';
 import { outputBytes } from '../quantize/estimate.js';
 import { bitsPerWeight } from '../quantize/grid.js';
 import { influenceOf } from '../quantize/influence.js';
-import { plannedModules, planQuantization } from '../quantize/run.js';
+import { plannedModules, planQuantization } from '../quantize/plan.js';
 import { type Measured, measureUnits, unitsOf } from '../quantize/sensitivity.js';
 import { SourceView } from '../quantize/source-view.js';
 import { calibrate } from './calibration.js';

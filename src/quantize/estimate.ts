@@ -10,7 +10,8 @@ import { openModel } from '../model/graph.js';
 import type { Feed, ModelGraph } from '../model/program.js';
 import { bitsPerWeight } from './grid.js';
 import { blockMemory, DEVICE_BATCH_TOKENS } from './memory-plan.js';
-import { plannedModules, planQuantization, type QuantizeRequest } from './run.js';
+import { plannedModules, planQuantization } from './plan.js';
+import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
 type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>;

@@ -4,9 +4,10 @@ import { openModel } from '../model/graph.js';
 import type { Block, ModelGraph } from '../model/program.js';
 import type { BlockContext } from './blocks.js';
 import { quantizeModel } from './model.js';
+import { planQuantization } from './plan.js';
 import type { Progress } from './progress.js';
 import { rtnQuantizer } from './rtn-quantizer.js';
-import { planQuantization, type QuantizeRequest } from './run.js';
+import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
 /** What quantizing the whole model will take, by one block of it. */

@@ -1,0 +1,102 @@
+import type { SourceCheckpoint } from '../../formats/canonical/source.js';
+import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
+import { LpqError } from '../core/error.js';
+import { openModel } from '../model/graph.js';
+import type { LinearRef, ModelGraph } from '../model/program.js';
+import type { ActivationForm } from '../model/source.js';
+import { zerosOf } from './grid.js';
+import { KeptModules } from './redo.js';
+import { schemeOf } from './rules.js';
+import type { QuantizeRequest } from './run.js';
+import type { QuantScheme } from './scheme.js';
+import { SourceView } from './source-view.js';
+
+/** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE, LPQ_REDO. */
+export function planQuantization(
+  graph: ModelGraph,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'>,
+): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
+  const linears = graph.blocks.flatMap(({ stages }) =>
+    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
+  );
+  if (request.lmHead) {
+    if (graph.head.tied)
+      throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
+        hint: 'Leave out --lm-head for this model.',
+      });
+    linears.push(graph.head);
+  }
+  const plan = new Map<string, { linear: LinearRef; scheme: QuantScheme }>();
+  for (const linear of linears) {
+    const scheme = schemeOf(linear, request.scheme, request.rules);
+    if (scheme) plan.set(linear.name, { linear, scheme });
+  }
+  if (plan.size === 0 && request.redo)
+    throw new LpqError('LPQ_REDO', `--redo matches no module that is quantized`, {
+      got: request.redo.match.source,
+      expected: `a part of a path such as ${linears[0]?.name}`,
+    });
+  if (plan.size === 0) throw new LpqError('LPQ_USAGE', 'the rules leave no module to quantize');
+  return plan;
+}
+
+/**
+ * What quantizing makes of each module, before it does. `codes`: linears will read codes (W4Ax), of precisions that nobody knows yet, so
+ * all are said to have 8 bits. Throws what reading the model throws.
+ */
+export function plannedModules(
+  checkpoint: SourceCheckpoint,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & { readonly codes?: boolean },
+): Map<string, ModuleDeclaration> {
+  const source = new SourceView(checkpoint);
+  const graph = openModel(source);
+  const plan = planQuantization(graph, request);
+  const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
+  kept?.close();
+  const form = (k: number): ActivationForm | undefined =>
+    request.codes && k % 128 === 0
+      ? { blocks: { bits: new Uint8Array(k / 128).fill(8), clip: new Float32Array(k / 128).fill(1) } }
+      : undefined;
+  return new Map([
+    ...(kept?.declarations() ?? []),
+    ...[...plan].map(
+      ([name, { linear, scheme }]) => [name, declareModule(source, linear, scheme, form(linear.k))] as const,
+    ),
+  ]);
+}
+
+/** A module as the checkpoint will declare it; `form`: what it reads instead of its input. */
+export function declareModule(
+  source: SourceView,
+  linear: LinearRef,
+  scheme: QuantScheme,
+  form: ActivationForm | undefined,
+): ModuleDeclaration {
+  const size = scheme.granularity.kind === 'channel' ? linear.k : scheme.granularity.size;
+  return {
+    type: scheme.type.name,
+    shape: [linear.n, linear.k],
+    granularity: scheme.granularity,
+    scales: { dtype: scheme.scaleDtype, block: [1, size], global: scheme.globalScale },
+    zeros: zerosOf(scheme),
+    groupIndex: false,
+    permutation: form?.order !== undefined,
+    sparsity: scheme.sparsity ?? 'none',
+    sourceDtype: source.spec(`${linear.name}.weight`).dtype,
+    ...(linear.transposed && { transposed: true }),
+    ...(form?.blocks && {
+      activations: {
+        block: 128 as const,
+        bits: Array.from(form.blocks.bits, (bits) => (bits === 4 ? 4 : 8)),
+        clip: Array.from(form.blocks.clip, printable),
+      },
+    }),
+  };
+}
+
+/** The shortest decimal that gives the same f32. */
+function printable(value: number): number {
+  for (let digits = 1; digits < 9; digits++)
+    if (Math.fround(Number(value.toPrecision(digits))) === value) return Number(value.toPrecision(digits));
+  return value;
+}
