@@ -67,7 +67,9 @@ export async function openEvaluated(
   // 16 bits are no scheme: whatever lpq.json says is left aside.
   const plain = generates && bits === '16';
   const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
-  const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
+  // Generation's kernels have not been compared on a device yet: it computes there where that is asked for.
+  const asked = generates && flags.device === 'auto' ? 'cpu' : flags.device;
+  const device = plain ? asked : cacheDevice(dir, wish, asked);
   const rt = openRuntime(run, { ...flags, device });
   const opened = await openAnySource(dir, rt, kernels);
   const source = withCache(opened, wish);
