@@ -81,10 +81,13 @@ void decode_parameters(Call& call, Exec&) {
   const std::string& form = p.text("form");
   const auto* in = reinterpret_cast<const uint8_t*>(packed.raw());
   auto* to = reinterpret_cast<uint8_t*>(out.raw());
+  const int64_t total = np * gp * bits;
   Wrong wrong;
   for (int64_t n = 0; n < np; ++n)
     for (int64_t g = 0; g < gp; ++g) {
       const int64_t at = parameter_at(form, n, g, np, gp, bits);
+      // An order of whole tiles leads out of a matrix that is none.
+      require(at >= 0 && at + bits <= total, "the padded shape is of whole tiles");
       uint32_t value = 0;
       if (bits == 4)
         value = in[at / 8] >> (at % 8) & 15;
