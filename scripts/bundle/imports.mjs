@@ -27,8 +27,11 @@ export function closure(root, entries) {
     files.add(file);
     for (const specifier of specifiers(readFileSync(path.join(root, file), 'utf8')))
       if (specifier.startsWith('.')) visit(path.join(path.dirname(file), specifier));
-      else if (!specifier.startsWith('node:') && !builtinModules.includes(specifier))
-        packages.add(specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/'));
+      else if (!specifier.startsWith('node:') && !builtinModules.includes(specifier)) {
+        const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/');
+        // The end of a string that has the word "from" in it looks like a specifier, too.
+        if (/^(@[\w.-]+\/)?[\w.-]+$/.test(name)) packages.add(name);
+      }
   };
   for (const entry of entries) visit(entry);
   return { files: [...files].sort(), packages: [...packages].sort() };

@@ -6,8 +6,11 @@ import { test } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
-const { isBundled } = (await import(pathToFileURL(path.join(root, 'scripts', 'bundle', 'imports.mjs')).href)) as {
+const { closure, isBundled } = (await import(
+  pathToFileURL(path.join(root, 'scripts', 'bundle', 'imports.mjs')).href
+)) as {
   isBundled(file: string): boolean;
+  closure(root: string, entries: readonly string[]): { files: string[]; packages: string[] };
 };
 const { dependencies } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8')) as {
   dependencies: Record<string, string>;
@@ -53,4 +56,13 @@ test('the bill of materials names every package that lpq depends on, with the ha
     assert.ok(entry?.hashes, `${name} ${version}`);
   }
   assert.ok(components.length > Object.keys(dependencies).length);
+});
+
+test('what the command loads are the packages that package.json names, and nothing that only looks like one', () => {
+  const { files, packages } = closure(root, ['dist/src/cli/main.js']);
+  assert.ok(files.length > 300);
+  assert.deepEqual(
+    packages.filter((name) => !Object.hasOwn(dependencies, name)),
+    [],
+  );
 });
