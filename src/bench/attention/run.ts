@@ -1,7 +1,8 @@
 import { type KvScheme, printKvScheme } from '../../../formats/kv/scheme.js';
-import { addon, type MeasuredRuntime } from '../../../native/binding.js';
+import type { MeasuredRuntime } from '../../../native/binding.js';
 import { Noise } from '../kernels/operands.js';
 import { copyBandwidth, median } from '../kernels/time.js';
+import { gpuOf, machineOf } from '../machine.js';
 import { type AttentionCase, type Context, contextName, type HeadCounts, headsName } from './cases.js';
 import { appendPass, cycleOf, decodePass, exactPass, type Pass, packPass } from './operands.js';
 import { TORCH_SOURCE, torchMicroseconds } from './peers.js';
@@ -39,7 +40,7 @@ export async function benchAttention(
 ): Promise<AttentionBench> {
   const started = performance.now();
   const { schemes, contexts, heads, headDim, passes } = request;
-  const facts = rt.device === 'cpu' ? undefined : addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];
+  const facts = gpuOf(rt);
   const l2Bytes = facts?.l2 ?? 0;
   const total = schemes.length * contexts.length * heads.length;
   const noise = new Noise(rt);
@@ -66,16 +67,7 @@ export async function benchAttention(
       version: 1,
       lpq: request.lpq,
       date: new Date().toISOString().slice(0, 10),
-      machine: {
-        device: rt.device,
-        gpu: facts?.name ?? null,
-        arch: facts?.arch ?? null,
-        multiprocessors: facts?.multiprocessors ?? null,
-        l2Bytes: facts?.l2 ?? null,
-        isa: addon().isa(),
-        threads: rt.threads,
-        processor: request.processor,
-      },
+      machine: machineOf(rt, request.processor),
       passes,
       copyBytesPerSecond: copies,
       peers: rows.some(({ torchUs }) => torchUs !== null) ? { torch: TORCH_SOURCE } : {},

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { kvSchemeSchema } from '../../../formats/kv/scheme.js';
+import { machineSchema } from '../machine.js';
 
 const positive = z.number().positive();
 const count = z.int().positive();
@@ -50,16 +51,7 @@ export const attentionBenchSchema = z.strictObject({
   version: z.literal(1),
   lpq: z.string(),
   date: z.iso.date(),
-  machine: z.strictObject({
-    device: z.string(),
-    gpu: z.string().nullable(),
-    arch: z.int().nullable(),
-    multiprocessors: z.int().nullable(),
-    l2Bytes: z.int().nullable(),
-    isa: z.string(),
-    threads: count,
-    processor: z.string(),
-  }),
+  machine: machineSchema,
   passes: count,
   copyBytesPerSecond: positive,
   peers: z.record(z.string(), z.string()),

@@ -1,5 +1,6 @@
-import { addon, type MeasuredRuntime } from '../../../native/binding.js';
+import type { MeasuredRuntime } from '../../../native/binding.js';
 import type { QuantType } from '../../core/quant-type.js';
+import { gpuOf, machineOf } from '../machine.js';
 import { type GemmShape, shapeName } from './cases.js';
 import { denseOperands, Noise, packedOperands } from './operands.js';
 import { MARLIN_SOURCE, marlinMicroseconds } from './peers.js';
@@ -41,7 +42,7 @@ export async function benchKernels(
 ): Promise<KernelBench> {
   const started = performance.now();
   const { types, shapes, tokens, dtype, group, passes } = request;
-  const facts = rt.device === 'cpu' ? undefined : addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];
+  const facts = gpuOf(rt);
   const l2Bytes = facts?.l2 ?? 0;
   const noise = new Noise(rt);
   const rows: KernelRow[] = [];
@@ -108,16 +109,7 @@ export async function benchKernels(
       version: 1,
       lpq: request.lpq,
       date: new Date().toISOString().slice(0, 10),
-      machine: {
-        device: rt.device,
-        gpu: facts?.name ?? null,
-        arch: facts?.arch ?? null,
-        multiprocessors: facts?.multiprocessors ?? null,
-        l2Bytes: facts?.l2 ?? null,
-        isa: addon().isa(),
-        threads: rt.threads,
-        processor: request.processor,
-      },
+      machine: machineOf(rt, request.processor),
       settings: { dtype, group: group === 0 ? 'channel' : (group as 32 | 64 | 128), passes, products },
       copyBytesPerSecond,
       cublasFlops: flops,

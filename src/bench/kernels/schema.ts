@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { machineSchema } from '../machine.js';
 
 const positive = z.number().positive();
 const count = z.int().positive();
@@ -77,17 +78,7 @@ export const kernelBenchSchema = z.strictObject({
   version: z.literal(1),
   lpq: z.string(),
   date: z.iso.date(),
-  machine: z.strictObject({
-    device: z.string(),
-    gpu: z.string().nullable(),
-    /** 10 * major + minor of the compute capability. */
-    arch: z.int().nullable(),
-    multiprocessors: z.int().nullable(),
-    l2Bytes: z.int().nullable(),
-    isa: z.string(),
-    threads: count,
-    processor: z.string(),
-  }),
+  machine: machineSchema,
   settings: z.strictObject({
     dtype: z.enum(['f16', 'bf16']),
     group: z.union([z.literal(32), z.literal(64), z.literal(128), z.literal('channel')]),

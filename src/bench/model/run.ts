@@ -1,4 +1,4 @@
-import { addon, type MeasuredRuntime, type TimedCall } from '../../../native/binding.js';
+import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import type { QuantType } from '../../core/quant-type.js';
 import { type Cache, type CacheShape, makeCache } from '../../generate/cache.js';
@@ -11,6 +11,7 @@ import { type ModelPlan, planModel } from '../../model/plan.js';
 import type { BlockWeights } from '../../model/program.js';
 import { Noise } from '../kernels/operands.js';
 import { median } from '../kernels/time.js';
+import { gpuOf } from '../machine.js';
 import type { ModelShape } from '../shapes.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
@@ -103,7 +104,7 @@ export async function benchModel(
   } finally {
     noise.dispose();
   }
-  const facts = rt.device === 'cpu' ? undefined : addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];
+  const facts = gpuOf(rt);
   return {
     format: 'lpq-model-bench',
     version: 1,
