@@ -1,4 +1,4 @@
-import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
+import type { MeasuredRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import type { QuantType } from '../../core/quant-type.js';
 import { type Cache, type CacheShape, makeCache } from '../../generate/cache.js';
@@ -10,11 +10,11 @@ import { buildGraph } from '../../model/graph.js';
 import { type ModelPlan, planModel } from '../../model/plan.js';
 import type { BlockWeights } from '../../model/program.js';
 import { Noise } from '../kernels/operands.js';
-import { median } from '../kernels/time.js';
-import { gpuOf } from '../machine.js';
+import { machineOf } from '../machine.js';
 import type { ModelShape } from '../shapes.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
+import { secondsOf, sharesOf } from './time.js';
 import { randomModel } from './weights.js';
 
 export interface ModelBenchRequest {
@@ -104,18 +104,12 @@ export async function benchModel(
   } finally {
     noise.dispose();
   }
-  const facts = gpuOf(rt);
   return {
     format: 'lpq-model-bench',
     version: 1,
     lpq: request.lpq,
     date: new Date().toISOString().slice(0, 10),
-    machine: {
-      device: rt.device,
-      gpu: facts?.name ?? null,
-      threads: rt.threads,
-      processor: request.processor,
-    },
+    machine: machineOf(rt, request.processor),
     shape: shape.name,
     blocks: shape.blocks,
     measuredBlocks: blocks,
@@ -169,11 +163,7 @@ async function measure(
       const sixteen = tensor.dtype !== 'u8';
       noise.spread(sixteen ? 'numbers' : 'codes', tensor);
     }
-    const whole = median(await rt.time(recorder.calls, { passes }));
-    const inside = outsideBlocks(recorder.calls, model);
-    const outer = blocks < shape.blocks ? median(await rt.time(inside.outside, { passes })) : 0;
-    // Blocks are alike: those that were not measured take what these did.
-    const seconds = outer + ((whole - outer) * shape.blocks) / blocks;
+    const seconds = await secondsOf(rt, recorder.calls, model, { passes, measured: blocks, all: shape.blocks });
     const shares = await sharesOf(rt, recorder.calls, passes);
     const outerBytes = bytesOf(model.outer);
     const blockBytes = model.blocks.reduce((sum, weights) => sum + bytesOf(weights), 0);
@@ -213,31 +203,6 @@ function cacheOf(
 function bytesOf(weights: BlockWeights): number {
   const packed = [...(weights.packed?.values() ?? [])].flatMap(({ weights: codes, scales }) => [codes, scales]);
   return [...weights.values(), ...packed].reduce((sum, tensor) => sum + tensor.byteLength, 0);
-}
-
-/** The calls before the first block and after the last: embedding, final norm, head. */
-function outsideBlocks(calls: readonly TimedCall[], { graph }: ResidentModel): { readonly outside: TimedCall[] } {
-  const first = calls.findIndex(({ op }) => op !== 'embedding' && op !== 'add');
-  const last = calls.findIndex(({ op }) => op === 'gather_rows');
-  if (first < 0 || last < 0) throw new LpqError('LPQ_INTERNAL', `the step of ${graph.architecture} has no head`);
-  return { outside: [...calls.slice(0, first), ...calls.slice(last)] };
-}
-
-const KINDS = {
-  products: /^(linear|gemm_)/,
-  attention: /^(attention|cached_attention|cache_append|kv_)/,
-} as const;
-
-async function sharesOf(rt: MeasuredRuntime, calls: readonly TimedCall[], passes: number): Promise<ModelRow['shares']> {
-  const of = async (mine: (op: string) => boolean): Promise<number> => {
-    const own = calls.filter(({ op }) => mine(op));
-    return own.length === 0 ? 0 : median(await rt.time(own, { passes: Math.min(passes, 5) }));
-  };
-  const products = await of((op) => KINDS.products.test(op));
-  const attention = await of((op) => KINDS.attention.test(op));
-  const rest = await of((op) => !KINDS.products.test(op) && !KINDS.attention.test(op));
-  const all = products + attention + rest;
-  return { products: products / all, attention: attention / all, rest: rest / all };
 }
 
 function requireDense(plan: ModelPlan, name: string): void {

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { machineSchema } from '../machine.js';
 
 const positive = z.number().positive();
 const count = z.int().positive();
@@ -33,12 +34,7 @@ export const modelBenchSchema = z.strictObject({
   version: z.literal(1),
   lpq: z.string(),
   date: z.iso.date(),
-  machine: z.strictObject({
-    device: z.string(),
-    gpu: z.string().nullable(),
-    threads: count,
-    processor: z.string(),
-  }),
+  machine: machineSchema,
   shape: z.string(),
   blocks: count,
   measuredBlocks: count,
