@@ -2,7 +2,7 @@ import os from 'node:os';
 import type { Command } from 'commander';
 import type { ModelRow } from '../bench/model/schema.js';
 import { LpqError } from '../core/error.js';
-import { integer } from './parse.js';
+import { integer, number } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { table } from './table.js';
 import { bytes } from './units.js';
@@ -13,6 +13,7 @@ interface ModelFlags extends ComputeOptions {
   readonly blocks?: number;
   readonly weights: string;
   readonly group: string;
+  readonly actInt4Share: number;
   readonly kv: string;
   readonly m: string;
   readonly context: string;
@@ -30,12 +31,27 @@ export function benchModelCommand(bench: Command, run: Run): Command {
       .description('time steps of a whole model with random weights, packed and not, and what they are spent on')
       .option('--shape <name>', 'llama-3-8b, llama-3-70b, ... or the path of a config.json', 'llama-3-8b')
       .option('--blocks <n>', 'blocks to measure; the others take what these do (default: all)', integer('--blocks', 1))
-      .option('--weights <list>', 'dense (16 bits) and types such as u4,u3,f6e3m2', 'dense,u4')
-      .option('--group <n>', '32, 64, 128 or channel', '128')
+      .option(
+        '--weights <list>',
+        'dense (16 bits), types such as u4,u3,f6e3m2, and with activations as codes too w4ax, w8a8, fp8',
+        'dense,u4',
+      )
+      .option('--group <n>', 'of types: 32, 64, 128 or channel', '128')
+      .option(
+        '--act-int4-share <share>',
+        'of w4ax: blocks of activations that have 4 bits',
+        number('--act-int4-share'),
+        0.84,
+      )
       .option('--kv <list>', 'bits of keys and values: 16, 8, 4 or 2', '16')
       .option('--m <list>', 'sequences of a decode step', '1,16')
       .option('--context <list>', 'tokens of each of them', '1024')
-      .option('--prefill <n>', 'tokens of a prompt, read at once; 0: none', integer('--prefill', 0), 2048)
+      .option(
+        '--prefill <n>',
+        'tokens of a prompt, read at once: time to the first token; 0: none',
+        integer('--prefill', 0),
+        2048,
+      )
       .option('--passes <n>', 'replays that count; the median is kept', integer('--passes', 1, 10000), 9)
       .option('--results <file>', 'write everything there as JSON')
       .option('--markdown <file>', 'write tables there'),
@@ -43,7 +59,8 @@ export function benchModelCommand(bench: Command, run: Run): Command {
 }
 
 async function model(flags: ModelFlags, run: Run): Promise<void> {
-  const { parseGroup, parseTypes } = await import('../bench/kernels/cases.js');
+  const { parseGroup } = await import('../bench/kernels/cases.js');
+  const { parseForms } = await import('../bench/model/forms.js');
   const { modelShape } = await import('../bench/shapes.js');
   const shape = modelShape(flags.shape);
   const blocks = flags.blocks ?? shape.blocks;
@@ -52,9 +69,15 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
       got: blocks,
       expected: `1 to ${shape.blocks}`,
     });
-  const types = listOf(flags.weights).flatMap((name) => (name === 'dense' ? [undefined] : parseTypes(name)));
+  const { actInt4Share: int4Share } = flags;
+  if (int4Share < 0 || int4Share > 1)
+    throw new LpqError('LPQ_USAGE', `--act-int4-share does not take ${int4Share}`, {
+      got: int4Share,
+      expected: 'a number from 0 to 1',
+    });
   const request = {
-    ...{ shape, blocks, types, group: parseGroup(flags.group), prefill: flags.prefill, passes: flags.passes },
+    ...{ shape, blocks, int4Share, forms: parseForms(flags.weights), group: parseGroup(flags.group) },
+    ...{ prefill: flags.prefill, passes: flags.passes },
     kv: numbers('--kv', flags.kv, (bits) => [2, 4, 8, 16].includes(bits), '16, 8, 4 or 2') as (16 | 8 | 4 | 2)[],
     m: numbers('--m', flags.m, (m) => m >= 1, 'integers of at least 1'),
     contexts: numbers('--context', flags.context, (tokens) => tokens >= 2, 'integers of at least 2'),
@@ -106,26 +129,31 @@ function numbers(flag: string, text: string, takes: (value: number) => boolean, 
 }
 
 function line({ weights, kv, phase, m, context, ms, tokensPerSecond }: ModelRow): string {
-  return `${weights} KV${kv} ${phase} M=${m} of ${context}: ${ms.toFixed(3)} ms, ${tokensPerSecond.toFixed(0)} tokens/s`;
+  const first = phase === 'prefill' ? ' to the first token' : '';
+  return `${weights} KV${kv} ${phase} M=${m} of ${context}: ${ms.toFixed(3)} ms${first}, ${tokensPerSecond.toFixed(0)} tokens/s`;
 }
 
+/** Prompts and decode steps apart: what the first are timed for is the time to the first token. */
 function print(rows: readonly ModelRow[]): string {
   const percent = (share: number) => `${Math.round(100 * share)}%`;
-  return table(
-    ['weights', 'KV', 'step', 'M', 'context', 'ms', 'tokens/s', 'products', 'attention', 'rest', 'weights', 'cache'],
-    rows.map((row) => [
-      row.weights,
-      String(row.kv),
-      row.phase,
-      String(row.m),
-      String(row.context),
-      row.ms.toFixed(3),
-      row.tokensPerSecond.toFixed(0),
-      percent(row.shares.products),
-      percent(row.shares.attention),
-      percent(row.shares.rest),
-      bytes(row.weightBytes),
-      bytes(row.cacheBytes),
-    ]),
-  );
+  const shares = ['products', 'attention', 'rest'] as const;
+  return (['prefill', 'decode'] as const)
+    .map((phase) => [phase, rows.filter((row) => row.phase === phase)] as const)
+    .filter(([, own]) => own.length > 0)
+    .map(([phase, own]) =>
+      table(
+        [
+          ...['weights', 'KV', 'step', 'M', 'context', phase === 'prefill' ? 'ms to first token' : 'ms', 'tokens/s'],
+          ...shares,
+          ...['weights', 'cache', 'memory'],
+        ],
+        own.map((row) => [
+          ...[row.weights, String(row.kv), row.phase, String(row.m), String(row.context)],
+          ...[row.ms.toFixed(3), row.tokensPerSecond.toFixed(0)],
+          ...shares.map((kind) => percent(row.shares[kind])),
+          ...[bytes(row.weightBytes), bytes(row.cacheBytes), bytes(row.memoryBytes)],
+        ]),
+      ),
+    )
+    .join('\n');
 }

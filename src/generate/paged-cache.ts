@@ -18,6 +18,11 @@ export function isPaged({ form, keys, values }: KvScheme): boolean {
   );
 }
 
+/** R: tokens that are packed at once, and as many of a page. */
+export function pageTokens(scheme: KvScheme): number {
+  return Math.max(scheme.residual, blockTokens(scheme));
+}
+
 /** Pages of one block, and its newest tokens f16 [slots, R, kvHeads*headDim]. */
 interface Layer {
   readonly pages: KvPages;
@@ -34,7 +39,7 @@ interface Layer {
 export class PagedCache implements Cache {
   readonly pieces = false;
   private readonly layers: (Layer | undefined)[];
-  /** R: tokens that are packed at once, and as many of a page. */
+  /** pageTokens(). */
   private readonly batch: number;
   private readonly each: number;
   /** I32 [P] of each slot. */
@@ -46,7 +51,7 @@ export class PagedCache implements Cache {
     private readonly shape: CacheShape,
   ) {
     this.layers = Array.from({ length: shape.blocks });
-    this.batch = Math.max(scheme.residual, blockTokens(scheme));
+    this.batch = pageTokens(scheme);
     this.each = Math.max(1, Math.ceil(shape.most / this.batch));
     this.tables = Array.from({ length: shape.slots }, (_, slot) =>
       uploadTyped(rt, 'i32', [this.each], this.pagesOf(slot)),

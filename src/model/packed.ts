@@ -10,8 +10,8 @@ export function multipliesCodes(rt: NativeRuntime): boolean {
   return rt.device === 'cpu' || addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))]?.arch === 90;
 }
 
-/** The tensors of a packed weight. */
-function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
+/** The tensors of a packed weight, by the names of its fields. */
+export function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
   return {
     weights: packed.weights,
     scales: packed.scales,
@@ -22,14 +22,19 @@ function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
   };
 }
 
-/** The same weight on the runtime's device; the given tensors are let go of. */
+/** The same weight on the runtime's device; the given tensors are let go of. Scales of rows become f32, as their kernel reads them. */
 export function uploadPacked(rt: NativeRuntime, packed: PackedWeight): PackedWeight {
   const there = Object.entries(tensorsOf(packed)).map(([name, tensor]) => {
     const uploaded = rt.upload(tensor);
     tensor.dispose();
     return [name, uploaded] as const;
   });
-  return { ...packed, ...Object.fromEntries(there) };
+  const uploaded: PackedWeight = { ...packed, ...Object.fromEntries(there) };
+  if (uploaded.layout !== 'w8a8' || uploaded.scales.dtype === 'f32') return uploaded;
+  const scales = rt.allocate('f32', uploaded.scales.shape);
+  ops.cast(rt, uploaded.scales, scales);
+  uploaded.scales.dispose();
+  return { ...uploaded, scales };
 }
 
 export function disposePacked(packed: PackedWeight): void {
@@ -67,10 +72,10 @@ function multiplyCodes(rt: NativeRuntime, x: Tensor, packed: PackedWeight, bias:
     return tensor;
   };
   const wide = (tensor: Tensor): Tensor => {
-    const cast = keep(rt.allocate('f32', [packed.shape[0]]));
-    const flat = tensor.view([packed.shape[0]]);
+    const flat = keep(tensor.view([packed.shape[0]]));
+    if (flat.dtype === 'f32') return flat;
+    const cast = keep(rt.allocate('f32', flat.shape));
     ops.cast(rt, flat, cast);
-    flat.dispose();
     return cast;
   };
   try {

@@ -8,20 +8,19 @@ const NOISE_BYTES = 1 << 25;
 /** Blocks of the packed format (docs/kernels.md): N x K. */
 const [BLOCK_N, BLOCK_K] = [32, 128];
 
-/** Random bytes, and random f16 or bf16 numbers, from which operands of any size are filled. */
+export type NoiseKind = 'codes' | 'finite' | 'numbers';
+
+/**
+ * Random bytes, those among them that are finite numbers of f8_e4m3 and not odd, and random f16 or bf16 numbers, from which operands of any
+ * size are filled.
+ */
 export class Noise {
   private readonly codes: Tensor;
   private readonly numbers: Tensor;
+  private finite: Tensor | undefined;
 
   constructor(private readonly rt: NativeRuntime) {
-    const words = new Uint32Array(NOISE_BYTES / 4);
-    let state = 0x9e3779b9;
-    for (let i = 0; i < words.length; i++) {
-      state ^= state << 13;
-      state ^= state >>> 17;
-      state ^= state << 5;
-      words[i] = state;
-    }
+    const words = randomWords();
     this.codes = this.upload(words);
     // f16 between 0.5 and 2 in size, of either sign; as bf16 between 2^-15 and 2. Sums of a hundred thousand stay finite.
     for (let i = 0; i < words.length; i++) words[i] = (words[i]! & 0x87ff87ff) | 0x38003800;
@@ -37,19 +36,20 @@ export class Noise {
   }
 
   /** A tensor of the runtime; `shift` tells copies apart. */
-  fill(kind: 'codes' | 'numbers', dtype: DType, shape: readonly number[], shift = 0): Tensor {
+  fill(kind: NoiseKind, dtype: DType, shape: readonly number[], shift = 0): Tensor {
     const tensor = this.rt.allocate(dtype, shape);
     this.spread(kind, tensor, shift);
     return tensor;
   }
 
   /** The same into a tensor that is there. */
-  spread(kind: 'codes' | 'numbers', tensor: Tensor, shift = 0): void {
-    const width = tensor.dtype === 'u8' ? 1 : 2;
+  spread(kind: NoiseKind, tensor: Tensor, shift = 0): void {
+    const noise = kind === 'finite' ? this.finiteBytes() : this[kind];
+    const width = ['u8', 'i8', 'f8_e4m3'].includes(tensor.dtype) ? 1 : 2;
     const first = (shift * 4096) % (NOISE_BYTES / 2);
     for (let at = 0; at < tensor.byteLength; ) {
       const bytes = Math.min(tensor.byteLength - at, NOISE_BYTES - first);
-      const from = this[kind].view([bytes], first);
+      const from = noise.view([bytes], first);
       const to = tensor.view([bytes / width], at / width);
       benchOps.copy(this.rt, from, to);
       for (const view of [from, to]) view.dispose();
@@ -58,9 +58,26 @@ export class Noise {
   }
 
   dispose(): void {
-    this.codes.dispose();
-    this.numbers.dispose();
+    for (const tensor of [this.codes, this.numbers, this.finite]) tensor?.dispose();
   }
+
+  private finiteBytes(): Tensor {
+    // NaN of e4m3 is 0x7f or 0xff.
+    this.finite ??= this.upload(randomWords().map((word) => word & 0xfefefefe));
+    return this.finite;
+  }
+}
+
+function randomWords(): Uint32Array<ArrayBuffer> {
+  const words = new Uint32Array(NOISE_BYTES / 4);
+  let state = 0x9e3779b9;
+  for (let i = 0; i < words.length; i++) {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    words[i] = state;
+  }
+  return words;
 }
 
 /** How often a product runs in one pass, on how many copies of the weight. */

@@ -1,29 +1,33 @@
 import type { MeasuredRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
-import type { QuantType } from '../../core/quant-type.js';
 import { type Cache, type CacheShape, makeCache } from '../../generate/cache.js';
+import { pageTokens } from '../../generate/paged-cache.js';
 import { disposeResident, type ResidentModel } from '../../generate/resident.js';
 import { disposeStep, makeStep, runStep } from '../../generate/step.js';
 import { kvSchemeOf } from '../../kv/choose.js';
 import { architectureOf } from '../../model/architectures/index.js';
 import { buildGraph } from '../../model/graph.js';
 import { type ModelPlan, planModel } from '../../model/plan.js';
-import type { BlockWeights } from '../../model/program.js';
+import type { KvScheme } from '../../model/source.js';
 import { Noise } from '../kernels/operands.js';
 import { machineOf } from '../machine.js';
 import type { ModelShape } from '../shapes.js';
+import { requireForm, type WeightForm } from './forms.js';
+import { Scratch } from './memory.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
 import { secondsOf, sharesOf } from './time.js';
-import { randomModel } from './weights.js';
+import { randomModel, weightBytes } from './weights.js';
 
 export interface ModelBenchRequest {
   readonly shape: ModelShape;
   /** Blocks that are measured; the time of the others is taken to be theirs. */
   readonly blocks: number;
-  /** Of the weights; undefined: 16 bits. */
-  readonly types: readonly (QuantType | undefined)[];
+  readonly forms: readonly WeightForm[];
+  /** Of types: weights that share a scale; 0: a row. */
   readonly group: number;
+  /** Of w4ax: share of the blocks of activations that have 4 bits. */
+  readonly int4Share: number;
   readonly kv: readonly (16 | 8 | 4 | 2)[];
   /** Sequences of a decode step, and tokens of each. */
   readonly m: readonly number[];
@@ -43,7 +47,7 @@ export interface ModelBenchEvents {
 }
 
 interface Point {
-  readonly type: QuantType | undefined;
+  readonly form: WeightForm;
   readonly kv: 16 | 8 | 4 | 2;
   readonly phase: 'prefill' | 'decode';
   readonly m: number;
@@ -55,7 +59,8 @@ const ID_STEP = 7919;
 
 /**
  * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can. Throws LPQ_USAGE for
- * shapes with mixtures of experts, whose routing is read back between stages, LPQ_DEVICE for caches of few bits on the CPU, LPQ_CONFIG.
+ * shapes with mixtures of experts, whose routing is read back between stages, LPQ_DEVICE for caches of few bits on the CPU, LPQ_CONFIG, and what
+ * requireForm throws.
  */
 export async function benchModel(
   rt: MeasuredRuntime,
@@ -63,7 +68,7 @@ export async function benchModel(
   events: ModelBenchEvents = {},
 ): Promise<ModelBench> {
   const started = performance.now();
-  const { shape, types, blocks, passes } = request;
+  const { shape, forms, blocks, passes } = request;
   const config = { ...shape.config, num_hidden_layers: blocks };
   const plan = planModel(architectureOf(config, shape.name), config, shape.name);
   requireDense(plan, shape.name);
@@ -73,21 +78,24 @@ export async function benchModel(
       hint: 'Use --device cuda, or --kv 16.',
     });
   const graph = buildGraph(plan);
+  for (const form of forms) requireForm(rt, graph, shape.name, form);
+  const scratch = new Scratch(rt);
   const noise = new Noise(rt);
   const rows: ModelRow[] = [];
   const leftOut: string[] = [];
-  const total = types.length * pointsOf(undefined, request).length;
+  const points = forms.map((form) => pointsOf(form, request));
+  const total = points.flat().length;
   let done = 0;
   try {
-    for (const type of types) {
-      const model = randomModel(rt, noise, graph, { type, group: request.group });
+    for (const [i, form] of forms.entries()) {
+      const model = randomModel(rt, noise, graph, form, request);
       try {
-        for (const point of pointsOf(type, request)) {
+        for (const point of points[i] ?? []) {
           events.check?.();
           const what = nameOf(point);
           events.onStep?.(what, done++, total);
           try {
-            const row = await measure(rt, noise, model, plan, point, request);
+            const row = await measure(rt, { noise, scratch }, model, plan, point, request);
             rows.push(row);
             events.onRow?.(row);
           } catch (error) {
@@ -114,6 +122,7 @@ export async function benchModel(
     blocks: shape.blocks,
     measuredBlocks: blocks,
     group: request.group,
+    int4Share: request.int4Share,
     activations: rt.activationDtype,
     passes,
     rows,
@@ -122,87 +131,95 @@ export async function benchModel(
   };
 }
 
-function pointsOf(type: QuantType | undefined, { kv, m, contexts, prefill }: ModelBenchRequest): Point[] {
+function pointsOf(form: WeightForm, { kv, m, contexts, prefill }: ModelBenchRequest): Point[] {
   return kv.flatMap((bits) => [
-    ...(prefill > 0 ? [{ type, kv: bits, phase: 'prefill' as const, m: 1, context: prefill }] : []),
+    ...(prefill > 0 ? [{ form, kv: bits, phase: 'prefill' as const, m: 1, context: prefill }] : []),
     ...m.flatMap((sequences) =>
-      contexts.map((context) => ({ type, kv: bits, phase: 'decode' as const, m: sequences, context })),
+      contexts.map((context) => ({ form, kv: bits, phase: 'decode' as const, m: sequences, context })),
     ),
   ]);
 }
 
-function nameOf({ type, kv, phase, m, context }: Point): string {
-  return `${type?.name ?? 'dense'} KV${kv} ${phase} M=${m} of ${context}`;
+function nameOf({ form, kv, phase, m, context }: Point): string {
+  return `${form.name} KV${kv} ${phase} M=${m} of ${context}`;
 }
 
 async function measure(
   rt: MeasuredRuntime,
-  noise: Noise,
+  { noise, scratch }: { readonly noise: Noise; readonly scratch: Scratch },
   model: ResidentModel,
   plan: ModelPlan,
   point: Point,
   { shape, passes, blocks }: ModelBenchRequest,
 ): Promise<ModelRow> {
-  const { type, kv, phase, m, context } = point;
+  const { form, kv, phase, m, context } = point;
   const recorder = record(rt);
+  const { runtime, calls } = recorder;
   const count = phase === 'prefill' ? context : 1;
-  const step = makeStep(
-    rt,
-    Array.from({ length: m }, (_, slot) => ({
-      slot,
-      past: context - count,
-      ids: Int32Array.from({ length: count }, (_, i) => ((slot + i) * ID_STEP) % plan.vocab),
-    })),
-  );
-  const places = { blocks, slots: m, most: context };
-  const cache = cacheOf(recorder.runtime, plan, kv, places);
+  const scheme = kv === 16 ? undefined : schemeOf(plan, kv);
   try {
-    const logits = await runStep(recorder.runtime, model, cache, step);
+    const step = makeStep(
+      runtime,
+      Array.from({ length: m }, (_, slot) => ({
+        slot,
+        past: context - count,
+        ids: Int32Array.from({ length: count }, (_, i) => ((slot + i) * ID_STEP) % plan.vocab),
+      })),
+    );
+    const cache = cacheOf(runtime, scheme, { blocks, slots: m, most: context });
+    const logits = await runStep(runtime, model, cache, step);
     logits.dispose();
-    for (const tensor of cache.tensors()) {
-      const sixteen = tensor.dtype !== 'u8';
-      noise.spread(sixteen ? 'numbers' : 'codes', tensor);
-    }
-    const seconds = await secondsOf(rt, recorder.calls, model, { passes, measured: blocks, all: shape.blocks });
-    const shares = await sharesOf(rt, recorder.calls, passes);
-    const outerBytes = bytesOf(model.outer);
-    const blockBytes = model.blocks.reduce((sum, weights) => sum + bytesOf(weights), 0);
+    // Numbers in pages, too: their scales must not be NaN, which has no code where products read codes.
+    for (const tensor of cache.tensors()) noise.spread('numbers', tensor);
+    const timing = {
+      passes,
+      measured: blocks,
+      all: shape.blocks,
+      packEvery: scheme && phase === 'decode' ? pageTokens(scheme) : 1,
+    };
+    let seconds = 0;
+    const besides = await scratch.during(async () => {
+      seconds = await secondsOf(rt, calls, model.graph, timing);
+    });
+    const spent = await sharesOf(rt, calls, model.graph, timing);
+    const whole = (bytes: number) => Math.round((bytes * shape.blocks) / blocks);
+    const ofBlocks = model.blocks.reduce((sum, weights) => sum + weightBytes(weights), 0);
+    const bytes = {
+      weights: weightBytes(model.outer) + whole(ofBlocks),
+      cache: Math.max(1, whole(cache.bytes)),
+      work: recorder.peakBytes - cache.bytes + besides,
+    };
+    cache.dispose();
+    disposeStep(step);
     return {
-      weights: type?.name ?? 'dense',
+      weights: form.name,
       kv,
       phase,
       m,
       context,
       ms: 1e3 * seconds,
       tokensPerSecond: (m * count) / seconds,
-      shares,
-      calls: recorder.calls.length,
-      weightBytes: outerBytes + Math.round((blockBytes * shape.blocks) / blocks),
-      cacheBytes: Math.max(1, Math.round((cache.bytes * shape.blocks) / blocks)),
+      ...spent,
+      calls: calls.length,
+      weightBytes: bytes.weights,
+      cacheBytes: bytes.cache,
+      workBytes: bytes.work,
+      memoryBytes: bytes.weights + bytes.cache + bytes.work,
     };
   } finally {
     recorder.dispose();
-    cache.dispose();
-    disposeStep(step);
   }
 }
 
-function cacheOf(
-  rt: MeasuredRuntime | Parameters<typeof makeCache>[0],
-  plan: ModelPlan,
-  kv: Point['kv'],
-  shape: CacheShape,
-): Cache {
-  if (kv === 16) return makeCache(rt, rt.device === 'cpu' ? 'f16' : 'exact', shape);
+function schemeOf(plan: ModelPlan, kv: 8 | 4 | 2): KvScheme {
   const [first] = plan.blocks;
   const { attention } = first as ModelPlan['blocks'][number];
   const headDim = attention.kind === 'mla' ? attention.value : attention.headDim;
-  return makeCache(rt, kvSchemeOf({ kv: String(kv) as '2' | '4' | '8' }, headDim), shape);
+  return kvSchemeOf({ kv: String(kv) as '2' | '4' | '8' }, headDim);
 }
 
-function bytesOf(weights: BlockWeights): number {
-  const packed = [...(weights.packed?.values() ?? [])].flatMap(({ weights: codes, scales }) => [codes, scales]);
-  return [...weights.values(), ...packed].reduce((sum, tensor) => sum + tensor.byteLength, 0);
+function cacheOf(rt: Parameters<typeof makeCache>[0], scheme: KvScheme | undefined, shape: CacheShape): Cache {
+  return makeCache(rt, scheme ?? (rt.device === 'cpu' ? 'f16' : 'exact'), shape);
 }
 
 function requireDense(plan: ModelPlan, name: string): void {

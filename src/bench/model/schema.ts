@@ -6,7 +6,7 @@ const count = z.int().positive();
 
 /** One step of a model. */
 export const modelRowSchema = z.strictObject({
-  /** Of the blocks' linears: dense (16 bits), u4, ... */
+  /** Of the blocks' linears: dense (16 bits), u4, ..., w4ax, w8a8, fp8. */
   weights: z.string(),
   /** Bits of keys and values. */
   kv: z.int(),
@@ -14,17 +14,26 @@ export const modelRowSchema = z.strictObject({
   /** Sequences, and tokens of each when the step is done. */
   m: count,
   context: count,
-  /** Of the whole model: the median pass; where fewer blocks were measured, theirs as many times as there are. */
+  /**
+   * Of the whole model: the median pass; where fewer blocks were measured, theirs as many times as there are. Of a prefill the time to
+   * the first token's logits.
+   */
   ms: positive,
   /** Tokens that the step reads (prefill) or makes (decode), a second. */
   tokensPerSecond: positive,
-  /** Seconds of the calls of a kind, run by themselves, over those of all kinds. */
+  /** Seconds of the calls of each operation, run by themselves, over those of all; the largest first. */
+  kernels: z.record(z.string(), z.number()),
+  /** Sums of those. */
   shares: z.strictObject({ products: z.number(), attention: z.number(), rest: z.number() }),
   /** Operations of the step as it was measured. */
   calls: count,
   /** Bytes, of the whole model. */
   weightBytes: count,
   cacheBytes: count,
+  /** The most that activations and tables hold at once, in the order of the program, and on CUDA what operations take besides. */
+  workBytes: count,
+  /** Their sum: what the step needs of the device. */
+  memoryBytes: count,
 });
 export type ModelRow = z.infer<typeof modelRowSchema>;
 
@@ -40,6 +49,8 @@ export const modelBenchSchema = z.strictObject({
   measuredBlocks: count,
   /** Weights that share a scale; 0: a row. */
   group: z.int().nonnegative(),
+  /** Share of the blocks of activations that have 4 bits in w4ax. */
+  int4Share: z.number().min(0).max(1),
   activations: z.string(),
   passes: count,
   rows: z.array(modelRowSchema),

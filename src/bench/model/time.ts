@@ -1,54 +1,97 @@
 import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
-import type { ResidentModel } from '../../generate/resident.js';
+import type { ModelGraph } from '../../model/program.js';
 import { median } from '../kernels/time.js';
 import type { ModelRow } from './schema.js';
 
+export interface StepTiming {
+  readonly passes: number;
+  /** Blocks that the calls run, and those of the whole model. */
+  readonly measured: number;
+  readonly all: number;
+  /** Steps of which one packs what a cache has gathered: `kv_pack` counts once in so many. */
+  readonly packEvery: number;
+}
+
+/** Calls, and how often the whole model runs them. */
+interface Part {
+  readonly calls: readonly TimedCall[];
+  readonly times: number;
+}
+
 /**
- * Of the whole model. Blocks are alike: those that were not measured take what the measured ones did. Both parts are timed by
+ * Seconds of the whole model. Blocks are alike: those that were not measured take what the measured ones did. Parts are timed by
  * themselves, since what one pass of all takes less one of a part is no time where something else runs on the machine.
  */
 export async function secondsOf(
   rt: MeasuredRuntime,
   calls: readonly TimedCall[],
-  model: ResidentModel,
-  { passes, measured, all }: { readonly passes: number; readonly measured: number; readonly all: number },
+  graph: ModelGraph,
+  timing: StepTiming,
 ): Promise<number> {
-  const take = async (part: readonly TimedCall[]) => median(await rt.time(part, { passes }));
-  if (measured === all) return take(calls);
-  const { inside, outside } = apart(calls, model);
-  return (await take(outside)) + ((await take(inside)) * all) / measured;
+  return secondsOfParts(rt, partsOf(calls, graph, timing), timing.passes);
 }
 
-/** The calls of the blocks, and those before the first and after the last: embedding, final norm, head. */
-function apart(
-  calls: readonly TimedCall[],
-  { graph }: ResidentModel,
-): { readonly inside: readonly TimedCall[]; readonly outside: readonly TimedCall[] } {
-  const first = calls.findIndex(({ op }) => op !== 'embedding' && op !== 'add');
-  const last = calls.findIndex(({ op }) => op === 'gather_rows');
-  if (first < 0 || last < 0) throw new LpqError('LPQ_INTERNAL', `the step of ${graph.architecture} has no head`);
-  return { inside: calls.slice(first, last), outside: [...calls.slice(0, first), ...calls.slice(last)] };
-}
-
+/** Whose calls are products, and whose are attention and its cache. */
 const KINDS = {
   products: /^(linear|gemm_)/,
   attention: /^(attention|cached_attention|cache_append|kv_)/,
 } as const;
 
-/** Seconds of the calls of a kind, run by themselves, over those of all kinds. */
+/** Seconds of the calls of each operation, run by themselves, over those of all; and their sums over kinds. */
 export async function sharesOf(
   rt: MeasuredRuntime,
   calls: readonly TimedCall[],
-  passes: number,
-): Promise<ModelRow['shares']> {
-  const of = async (mine: (op: string) => boolean): Promise<number> => {
-    const own = calls.filter(({ op }) => mine(op));
-    return own.length === 0 ? 0 : median(await rt.time(own, { passes: Math.min(passes, 5) }));
+  graph: ModelGraph,
+  timing: StepTiming,
+): Promise<Pick<ModelRow, 'shares' | 'kernels'>> {
+  const parts = partsOf(calls, graph, timing);
+  const passes = Math.min(timing.passes, 5);
+  const seconds = new Map<string, number>();
+  for (const op of new Set(calls.map((call) => call.op))) {
+    const own = parts.map((part) => ({ ...part, calls: part.calls.filter((call) => call.op === op) }));
+    seconds.set(op, await secondsOfParts(rt, own, passes));
+  }
+  const all = [...seconds.values()].reduce((sum, each) => sum + each, 0);
+  const kernels = [...seconds].map(([op, each]) => [op, each / all] as const).sort(([, a], [, b]) => b - a);
+  const of = (mine: (op: string) => boolean) =>
+    kernels.filter(([op]) => mine(op)).reduce((sum, [, share]) => sum + share, 0);
+  return {
+    shares: {
+      products: of((op) => KINDS.products.test(op)),
+      attention: of((op) => KINDS.attention.test(op)),
+      rest: of((op) => !Object.values(KINDS).some((kind) => kind.test(op))),
+    },
+    kernels: Object.fromEntries(kernels),
   };
-  const products = await of((op) => KINDS.products.test(op));
-  const attention = await of((op) => KINDS.attention.test(op));
-  const rest = await of((op) => !KINDS.products.test(op) && !KINDS.attention.test(op));
-  const all = products + attention + rest;
-  return { products: products / all, attention: attention / all, rest: rest / all };
+}
+
+async function secondsOfParts(rt: MeasuredRuntime, parts: readonly Part[], passes: number): Promise<number> {
+  let sum = 0;
+  for (const { calls, times } of parts) if (calls.length > 0) sum += times * median(await rt.time(calls, { passes }));
+  return sum;
+}
+
+function partsOf(
+  calls: readonly TimedCall[],
+  graph: ModelGraph,
+  { measured, all, packEvery }: StepTiming,
+): readonly Part[] {
+  const packs = packEvery > 1 ? calls.filter(({ op }) => op === 'kv_pack') : [];
+  const each = packs.length === 0 ? calls : calls.filter(({ op }) => op !== 'kv_pack');
+  const packing = { calls: packs, times: all / measured / packEvery };
+  if (measured === all) return [{ calls: each, times: 1 }, packing];
+  const { inside, outside } = apart(each, graph);
+  return [{ calls: outside, times: 1 }, { calls: inside, times: all / measured }, packing];
+}
+
+/** The calls of the blocks, and those before the first and after the last: embedding, final norm, head. */
+function apart(
+  calls: readonly TimedCall[],
+  graph: ModelGraph,
+): { readonly inside: readonly TimedCall[]; readonly outside: readonly TimedCall[] } {
+  const first = calls.findIndex(({ op }) => op !== 'embedding' && op !== 'add');
+  const last = calls.findIndex(({ op }) => op === 'gather_rows');
+  if (first < 0 || last < 0) throw new LpqError('LPQ_INTERNAL', `the step of ${graph.architecture} has no head`);
+  return { inside: calls.slice(first, last), outside: [...calls.slice(0, first), ...calls.slice(last)] };
 }

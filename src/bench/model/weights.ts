@@ -1,25 +1,34 @@
-import type { DType, NativeRuntime } from '../../../native/binding.js';
-import { type QuantType, typeParams } from '../../core/quant-type.js';
+import { type DType, type NativeRuntime, type Tensor, uploadTyped } from '../../../native/binding.js';
+import { quantType, typeParams } from '../../core/quant-type.js';
 import type { ResidentModel } from '../../generate/resident.js';
+import { tensorsOf } from '../../model/packed.js';
 import type { BlockWeights, ModelGraph } from '../../model/program.js';
 import type { PackedWeight, WeightSource } from '../../model/source.js';
 import type { Noise } from '../kernels/operands.js';
+import { mixture } from '../w4ax-schedule.js';
+import type { PackedForm, WeightForm } from './forms.js';
 
 /** Blocks of the packed format (docs/kernels.md): N x K. */
 const [BLOCK_N, BLOCK_K] = [32, 128];
 
-export interface WeightForm {
-  /** Undefined: weights in the activations' dtype. */
-  readonly type: QuantType | undefined;
-  /** 32, 64, 128, or 0 for one scale a row. */
+export interface WeightOptions {
+  /** Of types: 32, 64, 128, or 0 for one scale a row. */
   readonly group: number;
+  /** Of w4ax: share of the blocks of activations that have 4 bits. */
+  readonly int4Share: number;
 }
 
 /**
- * A model of random weights on a runtime's device: linears of blocks as `lpq pack` lays them out for gemm_packed (unsigned types
- * symmetric about their middle), all else in 16 bits. The caller disposes of it with disposeResident.
+ * A model of random weights on a runtime's device: linears of blocks in a form, types as `lpq pack --target tilus` lays them out (unsigned
+ * ones symmetric about their middle), all else in 16 bits. The caller disposes of it with disposeResident.
  */
-export function randomModel(rt: NativeRuntime, noise: Noise, graph: ModelGraph, form: WeightForm): ResidentModel {
+export function randomModel(
+  rt: NativeRuntime,
+  noise: Noise,
+  graph: ModelGraph,
+  form: WeightForm,
+  options: WeightOptions,
+): ResidentModel {
   const dtype: DType = rt.activationDtype === 'f32' ? 'f16' : rt.activationDtype;
   let shift = 0;
   const fill = (shape: readonly number[]) => noise.fill('numbers', dtype, shape, shift++);
@@ -29,12 +38,12 @@ export function randomModel(rt: NativeRuntime, noise: Noise, graph: ModelGraph, 
       block.stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears.map(({ name }) => `${name}.weight`))),
     );
     const weights: BlockWeights = new Map();
-    const { type } = form;
-    if (type) weights.packed = new Map();
+    if (form.kind !== 'dense') weights.packed = new Map();
     for (const [name, shape] of block.tensors)
-      if (type && linears.has(name))
-        weights.packed?.set(name, packed(noise, dtype, type, form.group, shape as [number, number], shift++));
-      else weights.set(name, fill(shape));
+      if (form.kind !== 'dense' && linears.has(name)) {
+        const place = { rt, noise, dtype, shape: shape as [number, number], shift: shift++ };
+        weights.packed?.set(name, packed(place, form, options));
+      } else weights.set(name, fill(shape));
     return weights;
   });
   const source: WeightSource = {
@@ -48,22 +57,82 @@ export function randomModel(rt: NativeRuntime, noise: Noise, graph: ModelGraph, 
   return { source, graph, outer, blocks };
 }
 
-function packed(
-  noise: Noise,
-  dtype: DType,
-  type: QuantType,
+/** Bytes of the tensors. */
+export function weightBytes(weights: BlockWeights): number {
+  const packed = [...(weights.packed?.values() ?? [])].flatMap((each) => Object.values(tensorsOf(each)));
+  return [...weights.values(), ...packed].reduce((sum, tensor) => sum + tensor.byteLength, 0);
+}
+
+interface Place {
+  readonly rt: NativeRuntime;
+  readonly noise: Noise;
+  readonly dtype: DType;
+  readonly shape: readonly [number, number];
+  readonly shift: number;
+}
+
+function packed(place: Place, form: PackedForm, options: WeightOptions): PackedWeight {
+  if (form.kind === 'type') return weightOfType(place, form, options.group);
+  return form.kind === 'w4ax' ? weightOfBlocks(place, options.int4Share) : weightOfBytes(place, form.kind);
+}
+
+function weightOfType(
+  { noise, dtype, shape, shift }: Place,
+  { type }: Extract<PackedForm, { kind: 'type' }>,
   group: number,
-  [n, k]: readonly [number, number],
-  shift: number,
 ): PackedWeight {
+  const [n, k] = shape;
   const [down, across] = [Math.ceil(n / BLOCK_N), Math.ceil(k / BLOCK_K)];
   return {
     layout: 'tilus',
-    shape: [n, k],
+    shape,
     type: typeParams(type),
     groupLength: group,
     zero: type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0,
     weights: noise.fill('codes', 'u8', [down, across, (BLOCK_N * BLOCK_K * type.bits) / 8], shift),
     scales: noise.fill('numbers', dtype, [down, group === 0 ? 1 : Math.ceil(k / group), BLOCK_N], shift),
+  };
+}
+
+/** Root mean squares of the random codes of 4 bits, of i8 and of f8e4m3. */
+const SIZES = { w4ax: 4.6, w8a8: 74, fp8: 110 } as const;
+
+/** A scale for every row or block, so that products stay as large as what is multiplied: what overflows has no codes. */
+function scalesOf(rt: NativeRuntime, shape: readonly number[], size: number, k: number): Tensor {
+  const count = shape.reduce((all, each) => all * each, 1);
+  return uploadTyped(rt, 'f32', shape, new Float32Array(count).fill(1 / (size * Math.sqrt(k))));
+}
+
+function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8'): PackedWeight {
+  const [n, k] = shape;
+  return {
+    layout: 'w8a8',
+    shape,
+    type: typeParams(quantType(kind === 'w8a8' ? 'i8' : 'f8e4m3')),
+    groupLength: 0,
+    weights: kind === 'w8a8' ? noise.fill('codes', 'i8', shape, shift) : noise.fill('finite', 'f8_e4m3', shape, shift),
+    scales: scalesOf(rt, [n, 1], SIZES[kind], k),
+  };
+}
+
+/** Layout comet (docs/layouts.md), with blocks of 8 bits at places of their own in every linear, and no permutation. */
+function weightOfBlocks({ rt, noise, shape, shift }: Place, share: number): PackedWeight {
+  const [n, k] = shape;
+  const [down, across] = [Math.ceil(n / 16), k / 128];
+  const bits = mixture(across, share, shift);
+  const eights = bits.filter((each) => each === 8).length;
+  let [eight, four] = [0, 0];
+  const places = bits.map((each) => (each === 8 ? eight++ : ~four++));
+  return {
+    layout: 'comet',
+    shape,
+    type: typeParams(quantType('i4')),
+    groupLength: 128,
+    weights: noise.fill('codes', 'u8', [down, across, 1024], shift),
+    scales: scalesOf(rt, [across, 16 * down], SIZES.w4ax, k),
+    bits: uploadTyped(rt, 'u8', [across], Uint8Array.from(bits)),
+    clip: uploadTyped(rt, 'f32', [across], new Float32Array(across).fill(1)),
+    blocks: uploadTyped(rt, 'i32', [across], Int32Array.from(places)),
+    eights,
   };
 }

@@ -37,12 +37,19 @@ export interface FakeCuda {
   remove(): void;
 }
 
-/** Compiles the fake, with kernels of these names besides; a sentence why not where there is no C compiler. */
-export function fakeCuda(kernels: readonly string[] = []): FakeCuda | string {
+/**
+ * Compiles the fake, with kernels of these names besides, and with `hopper` what products of codes ask a driver for; a sentence why not
+ * where there is no C compiler.
+ */
+export function fakeCuda(kernels: readonly string[] = [], { hopper = false } = {}): FakeCuda | string {
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-fake-cuda-'));
   const remove = () => rmSync(dir, { recursive: true, force: true });
   const compile = (from: string, to: string) =>
-    execFileSync('cc', ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', '-o', to, from], { stdio: 'pipe' });
+    execFileSync(
+      'cc',
+      ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', ...(hopper ? ['-DFAKE_CUDA_HOPPER'] : []), '-o', to, from],
+      { stdio: 'pipe' },
+    );
   try {
     compile(path.join(sources, 'fake_cuda.c'), path.join(dir, 'libcuda.so.1'));
   } catch (error) {

@@ -134,6 +134,24 @@ R cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsi
   return launched(f, arguments);
 }
 
+// What products of codes ask for besides: clusters, of which one is resident, and tensors described to the bulk engine.
+#ifdef FAKE_CUDA_HOPPER
+R cuLaunchKernelEx(const void* config, void* f, void** arguments, void** extra) { return (void)config, (void)extra, launched(f, arguments); }
+R cuOccupancyMaxActiveClusters(int* count, void* function, const void* config) {
+  return (void)function, (void)config, *count = 1, broken;
+}
+R cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const unsigned long* dims, const unsigned long* strides,
+                         const unsigned* box, const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
+  (void)map, (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill, (void)steps;
+  if ((Address)address % 16) return 1;
+  for (unsigned i = 0; i < rank; ++i)
+    if (dims[i] == 0 || box[i] == 0 || box[i] > 256) return 1;
+  for (unsigned i = 0; i + 1 < rank; ++i)
+    if (strides[i] % 16) return 1;
+  return broken;
+}
+#endif
+
 R cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { return *total = memory(), *free_bytes = *total - allocated, broken; }
 // No virtual memory management: attribute 102 is 0, and device memory comes from cuMemAlloc.
 enum { kNotSupported = 801 };

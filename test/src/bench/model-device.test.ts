@@ -13,8 +13,10 @@ const KERNELS = [
     [32, 64, 128, 256].flatMap((dims) => [`lpq_attention_${dtype}_${dims}`, `lpq_cached_attention_${dtype}_${dims}`]),
   ),
   ...attentionKernels(),
+  ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_bf16_h${tiles}`, `lpq_gemm_int4_bf16_t${tiles}`]),
+  ...['i8', 'f8', 'w4ax'].flatMap((kind) => [2, 4, 8, 16].map((tiles) => `lpq_gemm_act_${kind}_m${tiles}`)),
 ];
-const made = fakeCuda(KERNELS);
+const made = fakeCuda(KERNELS, { hopper: true });
 const fake = made as FakeCuda;
 const skip = typeof made === 'string' ? made : false;
 if (!skip) after(() => fake.remove());
@@ -28,25 +30,49 @@ const BLAS = `
   int cublasSsyrk_v2(void) { return 0; } int cublasDsyrk_v2(void) { return 0; }`;
 
 // Kernels do nothing there: what is tried is everything before a launch, with the shapes and dtypes that whole models have.
-test('steps over caches of 16 bits and of few are recorded and replayed on a device', { skip }, async (t) => {
+test('steps over caches of 16 bits and of few are recorded and replayed on a device, of weights in every form', {
+  skip,
+}, async (t) => {
   const env = { ...fake.env, LPQ_CUDA_LIBS: fake.library('libcublas.so.12', BLAS) };
   const results = path.join(scratch(t), 'bench.json');
+  const bench = ['bench', 'model', '--shape', 'tiny', '--device', 'cuda', '--passes', '1', '--m', '2'];
   const ran = await lpq(
     [
-      ...['bench', 'model', '--shape', 'tiny', '--device', 'cuda', '--weights', 'dense', '--kv', '16,8,4,2'],
-      ...['--m', '2', '--context', '300', '--prefill', '300', '--passes', '1', '--results', results],
+      ...[...bench, '--weights', 'dense,u4,w4ax,w8a8,fp8', '--kv', '16,8,4,2', '--context', '300,512'],
+      ...['--prefill', '300', '--results', results],
     ],
     env,
   );
   assert.equal(ran.code, 0, ran.stderr);
   const { rows, leftOut, machine, activations } = modelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
-  assert.deepEqual([rows.length, leftOut, machine.gpu, activations], [8, [], 'Fake 0', 'bf16']);
-  // Every pass takes a millisecond of the fake's clock.
-  assert.ok(rows.every(({ ms }) => ms === 1));
-  const bytes = (kv: number) => rows.find((row) => row.kv === kv && row.phase === 'decode')?.cacheBytes ?? 0;
+  assert.deepEqual([rows.length, leftOut, machine.gpu, activations], [5 * 4 * 3, [], 'Fake 0', 'bf16']);
+  const of = (weights: string, kv: number, phase: string, context: number) =>
+    rows.find((row) => row.weights === weights && row.kv === kv && row.phase === phase && row.context === context)!;
+  // Every pass takes a millisecond of the fake's clock. Tokens are packed in 128s, of 2 bits in 256s: of so many steps one
+  // packs, as that to 512 tokens does.
+  for (const row of rows)
+    assert.equal(row.ms, row.context === 512 && row.kv < 16 ? 1 + 1 / (row.kv === 2 ? 256 : 128) : 1);
+  assert.deepEqual(
+    [of('dense', 4, 'decode', 300).kernels.kv_pack, of('dense', 4, 'prefill', 300).kernels.kv_pack! > 0],
+    [undefined, true],
+  );
+  const bytes = (kv: number) => of('dense', kv, 'decode', 300).cacheBytes;
   // 2 sequences, 2 kv heads of 64, 4 blocks, keys and values.
   assert.equal(bytes(16), 2 * 300 * 128 * 4 * 2 * 2);
   assert.ok(bytes(8) > bytes(4));
+  const products = { dense: 'linear', u4: 'gemm_packed', w4ax: 'gemm_comet', w8a8: 'gemm_act', fp8: 'gemm_act' };
+  for (const [weights, op] of Object.entries(products)) assert.ok(of(weights, 4, 'decode', 300).kernels[op]! > 0);
+  // The memory that a step needs holds at least what it reads at once, and cuBLAS's workspace is a part of it.
+  for (const row of rows) {
+    assert.equal(row.memoryBytes, row.weightBytes + row.cacheBytes + row.workBytes);
+    assert.ok(row.workBytes > 4 * 2 * 2048 && row.workBytes < 2 ** 27, `${row.workBytes}`);
+  }
+  // The older devices have no kernel that multiplies codes by codes.
+  const refused = await lpq([...bench, '--weights', 'fp8'], { ...env, FAKE_CUDA_ARCH: '80' });
+  assert.match(
+    refused.stderr,
+    /^LPQ_DEVICE {2}--weights fp8: this device has no kernel that multiplies codes by codes/,
+  );
 });
 
 test('text is generated on a device up to the logits, which kernels that do nothing leave to chance', {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import path from 'node:path';
 import { before, test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { openSource } from '../../../formats/canonical/source.js';
+import { openSource, SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { createRuntime } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { openCodec } from '../../../src/calibrate/tokenizer.js';
@@ -11,7 +11,8 @@ import { type Generated, type GenerateOptions, generate } from '../../../src/gen
 import { encodePrompts } from '../../../src/generate/prompts.js';
 import { disposeResident, loadResident } from '../../../src/generate/resident.js';
 import { GREEDY } from '../../../src/generate/sample.js';
-import type { WeightSource } from '../../../src/model/source.js';
+import { openModel } from '../../../src/model/graph.js';
+import type { ActivationForm, KvForm, WeightSource } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
@@ -34,16 +35,31 @@ async function texts(
   source: WeightSource & { close(): void },
   given: readonly string[],
   options: Partial<GenerateOptions> = {},
+  form: KvForm | 'exact' = 'exact',
 ): Promise<readonly Generated[]> {
   const model = await loadResident(rt, source);
   const prompts = encodePrompts(MODEL, codec, given, {});
-  const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: given.length, most: 600 });
+  const cache = makeCache(rt, form, { blocks: model.graph.blocks.length, slots: given.length, most: 600 });
   const all = { sampling: GREEDY, maxTokens: TOKENS, stopTokens: new Set<number>(), stops: [], ...options };
   const { generated } = await generate(rt, model, cache, codec, prompts, all);
   cache.dispose();
   disposeResident(model);
   source.close();
   return generated;
+}
+
+/** W4Ax of every linear, blocks of 4 and 8 bits by turns. */
+function codesOf(source: SourceCheckpoint): Map<string, ActivationForm> {
+  const feeds = openModel(source).blocks.flatMap(({ stages }) => stages.flatMap((stage) => stage.feeds));
+  source.close();
+  return new Map(
+    feeds.flatMap(({ linears }) =>
+      linears.map(({ name, k }) => {
+        const bits = Uint8Array.from({ length: k / 128 }, (_, b) => ((b + name.length) % 2 ? 4 : 8));
+        return [name, { blocks: { bits, clip: new Float32Array(bits.length).fill(1) } }] as const;
+      }),
+    ),
+  );
 }
 
 const PROMPTS = ['Once upon a time', 'The old man looked at'];
@@ -82,6 +98,62 @@ for (const target of TARGETS)
     const through = await texts(kernels, PROMPTS.slice(0, 1), { maxTokens: KERNEL_TOKENS });
     assert.deepEqual(through[0]?.ids, want[0]?.ids.slice(0, KERNEL_TOKENS));
   });
+
+test('comet: a model whose activations are codes writes the same, decoded and through its kernel, over the cache that it asks for', async () => {
+  const [from, to] = [path.join(dir, 'fmpq'), path.join(dir, 'comet')];
+  await quantizeCheckpoint([rt], {
+    source: MODEL,
+    output: from,
+    scheme: schemeFromOptions({ bits: 4, groupSize: 128 }),
+    rules: [],
+    quantizer: rtnQuantizer(),
+    calibration: undefined,
+    activations: codesOf(SourceCheckpoint.open(MODEL)),
+    kv: { bits: 4, group: 64 },
+    lmHead: false,
+    options: {},
+    version: 'test',
+  });
+  await packCheckpoint({ input: CanonicalCheckpoint.open(from), target: 'comet', output: to, runtime: rt });
+  const options = { maxTokens: KERNEL_TOKENS };
+  const source = openSource(from, rt) as WeightSource & { close(): void };
+  const want = await texts(source, PROMPTS, options, source.kv);
+  // Integers of one sum, scaled in one order: the same bits, hence the same tokens.
+  for (const kernels of [false, true]) {
+    const artifact = artifactSource(to, rt, kernels, kernels);
+    assert.ok('packed' in artifact);
+    assert.deepEqual(artifact.kv, { bits: 4, group: 64 });
+    const layout = artifact.packed('model.layers.0.mlp.down_proj.weight')?.layout;
+    assert.equal(layout, kernels ? 'comet' : undefined);
+    assert.deepEqual(await texts(artifact, PROMPTS, options, artifact.kv), want);
+  }
+});
+
+test('w8a8: a model of bytes writes through its kernel what its decoded weights write', async () => {
+  for (const type of ['i8', 'f8e4m3'] as const) {
+    const [from, to] = [path.join(dir, type), path.join(dir, `w8a8-${type}`)];
+    await quantizeCheckpoint([rt], {
+      source: MODEL,
+      output: from,
+      scheme: schemeFromOptions({ dtype: type, groupSize: 'channel' }),
+      rules: [],
+      quantizer: rtnQuantizer(),
+      calibration: undefined,
+      lmHead: false,
+      options: {},
+      version: 'test',
+    });
+    const input = CanonicalCheckpoint.open(from);
+    await packCheckpoint({ input, target: 'compressed-tensors-w8a8', output: to, runtime: rt });
+    // Activations rounded to bytes may turn a choice between near ties, but do not in these.
+    const options = { maxTokens: 8 };
+    const [want] = await texts(artifactSource(to, rt), PROMPTS.slice(0, 1), options);
+    const kernels = artifactSource(to, rt, true, true);
+    assert.ok('packed' in kernels && kernels.packed('model.layers.0.mlp.up_proj.weight')?.layout === 'w8a8');
+    const [through] = await texts(kernels, PROMPTS.slice(0, 1), options);
+    assert.deepEqual(through?.ids, want?.ids);
+  }
+});
 
 test('a sequence becomes the same beside others, after a long prompt too, greedy and drawn', async () => {
   const long = 'It was the best of times, it was the worst of times. '.repeat(12);
