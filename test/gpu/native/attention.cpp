@@ -217,6 +217,34 @@ void check_faults(Device& device, Report& report) {
   report.fails("decode: half a tile", "LPQ_NATIVE_ARGUMENT", decode([](KvData& d) { d.lengths[0] = 64; }));
   report.fails("decode: longer than its pages", "LPQ_NATIVE_ARGUMENT", decode([](KvData& d) { d.lengths[0] = 384; }));
   report.fails("decode: a tail beyond its room", "LPQ_NATIVE_ARGUMENT", decode([](KvData& d) { d.tails[0] = 4; }));
+  const auto many = [&] {
+    KvCase asks = c;
+    asks.queries = 2;
+    KvData d(asks, 7);
+    Params p = form(c, d.page_tokens);
+    p.set("heads", 4.0), p.set("scale", 0.1), p.set("queries", 2.0);
+    std::vector<Tensor> in = {of(DType::f16, {2, 512}, d.q)};
+    for (const Tensor& t : pages_of(c, d)) in.push_back(t);
+    for (const Tensor& t : {of(DType::i32, {1, d.table_pages}, d.table), of(DType::i32, {1}, std::vector<int>{64}), of(DType::f16, {1, d.room, 256}, d.tail_keys), of(DType::f16, {1, d.room, 256}, d.tail_values), of(DType::i32, {1}, d.tails)})
+      in.push_back(t);
+    run(device, "kv_decode", up(device, in), {device.backend().upload(poisoned(DType::f32, {2, 512}))}, p);
+    settled(device);
+  };
+  report.fails("many queries: half a tile", "LPQ_NATIVE_ARGUMENT", many);
+  const auto append = [&](int packed, int tail) {
+    return [&, packed, tail] {
+      KvData d(c, 7);
+      Params p = form(c, d.page_tokens);
+      const Tensor x = of(DType::f16, {1, 256}, pack_input(c, 1, 9)), room = filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; });
+      std::vector<Tensor> in = up(device, {x, x, of(DType::i32, {1, d.table_pages}, d.table)}), out = up(device, pages_of(c, d));
+      for (const Tensor& t : up(device, {of(DType::i32, {1}, std::vector<int>{packed}), of(DType::i32, {1}, std::vector<int>{tail}), room, filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; })})) out.push_back(t);
+      run(device, "kv_append", in, out, p);
+      settled(device);
+    };
+  };
+  report.fails("append: half a block", "LPQ_NATIVE_ARGUMENT", append(64, 128));
+  report.fails("append: no page for what is packed", "LPQ_NATIVE_ARGUMENT", append(256, 128));
+  report.fails("append: a tail beyond its room", "LPQ_NATIVE_ARGUMENT", append(0, 129));
   const auto pack = [&](uint16_t bad, int page) {
     return [&, bad, page] {
       KvData d(c, 8);
@@ -270,6 +298,9 @@ int main(int argc, char** argv) {
   check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
   check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
   for (const double warps : {1.0, 3.0, 8.0}) check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}, {"stages", 2.0}});
+  // Pages of three blocks; the longest rings.
+  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32, {{"warps", 2.0}, {"stages", 4.0}});
+  check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32, {{"warps", 2.0}, {"stages", 3.0}});
   check_faults(device, report);
   const int steps = small ? 140 : 1000;
   check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);

@@ -80,6 +80,21 @@ async function largest(dtype: DType, heads: number, kvHeads: number, headDim: nu
   return Math.max(...a.flatMap((row, i) => [...row].map((value, j) => Math.abs(value - b[i]![j]!))));
 }
 
+/** Sequences that are not those of the tokens, for the kernel of tensor cores and for the plain one. */
+async function refusal(dtype: DType, starts: readonly number[], most: number): Promise<string> {
+  const sequences = starts.length - 1;
+  const ints = (list: readonly number[]) => cuda.upload(fromTyped('i32', [list.length], Int32Array.from(list)));
+  const [q, y] = [0, 1].map(() => cuda.allocate(dtype, [2, 64])) as [Tensor, Tensor];
+  const [keys, values] = [0, 1].map(() => cuda.allocate(dtype, [1, 4, 64])) as [Tensor, Tensor];
+  const each = (value: number) => ints(Array.from({ length: sequences }, () => value));
+  const at = { starts: ints(starts), slots: each(0), totals: each(2) };
+  ops.cachedAttention(cuda, q, keys, values, at, y, { heads: 1, kvHeads: 1, headDim: 64, scale: 1, most, longest: 4 });
+  return cuda.sync().then(
+    () => 'nothing',
+    (error: { code: string }) => error.code,
+  );
+}
+
 for (const [dtype, heads, kvHeads, headDim, sinks] of [
   ['f16', 4, 2, 64, false],
   ['f16', 6, 1, 96, true],
@@ -88,3 +103,12 @@ for (const [dtype, heads, kvHeads, headDim, sinks] of [
   ['bf16', 4, 1, 12, false],
 ] as const)
   console.log(`${dtype} ${headDim} ${await largest(dtype, heads, kvHeads, headDim, sinks)}`);
+
+for (const dtype of ['f16', 'f32'] as const)
+  for (const [starts, most] of [
+    [[0, 1], 2],
+    [[1, 2], 2],
+    [[0], 2],
+    [[0, 2], 0],
+  ] as const)
+    console.log(`refused ${dtype} ${JSON.stringify(starts)} ${most}: ${await refusal(dtype, starts, most)}`);
