@@ -81,6 +81,7 @@ void cached_attention(Call& call, CudaExec& exec) {
   uint32_t* const fault = fault_of(exec);
   const bool sixteens = a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && reinterpret_cast<uintptr_t>(keys.raw()) % 16 == 0 && reinterpret_cast<uintptr_t>(values.raw()) % 16 == 0;
   if (y.dtype == DType::f32 || !sixteens) {
+    p.integer("splits", 1);  // no effect here
     const void *query = q.raw(), *k = keys.raw(), *v = values.raw();
     void* out = y.raw();
     exec.launch("lpq_cached_attention_plain" + suffix(y), {div_up(static_cast<int64_t>(a.tokens) * a.heads, 8)}, {32, 8}, 0, query, type_index(q.dtype), k, v, out,
