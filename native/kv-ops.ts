@@ -87,7 +87,7 @@ export const kvOps = {
 
   /**
    * A step's token of every sequence, k and v f16 [B, kvHeads*headDim]. Where the tail is full (tails = residual, R where it is not
-   * given, whole blocks) it is packed first, as tokens lengths .., lengths grows by residual and tails becomes 0; then the token
+   * given, whole blocks) it is packed first, as tokens lengths .. (whole blocks), lengths grows by residual and tails becomes 0; then the token
    * goes to the tail, and tails grows by 1. So the step that fills a tail still reads it exactly (BitDecoding, section V-B). turbomind:
    * the token is packed at once, lengths grows by 1. table I32 [B,P]; lengths, tails I32 [B] and the tails f16 [B, R, kvHeads*headDim] are
    * read and written on the device. Failures as of kvPack.

@@ -31,9 +31,9 @@ const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').fi
 // attention) that has to do: code of their own there would double the build and the bundle.
 const packed = ['kernels', 'attention'].map((room) => path.join(native, 'cuda', room) + path.sep);
 // Kernels of wgmma alone.
-const hopper = path.join(packed[0], 'wide_');
+const hopper = ['wide_', 'gemm_act_'].map((name) => path.join(packed[0], name));
 const archsOf = (source) => {
-  if (source.startsWith(hopper)) return archs.filter((arch) => arch === '90a');
+  if (hopper.some((start) => source.startsWith(start))) return archs.filter((arch) => arch === '90a');
   const shared = packed.some((room) => source.startsWith(room)) && archs.includes('80');
   return shared ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
 };

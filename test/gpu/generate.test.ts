@@ -27,6 +27,8 @@ interface Case {
   readonly headDim: number;
   readonly window?: number;
   readonly splits?: number;
+  readonly softCap?: number;
+  readonly sinks?: boolean;
 }
 
 gpuTest('attention of new tokens over kept rows is that of fp64, elementwise', async () => {
@@ -61,8 +63,11 @@ gpuTest('attention of new tokens over kept rows is that of fp64, elementwise', a
     { dtype: 'bf16', heads: 2, kvHeads: 2, headDim: 20 },
     { dtype: 'f32', heads: 4, kvHeads: 1, headDim: 64 },
     { dtype: 'f16', heads: 16, kvHeads: 1, headDim: 192 },
+    { dtype: 'bf16', heads: 4, kvHeads: 1, headDim: 64, window: 33, splits: 5, sinks: true },
+    { dtype: 'f16', heads: 4, kvHeads: 4, headDim: 128, softCap: 5 },
+    { dtype: 'bf16', heads: 2, kvHeads: 1, headDim: 20, softCap: 5, sinks: true },
   ] as const satisfies readonly Case[] as readonly Case[]) {
-    const { dtype, heads, kvHeads, headDim, window = 0, splits } = c;
+    const { dtype, heads, kvHeads, headDim, window = 0, splits, softCap = 0, sinks = false } = c;
     const random = new Random(headDim + heads);
     const width = kvHeads * headDim;
     const u = dtype === 'f32' ? 2 ** -23 : dtype === 'f16' ? 2 ** -11 : 2 ** -8;
@@ -73,6 +78,7 @@ gpuTest('attention of new tokens over kept rows is that of fp64, elementwise', a
     }));
     const [keys, values] = [0, 1].map(() => rt.allocate(dtype, [3, rows, width]));
     const scale = 1 / Math.sqrt(headDim);
+    const sink = random.normals(heads);
     for (const step of steps) {
       const tokens = step.reduce((sum, [, , count]) => sum + count, 0);
       const q = random.normals(tokens * heads * headDim);
@@ -92,8 +98,10 @@ gpuTest('attention of new tokens over kept rows is that of fp64, elementwise', a
       const y = uploadTyped(rt, dtype, [tokens, heads * headDim], poison(dtype, tokens * heads * headDim));
       const longest = Math.max(...step.map(([, past, count]) => past + count));
       const most = Math.max(...step.map(([, , count]) => count));
-      const p = { heads, kvHeads, headDim, scale, window, most, longest, ...(splits && dtype !== 'f32' && { splits }) };
-      ops.cachedAttention(rt, f32(q, heads * headDim), keys!, values!, at, y, p);
+      const cut = splits && dtype !== 'f32' ? { splits } : {};
+      const p = { heads, kvHeads, headDim, scale, window, softCap, most, longest, ...cut };
+      const extra = sinks ? uploadTyped(rt, 'f32', [heads], sink) : undefined;
+      ops.cachedAttention(rt, f32(q, heads * headDim), keys!, values!, at, y, p, extra);
       const raw = await readTyped<Uint16Array | Float32Array>(rt, y);
       for (const [s, [slot, past, count]] of step.entries())
         for (let f = 0; f < count; f += count > 64 ? 37 : 1)
@@ -112,16 +120,16 @@ gpuTest('attention of new tokens over kept rows is that of fp64, elementwise', a
                 sum += product;
                 size += Math.abs(product);
               }
-              scores.push(sum * scale);
+              scores.push(softCap > 0 ? softCap * Math.tanh((sum * scale) / softCap) : sum * scale);
               // One rounding of q; sums of the tensor core and of fp32 (test/native/cached-kernel.cpp).
               delta = Math.max(
                 delta,
                 size * scale * (u + (headDim / 16) * 17 * 2 ** -23 + headDim * 2 ** -24 + 2 ** -22),
               );
             }
-            const peak = Math.max(...scores);
+            const peak = Math.max(...scores, sinks ? sink[h]! : -Infinity);
             const shares = scores.map((score) => Math.exp(score - peak));
-            const total = shares.reduce((a, b) => a + b, 0);
+            const total = shares.reduce((a, b) => a + b, sinks ? Math.exp(sink[h]! - peak) : 0);
             const off = Math.expm1(2 * delta + 40 * 2 ** -22) + u + 2 * (scores.length / 16 + 64) * 17 * 2 ** -23;
             for (let d = 0; d < headDim; d++) {
               let [want, size] = [0, 0];

@@ -122,6 +122,19 @@ void appended(int dims, int group) {
   if (told.number || told.page) fail(c, "a fault is told");
   for (const unsigned count : counters)
     if (count) fail(c, "a counter is left");
+  if (words) return;
+  // What is packed ends within a block: told, and nothing is stored.
+  for (int b = 0; b < 3; ++b) d.lengths[static_cast<size_t>(b)] = residual / 2, d.tails[static_cast<size_t>(b)] = residual;
+  tails[0] = d.tail_keys, tails[1] = d.tail_values, lengths = d.lengths, counts = d.tails;
+  ++checks;
+  try {
+    launch<KEYS, VALUES, CHUNK, FORM>(c, a, 3);
+  } catch (const std::exception& error) {
+    return fail(c, error.what());
+  }
+  same(c, d, want);
+  if (!told.page) fail(c, "a length that is no whole blocks is not told");
+  if (d.tail_keys != tails[0] || d.tail_values != tails[1] || d.lengths != lengths || d.tails != counts) fail(c, "something is stored for a length that is none");
 }
 
 }  // namespace
@@ -144,6 +157,7 @@ int main() {
   packed<8, 4, 128, F::kWords>(256, 256, false);
   appended<4, 4, 128, F::kWide>(128, 128);
   appended<2, 2, 64, F::kTokens>(64, 32);
+  appended<8, 4, 128, F::kWide>(128, 128);
   appended<8, 4, 128, F::kWords>(128, 128);
 #ifdef LPQ_ALL_FORMS
   for (const int group : {32, 64, 128}) {

@@ -11,9 +11,10 @@ testHostProgram('attention over kept rows, on threads that the host plays', {
   prints: /^10 caches, 0 failures, at most 0\.\d\d of the bound$/m,
 });
 
-const made = fakeCuda(
-  ['f16', 'bf16'].flatMap((dtype) => [64, 128, 256].map((d) => `lpq_cached_attention_${dtype}_${d}`)),
-);
+const made = fakeCuda([
+  ...['f16', 'bf16'].flatMap((dtype) => [64, 128, 256].map((d) => `lpq_cached_attention_${dtype}_${d}`)),
+  'lpq_kv_prefill_64',
+]);
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());
 
@@ -29,8 +30,13 @@ test('the operations of kept rows launch what the CPU computes, run on the host 
   assert.equal(run.status, 0, run.stderr);
   assert.equal(run.stderr, '');
   const lines = run.stdout.trim().split('\n');
-  assert.equal(lines.length, 5);
-  for (const line of lines) {
+  const refused = lines.filter((line) => line.startsWith('refused '));
+  assert.equal(refused.length, 8);
+  // Rows of y that are no sequence's would stay as they were.
+  for (const line of refused) assert.match(line, /: LPQ_NATIVE_ARGUMENT$/);
+  assert.equal(lines.length, 14);
+  assert.equal(lines[13], 'many queries: taken');
+  for (const line of lines.slice(0, 5)) {
     const [dtype = '', , off] = line.split(' ');
     // Values below 5: q, weights and y are each rounded once, to 2^-11 or 2^-8 of themselves, weights through scores below 30.
     const bound = { f32: 1e-5, f16: 0.03, bf16: 0.25 }[dtype];

@@ -43,7 +43,7 @@ void append(Call& call, Exec& exec) {
   require(whole || (residual > 0 && residual <= room && residual % form.block == 0), "residual is no multiple of " + std::to_string(form.block) + " up to the tail's room");
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
-    require(packed >= 0 && packed % form.tile == 0, "sequence " + std::to_string(b) + " has " + std::to_string(packed) + " packed tokens, not whole tiles of " + std::to_string(form.tile));
+    require(packed >= 0 && packed % form.block == 0, "sequence " + std::to_string(b) + " has " + std::to_string(packed) + " packed tokens, not whole blocks of " + std::to_string(form.block));
     require(whole || (tail >= 0 && tail <= residual), "the tail of sequence " + std::to_string(b) + " is longer than its room");
     form.require_pages(table.data<int32_t>() + b * table_pages, table_pages, packed, whole ? 1 : tail == residual ? residual : 0);
   }

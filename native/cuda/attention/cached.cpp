@@ -75,10 +75,13 @@ void cached_attention(Call& call, CudaExec& exec) {
     a.sinks = call.input(6).raw(), a.sinks_type = type_index(call.input(6).dtype);
   }
   if (a.tokens == 0) return;
+  require(at.sequences > 0, "starts does not run from 0 to the number of tokens, " + std::to_string(a.tokens));
+  require(most > 0, "a sequence has more tokens than most and longest say");
   a.slots_count = static_cast<int>(keys.dim(0)), a.rows = static_cast<int>(keys.dim(1)), a.sequences = at.sequences;
   uint32_t* const fault = fault_of(exec);
   const bool sixteens = a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && reinterpret_cast<uintptr_t>(keys.raw()) % 16 == 0 && reinterpret_cast<uintptr_t>(values.raw()) % 16 == 0;
   if (y.dtype == DType::f32 || !sixteens) {
+    p.integer("splits", 1);  // no effect here
     const void *query = q.raw(), *k = keys.raw(), *v = values.raw();
     void* out = y.raw();
     exec.launch("lpq_cached_attention_plain" + suffix(y), {div_up(static_cast<int64_t>(a.tokens) * a.heads, 8)}, {32, 8}, 0, query, type_index(q.dtype), k, v, out,
@@ -95,7 +98,6 @@ void cached_attention(Call& call, CudaExec& exec) {
   const Facts facts = facts_of(dims);
   require(facts.shared <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.shared) + " bytes of shared memory a block");
   const int64_t tiles = static_cast<int64_t>(a.sequences) * a.kv_heads * a.query_tiles, seen = a.window > 0 ? std::min<int64_t>(longest, a.window + most) : longest;
-  if (tiles == 0) return;
   const int64_t splits = p.integer("splits", splits_for(tiles, div_up(seen, kCachedTokens), facts.warps, exec.device().multiprocessors));
   require(splits >= 1 && splits <= 1024, "splits is not 1 to 1024");
   a.splits = static_cast<int>(splits);

@@ -49,7 +49,9 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   index /= a.splits;
   const int tile_index = index, tile = index % a.query_tiles, head = index / a.query_tiles % a.kv_heads, sequence = index / a.query_tiles / a.kv_heads;
   const int group = a.heads / a.kv_heads, start = a.starts[sequence], fresh = a.starts[sequence + 1] - start, total = a.totals[sequence], slot = a.slots[sequence];
-  if (start < 0 || fresh < 0 || start + fresh > a.tokens || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count || fresh * group > a.query_tiles * kCachedQueries) {
+  // Tokens before the first sequence or behind the last would be left as they are in y.
+  const bool covers = (sequence > 0 || start == 0) && (sequence < a.sequences - 1 || start + fresh == a.tokens);
+  if (!covers || start < 0 || fresh < 0 || start + fresh > a.tokens || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count || fresh * group > a.query_tiles * kCachedQueries) {
     if (threadIdx.x == 0) *a.fault = 1;
     return;
   }

@@ -93,6 +93,7 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.fault = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
   const int64_t group = heads / c.heads;
   if (queries > 1) {
+    for (const char* name : {"splits", "warps", "stages"}) p.integer(name, 1);  // no effect here
     const int64_t shared = (64 + 2 * 64) * c.dims * 2;  // rows and twice tokens of kv_prefill.cuh
     exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)), Dim3(128), static_cast<unsigned>(shared), a);
     return;

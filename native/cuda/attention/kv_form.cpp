@@ -7,7 +7,9 @@ namespace lpq::cuda {
 
 void require_on_device(const CudaExec& exec, const Tensor& tensor, const char* name) {
   require(tensor.device == exec.device().ordinal, std::string(name) + " is not on the device of the queue");
-  require(reinterpret_cast<uintptr_t>(tensor.raw()) % 16 == 0, std::string(name) + " does not start at a multiple of 16 bytes");
+  // Integers are read one by one.
+  const uintptr_t unit = tensor.dtype == DType::i32 ? 4 : 16;
+  require(reinterpret_cast<uintptr_t>(tensor.raw()) % unit == 0, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
 }
 
 namespace {

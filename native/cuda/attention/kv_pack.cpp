@@ -14,7 +14,7 @@ KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Te
   a.places = p, a.block = static_cast<int>(c.block), a.dims = static_cast<int>(c.dims);
   a.places.table_pages = static_cast<int>(table.dim(table.rank() - 1));
   a.fault = exec.fault("LPQ_NATIVE_NUMERICS", "a key or value is NaN, or infinite");
-  a.fault_page = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a sequence is longer than its pages or its tail");
+  a.fault_page = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a sequence is not of whole blocks, or longer than its pages or its tail");
   return a;
 }
 

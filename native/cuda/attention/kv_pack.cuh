@@ -258,7 +258,7 @@ LPQ_SHARED_CODE void pack_words(const KvPackArgs& a, const unsigned short* from,
 
 // The page that holds token `t` of a sequence of `count` pages; one that is none is told.
 __device__ __forceinline__ int pack_page(const KvPackArgs& a, const int* table, int count, int t) {
-  const int index = t / a.places.page_tokens, page = index < count ? table[index] : -1;
+  const int index = t / a.places.page_tokens, page = static_cast<unsigned>(index) < static_cast<unsigned>(count) ? table[index] : -1;
   if (static_cast<unsigned>(page) < static_cast<unsigned>(a.places.pages)) return page;
   *a.fault_page = 1;
   return -1;
@@ -291,7 +291,7 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
   const int* const table = append ? a.table + static_cast<long long>(number) * p.table_pages : a.table;
   const unsigned short* const given = value ? a.v : a.k;
   const int length = append ? a.lengths[number] : 0, tail = append && !words ? a.tails[number] : 0;
-  if (append && (length < 0 || tail < 0 || tail > a.residual)) {
+  if (append && (length < 0 || (!words && length % a.block != 0) || tail < 0 || tail > a.residual)) {
     if (thread == 0) *a.fault_page = 1;
     return;
   }

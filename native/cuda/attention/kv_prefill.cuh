@@ -82,7 +82,8 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   // Long walks first, so that the last blocks to run are short.
   const int first_row = (tiles - 1 - index % tiles) * kPrefillRows, head = index / tiles % a.kv_heads, sequence = index / tiles / a.kv_heads;
   int length = a.lengths[sequence], tail = a.tails[sequence];
-  if (length < 0 || length > a.table_pages * a.page_tokens || tail < 0 || tail > a.room) *a.fault = 1, length = tail = 0;
+  const int tile = a.words ? 1 : 512 / a.key_bits;
+  if (length < 0 || length > a.table_pages * a.page_tokens || length % tile != 0 || tail < 0 || tail > a.room) *a.fault = 1, length = tail = 0;
   const int total = length + tail, before = total - a.queries;  // what the first query sees, but itself
   const int* const table = a.table + static_cast<long long>(sequence) * a.table_pages;
   const uint32_t queries = shared_address(attention_shared()), keys = queries + kPrefillRows * DIMS * 2, values = keys + kPrefillTokens * DIMS * 2;

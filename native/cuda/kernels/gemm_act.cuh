@@ -461,13 +461,9 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 
 }  // namespace lpq::cuda
 
+// Compiled for sm_90a alone (scripts/build-cuda.mjs): elsewhere there would be kernels that do nothing.
 #define LPQ_GEMM_ACT(kind, name, tiles)                                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kActThreads, 1) lpq_gemm_act_##name##_m##tiles(lpq::cuda::ActArgs a, const __grid_constant__ lpq::cuda::ActMaps maps) { \
-    LPQ_ACT_BODY((lpq::cuda::gemm_act<lpq::cuda::kind, tiles>(a, maps)))                                                                                                      \
+    lpq::cuda::gemm_act<lpq::cuda::kind, tiles>(a, maps);                                                                                                                     \
   }
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LPQ_ACT_BODY(call) call;
-#else
-#define LPQ_ACT_BODY(call)
-#endif
 #define LPQ_GEMM_ACT_TILES(kind, name) LPQ_GEMM_ACT(kind, name, 2) LPQ_GEMM_ACT(kind, name, 4) LPQ_GEMM_ACT(kind, name, 8) LPQ_GEMM_ACT(kind, name, 16)

@@ -67,7 +67,7 @@ void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bi
     const int pitch = plan.args.token_tiles * 8 * plan.tiles;
     sums.emplace(exec.scratch(static_cast<size_t>(a.k_blocks) * static_cast<size_t>(a.groups_per_block * pitch) * 4));
     float* to = sums->as<float>();
-    exec.launch(bf16 ? "lpq_group_sums_bf16" : "lpq_group_sums_f16", {a.k_blocks, div_up(pitch, 8)}, {256}, 0, a.x, to, a.m, a.k, a.groups_per_block, pitch);
+    exec.launch(bf16 ? "lpq_group_sums_bf16" : "lpq_group_sums_f16", {div_up(pitch, 8), a.k_blocks}, {256}, 0, a.x, to, a.m, a.k, a.groups_per_block, pitch);
     plan.args.sums = to;
     plan.args.sums_pitch = pitch;
     plan.args.overlap = 0;  // the sums are read by all warps

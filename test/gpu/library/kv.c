@@ -252,7 +252,7 @@ static void with_gpu(lpq_kv_desc d, const char *name, int numbers) {
   tokens all[SEQUENCES];
   uint16_t *host[2], *queries = malloc(sizeof(uint16_t) * (size_t)(SEQUENCES * QUERIES * outputs)), *y = malloc(sizeof(uint16_t) * (size_t)(SEQUENCES * QUERIES * outputs));
   double *q = malloc(sizeof(double) * (size_t)(SEQUENCES * QUERIES * outputs)), worst = 0;
-  int32_t lengths[SEQUENCES] = {0, 0}, tails[SEQUENCES] = {0, 0};
+  int32_t counts[2 * SEQUENCES + 1] = {0}, table[SEQUENCES * PAGES_EACH + 1], *at;
   void *memory[4] = {NULL, NULL, NULL, NULL}, *workspace, *k, *v, *to_q, *to_y;
   size_t bytes = 0;
   int i, b, step, prompt, residual, steps;
@@ -266,11 +266,13 @@ static void with_gpu(lpq_kv_desc d, const char *name, int numbers) {
   pages.count = COUNT;
   pages.keys = memory[0], pages.key_numbers = memory[1], pages.values = memory[2], pages.value_numbers = memory[3];
   for (b = 0; b < SEQUENCES; ++b) all[b] = new_tokens(prompt + steps, width);
-  lengths[0] = prompt;
+  counts[1] = prompt;
   batch.sequences = SEQUENCES, batch.table_pages = PAGES_EACH, batch.tail_room = residual;
-  batch.table = device_bytes(TABLE, sizeof TABLE);
-  batch.lengths = device_bytes(lengths, sizeof lengths);
-  batch.tails = device_bytes(tails, sizeof tails);
+  /* Integers may begin at any multiple of 4 bytes, as slices of larger arrays do. */
+  memcpy(table + 1, TABLE, sizeof TABLE), table[0] = -1;
+  batch.table = (int32_t *)device_bytes(table, sizeof table) + 1;
+  at = device_bytes(counts, sizeof counts);
+  batch.lengths = at + 1, batch.tails = at + 1 + SEQUENCES;
   if (residual) batch.tail_keys = device_bytes(NULL, (size_t)(SEQUENCES * residual * width) * 2), batch.tail_values = device_bytes(NULL, (size_t)(SEQUENCES * residual * width) * 2);
   GIVES(LPQ_OK, lpq_kv_workspace(context, &d, &batch, QUERIES, &bytes));
   TRUE(bytes >= 262656);

@@ -294,6 +294,7 @@ int main(int argc, char** argv) try {
     if (i == 0) first = out[0];
     else equal = equal && std::memcmp(first.raw(), out[0].raw(), first.bytes()) == 0;
   }
+  for (const double v : values(first)) equal = equal && std::isfinite(v);
   report.that("the same bytes again", equal);
   std::printf("%d checks, %d failures\n", report.checks, report.failures);
   return report.failures ? 1 : 0;

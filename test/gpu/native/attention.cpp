@@ -146,7 +146,7 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
   const Tensor tail_keys = zeros(DType::f16, {c.sequences, room, width}), tail_values = zeros(DType::f16, {c.sequences, room, width});
   Params p = form(c, d.page_tokens), asks = form(c, d.page_tokens);
   asks.set("heads", double(c.heads)), asks.set("scale", 1.0 / std::sqrt(c.dims));
-  double worst = 0;
+  double worst = 0, exact = 0;
   for (int t = 0; t < steps; ++t) {
     std::vector<Tensor> given;
     for (const auto* x : {&k, &v}) {
@@ -184,15 +184,16 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
       }
     all.read(now);
     const double share = compare(now, all, device.download(y));
-    worst = std::max(worst, share);
+    // Of exact tokens alone the bound is how weights are rounded, and one or two of them come near it.
+    (packed ? worst : exact) = std::max(packed ? worst : exact, share);
   }
   const int packed = c.words() ? steps : (steps - 1) / block * block;
   for (int b = 0; b < c.sequences; ++b) pack_expected(c, d, want, k[static_cast<size_t>(b)].data(), packed, false, b, 0), pack_expected(c, d, want, v[static_cast<size_t>(b)].data(), packed, true, b, 0);
   bool same = std::memcmp(device.download(pages[0]).raw(), want.keys.data(), want.keys.size()) == 0;
   if (!c.words()) same = same && std::memcmp(device.download(pages[1]).raw(), want.key_numbers.data(), want.key_numbers.size()) == 0 && std::memcmp(device.download(pages[2]).raw(), want.values.data(), want.values.size()) == 0 &&
                          std::memcmp(device.download(pages[3]).raw(), want.value_numbers.data(), want.value_numbers.size()) == 0;
-  std::printf("%d steps, %.4f of the bound\n", steps, worst);
-  report.that("steps " + name_of(c), same && worst <= 0.05);
+  std::printf("%d steps, %.4f of the bound, of exact tokens alone %.4f\n", steps, worst, exact);
+  report.that("steps " + name_of(c), same && worst <= 0.05 && exact <= 1);
 }
 
 // What is bad on the device is told, and nothing else is read for it.
@@ -217,6 +218,34 @@ void check_faults(Device& device, Report& report) {
   report.fails("decode: half a tile", "LPQ_NATIVE_ARGUMENT", decode([](KvData& d) { d.lengths[0] = 64; }));
   report.fails("decode: longer than its pages", "LPQ_NATIVE_ARGUMENT", decode([](KvData& d) { d.lengths[0] = 384; }));
   report.fails("decode: a tail beyond its room", "LPQ_NATIVE_ARGUMENT", decode([](KvData& d) { d.tails[0] = 4; }));
+  const auto many = [&] {
+    KvCase asks = c;
+    asks.queries = 2;
+    KvData d(asks, 7);
+    Params p = form(c, d.page_tokens);
+    p.set("heads", 4.0), p.set("scale", 0.1), p.set("queries", 2.0);
+    std::vector<Tensor> in = {of(DType::f16, {2, 512}, d.q)};
+    for (const Tensor& t : pages_of(c, d)) in.push_back(t);
+    for (const Tensor& t : {of(DType::i32, {1, d.table_pages}, d.table), of(DType::i32, {1}, std::vector<int>{64}), of(DType::f16, {1, d.room, 256}, d.tail_keys), of(DType::f16, {1, d.room, 256}, d.tail_values), of(DType::i32, {1}, d.tails)})
+      in.push_back(t);
+    run(device, "kv_decode", up(device, in), {device.backend().upload(poisoned(DType::f32, {2, 512}))}, p);
+    settled(device);
+  };
+  report.fails("many queries: half a tile", "LPQ_NATIVE_ARGUMENT", many);
+  const auto append = [&](int packed, int tail) {
+    return [&, packed, tail] {
+      KvData d(c, 7);
+      Params p = form(c, d.page_tokens);
+      const Tensor x = of(DType::f16, {1, 256}, pack_input(c, 1, 9)), room = filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; });
+      std::vector<Tensor> in = up(device, {x, x, of(DType::i32, {1, d.table_pages}, d.table)}), out = up(device, pages_of(c, d));
+      for (const Tensor& t : up(device, {of(DType::i32, {1}, std::vector<int>{packed}), of(DType::i32, {1}, std::vector<int>{tail}), room, filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; })})) out.push_back(t);
+      run(device, "kv_append", in, out, p);
+      settled(device);
+    };
+  };
+  report.fails("append: half a block", "LPQ_NATIVE_ARGUMENT", append(64, 128));
+  report.fails("append: no page for what is packed", "LPQ_NATIVE_ARGUMENT", append(256, 128));
+  report.fails("append: a tail beyond its room", "LPQ_NATIVE_ARGUMENT", append(0, 129));
   const auto pack = [&](uint16_t bad, int page) {
     return [&, bad, page] {
       KvData d(c, 8);
@@ -270,6 +299,9 @@ int main(int argc, char** argv) {
   check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
   check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
   for (const double warps : {1.0, 3.0, 8.0}) check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}, {"stages", 2.0}});
+  // Pages of three blocks; the longest rings.
+  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32, {{"warps", 2.0}, {"stages", 4.0}});
+  check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32, {{"warps", 2.0}, {"stages", 3.0}});
   check_faults(device, report);
   const int steps = small ? 140 : 1000;
   check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);

@@ -6,7 +6,7 @@ import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { KERNEL_CACHE } from '../../../src/cli/kv-cache.js';
 import { KvPool } from '../../../src/kv/cache.js';
 import { kvSchemeOf } from '../../../src/kv/choose.js';
-import { KernelPool } from '../../../src/kv/kernel-pool.js';
+import { KernelPool, KernelSequence } from '../../../src/kv/kernel-pool.js';
 import { blockTokens, kvPage } from '../../../src/kv/page.js';
 import { KvSequence } from '../../../src/kv/sequence.js';
 import { verifyCache } from '../../../src/verify/kv.js';
@@ -178,6 +178,12 @@ test('bad tables, lengths, tails and numbers are refused by the CPU', async () =
     pool.attend([sequence], q, rt.allocate('f32', [1, 64]), { heads: 1, scale: 1 });
     await refused(pattern);
   }
+  // Whole tiles of keys that end within a block: what is packed next would end behind the page.
+  const mixed = new KernelPool(rt, kvSchemeOf({ kv: 'k8v4' }, 64), { heads: 1, headDim: 64, tokens: 128 }, 2);
+  const within = new KernelSequence(mixed, [0, 1]);
+  [within.packed, within.tail] = [64, 128];
+  within.append(q, q);
+  await refused(/64 packed tokens, not whole blocks of 128/);
   // Nothing at all gives 0.
   const y = poisoned('f32', [1, 64]);
   pool.attend([new KvSequence(pool, [])], q, y, { heads: 1, scale: 1 });
