@@ -34,7 +34,7 @@ void gemm_large(CudaExec& exec, const std::string& name, int bits, GemmPackedArg
   if (exec.rehearsing()) exec.because("Tiles of 256 columns by " + std::to_string(8 * tiles) + " tokens.");
   LargeArgs l{};
   l.token_tiles = static_cast<int>(div_up(a.m, 8 * tiles));
-  l.band = static_cast<int>(std::clamp<int64_t>(params.integer("band", 8), 1, l.token_tiles));
+  l.band = std::min(l.token_tiles, 8);
   l.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
   a.strips = static_cast<int>(div_up(a.n_blocks, kLargeWarps));
   a.steps = a.k_blocks;
