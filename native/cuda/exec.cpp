@@ -32,6 +32,9 @@ F late(const char* name) {
   return reinterpret_cast<F>(found);
 }
 
+// nn/rows.cu; there is one where its kernels were compiled for 9.0 or later.
+constexpr const char* kFollows = "lpq_follows";
+
 constexpr size_t kBlasWorkspace = size_t{64} << 20;
 constexpr size_t kFaults = 1024;
 
@@ -84,6 +87,14 @@ bool CudaExec::rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsign
   }
   rehearsal_->launches.push_back({kernel, grid, block, shared, cluster, overlap});
   return true;
+}
+
+bool CudaExec::follows() {
+  if (!follows_) {
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    follows_ = facts_.arch >= 90 && has_kernel(kFollows) && library && dlsym(library, "cuLaunchKernelEx");
+  }
+  return *follows_;
 }
 
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative) {
