@@ -100,6 +100,7 @@ bool CudaExec::follows() {
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  launched_ = true;
   if (rehearse(kernel, grid, block, shared, 1, false)) return;
   const CUfunction function = kernels_->find(kernel, shared);
   const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments)
@@ -110,6 +111,7 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  launched_ = true;
   if (rehearse(kernel, grid, block, shared, cluster, overlap)) return;
   static const auto launch_with = late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   LaunchAttribute attributes[2];

@@ -118,11 +118,12 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
   }
-  // As launch of a kernel that begins with follow() (step.cuh): on devices of 9.0 it may start while the operation before still runs.
+  // As launch of a kernel that begins with follow() (follow.cuh): on devices of 9.0 it may start while the launch before still runs, where
+  // the newest thing on the stream is one.
   template <class... Args>
   void launch_after(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
-    if (follows()) launch_raw(kernel, grid, block, shared, pointers, 1, true);
+    if (launched_ && follows()) launch_raw(kernel, grid, block, shared, pointers, 1, true);
     else launch_raw(kernel, grid, block, shared, pointers, false);
   }
   // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that was a launch
@@ -130,6 +131,7 @@ class CudaExec {
   template <class... More>
   void wrote(const More&... tensors) {
     written_.clear();
+    if (!launched_) return;
     (written_.emplace_back(tensors.raw(), tensors.raw() + tensors.bytes()), ...);
   }
   bool follows_untouched(const Tensor& tensor) const {
@@ -138,7 +140,10 @@ class CudaExec {
       if (tensor.raw() + tensor.bytes() > first && last > tensor.raw()) return false;
     return !written_.empty();
   }
-  void forget_written() { written_.clear(); }
+  void forget_written() {
+    written_.clear();
+    launched_ = false;
+  }
   // Clusters of `kernel` that the device holds at once.
   int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
   bool has_kernel(const std::string& kernel) const;
@@ -208,6 +213,7 @@ class CudaExec {
   std::byte* head_ = nullptr;       // and what its memory begins with
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
   std::optional<bool> follows_;
+  bool launched_ = false;  // the newest thing on the stream is a launch of a kernel of ours
   bool settled_ = false;            // whatever came before, it has not written weights
   std::vector<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
 };

@@ -1,10 +1,17 @@
 // Rows of keys and values: how they are kept, and attention over them for what the tensor cores' kernel does not take.
 #include "cuda/attention/rope_append.h"
-#include "cuda/step.cuh"
+#include "cuda/follow.cuh"
+#include "cuda/types.cuh"
 
 using namespace lpq;
 
 namespace {
+
+__device__ __forceinline__ void store_any(void* p, int type, index_t i, float v) {
+  if (type == 0) static_cast<float*>(p)[i] = v;
+  else if (type == 1) static_cast<f16*>(p)[i] = narrow<f16>(v);
+  else static_cast<bf16*>(p)[i] = narrow<bf16>(v);
+}
 
 // The sequence of new token t.
 __device__ __forceinline__ int sequence_of(const int* starts, int sequences, int t) {
@@ -55,14 +62,20 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   const void* from = query ? a.q : value ? a.v : a.k;
   const index_t source = t * (query ? a.q_pitch : value ? a.v_pitch : a.k_pitch) + static_cast<index_t>(head) * width;
   float one[4] = {}, two[4] = {}, rest[8] = {};
+  // The type is asked for once, so that all loads are under way together.
+  const auto load = [&](const auto* x) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int p = lane + 32 * i;
-    if (p < half) one[i] = load_any(from, a.x_type, source + (a.halves ? p : 2 * p)), two[i] = load_any(from, a.x_type, source + (a.halves ? p + half : 2 * p + 1));
-  }
+    for (int i = 0; i < 4; ++i) {
+      const int p = lane + 32 * i;
+      if (p < half) one[i] = widen(x[a.halves ? p : 2 * p]), two[i] = widen(x[a.halves ? p + half : 2 * p + 1]);
+    }
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (rotary + lane + 32 * i < width) rest[i] = load_any(from, a.x_type, source + rotary + lane + 32 * i);
+    for (int i = 0; i < 8; ++i)
+      if (rotary + lane + 32 * i < width) rest[i] = widen(x[rotary + lane + 32 * i]);
+  };
+  if (a.x_type == 0) load(static_cast<const float*>(from) + source);
+  else if (a.x_type == 1) load(static_cast<const f16*>(from) + source);
+  else load(static_cast<const bf16*>(from) + source);
   const int position = rotary > 0 ? a.positions[t] : 0;
   const int s = sequence_by_warp(a.starts, a.sequences, t), first = a.starts[s], fresh = a.starts[s + 1] - first, slot = a.slots[s], total = a.totals[s];
   if (a.starts[0] != 0 || a.starts[a.sequences] != a.tokens || t < first || t >= first + fresh || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count) {

@@ -102,7 +102,8 @@ void cached_attention(Call& call, CudaExec& exec) {
   a.splits = static_cast<int>(splits);
   Scratch partial = exec.scratch(static_cast<size_t>(splits > 1 ? tiles * splits * facts.record * 4 : 16));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
-  exec.launch("lpq_cached_attention" + suffix(y) + "_" + std::to_string(dims), Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
+  exec.launch_after("lpq_cached_attention" + suffix(y) + "_" + std::to_string(dims), Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
+  exec.wrote(y);
 }
 LPQ_CUDA_OP(cached_attention, "cached_attention");
 

@@ -2,7 +2,8 @@
 #ifdef LPQ_SIMT
 #include LPQ_SIMT
 #endif
-#include "cuda/step.cuh"
+#include "cuda/follow.cuh"
+#include "cuda/types.cuh"
 
 using namespace lpq;
 

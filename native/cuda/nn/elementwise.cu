@@ -1,5 +1,6 @@
 // Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
-#include "cuda/step.cuh"
+#include "cuda/follow.cuh"
+#include "cuda/types.cuh"
 
 using namespace lpq;
 

@@ -1,5 +1,6 @@
 // Row by row: embedding, RMS norm, LayerNorm, rotary positions. Sums run in a fixed order: the same bytes every time.
-#include "cuda/step.cuh"
+#include "cuda/follow.cuh"
+#include "cuda/types.cuh"
 
 using namespace lpq;
 
