@@ -20,6 +20,14 @@ export interface Rotation {
   readonly style: RopeStyle;
 }
 
+/** RMS norms of every head of q and of k before they turn: weights [headDim]. */
+export interface HeadNorms {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly eps: number;
+  readonly offset: number;
+}
+
 /** Keys and values that are kept as they are, part of the operation table (ops.ts). */
 export const cacheOps = {
   /**
@@ -38,7 +46,7 @@ export const cacheOps = {
 
   /**
    * rope of q [T, heads*headDim] and k, then cacheAppend, in one: y [T, heads*headDim] = q turned, k is turned on its way into keys, and
-   * neither k nor v changes. Without a rotation nothing turns. y of any activation dtype; it may be q where that has no other columns and y's
+   * neither k nor v changes. Without a rotation nothing turns; with norms rmsnorm of each head comes first. y of any activation dtype; it may be q where that has no other columns and y's
    * dtype. qFirst, kFirst, vFirst: as of attention. On CUDA headDim and valueDim are at most 256.
    */
   ropeAppend: (
@@ -48,13 +56,19 @@ export const cacheOps = {
     { y, keys, values }: { y: Tensor; keys: Tensor; values: Tensor },
     p: { heads: number; kvHeads: number; headDim: number; valueDim?: number } & FirstColumns,
     rotation?: Rotation,
+    norms?: HeadNorms,
   ) => {
     const { cos, sin, positions, ...turn } = rotation ?? ({} as Partial<Rotation>);
+    const { q: qNorm, k: kNorm, ...normed } = norms ?? ({} as Partial<HeadNorms>);
     rt.enqueue(
       'rope_append',
-      [q, k, v, starts, slots, totals, ...(cos && sin && positions ? [cos, sin, positions] : [])],
+      [
+        ...[q, k, v, starts, slots, totals],
+        ...(cos && sin && positions ? [cos, sin, positions] : []),
+        ...(qNorm && kNorm ? [qNorm, kNorm] : []),
+      ],
       [y, keys, values],
-      { ...p, ...turn },
+      { ...p, ...turn, ...normed },
     );
   },
 

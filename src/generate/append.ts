@@ -31,13 +31,13 @@ export function appendTurned(
   const firsts = { ...(kFirst !== undefined && { kFirst }), ...(vFirst !== undefined && { vFirst }) };
   const inPlace = standsAlone(t.q, width) && of.dtype === dtype;
   const y = inPlace ? of.view(of.shape) : rt.allocate(dtype, [of.shape[0] as number, width]);
-  if (inPlace && !t.rotation) {
+  if (inPlace && !t.rotation && !t.norms) {
     ops.cacheAppend(rt, t.k.of, t.v.of, step, keys, values, firsts);
     return y;
   }
   const shape = { heads, kvHeads, headDim, ...(valueDim !== undefined && { valueDim }) };
   const all = { ...shape, ...firsts, ...(qFirst !== undefined && { qFirst }) };
-  ops.ropeAppend(rt, { q: of, k: t.k.of, v: t.v.of }, step, { y, keys, values }, all, t.rotation);
+  ops.ropeAppend(rt, { q: of, k: t.k.of, v: t.v.of }, step, { y, keys, values }, all, t.rotation, t.norms);
   return y;
 }
 

@@ -1,10 +1,11 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { HeadNorms } from '../../native/cache-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import { cachedAttention, requireCpu } from './cached-attention.js';
 import { apart, firstOf } from './columns.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
-import type { AttentionTensors, Batch, Stage } from './program.js';
+import type { AttentionTensors, Batch, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
 import type { KvForm } from './source.js';
@@ -47,14 +48,16 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       const x = branchInput(rt, weights, plan.norm, state);
       const made = project(rt, weights, plan, x);
       const { q, k, v } = made;
-      if (plan.qNorm) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
-      if (plan.kNorm) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
+      // A cache may take them with its own.
+      const norms = state.attend && headNorms(weights, plan);
+      if (plan.qNorm && !norms) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
+      if (plan.kNorm && !norms) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
       const rotation = plan.rope && ropes.forBatch(rt, plan.rope, state.batch);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;
       const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
-      const tensors = { q, k, v, y: attention, ...(rotation && { rotation }) };
+      const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && { rotation }) };
       if (state.attend) state.attend(tensors, params, sinks);
       else {
         rotate(rt, tensors, params);
@@ -72,6 +75,17 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
   };
 
   return [qkv, outputStage(plan)];
+}
+
+/** RMS norms of the heads of q and k, where both have one for all heads. */
+function headNorms(weights: BlockWeights, { qNorm, kNorm, headDim }: AttentionPlan): HeadNorms | undefined {
+  const each = [qNorm, kNorm].flatMap((norm) =>
+    norm?.kind === 'rms' && norm.size === headDim && norm.turns === 1 && norm.weight !== undefined ? [norm] : [],
+  );
+  const [q, k] = each;
+  if (!q || !k || q.epsilon !== k.epsilon || q.offset !== k.offset) return undefined;
+  const weight = (norm: NormPlan): Tensor => weightOf(weights, norm.weight as string);
+  return { q: weight(q), k: weight(k), eps: q.epsilon, offset: q.offset };
 }
 
 /** Attention of whole sequences, through the cache of keys and values that the weights ask for. q and k have been turned. */

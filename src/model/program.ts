@@ -1,5 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import type { Rotation } from '../../native/cache-ops.js';
+import type { HeadNorms, Rotation } from '../../native/cache-ops.js';
 import type { AttentionParams } from '../../native/ops.js';
 import type { Columns } from './columns.js';
 import type { ActivationForm, KvForm, MixedWeight, PackedWeight } from './source.js';
@@ -44,13 +44,14 @@ export interface JoinedLinear {
 
 /**
  * A block's queries, keys and values of a batch's tokens, f32 [T, ...] or columns of such, and where the attention output goes.
- * `rotation`: q and k are still to be turned by it.
+ * `norms`, then `rotation`: what q and k still have to go through.
  */
 export interface AttentionTensors {
   readonly q: Columns;
   readonly k: Columns;
   readonly v: Columns;
   readonly y: Tensor;
+  readonly norms?: HeadNorms;
   readonly rotation?: Rotation;
 }
 

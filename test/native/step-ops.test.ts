@@ -146,6 +146,31 @@ test('rope_append is rope, then cache_append, bit by bit, of matrices of their o
       ops.cast(rt, q, want);
       await same('f16', [narrow, want], [keys2, keys]);
     }
+  // Norms of heads first.
+  {
+    const whole = matrix(T, WIDTH);
+    const by = rotation('half');
+    const { cos, sin, positions, rotary, style } = by;
+    const [qNorm, kNorm] = [matrix(1, DIM).view([DIM]), matrix(1, DIM).view([DIM])];
+    const [q, k] = [part(whole, 0, HEADS * DIM), part(whole, FIRSTS.kFirst, KV * DIM)];
+    await rt.sync();
+    const [keys] = caches('f16', KV * DIM);
+    const [keys2, values] = caches('f16', KV * DIM);
+    const norms = { q: qNorm, k: kNorm, eps: 1e-6, offset: 1 };
+    for (const [x, count, weight] of [[q, HEADS, qNorm] as const, [k, KV, kNorm] as const]) {
+      ops.rmsnorm(rt, x.view([T * count, DIM]), weight, x.view([T * count, DIM]), { eps: 1e-6, offset: 1 });
+      ops.rope(rt, x, cos, sin, positions, { heads: count, headDim: DIM, rotary, style });
+    }
+    ops.cacheAppend(rt, k, k, STEP, keys, values);
+    const y = poisoned('f32', q.shape);
+    const from = { q: whole, k: whole, v: whole };
+    ops.ropeAppend(rt, from, STEP, { y, keys: keys2, values }, { ...shape, ...FIRSTS }, by, norms);
+    await same('normed', [y, q], [keys2, keys]);
+    await fails(
+      () => ops.ropeAppend(rt, from, STEP, { y, keys: keys2, values }, { ...shape, ...FIRSTS }, by, { ...norms, k: q }),
+      /the norm of k has the shape/,
+    );
+  }
   // Without a rotation, and with other dims of values.
   const [q, k, v] = [matrix(T, HEADS * DIM), matrix(T, KV * DIM), matrix(T, KV * 5)];
   const y = poisoned('f32', q.shape);

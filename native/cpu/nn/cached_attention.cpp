@@ -116,19 +116,37 @@ void rope_append(Call& call, Exec& exec) {
   require_tensor(values, "values", keys.dtype, {keys.dim(0), keys.dim(1), kv_heads * value_dim});
   const std::vector<Row> rows = rows_of(entries(call.input(3), call.input(4), call.input(5), tokens, keys), keys);
   Rotation rotate;
-  if (call.in.size() > 6) rotate = rotation(call, 6, tokens);
+  if (call.in.size() > 8) rotate = rotation(call, 6, tokens);
+  // The norms' weights come last.
+  std::vector<float> gains[2];
+  double eps = 0;
+  if (call.in.size() == 8 || call.in.size() == 11) {
+    eps = call.params.number("eps");
+    const float offset = static_cast<float>(call.params.number("offset", 0.0));
+    for (size_t i = 0; i < 2; ++i) {
+      const Tensor& weight = call.input(call.in.size() - 2 + i);
+      const char* const name = i ? "the norm of k" : "the norm of q";
+      require_dtype(weight, name, {DType::f32, DType::f16, DType::bf16});
+      require_shape(weight, name, {head_dim});
+      gains[i].resize(static_cast<size_t>(head_dim));
+      widen(weight, 0, head_dim, gains[i].data());
+      for (float& gain : gains[i]) gain += offset;
+    }
+  }
   exec.pool.parallel_for(static_cast<int64_t>(rows.size()), 16, [&](int64_t begin, int64_t end, int) {
     std::vector<float> turned(static_cast<size_t>(std::max(heads, kv_heads) * head_dim));
     for (int64_t i = begin; i < end; ++i) {
       const auto [from, to] = rows[static_cast<size_t>(i)];
-      const auto side = [&](const Tensor& x, const Columns& columns, int64_t count, const Tensor& kept, int64_t at) {
+      const auto side = [&](const Tensor& x, const Columns& columns, int64_t count, const std::vector<float>& gain, const Tensor& kept, int64_t at) {
         const float* row = x.data<float>() + from * columns.pitch + columns.first;
         std::copy(row, row + count * head_dim, turned.begin());
+        for (int64_t h = 0; h < count && !gain.empty(); ++h)
+          vector_kernels().rmsnorm(turned.data() + h * head_dim, gain.data(), turned.data() + h * head_dim, head_dim, eps);
         rotate.turn(turned.data(), count, from);
         narrow(turned.data(), kept, at * count * head_dim, count * head_dim);
       };
-      side(q, of[0], heads, y, from);
-      side(k, of[1], kv_heads, keys, to);
+      side(q, of[0], heads, gains[0], y, from);
+      side(k, of[1], kv_heads, gains[1], keys, to);
       narrow(v.data<float>() + from * of[2].pitch + of[2].first, values, to * kv_heads * value_dim, kv_heads * value_dim);
     }
   });

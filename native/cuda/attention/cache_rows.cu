@@ -49,7 +49,7 @@ __device__ __forceinline__ int sequence_by_warp(const int* starts, int sequences
   return max(begun - 1, 0);
 }
 
-// q turned to y, k turned and v as it is to their slots; layout: rope_append.h.
+// q turned to y, k turned and v as it is to their slots, q and k normalised first where they have norms; layout: rope_append.h.
 template <class T>
 __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   follow();
@@ -76,6 +76,24 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   if (a.x_type == 0) load(static_cast<const float*>(from) + source);
   else if (a.x_type == 1) load(static_cast<const f16*>(from) + source);
   else load(static_cast<const bf16*>(from) + source);
+  if (const void* norm = query ? a.q_norm : value ? nullptr : a.k_norm) {
+    const int norm_type = query ? a.q_norm_type : a.k_norm_type;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum = __fmaf_rn(two[i], two[i], __fmaf_rn(one[i], one[i], sum));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(rest[i], rest[i], sum);
+    const float factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(width) + a.eps);
+    const auto gain = [&](int c) { return load_any(norm, norm_type, c) + a.offset; };
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int p = lane + 32 * i;
+      if (p < half) one[i] = one[i] * factor * gain(a.halves ? p : 2 * p), two[i] = two[i] * factor * gain(a.halves ? p + half : 2 * p + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (rotary + lane + 32 * i < width) rest[i] = rest[i] * factor * gain(rotary + lane + 32 * i);
+  }
   const int position = rotary > 0 ? a.positions[t] : 0;
   const int s = sequence_by_warp(a.starts, a.sequences, t), first = a.starts[s], fresh = a.starts[s + 1] - first, slot = a.slots[s], total = a.totals[s];
   if (a.starts[0] != 0 || a.starts[a.sequences] != a.tokens || t < first || t >= first + fresh || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count) {

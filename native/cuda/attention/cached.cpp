@@ -153,7 +153,17 @@ void rope_append(Call& call, CudaExec& exec) {
   require_shape(keys, "keys", {-1, -1, keys_wide});
   require_tensor(values, "values", keys.dtype, {keys.dim(0), keys.dim(1), values_wide});
   const Places at = places(call, 3);
-  if (call.in.size() > 6) {
+  if (call.in.size() == 8 || call.in.size() == 11) {
+    // The norms' weights come last.
+    const Tensor &q_norm = call.input(call.in.size() - 2), &k_norm = call.input(call.in.size() - 1);
+    for (const auto& [norm, name] : {std::pair{&q_norm, "the norm of q"}, {&k_norm, "the norm of k"}}) {
+      require_dtype(*norm, name, kActivations);
+      require_shape(*norm, name, {a.head_dim});
+    }
+    a.q_norm = q_norm.raw(), a.k_norm = k_norm.raw(), a.q_norm_type = type_index(q_norm.dtype), a.k_norm_type = type_index(k_norm.dtype);
+    a.eps = static_cast<float>(p.number("eps")), a.offset = static_cast<float>(p.number("offset", 0.0));
+  }
+  if (call.in.size() > 8) {
     const Tensor &cosines = call.input(6), &sines = call.input(7), &positions = call.input(8);
     a.rotary = integer("rotary");
     const std::string& style = p.text("style");

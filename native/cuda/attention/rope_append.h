@@ -12,9 +12,12 @@ struct RopeAppendArgs {
   const void *q, *k, *v;  // the first column of each
   void *y, *keys, *values;
   const float *cosines, *sines;
+  const void *q_norm, *k_norm;  // or null
   const int *positions, *starts, *slots, *totals;
   unsigned *fault, *outside;
   long long q_pitch, k_pitch, v_pitch, places;
+  float eps, offset;
+  int q_norm_type, k_norm_type;
   int x_type, y_type, sequences, tokens, slots_count, rows, heads, kv_heads, head_dim, value_dim, rotary, halves;
 };
 

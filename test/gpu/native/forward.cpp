@@ -154,6 +154,20 @@ void columns(Device& d, DType type) {
       report.close(text("rope_append, keys", {hd, rotary}, kept), got[1], turned_keys, 2e-5, unit(kept) * 1.01);
       report.close(text("rope_append, values", {hd}, kept), got[2], kept_values, least(kept), unit(kept));
     }
+  // With norms of heads: what rmsnorm and rope give, which round to `type` in between: twice half a unit of at most 30 (5 deviations, a
+  // weight of 6), each brought into two sums.
+  const Tensor q_norm = gaussian(DType::bf16, {hd}), k_norm = gaussian(DType::f32, {hd});
+  Tensor rows_q = q;
+  rows_q.shape = {t * heads, hd};
+  Tensor normed_q = d.run("rmsnorm", {rows_q, q_norm}, {rows_q}, params({{"eps", 1e-5}, {"offset", 1.0}}))[0];
+  normed_q.shape = q.shape;
+  const auto half_turn = params({{"heads", static_cast<double>(heads)}, {"headDim", D}, {"rotary", static_cast<double>(rotary)}, {"style", std::string("half")}});
+  const auto wanted = d.run("rope", {normed_q, cosines, sines, positions}, {normed_q}, half_turn)[0];
+  const auto with_norms = d.run("rope_append", {whole, whole, whole, starts, slots, totals, cosines, sines, positions, q_norm, k_norm},
+                                {poisoned(DType::f32, {t, qw}), gaussian(DType::f32, {3, 10, kw}), gaussian(DType::f32, {3, 10, kw})},
+                                params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv)}, {"headDim", D}, {"rotary", static_cast<double>(rotary)},
+                                        {"style", std::string("half")}, {"qFirst", 0.0}, {"kFirst", static_cast<double>(qw)}, {"vFirst", static_cast<double>(qw + kw)}, {"eps", 1e-5}, {"offset", 1.0}}));
+  report.close(text("rope_append with norms", {hd, rotary}, type), with_norms[0], values(wanted), 4 * 30 * unit(type) + 1e-4, 0);
   const Tensor begin = list({0, 3, 7});
   const auto attention = params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv)}, {"headDim", D}, {"scale", 0.2}});
   auto firsts = attention;

@@ -38,7 +38,11 @@ function most(a: Float32Array, b: Float32Array, over: (value: number) => number 
 type Form = readonly [kept: DType, x: DType, y: DType, heads: number, kvHeads: number, headDim: number, rotary: number];
 
 /** Queries, keys and values as columns of one matrix. */
-async function turned([kept, x, y, heads, kvHeads, headDim, rotary]: Form, style: 'half' | 'interleaved') {
+async function turned(
+  [kept, x, y, heads, kvHeads, headDim, rotary]: Form,
+  style: 'half' | 'interleaved',
+  normed = false,
+) {
   const random = new Random(headDim + rotary);
   const [slots, rows] = [36, 4];
   const width = (heads + 2 * kvHeads) * headDim;
@@ -48,6 +52,7 @@ async function turned([kept, x, y, heads, kvHeads, headDim, rotary]: Form, style
   const tokens = starts.at(-1)!;
   const given = sixteenths(random, tokens * width);
   const before = sixteenths(random, slots * rows * kvHeads * headDim);
+  const weight = sixteenths(random, headDim);
   const tables = [0, 1].map(() => random.normals((9 * rotary) / 2));
   const results: Float32Array[][] = [];
   for (const rt of [cpu, cuda]) {
@@ -71,7 +76,21 @@ async function turned([kept, x, y, heads, kvHeads, headDim, rotary]: Form, style
     const firsts = { qFirst: 0, kFirst: heads * headDim, vFirst: (heads + kvHeads) * headDim };
     const p = { heads, kvHeads, headDim, ...firsts };
     const rotation = { cos, sin, positions, rotary, style };
-    ops.ropeAppend(rt, { q: whole, k: whole, v: whole }, step, { y: out, keys, values }, p, rotation);
+    const norms = normed && {
+      q: await numbers(rt, 'f32', [headDim], weight),
+      k: await numbers(rt, 'f32', [headDim], weight),
+      eps: 1e-6,
+      offset: 1,
+    };
+    ops.ropeAppend(
+      rt,
+      { q: whole, k: whole, v: whole },
+      step,
+      { y: out, keys, values },
+      p,
+      rotation,
+      norms || undefined,
+    );
     results.push([await read(rt, out), await read(rt, keys), await read(rt, values)]);
   }
   return Math.max(...results[0]!.map((side, i) => most(side, results[1]![i]!)));
@@ -85,6 +104,13 @@ for (const form of [
 ] as const)
   for (const style of ['half', 'interleaved'] as const)
     console.log(`${form[0]} rope_append ${await turned(form, style)}`);
+
+// Of numbers up to some 20, in fp32.
+for (const form of [
+  ['f32', 'bf16', 'f32', 4, 2, 64, 64],
+  ['f32', 'f32', 'f32', 2, 1, 18, 12],
+] as const)
+  console.log(`f32 normed ${await turned(form, 'half', true)}`);
 
 /** Of the sums, and of their norms over 1 + what those are. */
 async function summed(y: DType, x: DType, rows: number, width: number, kind: 'rms' | 'layer') {
