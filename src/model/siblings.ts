@@ -144,7 +144,7 @@ async function joinPacked(
   }
 }
 
-/** What must be one thing for all: layout, type, groups, dtypes, what zero points there are; undefined where it has an order of its own. */
+/** What must be one thing for all: layout, type, groups, inputs, dtypes, and what zero points there are. */
 function formOf(part: PackedWeight): string {
   const { layout, type, groupLength, shape, weights, scales } = part;
   const zeros = 'zeros' in part ? part.zeros?.dtype : undefined;
