@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { LpqError } from '../core/error.js';
+import type { WeightSource } from '../model/source.js';
 import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
 import { integer } from './parse.js';
@@ -56,6 +57,7 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   const { openEvaluated } = await import('./kv.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
+    await warnOfLength(source, options.ctx, run);
     let task: ReturnType<typeof run.report.task> | undefined;
     const found = await textPerplexity(rt, source, options.text, {
       ctx: options.ctx,
@@ -75,6 +77,17 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   } finally {
     close();
   }
+}
+
+/** Beyond the positions that a model was trained with its perplexity says nothing about its weights. */
+export async function warnOfLength(source: WeightSource, ctx: number, run: Run): Promise<void> {
+  const { statedContext } = await import('../model/context.js');
+  const { tokens, because } = statedContext(source);
+  if (ctx > tokens)
+    run.report.warn(
+      `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
+      { ctx, made: tokens },
+    );
 }
 
 /** The flags where a text is to be evaluated; undefined where something else is. Throws LPQ_USAGE. */
