@@ -85,22 +85,23 @@ export function heatMap(
   column: string,
 ): string {
   const columns = Math.max(...rows.map(({ values }) => values.length));
-  const top = Math.max(...rows.flatMap(({ values }) => values.map((value) => value ?? 0)), 1);
+  const largest = Math.max(...rows.flatMap(({ values }) => values.map((value) => value ?? 0)), 1);
   const left = 24 + 12 * Math.max(...rows.map(({ label }) => label.length));
   const [w, h] = [(WIDTH - left - 10) / columns, Math.max(6, Math.min(24, 480 / rows.length))];
-  const bottom = 4 + rows.length * h;
+  const first = 10;
+  const bottom = first + rows.length * h;
   const [everyRow, everyColumn] = [stepOf(22 / h), stepOf((12.6 * String(columns).length + 10) / w)];
   const parts = rows.flatMap(({ label, values }, r) => [
     ...(r % everyRow === 0
       ? [
-          `<text class="label" x="${left - 8}" y="${round(4 + (r + 0.45) * h)}" dy=".35em" text-anchor="end">${escapeText(label)}</text>`,
+          `<text class="label" x="${left - 8}" y="${round(first + (r + 0.45) * h)}" dy=".35em" text-anchor="end">${escapeText(label)}</text>`,
         ]
       : []),
     ...values.map((value, c) => {
       const style = value === 0 ? 'none' : 'heat';
-      const depth = value === null ? 0 : 0.08 + 0.92 * Math.sqrt(value / top);
+      const depth = value === null ? 0 : 0.08 + 0.92 * Math.sqrt(value / largest);
       const words = `${label}, ${column} ${c}: ${value === null ? 'not known' : value}`;
-      return `<rect class="${style}" x="${round(left + c * w)}" y="${round(4 + r * h)}" width="${round(w * 0.94)}" height="${round(h * 0.9)}" fill-opacity="${round(value === 0 ? 1 : depth)}"><title>${escapeText(words)}</title></rect>`;
+      return `<rect class="${style}" x="${round(left + c * w)}" y="${round(first + r * h)}" width="${round(w * 0.94)}" height="${round(h * 0.9)}" fill-opacity="${round(value === 0 ? 1 : depth)}"><title>${escapeText(words)}</title></rect>`;
     }),
   ]);
   for (let c = 0; c < columns; c += everyColumn)
@@ -136,7 +137,7 @@ function axes(
   return [
     ...yTicks.map(
       (y) =>
-        `${line('grid', MARGIN.left, py(y), WIDTH - MARGIN.right, py(y))}<text class="tick" x="${MARGIN.left - 6}" y="${round(py(y))}" dy=".35em" text-anchor="end">${figure(y, 2)}</text>`,
+        `${line('grid', MARGIN.left, py(y), WIDTH - MARGIN.right, py(y))}<text class="tick" x="${MARGIN.left - 6}" y="${round(py(y))}" dy=".35em" text-anchor="end">${figure(y, 6)}</text>`,
     ),
     ...xTicks.map(
       (x) => `<text class="tick" x="${round(px(x))}" y="${bottom + 6}" dy=".9em" text-anchor="middle">${x}</text>`,

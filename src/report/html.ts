@@ -98,7 +98,9 @@ function bits({ modules: all }: Report): string {
       modules: sum.modules + 1,
     });
   }
-  const widths = new Set(all.map(({ bitsPerWeight }) => bitsPerWeight.toPrecision(6)));
+  const widths = all.map(({ bitsPerWeight }) => bitsPerWeight);
+  // A scale of a whole tensor adds less than a thousandth of a bit: no difference that a chart should show.
+  const same = widths.every((bits) => Math.abs(bits - (widths[0] as number)) < 0.01);
   return section(
     'Bits',
     htmlTable(
@@ -111,7 +113,7 @@ function bits({ modules: all }: Report): string {
         byteCount(sum.bits / 8),
       ]),
     ),
-    widths.size < 2
+    same
       ? ''
       : lineChart({
           title: 'Bits a weight',
@@ -192,7 +194,7 @@ function experts(report: Report): string {
     'Experts',
     heatMap('Calibration tokens of each expert', rows, 'expert'),
     note(
-      `${all.length} experts; from ${Math.min(...all).toLocaleString('en')} to ${Math.max(...all).toLocaleString('en')} tokens${unseen > 0 ? `; ${unseen} saw none: rounded to nearest` : ''}.`,
+      `${countText(all.length)} experts; from ${Math.min(...all).toLocaleString('en')} to ${Math.max(...all).toLocaleString('en')} tokens${unseen > 0 ? `; ${unseen} saw none: rounded to nearest` : ''}.`,
     ),
   );
 }

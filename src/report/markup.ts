@@ -14,6 +14,9 @@ const ENTITIES: Readonly<Record<string, string>> = {
 // biome-ignore lint/suspicious/noControlCharactersInRegex: neither HTML nor XML may hold them
 const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ud800-\udfff\ufffe\uffff]/g;
 
+/** Text of more characters stands below its label, not beside it, on a narrow screen. */
+const LONG = 60;
+
 /** A table without the columns of which nothing is known. */
 export function knownColumns(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const known = head.map((_, c) => c === 0 || rows.some((row) => row[c] !== '–'));
@@ -26,8 +29,9 @@ export function htmlTable(head: readonly string[], rows: readonly (readonly stri
   const numeric = head.map((_, c) =>
     rows.every((row) => /^(–|[-+±]?[\d.,]+( ?[%×A-Za-z]*)?( ± .*)?)$/.test(row[c] ?? '')),
   );
+  const style = (text: string, c: number) => (numeric[c] ? ' class="n"' : text.length > LONG ? ' class="long"' : '');
   const cell = (text: string, c: number) =>
-    `<td data-label="${escapeText(head[c] as string)}"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</td>`;
+    `<td data-label="${escapeText(head[c] as string)}"${style(text, c)}>${escapeText(text)}</td>`;
   return [
     '<table><thead><tr>',
     ...head.map((text, c) => `<th scope="col"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</th>`),

@@ -30,6 +30,7 @@ summary{cursor:pointer;font-weight:600;margin:.75rem 0}
 table,tbody,tr,td{display:block;width:100%}tr{background:var(--panel);border-radius:.5rem;margin:.5rem 0;padding:.35rem .6rem}
 td,td.n{border:0;padding:.1rem 0;display:flex;justify-content:space-between;gap:1rem;text-align:right}
 td::before{content:attr(data-label);color:var(--soft);text-align:left;flex:none}
+td.long{display:block;text-align:left}td.long::before{display:block}
 svg text{font-size:16px}.ylabel{display:none}}
 @media (max-width:30rem){svg text{font-size:21px}}
 @media print{details{display:block}}
