@@ -54,10 +54,11 @@ function madePages() {
   const text = readFileSync(path.join(root, 'share/text/books-valid.txt'));
   writeFileSync(path.join(folder, 'text.txt'), text.subarray(0, 40_000));
   lpq('eval', 'mixed', '--text', 'text.txt', '--ctx', '256', '--source', dense, '--report', '--quiet');
-  lpq('report', 'mixed', '-o', 'mixed.html');
+  rmSync(path.join(folder, 'comparison.html'), { force: true });
   lpq('report', 'dense', 'mixed', '-o', 'comparison.html');
-  const made = Object.keys(runs).map((name) => `${name === 'mixed' ? 'mixed' : `${name}.report`}.html`);
-  return [...made, 'comparison.html'].map((name) => path.join(folder, name));
+  return [...Object.keys(runs).map((name) => `${name}.report.html`), 'comparison.html'].map((name) =>
+    path.join(folder, name),
+  );
 }
 
 /** A browser that is spoken to over two pipes (Chrome DevTools Protocol, messages that end in a zero byte). */
