@@ -57,12 +57,13 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   const { openEvaluated } = await import('./kv.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
-    await warnOfLength(source, options.ctx, run);
+    const warnOfLength = await lengthWarning(source, options.ctx, run);
     let task: ReturnType<typeof run.report.task> | undefined;
     const found = await textPerplexity(rt, source, options.text, {
       ctx: options.ctx,
       onProgress: (done, total) => {
         run.interrupt.check();
+        if (!task) warnOfLength();
         task ??= run.report.task('eval', total, false);
         task.update(done);
       },
@@ -79,15 +80,20 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   }
 }
 
-/** Beyond the positions that a model was trained with its perplexity says nothing about its weights. */
-export async function warnOfLength(source: WeightSource, ctx: number, run: Run): Promise<void> {
+/**
+ * Warns of windows beyond the positions that a model was made for, where perplexity says nothing about its weights. To be called when the
+ * text is known to have such windows.
+ */
+export async function lengthWarning(source: WeightSource, ctx: number, run: Run): Promise<() => void> {
   const { statedContext } = await import('../model/context.js');
   const { tokens, because } = statedContext(source);
-  if (ctx > tokens)
-    run.report.warn(
-      `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
-      { ctx, made: tokens },
-    );
+  return () => {
+    if (ctx > tokens)
+      run.report.warn(
+        `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
+        { ctx, made: tokens },
+      );
+  };
 }
 
 /** The flags where a text is to be evaluated; undefined where something else is. Throws LPQ_USAGE. */
