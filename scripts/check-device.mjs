@@ -19,7 +19,7 @@ const { values } = parseArgs({
     only: { type: 'string' },
     seconds: { type: 'string', default: '600' },
     record: { type: 'string' },
-    logs: { type: 'string', default: 'check-device' },
+    logs: { type: 'string', default: 'build/check-device' },
     help: { type: 'boolean', default: false },
   },
 });

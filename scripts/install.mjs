@@ -89,9 +89,15 @@ const configure = [
   ...(fresh ? [`-DCMAKE_CXX_COMPILER=${compiler}`] : []),
   ...(fresh && ninja ? ['-G', 'Ninja'] : []),
 ];
+// npm shows nothing of its own while this runs.
+const jobs = availableParallelism();
+if (fresh)
+  console.log(
+    `lpq: compiling the native part with ${compiler}, ${jobs} at a time: about four minutes of one core, once`,
+  );
 for (const [what, args] of [
   ['configure', configure],
-  ['build', ['--build', build, '--parallel', String(availableParallelism())]],
+  ['build', ['--build', build, '--parallel', String(jobs)]],
 ]) {
   const run = spawnSync('cmake', args, { stdio: ['ignore', 'pipe', 'pipe'], encoding: 'utf8', maxBuffer: 1 << 28 });
   if (run.status === 0) continue;

@@ -1,7 +1,7 @@
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { Evaluation } from '../../formats/report/schema.js';
 import { LpqError } from '../core/error.js';
-import type { TextOptions } from './eval.js';
+import { lengthWarning, type TextOptions } from './eval.js';
 import { modelDirectory } from './hub.js';
 import { openEvaluated } from './kv.js';
 import { openReport } from './report.js';
@@ -47,9 +47,11 @@ async function evaluation(
 ): Promise<Evaluation> {
   const { text, ctx } = options;
   const { rt, source, close } = await openEvaluated(dir, options, run);
+  const warnOfLength = await lengthWarning(source, ctx, run);
   let task: ReturnType<typeof run.report.task> | undefined;
   const onProgress = (done: number, total: number) => {
     run.interrupt.check();
+    if (!task) warnOfLength();
     task ??= run.report.task('eval', total, false);
     task.update(done);
   };

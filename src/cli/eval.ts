@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { LpqError } from '../core/error.js';
+import type { WeightSource } from '../model/source.js';
 import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
 import { integer } from './parse.js';
@@ -56,11 +57,13 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   const { openEvaluated } = await import('./kv.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
+    const warnOfLength = await lengthWarning(source, options.ctx, run);
     let task: ReturnType<typeof run.report.task> | undefined;
     const found = await textPerplexity(rt, source, options.text, {
       ctx: options.ctx,
       onProgress: (done, total) => {
         run.interrupt.check();
+        if (!task) warnOfLength();
         task ??= run.report.task('eval', total, false);
         task.update(done);
       },
@@ -75,6 +78,22 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   } finally {
     close();
   }
+}
+
+/**
+ * Warns of windows beyond the positions that a model was made for, where perplexity says nothing about its weights. To be called when the
+ * text is known to have such windows.
+ */
+export async function lengthWarning(source: WeightSource, ctx: number, run: Run): Promise<() => void> {
+  const { statedContext } = await import('../model/context.js');
+  const { tokens, because } = statedContext(source);
+  return () => {
+    if (ctx > tokens)
+      run.report.warn(
+        `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
+        { ctx, made: tokens },
+      );
+  };
 }
 
 /** The flags where a text is to be evaluated; undefined where something else is. Throws LPQ_USAGE. */

@@ -69,10 +69,11 @@ export async function generateFrom(dir: string, flags: GenerateFlags, run: Run):
     };
     cache.dispose();
     disposeResident(model);
+    if (alone) run.report.text('\n');
     run.report.event('generated', facts, speed(generated, timings, facts.cache));
     run.report.result(
       { dir, ...facts, sampling, maxTokens, sequences: generated },
-      alone ? '\n' : generated.map(({ prompt, text }, i) => `--- ${i + 1}: ${firstLine(prompt)}\n${text}\n`).join(''),
+      alone ? '' : generated.map(({ prompt, text }, i) => `--- ${i + 1}: ${firstLine(prompt)}\n${text}\n`).join(''),
     );
   } finally {
     close();

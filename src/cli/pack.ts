@@ -88,6 +88,8 @@ export async function packDirectory(
         { modules: reading },
       );
     const task = run.report.task('pack', input.moduleNames().length);
+    // Hundreds of modules may have the same note: people read it once, programs with each module.
+    const said = new Set<string>();
     const report = await packCheckpoint({
       input,
       target: options.target,
@@ -103,11 +105,13 @@ export async function packDirectory(
       },
       onOutput: (output) => run.interrupt.cleanup(() => output.abortSync()),
       onModule: (row, done) => {
+        const fresh = row.notes.filter((note) => !said.has(note));
+        for (const note of fresh) said.add(note);
         const padded = row.padded.some((dim, i) => dim !== row.shape[i]) ? ` padded to ${row.padded.join(' x ')}` : '';
         run.report.event(
           'module',
           row,
-          `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}${row.notes.map((note) => `\n  ${note}`).join('')}`,
+          `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}${fresh.map((note) => `\n  ${note}`).join('')}`,
         );
         task.update(done, row.name);
       },

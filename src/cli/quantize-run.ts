@@ -29,7 +29,7 @@ export async function quantizeInto(
   const started = performance.now();
   const quantizer = await quantizerFor(settings);
   const { clock } = noted ?? {};
-  clock?.enter('calibration text');
+  clock?.enter(quantizer.statistics && !statistics ? 'calibration text' : 'preflight');
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   const { needsOf } = await import('./dry-run.js');
   const { preflight } = await import('./preflight.js');

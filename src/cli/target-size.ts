@@ -142,6 +142,9 @@ async function search(
     budget -= 8 * (size - target.bytes) + 64;
   }
   const smallest = units.reduce((sum, choices) => sum + Math.min(...choices.map(({ cost }) => cost)), rest) / weights;
+  const widths = WIDTHS.filter((bits) => units.some((choices) => choices.some(({ value }) => value === bits)));
+  const taken =
+    widths.length < WIDTHS.length ? `--pack ${options.packTarget} takes ${widths.join(', ')} bits only. ` : '';
   throw new LpqError(
     'LPQ_USAGE',
     target.kind === 'bpw'
@@ -150,7 +153,7 @@ async function search(
     {
       got: target.kind === 'bpw' ? target.bits : bytes(target.bytes),
       expected: `at least ${smallest.toFixed(3)} bits per weight${Number.isNaN(least) ? '' : `; the smallest that was tried took ${bytes(least)}`}`,
-      hint: 'Use larger groups, or --lm-head: what is not quantized takes its size too.',
+      hint: `${taken}Use larger groups, or --lm-head: what is not quantized takes its size too.`,
     },
   );
 }

@@ -16,8 +16,9 @@ export interface LineChart {
   readonly series: readonly Series[];
 }
 
-const [WIDTH, HEIGHT] = [720, 300];
-const MARGIN = { left: 62, right: 14, top: 12, bottom: 40 };
+// Room for letters of 21 units, which a phone shows at half their size (page.ts).
+const [WIDTH, HEIGHT] = [720, 316];
+const MARGIN = { left: 88, right: 14, top: 14, bottom: 54 };
 /** Colours that the style sheet has; further series repeat them with another dash. */
 export const COLOURS = 7;
 
@@ -63,15 +64,15 @@ export function barChart(
 ): string {
   if (bars.length === 0) return '';
   const top = Math.max(...bars.map(({ value }) => value), Number.MIN_VALUE);
-  const left = Math.min(300, 20 + 9.2 * Math.max(...bars.map(({ label }) => label.length)));
-  const room = WIDTH - left - 170;
+  const left = Math.min(420, 24 + 12 * Math.max(...bars.map(({ label }) => label.length)));
+  const room = Math.max(40, WIDTH - left - 12 - 12.6 * Math.max(...bars.map(({ text }) => text.length)));
   const parts = bars.flatMap(({ label, value, text }, i) => {
     const y = 8 + 26 * i;
     const width = Math.max(1, round((value / top) * room));
     return [
-      `<text class="label" x="${left - 8}" y="${y + 14}" text-anchor="end">${escapeText(label)}</text>`,
+      `<text class="label" x="${left - 8}" y="${y + 9}" dy=".35em" text-anchor="end">${escapeText(label)}</text>`,
       `<rect class="bar" x="${left}" y="${y}" width="${width}" height="18" rx="2"><title>${escapeText(`${label}: ${text}`)}</title></rect>`,
-      `<text class="value" x="${left + width + 6}" y="${y + 14}">${escapeText(text)}</text>`,
+      `<text class="value" x="${round(left + width + 6)}" y="${y + 9}" dy=".35em">${escapeText(text)}</text>`,
     ];
   });
   return framed(title, 'bars', 16 + 26 * bars.length, parts);
@@ -84,23 +85,33 @@ export function heatMap(
   column: string,
 ): string {
   const columns = Math.max(...rows.map(({ values }) => values.length));
-  const top = Math.max(...rows.flatMap(({ values }) => values.map((value) => value ?? 0)), 1);
-  const left = 70;
-  const [w, h] = [(WIDTH - left - 10) / columns, Math.max(6, Math.min(20, 480 / rows.length))];
+  const largest = Math.max(...rows.flatMap(({ values }) => values.map((value) => value ?? 0)), 1);
+  const left = 24 + 12 * Math.max(...rows.map(({ label }) => label.length));
+  const [w, h] = [(WIDTH - left - 10) / columns, Math.max(6, Math.min(24, 480 / rows.length))];
+  const first = 10;
+  const bottom = first + rows.length * h;
+  const [everyRow, everyColumn] = [stepOf(22 / h), stepOf((12.6 * String(columns).length + 10) / w)];
   const parts = rows.flatMap(({ label, values }, r) => [
-    ...(h >= 11 || r % 4 === 0
+    ...(r % everyRow === 0
       ? [
-          `<text class="label" x="${left - 8}" y="${round(r * h + h * 0.75 + 4)}" text-anchor="end">${escapeText(label)}</text>`,
+          `<text class="label" x="${left - 8}" y="${round(first + (r + 0.45) * h)}" dy=".35em" text-anchor="end">${escapeText(label)}</text>`,
         ]
       : []),
     ...values.map((value, c) => {
       const style = value === 0 ? 'none' : 'heat';
-      const depth = value === null ? 0 : 0.08 + 0.92 * Math.sqrt(value / top);
+      const depth = value === null ? 0 : 0.08 + 0.92 * Math.sqrt(value / largest);
       const words = `${label}, ${column} ${c}: ${value === null ? 'not known' : value}`;
-      return `<rect class="${style}" x="${round(left + c * w)}" y="${round(4 + r * h)}" width="${round(w * 0.94)}" height="${round(h * 0.9)}" fill-opacity="${round(value === 0 ? 1 : depth)}"><title>${escapeText(words)}</title></rect>`;
+      return `<rect class="${style}" x="${round(left + c * w)}" y="${round(first + r * h)}" width="${round(w * 0.94)}" height="${round(h * 0.9)}" fill-opacity="${round(value === 0 ? 1 : depth)}"><title>${escapeText(words)}</title></rect>`;
     }),
   ]);
-  return framed(title, `${column} by block`, Math.ceil(8 + rows.length * h), parts);
+  for (let c = 0; c < columns; c += everyColumn)
+    parts.push(
+      `<text class="tick" x="${round(left + (c + 0.47) * w)}" y="${round(bottom + 4)}" dy=".9em" text-anchor="middle">${c}</text>`,
+    );
+  parts.push(
+    `<text class="tick" x="${left - 8}" y="${round(bottom + 4)}" dy=".9em" text-anchor="end">${escapeText(column)}</text>`,
+  );
+  return framed(title, `${column} by block`, Math.ceil(bottom + 30), parts);
 }
 
 function framed(title: string, what: string, height: number, parts: readonly string[]): string {
@@ -126,11 +137,13 @@ function axes(
   return [
     ...yTicks.map(
       (y) =>
-        `${line('grid', MARGIN.left, py(y), WIDTH - MARGIN.right, py(y))}<text class="tick" x="${MARGIN.left - 6}" y="${round(py(y) + 4)}" text-anchor="end">${figure(y, 2)}</text>`,
+        `${line('grid', MARGIN.left, py(y), WIDTH - MARGIN.right, py(y))}<text class="tick" x="${MARGIN.left - 6}" y="${round(py(y))}" dy=".35em" text-anchor="end">${figure(y, 6)}</text>`,
     ),
-    ...xTicks.map((x) => `<text class="tick" x="${round(px(x))}" y="${bottom + 16}" text-anchor="middle">${x}</text>`),
+    ...xTicks.map(
+      (x) => `<text class="tick" x="${round(px(x))}" y="${bottom + 6}" dy=".9em" text-anchor="middle">${x}</text>`,
+    ),
     `<text class="tick" x="${round(middle)}" y="${HEIGHT - 6}" text-anchor="middle">${escapeText(xLabel)}</text>`,
-    `<text class="tick ylabel" transform="translate(12 ${round((MARGIN.top + bottom) / 2)}) rotate(-90)" text-anchor="middle">${escapeText(yLabel)}</text>`,
+    `<text class="tick ylabel" transform="translate(14 ${round((MARGIN.top + bottom) / 2)}) rotate(-90)" text-anchor="middle">${escapeText(yLabel)}</text>`,
   ].join('');
 }
 
@@ -154,11 +167,16 @@ function logTicks(low: number, high: number): number[] {
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const factors = last - first <= 2 ? [1, 2, 5] : [1];
   const all: number[] = [];
-  for (let power = first; power <= last; power++) for (const factor of factors) all.push(factor * 10 ** power);
+  for (let power = first; power <= last; power++) for (const factor of factors) all.push(Number(`${factor}e${power}`));
   const from = all.findLastIndex((tick) => tick <= low);
   const to = all.findIndex((tick) => tick >= high);
   const ticks = all.slice(Math.max(0, from), (to < 0 ? all.length : to) + 1);
   return ticks.length > 1 ? ticks : [low / 2, low, low * 2];
+}
+
+/** The least of these that is not below `least`: every so many labels have room. */
+function stepOf(least: number): number {
+  return [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64].find((step) => step >= least) ?? Math.ceil(least);
 }
 
 function integerTicks(low: number, high: number): number[] {

@@ -157,7 +157,7 @@ export function comparisonPage(a: Report, b: Report): string {
     section(
       'Totals',
       htmlTable(
-        ['', 'A', 'B', 'change'],
+        ['total', 'A', 'B', 'change'],
         found.totals.map((row) => [row.what, row.a, row.b, row.change]),
       ),
     ),

@@ -1,7 +1,7 @@
 import type { Report, ReportModule } from '../../formats/report/schema.js';
 import { barChart, heatMap, lineChart } from './chart.js';
 import { expertTokens, groupsOf, mean, seriesOf } from './groups.js';
-import { byteCount, escapeText, figure, htmlTable, secondsText, withError } from './markup.js';
+import { byteCount, countText, escapeText, figure, htmlTable, knownColumns, secondsText, withError } from './markup.js';
 import { cards, details, note, page, section } from './page.js';
 
 /** Rows beyond which the table of modules shows blocks and roles instead: experts make tens of thousands. */
@@ -39,7 +39,7 @@ function quality({ evaluations }: Report): string {
   const rows = evaluations.map(({ text, ctx, windows, tokens, perplexity, source }) => [
     text,
     `${windows} × ${ctx}`,
-    String(tokens),
+    countText(tokens),
     withError(perplexity.ppl, perplexity.error),
     source ? withError(source.perplexity.ppl, source.perplexity.error) : '–',
     source ? withError(source.kl.mean, source.kl.error) : '–',
@@ -48,7 +48,7 @@ function quality({ evaluations }: Report): string {
   const head = ['text', 'windows', 'tokens', 'perplexity', 'of the source', 'KL, nats a token', 'same top token, %'];
   return section(
     'Quality',
-    htmlTable(head, rows),
+    knownColumns(head, rows),
     note('Errors are standard errors over windows. KL is KL(source ‖ quantized), a mean over tokens.'),
   );
 }
@@ -98,7 +98,9 @@ function bits({ modules: all }: Report): string {
       modules: sum.modules + 1,
     });
   }
-  const widths = new Set(all.map(({ bitsPerWeight }) => bitsPerWeight.toPrecision(6)));
+  const widths = all.map(({ bitsPerWeight }) => bitsPerWeight);
+  // A scale of a whole tensor adds less than a thousandth of a bit: no difference that a chart should show.
+  const same = widths.every((bits) => Math.abs(bits - (widths[0] as number)) < 0.01);
   return section(
     'Bits',
     htmlTable(
@@ -111,7 +113,7 @@ function bits({ modules: all }: Report): string {
         byteCount(sum.bits / 8),
       ]),
     ),
-    widths.size < 2
+    same
       ? ''
       : lineChart({
           title: 'Bits a weight',
@@ -192,7 +194,7 @@ function experts(report: Report): string {
     'Experts',
     heatMap('Calibration tokens of each expert', rows, 'expert'),
     note(
-      `${all.length} experts; from ${Math.min(...all).toLocaleString('en')} to ${Math.max(...all).toLocaleString('en')} tokens${unseen > 0 ? `; ${unseen} saw none and were rounded to nearest` : ''}.`,
+      `${countText(all.length)} experts; from ${Math.min(...all).toLocaleString('en')} to ${Math.max(...all).toLocaleString('en')} tokens${unseen > 0 ? `; ${unseen} saw none: rounded to nearest` : ''}.`,
     ),
   );
 }
@@ -228,7 +230,7 @@ function time({ stages, waits, machine, totals }: Report): string {
         text: `${secondsText(seconds)} (${percent(seconds / Math.max(totals.seconds ?? 0, 1e-9))})`,
       })),
     ),
-    htmlTable(
+    knownColumns(
       ['stage', 'time', 'memory', 'device memory'],
       stages.map(({ name, seconds, rss, device }) => [name, secondsText(seconds), byteCount(rss), byteCount(device)]),
     ),
@@ -248,7 +250,7 @@ function modules({ modules: all }: Report): string {
     figure(mean(list.map(({ measures }) => measures.clip?.mean))),
     figure(mean(list.map(({ measures }) => measures.range?.above))),
     figure(mean(list.map(({ measures }) => measures.range?.below))),
-    figure(mean(list.map(({ tokens }) => tokens))),
+    countText(mean(list.map(({ tokens }) => tokens))),
     secondsText(
       list.every(({ seconds }) => seconds === null) ? null : list.reduce((sum, m) => sum + (m.seconds ?? 0), 0),
     ),
@@ -265,7 +267,7 @@ function modules({ modules: all }: Report): string {
     details(
       few ? `All ${all.length} modules` : `${all.length} modules by block and role`,
       all.length <= 60,
-      htmlTable(head, rows),
+      knownColumns(head, rows),
     ),
     notes.length === 0
       ? ''

@@ -14,13 +14,24 @@ const ENTITIES: Readonly<Record<string, string>> = {
 // biome-ignore lint/suspicious/noControlCharactersInRegex: neither HTML nor XML may hold them
 const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ud800-\udfff\ufffe\uffff]/g;
 
+/** Text of more characters stands below its label, not beside it, on a narrow screen. */
+const LONG = 60;
+
+/** A table without the columns of which nothing is known. */
+export function knownColumns(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const known = head.map((_, c) => c === 0 || rows.some((row) => row[c] !== '–'));
+  const of = (cells: readonly string[]) => cells.filter((_, c) => known[c]);
+  return htmlTable(of(head), rows.map(of));
+}
+
 /** A table; on a narrow screen each row becomes a block whose cells name their column. Numbers are set to the right. */
 export function htmlTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const numeric = head.map((_, c) =>
     rows.every((row) => /^(–|[-+±]?[\d.,]+( ?[%×A-Za-z]*)?( ± .*)?)$/.test(row[c] ?? '')),
   );
+  const style = (text: string, c: number) => (numeric[c] ? ' class="n"' : text.length > LONG ? ' class="long"' : '');
   const cell = (text: string, c: number) =>
-    `<td data-label="${escapeText(head[c] as string)}"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</td>`;
+    `<td data-label="${escapeText(head[c] as string)}"${style(text, c)}>${escapeText(text)}</td>`;
   return [
     '<table><thead><tr>',
     ...head.map((text, c) => `<th scope="col"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</th>`),
@@ -37,6 +48,11 @@ export function figure(value: number | null | undefined, digits = 3): string {
   const size = Math.abs(value);
   if (size >= 1e-4 && size < 1e6) return String(Number(value.toPrecision(digits)));
   return value.toExponential(digits - 1);
+}
+
+/** 2048 -> '2,048'; to the next whole number. */
+export function countText(value: number | null): string {
+  return value === null ? '–' : Math.round(value).toLocaleString('en');
 }
 
 /** '3.21 ± 0.04'; without an error the value alone. */

@@ -23,14 +23,16 @@ svg text{fill:var(--soft);font-size:12px;font-family:inherit}svg .label{fill:var
 .s0{color:var(--c0)}.s1{color:var(--c1)}.s2{color:var(--c2)}.s3{color:var(--c3)}.s4{color:var(--c4)}.s5{color:var(--c5)}.s6{color:var(--c6)}
 .legend{display:flex;flex-wrap:wrap;gap:.25rem 1rem;list-style:none;margin:.25rem 0 0;padding:0;font-size:.9rem}.legend svg{vertical-align:middle;margin-right:.35rem}
 table{width:100%;border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
-th{text-align:left;font-weight:600;color:var(--soft);border-bottom:2px solid var(--grid);padding:.3rem .5rem;vertical-align:bottom}
-td{border-bottom:1px solid var(--grid);padding:.3rem .5rem;vertical-align:top}.n{text-align:right}
+th{text-align:left;font-weight:600;color:var(--soft);border-bottom:2px solid var(--grid);padding:.3rem .5rem;vertical-align:bottom;overflow-wrap:normal}
+td{border-bottom:1px solid var(--grid);padding:.3rem .5rem;vertical-align:top}.n{text-align:right}td.n{white-space:nowrap}th:first-child,td:first-child{min-width:9rem}
 summary{cursor:pointer;font-weight:600;margin:.75rem 0}
-@media (max-width:44rem){body{font-size:15px}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+@media (max-width:52rem){body{font-size:15px}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 table,tbody,tr,td{display:block;width:100%}tr{background:var(--panel);border-radius:.5rem;margin:.5rem 0;padding:.35rem .6rem}
 td,td.n{border:0;padding:.1rem 0;display:flex;justify-content:space-between;gap:1rem;text-align:right}
 td::before{content:attr(data-label);color:var(--soft);text-align:left;flex:none}
+td.long{display:block;text-align:left}td.long::before{display:block}
 svg text{font-size:16px}.ylabel{display:none}}
+@media (max-width:30rem){svg text{font-size:21px}}
 @media print{details{display:block}}
 `;
 

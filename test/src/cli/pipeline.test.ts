@@ -193,3 +193,35 @@ test('logits refuses an existing output and writes a safetensors file', async (t
   assert.match(again.stderr, /^LPQ_OUTPUT_EXISTS/);
   assert.deepEqual(readdirSync(dir).sort(), ['ids.safetensors', 'logits.safetensors']);
 });
+
+test('what is true of many modules is said once, and a window beyond the reach of the model is warned of', async (t) => {
+  const dir = scratch(t);
+  const [quantized, packed] = [path.join(dir, 'q4'), path.join(dir, 'q4-marlin')];
+  const made = await lpq([
+    'quantize',
+    model,
+    '-o',
+    quantized,
+    '--bits',
+    '4',
+    '--method',
+    'rtn',
+    '--no-report',
+    '--quiet',
+  ]);
+  assert.equal(made.code, 0, made.stderr);
+  const told = await lpq(['pack', quantized, '--target', 'marlin', '-o', packed]);
+  assert.equal(told.code, 0, told.stderr);
+  assert.equal((told.stdout + told.stderr).match(/ padded to 256 x 256/g)?.length, 8);
+  assert.equal((told.stdout + told.stderr).match(/Padded from N = 128/g)?.length, 1);
+  const text = path.join(dir, 'text.txt');
+  writeFileSync(text, readFileSync(path.join(root, 'share/text/books-valid.txt')).subarray(0, 6000));
+  for (const [ctx, warned] of [
+    [1024, false],
+    [1025, true],
+  ] as const) {
+    const ran = await lpq(['eval', packed, '--text', text, '--ctx', String(ctx), '--device', 'cpu']);
+    assert.equal(ran.code, 0, ran.stderr);
+    assert.equal(/1025 tokens are longer than the 1024 .* --ctx 1024/.test(ran.stderr), warned, ran.stderr);
+  }
+});

@@ -168,6 +168,10 @@ test('targets that contradict other options, or cannot be met, are refused', asy
     [['--target-size', '1g', '--target-bpw', '3'], /exclude each other/],
     [['--target-size', 'much'], /--target-size does not take/],
     [['--target-bpw', '1.5', '--method', 'rtn'], /cannot be met[\s\S]*at least 2\.125 bits/],
+    [
+      ['--target-bpw', '3.6', '--pack', 'marlin', '--method', 'rtn'],
+      /at least 4\.125[\s\S]*marlin takes 4, 8 bits only/,
+    ],
     [['--target-size', '1m', '--method', 'rtn'], /cannot be met[\s\S]*the smallest that was tried/],
   ] as const) {
     const ran = await lpq(['quantize', model, '-o', out, ...args, '--quiet']);

@@ -168,3 +168,22 @@ test('a report is read back as it was written; a damaged one is refused at its p
     );
   }
 });
+
+test('columns of which nothing is known are left out, and tokens are counted to the last', () => {
+  const one = report([module('m.0.a', { tokens: 2048, damp: null }), module('m.0.b', { tokens: 2048, damp: null })]);
+  const html = reportPage(one);
+  assert.match(html, /data-label="tokens" class="n">2,048</);
+  assert.doesNotMatch(html, /data-label="(damping|device memory)"/);
+  assert.match(reportPage(report([module('m.0.a')])), /data-label="damping"/);
+});
+
+test('a grid of many blocks and experts names as many of them as there is room for', () => {
+  const modules = Array.from({ length: 48 * 128 }, (_, i) =>
+    module(`model.layers.${Math.floor(i / 128)}.mlp.experts.${i % 128}.up_proj`, { tokens: i }),
+  );
+  const html = reportPage(report(modules));
+  wellFormed(html);
+  const shown = [...html.matchAll(/>block (\d+)<\/text>/g)].map(([, block]) => Number(block));
+  assert.ok(shown.length >= 12 && shown.length <= 24, String(shown));
+  assert.equal(new Set(shown.map((block) => block % (shown[1] as number))).size, 1);
+});
