@@ -36,7 +36,7 @@ test('the operations of kept rows launch what the CPU computes, run on the host 
   assert.equal(refused.length, 8);
   // Rows of y that are no sequence's would stay as they were.
   for (const line of refused) assert.match(line, /: LPQ_NATIVE_ARGUMENT$/);
-  const taken = lines.filter((line) => line === 'many queries: taken');
+  const taken = lines.filter((line) => /^many queries: taken$/.test(line));
   assert.equal(taken.length, 1);
   const rest = lines.filter((line) => !refused.includes(line) && !taken.includes(line));
   assert.equal(rest.length, 5 + 8 + 2 + 16);
