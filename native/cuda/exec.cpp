@@ -285,6 +285,7 @@ std::function<void()> CudaExec::watch_faults() {
   settle(banks_[bank_ ^ 1]);  // sent back a thousand words ago
   Bank& bank = banks_[bank_];
   if (bank.asked.empty()) return [] {};
+  forget_written();
   const size_t bytes = bank.asked.size() * sizeof(uint32_t);
   std::shared_ptr<std::byte> words(pinned_->take(bytes), [pool = pinned_](std::byte* address) { pool->give(address); });
   check(driver().copy_to_host(words.get(), reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_), "reading from the device");
