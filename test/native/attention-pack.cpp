@@ -110,13 +110,19 @@ void appended(int dims, int group) {
     else if (counts[s] == residual) lengths[s] += residual, counts[s] = 1;
     else counts[s] += 1;
   }
-  ++checks;
-  try {
-    launch<KEYS, VALUES, CHUNK, FORM>(c, a, 3);
-  } catch (const std::exception& error) {
-    return fail(c, error.what());
-  }
-  same(c, d, want);
+  // Whether it ran; the pages are compared.
+  const auto stored = [&] {
+    ++checks;
+    try {
+      launch<KEYS, VALUES, CHUNK, FORM>(c, a, 3);
+    } catch (const std::exception& error) {
+      fail(c, error.what());
+      return false;
+    }
+    same(c, d, want);
+    return true;
+  };
+  if (!stored()) return;
   if (d.tail_keys != tails[0] || d.tail_values != tails[1]) fail(c, "tails");
   if (d.lengths != lengths || d.tails != counts) fail(c, "lengths");
   if (told.number || told.page) fail(c, "a fault is told");
@@ -126,13 +132,7 @@ void appended(int dims, int group) {
   // What is packed ends within a block: told, and nothing is stored.
   for (int b = 0; b < 3; ++b) d.lengths[static_cast<size_t>(b)] = residual / 2, d.tails[static_cast<size_t>(b)] = residual;
   tails[0] = d.tail_keys, tails[1] = d.tail_values, lengths = d.lengths, counts = d.tails;
-  ++checks;
-  try {
-    launch<KEYS, VALUES, CHUNK, FORM>(c, a, 3);
-  } catch (const std::exception& error) {
-    return fail(c, error.what());
-  }
-  same(c, d, want);
+  if (!stored()) return;
   if (!told.page) fail(c, "a length that is no whole blocks is not told");
   if (d.tail_keys != tails[0] || d.tail_values != tails[1] || d.lengths != lengths || d.tails != counts) fail(c, "something is stored for a length that is none");
 }

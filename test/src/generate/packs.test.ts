@@ -62,22 +62,29 @@ function codesOf(source: SourceCheckpoint): Map<string, ActivationForm> {
   );
 }
 
-const PROMPTS = ['Once upon a time', 'The old man looked at'];
-const canonical = () => openSource(quantized, rt) as WeightSource & { close(): void };
-let want: readonly Generated[];
+type Job = Parameters<typeof quantizeCheckpoint>[1];
 
-before(async () => {
-  await quantizeCheckpoint([rt], {
+/** The model quantized to nearest, without calibration. */
+const rounded = (output: string, scheme: Parameters<typeof schemeFromOptions>[0], more: Partial<Job> = {}) =>
+  quantizeCheckpoint([rt], {
     source: MODEL,
-    output: quantized,
-    scheme: schemeFromOptions({ bits: 4, groupSize: 128 }),
+    output,
+    scheme: schemeFromOptions(scheme),
     rules: [],
     quantizer: rtnQuantizer(),
     calibration: undefined,
     lmHead: false,
     options: {},
     version: 'test',
+    ...more,
   });
+
+const PROMPTS = ['Once upon a time', 'The old man looked at'];
+const canonical = () => openSource(quantized, rt) as WeightSource & { close(): void };
+let want: readonly Generated[];
+
+before(async () => {
+  await rounded(quantized, { bits: 4, groupSize: 128 });
   for (const target of TARGETS)
     await packCheckpoint({
       input: CanonicalCheckpoint.open(quantized),
@@ -101,19 +108,11 @@ for (const target of TARGETS)
 
 test('comet: a model whose activations are codes writes the same, decoded and through its kernel, over the cache that it asks for', async () => {
   const [from, to] = [path.join(dir, 'fmpq'), path.join(dir, 'comet')];
-  await quantizeCheckpoint([rt], {
-    source: MODEL,
-    output: from,
-    scheme: schemeFromOptions({ bits: 4, groupSize: 128 }),
-    rules: [],
-    quantizer: rtnQuantizer(),
-    calibration: undefined,
-    activations: codesOf(SourceCheckpoint.open(MODEL)),
-    kv: { bits: 4, group: 64 },
-    lmHead: false,
-    options: {},
-    version: 'test',
-  });
+  await rounded(
+    from,
+    { bits: 4, groupSize: 128 },
+    { activations: codesOf(SourceCheckpoint.open(MODEL)), kv: { bits: 4, group: 64 } },
+  );
   await packCheckpoint({ input: CanonicalCheckpoint.open(from), target: 'comet', output: to, runtime: rt });
   const options = { maxTokens: KERNEL_TOKENS };
   const source = openSource(from, rt) as WeightSource & { close(): void };
@@ -132,17 +131,7 @@ test('comet: a model whose activations are codes writes the same, decoded and th
 test('w8a8: a model of bytes writes through its kernel what its decoded weights write', async () => {
   for (const type of ['i8', 'f8e4m3'] as const) {
     const [from, to] = [path.join(dir, type), path.join(dir, `w8a8-${type}`)];
-    await quantizeCheckpoint([rt], {
-      source: MODEL,
-      output: from,
-      scheme: schemeFromOptions({ dtype: type, groupSize: 'channel' }),
-      rules: [],
-      quantizer: rtnQuantizer(),
-      calibration: undefined,
-      lmHead: false,
-      options: {},
-      version: 'test',
-    });
+    await rounded(from, { dtype: type, groupSize: 'channel' });
     const input = CanonicalCheckpoint.open(from);
     await packCheckpoint({ input, target: 'compressed-tensors-w8a8', output: to, runtime: rt });
     // Activations rounded to bytes may turn a choice between near ties, but do not in these.
