@@ -145,7 +145,8 @@ async function look(browser, file, screen, scheme, picture) {
   );
   // What is folded away is looked at too.
   await evaluate(`for (const each of document.querySelectorAll('details')) each.open = true`);
-  const found = await evaluate(`(${blemishes})()`);
+  // A phone zooms out to show a page that is too wide, so that innerWidth would hide it.
+  const found = await evaluate(`(${blemishes})(${SCREENS[screen].width})`);
   const { cssContentSize: size } = await send('Page.getLayoutMetrics');
   const clip = { x: 0, y: 0, width: SCREENS[screen].width, height: Math.min(size.height, 6000), scale: 1 };
   const { data } = await send('Page.captureScreenshot', { captureBeyondViewport: true, clip });

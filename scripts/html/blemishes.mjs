@@ -1,15 +1,15 @@
-/* global document, innerWidth, getComputedStyle, NodeFilter -- runs in the page */
+/* global document, getComputedStyle, NodeFilter -- runs in the page */
 
 /** What can be measured of a page that is hard to read: sentences, none if all is well. Runs in the browser, so it is one function. */
-export function blemishes() {
+export function blemishes(screenWidth) {
   const SMALLEST_PX = 10;
   const CONTRAST = 4.5; // WCAG 2.2, 1.4.3, level AA
   const found = [];
   const words = (text) => JSON.stringify(text.trim().replace(/\s+/g, ' ').slice(0, 60));
   const shown = (box) => box.width > 0 && box.height > 0;
 
-  if (document.documentElement.scrollWidth > innerWidth)
-    found.push(`the page is ${document.documentElement.scrollWidth} px wide on a screen of ${innerWidth}`);
+  if (document.documentElement.scrollWidth > screenWidth)
+    found.push(`the page is ${document.documentElement.scrollWidth} px wide on a screen of ${screenWidth}`);
 
   // Relative luminance and contrast: WCAG 2.2.
   const channels = (colour) => (colour.match(/[\d.]+/g) ?? []).map(Number);
@@ -53,7 +53,7 @@ export function blemishes() {
     if (size < SMALLEST_PX) found.push(`${words(node.data)} is ${size.toFixed(1)} px high`);
     if (contrast(colour, behind) < CONTRAST)
       found.push(`${words(node.data)} has a contrast of ${contrast(colour, behind).toFixed(2)}`);
-    if (box.left < -0.5 || box.right > innerWidth + 0.5) found.push(`${words(node.data)} runs over the edge`);
+    if (box.left < -0.5 || box.right > screenWidth + 0.5) found.push(`${words(node.data)} runs over the edge`);
     if (svg) {
       const frame = svg.getBoundingClientRect();
       const over = Math.max(
