@@ -1,5 +1,5 @@
 import type { NativeRuntime, Tensor } from './binding.js';
-import type { AttentionParams } from './ops.js';
+import type { AttentionParams, FirstColumns, RopeStyle } from './ops.js';
 
 /**
  * Which sequences a step adds tokens to: starts I32 [B+1] of the new tokens, slots I32 [B] of the cache, totals I32 [B]:
@@ -11,11 +11,28 @@ export interface CacheStep {
   readonly totals: Tensor;
 }
 
+/** Angles by position, cos and sin f32 [P, rotary/2], and the positions I32 [T] of a step's tokens. */
+export interface Rotation {
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+  readonly positions: Tensor;
+  readonly rotary: number;
+  readonly style: RopeStyle;
+}
+
+/** RMS norms of every head of q and of k before they turn: weights [headDim]. */
+export interface HeadNorms {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly eps: number;
+  readonly offset: number;
+}
+
 /** Keys and values that are kept as they are, part of the operation table (ops.ts). */
 export const cacheOps = {
   /**
    * k [T, kvHeads*headDim] and v [T, kvHeads*valueDim] become rows total - new .. total of their sequences' slots in keys and
-   * values [S, R, ...], f32, f16 or bf16, rounded to nearest even.
+   * values [S, R, ...], f32, f16 or bf16, rounded to nearest even. kFirst, vFirst: as of attention.
    */
   cacheAppend: (
     rt: NativeRuntime,
@@ -24,7 +41,36 @@ export const cacheOps = {
     { starts, slots, totals }: CacheStep,
     keys: Tensor,
     values: Tensor,
-  ) => rt.enqueue('cache_append', [k, v, starts, slots, totals], [keys, values]),
+    p: Omit<FirstColumns, 'qFirst'> = {},
+  ) => rt.enqueue('cache_append', [k, v, starts, slots, totals], [keys, values], p),
+
+  /**
+   * rope of q [T, heads*headDim] and k, then cacheAppend, in one: y [T, heads*headDim] = q turned, k is turned on its way into keys, and
+   * neither k nor v changes. Without a rotation nothing turns; with norms rmsnorm of each head comes first. y of any activation dtype; it may be q where that has no other columns and y's
+   * dtype. qFirst, kFirst, vFirst: as of attention. On CUDA headDim and valueDim are at most 256.
+   */
+  ropeAppend: (
+    rt: NativeRuntime,
+    { q, k, v }: { q: Tensor; k: Tensor; v: Tensor },
+    { starts, slots, totals }: CacheStep,
+    { y, keys, values }: { y: Tensor; keys: Tensor; values: Tensor },
+    p: { heads: number; kvHeads: number; headDim: number; valueDim?: number } & FirstColumns,
+    rotation?: Rotation,
+    norms?: HeadNorms,
+  ) => {
+    const { cos, sin, positions, ...turn } = rotation ?? ({} as Partial<Rotation>);
+    const { q: qNorm, k: kNorm, ...normed } = norms ?? ({} as Partial<HeadNorms>);
+    rt.enqueue(
+      'rope_append',
+      [
+        ...[q, k, v, starts, slots, totals],
+        ...(cos && sin && positions ? [cos, sin, positions] : []),
+        ...(qNorm && kNorm ? [qNorm, kNorm] : []),
+      ],
+      [y, keys, values],
+      { ...p, ...turn, ...normed },
+    );
+  },
 
   /**
    * attention() of the new tokens over all tokens of their sequences, which are in the cache already: q [T, heads*headDim], keys

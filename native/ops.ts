@@ -18,6 +18,14 @@ export type AttentionParams = {
   softCap?: number;
 };
 
+export type RopeStyle = 'half' | 'interleaved';
+
+/** The first columns of q, k and v in their matrices, which may be one: where given, those have columns of others besides. */
+export type FirstColumns = { qFirst?: number; kFirst?: number; vFirst?: number };
+
+/** Some columns of each row. */
+export type Runs = { first?: number; runs?: number };
+
 /**
  * The operation table: every native operation, with its shapes and dtypes. A backend (cpu, later cuda) registers each
  * of these names; the model graph runs unchanged on either. Activations are f32 on the CPU; on CUDA, where a signature
@@ -35,13 +43,17 @@ export const ops = {
   embedding: (rt: NativeRuntime, ids: Tensor, table: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('embedding', [ids, table], [y], p),
 
-  /** y = x / sqrt(mean(x^2) + eps) * (weight + offset), row by row; x, y f32 [T,C], weight [C]. y may be x. */
-  rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number }) =>
+  /**
+   * y = x / sqrt(mean(x^2) + eps) * (weight + offset), row by row; x, y f32 [T,C], weight [C]. y may be x. With `first` and `runs`
+   * instead, in place, so many runs of columns of each row from column `first` on, as wide as weight is long.
+   */
+  rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number } & Runs) =>
     rt.enqueue('rmsnorm', [x, weight], [y], p),
 
   /**
    * y = (x - mean) / sqrt(var + eps) * weight + bias, row by row (var: the mean of squared differences); x, y f32 [T,C],
-   * weight and bias [C], or [turns,C] where row t takes row t mod turns; 1 and 0 where absent. y may be x.
+   * weight and bias [C], or [turns,C] where row t takes row t mod turns; 1 and 0 where absent. y may be x. `first` and `runs` as of
+   * rmsnorm, of `width` columns each, which count as rows.
    */
   layernorm: (
     rt: NativeRuntime,
@@ -49,8 +61,22 @@ export const ops = {
     weight: Tensor | undefined,
     bias: Tensor | undefined,
     y: Tensor,
-    p: { eps: number; turns?: number },
+    p: { eps: number; turns?: number; width?: number } & Runs,
   ) => rt.enqueue('layernorm', weight ? (bias ? [x, weight, bias] : [x, weight]) : [x], [y], p),
+
+  /**
+   * h += y * scale, then x = what rmsnorm or layernorm makes of h; h f32 [T,C], y f32, f16 or bf16, x f32 (on CUDA of y's 16 bits, or any of
+   * an f32 y). weight and bias as of those, an RMS norm's bias absent. On the CPU the bits of add, then the norm.
+   */
+  addNorm: (
+    rt: NativeRuntime,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor | undefined,
+    bias: Tensor | undefined,
+    x: Tensor,
+    p: { kind: 'rms' | 'layer'; eps: number; offset?: number; scale?: number },
+  ) => rt.enqueue('add_norm', [h, y, ...(weight ? (bias ? [weight, bias] : [weight]) : [])], [h, x], p),
 
   /**
    * y = x Wᵀ + bias (accumulate: added to y); x f32 [T,K], W [N,K], bias [N], y f32 [T,N], not x. fp32: a chain of fma for
@@ -67,7 +93,8 @@ export const ops = {
 
   /**
    * Rotates x f32 [T, heads*headDim] in place, the first `rotary` dims of each head. cos, sin f32 [P, rotary/2],
-   * positions I32 [T]. style half: pairs (i, i + rotary/2); interleaved: pairs (2i, 2i+1).
+   * positions I32 [T]. style half: pairs (i, i + rotary/2); interleaved: pairs (2i, 2i+1). With `first` x has more columns, of
+   * which the heads are those from there on.
    */
   rope: (
     rt: NativeRuntime,
@@ -75,14 +102,14 @@ export const ops = {
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
-    p: { heads: number; headDim: number; rotary: number; style: 'half' | 'interleaved' },
+    p: { heads: number; headDim: number; rotary: number; style: RopeStyle; first?: number },
   ) => rt.enqueue('rope', [x, cos, sin, positions], [x], p),
 
   /**
    * Causal attention inside each sequence: y = softmax(q kᵀ * scale) v. q f32 [T, heads*headDim],
    * k [T, kvHeads*headDim], v [T, kvHeads*valueDim], y [T, heads*valueDim]. window w > 0: token t sees t-w+1 .. t.
    * softCap c > 0: softmax of c * tanh(q kᵀ * scale / c) (Gemma 2).
-   * sinks [heads] (optional): a further logit of each head's softmax, without a value.
+   * sinks [heads] (optional): a further logit of each head's softmax, without a value. qFirst, kFirst, vFirst: as `first` of rope.
    */
   attention: (
     rt: NativeRuntime,
@@ -91,7 +118,7 @@ export const ops = {
     v: Tensor,
     starts: Tensor,
     y: Tensor,
-    p: AttentionParams,
+    p: AttentionParams & FirstColumns,
     sinks?: Tensor,
   ) => rt.enqueue('attention', sinks ? [q, k, v, starts, sinks] : [q, k, v, starts], [y], p),
 
@@ -110,9 +137,17 @@ export const ops = {
   stridedMatrix: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { first: number; rowStep: number; columnStep: number }) =>
     rt.enqueue('strided_matrix', [x], [y], p),
 
-  /** y = act(gate) * up; f32, any equal shapes; y may be gate or up. */
-  gatedActivation: (rt: NativeRuntime, gate: Tensor, up: Tensor, y: Tensor, p: { act: ActivationName }) =>
-    rt.enqueue('gated_activation', [gate, up], [y], p),
+  /**
+   * y = act(gate) * up; f32, any equal shapes; y may be gate or up. With `first` and `upFirst` y [T,C] is neither, and gate and up are
+   * columns of matrices, maybe of one, from there on.
+   */
+  gatedActivation: (
+    rt: NativeRuntime,
+    gate: Tensor,
+    up: Tensor,
+    y: Tensor,
+    p: { act: ActivationName; first?: number; upFirst?: number },
+  ) => rt.enqueue('gated_activation', [gate, up], [y], p),
 
   /**
    * y = act(x); f32, any equal shapes; y may be x. gelu: x Φ(x); gelu_tanh: its tanh approximation (Hendrycks and Gimpel
@@ -128,6 +163,10 @@ export const ops = {
   /** y [R,W] = columns first .. first+W-1 of x [R,C]; one dtype, any. */
   sliceColumns: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { first: number }) =>
     rt.enqueue('slice_columns', [x], [y], p),
+
+  /** Columns first .. first+W-1 of y [R,C] = x [R,W], the others left as they are; one dtype, any. */
+  placeColumns: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { first: number }) =>
+    rt.enqueue('place_columns', [x], [y], p),
 
   /** y [C,R] = xᵀ of x [R,C]; one dtype, any of 1 to 8 bytes; y is not x. */
   transpose: (rt: NativeRuntime, x: Tensor, y: Tensor) => rt.enqueue('transpose', [x], [y]),

@@ -32,6 +32,9 @@ F late(const char* name) {
   return reinterpret_cast<F>(found);
 }
 
+// nn/rows.cu; there is one where its kernels were compiled for 9.0 or later.
+constexpr const char* kFollows = "lpq_follows";
+
 constexpr size_t kBlasWorkspace = size_t{64} << 20;
 constexpr size_t kFaults = 1024;
 
@@ -86,9 +89,18 @@ bool CudaExec::rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsign
   return true;
 }
 
+bool CudaExec::follows() {
+  if (!follows_) {
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    follows_ = facts_.arch >= 90 && has_kernel(kFollows) && library && dlsym(library, "cuLaunchKernelEx");
+  }
+  return *follows_;
+}
+
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  launched_ = true;
   if (rehearse(kernel, grid, block, shared, 1, false)) return;
   const CUfunction function = kernels_->find(kernel, shared);
   const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments)
@@ -99,6 +111,7 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  launched_ = true;
   if (rehearse(kernel, grid, block, shared, cluster, overlap)) return;
   static const auto launch_with = late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   LaunchAttribute attributes[2];
@@ -272,6 +285,7 @@ std::function<void()> CudaExec::watch_faults() {
   settle(banks_[bank_ ^ 1]);  // sent back a thousand words ago
   Bank& bank = banks_[bank_];
   if (bank.asked.empty()) return [] {};
+  forget_written();
   const size_t bytes = bank.asked.size() * sizeof(uint32_t);
   std::shared_ptr<std::byte> words(pinned_->take(bytes), [pool = pinned_](std::byte* address) { pool->give(address); });
   check(driver().copy_to_host(words.get(), reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_), "reading from the device");

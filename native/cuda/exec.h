@@ -118,14 +118,32 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
   }
+  // As launch of a kernel that begins with follow() (follow.cuh): on devices of 9.0 it may start while the launch before still runs, where
+  // the newest thing on the stream is one.
+  template <class... Args>
+  void launch_after(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
+    void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
+    if (launched_ && follows()) launch_raw(kernel, grid, block, shared, pointers, 1, true);
+    else launch_raw(kernel, grid, block, shared, pointers, false);
+  }
   // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that was a launch
   // that said by wrote() what it writes, nothing else was put on the stream since (all that does so forgets), and `tensor` lies elsewhere.
-  void wrote(const Tensor& tensor) { written_ = std::pair{tensor.raw(), tensor.raw() + tensor.bytes()}; }
+  template <class... More>
+  void wrote(const More&... tensors) {
+    written_.clear();
+    if (!launched_) return;
+    (written_.emplace_back(tensors.raw(), tensors.raw() + tensors.bytes()), ...);
+  }
   bool follows_untouched(const Tensor& tensor) const {
     if (settled_) return true;
-    return written_ && (tensor.raw() + tensor.bytes() <= written_->first || written_->second <= tensor.raw());
+    for (const auto& [first, last] : written_)
+      if (tensor.raw() + tensor.bytes() > first && last > tensor.raw()) return false;
+    return !written_.empty();
   }
-  void forget_written() { written_.reset(); }
+  void forget_written() {
+    written_.clear();
+    launched_ = false;
+  }
   // Clusters of `kernel` that the device holds at once.
   int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
   bool has_kernel(const std::string& kernel) const;
@@ -158,6 +176,7 @@ class CudaExec {
   friend class Hosted;
   bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
   uint32_t* hosted_counters(size_t count);
+  bool follows();  // whether the device and its driver start such kernels early
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative);
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap);
   // Words are asked for in one bank while the other's are on their way back, so that nobody waits for the device.
@@ -193,8 +212,10 @@ class CudaExec {
   Arena* arena_ = nullptr;          // instead of an allocator
   std::byte* head_ = nullptr;       // and what its memory begins with
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
+  std::optional<bool> follows_;
+  bool launched_ = false;  // the newest thing on the stream is a launch of a kernel of ours
   bool settled_ = false;            // whatever came before, it has not written weights
-  std::optional<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
+  std::vector<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
 };
 
 // The tensor lies on this device. Throws Failure("LPQ_NATIVE_ARGUMENT").

@@ -19,6 +19,8 @@ const STAGE_OF: Readonly<Record<string, StageName>> = {
   upload: 'read',
   embedding: 'forward',
   rmsnorm: 'forward',
+  add_norm: 'forward',
+  place_columns: 'forward',
   linear: 'forward',
   rope: 'forward',
   attention: 'forward',

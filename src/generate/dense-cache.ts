@@ -1,6 +1,8 @@
 import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import type { AttentionTensors } from '../model/program.js';
+import { rotate } from '../model/turn.js';
+import { appendTurned, firstColumns } from './append.js';
 import type { Cache, CacheShape } from './cache.js';
 import type { Step } from './step.js';
 
@@ -54,19 +56,31 @@ export class DenseCache implements Cache {
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     const { rt } = this;
-    const { keys, values } = this.keep(block, step, t);
     // A prompt from its start on needs nothing of the cache, and the kernel for that is the faster one.
-    if (rt.device !== 'cpu' && step.entries.every(({ past }) => past === 0))
-      ops.attention(rt, t.q, t.k, t.v, step.starts, t.y, p, sinks);
-    else ops.cachedAttention(rt, t.q, keys, values, step, t.y, { ...p, most: step.most, longest: step.longest }, sinks);
+    if (rt.device !== 'cpu' && step.entries.every(({ past }) => past === 0)) {
+      const { keys, values } = this.rowsOf(block, p);
+      rotate(rt, t, p);
+      const [qFirst, kFirst, vFirst] = firstColumns(t, p);
+      const kept = { ...(kFirst !== undefined && { kFirst }), ...(vFirst !== undefined && { vFirst }) };
+      ops.cacheAppend(rt, t.k.of, t.v.of, step, keys, values, kept);
+      const firsts = { ...(qFirst !== undefined && { qFirst }), ...kept };
+      ops.attention(rt, t.q.of, t.k.of, t.v.of, step.starts, t.y, { ...p, ...firsts }, sinks);
+      return;
+    }
+    const { q, keys, values } = this.keep(block, step, t, p);
+    ops.cachedAttention(rt, q, keys, values, step, t.y, { ...p, most: step.most, longest: step.longest }, sinks);
+    q.dispose();
   }
 
-  /** Enqueues keeping a step's keys and values; those of the block so far. */
-  keep(block: number, step: Step, { k, v }: AttentionTensors): Rows {
-    this.layers[block] ??= this.make(k.shape[1] as number, v.shape[1] as number);
-    const { keys, values } = this.layers[block];
-    ops.cacheAppend(this.rt, k, v, step, keys, values);
-    return { keys, values };
+  /** Enqueues keeping a step's keys and values: those of the block so far, and the queries, turned, which the caller disposes of. */
+  keep(block: number, step: Step, t: AttentionTensors, p: AttentionParams): Rows & { readonly q: Tensor } {
+    const { keys, values } = this.rowsOf(block, p);
+    return { keys, values, q: appendTurned(this.rt, t, p, step, { keys, values }) };
+  }
+
+  private rowsOf(block: number, { kvHeads, headDim, valueDim = headDim }: AttentionParams): Rows {
+    this.layers[block] ??= this.make(kvHeads * headDim, kvHeads * valueDim);
+    return this.layers[block];
   }
 
   dispose(): void {

@@ -7,8 +7,18 @@ import { KvSequence } from '../kv/sequence.js';
 import { throughHalf } from '../model/cached-attention.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvScheme } from '../model/source.js';
+import { rotate } from '../model/turn.js';
+import { alone } from './append.js';
 import type { Cache, CacheShape } from './cache.js';
 import type { Entry, Step } from './step.js';
+
+/** Queries, keys and values, turned, and where the output goes. */
+interface Parts {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  readonly y: Tensor;
+}
 
 interface Layer {
   readonly pool: KvPool;
@@ -56,9 +66,12 @@ export class PackedCache implements Cache {
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     const layer = this.layerOf(block, p, sinks);
     const newer = step.entries.filter(({ past }) => past > 0);
-    if (newer.length === step.entries.length) this.decode(layer, step, t, p);
-    else if (newer.length === 0) this.prefill(layer, step, t, p);
+    rotate(this.rt, t, p);
+    const parts = { ...alone(this.rt, t, p), y: t.y };
+    if (newer.length === step.entries.length) this.decode(layer, step, parts, p);
+    else if (newer.length === 0) this.prefill(layer, step, parts, p);
     else throw new LpqError('LPQ_INTERNAL', 'prompts and later tokens come in steps of their own');
+    for (const tensor of [parts.q, parts.k, parts.v]) tensor.dispose();
   }
 
   dispose(): void {
@@ -70,7 +83,7 @@ export class PackedCache implements Cache {
   }
 
   /** Whole prompts. */
-  private prefill(layer: Layer, step: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+  private prefill(layer: Layer, step: Step, { q, k, v, y }: Parts, p: AttentionParams): void {
     const width = p.kvHeads * p.headDim;
     for (const x of [k, v]) throughHalf(this.rt, x, { first: 0, length: step.tokens }, width);
     ops.attention(this.rt, q, k, v, step.starts, y, p);
@@ -84,7 +97,7 @@ export class PackedCache implements Cache {
   }
 
   /** One token of each sequence. */
-  private decode(layer: Layer, { entries, tokens }: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+  private decode(layer: Layer, { entries, tokens }: Step, { q, k, v, y }: Parts, p: AttentionParams): void {
     if (tokens !== entries.length) throw new LpqError('LPQ_INTERNAL', 'a packed cache takes one token at a time');
     const width = p.kvHeads * p.headDim;
     const sequences = entries.map(({ slot }: Entry) => layer.sequences[slot] as KvSequence);

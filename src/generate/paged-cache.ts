@@ -1,10 +1,14 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import type { CacheStep } from '../../native/cache-ops.js';
 import type { KvPages } from '../../native/kv-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { blockTokens, kvPage } from '../kv/page.js';
+import { apart } from '../model/columns.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvScheme } from '../model/source.js';
+import { rotate } from '../model/turn.js';
+import { appendTurned, firstColumns } from './append.js';
 import type { Cache, CacheShape } from './cache.js';
 import type { Entry, Step } from './step.js';
 
@@ -126,13 +130,18 @@ export class PagedCache implements Cache {
     return Int32Array.from({ length: this.each }, (_, i) => slot * this.each + i);
   }
 
-  private prefill(layer: Layer, step: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+  private prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void {
     const { rt, batch } = this;
     const width = p.kvHeads * p.headDim;
-    ops.attention(rt, q, k, v, step.starts, y, p);
-    const halves = [k, v].map((x) => {
+    rotate(rt, t, p);
+    const [qFirst, kFirst, vFirst] = firstColumns(t, p);
+    const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };
+    ops.attention(rt, t.q.of, t.k.of, t.v.of, step.starts, t.y, { ...p, ...firsts });
+    const halves = [t.k, t.v].map((columns) => {
+      const x = apart(rt, columns, width);
       const half = rt.allocate('f16', x.shape);
       ops.cast(rt, x, half);
+      x.dispose();
       return half;
     }) as [Tensor, Tensor];
     let first = 0;
@@ -147,7 +156,9 @@ export class PagedCache implements Cache {
       const rest = ids.length - packed;
       if (rest > 0) {
         const [keys, values] = halves.map((half) => of(half, packed, rest)) as [Tensor, Tensor];
-        this.append(layer, keys, values, [{ slot, tail: rest, count: rest }]);
+        this.placed([{ slot, tail: rest, count: rest }], (at) =>
+          ops.cacheAppend(rt, keys, values, at, layer.tailKeys, layer.tailValues),
+        );
         for (const view of [keys, values]) view.dispose();
       }
       first += ids.length;
@@ -156,11 +167,13 @@ export class PagedCache implements Cache {
   }
 
   /** One token of each sequence. */
-  private decode(layer: Layer, { entries, tokens }: Step, { q, k, v, y }: AttentionTensors, p: AttentionParams): void {
+  private decode(layer: Layer, { entries, tokens }: Step, t: AttentionTensors, p: AttentionParams): void {
     if (tokens !== entries.length) throw new LpqError('LPQ_INTERNAL', 'a packed cache takes one token at a time');
     const { rt, batch } = this;
+    const { y } = t;
     const tails = entries.map(({ slot, past }) => ({ slot, tail: (past % batch) + 1, count: 1 }));
-    this.append(layer, k, v, tails);
+    const { tailKeys: keys, tailValues: values } = layer;
+    const half = this.placed(tails, (at) => appendTurned(rt, t, p, at, { keys, values }, 'f16'));
     const ints = (values: readonly number[]): Tensor =>
       uploadTyped(rt, 'i32', [values.length], Int32Array.from(values));
     const table = new Int32Array(entries.length * this.each);
@@ -172,8 +185,6 @@ export class PagedCache implements Cache {
       this.tailsOf(layer.tailKeys, entries),
       this.tailsOf(layer.tailValues, entries),
     ] as const;
-    const half = rt.allocate('f16', q.shape);
-    ops.cast(rt, q, half);
     const wide = y.dtype === 'f16' ? y : rt.allocate('f32', y.shape);
     ops.kvDecode(
       rt,
@@ -198,13 +209,11 @@ export class PagedCache implements Cache {
     }
   }
 
-  /** The newest `count` of a slot's `tail` exact tokens. */
-  private append(
-    layer: Layer,
-    k: Tensor,
-    v: Tensor,
+  /** Enqueues what keeps tokens: the newest `count` of a slot's `tail` exact ones. */
+  private placed<T>(
     places: readonly { readonly slot: number; readonly tail: number; readonly count: number }[],
-  ): void {
+    enqueue: (at: CacheStep) => T,
+  ): T {
     const starts = Int32Array.from([
       0,
       ...places.map((_, i) => places.slice(0, i + 1).reduce((sum, { count }) => sum + count, 0)),
@@ -215,8 +224,9 @@ export class PagedCache implements Cache {
       slots: uploadTyped(this.rt, 'i32', [places.length], Int32Array.from(slots)),
       totals: uploadTyped(this.rt, 'i32', [places.length], Int32Array.from(totals)),
     };
-    ops.cacheAppend(this.rt, k, v, step, layer.tailKeys, layer.tailValues);
+    const made = enqueue(step);
     for (const tensor of Object.values(step)) tensor.dispose();
+    return made;
   }
 
   /** The exact tokens of a step's sequences, in its order: all slots as they are, or copies of some. */

@@ -2,6 +2,7 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { loadOuter } from '../model/forward.js';
 import { openModel } from '../model/graph.js';
 import type { BlockWeights, ModelGraph } from '../model/program.js';
+import { joinSiblings } from '../model/siblings.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 
@@ -14,18 +15,25 @@ export interface ResidentModel {
   readonly blocks: readonly BlockWeights[];
 }
 
-/** Reads every weight; the caller disposes of the model with disposeResident. Throws what openModel and the source throw. */
+/**
+ * Reads every weight; the caller disposes of the model with disposeResident. `join`: linears that read one input become one
+ * (model/siblings.ts), by default on devices; on the CPU, where weights may be views of mapped files, it would only copy them. Throws what openModel
+ * and the source throw.
+ */
 export async function loadResident(
   rt: NativeRuntime,
   source: WeightSource,
   onBlock: (done: number, total: number) => void = () => {},
+  join: boolean = rt.device !== 'cpu',
 ): Promise<ResidentModel> {
   const graph = openModel(source);
   const blocks: BlockWeights[] = [];
   const outer = await loadOuter(rt, source, graph);
   try {
     for (const block of graph.blocks) {
-      blocks.push(await loadWeights(rt, source, block.tensors.keys(), graph.transposed));
+      const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
+      blocks.push(weights);
+      if (join) await joinSiblings(rt, block, weights);
       // What is being copied to a device is held on the host until it has arrived.
       await rt.sync();
       onBlock(blocks.length, graph.blocks.length);

@@ -40,10 +40,10 @@ export class SimulatedCache implements Cache {
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     const { rt } = this;
-    const rows = this.exact.keep(block, step, t);
+    const rows = this.exact.keep(block, step, t, p);
     const read = [rows.keys, rows.values].map((tensor) => this.quantized(tensor, step)) as [Tensor, Tensor];
-    ops.cachedAttention(rt, t.q, ...read, step, t.y, { ...p, most: step.most, longest: step.longest }, sinks);
-    for (const tensor of read) tensor.dispose();
+    ops.cachedAttention(rt, rows.q, ...read, step, t.y, { ...p, most: step.most, longest: step.longest }, sinks);
+    for (const tensor of [...read, rows.q]) tensor.dispose();
   }
 
   dispose(): void {

@@ -2,6 +2,7 @@ import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/bindi
 import type { CacheStep } from '../../native/cache-ops.js';
 import { ops } from '../../native/ops.js';
 import { disposeBatch, type TokenBatch } from '../model/batch.js';
+import { settle } from '../model/branch.js';
 import { embedBatches, runBlock } from '../model/forward.js';
 import type { BlockState } from '../model/program.js';
 import type { Cache } from './cache.js';
@@ -82,11 +83,12 @@ export async function runStep(
     });
   const { h, aux } = state;
   for (const tensor of Object.values(aux)) tensor.dispose();
-  if (all) {
-    const logits = graph.logits(rt, outer, h);
+  if (all || step.tokens === step.entries.length) {
+    const logits = graph.logits(rt, outer, h, state.pending);
     h.dispose();
     return logits;
   }
+  settle(rt, state);
   const rows = uploadTyped(
     rt,
     'i32',

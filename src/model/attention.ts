@@ -1,12 +1,16 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
+import type { HeadNorms } from '../../native/cache-ops.js';
+import { type AttentionParams, ops } from '../../native/ops.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import { cachedAttention, requireCpu } from './cached-attention.js';
+import { apart, firstOf } from './columns.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
-import type { BlockState, BlockWeights, Stage } from './program.js';
+import type { AttentionTensors, Batch, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
-import { applyNorm, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
+import type { KvForm } from './source.js';
+import { rotate } from './turn.js';
+import { applyNormTo, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function attentionTensors(plan: AttentionPlan): [string, readonly number[]][] {
   return [
@@ -34,60 +38,84 @@ export interface Beside {
 export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: Beside): Stage[] {
   const { heads, kvHeads, headDim } = plan;
 
-  /** q or k f32, in place: normalised where the model does so, rotated. */
-  const place = (
-    rt: NativeRuntime,
-    weights: BlockWeights,
-    state: BlockState,
-    y: Tensor,
-    norm: NormPlan | undefined,
-    count: number,
-  ): void => {
-    if (norm) {
-      const rows = y.view([(state.batch.tokens * count * headDim) / norm.size, norm.size]);
-      applyNorm(rt, weights, norm, rows, true);
-      rows.dispose();
-    }
-    if (!plan.rope) return;
-    const { rotary, style } = plan.rope;
-    const { cos, sin, positions } = ropes.forBatch(rt, plan.rope, state.batch);
-    ops.rope(rt, y, cos, sin, positions, { heads: count, headDim, rotary, style });
-  };
-
   const qkv: Stage = {
     id: 'qkv',
     feeds: [{ id: 'qkv', linears: projectionRefs(plan) }],
     async capture(rt, weights, state) {
-      return new Map([['qkv', branchInput(rt, weights, plan.norm, state.h)]]);
+      return new Map([['qkv', branchInput(rt, weights, plan.norm, state)]]);
     },
     async advance(rt, weights, state) {
-      const x = branchInput(rt, weights, plan.norm, state.h);
-      const { q, k, v } = project(rt, weights, plan, x);
-      place(rt, weights, state, q, plan.qNorm, heads);
-      place(rt, weights, state, k, plan.kNorm, kvHeads);
-      const { kv } = weights;
-      if (kv && !('form' in kv) && !state.attend) {
-        requireCpu(rt);
-        for (const cached of [k, v]) ops.simulateKv(rt, cached, state.batch.starts, cached, kv);
-      }
+      const x = branchInput(rt, weights, plan.norm, state);
+      const made = project(rt, weights, plan, x);
+      const { q, k, v } = made;
+      // A cache may take them with its own.
+      const norms = state.attend && headNorms(weights, plan);
+      if (plan.qNorm && !norms) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
+      if (plan.kNorm && !norms) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
+      const rotation = plan.rope && ropes.forBatch(rt, plan.rope, state.batch);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;
       const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
-      if (state.attend) state.attend({ q, k, v, y: attention }, params, sinks);
-      else if (kv && 'form' in kv) cachedAttention(rt, kv, { q, k, v, y: attention }, state.batch, params, sinks);
-      else ops.attention(rt, q, k, v, state.batch.starts, attention, params, sinks);
+      const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && { rotation }) };
+      if (state.attend) state.attend(tensors, params, sinks);
+      else {
+        rotate(rt, tensors, params);
+        attendWhole(rt, weights.kv, tensors, state.batch, params, sinks);
+      }
       const aux: Record<string, Tensor> = { attention };
       if (beside) {
         const same = beside.norm !== undefined && beside.norm.weight === plan.norm?.weight;
-        aux[PARALLEL_INPUT] = same ? x.view(x.shape) : branchInput(rt, weights, beside.norm, state.h);
+        aux[PARALLEL_INPUT] = same ? x.view(x.shape) : branchInput(rt, weights, beside.norm, state);
       }
-      for (const tensor of [x, q, k, v]) tensor.dispose();
+      x.dispose();
+      made.dispose();
       return { ...state, aux };
     },
   };
 
   return [qkv, outputStage(plan)];
+}
+
+/** RMS norms of the heads of q and k, where both have one for all heads. */
+function headNorms(weights: BlockWeights, { qNorm, kNorm, headDim }: AttentionPlan): HeadNorms | undefined {
+  const each = [qNorm, kNorm].flatMap((norm) =>
+    norm?.kind === 'rms' && norm.size === headDim && norm.turns === 1 && norm.weight !== undefined ? [norm] : [],
+  );
+  const [q, k] = each;
+  if (!q || !k || q.epsilon !== k.epsilon || q.offset !== k.offset) return undefined;
+  const weight = (norm: NormPlan): Tensor => weightOf(weights, norm.weight as string);
+  return { q: weight(q), k: weight(k), eps: q.epsilon, offset: q.offset };
+}
+
+/** Attention of whole sequences, through the cache of keys and values that the weights ask for. q and k have been turned. */
+function attendWhole(
+  rt: NativeRuntime,
+  kv: KvForm | undefined,
+  { q, k, v, y }: AttentionTensors,
+  batch: Batch,
+  p: AttentionParams,
+  sinks: Tensor | undefined,
+): void {
+  const widths = [p.heads * p.headDim, p.kvHeads * p.headDim, p.kvHeads * p.headDim] as const;
+  if (!kv) {
+    const [qFirst, kFirst, vFirst] = [q, k, v].map((columns, i) => firstOf(columns, widths[i] as number));
+    const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };
+    ops.attention(rt, q.of, k.of, v.of, batch.starts, y, { ...p, ...firsts }, sinks);
+    return;
+  }
+  const [queries, keys, values] = [q, k, v].map((columns, i) => apart(rt, columns, widths[i] as number)) as [
+    Tensor,
+    Tensor,
+    Tensor,
+  ];
+  if ('form' in kv) cachedAttention(rt, kv, { q: queries, k: keys, v: values, y }, batch, p, sinks);
+  else {
+    requireCpu(rt);
+    for (const cached of [keys, values]) ops.simulateKv(rt, cached, batch.starts, cached, kv);
+    ops.attention(rt, queries, keys, values, batch.starts, y, p, sinks);
+  }
+  for (const tensor of [queries, keys, values]) tensor.dispose();
 }
 
 /** From the attention output (`attention` [T, K] of the state) back into the residual stream. */
@@ -101,9 +129,10 @@ export function outputStage(plan: BranchPlan & { readonly o: LinearPlan }): Stag
     },
     async advance(rt, weights, state) {
       const { attention, ...aux } = state.aux as { attention: Tensor };
-      addBranch(rt, weights, plan, plan.o, attention, state.h);
+      const next = { ...state, aux };
+      addBranch(rt, weights, plan, plan.o, attention, next);
       attention.dispose();
-      return { ...state, aux };
+      return next;
     },
   };
 }

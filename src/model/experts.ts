@@ -1,9 +1,10 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { branchInput } from './branch.js';
 import type { ExpertPlan, ExpertsPlan, GatePlan } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
-import { applyLinear, applyNorm, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
+import { applyLinear, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {
   const { bias } = plan.routing;
@@ -84,7 +85,7 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
     id: 'experts.gate_up',
     feeds: [...feed('gate_up'), ...(shared ? [shared.gateUp] : [])],
     async capture(rt, weights, state) {
-      const normed = applyNorm(rt, weights, plan.norm, state.h);
+      const normed = branchInput(rt, weights, plan.norm, state);
       const routed = route(rt, weights, state, normed);
       const captured = new Map<string, Tensor>();
       await split(rt, routed.x, routed.offsets, (e, rows) => captured.set(`experts.${e}.gate_up`, rows));
@@ -94,7 +95,7 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
       return captured;
     },
     async advance(rt, weights, state) {
-      const normed = applyNorm(rt, weights, plan.norm, state.h);
+      const normed = branchInput(rt, weights, plan.norm, state);
       const { x, ...routed } = route(rt, weights, state, normed);
       const beside = shared ? shared.inner(rt, weights, normed) : {};
       normed.dispose();

@@ -2,6 +2,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { checkIds, type TokenBatch } from './batch.js';
 import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
+import { joinSiblings } from './siblings.js';
 import type { WeightSource } from './source.js';
 import { disposeWeights, loadWeights } from './weights.js';
 
@@ -65,6 +66,7 @@ export async function runForward(
     for (const block of graph.blocks) {
       const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
       try {
+        if (rt.device !== 'cpu') await joinSiblings(rt, block, weights);
         for (let i = 0; i < states.length; i++) {
           states[i] = await runBlock(rt, block, weights, states[i] as BlockState);
           // Outputs are allocated when enqueued: waiting here bounds memory to one batch's activations.

@@ -69,7 +69,7 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
     head: { ...linearRef(plan.head), tied: plan.tied },
     embed: (rt, weights, ids, positions) => embed(rt, weights, plan, ids, positions),
     headInput: (rt, weights, h) => headInput(rt, weights, plan, h),
-    logits: (rt, weights, h) => logits(rt, weights, plan, h),
+    logits: (rt, weights, h, pending) => logits(rt, weights, plan, h, pending),
   };
 }
 

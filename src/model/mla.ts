@@ -40,10 +40,10 @@ export function mlaStages(plan: MlaPlan, ropes: RopeCache): Stage[] {
     id: 'mla.a',
     feeds: [{ id: 'mla.a', linears: [linearRef(first), linearRef(plan.kvA)] }],
     async capture(rt, weights, state) {
-      return new Map([['mla.a', branchInput(rt, weights, plan.norm, state.h)]]);
+      return new Map([['mla.a', branchInput(rt, weights, plan.norm, state)]]);
     },
     async advance(rt, weights, state) {
-      const x = branchInput(rt, weights, plan.norm, state.h);
+      const x = branchInput(rt, weights, plan.norm, state);
       const q = applyLinear(rt, weights, first, x);
       const kv = applyLinear(rt, weights, plan.kvA, x);
       x.dispose();
@@ -134,7 +134,9 @@ export function mlaStages(plan: MlaPlan, ropes: RopeCache): Stage[] {
       const { k, v } = keysAndValues(rt, weights, kv, state);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * value]);
       const params = { heads, kvHeads: heads, headDim, valueDim: value, scale: plan.scale };
-      if (state.attend) state.attend({ q, k, v, y: attention }, params, undefined);
+      const columns = (of: Tensor) => ({ of, first: 0 });
+      const tensors = { q: columns(q), k: columns(k), v: columns(v), y: attention };
+      if (state.attend) state.attend(tensors, params, undefined);
       else ops.attention(rt, q, k, v, state.batch.starts, attention, params);
       for (const tensor of [given, q, kv, k, v]) tensor.dispose();
       return { ...state, aux: { attention } };

@@ -25,21 +25,18 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
     ops.activation(rt, y, y, { act });
     return y;
   }
-  if (plan.kind === 'gated') {
+  const joined = plan.kind === 'gated' ? weights.joined?.get(plan.gate.name) : plan.gateUp;
+  if (plan.kind === 'gated' && !joined) {
     const [gate, up] = [apply(plan.gate), apply(plan.up)];
     ops.gatedActivation(rt, gate, up, gate, { act });
     up.dispose();
     return gate;
   }
-  const whole = apply(plan.gateUp);
-  const [gate, up] = [0, plan.down.k].map((first) => {
-    const half = rt.allocate(whole.dtype, [x.shape[0] as number, plan.down.k]);
-    ops.sliceColumns(rt, whole, half, { first });
-    return half;
-  }) as [Tensor, Tensor];
-  ops.gatedActivation(rt, gate, up, gate, { act });
-  for (const tensor of [whole, up]) tensor.dispose();
-  return gate;
+  const whole = apply(joined as LinearPlan);
+  const y = rt.allocate(whole.dtype, [x.shape[0] as number, plan.down.k]);
+  ops.gatedActivation(rt, whole, whole, y, { act, first: 0, upFirst: plan.down.k });
+  whole.dispose();
+  return y;
 }
 
 /**
@@ -49,7 +46,7 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
 export function mlpStages(plan: MlpPlan, parallel = false): Stage[] {
   const id = plan.kind === 'plain' ? 'up' : 'gate_up';
   const input = (rt: NativeRuntime, weights: BlockWeights, state: BlockState): Tensor => {
-    if (!parallel) return branchInput(rt, weights, plan.norm, state.h);
+    if (!parallel) return branchInput(rt, weights, plan.norm, state);
     const made = state.aux[PARALLEL_INPUT] as Tensor;
     return made.view(made.shape);
   };
@@ -77,9 +74,10 @@ export function mlpStages(plan: MlpPlan, parallel = false): Stage[] {
     },
     async advance(rt, weights, state) {
       const { inner, ...aux } = state.aux as { inner: Tensor };
-      addBranch(rt, weights, plan, plan.down, inner, state.h);
+      const next = { ...state, aux };
+      addBranch(rt, weights, plan, plan.down, inner, next);
       inner.dispose();
-      return { ...state, aux };
+      return next;
     },
   };
   return [first, down];

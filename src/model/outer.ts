@@ -2,7 +2,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { branchInput } from './branch.js';
 import type { ModelPlan } from './plan.js';
-import type { BlockWeights } from './program.js';
+import type { BlockState, BlockWeights } from './program.js';
 import { applyLinear, linearTensors, normTensors, weightOf } from './weights.js';
 
 /** Weights outside the blocks, with their shapes. */
@@ -26,7 +26,7 @@ export function embed(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan,
   let h = rt.allocate('f32', [tokens, embedding.width]);
   ops.embedding(rt, ids, weightOf(weights, embedding.weight), h, { scale: embedding.scale });
   if (project) {
-    const x = branchInput(rt, weights, undefined, h);
+    const x = branchInput(rt, weights, undefined, { h });
     const wide = applyLinear(rt, weights, project, x);
     for (const tensor of [x, h]) tensor.dispose();
     h = wide;
@@ -41,17 +41,29 @@ export function embed(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan,
   return h;
 }
 
-/** What lm_head reads, of final states h f32 [T,C]. */
-export function headInput(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan, h: Tensor): Tensor {
-  const x = branchInput(rt, weights, plan.finalNorm, h);
+/** What lm_head reads, of final states h f32 [T,C], to which `pending` is added. */
+export function headInput(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  plan: ModelPlan,
+  h: Tensor,
+  pending?: BlockState['pending'],
+): Tensor {
+  const x = branchInput(rt, weights, plan.finalNorm, { h, pending });
   if (!plan.projectOut) return x;
   const y = applyLinear(rt, weights, plan.projectOut, x, undefined, rt.activationDtype);
   x.dispose();
   return y;
 }
 
-export function logits(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan, h: Tensor): Tensor {
-  const x = headInput(rt, weights, plan, h);
+export function logits(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  plan: ModelPlan,
+  h: Tensor,
+  pending?: BlockState['pending'],
+): Tensor {
+  const x = headInput(rt, weights, plan, h, pending);
   const y = applyLinear(rt, weights, plan.head, x);
   x.dispose();
   const { scale, softCap: cap } = plan.logits;

@@ -1,5 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { HeadNorms, Rotation } from '../../native/cache-ops.js';
 import type { AttentionParams } from '../../native/ops.js';
+import type { Columns } from './columns.js';
 import type { ActivationForm, KvForm, MixedWeight, PackedWeight } from './source.js';
 
 /** A ragged batch of token sequences, the unit in which activations flow. */
@@ -32,12 +34,25 @@ export interface Feed {
   readonly linears: readonly LinearRef[];
 }
 
-/** A block's queries, keys and values of a batch's tokens, f32 [T, ...], and where the attention output goes. */
+/** Linears that are multiplied as one: its rows are theirs, one below another. `name` stands for NAME.weight and NAME.bias alone. */
+export interface JoinedLinear {
+  readonly name: string;
+  readonly n: number;
+  readonly k: number;
+  readonly bias: boolean;
+}
+
+/**
+ * A block's queries, keys and values of a batch's tokens, f32 [T, ...] or columns of such, and where the attention output goes.
+ * `norms`, then `rotation`: what q and k still have to go through.
+ */
 export interface AttentionTensors {
-  readonly q: Tensor;
-  readonly k: Tensor;
-  readonly v: Tensor;
+  readonly q: Columns;
+  readonly k: Columns;
+  readonly v: Columns;
   readonly y: Tensor;
+  readonly norms?: HeadNorms;
+  readonly rotation?: Rotation;
 }
 
 /**
@@ -54,17 +69,24 @@ export interface BlockState {
   aux: Record<string, Tensor>;
   /** Where the batch holds only the newest tokens of its sequences. */
   readonly attend?: CachedAttention;
+  /**
+   * What a branch has made and h lacks: h is h + y * scale, y [T,C] in any activation dtype. Only where `attend` is; who reads h asks
+   * for it (branch.ts).
+   */
+  pending?: { readonly y: Tensor; readonly scale: number } | undefined;
 }
 
 /**
  * The current weights of one block, by full weight name; the quantizer replaces entries as it goes. `packed`: linears that
  * are multiplied in packed form, by NAME.weight, which then is no entry; `mixed` likewise for W4Ax. `activations`: what the
- * linears read instead of their input, by NAME, while their weights are entries in floats.
+ * linears read instead of their input, by NAME, while their weights are entries in floats. `joined`: what is multiplied instead of a
+ * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts).
  */
 export type BlockWeights = Map<string, Tensor> & {
   packed?: Map<string, PackedWeight>;
   mixed?: Map<string, MixedWeight>;
   activations?: ReadonlyMap<string, ActivationForm>;
+  joined?: Map<string, JoinedLinear>;
   kv?: KvForm;
 };
 
@@ -112,6 +134,6 @@ export interface ModelGraph {
   embed(rt: NativeRuntime, weights: BlockWeights, ids: Tensor, positions: Tensor): Tensor;
   /** What lm_head reads, f32 [T, head.k]: final states h after the final norm, projected where the model does so. */
   headInput(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
-  /** logits f32 [T,V] of final states h (final norm included); h is not changed. */
-  logits(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
+  /** logits f32 [T,V] of final states h (final norm included); h is not changed, but by what is pending, which is let go of. */
+  logits(rt: NativeRuntime, weights: BlockWeights, h: Tensor, pending?: BlockState['pending']): Tensor;
 }

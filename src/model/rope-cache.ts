@@ -1,15 +1,8 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import type { Rotation } from '../../native/cache-ops.js';
 import type { Batch } from './program.js';
 import { dependsOnLength, type RopeSpec } from './rope.js';
 import { type RopeTables, ropeTables, ropeTablesByToken } from './rope-tables.js';
-
-/** Tables on a device, and the row of each token in them. */
-export interface BatchRope {
-  readonly cos: Tensor;
-  readonly sin: Tensor;
-  /** I32 [T]. */
-  readonly positions: Tensor;
-}
 
 interface Resident {
   readonly host: RopeTables;
@@ -20,13 +13,14 @@ interface Resident {
 /** Rotary tables of a graph for each runtime, shared by the blocks with the same spec, grown when a batch reaches further. */
 export class RopeCache {
   private readonly tables = new WeakMap<NativeRuntime, Map<string, Resident>>();
-  private readonly byToken = new WeakMap<Batch, Map<string, BatchRope>>();
+  private readonly byToken = new WeakMap<Batch, Map<string, Rotation>>();
 
   /** Tables for a batch, on the runtime's device. They live as long as the graph, those of a long batch as it does. */
-  forBatch(rt: NativeRuntime, spec: RopeSpec, batch: Batch): BatchRope {
+  forBatch(rt: NativeRuntime, spec: RopeSpec, batch: Batch): Rotation {
     if (dependsOnLength(spec, batch.longest)) return this.ofTokens(rt, spec, batch);
     const { cos, sin } = this.upTo(rt, spec, batch.longest);
-    return { cos, sin, positions: batch.positions };
+    const { rotary, style } = spec;
+    return { cos, sin, positions: batch.positions, rotary, style };
   }
 
   private upTo(rt: NativeRuntime, spec: RopeSpec, positions: number): Resident {
@@ -42,8 +36,8 @@ export class RopeCache {
     return made;
   }
 
-  private ofTokens(rt: NativeRuntime, spec: RopeSpec, batch: Batch): BatchRope {
-    const made = this.byToken.get(batch) ?? new Map<string, BatchRope>();
+  private ofTokens(rt: NativeRuntime, spec: RopeSpec, batch: Batch): Rotation {
+    const made = this.byToken.get(batch) ?? new Map<string, Rotation>();
     this.byToken.set(batch, made);
     const key = JSON.stringify(spec);
     const found = made.get(key);
@@ -58,6 +52,8 @@ export class RopeCache {
         [batch.tokens],
         Int32Array.from({ length: batch.tokens }, (_, t) => t),
       ),
+      rotary: spec.rotary,
+      style: spec.style,
     };
     made.set(key, tables);
     return tables;

@@ -2,6 +2,7 @@ import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { applyMixed, asRead, disposeMixed } from './activations.js';
+import { type Columns, standsAlone } from './columns.js';
 import { applyComet } from './comet.js';
 import { expertSource } from './fused-experts.js';
 import { applyPacked, disposePacked, uploadPacked } from './packed.js';
@@ -86,6 +87,7 @@ export function disposeWeights(weights: BlockWeights): void {
   weights.clear();
   weights.packed?.clear();
   weights.mixed?.clear();
+  weights.joined?.clear();
 }
 
 /** Names and shapes of the tensors of a linear or a norm. */
@@ -153,4 +155,26 @@ export function applyNorm(
   if (norm.kind === 'layer') ops.layernorm(rt, x, weight, bias, y, { eps, turns });
   else ops.rmsnorm(rt, x, weight as Tensor, y, { eps, offset });
   return y;
+}
+
+/** The norm of `width` columns, in place: runs of norm.size of them, each a row. */
+export function applyNormTo(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  norm: NormPlan,
+  columns: Columns,
+  width: number,
+): void {
+  const { of, first } = columns;
+  const runs = width / norm.size;
+  if (standsAlone(columns, width)) {
+    const rows = of.view([(of.shape[0] as number) * runs, norm.size]);
+    applyNorm(rt, weights, norm, rows, true);
+    rows.dispose();
+    return;
+  }
+  const { weight, bias, epsilon: eps, offset, turns } = norm;
+  const [gain, shift] = [weight, bias].map((name) => (name === undefined ? undefined : weightOf(weights, name)));
+  if (norm.kind === 'layer') ops.layernorm(rt, of, gain, shift, of, { eps, turns, first, runs, width: norm.size });
+  else ops.rmsnorm(rt, of, gain as Tensor, of, { eps, offset, first, runs });
 }

@@ -1,4 +1,4 @@
-// The fast casts of native/cuda/kernels/cast.cuh, run on the host: every type, f16 and bf16, every code in every position of a
+// The fast casts of native/cuda/kernels/cast.cuh and cast_chunk.cuh, run on the host: every type, f16 and bf16, every code in every position of a
 // chunk, the other positions full of noise. Expectations come from the definitions: numbers of codes, formats of halves, and
 // where the packed format puts bits (test/gpu/native/packed_format.h).
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "../gpu/native/packed_format.h"
-#include "cuda/kernels/cast.cuh"
+#include "cuda/kernels/cast_chunk.cuh"
 
 using namespace lpq::cuda;
 
@@ -39,7 +39,12 @@ void chunk_words(const uint32_t (&codes)[16][2], uint32_t (&words)[B]) {
 }
 
 template <int B, class Cast, class Want>
-void every_code(const char* name, const Cast& cast, bool bf, const Want& want) {
+void every_code(const char* name, bool is_signed, int exponent, bool bf, const Want& want) {
+  const Cast cast(is_signed, exponent);
+  const ChunkCast<Cast> chunk(is_signed, exponent);
+  // Far pairs: numbers near the least that bf16 holds, for activations times 2^kFarPower.
+  double far = 1;
+  if constexpr (ChunkCast<Cast>::kFarPairs) far = static_cast<double>(cast.unpower) / std::ldexp(static_cast<double>(chunk.unpower), kFarPower);
   for (int pair = 0; pair < 16; ++pair)
     for (int half = 0; half < 2; ++half)
       for (uint32_t code = 0; code < 1u << B; ++code) {
@@ -48,13 +53,18 @@ void every_code(const char* name, const Cast& cast, bool bf, const Want& want) {
           for (uint32_t& c : p) c = static_cast<uint32_t>(noise()) & ((1u << B) - 1);
         codes[pair][half] = code;
         chunk_words<B>(codes, words);
+        uint32_t together[16];
+        chunk.pairs(words, together);
         for (int i = 0; i < 16; ++i)
           for (int h = 0; h < 2; ++h) {
-            const double expected = want(codes[i][h], i & 3);
-            const double got = half_value(cast.pair(words, i) >> 16 * h & 0xffff, bf);
-            ++checks;
-            if (!(got == expected && std::signbit(got) == std::signbit(expected)) && !(std::isnan(expected))) {
-              if (++failures <= 20) std::printf("FAIL %s %s pair %d half %d code %u: %.9g, not %.9g\n", name, bf ? "bf16" : "f16", i, h, codes[i][h], got, expected);
+            const double value = want(codes[i][h], i & 3);
+            for (const bool all : {false, true}) {
+              const double expected = all ? value * far : value;
+              const double got = half_value((all ? together[i] : cast.pair(words, i)) >> 16 * h & 0xffff, bf);
+              ++checks;
+              if (!(got == expected && std::signbit(got) == std::signbit(expected)) && !(std::isnan(expected))) {
+                if (++failures <= 20) std::printf("FAIL %s %s pair %d half %d code %u: %.9g, not %.9g\n", name, bf ? "bf16" : "f16", i, h, codes[i][h], got, expected);
+              }
             }
           }
       }
@@ -64,8 +74,7 @@ template <int B, bool BF>
 void integers() {
   for (int is_signed = 0; is_signed < (B > 1 ? 2 : 1); ++is_signed) {
     using Cast = IntCast<B, BF>;
-    const Cast cast(is_signed != 0, 0);
-    every_code<B>((is_signed ? "i" : "u"), cast, BF, [&](uint32_t code, int r) {
+    every_code<B, Cast>((is_signed ? "i" : "u"), is_signed != 0, 0, BF, [&](uint32_t code, int r) {
       const int value = is_signed && code >> (B - 1) ? static_cast<int>(code) - (1 << B) : static_cast<int>(code);
       return (value + (is_signed ? 1 << (B - 1) : 0)) * static_cast<double>(Cast::gain(r)) + Cast::bias();
     });
@@ -78,7 +87,7 @@ void floats() {
     if (!BF && e > 5) continue;
     const int m = B - 1 - e, bias = e == 1 ? 0 : (1 << (e - 1)) - 1;
     const FloatCast<B, BF> cast(true, e);
-    every_code<B>("f", cast, BF, [&](uint32_t code, int) {
+    every_code<B, FloatCast<B, BF>>("f", true, e, BF, [&](uint32_t code, int) {
       const int power = code >> m & ((1 << e) - 1), fraction = code & ((1 << m) - 1);
       // f16 has no number at its highest exponent: types that do go through bf16 (the launcher's "wide").
       if (!BF && e == 5 && power == 31) return static_cast<double>(NAN);

@@ -26,6 +26,7 @@ double worst = 0;
 struct Case {
   int m, n, k, group, zeros, slices, sets;
   bool bias, scale_bf16, workspace;
+  int power = 0;  // activations are 2^power in size
 };
 
 double normal() { return std::normal_distribution<double>()(lot); }
@@ -58,7 +59,7 @@ void one(const Type& t, const Case& c) {
   }
   std::vector<uint16_t> x(static_cast<size_t>(c.m * pitch), 0), y(static_cast<size_t>(c.m * c.n), BF ? 0x7fc0 : 0x7e00), bias(static_cast<size_t>(c.n));
   for (int i = 0; i < c.m; ++i)
-    for (int k = 0; k < c.k; ++k) x[static_cast<size_t>(i * pitch + k)] = to16(normal(), BF);
+    for (int k = 0; k < c.k; ++k) x[static_cast<size_t>(i * pitch + k)] = to16(std::ldexp(normal(), c.power), BF);
   for (uint16_t& b : bias) b = to16(normal(), BF);
   const auto packed = lpq::test::pack_weights(code, c.n, c.k, B);
   const auto scales = lpq::test::pack_scales(scale, c.n, groups);
@@ -82,7 +83,8 @@ void one(const Type& t, const Case& c) {
   g.partial = partial.data(), g.counters = counters.data();
   const int bytes = stream_shared(T, Split ? 2 * T : T, kStreamWarps, a.k_most, g.groups_per_block, a.strips_most, c.workspace ? 0 : c.slices).total;
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
-                           std::to_string(c.zeros) + " slices " + std::to_string(c.slices) + " sets " + std::to_string(a.sets) + (c.workspace ? " workspace" : "");
+                           std::to_string(c.zeros) + " slices " + std::to_string(c.slices) + " sets " + std::to_string(a.sets) + (c.workspace ? " workspace" : "") +
+                           (c.power ? " x 2^" + std::to_string(c.power) : "");
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -159,6 +161,9 @@ void width() {
       if (e < 5 || (B == 8 && e == 5)) sweep<B, false, FloatCast<B, false>>(t, B == 6 && e == 3);
       else sweep<B, true, FloatCast<B, true>, true>(t, B == 8);
       sweep<B, true, FloatCast<B, true>>(t, false);
+      // The ends of what activations may be where they are staged times 2^64 (cast_chunk.cuh).
+      if (e == 1)
+        for (int power : {-60, 60}) one<B, true, FloatCast<B, true>>(t, {9, 40, 256, 128, 0, 2, 1, false, true, false, power});
     }
   std::printf("%d bits\n", B);
   std::fflush(stdout);

@@ -13,6 +13,7 @@
 #include "cuda/kernels/gemm_wide.cuh"
 #include "cuda/kernels/wide_plan.h"
 #include "cuda/kernels/wide_scaled.cuh"
+#include "cuda/kernels/wide_scaled_plan.h"
 #include "packed_types.h"
 #include "simt_hopper.h"
 
@@ -35,7 +36,7 @@ TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3
 namespace {
 
 std::mt19937_64 lot(7);
-long long checks = 0, failures = 0;
+long long checks = 0, failures = 0, cuts[3];  // cuts: scaled products of whole items, of those that owners add up, and of even shares
 double worst = 0;
 
 struct Case {
@@ -56,8 +57,8 @@ struct Aligned {  // as device memory is
   }
 };
 
-// Scaled: the kernel of weights scaled before they are multiplied.
-template <int B, int T, bool BF, class Cast, bool Scaled = false>
+// Halves: of the kernel of weights scaled before they are multiplied; 0: the wide kernel.
+template <int B, int T, bool BF, class Cast, int Halves = 0>
 void one(const Type& t, const Case& c) {
   const int n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128, pitch = (c.k + 63) / 64 * 64;
   const int length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length, codes = 1 << B;
@@ -97,8 +98,10 @@ void one(const Type& t, const Case& c) {
   g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16, g.zero_kind = c.zeros;
   g.zero = static_cast<float>(constant + (t.kind == 'i' ? codes / 2 : 0));
   g.is_signed = t.kind != 'u', g.exponent = t.exponent;
+  constexpr bool Scaled = Halves > 0;
   WideWish wish = c.wish;
   wish.tokens = 8 * T;
+  if (Scaled) wish.width = 4 * Halves;
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
                            std::to_string(c.zeros) + " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " + std::to_string(wish.blocks);
   const auto fail = [&](const std::string& what) {
@@ -125,17 +128,18 @@ void one(const Type& t, const Case& c) {
     if constexpr (Scaled) {
       constexpr bool kInteger = Cast::kSums;
       const bool constant = scaled_constant(g, integer, B, BF);
-      std::optional<ScaledPlan> plan = choose_scaled(132, 232448, g, B, wish);
+      std::optional<ScaledPlan> plan = choose_scaled(132, 232448, g, B, wish, [](const ScaledForm& form) { return form.tiles == T && form.halves == Halves; });
       if (!plan) return fail("has no plan");
       g.stages = plan->stages;
       plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
       plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
-      room_for_sums(plan->blocks, plan->args.width, plan->args.items);
+      room_for_sums(plan->args.shared_blocks, 4 * Halves, plan->args.items);
       const PackedMaps maps = scaled_maps(g, B, *plan);
       rounded_zeros = !constant;
-      run(plan->blocks, plan->warps, plan->shared, [&] {
-        if (constant) gemm_scaled<B, T, false, BF, kInteger>(g, plan->args, maps);
-        else if constexpr (kInteger) gemm_scaled<B, T, true, BF, true>(g, plan->args, maps);
+      ++(plan->args.shared_items == 0 ? cuts[0] : plan->args.owners ? cuts[1] : cuts[2]);
+      run(plan->blocks, kScaledWarps, plan->shared, [&] {
+        if (constant) gemm_scaled<B, T, Halves, false, BF, kInteger>(g, plan->args, maps);
+        else if constexpr (kInteger) gemm_scaled<B, T, Halves, true, BF, true>(g, plan->args, maps);
       });
     } else {
       std::optional<WidePlan> plan = choose_wide(132, 232448, g, B, wish);
@@ -201,19 +205,21 @@ void tile(const Type& t, bool all) {
   if (integer) one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}), one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
 }
 
-// Scaled weights: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere.
-template <int B, bool BF, class Cast>
-void scaled(const Type& t, bool all) {
+// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere. `most`: 0, every
+// path of the work; 1, with zero points; 2, every path of the cut.
+template <int B, int T, int Halves, bool BF, class Cast>
+void scaled(const Type& t, int most) {
   const bool integer = t.kind != 'f';
-  one<B, 16, BF, Cast, true>(t, {70, 70, 264, 128, 0, true, BF, {0, 0, 2, 2}});
-  one<B, 16, BF, Cast, true>(t, {131, 300, 392, 32, integer ? 1 : 0, false, !BF, {0, 0, 2, 5}});
-  if (integer) one<B, 16, BF, Cast, true>(t, {7, 33, 200, 0, 1, true, BF, {0, 4, 0, 2}}), one<B, 16, BF, Cast, true>(t, {17, 64, 256, 64, 2, false, !BF, {}});
-  if (!all) return;
-  one<B, 16, BF, Cast, true>(t, {257, 520, 384, 128, 0, false, BF, {0, 8, 3, 4}});
-  one<B, 16, BF, Cast, true>(t, {1200, 296, 256, 64, 0, true, BF, {0, 8, 0, 7}});
-  one<B, 16, BF, Cast, true>(t, {257, 128, 200, 128, 0, false, BF, {0, 4, 0, 2}}), one<B, 16, BF, Cast, true>(t, {1100, 128, 100, 128, 0, false, BF, {0, 4, 0, 8}});
-  one<B, 16, BF, Cast, true>(t, {255, 232, 1152, 0, 0, false, BF, {0, 8, 0, 6}});
-  if (integer) one<B, 16, BF, Cast, true>(t, {63, 64, 256, 128, 0, false, BF, {0, 8, 0, 3}, 2.5}), one<B, 16, BF, Cast, true>(t, {127, 64, 640, 128, 0, false, BF, {0, 8, 0, 5}, 0});
+  const auto run = [&](const Case& c) { one<B, T, BF, Cast, Halves>(t, c); };
+  run({5 * T + 3, 70, 264, 128, 0, true, BF, {.stages = 2, .blocks = 2}});
+  run({8 * T + 3, 40 * Halves + 130, 264, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves}});
+  if (!integer || most < 1) return;
+  run({7, 33, 200, 0, 1, true, BF, {.blocks = 2}}), run({17, 64, 256, 64, 2, false, !BF, {}});
+  if (most < 2) return;
+  run({16 * T + 1, 260 * Halves, 384, 128, 0, false, BF, {.stages = 3, .blocks = 4}});
+  run({75 * T, 148 * Halves, 256, 64, 0, true, BF, {.blocks = 7}});
+  run({16 * T - 1, 116 * Halves, 1152, 0, 0, false, BF, {.blocks = 6}}), run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12}});
+  run({63, 64, 256, 128, 0, false, BF, {.blocks = 3}, 2.5}), run({8 * T - 1, 64, 640, 128, 0, false, BF, {.blocks = 5}, 0});
 }
 
 template <int B>
@@ -223,8 +229,11 @@ void width() {
     const Type t{kind, B, 0};
     tile<B, 2, false, IntCast<B, false>>(t, B == 3);
     tile<B, 2, true, IntCast<B, true>>(t, false);
-    scaled<B, false, IntCast<B, false>>(t, B == 4), scaled<B, true, IntCast<B, true>>(t, B == 5);
+    // Of four bits every form, and of the others either, so that each cast runs in one of them.
+    scaled<B, 16, 2, false, IntCast<B, false>>(t, 1), scaled<B, 32, 1, true, IntCast<B, true>>(t, B == 4 ? 1 : 0);
     if constexpr (B == 4) {
+      scaled<B, 16, 2, true, IntCast<B, true>>(t, kind == 'i' ? 2 : 0), scaled<B, 32, 1, false, IntCast<B, false>>(t, kind == 'u' ? 2 : 0);
+      scaled<B, 16, 1, false, IntCast<B, false>>(t, 0), scaled<B, 20, 1, false, IntCast<B, false>>(t, 0), scaled<B, 24, 1, true, IntCast<B, true>>(t, 0);
       tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true), tile<B, 8, false, IntCast<B, false>>(t, true);
       tile<B, 16, false, IntCast<B, false>>(t, true), tile<B, 8, true, IntCast<B, true>>(t, true);
     }
@@ -236,8 +245,8 @@ void width() {
       // f16 holds 5 exponent bits where the type's highest means infinity, too.
       if (e < 5 || (B == 8 && e == 5)) tile<B, 2, false, FloatCast<B, false>>(t, false);
       tile<B, 2, true, FloatCast<B, true>>(t, false);
-      if (e < 5 || (B == 8 && e == 5)) scaled<B, false, FloatCast<B, false>>(t, B == 6 && e == 3);
-      scaled<B, true, FloatCast<B, true>>(t, false);
+      if (e < 5 || (B == 8 && e == 5)) scaled<B, 32, 1, false, FloatCast<B, false>>(t, 0);
+      scaled<B, 16, 2, true, FloatCast<B, true>>(t, 0);
       if constexpr (B == 6) tile<B, 8, false, FloatCast<B, false>>(t, e == 3);
     }
   std::printf("%d bits\n", B);
@@ -257,6 +266,7 @@ int main(int argc, char** argv) {
   if (wanted("6")) width<6>();
   if (wanted("7")) width<7>();
   if (wanted("8")) width<8>();
+  std::printf("of the scaled products %lld were of whole items, %lld of items with owners, %lld of even shares\n", cuts[0], cuts[1], cuts[2]);
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
   return failures != 0;
 }

@@ -6,6 +6,6 @@ testHostProgram(
   {
     sources: ['wide-kernel.cpp', 'simt/simt.cpp'],
     includes: ['test/native/simt'],
-    prints: /^586 products, 0 failures, at most 0\.\d\d of the bound$/m,
+    prints: /^563 products, 0 failures, at most 0\.\d\d of the bound$/m,
   },
 );

@@ -56,17 +56,30 @@ void soft_cap(Call& call, Exec& exec) {
 void gated_activation(Call& call, Exec& exec) {
   const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
   require_dtype(gate, "gate", {DType::f32});
-  require_tensor(up, "up", DType::f32, gate.shape);
-  require_tensor(y, "y", DType::f32, gate.shape);
   bool exact;
   const Act act = act_named(call.params.text("act"), exact);
-  const float *g = gate.data<float>(), *u = up.data<float>();
   float* out = y.data<float>();
-  exec.pool.parallel_for(gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+  const auto run = [&](const float* g, const float* u, float* to, int64_t n) {
     if (exact)
-      for (int64_t i = begin; i < end; ++i) out[i] = gelu(g[i]) * u[i];
+      for (int64_t i = 0; i < n; ++i) to[i] = gelu(g[i]) * u[i];
     else
-      vector_kernels().gated(act, g + begin, u + begin, out + begin, end - begin);
+      vector_kernels().gated(act, g, u, to, n);
+  };
+  if (call.params.integer("first", -1) < 0) {
+    require_tensor(up, "up", DType::f32, gate.shape);
+    require_tensor(y, "y", DType::f32, gate.shape);
+    const float *g = gate.data<float>(), *u = up.data<float>();
+    exec.pool.parallel_for(gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) { run(g + begin, u + begin, out + begin, end - begin); });
+    return;
+  }
+  require_tensor(y, "y", DType::f32, {gate.dim(0), -1});
+  const int64_t rows = y.dim(0), width = y.dim(1);
+  require_tensor(up, "up", DType::f32, {rows, -1});
+  const Columns gates = columns_of(call.params, "first", gate, "gate", width), ups = columns_of(call.params, "upFirst", up, "up", width);
+  require(rows == 0 || (y.raw() != gate.raw() && y.raw() != up.raw()), "y must be neither gate nor up");
+  const float *g = gate.data<float>() + gates.first, *u = up.data<float>() + ups.first;
+  exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) run(g + t * gates.pitch, u + t * ups.pitch, out + t * width, width);
   });
 }
 

@@ -7,10 +7,13 @@ namespace {
 void attention(Call& call, Exec& exec) {
   const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &starts = call.input(3), &y = call.output(0);
   const AttentionShape shape = attention_shape(call.params);
-  require_tensor(q, "q", DType::f32, {-1, shape.heads * shape.head_dim});
+  for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) require_dtype(*tensor, name, {DType::f32});
+  const Columns queries = columns_of(call.params, "qFirst", q, "q", shape.heads * shape.head_dim);
+  const Columns keys = columns_of(call.params, "kFirst", k, "k", shape.kv_heads * shape.head_dim);
+  const Columns values = columns_of(call.params, "vFirst", v, "v", shape.kv_heads * shape.value_dim);
   const int64_t tokens = q.dim(0);
-  require_tensor(k, "k", DType::f32, {tokens, shape.kv_heads * shape.head_dim});
-  require_tensor(v, "v", DType::f32, {tokens, shape.kv_heads * shape.value_dim});
+  require_shape(k, "k", {tokens, -1});
+  require_shape(v, "v", {tokens, -1});
   require_tensor(y, "y", DType::f32, {tokens, shape.heads * shape.value_dim});
   require(tokens == 0 || (y.raw() != q.raw() && y.raw() != k.raw() && y.raw() != v.raw()), "y must be none of q, k and v");
   require_tensor(starts, "starts", DType::i32, {-1});
@@ -32,7 +35,8 @@ void attention(Call& call, Exec& exec) {
       for (int64_t head = 0; head < shape.heads; ++head) tasks.push_back({first, query, length, head, block});
   }
   const std::vector<float> sinks = attention_sinks(call, 4, shape.heads);
-  const Attention work(shape, q.data<float>(), KeysValues{k.raw(), v.raw(), DType::f32}, sinks.empty() ? nullptr : sinks.data(), y.data<float>());
+  const KeysValues read{k.raw() + keys.first * 4, v.raw() + values.first * 4, DType::f32, keys.pitch, values.pitch};
+  const Attention work(shape, q.data<float>() + queries.first, queries.pitch, read, sinks.empty() ? nullptr : sinks.data(), y.data<float>());
   run_attention(exec, work, blocks, tasks, shape.kv_heads);
 }
 

@@ -25,10 +25,11 @@ struct AttentionShape {
   float scale, cap;
 };
 
-// Keys and values, one token a row: of f32, f16 or bf16.
+// Keys and values, one token a row: of f32, f16 or bf16; elements from one row to the next.
 struct KeysValues {
   const std::byte *k, *v;
   DType dtype;
+  int64_t k_row, v_row;
 };
 
 // Up to kQueries queries of one head. Tokens are counted in their sequence.
@@ -47,8 +48,8 @@ struct KeyBlock {
 class Attention {
  public:
   // sinks: one logit a head that takes part in the softmax and has no value; or null.
-  Attention(const AttentionShape& shape, const float* q, const KeysValues& cache, const float* sinks, float* y)
-      : shape_(shape), q_(q), cache_(cache), sinks_(sinks), y_(y), kernel_(linalg::kernels<float>()), rows_(vector_kernels()) {
+  Attention(const AttentionShape& shape, const float* q, int64_t q_row, const KeysValues& cache, const float* sinks, float* y)
+      : shape_(shape), q_(q), q_row_(q_row), cache_(cache), sinks_(sinks), y_(y), kernel_(linalg::kernels<float>()), rows_(vector_kernels()) {
     value_panels_ = (shape.value_dim + kernel_.nr - 1) / kernel_.nr;
     block_floats_ = kKeys * shape.head_dim + kKeys * value_panels_ * kernel_.nr;
   }
@@ -58,7 +59,7 @@ class Attention {
   // A block's keys and values of one kv head: panels of keys for the scores, then panels of value dimensions for the output.
   void pack_block(float* to, const KeyBlock& block, int64_t kv_head) const {
     const int64_t nr = kernel_.nr, hd = shape_.head_dim, vd = shape_.value_dim, here = std::min(kKeys, block.length - block.key);
-    const int64_t k_row = shape_.kv_heads * hd, v_row = shape_.kv_heads * vd;
+    const int64_t k_row = cache_.k_row, v_row = cache_.v_row;
     const int64_t size = static_cast<int64_t>(dtype_bytes(cache_.dtype));
     const std::byte* k = cache_.k + ((block.row + block.key) * k_row + kv_head * hd) * size;
     const std::byte* v = cache_.v + ((block.row + block.key) * v_row + kv_head * vd) * size;
@@ -83,7 +84,7 @@ class Attention {
     float* const scores = p_panels + panels * p_stride;
     float* const out = scores + kQueries * kKeys;
     float *const most = out + kQueries * vd, *const sum = most + kQueries;
-    const int64_t q_row = shape_.heads * hd;
+    const int64_t q_row = q_row_;
     const float* q = q_ + (task.query_row + task.query) * q_row + task.head * hd;
     for (int64_t i = 0; i < queries; i += mr)
       kernel_.pack(q_panels + i / mr * q_stride, {q + i * q_row, DType::f32, q_row, 1},
@@ -138,6 +139,7 @@ class Attention {
  private:
   AttentionShape shape_;
   const float* q_;
+  int64_t q_row_;
   KeysValues cache_;
   const float* sinks_;
   float* y_;

@@ -1,4 +1,4 @@
-// Elements moved, not computed with: columns out of a fused projection, a matrix turned over. Any element type.
+// Elements moved, not computed with: columns out of a fused projection, columns beside one another, a matrix turned over. Any element type.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -25,6 +25,23 @@ void slice_columns(Call& call, Exec& exec) {
   const size_t stride = static_cast<size_t>(columns) * size;
   exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) std::memcpy(to + static_cast<size_t>(t) * bytes, from + static_cast<size_t>(t) * stride, bytes);
+  });
+}
+
+void place_columns(Call& call, Exec& exec) {
+  const Tensor &x = call.input(0), &y = call.output(0);
+  require_shape(x, "x", {-1, -1});
+  const int64_t rows = x.dim(0), width = x.dim(1), first = call.params.integer("first");
+  require_shape(y, "y", {rows, -1});
+  require(y.dtype == x.dtype, "y has another dtype than x");
+  const int64_t columns = y.dim(1);
+  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " + std::to_string(first + width) +
+                                                      " are not among the " + std::to_string(columns) + " of y");
+  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size, stride = static_cast<size_t>(columns) * size;
+  const std::byte* from = x.raw();
+  std::byte* to = y.raw() + static_cast<size_t>(first) * size;
+  exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) std::memcpy(to + static_cast<size_t>(t) * stride, from + static_cast<size_t>(t) * bytes, bytes);
   });
 }
 
@@ -57,5 +74,6 @@ void transpose(Call& call, Exec& exec) {
 
 }  // namespace
 LPQ_OP(slice_columns, "slice_columns");
+LPQ_OP(place_columns, "place_columns");
 LPQ_OP(transpose, "transpose");
 }  // namespace lpq::nn

@@ -1,8 +1,9 @@
-// cached_attention and cache_append: contracts in native/cache-ops.ts. With 16-bit rows products are of 16-bit numbers, q rounded after
+// cached_attention, cache_append and rope_append: contracts in native/cache-ops.ts. With 16-bit rows products are of 16-bit numbers, q rounded after
 // its scale, and the softmax is fp32; heads whose dims are no multiple of 8, and f32 rows, take a plainer kernel, fp32 throughout.
 #include <cmath>
 
 #include "cuda/attention/cached_shape.h"
+#include "cuda/attention/rope_append.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -103,9 +104,13 @@ void cached_attention(Call& call, CudaExec& exec) {
   a.splits = static_cast<int>(splits);
   Scratch partial = exec.scratch(static_cast<size_t>(splits > 1 ? tiles * splits * facts.record * 4 : 16));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
-  exec.launch("lpq_cached_attention" + suffix(y) + "_" + std::to_string(dims), Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
+  exec.launch_after("lpq_cached_attention" + suffix(y) + "_" + std::to_string(dims), Dim3(tiles * splits), Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
+  exec.wrote(y);
 }
 LPQ_CUDA_OP(cached_attention, "cached_attention");
+
+// The first of a matrix's columns, and how far apart its rows are.
+const void* columns(const Tensor& matrix, const Columns& of) { return matrix.raw() + of.first * static_cast<int64_t>(dtype_bytes(matrix.dtype)); }
 
 void cache_append(Call& call, CudaExec& exec) {
   const Tensor &k = call.input(0), &v = call.input(1), &keys = call.output(0), &values = call.output(1);
@@ -113,17 +118,79 @@ void cache_append(Call& call, CudaExec& exec) {
   require_shape(k, "k", {-1, -1});
   require_tensor(v, "v", k.dtype, {k.dim(0), -1});
   require_dtype(keys, "keys", kActivations);
-  require_shape(keys, "keys", {-1, -1, k.dim(1)});
-  require_tensor(values, "values", keys.dtype, {keys.dim(0), keys.dim(1), v.dim(1)});
+  const bool some = call.params.integer("kFirst", -1) >= 0, other = call.params.integer("vFirst", -1) >= 0;
+  require_shape(keys, "keys", {-1, -1, some ? -1 : k.dim(1)});
+  require_tensor(values, "values", keys.dtype, {keys.dim(0), keys.dim(1), other ? -1 : v.dim(1)});
+  const Columns of_k = columns_of(call.params, "kFirst", k, "k", keys.dim(2)), of_v = columns_of(call.params, "vFirst", v, "v", values.dim(2));
   const Places at = places(call, 2);
   const int tokens = static_cast<int>(k.dim(0)), slots = static_cast<int>(keys.dim(0)), rows = static_cast<int>(keys.dim(1));
   if (tokens == 0 || at.sequences == 0) return require(tokens == 0, "starts does not run to the number of tokens, " + std::to_string(tokens));
-  const void *from_k = k.raw(), *from_v = v.raw();
+  const void *from_k = columns(k, of_k), *from_v = columns(v, of_v);
+  const long long k_pitch = of_k.pitch, v_pitch = of_v.pitch;
   void *to_k = keys.raw(), *to_v = values.raw();
-  exec.launch("lpq_cache_append" + suffix(keys), {tokens}, {256}, 0, from_k, from_v, type_index(k.dtype), to_k, to_v, at.starts, at.slots, at.totals, at.sequences,
-              tokens, slots, rows, static_cast<int>(k.dim(1)), static_cast<int>(v.dim(1)), fault_of(exec));
+  exec.launch("lpq_cache_append" + suffix(keys), {tokens}, {256}, 0, from_k, from_v, type_index(k.dtype), k_pitch, v_pitch, to_k, to_v, at.starts, at.slots, at.totals,
+              at.sequences, tokens, slots, rows, static_cast<int>(keys.dim(2)), static_cast<int>(values.dim(2)), fault_of(exec));
 }
 LPQ_CUDA_OP(cache_append, "cache_append");
+
+void rope_append(Call& call, CudaExec& exec) {
+  const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &y = call.output(0), &keys = call.output(1), &values = call.output(2);
+  const Params& p = call.params;
+  const auto integer = [&](const char* name) { return static_cast<int>(p.integer(name)); };
+  RopeAppendArgs a{};
+  a.heads = integer("heads"), a.kv_heads = integer("kvHeads"), a.head_dim = integer("headDim");
+  a.value_dim = static_cast<int>(p.integer("valueDim", a.head_dim));
+  require(a.heads > 0 && a.kv_heads > 0, "heads and kvHeads must be positive");
+  require(a.head_dim > 0 && a.value_dim > 0 && a.head_dim <= kMostHeadDim && a.value_dim <= kMostHeadDim, "headDim and valueDim must lie between 1 and 256");
+  require_dtype(q, "q", kActivations);
+  const int64_t heads_wide = static_cast<int64_t>(a.heads) * a.head_dim, keys_wide = static_cast<int64_t>(a.kv_heads) * a.head_dim;
+  const int64_t values_wide = static_cast<int64_t>(a.kv_heads) * a.value_dim;
+  const Columns of_q = columns_of(p, "qFirst", q, "q", heads_wide), of_k = columns_of(p, "kFirst", k, "k", keys_wide), of_v = columns_of(p, "vFirst", v, "v", values_wide);
+  require_tensor(k, "k", q.dtype, {q.dim(0), -1});
+  require_tensor(v, "v", q.dtype, {q.dim(0), -1});
+  require_dtype(y, "y", kActivations);
+  require_shape(y, "y", {q.dim(0), heads_wide});
+  require(q.dim(0) == 0 || y.raw() != q.raw() || (y.dtype == q.dtype && of_q.pitch == heads_wide), "y may be q where that has no other columns, and its dtype");
+  require_dtype(keys, "keys", kActivations);
+  require_shape(keys, "keys", {-1, -1, keys_wide});
+  require_tensor(values, "values", keys.dtype, {keys.dim(0), keys.dim(1), values_wide});
+  const Places at = places(call, 3);
+  if (call.in.size() == 8 || call.in.size() == 11) {
+    // The norms' weights come last.
+    const Tensor &q_norm = call.input(call.in.size() - 2), &k_norm = call.input(call.in.size() - 1);
+    for (const auto& [norm, name] : {std::pair{&q_norm, "the norm of q"}, {&k_norm, "the norm of k"}}) {
+      require_dtype(*norm, name, kActivations);
+      require_shape(*norm, name, {a.head_dim});
+    }
+    a.q_norm = q_norm.raw(), a.k_norm = k_norm.raw(), a.q_norm_type = type_index(q_norm.dtype), a.k_norm_type = type_index(k_norm.dtype);
+    a.eps = static_cast<float>(p.number("eps")), a.offset = static_cast<float>(p.number("offset", 0.0));
+  }
+  if (call.in.size() > 8) {
+    const Tensor &cosines = call.input(6), &sines = call.input(7), &positions = call.input(8);
+    a.rotary = integer("rotary");
+    const std::string& style = p.text("style");
+    require(a.rotary >= 0 && a.rotary <= a.head_dim && a.rotary % 2 == 0,
+            "rotary is " + std::to_string(a.rotary) + ", not an even number of at most headDim = " + std::to_string(a.head_dim));
+    require(style == "half" || style == "interleaved", "style is '" + style + "', not half or interleaved");
+    require_tensor(cosines, "cos", DType::f32, {-1, a.rotary / 2});
+    require_tensor(sines, "sin", DType::f32, cosines.shape);
+    require_tensor(positions, "positions", DType::i32, {q.dim(0)});
+    a.halves = style == "half", a.places = cosines.dim(0);
+    a.cosines = cosines.data<float>(), a.sines = sines.data<float>(), a.positions = positions.data<int32_t>();
+  }
+  a.tokens = static_cast<int>(q.dim(0)), a.sequences = at.sequences;
+  if (a.tokens == 0 || a.sequences == 0) return require(a.tokens == 0, "starts does not run to the number of tokens, " + std::to_string(a.tokens));
+  a.q = columns(q, of_q), a.k = columns(k, of_k), a.v = columns(v, of_v), a.y = y.raw(), a.keys = keys.raw(), a.values = values.raw();
+  a.q_pitch = of_q.pitch, a.k_pitch = of_k.pitch, a.v_pitch = of_v.pitch;
+  a.starts = at.starts, a.slots = at.slots, a.totals = at.totals;
+  a.x_type = type_index(q.dtype), a.y_type = type_index(y.dtype);
+  a.slots_count = static_cast<int>(keys.dim(0)), a.rows = static_cast<int>(keys.dim(1));
+  a.fault = fault_of(exec);
+  a.outside = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(a.places));
+  exec.launch_after("lpq_rope_append" + suffix(keys), {a.tokens * div_up(a.heads + 2 * a.kv_heads, kAppendWarps)}, {32 * kAppendWarps}, 0, a);
+  exec.wrote(y, keys, values);
+}
+LPQ_CUDA_OP(rope_append, "rope_append");
 
 }  // namespace
 }  // namespace lpq::cuda

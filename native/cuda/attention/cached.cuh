@@ -16,6 +16,7 @@
 #else
 #include "cuda/attention/cached_ptx.cuh"
 #endif
+#include "cuda/follow.cuh"
 
 namespace lpq::cuda {
 
@@ -42,6 +43,7 @@ __device__ __forceinline__ void cached_fetch(const unsigned short* rows, int str
 // Blocks: split fastest, then tiles of 8 columns, kv heads, sequences.
 template <class T, bool BF>
 __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
+  follow();
   constexpr int D = T::kDims, size = kCachedRecord<D>;
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2, t = lane & 3, matrix = lane >> 3;
   int index = static_cast<int>(blockIdx.x);

@@ -57,6 +57,14 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter) {
   return before;
 }
 
+// Only if `any`, without a branch: a half-word or a byte to the low bits of v.
+__device__ __forceinline__ void load2_if(bool any, uint32_t& v, const void* from) {
+  asm volatile("{\n.reg .pred p;\n.reg .b16 h;\nsetp.ne.b32 p, %1, 0;\n@p ld.global.nc.u16 h, [%2];\n@p cvt.u32.u16 %0, h;\n}" : "+r"(v) : "r"(static_cast<int>(any)), "l"(from));
+}
+__device__ __forceinline__ void load1_if(bool any, uint32_t& v, const void* from) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p ld.global.nc.u8 %0, [%2];\n}" : "+r"(v) : "r"(static_cast<int>(any)), "l"(from));
+}
+
 __device__ __forceinline__ void store_shared8(uint32_t address, uint32_t a, uint32_t b) { asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(a), "r"(b) : "memory"); }
 __device__ __forceinline__ void store_shared2(uint32_t address, uint16_t v) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory"); }
 __device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory"); }

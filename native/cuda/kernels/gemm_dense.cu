@@ -8,6 +8,8 @@ namespace lpq::cuda {
 // Weights in f16, [n, k], for multiply_tiles.
 template <int R>
 struct DenseSource {
+  template <int>
+  static constexpr int kHalf = 8;  // copies of 64 k
   static constexpr int kProducts = 4, kStages = kDenseStages, kStage = 128 * (256 + 128);  // activations, then weights; both as ldmatrix wants them
   const GemmPackedArgs& g;
   const int row, chunk;
@@ -21,14 +23,17 @@ struct DenseSource {
   __device__ __forceinline__ void aim(int strip, int step) {
     w_from = reinterpret_cast<const uint16_t*>(g.weights) + static_cast<long long>(strip * 256 + row) * g.k + step * kBlockK + chunk * 8;
   }
-  __device__ __forceinline__ void copy(uint32_t stage, int) {
-    const uint16_t* from = w_from;
-#pragma unroll
-    for (int i = 0; i < 8; ++i, from += 32ll * g.k) copy16_async(stage + w_to + i * 4096, from, 16);
+  template <int, int I>
+  __device__ __forceinline__ void copy(bool any, uint32_t stage) {
+    copy16_async(stage + w_to + I * 4096, w_from + 32ll * I * g.k, any ? 16 : 0);
+  }
+  template <int>
+  __device__ __forceinline__ void copied(bool, int) {
     w_from += 64;
   }
+  __device__ __forceinline__ void prepare(int) {}
   template <int N>
-  __device__ __forceinline__ void fetch(uint32_t stage) {
+  __device__ __forceinline__ void fetch(uint32_t stage, int) {
 #pragma unroll
     for (int r = 0; r < R; ++r) load_matrices(next[r], ((stage + w_at) ^ (N % 4 << 5)) + r * 2048);
   }

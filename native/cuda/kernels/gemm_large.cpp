@@ -17,7 +17,7 @@ bool has_gemm_large(CudaExec& exec, const std::string& name, const GemmPackedArg
 }
 
 // Tiles of 32, 64 or 128 tokens: the least that hold m (where the device's build has them), fewer where shared memory does not hold their
-// stages (8.6 and 8.9 with six bits or more). Whole tiles where their waves are at least 92 % full, else equal runs of steps, which cost two
+// stages (8.6 and 8.9 with seven bits or more). Whole tiles where their waves are at least 92 % full, else equal runs of steps, which cost two
 // parts of a tile a block through the workspace.
 void gemm_large(CudaExec& exec, const std::string& name, int bits, GemmPackedArgs a, const Params& params) {
   const int64_t wished = params.integer("tokens", 0), stripes = params.integer("stripes", -1);
@@ -34,7 +34,7 @@ void gemm_large(CudaExec& exec, const std::string& name, int bits, GemmPackedArg
   if (exec.rehearsing()) exec.because("Tiles of 256 columns by " + std::to_string(8 * tiles) + " tokens.");
   LargeArgs l{};
   l.token_tiles = static_cast<int>(div_up(a.m, 8 * tiles));
-  l.band = static_cast<int>(std::clamp<int64_t>(params.integer("band", 8), 1, l.token_tiles));
+  l.band = std::min(l.token_tiles, 8);
   l.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
   a.strips = static_cast<int>(div_up(a.n_blocks, kLargeWarps));
   a.steps = a.k_blocks;

@@ -1,17 +1,15 @@
 // gemm_packed for many tokens on devices without wgmma (sm_80 and its like): mma.m16n8k16 from the packed format (docs/kernels.md).
 //
-// A block's tile is 256 columns by 8 T tokens. With 128 tokens eight warps are four along N by two along M, 64 columns by 64 tokens each:
-// what two warps dequantize twice costs fewer cycles than what they would read of the activations twice, since a tile of 32 columns by 128
-// tokens takes three quarters of shared memory's bandwidth. With fewer tokens each warp owns 32 columns and all tokens.
+// A block's tile is 256 columns by 8 T tokens. Each of eight warps owns 32 columns and all tokens, so every weight is dequantized by one
+// warp alone: beside the products it is the number of instructions that this kernel's time depends on (docs/kernels.md).
 //
 //   (lane, reg) -> (n, k) of a warp's operand A, 16 columns by 16 k: reg i holds n = lane / 4 + 8 (i % 2), k = 2 (lane % 4) + 8 (i / 2) and the next k
 //   (lane, reg) -> (k, m) of operand B, 16 k by 8 tokens:            reg i holds k = 2 (lane % 4) + 8 i and the next, m = lane / 4
 //   (lane, reg) -> (n, m) of the sums:                               reg i holds n = lane / 4 + 8 (i / 2), m = 2 (lane % 4) + i % 2
 //
-// Everything comes through rings in shared memory (cp.async): activations and scales in stages of 64 k, words of packed blocks 128 k at a
-// time, with the even stages. Fragments are a product ahead: while the tensor core multiplies 16 k, ldmatrix fetches the activations of the next 16, and
-// as soon as a fragment of weights has been multiplied the next one is cast into its registers. A stage's barrier stands before its last 16 k
-// are multiplied.
+// Everything comes through a ring in shared memory (cp.async) of stages of 64 k: activations, and half of each packed block's words. Fragments
+// are a product of 16 k ahead: activations are fetched again (ldmatrix) as soon as both fragments of weights have met them, and the next weights are
+// cast meanwhile. A stage's barrier stands in its last product.
 //
 // The arithmetic is MARLIN's (its section 3.4): weights are dequantized in registers with the scale in the cast, w = T((q - z) s) rounded
 // once to the type T of the activations, and the tensor core adds up all of K. q - z is exact where z is a whole number that T takes off
@@ -34,81 +32,54 @@ template <int N>
 struct Place {
   static constexpr int value = N;
 };
+// what(Place<I>()) for I from From to To - 1.
+template <int From, int To, class What>
+__device__ __forceinline__ void each(const What& what) {
+  if constexpr (From < To) {
+    what(Place<From>());
+    each<From + 1, To>(what);
+  }
+}
 
 template <bool BF>
 __device__ __forceinline__ uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   return BF ? fma_pair_bf16(a, b, c) : fma_pair_f16(a, b, c);
 }
 
-// What turns pairs of row class r into weights: fma(fma(pair, gain, offset), scale, shift), each for two classes in a word. The
-// instructions take either half for both of theirs.
+// What turns pairs of row class r into weights: fma(fma(pair, gain, offset), scale, shift). Every thread makes those of one row of the strip for
+// each 64 k ahead and leaves them in shared memory: offsets, scales and shifts of 256 rows, packed as scales are, of one group or two.
+constexpr int kFactorRows = 512;                          // bytes of one of the three
+constexpr int kFactorSlot = 2 * 3 * kFactorRows;          // of 64 k
+static_assert(2 * kFactorSlot == kLargeFactors);
+
+// Of row class r, zero point z, scale `scaled` (rounded to the type of x). False: z does not come off exactly, and the shift depends on the scale.
+template <class Cast, bool BF>
+__device__ __forceinline__ bool take_off(int r, float z, float scaled, uint32_t& offset, uint32_t& shift) {
+  const float none = -Cast::bias() * (r & 2 ? (r & 1 ? Cast::ungain(3) : Cast::ungain(2)) : (r & 1 ? Cast::ungain(1) : Cast::ungain(0))), whole = none - z;
+  const bool exact = z == truncf(z) && fabsf(z) <= (BF ? 256.0f : 1024.0f) && half_to_float(float_to_half(whole, BF), BF) == whole;
+  offset = float_to_half(exact ? whole : none, BF);
+  shift = exact ? 0x8000u : float_to_half(-z * scaled, BF);
+  return exact;
+}
+
+// Of a packed block and this lane's four rows, a pair of row classes in a word. The instructions take either half for both of theirs.
 template <class Cast, bool BF>
 struct RowFactors {
-  uint32_t offset[2], scale[2], shift[2];
+  uint2 offset, scale, shift;
 
-  // Offset and shift for zero point z; `scaled`: the rounded scale. False: z does not come off exactly, so that the shift depends on the scale.
-  __device__ __forceinline__ static bool take_off(int r, float z, float scaled, uint32_t& offset, uint32_t& shift) {
-    const float none = -Cast::bias() * Cast::ungain(r), whole = none - z;
-    const bool exact = z == truncf(z) && fabsf(z) <= (BF ? 256.0f : 1024.0f) && half_to_float(float_to_half(whole, BF), BF) == whole;
-    offset = float_to_half(exact ? whole : none, BF);
-    shift = exact ? 0x8000u : float_to_half(-z * scaled, BF);
-    return exact;
+  __device__ __forceinline__ void read(uint32_t from) {
+    scale = load_shared8(from);
+    if constexpr (Cast::kSums) offset = load_shared8(from + kFactorRows), shift = load_shared8(from + 2 * kFactorRows);
   }
-  __device__ __forceinline__ bool take_off(const float (&z)[4]) {
-    bool exact = true;
-#pragma unroll
-    for (int two = 0; two < 2; ++two) {
-      uint32_t o[2], t[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) exact = take_off(2 * two + r, z[2 * two + r], half_to_float(scale[two] >> 16 * r & 0xffffu, BF), o[r], t[r]) && exact;
-      offset[two] = o[0] | o[1] << 16, shift[two] = t[0] | t[1] << 16;
-    }
-    return exact;
-  }
-  // What holds for all groups. Returns whether that is all but the scales.
-  __device__ __forceinline__ bool begin(const GemmPackedArgs& g) {
-    scale[0] = scale[1] = 0;
-    if constexpr (Cast::kSums) {
-      const float z[4] = {g.zero, g.zero, g.zero, g.zero};
-      return take_off(z) && g.zero_kind == 0;
-    }
-    return true;
-  }
-  // Scales of a group, as packed, in shared memory.
-  __device__ __forceinline__ void read(uint32_t scales, int lane) {
-    const uint2 pairs = load_shared8(scales + (lane >> 2) * 8);
-    scale[0] = pairs.x, scale[1] = pairs.y;
-  }
-  // After read: scales of the other type, and zero points of groups.
-  __device__ __forceinline__ void convert(const GemmPackedArgs& g) {
-#pragma unroll
-    for (int two = 0; two < 2; ++two) {
-      const bool from = g.scale_bf16 != 0;
-      scale[two] = float_to_half(half_to_float(scale[two] & 0xffffu, from), BF) | static_cast<uint32_t>(float_to_half(half_to_float(scale[two] >> 16, from), BF)) << 16;
-    }
-  }
-  __device__ __forceinline__ void read_zeros(const GemmPackedArgs& g, uint32_t zeros, int lane) {
-    float z[4] = {g.zero, g.zero, g.zero, g.zero};
-    if (g.zero_kind == 1) {
-      const uint32_t bytes = load_shared4(zeros + (lane >> 2) * 4);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) z[r] += static_cast<float>(bytes >> 8 * r & 255u);
-    } else if (g.zero_kind == 2) {
-      const uint2 words = load_shared8(zeros + (lane >> 2) * 8);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) z[r] += half_to_float((r < 2 ? words.x : words.y) >> 16 * (r & 1) & 0xffffu, false);
-    }
-    take_off(z);
-  }
-  template <int I>
+  template <int r>
   __device__ __forceinline__ uint32_t weights(uint32_t unpower, uint32_t pair) const {
-    constexpr int r = I;
+    const uint32_t s = r < 2 ? scale.x : scale.y;
     if constexpr (Cast::kSums) {
-      const uint32_t d = fma_halves<BF, -1, r % 2>(pair, both(BF ? 0x3f80u - (Cast::shift(r) << 7) : 0x3c00u - (Cast::shift(r) << 10)), offset[r / 2]);
-      return fma_halves<BF, r % 2, r % 2>(d, scale[r / 2], shift[r / 2]);
+      const uint32_t d = fma_halves<BF, -1, r % 2>(pair, both(BF ? 0x3f80u - (Cast::shift(r) << 7) : 0x3c00u - (Cast::shift(r) << 10)), r < 2 ? offset.x : offset.y);
+      return fma_halves<BF, r % 2, r % 2>(d, s, r < 2 ? shift.x : shift.y);
     } else {
       const uint32_t d = BF ? pair : fma_pair<BF>(pair, unpower, 0x80008000u);
-      return fma_halves<BF, r % 2, -1>(d, scale[r / 2], 0x80008000u);
+      return fma_halves<BF, r % 2, -1>(d, s, 0x80008000u);
     }
   }
 };
@@ -187,115 +158,143 @@ __device__ __forceinline__ bool gather_tile(const GemmPackedArgs& g, float (&sum
   return true;
 }
 
-// Weights of the packed format for multiply_tiles. R: 16s of columns of a warp, whose first packed block of the eight of a strip is `first`.
-template <int B, int R, int T, bool BF, class Cast>
+// Weights of the packed format for multiply_tiles: a warp has a packed block's columns, 32. A stage holds the vectors of words that begin in
+// its half, after the activations; of an odd number of bits the one in the middle stays in registers.
+template <int B, int T, bool BF, class Cast>
 struct PackedSource {
-  static constexpr int kStages = kLargeStages, kStage = 1024 * T + kLargeWarps * kLargeSide;  // activations, then scales and zero points
+  template <int H>
+  static constexpr int kHalf = H == 0 ? (B + 1) / 2 : B / 2;  // vectors of a half of a packed block
+  static constexpr int kStages = kLargeStages, kStage = 1024 * T + kLargeWarps * 512 * kHalf<0>;
+  // Products of 16 k that the loop spells out: those of 64 k where both halves are alike, else all 128.
+  static constexpr int kProducts = B % 2 == 0 ? 4 : 8;
   const GemmPackedArgs& g;
   const Cast cast;
-  RowFactors<Cast, BF> factors[R / 2];
-  // Products of 16 k that the loop spells out: those of 64 k where a half of a packed block is whole vectors of words, else all 128.
-  static constexpr int kProducts = B % 2 == 0 ? 4 : 8;
-  uint32_t q[R / 2][kProducts / 2 * B];  // words of those, as far as they are in use
-  const uint32_t words;
-  uint32_t to, at;  // slots of words: where this lane copies the next ones to, and where it finds those in use
-  const int first, lane, warp;
-  bool constant, later = false;  // later: the second half of a packed block is at hand
+  RowFactors<Cast, BF> factors;
+  uint32_t q[kProducts / 2 * B];    // words of those, as far as they are in use
+  uint32_t factors_to, factors_at;  // slots of factors: of this lane's row to write, of its four rows to read
+  int to_next = kFactorSlot, at_next = kFactorSlot;  // from a slot to the other
+  const int lane, warp;
   uint32_t unpower = 0;  // of floats in f16: what the biases differ by
-  // Of this warp's packed block: the words of the next step, scales and zero points; groups from the next stage on, and the next group.
-  const unsigned char *codes_from, *scales_from, *zeros_from;
-  int codes_bytes, group, groups_left;
+  bool varies = false;   // zero points are those of groups, or the constant one does not come off exactly
+  // Of this warp's packed block: the words of the next half, scales and zero points of this lane's row of the next group, and how many groups there are
+  // from it on.
+  const unsigned char *codes_from, *zeros_from;
+  const uint16_t* scales_from;
+  int codes_bytes, groups_left;
+  uint32_t raw_scale[2], raw_zero[2];  // of the groups of the 64 k after those at hand
 
-  __device__ __forceinline__ PackedSource(const GemmPackedArgs& args, uint32_t slots, int first_block, int lane_, int warp_)
-      : g(args), cast(args.is_signed != 0, args.exponent), words(slots), to(slots), at(slots), first(first_block), lane(lane_), warp(warp_) {
+  __device__ __forceinline__ PackedSource(const GemmPackedArgs& args, uint32_t slots, int lane_, int warp_)
+      : g(args), cast(args.is_signed != 0, args.exponent), factors_to(slots + warp_ * 64 + lane_ * 2), factors_at(slots + warp_ * 64 + (lane_ >> 2) * 8), lane(lane_), warp(warp_) {
+    if constexpr (Cast::kSums) {
+      uint32_t offset, shift;
+      varies = !take_off<Cast, BF>(lane & 3, g.zero, 0, offset, shift) || g.zero_kind != 0;
+      // Where they are constant, those of both slots and groups.
 #pragma unroll
-    for (int p = 0; p < R / 2; ++p) constant = factors[p].begin(g);
-    if constexpr (!Cast::kSums) unpower = both(float_to_half(cast.unpower, BF));
+      for (int slot = 0; slot < 4; ++slot) {
+        store_shared2(factors_to + slot * (3 * kFactorRows) + kFactorRows, static_cast<uint16_t>(offset));
+        store_shared2(factors_to + slot * (3 * kFactorRows) + 2 * kFactorRows, static_cast<uint16_t>(shift));
+      }
+    } else {
+      unpower = both(float_to_half(cast.unpower, BF));
+    }
   }
-  // From here on the stages of a strip, from `step` on, are copied.
+  // From here on the stages of a strip, from `step` on, are fetched.
   __device__ __forceinline__ void aim(int strip, int step) {
-    const int nb = strip * kLargeWarps + warp, block = min(nb, g.n_blocks - 1);
-    const long long row = static_cast<long long>(block) * g.groups * 32;
+    const int nb = strip * kLargeWarps + warp, block = min(nb, g.n_blocks - 1), group = g.channel ? 0 : step * g.groups_per_block;
+    const long long row = (static_cast<long long>(block) * g.groups + group) * 32 + lane;
     codes_from = g.weights + (static_cast<long long>(block) * g.k_blocks + step) * (512 * B) + lane * 16;
     codes_bytes = nb < g.n_blocks ? 16 : 0;
-    scales_from = reinterpret_cast<const unsigned char*>(g.scales + row) + lane * 16;
-    zeros_from = g.zeros + row * g.zero_kind + lane * 16;
-    group = g.channel ? 0 : step * g.groups_per_block;
+    scales_from = g.scales + row;
+    zeros_from = g.zeros + row * g.zero_kind;
     groups_left = nb < g.n_blocks ? g.groups - group : 0;
   }
-  // Starts copies of what is needed of 64 k besides activations: each warp's packed block.
-  __device__ __forceinline__ void copy(uint32_t stage, int half) {
-    const int halves = g.groups_per_block == 4 ? 2 : 1;
-    const uint32_t side = stage + 1024 * T + warp * kLargeSide + lane * 16;
-    if (lane < 4 * halves) copy16_async(side, scales_from + group * 64, lane < 4 * groups_left ? 16 : 0);
-    if (g.zero_kind && lane < 2 * g.zero_kind * halves) copy16_async(side + 128, zeros_from + group * 32 * g.zero_kind, lane < 2 * g.zero_kind * groups_left ? 16 : 0);
-    if (half == 0) {
-      const uint32_t place = to + warp * (512 * B) + lane * 16;
-#pragma unroll
-      for (int v = 0; v < B; ++v) copy16_async(place + v * 512, codes_from + v * 512, codes_bytes);
-      codes_from += 512 * B;
-      to = to == words ? words + kLargeWords * B : words;
+  // Starts copy I of half H of the packed block.
+  template <int H, int I>
+  __device__ __forceinline__ void copy(bool any, uint32_t stage) {
+    copy16_async(stage + 1024 * T + (warp * kHalf<0> + I) * 512 + lane * 16, codes_from + I * 512, any ? codes_bytes : 0);
+  }
+  // A half begins a group, or goes on with one of 128 k or of all K.
+  __device__ __forceinline__ bool begins(int half) const { return half == 0 || g.groups_per_block != 1; }
+  // After the copies of half H: its scales and zero points set out for the registers.
+  template <int H>
+  __device__ __forceinline__ void copied(bool any, int half) {
+    codes_from += 512 * kHalf<H>;
+    if (!begins(half)) return;
+    const int halves = any ? groups_left : 0;
+    raw_scale[0] = 0;
+    load2_if(halves > 0, raw_scale[0], scales_from);
+    if (g.groups_per_block == 4) {
+      raw_scale[1] = 0;
+      load2_if(halves > 1, raw_scale[1], scales_from + 32);
     }
-    const int next = g.channel ? 0 : (g.groups_per_block + half) >> 1;
-    group += next, groups_left -= next;
-  }
-  // What 16 k, the N-th of kProducts that are in the stage at hand, need for make.
-  template <int N>
-  __device__ __forceinline__ void fetch(uint32_t stage) {
-    if constexpr (N % 2 == 0) fetch_chunk<N / 2>(stage);
-  }
-  template <int C>
-  __device__ __forceinline__ void fetch_chunk(uint32_t stage) {
-    constexpr int kWhole = kProducts == 8;  // chunks 0 to 3, not those of a half
+    if (Cast::kSums && varies) {
 #pragma unroll
-    for (int p = 0; p < R / 2; ++p)
+      for (int j = 0; j < 2; ++j) {
+        raw_zero[j] = 0;
+        load1_if(halves > j && g.zero_kind == 1, raw_zero[j], zeros_from + j * 32);
+        load2_if(halves > j && g.zero_kind == 2, raw_zero[j], zeros_from + j * 64);
+      }
+    }
+    if (!g.channel) {
+      const int next = g.groups_per_block == 4 ? 2 : 1;
+      scales_from += next * 32, zeros_from += next * 32 * g.zero_kind, groups_left -= next;
+    }
+  }
+  // This lane's row of what was set out for the next half, to shared memory.
+  __device__ __forceinline__ void prepare(int next_half) {
+    if (!begins(next_half)) return;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (j == 1 && g.groups_per_block != 4) break;
+      const uint16_t scaled = (g.scale_bf16 != 0) == BF ? static_cast<uint16_t>(raw_scale[j]) : float_to_half(half_to_float(raw_scale[j], g.scale_bf16 != 0), BF);
+      const uint32_t place = factors_to + j * (3 * kFactorRows);
+      store_shared2(place, scaled);
+      if constexpr (Cast::kSums) {
+        if (!varies) continue;
+        uint32_t offset, shift;
+        take_off<Cast, BF>(lane & 3, g.zero + (g.zero_kind == 2 ? half_to_float(raw_zero[j], false) : g.zero_kind == 1 ? static_cast<float>(raw_zero[j]) : 0.0f), half_to_float(scaled, BF), offset,
+                           shift);
+        store_shared2(place + kFactorRows, static_cast<uint16_t>(offset));
+        store_shared2(place + 2 * kFactorRows, static_cast<uint16_t>(shift));
+      }
+    }
+    factors_to += to_next, to_next = -to_next;
+  }
+  // What 16 k need for make, the N-th of kProducts, in the stage at hand and half `half` of a packed block.
+  template <int N>
+  __device__ __forceinline__ void fetch(uint32_t stage, int half) {
+    if constexpr (N % 2 == 0) {
+      constexpr int C = N / 2;
 #pragma unroll
       for (int v = 0; v < kProducts * B / 8; ++v)
         if (4 * v >= C * B && 4 * v < (C + 1) * B) {
-          const uint4 four = load_shared16(at + ((first + p) * B + v) * 512 + lane * 16);
-          q[p][4 * v] = four.x, q[p][4 * v + 1] = four.y, q[p][4 * v + 2] = four.z, q[p][4 * v + 3] = four.w;
+          const uint4 four = load_shared16(stage + 1024 * T + (warp * kHalf<0> + (v >= kHalf<0> && kProducts == 8 ? v - kHalf<0> : v)) * 512 + lane * 16);
+          q[4 * v] = four.x, q[4 * v + 1] = four.y, q[4 * v + 2] = four.z, q[4 * v + 3] = four.w;
         }
-    const bool begins = kWhole ? C == 0 : C == 0 && !later, middle = kWhole ? C == 2 : C == 0 && later;
-    if (kWhole ? C == 3 : C == 1) {
-      if (kWhole || later) at = at - (kWhole ? 0 : 256 * B) == words ? words + kLargeWords * B : words;
-      else at += 256 * B;
-      later = !kWhole && !later;
-    }
-    if (!begins && g.groups_per_block <= (middle ? 1 : 2)) return;
-    const int second = C % 2;
-    const uint32_t side = stage + 1024 * T + first * kLargeSide;
-#pragma unroll
-    for (int p = 0; p < R / 2; ++p) factors[p].read(side + p * kLargeSide + second * 64, lane);
-    if ((g.scale_bf16 != 0) != BF) {
-#pragma unroll
-      for (int p = 0; p < R / 2; ++p) factors[p].convert(g);
-    }
-    if constexpr (Cast::kSums) {
-      if (constant) return;
-#pragma unroll
-      for (int p = 0; p < R / 2; ++p) factors[p].read_zeros(g, side + p * kLargeSide + 128 + second * 32 * g.zero_kind, lane);
+      if (C % 2 == 0 ? begins(half) : g.groups_per_block == 4) {
+        if (C % 2 == 0) {
+          factors.read(factors_at);
+          factors_at += at_next, at_next = -at_next;
+        } else {
+          factors.read(factors_at + at_next + 3 * kFactorRows);
+        }
+      }
     }
   }
   // The registers of 16 columns P for those 16 k.
   template <int N, int P>
   __device__ __forceinline__ void make(uint32_t (&w)[4]) {
-    constexpr int r = 2 * (P % 2), from = 8 * (N % 2) + r;
-    const uint32_t* words_of = q[P / 2] + N / 2 * B;
-    w[0] = factors[P / 2].template weights<r>(unpower, cast.pair(words_of, from));
-    w[1] = factors[P / 2].template weights<r + 1>(unpower, cast.pair(words_of, from + 1));
-    w[2] = factors[P / 2].template weights<r>(unpower, cast.pair(words_of, from + 4));
-    w[3] = factors[P / 2].template weights<r + 1>(unpower, cast.pair(words_of, from + 5));
+    constexpr int r = 2 * P, from = 8 * (N % 2) + r;
+    const uint32_t* words = q + N / 2 * B;
+    w[0] = factors.template weights<r>(unpower, cast.pair(words, from));
+    w[1] = factors.template weights<r + 1>(unpower, cast.pair(words, from + 1));
+    w[2] = factors.template weights<r>(unpower, cast.pair(words, from + 4));
+    w[3] = factors.template weights<r + 1>(unpower, cast.pair(words, from + 5));
   }
 };
 
-template <int N, int P = 0, class Source, int R>
-__device__ __forceinline__ void make_all(Source& source, uint32_t (&w)[R][4]) {
-  source.template make<N, P>(w[P]);
-  if constexpr (P + 1 < R) make_all<N, P + 1>(source, w);
-}
-
-// All tiles of a block. Source: kStages, kStage, kProducts and aim, copy, fetch, make as PackedSource has them; R 16s of columns by W eights of tokens are a warp's, whose
-// first column of the strip is n0 and first token of the tile m0.
+// All tiles of a block. Source: kHalf, kStages, kStage, kProducts, and aim, copy, copied, prepare, fetch, make as PackedSource has them; R 16s
+// of columns by W eights of tokens are a warp's, whose first column of the strip is n0 and first token of the tile m0.
 template <int R, int W, int T, bool BF, class Source>
 __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const LargeArgs& a, Source& source, unsigned char* shared, uint32_t shelf, unsigned* flag, int n0, int m0, int lane, int warp) {
   const uint32_t ring = shared_address(shared), ring_end = ring + Source::kStages * Source::kStage;
@@ -314,7 +313,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
   if (count <= 0) return;
 
   // Stages of 64 k, in order.
-  int load_tile = tile, load_step = step, load_half = 0, load_strip, load_tokens;
+  int load_tile = tile, load_step = step, load_strip, load_tokens;
   place_tile(g, a, load_tile, load_strip, load_tokens);
   uint32_t load_stage = ring;
   const int chunk = threadIdx.x & 7, first_row = threadIdx.x >> 3;
@@ -329,27 +328,40 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
     source.aim(load_strip, load_step);
   };
   aim();
-  const auto load = [&](bool any) {
-    if (any) {
-      const int tokens = x_left > 0 ? x_tokens : 0;
-      const uint16_t* from = x_from;
-#pragma unroll
-      for (int i = 0; i < T / 4; ++i, from += x_jump) copy16_async(load_stage + x_to + i * 4096, from, 32 * i < tokens ? 16 : 0);
-      source.copy(load_stage, load_half);
-      x_from += 64, x_left -= 64;
-      if ((load_half ^= 1) == 0 && ++load_step == steps) {
-        load_step = 0, load_tile += stride;
-        if (load_tile < tiles) {
-          place_tile(g, a, load_tile, load_strip, load_tokens);
-          aim();
-        }
-      }
-      load_stage += Source::kStage;
-      if (load_stage == ring_end) load_stage = ring;
-    }
-    commit_copies();
+  // Copies of half H of a step, spread over kSlots places between products: those of place N. Copies of nothing fill a stage with zeros that nobody reads.
+  constexpr int kSlots = 2 * R;
+  const auto copies = [&](auto which_half, auto place, bool any) {
+    constexpr int H = decltype(which_half)::value, N = decltype(place)::value, kCopies = T / 4 + Source::template kHalf<H>;
+    const int tokens = any && x_left > 0 ? x_tokens : 0;
+    each<kCopies * N / kSlots, kCopies*(N + 1) / kSlots>([&](auto which) {
+      constexpr int I = decltype(which)::value;
+      if constexpr (I < T / 4) copy16_async(load_stage + x_to + I * 4096, x_from + I * x_jump, 32 * I < tokens ? 16 : 0);
+      else source.template copy<H, I - T / 4>(any, load_stage);
+    });
   };
-  for (int s = 0; s < Source::kStages; ++s) load(s < 2 * count);
+  // After the last of them.
+  const auto copied = [&](auto which_half, bool any, int half) {
+    commit_copies();
+    source.template copied<decltype(which_half)::value>(any, half);
+    x_from += 64, x_left -= 64;
+    load_stage += Source::kStage;
+    if (load_stage == ring_end) load_stage = ring;
+    if (half == 1 && ++load_step == steps) {
+      load_step = 0, load_tile += stride;
+      if (load_tile < tiles) {
+        place_tile(g, a, load_tile, load_strip, load_tokens);
+        aim();
+      }
+    }
+  };
+  // Stages that are ahead: an even number, so that the half which is copied is the half at hand.
+  static_assert(Source::kStages % 2 == 1);
+  each<0, Source::kStages - 1>([&](auto which) {
+    constexpr int S = decltype(which)::value;
+    each<0, kSlots>([&](auto place) { copies(Place<S % 2>(), place, S < 2 * count); });
+    copied(Place<S % 2>(), S < 2 * count, S % 2);
+    if (S + 2 < Source::kStages) source.prepare(S % 2);
+  });
 
   float sum[R][W][4];
   const auto clear = [&] {
@@ -358,56 +370,68 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
   };
   clear();
 
-  // Activations of 16 k: matrix i of ldmatrix is tokens 8 (i / 2) and 8 of K from 8 (i % 2).
-  uint32_t x[2][W / 2][4], w[R][4];
+  // Activations of 16 k, in two halves of a warp's tokens: matrix i of ldmatrix is tokens 8 (i / 2) and 8 of K from 8 (i % 2).
+  uint32_t x[2][W / 4][4], w[2][R][4];
   const int row7 = lane & 7, matrix = lane >> 3;
   const uint32_t x_at = (m0 + row7 + 8 * (matrix >> 1)) * 128 + (((matrix & 1) ^ row7) << 4);
-  const auto activations = [&](uint32_t (&to)[W / 2][4], uint32_t stage, int ks) {
-    const uint32_t from = (stage + x_at) ^ (ks << 5);
+  uint32_t stage = ring;
+  const auto activations = [&](int part, int ks) {
+    const uint32_t from = ((stage + x_at) ^ (ks << 5)) + part * (W / 4) * 2048;
 #pragma unroll
-    for (int t = 0; t < W / 2; ++t) load_matrices(to[t], from + t * 2048);
+    for (int t = 0; t < W / 4; ++t) load_matrices(x[part][t], from + t * 2048);
   };
 
-  uint32_t stage = ring;
-  wait_copies<Source::kStages - 1>();
+  wait_copies<Source::kStages - 2>();
   __syncthreads();
-  activations(x[0], stage, 0);
-  source.template fetch<0>(stage);
-  make_all<0>(source, w);
+  activations(0, 0), activations(1, 0);
+  source.template fetch<0>(stage, 0);
+  each<0, R>([&](auto row) { source.template make<0, decltype(row)::value>(w[0][decltype(row)::value]); });
 
   int strip, tokens;
-  // Stages of 64 k that are still to be copied, after the next.
-  int left = 2 * count - Source::kStages + 1;
-  // Products of 16 columns P and 16 k, the Q-th of kProducts; then the weights of the next 16 k.
-  const auto rows = [&](auto which_row, auto which) {
-    constexpr int P = decltype(which_row)::value, kNext = (decltype(which)::value + 1) % Source::kProducts, kNow = decltype(which)::value % 2;
+  int left = 2 * count - Source::kStages + 1;  // stages of 64 k that are still to be copied
+  // The Q-th product of 16 k, and the fragments of the next: activations as soon as their registers are free. After the barrier in the last
+  // product of a stage, the stage before it is free.
+  const auto product = [&](auto which, int half) {
+    constexpr int Q = decltype(which)::value, kNext = (Q + 1) % Source::kProducts, H = Q / 4;
+    const auto multiply_part = [&](auto row, int part) {
+      constexpr int P = decltype(row)::value;
 #pragma unroll
-    for (int t = 0; t < W / 2; ++t) {
-      multiply<BF>(sum[P][2 * t], w[P], x[kNow][t][0], x[kNow][t][1]);
-      multiply<BF>(sum[P][2 * t + 1], w[P], x[kNow][t][2], x[kNow][t][3]);
-    }
-    source.template make<kNext, P>(w[P]);
-  };
-  const auto product = [&](auto which) {
-    constexpr int Q = decltype(which)::value, kNext = (Q + 1) % Source::kProducts;
+      for (int t = 0; t < W / 4; ++t) {
+        const int at = part * (W / 2) + 2 * t;
+        multiply<BF>(sum[P][at], w[Q % 2][P], x[part][t][0], x[part][t][1]);
+        multiply<BF>(sum[P][at + 1], w[Q % 2][P], x[part][t][2], x[part][t][3]);
+      }
+    };
+    each<0, R>([&](auto row) {
+      multiply_part(row, 0);
+      if constexpr (Q % 4 < 2) copies(Place<H>(), Place<Q % 4 * R + decltype(row)::value>(), left > 0);
+    });
     if constexpr (Q % 4 == 3) {
       wait_copies<Source::kStages - 2>();
       __syncthreads();
       stage += Source::kStage;
       if (stage == ring_end) stage = ring;
     }
-    activations(x[kNext % 2], stage, kNext % 4);
-    source.template fetch<kNext>(stage);
-    if constexpr (Q % 4 == 3) load(--left > 0);
-    rows(Place<0>(), which), rows(Place<1>(), which);
-    if constexpr (R == 4) rows(Place<2>(), which), rows(Place<3>(), which);
+    source.template fetch<kNext>(stage, Q % 4 == 3 ? half ^ 1 : half);
+    activations(0, kNext % 4);
+    each<0, R>([&](auto row) {
+      multiply_part(row, 1);
+      source.template make<kNext, decltype(row)::value>(w[kNext % 2][decltype(row)::value]);
+    });
+    activations(1, kNext % 4);
+    if constexpr (Q % 4 == 1) {
+      source.prepare(half ^ 1);
+      copied(Place<H>(), left > 0, half);
+      --left;
+    }
   };
   while (count > 0) {
     place_tile(g, a, tile, strip, tokens);
     const int run = min(count, steps - step);
-    for (int i = 0; i < run * (8 / Source::kProducts); ++i) {
-      product(Place<0>()), product(Place<1>()), product(Place<2>()), product(Place<3>());
-      if constexpr (Source::kProducts == 8) product(Place<4>()), product(Place<5>()), product(Place<6>()), product(Place<7>());
+    for (int i = 0; i < 2 * run; i += Source::kProducts / 4) {
+      const int half = i & 1;
+      product(Place<0>(), half), product(Place<1>(), half), product(Place<2>(), half), product(Place<3>(), half);
+      if constexpr (Source::kProducts == 8) product(Place<4>(), 1), product(Place<5>(), 1), product(Place<6>(), 1), product(Place<7>(), 1);
     }
     bool finishes = true;
     if (a.per > 0) {
@@ -428,13 +452,12 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
 template <int B, int T, bool BF, class Cast>
 __device__ __forceinline__ void gemm_large(const GemmPackedArgs& g, const LargeArgs& a) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int kAcross = T == 16 ? 4 : 8, R = 16 / kAcross, W = T * kAcross / 8;  // warps along N
-  const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), across = warp % kAcross;
-  using Source = PackedSource<B, R, T, BF, Cast>;
-  const uint32_t slots = shared_address(shared) + Source::kStages * Source::kStage, shelf = slots + kLargeDeep * kLargeWords * B;
-  Source source(g, slots, across * (R / 2), lane, warp);
-  unsigned* const flag = reinterpret_cast<unsigned*>(shared + Source::kStages * Source::kStage + kLargeDeep * kLargeWords * B + kLargeWarps * kLargeShelf);
-  multiply_tiles<R, W, T, BF>(g, a, source, shared, shelf + warp * kLargeShelf, flag, across * 16 * R, warp / kAcross * 8 * W, lane, warp);
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
+  using Source = PackedSource<B, T, BF, Cast>;
+  constexpr int kRing = Source::kStages * Source::kStage, kShelves = kRing + kLargeFactors;
+  Source source(g, shared_address(shared) + kRing, lane, warp);
+  unsigned* const flag = reinterpret_cast<unsigned*>(shared + kShelves + kLargeWarps * kLargeShelf);
+  multiply_tiles<2, T, T, BF>(g, a, source, shared, shared_address(shared) + kShelves + warp * kLargeShelf, flag, warp * kBlockN, 0, lane, warp);
 }
 
 template <int B, bool BF>

@@ -4,12 +4,10 @@
 
 namespace lpq::cuda {
 
-constexpr int kLargeWarps = 8;     // strips of 256 columns, a packed block a warp
-constexpr int kLargeStages = 3;    // of 64 k. Odd, so that a block's words come with its first stage
-constexpr int kLargeDeep = 2;      // slots of words of 128 k
-constexpr int kLargeSide = 256;    // bytes of scales and zero points of a packed block and stage of 64 k
-constexpr int kLargeWords = 4096;  // bytes of a strip's words of 128 k, for each bit
-constexpr int kLargeShelf = 512;   // bytes of a warp's outputs on their way: 8 tokens of 32 columns
+constexpr int kLargeWarps = 8;       // strips of 256 columns, a packed block a warp
+constexpr int kLargeStages = 3;      // of 64 k
+constexpr int kLargeFactors = 6144;  // bytes of what a strip's codes are turned into weights with: two slots of 64 k
+constexpr int kLargeShelf = 512;     // bytes of a warp's outputs on their way: 8 tokens of 32 columns
 
 struct LargeArgs {
   int token_tiles;  // of 8 T tokens
@@ -22,11 +20,11 @@ struct LargeArgs {
 __host__ __device__
 #endif
 inline int large_shared(int bits, int tiles) {
-  return kLargeStages * (1024 * tiles + kLargeWarps * kLargeSide) + kLargeDeep * kLargeWords * bits + kLargeWarps * kLargeShelf + 16;
+  return kLargeStages * (1024 * tiles + kLargeWarps * 512 * ((bits + 1) / 2)) + kLargeFactors + kLargeWarps * kLargeShelf + 16;
 }
 
 // Of gemm_dense.cu: 64 k of 256 columns and 128 tokens a stage.
-constexpr int kDenseStages = 4;
+constexpr int kDenseStages = 3;
 inline int dense_shared() { return kDenseStages * 128 * (256 + 128) + kLargeWarps * kLargeShelf; }
 
 }  // namespace lpq::cuda

@@ -13,7 +13,7 @@ namespace lpq::cuda {
 bool has_gemm_large(CudaExec& exec, const std::string& name, const GemmPackedArgs& a, bool bf16);
 
 // The whole product, codes of `bits` bits. `a` holds all but the tiling; rows of its x start at multiples of 16 bytes. Params that override: tokens (of a
-// tile: 32, 64 or 128), band (token tiles that are neighbours), blocks, and stripes: 1 for equal runs of steps, 0 for whole tiles.
+// tile: 32, 64 or 128), blocks, and stripes: 1 for equal runs of steps, 0 for whole tiles.
 void gemm_large(CudaExec& exec, const std::string& name, int bits, GemmPackedArgs a, const Params& params);
 
 }  // namespace lpq::cuda

@@ -162,23 +162,29 @@ __device__ __forceinline__ void end_column(const SparseArgs& g, float (&sum)[4][
       float4* to = part_of(static_cast<int>(blockIdx.x));
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) __stcg(to + v * 32, vector_of(sum, v));
-      __threadfence();
     }
     sync();
     if (leader) {
-      const unsigned before = atomicAdd(g.counters + column, 1u);
-      __threadfence();
+      const unsigned before = count_up(g.counters + column);
       *flag = before;
       if (before == static_cast<unsigned>(bottom - top)) g.counters[column] = 0;
     }
     sync();
     finishes = *flag == static_cast<unsigned>(bottom - top);
     if (finishes && wk == 0) {
-      clear(sum);
-      for (int block = top; block <= bottom; ++block) {
+      const auto take = [&](int block) {
         const float4* from = part_of(block);
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) add(sum, v, __ldcg(from + v * 32));
+      };
+      if (bottom - top == 1) {
+        // Two parts make the same sum in either order, and one it still has. Minus 0 becomes 0, as when parts are added to 0.
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) add(sum, v, make_float4(0, 0, 0, 0));
+        take(top + bottom - static_cast<int>(blockIdx.x));
+      } else {
+        clear(sum);
+        for (int block = top; block <= bottom; ++block) take(block);
       }
     }
   }

@@ -14,6 +14,7 @@
 // All that is the device's own is called by name (mma.cuh, stream_ptx.cuh), so that the host can run the kernel, too, on threads
 // that it plays itself (test/native/simt).
 #pragma once
+#include "cuda/kernels/cast_chunk.cuh"
 #include "cuda/kernels/gemm_common.cuh"
 #include "cuda/kernels/stream_maps.h"
 #ifdef LPQ_SIMT
@@ -41,10 +42,10 @@ struct StreamGroups {
 template <int B>
 constexpr bool kStreamAhead = B <= 4;
 
-// A pair of f16 as the sum of two pairs of bf16, exactly (11 bits are 8 and 3).
+// A pair of f16 times 2^kFarPower as the sum of two pairs of bf16, exactly (11 bits are 8 and 3).
 __device__ __forceinline__ void split_pair(uint32_t pair, uint32_t& high, uint32_t& low) {
   const __half2 both = *reinterpret_cast<const __half2*>(&pair);
-  const float x = __low2float(both), y = __high2float(both);
+  const float far = __uint_as_float(kFar & 0xffff0000u), x = __low2float(both) * far, y = __high2float(both) * far;
   const uint32_t a = __float_as_uint(x) & 0xffff0000u, b = __float_as_uint(y) & 0xffff0000u;
   high = a >> 16 | b;
   low = __float_as_uint(x - __uint_as_float(a)) >> 16 | (__float_as_uint(y - __uint_as_float(b)) & 0xffff0000u);
@@ -61,6 +62,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   constexpr bool Ahead = kStreamAhead<B>, XB = BF && !Split;
   constexpr int TX = Split ? 2 * T : T;  // tiles of activations
   static_assert(!Split || (BF && !Cast::kSums));
+  constexpr bool Far = ChunkCast<Cast>::kFarPairs;
   constexpr int D = Ahead ? 2 : 1;  // sets of registers
   // Rows r and r + 2 of the first product's start differ only if their gains do.
   constexpr int Q = Cast::kStarts;
@@ -131,7 +133,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   // Weights, scales and zero points do not come from the operation before; all else may.
   if (a.overlap) wait_for_operation_before();
 
-  const Cast cast(g.is_signed != 0, g.exponent);
+  const ChunkCast<Cast> cast(g.is_signed != 0, g.exponent);
   float constant[4];  // minus what is subtracted for each unit of S, where there are no zero points of groups
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
@@ -165,6 +167,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
           uint32_t word = words[t];
+          if constexpr (Far && !Split) word = fma_bf16x2(word, kFar, twice(0x8000));
           if constexpr (Split) split_pair(words[t], word, *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, T + tile, TX, token, j, t)));
           *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, tile, TX, token, j, t)) = word;
           if constexpr (!Cast::kSums) continue;
@@ -287,12 +290,14 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
     uint32_t a[2][2][4];  // [step of 16 k][half]
   };
   const auto cast_chunk = [&](Fragments& f, const uint32_t* words) {
+    uint32_t pairs[16];
+    cast.pairs(words, pairs);
 #pragma unroll
     for (int ks = 0; ks < 2; ++ks)
 #pragma unroll
       for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) f.a[ks][nt][i] = cast.pair(words, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+        for (int i = 0; i < 4; ++i) f.a[ks][nt][i] = pairs[4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1)];
   };
   const auto load_chunk = [&](uint4 (&b)[T], int c) {
 #pragma unroll

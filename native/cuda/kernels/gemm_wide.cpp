@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "cuda/kernels/wide_plan.h"
-#include "cuda/kernels/wide_scaled.h"
+#include "cuda/kernels/wide_scaled_plan.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -15,7 +15,7 @@ bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_
   return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 && wide_zero_mode(a, integer, type.bits, bf16) != kZeroSums;
 }
 
-bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_c16") && can_describe_tensors(); }
+bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_c16x2") && can_describe_tensors(); }
 
 namespace {
 
@@ -31,9 +31,14 @@ WideWish wishes(CudaExec& exec, const Params& params) {
 
 void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, const QuantType& type, bool bf16, bool safe, const Params& params) {
   const bool integer = type.kind == QuantType::Kind::integer, constant = scaled_constant(a, integer, type.bits, bf16);
-  const std::optional<ScaledPlan> chosen = choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, a, type.bits, wishes(exec, params));
+  const std::string kind = name + (integer && !constant ? "_z" : "_c");
+  const std::optional<ScaledPlan> chosen = choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, a, type.bits, wishes(exec, params),
+                                                         [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); });
   require(chosen.has_value(), "no tiling of the kernel of scaled weights fits");
   ScaledPlan plan = *chosen;
+  if (exec.rehearsing())
+    exec.because("Tiles of " + std::to_string(8 * plan.form.tiles) + " tokens and " + std::to_string(128 * plan.form.halves) + " rows, " + std::to_string(plan.args.items) + " items, of which " + std::to_string(plan.args.shared_items) +
+                 " are cut along K: the least time by the planner's model.");
   a.stages = plan.stages;
   plan.args.lift = integer && type.is_signed ? static_cast<float>(1 << (type.bits - 1)) : 0.0f;
   plan.args.zero = a.zero - plan.args.lift;
@@ -41,12 +46,13 @@ void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, cons
   plan.args.overlap = params.integer("overlap", 1) != 0 && safe;
   std::optional<Scratch> partial;
   if (plan.args.shared_items > 0) {
-    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(plan.args.shared_blocks) * static_cast<size_t>(plan.args.width * plan.tiles) * 1024));
+    const size_t sums = static_cast<size_t>(plan.form.tiles * plan.form.halves) * 8 * 512;  // of a block, in bytes
+    partial.emplace(exec.scratch(static_cast<size_t>(plan.args.shared_blocks) * sums));
     a.partial = partial->as<float>();
     a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items));
   }
-  exec.launch_clusters(name + (integer && !constant ? "_z" : "_c") + std::to_string(plan.tiles), {plan.blocks}, {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a,
-                       plan.args, scaled_maps(a, type.bits, plan));
+  exec.launch_clusters(kind + plan.form.name(), {plan.blocks}, {32 * 8 + 128}, plan.shared, 1, plan.args.overlap != 0, a, plan.args,
+                       scaled_maps(a, type.bits, plan));
 }
 
 void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, bool safe, const Params& params) {

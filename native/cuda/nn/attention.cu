@@ -234,22 +234,23 @@ extern "C" __global__ void lpq_attention_tasks(const int* starts, int sequences,
   *count = bad ? 0 : made;
 }
 
-// to [T, heads, padded] = from [T, heads, width] * factor, zero beyond the width.
+// to [T, heads, padded] = from [T, heads, width] * factor, zero beyond the width; `pitch` elements from a token to the next.
 #define LPQ_PACK_HEADS(from_type, from_name, to_type, to_name)                                                                \
   extern "C" __global__ void lpq_pack_heads_##from_name##_##to_name(const from_type* from, to_type* to, index_t rows,         \
-                                                                    int width, int padded, float factor) {                    \
+                                                                    int heads, index_t pitch, int width, int padded,          \
+                                                                    int fours, float factor) {                                \
     const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x, quads = padded / 4;                                    \
-    const bool fours = width % 4 == 0;                                                                                        \
     for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * quads; i += step) {              \
       const index_t row = i / quads;                                                                                          \
+      const from_type* source = from + row / heads * pitch + row % heads * width;                                             \
       const int c = static_cast<int>(i % quads) * 4;                                                                          \
       float4 value = make_float4(0, 0, 0, 0);                                                                                 \
       if (fours) {                                                                                                            \
-        if (c < width) value = load4(from + row * width + c);                                                                 \
+        if (c < width) value = load4(source + c);                                                                             \
       } else {                                                                                                                \
         float* parts = &value.x;                                                                                              \
         for (int j = 0; j < 4; ++j)                                                                                           \
-          if (c + j < width) parts[j] = widen(from[row * width + c + j]);                                                     \
+          if (c + j < width) parts[j] = widen(source[c + j]);                                                                 \
       }                                                                                                                       \
       store4(to + row * padded + c, make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor));     \
     }                                                                                                                         \
@@ -261,7 +262,8 @@ LPQ_PACK_HEADS(f16, f16, f16, f16)
 
 // In fp32 throughout, for runs whose activations are f32: one warp a query and head; lanes share keys for the scores and
 // value dimensions for the output. Head dimensions up to 256.
-extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, float* y, const int* starts,
+extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, index_t q_pitch, index_t k_pitch,
+                                             index_t v_pitch, float* y, const int* starts,
                                              int sequences, int tokens, int heads, int kv_heads, int head_dim, int value_dim,
                                              float scale, int window, float cap, const void* sinks, int sinks_type) {
   const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -275,13 +277,13 @@ extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, con
   }
   int first = starts[low];
   if (window > 0) first = max(first, t - window + 1);
-  const float* query = q + (static_cast<index_t>(t) * heads + head) * head_dim;
+  const float* query = q + t * q_pitch + head * head_dim;
   float out[8] = {}, most = sinks ? load_any(sinks, sinks_type, head) : -INFINITY, sum = sinks ? 1.0f : 0.0f;
   for (int base = first; base <= t; base += 32) {
     const int key = base + lane;
     float score = -INFINITY;
     if (key <= t) {
-      const float* row = k + (static_cast<index_t>(key) * kv_heads + kv) * head_dim;
+      const float* row = k + key * k_pitch + kv * head_dim;
       float dot = 0;
       for (int c = 0; c < head_dim; ++c) dot = __fmaf_rn(query[c], row[c], dot);
       score = dot * scale;
@@ -294,7 +296,7 @@ extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, con
     for (int i = 0; i < 8; ++i) out[i] *= shrink;
     for (int j = 0; j < 32 && base + j <= t; ++j) {
       const float p = __shfl_sync(0xffffffffu, share, j);
-      const float* row = v + (static_cast<index_t>(base + j) * kv_heads + kv) * value_dim;
+      const float* row = v + (base + j) * v_pitch + kv * value_dim;
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (lane + 32 * i < value_dim) out[i] = __fmaf_rn(p, row[lane + 32 * i], out[i]);

@@ -31,8 +31,9 @@ void add(Call& call, CudaExec& exec) {
   const long long count = a.elements();
   const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);
   const void* more = b.raw();
-  exec.launch("lpq_add" + suffix(b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, a.data<float>(), more,
-              y.data<float>(), scale, count, vec);
+  exec.launch_after("lpq_add" + suffix(b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, a.data<float>(), more,
+                    y.data<float>(), scale, count, vec);
+  exec.wrote(y);
 }
 
 // The number of an activation in elementwise.cu.
@@ -68,14 +69,32 @@ void soft_cap(Call& call, CudaExec& exec) {
 void gated_activation(Call& call, CudaExec& exec) {
   const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
   require_dtype(gate, "gate", kActivations);
-  require_tensor(up, "up", gate.dtype, gate.shape);
-  require_tensor(y, "y", gate.dtype, gate.shape);
   const int kind = act_named(call.params.text("act"));
-  const long long count = gate.elements();
-  const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
-  const void *g = gate.raw(), *u = up.raw();
+  if (call.params.integer("first", -1) < 0) {
+    require_tensor(up, "up", gate.dtype, gate.shape);
+    require_tensor(y, "y", gate.dtype, gate.shape);
+    const long long count = gate.elements();
+    const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
+    const void *g = gate.raw(), *u = up.raw();
+    void* out = y.raw();
+    exec.launch_after("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, g, u, out, kind, count, vec);
+    return exec.wrote(y);
+  }
+  require_shape(gate, "gate", {-1, -1});
+  require_tensor(y, "y", gate.dtype, {gate.dim(0), -1});
+  const long long rows = y.dim(0), width = y.dim(1), size = static_cast<long long>(dtype_bytes(y.dtype)), wide = 16 / size;
+  require_tensor(up, "up", gate.dtype, {rows, -1});
+  const Columns gates = columns_of(call.params, "first", gate, "gate", width), ups = columns_of(call.params, "upFirst", up, "up", width);
+  require(rows == 0 || (y.raw() != gate.raw() && y.raw() != up.raw()), "y must be neither gate nor up");
+  if (y.elements() == 0) return;
+  const void *g = gate.raw() + gates.first * size, *u = up.raw() + ups.first * size;
   void* out = y.raw();
-  exec.launch("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, g, u, out, kind, count, vec);
+  const long long gate_pitch = gates.pitch, up_pitch = ups.pitch;
+  const auto sixteens = [&](const void* p, long long pitch) { return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0; };
+  const int vec = width % wide == 0 && sixteens(g, gate_pitch) && sixteens(u, up_pitch) && sixteens(out, width);
+  exec.launch_after("lpq_gated_rows" + suffix(gate), Dim3(div_up(vec ? width / wide : width, kThreads), std::min<long long>(rows, 32768)), {kThreads}, 0, g, u, out,
+                    kind, rows, width, gate_pitch, up_pitch, vec);
+  exec.wrote(y);
 }
 
 }  // namespace

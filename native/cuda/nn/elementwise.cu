@@ -1,4 +1,5 @@
 // Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
+#include "cuda/follow.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -26,6 +27,7 @@ __device__ __forceinline__ float activate(float x, int act) {
 
 template <class T>
 __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, int vec) {
+  follow();
   if (vec) {
     each(count / 4, [&](index_t i) {
       const float4 g = load4(gate + 4 * i), u = load4(up + 4 * i);
@@ -33,6 +35,31 @@ __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, 
     });
   } else {
     each(count, [&](index_t i) { y[i] = narrow<T>(activate(widen(gate[i]), act) * widen(up[i])); });
+  }
+}
+
+// Rows of gate and up that others' columns surround; blocks in y share the rows. VEC: sixteen bytes at a time.
+template <class T>
+__device__ void gated_rows(const T* gate, const T* up, T* y, int act, index_t rows, index_t width, index_t gate_pitch, index_t up_pitch, int vec) {
+  follow();
+  constexpr int kWide = 16 / sizeof(T);
+  union Sixteen {
+    uint4 raw;
+    T item[kWide];
+  };
+  const index_t c = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (c >= (vec ? width / kWide : width)) return;
+  for (index_t t = blockIdx.y; t < rows; t += gridDim.y) {
+    if (!vec) {
+      y[t * width + c] = narrow<T>(activate(widen(gate[t * gate_pitch + c]), act) * widen(up[t * up_pitch + c]));
+      continue;
+    }
+    Sixteen g, u, out;
+    g.raw = *reinterpret_cast<const uint4*>(gate + t * gate_pitch + c * kWide);
+    u.raw = *reinterpret_cast<const uint4*>(up + t * up_pitch + c * kWide);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) out.item[i] = narrow<T>(activate(widen(g.item[i]), act) * widen(u.item[i]));
+    *reinterpret_cast<uint4*>(y + t * width + c * kWide) = out.raw;
   }
 }
 
@@ -50,6 +77,7 @@ __device__ void convert(const From* x, To* y, index_t count, int vec) {
 // y = a + b * scale.
 #define LPQ_ADD(type, name)                                                                                                             \
   extern "C" __global__ void lpq_add_##name(const float* a, const type* b, float* y, float scale, index_t count, int vec) {             \
+    follow();                                                                                                                           \
     if (vec) {                                                                                                                          \
       each(count / 4, [&](index_t i) {                                                                                                  \
         const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);                                                                        \
@@ -66,6 +94,13 @@ LPQ_EACH_TYPE(LPQ_ADD)
     gated(gate, up, y, act, count, vec);                                                                                    \
   }
 LPQ_EACH_TYPE(LPQ_GATED)
+
+#define LPQ_GATED_ROWS(type, name)                                                                                                             \
+  extern "C" __global__ void lpq_gated_rows_##name(const type* gate, const type* up, type* y, int act, index_t rows, index_t width,             \
+                                                   index_t gate_pitch, index_t up_pitch, int vec) {                                             \
+    gated_rows(gate, up, y, act, rows, width, gate_pitch, up_pitch, vec);                                                                       \
+  }
+LPQ_EACH_TYPE(LPQ_GATED_ROWS)
 
 #define LPQ_ACTIVATE(type, name)                                                                             \
   extern "C" __global__ void lpq_activate_##name(const type* x, type* y, int act, index_t count, int) {      \

@@ -1,4 +1,4 @@
-// Elements moved, not computed with: columns out of a fused projection, a matrix turned over. By the element's size.
+// Elements moved, not computed with: columns out of a fused projection, columns beside one another, a matrix turned over. By the element's size.
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -12,6 +12,14 @@ __device__ void slice(const T* x, T* y, index_t rows, index_t columns, index_t w
   const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;
   for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * width; i += step)
     y[i] = x[i / width * columns + first + i % width];
+}
+
+// Rows of `width` to rows of `columns`.
+template <class T>
+__device__ void place(const T* x, T* y, index_t rows, index_t columns, index_t width) {
+  const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;
+  for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * width; i += step)
+    y[i / width * columns + i % width] = x[i];
 }
 
 // A block of 32 x 8 threads turns one tile, through shared memory so that both sides are read and written in rows.
@@ -33,6 +41,9 @@ __device__ void turn(const T* x, T* y, index_t rows, index_t columns) {
   extern "C" __global__ void lpq_slice_columns_##size(const type* x, type* y, index_t rows, index_t columns, index_t width,    \
                                                       index_t first) {                                                         \
     slice(x, y, rows, columns, width, first);                                                                                  \
+  }                                                                                                                            \
+  extern "C" __global__ void lpq_place_columns_##size(const type* x, type* y, index_t rows, index_t columns, index_t width) {   \
+    place(x, y, rows, columns, width);                                                                                         \
   }                                                                                                                            \
   extern "C" __global__ void lpq_transpose_##size(const type* x, type* y, index_t rows, index_t columns) {                     \
     turn(x, y, rows, columns);                                                                                                 \

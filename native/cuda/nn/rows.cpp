@@ -19,37 +19,52 @@ void embedding(Call& call, CudaExec& exec) {
               width, fault);
 }
 
-void rmsnorm(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
+// What is normalised: whole rows of x, or with `first` and `runs` so many runs of columns of each, in place.
+struct Rows {
+  long long count, pitch;
+  int runs, vec;
+  const void* from;
+  void* to;
+};
+
+Rows rows_of(const Params& p, const Tensor& x, const Tensor& y, int64_t width) {
+  const int64_t runs = p.integer("runs", 1);
+  require(runs > 0, "runs is " + std::to_string(runs));
   require_dtype(x, "x", kActivations);
-  require_shape(x, "x", {-1, -1});
-  const long long rows = x.dim(0);
-  const int width = static_cast<int>(x.dim(1));
-  require_dtype(weight, "weight", kActivations);
-  require_shape(weight, "weight", {width});
+  const Columns columns = columns_of(p, "first", x, "x", runs * width);
   require_dtype(y, "y", kActivations);
   require(x.dtype == DType::f32 || x.dtype == y.dtype, "y of a 16-bit x has another dtype");
   require_shape(y, "y", x.shape);
+  require(columns.pitch == runs * width || y.raw() == x.raw(), "some columns are normalised in place only");
+  const bool vec = width % 4 == 0 && columns.pitch % 4 == 0 && columns.first % 4 == 0 && fours(x) && fours(y);
+  return {x.dim(0) * runs, columns.pitch, static_cast<int>(runs), vec, x.raw() + columns.first * static_cast<int64_t>(dtype_bytes(x.dtype)),
+          y.raw() + columns.first * static_cast<int64_t>(dtype_bytes(y.dtype))};
+}
+
+void rmsnorm(Call& call, CudaExec& exec) {
+  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
+  require_dtype(weight, "weight", kActivations);
+  require_shape(x, "x", {-1, -1});
+  if (call.params.integer("first", -1) < 0) require_shape(weight, "weight", {x.dim(1)});
+  require_shape(weight, "weight", {-1});
+  const int width = static_cast<int>(weight.dim(0));
+  const Rows rows = rows_of(call.params, x, y, width);
   const float eps = static_cast<float>(call.params.number("eps"));
   const float offset = static_cast<float>(call.params.number("offset", 0.0));
-  const int vec = width % 4 == 0 && fours(x) && fours(y);
-  const void *from = x.raw(), *gain = weight.raw();
-  void* to = y.raw();
+  const void* gain = weight.raw();
   const bool by_warp = width <= 512;
-  exec.launch("lpq_rmsnorm" + suffix(x) + suffix(y), {by_warp ? div_up(rows, 8) : rows}, by_warp ? Dim3(32, 8) : Dim3(256), 0, from, gain,
-              type_index(weight.dtype), to, rows, width, eps, offset, vec);
+  exec.launch_after("lpq_rmsnorm" + suffix(x) + suffix(y), {by_warp ? div_up(rows.count, 8) : rows.count}, by_warp ? Dim3(32, 8) : Dim3(256), 0, rows.from,
+                    gain, type_index(weight.dtype), rows.to, rows.count, width, rows.runs, rows.pitch, eps, offset, rows.vec);
+  exec.wrote(y);
 }
 
 void layernorm(Call& call, CudaExec& exec) {
   const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", kActivations);
   require_shape(x, "x", {-1, -1});
-  const long long rows = x.dim(0);
-  const int width = static_cast<int>(x.dim(1)), turns = static_cast<int>(call.params.integer("turns", 1));
-  require(turns > 0 && rows % turns == 0, "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(rows) + " rows");
-  require_dtype(y, "y", kActivations);
-  require(x.dtype == DType::f32 || x.dtype == y.dtype, "y of a 16-bit x has another dtype");
-  require_shape(y, "y", x.shape);
+  const int width = static_cast<int>(call.params.integer("width", x.dim(1))), turns = static_cast<int>(call.params.integer("turns", 1));
+  require(width > 0 || x.dim(1) == 0, "width is " + std::to_string(width));
+  const Rows rows = rows_of(call.params, x, y, width);
+  require(turns > 0 && rows.count % turns == 0, "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(rows.count) + " rows");
   const auto vector = [&](size_t input, const char* name) -> const Tensor* {
     if (call.in.size() <= input) return nullptr;
     const Tensor& from = call.input(input);
@@ -59,10 +74,10 @@ void layernorm(Call& call, CudaExec& exec) {
   };
   const Tensor *weight = vector(1, "weight"), *bias = vector(2, "bias");
   const float eps = static_cast<float>(call.params.number("eps"));
-  const void *from = x.raw(), *gain = weight ? weight->raw() : nullptr, *shift = bias ? bias->raw() : nullptr;
-  void* to = y.raw();
-  exec.launch("lpq_layernorm" + suffix(x) + suffix(y), {rows}, {256}, 0, from, gain, weight ? type_index(weight->dtype) : 0, shift,
-              bias ? type_index(bias->dtype) : 0, to, width, turns, eps);
+  const void *gain = weight ? weight->raw() : nullptr, *shift = bias ? bias->raw() : nullptr;
+  exec.launch_after("lpq_layernorm" + suffix(x) + suffix(y), {rows.count}, {256}, 0, rows.from, gain, weight ? type_index(weight->dtype) : 0, shift,
+                    bias ? type_index(bias->dtype) : 0, rows.to, width, rows.runs, rows.pitch, turns, eps);
+  exec.wrote(y);
 }
 
 void rope(Call& call, CudaExec& exec) {
@@ -74,17 +89,18 @@ void rope(Call& call, CudaExec& exec) {
           "rotary is " + std::to_string(rotary) + ", not an even number of at most headDim = " + std::to_string(head_dim));
   require(style == "half" || style == "interleaved", "style is '" + style + "', not half or interleaved");
   require_dtype(x, "x", kActivations);
-  require_shape(x, "x", {-1, static_cast<int64_t>(heads) * head_dim});
+  const Columns columns = columns_of(call.params, "first", x, "x", static_cast<int64_t>(heads) * head_dim);
   require_tensor(cosines, "cos", DType::f32, {-1, rotary / 2});
   require_tensor(sines, "sin", DType::f32, cosines.shape);
   require_tensor(positions, "positions", DType::i32, {x.dim(0)});
   if (rotary == 0) return;
   const long long places = cosines.dim(0);
   uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(places));
-  void* data = x.raw();
+  void* data = x.raw() + columns.first * static_cast<int64_t>(dtype_bytes(x.dtype));
+  const long long pitch = columns.pitch;
   const int halves = style == "half";
   exec.launch("lpq_rope" + suffix(x), {x.dim(0)}, {256}, 0, data, cosines.data<float>(), sines.data<float>(), positions.data<int32_t>(), heads,
-              head_dim, rotary, halves, places, fault);
+              head_dim, pitch, rotary, halves, places, fault);
 }
 
 void neg_log_likelihood(Call& call, CudaExec& exec) {

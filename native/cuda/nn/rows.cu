@@ -1,7 +1,13 @@
 // Row by row: embedding, RMS norm, LayerNorm, rotary positions. Sums run in a fixed order: the same bytes every time.
+#include "cuda/follow.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
+
+// Tells by being there that kernels which begin with follow() wait for the operation before (CudaExec::launch_after).
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+extern "C" __global__ void lpq_follows() {}
+#endif
 
 // y[t] = table[ids[t]] * scale; one block a token.
 extern "C" __global__ void lpq_embedding(const int* ids, const void* table, int type, float* y, float scale, index_t vocabulary,
@@ -17,14 +23,22 @@ extern "C" __global__ void lpq_embedding(const int* ids, const void* table, int 
 
 namespace {
 
+// Where row r begins, `runs` of them in each `pitch` elements.
+__device__ __forceinline__ index_t row_start(index_t r, int width, int runs, index_t pitch) {
+  return runs == 1 ? r * pitch : r / runs * pitch + r % runs * width;
+}
+
 // A team of `threads` (32: one warp a row; else a whole block) normalises one row.
 template <class X, class Y>
-__device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, index_t rows, int width, float eps, float offset, int vec) {
+__device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, index_t rows, int width, int runs, index_t pitch, float eps, float offset,
+                        int vec) {
+  follow();
   const bool by_warp = blockDim.y > 1;
   const index_t row = by_warp ? static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y : blockIdx.x;
   if (row >= rows) return;
-  const X* from = x + row * width;
-  Y* to = y + row * width;
+  const index_t start = row_start(row, width, runs, pitch);
+  const X* from = x + start;
+  Y* to = y + start;
   float sum = 0;
   if (vec) {
     for (int c = threadIdx.x; c < width / 4; c += blockDim.x) {
@@ -75,11 +89,12 @@ __device__ float block_sum(float value) {
 
 // One block a row: the mean, then the mean of squared differences, so that nothing cancels.
 template <class X, class Y>
-__device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y, int width, int turns,
-                          float eps) {
-  const index_t row = blockIdx.x, at = (row % turns) * width;
-  const X* from = x + row * width;
-  Y* to = y + row * width;
+__device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y, int width, int runs, index_t pitch,
+                          int turns, float eps) {
+  follow();
+  const index_t row = blockIdx.x, at = (row % turns) * width, start = row_start(row, width, runs, pitch);
+  const X* from = x + start;
+  Y* to = y + start;
   float sum = 0;
   for (int c = threadIdx.x; c < width; c += blockDim.x) sum += widen(from[c]);
   const float mean = block_sum(sum) / static_cast<float>(width);
@@ -99,7 +114,7 @@ __device__ void layernorm(const X* x, const void* weight, int weight_type, const
 
 // One block a token; a thread owns whole pairs.
 template <class T>
-__device__ void rope(T* x, const float* cosines, const float* sines, const int* positions, int heads, int head_dim, int rotary,
+__device__ void rope(T* x, const float* cosines, const float* sines, const int* positions, int heads, int head_dim, index_t pitch, int rotary,
                      int halves, index_t places, unsigned* fault) {
   const index_t t = blockIdx.x;
   const int position = positions[t], half = rotary / 2;
@@ -110,7 +125,7 @@ __device__ void rope(T* x, const float* cosines, const float* sines, const int* 
   const float *c = cosines + static_cast<index_t>(position) * half, *s = sines + static_cast<index_t>(position) * half;
   for (int i = threadIdx.x; i < heads * half; i += blockDim.x) {
     const int head = i / half, p = i % half;
-    T* v = x + (t * heads + head) * head_dim;
+    T* v = x + t * pitch + head * head_dim;
     T &first = v[halves ? p : 2 * p], &second = v[halves ? p + half : 2 * p + 1];
     const float a = widen(first), b = widen(second);
     first = narrow<T>(a * c[p] - b * s[p]);
@@ -122,8 +137,9 @@ __device__ void rope(T* x, const float* cosines, const float* sines, const int* 
 
 #define LPQ_NORM(x_type, x_name, y_type, y_name)                                                                               \
   extern "C" __global__ void lpq_rmsnorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type, y_type* y,  \
-                                                             index_t rows, int width, float eps, float offset, int vec) {      \
-    rmsnorm(x, weight, weight_type, y, rows, width, eps, offset, vec);                                                         \
+                                                             index_t rows, int width, int runs, index_t pitch, float eps,      \
+                                                             float offset, int vec) {                                          \
+    rmsnorm(x, weight, weight_type, y, rows, width, runs, pitch, eps, offset, vec);                                            \
   }
 LPQ_NORM(float, f32, float, f32)
 LPQ_NORM(float, f32, f16, f16)
@@ -133,9 +149,9 @@ LPQ_NORM(bf16, bf16, bf16, bf16)
 
 #define LPQ_LAYERNORM(x_type, x_name, y_type, y_name)                                                                             \
   extern "C" __global__ void lpq_layernorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type,              \
-                                                               const void* bias, int bias_type, y_type* y, int width, int turns,  \
-                                                               float eps) {                                                       \
-    layernorm(x, weight, weight_type, bias, bias_type, y, width, turns, eps);                                                     \
+                                                               const void* bias, int bias_type, y_type* y, int width, int runs,   \
+                                                               index_t pitch, int turns, float eps) {                             \
+    layernorm(x, weight, weight_type, bias, bias_type, y, width, runs, pitch, turns, eps);                                        \
   }
 LPQ_LAYERNORM(float, f32, float, f32)
 LPQ_LAYERNORM(float, f32, f16, f16)
@@ -145,8 +161,9 @@ LPQ_LAYERNORM(bf16, bf16, bf16, bf16)
 
 #define LPQ_ROPE(type, name)                                                                                                  \
   extern "C" __global__ void lpq_rope_##name(type* x, const float* cosines, const float* sines, const int* positions,         \
-                                             int heads, int head_dim, int rotary, int halves, index_t places, unsigned* fault) { \
-    rope(x, cosines, sines, positions, heads, head_dim, rotary, halves, places, fault);                                       \
+                                             int heads, int head_dim, index_t pitch, int rotary, int halves, index_t places,  \
+                                             unsigned* fault) {                                                               \
+    rope(x, cosines, sines, positions, heads, head_dim, pitch, rotary, halves, places, fault);                                \
   }
 LPQ_EACH_TYPE(LPQ_ROPE)
 

@@ -35,7 +35,11 @@ export const SPACE: readonly Family[] = [
     axes: { tokens: [0, 16, 32, 64, 128], width: [0, 4, 8, 16], stages: [0, 4, 8], overlap: [0, 1] },
   },
   // It rounds weights, which products of up to 64 tokens do not.
-  { fixed: { kernel: 'scaled' }, axes: { width: [0, 4, 8], stages: [0, 2, 3] }, least: 65 },
+  {
+    fixed: { kernel: 'scaled' },
+    axes: { tokens: [0, 128, 160, 192, 256], width: [0, 4, 8], stages: [0, 2] },
+    least: 65,
+  },
   { fixed: { kernel: 'large' }, axes: { tokens: [0, 32, 64, 128] } },
 ];
 

@@ -1,4 +1,4 @@
-import type { MeasuredRuntime } from '../../../native/binding.js';
+import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { type Cache, type CacheShape, makeCache } from '../../generate/cache.js';
 import { pageTokens } from '../../generate/paged-cache.js';
@@ -8,6 +8,7 @@ import { kvSchemeOf } from '../../kv/choose.js';
 import { architectureOf } from '../../model/architectures/index.js';
 import { buildGraph } from '../../model/graph.js';
 import { type ModelPlan, planModel } from '../../model/plan.js';
+import type { ModelGraph } from '../../model/program.js';
 import type { KvScheme } from '../../model/source.js';
 import { Noise } from '../kernels/operands.js';
 import { machineOf } from '../machine.js';
@@ -88,7 +89,7 @@ export async function benchModel(
   let done = 0;
   try {
     for (const [i, form] of forms.entries()) {
-      const model = randomModel(rt, noise, graph, form, request);
+      const model = await randomModel(rt, noise, graph, form, request);
       try {
         for (const point of points[i] ?? []) {
           events.check?.();
@@ -167,7 +168,8 @@ async function measure(
       })),
     );
     const cache = cacheOf(runtime, scheme, { blocks, slots: m, most: context });
-    const logits = await runStep(runtime, model, cache, step);
+    const marked = marks(model, calls);
+    const logits = await runStep(runtime, marked.model, cache, step);
     logits.dispose();
     // Numbers in pages, too: their scales must not be NaN, which has no code where products read codes.
     for (const tensor of cache.tensors()) noise.spread('numbers', tensor);
@@ -176,12 +178,13 @@ async function measure(
       measured: blocks,
       all: shape.blocks,
       packEvery: scheme && phase === 'decode' ? pageTokens(scheme) : 1,
+      blocks: marked.blocks,
     };
     let seconds = 0;
     const besides = await scratch.during(async () => {
-      seconds = await secondsOf(rt, calls, model.graph, timing);
+      seconds = await secondsOf(rt, calls, timing);
     });
-    const spent = await sharesOf(rt, calls, model.graph, timing);
+    const spent = await sharesOf(rt, calls, timing);
     const whole = (bytes: number) => Math.round((bytes * shape.blocks) / blocks);
     const ofBlocks = model.blocks.reduce((sum, weights) => sum + weightBytes(weights), 0);
     const bytes = {
@@ -209,6 +212,24 @@ async function measure(
   } finally {
     recorder.dispose();
   }
+}
+
+/** The model, which tells when it is run between which calls those of its blocks are: after the embedding, before the final norm. */
+function marks(model: ResidentModel, calls: readonly TimedCall[]) {
+  const blocks = { first: 0, end: 0 };
+  const graph: ModelGraph = {
+    ...model.graph,
+    embed: (...given) => {
+      const h = model.graph.embed(...given);
+      blocks.first = calls.length;
+      return h;
+    },
+    logits: (...given) => {
+      blocks.end = calls.length - (calls.at(-1)?.op === 'gather_rows' ? 1 : 0);
+      return model.graph.logits(...given);
+    },
+  };
+  return { model: { ...model, graph }, blocks };
 }
 
 function schemeOf(plan: ModelPlan, kv: 8 | 4 | 2): KvScheme {

@@ -1,6 +1,4 @@
 import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
-import { LpqError } from '../../core/error.js';
-import type { ModelGraph } from '../../model/program.js';
 import { median } from '../kernels/time.js';
 import type { ModelRow } from './schema.js';
 
@@ -11,6 +9,8 @@ export interface StepTiming {
   readonly all: number;
   /** Steps of which one packs what a cache has gathered: `kv_pack` counts once in so many. */
   readonly packEvery: number;
+  /** The calls of the blocks: from `first` to before `end`. */
+  readonly blocks: { readonly first: number; readonly end: number };
 }
 
 /** Calls, and how often the whole model runs them. */
@@ -23,29 +23,25 @@ interface Part {
  * Seconds of the whole model. Blocks are alike: those that were not measured take what the measured ones did. Parts are timed by
  * themselves, since what one pass of all takes less one of a part is no time where something else runs on the machine.
  */
-export async function secondsOf(
-  rt: MeasuredRuntime,
-  calls: readonly TimedCall[],
-  graph: ModelGraph,
-  timing: StepTiming,
-): Promise<number> {
-  return secondsOfParts(rt, partsOf(calls, graph, timing), timing.passes);
+export async function secondsOf(rt: MeasuredRuntime, calls: readonly TimedCall[], timing: StepTiming): Promise<number> {
+  // Parts by themselves read what others leave, which must be numbers.
+  if (timing.measured !== timing.all) await rt.time(calls, { passes: 1 });
+  return secondsOfParts(rt, partsOf(calls, timing), timing.passes);
 }
 
 /** Whose calls are products, and whose are attention and its cache. */
 const KINDS = {
   products: /^(linear|gemm_)/,
-  attention: /^(attention|cached_attention|cache_append|kv_)/,
+  attention: /^(attention|cached_attention|cache_append|rope_append|kv_)/,
 } as const;
 
 /** Seconds of the calls of each operation, run by themselves, over those of all; and their sums over kinds. */
 export async function sharesOf(
   rt: MeasuredRuntime,
   calls: readonly TimedCall[],
-  graph: ModelGraph,
   timing: StepTiming,
 ): Promise<Pick<ModelRow, 'shares' | 'kernels'>> {
-  const parts = partsOf(calls, graph, timing);
+  const parts = partsOf(calls, timing);
   const passes = Math.min(timing.passes, 5);
   const seconds = new Map<string, number>();
   for (const op of new Set(calls.map((call) => call.op))) {
@@ -72,26 +68,12 @@ async function secondsOfParts(rt: MeasuredRuntime, parts: readonly Part[], passe
   return sum;
 }
 
-function partsOf(
-  calls: readonly TimedCall[],
-  graph: ModelGraph,
-  { measured, all, packEvery }: StepTiming,
-): readonly Part[] {
+function partsOf(calls: readonly TimedCall[], { measured, all, packEvery, blocks }: StepTiming): readonly Part[] {
   const packs = packEvery > 1 ? calls.filter(({ op }) => op === 'kv_pack') : [];
-  const each = packs.length === 0 ? calls : calls.filter(({ op }) => op !== 'kv_pack');
+  const rest = (part: readonly TimedCall[]) => (packs.length === 0 ? part : part.filter(({ op }) => op !== 'kv_pack'));
   const packing = { calls: packs, times: all / measured / packEvery };
-  if (measured === all) return [{ calls: each, times: 1 }, packing];
-  const { inside, outside } = apart(each, graph);
-  return [{ calls: outside, times: 1 }, { calls: inside, times: all / measured }, packing];
-}
-
-/** The calls of the blocks, and those before the first and after the last: embedding, final norm, head. */
-function apart(
-  calls: readonly TimedCall[],
-  graph: ModelGraph,
-): { readonly inside: readonly TimedCall[]; readonly outside: readonly TimedCall[] } {
-  const first = calls.findIndex(({ op }) => op !== 'embedding' && op !== 'add');
-  const last = calls.findIndex(({ op }) => op === 'gather_rows');
-  if (first < 0 || last < 0) throw new LpqError('LPQ_INTERNAL', `the step of ${graph.architecture} has no head`);
-  return { inside: calls.slice(first, last), outside: [...calls.slice(0, first), ...calls.slice(last)] };
+  if (measured === all) return [{ calls: rest(calls), times: 1 }, packing];
+  const outside = [...calls.slice(0, blocks.first), ...calls.slice(blocks.end)];
+  const inside = calls.slice(blocks.first, blocks.end);
+  return [{ calls: rest(outside), times: 1 }, { calls: rest(inside), times: all / measured }, packing];
 }

@@ -3,7 +3,9 @@ import { quantType, typeParams } from '../../core/quant-type.js';
 import type { ResidentModel } from '../../generate/resident.js';
 import { tensorsOf } from '../../model/packed.js';
 import type { BlockWeights, ModelGraph } from '../../model/program.js';
+import { joinSiblings } from '../../model/siblings.js';
 import type { PackedWeight, WeightSource } from '../../model/source.js';
+import { disposeWeights } from '../../model/weights.js';
 import type { Noise } from '../kernels/operands.js';
 import { mixture } from '../w4ax-schedule.js';
 import type { PackedForm, WeightForm } from './forms.js';
@@ -19,33 +21,46 @@ export interface WeightOptions {
 }
 
 /**
- * A model of random weights on a runtime's device: linears of blocks in a form, types as `lpq pack --target tilus` lays them out (unsigned
- * ones symmetric about their middle), all else in 16 bits. The caller disposes of it with disposeResident.
+ * A model of random weights on a runtime's device: linears of blocks in a form, those of one input joined (model/siblings.ts), types as
+ * `lpq pack --target tilus` lays them out (unsigned ones symmetric about their middle), all else in 16 bits. The caller disposes of it with
+ * disposeResident.
  */
-export function randomModel(
+export async function randomModel(
   rt: NativeRuntime,
   noise: Noise,
   graph: ModelGraph,
   form: WeightForm,
   options: WeightOptions,
-): ResidentModel {
+): Promise<ResidentModel> {
   const dtype: DType = rt.activationDtype === 'f32' ? 'f16' : rt.activationDtype;
   let shift = 0;
   const fill = (shape: readonly number[]) => noise.fill('numbers', dtype, shape, shift++);
   const outer: BlockWeights = new Map([...graph.outer].map(([name, shape]) => [name, fill(shape)]));
-  const blocks = graph.blocks.map((block) => {
-    const linears = new Set(
-      block.stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears.map(({ name }) => `${name}.weight`))),
-    );
-    const weights: BlockWeights = new Map();
-    if (form.kind !== 'dense') weights.packed = new Map();
-    for (const [name, shape] of block.tensors)
-      if (form.kind !== 'dense' && linears.has(name)) {
-        const place = { rt, noise, dtype, shape: shape as [number, number], shift: shift++ };
-        weights.packed?.set(name, packed(place, form, options));
-      } else weights.set(name, fill(shape));
-    return weights;
-  });
+  const blocks: BlockWeights[] = [];
+  try {
+    for (const block of graph.blocks) {
+      // Linears that read one input have their blocks of 8 bits at the same places of it.
+      const feeds = block.stages.flatMap((stage) => stage.feeds);
+      const places = new Map(
+        feeds.flatMap((feed, f) => feed.linears.map(({ name }) => [`${name}.weight` as string, f] as const)),
+      );
+      const weights: BlockWeights = new Map();
+      blocks.push(weights);
+      if (form.kind !== 'dense') weights.packed = new Map();
+      for (const [name, shape] of block.tensors) {
+        const feed = places.get(name);
+        if (form.kind !== 'dense' && feed !== undefined) {
+          const place = { rt, noise, dtype, shape: shape as [number, number], shift: shift++, feed };
+          weights.packed?.set(name, packed(place, form, options));
+        } else weights.set(name, fill(shape));
+      }
+      await joinSiblings(rt, block, weights);
+      await rt.sync();
+    }
+  } catch (error) {
+    for (const weights of [outer, ...blocks]) disposeWeights(weights);
+    throw error;
+  }
   const source: WeightSource = {
     dir: graph.architecture,
     config: {},
@@ -69,6 +84,8 @@ interface Place {
   readonly dtype: DType;
   readonly shape: readonly [number, number];
   readonly shift: number;
+  /** Number of what it reads in its block. */
+  readonly feed: number;
 }
 
 function packed(place: Place, form: PackedForm, options: WeightOptions): PackedWeight {
@@ -115,11 +132,11 @@ function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8')
   };
 }
 
-/** Layout comet (docs/layouts.md), with blocks of 8 bits at places of their own in every linear, and no permutation. */
-function weightOfBlocks({ rt, noise, shape, shift }: Place, share: number): PackedWeight {
+/** Layout comet (docs/layouts.md), with blocks of 8 bits at places of their own for every input, and no permutation. */
+function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number): PackedWeight {
   const [n, k] = shape;
   const [down, across] = [Math.ceil(n / 16), k / 128];
-  const bits = mixture(across, share, shift);
+  const bits = mixture(across, share, feed);
   const eights = bits.filter((each) => each === 8).length;
   let [eight, four] = [0, 0];
   const places = bits.map((each) => (each === 8 ? eight++ : ~four++));

@@ -1,8 +1,8 @@
 // Sets of bench_kernels for the kernel of many tokens of devices without wgmma (gemm_large.cuh), included by it:
 //   large: what dequantization costs: types at M = N = K = 16384 beside an fp16 mma.sync product of the same tiles (gemm_dense.cu, with both of
-//     its arrangements of warps) and cuBLAS (large-few: u4 and u8 alone, and other orders of tiles; large-profile); u4 over the table's shapes, M = 32 to 4096, beside the kernel that is chosen and cuBLAS.
+//     its arrangements of warps) and cuBLAS (large-few: u4 and u8 alone; large-profile); u4 over the table's shapes, M = 32 to 4096, beside the kernel that is chosen and cuBLAS.
 
-double time_same_tiles(Bench& b, int64_t m, int64_t n, int64_t k, int across, int64_t band, size_t launches) {
+double time_same_tiles(Bench& b, int64_t m, int64_t n, int64_t k, int across, size_t launches) {
   const Tensor x = b.random_tensor(DType::f16, {m, k}, 99), w = b.random_tensor(DType::f16, {n, k}, 3), y = b.exec.allocate(DType::f16, {m, n});
   cuda::GemmPackedArgs g{};
   g.weights = reinterpret_cast<const unsigned char*>(w.raw());
@@ -10,7 +10,7 @@ double time_same_tiles(Bench& b, int64_t m, int64_t n, int64_t k, int across, in
   g.m = static_cast<int>(m), g.n = static_cast<int>(n), g.k = static_cast<int>(k);
   g.n_blocks = static_cast<int>(n / 32), g.k_blocks = static_cast<int>(k / 128);
   g.strips = static_cast<int>(n / 256), g.steps = g.k_blocks;
-  const cuda::LargeArgs a{static_cast<int>(m / 128), static_cast<int>(std::min<int64_t>(band, m / 128)), 0, 1};
+  const cuda::LargeArgs a{static_cast<int>(m / 128), static_cast<int>(std::min<int64_t>(8, m / 128)), 0, 1};
   const int64_t blocks = std::min<int64_t>(b.exec.device().multiprocessors, int64_t{g.strips} * a.token_tiles);
   const unsigned shared = static_cast<unsigned>(cuda::dense_shared());
   const std::string name = across == 8 ? "lpq_dense_f16_8x1" : "lpq_dense_f16_4x2";
@@ -30,46 +30,42 @@ void bench_large(Bench& b, const std::string& set) {
       cuda::cuda_op_table().at("gemm_packed")(call, b.exec);
       b.settle();
     }
-    time_same_tiles(b, 8192, 8192, 8192, 4, 8, 1);
+    time_same_tiles(b, 8192, 8192, 8192, 4, 1);
     return;
   }
-  const bool few = set == "large-few";  // of 16384^3 alone, with other bands
+  const bool few = set == "large-few";  // of 16384^3 alone
   b.replays = few ? 5 : 7;
   const int64_t s = 16384;
   double same = 1e9;
-  for (int across : {8, 4})
-    for (int64_t band : {8, 16}) {
-      if (band == 16 && !few) continue;
-      const double t = time_same_tiles(b, s, s, s, across, band, 2);
-      same = std::min(same, t);
-      std::printf("16384^3 fp16 mma.sync, warps %dx%d, bands of %lld: %.1f us, %.0f TFLOP/s\n", across, 8 / across, (long long)band, t * 1e6, 2.0 * double(s * s * s) / t / 1e12);
-      std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"f16\", \"warps\": \"%dx%d\", \"band\": %lld, \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f}", across, 8 / across,
-                    (long long)band, t * 1e6);
-      b.row(line);
-    }
+  for (int across : {8, 4}) {
+    const double t = time_same_tiles(b, s, s, s, across, 2);
+    same = std::min(same, t);
+    std::printf("16384^3 fp16 mma.sync, warps %dx%d: %.1f us, %.0f TFLOP/s\n", across, 8 / across, t * 1e6, 2.0 * double(s * s * s) / t / 1e12);
+    std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"f16\", \"warps\": \"%dx%d\", \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f}", across, 8 / across, t * 1e6);
+    b.row(line);
+  }
   const double dense = time_dense(b, make_dense(b, s, s), s, 2);
   std::printf("16384^3 cuBLAS: %.1f us\n", dense * 1e6);
   std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"cublas f16\", \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f}", dense * 1e6);
   b.row(line);
   for (const char* name : {"u1", "u2", "u3", "u4", "u8", "f4e2m1", "f8e4m3"})
-    for (DType dtype : {DType::f16, DType::bf16})
-      for (int64_t band : {8, 4, 16}) {
-        if (few ? std::string(name) != "u4" && (band != 8 || std::string(name) != "u8") : band != 8) continue;
-        const Packed p = make(b, name, dtype, s, s, 128, 0);
-        double t = 0;
-        try {
-          t = time_packed(b, p, s, params({{"kernel", std::string("large")}, {"band", double(band)}}), 2);
-        } catch (const Failure& failure) {
-          std::printf("%s: %s\n", name, failure.what());
-          continue;
-        }
-        std::printf("16384^3 %-7s %-4s bands of %lld %.1f us, %.0f TFLOP/s, %+.2f %% over fp16 of the same tiles\n", name, dtype == DType::f16 ? "f16" : "bf16", (long long)band, t * 1e6,
-                    2.0 * double(s * s * s) / t / 1e12, 100 * (t / same - 1));
-        std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"band\": %lld, \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f, \"over_dense\": %.4f}",
-                      name, dtype == DType::f16 ? "f16" : "bf16", (long long)band, t * 1e6, t / same - 1);
-        b.row(line);
-        std::fflush(stdout);
+    for (DType dtype : {DType::f16, DType::bf16}) {
+      if (few && std::string(name) != "u4" && std::string(name) != "u8") continue;
+      const Packed p = make(b, name, dtype, s, s, 128, 0);
+      double t = 0;
+      try {
+        t = time_packed(b, p, s, params({{"kernel", std::string("large")}}), 2);
+      } catch (const Failure& failure) {
+        std::printf("%s: %s\n", name, failure.what());
+        continue;
       }
+      std::printf("16384^3 %-7s %-4s %.1f us, %.0f TFLOP/s, %+.2f %% over fp16 of the same tiles\n", name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6,
+                  2.0 * double(s * s * s) / t / 1e12, 100 * (t / same - 1));
+      std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f, \"over_dense\": %.4f}",
+                    name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6, t / same - 1);
+      b.row(line);
+      std::fflush(stdout);
+    }
   if (!few) {
     std::printf("%-14s %5s %9s %9s %9s\n", "K x N, u4 f16", "M", "large us", "chosen", "cublas");
     for (const Shape& shape : kShapes) {

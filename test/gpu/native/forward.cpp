@@ -83,6 +83,119 @@ void layer_norm(Device& d, DType x_type, DType y_type, int64_t rows, int64_t c, 
   report.close(text("layernorm", {rows, c, turns, vectors}, y_type), got[0], want, 5 * 64 * 0x1p-24, unit(y_type) + 0x1p-19);
 }
 
+// h + y * scale, and its norm: the sum is exact to one rounding of fp32, the norm as above.
+void add_norm(Device& d, DType y_type, DType x_type, int64_t rows, int64_t c, bool layer, int vectors) {
+  const Tensor h = gaussian(DType::f32, {rows, c}, 3), y = gaussian(y_type, {rows, c}, 2), w = gaussian(DType::bf16, {c}), b = gaussian(DType::f32, {c});
+  const double scale = 0.37, offset = layer ? 0 : 0.5;
+  std::vector<double> sums(static_cast<size_t>(rows * c)), want(sums.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    double mean = 0, square = 0;
+    for (int64_t j = i * c; j < (i + 1) * c; ++j) {
+      sums[static_cast<size_t>(j)] = get(h, j) + get(y, j) * static_cast<double>(static_cast<float>(scale));
+      mean += layer ? sums[static_cast<size_t>(j)] / static_cast<double>(c) : 0;
+    }
+    for (int64_t j = i * c; j < (i + 1) * c; ++j) square += std::pow(sums[static_cast<size_t>(j)] - mean, 2);
+    const double factor = 1 / std::sqrt(square / static_cast<double>(c) + 1e-5);
+    for (int64_t j = i * c; j < (i + 1) * c; ++j)
+      want[static_cast<size_t>(j)] = (sums[static_cast<size_t>(j)] - mean) * factor * (vectors > 0 ? get(w, j - i * c) + offset : 1) + (vectors > 1 ? get(b, j - i * c) : 0);
+  }
+  std::vector<Tensor> in = {h, y};
+  if (vectors > 0) in.push_back(w);
+  if (vectors > 1) in.push_back(b);
+  const auto got = d.run("add_norm", in, {h, poisoned(x_type, {rows, c})},
+                         params({{"kind", std::string(layer ? "layer" : "rms")}, {"eps", 1e-5}, {"scale", scale}, {"offset", offset}}));
+  report.close(text("add_norm, the sum", {rows, c}, y_type), got[0], sums, 0, 0x1p-23);
+  // The mean and the sum err by some units of 2^-24 of deviations up to 5 times a weight of up to 5.
+  report.close(text(layer ? "add_norm, layer" : "add_norm, rms", {rows, c, vectors}, x_type), got[1], want, 5 * 64 * 0x1p-24 + least(x_type), unit(x_type) + 0x1p-19);
+}
+
+// Columns of one matrix give what matrices of their own do, by the same arithmetic: equal bits.
+void columns(Device& d, DType type) {
+  const int heads = 6, kv = 2, hd = static_cast<int>(2 * between(8, 60)), rotary = static_cast<int>(2 * between(1, hd / 2));
+  const int64_t t = 7, qw = heads * hd, kw = kv * hd, width = qw + 2 * kw;
+  const Tensor whole = gaussian(type, {t, width}, 2), cosines = gaussian(DType::f32, {50, rotary / 2}), sines = gaussian(DType::f32, {50, rotary / 2});
+  const Tensor positions = filled(DType::i32, {t}, [&](int64_t) { return static_cast<double>(between(0, 49)); });
+  const auto list = [](std::vector<double> values) { return filled(DType::i32, {static_cast<int64_t>(values.size())}, [&](int64_t i) { return values[static_cast<size_t>(i)]; }); };
+  const Tensor starts = list({0, 3, 3, 7}), slots = list({2, 1, 0}), totals = list({3, 5, 9});
+  const auto part = [&](int64_t first, int64_t wide) { return d.run("slice_columns", {whole}, {poisoned(type, {t, wide})}, params({{"first", static_cast<double>(first)}}))[0]; };
+  const Tensor q = part(0, qw), k = part(qw, kw), v = part(qw + kw, kw);
+  const auto same = [&](const char* what, const Tensor& a, const Tensor& b) {
+    report.that(text(what, {hd, rotary}, type), a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+  };
+  const double D = hd;
+  for (const bool halves : {true, false})
+    for (DType kept : {type, DType::f16}) {
+      const std::string style = halves ? "half" : "interleaved";
+      const auto turned = [&](const Tensor& x, double count) {
+        return d.run("rope", {x, cosines, sines, positions}, {x}, params({{"heads", count}, {"headDim", D}, {"rotary", static_cast<double>(rotary)}, {"style", style}}))[0];
+      };
+      const Tensor want = turned(q, heads);
+      const Tensor keys = gaussian(kept, {3, 10, kw}), rows_v = gaussian(kept, {3, 10, kw});
+      const auto got = d.run("rope_append", {whole, whole, whole, starts, slots, totals, cosines, sines, positions}, {poisoned(type, {t, qw}), keys, rows_v},
+                             params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv)}, {"headDim", D}, {"rotary", static_cast<double>(rotary)}, {"style", style},
+                                     {"qFirst", 0.0}, {"kFirst", static_cast<double>(qw)}, {"vFirst", static_cast<double>(qw + kw)}}));
+      same("rope_append, q", got[0], want);
+      // Keys turn in fp32 on their way, where rope would round them to 16 bits first: against double precision.
+      const int64_t row_of[] = {20, 21, 22, 5, 6, 7, 8};  // slot 2 from 0 on; slot 0 from 5 on
+      std::vector<double> turned_keys = values(keys), kept_values = values(rows_v);
+      for (int64_t i = 0; i < t; ++i)
+        for (int64_t c = 0; c < kw; ++c) {
+          const int64_t at = row_of[i] * kw + c, p = c % hd, half = rotary / 2, base = i * kw + c - p;
+          double value = get(k, i * kw + c);
+          if (p < rotary) {
+            const int64_t pair = halves ? p % half : p / 2, one = base + (halves ? pair : 2 * pair), two = base + (halves ? pair + half : 2 * pair + 1);
+            const int64_t place = static_cast<int64_t>(get(positions, i)) * half + pair;
+            const bool second = halves ? p >= half : p % 2 == 1;
+            value = second ? get(k, two) * get(cosines, place) + get(k, one) * get(sines, place) : get(k, one) * get(cosines, place) - get(k, two) * get(sines, place);
+          }
+          turned_keys[static_cast<size_t>(at)] = value;
+          kept_values[static_cast<size_t>(at)] = get(v, i * kw + c);
+        }
+      report.close(text("rope_append, keys", {hd, rotary}, kept), got[1], turned_keys, 2e-5, unit(kept) * 1.01);
+      report.close(text("rope_append, values", {hd}, kept), got[2], kept_values, least(kept), unit(kept));
+    }
+  // With norms of heads: what rmsnorm and rope give, which round to `type` in between: twice half a unit of at most 30 (5 deviations, a
+  // weight of 6), each brought into two sums.
+  const Tensor q_norm = gaussian(DType::bf16, {hd}), k_norm = gaussian(DType::f32, {hd});
+  Tensor rows_q = q;
+  rows_q.shape = {t * heads, hd};
+  Tensor normed_q = d.run("rmsnorm", {rows_q, q_norm}, {rows_q}, params({{"eps", 1e-5}, {"offset", 1.0}}))[0];
+  normed_q.shape = q.shape;
+  const auto half_turn = params({{"heads", static_cast<double>(heads)}, {"headDim", D}, {"rotary", static_cast<double>(rotary)}, {"style", std::string("half")}});
+  const auto wanted = d.run("rope", {normed_q, cosines, sines, positions}, {normed_q}, half_turn)[0];
+  const auto with_norms = d.run("rope_append", {whole, whole, whole, starts, slots, totals, cosines, sines, positions, q_norm, k_norm},
+                                {poisoned(DType::f32, {t, qw}), gaussian(DType::f32, {3, 10, kw}), gaussian(DType::f32, {3, 10, kw})},
+                                params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv)}, {"headDim", D}, {"rotary", static_cast<double>(rotary)},
+                                        {"style", std::string("half")}, {"qFirst", 0.0}, {"kFirst", static_cast<double>(qw)}, {"vFirst", static_cast<double>(qw + kw)}, {"eps", 1e-5}, {"offset", 1.0}}));
+  report.close(text("rope_append with norms", {hd, rotary}, type), with_norms[0], values(wanted), 4 * 30 * unit(type) + 1e-4, 0);
+  const Tensor begin = list({0, 3, 7});
+  const auto attention = params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv)}, {"headDim", D}, {"scale", 0.2}});
+  auto firsts = attention;
+  firsts = params({{"heads", static_cast<double>(heads)}, {"kvHeads", static_cast<double>(kv)}, {"headDim", D}, {"scale", 0.2}, {"qFirst", 0.0}, {"kFirst", static_cast<double>(qw)},
+                   {"vFirst", static_cast<double>(qw + kw)}});
+  same("attention of columns", d.run("attention", {whole, whole, whole, begin}, {poisoned(type, {t, qw})}, firsts)[0],
+       d.run("attention", {q, k, v, begin}, {poisoned(type, {t, qw})}, attention)[0]);
+  const Tensor gain = gaussian(DType::bf16, {hd});
+  Tensor rows = k;
+  rows.shape = {t * kv, hd};
+  const auto normed = d.run("rmsnorm", {whole, gain}, {whole}, params({{"eps", 1e-5}, {"first", static_cast<double>(qw)}, {"runs", static_cast<double>(kv)}}));
+  const auto alone = d.run("rmsnorm", {rows, gain}, {rows}, params({{"eps", 1e-5}}));
+  bool equal = true;
+  for (int64_t i = 0; i < t; ++i)
+    for (int64_t c = 0; c < width; ++c)
+      equal = equal && get(normed[0], i * width + c) == (c >= qw && c < qw + kw ? get(alone[0], i * kw + c - qw) : get(whole, i * width + c));
+  report.that(text("rmsnorm of columns", {hd}, type), equal);
+  for (const int64_t wide : {int64_t{77}, int64_t{256}}) {
+    const Tensor both = gaussian(type, {t, 2 * wide}, 3);
+    const auto half = [&](int64_t first) { return d.run("slice_columns", {both}, {poisoned(type, {t, wide})}, params({{"first", static_cast<double>(first)}}))[0]; };
+    const auto act = params({{"act", std::string("silu")}});
+    same("gated_activation of columns", d.run("gated_activation", {both, both}, {poisoned(type, {t, wide})}, params({{"act", std::string("silu")}, {"first", 0.0}, {"upFirst", static_cast<double>(wide)}}))[0],
+         d.run("gated_activation", {half(0), half(wide)}, {poisoned(type, {t, wide})}, act)[0]);
+    const auto first = d.run("place_columns", {half(0)}, {poisoned(type, {t, 2 * wide})}, params({{"first", 0.0}}))[0];
+    same("place_columns", d.run("place_columns", {half(wide)}, {first}, params({{"first", static_cast<double>(wide)}}))[0], both);
+  }
+}
+
 // Operations that Llama does not use.
 void others(Device& d) {
   for (DType type : kTypes) {
@@ -508,6 +621,12 @@ int main(int count, char** arguments) {
       norm(d, DType::f32, y_type, size(1, 40), size(1, 300), false);
       norm(d, DType::f32, y_type, size(1, 40), 4 * size(130, 1500), false);
       norm(d, y_type, y_type, size(1, 300), 128, true);
+      for (const bool layer : {false, true})
+        for (DType from : {DType::f32, y_type}) {
+          add_norm(d, from, y_type, size(1, 40), size(1, 300), layer, layer ? 2 : 1);
+          add_norm(d, from, y_type, size(1, 20), 4 * size(130, 1500), layer, layer ? 0 : 1);
+        }
+      columns(d, y_type);
     }
     others(d);
     tokens(d);

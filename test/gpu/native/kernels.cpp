@@ -152,7 +152,7 @@ Params call_params(const Type& t, const Case& c) {
 bool scaled_kernel(Device& d, const Type& t, DType dtype) {
   const bool integer = t.type.kind == QuantType::Kind::integer;
   if (!integer && dtype == DType::f16 && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee))) return false;
-  return d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(t.type.bits) + (dtype == DType::f16 ? "_f16_c16" : "_bf16_c16"));
+  return d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(t.type.bits) + (dtype == DType::f16 ? "_f16_c16x2" : "_bf16_c16x2"));
 }
 
 // Returns the largest share of the bound that was used; `used` says where.
@@ -368,15 +368,16 @@ int main(int argc, char** argv) {
         continue;
       }
       if (forced == "scaled") {
-        // Whole items and those that blocks share, evenly and not, in rings of two stages and more.
+        // Every form that there is, whole items and those that blocks share, evenly and not, in rings of two stages and more.
         int number_of_case = 0;
-        for (int width : {4, 8})
+        const bool every_form = integer && t.type.bits == 4;
+        for (const auto& [tokens, width] : {std::pair{128, 8}, {256, 4}, {128, 4}, {160, 4}, {192, 4}})
           for (int blocks : {1, 2, 3, 5, 7, 11, 22, 60, 132})
             for (int64_t m : {17, 128, 133, 300, 1100}) {
               const int turn = number_of_case++;
-              if (quick && turn % 5 != number_of_type % 5) continue;
+              if ((!every_form && turn >= 90) || (quick && turn % 7 != number_of_type % 7)) continue;
               c.m = m;
-              c.tiling = params({{"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % 2)}, {"overlap", double(turn / 2 % 2)}});
+              c.tiling = params({{"tokens", double(tokens)}, {"width", double(width)}, {"blocks", double(blocks)}, {"stages", double(2 + turn % 2)}, {"overlap", double(turn / 2 % 2)}});
               one(t, c, w);
             }
         continue;

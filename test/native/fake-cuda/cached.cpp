@@ -1,5 +1,5 @@
-// The kernels of kept rows (native/cuda/attention/cached.cuh and cache_rows.cu) run by the host for the fake driver: what the operations
-// launch, with the arguments that they launch it with.
+// The kernels of kept rows (native/cuda/attention/cached.cuh and cache_rows.cu) and of a sum with its norm (native/cuda/nn/add_norm.cu) run by
+// the host for the fake driver: what the operations launch, with the arguments that they launch it with.
 #define LPQ_SIMT "simt_attention.h"
 #include <mutex>
 #include <string>
@@ -21,15 +21,16 @@ Index own_thread() { return {threadIdx.x % block_shape.x, threadIdx.x / block_sh
 #define threadIdx own_thread()
 #define blockDim block_shape
 #include "cuda/attention/cache_rows.cu"
+#include "cuda/nn/add_norm.cu"
 #undef threadIdx
 #undef blockDim
 
 namespace {
 
 template <class... Args>
-void run(void (*kernel)(Args...), unsigned grid, Index block, void** arguments) {
+void run(void (*kernel)(Args...), unsigned grid, Index block, void** arguments, unsigned shared = 0) {
   block_shape = block;
-  simt::run(static_cast<int>(grid), static_cast<int>(block.x * block.y), 1, 0, 1, [&] {
+  simt::run(static_cast<int>(grid), static_cast<int>(block.x * block.y), 1, static_cast<int>(shared), 1, [&] {
     [&]<size_t... I>(std::index_sequence<I...>) { kernel(*static_cast<Args*>(arguments[I])...); }(std::index_sequence_for<Args...>{});
   });
 }
@@ -51,8 +52,12 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   };
 #define LPQ_KEPT(dtype)                                                                                                   \
   if (kernel == "lpq_cache_append_" #dtype) run(lpq_cache_append_##dtype, grid, {threads, 1}, arguments);                 \
+  if (kernel == "lpq_rope_append_" #dtype) run(lpq_rope_append_##dtype, grid, {threads, 1}, arguments);                   \
   if (kernel == "lpq_cached_attention_plain_" #dtype) run(lpq_cached_attention_plain_##dtype, grid, {threads, 8}, arguments);
   LPQ_KEPT(f32) LPQ_KEPT(f16) LPQ_KEPT(bf16)
+#define LPQ_SUMMED(y, x) \
+  if (kernel == "lpq_add_norm_" #y "_" #x) run(lpq_add_norm_##y##_##x, grid, {threads, 1}, arguments, shared);
+  LPQ_SUMMED(f32, f32) LPQ_SUMMED(f32, bf16) LPQ_SUMMED(f16, f16) LPQ_SUMMED(bf16, bf16)
   if (kernel == "lpq_cached_attention_f16_64") tensor_cores(lpq_cached_attention_f16_64);
   if (kernel == "lpq_cached_attention_f16_128") tensor_cores(lpq_cached_attention_f16_128);
   if (kernel == "lpq_cached_attention_bf16_128") tensor_cores(lpq_cached_attention_bf16_128);

@@ -10,6 +10,7 @@
 //   FAKE_CUDA_FAIL       what the launch number FAKE_CUDA_AFTER + 1 ends with, and every call after it
 //   FAKE_CUDA_LATE       1: the launch itself succeeds, and the next wait tells of it
 //   FAKE_CUDA_KERNELS    a library whose fake_kernel() runs kernels that it knows (emulator.cpp)
+//   FAKE_CUDA_TRACE      1: launches are told on stderr, a line a kernel, with "early" where it may start before the one before has ended
 //
 // Signatures and numbers are those of the driver's documentation.
 #include <dlfcn.h>
@@ -122,9 +123,13 @@ static void emulate(const char* kernel, unsigned grid, unsigned block, unsigned 
   looked = 1;
   if (run) run(kernel, grid, block, shared, arguments);
 }
+static void trace(const char* kernel, int early) {
+  if (setting("FAKE_CUDA_TRACE", 0)) fprintf(stderr, early ? "%s early\n" : "%s\n", kernel);
+}
 R cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
                  void** arguments, void** extra) {
   (void)gy, (void)gz, (void)by, (void)bz, (void)stream, (void)extra;
+  trace(f, 0);
   if (!broken) emulate(f, gx, bx, shared, arguments);
   return launched(f, arguments);
 }
@@ -136,7 +141,23 @@ R cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsi
 
 // What products of codes ask for besides: clusters, of which one is resident, and tensors described to the bulk engine.
 #ifdef FAKE_CUDA_HOPPER
-R cuLaunchKernelEx(const void* config, void* f, void** arguments, void** extra) { return (void)config, (void)extra, launched(f, arguments); }
+struct launch {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const struct {
+    int id, padding;
+    unsigned value[16];
+  } *attributes;
+  unsigned count;
+};
+R cuLaunchKernelEx(const struct launch* config, void* f, void** arguments, void** extra) {
+  (void)extra;
+  enum { kProgrammaticSerialization = 6 };
+  int early = 0;
+  for (unsigned i = 0; i < config->count; ++i) early |= config->attributes[i].id == kProgrammaticSerialization && config->attributes[i].value[0];
+  trace(f, early);
+  return launched(f, arguments);
+}
 R cuOccupancyMaxActiveClusters(int* count, void* function, const void* config) {
   return (void)function, (void)config, *count = 1, broken;
 }

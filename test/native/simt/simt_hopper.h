@@ -199,6 +199,10 @@ void group_multiply(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool a
     for (int w = 0; w < 4; ++w) p.a[static_cast<size_t>(4 * i + w)] = all[first + i].words[w];
   simt::hopper.products[simt::own_thread()].push_back(p);
 }
+template <bool BF, int T>
+void multiply_tokens(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  group_multiply<BF, T>(c, a, b, add);
+}
 inline void group_commit() {
   // A group's last product bears the mark.
   auto& queue = simt::hopper.products[simt::own_thread()];

@@ -97,7 +97,9 @@ test('steps of a tiny model: a table, JSON that its schema takes, and tables in 
   assert.equal(one?.memoryBytes, one!.weightBytes + one!.cacheBytes + one!.workBytes);
   const named = Object.entries(one!.kernels);
   assert.ok(named.every(([, share], i) => i === 0 || share <= named[i - 1]![1]));
-  assert.ok(['linear', 'cached_attention', 'cache_append', 'rmsnorm', 'rope'].every((op) => one!.kernels[op]! > 0));
+  assert.ok(
+    ['linear', 'cached_attention', 'rope_append', 'rmsnorm', 'gated_activation'].every((op) => one!.kernels[op]! > 0),
+  );
   assert.ok(Math.abs(one!.kernels.linear! - one!.shares.products) < 1e-9);
   const { products, attention, rest } = one!.shares;
   assert.ok(Math.abs(products + attention + rest - 1) < 1e-9 && products > 0 && attention > 0 && rest > 0);
@@ -123,7 +125,8 @@ test('weights of every form, multiplied by 16 bits and by codes', async () => {
   assert.match(ran.stdout, /f6e3m2 +16 +decode +3 +8/, ran.stderr);
   const { rows, int4Share } = modelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
   assert.equal(int4Share, 0.5);
-  // [n, k] of a block, of which the model has four. Scales of f6e3m2 have 16 bits; w4ax also has 9 bytes for each 128 inputs.
+  // [n, k] of a block, of which the model has four. Scales of f6e3m2 have 16 bits; w4ax also has 9 bytes for each 128 inputs
+  // of q, k and v together, of o, of gate and up together, and of down.
   const linears = [...[256, 128, 128, 256, 768, 768].map((n) => [n, 256] as const), [256, 768] as const];
   const outside = 2 * (4 * 2 * 256 + 2 * 2048 * 256 + 256);
   const sum = (bytes: (n: number, k: number) => number) =>
@@ -132,7 +135,7 @@ test('weights of every form, multiplied by 16 bits and by codes', async () => {
     rows.map(({ weights, weightBytes }) => [weights, weightBytes]),
     [
       ['f6e3m2', sum((n, k) => (n * k * 6) / 8 + (2 * n * k) / 128)],
-      ['w4ax', sum((n, k) => (n * k) / 2 + (4 * n * k) / 128 + (9 * k) / 128)],
+      ['w4ax', sum((n, k) => (n * k) / 2 + (4 * n * k) / 128) + (4 * 9 * (3 * 256 + 768)) / 128],
       ['w8a8', sum((n, k) => n * k + 4 * n)],
       ['fp8', sum((n, k) => n * k + 4 * n)],
     ],

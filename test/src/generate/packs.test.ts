@@ -37,7 +37,8 @@ async function texts(
   options: Partial<GenerateOptions> = {},
   form: KvForm | 'exact' = 'exact',
 ): Promise<readonly Generated[]> {
-  const model = await loadResident(rt, source);
+  // What kernels multiply is joined as on devices.
+  const model = await loadResident(rt, source, undefined, source.packed !== undefined);
   const prompts = encodePrompts(MODEL, codec, given, {});
   const cache = makeCache(rt, form, { blocks: model.graph.blocks.length, slots: given.length, most: 600 });
   const all = { sampling: GREEDY, maxTokens: TOKENS, stopTokens: new Set<number>(), stops: [], ...options };

@@ -163,7 +163,7 @@ const OPERATIONS: Record<string, Operation> = {
     place.forEach((position, t) => {
       for (let head = 0; head < heads; head++)
         for (let i = 0; i < rotary / 2; i++) {
-          const base = (t * heads + head) * size;
+          const base = t * dim(x!, 1) + number(p, 'first') + head * size;
           const [a, b] = p.style === 'half' ? [base + i, base + i + rotary / 2] : [base + 2 * i, base + 2 * i + 1];
           const [u, v] = [at(data, a), at(data, b)];
           const [cosine, sine] = [at(c, (position * rotary) / 2 + i), at(s, (position * rotary) / 2 + i)];
@@ -187,7 +187,9 @@ const OPERATIONS: Record<string, Operation> = {
           for (let u = first; u <= t; u++) {
             let dot = 0;
             for (let d = 0; d < size; d++)
-              dot += at(qs, (t * heads + head) * size + d) * at(ks, (u * kv + shared) * size + d);
+              dot +=
+                at(qs, t * dim(q!, 1) + number(p, 'qFirst') + head * size + d) *
+                at(ks, u * dim(k!, 1) + number(p, 'kFirst') + shared * size + d);
             const [score, cap] = [dot * number(p, 'scale'), number(p, 'softCap')];
             scores.push(cap > 0 ? cap * Math.tanh(score / cap) : score);
           }
@@ -198,7 +200,7 @@ const OPERATIONS: Record<string, Operation> = {
           for (let d = 0; d < width; d++) {
             let mean = 0;
             shares.forEach((share, i) => {
-              mean += share * at(vs, ((first + i) * kv + shared) * width + d);
+              mean += share * at(vs, (first + i) * dim(v!, 1) + number(p, 'vFirst') + shared * width + d);
             });
             out[(t * heads + head) * width + d] = mean / sum;
           }
@@ -206,8 +208,11 @@ const OPERATIONS: Record<string, Operation> = {
   },
   gated_activation([gate, up], [y], p) {
     const act = ACTIVATIONS[p.act as string]!;
-    const [g, u, out] = [values(gate!), values(up!), typed(y!)];
-    for (let i = 0; i < g.length; i++) out[i] = act(at(g, i)) * at(u, i);
+    const [g, u, out, width] = [values(gate!), values(up!), typed(y!), dim(y!, 1)];
+    const column = (x: Tensor, i: number, first: string) =>
+      Math.floor(i / width) * dim(x, 1) + number(p, first) + (i % width);
+    for (let i = 0; i < out.length; i++)
+      out[i] = act(at(g, column(gate!, i, 'first'))) * at(u, column(up!, i, 'upFirst'));
   },
   clamped_swiglu([gate, up], [y], p) {
     const [g, u, out] = [values(gate!), values(up!), typed(y!)];

@@ -106,6 +106,17 @@ inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
   const auto taken = [](uint32_t word, int half) { return half < 0 ? word : (word >> 16 * half & 0xffffu) * 0x10001u; };
   return BF ? fma_pair_bf16(a, taken(b, OfB), taken(c, OfC)) : fma_pair_f16(a, taken(b, OfB), taken(c, OfC));
 }
+inline void load_if(bool any, uint32_t& v, const void* from, size_t size) {
+  if (!any) return;
+  const auto* at = static_cast<const unsigned char*>(from);
+  bool known = false;
+  for (const auto& [begin, bytes] : fake::tensors) known = known || (at >= begin && at + size <= begin + bytes && static_cast<size_t>(at - begin) % size == 0);
+  if (!known) fake::fail("a load from outside the tensors");
+  v = 0;
+  std::memcpy(&v, from, size);
+}
+inline void load2_if(bool any, uint32_t& v, const void* from) { load_if(any, v, from, 2); }
+inline void load1_if(bool any, uint32_t& v, const void* from) { load_if(any, v, from, 1); }
 inline unsigned count_up(unsigned* counter) { return (*counter)++; }
 inline void store_shared8(uint32_t address, uint32_t a, uint32_t b) {
   fake::inside(address, 8);
