@@ -119,13 +119,16 @@ def main():
         # One rounding of the result (2^-11 or 2^-8 of it), and sums in fp32: K 2^-24 of the sizes of what is added, codes and zero
         # points of integers (up to 2^(bits + 2) scales) apart. Kernels of the other layouts round weights to f16 from 17 tokens on
         # (2^-11 of each), and turbomind stores {s, t} with t = -zero s rounded once (2^-11 of up to 2^bits scales).
+        half = 2.0**-11 if options.dtype == "f16" else 2.0**-8
         away = weight.abs() + (scale * 2.0 ** (bits + 2) if integers else 0)
         off = torch.zeros_like(weight)
         if layout != "tilus":
             off += weight.abs() * 2.0**-11
+        elif tokens > 64:
+            # Kernels of 9.0 round weights above 64 tokens, with their scales and zero points in four steps at most.
+            off += weight.abs() * 4 * half + scale * 2.0 ** (bits - 24 if integers else -24)
         if layout == "turbomind" and integers:
             off += scale * 2.0 ** (bits - 11)
-        half = 2.0**-11 if options.dtype == "f16" else 2.0**-8
         bound = exact.abs() * 2 * half + x.double().abs() @ (away * linear.k * 2.0**-24 + off).T + 2.0**-20
         off = ((y.double() - exact).abs() / bound).max().item()
         failed |= not off <= 1

@@ -37,6 +37,7 @@ constexpr const char* kFollows = "lpq_follows";
 
 constexpr size_t kBlasWorkspace = size_t{64} << 20;
 constexpr size_t kFaults = 1024;
+constexpr size_t kUnread = kFaults;  // behind them a word that nobody reads
 
 int blas_type(DType dtype) {
   switch (dtype) {
@@ -210,6 +211,8 @@ const Cusolver& CudaExec::solver() {
 
 uint32_t* CudaExec::fault(std::string code, std::string detail) {
   if (arena_) return reinterpret_cast<uint32_t*>(head_);
+  // What is recorded has run before, when its faults were told: a graph must not hold a bank's way back to the host, nor wait for it.
+  if (recording_ && banks_[bank_].words) return banks_[bank_].words->as<uint32_t>() + kUnread;
   if (banks_[bank_].asked.size() == kFaults) {
     send_back(banks_[bank_]);
     bank_ ^= 1;
@@ -217,7 +220,7 @@ uint32_t* CudaExec::fault(std::string code, std::string detail) {
   }
   Bank& bank = banks_[bank_];
   if (!bank.words) {
-    bank.words.emplace(*allocator_, kFaults * sizeof(uint32_t));
+    bank.words.emplace(*allocator_, (kFaults + 1) * sizeof(uint32_t));
     bank.host = reinterpret_cast<uint32_t*>(pinned_->take(kFaults * sizeof(uint32_t)));
     check(driver().event_create(&bank.copied, kDisableTiming), "making an event");
     fill_zero(bank.words->as<void>(), kFaults * sizeof(uint32_t));

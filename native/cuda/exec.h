@@ -213,6 +213,7 @@ class CudaExec {
   std::byte* head_ = nullptr;       // and what its memory begins with
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
   std::optional<bool> follows_;
+  bool recording_ = false;  // launches go into a graph (timing.cpp)
   bool launched_ = false;  // the newest thing on the stream is a launch of a kernel of ours
   bool settled_ = false;            // whatever came before, it has not written weights
   std::vector<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known

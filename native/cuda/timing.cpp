@@ -47,7 +47,8 @@ constexpr int kRelaxed = 2;  // other threads may go on allocating while this on
 // while the queue's thread is busy replaying.
 class Recording {
  public:
-  Recording(CUstream stream, const std::function<void()>& launch) {
+  // `make_room`: gives memory back to the driver, which keeps a graph in memory of its own.
+  Recording(CUstream stream, const std::function<void()>& launch, const std::function<void()>& make_room) {
     const GraphApi& api = graph_api();
     check(api.begin(stream, kRelaxed), "recording operations");
     Graph graph = nullptr;
@@ -59,7 +60,11 @@ class Recording {
       throw;
     }
     check(api.end(stream, &graph), "recording operations");
-    const CUresult made = api.instantiate(&run_, graph, 0);
+    CUresult made = api.instantiate(&run_, graph, 0);
+    if (made == kOutOfMemory) {
+      make_room();
+      made = api.instantiate(&run_, graph, 0);
+    }
     api.destroy_graph(graph);
     check(made, "recording operations");
   }
@@ -111,7 +116,10 @@ std::vector<double> CudaBackend::time(std::vector<std::pair<std::string, Call>>&
   };
   std::optional<Recording> recording;
   if (how.graph) {
-    recording.emplace(stream, launch);
+    exec_.recording_ = true;
+    const Outcome recorded = outcome_of("time", [&] { recording.emplace(stream, launch, [&] { exec_.allocator_->trim(); }); });
+    exec_.recording_ = false;
+    if (!recorded.ok) throw OpFailure(recorded.code, recorded.detail, recorded.op);
     exec_.forget_written();  // the newest thing on the stream will be the graph, whatever it ends with
   }
   // Two passes are under way, so that the device goes from one to the next without a gap. The first two do not count.

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
+import { activationOptions } from './activations.js';
 import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
 import { integer } from './parse.js';
@@ -25,23 +26,25 @@ export interface TextOptions extends EvalFlags {
 /** `lpq eval DIR --text FILE --ctx N`: perplexity of a source, quantized or packed directory; or the answers of --choices and --last-word. */
 export function evalCommand(program: Command, run: Run): Command {
   return computeOptions(
-    kvOptions(
-      program
-        .command('eval')
-        .description('perplexity of a plain, quantized or packed checkpoint on a text, or its answers to questions')
-        .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
-        .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
-        .option(
-          '--choices <file>',
-          '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: how many are right',
-        )
-        .option('--last-word <file>', '.jsonl with {"text": ...} lines: how many last words the model would write')
-        .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
-        .option(
-          '--source <dir>',
-          'the checkpoint that was quantized: also its perplexity, and the KL divergence from it',
-        )
-        .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
+    activationOptions(
+      kvOptions(
+        program
+          .command('eval')
+          .description('perplexity of a plain, quantized or packed checkpoint on a text, or its answers to questions')
+          .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+          .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
+          .option(
+            '--choices <file>',
+            '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: how many are right',
+          )
+          .option('--last-word <file>', '.jsonl with {"text": ...} lines: how many last words the model would write')
+          .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+          .option(
+            '--source <dir>',
+            'the checkpoint that was quantized: also its perplexity, and the KL divergence from it',
+          )
+          .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
+      ),
     ),
   ).action((dir: string, flags: EvalFlags) => evaluate(dir, flags, run));
 }

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { activationOptions } from './activations.js';
 import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
 import { collect, integer, number } from './parse.js';
@@ -23,27 +24,29 @@ export interface GenerateFlags extends ComputeOptions {
 /** `lpq generate DIR --prompt TEXT`: text from a plain, quantized or packed checkpoint. */
 export function generateCommand(program: Command, run: Run): Command {
   return computeOptions(
-    kvOptions(
-      program
-        .command('generate')
-        .description('continue texts or answer conversations with a plain, quantized or packed checkpoint')
-        .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
-        .option('--prompt <text>', 'a text to go on from; several are computed at once', collect)
-        .option(
-          '--prompts <file>',
-          '.jsonl with {"prompt": ...} or {"messages": ...} lines, or a text file, one prompt',
-        )
-        .option('--chat', "prompts are questions: the model's chat template prints them")
-        .option('--system <text>', 'with --chat: what the conversation begins with')
-        .option('--max-tokens <n>', 'tokens for each prompt (default: 128, or what fits)', integer('--max-tokens', 1))
-        .option('--stop <text>', 'ends a text, besides the end-of-text tokens; may be given again', collect)
-        .option('--ignore-eos', 'go on behind end-of-text tokens')
-        .option('--temperature <t>', 'draw tokens; 0: always the likeliest (default: 0)', number('--temperature'))
-        .option('--top-k <k>', 'draw among the k likeliest (default: all)', integer('--top-k', 0))
-        .option('--top-p <share>', 'draw among the likeliest of this share (default: 1)', number('--top-p'))
-        .option('--seed <s>', 'of what is drawn', integer('--seed', 0), 0)
-        .option('--kernels', 'multiply packed weights as their kernels do on the CPU too, not as decoded'),
-      true,
+    activationOptions(
+      kvOptions(
+        program
+          .command('generate')
+          .description('continue texts or answer conversations with a plain, quantized or packed checkpoint')
+          .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+          .option('--prompt <text>', 'a text to go on from; several are computed at once', collect)
+          .option(
+            '--prompts <file>',
+            '.jsonl with {"prompt": ...} or {"messages": ...} lines, or a text file, one prompt',
+          )
+          .option('--chat', "prompts are questions: the model's chat template prints them")
+          .option('--system <text>', 'with --chat: what the conversation begins with')
+          .option('--max-tokens <n>', 'tokens for each prompt (default: 128, or what fits)', integer('--max-tokens', 1))
+          .option('--stop <text>', 'ends a text, besides the end-of-text tokens; may be given again', collect)
+          .option('--ignore-eos', 'go on behind end-of-text tokens')
+          .option('--temperature <t>', 'draw tokens; 0: always the likeliest (default: 0)', number('--temperature'))
+          .option('--top-k <k>', 'draw among the k likeliest (default: all)', integer('--top-k', 0))
+          .option('--top-p <share>', 'draw among the likeliest of this share (default: 1)', number('--top-p'))
+          .option('--seed <s>', 'of what is drawn', integer('--seed', 0), 0)
+          .option('--kernels', 'multiply packed weights as their kernels do on the CPU too, not as decoded'),
+        true,
+      ),
     ),
   ).action((dir: string, flags: GenerateFlags) => generateText(dir, flags, run));
 }

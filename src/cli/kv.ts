@@ -5,6 +5,7 @@ import { LpqError } from '../core/error.js';
 import { kvSchemeOf } from '../kv/choose.js';
 import { planSource } from '../model/graph.js';
 import type { KvForm, WeightSource } from '../model/source.js';
+import { activationsOf } from './activations.js';
 import { type ComputeOptions, openRuntime, type Run } from './run.js';
 import { checkFlags, type KvSettings, requireKv } from './settings.js';
 import { openAnySource } from './sources.js';
@@ -44,8 +45,8 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
 }
 
 /**
- * The device to compute on. Caches of few bits are simulated on the CPU unless a device is asked for: 'auto' means that, for their kernels
- * have not been compared on a device since they were rewritten. What is wrong with lpq.json its reader tells.
+ * The device to compute on. 'auto' takes the CPU for caches of few bits: devices have kernels for some of their forms only, and simulate none.
+ * What is wrong with lpq.json its reader tells.
  */
 function cacheDevice(dir: string, wish: KvSettings, device: string): string {
   if (device !== 'auto') return device;
@@ -67,10 +68,8 @@ export async function openEvaluated(
   // 16 bits are no scheme: whatever lpq.json says is left aside.
   const plain = generates && bits === '16';
   const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
-  // Generation's kernels have not been compared on a device yet: it computes there where that is asked for.
-  const asked = generates && flags.device === 'auto' ? 'cpu' : flags.device;
-  const device = plain ? asked : cacheDevice(dir, wish, asked);
-  const rt = openRuntime(run, { ...flags, device });
+  const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
+  const rt = openRuntime(run, { ...flags, device, activations: activationsOf(dir, flags.activations) });
   const opened = await openAnySource(dir, rt, kernels);
   const source = withCache(opened, wish);
   const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));

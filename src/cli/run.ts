@@ -19,6 +19,8 @@ export interface ComputeOptions {
   readonly threads?: number;
   /** Bytes. */
   readonly vramLimit?: number;
+  /** Of a CUDA device, between products. */
+  readonly activations?: 'f16' | 'bf16';
 }
 
 /** Options of every command. Reporter reads them from the arguments, so that errors of parsing obey them too. */
@@ -50,12 +52,13 @@ export function computeOptions(command: Command): Command {
  * LPQ_DEVICE, LPQ_NATIVE_MISSING and, where CUDA was asked for by name, LPQ_CUDA_KERNELS.
  */
 export function openRuntime(run: Run, options: ComputeOptions, cuda = true): MeasuredRuntime {
-  const { threads, vramLimit } = options;
+  const { threads, vramLimit, activations } = options;
   const device = chooseDevice(options.device, cuda);
   const why = cuda && options.device === 'auto' && device === 'cpu' ? obstacle() : undefined;
   if (why !== undefined) run.report.warn(`computing on the CPU: ${why}`);
   try {
-    return run.interrupt.watch(createRuntime({ device, threads, vramLimit }));
+    const half = device !== 'cpu' && activations !== undefined ? { activationDtype: activations } : {};
+    return run.interrupt.watch(createRuntime({ device, threads, vramLimit, ...half }));
   } catch (error) {
     if (options.device !== 'auto' || device === 'cpu' || !(error as { code?: string }).code?.startsWith('LPQ_CUDA'))
       throw error;

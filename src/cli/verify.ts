@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { Recorder, VerifyReport } from '../verify/report.js';
+import { activationsOf } from './activations.js';
 import { modelDirectory } from './hub.js';
 import type { Verification } from './junit.js';
 import { integer } from './parse.js';
@@ -64,7 +65,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   const against = options.against && (await modelDirectory(options.against, run));
   if (against) await requireKind(against, 'lpq-canonical');
   const { CACHE, KERNEL_CACHE } = await import('./kv-cache.js');
-  const device = openRuntime(run, options);
+  const device = openRuntime(run, { ...options, activations: activationsOf(dir, undefined) });
   const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
   const { directoryKind } = await import('../../formats/canonical/source.js');
   const foreign = against && directoryKind(against).startsWith('foreign:');

@@ -103,7 +103,7 @@ export async function benchModel(
             if (!isMemory(error)) throw error;
             // What was still queued fails with it.
             await rt.sync().catch(() => {});
-            leftOut.push(what);
+            leftOut.push(`${what}: ${(error as Error).message}`);
           }
         }
       } finally {

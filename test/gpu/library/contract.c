@@ -213,6 +213,7 @@ static void other_layouts(lpq_context *context, int arch, int computes, void *x,
   copy((device_memory)(uintptr_t)tables[0], bits, sizeof bits);
   copy((device_memory)(uintptr_t)tables[1], clips, sizeof clips);
   copy((device_memory)(uintptr_t)tables[2], places, sizeof places);
+  TRUE(wait(NULL) == 0); /* a copy may return before it has arrived, and does not order streams of the library's users */
   d = comet(K, N);
   d.weights = codes, d.scales = scales;
   d.block_bits = tables[0], d.block_clip = tables[1];
@@ -239,6 +240,7 @@ static void other_layouts(lpq_context *context, int arch, int computes, void *x,
     /* NaN has no code. */
     static const uint16_t nan = 0x7e00;
     copy((device_memory)(uintptr_t)x, &nan, sizeof nan);
+    TRUE(wait(NULL) == 0);
     GIVES(LPQ_OK, lpq_gemm(weight, 1, x, y, workspace, bytes, stream, 0));
     GIVES(LPQ_ERROR_ARGUMENT, lpq_workspace_check(context, workspace, stream));
     NAMES("NaN");

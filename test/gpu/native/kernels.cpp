@@ -284,6 +284,9 @@ int main(int argc, char** argv) {
       if ((forced == "wide" || forced == "scaled" || forced == "hopper" || forced == "large") && dtype == DType::f16 && !integer && (t.type.exponent > 5 || (t.type.exponent == 5 && t.type.special != QuantType::Special::ieee)))
         continue;
       if (forced == "scaled" && !scaled_kernel(d, t, dtype)) continue;
+      // Hopper has kernels of its own and takes those of other devices for some types alone.
+      if (forced == "large" && !d.backend().exec().has_kernel("lpq_large_" + std::string(integer ? "int" : "float") + std::to_string(t.type.bits) + (dtype == DType::f16 ? "_f16_t16" : "_bf16_t16")))
+        continue;
       // Every weight by itself.
       Case c;
       c.dtype = dtype;
@@ -394,11 +397,21 @@ int main(int argc, char** argv) {
     std::printf("%-8s %s\n", t.name.c_str(), failures == before ? "ok" : "FAIL");
     std::fflush(stdout);
   }
+  // The first type asked for that has a kernel; u4 where all are.
+  const auto asked = std::find_if(list.begin(), list.end(), [&](const Type& t) {
+    if (filter.empty() ? t.name != "u4" : t.name.find(filter) == std::string::npos) return false;
+    return t.type.kind == QuantType::Kind::integer || (t.type.exponent < 5 && t.type.bits > 3);
+  });
+  const Type& own = asked == list.end() ? list[3] : *asked;
+  const bool own_integer = own.type.kind == QuantType::Kind::integer;
+  const double own_middle = own_integer && !own.type.is_signed ? 1 << (own.type.bits - 1) : 0;
+  const bool own_wide = d.backend().exec().has_kernel("lpq_gemm_" + std::string(own_integer ? "int" : "float") + std::to_string(own.type.bits) + "_bf16_m2_o");
+  const bool own_runs = forced == "wide" ? own_wide : forced == "scaled" ? scaled_kernel(d, own, DType::f16) : true;
   // The same bytes every time, and counters left at 0.
   for (const char* reduce : {"global", "cluster"}) {
-    const Type& t = list[3];
+    const Type& t = own_runs && forced != "large" ? own : list[3];
     Case c;
-    c.m = 16, c.n = 4096, c.k = 4096, c.zero = 8;
+    c.m = 16, c.n = 4096, c.k = 4096, c.zero = &t == &own ? own_middle : 8;
     if (forced == "wide" || forced == "scaled") c.m = !std::strcmp(reduce, "global") ? 48 : 200;
     if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}});
     const Weights w = make_weights(t, c);
@@ -408,11 +421,11 @@ int main(int argc, char** argv) {
   }
   // Each kernel's ways of adding up and kinds of zero points.
   Report refused;
-  if (forced.empty() || forced == "stream" || forced == "scaled" || forced == "wide") {
-    const Type& t = list[3];
+  if (own_runs && (forced.empty() || forced == "stream" || forced == "scaled" || forced == "wide")) {
+    const Type& t = own;
     const auto chain = [&](int64_t m, int zeros, const std::string& reduce) {
       Case c;
-      c.m = m, c.n = 2048, c.k = 2048, c.zeros = zeros, c.zero = zeros ? 0 : 8;
+      c.m = m, c.n = 2048, c.k = 2048, c.zeros = zeros, c.zero = zeros ? 0 : own_middle;
       if (!reduce.empty()) {
         c.tiling = params({{"slices", 4.0}});
         c.tiling.set("reduce", reduce);
@@ -422,7 +435,7 @@ int main(int argc, char** argv) {
       if (zeros) others.push_back(w.zeros);
       check_chain(d, {"M=" + std::to_string(m) + " zeros " + std::to_string(zeros) + " " + reduce, "gemm_packed", call_params(t, c), gaussian(DType::f16, {m, c.k}, 0.02), others, 1}, refused);
     };
-    for (int zeros : {0, 1, 2}) {
+    for (int zeros = 0; zeros < (own_integer ? 3 : 1); ++zeros) {
       if (forced.empty() || forced == "stream")
         for (const char* reduce : {"global", "cluster"})
           for (int64_t m : {16, 27}) chain(m, zeros, reduce);

@@ -113,9 +113,14 @@ inline LayoutWeights make_layout_weights(const LayoutCase& c) {
 }
 
 inline Params layout_params(const LayoutCase& c) {
-  Params p = params({{"kind", c.floats ? "float" : "int"}, {"bits", double(c.bits)}, {"signed", double(c.floats)}, {"exponent", c.floats ? c.bits == 4 ? 2.0 : 4.0 : 0.0},
-                     {"mantissa", c.floats ? c.bits == 4 ? 1.0 : 3.0 : 0.0}, {"bias", c.floats ? c.bits == 4 ? 1.0 : 7.0 : 0.0}, {"special", c.floats && c.bits == 8 ? "fn" : "none"},
-                     {"groupLength", double(c.group)}, {"hasZeros", double(c.zeros)}, {"hasOrder", double(c.order)}, {"hasBias", double(c.bias)}, {"experts", double(c.experts)}});
+  Params p = params({{"bits", double(c.bits)}, {"groupLength", double(c.group)}, {"hasBias", double(c.bias)}});
+  if (c.marlin) {
+    p.set("hasZeros", double(c.zeros)), p.set("hasOrder", double(c.order));
+  } else {
+    p.set("kind", std::string(c.floats ? "float" : "int")), p.set("signed", double(c.floats)), p.set("special", std::string(c.floats && c.bits == 8 ? "fn" : "none"));
+    p.set("exponent", c.floats ? c.bits == 4 ? 2.0 : 4.0 : 0.0), p.set("mantissa", c.floats ? c.bits == 4 ? 1.0 : 3.0 : 0.0), p.set("bias", c.floats ? c.bits == 4 ? 1.0 : 7.0 : 0.0);
+    p.set("experts", double(c.experts));
+  }
   for (const auto& [name, value] : c.tiling) p.set(name, value);
   return p;
 }

@@ -301,9 +301,9 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
 
   for (const int passes : {3, 1}) {
     Tensor level_want = copy(solve_want[0]), level_got = copy(solve_want[0]);
-    const Params p = with(tp, {{"sweeps", 2.0}, {"passes", static_cast<double>(passes)}});
+    const Params p = with(tp, {{"sweeps", 2.0}});  // passes are those of tensor cores
     const auto a = host.run("gptq_descend", {t, m, scale, zero, l.group}, {level_want, poisoned(DType::f64, {1})}, p);
-    const auto b = d.run("gptq_descend", {t, m, scale, zero, l.group}, {level_got, poisoned(DType::f64, {1})}, p);
+    const auto b = d.run("gptq_descend", {t, m, scale, zero, l.group}, {level_got, poisoned(DType::f64, {1})}, with(p, {{"passes", static_cast<double>(passes)}}));
     const double after = objective(l, t, m, a[0], scale, zero), after_got = objective(l, t, m, b[0], scale, zero);
     const std::string label = name + ": descend, " + std::to_string(passes) + " passes";
     note(label + ", share of codes different", share_different(a[0], b[0]));

@@ -109,7 +109,7 @@ test('steps of a tiny model: a table, JSON that its schema takes, and tables in 
   };
   const [plot, ...others] = plotsOf(results, { output: 'here' });
   assert.equal(plot?.file, 'here-m.svg');
-  assert.match(plot?.svg ?? '', />dense KV16 M=2 of 40: [\d,]+ tokens\/s</);
+  assert.match(plot?.svg ?? '', />dense KV16 M=2 of 40: [\d,.]+ tokens\/s</);
   assert.deepEqual(others, []);
   const tables = readFileSync(markdown, 'utf8');
   assert.match(tables, /tiny, 2 of 4 blocks measured.*\| ms to first token \|.*\| dense \| 16 \| 2 \| 40 \|/s);
