@@ -10,7 +10,7 @@ const rowsOf = (name) => JSON.parse(readFileSync(path.join(root, 'bench/results'
 
 /** The file in docs/, and what it should hold. */
 export function sweepPlot() {
-  const { device, rows } = rowsOf('2026-11-21-h200-kernels-scaled.json');
+  const { device, rows } = rowsOf('2026-11-22-h200-kernels-scaled.json');
   const sweep = rows.filter((row) => row.set === 'sweep');
   const svg = sweepSvg(
     `u4 8192x8192 on an ${device}`,
