@@ -34,6 +34,12 @@ export function headerLength(file: string, prefix: Uint8Array, fileSize: number)
   if (prefix.length < 8)
     fail(file, 'is shorter than the 8 bytes that hold the header length', { got: `${fileSize} bytes` });
   const length = new DataView(prefix.buffer, prefix.byteOffset, 8).getBigUint64(0, true);
+  const begin = String.fromCharCode(...prefix.subarray(0, 8));
+  if (length > BigInt(MAX_HEADER_BYTES) && /^[\t\n\r -~]{8}$/.test(begin))
+    fail(file, 'begins with text, where the length of the header stands', {
+      got: JSON.stringify(begin),
+      hint: 'Name a safetensors file.',
+    });
   if (length > BigInt(MAX_HEADER_BYTES))
     fail(file, 'announces a header above the limit', { got: `${length} bytes`, expected: `<= ${MAX_HEADER_BYTES}` });
   if (8 + Number(length) > fileSize)

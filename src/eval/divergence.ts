@@ -224,7 +224,7 @@ function summary(
   const nll = over((score) => score.nll);
   if (!Number.isFinite(kl.mean + nll.mean))
     throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} or of its source hold NaN or infinity`, {
-      hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
+      hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
     });
   return {
     ...{ text, sha256, ctx, windows, tokens: windows * (ctx - 1) },

@@ -81,7 +81,7 @@ export async function likelihoods(
   }
   if (found.every(({ sum }) => Number.isFinite(sum))) return found;
   throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${source.dir} hold NaN or infinity`, {
-    hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
+    hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
   });
 }
 

@@ -138,7 +138,7 @@ function summary(means: readonly number[], ctx: number, dir: string): Perplexity
   if (!Number.isFinite(nll))
     throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} hold NaN or infinity`, {
       got: `a mean negative log-likelihood of ${nll}`,
-      hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
+      hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
     });
   // Tokens of a window depend on each other, windows hardly do: the spread of their means is what repeats.
   const spread = means.reduce((sum, mean) => sum + (mean - nll) ** 2, 0) / (windows - 1);

@@ -95,6 +95,6 @@ export function argmax(logits: Float32Array): number {
   }
   if (best >= 0 && best < logits.length && Number.isFinite(most)) return best;
   throw new LpqError('LPQ_MODULE_NUMERICS', 'the logits of the next token hold NaN or infinity', {
-    hint: 'Check the weights for NaN; lpq inspect DIR --check names them.',
+    hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
   });
 }

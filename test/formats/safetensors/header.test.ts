@@ -97,6 +97,7 @@ test('refused: files too short for a header, headers too long, no file', async (
     [Buffer.alloc(7), /shorter than the 8 bytes/],
     [Buffer.from([3, 0, 0, 0, 0, 0, 0, 0, 0x7b, 0x7d]), /ends inside its header .* truncated/],
     [Buffer.from([0x01, 0xe1, 0xf5, 0x05, 0, 0, 0, 0, 0x7b]), /above the limit \| got 100000001/],
+    [Buffer.from('{"input_ids": [1]}'), /begins with text, where the length of the header stands \| got .*input_/],
     [Buffer.from([255, 255, 255, 255, 255, 255, 255, 255, 0x7b]), /above the limit \| got 18446744073709551615/],
     [Buffer.from([0x00, 0xe1, 0xf5, 0x05, 0, 0, 0, 0, 0x7b]), /ends inside its header/], // the limit itself is fine
   ];
