@@ -55,13 +55,14 @@ const quick = values.quick ? ['--quick'] : [];
 /** Name, program, arguments, tool of compute-sanitizer. Families whose reference takes long run type by type; what takes longest begins first. */
 function* jobs() {
   for (const tool of ['racecheck', 'memcheck']) {
+    const size = tool === 'racecheck' ? '--small' : '--quick';
     const checked = (name, program, ...args) => [`${tool} ${name}`, program, args, tool];
     yield checked('attention', 'lpq_gpu_attention', '--small');
     yield checked('act', 'lpq_gpu_act', '--quick');
     for (const kernel of ['sparse', 'marlin', 'turbomind'])
-      yield checked(kernel, 'lpq_gpu_kernels', '--quick', '--kernel', kernel);
+      yield checked(kernel, 'lpq_gpu_kernels', size, '--kernel', kernel);
     for (const [kernel, type] of SANITIZED)
-      yield checked(`${kernel} ${type}`, 'lpq_gpu_kernels', '--quick', '--kernel', kernel, type);
+      yield checked(`${kernel} ${type}`, 'lpq_gpu_kernels', size, '--kernel', kernel, type);
   }
   yield ['attention', 'lpq_gpu_attention', quick];
   yield ['act', 'lpq_gpu_act', quick];

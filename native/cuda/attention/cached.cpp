@@ -100,7 +100,7 @@ void cached_attention(Call& call, CudaExec& exec) {
   require(facts.shared <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.shared) + " bytes of shared memory a block");
   const int64_t tiles = static_cast<int64_t>(a.sequences) * a.kv_heads * a.query_tiles, seen = a.window > 0 ? std::min<int64_t>(longest, a.window + most) : longest;
   const int64_t splits = p.integer("splits", splits_for(tiles, div_up(seen, kCachedTokens), facts.warps, exec.device().multiprocessors));
-  require(splits >= 1 && splits <= 1024, "splits is not 1 to 1024");
+  require(splits >= 1 && splits <= kCachedSplits, "splits is not 1 to 1024");
   a.splits = static_cast<int>(splits);
   Scratch partial = exec.scratch(static_cast<size_t>(splits > 1 ? tiles * splits * facts.record * 4 : 16));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));

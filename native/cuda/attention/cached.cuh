@@ -63,6 +63,28 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   const auto token_of = [&](int c) { return total - fresh + (tile * kCachedQueries + c) / group; };
   const auto row_of = [&](int c) { return (start + (tile * kCachedQueries + c) / group) * a.heads + head * group + (tile * kCachedQueries + c) % group; };
 
+  // Sixteens of tokens that some column sees, in runs, one a split.
+  const int end = token_of(columns - 1) + 1, first_seen = a.window > 0 && token_of(0) - a.window + 1 > 0 ? token_of(0) - a.window + 1 : 0;
+  const int low = first_seen / kCachedTokens, units = (end + kCachedTokens - 1) / kCachedTokens - low, run = (units + a.splits - 1) / a.splits;
+  const int begin = low + split * run, stop = begin + run < low + units ? begin + run : low + units;
+  const int key_stride = a.kv_heads * a.head_dim, value_stride = a.kv_heads * a.value_dim;
+  const unsigned short* keys = a.keys + static_cast<long long>(slot) * a.rows * key_stride + head * a.head_dim;
+  const unsigned short* values = a.values + static_cast<long long>(slot) * a.rows * value_stride + head * a.value_dim;
+  unsigned char* const shared = attention_shared();
+  const uint32_t ring = shared_address(shared) + static_cast<uint32_t>(warp * T::kStages * T::kStage);
+  const auto fetch = [&](int unit, int stage) {
+    const uint32_t to = ring + static_cast<uint32_t>(stage * T::kStage);
+    cached_fetch<T>(keys, key_stride, a.head_dim, unit * kCachedTokens, end, to);
+    cached_fetch<T>(values, value_stride, a.value_dim, unit * kCachedTokens, end, to + T::kSide);
+  };
+  // The first copies are under way while queries come.
+  int next = begin + warp;
+#pragma unroll
+  for (int i = 0; i < T::kStages - 1; ++i) {
+    if (next < stop) fetch(next, i);
+    commit_copies();
+    next += T::kWarps;
+  }
   uint32_t q[D / 16][2];
 #pragma unroll
   for (int step = 0; step < D / 16; ++step)
@@ -81,20 +103,6 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
       q[step][k] = word_of<BF>(pair[0], pair[1]);
     }
 
-  // Sixteens of tokens that some column sees, in runs, one a split.
-  const int end = token_of(columns - 1) + 1, first_seen = a.window > 0 && token_of(0) - a.window + 1 > 0 ? token_of(0) - a.window + 1 : 0;
-  const int low = first_seen / kCachedTokens, units = (end + kCachedTokens - 1) / kCachedTokens - low, run = (units + a.splits - 1) / a.splits;
-  const int begin = low + split * run, stop = begin + run < low + units ? begin + run : low + units;
-  const int key_stride = a.kv_heads * a.head_dim, value_stride = a.kv_heads * a.value_dim;
-  const unsigned short* keys = a.keys + static_cast<long long>(slot) * a.rows * key_stride + head * a.head_dim;
-  const unsigned short* values = a.values + static_cast<long long>(slot) * a.rows * value_stride + head * a.value_dim;
-  unsigned char* const shared = attention_shared();
-  const uint32_t ring = shared_address(shared) + static_cast<uint32_t>(warp * T::kStages * T::kStage);
-  const auto fetch = [&](int unit, int stage) {
-    const uint32_t to = ring + static_cast<uint32_t>(stage * T::kStage);
-    cached_fetch<T>(keys, key_stride, a.head_dim, unit * kCachedTokens, end, to);
-    cached_fetch<T>(values, value_stride, a.value_dim, unit * kCachedTokens, end, to + T::kSide);
-  };
   CachedState<T> state;
   if (a.sinks && split == 0 && warp == 0)
 #pragma unroll
@@ -103,13 +111,6 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
         state.most[c] = load_any(a.sinks, a.sinks_type, row_of(2 * t + c) % a.heads) * 1.44269504f;
         state.total[c] = g == 0 ? 1.0f : 0.0f;
       }
-  int next = begin + warp;
-#pragma unroll
-  for (int i = 0; i < T::kStages - 1; ++i) {
-    if (next < stop) fetch(next, i);
-    commit_copies();
-    next += T::kWarps;
-  }
   int slot_of_ring = 0;
   for (int unit = begin + warp; unit < stop; unit += T::kWarps) {
     wait_copies<T::kStages - 2>();
@@ -209,20 +210,46 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   if (threadIdx.x == 0) *last = count_up(a.counters + tile_index);
   __syncthreads();
   if (*last != static_cast<unsigned>(a.splits - 1)) return;
+  __syncthreads();  // before what all have read is written over
   if (threadIdx.x == 0) a.counters[tile_index] = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < columns * D; i += 32 * T::kWarps) {
-    const int column = i / D;
-    float most = -INFINITY, parts = 0, sum = 0;
-#pragma unroll 8
-    for (int r = 0; r < a.splits; ++r) most = fmaxf(most, load_fresh(all + static_cast<long long>(r) * size + column));
-#pragma unroll 8
+  // Maxima and totals of all splits at once, then shares, in shared memory; so that nothing waits for memory but once, and then for sums.
+  float* const shares = records;
+  float* const totals = shares + a.splits * kCachedQueries;
+  for (int i = static_cast<int>(threadIdx.x); i < a.splits * kCachedQueries; i += 32 * T::kWarps) {
+    const float* from = all + static_cast<long long>(i / kCachedQueries) * size + i % kCachedQueries;
+    const bool there = i % kCachedQueries < columns;
+    shares[i] = there ? load_fresh(from) : -INFINITY, totals[i] = there ? load_fresh(from + kCachedQueries) : 0;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    // Lanes of a column are 8 apart.
+    float most = -INFINITY;
+    for (int i = lane; i < a.splits * kCachedQueries; i += 32) most = fmaxf(most, shares[i]);
+#pragma unroll
+    for (int mask = kCachedQueries; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
+    for (int i = lane; i < a.splits * kCachedQueries; i += 32) shares[i] = shares[i] == -INFINITY ? 0.0f : power_of_two(shares[i] - most);
+  }
+  __syncthreads();
+  constexpr int kItems = 4, kThreads = 32 * T::kWarps;
+  for (int first = static_cast<int>(threadIdx.x); first < columns * D; first += kItems * kThreads) {
+    float parts[kItems] = {}, sum[kItems] = {};
+#pragma unroll(D == 64 ? 4 : 8)
     for (int r = 0; r < a.splits; ++r) {
-      const float* from = all + static_cast<long long>(r) * size;
-      const float own = load_fresh(from + column), share = own == -INFINITY ? 0.0f : power_of_two(own - most);
-      parts = fused(load_fresh(from + kCachedQueries + column), share, parts);
-      sum = fused(load_fresh(from + 2 * kCachedQueries + i), share, sum);
+      const float* from = all + static_cast<long long>(r) * size + 2 * kCachedQueries;
+#pragma unroll
+      for (int k = 0; k < kItems; ++k) {
+        const int i = first + k * kThreads, column = i / D;
+        if (i >= columns * D) continue;
+        const float share = shares[r * kCachedQueries + column];
+        parts[k] = fused(totals[r * kCachedQueries + column], share, parts[k]);
+        sum[k] = fused(load_fresh(from + i), share, sum[k]);
+      }
     }
-    write(column, i % D, sum, parts);
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int i = first + k * kThreads;
+      if (i < columns * D) write(i / D, i % D, sum[k], parts[k]);
+    }
   }
 }
 

@@ -19,6 +19,7 @@ struct CachedArgs {
 
 constexpr int kCachedQueries = 8;   // the columns of one mma: pairs of a new token and a query head of the kv head
 constexpr int kCachedTokens = 16;   // of a stage
+constexpr int kCachedSplits = 1024;  // at most
 template <int DIMS>
 constexpr int kCachedRecord = 2 * kCachedQueries + kCachedQueries * DIMS;  // floats
 
@@ -29,6 +30,7 @@ struct CachedShape {
   static constexpr int kSide = kCachedTokens * kDims * 2, kStage = 2 * kSide;
   static constexpr int kShared = kWarps * kStages * kStage;
   static_assert(kWarps * kCachedRecord<kDims> * 4 + 16 <= kShared && kShared <= 99 << 10);
+  static_assert(kCachedSplits * kCachedQueries * 8 <= kShared);  // shares and totals of all splits, at the end
 };
 
 }  // namespace lpq::cuda

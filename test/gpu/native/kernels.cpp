@@ -240,14 +240,15 @@ std::string text(const Type& t, const Case& c) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false;
+  bool quick = false, small = false;
   std::string filter;
   for (int i = 1; i < argc; ++i)
     if (!std::strcmp(argv[i], "--quick")) quick = true;
+    else if (!std::strcmp(argv[i], "--small")) quick = small = true;  // for racecheck: few launches, none of them large
     else if (!std::strcmp(argv[i], "--kernel") && i + 1 < argc) forced = argv[++i];
     else filter = argv[i];
   Device d;
-  if (forced == "marlin" || forced == "turbomind") return sweep_layout(d, forced, quick);
+  if (forced == "marlin" || forced == "turbomind") return sweep_layout(d, forced, quick, small);
   if (forced == "sparse") return sweep_sparse(d, quick);
   int checks = 0, failures = 0;
   double worst = 0;
@@ -296,6 +297,7 @@ int main(int argc, char** argv) {
       c.k = 264;
       c.zero = middle;
       for (int64_t m : {64, 32, 16, 8}) {
+        if (small) break;
         c.m = m;
         const Weights w = make_weights(t, c);
         for (c.hot = 0; c.hot < c.k; c.hot += m) one(t, c, w);
@@ -411,13 +413,14 @@ int main(int argc, char** argv) {
   for (const char* reduce : {"global", "cluster"}) {
     const Type& t = own_runs && forced != "large" ? own : list[3];
     Case c;
-    c.m = 16, c.n = 4096, c.k = 4096, c.zero = &t == &own ? own_middle : 8;
+    c.m = 16, c.n = c.k = small ? 512 : 4096, c.zero = &t == &own ? own_middle : 8;
     if (forced == "wide" || forced == "scaled") c.m = !std::strcmp(reduce, "global") ? 48 : 200;
     if (forced == "stream") c.tiling = params({{"reduce", std::string(reduce)}, {"slices", 4.0}});
     const Weights w = make_weights(t, c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
-    checks += 20;
-    failures += other_bytes(d, "gemm_packed", {x, w.packed, w.scales}, call_params(t, c), c.m, c.n, 20);
+    const int runs = small ? 3 : 20;
+    checks += runs;
+    failures += other_bytes(d, "gemm_packed", {x, w.packed, w.scales}, call_params(t, c), c.m, c.n, runs);
   }
   // Each kernel's ways of adding up and kinds of zero points.
   Report refused;
@@ -425,7 +428,7 @@ int main(int argc, char** argv) {
     const Type& t = own;
     const auto chain = [&](int64_t m, int zeros, const std::string& reduce) {
       Case c;
-      c.m = m, c.n = 2048, c.k = 2048, c.zeros = zeros, c.zero = zeros ? 0 : own_middle;
+      c.m = m, c.n = c.k = small ? 512 : 2048, c.zeros = zeros, c.zero = zeros ? 0 : own_middle;
       if (!reduce.empty()) {
         c.tiling = params({{"slices", 4.0}});
         c.tiling.set("reduce", reduce);

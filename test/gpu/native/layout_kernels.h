@@ -190,7 +190,7 @@ inline std::string layout_text(const LayoutCase& c) {
 }
 
 // Returns the exit status.
-inline int sweep_layout(Device& d, const std::string& layout, bool quick) {
+inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool small) {
   const bool marlin = layout == "marlin";
   int checks = 0, failures = 0, fewer = 0;
   double worst = 0;
@@ -235,6 +235,7 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick) {
         c.one_hot = true;
         c.n = 300, c.k = 256, c.group = 64;
         for (int64_t m : {64, 32, 16, 8}) {
+          if (small) break;
           c.m = m;
           const LayoutWeights w = make_layout_weights(c);
           for (c.hot = 0; c.hot < c.k; c.hot += m) one(c, w);
@@ -301,11 +302,12 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick) {
   {
     LayoutCase c;
     c.marlin = marlin;
-    c.m = 16, c.n = 4096, c.k = 4096;
+    c.m = 16, c.n = c.k = small ? 512 : 4096;
     const LayoutWeights w = make_layout_weights(c);
     const Tensor x = gaussian(DType::f16, {c.m, c.k});
-    checks += 20;
-    failures += other_bytes(d, marlin ? "gemm_marlin" : "gemm_turbomind", layout_inputs(c, w, x), layout_params(c), c.m, c.n, 20);
+    const int runs = small ? 3 : 20;
+    checks += runs;
+    failures += other_bytes(d, marlin ? "gemm_marlin" : "gemm_turbomind", layout_inputs(c, w, x), layout_params(c), c.m, c.n, runs);
   }
   Report refused;
   {
