@@ -37,7 +37,7 @@ static struct {
   int (*select)(void *);
   int (*alloc)(device_memory *, size_t);
   int (*release)(device_memory);
-  int (*to_device)(device_memory, const void *, size_t);
+  int (*to_device)(device_memory, const void *, size_t, void *);
   int (*to_host)(void *, device_memory, size_t);
   int (*stream)(void **, unsigned);
   int (*wait)(void *);
@@ -66,7 +66,7 @@ static void start_cuda(void) {
   FIND(select, "cuCtxSetCurrent");
   FIND(alloc, "cuMemAlloc_v2");
   FIND(release, "cuMemFree_v2");
-  FIND(to_device, "cuMemcpyHtoD_v2");
+  FIND(to_device, "cuMemcpyHtoDAsync_v2");
   FIND(to_host, "cuMemcpyDtoH_v2");
   FIND(stream, "cuStreamCreate");
   FIND(wait, "cuStreamSynchronize");
@@ -364,7 +364,11 @@ static int compute(const lpq_artifact *artifact, const char *module, int64_t m, 
   for (i = 0; i < m * info.k; ++i) host_x[i] = small_f16((int)(i % 100003));
   x = on_device((size_t)(m * info.k) * 2);
   y = on_device((size_t)(m * info.n) * 2);
-  cuda.to_device((device_memory)(uintptr_t)x, host_x, (size_t)(m * info.k) * 2);
+  /* In the stream: a copy outside it may still be under way when the call has returned, and this stream waits for no other. */
+  if (cuda.to_device((device_memory)(uintptr_t)x, host_x, (size_t)(m * info.k) * 2, stream)) {
+    fprintf(stderr, "the device failed\n");
+    return 1;
+  }
   CHECK(lpq_gemm(weight, m, x, y, workspace, workspace_bytes, stream, 0));
   if (cuda.wait(stream) || cuda.to_host(host_y, (device_memory)(uintptr_t)y, (size_t)(m * info.n) * 2)) {
     fprintf(stderr, "the device failed\n");

@@ -22,6 +22,8 @@ export interface Divergence {
   /** exp of the mean negative log-likelihood; of `reference` and of `model`. */
   readonly ppl: Estimate;
   readonly referencePpl: Estimate;
+  /** What the model's negative log-likelihood is larger by, of the same tokens. */
+  readonly excess: Estimate;
   /** KL(reference || model) in nats a token. */
   readonly kl: Estimate;
   /** How often both think the same token the likeliest. */
@@ -230,6 +232,7 @@ function summary(
     ...{ text, sha256, ctx, windows, tokens: windows * (ctx - 1) },
     ppl: perplexity(nll),
     referencePpl: perplexity(over((score) => score.referenceNll)),
+    excess: over((score) => score.nll - score.referenceNll),
     kl,
     sameTop: over((score) => score.same),
   };

@@ -35,7 +35,10 @@ KvPackArgs arguments(const KvCase& c, KvData& d, Told& told) {
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
 void launch(const KvCase& c, const KvPackArgs& a, int numbers) {
   const int chunks = FORM == KvForm::kWords ? 1 : c.dims / CHUNK;
-  simt::run(2 * chunks * c.kv_heads * numbers, 2 * CHUNK, 1, CHUNK / 64 * (c.block() / 32) * 4 * 32 * 8, ++seed, [&] { kv_pack<KEYS, VALUES, CHUNK, FORM>(a); });
+  simt::run(2 * chunks * c.kv_heads * numbers, 2 * CHUNK, 1, CHUNK / 64 * (c.block() / 32) * 4 * 32 * 8, ++seed, [&] {
+    if (a.lengths) kv_pack<KEYS, VALUES, CHUNK, FORM, true>(a);
+    else kv_pack<KEYS, VALUES, CHUNK, FORM, false>(a);
+  });
 }
 
 void same(const KvCase& c, const KvData& d, const KvPages& want) {

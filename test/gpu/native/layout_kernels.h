@@ -243,7 +243,7 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool s
         }
         // Sums: groups, bias, order and experts over M with tails.
         for (int64_t group : {128, 64, 32, 0}) {
-          if (group == 0 && !marlin) continue;
+          if ((group == 0 && !marlin) || (small && group == 64)) continue;
           for (int variant = 0; variant < 2; ++variant) {
             c = base;
             c.group = group;
@@ -280,7 +280,7 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool s
           c.m = m;
           for (int blocks : {1, 3, 19, 132})
             for (int log_n : {0, 1, 2, 3}) {
-              if (quick && (blocks == 3 || log_n == 1)) continue;
+              if ((quick && (blocks == 3 || log_n == 1)) || (small && (blocks == 1 || m > 27))) continue;
               c.tiling = {{"blocks", double(blocks)}, {"warpsN", double(1 << log_n)}, {"stages", double(2 + (blocks + log_n) % 3)}};
               if ((blocks + log_n) % 2) c.tiling.push_back({"serial", 1.0});
               one(c, w);
