@@ -56,7 +56,7 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
   CachedArgs a{};
   a.q = wide_q ? static_cast<const void*>(q.data()) : narrow_q.data(), a.wide_q = wide_q, a.keys = keys.data(), a.values = values.data();
   a.starts = starts.data(), a.slots = where.data(), a.totals = totals.data(), a.sinks = sinks ? sink.data() : nullptr, a.y = y.data();
-  a.sequences = static_cast<int>(sequences.size()), a.tokens = tokens, a.slots_count = slots, a.rows = rows, a.heads = heads, a.kv_heads = kv_heads;
+  a.sequences = static_cast<int>(sequences.size()), a.tokens = tokens, a.slots_count = slots, a.rows = rows, a.heads = heads, a.kv_heads = kv_heads, a.group = group;
   a.head_dim = head_dim, a.value_dim = value_dim, a.window = window, a.query_tiles = (most * group + 7) / 8, a.splits = splits;
   a.scale = static_cast<float>(scale * log2e), a.cap = static_cast<float>(cap * log2e);
   const int tiles = a.sequences * kv_heads * a.query_tiles;

@@ -80,7 +80,8 @@ void cached_attention(Call& call, CudaExec& exec) {
   require(most > 0, "a sequence has more tokens than most and longest say");
   a.slots_count = static_cast<int>(keys.dim(0)), a.rows = static_cast<int>(keys.dim(1)), a.sequences = at.sequences;
   uint32_t* const fault = fault_of(exec);
-  const bool sixteens = a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && reinterpret_cast<uintptr_t>(keys.raw()) % 16 == 0 && reinterpret_cast<uintptr_t>(values.raw()) % 16 == 0;
+  bool sixteens = a.head_dim % 8 == 0 && a.value_dim % 8 == 0;
+  for (const Tensor* tensor : {&q, &keys, &values, &y}) sixteens = sixteens && reinterpret_cast<uintptr_t>(tensor->raw()) % 16 == 0;
   if (y.dtype == DType::f32 || !sixteens) {
     p.integer("splits", 1);  // no effect here
     const void *query = q.raw(), *k = keys.raw(), *v = values.raw();
@@ -93,8 +94,8 @@ void cached_attention(Call& call, CudaExec& exec) {
   a.q = q.raw(), a.wide_q = q.dtype == DType::f32;
   a.keys = keys.data<uint16_t>(), a.values = values.data<uint16_t>(), a.y = y.data<uint16_t>();
   a.starts = at.starts, a.slots = at.slots, a.totals = at.totals, a.fault = fault;
-  a.scale = scale * log2e, a.cap = cap * log2e;
-  a.query_tiles = static_cast<int>(div_up(most * (a.heads / a.kv_heads), kCachedQueries));
+  a.group = a.heads / a.kv_heads, a.scale = scale * log2e, a.cap = cap * log2e;
+  a.query_tiles = static_cast<int>(div_up(most * a.group, kCachedQueries));
   const int wide = std::max(a.head_dim, a.value_dim), dims = wide <= 64 ? 64 : wide <= 128 ? 128 : 256;
   const Facts facts = facts_of(dims);
   require(facts.shared <= exec.device().shared_per_block, "the device has less than " + std::to_string(facts.shared) + " bytes of shared memory a block");

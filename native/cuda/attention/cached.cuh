@@ -26,92 +26,134 @@ struct CachedState {
   float out[T::kDims / 16][4] = {};
 };
 
-// Sixteen tokens from `first` on, to a stage; those from `end` on, and dims beyond a row's width, are 0. One group of copies.
+// What a column is: of the table behind the rings.
+struct CachedColumn {
+  int token;  // it sees tokens of its sequence up to this one
+  int row;    // of q and y
+};
+
+// Where a lane's copies of a stage come from and go to: (lane, i) -> (token lane / chunks + i * kStep, chunk lane % chunks).
 template <class T>
-__device__ __forceinline__ void cached_fetch(const unsigned short* rows, int stride, int width, int first, int end, uint32_t to) {
-  constexpr int chunks = T::kDims / 8;
-  const int lane = static_cast<int>(threadIdx.x & 31);
+struct CachedLane {
+  static constexpr int kChunks = T::kDims / 8, kStep = 32 / kChunks, kCopies = kCachedTokens / kStep;
+  const unsigned short* from;  // of the lane's chunk in the sequence's token 0
+  int end;                     // of its tokens; 0 where the chunk lies beyond a row's width
+  // Sixteen tokens from `first` on; those from the end on are 0.
+  __device__ __forceinline__ void fetch(int stride, int first, uint32_t to) const {
+    const int lane = static_cast<int>(threadIdx.x & 31), token = lane / kChunks, left = end - first - token;
+    const unsigned short* at = from + static_cast<long long>(first + token) * stride;
+    const uint32_t place = to + static_cast<uint32_t>(token * T::kDims * 2 + (((lane % kChunks) ^ token) << 4));
 #pragma unroll
-  for (int i = lane; i < kCachedTokens * chunks; i += 32) {
-    const int token = i / chunks, chunk = i % chunks;
-    const bool there = first + token < end && chunk * 8 < width;
-    const unsigned short* from = rows + (there ? static_cast<long long>(first + token) * stride + chunk * 8 : 0);
-    copy16_async(to + static_cast<uint32_t>(token * T::kDims * 2 + ((chunk ^ (token & 7)) << 4)), from, there ? 16 : 0);
+    for (int i = 0; i < kCopies; ++i, at += kStep * stride)
+      copy16_async((place ^ static_cast<uint32_t>((kStep * i & 7) << 4)) + static_cast<uint32_t>(kStep * i * T::kDims * 2), left > kStep * i ? at : from, left > kStep * i ? 16 : 0);
   }
+};
+
+// Eight numbers of q times scale, rounded to 16 bits.
+template <bool BF>
+__device__ __forceinline__ uint4 cached_queries(const CachedArgs& a, long long at) {
+  uint32_t words[4];
+  if (a.wide_q) {
+    const float4* const from = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + at);
+    const float4 low = from[0], high = from[1];
+    words[0] = word_of<BF>(low.x * a.scale, low.y * a.scale), words[1] = word_of<BF>(low.z * a.scale, low.w * a.scale);
+    words[2] = word_of<BF>(high.x * a.scale, high.y * a.scale), words[3] = word_of<BF>(high.z * a.scale, high.w * a.scale);
+  } else {
+    const uint4 eight = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(a.q) + at);
+    const uint32_t from[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = word_of<BF>(number_of<BF>(static_cast<unsigned short>(from[i])) * a.scale, number_of<BF>(static_cast<unsigned short>(from[i] >> 16)) * a.scale);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Blocks: split fastest, then tiles of 8 columns, kv heads, sequences.
+// Blocks: split fastest, then tiles of 8 columns, kv heads, sequences. At short contexts a warp passes here once or twice, and its instructions, most
+// of which have to be fetched, are what it takes: so whatever is not per token is by whole words, columns are found once and told by a
+// table, and what comes again is a loop.
 template <class T, bool BF>
 __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   follow();
-  constexpr int D = T::kDims, size = kCachedRecord<D>;
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2, t = lane & 3, matrix = lane >> 3;
-  int index = static_cast<int>(blockIdx.x);
-  const int split = index % a.splits;
-  index /= a.splits;
-  const int tile_index = index, tile = index % a.query_tiles, head = index / a.query_tiles % a.kv_heads, sequence = index / a.query_tiles / a.kv_heads;
-  const int group = a.heads / a.kv_heads, start = a.starts[sequence], fresh = a.starts[sequence + 1] - start, total = a.totals[sequence], slot = a.slots[sequence];
+  constexpr int D = T::kDims, size = kCachedRecord<D>, kThreads = 32 * T::kWarps;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3, matrix = lane >> 3;
+  const int tile_index = static_cast<int>(blockIdx.x) / a.splits, split = static_cast<int>(blockIdx.x) - tile_index * a.splits;
+  int tile = 0, head = tile_index, sequence = 0;
+  if (a.query_tiles > 1) head = tile_index / a.query_tiles, tile = tile_index - head * a.query_tiles;
+  if (head >= a.kv_heads) sequence = head / a.kv_heads, head -= sequence * a.kv_heads;
+  const int group = a.group, start = a.starts[sequence], fresh = a.starts[sequence + 1] - start, total = a.totals[sequence], slot = a.slots[sequence];
   // Tokens before the first sequence or behind the last would be left as they are in y.
   const bool covers = (sequence > 0 || start == 0) && (sequence < a.sequences - 1 || start + fresh == a.tokens);
   if (!covers || start < 0 || fresh < 0 || start + fresh > a.tokens || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count || fresh * group > a.query_tiles * kCachedQueries) {
-    if (threadIdx.x == 0) *a.fault = 1;
+    if (thread == 0) *a.fault = 1;
     return;
   }
   const int columns = fresh * group - tile * kCachedQueries < kCachedQueries ? fresh * group - tile * kCachedQueries : kCachedQueries;
   if (columns <= 0) return;
-  // The token of column c, counted in its sequence, sees those up to itself.
-  const auto token_of = [&](int c) { return total - fresh + (tile * kCachedQueries + c) / group; };
-  const auto row_of = [&](int c) { return (start + (tile * kCachedQueries + c) / group) * a.heads + head * group + (tile * kCachedQueries + c) % group; };
+  // A column's new token, of its sequence.
+  const auto turn_of = [&](int c) { return fresh == 1 ? 0 : (tile * kCachedQueries + c) / group; };
+  unsigned char* const shared = attention_shared();
+  CachedColumn* const table = reinterpret_cast<CachedColumn*>(shared + T::kTable);
 
   // Sixteens of tokens that some column sees, in runs, one a split.
-  const int end = token_of(columns - 1) + 1, first_seen = a.window > 0 && token_of(0) - a.window + 1 > 0 ? token_of(0) - a.window + 1 : 0;
-  const int low = first_seen / kCachedTokens, units = (end + kCachedTokens - 1) / kCachedTokens - low, run = (units + a.splits - 1) / a.splits;
+  const int past = total - fresh, end = past + turn_of(columns - 1) + 1;
+  int low = 0;
+  if (a.window > 0) {
+    const int first_seen = past + turn_of(0) - a.window + 1;
+    low = first_seen > 0 ? first_seen / kCachedTokens : 0;
+  }
+  const int units = (end + kCachedTokens - 1) / kCachedTokens - low, run = (units + a.splits - 1) / a.splits;
   const int begin = low + split * run, stop = begin + run < low + units ? begin + run : low + units;
-  const int key_stride = a.kv_heads * a.head_dim, value_stride = a.kv_heads * a.value_dim;
-  const unsigned short* keys = a.keys + static_cast<long long>(slot) * a.rows * key_stride + head * a.head_dim;
-  const unsigned short* values = a.values + static_cast<long long>(slot) * a.rows * value_stride + head * a.value_dim;
-  unsigned char* const shared = attention_shared();
-  const uint32_t ring = shared_address(shared) + static_cast<uint32_t>(warp * T::kStages * T::kStage);
+  const int key_stride = a.kv_heads * a.head_dim, value_stride = a.kv_heads * a.value_dim, chunk = lane % CachedLane<T>::kChunks * 8;
+  const long long first_row = static_cast<long long>(slot) * a.rows;
+  const CachedLane<T> keys{a.keys + first_row * key_stride + head * a.head_dim + chunk, chunk < a.head_dim ? end : 0};
+  const CachedLane<T> values{a.values + first_row * value_stride + head * a.value_dim + chunk, chunk < a.value_dim ? end : 0};
+  const uint32_t base = shared_address(shared), ring = base + static_cast<uint32_t>(warp * T::kStages * T::kStage);
   const auto fetch = [&](int unit, int stage) {
     const uint32_t to = ring + static_cast<uint32_t>(stage * T::kStage);
-    cached_fetch<T>(keys, key_stride, a.head_dim, unit * kCachedTokens, end, to);
-    cached_fetch<T>(values, value_stride, a.value_dim, unit * kCachedTokens, end, to + T::kSide);
+    keys.fetch(key_stride, unit * kCachedTokens, to);
+    values.fetch(value_stride, unit * kCachedTokens, to + T::kSide);
   };
   // The first copies are under way while queries come.
   int next = begin + warp;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < T::kStages - 1; ++i) {
     if (next < stop) fetch(next, i);
     commit_copies();
     next += T::kWarps;
   }
+  // Queries wait in the first warp's last stage, which is free: (column, chunk of 8 dims) -> byte column * 2 DIMS + ((chunk ^ column) << 4).
+  const uint32_t queries = base + static_cast<uint32_t>((T::kStages - 1) * T::kStage);
+#pragma unroll 1
+  for (int i = thread; i < D; i += kThreads) {
+    const int column = i / (D / 8), of = i % (D / 8) * 8, turn = turn_of(column), first = tile * kCachedQueries + column - turn * group;
+    const int row = (start + turn) * a.heads + head * group + first;
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (column < columns && of < a.head_dim) eight = cached_queries<BF>(a, static_cast<long long>(row) * a.head_dim + of);
+    store_shared16(queries + static_cast<uint32_t>(column * D * 2 + (((of >> 3) ^ column) << 4)), eight);
+    // A column that is none sees nothing.
+    if (of == 0) table[column].token = column < columns ? past + turn : -1, table[column].row = row;
+  }
+  __syncthreads();
   uint32_t q[D / 16][2];
 #pragma unroll
-  for (int step = 0; step < D / 16; ++step)
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      float pair[2] = {0, 0};
-      if (g < columns)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int d = 16 * step + 8 * k + 2 * t + i;
-          if (d >= a.head_dim) continue;
-          const long long at = static_cast<long long>(row_of(g)) * a.head_dim + d;
-          pair[i] = a.wide_q ? static_cast<const float*>(a.q)[at] : number_of<BF>(static_cast<const unsigned short*>(a.q)[at]);
-          pair[i] *= a.scale;
-        }
-      q[step][k] = word_of<BF>(pair[0], pair[1]);
-    }
+  for (int step = 0; step < D / 16; step += 2) {
+    uint32_t four[4];
+    load_matrices(four, (queries + static_cast<uint32_t>((lane & 7) * D * 2 + ((matrix ^ (lane & 7)) << 4))) ^ static_cast<uint32_t>(step << 5));
+    q[step][0] = four[0], q[step][1] = four[1], q[step + 1][0] = four[2], q[step + 1][1] = four[3];
+  }
+  const int own[2] = {table[2 * t].token, table[2 * t + 1].token};
+  __syncthreads();  // the stage is free again
 
   CachedState<T> state;
   if (a.sinks && split == 0 && warp == 0)
 #pragma unroll
     for (int c = 0; c < 2; ++c)
-      if (2 * t + c < columns) {
-        state.most[c] = load_any(a.sinks, a.sinks_type, row_of(2 * t + c) % a.heads) * 1.44269504f;
+      if (own[c] >= 0) {
+        state.most[c] = load_any(a.sinks, a.sinks_type, table[2 * t + c].row % a.heads) * 1.44269504f;
         state.total[c] = g == 0 ? 1.0f : 0.0f;
       }
   int slot_of_ring = 0;
+#pragma unroll 1
   for (int unit = begin + warp; unit < stop; unit += T::kWarps) {
     wait_copies<T::kStages - 2>();
     __syncwarp();  // all lanes' copies have come, and the stage before this one has been read
@@ -120,27 +162,32 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     next += T::kWarps;
     const uint32_t stage = ring + static_cast<uint32_t>(slot_of_ring * T::kStage);
     slot_of_ring = slot_of_ring + 1 == T::kStages ? 0 : slot_of_ring + 1;
-    const auto chunk_at = [&](uint32_t side, int token, int chunk) { return side + static_cast<uint32_t>(token * D * 2 + ((chunk ^ (token & 7)) << 4)); };
     float score[4] = {};
+    const uint32_t key_rows = stage + static_cast<uint32_t>(((lane & 7) + 8 * (matrix & 1)) * D * 2 + (((matrix >> 1) ^ (lane & 7)) << 4));
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t k[4];
-      load_matrices(k, chunk_at(stage, (lane & 7) + 8 * (matrix & 1), 2 * step + (matrix >> 1)));
+      load_matrices(k, key_rows ^ static_cast<uint32_t>(step << 5));
       multiply<BF>(score, k, q[step][0], q[step][1]);
     }
+    if (a.cap > 0)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[i] = a.cap * tanhf(score[i] / a.cap);
     float peak[2] = {state.most[0], state.most[1]};
+    const int token = unit * kCachedTokens + g;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int token = unit * kCachedTokens + g + 8 * (i >> 1), own = token_of(2 * t + (i & 1));
-      if (a.cap > 0) score[i] = a.cap * tanhf(score[i] / a.cap);
-      if (token > own || (a.window > 0 && token <= own - a.window) || 2 * t + (i & 1) >= columns) score[i] = -INFINITY;
+      const int from = token + 8 * (i >> 1), last = own[i & 1];
+      if (from > last || (a.window > 0 && from <= last - a.window)) score[i] = -INFINITY;
       peak[i & 1] = fmaxf(peak[i & 1], score[i]);
     }
 #pragma unroll
     for (int c = 0; c < 2; ++c)
 #pragma unroll
       for (int mask = 4; mask < 32; mask *= 2) peak[c] = fmaxf(peak[c], __shfl_xor_sync(0xffffffffu, peak[c], mask));
-    if (any_lane(peak[0] > state.most[0] || peak[1] > state.most[1]))
+    if (unit == begin + warp && !a.sinks) {
+      state.most[0] = peak[0], state.most[1] = peak[1];  // sums are still 0
+    } else if (any_lane(peak[0] > state.most[0] || peak[1] > state.most[1])) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const float shrink = peak[c] == state.most[c] ? 1.0f : power_of_two(state.most[c] - peak[c]);
@@ -148,6 +195,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
         for (int m = 0; m < D / 16; ++m) state.out[m][c] *= shrink, state.out[m][c + 2] *= shrink;
       }
+    }
     uint32_t weights[2];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -157,10 +205,11 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     }
 #pragma unroll
     for (int k = 0; k < 2; ++k) weights[k] = turn_matrix(word_of<BF>(score[2 * k], score[2 * k + 1]));
+    const uint32_t value_rows = stage + static_cast<uint32_t>(T::kSide + ((lane & 7) + 8 * (matrix >> 1)) * D * 2 + (((matrix & 1) ^ (lane & 7)) << 4));
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t v[4];
-      load_matrices_turned(v, chunk_at(stage + T::kSide, (lane & 7) + 8 * (matrix >> 1), 2 * step + (matrix & 1)));
+      load_matrices_turned(v, value_rows ^ static_cast<uint32_t>(step << 5));
       multiply<BF>(state.out[step], v, weights[0], weights[1]);
     }
   }
@@ -170,86 +219,88 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
     for (int mask = 4; mask < 32; mask *= 2) state.total[c] += __shfl_xor_sync(0xffffffffu, state.total[c], mask);
   __syncthreads();  // the rings are free
+
+  // A warp's record: most[8], total[8], sums[8][D + 4], so that its lanes write to banks of their own.
+  constexpr int kColumn = D + 4, kOwn = 2 * kCachedQueries + kCachedQueries * kColumn;
   float* const records = reinterpret_cast<float*>(shared);
-  float* const record = records + warp * size;
+  float* const record = records + warp * kOwn;
   if (g == 0)
 #pragma unroll
     for (int c = 0; c < 2; ++c) record[2 * t + c] = state.most[c], record[kCachedQueries + 2 * t + c] = state.total[c];
 #pragma unroll
   for (int m = 0; m < D / 16; ++m)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) record[2 * kCachedQueries + (2 * t + (i & 1)) * D + 16 * m + g + 8 * (i >> 1)] = state.out[m][i];
+    for (int i = 0; i < 4; ++i) record[2 * kCachedQueries + (2 * t + (i & 1)) * kColumn + 16 * m + g + 8 * (i >> 1)] = state.out[m][i];
   __syncthreads();
   float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
-  const auto write = [&](int column, int d, float sum, float parts) {
-    if (column < columns && d < a.value_dim) a.y[static_cast<long long>(row_of(column)) * a.value_dim + d] = bits_of<BF>(parts > 0 ? quotient(sum, parts) : 0.0f);
+  const auto write = [&](int column, int d, float4 sum, float parts) {
+    if (d >= a.value_dim) return;
+    if (!(parts > 0)) sum = make_float4(0, 0, 0, 0), parts = 1;
+    uint2* const to = reinterpret_cast<uint2*>(a.y + static_cast<long long>(table[column].row) * a.value_dim + d);
+    *to = make_uint2(word_of<BF>(quotient(sum.x, parts), quotient(sum.y, parts)), word_of<BF>(quotient(sum.z, parts), quotient(sum.w, parts)));
   };
-  for (int i = static_cast<int>(threadIdx.x); i < columns * D; i += 32 * T::kWarps) {
-    const int column = i / D;
-    float most = -INFINITY, parts = 0, sum = 0;
+  // A thread takes four dims of a column.
+#pragma unroll 1
+  for (int i = thread; i < columns * (D / 4); i += kThreads) {
+    const int column = i / (D / 4), d = i % (D / 4) * 4;
+    float most = -INFINITY, parts = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int w = 0; w < T::kWarps; ++w) most = fmaxf(most, records[w * size + column]);
+    for (int w = 0; w < T::kWarps; ++w) most = fmaxf(most, records[w * kOwn + column]);
 #pragma unroll
     for (int w = 0; w < T::kWarps; ++w) {
-      const float* from = records + w * size;
+      const float* const from = records + w * kOwn;
       const float share = from[column] == -INFINITY ? 0.0f : power_of_two(from[column] - most);
+      const float4 four = *reinterpret_cast<const float4*>(from + 2 * kCachedQueries + column * kColumn + d);
       parts = fused(from[kCachedQueries + column], share, parts);
-      sum = fused(from[2 * kCachedQueries + i], share, sum);
+      sum = make_float4(fused(four.x, share, sum.x), fused(four.y, share, sum.y), fused(four.z, share, sum.z), fused(four.w, share, sum.w));
     }
     if (a.splits == 1) {
-      write(column, i % D, sum, parts);
+      write(column, d, sum, parts);
       continue;
     }
     float* const to = all + static_cast<long long>(split) * size;
-    to[2 * kCachedQueries + i] = sum;
-    if (i % D == 0) to[column] = most, to[kCachedQueries + column] = parts;
+    *reinterpret_cast<float4*>(to + 2 * kCachedQueries + column * D + d) = sum;
+    if (d == 0) to[column] = most, to[kCachedQueries + column] = parts;
   }
   if (a.splits == 1) return;
-  unsigned* const last = reinterpret_cast<unsigned*>(records + T::kWarps * size);
+  unsigned* const last = reinterpret_cast<unsigned*>(shared + T::kTable + sizeof(CachedColumn) * kCachedQueries);
   __syncthreads();
-  if (threadIdx.x == 0) *last = count_up(a.counters + tile_index);
+  if (thread == 0) *last = count_up(a.counters + tile_index);
   __syncthreads();
   if (*last != static_cast<unsigned>(a.splits - 1)) return;
-  __syncthreads();  // before what all have read is written over
-  if (threadIdx.x == 0) a.counters[tile_index] = 0;
-  // Maxima and totals of all splits at once, then shares, in shared memory; so that nothing waits for memory but once, and then for sums.
-  float* const shares = records;
-  float* const totals = shares + a.splits * kCachedQueries;
-  for (int i = static_cast<int>(threadIdx.x); i < a.splits * kCachedQueries; i += 32 * T::kWarps) {
-    const float* from = all + static_cast<long long>(i / kCachedQueries) * size + i % kCachedQueries;
-    const bool there = i % kCachedQueries < columns;
-    shares[i] = there ? load_fresh(from) : -INFINITY, totals[i] = there ? load_fresh(from + kCachedQueries) : 0;
-  }
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    // Lanes of a column are 8 apart.
-    float most = -INFINITY;
-    for (int i = lane; i < a.splits * kCachedQueries; i += 32) most = fmaxf(most, shares[i]);
+  if (thread == 0) a.counters[tile_index] = 0;
+  // The last block adds up all splits in their order, eight at a time: their maxima, totals and sums are waited for together.
+  constexpr int kAtOnce = 8;
+#pragma unroll 1
+  for (int i = thread; i < columns * (D / 4); i += kThreads) {
+    const int column = i / (D / 4), d = i % (D / 4) * 4;
+    float most = -INFINITY, parts = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int first = 0; first < a.splits; first += kAtOnce) {
+      const float* const from = all + static_cast<long long>(first) * size;
+      float mosts[kAtOnce], totals[kAtOnce], peak = most;
+      float4 four[kAtOnce];
 #pragma unroll
-    for (int mask = kCachedQueries; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
-    for (int i = lane; i < a.splits * kCachedQueries; i += 32) shares[i] = shares[i] == -INFINITY ? 0.0f : power_of_two(shares[i] - most);
-  }
-  __syncthreads();
-  constexpr int kItems = 4, kThreads = 32 * T::kWarps;
-  for (int first = static_cast<int>(threadIdx.x); first < columns * D; first += kItems * kThreads) {
-    float parts[kItems] = {}, sum[kItems] = {};
-#pragma unroll(D == 64 ? 4 : 8)
-    for (int r = 0; r < a.splits; ++r) {
-      const float* from = all + static_cast<long long>(r) * size + 2 * kCachedQueries;
+      for (int r = 0; r < kAtOnce; ++r) {
+        const bool there = first + r < a.splits;
+        const float* const one = from + (there ? r * size : 0);
+        mosts[r] = load_fresh(one + column), totals[r] = load_fresh(one + kCachedQueries + column), four[r] = load_fresh4(one + 2 * kCachedQueries + column * D + d);
+        if (!there) mosts[r] = -INFINITY;
+        peak = fmaxf(peak, mosts[r]);
+      }
+      if (peak == -INFINITY) continue;
+      const float shrink = power_of_two(most - peak);
+      most = peak, parts *= shrink, sum = make_float4(sum.x * shrink, sum.y * shrink, sum.z * shrink, sum.w * shrink);
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        const int i = first + k * kThreads, column = i / D;
-        if (i >= columns * D) continue;
-        const float share = shares[r * kCachedQueries + column];
-        parts[k] = fused(totals[r * kCachedQueries + column], share, parts[k]);
-        sum[k] = fused(load_fresh(from + i), share, sum[k]);
+      for (int r = 0; r < kAtOnce; ++r) {
+        const float share = power_of_two(mosts[r] - peak);  // 0 of those that are none, or saw nothing
+        parts = fused(totals[r], share, parts);
+        sum = make_float4(fused(four[r].x, share, sum.x), fused(four[r].y, share, sum.y), fused(four[r].z, share, sum.z), fused(four[r].w, share, sum.w));
       }
     }
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = first + k * kThreads;
-      if (i < columns * D) write(i / D, i % D, sum[k], parts[k]);
-    }
+    write(column, d, sum, parts);
   }
 }
 

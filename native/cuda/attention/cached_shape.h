@@ -13,7 +13,7 @@ struct CachedArgs {
   unsigned* counters;      // [tiles], 0 before and after
   unsigned* fault;         // set where starts, slots or totals do not fit
   unsigned short* y;       // [T, heads, value_dim]
-  int sequences, tokens, slots_count, rows, heads, kv_heads, head_dim, value_dim, window, query_tiles, splits, wide_q, sinks_type;
+  int sequences, tokens, slots_count, rows, heads, kv_heads, group, head_dim, value_dim, window, query_tiles, splits, wide_q, sinks_type;
   float scale, cap;        // of scores, times log2 e
 };
 
@@ -28,9 +28,8 @@ template <int DIMS>
 struct CachedShape {
   static constexpr int kDims = DIMS, kWarps = DIMS == 256 ? 3 : 4, kStages = DIMS == 64 ? 4 : DIMS == 128 ? 3 : 2;
   static constexpr int kSide = kCachedTokens * kDims * 2, kStage = 2 * kSide;
-  static constexpr int kShared = kWarps * kStages * kStage;
-  static_assert(kWarps * kCachedRecord<kDims> * 4 + 16 <= kShared && kShared <= 99 << 10);
-  static_assert(kCachedSplits * kCachedQueries * 8 <= kShared);  // shares and totals of all splits, at the end
+  static constexpr int kTable = kWarps * kStages * kStage, kShared = kTable + 128;  // rings, and what columns are
+  static_assert(kWarps * (2 * kCachedQueries + kCachedQueries * (kDims + 4)) * 4 <= kTable && kShared <= 99 << 10);
 };
 
 }  // namespace lpq::cuda

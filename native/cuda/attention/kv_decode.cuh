@@ -11,6 +11,7 @@
 // that ends last. The exact tail goes to the warps of the last split, while their first copies are under way.
 #pragma once
 #include "cuda/attention/kv_values.cuh"
+#include "cuda/follow.cuh"
 
 namespace lpq::cuda {
 
@@ -21,21 +22,31 @@ __device__ __forceinline__ int kv_checked(const KvDecodeArgs& a, int value, int 
   return 0;
 }
 
-// What several found, one after another: `most` rises, `total` and `sum` are in units of 2^most.
+// What several found of four dims of a query: `total` and `sum` are in units of 2^most.
 struct KvJoin {
-  float most = -INFINITY, total = 0, sum = 0;
-  __device__ __forceinline__ void add(float other_most, float other_total, float other_sum) {
-    if (other_most == -INFINITY) return;
-    const float top = fmaxf(most, other_most), old = power_of_two(most - top), fresh = power_of_two(other_most - top);
-    most = top, total = fused(other_total, fresh, total * old), sum = fused(other_sum, fresh, sum * old);
+  float most = -INFINITY, total = 0, sum[4] = {};
+  __device__ __forceinline__ void raise(float peak) {
+    const float shrink = power_of_two(most - peak);
+    most = peak, total *= shrink;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] *= shrink;
+  }
+  // Of one whose maximum is at most this one's.
+  __device__ __forceinline__ void add(float other_most, float other_total, float4 other) {
+    const float share = other_most == -INFINITY ? 0.0f : power_of_two(other_most - most), four[4] = {other.x, other.y, other.z, other.w};
+    total = fused(other_total, share, total);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = fused(four[i], share, sum[i]);
   }
 };
 
-template <class T>
 __device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, const KvJoin& found) {
-  const float y = found.total > 0 ? quotient(found.sum, found.total) : 0.0f;
-  if (a.wide) static_cast<float*>(a.y)[at] = y;
-  else static_cast<unsigned short*>(a.y)[at] = half_bits(y);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float y = found.total > 0 ? quotient(found.sum[i], found.total) : 0.0f;
+    if (a.wide) static_cast<float*>(a.y)[at + i] = y;
+    else static_cast<unsigned short*>(a.y)[at + i] = half_bits(y);
+  }
 }
 
 // Brings together what the warps of this block found, and where it is the last of the splits, what those found; writes y.
@@ -76,19 +87,24 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
   float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
   const long long y = (static_cast<long long>(sequence) * a.heads + head * group + tile * kKvQueries) * T::kDims;
-  for (int i = static_cast<int>(threadIdx.x); i < columns * T::kDims; i += threads) {
+  // A thread takes four dims of a column.
+#pragma unroll 1
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) {
     const int column = i / T::kDims;
     KvJoin found;
+#pragma unroll 4
+    for (int w = 0; w < warps; ++w) found.most = fmaxf(found.most, records[w * size + column]);
+#pragma unroll 4
     for (int w = 0; w < warps; ++w) {
-      const float* from = records + w * size;
-      found.add(from[column], from[kKvQueries + column], from[2 * kKvQueries + i]);
+      const float* const from = records + w * size;
+      found.add(from[column], from[kKvQueries + column], *reinterpret_cast<const float4*>(from + 2 * kKvQueries + i));
     }
     if (a.splits == 1) {
-      kv_write<T>(a, y + i, found);
+      kv_write(a, y + i, found);
       continue;
     }
     float* const to = all + static_cast<long long>(split) * size;
-    to[2 * kKvQueries + i] = found.sum;
+    *reinterpret_cast<float4*>(to + 2 * kKvQueries + i) = make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
     if (i % T::kDims == 0) to[column] = found.most, to[kKvQueries + column] = found.total;
   }
   if (a.splits == 1) return;
@@ -99,27 +115,37 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   __syncthreads();
   if (*last != static_cast<unsigned>(a.splits - 1)) return;
   if (threadIdx.x == 0) a.counters[tile_index] = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < columns * T::kDims; i += threads) {
+  // Eight splits at a time: their maxima, totals and sums are waited for together.
+  constexpr int kAtOnce = 8;
+#pragma unroll 1
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) {
     const int column = i / T::kDims;
     KvJoin found;
-    for (int first = 0; first < a.splits; first += 8) {
-      float most[8], total[8], sum[8];
+#pragma unroll 1
+    for (int first = 0; first < a.splits; first += kAtOnce) {
+      float most[kAtOnce], total[kAtOnce], peak = found.most;
+      float4 sum[kAtOnce];
 #pragma unroll
-      for (int r = 0; r < 8; ++r) {
-        const float* from = all + static_cast<long long>(first + r < a.splits ? first + r : first) * size;
-        most[r] = load_fresh(from + column), total[r] = load_fresh(from + kKvQueries + column), sum[r] = load_fresh(from + 2 * kKvQueries + i);
+      for (int r = 0; r < kAtOnce; ++r) {
+        const bool there = first + r < a.splits;
+        const float* const from = all + static_cast<long long>(first + (there ? r : 0)) * size;
+        most[r] = load_fresh(from + column), total[r] = load_fresh(from + kKvQueries + column), sum[r] = load_fresh4(from + 2 * kKvQueries + i);
+        if (!there) most[r] = -INFINITY;
+        peak = fmaxf(peak, most[r]);
       }
+      if (peak == -INFINITY) continue;
+      found.raise(peak);
 #pragma unroll
-      for (int r = 0; r < 8; ++r)
-        if (first + r < a.splits) found.add(most[r], total[r], sum[r]);
+      for (int r = 0; r < kAtOnce; ++r) found.add(most[r], total[r], sum[r]);
     }
-    kv_write<T>(a, y + i, found);
+    kv_write(a, y + i, found);
   }
 }
 
 // Blocks: split fastest, then tiles of 8 queries, kv heads, sequences.
 template <class T>
 __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
+  follow();
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), warps = static_cast<int>(blockDim.x >> 5);
   int index = static_cast<int>(blockIdx.x);
   const int split = index % a.splits;

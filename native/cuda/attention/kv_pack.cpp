@@ -24,7 +24,7 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
   const int64_t chunk = words ? 128 : std::min<int64_t>(c.dims, 128), chunks = words ? 1 : c.dims / chunk;
   const unsigned shared = words ? 0 : static_cast<unsigned>(chunk / 64 * (c.block / 32) * 4 * 32 * 8);
   const std::string form = words ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
-  exec.launch((a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk), Dim3(2 * chunks * c.heads * numbers), Dim3(2 * chunk), shared, a);
+  exec.launch_after((a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk), Dim3(2 * chunks * c.heads * numbers), Dim3(2 * chunk), shared, a);
 }
 
 void kv_pack(Call& call, CudaExec& exec) {

@@ -6,6 +6,7 @@
 // a chunk, L = words / 2, token lane / L of several, j of a word's R dims. turbomind: a lane has 8 dims of a token.
 #pragma once
 #include "cuda/attention/kv_codes.cuh"
+#include "cuda/follow.cuh"
 
 namespace lpq::cuda {
 
@@ -336,6 +337,7 @@ __device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBloc
 // to. turbomind: 64 tokens, or the one appended.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
 __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
+  follow();
   const KvDecodeArgs& p = a.places;
   constexpr bool words = FORM == KvForm::kWords;
   const int chunks = words ? 1 : a.dims / CHUNK, thread = static_cast<int>(threadIdx.x);  // 1 or 2

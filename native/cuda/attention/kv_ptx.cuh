@@ -7,7 +7,7 @@
 namespace lpq::cuda {
 
 __device__ __forceinline__ unsigned char* attention_shared() {
-  extern __shared__ __align__(128) unsigned char attention_bytes[];
+  extern __shared__ __align__(1024) unsigned char attention_bytes[];
   return attention_bytes;
 }
 // ldmatrix of four 8x8 matrices of 16-bit words, each turned over.
@@ -63,6 +63,7 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter) {
 }
 // Past L1, which may hold what another block has overwritten.
 __device__ __forceinline__ float load_fresh(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ float4 load_fresh4(const float* from) { return __ldcg(reinterpret_cast<const float4*>(from)); }
 __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 // 2^x to 2^-22 of itself; 0 for -infinity.
 __device__ __forceinline__ float power_of_two(float x) {

@@ -111,6 +111,7 @@ inline float load_any(const void* p, int type, long long i) {
   return type == 0 ? static_cast<const float*>(p)[i] : type == 1 ? lpq::f16_to_f32(halves[i]) : lpq::bf16_to_f32(halves[i]);
 }
 inline float load_fresh(const float* from) { return *from; }
+inline float4 load_fresh4(const float* from) { return *reinterpret_cast<const float4*>(from); }
 inline bool any_lane(bool v) {
   const simt::Lane* all = simt::gather({{v ? 1u : 0u}});
   return std::any_of(all, all + 32, [](const simt::Lane& lane) { return lane.words[0] != 0; });
