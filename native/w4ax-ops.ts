@@ -69,8 +69,9 @@ export const w4axOps = {
   /**
    * gemmW4ax of such activations and 4-bit weights U8 [ceil(N/16), K/128, 1024] (layout comet, docs/layouts.md) with scales f32
    * [K/128, N'], N' >= N a multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA items that blocks share
-   * add the sums of runs of blocks of K. kernel: wgmma (9.0 alone, chosen there) or mma (8.0 and later, chosen before 9.0), else LPQ_NATIVE_ARGUMENT.
-   * tokens and shared as gemmAct's, of mma not 32 tokens; cluster and stages are wgmma's.
+   * add the sums of runs of blocks of K, and up to 16 tokens 16 warps those of every 16th block, in a fixed order. kernel: few (up to 16
+   * tokens, 9.0 alone, chosen there), wgmma (9.0 alone, chosen there) or mma (8.0 and later, chosen before 9.0), else LPQ_NATIVE_ARGUMENT.
+   * tokens and shared as gemmAct's, of mma not 32 tokens; cluster and stages are wgmma's; few has none of these.
    */
   gemmComet: (
     rt: NativeRuntime,
@@ -83,7 +84,7 @@ export const w4axOps = {
       cluster?: 1 | 2;
       stages?: number;
       shared?: number;
-      kernel?: 'wgmma' | 'mma';
+      kernel?: 'few' | 'wgmma' | 'mma';
     } = {},
   ) => rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
 

@@ -4,21 +4,14 @@
 //
 // Where no item is shared the result is that chain's, bit by bit; else each of at most k_blocks + units additions is within 2^-24 of the
 // magnitudes that went in, and y is rounded once.
-#include "device.h"
-#include "memory.h"
+#include "w4ax-case.h"
 //
-#include <random>
-#include <string>
-
 #include "cuda/kernels/gemm_mixed.cuh"
 
 using namespace lpq;
 using namespace lpq::cuda;
 
 namespace {
-
-std::mt19937_64 engine(23);
-int between(int low, int high) { return static_cast<int>(engine() % static_cast<uint64_t>(high - low + 1)) + low; }
 
 struct Case {
   int m, n, k_blocks, fours;  // fours: of a hundred
@@ -31,83 +24,37 @@ long long checks = 0, failures = 0, shared_steps = 0;
 
 template <int T>
 void run(const Case& c) {
-  const int k = 128 * c.k_blocks, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
-  std::vector<int> blocks(static_cast<size_t>(c.k_blocks));
-  int eights = 0, fours = 0;
-  for (int& b : blocks) b = between(1, 100) <= c.fours ? ~fours++ : eights++;
-  std::vector<int8_t> x(static_cast<size_t>(c.m * k)), w(static_cast<size_t>(c.n * k));
-  for (int8_t& v : w) v = static_cast<int8_t>(between(-8, 7));
-  std::vector<signed char> x8(static_cast<size_t>(c.m * 128 * eights));
-  std::vector<unsigned char> x4(static_cast<size_t>(c.m * 64 * fours));
-  for (int t = 0; t < c.m; ++t)
-    for (int i = 0; i < k; ++i) {
-      const int place = blocks[static_cast<size_t>(i / 128)];
-      const int code = place >= 0 ? between(-127, 127) : between(-7, 7);
-      x[static_cast<size_t>(t * k + i)] = static_cast<int8_t>(code);
-      if (place >= 0) x8[static_cast<size_t>((t * eights + place) * 128 + i % 128)] = static_cast<signed char>(code);
-      else x4[static_cast<size_t>((t * fours + ~place) * 64 + i % 128 / 32 * 16 + i % 16)] |= static_cast<unsigned char>((code & 15) << 4 * (i % 32 / 16));
-    }
-  std::vector<unsigned char> words(static_cast<size_t>((c.n + 15) / 16 * c.k_blocks * 1024));
-  for (int r = 0; r < c.n; ++r)
-    for (int i = 0; i < k; ++i) {
-      const int chunk = i % 128 / 32, word = 128 * (chunk / 2) + 4 * (4 * (r % 8) + i % 16 / 4) + 2 * (chunk % 2) + r % 16 / 8;
-      words[static_cast<size_t>((r / 16 * c.k_blocks + i / 128) * 1024 + 4 * word + i % 4)] |= static_cast<unsigned char>((w[static_cast<size_t>(r * k + i)] & 15) << 4 * (i % 32 / 16));
-    }
-  std::vector<float> sx(static_cast<size_t>(c.k_blocks * x_pitch), NAN), sw(static_cast<size_t>(c.k_blocks * w_pitch), NAN), bias(static_cast<size_t>(c.n));
-  for (int b = 0; b < c.k_blocks; ++b) {
-    for (int t = 0; t < c.m; ++t) sx[static_cast<size_t>(b * x_pitch + t)] = static_cast<float>(between(1, 999)) / 4096;
-    for (int r = 0; r < c.n; ++r) sw[static_cast<size_t>(b * w_pitch + r)] = static_cast<float>(between(1, 999)) / 65536;
-  }
-  for (float& v : bias) v = static_cast<float>(between(-99, 99)) / 16;
-
-  Memory<signed char> m8(x8);
-  Memory<unsigned char> m4(x4), mw(words);
-  Memory<float> msx(sx), msw(sw), mbias(bias);
-  const size_t outputs = static_cast<size_t>(c.m * c.n), element = c.store == kActStoreF32 ? 4 : 2;
-  std::vector<unsigned char> y((outputs + 16) * element, 0xd5);
+  const bool bf16 = c.store == kActStoreBf16;
+  W4ax of(c.m, c.n, c.k_blocks, c.fours, c.store == kActStoreF32 ? 4 : 2);
   MixedArgs a{};
-  a.y = y.data(), a.x8 = m8.data(), a.x4 = m4.data(), a.w = mw.data(), a.x_scales = msx.data(), a.w_scales = msw.data(), a.bias = c.bias ? mbias.data() : nullptr, a.blocks = blocks.data();
-  a.m = c.m, a.n = c.n, a.k_blocks = c.k_blocks, a.eights = eights, a.fours = fours, a.x_pitch = x_pitch, a.w_pitch = w_pitch;
+  of.tell(a, c.store, c.bias);
   a.token_tiles = (c.m + 8 * T - 1) / (8 * T), a.items = (c.n + kMixedRows - 1) / kMixedRows * a.token_tiles, a.shared = std::min(c.shared, a.items);
-  a.stages = c.stages, a.store = c.store;
+  a.stages = c.stages;
   const int units = std::min(c.units, std::max(a.shared * a.k_blocks, a.items - a.shared));
   std::vector<float> partial(static_cast<size_t>(2 * units) * MixedTile<T>::kParts, NAN);
   std::vector<unsigned> counters(static_cast<size_t>(a.items), 0);
   a.partial = partial.data(), a.counters = counters.data();
-  const auto area = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
-  fake::tensors = {area(m8), area(m4), area(mw), area(msx), area(msw)};
   const std::function<void()> kernel = [&] { gemm_mixed<T>(a); };
   for (int b = units - 1; b >= 0; --b) fake::run_block(b, units, kMixedThreads, kernel);
 
-  const std::string text = "T" + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(k) + " fours " + std::to_string(fours) + " units " + std::to_string(units) +
+  const std::string text = "T" + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(of.k) + " fours " + std::to_string(of.fours) + " units " + std::to_string(units) +
                            " shared " + std::to_string(a.shared) + " stages " + std::to_string(c.stages) + " store " + std::to_string(c.store);
   const auto wrong = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
   for (unsigned counter : counters)
     if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
-  for (size_t i = outputs * element; i < y.size(); ++i)
-    if (y[i] != 0xd5) return wrong("something was written behind y");
+  if (of.overrun()) return wrong("something was written behind y");
   shared_steps += a.shared * a.k_blocks;
   for (int t = 0; t < c.m; ++t)
     for (int r = 0; r < c.n; ++r) {
       float sum = 0;
       double size = 0;
       for (int b = 0; b < c.k_blocks; ++b) {
-        int64_t part = 0;
-        for (int i = b * 128; i < b * 128 + 128; ++i) part += int64_t{x[static_cast<size_t>(t * k + i)]} * w[static_cast<size_t>(r * k + i)];
-        const float scale = sx[static_cast<size_t>(b * x_pitch + t)] * sw[static_cast<size_t>(b * w_pitch + r)];
-        sum = std::fma(static_cast<float>(part), scale, sum);
-        size += std::fabs(static_cast<double>(part) * scale);
+        sum = std::fma(of.part(t, r, b), of.factor(t, r, b), sum);
+        size += std::fabs(static_cast<double>(of.part(t, r, b)) * of.factor(t, r, b));
       }
-      const float want = sum + (c.bias ? bias[static_cast<size_t>(r)] : 0.0f);
-      const size_t at = static_cast<size_t>(t * c.n + r);
-      float got, rounded;
-      uint16_t half;
-      std::memcpy(&half, y.data() + at * element, 2);
-      std::memcpy(&got, y.data() + at * element, element == 4 ? 4 : 2);
-      if (c.store != kActStoreF32) got = c.store == kActStoreBf16 ? bf16_to_f32(half) : f16_to_f32(half);
-      rounded = c.store == kActStoreF32 ? want : c.store == kActStoreBf16 ? bf16_to_f32(f32_to_bf16(want)) : f16_to_f32(f32_to_f16(want));
+      const float want = sum + (c.bias ? of.bias[static_cast<size_t>(r)] : 0.0f), got = of.got(t, r, bf16), rounded = of.rounded(want, bf16);
       const double unit = c.store == kActStoreF32 ? 0x1p-24 : c.store == kActStoreBf16 ? 0x1p-8 : 0x1p-11;
       const double bound = a.shared ? (c.k_blocks + units + 2) * 0x1p-24 * (size + std::fabs(want)) + 2 * unit * std::fabs(want) + 0x1p-24 : 0;
       ++checks;

@@ -2,7 +2,7 @@
 #include "cuda/kernels/gemm_act.h"
 
 #include "cuda/kernels/act_plan.h"
-#include "cuda/kernels/gemm_mixed.h"
+#include "cuda/kernels/gemm_few.h"
 #include "cuda/kernels/tensor_maps.h"
 #include "cuda/launch.h"
 #include "lpq/checks.h"
@@ -41,6 +41,8 @@ void check_product(const Product& p) {
   require(p.m < kMostRows && p.n < kMostRows && p.k < kMostRows, "M, N or K is 2^31 or more");
 }
 
+int store_of(const Tensor& y) { return y.dtype == DType::f32 ? kActStoreF32 : y.dtype == DType::bf16 ? kActStoreBf16 : kActStoreF16; }
+
 // What all kinds have in common; `maps` lacks the boxes of activations and weights, which `describe` fills in from the plan.
 template <class Describe>
 void multiply(CudaExec& exec, const Params& params, const char* kind, bool nibbles, bool mixed, const Product& p, ActArgs a, const Describe& describe) {
@@ -62,7 +64,7 @@ void multiply(CudaExec& exec, const Params& params, const char* kind, bool nibbl
   a.y = p.y->raw();
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k_blocks = static_cast<int>(div_up(p.k, 128));
   a.token_tiles = plan->token_tiles, a.items = plan->items, a.shared = plan->shared, a.stages = plan->stages, a.cluster = plan->cluster;
-  a.store = p.y->dtype == DType::f32 ? kActStoreF32 : p.y->dtype == DType::bf16 ? kActStoreBf16 : kActStoreF16;
+  a.store = store_of(*p.y);
   a.vectors = p.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
   std::optional<Scratch> partial;
   if (plan->shared > 0) {
@@ -138,7 +140,7 @@ void multiply_mixed(CudaExec& exec, const ActWish& wish, const Product& p, Mixed
   a.bias = p.bias ? p.bias->data<float>() : nullptr;
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n);
   a.token_tiles = plan.token_tiles, a.items = plan.items, a.shared = plan.shared, a.stages = plan.stages;
-  a.store = p.y->dtype == DType::f32 ? kActStoreF32 : p.y->dtype == DType::bf16 ? kActStoreBf16 : kActStoreF16;
+  a.store = store_of(*p.y);
   std::optional<Scratch> partial;
   if (plan.shared > 0) {
     partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(plan.blocks) * static_cast<size_t>(8 * plan.tiles) * kMixedRows * sizeof(float)));
@@ -147,6 +149,21 @@ void multiply_mixed(CudaExec& exec, const ActWish& wish, const Product& p, Mixed
   }
   exec.because("A device without wgmma: W4Ax by mma.sync, INT4 blocks on INT4 tensor cores where the device has them.");
   exec.launch("lpq_gemm_mixed_t" + std::to_string(plan.tiles), {plan.blocks}, {kMixedThreads}, plan.shared_bytes, a);
+}
+
+// W4Ax of up to 16 tokens (gemm_few.cuh). `still`: what the kernel reads before the operation before has ended is not what that wrote.
+void multiply_few(CudaExec& exec, const Product& p, const MixedArgs& of, bool still) {
+  const FewPlan plan = plan_few(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, of.k_blocks);
+  require(plan.shared_bytes > 0, "no tiling of gemm_comet fits");
+  FewArgs a{};
+  static_cast<MixedArgs&>(a) = of;
+  a.y = p.y->raw();
+  a.bias = p.bias ? p.bias->data<float>() : nullptr;
+  a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.store = store_of(*p.y);
+  a.rows = plan.rows, a.at_once = plan.at_once, a.split = plan.split, a.resident = plan.resident, a.overlap = still;
+  exec.because("Up to 16 tokens: W4Ax at the speed of its weights, warps of a block sharing K.");
+  exec.launch_clusters("lpq_gemm_few_t" + std::to_string(plan.tiles) + "_r" + std::to_string(plan.kernel_rows), {plan.blocks}, {32 * kFewWarps}, plan.shared_bytes, 1, still, a);
+  exec.wrote(*p.y);
 }
 
 // W4Ax: activations of 8 and of 4 bits by blocks of 128 channels.
@@ -166,16 +183,22 @@ void gemm_comet(Call& call, CudaExec& exec) {
   require(w_scales.dim(1) >= p.n && w_scales.dim(1) % 4 == 0, "rows of w_scales are " + std::to_string(w_scales.dim(1)) + " long, not " + std::to_string(div_up(p.n, 4) * 4));
   require_sixteen(x8, "x8"), require_sixteen(x4, "x4"), require_sixteen(x_scales, "x_scales"), require_sixteen(w, "w"), require_sixteen(w_scales, "w_scales");
   const std::string kernel = call.params.text("kernel", "");
-  require(kernel.empty() || kernel == "wgmma" || kernel == "mma", "kernel is not wgmma or mma");
-  if (kernel == "mma" || (kernel.empty() && exec.device().arch < 90)) {
+  require(kernel.empty() || kernel == "few" || kernel == "wgmma" || kernel == "mma", "kernel is not few, wgmma or mma");
+  const ActWish wish = wish_of(call.params);
+  const bool cut = wish.tokens || wish.cluster || wish.stages || wish.shared >= 0, wide = exec.device().arch >= 90;
+  require(kernel != "few" || (p.m <= kFewTokens && exec.device().arch == 90 && !cut), "the kernel of few tokens takes up to 16, on devices of 9.0, and has no cuts to choose from");
+  const bool few = kernel == "few" || (kernel.empty() && exec.device().arch == 90 && p.m <= kFewTokens && !cut && exec.has_kernel("lpq_gemm_few_t1_r2") &&
+                                       few_is_faster(plan_few(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, kb)));
+  if (few || kernel == "mma" || (kernel.empty() && !wide)) {
     MixedArgs a{};
     a.x8 = x8.data<signed char>(), a.x4 = x4.data<unsigned char>(), a.w = w.data<unsigned char>();
     a.x_scales = x_scales.data<float>(), a.w_scales = w_scales.data<float>(), a.blocks = blocks.data<int32_t>();
     a.k_blocks = static_cast<int>(kb), a.eights = static_cast<int>(x8.dim(1) / 128), a.fours = static_cast<int>(x4.dim(1) / 64);
     a.x_pitch = static_cast<int>(x_scales.dim(1)), a.w_pitch = static_cast<int>(w_scales.dim(1));
     check_product(p);
-    if (p.m > 0 && p.n > 0) multiply_mixed(exec, wish_of(call.params), p, a);
-    return;
+    if (p.m == 0 || p.n == 0) return;
+    if (few) return multiply_few(exec, p, a, exec.follows_untouched(w) && exec.follows_untouched(w_scales) && exec.follows_untouched(blocks));
+    return multiply_mixed(exec, wish, p, a);
   }
   ActArgs a{};
   a.blocks = blocks.data<int32_t>();

@@ -13,11 +13,9 @@
 // Items (strip x tile of tokens) beyond whole rounds are cut into runs of equal cost, a block of 8 bits counting twice one of 4. Who is
 // last to be done with a shared item adds up all parts in the order of K: nobody waits, and the same call gives the same bytes.
 #pragma once
-#include "cuda/kernels/gemm_act.h"
-#include "cuda/kernels/gemm_mixed.h"
+#include "cuda/kernels/act_store.cuh"
 #include "cuda/kernels/integer_mma.cuh"
 #include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/stripe_instructions.cuh"
 
 namespace lpq::cuda {
 
@@ -119,19 +117,6 @@ __device__ __forceinline__ void multiply_step(uint32_t at, bool four, float (&su
     for (int r = 0; r < Tile::kRows; ++r)
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[r][t][i] = fmaf(static_cast<float>(part[r][i]), token_scale[i & 1] * row_scale[r][i >> 1], sum[r][t][i]);
-  }
-}
-
-// A lane's four of a tile of 16 rows and 8 tokens to y.
-__device__ __forceinline__ void store_four(const MixedArgs& a, int row0, int token0, const float (&v)[4], int lane) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int n = row0 + (lane >> 2) + 8 * (i >> 1), m = token0 + 2 * (lane & 3) + (i & 1);
-    if (n >= a.n || m >= a.m) continue;
-    const float out = v[i] + (a.bias ? a.bias[n] : 0.0f);
-    const long long at = static_cast<long long>(m) * a.n + n;
-    if (a.store == kActStoreF32) static_cast<float*>(a.y)[at] = out;
-    else static_cast<uint16_t*>(a.y)[at] = float_to_half(out, a.store == kActStoreBf16);
   }
 }
 

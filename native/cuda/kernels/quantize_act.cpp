@@ -20,7 +20,8 @@ void quantize_tokens(Call& call, CudaExec& exec) {
   unsigned char* const to = reinterpret_cast<unsigned char*>(codes.raw());
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
   const void* const from = x.raw();
-  exec.launch(kernel, {x.dim(0)}, {256}, 0, from, to, scales.data<float>(), k, vectors, fault);
+  exec.launch_after(kernel, {x.dim(0)}, {256}, 0, from, to, scales.data<float>(), k, vectors, fault);
+  exec.wrote(codes, scales);
 }
 
 // Codes are stored four at a time.
@@ -50,8 +51,9 @@ void quantize_activations(Call& call, CudaExec& exec) {
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity, bits something else than 4 and 8, or order a column that is not there");
   const void* const from = x.raw();
   const long long tokens = rows;
-  exec.launch("lpq_quantize_blocks" + suffix(x), {stride_blocks(exec, rows * blocks, 8)}, {256}, 0, from, bits.data<unsigned char>(), clip.data<float>(), order, none,
+  exec.launch_after("lpq_quantize_blocks" + suffix(x), {stride_blocks(exec, rows * blocks, 8)}, {256}, 0, from, bits.data<unsigned char>(), clip.data<float>(), order, none,
               reinterpret_cast<signed char*>(codes.raw()), no_nibbles, scales.data<float>(), tokens, static_cast<int>(k), 0, 0, 0, fault);
+  exec.wrote(codes, scales);
 }
 
 // The same in the form that gemm_comet reads.
@@ -80,9 +82,10 @@ void quantize_comet(Call& call, CudaExec& exec) {
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity, bits something else than 4 and 8, blocks not those of bits, or order a column that is not there");
   const void* const from = x.raw();
   const long long tokens = rows;
-  exec.launch("lpq_quantize_blocks" + suffix(x), {stride_blocks(exec, rows * kb, 8)}, {256}, 0, from, bits.data<unsigned char>(), clip.data<float>(), order,
+  exec.launch_after("lpq_quantize_blocks" + suffix(x), {stride_blocks(exec, rows * kb, 8)}, {256}, 0, from, bits.data<unsigned char>(), clip.data<float>(), order,
               static_cast<const int*>(blocks.data<int32_t>()), reinterpret_cast<signed char*>(x8.raw()), reinterpret_cast<unsigned char*>(x4.raw()), scales.data<float>(), tokens,
               static_cast<int>(k), static_cast<int>(x8.dim(1) / 128), static_cast<int>(x4.dim(1) / 64), static_cast<int>(pitch), fault);
+  exec.wrote(x8, x4, scales);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ static void without_gpu(void) {
   GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
   d = comet(4096, 4000);
   GIVES(LPQ_OK, lpq_explain("h200", &d, 16, text, sizeof text, NULL));
-  TRUE(strncmp(text, "lpq_quantize_blocks_f16: ", 25) == 0 && strstr(text, "\nlpq_gemm_act_w4ax_m") != NULL);
+  TRUE(strncmp(text, "lpq_quantize_blocks_f16: ", 25) == 0 && strstr(text, "\nlpq_gemm_few_t") != NULL);
   GIVES(LPQ_ERROR_UNSUPPORTED, lpq_explain("a100", &d, 16, text, sizeof text, NULL));
   NAMES("9.0");
   d.eight_bit_blocks = 33;

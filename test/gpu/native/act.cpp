@@ -1,5 +1,7 @@
 // Checks products of low-bit activations: act [--quick]. Integers against 64-bit sums, bit by bit; e4m3 against fp64.
 #include "act_harness.h"
+//
+#include "cuda/kernels/gemm_few.h"
 
 using namespace lpq;
 using namespace lpq::test;
@@ -229,6 +231,30 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
       size[i] += std::fabs(double(part[i]) * scale);
     }
   }
+  if (c.m <= 16) {
+    // The order that native/cuda/kernels/gemm_few.cuh states: parts of K, of every so many blocks each.
+    const auto& device_facts = device.backend().exec().device();
+    const int64_t split = cuda::plan_few(device_facts.multiprocessors, device_facts.shared_per_block, c.m, c.n, kb).split;
+    std::vector<double> want(sums.size());
+    std::vector<std::vector<int64_t>> parts;
+    for (int64_t b = 0; b < kb; ++b) {
+      const auto part = integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
+      parts.emplace_back(part.begin(), part.end());
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const int64_t t = static_cast<int64_t>(i) / c.n, r = static_cast<int64_t>(i) % c.n;
+      float all = 0;
+      for (int64_t warp = 0; warp < split; ++warp) {
+        float sum = 0;
+        for (int64_t b = warp; b < kb; b += split) sum = std::fma(static_cast<float>(parts[static_cast<size_t>(b)][i]), token_scales.data<float>()[t * kb + b] * sw.data<float>()[b * w_pitch + r], sum);
+        all += sum;
+      }
+      want[i] = stored(store, all + bias.data<float>()[r]);
+    }
+    Params few;
+    few.set("kernel", std::string("few"));
+    exactly(report, name_of("w4ax of few tokens, bit by bit,", c, store), device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, few)[0], want);
+  }
   // On Hopper mma.sync's s4 product is emulated, exactly.
   for (const char* kernel : {"wgmma", "mma"}) {
     if (std::string(kernel) == "mma" && c.tokens == 32) continue;
@@ -256,13 +282,15 @@ int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Device device;
   Report report;
-  std::vector<Case> cases = {{1, 256, 128, 0, 0, 0, 0}, {5, 40, 256, 0, 0, 0, 0}, {16, 520, 1024, 16, 1, -1, 0}, {33, 300, 640, 64, 1, 3, 2}, {200, 513, 384, 128, 1, 0, 0}, {300, 264, 768, 128, 2, -1, 0}};
+  std::vector<Case> cases = {{1, 256, 128, 0, 0, 0, 0}, {5, 40, 256, 0, 0, 0, 0}, {16, 520, 1024, 16, 1, -1, 0}, {33, 300, 640, 64, 1, 3, 2}, {200, 513, 384, 128, 1, 0, 0}, {300, 264, 768, 128, 2, -1, 0}, {9, 4400, 256, 0, 0, -1, 0}, {3, 6500, 384, 0, 0, -1, 0}};
   if (!quick) {
     for (int tokens : {16, 32, 64, 128})
       for (int cluster : {1, 2})
         for (int shared : {0, 1, 7, 1000}) cases.push_back({between(1, 3 * tokens), between(1, 900), 128 * between(1, 12), tokens, cluster, shared, static_cast<int>(between(0, 1)) * 3});
     cases.push_back({260, 9000, 256, 128, 0, -1, 0});
     cases.push_back({130, 1024, 4096, 0, 0, -1, 0});
+    for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 4096, 4096}, {8, 6144, 4096}, {16, 1000, 14336}, {9, 28680, 2048}, {16, 3000, 28672}, {5, 70, 128 * 37}})
+      cases.push_back({m, n, k, 0, 0, -1, 0});
   }
   const DType stores[] = {DType::f32, DType::f16, DType::bf16};
   int at = 0;

@@ -92,7 +92,10 @@ int main(int argc, char** argv) try {
       if (kind[0] == 'w' && w4.empty()) w4 = b.copies(b.bytes, DType::u8, {n / 16, k / 128, 1024});
     std::vector<Tensor> w16;
     if (vendor) w16 = b.copies(b.halves, DType::f16, {n, k});
-    const Tensor sw = b.first_ones(n), groups = b.noise(b.ones, DType::f32, {k / 128, n}, 0);
+    const Tensor sw = b.first_ones(n);
+    // Scales of groups come from memory, as weights do.
+    std::vector<Tensor> groups;
+    for (size_t i = 0; i < w4.size(); ++i) groups.push_back(b.noise(b.ones, DType::f32, {k / 128, n}, i));
     for (const auto& m_text : ms) {
       const int64_t m = std::stoll(m_text);
       const Tensor x8 = b.noise(b.bytes, DType::i8, {m, k}, 99), x16 = b.noise(b.halves, DType::f16, {m, k}, 99), y = b.exec.allocate(DType::f16, {m, n}), y32 = b.exec.allocate(DType::f32, {m, n});
@@ -125,7 +128,7 @@ int main(int argc, char** argv) try {
         Tensor x = x8;
         x.dtype = dtype;
         std::vector<Call> calls(w.size());
-        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits.
+        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits; w4ax75:wgmma names the kernel.
         const bool mixed = kind.rfind("w4ax", 0) == 0;
         const int64_t kb = k / 128, fours = mixed ? kb * std::stoi(kind.substr(4)) / 100 : 0, pitch = (m + 3) / 4 * 4;
         Tensor x_8, x_4, x_scales, blocks;
@@ -135,24 +138,27 @@ int main(int argc, char** argv) try {
           int four = 0, eight = 0;
           for (int64_t b = 0; b < kb; ++b) host.data<int32_t>()[b] = (b + 1) * fours / kb > b * fours / kb ? ~four++ : eight++;
           blocks = b.device.backend().upload(host);
+          blocks.storage->arrival->await_host();  // operations called by themselves wait for no copy
           x_8 = b.noise(b.bytes, DType::i8, {m, 128 * eight}, 99), x_4 = b.noise(b.bytes, DType::u8, {m, 64 * four}, 98), x_scales = b.noise(b.ones, DType::f32, {kb, pitch}, 0);
         }
         for (size_t i = 0; i < w.size(); ++i) {
           if (mixed) {
-            calls[i].in = {x_8, x_4, x_scales, blocks, w[i], groups};
+            calls[i].in = {x_8, x_4, x_scales, blocks, w[i], groups[i]};
             calls[i].out = {y};
             continue;
           }
           Tensor weights = w[i];
           if (!nibbles) weights.dtype = dtype;
-          calls[i].in = {x, sx, weights, nibbles ? groups : sw};
+          calls[i].in = {x, sx, weights, nibbles ? groups[i] : sw};
           calls[i].out = {y};
         }
         const auto timed = [&](const Params& params) {
           for (Call& call : calls) call.params = params;
           return b.timer.time(b.count(m, w.size()), [&](int i) { (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
         };
-        double t = timed({});
+        Params named;
+        if (kind.find(':') != std::string::npos) named.set("kernel", kind.substr(kind.find(':') + 1));
+        double t = timed(named);
         std::string what = "chosen";
         if (tune)
           for (int tokens : {16, 32, 64, 128})

@@ -12,9 +12,10 @@ export function attentionKernels(): string[] {
     .flatMap((file) => [...readFileSync(path.join(dir, file), 'utf8').matchAll(/^LPQ_(KV_[A-Z]+)\(([^)]*)\)/gm)]);
   return made.flatMap(([, op, list]) => {
     const words = (list as string).split(',').map((word) => word.trim());
-    const stem = `lpq_${(op as string).toLowerCase()}`;
+    // Prompts are packed by one kernel, tails by another.
+    const stems = op === 'KV_PACK' ? ['lpq_kv_pack', 'lpq_kv_append'] : [`lpq_${(op as string).toLowerCase()}`];
     const pairs = words.flatMap((a) => words.map((b) => `${a}_${b}`));
     const all = [...words, ...pairs, ...pairs.flatMap((pair) => words.map((word) => `${pair}_${word}`))];
-    return all.map((ending) => `${stem}_${ending}`);
+    return stems.flatMap((stem) => all.map((ending) => `${stem}_${ending}`));
   });
 }

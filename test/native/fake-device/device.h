@@ -179,6 +179,9 @@ inline void __syncthreads() {
     while (b.generation == generation) fake::yield();
   }
 }
+inline void __syncwarp() {
+  fake::together("syncwarp", [](fake::Warp&, int) {}, [](fake::Warp&) {});
+}
 // Of warp numbers alone: alike in all lanes.
 inline uint32_t __shfl_sync(uint32_t, uint32_t v, int) { return v; }
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {

@@ -15,6 +15,7 @@ const KERNELS = [
   ...attentionKernels(),
   ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_bf16_h${tiles}`, `lpq_gemm_int4_bf16_t${tiles}`]),
   ...['i8', 'f8', 'w4ax'].flatMap((kind) => [2, 4, 8, 16].map((tiles) => `lpq_gemm_act_${kind}_m${tiles}`)),
+  ...[1, 2].flatMap((tiles) => [2, 4].map((rows) => `lpq_gemm_few_t${tiles}_r${rows}`)),
 ];
 const made = fakeCuda(KERNELS, { hopper: true });
 const fake = made as FakeCuda;

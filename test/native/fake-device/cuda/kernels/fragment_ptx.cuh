@@ -55,10 +55,6 @@ struct Among {
 inline Among among;
 }  // namespace fake
 
-inline void __syncwarp() {
-  fake::together("syncwarp", [](fake::Warp&, int) {}, [](fake::Warp&) {});
-}
-
 namespace lpq::cuda {
 
 template <bool BF, int Selector>

@@ -1,6 +1,7 @@
 // native/cuda/kernels/stripe_instructions.cuh for device.h.
 #pragma once
 #include "device.h"
+#include "mma.cuh"
 
 namespace lpq::cuda {
 
