@@ -41,8 +41,9 @@ int64_t resident(const Facts& facts, int64_t warps, int64_t stages, int64_t reco
   return shared > room ? 0 : std::min((room + 1024) / (shared + 1024), facts.most_warps / warps);
 }
 // What ends soonest, in times of one unit: rounds of blocks, each of so many units a warp, which take as long as there are warps on a
-// multiprocessor, but at least nine (2 bits) or eight; measured on an H200 (docs/kv-cache.md). Rings of one unit are the fastest, as keys are
-// copied while values are read.
+// multiprocessor, but at least nine (2 bits) or eight, three and half a unit a warp to begin and to bring together, and a quarter a split; measured on an H200
+// (docs/kv-cache.md). Rings of one unit are the fastest, as keys are copied while values are read. Fewer than six warps are for short
+// sequences, where they have nothing to hide; fewer than three for devices that hold no more, as the tail is 16 tokens a warp.
 Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units, const DeviceFacts& device) {
   const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4, stages = p.integer("stages", 1), wanted = p.integer("warps", 0), splits_wanted = p.integer("splits", 0);
   require(stages >= 1 && stages <= 4, "stages is not 1 to 4");
@@ -51,12 +52,13 @@ Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, i
   Choice best{0, stages, 1};
   int64_t least = INT64_MAX;
   for (const int64_t warps : {16, 12, 8, 6, 5, 4, 3, 2, 1}) {
-    if (wanted ? warps != 16 : best.warps && warps < 6) continue;
+    if (wanted ? warps != 16 : best.warps && (warps < 3 || (warps < 6 && units > 64))) continue;
     const int64_t of_block = wanted ? wanted : warps, blocks = of_block > facts.most_warps ? 0 : resident(facts, of_block, stages, record, room);
     if (blocks == 0) continue;
     for (int64_t splits = splits_wanted ? splits_wanted : 1; splits <= (splits_wanted ? splits_wanted : 128) && (splits_wanted || splits * of_block <= std::max(units, of_block)); ++splits) {
       const int64_t all = tiles * splits, at_once = std::min(blocks, div_up(all, device.multiprocessors));
-      const int64_t cost = 8 * div_up(all, device.multiprocessors * at_once) * (div_up(div_up(units, splits), of_block) * std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8) + 3) + splits;
+      const int64_t unit = std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8), round = 8 * div_up(div_up(units, splits), of_block) * unit + 24 + 4 * at_once * of_block;
+      const int64_t cost = div_up(all, device.multiprocessors * at_once) * round + 2 * splits;
       if (cost < least) least = cost, best.warps = of_block, best.splits = splits;
     }
   }
