@@ -1,5 +1,6 @@
 // cached_attention, cache_append and rope_append: contracts in native/cache-ops.ts. With 16-bit rows products are of 16-bit numbers, q rounded after
-// its scale, and the softmax is fp32; heads whose dims are no multiple of 8, and f32 rows, take a plainer kernel, fp32 throughout.
+// its scale, and the softmax is fp32; heads whose dims are no multiple of 8, f32 rows, and tensors that start at no multiple of 16 bytes take a
+// plainer kernel, fp32 throughout.
 #include <cmath>
 
 #include "cuda/attention/cached_shape.h"
