@@ -78,9 +78,15 @@ function filesBelow(dir) {
     .sort();
 }
 
-// What main.js and the GPU tests reach, and nothing else.
+// What main.js, the process that it starts for tokenizers, and the GPU tests reach, and nothing else.
 const tests = filesBelow('dist/test/gpu').filter((file) => file.endsWith('.test.js'));
-const reached = closure(root, ['dist/src/cli/main.js', 'scripts/test-gpu.mjs', 'dist/test/gpu/gpu.js', ...tests]);
+const reached = closure(root, [
+  'dist/src/cli/main.js',
+  'dist/src/calibrate/confined/guest.js',
+  'scripts/test-gpu.mjs',
+  'dist/test/gpu/gpu.js',
+  ...tests,
+]);
 for (const file of reached.files) put(file);
 put('bin/lpq.js');
 put('bench/quantize-shape/run.mjs');

@@ -80,10 +80,10 @@ if (factor !== 1) {
   await injectOutliers(plain, model, { factor, share: Number(values.share) });
 }
 const rt = createRuntime();
-const encode = openTokenizer(plain);
+const encode = await openTokenizer(plain);
 const file = path.join(shareDirectory(), 'text', 'books-valid.txt');
-const windows = cutWindows(encodeAll(readTextFile(file), encode), 512, file).slice(0, Number(values.windows));
-const calibration = loadCalibration(bundledCalibration(), encode, {
+const windows = cutWindows(await encodeAll(readTextFile(file), encode), 512, file).slice(0, Number(values.windows));
+const calibration = await loadCalibration(bundledCalibration(), encode, {
   samples: Number(values.samples),
   length: 512,
   seed: 0,

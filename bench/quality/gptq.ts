@@ -68,7 +68,7 @@ const options: GptqOptions = { ...GPTQ_DEFAULTS, ...overrides };
 const rt = createRuntime({ device: values.device as Device });
 /** Dequantizes what is read back: sources hand out tensors of the CPU. */
 const host = rt.device === 'cpu' ? rt : createRuntime(2);
-const encode = openTokenizer(model);
+const encode = await openTokenizer(model);
 const results: Record<string, unknown>[] = [];
 for (const row of values.rows.split(',')) {
   const reference = REFERENCE[row];
@@ -95,7 +95,7 @@ for (const row of values.rows.split(',')) {
       calibration:
         values.method === 'rtn'
           ? undefined
-          : loadCalibration(bundledCalibration(), encode, { samples: 128, length: 512, seed }),
+          : await loadCalibration(bundledCalibration(), encode, { samples: 128, length: 512, seed }),
       lmHead: false,
       options: {},
       version: 'bench',

@@ -33,13 +33,19 @@ export function parseWeighted(given: string): WeightedFile {
  * every batch is a sample of all. Throws what loadCalibration() does, and LPQ_USAGE for a file that is given twice or
  * whose share is no sample.
  */
-export function loadMix(files: readonly WeightedFile[], encode: Encode, options: CalibrationOptions): Calibration {
+export async function loadMix(
+  files: readonly WeightedFile[],
+  encode: Encode,
+  options: CalibrationOptions,
+): Promise<Calibration> {
   const [first] = files;
   if (!first) throw new LpqError('LPQ_INTERNAL', 'a calibration was asked for without a file');
   if (files.length === 1) return loadCalibration(first.file, encode, options);
   const { samples, length, seed } = options;
   const shares = sharesOf(files, samples);
-  const parts = files.map(({ file }, i) => loadCalibration(file, encode, { ...options, samples: shares[i] as number }));
+  const parts: Calibration[] = [];
+  for (const [i, { file }] of files.entries())
+    parts.push(await loadCalibration(file, encode, { ...options, samples: shares[i] as number }));
   const twice = parts.findIndex(({ sha256 }, i) => parts.findIndex((other) => other.sha256 === sha256) < i);
   if (twice >= 0)
     throw new LpqError('LPQ_USAGE', `--calib ${files[twice]?.file} is the same text as another one`, {

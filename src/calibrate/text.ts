@@ -1,6 +1,7 @@
 import type { CalibrationRecord } from '../../formats/canonical/schema.js';
 import { LpqError } from '../core/error.js';
 import type { ChatTemplate, Conversation } from './chat.js';
+import { inOrder } from './confined/ahead.js';
 import { Random } from './random.js';
 import { readTextFile, type TextFile } from './read-text.js';
 import type { Encode } from './tokenizer.js';
@@ -14,7 +15,7 @@ export interface CalibrationOptions {
   /** For .jsonl: join the documents and cut windows, as of a text. */
   readonly join?: boolean;
   /** The model's chat template, asked for when a file holds conversations. */
-  readonly chat?: () => ChatTemplate;
+  readonly chat?: () => Promise<ChatTemplate>;
 }
 
 /** One of several files that a model is calibrated on. */
@@ -50,19 +51,19 @@ export interface Calibration {
  * last partial window left out; documents, and conversations as the chat template prints them, are sequences of their own
  * length, cut at `length`, neither padded nor joined. `samples` of them are taken in the order of a shuffle by `seed`
  * (random.ts), all where there are fewer. Throws LPQ_CALIBRATION_TEXT when there is no window or the template refuses a
- * conversation, LPQ_CONFIG without a template, LPQ_USAGE, LPQ_FILE.
+ * conversation, LPQ_CONFIG without a template, LPQ_USAGE, LPQ_FILE, and what encoding and rendering throw.
  */
-export function loadCalibration(file: string, encode: Encode, options: CalibrationOptions): Calibration {
+export async function loadCalibration(file: string, encode: Encode, options: CalibrationOptions): Promise<Calibration> {
   const { samples, length, seed } = options;
   atLeastOne('samples', samples);
   atLeastOne('length', length);
   const random = new Random(seed);
   const source = readTextFile(file);
-  const chat = source.content.kind === 'conversations' ? templateOf(source, options.chat) : undefined;
+  const chat = source.content.kind === 'conversations' ? await templateOf(source, options.chat) : undefined;
   const { kind, available, sequences } =
     source.content.kind === 'text' || options.join === true
-      ? chooseWindows(source, encode, samples, length, random, chat)
-      : chooseDocuments(source, encode, samples, length, random, chat);
+      ? await chooseWindows(source, encode, samples, length, random, chat)
+      : await chooseDocuments(source, encode, samples, length, random, chat);
   if (sequences.length === 0)
     throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no document with a token in it`, {
       got: `${available} documents`,
@@ -91,15 +92,15 @@ interface Choice {
   readonly sequences: Int32Array[];
 }
 
-function chooseWindows(
+async function chooseWindows(
   source: TextFile,
   encode: Encode,
   samples: number,
   length: number,
   random: Random,
   chat: ChatTemplate | undefined,
-): Choice {
-  const windows = cutWindows(encodeAll(source, encode, chat && (() => chat)), length, source.file);
+): Promise<Choice> {
+  const windows = cutWindows(await encodeAll(source, encode, chat && (async () => chat)), length, source.file);
   const sequences: Int32Array[] = [];
   for (const index of random.shuffled(windows.length)) {
     if (sequences.length === samples) break;
@@ -108,14 +109,14 @@ function chooseWindows(
   return { kind: 'windows', available: windows.length, sequences };
 }
 
-function chooseDocuments(
+async function chooseDocuments(
   { file, content }: TextFile,
   encode: Encode,
   samples: number,
   length: number,
   random: Random,
   chat: ChatTemplate | undefined,
-): Choice {
+): Promise<Choice> {
   const kind = content.kind === 'conversations' ? 'conversations' : 'documents';
   const all = content.kind === 'conversations' ? content.conversations : documentsOf(content);
   const sequences: Int32Array[] = [];
@@ -123,7 +124,7 @@ function chooseDocuments(
     if (sequences.length === samples) break;
     const one = all[index] as string | Conversation;
     // Rendered only once chosen. A template prints the special tokens itself and encode() adds none: each is there once.
-    const ids = encode(typeof one === 'string' ? one : (chat as ChatTemplate).render(one, file));
+    const ids = await encode(typeof one === 'string' ? one : await (chat as ChatTemplate).render(one, file));
     if (ids.length > 0) sequences.push(ids.slice(0, length));
   }
   return { kind, available: all.length, sequences };
@@ -133,7 +134,7 @@ function documentsOf(content: Exclude<TextFile['content'], { kind: 'conversation
   return content.kind === 'text' ? [content.text] : content.documents;
 }
 
-function templateOf({ file }: TextFile, chat: (() => ChatTemplate) | undefined): ChatTemplate {
+async function templateOf({ file }: TextFile, chat: CalibrationOptions['chat']): Promise<ChatTemplate> {
   if (chat) return chat();
   throw new LpqError(
     'LPQ_CALIBRATION_TEXT',
@@ -145,15 +146,18 @@ function templateOf({ file }: TextFile, chat: (() => ChatTemplate) | undefined):
 }
 
 /** All tokens of a file; documents, and conversations as `chat` prints them, joined as they stand. */
-export function encodeAll(source: TextFile, encode: Encode, chat?: () => ChatTemplate): Int32Array {
+export async function encodeAll(
+  source: TextFile,
+  encode: Encode,
+  chat?: CalibrationOptions['chat'],
+): Promise<Int32Array> {
   const { content, file } = source;
   if (content.kind === 'text') return encode(content.text);
-  const parts =
-    content.kind === 'documents'
-      ? content.documents.map(encode)
-      : ((template) => content.conversations.map((each) => encode(template.render(each, file))))(
-          templateOf(source, chat),
-        );
+  const template = content.kind === 'conversations' ? await templateOf(source, chat) : undefined;
+  const parts = await inOrder<string | Conversation, Int32Array>(
+    content.kind === 'documents' ? content.documents : content.conversations,
+    async (one) => encode(typeof one === 'string' ? one : await (template as ChatTemplate).render(one, file)),
+  );
   const ids = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const part of parts) {

@@ -1,68 +1,56 @@
-import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { Tokenizer } from '@huggingface/tokenizers';
-import { readRegularText } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
+import { inOrder } from './confined/ahead.js';
+import { type Allowance, budgetFor, GENEROUS, secondsFor } from './confined/allowance.js';
+import type { Excess } from './confined/host.js';
+import { Opened } from './confined/opened.js';
+import type { OpenedTokenizer } from './confined/protocol.js';
 
 /** Text to token ids, without special tokens. */
-export type Encode = (text: string) => Int32Array;
+export type Encode = (text: string) => Promise<Int32Array>;
 
 /** Code points encoded at once. Part of the protocol: a token never spans two pieces. */
 export const PIECE_CHARACTERS = 200_000;
 
-/** Text to tokens and back. */
+/** Text to tokens and back. Each call throws LPQ_CONFIG, LPQ_BUDGET, LPQ_ABORTED. */
 export interface Codec {
   /** As Encode. */
-  encode(text: string): Int32Array;
+  encode(text: string): Promise<Int32Array>;
   /** What a model is given to go on from: with the special tokens that the tokenizer puts around a text, such as <s>. */
-  encodePrompt(text: string): Int32Array;
+  encodePrompt(text: string): Promise<Int32Array>;
   /** The text of tokens, special ones left out; bytes that are no UTF-8 become U+FFFD. */
-  decode(ids: readonly number[]): string;
+  decode(ids: readonly number[]): Promise<string>;
 }
 
 /**
  * The tokenizer of a model directory: tokenizer.json and, where there is one, tokenizer_config.json. Text is encoded in
- * pieces of 200,000 code points. Throws LPQ_CONFIG.
+ * pieces of 200,000 code points. Throws LPQ_CONFIG, and LPQ_BUDGET where it does not come to an end: it runs in a process of its own.
  */
-export function openTokenizer(dir: string): Encode {
-  const codec = openCodec(dir);
+export async function openTokenizer(dir: string, allowance: Allowance = GENEROUS): Promise<Encode> {
+  const codec = await openCodec(dir, allowance);
   return (text) => codec.encode(text);
 }
 
-/** The same in both directions. Throws LPQ_CONFIG. */
-export function openCodec(dir: string): Codec {
+/** The same in both directions. Throws LPQ_CONFIG, LPQ_BUDGET. */
+export async function openCodec(dir: string, allowance: Allowance = GENEROUS): Promise<Codec> {
   const file = path.join(dir, 'tokenizer.json');
-  if (!existsSync(file)) {
-    const other = ['tokenizer.model', 'vocab.json', 'spiece.model'].filter((name) => existsSync(path.join(dir, name)));
-    throw new LpqError('LPQ_CONFIG', `${dir} has no tokenizer.json, without which text cannot be read`, {
-      got: other.length > 0 ? other.join(', ') : 'no tokenizer file',
-      hint: 'Copy tokenizer.json from the model you started with; AutoTokenizer.save_pretrained writes it.',
-    });
-  }
-  const settings = path.join(dir, 'tokenizer_config.json');
-  const json = readObject(file);
-  const config = existsSync(settings) ? readObject(settings) : {};
-  let tokenizer: Tokenizer;
-  try {
-    tokenizer = new Tokenizer(json, config);
-  } catch (cause) {
-    throw new LpqError('LPQ_CONFIG', `${file} is not a tokenizer that lpq can run: ${(cause as Error).message}`, {
-      cause,
-    });
-  }
-  /** Some of a tokenizer's settings are looked at only when text meets them. */
-  const guarded = <T>(what: string, work: () => T): T => {
-    try {
-      return work();
-    } catch (cause) {
-      throw new LpqError('LPQ_CONFIG', `${file} cannot ${what}: ${(cause as Error).message}`, { cause });
-    }
+  const opened = await Opened.open<OpenedTokenizer>({ kind: 'tokenizer', dir }, budgetFor(allowance), (excess) =>
+    beyond(file, 'be opened', excess),
+  );
+  const idsOf = async (text: string, special: boolean): Promise<Int32Array> => {
+    const ids = await opened.ask<Int32Array>(
+      ({ at }) => ({ kind: 'encode', at, text, special }),
+      secondsFor(allowance, text.length),
+      (excess, { patterns }) => beyond(file, `encode ${text.length} characters`, excess, patterns),
+    );
+    // What arrives is a view of the message.
+    return new Int32Array(ids);
   };
-  const idsOf = (text: string, special: boolean): readonly number[] =>
-    guarded('encode a text', () => tokenizer.encode(text, { add_special_tokens: special }).ids);
   return {
-    encode(text) {
-      const pieces = cut(text, PIECE_CHARACTERS).map((piece) => idsOf(piece, false));
+    async encode(text) {
+      const pieces = await inOrder(cut(text, PIECE_CHARACTERS), (piece) => idsOf(piece, false));
+      const [first] = pieces;
+      if (first && pieces.length === 1) return first;
       const ids = new Int32Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
       let at = 0;
       for (const piece of pieces) {
@@ -71,14 +59,33 @@ export function openCodec(dir: string): Codec {
       }
       return ids;
     },
-    encodePrompt: (text) => Int32Array.from(idsOf(text, true)),
-    decode: (ids) =>
+    encodePrompt: (text) => idsOf(text, true),
+    decode: async (ids) =>
       ids.length === 0
         ? ''
-        : guarded('decode tokens', () =>
-            tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
+        : opened.ask<string>(
+            ({ at }) => ({ kind: 'decode', at, ids }),
+            secondsFor(allowance, ids.length),
+            (excess, { patterns }) => beyond(file, `decode ${ids.length} tokens`, excess, patterns),
           ),
   };
+}
+
+function beyond(file: string, what: string, { of, got }: Excess, patterns: readonly string[] = []): LpqError {
+  const limit = of === 'time' ? 'within the time' : 'within the memory';
+  const [first] = patterns;
+  const rest = patterns.length > 1 ? `, or of ${patterns.length - 1} more` : '';
+  return new LpqError('LPQ_BUDGET', `${file} cannot ${what} ${limit} that it is given`, {
+    got,
+    ...(first !== undefined && {
+      expected: `an end, whatever the text: look at the pattern ${shortened(first)}${rest}`,
+    }),
+    hint: 'Take tokenizer.json from the model as it was published; this one may be made to hang programs.',
+  });
+}
+
+function shortened(pattern: string): string {
+  return pattern.length > 80 ? `${pattern.slice(0, 80)}...` : pattern;
 }
 
 /** Pieces of `length` code points; the last may be shorter. */
@@ -92,14 +99,4 @@ export function cut(text: string, length: number): string[] {
     start = end;
   }
   return pieces;
-}
-
-function readObject(file: string): object {
-  try {
-    const value: unknown = JSON.parse(readRegularText(file));
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
-  } catch (cause) {
-    throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });
-  }
-  throw new LpqError('LPQ_CONFIG', `${file} does not hold an object`);
 }

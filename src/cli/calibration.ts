@@ -17,7 +17,7 @@ export async function calibrate({ source, settings, calib }: CalibrationOptions,
   const { openTokenizer } = await import('../calibrate/tokenizer.js');
   const { samples, seqLen, seed, calibJoin } = settings;
   const given = calib.length > 0 ? calib : [{ file: bundledCalibration(), weight: 1 }];
-  const found = loadMix(given, openTokenizer(source), {
+  const found = await loadMix(given, await openTokenizer(source), {
     samples,
     length: seqLen,
     seed,

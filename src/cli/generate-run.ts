@@ -21,8 +21,8 @@ export async function generateFrom(dir: string, flags: GenerateFlags, run: Run):
   const given = givenPrompts(flags);
   const sampling = samplingOf(flags);
   if (flags.stop?.includes('')) throw new LpqError('LPQ_USAGE', '--stop does not take an empty text', { got: '' });
-  const codec = openCodec(dir);
-  const prompts = encodePrompts(dir, codec, given, flags);
+  const codec = await openCodec(dir);
+  const prompts = await encodePrompts(dir, codec, given, flags);
   const {
     rt,
     source,

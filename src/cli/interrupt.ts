@@ -1,4 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
+import { Confined } from '../calibrate/confined/host.js';
 import { aborted } from './failure.js';
 
 /** After the first signal, a run that has not stopped by itself is ended by force. */
@@ -6,7 +7,7 @@ const PATIENCE_MS = 5000;
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 /**
- * Ctrl-C. The first signal stops the native queue and raises `signal`; the command then fails with LPQ_ABORTED and
+ * Ctrl-C. The first signal stops the native queue and what runs confined, and raises `signal`; the command then fails with LPQ_ABORTED and
  * cleans up as it does on any error. A second one (or a command that does not stop) ends the process at once, after the
  * registered clean-ups, which are synchronous. Exit code 130 either way.
  */
@@ -51,9 +52,10 @@ export class Interrupt {
     if (this.signal.aborted) throw aborted();
   }
 
-  /** Drops what the watched runtimes still have to do. */
-  stopRuntimes(): void {
+  /** Drops what the watched runtimes, and confined processes, still have to do. */
+  stopWork(): void {
     for (const runtime of this.runtimes) runtime.abort();
+    Confined.stopAll();
   }
 
   /** What a signal does. */
@@ -64,7 +66,7 @@ export class Interrupt {
     }
     this.say('stopping; press Ctrl-C again to leave at once');
     this.controller.abort();
-    this.stopRuntimes();
+    this.stopWork();
     this.timer = setTimeout(() => this.leave(), PATIENCE_MS);
     this.timer.unref();
   }

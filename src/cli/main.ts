@@ -55,7 +55,7 @@ export async function main(argv: readonly string[], output: Output = process): P
   } catch (thrown) {
     if (thrown instanceof CommanderError && thrown.exitCode === 0) return 0; // --help, --version
     // What is still queued would keep the process alive.
-    interrupt.stopRuntimes();
+    interrupt.stopWork();
     const error = asLpqError(thrown);
     report.error(error);
     return error.exitCode;

@@ -19,11 +19,11 @@ export async function written(
   file: string,
   run: Run,
 ): Promise<readonly number[]> {
-  const codec = openCodec(source.dir);
+  const codec = await openCodec(source.dir);
   const { content } = readTextFile(file);
   const text =
     content.kind === 'text' ? content.text : content.kind === 'documents' ? content.documents.join('\n') : '';
-  const ids = codec.encode(text.slice(0, 64 * PROMPT)).slice(0, PROMPT);
+  const ids = (await codec.encode(text.slice(0, 64 * PROMPT))).slice(0, PROMPT);
   const model = await loadResident(rt, source, () => run.interrupt.check());
   const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: 1, most: PROMPT + WRITTEN });
   try {

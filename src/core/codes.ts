@@ -8,6 +8,7 @@ export const CODES = {
   LPQ_ABORTED: row(130, 'The run was interrupted (Ctrl-C, SIGTERM).'),
   LPQ_ARCH_UNKNOWN: row(4, 'config.json names an architecture that lpq has no table for.'),
   LPQ_ARTIFACT: row(4, 'A packed artifact or its manifest is malformed.'),
+  LPQ_BUDGET: row(4, 'A pattern, tokenizer or chat template of a model takes more time or memory than it is given.'),
   LPQ_BUILD: row(3, 'lpq is not compiled, or a tool that builds it is missing or failed.'),
   LPQ_CALIBRATION_TEXT: row(
     4,

@@ -5,6 +5,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_ABORTED: 'Run the command again; `lpq quantize` goes on where it was with `--resume`.',
   LPQ_ARCH_UNKNOWN: 'Use a model of an architecture that `lpq inspect` knows, or add a table (CONTRIBUTING.md).',
   LPQ_ARTIFACT: 'Pack the quantized checkpoint again; never edit `lpq.json`.',
+  LPQ_BUDGET: 'Take the file that the message names from the model as it was published.',
   LPQ_BUILD: 'Install what the message names, then `npm ci`.',
   LPQ_CALIBRATION_TEXT: 'Give a longer text, shorter windows (`--seq-len`, `--ctx`), or UTF-8.',
   LPQ_CANONICAL: "Quantize again; give `lpq quantize`'s output, not an artifact.",

@@ -66,7 +66,7 @@ export async function textDivergence(
       hint: 'Give the checkpoint that was quantized.',
     });
   const text = readTextFile(file);
-  const ids = encodeAll(text, openTokenizer(model.dir), () => ChatTemplate.open(model.dir));
+  const ids = await encodeAll(text, await openTokenizer(model.dir), () => ChatTemplate.open(model.dir));
   const windows = cutWindows(ids, ctx, file).slice(0, options.windows);
   const perPass = Math.max(1, Math.floor(STATE_BYTES / (8 * Math.max(graphs[0].hidden, graphs[1].hidden) * ctx)));
   const total = windows.length * (graphs[0].blocks.length + graphs[1].blocks.length + 1);

@@ -52,7 +52,7 @@ export async function textPerplexity(
 ): Promise<Perplexity & { readonly text: string; readonly sha256: string }> {
   const graph = openModel(source);
   const text = readTextFile(file);
-  const ids = encodeAll(text, openTokenizer(source.dir), () => ChatTemplate.open(source.dir));
+  const ids = await encodeAll(text, await openTokenizer(source.dir), () => ChatTemplate.open(source.dir));
   const windows = cutWindows(ids, checkCtx(options.ctx), file);
   return { text: text.name, sha256: text.sha256, ...(await perplexity(rt, source, graph, windows, options)) };
 }

@@ -1,4 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
+import { inOrder } from '../calibrate/confined/ahead.js';
 import { type Codec, openCodec } from '../calibrate/tokenizer.js';
 import { LpqError } from '../core/error.js';
 import { contextLength } from '../model/context.js';
@@ -40,10 +41,13 @@ export async function evaluateChoices(
   options: Progress = {},
 ): Promise<ChoicesResult> {
   const { name, sha256, items } = readQuestions(file);
-  const codec = openCodec(source.dir);
+  const codec = await openCodec(source.dir);
   const most = contextLength(source).tokens;
-  const asked = items.flatMap(({ line, contexts, choices }) =>
-    choices.map((choice, i) => continuationOf(codec, contexts[i] as string, choice, most, `line ${line} of ${file}`)),
+  const asked = await inOrder(
+    items.flatMap(({ line, contexts, choices }) =>
+      choices.map((choice, i) => ({ line, context: contexts[i] as string, choice })),
+    ),
+    ({ line, context, choice }) => continuationOf(codec, context, choice, most, `line ${line} of ${file}`),
   );
   const found = await likelihoods(rt, source, asked, options);
   let at = 0;
@@ -81,9 +85,9 @@ export async function evaluateLastWords(
   options: Progress = {},
 ): Promise<LastWordResult> {
   const { name, sha256, items } = readClozes(file);
-  const codec = openCodec(source.dir);
+  const codec = await openCodec(source.dir);
   const most = contextLength(source).tokens;
-  const asked = items.map(({ line, context, word }) =>
+  const asked = await inOrder(items, ({ line, context, word }) =>
     continuationOf(codec, context, word, most, `line ${line} of ${file}`),
   );
   const found = await likelihoods(rt, source, asked, { ...options, greedy: true });
@@ -102,10 +106,19 @@ export async function evaluateLastWords(
  * Tokens of both together, with those that the tokenizer puts before a text; asked about are those behind the context's own. White space
  * at the context's end goes to the continuation, where tokenizers have it.
  */
-function continuationOf(codec: Codec, given: string, after: string, most: number, place: string): Continuation {
+async function continuationOf(
+  codec: Codec,
+  given: string,
+  after: string,
+  most: number,
+  place: string,
+): Promise<Continuation> {
   const context = given.trimEnd();
-  const ids = codec.encodePrompt(context + given.slice(context.length) + after);
-  const known = Math.min(codec.encodePrompt(context).length, ids.length - 1);
+  const [ids, before] = await Promise.all([
+    codec.encodePrompt(context + given.slice(context.length) + after),
+    codec.encodePrompt(context),
+  ]);
+  const known = Math.min(before.length, ids.length - 1);
   if (known < 1)
     throw new LpqError('LPQ_CALIBRATION_TEXT', `${place} begins with what is asked about`, {
       got: JSON.stringify(given),

@@ -81,17 +81,19 @@ export function roomFor(
 class Sequence {
   readonly ids: number[] = [];
   readonly sampler: Sampler;
-  readonly stream: TextStream;
   generated: Generated | undefined;
 
-  constructor(
+  private constructor(
     readonly number: number,
     readonly prompt: Prompt,
-    codec: Codec,
+    readonly stream: TextStream,
     private readonly options: GenerateOptions,
   ) {
     this.sampler = new Sampler(options.sampling, number);
-    this.stream = new TextStream(codec, prompt.ids, options.stops);
+  }
+
+  static async open(number: number, prompt: Prompt, codec: Codec, options: GenerateOptions): Promise<Sequence> {
+    return new Sequence(number, prompt, await TextStream.open(codec, prompt.ids, options.stops), options);
   }
 
   /** The newest token, whose keys and values are still to be computed. */
@@ -101,13 +103,13 @@ class Sequence {
   }
 
   /** Takes the next token. */
-  take(id: number, { onText, onEnd }: GenerateHooks): void {
+  async take(id: number, { onText, onEnd }: GenerateHooks): Promise<void> {
     this.ids.push(id);
     const { stopTokens, maxTokens } = this.options;
     let [finish, stop]: [Finish | undefined, string | undefined] = [undefined, undefined];
     if (stopTokens.has(id)) finish = 'eos';
     else {
-      const added = this.stream.push(id);
+      const added = await this.stream.push(id);
       if (added.text !== '') onText?.(this.number, added.text);
       stop = added.stop;
       if (stop !== undefined) finish = 'stop';
@@ -131,7 +133,8 @@ class Sequence {
 
 /**
  * Continues every prompt, all of them at once: first the prompts, at most BATCH_TOKENS tokens a step, then a token of each a step.
- * What a sequence becomes does not depend on the others. `cache` has a slot for each. Throws what runStep and the hooks throw.
+ * What a sequence becomes does not depend on the others. `cache` has a slot for each. Throws what runStep, the tokenizer and the hooks
+ * throw.
  */
 export async function generate(
   rt: NativeRuntime,
@@ -143,12 +146,13 @@ export async function generate(
   hooks: GenerateHooks = {},
 ): Promise<{ readonly generated: readonly Generated[]; readonly timings: Timings }> {
   const started = performance.now();
-  const sequences = prompts.map((prompt, number) => new Sequence(number, prompt, codec, options));
+  const sequences = await Promise.all(prompts.map((prompt, number) => Sequence.open(number, prompt, codec, options)));
   for (const entries of prefillSteps(prompts, cache.pieces)) {
     const ends = entries.map(({ slot, past, ids }) => past + ids.length === prompts[slot]!.ids.length);
     const rows = await logitsOf(rt, model, cache, entries, hooks);
-    for (const [i, { slot }] of entries.entries())
-      if (ends[i]) take(sequences[slot] as Sequence, rows[i] as Float32Array, hooks);
+    await Promise.all(
+      entries.map(({ slot }, i) => ends[i] && take(sequences[slot] as Sequence, rows[i] as Float32Array, hooks)),
+    );
   }
   const first = performance.now();
   let decoded = 0;
@@ -163,7 +167,7 @@ export async function generate(
       hooks,
     );
     decoded += open.length;
-    for (const [i, sequence] of open.entries()) take(sequence, rows[i] as Float32Array, hooks);
+    await Promise.all(open.map((sequence, i) => take(sequence, rows[i] as Float32Array, hooks)));
   }
   return {
     generated: sequences.map(({ generated }) => generated as Generated),
@@ -176,8 +180,8 @@ export async function generate(
   };
 }
 
-function take(sequence: Sequence, logits: Float32Array, hooks: GenerateHooks): void {
-  sequence.take(sequence.sampler.next(logits), hooks);
+function take(sequence: Sequence, logits: Float32Array, hooks: GenerateHooks): Promise<void> {
+  return sequence.take(sequence.sampler.next(logits), hooks);
 }
 
 /** Of each entry the logits after its last token. */

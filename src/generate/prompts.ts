@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { ChatTemplate, type Conversation } from '../calibrate/chat.js';
+import { inOrder } from '../calibrate/confined/ahead.js';
 import type { Codec } from '../calibrate/tokenizer.js';
 import { LpqError } from '../core/error.js';
 
@@ -58,19 +59,24 @@ function promptOf(text: string, line: number, file: string): Given {
 /**
  * The tokens of prompts: texts with the special tokens that the tokenizer adds, conversations as the model's chat template prints
  * them, an answer opened. Throws LPQ_USAGE for a prompt without a token, LPQ_CONFIG where the model has no chat template,
- * LPQ_CALIBRATION_TEXT where that refuses a conversation.
+ * LPQ_CALIBRATION_TEXT where that refuses a conversation, and what encoding throws.
  */
-export function encodePrompts(dir: string, codec: Codec, given: readonly Given[], options: PromptOptions): Prompt[] {
-  let template: ChatTemplate | undefined;
-  return given.map((one, i) => {
+export async function encodePrompts(
+  dir: string,
+  codec: Codec,
+  given: readonly Given[],
+  options: PromptOptions,
+): Promise<Prompt[]> {
+  let template: Promise<ChatTemplate> | undefined;
+  return inOrder(given, async (one, i) => {
     const conversation = typeof one === 'string' ? options.chat && asConversation(one, i + 1) : one;
-    if (!conversation) return withTokens(one as string, codec.encodePrompt(one as string), i);
+    if (!conversation) return withTokens(one as string, await codec.encodePrompt(one as string), i);
     template ??= ChatTemplate.open(dir);
     const { system } = options;
     const messages = [...(system === undefined ? [] : [{ role: 'system', content: system }]), ...conversation.messages];
-    const text = template.render({ ...conversation, messages }, 'the prompts', true);
+    const text = await (await template).render({ ...conversation, messages }, 'the prompts', true);
     // The template has printed the special tokens.
-    return withTokens(text, codec.encode(text), i);
+    return withTokens(text, await codec.encode(text), i);
   });
 }
 

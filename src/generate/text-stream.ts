@@ -16,28 +16,35 @@ export interface Added {
  * the beginning of a stop string.
  */
 export class TextStream {
-  private readonly before: readonly number[];
   private readonly generated: number[] = [];
-  private readonly prefix: string;
+  /** What the tokens so far decode to. */
+  private whole = '';
   private told = 0;
 
-  constructor(
+  private constructor(
     private readonly codec: Codec,
-    prompt: Int32Array,
+    private readonly before: readonly number[],
+    /** What those decode to. */
+    private readonly prefix: string,
     private readonly stops: readonly string[],
-  ) {
-    this.before = [...prompt.subarray(Math.max(0, prompt.length - BEFORE))];
-    this.prefix = codec.decode(this.before);
+  ) {}
+
+  /** This and push() throw what decoding throws. */
+  static async open(codec: Codec, prompt: Int32Array, stops: readonly string[]): Promise<TextStream> {
+    const before = [...prompt.subarray(Math.max(0, prompt.length - BEFORE))];
+    return new TextStream(codec, before, await codec.decode(before), stops);
   }
 
   /** Everything settled so far. */
   get text(): string {
-    return this.whole().slice(0, this.told);
+    return this.whole.slice(0, this.told);
   }
 
-  push(id: number): Added {
+  /** One token at a time: the next one after this has settled. */
+  async push(id: number): Promise<Added> {
     this.generated.push(id);
-    const whole = this.whole();
+    const whole = await this.decode();
+    this.whole = whole;
     const stop = this.stopIn(whole);
     if (stop) {
       const text = whole.slice(this.told, Math.max(this.told, stop.at));
@@ -49,8 +56,7 @@ export class TextStream {
 
   /** What was held back, once no token comes any more. */
   end(): string {
-    const whole = this.whole();
-    return this.settle(whole, whole.length).text;
+    return this.settle(this.whole, this.whole.length).text;
   }
 
   private settle(whole: string, to: number): Added {
@@ -59,8 +65,8 @@ export class TextStream {
     return { text };
   }
 
-  private whole(): string {
-    const all = this.codec.decode([...this.before, ...this.generated]);
+  private async decode(): Promise<string> {
+    const all = await this.codec.decode([...this.before, ...this.generated]);
     // A prompt that ends within a character: what its tokens alone were decoded to is not how the text begins.
     return all.startsWith(this.prefix) ? all.slice(this.prefix.length) : this.codec.decode(this.generated);
   }

@@ -109,11 +109,11 @@ export async function makeTargets(dir: string): Promise<Target[]> {
     target(
       'tokenizer',
       path.join(source, 'tokenizer.json'),
-      () => void openTokenizer(source)('The whale, 12 boats.\n'),
+      async () => void (await (await openTokenizer(source))('The whale, 12 boats.\n')),
     ),
-    target('tokenizer config', path.join(source, 'tokenizer_config.json'), () => {
-      openTokenizer(source)('The whale');
-      ChatTemplate.open(source);
+    target('tokenizer config', path.join(source, 'tokenizer_config.json'), async () => {
+      await (await openTokenizer(source))('The whale');
+      await ChatTemplate.open(source);
     }),
     target('recipe', yaml, () => settings(yaml)),
     target('recipe as JSON', recipe, () => settings(recipe)),

@@ -18,7 +18,7 @@ import { gpuTest } from './gpu.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 const MODEL = path.join(root, 'share', 'tiny-llama');
-const codec = openCodec(MODEL);
+const codec = await openCodec(MODEL);
 
 interface Case {
   readonly dtype: DType;
@@ -192,7 +192,10 @@ async function logits(
 gpuTest('a model with kept keys, in 16 bits and packed, has the logits of the CPU', async () => {
   const [gpu, cpu] = [createRuntime({ device: 'cuda:0' }), createRuntime()];
   const source = SourceCheckpoint.open(MODEL);
-  const sequence = codec.encode('The old man looked at the sea, and he said nothing. '.repeat(12)).slice(0, 150);
+  const sequence = (await codec.encode('The old man looked at the sea, and he said nothing. '.repeat(12))).slice(
+    0,
+    150,
+  );
   for (const [name, form, bar] of [
     ['exact', 'exact', 0.05],
     ['KV8', kvSchemeOf({ kv: '8' }, 64), 0.05],
@@ -217,7 +220,7 @@ gpuTest('text on the device repeats, and is that of the CPU up to near ties', as
   const source = SourceCheckpoint.open(MODEL);
   const write = async (rt: NativeRuntime) => {
     const model = await loadResident(rt, source);
-    const prompts = encodePrompts(MODEL, codec, ['Once upon a time', 'The old man looked at'], {});
+    const prompts = await encodePrompts(MODEL, codec, ['Once upon a time', 'The old man looked at'], {});
     const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: 2, most: 100 });
     const options = { sampling: GREEDY, maxTokens: 60, stopTokens: new Set<number>(), stops: [] };
     const { generated } = await generate(rt, model, cache, codec, prompts, options);

@@ -19,8 +19,12 @@ const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '.
 const MODEL = path.join(root, 'share', 'tiny-llama');
 
 let text: Calibration | undefined;
-function calibration(): Calibration {
-  text ??= loadCalibration(bundledCalibration(), openTokenizer(MODEL), { samples: 64, length: 512, seed: 0 });
+async function calibration(): Promise<Calibration> {
+  text ??= await loadCalibration(bundledCalibration(), await openTokenizer(MODEL), {
+    samples: 64,
+    length: 512,
+    seed: 0,
+  });
   return text;
 }
 
@@ -41,7 +45,7 @@ async function quantize(t: TestContext, rts: readonly NativeRuntime[], bits = 4)
     scheme: schemeFromOptions({ bits, groupSize: 128 }),
     rules: [],
     quantizer: gptqQuantizer(GPTQ_DEFAULTS),
-    calibration: calibration(),
+    calibration: await calibration(),
     lmHead: false,
     options: {},
     version: 'test',

@@ -193,7 +193,7 @@ async function errors(t: TestContext, rt: NativeRuntime, quantizer: Quantizer): 
     rules: [],
     quantizer,
     calibration: quantizer.statistics
-      ? loadCalibration(bundledCalibration(), openTokenizer(MODEL), { samples: 32, length: 512, seed: 0 })
+      ? await loadCalibration(bundledCalibration(), await openTokenizer(MODEL), { samples: 32, length: 512, seed: 0 })
       : undefined,
     lmHead: false,
     options: {},

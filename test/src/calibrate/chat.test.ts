@@ -43,64 +43,65 @@ const hello = [
   { role: 'assistant', content: 'Goethe.' },
 ];
 
-test('conversations become the text that Jinja2 makes of them', () => {
+test('conversations become the text that Jinja2 makes of them', async () => {
   for (const { template, text, refused, ...parts } of golden.cases) {
-    const chat = ChatTemplate.open(
+    const chat = await ChatTemplate.open(
       model({ 'chat_template.jinja': golden.templates[template], 'tokenizer_config.json': golden.specialTokens }),
     );
     const render = () => chat.render({ line: 7, ...parts }, 'chat.jsonl');
-    if (refused === undefined) assert.equal(render(), text);
-    else assert.throws(render, designed('LPQ_CALIBRATION_TEXT', new RegExp(`line 7 of chat.jsonl .*${refused}`)));
+    if (refused === undefined) assert.equal(await render(), text);
+    else
+      await assert.rejects(render, designed('LPQ_CALIBRATION_TEXT', new RegExp(`line 7 of chat.jsonl .*${refused}`)));
   }
   assert.ok(golden.cases.length >= 10);
 });
 
-test('the places where a template may lie, in order; named ones; tokens that are objects', () => {
+test('the places where a template may lie, in order; named ones; tokens that are objects', async () => {
   const config = { chat_template: 'config{{ eos_token }}', eos_token: { content: '</s>', lstrip: false } };
   const conversation = { line: 1, messages: hello };
-  const render = (files: Record<string, unknown>, more = {}) =>
-    ChatTemplate.open(model(files)).render({ ...conversation, ...more }, 'f');
-  assert.equal(render({ 'tokenizer_config.json': config }), 'config</s>');
+  const render = async (files: Record<string, unknown>, more = {}) =>
+    (await ChatTemplate.open(model(files))).render({ ...conversation, ...more }, 'f');
+  assert.equal(await render({ 'tokenizer_config.json': config }), 'config</s>');
   const legacy = { 'tokenizer_config.json': config, 'chat_template.json': { chat_template: 'legacy{{ eos_token }}' } };
-  assert.equal(render(legacy), 'legacy</s>');
-  assert.equal(render({ ...legacy, 'chat_template.jinja': 'file{{ eos_token }}' }), 'file</s>');
+  assert.equal(await render(legacy), 'legacy</s>');
+  assert.equal(await render({ ...legacy, 'chat_template.jinja': 'file{{ eos_token }}' }), 'file</s>');
   const map = { 'chat_template.jinja': '{{ bos_token }}', 'special_tokens_map.json': { bos_token: '<b>' } };
-  assert.equal(render(map), '<b>');
+  assert.equal(await render(map), '<b>');
   const list = [
     { name: 'default', template: 'plain' },
     { name: 'tool_use', template: 'with {{ tools[0].name }}' },
   ];
   const several = { 'tokenizer_config.json': { chat_template: list } };
-  assert.equal(render(several), 'plain');
-  assert.equal(render(several, { tools: [{ name: 'weather' }] }), 'with weather');
-  assert.throws(
-    () => render({ 'tokenizer_config.json': { chat_template: [{ name: 'rag', template: 'x' }] } }),
+  assert.equal(await render(several), 'plain');
+  assert.equal(await render(several, { tools: [{ name: 'weather' }] }), 'with weather');
+  await assert.rejects(
+    render({ 'tokenizer_config.json': { chat_template: [{ name: 'rag', template: 'x' }] } }),
     designed('LPQ_CONFIG', /none named default.*rag/),
   );
-  const sha = (files: Record<string, unknown>) => ChatTemplate.open(model(files)).sha256;
-  assert.equal(sha({ 'tokenizer_config.json': config }), sha({ 'tokenizer_config.json': config }));
+  const sha = async (files: Record<string, unknown>) => (await ChatTemplate.open(model(files))).sha256;
+  assert.equal(await sha({ 'tokenizer_config.json': config }), await sha({ 'tokenizer_config.json': config }));
   assert.notEqual(
-    sha({ 'tokenizer_config.json': config }),
-    sha({ 'tokenizer_config.json': { ...config, eos_token: 'x' } }),
+    await sha({ 'tokenizer_config.json': config }),
+    await sha({ 'tokenizer_config.json': { ...config, eos_token: 'x' } }),
   );
 });
 
-test('no template, or a broken one', () => {
-  assert.throws(
-    () => ChatTemplate.open(model({ 'tokenizer_config.json': {} })),
+test('no template, or a broken one', async () => {
+  await assert.rejects(
+    ChatTemplate.open(model({ 'tokenizer_config.json': {} })),
     designed('LPQ_CONFIG', /has no chat template.*tokenizer_config.json/),
   );
-  assert.throws(() => ChatTemplate.open(model({})), designed('LPQ_CONFIG', /no file that could hold one/));
+  await assert.rejects(ChatTemplate.open(model({})), designed('LPQ_CONFIG', /no file that could hold one/));
   const refuses = (files: Record<string, unknown>, words: RegExp) =>
-    assert.throws(() => ChatTemplate.open(model(files)), designed('LPQ_CONFIG', words));
-  refuses({ 'chat_template.jinja': '{% if %}' }, /chat_template.jinja is no Jinja/);
-  refuses({ 'tokenizer_config.json': { chat_template: 3 } }, /chat_template of .* is malformed.*3/);
-  refuses({ 'tokenizer_config.json': { chat_template: [{ name: 'default' }] } }, /malformed/);
-  refuses({ 'tokenizer_config.json': '{' }, /not valid JSON/);
-  refuses({ 'chat_template.json': '[]' }, /does not hold an object/);
+    assert.rejects(ChatTemplate.open(model(files)), designed('LPQ_CONFIG', words));
+  await refuses({ 'chat_template.jinja': '{% if %}' }, /chat_template.jinja is no Jinja/);
+  await refuses({ 'tokenizer_config.json': { chat_template: 3 } }, /chat_template of .* is malformed.*3/);
+  await refuses({ 'tokenizer_config.json': { chat_template: [{ name: 'default' }] } }, /malformed/);
+  await refuses({ 'tokenizer_config.json': '{' }, /not valid JSON/);
+  await refuses({ 'chat_template.json': '[]' }, /does not hold an object/);
 });
 
-test('a file of conversations: one sequence each, special tokens as ids and once', () => {
+test('a file of conversations: one sequence each, special tokens as ids and once', async () => {
   // A tokenizer that would put <s> before every text if it were asked to.
   const dir = model({
     'chat_template.jinja':
@@ -117,64 +118,67 @@ test('a file of conversations: one sequence each, special tokens as ids and once
     special_tokens: { '<s>': { id: '<s>', ids: [bos], tokens: ['<s>'] } },
   };
   writeFileSync(path.join(dir, 'tokenizer.json'), JSON.stringify(json));
-  const encode = openTokenizer(dir);
+  const encode = await openTokenizer(dir);
   const chat = () => ChatTemplate.open(dir);
   const file = lines('chat.jsonl', { messages: hello }, { messages: hello.slice(0, 1), tools: [] });
-  const found = loadCalibration(file, encode, { samples: 9, length: 500, seed: 0, chat });
+  const found = await loadCalibration(file, encode, { samples: 9, length: 500, seed: 0, chat });
   assert.equal(found.kind, 'conversations');
   assert.equal(found.available, 2);
-  assert.equal(found.chatTemplate, chat().sha256);
-  const words = (text: string) => [...encode(text)];
+  assert.equal(found.chatTemplate, (await chat()).sha256);
+  const words = async (text: string) => [...(await encode(text))];
   const both = [
-    [bos, ...words('user: Who wrote Faust?'), eos],
-    [bos, ...words('user: Who wrote Faust?'), eos, ...words('assistant: Goethe.'), eos],
+    [bos, ...(await words('user: Who wrote Faust?')), eos],
+    [bos, ...(await words('user: Who wrote Faust?')), eos, ...(await words('assistant: Goethe.')), eos],
   ];
   assert.deepEqual(
     found.sequences.map((ids) => [...ids]).sort((a, b) => a.length - b.length),
     both,
   );
-  const joined = loadCalibration(file, encode, { samples: 9, length: 5, seed: 0, join: true, chat });
+  const joined = await loadCalibration(file, encode, { samples: 9, length: 5, seed: 0, join: true, chat });
   assert.equal(joined.kind, 'windows');
   assert.equal(joined.available, Math.floor(both.flat().length / 5));
   // Without a template the file is refused; text goes on as before.
   rmSync(path.join(dir, 'chat_template.jinja'));
-  assert.throws(
-    () => loadCalibration(file, encode, { samples: 1, length: 9, seed: 0, chat }),
+  await assert.rejects(
+    loadCalibration(file, encode, { samples: 1, length: 9, seed: 0, chat }),
     designed('LPQ_CONFIG', /no chat template/),
   );
   const text = lines('text.jsonl', { text: 'Who wrote Faust?' });
   assert.deepEqual(
-    [...(loadCalibration(text, encode, { samples: 1, length: 99, seed: 0, chat }).sequences[0] ?? [])],
-    [...encode('Who wrote Faust?')],
+    [...((await loadCalibration(text, encode, { samples: 1, length: 99, seed: 0, chat })).sequences[0] ?? [])],
+    [...(await encode('Who wrote Faust?'))],
   );
 });
 
-test('lines that are no conversations', () => {
-  const encode = (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
+test('lines that are no conversations', async () => {
+  const encode = async (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
   const options = { samples: 1, length: 9, seed: 0 };
   const refuses = (words: RegExp, ...records: unknown[]) =>
-    assert.throws(
-      () => loadCalibration(lines('bad.jsonl', ...records), encode, options),
+    assert.rejects(
+      loadCalibration(lines('bad.jsonl', ...records), encode, options),
       designed('LPQ_CALIBRATION_TEXT', words),
     );
   for (const messages of [[], 'x', [3], [{ content: 'x' }], [{ role: 'user', content: 3 }], null])
-    refuses(/line 1 of .*bad.jsonl has "messages" that are no conversation/, { messages });
-  refuses(/line 1 .* has "tools" that are no list/, { messages: hello, tools: {} });
-  refuses(/line 1 .* has "chat_template_kwargs" that are no object/, { messages: hello, chat_template_kwargs: [1] });
-  refuses(/line 2 .* another kind/, { messages: hello }, { text: 'x' });
-  refuses(/line 2 .* another kind/, { text: 'x' }, { messages: hello });
-  refuses(/no model whose template/, { messages: hello });
+    await refuses(/line 1 of .*bad.jsonl has "messages" that are no conversation/, { messages });
+  await refuses(/line 1 .* has "tools" that are no list/, { messages: hello, tools: {} });
+  await refuses(/line 1 .* has "chat_template_kwargs" that are no object/, {
+    messages: hello,
+    chat_template_kwargs: [1],
+  });
+  await refuses(/line 2 .* another kind/, { messages: hello }, { text: 'x' });
+  await refuses(/line 2 .* another kind/, { text: 'x' }, { messages: hello });
+  await refuses(/no model whose template/, { messages: hello });
   // A line with a text is a document, whatever else it has.
   const both = lines('both.jsonl', { text: 'abc', messages: hello });
-  assert.equal(loadCalibration(both, encode, options).kind, 'documents');
+  assert.equal((await loadCalibration(both, encode, options)).kind, 'documents');
 });
 
-test('the variables of a template cannot replace what lpq says', () => {
-  const chat = ChatTemplate.open(
+test('the variables of a template cannot replace what lpq says', async () => {
+  const chat = await ChatTemplate.open(
     model({
       'chat_template.jinja': "{{ messages[0].role }} {{ 'open' if add_generation_prompt else 'closed' }} {{ x }}",
     }),
   );
   const variables = { messages: [], add_generation_prompt: true, x: 1 };
-  assert.equal(chat.render({ line: 1, messages: hello, variables }, 'f'), 'user closed 1');
+  assert.equal(await chat.render({ line: 1, messages: hello, variables }, 'f'), 'user closed 1');
 });

@@ -9,7 +9,7 @@ import { loadCalibration } from '../../../src/calibrate/text.js';
 import { designed, scratch } from '../../formats/scratch.js';
 
 const dir = scratch();
-const encode = (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
+const encode = async (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
 const write = (name: string, content: string): string => {
   const file = path.join(dir, name);
   writeFileSync(file, content);
@@ -60,14 +60,14 @@ test('shares add up, and none is a sample or more away from its weight', () => {
   assert.throws(() => sharesOf([file(99), file(1)], 10), designed('LPQ_USAGE', /to give none of the 10 sequences/));
 });
 
-test('a mix: every file gives its share, drawn as if it were alone, in one shuffled order', () => {
+test('a mix: every file gives its share, drawn as if it were alone, in one shuffled order', async () => {
   const options = { samples: 30, length: 10, seed: 5 };
   const files = [
     { file: a, weight: 0.5 },
     { file: b, weight: 0.3 },
     { file: c, weight: 0.2 },
   ];
-  const mix = loadMix(files, encode, options);
+  const mix = await loadMix(files, encode, options);
   assert.equal(mix.kind, 'mix');
   assert.equal(mix.name, 'a.txt:0.5 + b.txt:0.3 + c.jsonl:0.2');
   assert.deepEqual(
@@ -80,28 +80,32 @@ test('a mix: every file gives its share, drawn as if it were alone, in one shuff
   );
   assert.equal(mix.tokens, 270);
   assert.equal(mix.available, 80 + 60 + 11);
-  const alone = [a, b, c].flatMap((file, i) => {
-    const { sequences, sha256 } = loadCalibration(file, encode, { ...options, samples: [15, 9, 6][i] as number });
-    assert.equal(mix.files?.[i]?.sha256, sha256);
-    return sequences;
-  });
+  const alone: Int32Array[] = [];
+  for (const [i, file] of [a, b, c].entries()) {
+    const own = await loadCalibration(file, encode, { ...options, samples: [15, 9, 6][i] as number });
+    assert.equal(mix.files?.[i]?.sha256, own.sha256);
+    alone.push(...own.sequences);
+  }
   const text = (ids: Int32Array) => String.fromCharCode(...ids);
   assert.deepEqual(mix.sequences.map(text).sort(), alone.map(text).sort());
   assert.notDeepEqual(mix.sequences.map(text), alone.map(text));
   // Half of the sequences, which is what GPTAQ looks at, are of every file.
   const kinds = new Set(mix.sequences.slice(0, 15).map((ids) => (ids[0] as number) >> 12));
   assert.equal(kinds.size, 3);
-  assert.deepEqual(loadMix(files, encode, options), mix);
+  assert.deepEqual(await loadMix(files, encode, options), mix);
   const lines = mix.files?.map(({ sha256, weight }) => `${sha256} ${weight}\n`).join('') ?? '';
   assert.equal(mix.sha256, createHash('sha256').update(lines).digest('hex'));
-  const other = loadMix(files, encode, { ...options, seed: 6 });
+  const other = await loadMix(files, encode, { ...options, seed: 6 });
   assert.notDeepEqual(other.sequences, mix.sequences);
 });
 
-test('one file is what it always was; too short ones give what they have; twice the same is refused', () => {
+test('one file is what it always was; too short ones give what they have; twice the same is refused', async () => {
   const options = { samples: 30, length: 10, seed: 5 };
-  assert.deepEqual(loadMix([{ file: a, weight: 0.2 }], encode, options), loadCalibration(a, encode, options));
-  const short = loadMix(
+  assert.deepEqual(
+    await loadMix([{ file: a, weight: 0.2 }], encode, options),
+    await loadCalibration(a, encode, options),
+  );
+  const short = await loadMix(
     [
       { file: a, weight: 1 },
       { file: c, weight: 1 },
@@ -114,7 +118,7 @@ test('one file is what it always was; too short ones give what they have; twice 
     [15, 11],
   );
   const copy = write('copy.txt', letters(0x1000, 800));
-  assert.throws(
+  await assert.rejects(
     () =>
       loadMix(
         [

@@ -11,14 +11,15 @@ import { scratch } from '../../formats/scratch.js';
 
 const dir = scratch();
 /** One token a character: its code. */
-const encode = (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
+const codes = (text: string) => Int32Array.from(text, (letter) => letter.charCodeAt(0));
+const encode = async (text: string) => codes(text);
 const write = (name: string, content: string | Uint8Array): string => {
   const file = path.join(dir, name);
   writeFileSync(file, content);
   return file;
 };
-const refuses = (run: () => unknown, code: string, words: RegExp, got?: RegExp) =>
-  assert.throws(
+const refuses = (run: () => Promise<unknown>, code: string, words: RegExp, got?: RegExp) =>
+  assert.rejects(
     run,
     (error) =>
       error instanceof LpqError &&
@@ -27,77 +28,92 @@ const refuses = (run: () => unknown, code: string, words: RegExp, got?: RegExp) 
       (!got || got.test(String(error.got))),
   );
 
-test('a text: distinct whole windows of it, chosen by the seed', () => {
+test('a text: distinct whole windows of it, chosen by the seed', async () => {
   const text = Array.from({ length: 1003 }, (_, i) => String.fromCharCode(65 + i)).join('');
   const file = write('letters.txt', text);
-  const all = encode(text);
-  fc.assert(
-    fc.property(fc.integer({ min: 1, max: 60 }), fc.integer({ min: 1, max: 40 }), fc.nat(), (length, samples, seed) => {
-      const chosen = loadCalibration(file, encode, { samples, length, seed });
-      const available = Math.floor(1003 / length);
-      assert.equal(chosen.kind, 'windows');
-      assert.equal(chosen.available, available);
-      assert.equal(chosen.sequences.length, Math.min(samples, available));
-      assert.equal(chosen.tokens, chosen.sequences.length * length);
-      const starts = chosen.sequences.map((window) => window[0]! - 65);
-      assert.equal(new Set(starts).size, starts.length);
-      chosen.sequences.forEach((window, i) => {
-        assert.equal(starts[i]! % length, 0);
-        assert.deepEqual([...window], [...all.subarray(starts[i], starts[i]! + length)]);
-      });
-      const again = loadCalibration(file, encode, { samples, length, seed });
-      assert.deepEqual(again, chosen);
-    }),
+  const all = codes(text);
+  await fc.assert(
+    fc.asyncProperty(
+      fc.integer({ min: 1, max: 60 }),
+      fc.integer({ min: 1, max: 40 }),
+      fc.nat(),
+      async (length, samples, seed) => {
+        const chosen = await loadCalibration(file, encode, { samples, length, seed });
+        const available = Math.floor(1003 / length);
+        assert.equal(chosen.kind, 'windows');
+        assert.equal(chosen.available, available);
+        assert.equal(chosen.sequences.length, Math.min(samples, available));
+        assert.equal(chosen.tokens, chosen.sequences.length * length);
+        const starts = chosen.sequences.map((window) => window[0]! - 65);
+        assert.equal(new Set(starts).size, starts.length);
+        chosen.sequences.forEach((window, i) => {
+          assert.equal(starts[i]! % length, 0);
+          assert.deepEqual([...window], [...all.subarray(starts[i], starts[i]! + length)]);
+        });
+        const again = await loadCalibration(file, encode, { samples, length, seed });
+        assert.deepEqual(again, chosen);
+      },
+    ),
     { numRuns: 50 },
   );
-  const draw = (seed: number) => loadCalibration(file, encode, { samples: 8, length: 10, seed }).sequences;
-  assert.notDeepEqual(draw(0), draw(1));
+  const draw = async (seed: number) =>
+    (await loadCalibration(file, encode, { samples: 8, length: 10, seed })).sequences;
+  assert.notDeepEqual(await draw(0), await draw(1));
   assert.equal(
-    loadCalibration(file, encode, { samples: 1, length: 1, seed: 0 }).sha256,
+    (await loadCalibration(file, encode, { samples: 1, length: 1, seed: 0 })).sha256,
     createHash('sha256').update(readFileSync(file)).digest('hex'),
   );
 });
 
-test('documents: of their own length, cut but not joined; joined when asked', () => {
+test('documents: of their own length, cut but not joined; joined when asked', async () => {
   const texts = ['short', 'a document of middling length', '', 'x'];
   const file = write('documents.jsonl', `${texts.map((text) => JSON.stringify({ text })).join('\n')}\n\n`);
-  const chosen = loadCalibration(file, encode, { samples: 10, length: 12, seed: 3 });
+  const chosen = await loadCalibration(file, encode, { samples: 10, length: 12, seed: 3 });
   assert.equal(chosen.kind, 'documents');
   assert.deepEqual(chosen.sequences.map((ids) => String.fromCharCode(...ids)).sort(), ['a document o', 'short', 'x']);
   assert.equal(chosen.tokens, 12 + 5 + 1);
-  assert.equal(loadCalibration(file, encode, { samples: 2, length: 12, seed: 3 }).sequences.length, 2);
-  const joined = loadCalibration(file, encode, { samples: 10, length: 7, seed: 3, join: true });
+  assert.equal((await loadCalibration(file, encode, { samples: 2, length: 12, seed: 3 })).sequences.length, 2);
+  const joined = await loadCalibration(file, encode, { samples: 10, length: 7, seed: 3, join: true });
   assert.equal(joined.kind, 'windows');
   assert.deepEqual(
     joined.sequences.map((ids) => String.fromCharCode(...ids)).sort(),
-    cutWindows(encode(texts.join('')), 7, file)
+    cutWindows(codes(texts.join('')), 7, file)
       .map((ids) => String.fromCharCode(...ids))
       .sort(),
   );
 });
 
-test('texts that cannot be used are refused', () => {
+test('texts that cannot be used are refused', async () => {
   const options = { samples: 1, length: 4, seed: 0 };
   const short = write('short.txt', 'abc');
-  refuses(() => loadCalibration(short, encode, options), 'LPQ_CALIBRATION_TEXT', /short.txt is shorter/, /3 tokens/);
+  await refuses(
+    () => loadCalibration(short, encode, options),
+    'LPQ_CALIBRATION_TEXT',
+    /short.txt is shorter/,
+    /3 tokens/,
+  );
   const latin = write('latin.txt', Uint8Array.of(0x61, 0xe9, 0x62));
-  refuses(() => loadCalibration(latin, encode, options), 'LPQ_CALIBRATION_TEXT', /latin.txt is not UTF-8/);
+  await refuses(() => loadCalibration(latin, encode, options), 'LPQ_CALIBRATION_TEXT', /latin.txt is not UTF-8/);
   const broken = write('broken.jsonl', '{"text": "fine"}\n{"text": \n');
-  refuses(
+  await refuses(
     () => loadCalibration(broken, encode, options),
     'LPQ_CALIBRATION_TEXT',
     /line 2 of .*broken.jsonl is not JSON/,
   );
   for (const line of ['{"content": "x"}', '{"text": 3}', 'null', '"text"']) {
     const other = write('other.jsonl', line);
-    refuses(() => loadCalibration(other, encode, options), 'LPQ_CALIBRATION_TEXT', /line 1 .* no string under "text"/);
+    await refuses(
+      () => loadCalibration(other, encode, options),
+      'LPQ_CALIBRATION_TEXT',
+      /line 1 .* no string under "text"/,
+    );
   }
   const empty = write('empty.jsonl', '{"text": ""}\n');
-  refuses(() => loadCalibration(empty, encode, options), 'LPQ_CALIBRATION_TEXT', /no document/);
-  refuses(() => loadCalibration(path.join(dir, 'nowhere.txt'), encode, options), 'LPQ_FILE', /nowhere.txt/);
-  refuses(() => loadCalibration(short, encode, { ...options, samples: 0 }), 'LPQ_USAGE', /samples/);
-  refuses(() => loadCalibration(short, encode, { ...options, length: 1.5 }), 'LPQ_USAGE', /length/);
-  refuses(() => loadCalibration(short, encode, { ...options, seed: -1 }), 'LPQ_USAGE', /seed/);
+  await refuses(() => loadCalibration(empty, encode, options), 'LPQ_CALIBRATION_TEXT', /no document/);
+  await refuses(() => loadCalibration(path.join(dir, 'nowhere.txt'), encode, options), 'LPQ_FILE', /nowhere.txt/);
+  await refuses(() => loadCalibration(short, encode, { ...options, samples: 0 }), 'LPQ_USAGE', /samples/);
+  await refuses(() => loadCalibration(short, encode, { ...options, length: 1.5 }), 'LPQ_USAGE', /length/);
+  await refuses(() => loadCalibration(short, encode, { ...options, seed: -1 }), 'LPQ_USAGE', /seed/);
 });
 
 test('the bundled text is there and long enough for the defaults', () => {

@@ -16,7 +16,7 @@ test('pieces are counted in code points, and joined they are the text', () => {
   assert.deepEqual(cut('', 5), []);
 });
 
-test('byte-level BPE of the bundled model: ids by hand from its tables', () => {
+test('byte-level BPE of the bundled model: ids by hand from its tables', async () => {
   // An oracle for one word: merge the pair of lowest rank until none is left, over the file's own vocab and merges.
   const { model } = JSON.parse(readFileSync(path.join(MODEL, 'tokenizer.json'), 'utf8'));
   const ranks = new Map<string, number>(
@@ -32,31 +32,34 @@ test('byte-level BPE of the bundled model: ids by hand from its tables', () => {
       parts.splice(i, 2, `${parts[i]}${parts[i + 1]}`);
     }
   };
-  const encode = openTokenizer(MODEL);
+  const encode = await openTokenizer(MODEL);
   for (const word of ['harvest', 'Ġphilosophy', 'Germania', 'zzyzx'])
-    assert.deepEqual([...encode(word.replace('Ġ', ' '))], merge(word));
+    assert.deepEqual([...(await encode(word.replace('Ġ', ' ')))], merge(word));
 });
 
-test('the evaluation text has the number of tokens that its golden perplexity was counted over', () => {
-  const ids = openTokenizer(MODEL)(readFileSync(path.join(shareDirectory(), 'text', 'books-valid.txt'), 'utf8'));
+test('the evaluation text has the number of tokens that its golden perplexity was counted over', async () => {
+  const ids = await (await openTokenizer(MODEL))(
+    readFileSync(path.join(shareDirectory(), 'text', 'books-valid.txt'), 'utf8'),
+  );
   assert.equal(Math.floor(ids.length / 512) * 511, 121_618);
 });
 
-test('a directory without a tokenizer, or with a broken one, is refused', () => {
+test('a directory without a tokenizer, or with a broken one, is refused', async () => {
   const dir = scratch();
   const refuses = (words: RegExp) =>
-    assert.throws(
+    assert.rejects(
       () => openTokenizer(dir),
       (error) => error instanceof LpqError && error.code === 'LPQ_CONFIG' && words.test(error.message),
     );
-  refuses(/has no tokenizer.json/);
+  await refuses(/has no tokenizer.json/);
   writeFileSync(path.join(dir, 'tokenizer.json'), '{');
-  refuses(/not valid JSON/);
+  await refuses(/not valid JSON/);
   writeFileSync(path.join(dir, 'tokenizer.json'), '[]');
-  refuses(/does not hold an object/);
+  await refuses(/does not hold an object/);
   writeFileSync(path.join(dir, 'tokenizer.json'), '{"model": {"type": "Oracle"}}');
-  refuses(/not a tokenizer that lpq can run/);
+  await refuses(/not a tokenizer that lpq can run/);
   // tokenizer_config.json may be absent.
   copyFileSync(path.join(MODEL, 'tokenizer.json'), path.join(dir, 'tokenizer.json'));
-  assert.deepEqual(openTokenizer(dir)('So it was.'), openTokenizer(MODEL)('So it was.'));
+  const [copy, own] = [await openTokenizer(dir), await openTokenizer(MODEL)];
+  assert.deepEqual(await copy('So it was.'), await own('So it was.'));
 });

@@ -69,7 +69,7 @@ test('a cache of few bits, and the chat template with a system message', async (
   const prompt = '[system] Be brief.\n[user] Who?\n[assistant]';
   assert.equal(sequences[0].prompt, prompt);
   // The template prints special tokens itself: none is added.
-  assert.equal(sequences[0].promptTokens, openCodec(dir).encode(prompt).length);
+  assert.equal(sequences[0].promptTokens, (await (await openCodec(dir)).encode(prompt)).length);
   assert.equal(cache.form, 'KV4 (bitdecoding)');
   const half = await generate(model, '--prompt', 'Who?', '--max-tokens', '2', '--kv', '16', '--json');
   assert.match(half.stdout, /"form":"f16"/);

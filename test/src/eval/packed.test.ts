@@ -19,8 +19,9 @@ const MODEL = path.join(shareDirectory(), 'tiny-llama');
 const TEXT = path.join(shareDirectory(), 'text', 'books-valid.txt');
 const rt = createRuntime(2);
 
+const ids = await (await openTokenizer(MODEL))(readFileSync(TEXT, 'utf8').slice(0, 20_000));
+
 function windows(count: number, ctx: number): Int32Array[] {
-  const ids = openTokenizer(MODEL)(readFileSync(TEXT, 'utf8').slice(0, 20_000));
   return Array.from({ length: count }, (_, i) => ids.slice(i * ctx, (i + 1) * ctx));
 }
 

@@ -19,8 +19,9 @@ const TEXT = path.join(shareDirectory(), 'text', 'books-valid.txt');
 const source = plainSource(MODEL);
 const graph = openModel(source);
 
+const ids = await (await openTokenizer(MODEL))(readFileSync(TEXT, 'utf8').slice(0, 20_000));
+
 function firstWindows(count: number, ctx: number): Int32Array[] {
-  const ids = openTokenizer(MODEL)(readFileSync(TEXT, 'utf8').slice(0, 20_000));
   return Array.from({ length: count }, (_, i) => ids.slice(i * ctx, (i + 1) * ctx));
 }
 

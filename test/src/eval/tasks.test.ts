@@ -16,7 +16,7 @@ import { plainSource } from '../model/fixtures.js';
 
 const MODEL = path.join(shareDirectory(), 'tiny-llama');
 const source = plainSource(MODEL);
-const codec = openCodec(MODEL);
+const codec = await openCodec(MODEL);
 const rt = createRuntime(2);
 const dir = scratch();
 let files = 0;
@@ -28,8 +28,8 @@ const lines = (...records: unknown[]): string => {
 
 /** Log-likelihoods of the tokens of `text` behind those of `context`, one by one in f64, and whether each was the likeliest. */
 async function asked(context: string, text: string): Promise<{ sum: number; greedy: boolean }> {
-  const ids = Int32Array.from(codec.encode(context + text));
-  const first = codec.encode(context).length;
+  const ids = await codec.encode(context + text);
+  const first = (await codec.encode(context)).length;
   const logits = await logitsOf(rt, source, { ids, shape: [1, ids.length] });
   const vocab = logits.shape[2] as number;
   let [sum, greedy] = [0, true];
@@ -49,10 +49,12 @@ test('the likelihoods of the ends of sequences are those of their logits, whatev
     ['Once upon a', ' time there was a king who'],
     ['He', ' xylophone'],
   ] as const;
-  const items = pairs.map(([context, text]) => {
-    const ids = codec.encode(context + text);
-    return { ids, asked: ids.length - codec.encode(context).length };
-  });
+  const items = await Promise.all(
+    pairs.map(async ([context, text]) => {
+      const ids = await codec.encode(context + text);
+      return { ids, asked: ids.length - (await codec.encode(context)).length };
+    }),
+  );
   const found = await likelihoods(rt, source, items, { greedy: true });
   for (const [i, [context, text]] of pairs.entries()) {
     const want = await asked(context, text);

@@ -60,7 +60,7 @@ test('W4Ax is computed alike from a checkpoint and an artifact, decoded and thro
   const output = path.join(dir, 'packed');
   await packCheckpoint({ input, target: 'comet', output, runtime: rt });
   input.close();
-  const ids = openTokenizer(MODEL)(readFileSync(TEXT, 'utf8').slice(0, 20_000));
+  const ids = await (await openTokenizer(MODEL))(readFileSync(TEXT, 'utf8').slice(0, 20_000));
   const windows = [0, 1].map((i) => ids.slice(24 * i, 24 * i + 24));
   const nats = async (from: WeightSource & { close(): void }): Promise<number> => {
     const { nll } = await perplexity(rt, from, openModel(from), windows, { ctx: 24 });

@@ -26,7 +26,7 @@ const TOKENS = ALL ? 200 : 60;
 /** Through the kernels' operations, which are slow on the CPU. */
 const KERNEL_TOKENS = ALL ? 200 : 8;
 const rt = createRuntime(2);
-const codec = openCodec(MODEL);
+const codec = await openCodec(MODEL);
 const dir = scratch();
 const quantized = path.join(dir, 'quantized');
 const TARGETS = ['marlin', 'turbomind', 'tilus'];
@@ -39,7 +39,7 @@ async function texts(
 ): Promise<readonly Generated[]> {
   // What kernels multiply is joined as on devices.
   const model = await loadResident(rt, source, undefined, source.packed !== undefined);
-  const prompts = encodePrompts(MODEL, codec, given, {});
+  const prompts = await encodePrompts(MODEL, codec, given, {});
   const cache = makeCache(rt, form, { blocks: model.graph.blocks.length, slots: given.length, most: 600 });
   const all = { sampling: GREEDY, maxTokens: TOKENS, stopTokens: new Set<number>(), stops: [], ...options };
   const { generated } = await generate(rt, model, cache, codec, prompts, all);
@@ -158,7 +158,7 @@ test('a sequence becomes the same beside others, after a long prompt too, greedy
 test('stop tokens, stop strings and enough tokens end a text', async () => {
   const [free] = want as [Generated, Generated];
   assert.equal(free.finish, 'length');
-  assert.equal(codec.decode([...free.ids]).trim(), free.text.trim());
+  assert.equal((await codec.decode([...free.ids])).trim(), free.text.trim());
   const stop = free.text.slice(20, 26);
   const at = free.text.indexOf(stop);
   const [stopped] = await texts(canonical(), [PROMPTS[0]!], { stops: ['never there', stop] });

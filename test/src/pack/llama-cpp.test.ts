@@ -201,9 +201,9 @@ test('llama.cpp reads the tokenizer as we do, and a mixture of experts', async (
   if (!llama) return;
   const output = await packed('q4_0', 'gguf', ['--bits', '4', '--group-size', '32']);
   const loaded: LlamaModel = await llama.loadModel({ modelPath: path.join(output, 'model.gguf') });
-  const encode = openTokenizer(model);
+  const encode = await openTokenizer(model);
   const checked = text.replace(/\s+$/, '');
-  assert.deepEqual(loaded.tokenize(checked), [...encode(checked)]);
+  assert.deepEqual(loaded.tokenize(checked), [...(await encode(checked))]);
   await loaded.dispose();
   const from = path.join(shared, 'models', 'tiny-qwen3-moe');
   if (!existsSync(from)) {
