@@ -1,4 +1,4 @@
-import { LpqError } from '../../src/core/error.js';
+import { patternsOf } from '../../src/core/patterns.js';
 import { badSetting } from '../foreign/module.js';
 
 export type CompressedFormat =
@@ -100,25 +100,15 @@ function readBlock(where: string, key: string, value: unknown): [number, number]
 
 /** The scheme of a module: the group that names it exactly or by expression, else the one for class Linear. */
 export function schemeOf(where: string, { schemes, ignore }: WeightSchemes, module: string): WeightScheme | undefined {
-  const named = (list: readonly string[], key: string): boolean =>
-    list.some((item) => item === module || (item.startsWith('re:') && matches(where, key, item.slice(3), module)));
+  const named = (list: readonly string[], key: string): boolean => {
+    const expressions = () => list.filter((item) => item.startsWith('re:')).map((item) => item.slice(3));
+    return list.includes(module) || patternsOf(list, `${where}: '${key}'`, expressions).first(module) >= 0;
+  };
   if (named(ignore, 'ignore')) return undefined;
   return (
     schemes.find(({ targets, group }) => named(targets, `config_groups.${group}.targets`)) ??
     schemes.find(({ targets }) => targets.includes('Linear'))
   );
-}
-
-// Python's re.match: from the beginning, not to the end.
-function matches(where: string, key: string, pattern: string, name: string): boolean {
-  try {
-    return new RegExp(`^(?:${pattern})`).test(name);
-  } catch (cause) {
-    throw new LpqError('LPQ_CONFIG', `${where}: '${key}' holds something that is no regular expression`, {
-      got: pattern,
-      cause,
-    });
-  }
 }
 
 function strings(where: string, key: string, value: unknown): readonly string[] {

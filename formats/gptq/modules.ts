@@ -1,5 +1,6 @@
 import { typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
+import { patternsOf } from '../../src/core/patterns.js';
 import type { ModuleDeclaration, Part } from '../canonical/tensors.js';
 import { transposeFloats, transposeHalves, transposeWords, wordsToStream } from '../foreign/bits.js';
 import {
@@ -74,20 +75,13 @@ export function gptqLinears(ctx: ForeignContext): { linears: GptqLinear[]; probl
 function ruled(ctx: ForeignContext, name: string, base: GptqConfig): GptqConfig {
   const { dynamic } = ctx.settings;
   if (typeof dynamic !== 'object' || dynamic === null) return base;
-  for (const [rule, change] of Object.entries(dynamic)) {
-    let pattern: RegExp;
-    try {
-      pattern = new RegExp(`^(?:${rule.replace(/^[+-]:/, '')})`);
-    } catch (cause) {
-      throw new LpqError('LPQ_CONFIG', `${ctx.where}: a rule of 'dynamic' is no regular expression`, {
-        got: rule,
-        cause,
-      });
-    }
-    if (!pattern.test(name) || rule.startsWith('-:')) continue;
-    return readGptqConfig(`${ctx.where}.dynamic`, { ...ctx.settings, ...(change as object) });
-  }
-  return base;
+  // What is stored as a quantized module is one, whatever rule leaves it out.
+  const rules = Object.keys(dynamic).filter((rule) => !rule.startsWith('-:'));
+  const patterns = patternsOf(dynamic, `${ctx.where}: 'dynamic'`, () => rules.map((rule) => rule.replace(/^\+:/, '')));
+  const rule = rules[patterns.first(name)];
+  if (rule === undefined) return base;
+  const change = (dynamic as Readonly<Record<string, unknown>>)[rule];
+  return readGptqConfig(`${ctx.where}.dynamic`, { ...ctx.settings, ...(change as object) });
 }
 
 function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): GptqLinear {

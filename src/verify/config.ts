@@ -1,4 +1,6 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import { LpqError } from '../core/error.js';
+import { patternsOf } from '../core/patterns.js';
 import { quantType } from '../core/quant-type.js';
 import { expectation, isSymmetric, PACKED_LAYOUTS } from './layouts.js';
 import type { Recorder } from './report.js';
@@ -74,7 +76,15 @@ export function checkConfig(
     if (packed && !(LAYOUTS_OF[target] ?? [target]).includes(module.layout) && !/^sm\d+$/.test(target))
       fail(`module '${name}' is in layout ${module.layout}, in an artifact for ${target}`, undefined, undefined, name);
     const schemeFor = compressed ? compressedScheme : target === 'awq' ? awqScheme : gptqScheme;
-    const stated = schemeFor(quantization, name);
+    let stated: Scheme | undefined;
+    try {
+      stated = schemeFor(quantization, name);
+    } catch (error) {
+      if (!(error instanceof LpqError)) throw error;
+      // A rule that cannot be followed says nothing about any module.
+      fail(error.message, error.got);
+      return;
+    }
     if (!packed) {
       if (consumer && stated && module.layout === 'dense')
         fail(`quantization_config claims that the dense module '${name}' is quantized`, undefined, undefined, name);
@@ -131,25 +141,23 @@ function awqScheme(config: Json, name: string): Scheme | undefined {
 /** GPTQ's one scheme with GPTQModel's `dynamic` rules: '+:REGEX' or 'REGEX' overrides, '-:REGEX' leaves out. */
 function gptqScheme(config: Json, name: string): Scheme | undefined {
   let own: Json = config;
-  for (const [rule, change] of Object.entries(asObject(config.dynamic) ?? {})) {
-    const pattern = rule.replace(/^[+-]:/, '');
-    if (!matches(`^(?:${pattern})`, name)) continue;
-    if (rule.startsWith('-:')) return undefined;
-    own = { ...config, ...asObject(change) };
-    break;
-  }
+  const dynamic = asObject(config.dynamic) ?? {};
+  const rules = Object.keys(dynamic);
+  const expressions = () => rules.map((rule) => rule.replace(/^[+-]:/, ''));
+  const rule = rules[patternsOf(dynamic, "quantization_config: 'dynamic'", expressions).first(name)];
+  if (rule?.startsWith('-:')) return undefined;
+  if (rule !== undefined) own = { ...config, ...asObject(dynamic[rule]) };
   return { bits: own.bits, group: own.group_size, sym: own.sym, order: own.desc_act };
 }
 
 /** The scheme of the config group that names the module: exactly, by re:REGEX, or as class Linear. */
 function compressedScheme(config: Json, name: string): Scheme | undefined {
-  const names = (list: unknown): boolean =>
-    Array.isArray(list) &&
-    list.some(
-      (item) =>
-        typeof item === 'string' &&
-        (item === name || (item.startsWith('re:') && matches(`^(?:${item.slice(3)})`, name))),
-    );
+  const names = (list: unknown): boolean => {
+    if (!Array.isArray(list)) return false;
+    const expressions = () =>
+      list.filter((item) => typeof item === 'string' && item.startsWith('re:')).map((item: string) => item.slice(3));
+    return list.includes(name) || patternsOf(list, 'quantization_config', expressions).first(name) >= 0;
+  };
   if (names(config.ignore)) return undefined;
   const groups = Object.values(asObject(config.config_groups) ?? {}).map((group) => asObject(group) ?? {});
   const linear = (list: unknown): boolean => Array.isArray(list) && list.includes('Linear');
@@ -170,14 +178,6 @@ function compressedScheme(config: Json, name: string): Scheme | undefined {
       ? `${input.num_bits}-bit ${input.type}, ${input.dynamic === true ? 'dynamic' : 'static'}, ${input.strategy}`
       : 'none',
   };
-}
-
-function matches(pattern: string, name: string): boolean {
-  try {
-    return new RegExp(pattern).test(name);
-  } catch {
-    return false;
-  }
 }
 
 function asObject(value: unknown): Json | undefined {

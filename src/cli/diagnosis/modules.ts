@@ -20,7 +20,8 @@ export function diagnoseModules(ctx: ForeignContext, method: string, findings: F
   const { modules, problems } = found;
   findings.looked('settings', `${method}, ${ctx.where}`);
   findings.looked('modules', `${modules.length} of ${modules.length + problems.length} can be read`);
-  for (const problem of problems) findings.error('modules', problem);
+  // One broken rule is the same problem of every module.
+  for (const problem of new Set(problems)) findings.error('modules', problem);
   if (modules.length + problems.length === 0)
     findings.add('modules', 'problem', 'the settings say that it is quantized, but no tensor is', {
       got: `quant_method ${method}`,
