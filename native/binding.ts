@@ -67,6 +67,13 @@ export interface Sha256 {
   digest(): string;
 }
 
+/** How many elements are NaN or infinite, and the index of the first of either; -1 where there is none. */
+export interface NotFinite {
+  readonly nan: number;
+  readonly infinite: number;
+  readonly first: number;
+}
+
 export type OpParams = Record<string, number | string | boolean | readonly number[] | undefined>;
 
 /**
@@ -184,6 +191,8 @@ interface Addon {
   /** flock(2), exclusive, without waiting; closing the descriptor ends it. 'unsupported': the file system has no locks. */
   tryLock(fd: number): 'held' | 'busy' | 'unsupported';
   isa(): 'generic' | 'avx2' | 'avx512';
+  /** On threads beside JavaScript's; the bytes are kept until then. Throws LPQ_NATIVE_DTYPE for a dtype that has no such values. */
+  notFinite(bytes: Tensor | Uint8Array, dtype: DType): Promise<NotFinite>;
   MappedFile: new (path: string) => MappedFile;
   /** Throws LPQ_NATIVE_OP where Node shows no OpenSSL. */
   Sha256: new () => Sha256;

@@ -45,7 +45,7 @@ export class ArtifactWriter {
   ): Promise<ArtifactWriter> {
     const specs = [...plan.carried, ...[...plan.modules.values()].flatMap(({ tensors }) => tensors)];
     specs.sort((a, b) => compareNatural(a.name, b.name));
-    const writer = await SafetensorsWriter.create(output.path, specs, options);
+    const writer = await SafetensorsWriter.create(output.path, specs, { finite: true, ...options });
     try {
       await output.writeJson('config.json', plan.config);
     } catch (error) {

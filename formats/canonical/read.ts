@@ -4,6 +4,7 @@ import { type Tensor, typed } from '../../native/binding.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
+import { requireFinite } from '../safetensors/finite.js';
 import { sha256 } from '../safetensors/hash.js';
 import type { TensorReader } from '../safetensors/read.js';
 import { type CanonicalManifest, type CanonicalModule, canonicalSchema } from './schema.js';
@@ -108,9 +109,21 @@ export class CanonicalCheckpoint {
     return mismatches;
   }
 
-  /** Throws LPQ_CANONICAL naming the first tensor of a module that is not what its hash was taken of. */
+  /**
+   * Throws LPQ_CANONICAL naming the first tensor of a module that is not what its hash was taken of, LPQ_MODULE_NUMERICS
+   * where scales or zero points are NaN or infinite: layouts hide them in words that nobody looks at again.
+   */
   async requireHashes(module: string): Promise<void> {
     for (const { name, expected, got } of await this.mismatches(module)) this.damaged(name, got, expected);
+    for (const part of ['scales', 'zeros', 'global_scale'] as const) {
+      const tensor = this.part(module, part);
+      if (!tensor) continue;
+      try {
+        await requireFinite(`${module}.${part}`, tensor, tensor.dtype, tensor.shape);
+      } finally {
+        tensor.dispose();
+      }
+    }
   }
 
   /** The same for a carried tensor whose hash was taken on the way. */

@@ -45,7 +45,7 @@ export class CanonicalWriter {
     plan: CanonicalPlan,
     options: WriterOptions = {},
   ): Promise<CanonicalWriter> {
-    const writer = await SafetensorsWriter.create(output.path, specsOf(plan), options);
+    const writer = await SafetensorsWriter.create(output.path, specsOf(plan), { finite: true, ...options });
     try {
       await output.writeJson('config.json', { ...plan.config, quantization_config: quantizationConfig(plan) });
     } catch (error) {

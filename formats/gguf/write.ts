@@ -1,6 +1,7 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { LpqError } from '../../src/core/error.js';
 import { writeError } from '../directory/write-error.js';
+import { requireFinite } from '../safetensors/finite.js';
 import { bytesOf, CHUNK_BYTES, startHash, type TensorData } from '../safetensors/hash.js';
 import { writeFully } from '../safetensors/tensor-slot.js';
 import { ByteSink, type GgufMetadata, writeEntry } from './metadata.js';
@@ -18,6 +19,9 @@ export const GGUF_VERSION = 3;
 export const GGUF_ALIGNMENT = 32;
 
 interface Place {
+  readonly type: GgufTypeName;
+  /** Of a slice. */
+  readonly shape: readonly number[];
   readonly offset: number;
   /** Bytes of a slice, and how many there are. */
   readonly bytes: number;
@@ -49,7 +53,10 @@ export class GgufWriter {
     return writer;
   }
 
-  /** A whole tensor, or slice `slice` of a stacked one. Returns the sha256 of these bytes. Throws LPQ_INTERNAL. */
+  /**
+   * A whole tensor, or slice `slice` of a stacked one. Returns the sha256 of these bytes. Throws LPQ_MODULE_NUMERICS where
+   * plain numbers are NaN or infinite, LPQ_INTERNAL.
+   */
   async write(name: string, data: TensorData, slice = 0): Promise<string> {
     const place = this.places.get(name);
     if (!place || slice < 0 || slice >= place.slices || place.written.has(slice) || data.byteLength !== place.bytes)
@@ -57,6 +64,9 @@ export class GgufWriter {
         got: `slice ${slice} of ${data.byteLength} bytes`,
         expected: place ? `${place.slices} of ${place.bytes}, each once` : 'no such tensor',
       });
+    const { type, shape } = place;
+    if (type === 'f32' || type === 'f16' || type === 'bf16')
+      await requireFinite(place.slices > 1 ? `${name}[${slice}]` : name, data, type, shape);
     const hash = startHash();
     const start = this.dataStart + place.offset + slice * place.bytes;
     await this.attempt(async () => {
@@ -116,7 +126,7 @@ function planFile(metadata: GgufMetadata, tensors: readonly GgufTensorPlan[]) {
     for (const size of shape.toReversed()) sink.u64(size);
     sink.u32(id);
     sink.u64(end);
-    places.set(name, { offset: end, bytes: rows * row, slices, written: new Map() });
+    places.set(name, { type, shape: shape.slice(-2), offset: end, bytes: rows * row, slices, written: new Map() });
     end = Math.ceil((end + slices * rows * row) / GGUF_ALIGNMENT) * GGUF_ALIGNMENT;
   }
   sink.pad(GGUF_ALIGNMENT);

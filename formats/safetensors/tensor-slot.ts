@@ -1,5 +1,6 @@
 import { LpqError } from '../../src/core/error.js';
 import { dtypeFacts } from './dtypes.js';
+import { requireFinite } from './finite.js';
 import { bytesOf, CHUNK_BYTES, type RunningHash, startHash, type TensorData } from './hash.js';
 import type { TensorEntry } from './header.js';
 
@@ -39,6 +40,8 @@ export class TensorSlot {
     private readonly entry: TensorEntry,
     private readonly file: ShardFile,
     dataStart: number,
+    /** Whether NaN and infinity are refused. */
+    private readonly finite = false,
   ) {
     this.bytes = entry.end - entry.begin;
     this.rows = entry.shape.length > 0 && this.bytes > 0 ? (entry.shape[0] as number) : 1;
@@ -112,12 +115,18 @@ export class TensorSlot {
     // Hashed while it is written; both are waited for in any case, for the caller may let go of the bytes afterwards.
     if (inOrder) this.hash ??= startHash();
     const hashing = inOrder ? this.hash?.update(data) : undefined;
-    const [written, hashed] = await Promise.allSettled([this.store(offset, data), hashing]);
-    if (written.status === 'rejected') throw written.reason;
-    if (hashed.status === 'rejected') throw hashed.reason;
+    const outcomes = await Promise.allSettled([this.store(offset, data), hashing, this.checkFinite(offset, data)]);
+    for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
     this.hashed = inOrder ? offset + data.byteLength : undefined;
     if (this.hashed === this.bytes && this.hash) this.complete(this.hash);
     else if (!inOrder) this.hash = undefined;
+  }
+
+  private async checkFinite(offset: number, data: TensorData): Promise<void> {
+    if (!this.finite) return;
+    const { name, dtype, shape } = this.entry;
+    const { bits, native } = dtypeFacts(dtype);
+    await requireFinite(name, data, native, shape, (offset * 8) / bits);
   }
 
   /** One slot has thousands of neighbours in a checkpoint of experts: the state goes as soon as the digest is known. */

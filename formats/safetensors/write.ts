@@ -22,6 +22,8 @@ export interface WriterOptions {
    * earlier writer of the same plan left are opened again (holds, adopt), and a failure leaves all in place.
    */
   readonly partial?: boolean;
+  /** Refuses NaN and infinity (LPQ_MODULE_NUMERICS) in every tensor of a float dtype, beside the hash. */
+  readonly finite?: boolean;
   /** Opens a file for reading and writing; for tests of failing disks. */
   readonly openFile?: (path: string) => Promise<ShardFile>;
 }
@@ -56,11 +58,12 @@ export class SafetensorsWriter {
     readonly plan: ShardPlan,
     private readonly opened: readonly { shard: PlannedShard; temporary: string; file: ShardFile }[],
     private readonly partial: boolean,
+    finite: boolean,
   ) {
     for (const { shard, file } of opened) {
       const written = { file, unsynced: 0 };
       for (const entry of shard.tensors) {
-        this.slots.set(entry.name, new TensorSlot(entry, file, shard.header.length));
+        this.slots.set(entry.name, new TensorSlot(entry, file, shard.header.length, finite));
         this.files.set(entry.name, written);
       }
     }
@@ -76,7 +79,7 @@ export class SafetensorsWriter {
     options: WriterOptions = {},
   ): Promise<SafetensorsWriter> {
     const plan = planShards(specs, options);
-    const { partial = false } = options;
+    const { partial = false, finite = false } = options;
     const names = [...plan.shards.map((shard) => shard.file), ...(plan.index ? [plan.index.file] : [])];
     for (const file of partial ? [] : names)
       if (existsSync(path.join(dir, file)))
@@ -90,7 +93,7 @@ export class SafetensorsWriter {
     try {
       for (const shard of plan.shards)
         opened.push({ shard, temporary: temporaryOf(shard), file: await openFile(temporaryOf(shard)) });
-      writer = new SafetensorsWriter(dir, plan, opened, partial);
+      writer = new SafetensorsWriter(dir, plan, opened, partial, finite);
       for (const { shard, temporary, file } of opened) {
         await writeFully(file, shard.header, 0);
         // Whole files can be mapped; what has not come yet takes no space.
@@ -98,7 +101,7 @@ export class SafetensorsWriter {
       }
       return writer;
     } catch (cause) {
-      await (writer ?? new SafetensorsWriter(dir, plan, opened, partial)).abort();
+      await (writer ?? new SafetensorsWriter(dir, plan, opened, partial, finite)).abort();
       throw writeError(path.join(dir, plan.shards[opened.length]?.file ?? plan.shards[0]?.file ?? ''), cause);
     }
   }

@@ -41,7 +41,11 @@ export class StatisticsWriter {
           hint: 'Free some space, or choose another disk.',
         });
       const specs = [...feeds].map(([name, { k }]) => ({ name, dtype: 'F32' as const, shape: [triangle(k)] }));
-      const writer = await SafetensorsWriter.create(output.path, specs, { stem: 'statistics', metadata: {} });
+      const writer = await SafetensorsWriter.create(output.path, specs, {
+        stem: 'statistics',
+        metadata: {},
+        finite: true,
+      });
       return new StatisticsWriter(output, feeds, writer);
     } catch (error) {
       await output.abort();

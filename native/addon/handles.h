@@ -92,6 +92,7 @@ std::string device_name(int device);
 Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op = "");
 std::vector<int64_t> shape_from_js(const Napi::Value& value);
 Napi::Value try_lock_js(const Napi::CallbackInfo& info);
+Napi::Value not_finite_js(const Napi::CallbackInfo& info);
 
 struct Classes {
   Napi::FunctionReference tensor;

@@ -27,9 +27,7 @@ async function inspect(given: string, check: boolean, run: Run): Promise<void> {
   if (!check) return run.report.result(found.data, found.text);
   const { notFiniteTensors } = await import('./finite.js');
   const wrong = await notFiniteTensors(dir, run);
-  const text = wrong
-    .map(({ name, nan, infinite }) => `${name} holds ${nan} NaN and ${infinite} infinite values\n`)
-    .join('');
+  const text = wrong.map(({ name, text: where }) => `${name} holds NaN or infinity: ${where}\n`).join('');
   run.report.result(
     { ...found.data, notFinite: wrong },
     `${found.text}\n${text || 'every floating-point tensor is finite\n'}`,
@@ -38,6 +36,6 @@ async function inspect(given: string, check: boolean, run: Run): Promise<void> {
   const { LpqError } = await import('../core/error.js');
   throw new LpqError('LPQ_MODULE_NUMERICS', `${wrong.length} tensors of ${dir} hold NaN or infinity`, {
     got: wrong.slice(0, 5).map(({ name }) => name),
-    hint: 'Download the checkpoint again, or leave these modules out with recipe rules.',
+    hint: 'Download the checkpoint again.',
   });
 }

@@ -6,7 +6,7 @@ import type { Run } from './run.js';
 import { table } from './table.js';
 import { count, duration } from './units.js';
 
-/** What is looked at; decode is verify's own, the others are those of `lpq doctor DIR`. */
+/** What is looked at; decode and finite are verify's own, the others are those of `lpq doctor DIR`. */
 interface SourceCheck {
   readonly name: string;
   readonly status: 'passed' | 'failed' | 'skipped';
@@ -46,6 +46,7 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
   // What cannot be opened cannot be decoded; the findings say why.
   const readable = !problems.some(({ check }) => ['files', 'settings', 'modules', 'model'].includes(check));
   const modules = readable ? await decodeAll(dir, published, runtime, failures, checks, run) : 0;
+  if (readable) await checkFinite(dir, failures, checks, run);
   if (!readable)
     checks.push({ name: 'decode', status: 'skipped', count: 0, failures: 0, detail: 'not everything can be read' });
   const unproved = [
@@ -131,6 +132,21 @@ async function decodeAll(
     detail: `${count(total)} weights of ${decoded.length} modules${twice > 0 ? `, ${twice} of them read in two ways that agree bit by bit` : ''}`,
   });
   return decoded.length;
+}
+
+/** What is stored as floats: tensors that no module has, scales, and weights of 8 bits. */
+async function checkFinite(dir: string, failures: SourceFailure[], checks: SourceCheck[], run: Run): Promise<void> {
+  const { notFiniteTensors } = await import('./finite.js');
+  const wrong = await notFiniteTensors(dir, run);
+  for (const { name, text } of wrong)
+    failures.push({
+      check: 'finite',
+      got: text,
+      expected: 'finite numbers',
+      message: `tensor '${name}' holds NaN or infinity: ${text}`,
+    });
+  const status = wrong.length > 0 ? 'failed' : 'passed';
+  checks.push({ name: 'finite', status, count: 1, failures: wrong.length, detail: 'every tensor of floats' });
 }
 
 function told({ check, message, got, expected }: Diagnosis): SourceFailure {

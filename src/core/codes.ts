@@ -46,7 +46,7 @@ export const CODES = {
   LPQ_KERNEL_TUNING: row(4, 'Stored settings of kernels are malformed, or of another device, driver or version.'),
   LPQ_LAYOUT: row(4, 'A layout was declared or combined wrongly.'),
   LPQ_MEMORY: row(3, 'There is not enough memory.'),
-  LPQ_MODULE_NUMERICS: row(4, 'Weights or activations of a module hold NaN or infinity.'),
+  LPQ_MODULE_NUMERICS: row(4, 'A tensor, or the activations of a module, hold NaN or infinity.'),
   LPQ_NATIVE_MISSING: row(3, 'The native addon was not built or cannot be loaded.'),
   LPQ_OUTPUT_EXISTS: row(2, 'The output path exists already; lpq never overwrites.'),
   LPQ_OUTPUT_WRITE: row(3, 'The output could not be written.'),

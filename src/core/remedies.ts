@@ -41,7 +41,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_KERNEL_TUNING: 'Tune on this machine: `lpq bench kernels --device cuda --tune`.',
   LPQ_LAYOUT: 'Correct the declaration of the layout (for those who add one).',
   LPQ_MEMORY: 'Use fewer or shorter calibration sequences, or a larger machine.',
-  LPQ_MODULE_NUMERICS: '`lpq inspect DIR --check` names the tensors; fetch them again, or skip the module in a recipe.',
+  LPQ_MODULE_NUMERICS: '`lpq inspect DIR --check` names the tensors; fetch the checkpoint again.',
   LPQ_NATIVE_MISSING: '`npm run build:native`, on this machine.',
   LPQ_OUTPUT_EXISTS: 'Choose another path, or remove the old output yourself.',
   LPQ_OUTPUT_WRITE: "Check the permissions of the output's parent directory.",

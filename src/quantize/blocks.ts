@@ -237,7 +237,7 @@ async function errorSums(
     const [error, norm] = (await readTyped<Float64Array>(rt, sums)) as unknown as [number, number];
     if (!Number.isFinite(error) || !Number.isFinite(norm))
       throw new LpqError('LPQ_MODULE_NUMERICS', `the weights of ${linear.name} hold NaN or infinity`, {
-        hint: 'Repair the checkpoint, or leave this module out with a recipe rule.',
+        hint: 'Download the checkpoint again; lpq inspect DIR --check names every such tensor.',
       });
     return { error, norm };
   } finally {

@@ -161,7 +161,7 @@ export function notFiniteWeights(moduleName: string, k: number, count: number, f
     {
       got: `the first one is at row ${Math.floor(first / k)}, column ${first % k}`,
       expected: 'finite weights',
-      hint: 'Download the checkpoint again, or skip this module with a recipe rule.',
+      hint: 'Download the checkpoint again; lpq inspect DIR --check names every such tensor.',
     },
   );
 }

@@ -4,6 +4,7 @@ import { type ArtifactManifest, artifactSchema } from '../../formats/artifact/sc
 import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.js';
 import { readRegularText } from '../../formats/directory/read-file.js';
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
+import { describeNotFinite, findNotFiniteStored } from '../../formats/safetensors/finite.js';
 import { sha256 } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { multipliesCodes } from '../model/packed.js';
@@ -125,6 +126,14 @@ async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Pro
     const expected = manifest.carried[name]!;
     const message = `the bytes of the carried tensor '${name}' are not those of the quantized checkpoint`;
     recorder.check(got === expected, { check: 'carried', tensor: name, got, expected, message });
+    const broken = await findNotFiniteStored(tensor, weights.dtype(name));
+    recorder.check(broken === undefined, {
+      check: 'carried',
+      tensor: name,
+      ...(broken && { got: describeNotFinite(broken, weights.shape(name)) }),
+      expected: 'finite numbers',
+      message: `the carried tensor '${name}' holds NaN or infinity`,
+    });
     if (canonical) await compareCarried(runtime, recorder, canonical, name, tensor, weights.dtype(name));
     tensor.dispose();
     weights.advise(name, 'dontneed');

@@ -350,7 +350,7 @@ export async function build(
       canonical,
     });
   }
-  const bias = Uint16Array.of(0x3c00, 0xbc00, 0x3555);
+  const bias = Uint16Array.of(0x3f80, 0xbc00, 0x3555);
   const carried = [{ name: 'norm.weight', dtype: 'BF16', shape: [3] } as const];
   const config = { architectures: ['LlamaForCausalLM'], hidden_size: 8 };
 
