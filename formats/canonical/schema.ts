@@ -126,7 +126,7 @@ export const provenanceSchema = z.strictObject({
   source: z.strictObject({
     name: z.string(),
     revision: z.string().nullable(),
-    /** sha256 of config.json and of every shard's header: cheap, and enough to tell two sources apart. */
+    /** sha256 of config.json, of every shard's header and of a sample of every weight (safetensors/spec.md). */
     fingerprint: sha256Schema,
   }),
   method: z.string(),

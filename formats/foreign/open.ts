@@ -100,7 +100,7 @@ function provenance(dir: string, weights: Checkpoint, { method, settings }: Fore
   const [tool] = Array.isArray(meta?.quantizer) ? meta.quantizer : [meta?.quantizer];
   const { damp_percent: damp, static_groups: fixed } = settings;
   return {
-    lpq: typeof tool === 'string' ? tool : 'unknown:0',
+    lpq: typeof tool === 'string' ? (tool.includes(':') ? tool : `${tool}:unknown`) : 'unknown:0',
     source: { name: path.basename(path.resolve(dir)), revision: null, fingerprint: weights.fingerprint() },
     method,
     options: { ...(typeof damp === 'number' && { damp }), ...(fixed === true && { order: 'static' }) },

@@ -1,14 +1,16 @@
-import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
+import { fingerprintOf } from './fingerprint.js';
 import { SafetensorsFile } from './read.js';
 import { ShardReader } from './shards.js';
 import { parseStrictJson, StrictJsonError } from './strict-json.js';
 
 /** All weights of a checkpoint directory: model.safetensors, or the shards that an index names. */
 export class Checkpoint extends ShardReader {
+  private print: string | undefined;
+
   /** `files`: shards in order of their names. */
   private constructor(dir: string, files: readonly SafetensorsFile[]) {
     super(dir, files);
@@ -32,14 +34,10 @@ export class Checkpoint extends ShardReader {
     }
   }
 
-  /**
-   * Tells two sources apart without reading their weights: sha256 over the bytes of config.json, then of each shard,
-   * in order of name, up to its data. Throws LPQ_CONFIG without config.json.
-   */
+  /** Tells it from other checkpoints (fingerprint.ts). Throws LPQ_CONFIG without config.json, LPQ_FILE. */
   fingerprint(): string {
-    const hash = createHash('sha256').update(readText(this.configPath(), 'LPQ_CONFIG'));
-    for (const file of this.files) hash.update(file.headerBytes());
-    return hash.digest('hex');
+    this.print ??= fingerprintOf(readText(this.configPath(), 'LPQ_CONFIG'), this.files);
+    return this.print;
   }
 
   /** config.json, parsed. Throws LPQ_CONFIG. */
@@ -67,6 +65,13 @@ export class Checkpoint extends ShardReader {
           hint: 'The shards and the index are not of one download: fetch the checkpoint again.',
         });
     }
+    if (!index) return;
+    // Loaders that follow the index miss it, those that read whole shards have it.
+    for (const [name, file] of this.owner)
+      if (!index.weightMap.has(name))
+        indexError(`${index.path} leaves out tensor '${name}', which ${base(file)} holds`, {
+          hint: 'The shards and the index are not of one download: fetch the checkpoint again.',
+        });
   }
 }
 

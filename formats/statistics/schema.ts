@@ -7,8 +7,8 @@ export const statisticsSchema = z.strictObject({
   version: z.literal(1),
   /** Version that took them. */
   lpq: z.string(),
-  /** The unquantized model; see model.ts. */
-  model: z.strictObject({ name: z.string(), fingerprint: sha256Schema, sample: sha256Schema }),
+  /** The unquantized model; fingerprint: safetensors/spec.md. */
+  model: z.strictObject({ name: z.string(), fingerprint: sha256Schema }),
   calibration: z.strictObject({
     ...calibrationSchema.shape,
     /** Most tokens of a sequence. */

@@ -6,7 +6,7 @@ import { modelDirectory } from './hub.js';
 import { openEvaluated } from './kv.js';
 import { openReport } from './report.js';
 import type { Run } from './run.js';
-import { requireKind } from './sources.js';
+import { requireKind, warnOfOtherSource } from './sources.js';
 import { duration } from './units.js';
 
 /** `eval --source SRC` and `eval --report`: perplexity, and with a source also its own and the divergence from it. */
@@ -15,7 +15,10 @@ export async function evaluateAgainst(dir: string, options: TextOptions, run: Ru
   // What cannot be added to is told before anything is computed.
   const report = options.report ? await openReport(dir) : undefined;
   const original = options.source === undefined ? undefined : await modelDirectory(options.source, run);
-  if (original !== undefined) await requireKind(original, 'source');
+  if (original !== undefined) {
+    await requireKind(original, 'source');
+    await warnOfOtherSource(dir, original, run);
+  }
   const found = await evaluation(dir, original, options, run);
   const written = report && (await (await import('../report/write.js')).writeReport(dir, added(report, found)));
   const seconds = (performance.now() - started) / 1000;

@@ -53,6 +53,32 @@ export async function isReadableForeign(dir: string): Promise<boolean> {
   return READ_METHODS.some((method) => kind === `foreign:${method}`);
 }
 
+/** Warns where lpq quantized DIR from another model than `original`: perplexity and divergence then say nothing of the quantization. */
+export async function warnOfOtherSource(dir: string, original: string, run: Run): Promise<void> {
+  const { directoryKind, SourceCheckpoint } = await import('../../formats/canonical/source.js');
+  const { knowsSource, otherSource } = await import('../../formats/canonical/same-source.js');
+  const kind = directoryKind(dir);
+  if (kind !== 'lpq-canonical' && kind !== 'lpq-artifact') return;
+  const { readManifest } = await import('../../formats/canonical/read.js');
+  const { canonicalSchema } = await import('../../formats/canonical/schema.js');
+  const { artifactSchema } = await import('../../formats/artifact/schema.js');
+  const { provenance } =
+    kind === 'lpq-canonical'
+      ? readManifest(dir, canonicalSchema, 'LPQ_CANONICAL')
+      : readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
+  const source = SourceCheckpoint.open(original);
+  try {
+    const other = otherSource(provenance.source, original, source.weights.fingerprint());
+    if (!other || !knowsSource(provenance)) return;
+    run.report.warn(
+      `--source ${original} is not the model that ${dir} was quantized from (${other.expected}): the figures compare two models`,
+      other,
+    );
+  } finally {
+    source.close();
+  }
+}
+
 /** What a command works on, in words, and where one gets it. */
 const WANTED = {
   source: { code: 'LPQ_CONFIG', what: 'an unquantized checkpoint' },

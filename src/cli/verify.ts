@@ -7,7 +7,7 @@ import { modelDirectory } from './hub.js';
 import type { Verification } from './junit.js';
 import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
-import { isReadableForeign, openQuantizedWith, requireKind } from './sources.js';
+import { isReadableForeign, openQuantizedWith, requireKind, warnOfOtherSource } from './sources.js';
 import { table } from './table.js';
 import { duration } from './units.js';
 
@@ -115,7 +115,10 @@ async function endToEndOf(
 ): Promise<((recorder: Recorder) => Promise<object>) | undefined> {
   if (!endToEnd || against === undefined) return undefined;
   const original = source && (await modelDirectory(source, run));
-  if (original) await requireKind(original, 'source');
+  if (original) {
+    await requireKind(original, 'source');
+    await warnOfOtherSource(dir, original, run);
+  }
   const { wholeModel } = await import('./verify-model.js');
   const kernel = device === runtime ? undefined : device;
   return (recorder) => wholeModel(recorder, { dir, against, source: original, text, runtime, kernel }, run);

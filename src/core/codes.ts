@@ -61,6 +61,7 @@ export const CODES = {
   LPQ_SAFETENSORS_INDEX: row(4, 'A sharded checkpoint has a broken index.'),
   LPQ_SCALE_RANGE: row(4, 'Scales do not fit the requested scale type.'),
   LPQ_SHARDS: row(4, 'Shards of an output are missing, damaged, or not of one run.'),
+  LPQ_SOURCE: row(4, 'The model given with --source is not the one that was quantized.'),
   LPQ_SPARSITY: row(2, 'Sparsity (2:4) does not go with this type or shape.'),
   LPQ_STATISTICS: row(4, 'Saved calibration statistics are damaged, incomplete, or of another model.'),
   LPQ_TARGET: row(2, 'No such pack target, or it does not take this type.'),

@@ -57,6 +57,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_SAFETENSORS_INDEX: 'Download the shards and the index again, together.',
   LPQ_SCALE_RANGE: 'Use `--scale-dtype bf16` or `f32`.',
   LPQ_SHARDS: 'Make the shard that the message names again, with the same command as the others.',
+  LPQ_SOURCE: 'Give the very checkpoint that was quantized; `lpq inspect DIR` shows its name and fingerprint.',
   LPQ_SPARSITY: 'Use a type with a code for 0; leave modules whose K is no multiple of 4 dense with a recipe rule.',
   LPQ_STATISTICS: 'Take them again from this model with `--save-stats` (docs/calibration.md).',
   LPQ_TARGET: 'Use a target that takes this type; `lpq pack --dry-run` says which modules it takes.',

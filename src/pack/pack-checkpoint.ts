@@ -3,6 +3,8 @@ import path from 'node:path';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import { ArtifactWriter, type PackedDeclaration } from '../../formats/artifact/write.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { knowsSource, otherSource } from '../../formats/canonical/same-source.js';
+import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
 import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
@@ -68,7 +70,7 @@ export interface PackRequest {
  * Packs a canonical checkpoint for a target, module by module: at most two modules are in memory, one being packed while
  * the other is written. The directory appears complete or not at all. Throws LPQ_TARGET when there is no such target or
  * it takes no module, LPQ_USAGE for ranks it does not have, LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL,
- * LPQ_CANONICAL for a module that its hashes do not fit, LPQ_PACK, LPQ_ABORTED.
+ * LPQ_CANONICAL for a module that its hashes do not fit, LPQ_SOURCE for a source that it was not quantized from, LPQ_PACK, LPQ_ABORTED.
  */
 export async function packCheckpoint(request: PackRequest): Promise<PackReport> {
   const { input, runtime } = request;
@@ -97,6 +99,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
       },
     );
+  if (request.source !== undefined) requireSource(input, request.source);
   await request.onPlan?.(plan);
   if (plan.target.write) return plan.target.write(request, plan);
   const output = await OutputDirectory.create(request.output);
@@ -147,6 +150,23 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     await writer?.abort();
     await output.abort();
     throw error;
+  }
+}
+
+/** The artifact has both: what is searched for in the source's weights, and what is carried from the quantized checkpoint. */
+function requireSource(input: CanonicalCheckpoint, dir: string): void {
+  const { provenance } = input.manifest;
+  if (!knowsSource(provenance)) return;
+  const source = SourceCheckpoint.open(dir);
+  try {
+    const other = otherSource(provenance.source, dir, source.weights.fingerprint());
+    if (other)
+      throw new LpqError('LPQ_SOURCE', `--source ${dir} is not the model that ${input.dir} was quantized from`, {
+        ...other,
+        hint: 'Give the checkpoint that was quantized, or leave --source out.',
+      });
+  } finally {
+    source.close();
   }
 }
 

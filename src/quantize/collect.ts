@@ -1,6 +1,5 @@
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { OutputDirectory } from '../../formats/directory/output-directory.js';
-import { modelIdentity } from '../../formats/statistics/model.js';
 import type { StatisticsManifest } from '../../formats/statistics/schema.js';
 import {
   type DeclaredFeed,
@@ -55,7 +54,7 @@ export function statisticsFacts(
   const { calibration, version } = request;
   return {
     lpq: version,
-    model: modelIdentity(source),
+    model: { name: source.dir.split('/').filter(Boolean).at(-1) ?? '', fingerprint: source.weights.fingerprint() },
     calibration: {
       ...calibrationRecord(calibration),
       length: calibration.length,

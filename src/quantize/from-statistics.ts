@@ -1,6 +1,6 @@
+import { otherSource } from '../../formats/canonical/same-source.js';
 import type { CalibrationRecord } from '../../formats/canonical/schema.js';
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
-import { modelIdentity } from '../../formats/statistics/model.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
@@ -30,12 +30,10 @@ export function requireStatistics(
   graph: ModelGraph,
   modules: ReadonlySet<string>,
 ): void {
-  const was = saved.manifest.model;
-  const now = modelIdentity(source);
-  if (was.fingerprint !== now.fingerprint || was.sample !== now.sample)
+  const other = otherSource(saved.manifest.model, source.dir, source.weights.fingerprint());
+  if (other)
     throw new LpqError('LPQ_STATISTICS', `the statistics in ${saved.dir} are of another model than ${source.dir}`, {
-      got: `${was.name}, fingerprint ${was.fingerprint.slice(0, 12)}, weights ${was.sample.slice(0, 12)}`,
-      expected: `${now.name}, fingerprint ${now.fingerprint.slice(0, 12)}, weights ${now.sample.slice(0, 12)}`,
+      ...other,
       hint: 'Take statistics of this model with --save-stats.',
     });
   const stages: readonly Stage[] = [...graph.blocks.flatMap((block) => block.stages), headStage(graph)];

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import path from 'node:path';
 import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { otherSource } from '../../formats/canonical/same-source.js';
 import { type CanonicalModule, canonicalSchema } from '../../formats/canonical/schema.js';
 import { type ModuleDeclaration, PARTS } from '../../formats/canonical/tensors.js';
 import type { CanonicalWriter, ModuleData } from '../../formats/canonical/write.js';
@@ -37,11 +38,10 @@ export class KeptModules {
     const checkpoint = CanonicalCheckpoint.open(from);
     try {
       const { provenance, modules } = canonicalSchema.parse(checkpoint.manifest);
-      const [was, is] = [provenance.source.fingerprint, source.weights.fingerprint()];
-      if (was !== is)
+      const other = otherSource(provenance.source, source.dir, source.weights.fingerprint());
+      if (other)
         throw new LpqError('LPQ_REDO', `${from} was made of another model than ${source.dir}`, {
-          got: `${provenance.source.name}, fingerprint ${was.slice(0, 12)}`,
-          expected: `fingerprint ${is.slice(0, 12)}`,
+          ...other,
           hint: 'Give the model that it was quantized from.',
         });
       const odd = Object.entries(modules).find(([, module]) => !isPlain(module));

@@ -55,7 +55,7 @@ const CASES: readonly Case[] = [
       sharded(dir, ({ weight_map: map }) => {
         delete map[`${Q}.qweight`];
       }),
-    code: undefined,
+    code: 'LPQ_SAFETENSORS_INDEX',
     check: 'files',
     diagnosis: /q_proj\.qweight.*is not in the index/,
   },

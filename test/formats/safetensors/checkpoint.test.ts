@@ -69,6 +69,19 @@ const BROKEN: [string, unknown, typeof two | Record<string, ReturnType<typeof u8
     two,
     /'c' in one.safetensors, which does not hold it/,
   ],
+  [
+    'a tensor that the index leaves out',
+    map({ a: 'one.safetensors', b: 'two.safetensors' }),
+    {
+      ...two,
+      'two.safetensors': {
+        header:
+          '{"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"c":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}',
+        data: Uint8Array.of(2, 3),
+      },
+    },
+    /leaves out tensor 'c', which two.safetensors holds/,
+  ],
   ['a tensor in another shard', map({ a: 'two.safetensors', b: 'one.safetensors' }), two, /'a' in two.* it is in one/],
   [
     'a tensor in two shards',
@@ -131,17 +144,17 @@ test('shards may be links, as in a Hugging Face cache', () => {
   assert.equal(Checkpoint.open(dir).tensor('b').bytes()[0], 2);
 });
 
-test('the fingerprint is sha256 over config.json and the headers, not the weights', () => {
+test('the fingerprint is sha256 over config.json, the headers and a sample of the weights', () => {
   const dir = sharded(good, two);
   assert.throws(() => Checkpoint.open(dir).fingerprint(), designed('LPQ_CONFIG', 'config.json'));
   writeFileSync(path.join(dir, 'config.json'), '{"é":1}');
   const heads = ['one', 'two'].map((name) => readFileSync(path.join(dir, `${name}.safetensors`)).subarray(0, -1));
   const expected = createHash('sha256')
-    .update(Buffer.concat([Buffer.from('{"é":1}'), ...heads]))
+    .update(Buffer.concat([Buffer.from('{"é":1}'), ...heads, Uint8Array.of(1, 2)]))
     .digest('hex');
   assert.equal(Checkpoint.open(dir).fingerprint(), expected);
   handmade(path.join(dir, 'two.safetensors'), two['two.safetensors'].header, Uint8Array.of(9));
-  assert.equal(Checkpoint.open(dir).fingerprint(), expected);
+  assert.notEqual(Checkpoint.open(dir).fingerprint(), expected);
 });
 
 test('config.json: absent, broken, no object', () => {

@@ -4,7 +4,7 @@ import type { CanonicalModule, ScaleDtype } from '../../../formats/canonical/sch
 import { type ModuleDeclaration, scaleShape } from '../../../formats/canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../../../formats/canonical/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
-import { quantType } from '../../../src/core/quant-type.js';
+import { decodeCode, quantType } from '../../../src/core/quant-type.js';
 import { integers, provenance, stream } from '../../formats/canonical/fixture.js';
 
 /** A module with f16 scales (any bits: packing only moves them) and what its tensors hold, in plain arrays. */
@@ -49,7 +49,9 @@ export function made(options: {
     ...(options.activations && { activations: options.activations }),
   };
   const [scaleRows, groups] = scaleShape(declaration);
-  const codes = integers(n * k, 2 ** type.bits, seed);
+  // A code that is no number is in no weight.
+  const number = (code: number) => (Number.isNaN(decodeCode(type, code)) ? code ^ 0x40 : code);
+  const codes = integers(n * k, 2 ** type.bits, seed).map(number);
   // 0x3000 to 0x37ff: f16 between 1/8 and 1/2.
   const scales = Uint16Array.from(integers(scaleRows * groups, 0x800, seed + 1), (bits) => 0x3000 + bits);
   const [low, high] = options.zeroRange ?? [0, 2 ** type.bits - 1];
@@ -62,7 +64,7 @@ export function made(options: {
   const data: ModuleData = {
     codes: stream(codes, n, k, type.bits),
     scales:
-      scaleDtype === 'f32' ? wide : scaleDtype === 'f16' || scaleDtype === 'bf16' ? scales : new Uint8Array(scales),
+      scaleDtype === 'f32' ? wide : scaleDtype === 'f16' || scaleDtype === 'bf16' ? scales : Uint8Array.from(scales, (bits) => ((bits & 127) === 127 ? bits ^ 64 : bits)),
     ...(zeros.kind === 'int' && {
       zeros: zeros.dtype === 'u8' ? Uint8Array.from(zeroValues) : Int16Array.from(zeroValues),
     }),
