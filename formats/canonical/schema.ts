@@ -104,6 +104,8 @@ export const calibrationSchema = z.strictObject({
   sequences: z.int(),
   tokens: z.int(),
   seed: z.int(),
+  /** Token ids that every window and document begins with; absent where there are none. */
+  prefix: z.array(z.int().nonnegative()).min(1).optional(),
   /** Of the chat template and the special tokens, where conversations went through them. */
   chatTemplate: sha256Schema.optional(),
   /** Of a mix: every text with its share. */

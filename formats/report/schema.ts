@@ -76,6 +76,8 @@ export const evaluationSchema = z.strictObject({
   text: z.string(),
   sha256: sha256Schema,
   ctx: z.int().min(2),
+  /** Token ids that every window begins with, and that are not scored. */
+  prefix: z.array(z.int().nonnegative()).default([]),
   windows: z.int().positive(),
   tokens: z.int().positive(),
   /** Of this checkpoint; errors are standard errors over windows. */

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { readRegularText } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
+import { readObject, readText } from './model-file.js';
 
 /** What a model directory says about how conversations become text. */
 export interface TemplateFiles {
@@ -75,25 +75,4 @@ function specialTokensOf(config: Readonly<Record<string, unknown>>): Record<stri
     if (typeof text === 'string') tokens[name] = text;
   }
   return tokens;
-}
-
-function readObject(file: string): Record<string, unknown> | undefined {
-  if (!existsSync(file)) return undefined;
-  let value: unknown;
-  try {
-    value = JSON.parse(readText(file));
-  } catch (cause) {
-    if (cause instanceof LpqError) throw cause;
-    throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });
-  }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
-  throw new LpqError('LPQ_CONFIG', `${file} does not hold an object`);
-}
-
-function readText(file: string): string {
-  try {
-    return readRegularText(file);
-  } catch (cause) {
-    throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
-  }
 }

@@ -53,6 +53,7 @@ export async function loadMix(
     });
   const ordered = parts.flatMap(({ sequences }) => sequences);
   const sequences = [...new Random(seed).shuffled(ordered.length)].map((index) => ordered[index] as Int32Array);
+  const prefix = parts.find((part) => part.prefix !== undefined)?.prefix;
   const chatTemplate = parts.find((part) => part.chatTemplate !== undefined)?.chatTemplate;
   return {
     name: parts.map(({ name }, i) => `${name}:${files[i]?.weight}`).join(' + '),
@@ -65,6 +66,7 @@ export async function loadMix(
     sequences,
     tokens: parts.reduce((sum, { tokens }) => sum + tokens, 0),
     available: parts.reduce((sum, { available }) => sum + available, 0),
+    ...(prefix && { prefix }),
     ...(chatTemplate !== undefined && { chatTemplate }),
     files: parts.map(({ name, sha256, sequences: { length: given }, tokens }, i) => ({
       name,

@@ -2,6 +2,7 @@ import type { CalibrationRecord } from '../../formats/canonical/schema.js';
 import { LpqError } from '../core/error.js';
 import type { ChatTemplate, Conversation } from './chat.js';
 import { inOrder } from './confined/ahead.js';
+import { beginsWith, withPrefix } from './prefix.js';
 import { Random } from './random.js';
 import { readTextFile, type TextFile } from './read-text.js';
 import type { Encode } from './tokenizer.js';
@@ -9,9 +10,13 @@ import type { Encode } from './tokenizer.js';
 export interface CalibrationOptions {
   /** Sequences wanted. */
   readonly samples: number;
-  /** Tokens of a window; the most of a document. */
+  /** Tokens of a window, its prefix among them; the most of a document. */
   readonly length: number;
   readonly seed: number;
+  /** Ids that every window and document begins with; conversations too, where `prefixConversations` says so. Default: none. */
+  readonly prefix?: Int32Array;
+  /** Their template prints what they begin with, so that it is left to that unless this is set. */
+  readonly prefixConversations?: boolean;
   /** For .jsonl: join the documents and cut windows, as of a text. */
   readonly join?: boolean;
   /** The model's chat template, asked for when a file holds conversations. */
@@ -40,6 +45,8 @@ export interface Calibration {
   readonly tokens: number;
   /** Windows, documents or conversations that there were to choose from. */
   readonly available: number;
+  /** Ids that every sequence was made to begin with, where there are any; conversations begin as their template has it. */
+  readonly prefix?: readonly number[];
   /** Of the chat template, where conversations went through it. */
   readonly chatTemplate?: string;
   /** Of a mix. */
@@ -54,37 +61,43 @@ export interface Calibration {
  * conversation, LPQ_CONFIG without a template, LPQ_USAGE, LPQ_FILE, and what encoding and rendering throw.
  */
 export async function loadCalibration(file: string, encode: Encode, options: CalibrationOptions): Promise<Calibration> {
-  const { samples, length, seed } = options;
+  const { samples, length, seed, prefix = NONE } = options;
   atLeastOne('samples', samples);
   atLeastOne('length', length);
+  requireRoom(length, prefix);
   const random = new Random(seed);
   const source = readTextFile(file);
   const chat = source.content.kind === 'conversations' ? await templateOf(source, options.chat) : undefined;
   const { kind, available, sequences } =
     source.content.kind === 'text' || options.join === true
-      ? await chooseWindows(source, encode, samples, length, random, chat)
-      : await chooseDocuments(source, encode, samples, length, random, chat);
+      ? await chooseWindows(source, encode, options, random, chat)
+      : await chooseDocuments(source, encode, options, random, chat);
   if (sequences.length === 0)
     throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no document with a token in it`, {
       got: `${available} documents`,
     });
   const tokens = sequences.reduce((sum, sequence) => sum + sequence.length, 0);
   const { name, sha256 } = source;
+  const begun = prefix.length > 0 && (kind !== 'conversations' || options.prefixConversations === true);
   return {
     ...{ name, sha256, seed, length, kind, sequences, tokens, available },
+    ...(begun && { prefix: [...prefix] }),
     ...(chat && { chatTemplate: chat.sha256 }),
   };
 }
 
 /** What goes into the provenance of what was made with it. */
 export function calibrationRecord(calibration: Calibration): CalibrationRecord {
-  const { name, sha256, sequences, tokens, seed, chatTemplate, files } = calibration;
+  const { name, sha256, sequences, tokens, seed, prefix, chatTemplate, files } = calibration;
   return {
     ...{ name, sha256, sequences: sequences.length, tokens, seed },
+    ...(prefix && { prefix: [...prefix] }),
     ...(chatTemplate !== undefined && { chatTemplate }),
     ...(files && { files: [...files] }),
   };
 }
+
+const NONE = new Int32Array();
 
 interface Choice {
   readonly kind: Calibration['kind'];
@@ -95,12 +108,11 @@ interface Choice {
 async function chooseWindows(
   source: TextFile,
   encode: Encode,
-  samples: number,
-  length: number,
+  { samples, length, prefix }: CalibrationOptions,
   random: Random,
   chat: ChatTemplate | undefined,
 ): Promise<Choice> {
-  const windows = cutWindows(await encodeAll(source, encode, chat && (async () => chat)), length, source.file);
+  const windows = cutWindows(await encodeAll(source, encode, chat && (async () => chat)), length, source.file, prefix);
   const sequences: Int32Array[] = [];
   for (const index of random.shuffled(windows.length)) {
     if (sequences.length === samples) break;
@@ -112,8 +124,7 @@ async function chooseWindows(
 async function chooseDocuments(
   { file, content }: TextFile,
   encode: Encode,
-  samples: number,
-  length: number,
+  { samples, length, prefix = NONE, prefixConversations }: CalibrationOptions,
   random: Random,
   chat: ChatTemplate | undefined,
 ): Promise<Choice> {
@@ -125,7 +136,8 @@ async function chooseDocuments(
     const one = all[index] as string | Conversation;
     // Rendered only once chosen. A template prints the special tokens itself and encode() adds none: each is there once.
     const ids = await encode(typeof one === 'string' ? one : await (chat as ChatTemplate).render(one, file));
-    if (ids.length > 0) sequences.push(ids.slice(0, length));
+    const before = typeof one === 'string' || prefixConversations ? prefix : NONE;
+    if (ids.length > 0) sequences.push(withPrefix(ids, before).slice(0, length));
   }
   return { kind, available: all.length, sequences };
 }
@@ -167,16 +179,35 @@ export async function encodeAll(
   return ids;
 }
 
-/** Consecutive windows of `length` tokens, without the partial last one. Throws LPQ_CALIBRATION_TEXT when there is none. */
-export function cutWindows(ids: Int32Array, length: number, file: string): Int32Array[] {
-  const count = Math.floor(ids.length / length);
-  if (count === 0)
-    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} is shorter than one window`, {
-      got: `${ids.length} tokens`,
-      expected: `at least ${length} tokens`,
-      hint: 'Use a longer text or shorter windows.',
-    });
-  return Array.from({ length: count }, (_, i) => ids.subarray(i * length, (i + 1) * length));
+/**
+ * Consecutive windows of `length` tokens, without the partial last one. Each begins with the `prefix`, which is among its tokens; where
+ * the text has it itself at the beginning of a window, it is there once. Throws LPQ_CALIBRATION_TEXT when there is none.
+ */
+export function cutWindows(ids: Int32Array, length: number, file: string, prefix: Int32Array = NONE): Int32Array[] {
+  requireRoom(length, prefix);
+  const own = length - prefix.length;
+  const windows: Int32Array[] = [];
+  for (let at = 0; ; at += own) {
+    while (beginsWith(ids, prefix, at)) at += prefix.length;
+    if (at + own > ids.length) break;
+    windows.push(withPrefix(ids.subarray(at, at + own), prefix));
+  }
+  if (windows.length > 0) return windows;
+  throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} is shorter than one window`, {
+    got: `${ids.length} tokens`,
+    expected: `at least ${own} tokens`,
+    hint: 'Use a longer text or shorter windows.',
+  });
+}
+
+/** Throws LPQ_USAGE where a prefix leaves no token of a text. */
+export function requireRoom(length: number, prefix: Int32Array, least = 1): void {
+  if (length - prefix.length >= least) return;
+  throw new LpqError(
+    'LPQ_USAGE',
+    `${length} tokens leave no room for a text behind the ${prefix.length} that stand before it`,
+    { got: length, expected: `at least ${prefix.length + least}`, hint: 'Use longer windows, or --bos never.' },
+  );
 }
 
 function atLeastOne(option: string, value: number): void {

@@ -5,6 +5,7 @@ import { type Allowance, budgetFor, GENEROUS, secondsFor } from './confined/allo
 import type { Excess } from './confined/host.js';
 import { Opened } from './confined/opened.js';
 import type { OpenedTokenizer } from './confined/protocol.js';
+import { openPrefix, withPrefix } from './prefix.js';
 
 /** Text to token ids, without special tokens. */
 export type Encode = (text: string) => Promise<Int32Array>;
@@ -46,6 +47,8 @@ export async function openCodec(dir: string, allowance: Allowance = GENEROUS): P
     // What arrives is a view of the message.
     return new Int32Array(ids);
   };
+  // The library reads the post-processor alone; tokenizer_config.json may ask for more.
+  const prefix = openPrefix(dir, 'auto').ids;
   return {
     async encode(text) {
       const pieces = await inOrder(cut(text, PIECE_CHARACTERS), (piece) => idsOf(piece, false));
@@ -59,7 +62,7 @@ export async function openCodec(dir: string, allowance: Allowance = GENEROUS): P
       }
       return ids;
     },
-    encodePrompt: (text) => idsOf(text, true),
+    encodePrompt: async (text) => withPrefix(await idsOf(text, true), prefix),
     decode: async (ids) =>
       ids.length === 0
         ? ''

@@ -15,26 +15,31 @@ export async function calibrate({ source, settings, calib }: CalibrationOptions,
   const { ChatTemplate } = await import('../calibrate/chat.js');
   const { loadMix } = await import('../calibrate/mix.js');
   const { openTokenizer } = await import('../calibrate/tokenizer.js');
-  const { samples, seqLen, seed, calibJoin } = settings;
+  const { openPrefix } = await import('../calibrate/prefix.js');
+  const { samples, seqLen, seed, calibJoin, bos } = settings;
   const given = calib.length > 0 ? calib : [{ file: bundledCalibration(), weight: 1 }];
   const found = await loadMix(given, await openTokenizer(source), {
     samples,
     length: seqLen,
     seed,
     join: calibJoin,
+    prefix: openPrefix(source, bos).ids,
+    prefixConversations: bos === 'always',
     chat: () => ChatTemplate.open(source),
   });
-  const { sequences, tokens, available, name, sha256, kind, chatTemplate, files } = found;
+  const { sequences, tokens, available, name, sha256, kind, prefix, chatTemplate, files } = found;
   run.report.event(
     'calibration',
     {
       ...(given.length === 1 && { file: given[0]?.file }),
       ...{ name, sha256, kind, sequences: sequences.length, tokens, length: seqLen, seed, available },
+      ...(prefix && { prefix }),
       ...(chatTemplate !== undefined && { chatTemplate }),
       ...(files && { files }),
     },
-    `calibrating on ${sequences.length} of ${available} ${kind === 'mix' ? 'sequences' : kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} a sequence, seed ${seed}`,
+    `calibrating on ${sequences.length} of ${available} ${kind === 'mix' ? 'sequences' : kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} a sequence${prefix ? `, each behind token ${prefix.join(' ')}` : ''}, seed ${seed}`,
   );
+  await warnOfLength(source, found, run);
   if (files && sequences.length < samples) {
     const given = files.map((file) => `${file.sequences} of ${file.name}`).join(', ');
     run.report.warn(`the texts give only ${sequences.length} of the ${samples} sequences asked for: ${given}`, {
@@ -48,6 +53,24 @@ export async function calibrate({ source, settings, calib }: CalibrationOptions,
       samples,
     });
   return found;
+}
+
+/** Warns of sequences beyond the positions that the model was made for: what it computes there is not what it is used for. */
+async function warnOfLength(dir: string, { sequences }: Calibration, run: Run): Promise<void> {
+  const { SourceCheckpoint } = await import('../../formats/canonical/source.js');
+  const { statedContext } = await import('../model/context.js');
+  const longest = sequences.reduce((most, { length }) => Math.max(most, length), 0);
+  const source = SourceCheckpoint.open(dir);
+  try {
+    const { tokens, because } = statedContext(source);
+    if (longest > tokens)
+      run.report.warn(
+        `sequences of up to ${longest} tokens are longer than the ${tokens} that the model was made for (${because}): they calibrate it for tokens out of its reach; --seq-len ${tokens} is within it`,
+        { longest, made: tokens },
+      );
+  } finally {
+    source.close();
+  }
 }
 
 /** The statistics of --stats, opened; undefined without the option. The caller closes them. Throws LPQ_STATISTICS. */

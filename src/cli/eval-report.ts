@@ -1,7 +1,8 @@
+import { isDeepStrictEqual } from 'node:util';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { Evaluation } from '../../formats/report/schema.js';
 import { LpqError } from '../core/error.js';
-import { lengthWarning, type TextOptions } from './eval.js';
+import { lengthWarning, scored, type TextOptions } from './eval.js';
 import { modelDirectory } from './hub.js';
 import { openEvaluated } from './kv.js';
 import { openReport } from './report.js';
@@ -22,11 +23,11 @@ export async function evaluateAgainst(dir: string, options: TextOptions, run: Ru
   const found = await evaluation(dir, original, options, run);
   const written = report && (await (await import('../report/write.js')).writeReport(dir, added(report, found)));
   const seconds = (performance.now() - started) / 1000;
-  const { perplexity, source, tokens, windows, ctx, text } = found;
+  const { perplexity, source, text } = found;
   const bar = (value: number, error: number | null, digits: number) =>
     `${value.toFixed(digits)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}`;
   const lines = [
-    `ppl ${bar(perplexity.ppl, perplexity.error, 4)}   ${tokens} tokens scored in ${windows} windows of ${ctx}   ${text}   ${duration(seconds)}\n`,
+    `ppl ${bar(perplexity.ppl, perplexity.error, 4)}   ${scored(found)}   ${text}   ${duration(seconds)}\n`,
     ...(source
       ? [
           `source ppl ${bar(source.perplexity.ppl, source.perplexity.error, 4)}   ${source.name}\n`,
@@ -48,13 +49,12 @@ async function evaluation(
   options: TextOptions,
   run: Run,
 ): Promise<Evaluation> {
-  const { text, ctx } = options;
+  const { text, ctx, bos } = options;
   const { rt, source, close } = await openEvaluated(dir, options, run);
-  const warnOfLength = await lengthWarning(source, ctx, run);
+  const onWindows = await lengthWarning(source, ctx, run);
   let task: ReturnType<typeof run.report.task> | undefined;
   const onProgress = (done: number, total: number) => {
     run.interrupt.check();
-    if (!task) warnOfLength();
     task ??= run.report.task('eval', total, false);
     task.update(done);
   };
@@ -62,21 +62,30 @@ async function evaluation(
     if (original === undefined) {
       const { textPerplexity } = await import('../eval/perplexity.js');
       const { ppl, standardError, tokens, windows, ...rest } = await textPerplexity(rt, source, text, {
-        ctx,
-        onProgress,
+        ...{ ctx, bos, onWindows, onProgress },
       });
       const { sha256, text: name } = rest;
-      return { text: name, sha256, ctx, windows, tokens, perplexity: { ppl, error: standardError }, source: null };
+      const prefix = [...rest.prefix];
+      return {
+        text: name,
+        sha256,
+        ctx,
+        prefix,
+        windows,
+        tokens,
+        perplexity: { ppl, error: standardError },
+        source: null,
+      };
     }
     const { textDivergence } = await import('../eval/divergence.js');
     const reference = SourceCheckpoint.open(original);
     try {
-      const found = await textDivergence(rt, reference, source, text, { ctx, onProgress });
+      const found = await textDivergence(rt, reference, source, text, { ctx, bos, onWindows, onProgress });
       const { sha256, windows, tokens, ppl, referencePpl, kl, sameTop } = found;
       const side = ({ mean, error }: typeof ppl) => ({ ppl: mean, error });
       const { directoryOrigin } = await import('../../formats/directory/origin.js');
       return {
-        ...{ text: found.text, sha256, ctx, windows, tokens },
+        ...{ text: found.text, sha256, ctx, prefix: [...found.prefix], windows, tokens },
         perplexity: side(ppl),
         source: { name: directoryOrigin(original).name, perplexity: side(referencePpl), kl, sameTop },
       };
@@ -92,7 +101,8 @@ async function evaluation(
 /** The same text and windows again replace what was there, but for a comparison with the source that was not asked for again. */
 function added<T extends { evaluations: Evaluation[] }>(report: T, found: Evaluation): T {
   if (!Number.isFinite(found.perplexity.ppl)) throw new LpqError('LPQ_MODULE_NUMERICS', 'the perplexity is infinite');
-  const same = ({ sha256, ctx }: Evaluation) => sha256 === found.sha256 && ctx === found.ctx;
+  const same = ({ sha256, ctx, prefix }: Evaluation) =>
+    sha256 === found.sha256 && ctx === found.ctx && isDeepStrictEqual(prefix, found.prefix);
   const source = found.source ?? report.evaluations.find(same)?.source ?? null;
   return { ...report, evaluations: [...report.evaluations.filter((each) => !same(each)), { ...found, source }] };
 }

@@ -19,7 +19,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
     `${(100 * mean).toFixed(2)}${error === null ? '' : ` ± ${(100 * error).toPrecision(2)}`} %`;
   try {
     if (options.choices !== undefined) {
-      const found = await evaluateChoices(rt, source, options.choices, { onProgress });
+      const found = await evaluateChoices(rt, source, options.choices, { bos: options.bos, onProgress });
       task?.end();
       const seconds = (performance.now() - started) / 1000;
       run.report.result(
@@ -28,7 +28,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
       );
       return;
     }
-    const found = await evaluateLastWords(rt, source, options.lastWord as string, { onProgress });
+    const found = await evaluateLastWords(rt, source, options.lastWord as string, { bos: options.bos, onProgress });
     task?.end();
     const seconds = (performance.now() - started) / 1000;
     const { mean, error } = found.perplexity;

@@ -1,10 +1,11 @@
 import type { Command } from 'commander';
+import type { BosMode } from '../calibrate/prefix.js';
 import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
 import { activationOptions } from './activations.js';
 import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
-import { integer } from './parse.js';
+import { BOS_OPTION, bosMode, integer } from './parse.js';
 import { type ComputeOptions, computeOptions, type Run } from './run.js';
 import { duration } from './units.js';
 
@@ -13,6 +14,7 @@ export interface EvalFlags extends ComputeOptions {
   readonly choices?: string;
   readonly lastWord?: string;
   readonly ctx: number;
+  readonly bos?: BosMode;
   readonly kv?: string;
   readonly source?: string;
   readonly report?: boolean;
@@ -39,6 +41,7 @@ export function evalCommand(program: Command, run: Run): Command {
           )
           .option('--last-word <file>', '.jsonl with {"text": ...} lines: how many last words the model would write')
           .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+          .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
           .option(
             '--source <dir>',
             'the checkpoint that was quantized: also its perplexity, and the KL divergence from it',
@@ -60,13 +63,14 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   const { openEvaluated } = await import('./kv.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
-    const warnOfLength = await lengthWarning(source, options.ctx, run);
+    const onWindows = await lengthWarning(source, options.ctx, run);
     let task: ReturnType<typeof run.report.task> | undefined;
     const found = await textPerplexity(rt, source, options.text, {
       ctx: options.ctx,
+      bos: options.bos,
+      onWindows,
       onProgress: (done, total) => {
         run.interrupt.check();
-        if (!task) warnOfLength();
         task ??= run.report.task('eval', total, false);
         task.update(done);
       },
@@ -76,16 +80,32 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
     const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
     run.report.result(
       { dir, ...found, seconds },
-      `ppl ${found.ppl.toFixed(4)}${error}   ${found.tokens} tokens scored in ${found.windows} windows of ${found.ctx}   ${found.text}   ${duration(seconds)}\n`,
+      `ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n`,
     );
   } finally {
     close();
   }
 }
 
+/** What a figure was taken of, in words. */
+export function scored({
+  tokens,
+  windows,
+  ctx,
+  prefix,
+}: {
+  tokens: number;
+  windows: number;
+  ctx: number;
+  prefix: readonly number[];
+}): string {
+  const begun = prefix.length > 0 ? `, each behind token ${prefix.join(' ')}` : '';
+  return `${tokens} tokens scored in ${windows} windows of ${ctx}${begun}`;
+}
+
 /**
  * Warns of windows beyond the positions that a model was made for, where perplexity says nothing about its weights. To be called when the
- * text is known to have such windows.
+ * text is known to have such windows, and before anything is computed.
  */
 export async function lengthWarning(source: WeightSource, ctx: number, run: Run): Promise<() => void> {
   const { statedContext } = await import('../model/context.js');

@@ -1,3 +1,4 @@
+import type { BosMode } from '../calibrate/prefix.js';
 import { LpqError } from '../core/error.js';
 
 /** Parses an option's number. Throws LPQ_USAGE naming the option. */
@@ -30,4 +31,13 @@ export function collect(text: string, before: readonly string[] = []): string[] 
 /** --group-size: a number, or 'channel'. Anything else is left for the settings to refuse. */
 export function groupSize(text: string): number | string {
   return /^\d+$/.test(text) ? Number(text) : text;
+}
+
+/** What --bos says of itself. */
+export const BOS_OPTION = 'whether texts begin with the bos token: auto (as the tokenizer has it), always or never';
+
+/** --bos. */
+export function bosMode(text: string): BosMode {
+  if (text === 'auto' || text === 'always' || text === 'never') return text;
+  throw new LpqError('LPQ_USAGE', `--bos does not take '${text}'`, { got: text, expected: 'auto, always or never' });
 }

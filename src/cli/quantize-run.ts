@@ -139,8 +139,10 @@ async function cacheScheme(settings: FullSettings, dir: string): Promise<KvSchem
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
 function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<string, unknown> {
   // Settings of calibration and of the solver say nothing about weights that were only rounded, or what was saved before.
-  const { order, damp, gptaq, samples, seqLen, seed, calibJoin, ...always } = settings;
-  const text = stats === undefined ? { samples, seqLen, seed, calibJoin } : {};
+  const { order, damp, gptaq, samples, seqLen, seed, calibJoin, bos, ...always } = settings;
+  // As tokenizers have it is no choice: what came of it is in the record of the calibration.
+  const begun = bos === 'auto' ? {} : { bos };
+  const text = stats === undefined ? { samples, seqLen, seed, calibJoin, ...begun } : {};
   const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, ...text };
   return {
     ...always,

@@ -6,7 +6,7 @@ import { parseBytes } from './device.js';
 import { modelDirectory } from './hub.js';
 import { fmpqOptions, kvOptions, methodOptions } from './method.js';
 import { packDirectory } from './pack.js';
-import { integer, number } from './parse.js';
+import { BOS_OPTION, integer, number } from './parse.js';
 import {
   type CalibrationOptions,
   deviceFor,
@@ -35,6 +35,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
         (given: string, before: readonly string[] = []) => [...before, given],
       )
       .option('--calib-join', 'join the documents of a .jsonl and cut windows')
+      .option('--bos <kind>', `${BOS_OPTION} (default: auto)`)
       .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')

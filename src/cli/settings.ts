@@ -29,6 +29,8 @@ const methodSettings = z.strictObject({
   seqLen: z.int().min(2),
   seed: z.int().nonnegative(),
   calibJoin: z.boolean(),
+  /** Whether sequences begin as the tokenizer begins a text, with the bos token in any case, or with neither. */
+  bos: z.enum(['auto', 'always', 'never']),
   lmHead: z.boolean(),
 });
 type MethodSettings = z.infer<typeof methodSettings>;
@@ -84,6 +86,7 @@ export const DEFAULTS: MethodSettings = {
   seqLen: 512,
   seed: 0,
   calibJoin: false,
+  bos: 'auto',
   lmHead: false,
 };
 
@@ -103,6 +106,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   seqLen: ['--seq-len', 'an integer of at least 2'],
   seed: ['--seed', 'a non-negative integer'],
   calibJoin: ['--calib-join', 'true or false'],
+  bos: ['--bos', 'auto, always or never'],
   lmHead: ['--lm-head', 'true or false'],
   actInt4Share: ['--act-int4-share', 'a number from 0 to 1'],
   actThreshold: ['--act-threshold', 'a number above 0'],
@@ -145,7 +149,7 @@ export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
 }
 
 /** Fields that only a method with calibration looks at. */
-const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'calibJoin'] as const;
+const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'calibJoin', 'bos'] as const;
 
 /**
  * Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type though one is needed (`typed`), or
@@ -223,7 +227,7 @@ export function checkCalibration(settings: FullSettings, flags: Settings, given:
       hint: 'Leave --stats out: weights are solved for the quantized activations, which takes a forward pass.',
     });
   if (saveStats) throw new LpqError('LPQ_USAGE', '--save-stats and --stats exclude each other');
-  const text = (['samples', 'seqLen', 'seed', 'calibJoin'] as const).find((field) => flags[field] !== undefined);
+  const text = (['samples', 'seqLen', 'seed', 'calibJoin', 'bos'] as const).find((field) => flags[field] !== undefined);
   const flag = calib ? '--calib' : text && FIELDS[text][0];
   if (flag)
     throw new LpqError('LPQ_USAGE', `${flag} has no effect with --stats, which was taken with a text of its own`, {

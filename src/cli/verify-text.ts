@@ -1,4 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
+import { openPrefix, withPrefix } from '../calibrate/prefix.js';
 import { readTextFile } from '../calibrate/read-text.js';
 import { openCodec } from '../calibrate/tokenizer.js';
 import { makeCache } from '../generate/cache.js';
@@ -12,7 +13,7 @@ import type { Run } from './run.js';
 const PROMPT = 16;
 const WRITTEN = 64;
 
-/** Tokens that a model writes, each time the likeliest, after the beginning of the text. */
+/** Tokens that a model writes, each time the likeliest, after the beginning of the text, which begins as its tokenizer begins one. */
 export async function written(
   rt: NativeRuntime,
   source: WeightSource,
@@ -23,7 +24,8 @@ export async function written(
   const { content } = readTextFile(file);
   const text =
     content.kind === 'text' ? content.text : content.kind === 'documents' ? content.documents.join('\n') : '';
-  const ids = (await codec.encode(text.slice(0, 64 * PROMPT))).slice(0, PROMPT);
+  const prefix = openPrefix(source.dir, 'auto').ids;
+  const ids = withPrefix(await codec.encode(text.slice(0, 64 * PROMPT)), prefix).slice(0, PROMPT);
   const model = await loadResident(rt, source, () => run.interrupt.check());
   const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: 1, most: PROMPT + WRITTEN });
   try {

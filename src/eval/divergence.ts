@@ -1,8 +1,5 @@
 import { type NativeRuntime, readTyped } from '../../native/binding.js';
-import { ChatTemplate } from '../calibrate/chat.js';
-import { readTextFile } from '../calibrate/read-text.js';
-import { cutWindows, encodeAll } from '../calibrate/text.js';
-import { openTokenizer } from '../calibrate/tokenizer.js';
+import type { BosMode } from '../calibrate/prefix.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
@@ -11,13 +8,16 @@ import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights } from '../model/weights.js';
 import { type Estimate, estimate } from './estimate.js';
+import { type TextWindows, textWindows } from './windows.js';
 
 export interface Divergence {
   readonly text: string;
   readonly sha256: string;
   readonly ctx: number;
+  /** Ids that every window begins with. */
+  readonly prefix: readonly number[];
   readonly windows: number;
-  /** Scored tokens: windows * (ctx - 1), as for perplexity. */
+  /** Scored tokens, as for perplexity. */
   readonly tokens: number;
   /** exp of the mean negative log-likelihood; of `reference` and of `model`. */
   readonly ppl: Estimate;
@@ -38,6 +38,10 @@ export interface DivergenceOptions {
   readonly windows?: number | undefined;
   /** Where `model` is computed; default where the reference is. */
   readonly runtime?: NativeRuntime | undefined;
+  /** What windows begin with, default auto. */
+  readonly bos?: BosMode | undefined;
+  /** The windows are there, and nothing is computed yet. */
+  readonly onWindows?: () => void;
   readonly onProgress?: (done: number, total: number) => void;
 }
 
@@ -65,9 +69,9 @@ export async function textDivergence(
       expected: graphs[1].vocab,
       hint: 'Give the checkpoint that was quantized.',
     });
-  const text = readTextFile(file);
-  const ids = await encodeAll(text, await openTokenizer(model.dir), () => ChatTemplate.open(model.dir));
-  const windows = cutWindows(ids, ctx, file).slice(0, options.windows);
+  const text = await textWindows(model.dir, file, { ctx, bos: options.bos });
+  const windows = text.windows.slice(0, options.windows);
+  options.onWindows?.();
   const perPass = Math.max(1, Math.floor(STATE_BYTES / (8 * Math.max(graphs[0].hidden, graphs[1].hidden) * ctx)));
   const total = windows.length * (graphs[0].blocks.length + graphs[1].blocks.length + 1);
   let done = 0;
@@ -98,7 +102,7 @@ export async function textDivergence(
           outer: outers[m]!,
           state: states[m]![i]!,
         }));
-        scores.push(...(await scoreBatch(batch, ctx, pair, largest)));
+        scores.push(...(await scoreBatch(batch, text, pair, largest)));
         progress(batch.tokens / ctx);
       }
     } finally {
@@ -107,7 +111,7 @@ export async function textDivergence(
       batches.flat().forEach(disposeBatch);
     }
   }
-  return { ...summary(text.name, text.sha256, ctx, scores, model.dir), largest };
+  return { ...summary(text, scores, model.dir), largest };
 }
 
 /** Means of one window. */
@@ -127,7 +131,7 @@ interface Side {
 
 async function scoreBatch(
   batch: TokenBatch,
-  ctx: number,
+  { ctx, prefix }: Pick<TextWindows, 'ctx' | 'prefix'>,
   sides: readonly Side[],
   largest: { difference: number; logit: number },
 ): Promise<Scores[]> {
@@ -153,7 +157,8 @@ async function scoreBatch(
     }
     for (let row = 0; row < count; row++) {
       const at = first + row;
-      // The last token of a window has no next one to be scored by.
+      // The last token of a window has no next one to be scored by, and what stands before the text is no prediction of it.
+      if (at % ctx < prefix.length) continue;
       if (at % ctx < ctx - 1) {
         const [p, q] = logits.map((all) => all.subarray(row * vocab, (row + 1) * vocab)) as [
           Float32Array,
@@ -167,7 +172,7 @@ async function scoreBatch(
           same: sums.same + found.same,
         };
       } else {
-        const n = ctx - 1;
+        const n = ctx - 1 - prefix.length;
         perWindow.push({
           nll: sums.nll / n,
           referenceNll: sums.referenceNll / n,
@@ -209,9 +214,7 @@ function argmax(values: Float32Array): number {
 }
 
 function summary(
-  text: string,
-  sha256: string,
-  ctx: number,
+  { text, sha256, ctx, prefix }: TextWindows,
   scores: readonly Scores[],
   dir: string,
 ): Omit<Divergence, 'largest'> {
@@ -229,7 +232,7 @@ function summary(
       hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
     });
   return {
-    ...{ text, sha256, ctx, windows, tokens: windows * (ctx - 1) },
+    ...{ text, sha256, ctx, prefix, windows, tokens: windows * (ctx - 1 - prefix.length) },
     ppl: perplexity(nll),
     referencePpl: perplexity(over((score) => score.referenceNll)),
     excess: over((score) => score.nll - score.referenceNll),

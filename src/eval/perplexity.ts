@@ -1,9 +1,6 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { ChatTemplate } from '../calibrate/chat.js';
-import { readTextFile } from '../calibrate/read-text.js';
-import { cutWindows, encodeAll } from '../calibrate/text.js';
-import { openTokenizer } from '../calibrate/tokenizer.js';
+import type { BosMode } from '../calibrate/prefix.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
@@ -11,6 +8,7 @@ import { openModel } from '../model/graph.js';
 import type { BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights } from '../model/weights.js';
+import { checkCtx, type TextWindows, textWindows } from './windows.js';
 
 export interface Perplexity {
   /** exp(nll). */
@@ -19,7 +17,7 @@ export interface Perplexity {
   readonly nll: number;
   /** Of ppl: ppl times the standard error of the windows' mean nll. Null for a single window. */
   readonly standardError: number | null;
-  /** Scored tokens: windows * (ctx - 1). */
+  /** Scored tokens: windows * (ctx - 1), less the prefix of each window. */
   readonly tokens: number;
   readonly windows: number;
   readonly ctx: number;
@@ -28,6 +26,8 @@ export interface Perplexity {
 export interface PerplexityOptions {
   /** Tokens of a window. */
   readonly ctx: number;
+  /** Tokens at the beginning of each window that are no part of the text; default 0. */
+  readonly prefix?: number;
   /** Tokens computed at once, default BATCH_TOKENS; a window is never split. */
   readonly batchTokens?: number;
   /** Bytes that the residual stream of all batches may take, default 1 GiB; longer texts take several passes. */
@@ -39,22 +39,30 @@ export interface PerplexityOptions {
 /** Rows of logits computed at once are chosen to take at most this many bytes. */
 const LOGITS_BYTES = 2 ** 26;
 
+export interface TextPerplexityOptions extends Omit<PerplexityOptions, 'prefix'> {
+  /** What windows begin with, default auto. */
+  readonly bos?: BosMode | undefined;
+  /** The windows are there, and nothing is computed yet. */
+  readonly onWindows?: () => void;
+}
+
 /**
  * Perplexity of a text: windows of `ctx` tokens without overlap, the last partial one left out, each scored on its own
- * from its second token on. Throws LPQ_CALIBRATION_TEXT when there is no window, LPQ_MODULE_NUMERICS when the model
- * gives NaN, and what openModel throws.
+ * from its second token of the text on. A window begins as the tokenizer begins a text, and what it puts there is among the `ctx`
+ * tokens and not scored. Throws LPQ_CALIBRATION_TEXT when there is no window, LPQ_MODULE_NUMERICS when the model
+ * gives NaN, and what openModel and openPrefix throw.
  */
 export async function textPerplexity(
   rt: NativeRuntime,
   source: WeightSource,
   file: string,
-  options: PerplexityOptions,
-): Promise<Perplexity & { readonly text: string; readonly sha256: string }> {
+  { bos, onWindows, ...options }: TextPerplexityOptions,
+): Promise<Perplexity & Pick<TextWindows, 'text' | 'sha256' | 'prefix'>> {
   const graph = openModel(source);
-  const text = readTextFile(file);
-  const ids = await encodeAll(text, await openTokenizer(source.dir), () => ChatTemplate.open(source.dir));
-  const windows = cutWindows(ids, checkCtx(options.ctx), file);
-  return { text: text.name, sha256: text.sha256, ...(await perplexity(rt, source, graph, windows, options)) };
+  const { text, sha256, prefix, windows } = await textWindows(source.dir, file, { ctx: options.ctx, bos });
+  onWindows?.();
+  const found = await perplexity(rt, source, graph, windows, { ...options, prefix: prefix.length });
+  return { text, sha256, ...found, prefix };
 }
 
 /** Perplexity over given windows of `ctx` tokens each. */
@@ -66,6 +74,8 @@ export async function perplexity(
   options: PerplexityOptions,
 ): Promise<Perplexity> {
   const ctx = checkCtx(options.ctx);
+  const { prefix = 0 } = options;
+  const scored = ctx - 1 - prefix;
   const roomFor = Math.floor((options.stateBytes ?? 2 ** 30) / (graph.hidden * 4 * ctx));
   const perPass = Math.max(1, roomFor);
   const total = windows.length * (graph.blocks.length + 1);
@@ -88,7 +98,7 @@ export async function perplexity(
           const batch = batches[i] as TokenBatch;
           const scores = await scoreBatch(rt, graph, outer, batch, h);
           for (let at = 0; at < batch.tokens; at += ctx)
-            means.push(scores.subarray(at, at + ctx).reduce((sum, nll) => sum + nll, 0) / (ctx - 1));
+            means.push(scores.subarray(at + prefix, at + ctx).reduce((sum, nll) => sum + nll, 0) / scored);
           progress(batch.tokens / ctx);
         }
       } finally {
@@ -99,7 +109,7 @@ export async function perplexity(
   } finally {
     disposeWeights(outer);
   }
-  return summary(means, ctx, source.dir);
+  return summary(means, scored, ctx, source.dir);
 }
 
 /** f64 [T]: the negative log-likelihood of the token after each one, 0 for the last of each sequence. */
@@ -132,7 +142,7 @@ async function scoreBatch(
   return result;
 }
 
-function summary(means: readonly number[], ctx: number, dir: string): Perplexity {
+function summary(means: readonly number[], scored: number, ctx: number, dir: string): Perplexity {
   const windows = means.length;
   const nll = means.reduce((sum, mean) => sum + mean, 0) / windows;
   if (!Number.isFinite(nll))
@@ -147,13 +157,8 @@ function summary(means: readonly number[], ctx: number, dir: string): Perplexity
     ppl,
     nll,
     standardError: windows > 1 ? ppl * Math.sqrt(spread / windows) : null,
-    tokens: windows * (ctx - 1),
+    tokens: windows * scored,
     windows,
     ctx,
   };
-}
-
-function checkCtx(ctx: number): number {
-  if (Number.isSafeInteger(ctx) && ctx >= 2) return ctx;
-  throw new LpqError('LPQ_USAGE', 'the context length must be an integer of at least 2', { got: ctx });
 }

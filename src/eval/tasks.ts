@@ -1,5 +1,6 @@
 import type { NativeRuntime } from '../../native/binding.js';
 import { inOrder } from '../calibrate/confined/ahead.js';
+import { type BosMode, openPrefix, type Prefix, withPrefix } from '../calibrate/prefix.js';
 import { type Codec, openCodec } from '../calibrate/tokenizer.js';
 import { LpqError } from '../core/error.js';
 import { contextLength } from '../model/context.js';
@@ -11,6 +12,8 @@ import { type Question, readClozes, readQuestions } from './read-tasks.js';
 export interface ChoicesResult {
   readonly text: string;
   readonly sha256: string;
+  /** Ids that every context begins with. */
+  readonly prefix: readonly number[];
   readonly questions: number;
   /** How often the likeliest choice is the right one. */
   readonly accuracy: Estimate;
@@ -21,6 +24,7 @@ export interface ChoicesResult {
 export interface LastWordResult {
   readonly text: string;
   readonly sha256: string;
+  readonly prefix: readonly number[];
   readonly words: number;
   /** How often every token of the word is the likeliest. */
   readonly accuracy: Estimate;
@@ -28,7 +32,10 @@ export interface LastWordResult {
   readonly perplexity: Estimate;
 }
 
-type Progress = Pick<LikelihoodOptions, 'onProgress'>;
+interface TaskOptions extends Pick<LikelihoodOptions, 'onProgress'> {
+  /** What contexts begin with, default auto. */
+  readonly bos?: BosMode | undefined;
+}
 
 /**
  * Multiple choice as lm-eval scores it: the log-likelihood of each choice behind its context; `normalised` divides it by the choice's
@@ -38,16 +45,16 @@ export async function evaluateChoices(
   rt: NativeRuntime,
   source: WeightSource,
   file: string,
-  options: Progress = {},
+  { bos = 'auto', ...options }: TaskOptions = {},
 ): Promise<ChoicesResult> {
   const { name, sha256, items } = readQuestions(file);
-  const codec = await openCodec(source.dir);
+  const reader = { codec: await openCodec(source.dir), prefix: openPrefix(source.dir, bos) };
   const most = contextLength(source).tokens;
   const asked = await inOrder(
     items.flatMap(({ line, contexts, choices }) =>
       choices.map((choice, i) => ({ line, context: contexts[i] as string, choice })),
     ),
-    ({ line, context, choice }) => continuationOf(codec, context, choice, most, `line ${line} of ${file}`),
+    ({ line, context, choice }) => continuationOf(reader, context, choice, most, `line ${line} of ${file}`),
   );
   const found = await likelihoods(rt, source, asked, options);
   let at = 0;
@@ -58,6 +65,7 @@ export async function evaluateChoices(
   return {
     text: name,
     sha256,
+    prefix: [...reader.prefix.ids],
     questions: items.length,
     accuracy: estimate(right.map(({ plain }) => plain)),
     normalised: estimate(right.map(({ normalised }) => normalised)),
@@ -82,13 +90,13 @@ export async function evaluateLastWords(
   rt: NativeRuntime,
   source: WeightSource,
   file: string,
-  options: Progress = {},
+  { bos = 'auto', ...options }: TaskOptions = {},
 ): Promise<LastWordResult> {
   const { name, sha256, items } = readClozes(file);
-  const codec = await openCodec(source.dir);
+  const reader = { codec: await openCodec(source.dir), prefix: openPrefix(source.dir, bos) };
   const most = contextLength(source).tokens;
   const asked = await inOrder(items, ({ line, context, word }) =>
-    continuationOf(codec, context, word, most, `line ${line} of ${file}`),
+    continuationOf(reader, context, word, most, `line ${line} of ${file}`),
   );
   const found = await likelihoods(rt, source, asked, { ...options, greedy: true });
   const nll = estimate(found.map(({ sum }) => -sum));
@@ -96,28 +104,35 @@ export async function evaluateLastWords(
   return {
     text: name,
     sha256,
+    prefix: [...reader.prefix.ids],
     words: items.length,
     accuracy: estimate(found.map(({ greedy }) => (greedy ? 1 : 0))),
     perplexity: { mean, error: nll.error === null ? null : mean * nll.error },
   };
 }
 
+interface Reader {
+  readonly codec: Codec;
+  readonly prefix: Prefix;
+}
+
 /**
- * Tokens of both together, with those that the tokenizer puts before a text; asked about are those behind the context's own. White space
+ * Tokens of both together, with those that stand before a text; asked about are those behind the context's own. White space
  * at the context's end goes to the continuation, where tokenizers have it.
  */
 async function continuationOf(
-  codec: Codec,
+  { codec, prefix }: Reader,
   given: string,
   after: string,
   most: number,
   place: string,
 ): Promise<Continuation> {
   const context = given.trimEnd();
-  const [ids, before] = await Promise.all([
-    codec.encodePrompt(context + given.slice(context.length) + after),
-    codec.encodePrompt(context),
-  ]);
+  const [ids, before] = await Promise.all(
+    [context + given.slice(context.length) + after, context].map(async (text) =>
+      withPrefix(await codec.encode(text), prefix.ids),
+    ) as [Promise<Int32Array>, Promise<Int32Array>],
+  );
   const known = Math.min(before.length, ids.length - 1);
   if (known < 1)
     throw new LpqError('LPQ_CALIBRATION_TEXT', `${place} begins with what is asked about`, {

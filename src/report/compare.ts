@@ -89,7 +89,8 @@ function totals(a: Report, b: Report): Difference[] {
 function evaluations(a: Report, b: Report): Difference[] {
   return a.evaluations.flatMap((one): Difference[] => {
     const other = b.evaluations.find(
-      ({ sha256, ctx, windows }) => sha256 === one.sha256 && ctx === one.ctx && windows === one.windows,
+      ({ sha256, ctx, prefix, windows }) =>
+        sha256 === one.sha256 && ctx === one.ctx && windows === one.windows && `${prefix}` === `${one.prefix}`,
     );
     if (!other) return [];
     const row = (

@@ -36,9 +36,9 @@ export function reportPage(report: Report): string {
 
 function quality({ evaluations }: Report): string {
   if (evaluations.length === 0) return '';
-  const rows = evaluations.map(({ text, ctx, windows, tokens, perplexity, source }) => [
+  const rows = evaluations.map(({ text, ctx, prefix, windows, tokens, perplexity, source }) => [
     text,
-    `${windows} × ${ctx}`,
+    `${windows} × ${ctx}${prefix.length > 0 ? `, behind token ${prefix.join(' ')}` : ''}`,
     countText(tokens),
     withError(perplexity.ppl, perplexity.error),
     source ? withError(source.perplexity.ppl, source.perplexity.error) : '–',
@@ -294,6 +294,7 @@ function settings({ options, calibration, source }: Report): string {
           ? [
               ['calibration', `${calibration.name}, ${calibration.sequences} sequences, ${calibration.tokens} tokens`],
               ['sha256 of the text', calibration.sha256],
+              ...(calibration.prefix ? [['sequences begin with token', calibration.prefix.join(' ')]] : []),
             ]
           : []),
         ['fingerprint of the source', source.fingerprint],

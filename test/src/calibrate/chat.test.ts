@@ -134,9 +134,19 @@ test('a file of conversations: one sequence each, special tokens as ids and once
     found.sequences.map((ids) => [...ids]).sort((a, b) => a.length - b.length),
     both,
   );
+  // Conversations begin as the template has it, whatever the tokenizer puts before a text, and never twice.
+  const prefix = Int32Array.of(bos);
+  const begun = (prefixConversations: boolean) =>
+    loadCalibration(file, encode, { samples: 9, length: 500, seed: 0, chat, prefix, prefixConversations });
+  assert.deepEqual(await begun(false), found);
+  assert.deepEqual(await begun(true), { ...found, prefix: [bos] });
   const joined = await loadCalibration(file, encode, { samples: 9, length: 5, seed: 0, join: true, chat });
   assert.equal(joined.kind, 'windows');
   assert.equal(joined.available, Math.floor(both.flat().length / 5));
+  // A template that prints none: one stands there only where it is asked for.
+  writeFileSync(path.join(dir, 'chat_template.jinja'), '{% for m in messages %}{{ m.content }}{% endfor %}');
+  assert.ok((await begun(false)).sequences.every((ids) => ids[0] !== bos));
+  assert.ok((await begun(true)).sequences.every((ids) => ids[0] === bos && ids[1] !== bos));
   // Without a template the file is refused; text goes on as before.
   rmSync(path.join(dir, 'chat_template.jinja'));
   await assert.rejects(

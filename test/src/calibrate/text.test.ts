@@ -5,7 +5,7 @@ import path from 'node:path';
 import test from 'node:test';
 import fc from 'fast-check';
 import { bundledCalibration } from '../../../src/calibrate/bundled.js';
-import { cutWindows, loadCalibration } from '../../../src/calibrate/text.js';
+import { calibrationRecord, cutWindows, loadCalibration } from '../../../src/calibrate/text.js';
 import { LpqError } from '../../../src/core/error.js';
 import { scratch } from '../../formats/scratch.js';
 
@@ -81,6 +81,47 @@ test('documents: of their own length, cut but not joined; joined when asked', as
       .map((ids) => String.fromCharCode(...ids))
       .sort(),
   );
+});
+
+test('a prefix: every window and document begins with it, once, and it is among their tokens', async () => {
+  const bos = 66;
+  const prefix = Int32Array.of(bos);
+  const strings = (sequences: readonly Int32Array[]) => sequences.map((ids) => String.fromCharCode(...ids));
+  // 'B' is the token. Where the text has it at a cut, it is not there twice; elsewhere it stays.
+  const cuts = (text: string, length: number) => strings(cutWindows(codes(text), length, 'x', prefix));
+  assert.deepEqual(cuts('abcdefgh', 4), ['Babc', 'Bdef']);
+  assert.deepEqual(cuts('Babcdefgh', 4), ['Babc', 'Bdef']);
+  assert.deepEqual(cuts('BBabcBdefgh', 4), ['Babc', 'Bdef']);
+  assert.deepEqual(cuts('abBcdefgh', 4), ['BabB', 'Bcde', 'Bfgh']);
+  fc.assert(
+    fc.property(fc.string({ maxLength: 200 }), fc.integer({ min: 3, max: 20 }), (text, length) => {
+      const ids = codes(text);
+      const two = Int32Array.of(-1, -2);
+      fc.pre(ids.length >= length);
+      const windows = cutWindows(ids, length, 'x', two);
+      assert.equal(windows.length, Math.floor(ids.length / (length - 2)));
+      for (const window of windows) assert.deepEqual([window.length, window[0], window[1]], [length, -1, -2]);
+      const joined = windows.flatMap((window) => [...window.subarray(2)]);
+      assert.deepEqual(joined, [...ids.subarray(0, joined.length)]);
+    }),
+  );
+  const file = write(
+    'begun.jsonl',
+    ['short', 'Bown', 'a longer document', ''].map((text) => `{"text": "${text}"}\n`).join(''),
+  );
+  const options = { samples: 10, length: 8, seed: 0, prefix };
+  const documents = await loadCalibration(file, encode, options);
+  assert.deepEqual(strings(documents.sequences).sort(), ['Ba longe', 'Bown', 'Bshort']);
+  assert.equal(documents.tokens, 18);
+  assert.deepEqual(documents.prefix, [bos]);
+  assert.deepEqual(calibrationRecord(documents).prefix, [bos]);
+  const joined = await loadCalibration(file, encode, { ...options, join: true });
+  assert.deepEqual(strings(joined.sequences).sort(), ['Bger doc', 'BshortBo', 'Bwna lon']);
+  // A model whose tokenizer puts nothing there: nothing of it is recorded.
+  assert.ok(
+    !('prefix' in calibrationRecord(await loadCalibration(file, encode, { ...options, prefix: Int32Array.of() }))),
+  );
+  await refuses(() => loadCalibration(file, encode, { ...options, length: 1 }), 'LPQ_USAGE', /1 tokens leave no room/);
 });
 
 test('texts that cannot be used are refused', async () => {

@@ -165,6 +165,10 @@ test('a partial output is refused, resumed or discarded as asked; it is nobody e
       [/--seed/, /--sym/, /--seed 1/, /--seed 0/, /--sym false/, /--sym not given/],
     ],
     [
+      ['--bos', 'always'],
+      [/--bos/, /got +--bos always/, /expected +--bos not given/],
+    ],
+    [
       ['--method', 'rtn'],
       [/--method/, /got +--method rtn/, /expected +--method gptq/],
     ],

@@ -64,7 +64,7 @@ function report(modules: ReportModule[], over: Partial<Report> = {}): Report {
 }
 
 const evaluation = {
-  ...{ text: 'b.txt', sha256: 'b'.repeat(64), ctx: 512, windows: 4, tokens: 2044 },
+  ...{ text: 'b.txt', sha256: 'b'.repeat(64), ctx: 512, prefix: [], windows: 4, tokens: 2044 },
   perplexity: { ppl: 9.5, error: 0.2 },
   source: {
     name: 'model',
