@@ -5,7 +5,7 @@ import { LpqError } from '../../src/core/error.js';
 import { type HashMismatch, readManifest } from '../canonical/read.js';
 import { listFiles } from '../directory/output-directory.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
-import { sha256 } from '../safetensors/hash.js';
+import { hashTensor } from '../safetensors/hash.js';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from './schema.js';
 import { hashFile } from './write.js';
 
@@ -53,7 +53,7 @@ export class Artifact {
     const mismatches: HashMismatch[] = [];
     const check = async (name: string, expected: string, module?: string): Promise<void> => {
       const tensor = this.weights.tensor(name);
-      const got = await sha256(tensor);
+      const got = await hashTensor(this.weights.spec(name), tensor);
       onBytes?.(tensor.byteLength);
       tensor.dispose();
       if (got !== expected) mismatches.push({ name, expected, got, ...(module !== undefined && { module }) });

@@ -41,7 +41,7 @@ export const packedModuleSchema = z.strictObject({
   activations: activationsSchema.optional(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),
-  /** tensor name in the safetensors files -> its sha256. */
+  /** tensor name in the safetensors files -> its hash: name, dtype, shape and bytes. */
   tensors: z.record(z.string(), sha256Schema),
   canonical: z.strictObject({
     codes: sha256Schema,
@@ -62,7 +62,7 @@ export const artifactSchema = z.strictObject({
   version: z.literal(1),
   target: z.string(),
   modules: z.record(z.string(), packedModuleSchema),
-  /** Tensors carried through unchanged -> sha256 of their bytes. */
+  /** Tensors carried through unchanged -> their hashes: name, dtype, shape and bytes. */
   carried: z.record(z.string(), sha256Schema),
   /** Every other file of the directory but this one and the shards -> sha256. */
   files: z.record(z.string(), sha256Schema),

@@ -5,7 +5,7 @@ import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import { requireFinite } from '../safetensors/finite.js';
-import { sha256 } from '../safetensors/hash.js';
+import { hashTensor } from '../safetensors/hash.js';
 import type { TensorReader } from '../safetensors/read.js';
 import { type CanonicalManifest, type CanonicalModule, canonicalSchema } from './schema.js';
 import { declarationProblem, moduleTensors, type Part, scaleShape } from './tensors.js';
@@ -153,7 +153,7 @@ export class CanonicalCheckpoint {
 
   private async hash(name: string, onBytes?: (bytes: number) => void): Promise<string> {
     const tensor = this.weights.tensor(name);
-    const got = await sha256(tensor);
+    const got = await hashTensor(this.weights.spec(name), tensor);
     onBytes?.(tensor.byteLength);
     tensor.dispose();
     return got;

@@ -91,7 +91,7 @@ export const moduleSchema = z.strictObject({
   transposed: z.boolean().optional(),
   /** The file that it was read from has 32 div b whole codes a word (compressed-tensors before 0.13), not one dense stream. */
   packing: z.literal('whole').optional(),
-  /** sha256 of each tensor's bytes, by the last part of its name: codes, scales, zeros, global_scale, g_idx, ... */
+  /** The hash of each tensor (safetensors/hash.ts), by the last part of its name: codes, scales, zeros, global_scale, g_idx, ... */
   sha256: z.record(z.string(), sha256Schema),
   quality: qualitySchema.optional(),
 });
@@ -141,7 +141,7 @@ export const canonicalSchema = z.strictObject({
   format: z.literal('lpq-canonical'),
   version: z.literal(1),
   modules: z.record(z.string(), moduleSchema),
-  /** Tensors carried through unchanged -> sha256 of their bytes. */
+  /** Tensors carried through unchanged -> their hashes: name, dtype, shape and bytes. */
   carried: z.record(z.string(), sha256Schema),
   /** The cache of keys and values: simulated (W4Ax), or packed (formats/kv). */
   kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),

@@ -5,7 +5,7 @@ import { CanonicalCheckpoint } from '../canonical/read.js';
 import type { CanonicalManifest, Provenance } from '../canonical/schema.js';
 import { moduleTensors } from '../canonical/tensors.js';
 import { Checkpoint } from '../safetensors/checkpoint.js';
-import { sha256 } from '../safetensors/hash.js';
+import { hashTensor } from '../safetensors/hash.js';
 import type { ForeignModule } from './module.js';
 import { foreignContext, readModules } from './read.js';
 import { type ForeignSettings, foreignSettings } from './settings.js';
@@ -71,7 +71,7 @@ export async function hashedCanonical(
   const hash = async (name: string): Promise<string> => {
     const tensor = weights.tensor(name);
     try {
-      return await sha256(tensor);
+      return await hashTensor(weights.spec(name), tensor);
     } finally {
       tensor.dispose();
     }

@@ -1,5 +1,6 @@
 import { type MappedFile, mapFile, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
+import type { HashedFacts } from '../safetensors/hash.js';
 import type { GgufValue } from './metadata.js';
 import { type GgufType, ggufTypeOf, rowBytes } from './types.js';
 
@@ -56,6 +57,12 @@ export class GgufFile {
     const found = this.matrices.get(name);
     if (found) return found;
     throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
+  }
+
+  /** What the hash of a matrix covers beside its bytes. Throws LPQ_TENSOR_MISSING. */
+  spec(name: string): HashedFacts {
+    const { type, rows, columns, rank } = this.matrix(name);
+    return { name, dtype: type.name, shape: rank === 1 ? [columns] : [rows, columns] };
   }
 
   /** Its bytes, mapped: U8 [rows, rowBytes]; of f32, f16 and bf16 the elements [rows, columns]. */

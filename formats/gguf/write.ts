@@ -2,7 +2,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { LpqError } from '../../src/core/error.js';
 import { writeError } from '../directory/write-error.js';
 import { requireFinite } from '../safetensors/finite.js';
-import { bytesOf, CHUNK_BYTES, startHash, type TensorData } from '../safetensors/hash.js';
+import { bytesOf, CHUNK_BYTES, hashTensor, type TensorData } from '../safetensors/hash.js';
 import { writeFully } from '../safetensors/tensor-slot.js';
 import { ByteSink, type GgufMetadata, writeEntry } from './metadata.js';
 import { type GgufTypeName, ggufType, rowBytes } from './types.js';
@@ -19,9 +19,10 @@ export const GGUF_VERSION = 3;
 export const GGUF_ALIGNMENT = 32;
 
 interface Place {
+  /** As a reader sees a slice of it (GgufFile.spec). */
   readonly type: GgufTypeName;
-  /** Of a slice. */
   readonly shape: readonly number[];
+  readonly stacked: boolean;
   readonly offset: number;
   /** Bytes of a slice, and how many there are. */
   readonly bytes: number;
@@ -54,7 +55,7 @@ export class GgufWriter {
   }
 
   /**
-   * A whole tensor, or slice `slice` of a stacked one. Returns the sha256 of these bytes. Throws LPQ_MODULE_NUMERICS where
+   * A whole tensor, or slice `slice` of a stacked one. Returns its hash (GgufFile.spec). Throws LPQ_MODULE_NUMERICS where
    * plain numbers are NaN or infinite, LPQ_INTERNAL.
    */
   async write(name: string, data: TensorData, slice = 0): Promise<string> {
@@ -67,14 +68,13 @@ export class GgufWriter {
     const { type, shape } = place;
     if (type === 'f32' || type === 'f16' || type === 'bf16')
       await requireFinite(place.slices > 1 ? `${name}[${slice}]` : name, data, type, shape);
-    const hash = startHash();
     const start = this.dataStart + place.offset + slice * place.bytes;
     await this.attempt(async () => {
       for (let at = 0; at < data.byteLength; at += CHUNK_BYTES)
         await writeFully(this.handle, bytesOf(data, at, Math.min(CHUNK_BYTES, data.byteLength - at)), start + at);
     });
-    await hash.update(data);
-    const digest = hash.digest();
+    const { type: dtype, shape, stacked } = place;
+    const digest = await hashTensor({ name: stacked ? `${name}[${slice}]` : name, dtype, shape }, data);
     place.written.set(slice, digest);
     return digest;
   }
@@ -126,7 +126,8 @@ function planFile(metadata: GgufMetadata, tensors: readonly GgufTensorPlan[]) {
     for (const size of shape.toReversed()) sink.u64(size);
     sink.u32(id);
     sink.u64(end);
-    places.set(name, { type, shape: shape.slice(-2), offset: end, bytes: rows * row, slices, written: new Map() });
+    const place = { type, shape: shape.slice(-2), stacked: shape.length === 3 };
+    places.set(name, { ...place, offset: end, bytes: rows * row, slices, written: new Map() });
     end = Math.ceil((end + slices * rows * row) / GGUF_ALIGNMENT) * GGUF_ALIGNMENT;
   }
   sink.pad(GGUF_ALIGNMENT);

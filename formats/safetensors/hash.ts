@@ -31,11 +31,40 @@ export function startHash(): RunningHash {
   };
 }
 
-/** sha256 (hex) of a tensor's bytes; other work runs meanwhile. */
+/** sha256 (hex) of bytes alone; other work runs meanwhile. */
 export async function sha256(data: TensorData): Promise<string> {
   const hash = startHash();
   await hash.update(data);
   return hash.digest();
+}
+
+/** What of a tensor its hash covers beside its bytes: a file's header that says something else is another tensor. */
+export interface HashedFacts {
+  readonly name: string;
+  /** As the file's header names it: BF16, U8; of GGUF the type's name. */
+  readonly dtype: string;
+  readonly shape: readonly number[];
+}
+
+/** The hash of a tensor (spec.md), fed with its bytes in order. */
+export async function startTensorHash(facts: HashedFacts): Promise<RunningHash> {
+  const hash = startHash();
+  await hash.update(preamble(facts));
+  return hash;
+}
+
+/** The hash of a tensor (hex): of name, dtype, shape and bytes. */
+export async function hashTensor(facts: HashedFacts, data: TensorData): Promise<string> {
+  const hash = await startTensorHash(facts);
+  await hash.update(data);
+  return hash.digest();
+}
+
+/** Each text behind its length, the dimensions behind their number: no two tensors share a preamble. All numbers are u64 LE. */
+function preamble({ name, dtype, shape }: HashedFacts): Uint8Array {
+  const words = (...values: number[]) => new Uint8Array(BigUint64Array.from(values, BigInt).buffer);
+  const texts = [name, dtype].map((text) => Buffer.from(text));
+  return Buffer.concat([...texts.flatMap((text) => [words(text.length), text]), words(shape.length, ...shape)]);
 }
 
 /** node:crypto on this thread, chunk by chunk; other work runs in between. */

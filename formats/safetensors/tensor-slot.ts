@@ -1,7 +1,7 @@
 import { LpqError } from '../../src/core/error.js';
 import { dtypeFacts } from './dtypes.js';
 import { requireFinite } from './finite.js';
-import { bytesOf, CHUNK_BYTES, type RunningHash, startHash, type TensorData } from './hash.js';
+import { bytesOf, CHUNK_BYTES, type RunningHash, startTensorHash, type TensorData } from './hash.js';
 import type { TensorEntry } from './header.js';
 
 /** The part of a node FileHandle that writing needs. */
@@ -28,8 +28,8 @@ export class TensorSlot {
   /** Rows [first, end) that were claimed, ascending and merged. */
   private claimed: { first: number; end: number }[] = [];
   private written = 0;
-  private hash: RunningHash | undefined;
-  /** The sha256 of the whole tensor, once it is known. */
+  private hash: Promise<RunningHash> | undefined;
+  /** The hash of the whole tensor (name, dtype, shape and bytes), once it is known. */
   private known: string | undefined;
   /** How far the hash has come while rows arrive in order; undefined once they did not. */
   private hashed: number | undefined = 0;
@@ -71,14 +71,14 @@ export class TensorSlot {
     await this.put(firstRow * rowBytes, data);
   }
 
-  /** The sha256 of the tensor. Throws LPQ_INTERNAL when bytes are missing. May be called again. */
+  /** The hash of the tensor. Throws LPQ_INTERNAL when bytes are missing. May be called again. */
   async finish(): Promise<string> {
     if (this.written !== this.bytes) this.bad(`only ${this.written} of its ${this.bytes} bytes were given`);
     this.known ??= await this.readBack();
     return this.known;
   }
 
-  /** Whether the file holds bytes of this sha256 here: what an earlier writer of the same plan left. */
+  /** Whether the file holds the tensor of this hash here: what an earlier writer of the same plan left. */
   async holds(sha256: string): Promise<boolean> {
     return (await this.readBack()) === sha256;
   }
@@ -90,9 +90,9 @@ export class TensorSlot {
     this.known = sha256;
   }
 
-  /** The sha256 of what the file holds: of rows that did not come in order, or of an earlier writer. */
+  /** The hash of what the file holds: of rows that did not come in order, or of an earlier writer. */
   private async readBack(): Promise<string> {
-    const hash = startHash();
+    const hash = await startTensorHash(this.entry);
     const buffer = Buffer.alloc(Math.min(CHUNK_BYTES, this.bytes));
     for (let at = 0; at < this.bytes; ) {
       const length = Math.min(buffer.length, this.bytes - at);
@@ -113,12 +113,12 @@ export class TensorSlot {
   private async append(offset: number, data: TensorData): Promise<void> {
     const inOrder = this.hashed === offset;
     // Hashed while it is written; both are waited for in any case, for the caller may let go of the bytes afterwards.
-    if (inOrder) this.hash ??= startHash();
-    const hashing = inOrder ? this.hash?.update(data) : undefined;
+    if (inOrder) this.hash ??= startTensorHash(this.entry);
+    const hashing = inOrder ? this.hash?.then((hash) => hash.update(data)) : undefined;
     const outcomes = await Promise.allSettled([this.store(offset, data), hashing, this.checkFinite(offset, data)]);
     for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
     this.hashed = inOrder ? offset + data.byteLength : undefined;
-    if (this.hashed === this.bytes && this.hash) this.complete(this.hash);
+    if (this.hashed === this.bytes && this.hash) this.complete(await this.hash);
     else if (!inOrder) this.hash = undefined;
   }
 

@@ -33,7 +33,7 @@ export interface WrittenTensors {
   /** The shards, and the index if there is one. */
   readonly files: readonly string[];
   readonly totalSize: number;
-  /** tensor name -> sha256 of its bytes (hex). */
+  /** tensor name -> its hash (hash.ts). */
   readonly sha256: ReadonlyMap<string, string>;
 }
 
@@ -124,7 +124,7 @@ export class SafetensorsWriter {
     this.flush(name, data.byteLength);
   }
 
-  /** Whether a file holds bytes of this sha256 where tensor `name` belongs; for partial outputs. */
+  /** Whether a file holds the tensor `name` of this hash; for partial outputs. */
   async holds(name: string, sha256: string): Promise<boolean> {
     let found = false;
     await this.run(async (slot) => {
@@ -138,7 +138,7 @@ export class SafetensorsWriter {
     return this.run(async (slot) => slot.adopt(sha256), name);
   }
 
-  /** The sha256 of a tensor whose bytes have all come. */
+  /** The hash of a tensor whose bytes have all come. */
   async digest(name: string): Promise<string> {
     let sha256 = '';
     await this.run(async (slot) => {

@@ -4,7 +4,7 @@ import path from 'node:path';
 import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { readRegular } from '../directory/read-file.js';
-import { sha256 } from '../safetensors/hash.js';
+import { hashTensor } from '../safetensors/hash.js';
 import { SafetensorsFile } from '../safetensors/read.js';
 import { type SavedFeed, type StatisticsManifest, statisticsSchema, triangle } from './schema.js';
 import { unpackTriangle } from './triangle.js';
@@ -119,7 +119,7 @@ export class SavedStatistics {
       const file = this.owner.get(name) as SafetensorsFile;
       file.advise(name, 'willneed');
       const packed = file.tensor(name);
-      pending = sha256(packed).finally(() => packed.dispose());
+      pending = hashTensor(file.spec(name), packed).finally(() => packed.dispose());
       this.checks.set(name, pending);
     }
     return pending;

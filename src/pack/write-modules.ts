@@ -3,7 +3,7 @@ import type { ArtifactWriter, PackedDeclaration } from '../../formats/artifact/w
 import { dequantizeModule } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
-import { sha256 } from '../../formats/safetensors/hash.js';
+import { hashTensor } from '../../formats/safetensors/hash.js';
 import { allocate, type DType, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
@@ -103,7 +103,8 @@ export async function writeModules(
       if (decision.action === 'fallback' && decision.form === 'dense') {
         // Its codes are gone from the artifact: what can still be proved is that the weight is the dequantized one.
         const entry = entries.get(name)!;
-        entries.set(name, { ...entry, canonical: { ...entry.canonical, weight: await sha256(tensor) } });
+        const weight = await hashTensor(entry.tensors[0]!, tensor);
+        entries.set(name, { ...entry, canonical: { ...entry.canonical, weight } });
       }
       bytes += tensor.byteLength;
       tensor.dispose();

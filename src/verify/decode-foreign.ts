@@ -1,5 +1,5 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import { sha256 } from '../../formats/safetensors/hash.js';
+import { hashTensor } from '../../formats/safetensors/hash.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupCount } from '../core/granularity.js';
@@ -38,7 +38,7 @@ export async function decodeForeign(
   if (module.layout === 'nvfp4-pack-quantized') {
     const tensor = `${name}.weight_global_scale`;
     const global = weights.tensor(tensor);
-    parts.set('global_scale', await inverseOf(tensor, typed<Float32Array>(global)[0] as number, module, decoded));
+    parts.set('global_scale', await inverseOf(name, tensor, typed<Float32Array>(global)[0] as number, module, decoded));
     global.dispose();
   }
 }
@@ -109,7 +109,13 @@ async function decodeAwq(
  * The second level whose reciprocal, rounded to f32, is stored. Up to three neighbours share a reciprocal; the hash in the
  * manifest tells which was meant. One that came from this format is stated in the manifest and needs no search. A stored value that is nobody's reciprocal is a problem.
  */
-async function inverseOf(tensor: string, stored: number, module: PackedModule, decoded: Decoded): Promise<Tensor> {
+async function inverseOf(
+  name: string,
+  tensor: string,
+  stored: number,
+  module: PackedModule,
+  decoded: Decoded,
+): Promise<Tensor> {
   const middle = Math.fround(1 / stored);
   const { divisor } = module.scales;
   if (divisor !== undefined) {
@@ -125,8 +131,9 @@ async function inverseOf(tensor: string, stored: number, module: PackedModule, d
   const near = [0, 1, -1, 2, -2]
     .map((step) => new Float32Array(Int32Array.of(bits + step).buffer))
     .filter(([value]) => Math.fround(1 / (value as number)) === stored);
+  const facts = { name: `${name}.global_scale`, dtype: 'F32', shape: [1] };
   for (const value of near)
-    if ((await sha256(value)) === module.canonical.global_scale) return fromTyped('f32', [1], value);
+    if ((await hashTensor(facts, value)) === module.canonical.global_scale) return fromTyped('f32', [1], value);
   const [first] = near;
   if (!first)
     decoded.problems.push({

@@ -1,4 +1,6 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
+import { fromNativeDtype } from '../../formats/safetensors/dtypes.js';
+import type { HashedFacts } from '../../formats/safetensors/hash.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupCount, groupLength } from '../core/granularity.js';
@@ -19,6 +21,13 @@ import {
 import { TILE_LAYOUTS } from './tile-layouts.js';
 
 export type DecodedPart = 'codes' | 'scales' | 'zeros' | 'global_scale' | 'g_idx' | 'permutation' | 'mask' | 'weight';
+
+/** What the hash of a decoded part covers beside its values: the tensor that it was in the quantized checkpoint. */
+export function canonicalFacts(module: string, part: DecodedPart, tensor: Tensor): HashedFacts {
+  // E8M0 is stored as U8.
+  const dtype = tensor.dtype === 'f8_e8m0' ? 'U8' : fromNativeDtype(tensor.dtype);
+  return { name: `${module}.${part}`, dtype, shape: tensor.shape };
+}
 
 /** A value in the packed bytes that is no weight's and not what the layout says. */
 export interface Problem {

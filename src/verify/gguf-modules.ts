@@ -3,11 +3,11 @@ import type { ArtifactManifest, PackedModule } from '../../formats/artifact/sche
 import { dequantizeModule } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
-import { sha256 } from '../../formats/safetensors/hash.js';
+import { hashTensor } from '../../formats/safetensors/hash.js';
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { compareModule } from './against.js';
-import { disposeDecoded } from './decode.js';
+import { canonicalFacts, type DecodedPart, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
 import { checkpointName } from './gguf-tables.js';
 import type { ModuleReport, Recorder } from './report.js';
@@ -41,7 +41,7 @@ async function checkHash(
   if (!file.has(tensor))
     return recorder.check(false, { check, tensor, message: `tensor '${tensor}' is not in ${GGUF_FILE}` });
   const bytes = file.tensor(tensor);
-  const got = await sha256(bytes);
+  const got = await hashTensor(file.spec(tensor), bytes);
   bytes.dispose();
   const message = `the bytes of '${tensor}' are not those that were packed`;
   recorder.check(got === expected, { check, tensor, got, expected, message });
@@ -169,7 +169,7 @@ async function proveCodes(context: GgufContext, name: string, tensor: string, mo
     for (const [part, expected] of Object.entries(module.canonical)) {
       if (expected === undefined) continue;
       const found = decoded.parts.get(part as 'codes');
-      const got = found ? await sha256(found) : 'nothing';
+      const got = found ? await hashTensor(canonicalFacts(name, part as DecodedPart, found), found) : 'nothing';
       recorder.check(got === expected, {
         check: 'canonical',
         module: name,
@@ -197,7 +197,7 @@ async function proveWeight(context: GgufContext, name: string, tensor: string, m
       column: wrong?.column ?? 0,
       message: `'${tensor}' holds values that are NaN or infinite`,
     });
-    const got = await sha256(weight);
+    const got = await hashTensor(canonicalFacts(name, 'weight', weight), weight);
     const expected = module.canonical.weight as string;
     const message = `module '${name}': what its blocks mean is not what they were packed for`;
     recorder.check(got === expected, { check: 'canonical', module: name, got, expected, message });

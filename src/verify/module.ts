@@ -1,9 +1,9 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import { sha256 } from '../../formats/safetensors/hash.js';
+import { hashTensor } from '../../formats/safetensors/hash.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type CanonicalSide, compareModule } from './against.js';
-import { decodeModule, disposeDecoded } from './decode.js';
+import { canonicalFacts, type DecodedPart, decodeModule, disposeDecoded } from './decode.js';
 import { emulateModule } from './emulate.js';
 import { runKernel } from './kernels.js';
 import { expectation } from './layouts.js';
@@ -94,7 +94,7 @@ function checkShapes({ recorder, weights }: ModuleContext, name: string, module:
 async function checkHashes({ recorder, weights }: ModuleContext, name: string, module: PackedModule): Promise<void> {
   for (const [tensorName, expected] of Object.entries(module.tensors)) {
     const tensor = weights.tensor(tensorName);
-    const got = await sha256(tensor);
+    const got = await hashTensor(weights.spec(tensorName), tensor);
     tensor.dispose();
     const message = `the bytes of '${tensorName}' are not those that were packed`;
     recorder.check(got === expected, { check: 'tensors', module: name, tensor: tensorName, got, expected, message });
@@ -147,7 +147,7 @@ async function checkCanonical(
         });
       continue;
     }
-    const got = await sha256(tensor);
+    const got = await hashTensor(canonicalFacts(name, part as DecodedPart, tensor), tensor);
     recorder.check(got === expected, {
       check: 'canonical',
       module: name,

@@ -5,7 +5,7 @@ import { CanonicalCheckpoint, readManifest } from '../../formats/canonical/read.
 import { readRegularText } from '../../formats/directory/read-file.js';
 import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js';
 import { describeNotFinite, findNotFiniteStored } from '../../formats/safetensors/finite.js';
-import { sha256 } from '../../formats/safetensors/hash.js';
+import { hashTensor } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { multipliesCodes } from '../model/packed.js';
 import { compareCarried, compareManifests } from './against.js';
@@ -122,9 +122,9 @@ async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Pro
       continue;
     }
     const tensor = weights.tensor(name);
-    const got = await sha256(tensor);
+    const got = await hashTensor(weights.spec(name), tensor);
     const expected = manifest.carried[name]!;
-    const message = `the bytes of the carried tensor '${name}' are not those of the quantized checkpoint`;
+    const message = `the carried tensor '${name}' is not that of the quantized checkpoint: its bytes, its dtype or its shape`;
     recorder.check(got === expected, { check: 'carried', tensor: name, got, expected, message });
     const broken = await findNotFiniteStored(tensor, weights.dtype(name));
     recorder.check(broken === undefined, {

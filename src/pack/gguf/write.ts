@@ -10,7 +10,8 @@ import { openSource } from '../../../formats/canonical/source.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
 import { GgufWriter } from '../../../formats/gguf/write.js';
-import { sha256 } from '../../../formats/safetensors/hash.js';
+import { fromNativeDtype } from '../../../formats/safetensors/dtypes.js';
+import { hashTensor } from '../../../formats/safetensors/hash.js';
 import { allocate, type NativeRuntime, type Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
@@ -128,9 +129,13 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
 
 async function carriedHash(input: CanonicalCheckpoint, name: string): Promise<string> {
   const tensor = input.weights.tensor(name);
-  const hash = await sha256(tensor);
+  const hash = await hashTensor(input.weights.spec(name), tensor);
   tensor.dispose();
   return hash;
+}
+
+function hashWeight(name: string, weight: Tensor): Promise<string> {
+  return hashTensor({ name: `${name}.weight`, dtype: fromNativeDtype(weight.dtype), shape: weight.shape }, weight);
 }
 
 async function writeModule(
@@ -155,7 +160,7 @@ async function writeModule(
     const plain = allocate(plainDtype(module.sourceDtype).toLowerCase() as 'f32', module.shape);
     ops.cast(rt, wide, plain);
     await rt.sync();
-    weight = await sha256(plain);
+    weight = await hashWeight(name, plain);
     tensor = await takeRows(rt, plain, order);
     for (const each of [wide, plain]) each.dispose();
   } else if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
@@ -165,7 +170,7 @@ async function writeModule(
   } else {
     const wide = await moduleWeight(rt, input, name, source);
     const { blocks, mean, error, norm } = await searchBlocks(rt, name, wide, form.type, order);
-    weight = await sha256(mean);
+    weight = await hashWeight(name, mean);
     for (const each of [wide, mean]) each.dispose();
     tensor = blocks;
     const from = source ? 'the source' : 'the quantized weights';

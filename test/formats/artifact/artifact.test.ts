@@ -7,6 +7,7 @@ import { Artifact } from '../../../formats/artifact/read.js';
 import { type ArtifactPlan, ArtifactWriter } from '../../../formats/artifact/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { provenance } from '../canonical/fixture.js';
+import { tensorHash } from '../safetensors/tensor-hash.js';
 import { designed, scratch } from '../scratch.js';
 
 const root = scratch();
@@ -69,9 +70,10 @@ test('round trip: tensors, hashes of tensors and files, the same bytes twice', a
   assert.deepEqual(artifact.moduleNames(), ['layers.0.q']);
   assert.deepEqual([...artifact.tensor('layers.0.q.packed').bytes()], [1, 0, 0, 0, 2, 0, 0, 0]);
   const hash = (text: string | Uint8Array) => createHash('sha256').update(text).digest('hex');
+  const of = (part: string, bytes: Uint8Array) => tensorHash(artifact.weights.spec(`layers.0.q.${part}`), bytes);
   assert.deepEqual(artifact.module('layers.0.q').tensors, {
-    'layers.0.q.packed': hash(Uint8Array.of(1, 0, 0, 0, 2, 0, 0, 0)),
-    'layers.0.q.scales': hash(Uint8Array.of(3, 0, 4, 0)),
+    'layers.0.q.packed': of('packed', Uint8Array.of(1, 0, 0, 0, 2, 0, 0, 0)),
+    'layers.0.q.scales': of('scales', Uint8Array.of(3, 0, 4, 0)),
   });
   assert.deepEqual(artifact.manifest.files, {
     'config.json': hash(readFileSync(path.join(made, 'config.json'))),

@@ -4,8 +4,9 @@ import { createHash } from 'node:crypto';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { ChunkedHash, sha256, startHash } from '../../../formats/safetensors/hash.js';
+import { ChunkedHash, hashTensor, sha256, startHash } from '../../../formats/safetensors/hash.js';
 import { addon, allocate, fromTyped } from '../../../native/binding.js';
+import { tensorHash } from './tensor-hash.js';
 
 const reference = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex');
 
@@ -36,6 +37,26 @@ test('native and chunked hashes are those of node:crypto, of tensors, views and 
   const tensor = fromTyped('u8', [bytes.length], bytes);
   assert.equal(await sha256(tensor.view([1000], 77)), reference(bytes.subarray(77, 1077)));
   assert.equal(await sha256(new Uint16Array(bytes.buffer, 2, 500)), reference(bytes.subarray(2, 1002)));
+});
+
+test('a tensor’s hash covers name, dtype and shape beside the bytes, and no two of these read alike', async () => {
+  const data = noise(24);
+  const alike = [
+    { name: 'norm.weight', dtype: 'BF16', shape: [12] },
+    { name: 'norm.weight', dtype: 'F16', shape: [12] },
+    { name: 'norm.weight', dtype: 'BF16', shape: [3, 4] },
+    { name: 'norm.weight', dtype: 'BF16', shape: [4, 3] },
+    { name: 'norm.weight', dtype: 'BF16', shape: [12, 1] },
+    { name: 'norm.weightB', dtype: 'F16', shape: [12] },
+    { name: 'ñ😀', dtype: 'U8', shape: [24] },
+    { name: '', dtype: 'U8', shape: [] },
+  ];
+  const got = await Promise.all(alike.map((facts) => hashTensor(facts, data)));
+  assert.deepEqual(
+    got,
+    alike.map((facts) => tensorHash(facts, data)),
+  );
+  assert.equal(new Set(got).size, alike.length);
 });
 
 test('pieces in order, many hashes at once', async () => {

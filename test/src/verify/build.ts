@@ -1,18 +1,19 @@
 // Test-only artifacts, built from the closed forms of the layout facts (word and nibble of element (k, n)), never from
 // lpq's packer: what the verifier is tested with shares no code with it.
-import { createHash } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { ArtifactWriter, type PackedDeclaration } from '../../../formats/artifact/write.js';
 import type { CanonicalModule, Provenance, Zeros } from '../../../formats/canonical/schema.js';
-import type { ModuleDeclaration } from '../../../formats/canonical/tensors.js';
+import { type ModuleDeclaration, moduleTensors } from '../../../formats/canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../../../formats/canonical/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import type { SafetensorsDtype } from '../../../formats/safetensors/dtypes.js';
+import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { type Granularity, groupCount, groupLength } from '../../../src/core/granularity.js';
 import { decodeCode, quantType } from '../../../src/core/quant-type.js';
+import { tensorHash } from '../../formats/safetensors/tensor-hash.js';
 
 export interface ModuleSpec {
   readonly type: string;
@@ -264,13 +265,6 @@ function bfloat(bits: number): number {
   return new Float32Array(Uint32Array.of(bits << 16).buffer)[0]!;
 }
 
-const digest = (data: unknown): string => {
-  const view = data as ArrayBufferView;
-  return createHash('sha256')
-    .update(new Uint8Array(view.buffer, view.byteOffset, view.byteLength))
-    .digest('hex');
-};
-
 export const PROVENANCE: Provenance = {
   lpq: '0.1.0',
   source: { name: 'test', revision: null, fingerprint: '0'.repeat(64) },
@@ -331,9 +325,12 @@ export async function build(
     declarations.set(name, declaration);
     const { tensors: own, padded } = packModule(name, spec, drawn);
     const canonical = Object.fromEntries(
-      Object.entries(canonicalData(spec, drawn)).map(([part, data]) => [part, digest(data)]),
+      Object.entries(canonicalData(spec, drawn)).map(([part, data]) => {
+        const stored = moduleTensors(name, declaration).get(part as 'codes') as TensorSpec;
+        return [part, tensorHash(stored, data as ArrayBufferView)];
+      }),
     ) as PackedModule['canonical'];
-    if (spec.layout === 'dense') canonical.weight = digest(own[0]!.data);
+    if (spec.layout === 'dense') canonical.weight = tensorHash(own[0]!, own[0]!.data);
     options.change?.(own, name);
     tensors.push(...own);
     const { type, shape, granularity, scales, zeros } = declaration;
@@ -351,12 +348,17 @@ export async function build(
     });
   }
   const bias = Uint16Array.of(0x3f80, 0xbc00, 0x3555);
-  const carried = [{ name: 'norm.weight', dtype: 'BF16', shape: [3] } as const];
+  const embedding = Uint16Array.from({ length: 24 }, (_, i) => 0x3f00 + 7 * i);
+  const carried = [
+    { name: 'embed_tokens.weight', dtype: 'BF16', shape: [6, 4] },
+    { name: 'norm.weight', dtype: 'BF16', shape: [3] },
+  ] as const;
   const config = { architectures: ['LlamaForCausalLM'], hidden_size: 8 };
 
   const out = await OutputDirectory.create(quantized);
   await out.writeFile('tokenizer.json', '{"a":1}\n');
   const writer = await CanonicalWriter.create(out, { modules: declarations, carried, config });
+  await writer.writeCarried('embed_tokens.weight', embedding);
   await writer.writeCarried('norm.weight', bias);
   for (const [name, spec] of first) await writer.writeModule(name, canonicalData(spec, numbers.get(name)!));
   await writer.finish(PROVENANCE);
@@ -368,6 +370,7 @@ export async function build(
   const full = { ...config, ...(quantization && { quantization_config: quantization }) };
   if (target.startsWith('gptq')) await dir.writeJson('quantize_config.json', quantization);
   const art = await ArtifactWriter.create(dir, { target, modules: packed, carried, config: full });
+  await art.write('embed_tokens.weight', embedding);
   await art.write('norm.weight', bias);
   for (const { name, data } of tensors) await art.write(name, data);
   await art.finish(PROVENANCE);

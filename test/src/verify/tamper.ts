@@ -4,10 +4,12 @@ import { closeSync, openSync, readFileSync, writeFileSync, writeSync } from 'nod
 import path from 'node:path';
 import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
+import type { HashedFacts } from '../../../formats/safetensors/hash.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
+import { tensorHash } from '../../formats/safetensors/tensor-hash.js';
 
 /**
  * What happens to hashes after a flip. none: they stay. artifact: those of packed tensors and files follow, and the seal;
@@ -36,13 +38,14 @@ export class Tampered {
   }
 
   /** Bit ranges of the tensors of a safetensors file, by name. */
-  tensors(): { name: string; begin: number; end: number }[] {
+  tensors(): { name: string; begin: number; end: number; facts: HashedFacts }[] {
     const file = SafetensorsFile.open(path.join(this.dir, this.file));
     const start = file.header.dataStart;
-    const list = file.header.tensors.map(({ name, begin, end }) => ({
-      name,
-      begin: 8 * (start + begin),
-      end: 8 * (start + end),
+    const list = file.header.tensors.map((facts) => ({
+      name: facts.name,
+      begin: 8 * (start + facts.begin),
+      end: 8 * (start + facts.end),
+      facts,
     }));
     file.close();
     return list;
@@ -74,7 +77,7 @@ export class Tampered {
     else {
       const tensor = this.tensors().find(({ begin, end }) => bit >= begin && bit < end);
       if (tensor) {
-        const digest = sha256(bytes.subarray(tensor.begin / 8, tensor.end / 8));
+        const digest = tensorHash(tensor.facts, bytes.subarray(tensor.begin / 8, tensor.end / 8));
         for (const [module, entry] of Object.entries(manifest.modules)) {
           if (entry.tensors[tensor.name] === undefined) continue;
           entry.tensors[tensor.name] = digest;

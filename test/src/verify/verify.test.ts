@@ -85,7 +85,7 @@ for (const [title, target, spec] of CASES)
       const source = artifactSource(built.artifact, runtime);
       assert.deepEqual(
         [...source.names()].sort(),
-        [...Object.keys(modules).map((m) => `${m}.weight`), 'norm.weight'].sort(),
+        [...Object.keys(modules).map((m) => `${m}.weight`), 'embed_tokens.weight', 'norm.weight'].sort(),
       );
       assert.deepEqual(source.shape('m.weight'), [spec.n, spec.k]);
       const got = await source.tensor('m.weight');
