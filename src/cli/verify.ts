@@ -149,6 +149,7 @@ function printReport(report: VerifyReport): string {
   return [
     table(['check', 'result', 'compared', 'wrong', ''], rows),
     ...(lines.length > 0 ? ['\n', ...lines] : []),
+    ...report.notes.map((sentence) => `note: ${sentence}\n`),
     ...report.unproved.map((sentence) => `not proved: ${sentence}\n`),
     `\n${report.dir} (${report.target}, ${report.modules.length} modules): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
   ].join('');

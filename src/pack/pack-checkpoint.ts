@@ -107,7 +107,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   let writer: ArtifactWriter | undefined;
   try {
     const { skipped } = await output.carryFrom(input.dir, {
-      except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json'],
+      except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json', 'hf_quant_config.json'],
     });
     const { quantization, files } = plan.target.config(whole);
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);

@@ -6,14 +6,45 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
 import { type Decoded, type DecodedPart, weightLike } from './decode.js';
 import { compare, dequantize, settle, transpose } from './native.js';
-import type { Recorder } from './report.js';
+import type { Recorder, VerifyFailure } from './report.js';
+import { cacheOf } from './targets.js';
 
 /** The canonical checkpoint of --against. */
 export type CanonicalSide = CanonicalCheckpoint;
 
 const DTYPE_BITS: Readonly<Record<string, number>> = { f64: 64, i64: 64, f32: 32, i32: 32, f16: 16, bf16: 16, i16: 16 };
 
-/** The manifest's own statements against the canonical manifest: modules, carried tensors, provenance. */
+/** An artifact of another checkpoint differs in everything; the one sentence that says so, or undefined where it is of this one. */
+export function otherCheckpoint(
+  canonical: CanonicalSide,
+  { provenance }: ArtifactManifest,
+  foreign: boolean,
+): VerifyFailure | undefined {
+  const ours = flat(provenance);
+  const theirs = flat(canonical.manifest.provenance);
+  // Another tool's checkpoint is called after its directory, which may have moved.
+  const keys = [...new Set([...ours.keys(), ...theirs.keys()])].filter((key) => !(foreign && key === 'source.name'));
+  const other = keys.filter((key) => ours.get(key) !== theirs.get(key));
+  const [first] = other;
+  if (first === undefined) return undefined;
+  const { source, method } = provenance;
+  return {
+    check: 'against',
+    got: `${first} ${ours.get(first) ?? 'nothing'}`,
+    expected: `${first} ${theirs.get(first) ?? 'nothing'}`,
+    message: `it was packed from another quantized checkpoint than ${canonical.dir}: their provenance differs in ${other.join(', ')}`,
+    hint: `Give as --against the checkpoint that it was packed from: ${source.name}${source.revision === null ? '' : `@${source.revision}`}, fingerprint ${source.fingerprint.slice(0, 12)}, --method ${method}.`,
+  };
+}
+
+/** Leaves of a record by their paths, as JSON. */
+function flat(value: unknown, path = ''): Map<string, string> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    return new Map([[path, JSON.stringify(value)]]);
+  return new Map(Object.entries(value).flatMap(([key, each]) => [...flat(each, path ? `${path}.${key}` : key)]));
+}
+
+/** The manifest's own statements against the canonical manifest: modules, carried tensors, the cache's scheme. */
 export function compareManifests(recorder: Recorder, canonical: CanonicalSide, manifest: ArtifactManifest): void {
   const ours = new Set(Object.keys(manifest.modules));
   for (const name of canonical.moduleNames())
@@ -48,9 +79,12 @@ export function compareManifests(recorder: Recorder, canonical: CanonicalSide, m
       tensor: name,
       message: `tensor '${name}' of the artifact is not in ${canonical.dir}`,
     });
-  recorder.check(isDeepStrictEqual(manifest.provenance, canonical.manifest.provenance), {
+  const cache = cacheOf(canonical.manifest.kv, manifest.target);
+  recorder.check(isDeepStrictEqual(manifest.kv, cache), {
     check: 'against',
-    message: 'the provenance in lpq.json is not that of the quantized checkpoint',
+    got: JSON.stringify(manifest.kv) ?? 'none',
+    expected: JSON.stringify(cache) ?? 'none',
+    message: 'the scheme of the cache of keys and values in lpq.json is not that of the quantized checkpoint',
   });
 }
 
@@ -62,10 +96,11 @@ export async function compareModule(
   name: string,
   module: PackedModule,
   decoded: Decoded,
+  target: string,
 ): Promise<void> {
   if (!canonical.moduleNames().includes(name)) return; // compareManifests has said so
   const entry = canonical.module(name);
-  if (!compareEntries(recorder, name, module, entry)) return;
+  if (!compareEntries(recorder, name, module, entry, target)) return;
   if (module.layout === 'dense') {
     await compareDense(rt, recorder, canonical, name, module, decoded.parts.get('weight') as Tensor);
     return;
@@ -86,7 +121,13 @@ export async function compareModule(
   }
 }
 
-function compareEntries(recorder: Recorder, name: string, module: PackedModule, entry: CanonicalModule): boolean {
+function compareEntries(
+  recorder: Recorder,
+  name: string,
+  module: PackedModule,
+  entry: CanonicalModule,
+  target: string,
+): boolean {
   let ok = true;
   for (const key of ['type', 'shape', 'granularity', 'scales', 'zeros', 'transposed'] as const)
     ok =
@@ -98,7 +139,7 @@ function compareEntries(recorder: Recorder, name: string, module: PackedModule, 
         message: `module '${name}': its ${key} is not what the quantized checkpoint says`,
       }) && ok;
   // Targets that pack weights alone leave out what they would have multiplied.
-  if (module.layout === 'comet' || module.activations)
+  if (target === 'comet' || module.activations)
     ok =
       recorder.check(isDeepStrictEqual(module.activations, entry.activations), {
         check: 'against',

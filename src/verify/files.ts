@@ -7,18 +7,19 @@ import { hashFile } from '../../formats/artifact/write.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { readRegularText } from '../../formats/directory/read-file.js';
 import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
+import { parseStrictJson, StrictJsonError } from '../../formats/safetensors/strict-json.js';
 import type { Recorder } from './report.js';
+import { targetFacts } from './targets.js';
 
+const INDEX = 'model.safetensors.index.json';
+/** Settings of quantization, which loaders look for beside config.json: the packer writes them anew, or leaves them out. */
+const SETTINGS = ['quantize_config.json', 'quant_config.json', 'hf_quant_config.json'];
 /** Written anew by the packer, so not to be found byte for byte in the quantized checkpoint. */
-const REGENERATED = new Set([
-  'lpq.json',
-  'config.json',
-  'quantize_config.json',
-  'quant_config.json',
-  'model.safetensors.index.json',
-  'report.json',
-  'report.html',
-]);
+const REGENERATED = ['lpq.json', 'config.json', INDEX, ...SETTINGS];
+/** Weights in any container, and indices over them: loaders take what they find. */
+const WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|pkl|msgpack|h5|onnx|onnx_data|gguf)$|\.index\.json$/i;
+/** What no engine reads, and a publisher adds. */
+const PROSE = /^(README|LICENSE)[^/]*$|^\.gitattributes$/i;
 
 /** lpq.json against its own seal. */
 export function checkSeal(recorder: Recorder, dir: string, manifest: ArtifactManifest): void {
@@ -43,21 +44,19 @@ export async function checkFiles(
   manifest: ArtifactManifest,
   weights: Checkpoint,
 ): Promise<void> {
-  const shards = new Set(weights.files.map((file) => path.relative(dir, file.path)));
-  const present = new Set(await listFiles(dir));
-  for (const [name, expected] of Object.entries(manifest.files)) {
-    const listed = present.has(name);
-    const got = listed ? await hashFile(path.join(dir, name)) : 'nothing';
-    const message = listed ? `the bytes of ${name} are not those that were written` : `${name} is missing`;
-    recorder.check(got === expected, { check: 'files', got, expected, message });
-  }
-  for (const name of present)
-    recorder.check(name === 'lpq.json' || shards.has(name) || Object.hasOwn(manifest.files, name), {
-      check: 'files',
-      message: `${name} is in the directory but not in lpq.json`,
-    });
-  for (const file of weights.files) {
+  const shards = weights.files.map((file) => path.relative(dir, file.path));
+  await checkListed(recorder, dir, manifest, shards, targetFacts(manifest.target)?.files ?? []);
+  const total = String(shards.length).padStart(5, '0');
+  for (const [i, file] of weights.files.entries()) {
     const name = path.basename(file.path);
+    const number = String(i + 1).padStart(5, '0');
+    const usual = shards.length === 1 ? 'model.safetensors' : `model-${number}-of-${total}.safetensors`;
+    recorder.check(name === usual, {
+      check: 'files',
+      got: name,
+      expected: usual,
+      message: `${name} is not what a shard of ${shards.length} is called`,
+    });
     // Not covered by any tensor's hash; transformers reads only this one key.
     recorder.check(isDeepStrictEqual({ ...(file.metadata ?? { format: 'pt' }) }, { format: 'pt' }), {
       check: 'files',
@@ -69,8 +68,63 @@ export async function checkFiles(
   checkIndex(recorder, dir, weights);
 }
 
+/**
+ * Every file is listed and hashes as listed. Weights beside `weightFiles`, and settings that the target does not make
+ * (`made`), are differences even where the manifest lists them: an engine would read them.
+ */
+export async function checkListed(
+  recorder: Recorder,
+  dir: string,
+  manifest: ArtifactManifest,
+  weightFiles: readonly string[],
+  made: readonly string[],
+): Promise<void> {
+  const present = new Set(await listFiles(dir));
+  const own = new Set(['lpq.json', ...weightFiles]);
+  for (const [name, expected] of Object.entries(manifest.files)) {
+    const listed = present.has(name);
+    const got = listed ? await hashFile(path.join(dir, name)) : 'nothing';
+    const message = listed ? `the bytes of ${name} are not those that were written` : `${name} is missing`;
+    if (PROSE.test(name) && got !== expected) recorder.note(`${message}; no engine reads it`);
+    else recorder.check(got === expected, { check: 'files', got, expected, message });
+  }
+  for (const name of present) {
+    if (own.has(name)) continue;
+    const listed = Object.hasOwn(manifest.files, name);
+    if (PROSE.test(name) && !listed) {
+      recorder.note(`${name} is in the directory but not in lpq.json; no engine reads it`);
+      continue;
+    }
+    recorder.check(listed, { check: 'files', message: `${name} is in the directory but not in lpq.json` });
+    const stray = WEIGHTS.test(name) && !(name === INDEX && weightFiles.length > 1);
+    recorder.check(!stray, {
+      check: 'files',
+      message: `${name} is none of the artifact's weight files, and a loader that takes all it finds would read it`,
+    });
+    recorder.check(made.includes(name) || !SETTINGS.includes(name), {
+      check: 'files',
+      message: `${name} states a quantization, and an artifact for ${manifest.target} has no such file`,
+    });
+  }
+  for (const name of ['config.json', 'lpq.json', ...SETTINGS]) if (present.has(name)) checkJson(recorder, dir, name);
+}
+
+/** Readers differ in which of two equal keys they take. */
+function checkJson(recorder: Recorder, dir: string, name: string): void {
+  try {
+    parseStrictJson(readRegularText(path.join(dir, name)));
+    recorder.count('files');
+  } catch (error) {
+    if (!(error instanceof StrictJsonError)) throw error;
+    recorder.check(false, {
+      check: 'files',
+      message: `${name} reads differently in different programs: ${error.message}`,
+    });
+  }
+}
+
 function checkIndex(recorder: Recorder, dir: string, weights: Checkpoint): void {
-  const file = path.join(dir, 'model.safetensors.index.json');
+  const file = path.join(dir, INDEX);
   if (!existsSync(file)) return;
   let index: unknown;
   try {
@@ -78,13 +132,9 @@ function checkIndex(recorder: Recorder, dir: string, weights: Checkpoint): void 
   } catch {
     index = undefined; // a single-file checkpoint does not read it, so nobody has complained yet
   }
-  const map: Record<string, string> = {};
-  let total = 0;
-  for (const name of weights.names()) {
-    map[name] = path.basename(weights.fileOf(name).path);
-    const { begin, end } = weights.spec(name);
-    total += end - begin;
-  }
+  const names = [...weights.names()];
+  const map = Object.fromEntries(names.map((name) => [name, path.basename(weights.fileOf(name).path)]));
+  const total = names.reduce((sum, name) => sum + weights.spec(name).end - weights.spec(name).begin, 0);
   recorder.check(isDeepStrictEqual(index, { metadata: { total_size: total }, weight_map: map }), {
     check: 'files',
     message: 'model.safetensors.index.json does not say what the shards hold',
@@ -115,8 +165,8 @@ export function checkTensorNames(recorder: Recorder, manifest: ArtifactManifest,
 }
 
 /**
- * With --against: the model's other files are the quantized checkpoint's, config.json but for quantization_config. `made`:
- * files of the artifact alone.
+ * With --against: the files are those that a packer carries from the quantized checkpoint, byte by byte, and config.json is
+ * its but for quantization_config. `made`: files of the artifact alone.
  */
 export async function compareFiles(
   recorder: Recorder,
@@ -124,30 +174,39 @@ export async function compareFiles(
   config: Readonly<Record<string, unknown>>,
   canonicalDir: string,
   canonicalConfig: Readonly<Record<string, unknown>>,
-  made: readonly string[] = [],
+  made: readonly string[],
 ): Promise<void> {
   const bare = ({ quantization_config: _, ...rest }: Readonly<Record<string, unknown>>) => rest;
   recorder.check(isDeepStrictEqual(bare(config), bare(canonicalConfig)), {
     check: 'against',
     message: 'config.json differs from the quantized checkpoint beyond quantization_config',
   });
-  const plain = async (place: string) =>
-    new Set((await listFiles(place)).filter((name) => !REGENERATED.has(name) && !isShard(name)));
-  const theirs = await plain(canonicalDir);
-  for (const name of await plain(dir)) {
-    if (made.includes(name)) continue;
+  const theirs = new Set(carriedFiles(await listFiles(canonicalDir)));
+  for (const name of await listFiles(dir)) {
+    if (made.includes(name) || REGENERATED.includes(name)) continue;
     const both = theirs.delete(name);
     const same = both && (await hashFile(path.join(dir, name))) === (await hashFile(path.join(canonicalDir, name)));
-    recorder.check(same, {
-      check: 'against',
-      message: both ? `${name} differs from the quantized checkpoint's` : `${name} is not in the quantized checkpoint`,
-    });
+    const message = both
+      ? `${name} differs from the quantized checkpoint's`
+      : `${name} is not in the quantized checkpoint`;
+    if (!PROSE.test(name)) recorder.check(same, { check: 'against', message });
+    else if (!same) recorder.note(`${message}; no engine reads it`);
   }
-  for (const name of theirs)
-    if (!path.basename(name).startsWith('.'))
-      recorder.check(false, { check: 'against', message: `${name} of the quantized checkpoint is missing` });
+  for (const name of theirs) {
+    const message = `${name} of the quantized checkpoint is missing`;
+    if (PROSE.test(name)) recorder.note(`${message}; no engine reads it`);
+    else recorder.check(false, { check: 'against', message });
+  }
 }
 
-function isShard(name: string): boolean {
-  return name.endsWith('.safetensors') || name.endsWith('.safetensors.index.json');
+/** What of a checkpoint's files goes into an artifact: no weights, nothing hidden, no output of lpq inside it. */
+function carriedFiles(names: readonly string[]): string[] {
+  const outputs = names.filter((name) => name.endsWith('/lpq.json')).map((name) => path.posix.dirname(name));
+  return names.filter(
+    (name) =>
+      !REGENERATED.includes(name) &&
+      !WEIGHTS.test(name) &&
+      !name.split('/').some((part) => part.startsWith('.')) &&
+      !outputs.some((output) => name.startsWith(`${output}/`)),
+  );
 }

@@ -178,7 +178,7 @@ async function proveCodes(context: GgufContext, name: string, tensor: string, mo
         message: `module '${name}': the ${part} that its blocks hold are not those that were quantized`,
       });
     }
-    if (canonical) await compareModule(rt, recorder, canonical, name, module, decoded);
+    if (canonical) await compareModule(rt, recorder, canonical, name, module, decoded, 'gguf');
   } finally {
     disposeDecoded(decoded);
   }
@@ -204,7 +204,7 @@ async function proveWeight(context: GgufContext, name: string, tensor: string, m
     if (!canonical?.moduleNames().includes(name)) return;
     if (module.layout === 'dense') {
       const parts = new Map([['weight' as const, weight.view(weight.shape)]]);
-      await compareModule(rt, recorder, canonical, name, module, { parts, problems: [] });
+      await compareModule(rt, recorder, canonical, name, module, { parts, problems: [] }, 'gguf');
       return;
     }
     const { sha256: _, quality: __, ...entry } = canonical.module(name);

@@ -20,6 +20,8 @@ export interface ModuleContext {
   /** The target has activations rounded to codes, one scale a token. */
   readonly dynamic: boolean;
   readonly seed: number;
+  /** What the artifact was packed for. */
+  readonly target: string;
 }
 
 /** Everything about one module, from its tensors' shapes to the emulated kernel. Differences go to the recorder. */
@@ -34,7 +36,8 @@ export async function verifyModule(ctx: ModuleContext, name: string, module: Pac
     try {
       recordPadding(ctx.recorder, name, decoded.problems);
       await checkCanonical(ctx, name, module, decoded.parts);
-      if (ctx.canonical) await compareModule(ctx.runtime, ctx.recorder, ctx.canonical, name, module, decoded);
+      if (ctx.canonical)
+        await compareModule(ctx.runtime, ctx.recorder, ctx.canonical, name, module, decoded, ctx.target);
       if (ctx.emulate) emulatorRatio = await emulateModule(ctx, name, module, decoded);
       kernelRatio = await runKernel(ctx, name, module, decoded);
     } finally {

@@ -33,6 +33,8 @@ export interface VerifyFailure {
   readonly got?: string | number;
   readonly expected?: string | number;
   readonly message: string;
+  /** What to do, where it is not to pack again. */
+  readonly hint?: string;
 }
 
 export interface VerifyCheck {
@@ -69,6 +71,8 @@ export interface VerifyReport {
   readonly modules: readonly ModuleReport[];
   /** What a wrong byte could hide in, one sentence each; empty when every byte is proved. */
   readonly unproved: readonly string[];
+  /** What differs and matters to no engine, one sentence each: a README, a licence. */
+  readonly notes: readonly string[];
   /** What was found of the whole model, where that was asked for. */
   readonly endToEnd?: object | undefined;
   readonly seconds: number;
@@ -78,6 +82,7 @@ export interface VerifyReport {
 export class Recorder {
   readonly failures: VerifyFailure[] = [];
   readonly unproved: string[] = [];
+  readonly notes: string[] = [];
   private readonly counts = new Map<CheckName, number>();
   private readonly details = new Map<CheckName, string>();
 
@@ -91,6 +96,11 @@ export class Recorder {
     this.count(failure.check);
     if (!ok) this.failures.push(failure);
     return ok;
+  }
+
+  /** Something that differs and is no failure; once. */
+  note(sentence: string): void {
+    if (!this.notes.includes(sentence)) this.notes.push(sentence);
   }
 
   detail(check: CheckName, text: string): void {
@@ -116,6 +126,6 @@ export function verificationError(report: VerifyReport): LpqError | undefined {
   return new LpqError('LPQ_VERIFY', `${report.dir}: ${first.message}${more > 0 ? ` (and ${more} more)` : ''}`, {
     ...(first.got !== undefined && { got: first.got }),
     ...(first.expected !== undefined && { expected: first.expected }),
-    hint: 'The artifact does not hold what was quantized: pack it again, and do not deploy it.',
+    hint: first.hint ?? 'The artifact does not hold what was quantized: pack it again, and do not deploy it.',
   });
 }

@@ -8,16 +8,18 @@ import { describeNotFinite, findNotFiniteStored } from '../../formats/safetensor
 import { hashTensor } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { multipliesCodes } from '../model/packed.js';
-import { compareCarried, compareManifests } from './against.js';
+import { compareCarried, compareManifests, otherCheckpoint } from './against.js';
 import { checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
 import { isGguf, verifyGguf } from './gguf.js';
 import { verifyCache } from './kv.js';
 import type { CacheMaker } from './kv-case.js';
+import { modelLinears } from './linears.js';
 import { type ModuleContext, verifyModule } from './module.js';
 import { quantizesActivations } from './packed-weight.js';
-import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
-import { artifactSource } from './source.js';
+import { CHECKS, type ModuleReport, Recorder, type VerifyFailure, type VerifyReport } from './report.js';
+import { ArtifactSource, artifactSource } from './source.js';
+import { targetFacts } from './targets.js';
 
 export interface VerifyOptions {
   /** A packed directory. */
@@ -51,25 +53,36 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
   const { dir, runtime, kernel, seed = 0, emulate = true } = options;
   const started = performance.now();
   const manifest = readManifest(dir, artifactSchema, 'LPQ_ARTIFACT');
-  if (isGguf(manifest)) return verifyGguf(options, manifest);
-  const config = readConfig(dir);
-  const weights = Checkpoint.open(dir);
-  let canonical: CanonicalCheckpoint | undefined;
+  const canonical =
+    options.opened ?? (options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against));
+  const other = canonical && otherCheckpoint(canonical, manifest, options.opened !== undefined);
+  if (canonical && other) {
+    canonical.close();
+    return mistaken(options, manifest, other, started);
+  }
+  if (isGguf(manifest)) return verifyGguf({ ...options, opened: canonical }, manifest);
+  let weights: Checkpoint | undefined;
   try {
-    canonical =
-      options.opened ?? (options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against));
+    const config = readConfig(dir);
+    weights = Checkpoint.open(dir);
     const recorder = new Recorder();
     checkSeal(recorder, dir, manifest);
     await checkFiles(recorder, dir, manifest, weights);
     checkTensorNames(recorder, manifest, weights);
-    checkConfig(recorder, manifest, config, readMirror(dir));
+    const plain = new ArtifactSource(dir, config, manifest, weights, runtime);
+    checkConfig(recorder, manifest, config, readMirror(dir), modelLinears(recorder, plain, weights));
     if (canonical) {
       compareManifests(recorder, canonical, manifest);
-      await compareFiles(recorder, dir, config, canonical.dir, canonical.config);
+      const made = [
+        ...weights.files.map((file) => path.relative(dir, file.path)),
+        ...(targetFacts(manifest.target)?.files ?? []),
+      ];
+      await compareFiles(recorder, dir, config, canonical.dir, canonical.config, made);
     } else recorder.detail('against', 'no quantized checkpoint was given');
     const dynamic = kernel !== undefined && multipliesCodes(kernel) && quantizesActivations(manifest.target);
-    const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed };
+    const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed, target: manifest.target };
     await checkCarried(context, manifest);
+    checkCache(recorder, manifest);
     if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not asked for');
@@ -103,13 +116,48 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       failures: recorder.failures,
       modules,
       unproved: recorder.unproved,
+      notes: recorder.notes,
       ...(endToEnd && { endToEnd }),
       seconds: (performance.now() - started) / 1000,
     };
   } finally {
-    weights.close();
+    weights?.close();
     canonical?.close();
   }
+}
+
+/** Of what comes from another quantized checkpoint everything differs: one sentence, and nothing else is looked at. */
+function mistaken(
+  { dir, against, opened, seed = 0 }: VerifyOptions,
+  { target }: ArtifactManifest,
+  failure: VerifyFailure,
+  started: number,
+): VerifyReport {
+  const recorder = new Recorder();
+  recorder.check(false, failure);
+  for (const check of CHECKS) if (check !== 'against') recorder.detail(check, 'not looked at');
+  return {
+    ok: false,
+    dir,
+    against: opened?.dir ?? against ?? null,
+    target,
+    seed,
+    checks: recorder.checks(),
+    failures: recorder.failures,
+    modules: [],
+    unproved: [],
+    notes: [],
+    seconds: (performance.now() - started) / 1000,
+  };
+}
+
+/** The options of the quantization are the manifest's own word that there is a packed cache. */
+function checkCache(recorder: Recorder, { kv, provenance }: ArtifactManifest): void {
+  if (provenance.options.kv === undefined) return;
+  recorder.check(kv !== undefined, {
+    check: 'kv',
+    message: `the model was quantized with --kv ${provenance.options.kv}, and lpq.json has lost the scheme of its cache`,
+  });
 }
 
 async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Promise<void> {

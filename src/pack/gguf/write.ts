@@ -71,7 +71,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
   let writer: GgufWriter | undefined;
   try {
     const { skipped } = await output.carryFrom(input.dir, {
-      except: ['lpq.json', 'config.json', 'quantize_config.json'],
+      except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json', 'hf_quant_config.json'],
     });
     const { quantization_config: _, ...config } = input.config;
     await output.writeJson('config.json', config);

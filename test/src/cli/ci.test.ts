@@ -90,7 +90,7 @@ test('zsh and fish take their scripts, where they are installed', async (t) => {
 
 function reportOf(over: Partial<VerifyReport> = {}): VerifyReport {
   return {
-    ...{ ok: false, dir: 'a & b', against: null, target: 'marlin', seed: 0, unproved: [], seconds: 2 },
+    ...{ ok: false, dir: 'a & b', against: null, target: 'marlin', seed: 0, unproved: [], notes: [], seconds: 2 },
     checks: [
       { name: 'files', status: 'passed', count: 3, failures: 0 },
       { name: 'tensors', status: 'failed', count: 9, failures: 1 },

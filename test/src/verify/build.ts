@@ -9,6 +9,7 @@ import type { CanonicalModule, Provenance, Zeros } from '../../../formats/canoni
 import { type ModuleDeclaration, moduleTensors } from '../../../formats/canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../../../formats/canonical/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
+import type { KvScheme } from '../../../formats/kv/scheme.js';
 import type { SafetensorsDtype } from '../../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { type Granularity, groupCount, groupLength } from '../../../src/core/granularity.js';
@@ -273,17 +274,23 @@ export const PROVENANCE: Provenance = {
   calibration: null,
 };
 
-/** quantization_config of a target whose modules are all alike. */
-function quantizationConfig(target: string, spec: ModuleSpec | undefined): Record<string, unknown> | undefined {
-  if (!spec) return undefined;
+/** quantization_config of a target whose packed modules are all alike, every key of it. */
+function quantizationConfig(target: string, specs: Readonly<Record<string, ModuleSpec>>): Record<string, unknown> {
+  const spec = Object.values(specs).find(({ layout }) => layout === target);
+  if (!spec || !/^gptq|^compressed/.test(target))
+    return { quant_method: 'lpq', format: 'lpq-artifact', version: 1, target, manifest: 'lpq.json' };
   const type = quantType(spec.type);
   const sym = spec.zeros.kind === 'const' || (spec.zeros.kind === 'none' && type.signed);
   const size = spec.granularity.kind === 'group' ? spec.granularity.size : -1;
+  const dense = Object.keys(specs).filter((name) => specs[name]?.layout === 'dense' && name !== 'lm_head');
   if (target === 'compressed-tensors')
     return {
       quant_method: target,
       format: 'pack-quantized',
-      ignore: ['lm_head'],
+      quantization_status: 'compressed',
+      global_compression_ratio: null,
+      ignore: [...dense, 'lm_head'],
+      kv_cache_scheme: null,
       config_groups: {
         group_0: {
           targets: ['Linear'],
@@ -293,21 +300,49 @@ function quantizationConfig(target: string, spec: ModuleSpec | undefined): Recor
             symmetric: sym,
             strategy: size < 0 ? 'channel' : 'group',
             group_size: size < 0 ? null : size,
+            block_structure: null,
+            dynamic: false,
             actorder: spec.actOrder ? 'group' : null,
+            observer: 'minmax',
+            observer_kwargs: {},
           },
+          input_activations: null,
+          output_activations: null,
+          format: 'pack-quantized',
         },
       },
     };
-  const gptq = target.startsWith('gptq');
-  const common = { bits: type.bits, group_size: size, sym, desc_act: spec.actOrder ?? false };
-  return { quant_method: gptq ? 'gptq' : target, ...(gptq && { checkpoint_format: target }), ...common };
+  return {
+    quant_method: 'gptq',
+    checkpoint_format: target,
+    bits: type.bits,
+    group_size: size,
+    desc_act: spec.actOrder ?? false,
+    sym,
+    static_groups: false,
+    true_sequential: true,
+    lm_head: false,
+    damp_percent: 0.01,
+    pack_dtype: 'int32',
+    ...(dense.length > 0 && { dynamic: Object.fromEntries(dense.map((name) => [`-:^${name}$`, {}])) }),
+    meta: { quantizer: ['lpq:0.1.0'] },
+  };
+}
+
+export interface BuildOptions {
+  readonly seed?: number | undefined;
+  readonly change?: ((tensors: TensorOut[], name: string) => void) | undefined;
+  /** Further tensors that are carried, BF16 zeros. */
+  readonly carried?: Readonly<Record<string, readonly number[]>> | undefined;
+  readonly config?: Readonly<Record<string, unknown>> | undefined;
+  readonly kv?: KvScheme | undefined;
 }
 
 /** Writes a quantized checkpoint and the artifact packed from it for `target`. */
 export async function build(
   target: string,
   specs: Readonly<Record<string, ModuleSpec>>,
-  options: { seed?: number; change?: (tensors: TensorOut[], name: string) => void } = {},
+  options: BuildOptions = {},
 ): Promise<Built> {
   const root = mkdtempSync(path.join(tmpdir(), 'lpq-verify-'));
   const quantized = path.join(root, 'quantized');
@@ -352,26 +387,33 @@ export async function build(
   const carried = [
     { name: 'embed_tokens.weight', dtype: 'BF16', shape: [6, 4] },
     { name: 'norm.weight', dtype: 'BF16', shape: [3] },
+    ...Object.entries(options.carried ?? {}).map(([name, shape]) => ({ name, dtype: 'BF16' as const, shape })),
   ] as const;
-  const config = { architectures: ['LlamaForCausalLM'], hidden_size: 8 };
+  const zeros = Object.entries(options.carried ?? {}).map(
+    ([name, shape]) => [name, new Uint16Array(shape.reduce((a, b) => a * b, 1))] as const,
+  );
+  const config = options.config ?? { architectures: ['LlamaForCausalLM'], hidden_size: 8 };
+  const kv = options.kv && { kv: options.kv };
 
   const out = await OutputDirectory.create(quantized);
   await out.writeFile('tokenizer.json', '{"a":1}\n');
-  const writer = await CanonicalWriter.create(out, { modules: declarations, carried, config });
+  const writer = await CanonicalWriter.create(out, { modules: declarations, carried, config, ...kv });
   await writer.writeCarried('embed_tokens.weight', embedding);
   await writer.writeCarried('norm.weight', bias);
+  for (const [name, data] of zeros) await writer.writeCarried(name, data);
   for (const [name, spec] of first) await writer.writeModule(name, canonicalData(spec, numbers.get(name)!));
   await writer.finish(PROVENANCE);
   await out.commit();
 
   const dir = await OutputDirectory.create(artifact);
   await dir.writeFile('tokenizer.json', '{"a":1}\n');
-  const quantization = quantizationConfig(target, first.find(([, { layout }]) => layout === target)?.[1]);
-  const full = { ...config, ...(quantization && { quantization_config: quantization }) };
+  const quantization = quantizationConfig(target, specs);
+  const full = { ...config, quantization_config: quantization };
   if (target.startsWith('gptq')) await dir.writeJson('quantize_config.json', quantization);
-  const art = await ArtifactWriter.create(dir, { target, modules: packed, carried, config: full });
+  const art = await ArtifactWriter.create(dir, { target, modules: packed, carried, config: full, ...kv });
   await art.write('embed_tokens.weight', embedding);
   await art.write('norm.weight', bias);
+  for (const [name, data] of zeros) await art.write(name, data);
   for (const { name, data } of tensors) await art.write(name, data);
   await art.finish(PROVENANCE);
   await dir.commit();

@@ -6,9 +6,9 @@ import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
 import { hashFile } from '../../../formats/artifact/write.js';
 import { createRuntime } from '../../../native/binding.js';
-import type { CheckName, VerifyFailure } from '../../../src/verify/report.js';
+import type { CheckName, VerifyFailure, VerifyReport } from '../../../src/verify/report.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
-import { type Built, build, group, type ModuleSpec, NONE, type TensorOut } from './build.js';
+import { type BuildOptions, type Built, build, group, type ModuleSpec, NONE, type TensorOut } from './build.js';
 
 export const runtime = createRuntime(1);
 export const GPTQ: ModuleSpec = { type: 'i4', n: 16, k: 32, granularity: group(16), zeros: NONE, layout: 'gptq' };
@@ -20,16 +20,19 @@ export interface Change {
   readonly target?: string;
   readonly specs?: Record<string, ModuleSpec>;
   readonly against?: boolean;
+  readonly built?: BuildOptions;
   readonly tensors?: (tensors: TensorOut[]) => void;
   readonly manifest?: (manifest: ArtifactManifest) => void;
   readonly config?: (config: Json, quantization: Json) => void;
   readonly directory?: (built: Built) => void;
+  /** Files of the artifact that are written, and listed as if they belonged there. */
+  readonly files?: Readonly<Record<string, string>>;
 }
 
 /** Builds an artifact, changes it, makes the hashes of files fit, and verifies. */
-async function verifyChanged(change: Change): Promise<readonly VerifyFailure[]> {
+export async function verifyChanged(change: Change): Promise<VerifyReport> {
   const { target = 'gptq', specs = { m: GPTQ } } = change;
-  const built = await build(target, specs, change.tensors && { change: change.tensors });
+  const built = await build(target, specs, { ...change.built, change: change.tensors });
   try {
     const place = path.join(built.artifact, 'lpq.json');
     const manifest = JSON.parse(readFileSync(place, 'utf8')) as ArtifactManifest;
@@ -45,18 +48,22 @@ async function verifyChanged(change: Change): Promise<readonly VerifyFailure[]> 
         manifest.files['quantize_config.json'] = await hashFile(mirror);
       }
     }
+    for (const [name, text] of Object.entries(change.files ?? {})) {
+      writeFileSync(path.join(built.artifact, name), text);
+      manifest.files[name] = await hashFile(path.join(built.artifact, name));
+    }
     change.manifest?.(manifest);
     writeFileSync(place, sealManifest(manifest).text);
     change.directory?.(built);
     const against = change.against ? built.quantized : undefined;
-    return (await verifyArtifact({ dir: built.artifact, against, runtime })).failures;
+    return await verifyArtifact({ dir: built.artifact, against, runtime });
   } finally {
     built.remove();
   }
 }
 
 export async function expectFailure(check: CheckName, message: RegExp, change: Change): Promise<VerifyFailure> {
-  const failures = await verifyChanged(change);
+  const { failures } = await verifyChanged(change);
   const found = failures.find((failure) => failure.check === check && message.test(failure.message));
   assert.ok(found, `${check} ${message}: ${JSON.stringify(failures)}`);
   return found;

@@ -21,10 +21,10 @@ const TINY: readonly [string, Readonly<Record<string, ModuleSpec>>][] = [
     'compressed-tensors',
     {
       a: { type: 'i5', n: 3, k: 7, granularity: CHANNEL, zeros: i16, layout: 'compressed-tensors', scaleDtype: 'bf16' },
-      b: { type: 'f6e3m2', n: 3, k: 5, granularity: CHANNEL, zeros: NONE, layout: 'carried' },
       lm_head: { type: 'u3', n: 2, k: 3, granularity: CHANNEL, zeros: u8, layout: 'dense' },
     },
   ],
+  ['tilus', { b: { type: 'f6e3m2', n: 3, k: 5, granularity: CHANNEL, zeros: NONE, layout: 'carried' } }],
 ];
 
 for (const [target, modules] of TINY)

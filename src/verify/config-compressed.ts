@@ -1,0 +1,158 @@
+import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import { quantType } from '../core/quant-type.js';
+import type { Reading, Scheme } from './config.js';
+import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, Maybe, strings } from './keys.js';
+import { isSymmetric } from './layouts.js';
+import type { Linear, ModelLinears } from './linears.js';
+import { NameList } from './patterns.js';
+
+/** The storage form of a packed module, by the format's name. */
+export function storageForm({ layout }: PackedModule): string {
+  return layout === 'compressed-tensors' ? 'pack-quantized' : layout;
+}
+
+/** compressed-tensors: groups of modules by exact name, re:REGEX or class, and a list of what is plain. */
+export function compressedReading(fail: Fail, config: Json, manifest: ArtifactManifest, model: ModelLinears): Reading {
+  const dynamic = manifest.target === 'compressed-tensors-w8a8';
+  const linears = [...model.linears.values()];
+  const packed = linears.filter(({ module }) => module !== undefined && module.layout !== 'dense');
+  const forms = [...new Set(packed.map(({ module }) => storageForm(module as PackedModule)))];
+  const mixed = forms.length > 1;
+  checkKeys(fail, 'quantization_config', config, {
+    quant_method: 'compressed-tensors',
+    format: mixed ? 'mixed-precision' : (forms[0] ?? 'dense'),
+    quantization_status: 'compressed',
+    global_compression_ratio: null,
+    ignore: ELSEWHERE,
+    kv_cache_scheme: null,
+    config_groups: ELSEWHERE,
+  });
+  const ignore = new NameList(strings(config.ignore));
+  const groups = Object.entries(asObject(config.config_groups) ?? {}).map(
+    ([key, value]): Group => ({
+      key,
+      group: asObject(value) ?? {},
+      targets: new NameList(strings(asObject(value)?.targets)),
+    }),
+  );
+  const groupOf = (linear: Linear): Group | undefined => {
+    const { name } = linear;
+    if (ignore.names(name) || classesOf(linear).some((each) => ignore.has(each))) return undefined;
+    return (
+      groups.find(({ targets }) => targets.has(name)) ??
+      groups.find(({ targets }) => targets.names(name)) ??
+      groups.find(({ targets }) => classesOf(linear).some((each) => targets.has(each)))
+    );
+  };
+  const owners = new Map(linears.map((linear) => [linear, groupOf(linear)]));
+  for (const each of groups) {
+    const { key, group, targets } = each;
+    const where = `quantization_config.config_groups.${key}`;
+    const mine = packed.filter((linear) => owners.get(linear) === each);
+    const [first] = mine;
+    if (!/^group_\d+$/.test(key) || !first) {
+      fail(`${where} is a group that no packed module is in`, key);
+      continue;
+    }
+    const module = first.module as PackedModule;
+    checkKeys(fail, where, group, {
+      targets: ELSEWHERE,
+      weights: ELSEWHERE,
+      input_activations: dynamic ? tokenActivations(module) : null,
+      output_activations: null,
+      format: mixed ? ELSEWHERE : new Maybe(ELSEWHERE),
+    });
+    checkKeys(fail, `${where}.weights`, asObject(group.weights) ?? {}, weightArguments(module));
+    const used = new Set(
+      mine.flatMap((linear) => [linear.name, ...classesOf(linear), ...targets.matching(linear.name)]),
+    );
+    for (const item of targets.items)
+      if (!used.has(item)) fail(`${where}.targets names '${item}', which is no module of the group`, item);
+  }
+  const plain = linears.filter(({ module }) => !module || module.layout === 'dense').map(({ name }) => name);
+  const known = new Set([...plain, ...model.others].flatMap((name) => [name, ...ignore.matching(name)]));
+  for (const item of ignore.items)
+    if (item !== 'lm_head' && !known.has(item))
+      fail(`quantization_config.ignore names '${item}', which is no plain linear of the model`, item);
+  return {
+    scheme(linear): Scheme | undefined {
+      const group = owners.get(linear)?.group;
+      const weights = asObject(group?.weights);
+      if (!group || !weights) return undefined;
+      const block = Array.isArray(weights.block_structure) ? weights.block_structure.join(' x ') : undefined;
+      const input = asObject(group.input_activations);
+      return {
+        bits: weights.num_bits,
+        group: { channel: -1, block, tensor: 'tensor' }[String(weights.strategy)] ?? weights.group_size,
+        sym: weights.symmetric,
+        // 'weight' and 'static' orders leave groups where they are, as no order does.
+        order: weights.actorder === 'group',
+        type: weights.type,
+        format: group.format ?? config.format,
+        activations: input
+          ? `${input.num_bits}-bit ${input.type}, ${input.dynamic === true ? 'dynamic' : 'static'}, ${input.strategy}`
+          : 'none',
+      };
+    },
+    byName: (name) => !ignore.names(name) && groups.some(({ targets }) => targets.names(name)),
+  };
+}
+
+interface Group {
+  readonly key: string;
+  readonly group: Json;
+  readonly targets: NameList;
+}
+
+/** Loaders disagree on the class of a Conv1D and of the head: any of the names may stand for it. */
+function classesOf({ head, transposed }: Linear): string[] {
+  return ['Linear', ...(transposed ? ['Conv1D'] : []), ...(head ? ['ParallelLMHead'] : [])];
+}
+
+/** `weights` of a group, whole. */
+function weightArguments(module: PackedModule): Json {
+  const { bits, kind } = quantType(module.type);
+  const { granularity, scales, layout } = module;
+  const whole = /^(int|float)-quantized$/.test(layout);
+  const block = whole ? (scales.stored ?? (granularity.kind === 'group' ? scales.block : undefined)) : undefined;
+  const size = granularity.kind === 'group' ? granularity.size : null;
+  const strategy =
+    block === 'tensor'
+      ? 'tensor'
+      : block
+        ? 'block'
+        : size === null
+          ? 'channel'
+          : layout === 'nvfp4-pack-quantized'
+            ? 'tensor_group'
+            : 'group';
+  return {
+    num_bits: bits,
+    type: kind,
+    symmetric: kind === 'float' || isSymmetric(module),
+    strategy,
+    group_size: strategy === 'group' || strategy === 'tensor_group' ? size : null,
+    block_structure: Array.isArray(block) ? [...block] : null,
+    dynamic: false,
+    actorder: module.canonical.g_idx === undefined ? null : 'group',
+    observer: 'minmax',
+    observer_kwargs: {},
+  };
+}
+
+/** Activations that the engine rounds as it runs: nothing is observed. */
+function tokenActivations({ type }: PackedModule): Json {
+  const { bits, kind } = quantType(type);
+  return {
+    num_bits: bits,
+    type: kind,
+    symmetric: true,
+    strategy: 'token',
+    group_size: null,
+    block_structure: null,
+    dynamic: true,
+    actorder: null,
+    observer: null,
+    observer_kwargs: {},
+  };
+}
