@@ -11,7 +11,7 @@ export function gptqReading(fail: Fail, config: Json, manifest: ArtifactManifest
   const { lpq, options } = manifest.provenance;
   const dynamic = Object.entries(asObject(config.dynamic) ?? {});
   const patterns = new Patterns(dynamic.map(([rule]) => rule.replace(/^[+-]:/, '')));
-  const rules = new Map([...linears.keys()].map((name) => [name, patterns.first(name)]));
+  const rules = new Map([...linears.keys()].map((name) => [name, patterns.matching(name)[0]]));
   const used = new Set(rules.values());
   checkKeys(fail, 'quantization_config', config, {
     quant_method: 'gptq',

@@ -7,6 +7,7 @@ import { hashFile } from '../../formats/artifact/write.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { readRegularText } from '../../formats/directory/read-file.js';
 import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
+import { encodeHeader } from '../../formats/safetensors/header.js';
 import { parseStrictJson, StrictJsonError } from '../../formats/safetensors/strict-json.js';
 import type { Recorder } from './report.js';
 import { targetFacts } from './targets.js';
@@ -63,6 +64,11 @@ export async function checkFiles(
       got: JSON.stringify(file.metadata),
       expected: '{"format":"pt"}',
       message: `the header of ${name} has other metadata than lpq writes`,
+    });
+    const written = encodeHeader(file.header.tensors, file.metadata ?? {});
+    recorder.check(Buffer.compare(file.headerBytes(), written) === 0, {
+      check: 'files',
+      message: `the header of ${name} says the same in other words than lpq writes: unknown fields, spaces or another order`,
     });
   }
   checkIndex(recorder, dir, weights);

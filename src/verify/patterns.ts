@@ -9,34 +9,34 @@ export function matchesPattern(pattern: string, name: string): boolean {
 
 /** Patterns in their order. Most name one module, `^NAME$`: these are looked up, for a model has thousands. */
 export class Patterns {
-  private readonly literal = new Map<string, number>();
+  private readonly literal = new Map<string, number[]>();
   private readonly others: (readonly [index: number, pattern: string])[] = [];
 
   constructor(patterns: readonly string[]) {
     for (const [i, pattern] of patterns.entries()) {
       const name = /^\^((?:[\w-]|\\\.)+)\$$/.exec(pattern)?.[1]?.replaceAll('\\.', '.');
       if (name === undefined) this.others.push([i, pattern]);
-      else if (!this.literal.has(name)) this.literal.set(name, i);
+      else this.literal.set(name, [...(this.literal.get(name) ?? []), i]);
     }
   }
 
-  /** Index of the first pattern that matches. */
-  first(name: string): number | undefined {
-    const exact = this.literal.get(name);
-    const other = this.others.find(([, pattern]) => matchesPattern(pattern, name))?.[0];
-    if (exact === undefined || other === undefined) return exact ?? other;
-    return Math.min(exact, other);
+  /** Indices of the patterns that match, ascending. */
+  matching(name: string): number[] {
+    const others = this.others.filter(([, pattern]) => matchesPattern(pattern, name)).map(([i]) => i);
+    return [...(this.literal.get(name) ?? []), ...others].sort((a, b) => a - b);
   }
 }
 
 /** A list of modules as compressed-tensors has them: exact names, re:REGEX, or names of classes. */
 export class NameList {
   private readonly exact: ReadonlySet<string>;
-  private readonly patterns: readonly string[];
+  private readonly written: readonly string[];
+  private readonly patterns: Patterns;
 
   constructor(readonly items: readonly string[]) {
-    this.patterns = items.filter((item) => item.startsWith('re:'));
+    this.written = items.filter((item) => item.startsWith('re:'));
     this.exact = new Set(items.filter((item) => !item.startsWith('re:')));
+    this.patterns = new Patterns(this.written.map((item) => item.slice('re:'.length)));
   }
 
   has(item: string): boolean {
@@ -45,10 +45,10 @@ export class NameList {
 
   /** The re: items that match. */
   matching(name: string): string[] {
-    return this.patterns.filter((item) => matchesPattern(item.slice(3), name));
+    return this.patterns.matching(name).map((i) => this.written[i] as string);
   }
 
   names(name: string): boolean {
-    return this.has(name) || this.patterns.some((item) => matchesPattern(item.slice(3), name));
+    return this.has(name) || this.patterns.matching(name).length > 0;
   }
 }

@@ -126,7 +126,7 @@ test('lpq’s own artifacts: the ranks that the modules are split over, and noth
 test('thousands of patterns that name one module each are looked up; the first that matches counts', () => {
   const names = Array.from({ length: 20_000 }, (_, i) => `model.layers.0.experts.${i}.up_proj`);
   const patterns = new Patterns(['.*\\.7\\.up_proj$', ...names.map((name) => `^${name.replaceAll('.', '\\.')}$`)]);
-  assert.equal(patterns.first(names[19_999] as string), 20_000);
-  assert.equal(patterns.first(names[7] as string), 0);
-  assert.equal(patterns.first('model.layers.0.experts.1.up_proj_more'), undefined);
+  assert.deepEqual(patterns.matching(names[19_999] as string), [20_000]);
+  assert.deepEqual(patterns.matching(names[7] as string), [0, 8]);
+  assert.deepEqual(patterns.matching('model.layers.0.experts.1.up_proj_more'), []);
 });

@@ -107,3 +107,30 @@ test('the quantized checkpoint’s own carried tensors are held to name, dtype a
     built.remove();
   }
 });
+
+test('a header that says the same in other words is found: an unknown field, spaces', async () => {
+  for (const [from, to] of [
+    ['"dtype":"BF16"', '"x":1,"dtype":"BF16"'],
+    ['"shape":[3]', '"shape": [3]'],
+  ] as const) {
+    const built = await build('gptq', { m: GPTQ });
+    try {
+      const place = path.join(built.artifact, 'model.safetensors');
+      const bytes = readFileSync(place);
+      const end = 8 + Number(bytes.readBigUInt64LE(0));
+      const text = bytes.subarray(8, end).toString().trimEnd().replace(from, to);
+      const header = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
+      const length = Buffer.alloc(8);
+      length.writeBigUInt64LE(BigInt(header.length));
+      writeFileSync(place, Buffer.concat([length, header, bytes.subarray(end)]));
+      const { failures } = await verifyArtifact({ dir: built.artifact, runtime });
+      assert.deepEqual(
+        failures.map(({ check }) => check),
+        ['files'],
+      );
+      assert.match(failures[0]?.message ?? '', /in other words/);
+    } finally {
+      built.remove();
+    }
+  }
+});
