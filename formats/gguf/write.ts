@@ -65,16 +65,15 @@ export class GgufWriter {
         got: `slice ${slice} of ${data.byteLength} bytes`,
         expected: place ? `${place.slices} of ${place.bytes}, each once` : 'no such tensor',
       });
-    const { type, shape } = place;
-    if (type === 'f32' || type === 'f16' || type === 'bf16')
-      await requireFinite(place.slices > 1 ? `${name}[${slice}]` : name, data, type, shape);
+    const { type, shape, stacked } = place;
+    const label = stacked ? `${name}[${slice}]` : name;
+    if (type === 'f32' || type === 'f16' || type === 'bf16') await requireFinite(label, data, type, shape);
     const start = this.dataStart + place.offset + slice * place.bytes;
     await this.attempt(async () => {
       for (let at = 0; at < data.byteLength; at += CHUNK_BYTES)
         await writeFully(this.handle, bytesOf(data, at, Math.min(CHUNK_BYTES, data.byteLength - at)), start + at);
     });
-    const { type: dtype, shape, stacked } = place;
-    const digest = await hashTensor({ name: stacked ? `${name}[${slice}]` : name, dtype, shape }, data);
+    const digest = await hashTensor({ name: label, dtype: type, shape }, data);
     place.written.set(slice, digest);
     return digest;
   }

@@ -54,20 +54,30 @@ export class Patterns {
    * end; from then on always the same error.
    */
   first(name: string): number {
+    return this.run(name, true)[0] ?? -1;
+  }
+
+  /** Which of them match, ascending; of rules of one exact text the first. Throws as first(). */
+  all(name: string): number[] {
+    return this.run(name, false);
+  }
+
+  private run(name: string, first: boolean): number[] {
     if (this.failure) throw this.failure;
-    const exact = this.exact.get(name) ?? -1;
-    if (this.rules.length === 0) return exact;
+    const exact = this.exact.get(name);
+    const found = exact === undefined ? [] : [exact];
+    if (this.rules.length === 0) return found;
     this.allowed += this.budget.name + this.budget.rule * this.rules.length;
-    let [found, tried] = [-1, 0];
+    let tried = 0;
     const before = process.cpuUsage();
     try {
       within(1000 * (this.allowed - this.used), () => {
         for (const { at, expression } of this.rules) {
           tried = at;
-          if (exact >= 0 && at > exact) break;
+          if (first && exact !== undefined && at > exact) break;
           if (!expression.test(name)) continue;
-          found = at;
-          break;
+          found.push(at);
+          if (first) break;
         }
       });
     } catch (cause) {
@@ -76,7 +86,7 @@ export class Patterns {
     const { user, system } = process.cpuUsage(before);
     this.used += (user + system) / 1e6;
     if (this.used > this.allowed) throw this.endless(name, tried);
-    return found >= 0 ? found : exact;
+    return found.sort((x, y) => x - y);
   }
 
   private add(at: number, pattern: string): void {

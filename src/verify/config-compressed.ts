@@ -27,12 +27,12 @@ export function compressedReading(fail: Fail, config: Json, manifest: ArtifactMa
     kv_cache_scheme: null,
     config_groups: ELSEWHERE,
   });
-  const ignore = new NameList(strings(config.ignore));
+  const ignore = new NameList("quantization_config: 'ignore'", strings(config.ignore));
   const groups = Object.entries(asObject(config.config_groups) ?? {}).map(
     ([key, value]): Group => ({
       key,
       group: asObject(value) ?? {},
-      targets: new NameList(strings(asObject(value)?.targets)),
+      targets: new NameList("quantization_config: 'targets'", strings(asObject(value)?.targets)),
     }),
   );
   const groupOf = (linear: Linear): Group | undefined => {

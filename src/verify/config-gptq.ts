@@ -1,8 +1,8 @@
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
+import { Patterns } from '../core/patterns.js';
 import type { Reading, Scheme } from './config.js';
 import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, Maybe } from './keys.js';
 import type { Linear, ModelLinears } from './linears.js';
-import { Patterns } from './patterns.js';
 
 const SCHEME = { bits: ELSEWHERE, group_size: ELSEWHERE, desc_act: ELSEWHERE, sym: ELSEWHERE };
 
@@ -10,8 +10,11 @@ const SCHEME = { bits: ELSEWHERE, group_size: ELSEWHERE, desc_act: ELSEWHERE, sy
 export function gptqReading(fail: Fail, config: Json, manifest: ArtifactManifest, { linears }: ModelLinears): Reading {
   const { lpq, options } = manifest.provenance;
   const dynamic = Object.entries(asObject(config.dynamic) ?? {});
-  const patterns = new Patterns(dynamic.map(([rule]) => rule.replace(/^[+-]:/, '')));
-  const rules = new Map([...linears.keys()].map((name) => [name, patterns.matching(name)[0]]));
+  const patterns = new Patterns(
+    "quantization_config: 'dynamic'",
+    dynamic.map(([rule]) => rule.replace(/^[+-]:/, '')),
+  );
+  const rules = new Map([...linears.keys()].map((name) => [name, patterns.first(name)]));
   const used = new Set(rules.values());
   checkKeys(fail, 'quantization_config', config, {
     quant_method: 'gptq',
@@ -34,7 +37,7 @@ export function gptqReading(fail: Fail, config: Json, manifest: ArtifactManifest
     if (!used.has(i)) fail(`${where} matches no linear of the model`);
   }
   const packed = [...linears.values()].filter(({ module }) => module?.layout === manifest.target);
-  if (!packed.some(({ name }) => rules.get(name) === undefined))
+  if (!packed.some(({ name }) => rules.get(name) === -1))
     fail('quantization_config states a scheme that no module has', config.bits);
   return {
     scheme({ name, head }: Linear): Scheme | undefined {

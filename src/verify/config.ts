@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import { LpqError } from '../core/error.js';
 import { quantType } from '../core/quant-type.js';
 import { awqReading } from './config-awq.js';
 import { compressedReading, storageForm } from './config-compressed.js';
@@ -76,13 +77,31 @@ export function checkConfig(
     checkOwn(fail, quantization, manifest);
     return;
   }
+  try {
+    checkLinears(recorder, fail, quantization, manifest, model, facts);
+  } catch (error) {
+    if (!(error instanceof LpqError)) throw error;
+    // A rule that cannot be followed says nothing about any module.
+    fail(error.message, error.got);
+  }
+}
+
+/** Of a config that an engine reads: what it believes of every linear. Throws LPQ_CONFIG, LPQ_BUDGET about its rules. */
+function checkLinears(
+  recorder: Recorder,
+  fail: Fail,
+  quantization: Json,
+  manifest: ArtifactManifest,
+  model: ModelLinears,
+  facts: TargetFacts,
+): void {
   const reading =
     facts.config === 'gptq'
       ? gptqReading(fail, quantization, manifest, model)
       : facts.config === 'awq'
         ? awqReading(fail, quantization, model)
         : compressedReading(fail, quantization, manifest, model);
-  for (const linear of model.linears.values()) checkLinear(recorder, fail, reading, linear, target);
+  for (const linear of model.linears.values()) checkLinear(recorder, fail, reading, linear, manifest.target);
   for (const name of model.others) {
     recorder.count('config');
     if (reading.byName(name)) fail(`quantization_config claims that '${name}' is quantized, which is no linear`);
