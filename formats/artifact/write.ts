@@ -22,8 +22,8 @@ export interface ArtifactPlan {
   /** Tensors that go through unchanged. */
   readonly carried: readonly TensorSpec[];
   readonly kv?: ArtifactManifest['kv'];
-  /** config.json as it shall be, quantization_config included. */
-  readonly config: Readonly<Record<string, unknown>>;
+  /** Text of config.json as it shall be, quantization_config included. */
+  readonly config: string;
 }
 
 /** Writes a packed artifact into an OutputDirectory; tensors come in any order. commit() is the caller's. */
@@ -47,7 +47,7 @@ export class ArtifactWriter {
     specs.sort((a, b) => compareNatural(a.name, b.name));
     const writer = await SafetensorsWriter.create(output.path, specs, { finite: true, ...options });
     try {
-      await output.writeJson('config.json', plan.config);
+      await output.writeFile('config.json', plan.config);
     } catch (error) {
       await writer.abort();
       throw error;

@@ -1,4 +1,5 @@
 import { LpqError } from '../../src/core/error.js';
+import { withMember } from '../directory/json-text.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
@@ -15,8 +16,8 @@ export interface CanonicalPlan {
   readonly modules: ReadonlyMap<string, ModuleDeclaration>;
   /** Every other tensor of the source, unchanged. */
   readonly carried: readonly TensorSpec[];
-  /** config.json of the source; the written one gains quantization_config. */
-  readonly config: Readonly<Record<string, unknown>>;
+  /** Text of the source's config.json; the written one gains quantization_config and keeps every other byte. */
+  readonly config: string;
   readonly kv?: CanonicalManifest['kv'];
 }
 
@@ -47,7 +48,8 @@ export class CanonicalWriter {
   ): Promise<CanonicalWriter> {
     const writer = await SafetensorsWriter.create(output.path, specsOf(plan), { finite: true, ...options });
     try {
-      await output.writeJson('config.json', { ...plan.config, quantization_config: quantizationConfig(plan) });
+      const config = withMember(plan.config, 'quantization_config', quantizationConfig(plan), 'config.json');
+      await output.writeFile('config.json', config);
     } catch (error) {
       await writer.abort();
       throw error;
@@ -156,12 +158,12 @@ export function plannedShards(plan: CanonicalPlan, options: WriterOptions = {}):
 }
 
 /** Bytes of the weight files and their index that a plan makes. */
-export function plannedBytes(plan: CanonicalPlan, options: WriterOptions = {}): number {
+export function plannedBytes(plan: Omit<CanonicalPlan, 'config'>, options: WriterOptions = {}): number {
   const { shards, index } = planShards(specsOf(plan), options);
   return shards.reduce((sum, { fileBytes }) => sum + fileBytes, 0) + (index ? Buffer.byteLength(index.text) : 0);
 }
 
-function specsOf(plan: CanonicalPlan): TensorSpec[] {
+function specsOf(plan: Omit<CanonicalPlan, 'config'>): TensorSpec[] {
   const specs = [...plan.carried];
   for (const [name, module] of plan.modules) {
     const problem = declarationProblem(module);

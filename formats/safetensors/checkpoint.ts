@@ -1,5 +1,6 @@
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import path from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { fingerprintOf } from './fingerprint.js';
@@ -78,9 +79,24 @@ export class Checkpoint extends ShardReader {
 /** Reads DIR/config.json. Throws LPQ_CONFIG when it is absent, broken or no object. */
 export function readConfig(dir: string): Record<string, unknown> {
   const file = path.join(dir, 'config.json');
+  return parseConfig(file, readText(file, 'LPQ_CONFIG'));
+}
+
+/**
+ * The text of DIR/config.json, which was read as `config` before: what an output's is made from, so that nothing but what is changed
+ * is printed anew. Throws LPQ_CONFIG, also where the file has changed since.
+ */
+export function readConfigText(dir: string, config: Readonly<Record<string, unknown>>): string {
+  const file = path.join(dir, 'config.json');
+  const text = readText(file, 'LPQ_CONFIG');
+  if (isDeepStrictEqual(parseConfig(file, text), config)) return text;
+  throw new LpqError('LPQ_CONFIG', `${file} has changed since it was read`, { hint: 'Run lpq again.' });
+}
+
+function parseConfig(file: string, text: string): Record<string, unknown> {
   let value: unknown;
   try {
-    value = JSON.parse(readText(file, 'LPQ_CONFIG'));
+    value = JSON.parse(text);
   } catch (cause) {
     if (cause instanceof LpqError) throw cause;
     throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });

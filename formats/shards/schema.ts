@@ -21,19 +21,19 @@ const part = {
 
 /**
  * `shard.json` of OUT.shard-I-of-N: a part of a checkpoint or an artifact that several processes make. `manifest` is that of
- * its own tensors; `config` is config.json as the whole shall have it (of a checkpoint: as its source has it).
+ * its own tensors; `config` is the text of config.json as the whole shall have it (of a checkpoint: as its source has it).
  */
 export const shardSchema = z.discriminatedUnion('of', [
   z.strictObject({
     ...part,
     of: z.literal('canonical'),
-    config: z.record(z.string(), z.unknown()),
+    config: z.string(),
     manifest: canonicalSchema,
   }),
   z.strictObject({
     ...part,
     of: z.literal('artifact'),
-    config: z.record(z.string(), z.unknown()),
+    config: z.string(),
     manifest: artifactSchema.pick({ target: true, kv: true, carried: true, provenance: true }).extend({
       modules: z.record(z.string(), packedModuleSchema),
     }),

@@ -5,7 +5,9 @@ import { ArtifactWriter, type PackedDeclaration } from '../../formats/artifact/w
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { knowsSource, otherSource } from '../../formats/canonical/same-source.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
+import { withMember } from '../../formats/directory/json-text.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
 import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
 import { LpqError } from '../core/error.js';
@@ -110,6 +112,8 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json', 'hf_quant_config.json'],
     });
     const { quantization, files } = plan.target.config(whole);
+    const own = readConfigText(input.dir, input.config);
+    const config = withMember(own, 'quantization_config', quantization, path.join(input.dir, 'config.json'));
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
     const modules = new Map(
       [...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision, plan.target)]),
@@ -121,7 +125,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         modules,
         carried: plan.carried,
         ...packedCache(input, plan.target),
-        config: { ...input.config, quantization_config: quantization },
+        config,
       },
       request.writer,
     );
@@ -132,7 +136,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     const manifest = await writer.finish(input.manifest.provenance);
     for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
-    if (shard) await markShard(output, shard, manifest, { ...input.config, quantization_config: quantization });
+    if (shard) await markShard(output, shard, manifest, config);
     await output.commit();
     return {
       target: plan.target.name,
@@ -180,7 +184,7 @@ async function markShard(
   output: OutputDirectory,
   shard: Shard,
   manifest: ArtifactManifest,
-  config: Record<string, unknown>,
+  config: string,
 ): Promise<void> {
   const { target, modules, carried, provenance, kv } = manifest;
   const kept = { target, ...(kv && { kv }), carried, provenance, modules };

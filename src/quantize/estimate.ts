@@ -6,6 +6,7 @@ import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { plannedBytes } from '../../formats/canonical/write.js';
 import { isWeightFile } from '../../formats/directory/carry.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
+import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import { openModel } from '../model/graph.js';
 import type { Feed, ModelGraph } from '../model/program.js';
 import { bitsPerWeight } from './grid.js';
@@ -41,8 +42,8 @@ export async function outputBytes(checkpoint: SourceCheckpoint, request: Request
   const plan = planQuantization(openModel(source), request);
   const weights = new Set([...modules.keys()].map((name) => `${name}.weight`));
   const carried = [...source.names()].filter((name) => !weights.has(name));
-  const config = source.config;
-  const tensors = plannedBytes({ modules, carried: carried.map((name) => source.spec(name)), config });
+  const tensors = plannedBytes({ modules, carried: carried.map((name) => source.spec(name)) });
+  const config = Buffer.byteLength(readConfigText(source.dir, source.config));
   const hash = '0'.repeat(64);
   const entries = [...modules].map(([name, module]): [string, CanonicalManifest['modules'][string]] => {
     const { linear, scheme } = plan.get(name) as NonNullable<ReturnType<typeof plan.get>>;
@@ -59,7 +60,7 @@ export async function outputBytes(checkpoint: SourceCheckpoint, request: Request
     carried: Object.fromEntries(carried.map((name) => [name, hash])),
   };
   const provenance = 1200;
-  return tensors + json(manifest) + json(config) + 200 + provenance + (await otherFiles(checkpoint.dir));
+  return tensors + json(manifest) + config + 200 + provenance + (await otherFiles(checkpoint.dir));
 }
 
 function json(value: unknown): number {

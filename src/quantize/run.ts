@@ -7,6 +7,7 @@ import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../format
 import { directoryOrigin } from '../../formats/directory/origin.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import { SHARD_FILE, type Shard, type ShardManifest } from '../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
@@ -113,7 +114,7 @@ export async function quantizeCheckpoint(
         ),
       ]),
       carried: carried.map((name) => source.spec(name)),
-      config: source.config,
+      config: readConfigText(source.dir, source.config),
       ...((request.kv ?? kept?.kv) && { kv: request.kv ?? kept?.kv }),
     };
     const recorded = provenance(request, source, kept);
@@ -149,7 +150,7 @@ export async function quantizeCheckpoint(
           await progress?.settle();
           const manifest = await writer.finish(recorded);
           if (request.shard)
-            await markShard(output, { ...request.shard, of: 'canonical', config: source.config, manifest });
+            await markShard(output, { ...request.shard, of: 'canonical', config: canonical.config, manifest });
           await log?.close();
           await output.commit();
         });

@@ -7,9 +7,11 @@ import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
+import { withMember } from '../../../formats/directory/json-text.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
 import { GgufWriter } from '../../../formats/gguf/write.js';
+import { readConfigText } from '../../../formats/safetensors/checkpoint.js';
 import { fromNativeDtype } from '../../../formats/safetensors/dtypes.js';
 import { hashTensor } from '../../../formats/safetensors/hash.js';
 import { allocate, type NativeRuntime, type Tensor } from '../../../native/binding.js';
@@ -73,8 +75,9 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const { skipped } = await output.carryFrom(input.dir, {
       except: ['lpq.json', 'config.json', 'quantize_config.json', 'quant_config.json', 'hf_quant_config.json'],
     });
-    const { quantization_config: _, ...config } = input.config;
-    await output.writeJson('config.json', config);
+    const config = readConfigText(input.dir, input.config);
+    const place = path.join(input.dir, 'config.json');
+    await output.writeFile('config.json', withMember(config, 'quantization_config', undefined, place));
     const tensors = tensorPlans(plan, context, carried);
     const metadata = fileMetadata(input, plan, context, tokenizer.metadata, tensors);
     writer = await GgufWriter.create(path.join(output.path, GGUF_FILE), metadata, tensors);

@@ -35,7 +35,7 @@ const plan: ArtifactPlan = {
     ],
   ]),
   carried: [{ name: 'norm', dtype: 'F32', shape: [1] }],
-  config: { quantization_config: { quant_method: 'lpq' } },
+  config: JSON.stringify({ quantization_config: { quant_method: 'lpq' } }),
 };
 
 async function write(name: string): Promise<string> {

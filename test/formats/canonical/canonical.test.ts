@@ -74,7 +74,7 @@ test('rows of a module, written apart', async () => {
   const writer = await CanonicalWriter.create(output, {
     modules: new Map([['w', made.declaration]]),
     carried: [],
-    config: {},
+    config: '{}',
   });
   for (const first of [4, 0]) {
     await writer.writeModuleRows(
@@ -180,7 +180,7 @@ test('refused: indices that native code must not see', async () => {
     const writer = await CanonicalWriter.create(output, {
       modules: new Map([['w', made.declaration]]),
       carried: [],
-      config: {},
+      config: '{}',
     });
     await writer.writeModule('w', { ...made.data, [part]: Int32Array.from(value) });
     await writer.finish(provenance);
@@ -198,7 +198,7 @@ test('refused: a mask of which more than two of four stay, or that goes on behin
     const made = makeModule({ type: 'u4', n: 2, k: 12, zeros: { kind: 'none' }, extras: ['mask'] });
     const output = await OutputDirectory.create(path.join(root, `mask-${count++}`));
     const modules = new Map([['w', made.declaration]]);
-    const writer = await CanonicalWriter.create(output, { modules, carried: [], config: {} });
+    const writer = await CanonicalWriter.create(output, { modules, carried: [], config: '{}' });
     await writer.writeModule('w', { ...made.data, mask: Uint8Array.from(bytes) });
     await writer.finish(provenance);
     await output.commit();
@@ -210,7 +210,7 @@ test('misuse of the writer is named', async () => {
   const made = makeModule({ type: 'u4', n: 2, k: 8, zeros: { kind: 'int', dtype: 'u8' } });
   const create = async (declaration = made.declaration) => {
     const output = await OutputDirectory.create(path.join(root, `misuse-${count++}`));
-    return CanonicalWriter.create(output, { modules: new Map([['w', declaration]]), carried: [], config: {} });
+    return CanonicalWriter.create(output, { modules: new Map([['w', declaration]]), carried: [], config: '{}' });
   };
   const { zeros: _, ...lacking } = made.data;
   await assert.rejects((await create()).writeModule('w', lacking), designed('LPQ_INTERNAL', /'w' lacks zeros/));

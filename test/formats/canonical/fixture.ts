@@ -143,7 +143,7 @@ export const CARRIED = [
 export const plan: CanonicalPlan = {
   modules: new Map([...MODULES].map(([name, { declaration }]) => [name, declaration])),
   carried: CARRIED.map(({ name, dtype, shape }) => ({ name, dtype, shape })),
-  config: { model_type: 'llama', architectures: ['LlamaForCausalLM'] },
+  config: JSON.stringify({ model_type: 'llama', architectures: ['LlamaForCausalLM'] }),
 };
 
 /** Writes the fixture to DIR/NAME; `reversed` writes modules in the opposite order. */

@@ -95,7 +95,7 @@ export async function checkpointOf(
   const writer = await CanonicalWriter.create(output, {
     modules: new Map(Object.entries(modules).map(([module, { declaration }]) => [module, declaration])),
     carried: CARRIED.map(({ name: tensor, dtype, shape }) => ({ name: tensor, dtype, shape })),
-    config: { model_type: 'llama', architectures: ['LlamaForCausalLM'] },
+    config: JSON.stringify({ model_type: 'llama', architectures: ['LlamaForCausalLM'] }),
   });
   for (const { name: tensor, data } of CARRIED) await writer.writeCarried(tensor, data);
   for (const [module, { data }] of Object.entries(modules)) await writer.writeModule(module, data);
