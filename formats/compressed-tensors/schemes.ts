@@ -25,12 +25,12 @@ export interface CompressedScheme {
   readonly dynamicActivations?: boolean;
 }
 
-/** Modules of one scheme: exact names, re:REGEX, or class names; ['Linear'] for all. */
+/** Modules of one scheme: exact names, re:REGEX, or class names. */
 export type TargetedScheme = CompressedScheme & { readonly targets: readonly string[] };
 
 /**
- * quantization_config, whole: its readers forbid unknown keys. Several formats at once make `mixed-precision`, where every
- * group names its own. `ignore`: Linears that stay as they are. Throws LPQ_PACK for bits that the format lacks.
+ * quantization_config, whole: its readers forbid unknown keys. Every group names its format, which some readers look for
+ * there alone; several at once make `mixed-precision`. `ignore`: Linears that stay as they are. Throws LPQ_PACK for bits that the format lacks.
  */
 export function quantizationConfig(options: {
   groups: readonly TargetedScheme[];
@@ -45,11 +45,11 @@ export function quantizationConfig(options: {
     global_compression_ratio: null,
     ignore: [...options.ignore],
     kv_cache_scheme: null,
-    config_groups: Object.fromEntries(options.groups.map((group, i) => [`group_${i}`, configGroup(group, mixed)])),
+    config_groups: Object.fromEntries(options.groups.map((group, i) => [`group_${i}`, configGroup(group)])),
   };
 }
 
-function configGroup(scheme: TargetedScheme, mixed: boolean): Record<string, unknown> {
+function configGroup(scheme: TargetedScheme): Record<string, unknown> {
   const { targets, format, bits, type, dynamicActivations = false } = scheme;
   if (!Number.isInteger(bits) || bits < 1 || bits > 8)
     throw new LpqError('LPQ_PACK', `compressed-tensors packs 1 to 8 bits, not ${bits}`);
@@ -69,7 +69,7 @@ function configGroup(scheme: TargetedScheme, mixed: boolean): Record<string, unk
     },
     input_activations: dynamicActivations ? tokenActivations(bits, type) : null,
     output_activations: null,
-    ...(mixed && { format }),
+    format,
   };
 }
 

@@ -34,6 +34,7 @@ async function values(): Promise<Values> {
     '--method': ['gptq', 'rtn', 'fmpq'],
     '--order': ['static', 'group', 'none'],
     '--sparsity': ['none', '2:4'],
+    '--scale-sign': ['either', 'positive'],
     '--scale-dtype': ['f16', 'bf16', 'f32', 'e8m0', 'e4m3'],
     '--act-search': ['swap', 'error', 'absmax', 'none'],
     '--device': ['auto', 'cpu', 'cuda', 'cuda:0', 'cuda:all'],

@@ -33,6 +33,10 @@ export function methodOptions(command: Command): Command {
       number('--gptaq'),
     )
     .option('--damp <fraction>', 'damping, as a fraction of mean(diag H) (default: 0.01)', number('--damp'))
+    .option(
+      '--scale-sign <which>',
+      'scales of symmetric integers: either, or positive for engines that read no negative ones (default: either)',
+    )
     .option('--samples <n>', 'calibration sequences (default: 128)', number('--samples'))
     .option('--seq-len <n>', 'tokens of a sequence (default: 512)', number('--seq-len'))
     .option('--seed <s>', 'of everything that is drawn at random (default: 0)', number('--seed'))
@@ -101,6 +105,6 @@ export async function quantizerFor(settings: FullSettings): Promise<Quantizer> {
   if (settings.method === 'rtn') return (await import('../quantize/rtn-quantizer.js')).rtnQuantizer();
   const { gptqQuantizer } = await import('../gptq/quantizer.js');
   const { GPTQ_DEFAULTS } = await import('../gptq/options.js');
-  const { order, damp, gptaq } = settings;
-  return gptqQuantizer({ ...GPTQ_DEFAULTS, order, damp, alpha: gptaq });
+  const { order, damp, gptaq, scaleSign } = settings;
+  return gptqQuantizer({ ...GPTQ_DEFAULTS, order, damp, alpha: gptaq, bothSigns: scaleSign === 'either' });
 }

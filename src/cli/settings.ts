@@ -25,6 +25,8 @@ const methodSettings = z.strictObject({
   gptaq: z.number().min(0).max(1),
   /** Fraction of mean(diag H). */
   damp: z.number().positive().max(1),
+  /** Signs of the scales of symmetric integers. */
+  scaleSign: z.enum(['either', 'positive']),
   samples: z.int().positive(),
   seqLen: z.int().min(2),
   seed: z.int().nonnegative(),
@@ -82,6 +84,7 @@ export const DEFAULTS: MethodSettings = {
   order: GPTQ_DEFAULTS.order,
   gptaq: GPTQ_DEFAULTS.alpha,
   damp: GPTQ_DEFAULTS.damp,
+  scaleSign: 'either',
   samples: 128,
   seqLen: 512,
   seed: 0,
@@ -102,6 +105,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   order: ['--order', 'static, group or none'],
   gptaq: ['--gptaq', 'a number from 0 (off) to 1'],
   damp: ['--damp', 'a number above 0, at most 1'],
+  scaleSign: ['--scale-sign', 'either or positive'],
   samples: ['--samples', 'a positive integer'],
   seqLen: ['--seq-len', 'an integer of at least 2'],
   seed: ['--seed', 'a non-negative integer'],
@@ -149,7 +153,17 @@ export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
 }
 
 /** Fields that only a method with calibration looks at. */
-const CALIBRATED = ['order', 'gptaq', 'damp', 'samples', 'seqLen', 'seed', 'calibJoin', 'bos'] as const;
+const CALIBRATED = [
+  'order',
+  'gptaq',
+  'damp',
+  'scaleSign',
+  'samples',
+  'seqLen',
+  'seed',
+  'calibJoin',
+  'bos',
+] as const;
 
 /**
  * Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type though one is needed (`typed`), or

@@ -36,14 +36,7 @@ export function mlaPlanner(
   norm: NormMaker,
 ): (parts: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>) => MlaPlan {
   const heads = config.count(['num_attention_heads']);
-  const kvHeads = config.count(['num_key_value_heads'], heads);
-  if (kvHeads !== heads)
-    throw config.error(
-      'num_key_value_heads',
-      'is not num_attention_heads: latent attention has a key a head',
-      kvHeads,
-      heads,
-    );
+  // num_key_value_heads is not read: every head has a key of its own, whatever the key says.
   const queryRank = config.find('q_lora_rank') && config.count(['q_lora_rank']);
   const latent = config.count(['kv_lora_rank']);
   const plain = config.count(['qk_nope_head_dim']);

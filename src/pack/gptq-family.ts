@@ -4,9 +4,10 @@ import { gptqProblem, gptqTensors, type ZeroConvention } from '../../formats/gpt
 import { allocate, type Tensor } from '../../native/binding.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
 import { allPacked, pack } from '../layout/engine.js';
-import { hasForm, type IntegerForm, integerForm } from './integer-form.js';
+import { halfScalesProblem, hasForm, type IntegerForm, integerForm } from './integer-form.js';
 import { columnStreams, transposed, transposedRowStreams } from './layouts/stream.js';
-import { groupIndex, offsetZeros } from './operands.js';
+import { groupIndex, halfScales, offsetZeros } from './operands.js';
+import { escaped } from './roles.js';
 import type { Decision, ModuleFacts, PackedModel, PackTarget } from './target.js';
 
 /** The two conventions share everything but the bias of the zero points and a word in the config. */
@@ -14,6 +15,7 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
   return {
     name,
     describe,
+    byName: true,
 
     plan(moduleName: string, module: CanonicalModule, facts: ModuleFacts): Decision {
       const form = integerForm(module, facts);
@@ -24,8 +26,8 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
         remedy,
       });
       if (!hasForm(form)) return fallback(form.reason, form.remedy);
-      if (module.scales.dtype !== 'f16')
-        return fallback(`its scales are ${module.scales.dtype} and GPTQ has f16`, 'Quantize it with f16 scales.');
+      const scales = halfScalesProblem(module, facts, 'GPTQ');
+      if (scales) return fallback(scales.reason, scales.remedy);
       const shape = { bits: form.bits, shape: module.shape, granularity: module.granularity };
       const problem = gptqProblem(shape);
       if (problem) return fallback(problem, 'Quantize it with --bits 4 or 8, or pack for compressed-tensors.');
@@ -49,7 +51,7 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
         if (!tensor.endsWith('.g_idx')) out.set(tensor, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
       const at = (part: string): Tensor => out.get(`${moduleName}.${part}`)!;
       const codes = checkpoint.require(moduleName, 'codes');
-      const scales = checkpoint.require(moduleName, 'scales');
+      const scales = await halfScales(rt, checkpoint.require(moduleName, 'scales'));
       const zeros = offsetZeros(job, form);
       pack(rt, columnStreams(n, k, bits), codes, at('qweight'), { streamColumns: k, bias });
       const stored = convention === 'v1' ? 2 ** bits - 1 : 0; // minus one
@@ -66,7 +68,7 @@ export function gptqTarget(name: 'gptq' | 'gptq_v2', convention: ZeroConvention,
 }
 
 /** One config for all: the most frequent scheme, and `dynamic` rules for modules that differ or are not quantized. */
-function gptqModelConfig({ checkpoint, decisions, plainLinears }: PackedModel, convention: ZeroConvention) {
+function gptqModelConfig({ checkpoint, decisions, plainLinears, roles }: PackedModel, convention: ZeroConvention) {
   const schemes = new Map<
     string,
     { module: CanonicalModule; symmetric: boolean; actOrder: boolean; names: string[] }
@@ -88,11 +90,11 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears }: PackedModel, c
     desc_act: actOrder,
     sym: symmetric,
   });
-  const exactly = (name: string): string => `^${name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')}$`;
+  const exactly = (name: string): string => `^${escaped(name)}$`;
   const dynamic: Record<string, Record<string, unknown>> = {};
   for (const other of others) for (const name of other.names) dynamic[`+:${exactly(name)}`] = facts(other);
   const plain = [...decisions].filter(([, decision]) => decision.action === 'fallback').map(([name]) => name);
-  for (const name of [...plain, ...plainLinears.filter((each) => each !== 'lm_head')])
+  for (const name of [...plain, ...plainLinears.filter((each) => !roles.isHead(each))])
     dynamic[`-:${exactly(name)}`] = {};
   const { provenance } = checkpoint.manifest;
   const damp = provenance.options.damp;
@@ -102,7 +104,7 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears }: PackedModel, c
     descAct: main!.actOrder,
     sym: main!.symmetric,
     convention,
-    lmHead: decisions.get('lm_head') !== undefined && decisions.get('lm_head')!.action !== 'fallback',
+    lmHead: [...decisions].some(([name, { action }]) => roles.isHead(name) && action !== 'fallback'),
     staticGroups: provenance.options.order === 'static',
     ...(typeof damp === 'number' ? { dampPercent: damp } : {}),
     ...(Object.keys(dynamic).length > 0 ? { dynamic } : {}),

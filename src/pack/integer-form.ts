@@ -64,6 +64,20 @@ export function integerForm(
   return { bits, bias, symmetric: zero === 2 ** (bits - 1), zero };
 }
 
+/** Why a module's scales cannot be stored as f16; those of bf16 can where each is an f16 number, too. */
+export function halfScalesProblem({ scales }: CanonicalModule, facts: ModuleFacts, format: string): NoForm | undefined {
+  if (scales.dtype === 'f16' || (scales.dtype === 'bf16' && facts.halfScales)) return undefined;
+  return scales.dtype === 'bf16'
+    ? {
+        reason: `its bf16 scales are not all numbers of f16, which ${format} has`,
+        remedy: 'Pack it for compressed-tensors.',
+      }
+    : {
+        reason: `its scales are ${scales.dtype} and ${format} has f16`,
+        remedy: 'Quantize it with f16 or bf16 scales.',
+      };
+}
+
 export function hasForm(form: IntegerForm | NoForm): form is IntegerForm {
   return 'bits' in form;
 }

@@ -1,5 +1,6 @@
 import { scaleShape } from '../../formats/canonical/tensors.js';
-import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
 import { groupLength } from '../core/granularity.js';
 import type { IntegerForm } from './integer-form.js';
 import type { PackJob } from './target.js';
@@ -25,6 +26,16 @@ export function offsetZeros(from: PackJob | Operands, form: IntegerForm): Tensor
   );
   if ('checkpoint' in from) stored.dispose();
   return tensor;
+}
+
+/** Scales f16 or bf16 as f16; what does not fit f16 was refused before. Takes `scales`. The caller disposes of the result. */
+export async function halfScales(rt: NativeRuntime, scales: Tensor): Promise<Tensor> {
+  if (scales.dtype === 'f16') return scales;
+  const half = allocate('f16', scales.shape);
+  ops.cast(rt, scales, half);
+  await rt.sync();
+  scales.dispose();
+  return half;
 }
 
 /**

@@ -7,6 +7,8 @@ import { type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { groupCount } from '../core/granularity.js';
 import { splitOf } from './parallel.js';
+import { readerLimits } from './reader-limits.js';
+import { type ModelRoles, rolesOf } from './roles.js';
 import type { Decision, Fallback, ModuleFacts, PackTarget } from './target.js';
 import { packTarget } from './targets/index.js';
 
@@ -24,6 +26,7 @@ export interface PackPlan {
   readonly plainLinears: readonly string[];
   /** Ranks of tensor parallelism, 1 without. */
   readonly ranks: number;
+  readonly roles: ModelRoles;
   readonly facts: ReadonlyMap<string, ModuleFacts>;
   /** Set when the target takes no module at all: packing would throw this. */
   readonly refusal: LpqError | undefined;
@@ -55,17 +58,17 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     const { dtype, shape } = checkpoint.weights.spec(name);
     return { name, dtype, shape };
   });
+  const roles = rolesOf(checkpoint.config);
+  const plainLinears = carried.filter(isLinear).map(({ name }) => name.slice(0, -'.weight'.length));
+  const model = { checkpoint, decisions, plainLinears, ranks, roles };
   return {
+    ...model,
     target,
-    checkpoint,
     requested: targetName,
-    notes: redirect ? [redirect.note] : [],
-    decisions,
+    notes: [...(redirect ? [redirect.note] : []), ...readerLimits(target.name, model)],
     carried,
-    plainLinears: carried.filter(isLinear).map(({ name }) => name.slice(0, -'.weight'.length)),
-    ranks,
     facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
-    refusal: refusal(checkpoint.dir, target, decisions, ranks),
+    refusal: refusal(checkpoint.dir, target, decisions, roles, ranks),
   };
 }
 
@@ -94,8 +97,9 @@ function factsOf(checkpoint: CanonicalCheckpoint, name: string, ranks: number): 
   const module = checkpoint.module(name);
   const shared = ranks > 1 ? { ranks: splitOf(checkpoint, name, ranks) } : {};
   const zeros = module.zeros.kind === 'int' ? { zeroRange: rangeOf(checkpoint.require(name, 'zeros')) } : {};
+  const half = module.scales.dtype === 'bf16' ? { halfScales: areHalf(checkpoint.require(name, 'scales')) } : {};
   const even = module.groupIndex ? { evenGroups: isEven(checkpoint.require(name, 'g_idx'), module) } : {};
-  return { ...shared, ...zeros, ...even };
+  return { ...shared, ...zeros, ...half, ...even };
 }
 
 function rangeOf(zeros: Tensor): [number, number] {
@@ -106,6 +110,17 @@ function rangeOf(zeros: Tensor): [number, number] {
   }
   zeros.dispose();
   return [low, high];
+}
+
+/** Whether bf16 numbers are f16 numbers, too: their 8 significant bits fit from 2^-17 on, fewer below. */
+function areHalf(scales: Tensor): boolean {
+  const fits = typed<Uint16Array>(scales).every((bits) => {
+    const exponent = ((bits >> 7) & 255) - 127;
+    const trailing = bits & 127 ? 31 - Math.clz32(bits & -bits & 127) : 7;
+    return (bits & 0x7fff) === 0 || (exponent <= 15 && exponent - 7 + trailing >= -24);
+  });
+  scales.dispose();
+  return fits;
 }
 
 function isEven(groupIndex: Tensor, module: CanonicalModule): boolean {
@@ -138,6 +153,7 @@ export function refusal(
   dir: string,
   target: PackTarget,
   decisions: ReadonlyMap<string, Decision>,
+  roles: ModelRoles,
   ranks: number,
 ): LpqError | undefined {
   const fallbacks = [...decisions].filter((entry): entry is [string, Fallback] => entry[1].action === 'fallback');
@@ -145,6 +161,12 @@ export function refusal(
   if (decisions.size === 0)
     return new LpqError('LPQ_TARGET', `${dir} has no quantized module to pack`, {
       hint: 'Give the output of lpq quantize.',
+    });
+  if (target.byName && roles.fusedExperts)
+    return new LpqError('LPQ_TARGET', `target ${target.name} has no names for the experts of ${dir}`, {
+      got: 'an architecture whose loaders look for the experts of a block in one tensor',
+      expected: 'one whose checkpoints name each expert',
+      hint: 'Its loaders would leave these experts at random without an error. Use a target of lpq (sm90, tilus, ...).',
     });
   const shared = [...decisions.values()].some((each) => each.action !== 'fallback' && each.ranks);
   if (ranks > 1 && fallbacks.length < decisions.size && !shared)

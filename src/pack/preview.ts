@@ -5,6 +5,7 @@ import { quantType } from '../core/quant-type.js';
 import { codesForm } from './gguf/forms.js';
 import { splitOf } from './parallel.js';
 import { noRanks, refusal } from './plan.js';
+import { rolesOf } from './roles.js';
 import type { Decision, ModuleFacts, PackTarget } from './target.js';
 import { packTarget } from './targets/index.js';
 
@@ -21,7 +22,7 @@ export interface PlannedCheckpoint {
  */
 export function previewPack(planned: PlannedCheckpoint, targetName: string): void {
   const { target, decisions } = previewDecisions(planned, targetName);
-  const refused = refusal(planned.dir, target, decisions, 1);
+  const refused = refusal(planned.dir, target, decisions, rolesOf(planned.config), 1);
   if (refused) throw refused;
 }
 
@@ -57,10 +58,11 @@ function decide(target: PackTarget, name: string, module: CanonicalModule, facts
   return { action: 'ok', layout: target.name, padded: module.shape, tensors: [], notes: [] };
 }
 
-/** Zero points will be codes of the type. */
+/** Zero points will be codes of the type; scales of weights are seldom too small for f16. */
 function factsOf(module: CanonicalModule): ModuleFacts {
-  if (module.zeros.kind !== 'int') return {};
+  const half = module.scales.dtype === 'bf16' ? { halfScales: true } : {};
+  if (module.zeros.kind !== 'int') return half;
   const { bits, signed } = quantType(module.type);
   const least = signed ? -(2 ** (bits - 1)) : 0;
-  return { zeroRange: [least, least + 2 ** bits - 1] };
+  return { ...half, zeroRange: [least, least + 2 ** bits - 1] };
 }

@@ -6,11 +6,14 @@ import type { PackRuntime } from '../layout/engine.js';
 import type { PackReport, PackRequest } from './pack-checkpoint.js';
 import type { Split } from './parallel.js';
 import type { PackPlan } from './plan.js';
+import type { ModelRoles } from './roles.js';
 
 /** What a target needs to know of a module besides its manifest entry. */
 export interface ModuleFacts {
   /** Smallest and largest integer zero point; absent unless the module has a tensor of them. */
   readonly zeroRange?: readonly [number, number];
+  /** Of a module with bf16 scales: whether each of them is an f16 number, too. */
+  readonly halfScales?: boolean;
   /** Of a module with g_idx: whether all its groups have the same number of input features. */
   readonly evenGroups?: boolean;
   /** How the ranks of tensor parallelism share it; absent without ranks. */
@@ -69,6 +72,7 @@ export interface PackedModel {
   readonly plainLinears: readonly string[];
   /** 1 without tensor parallelism. */
   readonly ranks: number;
+  readonly roles: ModelRoles;
 }
 
 /** Where a canonical checkpoint can be packed to: one file each in targets/. */
@@ -76,6 +80,8 @@ export interface PackTarget {
   readonly name: string;
   /** One line for lists of targets. */
   readonly describe: string;
+  /** Whether its readers find modules by the names of the checkpoint: an expert is then a module of its own, or there is no place for it. */
+  readonly byName?: boolean;
   /** Whether it can give each rank its part of a module. */
   readonly tensorParallel?: boolean;
   /** Whether what linears read instead of their input (W4Ax) goes along; else weights are packed alone, for 16 bits. */

@@ -5,6 +5,7 @@ import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../
 import { groupCount } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
+import { setStoredScales } from './decode-scales.js';
 import { constantZero } from './foreign-layouts.js';
 import { settle, transpose, unpackAwq } from './native.js';
 
@@ -81,7 +82,7 @@ async function decodeAwq(
   await settle(rt);
   for (const tensor of [qweight, qzeros, stored]) tensor.dispose();
   decoded.parts.set('codes', codes);
-  decoded.parts.set('scales', scales);
+  await setStoredScales(rt, `${name}.scales`, module, decoded, scales);
   const constant = constantZero(module);
   if (constant === undefined) {
     decoded.parts.set('zeros', zeros);

@@ -4,7 +4,7 @@ import type { TensorReader } from '../../formats/safetensors/read.js';
 import { type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded, DecodedPart } from './decode.js';
-import { decodeParameters, type Pending, settle, splitPairs, type Wrong } from './native.js';
+import { convertExact, decodeParameters, type Pending, settle, splitPairs, type Wrong } from './native.js';
 import { codeTensor, type TileScales, tileCodes } from './tile-layouts.js';
 
 /** A module or a rank's part of it, in canonical form. */
@@ -163,6 +163,25 @@ export function setScales(tensor: string, module: PackedModule, scales: Tensor, 
     parts.set('scales', fromTyped('f8_e8m0', scales.shape, scales.bytes()));
     scales.dispose();
   } else parts.set('scales', scales);
+}
+
+/** The scales in the canonical dtype; a value that would change on the way is a difference, not a rounding. */
+export async function setStoredScales(
+  rt: NativeRuntime,
+  tensor: string,
+  module: PackedModule,
+  decoded: Decoded,
+  scales: Tensor,
+): Promise<void> {
+  if (scales.dtype === module.scales.dtype) {
+    decoded.parts.set('scales', scales);
+    return;
+  }
+  const converted = convertExact(rt, scales, module.scales.dtype);
+  await settle(rt);
+  note(decoded, tensor, converted, `a stored ${scales.dtype} scale is no ${module.scales.dtype} number`);
+  decoded.parts.set('scales', converted.output);
+  scales.dispose();
 }
 
 export function note(decoded: Decoded, tensor: string, from: { wrong(): Wrong }, what: string): void {

@@ -5,11 +5,11 @@ import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupCount, groupLength } from '../core/granularity.js';
 import { decodeForeign } from './decode-foreign.js';
+import { note, setStoredScales } from './decode-scales.js';
 import { decodeTileModule } from './decode-tiles.js';
 import { FOREIGN_LAYOUTS } from './foreign-layouts.js';
 import { storedForm, valuesAWord } from './layouts.js';
 import {
-  convertExact,
   decodeCompressedTensors,
   decodeGptq,
   decodeZeros,
@@ -121,7 +121,7 @@ async function decodeStreams(
     if (zero === undefined) decoded.parts.set('zeros', zeros.output);
     else constantZeros(decoded, `${name}.${names.zeros}`, zeros.output, zero - flip);
   }
-  await setScales(rt, `${name}.${names.scales}`, module, decoded, scales);
+  await setStoredScales(rt, `${name}.${names.scales}`, module, decoded, scales);
   if (weights.has(`${name}.${names.group}`)) {
     decoded.group = weights.tensor(`${name}.${names.group}`);
     if (module.canonical.g_idx !== undefined) decoded.parts.set('g_idx', decoded.group);
@@ -129,25 +129,6 @@ async function decodeStreams(
   if (!gptq) checkShape(weights, name, module, decoded);
   packedCodes.dispose();
   if (gptq) storedScales.dispose();
-}
-
-/** The scales in the canonical dtype; a value that would change on the way is a difference, not a rounding. */
-async function setScales(
-  rt: NativeRuntime,
-  tensor: string,
-  module: PackedModule,
-  decoded: Decoded,
-  scales: Tensor,
-): Promise<void> {
-  if (scales.dtype === module.scales.dtype) {
-    decoded.parts.set('scales', scales);
-    return;
-  }
-  const converted = convertExact(rt, scales, module.scales.dtype);
-  await settle(rt);
-  note(decoded, tensor, converted, `a stored ${scales.dtype} scale is no ${module.scales.dtype} number`);
-  decoded.parts.set('scales', converted.output);
-  scales.dispose();
 }
 
 function constantZeros(decoded: Decoded, tensor: string, zeros: Tensor, expected: number): void {
@@ -200,11 +181,6 @@ function checkIndices(name: string, module: PackedModule, decoded: Decoded): voi
       wrong: { count: 1, row: 0, column: 0, got: 0, expected: 0 },
       what: 'it is not a permutation of the input features',
     });
-}
-
-function note(decoded: Decoded, tensor: string, from: Pending, what: string): void {
-  const wrong = from.wrong();
-  if (wrong.count > 0) decoded.problems.push({ tensor, wrong, what });
 }
 
 /** A tensor of the module's shape in `dtype`, for dequantizing into. */

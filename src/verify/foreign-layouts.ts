@@ -57,8 +57,8 @@ export function* foreignProblems(module: PackedModule): Generator<string> {
     if (canonical[part] !== undefined) yield `layout ${layout} has no ${part}`;
   if (layout === 'awq') {
     if (type.kind !== 'int' || type.bits !== 4) yield `layout awq has no ${type.name} codes`;
-    if (scales.dtype !== 'f16' || scales.global || scales.block[0] !== 1)
-      yield 'layout awq has plain f16 scales for each row';
+    if (!['f16', 'bf16'].includes(scales.dtype) || scales.global || scales.block[0] !== 1)
+      yield 'layout awq has plain f16 or bf16 scales for each row';
     if (zeros.kind === 'float') yield 'layout awq has no float zero points';
     const zero = constantZero(module);
     if (zero !== undefined && (!Number.isInteger(zero) || zero < 0 || zero > 15))

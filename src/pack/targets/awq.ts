@@ -4,16 +4,17 @@ import { allocate, type Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { groupCount, printGranularity } from '../../core/granularity.js';
 import { allPacked, pack } from '../../layout/engine.js';
-import { hasForm, type IntegerForm, integerForm } from '../integer-form.js';
+import { halfScalesProblem, hasForm, type IntegerForm, integerForm } from '../integer-form.js';
 import { awqWords } from '../layouts/awq.js';
 import { transposed } from '../layouts/stream.js';
-import { offsetZeros } from '../operands.js';
+import { halfScales, offsetZeros } from '../operands.js';
 import type { Decision, PackTarget } from '../target.js';
 
 /** AWQ of one group size, `granularity` as printGranularity writes it; undefined: whichever comes. */
 function awqTarget(granularity?: string): PackTarget {
   return {
     name: 'awq',
+    byName: true,
     describe: 'AWQ (GEMM) tensors for transformers, vLLM and others: 4 bits, symmetric or not, f16 scales',
 
     plan(name, module, facts): Decision {
@@ -29,8 +30,10 @@ function awqTarget(granularity?: string): PackTarget {
         return fallback(`it has ${form.bits} bits and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
       if (module.groupIndex)
         return fallback('its groups follow g_idx, which AWQ does not have', 'Pack it for gptq or compressed-tensors.');
-      if (module.scales.dtype !== 'f16')
-        return fallback(`its scales are ${module.scales.dtype} and AWQ has f16`, 'Quantize it with f16 scales.');
+      const scales = halfScalesProblem(module, facts, 'AWQ');
+      if (scales) return fallback(scales.reason, scales.remedy);
+      if (module.transposed)
+        return fallback('its class is no Linear, and transformers replaces no other by AWQ', 'Pack it for gptq.');
       const problem = awqProblem(module);
       if (problem) return fallback(problem, 'Pack it for compressed-tensors, which takes any shape.');
       const own = printGranularity(module.granularity);
@@ -68,7 +71,7 @@ function awqTarget(granularity?: string): PackTarget {
         out.set(tensor, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
       const at = (part: string): Tensor => out.get(`${name}.${part}`)!;
       const codes = checkpoint.require(name, 'codes');
-      const scales = checkpoint.require(name, 'scales');
+      const scales = await halfScales(rt, checkpoint.require(name, 'scales'));
       const zeros = offsetZeros(job, form);
       pack(rt, awqWords(n, k), codes, at('qweight'), { streamColumns: k, bias: form.bias });
       pack(rt, awqWords(n, groups), zeros, at('qzeros'));
@@ -78,11 +81,11 @@ function awqTarget(granularity?: string): PackTarget {
       return out;
     },
 
-    config({ checkpoint, decisions, plainLinears }) {
+    config({ checkpoint, decisions, plainLinears, roles }) {
       const taken = [...decisions].filter(([, { action }]) => action !== 'fallback').map(([name]) => name);
       const plain = new Set(plainLinears);
       for (const [name, { action }] of decisions) if (action === 'fallback') plain.add(name);
-      if (!decisions.has('lm_head')) plain.add('lm_head');
+      if (![...decisions.keys()].some(roles.isHead)) plain.add('lm_head');
       for (const name of plain) {
         const inside = taken.find((module) => module.includes(name));
         if (inside !== undefined)
@@ -92,7 +95,7 @@ function awqTarget(granularity?: string): PackTarget {
           });
       }
       const { granularity } = checkpoint.module(taken[0] as string);
-      const quantization = awqConfig({ granularity, plain: [...plain].sort() });
+      const quantization = awqConfig({ granularity, plain: [...plain].sort(), lmHead: taken.some(roles.isHead) });
       return { quantization, files: { 'quantize_config.json': quantization } };
     },
   };

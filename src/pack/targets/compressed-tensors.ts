@@ -1,6 +1,7 @@
 import { type CompressedScheme, quantizationConfig } from '../../../formats/compressed-tensors/schemes.js';
 import { type CompressedForm, floatQuantized, fp4, intQuantized, packQuantized } from '../compressed-forms.js';
 import type { NoForm } from '../integer-form.js';
+import { escaped, type ModelRoles } from '../roles.js';
 import type { Decision, PackTarget } from '../target.js';
 
 /** The forms in the order in which a module tries them; the reason of the last related one is told. */
@@ -9,8 +10,16 @@ function compressedTarget(name: string, describe: string, forms: readonly Compre
   return {
     name,
     describe,
+    byName: true,
 
     plan(moduleName, module, facts): Decision {
+      if (module.transposed)
+        return {
+          action: 'fallback',
+          form: 'dense',
+          reason: 'its class is no Linear, and the compressed-tensors library quantizes no other',
+          remedy: 'Pack it for gptq.',
+        };
       const reasons: NoForm[] = [];
       for (const form of forms) {
         const fit = form.fit(moduleName, module, facts);
@@ -31,10 +40,10 @@ function compressedTarget(name: string, describe: string, forms: readonly Compre
 
     pack: (job) => formOf(formatOf(job.plan.layout)).pack(job),
 
-    config({ checkpoint, decisions, plainLinears }) {
+    config({ checkpoint, decisions, plainLinears, roles }) {
       const groups = new Map<string, CompressedScheme & { targets: string[] }>();
       const ignore = new Set(plainLinears);
-      if (!decisions.has('lm_head')) ignore.add('lm_head');
+      if (![...decisions.keys()].some(roles.isHead)) ignore.add('lm_head');
       for (const [moduleName, decision] of decisions) {
         if (decision.action === 'fallback') {
           ignore.add(moduleName);
@@ -47,11 +56,19 @@ function compressedTarget(name: string, describe: string, forms: readonly Compre
         groups.set(key, group);
       }
       const list = [...groups.values()];
-      // With one scheme the class name says it, which loaders that fuse or rename linears understand best.
-      const schemes = list.length === 1 ? list.map((group) => ({ ...group, targets: ['Linear'] })) : list;
+      // With one scheme the class name says it, which loaders that fuse or rename linears understand best; vLLM's head is no Linear.
+      const schemes =
+        list.length === 1
+          ? list.map((group) => ({ ...group, targets: ['Linear', ...group.targets.filter(roles.isHead)] }))
+          : list.map((group) => ({ ...group, targets: group.targets.map((each) => target(each, roles)) }));
       return { quantization: quantizationConfig({ groups: schemes, ignore: [...ignore].sort() }), files: {} };
     },
   };
+}
+
+/** Loaders that hold experts in one tensor take the group of a regular expression that speaks of experts for theirs. */
+function target(name: string, roles: ModelRoles): string {
+  return roles.isExpert(name) ? `re:^${escaped(name)}$` : name;
 }
 
 function formatOf(layout: string): string {

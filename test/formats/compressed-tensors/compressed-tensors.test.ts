@@ -158,6 +158,7 @@ test('config: exactly the keys that its readers allow, read back, refused', () =
         },
         input_activations: null,
         output_activations: null,
+        format: 'pack-quantized',
       },
     },
   });

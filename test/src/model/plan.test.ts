@@ -182,7 +182,8 @@ test('latent attention: scales, ranks and what is refused', () => {
   const yarn = latent({ ...old, rope_theta: 10_000, rope_scaling });
   assert.ok(Math.abs(yarn.scale * Math.sqrt(20) - 1.873_854_207) < 1e-9);
   assert.ok(yarn.rope.scaling.kind === 'yarn' && yarn.rope.scaling.attention === 1);
-  rejects({ ...v3, num_key_value_heads: 2 }, 'LPQ_CONFIG', /num_key_value_heads/);
+  for (const num_key_value_heads of [1, 2, 128])
+    assert.deepEqual(latent({ ...v3, num_key_value_heads }), latent(v3), 'every head has a key of its own');
   rejects({ ...v3, kv_lora_rank: undefined }, 'LPQ_CONFIG', /kv_lora_rank/);
   rejects({ ...v3, qk_rope_head_dim: 7 }, 'LPQ_CONFIG', /rotated/);
 });

@@ -32,6 +32,7 @@ export function made(options: {
   global?: boolean;
   extras?: readonly ('g_idx' | 'permutation' | 'mask')[];
   activations?: CanonicalModule['activations'];
+  transposed?: boolean;
   seed?: number;
 }): Made {
   const { n, k, group, zeros = { kind: 'none' }, scaleDtype = 'f16', extras = [], seed = 1 } = options;
@@ -47,6 +48,7 @@ export function made(options: {
     sparsity: extras.includes('mask') ? '2:4' : 'none',
     sourceDtype: 'BF16',
     ...(options.activations && { activations: options.activations }),
+    ...(options.transposed && { transposed: true }),
   };
   const [scaleRows, groups] = scaleShape(declaration);
   // A code that is no number is in no weight.
@@ -89,13 +91,14 @@ export async function checkpointOf(
   dir: string,
   name: string,
   modules: Readonly<Record<string, Made>>,
+  config: Readonly<Record<string, unknown>> = { model_type: 'llama', architectures: ['LlamaForCausalLM'] },
 ): Promise<CanonicalCheckpoint> {
   const output = await OutputDirectory.create(path.join(dir, name));
   await output.writeFile('tokenizer.json', '{"made": "up"}\n');
   const writer = await CanonicalWriter.create(output, {
     modules: new Map(Object.entries(modules).map(([module, { declaration }]) => [module, declaration])),
     carried: CARRIED.map(({ name: tensor, dtype, shape }) => ({ name: tensor, dtype, shape })),
-    config: JSON.stringify({ model_type: 'llama', architectures: ['LlamaForCausalLM'] }),
+    config: JSON.stringify(config),
   });
   for (const { name: tensor, data } of CARRIED) await writer.writeCarried(tensor, data);
   for (const [module, { data }] of Object.entries(modules)) await writer.writeModule(module, data);

@@ -1,0 +1,45 @@
+import type { Architecture } from '../model/architecture.js';
+import { ARCHITECTURES } from '../model/architectures/index.js';
+
+/** What the modules of a model are to the programs that load it, as far as its architecture's table is known. */
+export interface ModelRoles {
+  /** Whether a module is the linear that makes logits. */
+  isHead(name: string): boolean;
+  /** Whether a module belongs to one of a block's routed experts. */
+  isExpert(name: string): boolean;
+  /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
+  readonly fusedExperts: boolean;
+}
+
+/** By the model's config.json; of an architecture without a table by the names that most models give. */
+export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
+  const { model_type: type, architectures } = config;
+  const classes = Array.isArray(architectures) ? architectures : [];
+  const table = ARCHITECTURES.find((each) =>
+    type === undefined ? classes.includes(each.className) : each.modelType === type,
+  );
+  const head = ending(table?.names.head ?? 'lm_head');
+  const expert = table ? expertPattern(table) : /\.experts\.\d+\./;
+  return {
+    isHead: (name) => head.test(name),
+    isExpert: (name) => expert?.test(name) ?? false,
+    fusedExperts: (table?.experts?.fused ?? []).length > 0,
+  };
+}
+
+function expertPattern({ experts }: Architecture): RegExp | undefined {
+  if (!experts) return undefined;
+  const { gate, up, down } = experts.names;
+  const parts = [gate, up, down].map((name) => escaped(name).replace('\\{expert\\}', '\\d+'));
+  return new RegExp(`(^|\\.)(${parts.join('|')})$`);
+}
+
+/** A path or what stands below another prefix: language_model.lm_head of a model of more than text. */
+function ending(path: string): RegExp {
+  return new RegExp(`(^|\\.)${escaped(path)}$`);
+}
+
+/** A regular expression that matches this text alone. */
+export function escaped(text: string): string {
+  return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+}
