@@ -153,17 +153,7 @@ export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
 }
 
 /** Fields that only a method with calibration looks at. */
-const CALIBRATED = [
-  'order',
-  'gptaq',
-  'damp',
-  'scaleSign',
-  'samples',
-  'seqLen',
-  'seed',
-  'calibJoin',
-  'bos',
-] as const;
+const CALIBRATED = ['order', 'gptaq', 'damp', 'scaleSign', 'samples', 'seqLen', 'seed', 'calibJoin', 'bos'] as const;
 
 /**
  * Command line before recipe before defaults. Throws LPQ_USAGE when nothing names a type though one is needed (`typed`), or

@@ -66,7 +66,11 @@ export function made(options: {
   const data: ModuleData = {
     codes: stream(codes, n, k, type.bits),
     scales:
-      scaleDtype === 'f32' ? wide : scaleDtype === 'f16' || scaleDtype === 'bf16' ? scales : Uint8Array.from(scales, (bits) => ((bits & 127) === 127 ? bits ^ 64 : bits)),
+      scaleDtype === 'f32'
+        ? wide
+        : scaleDtype === 'f16' || scaleDtype === 'bf16'
+          ? scales
+          : Uint8Array.from(scales, (bits) => ((bits & 127) === 127 ? bits ^ 64 : bits)),
     ...(zeros.kind === 'int' && {
       zeros: zeros.dtype === 'u8' ? Uint8Array.from(zeroValues) : Int16Array.from(zeroValues),
     }),

@@ -397,7 +397,12 @@ export async function build(
 
   const out = await OutputDirectory.create(quantized);
   await out.writeFile('tokenizer.json', '{"a":1}\n');
-  const writer = await CanonicalWriter.create(out, { modules: declarations, carried, config: JSON.stringify(config), ...kv });
+  const writer = await CanonicalWriter.create(out, {
+    modules: declarations,
+    carried,
+    config: JSON.stringify(config),
+    ...kv,
+  });
   await writer.writeCarried('embed_tokens.weight', embedding);
   await writer.writeCarried('norm.weight', bias);
   for (const [name, data] of zeros) await writer.writeCarried(name, data);
@@ -410,7 +415,13 @@ export async function build(
   const quantization = quantizationConfig(target, specs);
   const full = { ...config, quantization_config: quantization };
   if (target.startsWith('gptq')) await dir.writeJson('quantize_config.json', quantization);
-  const art = await ArtifactWriter.create(dir, { target, modules: packed, carried, config: JSON.stringify(full), ...kv });
+  const art = await ArtifactWriter.create(dir, {
+    target,
+    modules: packed,
+    carried,
+    config: JSON.stringify(full),
+    ...kv,
+  });
   await art.write('embed_tokens.weight', embedding);
   await art.write('norm.weight', bias);
   for (const [name, data] of zeros) await art.write(name, data);
