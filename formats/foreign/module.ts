@@ -1,4 +1,5 @@
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
+import { printed } from '../../src/core/printed.js';
 import type { ModuleDeclaration, Part } from '../canonical/tensors.js';
 import type { SafetensorsDtype } from '../safetensors/dtypes.js';
 import type { TensorEntry } from '../safetensors/header.js';
@@ -102,7 +103,7 @@ export function foreign(what: string, facts: ErrorFacts = {}): never {
 /** LPQ_CONFIG about one key of the settings. */
 export function badSetting(where: string, key: string, got: unknown, expected: string, hint?: string): never {
   throw new LpqError('LPQ_CONFIG', `${where}: '${key}' cannot be used`, {
-    got: got === undefined ? 'nothing' : (JSON.stringify(got)?.slice(0, 200) ?? 'nothing'),
+    got: printed(got).slice(0, 200),
     expected,
     ...(hint !== undefined && { hint }),
   });

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../core/error.js';
+import { printed } from '../core/printed.js';
 import { readObject, readText } from './model-file.js';
 
 /** What a model directory says about how conversations become text. */
@@ -61,7 +62,7 @@ function named(file: string, value: unknown): ReadonlyMap<string, string> | unde
   const strings = [...templates].flat().every((text) => typeof text === 'string');
   if (strings && templates.size > 0 && templates.size === list.length) return templates;
   throw new LpqError('LPQ_CONFIG', `chat_template of ${file} is malformed`, {
-    got: JSON.stringify(value).slice(0, 60),
+    got: printed(value).slice(0, 60),
     expected: 'a string, or a list of {"name": "...", "template": "..."}',
   });
 }

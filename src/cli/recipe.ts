@@ -2,8 +2,13 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { parse } from 'yaml';
 import { z } from 'zod';
+import { bounded } from '../core/bounded.js';
 import { LpqError } from '../core/error.js';
+import { printed } from '../core/printed.js';
 import { fieldTakes, type SchemeSettings, type Settings, schemeSettings, settingsSchema } from './settings.js';
+
+/** Seconds for YAML, whose reader compares each key with all others. */
+const PARSING = 60;
 
 /** What to do with the modules whose path matches: leave them as they are, or store them otherwise. */
 export interface RecipeRule {
@@ -53,7 +58,13 @@ export function readRecipe(file: string): Recipe {
   let value: unknown;
   try {
     // Aliases may not multiply: a few lines of them can stand for gigabytes.
-    value = json ? JSON.parse(text) : parse(text, { maxAliasCount: 100, merge: false });
+    value = json
+      ? JSON.parse(text)
+      : bounded(
+          PARSING,
+          () => parse(text, { maxAliasCount: 100, merge: false }),
+          () => new Error('it takes too long to read'),
+        );
   } catch (cause) {
     throw bad(file, '', `is not valid ${json ? 'JSON' : 'YAML'}: ${(cause as Error).message}`, { cause });
   }
@@ -99,7 +110,7 @@ function malformed(file: string, value: unknown, issue: z.core.$ZodIssue): LpqEr
   );
   const takes = fieldTakes(String(issue.path.at(-1)));
   return bad(file, place, takes ? 'has a value it does not take' : issue.message, {
-    got: JSON.stringify(got) ?? 'nothing',
+    got: printed(got),
     ...(takes && { expected: takes }),
   });
 }

@@ -1,4 +1,4 @@
-import vm from 'node:vm';
+import { bounded } from './bounded.js';
 import { LpqError } from './error.js';
 import { fromPython } from './python-pattern.js';
 
@@ -13,15 +13,6 @@ export interface PatternBudget {
 const GENEROUS: PatternBudget = { base: 4, name: 1e-3, rule: 1e-5 };
 /** `^path$` with escaped points, as lpq writes rules: found without being run, since there may be one for each of thousands of modules. */
 const EXACT = /^\^((?:[\w/-]|\\[.\-_])*)\$$/;
-
-/** Runs `work`, which V8 ends when the time is over, within a regular expression too. */
-const context = vm.createContext({ work: () => {} });
-const script = new vm.Script('work()');
-
-function within(milliseconds: number, work: () => void): void {
-  context.work = work;
-  script.runInContext(context, { timeout: Math.max(1, Math.ceil(milliseconds)) });
-}
 
 /**
  * Regular expressions that a file brings along, in Python's syntax: they match the beginning of a name, as re.match does. Together they
@@ -71,17 +62,22 @@ export class Patterns {
     let tried = 0;
     const before = process.cpuUsage();
     try {
-      within(1000 * (this.allowed - this.used), () => {
-        for (const { at, expression } of this.rules) {
-          tried = at;
-          if (first && exact !== undefined && at > exact) break;
-          if (!expression.test(name)) continue;
-          found.push(at);
-          if (first) break;
-        }
-      });
+      bounded(
+        this.allowed - this.used,
+        () => {
+          for (const { at, expression } of this.rules) {
+            tried = at;
+            if (first && exact !== undefined && at > exact) break;
+            if (!expression.test(name)) continue;
+            found.push(at);
+            if (first) break;
+          }
+        },
+        (cause) => this.endless(name, tried, cause),
+      );
     } catch (cause) {
-      throw this.endless(name, tried, cause);
+      // The engine itself may give up, where its stack is full.
+      throw cause instanceof LpqError ? cause : this.endless(name, tried, cause);
     }
     const { user, system } = process.cpuUsage(before);
     this.used += (user + system) / 1e6;
