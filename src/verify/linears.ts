@@ -1,9 +1,12 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { CanonicalSource } from '../../formats/canonical/source.js';
 import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import { LpqError } from '../core/error.js';
 import { architectureOf } from '../model/architectures/index.js';
 import { openModel, planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
 import type { Recorder } from './report.js';
 import type { ArtifactSource } from './source.js';
 
@@ -31,9 +34,14 @@ const FLOATS = ['F64', 'F32', 'F16', 'BF16'];
  * Every linear of an artifact's model: those of its graph, where lpq knows the architecture, and whatever else is a plain
  * matrix (towers for images, routers). What the graph misses in the shards is a difference.
  */
-export function modelLinears(recorder: Recorder, source: ArtifactSource, weights: Checkpoint): ModelLinears {
+export function modelLinears(
+  recorder: Recorder,
+  source: ArtifactSource,
+  weights: Checkpoint,
+  canonical: CanonicalCheckpoint | undefined,
+): ModelLinears {
   const { modules, carried } = source.manifest;
-  const { graph, head } = openGraph(recorder, source);
+  const { graph, head } = openGraph(recorder, source, canonical);
   const linears = new Map<string, Linear>();
   const add = (name: string, transposed = false): void => {
     const module = Object.hasOwn(modules, name) ? modules[name] : undefined;
@@ -58,10 +66,20 @@ export function modelLinears(recorder: Recorder, source: ArtifactSource, weights
   return { linears, others };
 }
 
+function opens(source: WeightSource): boolean {
+  try {
+    return openModel(source) !== undefined;
+  } catch (error) {
+    if (error instanceof LpqError) return false;
+    throw error;
+  }
+}
+
 /** The graph, where there is one, and the path of the head. */
 function openGraph(
   recorder: Recorder,
   source: ArtifactSource,
+  canonical: CanonicalCheckpoint | undefined,
 ): { readonly graph: ModelGraph | undefined; readonly head: string } {
   try {
     const { tied, head } = planSource(source);
@@ -72,6 +90,10 @@ function openGraph(
     } catch (error) {
       if (!(error instanceof LpqError) || !/^LPQ_TENSOR_/.test(error.code)) throw error;
       const { got, expected } = error;
+      if (canonical && !opens(CanonicalSource.over(canonical))) {
+        recorder.note(`${error.message}; nor does the quantized checkpoint have it so, and no engine can load either`);
+        return { graph: undefined, head: name };
+      }
       recorder.check(false, {
         check: 'tensors',
         ...(got !== undefined && { got: String(got) }),

@@ -71,7 +71,7 @@ export interface VerifyReport {
   readonly modules: readonly ModuleReport[];
   /** What a wrong byte could hide in, one sentence each; empty when every byte is proved. */
   readonly unproved: readonly string[];
-  /** What differs and matters to no engine, one sentence each: a README, a licence. */
+  /** What is odd and no fault of the artifact, one sentence each: a README of the publisher's, a model without some tensors. */
   readonly notes: readonly string[];
   /** What was found of the whole model, where that was asked for. */
   readonly endToEnd?: object | undefined;

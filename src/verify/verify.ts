@@ -70,7 +70,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     await checkFiles(recorder, dir, manifest, weights);
     checkTensorNames(recorder, manifest, weights);
     const plain = new ArtifactSource(dir, config, manifest, weights, runtime);
-    checkConfig(recorder, manifest, config, readMirror(dir), modelLinears(recorder, plain, weights));
+    checkConfig(recorder, manifest, config, readMirror(dir), modelLinears(recorder, plain, weights, canonical));
     if (canonical) {
       compareManifests(recorder, canonical, manifest);
       const made = [
