@@ -50,7 +50,8 @@ export function ggufModel(dir: string, config: Json): GgufModel {
   const hidden = number('hidden_size');
   const heads = number('num_attention_heads');
   const kvHeads = optional('num_key_value_heads') ?? heads;
-  const headDim = optional('head_dim') ?? (type.startsWith('qwen3') ? 128 : hidden / heads);
+  const { theta = 10_000, epsilon = 1e-6, headDim: usual = hidden / heads } = architecture.otherwise ?? {};
+  const headDim = optional('head_dim') ?? usual;
   const vocab = number('vocab_size');
   const entries: [string, GgufValue][] = [
     ['general.architecture', text(name)],
@@ -63,10 +64,10 @@ export function ggufModel(dir: string, config: Json): GgufModel {
     [`${name}.attention.head_count_kv`, u32(kvHeads)],
     [`${name}.attention.key_length`, u32(headDim)],
     [`${name}.attention.value_length`, u32(headDim)],
-    [`${name}.attention.layer_norm_rms_epsilon`, f32(optional('rms_norm_eps') ?? 1e-6)],
+    [`${name}.attention.layer_norm_rms_epsilon`, f32(optional('rms_norm_eps') ?? epsilon)],
     [`${name}.rope.dimension_count`, u32(headDim)],
   ];
-  const rope = ropeEntries(dir, config, name, headDim);
+  const rope = ropeEntries(dir, config, name, headDim, theta);
   entries.push(...rope.entries);
   const experts = architecture.experts ? number(...architecture.experts.count) : 0;
   if (architecture.experts) {
@@ -103,10 +104,10 @@ function checkRouter(dir: string, config: Json, { name, normalized }: GgufArchit
 }
 
 /** rope_parameters of newer, rope_theta and rope_scaling of older configurations. */
-function ropeEntries(dir: string, config: Json, name: string, headDim: number) {
+function ropeEntries(dir: string, config: Json, name: string, headDim: number, theta: number) {
   const object = (value: unknown): Json => (typeof value === 'object' && value !== null ? (value as Json) : {});
   const rope = { ...object(config.rope_scaling), ...object(config.rope_parameters) };
-  const base = Number(rope.rope_theta ?? config.rope_theta ?? 10_000);
+  const base = Number(rope.rope_theta ?? config.rope_theta ?? theta);
   const entries: [string, GgufValue][] = [[`${name}.rope.freq_base`, f32(base)]];
   const kind = String(rope.rope_type ?? rope.type ?? 'default');
   const factor = Number(rope.factor);

@@ -8,6 +8,8 @@ export interface GgufArchitecture {
   readonly experts?: { readonly count: readonly string[]; readonly width: readonly string[] };
   /** Whether llama.cpp divides the router's chosen weights by their sum. */
   readonly normalized?: boolean;
+  /** What the class takes where config.json does not say, if not rope_theta 10000, rms_norm_eps 1e-6, head_dim hidden / heads. */
+  readonly otherwise?: { readonly theta?: number; readonly epsilon?: number; readonly headDim?: number };
 }
 
 const QWEN_EXPERTS = { count: ['num_experts', 'num_local_experts'], width: ['moe_intermediate_size'] };
@@ -21,9 +23,10 @@ export const GGUF_ARCHITECTURES: Readonly<Record<string, GgufArchitecture>> = {
     interleaved: true,
     experts: { count: ['num_local_experts'], width: ['intermediate_size'] },
     normalized: true,
+    otherwise: { theta: 1_000_000, epsilon: 1e-5 },
   },
   qwen2: { name: 'qwen2', interleaved: false },
-  qwen3: { name: 'qwen3', interleaved: false },
+  qwen3: { name: 'qwen3', interleaved: false, otherwise: { headDim: 128 } },
   qwen2_moe: { name: 'qwen2moe', interleaved: false, experts: QWEN_EXPERTS, normalized: false },
   qwen3_moe: { name: 'qwen3moe', interleaved: false, experts: QWEN_EXPERTS, normalized: true },
 };

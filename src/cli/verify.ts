@@ -36,7 +36,10 @@ export function verifyCommand(program: Command, run: Run): Command {
       )
       .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0)
       .option('--end-to-end', 'also compare what the whole model computes and writes; needs --against')
-      .option('--source <dir>', 'with --end-to-end: the checkpoint that was quantized, for perplexity and divergence')
+      .option(
+        '--source <dir>',
+        'the checkpoint that was quantized: of GGUF from --source, its blocks are compared with it; with --end-to-end, for perplexity and divergence',
+      )
       .option(
         '--text <file>',
         'with --end-to-end: what is read (default: the first pages of a book that lpq brings along)',
@@ -62,6 +65,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   const dir = await modelDirectory(given, run);
   if (await isReadableForeign(dir)) return verifyOther(dir, options, run);
   await requireKind(dir, 'lpq-artifact');
+  const source = await sourceOf(dir, options, run);
   const against = options.against && (await modelDirectory(options.against, run));
   if (against) await requireKind(against, 'lpq-canonical');
   const { CACHE, KERNEL_CACHE } = await import('./kv-cache.js');
@@ -75,6 +79,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
     dir,
     against,
     opened,
+    source,
     seed: options.seed,
     cache: { reference: CACHE, kernel: KERNEL_CACHE },
     endToEnd: await endToEndOf(dir, against, options, { runtime, device }, run),
@@ -96,14 +101,26 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   };
 }
 
-function checkEndToEnd({ endToEnd, against, source, text }: VerifyFlags): void {
+function checkEndToEnd({ endToEnd, against, text }: VerifyFlags): void {
   if (endToEnd && against === undefined)
     throw new LpqError('LPQ_USAGE', '--end-to-end needs the checkpoint that was packed', {
       hint: 'Give --against QUANTIZED.',
     });
-  const idle = source === undefined ? (text === undefined ? undefined : '--text') : '--source';
-  if (!endToEnd && idle !== undefined)
-    throw new LpqError('LPQ_USAGE', `${idle} has no effect without --end-to-end`, { hint: 'Add --end-to-end.' });
+  if (!endToEnd && text !== undefined)
+    throw new LpqError('LPQ_USAGE', '--text has no effect without --end-to-end', { hint: 'Add --end-to-end.' });
+}
+
+/** What blocks of GGUF were searched in. Throws LPQ_USAGE for a --source that nothing reads. */
+async function sourceOf(dir: string, { endToEnd, source }: VerifyFlags, run: Run): Promise<string | undefined> {
+  if (source === undefined) return undefined;
+  const { readManifest } = await import('../../formats/canonical/read.js');
+  const { artifactSchema } = await import('../../formats/artifact/schema.js');
+  const { isGguf } = await import('../verify/gguf.js');
+  if (!isGguf(readManifest(dir, artifactSchema, 'LPQ_ARTIFACT'))) {
+    if (endToEnd) return undefined;
+    throw new LpqError('LPQ_USAGE', '--source has no effect without --end-to-end', { hint: 'Add --end-to-end.' });
+  }
+  return modelDirectory(source, run);
 }
 
 async function endToEndOf(
@@ -126,6 +143,8 @@ async function endToEndOf(
 
 /** What lpq did not write: there is nothing to compare it with. */
 async function verifyOther(dir: string, options: VerifyFlags, run: Run): Promise<Verification> {
+  if (options.source !== undefined && !options.endToEnd)
+    throw new LpqError('LPQ_USAGE', '--source has no effect without --end-to-end', { hint: 'Leave it out.' });
   if (options.against !== undefined)
     throw new LpqError('LPQ_USAGE', `--against has no effect with ${dir}, which lpq did not write`, {
       got: options.against,

@@ -3,9 +3,10 @@ import type { ArtifactManifest, PackedModule } from '../../formats/artifact/sche
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { quantType, typeParams } from '../core/quant-type.js';
-import { type Decoded, type DecodedPart, weightLike } from './decode.js';
-import { compare, dequantize, settle, transpose } from './native.js';
+import { quantType } from '../core/quant-type.js';
+import type { Decoded } from './decode.js';
+import { compare, settle, transpose } from './native.js';
+import { quantizedWeight } from './quantized-weight.js';
 import type { Recorder, VerifyFailure } from './report.js';
 import { cacheOf } from './targets.js';
 
@@ -174,24 +175,11 @@ async function compareDense(
     message: `'${name}.weight' does not have the dtype of the source`,
   });
   if (!known) return;
-  const expected = weightLike(module, got.dtype as 'f32' | 'f16' | 'bf16');
-  const part = (which: DecodedPart & Parameters<CanonicalSide['part']>[1]) => canonical.part(name, which);
-  const inputs = {
-    codes: canonical.require(name, 'codes'),
-    scales: canonical.require(name, 'scales'),
-    zeros: part('zeros'),
-    group: part('g_idx'),
-    permutation: part('permutation'),
-    global: part('global_scale'),
-    mask: part('mask'),
-  };
-  const [blockN, blockK] = module.scales.block;
-  const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
-  dequantize(rt, inputs, expected, typeParams(quantType(module.type)), { blockN, blockK, zero });
+  const expected = await quantizedWeight(rt, canonical, name, got.dtype as 'f32' | 'f16' | 'bf16');
   const stored = module.transposed ? transpose(rt, expected) : expected.view(expected.shape);
   await settle(rt);
   await compareTensors(rt, recorder, name, 'weight', got, stored, elementBits(stored));
-  for (const tensor of [...Object.values(inputs), expected, stored]) tensor?.dispose();
+  for (const tensor of [expected, stored]) tensor.dispose();
 }
 
 async function compareTensors(

@@ -1,34 +1,15 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
-import { dequantizeModule } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
-import type { GgufFile } from '../../formats/gguf/read.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
-import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
 import { compareModule } from './against.js';
 import { canonicalFacts, type DecodedPart, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
+import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
+import type { BlocksFrom } from './gguf-metadata.js';
 import { checkpointName } from './gguf-tables.js';
-import type { ModuleReport, Recorder } from './report.js';
-
-type Json = Readonly<Record<string, unknown>>;
-
-export const GGUF_FILE = 'model.gguf';
-
-/** What the checks of a GGUF file share. */
-export interface GgufContext {
-  readonly rt: NativeRuntime;
-  readonly recorder: Recorder;
-  readonly file: GgufFile;
-  readonly config: Json;
-  readonly canonical: CanonicalCheckpoint | undefined;
-}
-
-/** Largest relative squared difference of a searched type from the quantized weights: a sign that it is another weight. */
-const SEARCHED_BOUND = 0.25;
-/** Of embeddings and output in q6_k or q8_0: steps of 1/32 of the largest of 16 weights give some 5e-4. */
-const OUTER_BOUND = 0.01;
+import { compareSearched, compareStored } from './gguf-values.js';
+import type { ModuleReport } from './report.js';
 
 /** The bytes of a tensor against its hash; false when it is not there. */
 async function checkHash(
@@ -68,52 +49,22 @@ export async function checkCarried(context: GgufContext, manifest: ArtifactManif
 }
 
 async function compareCarried(
-  { rt, recorder, file, config }: GgufContext,
+  context: GgufContext,
   canonical: CanonicalCheckpoint,
   tensor: string,
   name: string | undefined,
 ): Promise<void> {
-  const facts = { check: 'against', tensor } as const;
   if (name === undefined || !canonical.weights.has(name)) {
-    recorder.check(false, { ...facts, message: `tensor '${tensor}' is none of ${canonical.dir}` });
+    const message = `tensor '${tensor}' is none of ${canonical.dir}`;
+    context.recorder.check(false, { check: 'against', tensor, message });
     return;
   }
-  const { type } = file.matrix(tensor);
-  const { tensor: decoded } = await decodeValues(rt, file, tensor, config);
-  const stored = canonical.weights.tensor(name);
-  const [got, expected] = await Promise.all([wide(rt, decoded), wide(rt, stored)]);
-  const lossless = type.block === 1;
-  const error = got.length === expected.length ? relativeError(got, expected) : Number.POSITIVE_INFINITY;
-  recorder.check(lossless ? error === 0 : error < OUTER_BOUND, {
-    ...facts,
-    got: error,
-    expected: lossless ? 0 : OUTER_BOUND,
-    message: `'${tensor}' does not hold '${name}' of ${canonical.dir}: their relative squared difference is ${error}`,
-  });
-}
-
-/** As doubles' f32; disposes of the tensor. */
-async function wide(rt: NativeRuntime, tensor: Tensor): Promise<Float32Array> {
-  if (tensor.dtype === 'f32') return typed<Float32Array>(tensor);
-  if (tensor.dtype === 'f64') return Float32Array.from(typed<Float64Array>(tensor));
-  const out = allocate('f32', tensor.shape);
-  ops.cast(rt, tensor, out);
-  await rt.sync();
-  return typed<Float32Array>(out);
-}
-
-function relativeError(got: Float32Array, expected: Float32Array): number {
-  let [error, norm] = [0, 0];
-  for (const [i, value] of expected.entries()) {
-    error += ((got[i] as number) - value) ** 2;
-    norm += value ** 2;
-  }
-  return error === 0 ? 0 : error / norm;
+  await compareStored(context, tensor, name, canonical.weights.tensor(name), canonical.dir);
 }
 
 /** One module, from its tensor to what its blocks hold. */
 export async function verifyGgufModule(
-  context: GgufContext,
+  context: GgufExpectation,
   name: string,
   module: PackedModule,
 ): Promise<ModuleReport> {
@@ -121,7 +72,7 @@ export async function verifyGgufModule(
   const started = performance.now();
   const before = recorder.failures.length;
   const [[tensor, hash] = ['', ''], ...more] = Object.entries(module.tensors);
-  const problem = more.length > 0 || tensor === '' ? 'it has not one tensor' : layoutProblem(module);
+  const problem = more.length > 0 || tensor === '' ? 'it has not one tensor' : layoutProblem(module, context.from);
   if (problem) recorder.check(false, { check: 'tensors', module: name, message: `module '${name}': ${problem}` });
   else if (await checkHash(context, 'tensors', tensor, hash)) {
     const { type, rows, columns } = file.matrix(tensor);
@@ -141,13 +92,16 @@ export async function verifyGgufModule(
   return { name, layout, type, shape, ok: recorder.failures.length === before, seconds };
 }
 
-function layoutProblem({ layout, canonical, shape, padded }: PackedModule): string | undefined {
+/** Blocks from the codes are proved by the codes, all else by the weight that it means. */
+function layoutProblem({ layout, canonical, shape, padded }: PackedModule, from: BlocksFrom): string | undefined {
   if (layout !== 'dense' && !/^gguf-q(4_0|4_1|5_0|5_1|8_0|[2-6]_k)$/.test(layout))
     return `'${layout}' is no layout of GGUF`;
   if (`${padded}` !== `${shape}`) return `a padded shape of [${padded}] does not suit [${shape}]`;
-  if (canonical.weight === undefined && !/^gguf-q[458]_[01]$/.test(layout))
-    return `layout ${layout} does not hold the codes, and there is no hash of the weight`;
-  if (canonical.weight === undefined && (canonical.g_idx ?? canonical.permutation ?? canonical.mask) !== undefined)
+  const codes = from === 'codes' && layout !== 'dense';
+  if (codes !== (canonical.weight === undefined))
+    return codes ? 'its blocks are the codes, not a weight that was searched for' : 'there is no hash of the weight';
+  if (codes && !/^gguf-q[458]_[01]$/.test(layout)) return `layout ${layout} does not hold the codes`;
+  if (codes && (canonical.g_idx ?? canonical.permutation ?? canonical.mask) !== undefined)
     return `layout ${layout} has no order of columns and no mask`;
   return undefined;
 }
@@ -185,7 +139,12 @@ async function proveCodes(context: GgufContext, name: string, tensor: string, mo
 }
 
 /** The blocks (or plain values) mean the weight that the packer took them for; with a checkpoint, one near its own. */
-async function proveWeight(context: GgufContext, name: string, tensor: string, module: PackedModule): Promise<void> {
+async function proveWeight(
+  context: GgufExpectation,
+  name: string,
+  tensor: string,
+  module: PackedModule,
+): Promise<void> {
   const { rt, recorder, file, config, canonical } = context;
   const { tensor: weight, wrong } = await decodeValues(rt, file, tensor, config);
   try {
@@ -201,32 +160,29 @@ async function proveWeight(context: GgufContext, name: string, tensor: string, m
     const expected = module.canonical.weight as string;
     const message = `module '${name}': what its blocks mean is not what they were packed for`;
     recorder.check(got === expected, { check: 'canonical', module: name, got, expected, message });
-    if (!canonical?.moduleNames().includes(name)) return;
+    const known = canonical?.moduleNames().includes(name) ? canonical : undefined;
     if (module.layout === 'dense') {
       const parts = new Map([['weight' as const, weight.view(weight.shape)]]);
-      await compareModule(rt, recorder, canonical, name, module, { parts, problems: [] }, 'gguf');
+      if (known) await compareModule(rt, recorder, known, name, module, { parts, problems: [] }, 'gguf');
       return;
     }
-    const { sha256: _, quality: __, ...entry } = canonical.module(name);
-    const same = (['type', 'shape', 'granularity', 'scales', 'zeros'] as const).every((key) =>
-      isDeepStrictEqual(module[key], entry[key]),
-    );
-    recorder.check(same, {
-      check: 'against',
-      module: name,
-      message: `module '${name}' is another than in ${canonical.dir}`,
-    });
-    if (!same) return;
-    const quantized = await dequantizeModule(rt, canonical, name);
-    const error = relativeError(await wide(rt, weight), await wide(rt, quantized));
-    recorder.check(error < SEARCHED_BOUND, {
-      check: 'against',
-      module: name,
-      got: error,
-      expected: SEARCHED_BOUND,
-      message: `module '${name}': its blocks are far from the quantized weight`,
-    });
+    if (known) compareEntry(context, known, name, module);
+    await compareSearched(context, name, tensor, weight);
   } finally {
     weight.dispose();
   }
+}
+
+/** What lpq.json says of a searched module against the quantized checkpoint. */
+function compareEntry({ recorder }: GgufContext, canonical: CanonicalCheckpoint, name: string, module: PackedModule) {
+  const { sha256: expected, quality: _, ...entry } = canonical.module(name);
+  const { weight: __, ...hashes } = module.canonical;
+  const same = (['type', 'shape', 'granularity', 'scales', 'zeros'] as const).every((key) =>
+    isDeepStrictEqual(module[key], entry[key]),
+  );
+  recorder.check(same && isDeepStrictEqual({ ...hashes }, { ...expected }), {
+    check: 'against',
+    module: name,
+    message: `what lpq.json says of module '${name}' is not what ${canonical.dir} does`,
+  });
 }

@@ -6,7 +6,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from './decode-gguf.js';
-import { GGUF_FILE } from './gguf-modules.js';
+import { GGUF_FILE } from './gguf-context.js';
 import { checkpointName } from './gguf-tables.js';
 
 /** A GGUF artifact as a weight source under the checkpoint's names: blocks are decoded to f32 with the verifier's tables. */

@@ -1,8 +1,11 @@
-// What a GGUF file of a model must say, in tables of the verifier's own.
+import type { RopeSpec } from '../model/rope.js';
+
+// Names of tensors and orders of rows in GGUF, in tables of the verifier's own.
 
 type Json = Readonly<Record<string, unknown>>;
 
-const LINEARS: Readonly<Record<string, string>> = {
+/** Parts of a block, in the order of the file; stacks of experts follow. */
+const PARTS: Readonly<Record<string, string>> = {
   attn_norm: 'input_layernorm',
   attn_q: 'self_attn.q_proj',
   attn_k: 'self_attn.k_proj',
@@ -38,7 +41,44 @@ export function checkpointName(tensor: string, config: Json): string | undefined
       : `${prefix}mlp.experts.${expert}.${gated}_proj.weight`;
   }
   if (mixtral && part === 'ffn_gate_inp') return `${prefix}block_sparse_moe.gate.weight`;
-  return Object.hasOwn(LINEARS, part) ? `${prefix}${LINEARS[part]}.${kind}` : undefined;
+  return Object.hasOwn(PARTS, part) ? `${prefix}${PARTS[part]}.${kind}` : undefined;
+}
+
+const EXPERTS = ['gate', 'up', 'down'] as const;
+const OUTER: Readonly<Record<string, string>> = {
+  'model.embed_tokens.weight': 'token_embd.weight',
+  'model.norm.weight': 'output_norm.weight',
+  'lm_head.weight': 'output.weight',
+};
+
+/** The tensor of the file that a checkpoint's is stored as, or is a slice of; undefined for one that GGUF has no place for. */
+export function storedName(
+  name: string,
+  config: Json,
+): { readonly tensor: string; readonly slice?: number } | undefined {
+  const outer = Object.hasOwn(OUTER, name) ? OUTER[name] : undefined;
+  if (outer !== undefined) return { tensor: outer };
+  const [, layer, place, kind] = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name) ?? [];
+  const [, slice] = /\.experts\.(\d+)\./.exec(name) ?? [];
+  const parts = slice === undefined ? Object.keys(PARTS) : EXPERTS.map((each) => `ffn_${each}_exps`);
+  // The other table is asked, so that a name that only looks alike has no place.
+  const at = slice === undefined ? '' : `[${slice}]`;
+  const part = parts.find((each) => place && checkpointName(`blk.${layer}.${each}.${kind}${at}`, config) === name);
+  if (part === undefined) return undefined;
+  return { tensor: `blk.${layer}.${part}.${kind}`, ...(slice !== undefined && { slice: Number(slice) }) };
+}
+
+/** Compares two tensors of the file by where they stand in it. */
+export function inFileOrder(a: string, b: string): number {
+  const outer = [...Object.values(OUTER), 'rope_freqs.weight'];
+  const parts = [...Object.keys(PARTS), ...EXPERTS.map((each) => `ffn_${each}_exps`)];
+  const place = (tensor: string): readonly number[] => {
+    const [, layer, part, kind] = /^blk\.(\d+)\.(\w+)\.(weight|bias)$/.exec(tensor) ?? [];
+    if (part === undefined) return [-1, outer.indexOf(tensor), 0];
+    return [Number(layer), parts.indexOf(part), kind === 'bias' ? 0 : 1];
+  };
+  const [left, right] = [place(a), place(b)];
+  return left.map((value, i) => value - (right[i] as number)).find((difference) => difference !== 0) ?? 0;
 }
 
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
@@ -57,53 +97,15 @@ export function storedOrder(tensor: string, rows: number, config: Json): Int32Ar
   return order;
 }
 
-/** Keys of the metadata and what config.json makes of them; numbers compare as f32. */
-export function expectedMetadata(config: Json): Map<string, string | number> {
-  const type = String(config.model_type);
-  const name = { mistral: 'llama', mixtral: 'llama', qwen2_moe: 'qwen2moe', qwen3_moe: 'qwen3moe' }[type] ?? type;
-  const rope = { ...(config.rope_scaling as Json | null), ...(config.rope_parameters as Json | null) };
-  const heads = Number(config.num_attention_heads);
-  const headDim = config.head_dim ?? (type.startsWith('qwen3') ? 128 : Number(config.hidden_size) / heads);
-  const expected: [string, unknown][] = [
-    ['general.architecture', name],
-    [`${name}.block_count`, config.num_hidden_layers],
-    [`${name}.embedding_length`, config.hidden_size],
-    [`${name}.feed_forward_length`, config.intermediate_size],
-    [`${name}.context_length`, config.max_position_embeddings],
-    [`${name}.vocab_size`, config.vocab_size],
-    [`${name}.attention.head_count`, heads],
-    [`${name}.attention.head_count_kv`, config.num_key_value_heads ?? heads],
-    [`${name}.attention.key_length`, headDim],
-    [`${name}.rope.dimension_count`, headDim],
-    [`${name}.attention.layer_norm_rms_epsilon`, config.rms_norm_eps ?? 1e-6],
-    [`${name}.rope.freq_base`, rope.rope_theta ?? config.rope_theta ?? 10_000],
-  ];
-  const experts = config.num_local_experts ?? config.num_experts;
-  if (type === 'mixtral' || type.endsWith('_moe')) {
-    expected.push([`${name}.expert_count`, config.num_experts ?? experts]);
-    expected.push([`${name}.expert_used_count`, config.num_experts_per_tok]);
-  }
-  const scaling = rope.rope_type ?? rope.type;
-  if (scaling === 'linear' || scaling === 'yarn') {
-    expected.push([`${name}.rope.scaling.type`, scaling]);
-    expected.push([`${name}.rope.scaling.factor`, rope.factor]);
-  }
-  return new Map(expected as [string, string | number][]);
-}
-
 /** rope_freqs.weight of Llama 3.1's scaling; undefined for a model without. */
-export function expectedRopeFactors(config: Json): Float64Array | undefined {
-  const rope = { ...(config.rope_scaling as Json | null), ...(config.rope_parameters as Json | null) };
-  if ((rope.rope_type ?? rope.type) !== 'llama3') return undefined;
-  const { factor, low_freq_factor: low, high_freq_factor: high } = rope as Record<string, number>;
-  const context = Number(rope.original_max_position_embeddings ?? config.max_position_embeddings);
-  const headDim = Number(config.head_dim ?? Number(config.hidden_size) / Number(config.num_attention_heads));
-  const theta = Number(rope.rope_theta ?? config.rope_theta ?? 10_000);
-  return Float64Array.from({ length: headDim / 2 }, (_, i) => {
-    const turns = context / (2 * Math.PI * theta ** ((2 * i) / headDim));
-    if (turns > (high as number)) return 1;
-    if (turns < (low as number)) return factor as number;
-    const smooth = (turns - (low as number)) / ((high as number) - (low as number));
-    return 1 / ((1 - smooth) / (factor as number) + smooth);
+export function expectedRopeFactors({ scaling, theta, rotary }: RopeSpec): Float64Array | undefined {
+  if (scaling.kind !== 'llama3') return undefined;
+  const { factor, low, high, original } = scaling;
+  return Float64Array.from({ length: rotary / 2 }, (_, i) => {
+    const turns = original / (2 * Math.PI * theta ** ((2 * i) / rotary));
+    if (turns > high) return 1;
+    if (turns < low) return factor;
+    const smooth = (turns - low) / (high - low);
+    return 1 / ((1 - smooth) / factor + smooth);
   });
 }

@@ -1,15 +1,24 @@
 import path from 'node:path';
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
 import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { openSource } from '../../formats/canonical/source.js';
 import { GgufFile } from '../../formats/gguf/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { typed } from '../../native/binding.js';
+import { LpqError } from '../core/error.js';
+import type { ModelPlan } from '../model/plan.js';
+import type { WeightSource } from '../model/source.js';
 import { compareManifests } from './against.js';
 import { checkListed, checkSeal, compareFiles } from './files.js';
-import { checkCarried, GGUF_FILE, type GgufContext, verifyGgufModule } from './gguf-modules.js';
-import { checkpointName, expectedMetadata, expectedRopeFactors } from './gguf-tables.js';
+import { checkContainer } from './gguf-container.js';
+import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
+import { type BlocksFrom, expectedEntries, modelPlan } from './gguf-metadata.js';
+import { checkCarried, verifyGgufModule } from './gguf-modules.js';
+import { type ExpectedTensors, expectedTensors, headerTensors, ropeOf } from './gguf-plan.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import type { VerifyOptions } from './verify.js';
+
+const TARGET = /^gguf(-q(8_0|[2-6]_k))?$/;
 
 export function isGguf({ target }: ArtifactManifest): boolean {
   return target === 'gguf' || target.startsWith('gguf-');
@@ -22,28 +31,34 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
   const config = readConfig(dir);
   const file = GgufFile.open(path.join(dir, GGUF_FILE));
   let canonical: CanonicalCheckpoint | undefined;
+  let source: (WeightSource & { close(): void }) | undefined;
   try {
     canonical =
       options.opened ?? (options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against));
+    source = options.source === undefined ? undefined : openSource(options.source, rt);
     const recorder = new Recorder();
     const context: GgufContext = { rt, recorder, file, config, canonical };
     checkSeal(recorder, dir, manifest);
     await checkListed(recorder, dir, manifest, [GGUF_FILE], []);
     checkPlain(recorder, config, manifest);
-    checkMetadata(context);
-    checkNames(context, manifest);
     if (canonical) {
       // Carried tensors have other names here, and are compared one by one.
       compareManifests(recorder, canonical, { ...manifest, carried: canonical.manifest.carried });
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config, [GGUF_FILE]);
     } else recorder.detail('against', 'no quantized checkpoint was given');
+    const from = blocksFrom(context, manifest);
+    const expected = checkWhole(context, dir, manifest, from);
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {
-      modules.push(await verifyGgufModule(context, name, manifest.modules[name] as PackedModule));
+      const shared: GgufExpectation = { ...context, from, source };
+      modules.push(await verifyGgufModule(shared, name, manifest.modules[name] as PackedModule));
       options.onModule?.(modules.at(-1) as ModuleReport, modules.length, names.length);
     }
+    tellUnproved(context, expected, from, source);
+    if (source && from !== 'source')
+      recorder.detail('against', '--source was not read: no block was searched for in it');
     for (const check of ['emulator', 'kernel'] as const)
       recorder.detail(check, 'lpq has no kernel for the blocks of GGUF');
     recorder.detail('end-to-end', 'blocks of GGUF may hold other numbers than those quantized; lpq eval compares them');
@@ -63,6 +78,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
   } finally {
     file.close();
     canonical?.close();
+    source?.close();
   }
 }
 
@@ -78,60 +94,115 @@ function checkPlain(recorder: Recorder, config: GgufContext['config'], { kv }: A
   });
 }
 
-function checkMetadata({ recorder, file, config }: GgufContext): void {
-  const differ = (key: string, got: unknown, expected: unknown): void => {
-    recorder.check(false, {
-      check: 'config',
-      got: String(got ?? 'nothing'),
-      expected: String(expected),
-      message: `${key} of ${GGUF_FILE} is not what config.json says`,
-    });
-  };
-  for (const [key, expected] of expectedMetadata(config)) {
-    recorder.count('config');
-    const got = file.metadata.get(key)?.value;
-    const same = typeof expected === 'number' ? Math.fround(Number(got)) === Math.fround(expected) : got === expected;
-    if (!same) differ(key, got, expected);
-  }
-  const factors = expectedRopeFactors(config);
-  recorder.count('config');
-  if (file.has('rope_freqs.weight') !== (factors !== undefined))
-    differ('rope_freqs.weight', file.has('rope_freqs.weight') ? 'there' : 'nothing', factors ? 'factors' : 'nothing');
-  else if (factors) {
-    const stored = file.tensor('rope_freqs.weight');
-    // Two orders of the same few products and powers in doubles: some units of 2^-53, far below f32's 2^-24.
-    const at = typed<Float32Array>(stored).findIndex(
-      (value, i) => !(Math.abs(value / (factors[i] as number) - 1) < 2 ** -22),
-    );
-    if (at >= 0) differ(`rope_freqs.weight[${at}]`, typed<Float32Array>(stored)[at], factors[at]);
-    stored.dispose();
-  }
-  const tokens = file.metadata.get('tokenizer.ggml.tokens')?.value;
-  if (Array.isArray(tokens) && tokens.length !== config.vocab_size)
-    differ('tokenizer.ggml.tokens', tokens.length, config.vocab_size);
+/** What the blocks of modules were made from: a searched target says it in the file. */
+function blocksFrom({ recorder, file }: GgufContext, { target }: ArtifactManifest): BlocksFrom {
+  recorder.check(TARGET.test(target), { check: 'tensors', got: target, message: `'${target}' is no target of GGUF` });
+  if (target === 'gguf') return 'codes';
+  return file.metadata.get('lpq.blocks_from')?.value === 'source' ? 'source' : 'quantized';
 }
 
-function checkNames({ recorder, file, config }: GgufContext, manifest: ArtifactManifest): void {
-  const owners = new Map<string, string>();
-  for (const [module, { tensors }] of Object.entries(manifest.modules))
-    for (const tensor of Object.keys(tensors)) {
-      recorder.check(!owners.has(tensor), { check: 'tensors', tensor, message: `'${tensor}' is listed twice` });
-      owners.set(tensor, module);
-      const meant = checkpointName(tensor, config);
-      recorder.check(meant === `${module}.weight`, {
-        check: 'tensors',
-        module,
-        tensor,
-        got: meant ?? 'nothing',
-        expected: `${module}.weight`,
-        message: `'${tensor}' is another tensor of the model than the one of module '${module}'`,
-      });
+/** Derives what the whole file must be, and compares everything but the tensors' values. */
+function checkWhole(
+  context: GgufContext,
+  dir: string,
+  manifest: ArtifactManifest,
+  from: BlocksFrom,
+): ExpectedTensors | undefined {
+  const { recorder, file, config, canonical } = context;
+  try {
+    const plan = modelPlan(dir, config);
+    const expected = expectedTensors(plan, config, manifest, canonical);
+    for (const message of expected.problems) recorder.check(false, { check: 'tensors', message });
+    const tensors = headerTensors(plan, expected, file);
+    checkManifest(context, manifest, expected, ropeOf(plan) !== undefined);
+    checkContainer(
+      context,
+      path.join(dir, GGUF_FILE),
+      expectedEntries(dir, config, plan, manifest, tensors, from),
+      tensors,
+    );
+    checkRope(context, plan);
+    return expected;
+  } catch (error) {
+    if (!(error instanceof LpqError || error instanceof SyntaxError || error instanceof TypeError)) throw error;
+    recorder.check(false, {
+      check: 'config',
+      message: `${dir}: nothing says what ${GGUF_FILE} should be: ${error.message}`,
+    });
+    return undefined;
+  }
+}
+
+/** lpq.json lists exactly the expected tensors, each under its module and in its layout. */
+function checkManifest(
+  { recorder }: GgufContext,
+  manifest: ArtifactManifest,
+  { weights }: ExpectedTensors,
+  rope: boolean,
+): void {
+  const carried = new Set(rope ? ['rope_freqs.weight'] : []);
+  for (const { stored, module, types } of weights.values()) {
+    if (module === undefined) {
+      carried.add(stored);
+      continue;
     }
-  for (const tensor of Object.keys(manifest.carried)) owners.set(tensor, 'carried');
-  for (const tensor of file.names())
-    recorder.check(owners.has(tensor), {
+    const entry = Object.hasOwn(manifest.modules, module) ? (manifest.modules[module] as PackedModule) : undefined;
+    if (!entry) continue; // compareManifests has said so
+    const { tensors, layout, ranks, packing, transposed, activations } = entry;
+    const layouts = types.map((type) => (/^q/.test(type) ? `gguf-${type}` : 'dense'));
+    const [got, expected] = [`${Object.keys(tensors)} as ${layout}`, `${stored} as ${layouts[0]}`];
+    recorder.check(layouts.includes(layout) && `${Object.keys(tensors)}` === stored, {
+      ...{ check: 'tensors', module, got, expected },
+      message: `module '${module}' is listed as another tensor or in another layout than it has in the file`,
+    });
+    recorder.check((ranks ?? packing ?? transposed ?? activations) === undefined, {
+      check: 'tensors',
+      module,
+      message: `module '${module}': lpq.json has facts of it that GGUF does not`,
+    });
+  }
+  for (const tensor of new Set([...carried, ...Object.keys(manifest.carried)]))
+    recorder.check(carried.has(tensor) && Object.hasOwn(manifest.carried, tensor), {
       check: 'tensors',
       tensor,
-      message: `tensor '${tensor}' is in ${GGUF_FILE} but not in lpq.json`,
+      message: `tensor '${tensor}' is ${carried.has(tensor) ? 'not among' : 'none of'} the carried ones of lpq.json`,
     });
+}
+
+function checkRope({ recorder, file }: GgufContext, plan: ModelPlan): void {
+  const factors = ropeOf(plan);
+  if (!factors || !file.has('rope_freqs.weight')) return;
+  const stored = file.tensor('rope_freqs.weight');
+  const values = stored.dtype === 'f32' ? typed<Float32Array>(stored) : new Float32Array();
+  // Two orders of the same few products and powers in doubles part by some units of 2^-53, and may round to neighbours.
+  const near = (exact: number): number[] => [1 - 2 ** -45, 1 + 2 ** -45].map((off) => Math.fround(exact * off));
+  const at = factors.findIndex((exact, i) => !near(exact).includes(values[i] as number));
+  recorder.check(at < 0, {
+    check: 'config',
+    tensor: 'rope_freqs.weight',
+    got: values[at] ?? 'nothing',
+    expected: factors[at] ?? 0,
+    message: `rope_freqs.weight[${at}] is not what config.json says`,
+  });
+  stored.dispose();
+}
+
+function tellUnproved(
+  { recorder, canonical }: GgufContext,
+  expected: ExpectedTensors | undefined,
+  from: BlocksFrom,
+  source: WeightSource | undefined,
+): void {
+  if (!canonical) return;
+  if (from === 'source' && !source)
+    recorder.unproved.push(
+      'blocks were searched for in the weights of the source, and are near the quantized ones; --source MODEL proves them',
+    );
+  const searched = [...(expected?.weights.values() ?? [])].some(
+    ({ types, module }) => /^q/.test(types[0] as string) && (module === undefined || from !== 'codes'),
+  );
+  if (searched)
+    recorder.unproved.push(
+      'scales of searched blocks may be others that suit the weights as well: all else follows from them',
+    );
 }

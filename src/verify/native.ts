@@ -112,6 +112,28 @@ export function ggufFields(
   return { output, scales, minima, wrong: () => readWrong(report) };
 }
 
+/** What is wrong with blocks as an encoding of weights [N, K] of any float type; see native/cpu/verify/gguf_nearest.cpp. */
+export async function ggufNearest(
+  rt: NativeRuntime,
+  blocks: Tensor,
+  order: Tensor,
+  weight: Tensor,
+  type: string,
+): Promise<{ readonly codes: Wrong; readonly blocks: Wrong }> {
+  const [codes, norms] = [info(), info()];
+  rt.enqueue('verify_gguf_nearest', [blocks, order, weight], [codes, norms], { type });
+  await settle(rt);
+  return { codes: readWrong(codes), blocks: readWrong(norms) };
+}
+
+/** Rows (column -1) and runs of 256 columns of F32 [N, K] that are not a rounding of `weight`'s. */
+export async function nearRows(rt: NativeRuntime, got: Tensor, weight: Tensor): Promise<Wrong> {
+  const report = info();
+  rt.enqueue('verify_near_rows', [got, weight], [report]);
+  await settle(rt);
+  return readWrong(report);
+}
+
 /** Packed codes -> U8 [N, ceil(K*b/8)], the canonical form. */
 export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): Pending =>
   pending(rt, 'verify_decode_gptq', qweight, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });

@@ -1,10 +1,10 @@
 import { openSource } from '../../formats/canonical/source.js';
 import { openForeign } from '../../formats/foreign/open.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { allocate, typed } from '../../native/binding.js';
-import { quantType, typeParams } from '../core/quant-type.js';
+import { typed } from '../../native/binding.js';
 import { expertSource } from '../model/fused-experts.js';
-import { compare, convertExact, dequantize, settle } from './native.js';
+import { compare, convertExact } from './native.js';
+import { quantizedWeight } from './quantized-weight.js';
 
 /** One module of a checkpoint that another tool quantized, decoded. */
 export interface DecodedModule {
@@ -42,7 +42,7 @@ export async function decodeForeignDirectory(
     const names = canonical.moduleNames();
     const decoded: DecodedModule[] = [];
     for (const name of names) {
-      const weight = await decode(rt, canonical, name);
+      const weight = await quantizedWeight(rt, canonical, name, 'f32');
       const notFinite = typed<Float32Array>(weight).reduce((sum, value) => sum + (Number.isFinite(value) ? 0 : 1), 0);
       const other = view?.has(`${name}.weight`) ? await view.tensor(`${name}.weight`) : undefined;
       const differing = other && (await difference(rt, other, weight));
@@ -61,28 +61,6 @@ export async function decodeForeignDirectory(
     canonical.close();
     source?.close();
   }
-}
-
-type Canonical = ReturnType<typeof openForeign>['canonical'];
-
-async function decode(rt: NativeRuntime, canonical: Canonical, name: string): Promise<Tensor> {
-  const module = canonical.module(name);
-  const weight = allocate('f32', module.shape);
-  const inputs = {
-    codes: canonical.require(name, 'codes'),
-    scales: canonical.require(name, 'scales'),
-    zeros: canonical.part(name, 'zeros'),
-    group: canonical.part(name, 'g_idx'),
-    permutation: canonical.part(name, 'permutation'),
-    global: canonical.part(name, 'global_scale'),
-    mask: canonical.part(name, 'mask'),
-  };
-  const [blockN, blockK] = module.scales.block;
-  const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
-  dequantize(rt, inputs, weight, typeParams(quantType(module.type)), { blockN, blockK, zero });
-  await settle(rt);
-  for (const tensor of Object.values(inputs)) tensor?.dispose();
-  return weight;
 }
 
 /** Takes `other`: f32, or bf16, whose every value is one of f32. */

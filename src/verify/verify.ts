@@ -28,6 +28,8 @@ export interface VerifyOptions {
   readonly against?: string | undefined;
   /** The same, open already: a view of another tool's (openQuantized). It is closed in the end. */
   readonly opened?: CanonicalCheckpoint | undefined;
+  /** GGUF: the checkpoint whose weights its blocks were searched in. */
+  readonly source?: string | undefined;
   /** Of the CPU: decodes and emulates. */
   readonly runtime: NativeRuntime;
   /** A device whose kernels multiply the packed bytes themselves; default: none. */

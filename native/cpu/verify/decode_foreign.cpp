@@ -2,7 +2,7 @@
 // "checkpoint-formats", sections 2 and 4.
 #include <vector>
 
-#include "cpu/verify/half.h"
+#include "cpu/verify/gguf_element.h"
 #include "cpu/verify/wrong.h"
 #include "lpq/exec.h"
 
@@ -47,85 +47,13 @@ void decode_awq(Call& call, Exec& exec) {
 }
 LPQ_OP(decode_awq, "verify_decode_awq");
 
-int half_at(const uint8_t* p) { return p[0] | p[1] << 8; }
-float value_at(const uint8_t* p) { return half_value(static_cast<uint16_t>(half_at(p))); }
-
-// Of a 32-block: where its parts lie, and one code.
-struct Small {
-  int bytes, min, high, low;  // offsets; -1: absent
-  int bias;
-};
-bool small_type(const std::string& name, Small& s) {
-  if (name == "q4_0") s = {18, -1, -1, 2, 8};
-  else if (name == "q4_1") s = {20, 2, -1, 4, 0};
-  else if (name == "q5_0") s = {22, -1, 2, 6, 16};
-  else if (name == "q5_1") s = {24, 2, 4, 8, 0};
-  else if (name == "q8_0") s = {34, -1, -1, 2, 0};
-  else return false;
-  return true;
-}
-int small_code(const Small& s, const uint8_t* b, int e) {
-  if (s.bytes == 34) return static_cast<int8_t>(b[2 + e]);
-  int q = e < 16 ? b[s.low + e] & 15 : b[s.low + e - 16] >> 4;
-  if (s.high >= 0) q |= (b[s.high + e / 8] >> (e % 8) & 1) << 4;
-  return q;
-}
-
-float big_value(const std::string& type, const uint8_t* b, int e) {
-  const int h = e / 128, j = e % 128 / 32, l = e % 32, s = e / 32;
-  if (type == "q2_k") {
-    const int q = b[16 + 32 * h + l] >> (2 * j) & 3, sc = b[e / 16];
-    const float a = value_at(b + 80) * static_cast<float>(sc & 15), m = value_at(b + 82) * static_cast<float>(sc >> 4);
-    const float product = a * static_cast<float>(q);
-    return product - m;
-  }
-  if (type == "q3_k") {
-    const uint8_t* scales = b + 96;
-    const int i = e / 16;
-    const int sc = (i < 8 ? scales[i] & 15 : scales[i - 8] >> 4) | (scales[8 + i % 4] >> (2 * (i / 4)) & 3) << 4;
-    const int q = (b[32 + 32 * h + l] >> (2 * j) & 3) - (b[l] >> (4 * h + j) & 1 ? 0 : 4);
-    const float a = value_at(b + 108) * static_cast<float>(sc - 32);
-    return a * static_cast<float>(q);
-  }
-  if (type == "q4_k" || type == "q5_k") {
-    const uint8_t* t = b + 4;
-    const int sc = s < 4 ? t[s] & 63 : (t[s + 4] & 15) | (t[s - 4] >> 6) << 4;
-    const int mn = s < 4 ? t[s + 4] & 63 : t[s + 4] >> 4 | (t[s] >> 6) << 4;
-    const bool five = type == "q5_k";
-    const uint8_t byte = b[(five ? 48 : 16) + 32 * (e / 64) + l];
-    int q = s % 2 ? byte >> 4 : byte & 15;
-    if (five) q |= (b[16 + l] >> s & 1) << 4;
-    const float a = value_at(b) * static_cast<float>(sc), m = value_at(b + 2) * static_cast<float>(mn);
-    const float product = a * static_cast<float>(q);
-    return product - m;
-  }
-  const uint8_t byte = b[64 * h + 32 * (j & 1) + l];
-  const int q = (j >> 1 ? byte >> 4 : byte & 15) | (b[128 + 32 * h + l] >> (2 * j) & 3) << 4;
-  const float a = value_at(b + 208) * static_cast<float>(static_cast<int8_t>(b[192 + e / 16]));
-  return a * static_cast<float>(q - 32);
-}
-
-int big_bytes(const std::string& type) {
-  return type == "q2_k" ? 84 : type == "q3_k" ? 110 : type == "q4_k" ? 144 : type == "q5_k" ? 176 : type == "q6_k" ? 210 : 0;
-}
-
-const int32_t* checked_order(const Tensor& order, int64_t rows) {
-  require(order.elements() == rows, "the order is I32 [N]");
-  const auto* p = order.data<int32_t>();
-  for (int64_t r = 0; r < rows; ++r) require(p[r] >= 0 && p[r] < rows, "the order stays inside N");
-  return p;
-}
-
 // blocks U8 [N, bytes], order I32 [N] -> w F32 [N, K]: stored row r is row order[r]. Not-a-number scales are reported.
 void gguf_values(Call& call, Exec& exec) {
-  const std::string& type = call.params.text("type");
   const Tensor &blocks = call.input(0), &w = call.output(0);
   const int64_t n = w.dim(0), k = w.dim(1);
-  Small small{};
-  const bool is_small = small_type(type, small);
-  const int64_t size = is_small ? 32 : 256, bytes = is_small ? small.bytes : big_bytes(type);
-  require(bytes > 0, "no such block type");
-  require(k % size == 0 && blocks.dim(0) == n && blocks.dim(1) == k / size * bytes, "blocks is U8 [N, bytes of a row]");
+  const BlockType type = block_type(call.params.text("type"));
+  require(k % type.size == 0 && blocks.dim(0) == n && blocks.dim(1) == k / type.size * type.bytes,
+          "blocks is U8 [N, bytes of a row]");
   const int32_t* rows = checked_order(call.input(1), n);
   const auto* in = blocks.data<uint8_t>();
   auto* out = w.data<float>();
@@ -134,14 +62,10 @@ void gguf_values(Call& call, Exec& exec) {
     Wrong wrong;
     for (int64_t r = begin; r < end; ++r)
       for (int64_t i = 0; i < k; ++i) {
-        const uint8_t* b = in + r * blocks.dim(1) + i / size * bytes;
-        const int e = static_cast<int>(i % size);
-        float value;
-        if (is_small) {
-          const float product = value_at(b) * static_cast<float>(small_code(small, b, e) - small.bias);
-          value = small.min >= 0 ? product + value_at(b + small.min) : product;
-        } else
-          value = big_value(type, b, e);
+        const uint8_t* b = in + r * blocks.dim(1) + i / type.size * type.bytes;
+        const Element element = element_at(type, b, static_cast<int>(i % type.size));
+        const float product = element.step * static_cast<float>(element.code);
+        const float value = product - element.min;
         if (!(value - value == 0.0f)) wrong.see(rows[r], i, 1, 0);
         out[rows[r] * k + i] = value;
       }
@@ -154,16 +78,15 @@ LPQ_OP(gguf_values, "verify_gguf_values");
 // Blocks of 32 -> codes U8 stream [N, ceil(K*bits/8)], code = ((stored - add) mod 256) ^ flip; scales and minima F16 [N, K/32]
 // (minima 0 where the type has none).
 void gguf_fields(Call& call, Exec& exec) {
-  const std::string& type = call.params.text("type");
+  const BlockType type = block_type(call.params.text("type"));
   const int bits = static_cast<int>(call.params.integer("bits"));
   const auto flip = static_cast<uint32_t>(call.params.integer("flip", 0));
   const auto add = static_cast<uint32_t>(call.params.integer("add", 0));
   const int64_t k = call.params.integer("k");
   const Tensor &blocks = call.input(0), &codes = call.output(0), &scales = call.output(1), &mins = call.output(2);
-  Small small{};
-  require(small_type(type, small), "no such type of 32-blocks");
+  require(type.size == 32, "no such type of 32-blocks");
   const int64_t n = codes.dim(0), groups = k / 32;
-  require(k % 32 == 0 && blocks.dim(0) == n && blocks.dim(1) == groups * small.bytes, "blocks is U8 [N, bytes of a row]");
+  require(k % 32 == 0 && blocks.dim(0) == n && blocks.dim(1) == groups * type.bytes, "blocks is U8 [N, bytes of a row]");
   require(codes.dim(1) == ceil_bytes(k * bits), "codes is U8 [N, ceil(K*bits/8)]");
   require(scales.elements() == n * groups && mins.elements() == n * groups, "scales and minima are F16 [N, K/32]");
   const int32_t* rows = checked_order(call.input(1), n);
@@ -177,8 +100,8 @@ void gguf_fields(Call& call, Exec& exec) {
       uint8_t* line = codes.data<uint8_t>() + row * codes.dim(1);
       for (int64_t i = 0; i < codes.dim(1); ++i) line[i] = 0;
       for (int64_t i = 0; i < k; ++i) {
-        const uint8_t* b = in + r * blocks.dim(1) + i / 32 * small.bytes;
-        const uint32_t stored = static_cast<uint32_t>(small_code(small, b, static_cast<int>(i % 32))) & 0xffu;
+        const uint8_t* b = in + r * blocks.dim(1) + i / 32 * type.bytes;
+        const uint32_t stored = static_cast<uint32_t>(stored_code(type, b, static_cast<int>(i % 32))) & 0xffu;
         const uint32_t offset = (stored - add) & 0xffu, code = offset ^ flip;
         // A type of more bits than the module's codes can hold codes that the module cannot.
         if (offset > mask) wrong.see(row, i, stored, (mask + add) & 0xffu);
@@ -189,8 +112,8 @@ void gguf_fields(Call& call, Exec& exec) {
           }
       }
       for (int64_t g = 0; g < groups; ++g) {
-        const uint8_t* b = in + r * blocks.dim(1) + g * small.bytes;
-        const int min = small.min >= 0 ? half_at(b + small.min) : 0;
+        const uint8_t* b = in + r * blocks.dim(1) + g * type.bytes;
+        const int min = type.min >= 0 ? half_at(b + type.min) : 0;
         scales.data<uint16_t>()[row * groups + g] = static_cast<uint16_t>(half_at(b));
         mins.data<uint16_t>()[row * groups + g] = static_cast<uint16_t>(min);
       }

@@ -1,6 +1,6 @@
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { bool, type GgufMetadata, text, u32 } from '../../../formats/gguf/metadata.js';
+import { type GgufMetadata, text, u32 } from '../../../formats/gguf/metadata.js';
 import { ggufOrder } from '../../../formats/gguf/names.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
 import type { GgufTensorPlan } from '../../../formats/gguf/write.js';
@@ -38,13 +38,13 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
     });
 }
 
-/** The keys of the file: what it is, the model, the tokenizer. */
+/** The keys of the file: what it is, the model, the tokenizer; `sourced`: searched in the weights of --source. */
 export function fileMetadata(
   input: CanonicalCheckpoint,
-  plan: PackPlan,
   context: GgufContext,
   tokenizer: GgufMetadata,
   tensors: readonly GgufTensorPlan[],
+  sourced: boolean,
 ): GgufMetadata {
   const counts = new Map<GgufTypeName, number>();
   for (const { name, type, shape } of tensors)
@@ -60,7 +60,7 @@ export function fileMetadata(
     ['general.quantized_by', text(`lpq ${provenance.lpq}`)],
     ['general.file_type', u32(ggufType(main).fileType)],
     ['general.quantization_version', u32(2)],
-    ...(plan.decisions.size > 0 ? ([['lpq.from_codes', bool(context.search === undefined)]] as const) : []),
+    ['lpq.blocks_from', text(context.search === undefined ? 'codes' : sourced ? 'source' : 'quantized')],
     ...rest,
     ...tokenizer,
   ]);

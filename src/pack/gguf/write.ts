@@ -79,7 +79,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const place = path.join(input.dir, 'config.json');
     await output.writeFile('config.json', withMember(config, 'quantization_config', undefined, place));
     const tensors = tensorPlans(plan, context, carried);
-    const metadata = fileMetadata(input, plan, context, tokenizer.metadata, tensors);
+    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, source !== undefined);
     writer = await GgufWriter.create(path.join(output.path, GGUF_FILE), metadata, tensors);
     const modules: ArtifactManifest['modules'] = {};
     const rows: PackedRow[] = [];

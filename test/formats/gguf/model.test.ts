@@ -42,6 +42,20 @@ test('what llama.cpp would compute otherwise is refused, naming it', () => {
   );
 });
 
+test('what config.json leaves out is what the class takes, not what Llama does', () => {
+  const values = (more: object) => {
+    const { metadata } = ggufModel('DIR', { ...BASE, ...more });
+    return ['rope.freq_base', 'attention.layer_norm_rms_epsilon', 'attention.key_length'].map(
+      (key) => [...metadata].find(([name]) => name.endsWith(`.${key}`))?.[1].value,
+    );
+  };
+  const experts = { num_experts_per_tok: 2, num_experts: 4, num_local_experts: 4, moe_intermediate_size: 32 };
+  assert.deepEqual(values({}), [10_000, 1e-6, 16]);
+  assert.deepEqual(values({ model_type: 'mixtral', ...experts }), [1_000_000, 1e-5, 16]);
+  assert.deepEqual(values({ model_type: 'qwen3' }), [10_000, 1e-6, 128]);
+  assert.deepEqual(values({ model_type: 'qwen3_moe', norm_topk_prob: true, ...experts }), [10_000, 1e-6, 16]);
+});
+
 test('the factors of Llama 3.1: short waves stay, long ones are stretched', () => {
   const rope_scaling = {
     ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },

@@ -9,6 +9,7 @@ import { createRuntime, typed } from '../../../native/binding.js';
 import { openTokenizer } from '../../../src/calibrate/tokenizer.js';
 import { logitsOf } from '../../../src/eval/logits.js';
 import { artifactSource } from '../../../src/verify/source.js';
+import { verifyArtifact } from '../../../src/verify/verify.js';
 import { lpq, model, root } from '../cli/lpq.js';
 import { decodeMatrix } from './gguf-blocks.js';
 import { ggmlBlocks, inFloats, type LlamaModel, llamaLogits, openLlama } from './llama-cpp.js';
@@ -49,6 +50,8 @@ async function packed(name: string, target: string, quantize: readonly string[],
   if (!existsSync(canonical)) await run('quantize', from, '-o', canonical, '--method', 'rtn', ...quantize);
   const source = target.startsWith('gguf-') ? ['--source', from] : [];
   await run('pack', canonical, '--target', target, '-o', output, ...source);
+  const { failures } = await verifyArtifact({ dir: output, against: canonical, source: source[1], runtime });
+  assert.deepEqual(failures, []);
   return output;
 }
 

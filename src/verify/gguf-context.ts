@@ -1,0 +1,24 @@
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import type { GgufFile } from '../../formats/gguf/read.js';
+import type { NativeRuntime } from '../../native/binding.js';
+import type { WeightSource } from '../model/source.js';
+import type { BlocksFrom } from './gguf-metadata.js';
+import type { Recorder } from './report.js';
+
+export const GGUF_FILE = 'model.gguf';
+
+/** What the checks of a GGUF file share. */
+export interface GgufContext {
+  readonly rt: NativeRuntime;
+  readonly recorder: Recorder;
+  readonly file: GgufFile;
+  readonly config: Readonly<Record<string, unknown>>;
+  readonly canonical: CanonicalCheckpoint | undefined;
+}
+
+/** The same, once it is known what the file must hold. */
+export interface GgufExpectation extends GgufContext {
+  readonly from: BlocksFrom;
+  /** What was quantized, where it is at hand. */
+  readonly source: WeightSource | undefined;
+}

@@ -1,0 +1,150 @@
+import type { GgufValue } from '../../formats/gguf/metadata.js';
+
+/** A key of the header with its value, in the order of the file. */
+export type Entry = readonly [key: string, value: GgufValue];
+
+/** A tensor as the header must describe it; dims are fastest first, as they lie in the file. */
+export interface HeaderTensor {
+  readonly name: string;
+  readonly type: string;
+  readonly dims: readonly number[];
+}
+
+/** What a tensor takes: its number in the file, elements and bytes of a block. */
+const TYPES: Readonly<Record<string, readonly [id: number, elements: number, bytes: number]>> = {
+  f32: [0, 1, 4],
+  f16: [1, 1, 2],
+  q4_0: [2, 32, 18],
+  q4_1: [3, 32, 20],
+  q5_0: [6, 32, 22],
+  q5_1: [7, 32, 24],
+  q8_0: [8, 32, 34],
+  q2_k: [10, 256, 84],
+  q3_k: [11, 256, 110],
+  q4_k: [12, 256, 144],
+  q5_k: [13, 256, 176],
+  q6_k: [14, 256, 210],
+  bf16: [30, 1, 2],
+};
+
+const ALIGNMENT = 32;
+
+export const aligned = (size: number): number => Math.ceil(size / ALIGNMENT) * ALIGNMENT;
+
+/** Bytes of a tensor. */
+export function tensorBytes({ type, dims }: HeaderTensor): number {
+  const [, elements, bytes] = TYPES[type] as [number, number, number];
+  return (dims.reduce((product, size) => product * size, 1) / elements) * bytes;
+}
+
+/** The whole header, padding included, and where each statement of it ends. */
+export interface Header {
+  readonly bytes: Uint8Array;
+  readonly statements: readonly { readonly what: string; readonly end: number }[];
+}
+
+/** The header of a file of version 3 that says this and no more: every byte of it. */
+export function headerOf(entries: readonly Entry[], tensors: readonly HeaderTensor[]): Header {
+  const out = new Bytes();
+  const statements: { what: string; end: number }[] = [];
+  const done = (what: string): void => void statements.push({ what, end: out.length });
+  out.raw('GGUF');
+  out.integer(3, 4);
+  out.integer(tensors.length, 8);
+  out.integer(entries.length, 8);
+  done('the numbers of tensors and keys');
+  for (const [key, value] of entries) {
+    out.text(key);
+    out.value(value);
+    done(`key '${key}'`);
+  }
+  let offset = 0;
+  for (const tensor of tensors) {
+    out.text(tensor.name);
+    out.integer(tensor.dims.length, 4);
+    for (const size of tensor.dims) out.integer(size, 8);
+    out.integer((TYPES[tensor.type] as readonly number[])[0] as number, 4);
+    out.integer(offset, 8);
+    offset = aligned(offset + tensorBytes(tensor));
+    done(`the description of tensor '${tensor.name}'`);
+  }
+  out.zeros(aligned(out.length) - out.length);
+  done('the padding of the header');
+  return { bytes: out.bytes(), statements };
+}
+
+/** Little-endian bytes in one buffer that doubles. */
+class Bytes {
+  private buffer = Buffer.alloc(1 << 16);
+  length = 0;
+
+  bytes(): Uint8Array {
+    return this.buffer.subarray(0, this.length);
+  }
+
+  /** Without its length. */
+  raw(text: string): void {
+    const size = Buffer.byteLength(text);
+    this.buffer.write(text, this.room(size), 'utf8');
+  }
+
+  text(text: string): void {
+    this.integer(Buffer.byteLength(text), 8);
+    this.raw(text);
+  }
+
+  /** At most 2^53. */
+  integer(value: number, size: 1 | 4 | 8): void {
+    const at = this.room(size);
+    if (size === 8) this.buffer.writeBigUInt64LE(BigInt(value), at);
+    else if (size === 4) this.buffer.writeInt32LE(value | 0, at);
+    else this.buffer.writeUInt8(value, at);
+  }
+
+  float(value: number): void {
+    const at = this.room(4);
+    this.buffer.writeFloatLE(value, at);
+  }
+
+  zeros(count: number): void {
+    const at = this.room(count);
+    this.buffer.fill(0, at, at + count);
+  }
+
+  /** Its type, then itself. */
+  value(entry: GgufValue): void {
+    switch (entry.type) {
+      case 'u32':
+      case 'i32':
+        this.integer(entry.type === 'u32' ? 4 : 5, 4);
+        this.integer(entry.value, 4);
+        return;
+      case 'f32':
+        this.integer(6, 4);
+        this.float(entry.value);
+        return;
+      case 'bool':
+        this.integer(7, 4);
+        this.integer(entry.value ? 1 : 0, 1);
+        return;
+      case 'string':
+        this.integer(8, 4);
+        this.text(entry.value);
+        return;
+      default:
+        this.integer(9, 4);
+        this.integer({ i32s: 5, f32s: 6, strings: 8 }[entry.type], 4);
+        this.integer(entry.value.length, 8);
+        if (entry.type === 'strings') for (const each of entry.value) this.text(each);
+        else if (entry.type === 'f32s') for (const each of entry.value) this.float(each);
+        else for (const each of entry.value) this.integer(each, 4);
+    }
+  }
+
+  private room(size: number): number {
+    const at = this.length;
+    while (at + size > this.buffer.length) this.buffer = Buffer.concat([this.buffer, Buffer.alloc(this.buffer.length)]);
+    this.length += size;
+    return at;
+  }
+}

@@ -1,0 +1,163 @@
+import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import type { GgufFile } from '../../formats/gguf/read.js';
+import { buildGraph } from '../model/graph.js';
+import type { ModelPlan } from '../model/plan.js';
+import { blockTypeOf, factsOfCanonical, factsOfPacked } from './gguf-forms.js';
+import type { HeaderTensor } from './gguf-header.js';
+import { checkpointName, expectedRopeFactors, inFileOrder, storedName } from './gguf-tables.js';
+
+type Json = Readonly<Record<string, unknown>>;
+
+/** One weight of the checkpoint and how the file must hold it. */
+export interface ExpectedWeight {
+  /** In the file, the slice of experts included. */
+  readonly stored: string;
+  /** As matrices are written: [rows, columns] or [elements]; undefined where nothing says. */
+  readonly shape: readonly number[] | undefined;
+  /** Types that it may have: one, but for plain floats whose dtype is not at hand. */
+  readonly types: readonly string[];
+  /** The quantized module that it is the weight of. */
+  readonly module?: string;
+}
+
+export interface ExpectedTensors {
+  /** By the checkpoint's name. */
+  readonly weights: ReadonlyMap<string, ExpectedWeight>;
+  /** What the model needs and nothing provides, or in another shape; one sentence each. */
+  readonly problems: readonly string[];
+}
+
+const PLAIN = ['f32', 'f16', 'bf16'];
+
+/** The file's type of a float dtype; undefined for what is no float. */
+function plainOf(dtype: string): string | undefined {
+  return { F32: 'f32', F64: 'f32', F16: 'f16', BF16: 'bf16' }[dtype];
+}
+
+/**
+ * Every weight that the file must hold: those of the quantized checkpoint, or without one those that lpq.json lists; and all
+ * that the model of config.json needs.
+ */
+export function expectedTensors(
+  plan: ModelPlan,
+  config: Json,
+  manifest: ArtifactManifest,
+  canonical: CanonicalCheckpoint | undefined,
+): ExpectedTensors {
+  const { outer, blocks } = buildGraph(plan);
+  const needed = new Map([outer, ...blocks.map(({ tensors }) => tensors)].flatMap((tensors) => [...tensors]));
+  const weights = new Map<string, ExpectedWeight>();
+  const add = (name: string, weight: Omit<ExpectedWeight, 'stored'>): void => {
+    const place = storedName(name, config);
+    if (place) weights.set(name, { ...weight, stored: sliceName(place) });
+  };
+  for (const [name, module] of moduleTypes(plan, manifest, canonical))
+    add(`${name}.weight`, { ...module, module: name });
+  for (const [name, dtype, stored] of carriedOf(manifest, canonical, config)) {
+    const shape = asVector(stored ?? needed.get(name));
+    const plain = dtype === undefined ? PLAIN : plainOf(dtype);
+    if (plain !== undefined) add(name, { shape, types: carriedTypes(name, shape, plain, manifest.target) });
+  }
+  const problems: string[] = [];
+  for (const [name, shape] of needed) {
+    const found = weights.get(name);
+    const want = asVector(shape);
+    if (!found) problems.push(`nothing in the file is '${name}', which the model of config.json needs`);
+    else if (found.shape && `${found.shape}` !== `${want}`)
+      problems.push(`'${name}' is [${found.shape}], and the model of config.json needs [${want}]`);
+  }
+  return { weights, problems };
+}
+
+/** The tensors of the header, in order, experts stacked. What nothing says (ExpectedWeight) is as `file` has it. */
+export function headerTensors(plan: ModelPlan, { weights }: ExpectedTensors, file: GgufFile): HeaderTensor[] {
+  const stacks = new Map<string, { type: string; dims: readonly number[]; slices: number }>();
+  for (const { stored, shape, types } of weights.values()) {
+    const [, stack] = /^(.*)\[\d+\]$/.exec(stored) ?? [];
+    const there = file.has(stored) ? file.matrix(stored) : undefined;
+    const type = there && types.includes(there.type.name) ? there.type.name : (types[0] as string);
+    const slices = stack === undefined ? 0 : (stacks.get(stack)?.slices ?? 0) + 1;
+    const dims = shape?.toReversed() ?? (there ? [there.columns, there.rows].slice(0, there.rank) : []);
+    stacks.set(stack ?? stored, { type, dims, slices });
+  }
+  const rope = ropeOf(plan);
+  if (rope) stacks.set('rope_freqs.weight', { type: 'f32', dims: [rope.length], slices: 0 });
+  return [...stacks]
+    .sort(([a], [b]) => inFileOrder(a, b))
+    .map(([name, { type, dims, slices }]) => ({ name, type, dims: slices > 0 ? [...dims, slices] : dims }));
+}
+
+/** What rope_freqs.weight must hold; undefined where there must be none. */
+export function ropeOf({ blocks }: ModelPlan): Float64Array | undefined {
+  const attention = blocks[0]?.attention;
+  return attention?.kind === 'attention' && attention.rope ? expectedRopeFactors(attention.rope) : undefined;
+}
+
+function sliceName({ tensor, slice }: { readonly tensor: string; readonly slice?: number }): string {
+  return slice === undefined ? tensor : `${tensor}[${slice}]`;
+}
+
+/** A gate with one output is a vector to llama.cpp. */
+function asVector(shape: readonly number[] | undefined): readonly number[] | undefined {
+  return shape?.length === 2 && shape[0] === 1 ? shape.slice(1) : shape;
+}
+
+/** Vectors and routers are f32, embeddings and output blocks where rows allow it, everything else stays as it is. */
+function carriedTypes(
+  name: string,
+  shape: readonly number[] | undefined,
+  plain: string | readonly string[],
+  target: string,
+): readonly string[] {
+  const same = typeof plain === 'string' ? [plain] : plain;
+  const outer = name === 'model.embed_tokens.weight' || name === 'lm_head.weight';
+  if (shape === undefined) return outer ? ['q6_k', 'q8_0', ...same] : ['f32', ...same];
+  if (shape.length === 1 || /\.(mlp|block_sparse_moe)\.gate\.weight$/.test(name)) return ['f32'];
+  const columns = shape[1] as number;
+  if (!outer || columns % 32 !== 0) return same;
+  return [columns % 256 === 0 && target !== 'gguf-q8_0' ? 'q6_k' : 'q8_0'];
+}
+
+/** Carried tensors: their names in the checkpoint and, with one, dtype and shape. */
+function carriedOf(
+  manifest: ArtifactManifest,
+  canonical: CanonicalCheckpoint | undefined,
+  config: Json,
+): (readonly [name: string, dtype: string | undefined, shape: readonly number[] | undefined])[] {
+  if (!canonical)
+    return Object.keys(manifest.carried).flatMap((tensor) => {
+      const name = checkpointName(tensor, config);
+      return name === undefined ? [] : [[name, undefined, undefined] as const];
+    });
+  return Object.keys(canonical.manifest.carried).map((name) => {
+    const { dtype, shape } = canonical.weights.spec(name);
+    return [name, dtype, shape] as const;
+  });
+}
+
+/** Modules with their types. Experts of a block are one tensor: where not all are blocks of one type, none is. */
+function moduleTypes(plan: ModelPlan, manifest: ArtifactManifest, canonical: CanonicalCheckpoint | undefined) {
+  const modules = new Map<string, { shape: readonly number[]; types: readonly string[] }>();
+  const stacks = new Map<string, { names: string[]; forms: Set<string | undefined> }>();
+  const plain = (name: string): readonly string[] =>
+    canonical ? [plainOf(canonical.module(name).sourceDtype.toUpperCase()) ?? 'bf16'] : PLAIN;
+  for (const name of canonical ? canonical.moduleNames() : Object.keys(manifest.modules)) {
+    const packed = Object.hasOwn(manifest.modules, name) ? (manifest.modules[name] as PackedModule) : undefined;
+    const facts = canonical ? factsOfCanonical(canonical, name) : factsOfPacked(packed as PackedModule);
+    // Zero points out of range make a module plain; without a quantized checkpoint nobody knows them.
+    const unknown = !canonical && facts.zeros.kind === 'int' && packed?.layout === 'dense';
+    const type = unknown ? undefined : blockTypeOf(manifest.target, facts);
+    modules.set(name, { shape: facts.shape, types: type === undefined ? plain(name) : [type] });
+    const stack = name.replace(/\.experts\.\d+\./, '.experts.*.');
+    if (stack === name) continue;
+    const { names, forms } = stacks.get(stack) ?? { names: [], forms: new Set() };
+    stacks.set(stack, { names: [...names, name], forms: forms.add(type) });
+  }
+  const mlp = plan.blocks[0]?.mlp;
+  const experts = mlp?.kind === 'experts' ? mlp.experts.length : 0;
+  for (const { names, forms } of stacks.values())
+    if (forms.size > 1 || names.length !== experts)
+      for (const name of names) modules.set(name, { ...modules.get(name)!, types: plain(name) });
+  return modules;
+}

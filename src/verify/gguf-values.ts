@@ -1,0 +1,145 @@
+import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import type { WeightSource } from '../model/source.js';
+import { decodeValues } from './decode-gguf.js';
+import type { GgufContext, GgufExpectation } from './gguf-context.js';
+import { storedOrder } from './gguf-tables.js';
+import { compare, convertExact, ggufNearest, nearRows, settle } from './native.js';
+import { quantizedWeight } from './quantized-weight.js';
+
+/** Weights that are looked at together: embeddings are large. */
+const CHUNK = 2 ** 24;
+
+const floatOf = (bits: number): number => new Float32Array(Int32Array.of(bits).buffer)[0] as number;
+
+/** A tensor of the file against one of the quantized checkpoint: equal where it is plain, an encoding of it where it is blocks. */
+export async function compareStored(
+  context: GgufContext,
+  tensor: string,
+  name: string,
+  expected: Tensor,
+  whose: string,
+): Promise<void> {
+  const { rt, recorder, file, config } = context;
+  const matrix = file.matrix(tensor);
+  const facts = { check: 'against', tensor } as const;
+  const elements = matrix.rows * matrix.columns;
+  const fits = recorder.check(expected.shape.reduce((a, b) => a * b, 1) === elements, {
+    ...facts,
+    got: `[${[matrix.rows, matrix.columns]}]`,
+    expected: `[${expected.shape}]`,
+    message: `'${tensor}' has another shape than '${name}' of ${whose}`,
+  });
+  if (!fits) return;
+  if (matrix.type.block > 1) {
+    await compareBlocks(context, tensor, name, expected.view([matrix.rows, matrix.columns]), whose);
+    return;
+  }
+  const { tensor: got } = await decodeValues(rt, file, tensor, config);
+  const same = await inDtype(rt, expected.view(got.shape), got.dtype as 'f32');
+  const bits = got.dtype === 'f32' ? 32 : 16;
+  const wrong = await compare(rt, got, same, { rows: got.shape[0] as number, bits });
+  recorder.check(wrong.count === 0, {
+    ...facts,
+    row: wrong.row,
+    column: wrong.column,
+    got: wrong.got,
+    expected: wrong.expected,
+    message: `'${tensor}' differs from '${name}' of ${whose} in ${wrong.count} values, first at row ${wrong.row}, column ${wrong.column}`,
+  });
+  for (const each of [got, same]) each.dispose();
+}
+
+/** Blocks that were searched for: codes the nearest of their steps, steps no worse than they may be. Disposes of `expected`. */
+export async function compareBlocks(
+  { rt, recorder, file, config }: GgufContext,
+  tensor: string,
+  name: string,
+  expected: Tensor,
+  whose: string,
+  module?: string,
+): Promise<void> {
+  const { type, rows, columns, rowBytes } = file.matrix(tensor);
+  const facts = { check: 'against', tensor, ...(module !== undefined && { module }) } as const;
+  const stored = file.tensor(tensor);
+  const order = storedOrder(tensor, rows, config);
+  // Rows of q and k are in an order of their own, and looked at whole.
+  const step = order.every((row, i) => row === i) ? Math.max(1, Math.floor(CHUNK / columns)) : rows;
+  recorder.count('against', 2);
+  for (let first = 0; first < rows; first += step) {
+    const count = Math.min(step, rows - first);
+    const index = fromTyped('i32', [count], step === rows ? order : order.map((_, i) => i).subarray(0, count));
+    const parts = [stored.view([count, rowBytes], first * rowBytes), expected.view([count, columns], first * columns)];
+    const wrong = await ggufNearest(rt, parts[0] as Tensor, index, parts[1] as Tensor, type.name);
+    for (const each of [index, ...parts]) each.dispose();
+    const where = ({ row, column }: { row: number; column: number }) => ({ row: row + first, column });
+    if (wrong.codes.count > 0) {
+      const { row, column } = where(wrong.codes);
+      const [got, meant] = [floatOf(wrong.codes.got), floatOf(wrong.codes.expected)];
+      recorder.failures.push({
+        ...{ ...facts, row, column, got, expected: meant },
+        message: `'${tensor}' does not hold '${name}' of ${whose}: ${wrong.codes.count} codes are not the nearest, first at row ${row}, column ${column}`,
+      });
+    }
+    if (wrong.blocks.count > 0) {
+      const { row, column } = where(wrong.blocks);
+      recorder.failures.push({
+        ...{ ...facts, row, column },
+        message: `'${tensor}' does not hold '${name}' of ${whose}: ${wrong.blocks.count} blocks are far from it, first at row ${row}, column ${column}`,
+      });
+    }
+    if (wrong.codes.count + wrong.blocks.count > 0) break;
+  }
+  for (const each of [stored, expected]) each.dispose();
+}
+
+/** A searched module against the weights that were searched in; without those, against the quantized ones. */
+export async function compareSearched(
+  context: GgufExpectation,
+  name: string,
+  tensor: string,
+  weight: Tensor,
+): Promise<void> {
+  const { rt, recorder, canonical, from, source } = context;
+  if (from === 'source' && source) {
+    const original = await sourceWeight(source, name, weight.shape);
+    if (original) await compareBlocks(context, tensor, `${name}.weight`, original, source.dir, name);
+    else {
+      const message = `${source.dir} has no '${name}.weight' of [${weight.shape}]: give the model that was packed from as --source`;
+      recorder.check(false, { check: 'against', module: name, message });
+    }
+  }
+  if (!canonical?.moduleNames().includes(name)) return;
+  const quantized = await quantizedWeight(rt, canonical, name, 'f32');
+  if (from !== 'source') return compareBlocks(context, tensor, `${name}.weight`, quantized, canonical.dir, name);
+  const wrong = await nearRows(rt, weight, quantized);
+  quantized.dispose();
+  const column = Math.max(0, wrong.column);
+  recorder.check(wrong.count === 0, {
+    check: 'against',
+    module: name,
+    tensor,
+    row: wrong.row,
+    column,
+    message: `module '${name}': its blocks are far from the quantized weight, first at row ${wrong.row}, column ${column}`,
+  });
+}
+
+async function sourceWeight(source: WeightSource, name: string, shape: readonly number[]): Promise<Tensor | undefined> {
+  const weight = `${name}.weight`;
+  return source.has(weight) && `${source.shape(weight)}` === `${shape}` ? source.tensor(weight) : undefined;
+}
+
+/** As the file has it: the same, or f32 of it. Disposes of `tensor`. */
+async function inDtype(rt: NativeRuntime, tensor: Tensor, dtype: 'f32' | 'f16' | 'bf16'): Promise<Tensor> {
+  if (tensor.dtype === dtype) return tensor;
+  if (tensor.dtype === 'f64') {
+    const narrow = fromTyped('f32', tensor.shape, Float32Array.from(typed<Float64Array>(tensor)));
+    tensor.dispose();
+    return narrow;
+  }
+  const pending = convertExact(rt, tensor, dtype);
+  await settle(rt);
+  pending.wrong();
+  tensor.dispose();
+  return pending.output;
+}
