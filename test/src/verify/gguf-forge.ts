@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
+import { tensorHash } from '../../formats/safetensors/tensor-hash.js';
 import { decodeMatrix } from '../pack/gguf-blocks.js';
 
 const sha256 = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex');
@@ -186,15 +187,16 @@ function rehash(container: Container, before: ReadonlyMap<string, string>, manif
     for (let slice = 0; slice < slices; slice++) {
       const name = tensor.dims.length === 3 ? `${tensor.name}[${slice}]` : tensor.name;
       const bytes = tensor.data.subarray(slice * size, (slice + 1) * size);
-      if (manifest.carried[name] !== undefined) manifest.carried[name] = sha256(bytes);
-      for (const entry of Object.values(manifest.modules)) {
+      const [type] = TYPES[tensor.type]!;
+      const [columns, rows] = [tensor.dims[0]!, tensor.dims[1] ?? 1];
+      const hash = tensorHash({ name, dtype: type, shape: tensor.dims.slice(0, 2).reverse() }, bytes);
+      if (manifest.carried[name] !== undefined) manifest.carried[name] = hash;
+      for (const [module, entry] of Object.entries(manifest.modules)) {
         if (entry.tensors[name] === undefined) continue;
-        entry.tensors[name] = sha256(bytes);
-        const [type] = TYPES[tensor.type]!;
+        entry.tensors[name] = hash;
         if (entry.canonical.weight === undefined || !type.startsWith('q')) continue;
-        const [rows, columns] = [tensor.dims[1]!, tensor.dims[0]!];
-        const values = Float32Array.from(decodeMatrix(type, bytes, rows, columns));
-        entry.canonical.weight = sha256(new Uint8Array(inOrder(tensor.name, values, columns).buffer));
+        const values = inOrder(name, Float32Array.from(decodeMatrix(type, bytes, rows, columns)), columns);
+        entry.canonical.weight = tensorHash({ name: `${module}.weight`, dtype: 'F32', shape: [rows, columns] }, values);
       }
     }
   }

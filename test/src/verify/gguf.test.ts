@@ -500,3 +500,17 @@ test('every byte between tensors is zero, and nothing lies behind the last', asy
   for (const bytes of [Buffer.concat([whole, Buffer.alloc(1)]), whole.subarray(0, whole.length - 1)])
     assert.match(`${found(bytes)}`, /does not end where its last tensor does/);
 });
+
+test('the forger leaves no other trace: of rows that are exchanged only the comparison tells', async () => {
+  const { name, quantized } = CASES[1]!;
+  for (const tensor of ['token_embd.weight', 'blk.2.ffn_down.weight', 'blk.1.attn_q.weight'])
+    await forged(
+      place(name),
+      rows(tensor, (all) => swapped(all, 3, 90)),
+      async (dir) => {
+        const failures = await failuresOf(dir, quantized);
+        assert.ok(failures.length > 0 && failures.every((each) => each.startsWith('against: ')), `${failures}`);
+        assert.equal((await verifyArtifact({ dir, runtime })).ok, true);
+      },
+    );
+});
