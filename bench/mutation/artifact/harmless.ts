@@ -1,0 +1,20 @@
+/** Files that say nothing to a loader. */
+const SPOKEN = /^(README\.md|LICENSE|\.gitattributes)$/;
+
+export function harmlessFile(name: string): string | undefined {
+  return SPOKEN.test(name) ? 'for people, no loader reads it' : undefined;
+}
+
+/** Of lpq.json: what docs/verification.md says is the packer's word alone. */
+export function harmlessManifest(path: string): string | undefined {
+  return /^modules\..*\.notes($|\[)/.test(path) ? 'a note for people' : undefined;
+}
+
+/** Of quantization_config. */
+export function harmlessQuantization(path: string, what: string): string | undefined {
+  if (/^quantization_config\.config_groups\.\w+$/.test(path) && what.startsWith('renamed'))
+    return 'the name of a group means nothing';
+  if (/\.(ignore|targets|modules_to_not_convert)$/.test(path) && what.endsWith('exchanged'))
+    return 'the order of names means nothing';
+  return undefined;
+}
