@@ -25,6 +25,7 @@ const seed = Number(values.seed);
 const started = performance.now();
 const dir = mkdtempSync(path.join(tmpdir(), 'lpq-mutation-'));
 process.on('exit', () => rmSync(dir, { recursive: true, force: true }));
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(130));
 const runtime = createRuntime(1);
 const shelf = new Shelf(dir, runtime);
 const cases = CASES.filter((each) => caseName(each).includes(values.only));

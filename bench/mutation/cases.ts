@@ -48,6 +48,7 @@ export const CASES: readonly Case[] = [
   { target: 'turbomind_sm70', variant: 'zeros' },
   { target: 'tilus', variant: 'mixed' },
   { target: 'tilus', variant: 'three' },
+  { target: 'tilus', variant: 'channel' },
   { target: 'tilus', variant: 'gathered' },
   { target: 'comet', variant: 'codes' },
   { target: 'sm80', variant: 'mixed' },

@@ -151,9 +151,18 @@ function drawn(count: number, next: () => number, size: number, mean: number): U
   return new Uint8Array(Uint16Array.from(words, (bits) => bits >>> 16).buffer);
 }
 
-/** Writes a model's directory. `kind` is dense or mixture. */
-export function writeModel(dir: string, kind: 'dense' | 'mixture'): void {
-  const config = kind === 'dense' ? LLAMA : MIXTURE;
+/** mixture has experts; the MLP of odd is no multiple of 128, so that layouts pad input features. */
+export type ModelKind = 'dense' | 'odd' | 'mixture';
+
+const CONFIGS: Readonly<Record<ModelKind, Json>> = {
+  dense: LLAMA,
+  odd: { ...LLAMA, intermediate_size: 320 },
+  mixture: MIXTURE,
+};
+
+/** Writes a model's directory. */
+export function writeModel(dir: string, kind: ModelKind): void {
+  const config = CONFIGS[kind];
   mkdirSync(dir, { recursive: true });
   const graph = buildGraph(planModel(architectureOf(config, dir), config, dir));
   const shapes = [graph.outer, ...graph.blocks.map(({ tensors }) => tensors)].flatMap((map) => [...map]);
@@ -172,14 +181,14 @@ export function writeModel(dir: string, kind: 'dense' | 'mixture'): void {
   const json = (name: string, value: unknown) =>
     writeFileSync(path.join(dir, name), `${JSON.stringify(value, null, 2)}\n`);
   json('config.json', config);
-  json('tokenizer.json', kind === 'dense' ? byteTokenizer() : pieceTokenizer());
+  json('tokenizer.json', kind === 'mixture' ? pieceTokenizer() : byteTokenizer());
   json('tokenizer_config.json', {
     tokenizer_class: 'PreTrainedTokenizerFast',
     ...{ bos_token: '<s>', eos_token: '</s>', pad_token: '<pad>', add_bos_token: true, add_eos_token: false },
     ...(kind === 'mixture' && { unk_token: '<unk>' }),
     clean_up_tokenization_spaces: false,
     model_max_length: 4096,
-    ...(kind === 'dense' && { chat_template: TEMPLATE }),
+    ...(kind !== 'mixture' && { chat_template: TEMPLATE }),
   });
   json('special_tokens_map.json', { bos_token: '<s>', eos_token: '</s>', pad_token: '<pad>' });
   json('generation_config.json', {

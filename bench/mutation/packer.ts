@@ -30,6 +30,7 @@ const { values } = parseArgs({
 const started = performance.now();
 const dir = mkdtempSync(path.join(tmpdir(), 'lpq-packer-'));
 process.on('exit', () => rmSync(dir, { recursive: true, force: true }));
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(130));
 const runtime = createRuntime(1);
 const shelf = new Shelf(dir, runtime);
 const copy = new PackerCopy(path.join(dir, 'packer'));

@@ -11,10 +11,10 @@ import type { ActivationForm } from '../../src/model/source.js';
 import { rtnQuantizer } from '../../src/quantize/rtn-quantizer.js';
 import { type QuantizeRequest, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { type SchemeOptions, schemeFromOptions } from '../../src/quantize/scheme.js';
-import { writeModel } from './model.js';
+import { type ModelKind, writeModel } from './model.js';
 
 interface Variant {
-  readonly model: 'dense' | 'mixture';
+  readonly model: ModelKind;
   readonly scheme: SchemeOptions;
   /** First match decides; without options the linear stays as it is. */
   readonly rules?: readonly (readonly [RegExp, SchemeOptions | undefined])[];
@@ -55,7 +55,7 @@ export const VARIANTS = {
     scheme: { bits: 4, groupSize: 128 },
     rules: [...PLAIN, [/layers\.1\.self_attn\.q_proj/, { dtype: 'f6e3m2', groupSize: 32 }]],
   },
-  channel: { model: 'dense', scheme: { bits: 4, groupSize: 'channel' }, rules: PLAIN },
+  channel: { model: 'odd', scheme: { bits: 4, groupSize: 'channel' }, rules: PLAIN },
   bytes: {
     model: 'dense',
     scheme: { dtype: 'i8', groupSize: 'channel' },

@@ -14,7 +14,7 @@ export function* jsonSites(artifact: Artifact): Iterable<Site> {
     if (!name.endsWith('.json')) continue;
     for (const { path, what, apply } of jsonChanges(read(artifact, name))) {
       const quantization = name === 'config.json' && /^quantization_config(\.|$)/.test(path);
-      const harmless = quantization ? harmlessQuantization(path, what) : undefined;
+      const harmless = quantization ? harmlessQuantization(path, what, groupsOf(artifact)) : undefined;
       yield {
         ...(harmless !== undefined && { harmless }),
         kind: quantization ? 'quantization_config' : kindOf(name),
@@ -31,6 +31,11 @@ export function* jsonSites(artifact: Artifact): Iterable<Site> {
       };
     }
   }
+}
+
+function groupsOf(artifact: Artifact): number {
+  const { quantization_config: own } = read(artifact, 'config.json') as Json;
+  return isObject(own) && isObject(own.config_groups) ? Object.keys(own.config_groups).length : 0;
 }
 
 function kindOf(name: string): Kind {

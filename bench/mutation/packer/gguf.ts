@@ -161,8 +161,8 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
       'config.json keeps the quantization_config of the checkpoint',
     ],
     [
-      "except: ['lpq.json', 'config.json', 'quantize_config.json']",
-      "except: ['lpq.json', 'config.json', 'quantize_config.json', 'tokenizer_config.json']",
+      "except: ['lpq.json', 'config.json',",
+      "except: ['tokenizer_config.json', 'lpq.json', 'config.json',",
       'tokenizer_config.json is not carried',
     ],
     [

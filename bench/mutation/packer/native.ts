@@ -84,10 +84,12 @@ export class NativeCopy {
   /** Builds it unchanged first, which takes minutes where no compiler cache has it. */
   constructor(dir: string) {
     this.tree = path.join(dir, 'tree');
-    this.build = path.join(dir, 'build');
+    // Where the project's own is, so that a compiler cache knows its objects.
+    this.build = path.join(this.tree, 'native', 'build');
     for (const room of ['native', 'scripts'])
       cpSync(path.join(ROOT, room), path.join(this.tree, room), {
         recursive: true,
+        dereference: true,
         filter: (source) => source !== path.join(ROOT, 'native', 'build'),
       });
     cpSync(path.join(ROOT, 'package.json'), path.join(this.tree, 'package.json'));
