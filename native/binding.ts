@@ -190,6 +190,8 @@ interface Addon {
   operations(): string[];
   /** flock(2), exclusive, without waiting; closing the descriptor ends it. 'unsupported': the file system has no locks. */
   tryLock(fd: number): 'held' | 'busy' | 'unsupported';
+  /** A mapped file that lost bytes while it was mapped: they read as zeros. */
+  lostFile(): { path: string; reason: string } | undefined;
   isa(): 'generic' | 'avx2' | 'avx512';
   /** On threads beside JavaScript's; the bytes are kept until then. Throws LPQ_NATIVE_DTYPE for a dtype that has no such values. */
   notFinite(bytes: Tensor | Uint8Array, dtype: DType): Promise<NotFinite>;
@@ -267,15 +269,33 @@ export function addon(): Addon {
       expected: places.join(', '),
       hint: 'Run npm run build:native (needs cmake >= 3.22 and a C++20 compiler).',
     });
+  let candidate: Addon;
   try {
-    loaded = createRequire(import.meta.url)(found) as Addon;
+    candidate = createRequire(import.meta.url)(found) as Addon;
   } catch (cause) {
     throw new LpqError('LPQ_NATIVE_MISSING', `the native addon ${found} cannot be loaded`, {
       cause,
       hint: 'Rebuild it on this machine: npm run build:native.',
     });
   }
+  if (typeof candidate.lostFile !== 'function')
+    throw new LpqError('LPQ_NATIVE_MISSING', `${found} is not the native addon of this version of lpq`, {
+      hint: 'Rebuild it: npm run build:native.',
+    });
+  loaded = candidate;
   return loaded;
+}
+
+/**
+ * Throws LPQ_FILE where a mapped file lost bytes (it was truncated, its disk failed): what was computed from it may be wrong. Called
+ * before anything is committed, noted as finished or told as a result.
+ */
+export function requireWholeFiles(): void {
+  const lost = loaded?.lostFile();
+  if (lost)
+    throw new LpqError('LPQ_FILE', `${lost.path} was not read whole: ${lost.reason}`, {
+      hint: 'Let nothing write to it while lpq reads it; fetch it again if it is damaged.',
+    });
 }
 
 /** A tensor of uninitialised memory. */

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
+import { constants, createReadStream } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
 import { compareNatural } from '../canonical/order.js';
@@ -101,11 +101,14 @@ export class ArtifactWriter {
   }
 }
 
+// A named pipe in the place of a file ends at once, where it would be waited for.
+const NOT_WAITING = (constants.O_RDONLY | constants.O_NONBLOCK) as unknown as string;
+
 /** sha256 (hex) of a file. Throws LPQ_FILE. */
 export async function hashFile(file: string): Promise<string> {
   const hash = createHash('sha256');
   try {
-    for await (const chunk of createReadStream(file)) hash.update(chunk as Buffer);
+    for await (const chunk of createReadStream(file, { flags: NOT_WAITING })) hash.update(chunk as Buffer);
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,13 +1,16 @@
-import { existsSync, lstatSync, rmdirSync, rmSync, statSync } from 'node:fs';
+import { existsSync, rmdirSync, rmSync, statSync } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { requireWholeFiles } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { type Carried, carryFiles } from './carry.js';
 import { claimPartial, type PartialMode, releasePartial } from './partial.js';
+import { refuseExisting, refuseInside } from './place.js';
+import { clearAbandoned, makeTemporary } from './temporary.js';
 import { writeError } from './write-error.js';
 
 /**
- * A directory that appears complete or not at all: everything goes to a hidden sibling (.NAME.lpq-tmp-PID), which
+ * A directory that appears complete or not at all: everything goes to a hidden sibling (.NAME.lpq-tmp-PID, see temporary.ts), which
  * commit() syncs and renames. abort() removes it; after either the object is spent. An output of a long run goes to a
  * visible sibling instead (NAME.partial, see partial.ts), which abort() leaves in place while `keep` is set.
  */
@@ -23,29 +26,23 @@ export class OutputDirectory {
     readonly path: string,
     /** Parents that had to be made, outermost first, to be removed again on abort. */
     private readonly madeParents: readonly string[],
-    /** What abort() removes: `path`, or the partial directory that it lies in. */
-    readonly root: string = path,
+    /** What abort() removes: the temporary or partial directory that `path` lies in. */
+    readonly root: string,
+    /** Temporary directories that killed runs had left, and that were removed. */
+    readonly cleared: readonly string[] = [],
+    private readonly release: () => void = () => {},
   ) {}
 
   /** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form, LPQ_OUTPUT_WRITE when it cannot be made. */
   static async create(target: string): Promise<OutputDirectory> {
     refuseExisting(target);
     const absolute = path.resolve(target);
-    const parent = path.dirname(absolute);
-    const stem = path.join(parent, `.${path.basename(absolute)}.lpq-tmp-${process.pid}`);
     const made: string[] = [];
     try {
-      await makeParents(parent, made);
-      // A namesake may belong to a live process of another container with the same process id: leave it alone.
-      for (let attempt = 0; ; attempt++) {
-        const place = attempt === 0 ? stem : `${stem}-${attempt}`;
-        try {
-          await mkdir(place);
-          return new OutputDirectory(absolute, place, made);
-        } catch (cause) {
-          if ((cause as NodeJS.ErrnoException).code !== 'EEXIST') throw cause;
-        }
-      }
+      await makeParents(path.dirname(absolute), made);
+      const cleared = clearAbandoned(absolute);
+      const { root, content, release } = makeTemporary(absolute);
+      return new OutputDirectory(absolute, content, made, root, cleared, release);
     } catch (cause) {
       removeEmpty(made);
       throw writeError(absolute, cause);
@@ -75,8 +72,9 @@ export class OutputDirectory {
     }
   }
 
-  /** Copies what is not a weight from a model directory; see carryFiles. */
-  carryFrom(source: string, options: { except?: readonly string[] } = {}): Promise<Carried> {
+  /** Copies what is not a weight from a model directory; see carryFiles. Throws LPQ_USAGE where this output lies inside it. */
+  async carryFrom(source: string, options: { except?: readonly string[] } = {}): Promise<Carried> {
+    refuseInside(this.target, source);
     return carryFiles(source, this.path, options.except ?? []);
   }
 
@@ -118,6 +116,7 @@ export class OutputDirectory {
   async commit(): Promise<void> {
     if (this.done) throw new LpqError('LPQ_INTERNAL', `${this.target} was committed or aborted before`);
     try {
+      requireWholeFiles();
       const directories = new Set([this.path]);
       for (const file of await this.files()) {
         await sync(path.join(this.path, file));
@@ -130,7 +129,8 @@ export class OutputDirectory {
       await rename(this.path, this.target);
       this.done = true;
       await sync(path.dirname(this.target));
-      if (this.root !== this.path) await rm(this.root, { recursive: true, force: true });
+      this.release();
+      await rm(this.root, { recursive: true, force: true });
     } catch (cause) {
       await this.abort();
       throw writeError(this.target, cause);
@@ -141,6 +141,7 @@ export class OutputDirectory {
   async abort(): Promise<void> {
     if (this.done) return;
     this.done = true;
+    this.release();
     if (this.keep) return releasePartial(this.root);
     await rm(this.root, { recursive: true, force: true });
     removeEmpty(this.madeParents);
@@ -150,6 +151,7 @@ export class OutputDirectory {
   abortSync(): void {
     if (this.done) return;
     this.done = true;
+    this.release();
     if (this.keep) {
       releasePartial(this.root);
       return;
@@ -203,23 +205,5 @@ export async function sync(place: string): Promise<void> {
     await handle.sync();
   } finally {
     await handle.close();
-  }
-}
-
-/** Throws LPQ_OUTPUT_EXISTS when `target` exists in any form, LPQ_USAGE when it is empty: for refusing before any work. */
-export function refuseExisting(target: string): void {
-  if (target === '') throw new LpqError('LPQ_USAGE', 'the output has no name', { expected: 'a path' });
-  if (existsSync(target) || isLink(target))
-    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
-      hint: 'Choose another path or remove it first; lpq never overwrites.',
-    });
-}
-
-// A dangling link is an existing output too, though existsSync, which follows it, says no.
-function isLink(target: string): boolean {
-  try {
-    return lstatSync(target).isSymbolicLink();
-  } catch {
-    return false;
   }
 }

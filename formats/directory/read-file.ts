@@ -1,19 +1,30 @@
-import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readFileSync, type Stats } from 'node:fs';
+import { reasonOf } from './reasons.js';
 
 /**
- * The contents of a regular file of a checkpoint or an artifact. Throws the system's error, or one that says what lies there instead: a
- * named pipe would be waited for without an end.
+ * The contents of a regular file that was named or belongs to a checkpoint. A named pipe would be waited for without an end, so what is
+ * no file is refused. Throws an error whose message is the reason alone ('it does not exist'), for whoever names the file.
  */
 export function readRegular(file: string): Buffer {
-  const fd = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK);
   try {
-    const facts = fstatSync(fd);
-    if (!facts.isFile()) throw new Error(`${file} is ${facts.isDirectory() ? 'a directory' : 'no regular file'}`);
-    return readFileSync(fd);
-  } finally {
-    closeSync(fd);
+    const fd = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK);
+    try {
+      const facts = fstatSync(fd);
+      if (!facts.isFile()) throw new Error(`it is ${kindOf(facts)}`);
+      return readFileSync(fd);
+    } finally {
+      closeSync(fd);
+    }
+  } catch (cause) {
+    // Not as a cause: it would say the same once more, in the system's words.
+    throw Object.assign(new Error(reasonOf(cause)), { code: (cause as NodeJS.ErrnoException).code });
   }
 }
 
 /** The same as UTF-8. */
 export const readRegularText = (file: string): string => readRegular(file).toString('utf8');
+
+function kindOf(facts: Stats): string {
+  if (facts.isDirectory()) return 'a directory';
+  return facts.isFIFO() ? 'a pipe; write it to a file first' : 'no regular file';
+}

@@ -1,4 +1,5 @@
 import { LpqError } from '../../src/core/error.js';
+import { reasonOf } from './reasons.js';
 
 /**
  * The designed error for a failed write: LPQ_DISK_FULL when there is no room (or quota), LPQ_OUTPUT_WRITE for what else
@@ -14,5 +15,11 @@ export function writeError(path: string, cause: unknown): LpqError {
     });
   if (!/^E[A-Z0-9]+$/.test(String(code)))
     return new LpqError('LPQ_INTERNAL', `${path} could not be written: ${message}`, { cause });
-  return new LpqError('LPQ_OUTPUT_WRITE', `${path} could not be written: ${message}`, { cause });
+  return new LpqError(
+    'LPQ_OUTPUT_WRITE',
+    `${path} could not be written: ${code === 'ENOENT' ? 'its file system takes nothing new there' : reasonOf(cause)}`,
+    {
+      cause,
+    },
+  );
 }

@@ -2,6 +2,9 @@ import { z } from 'zod';
 
 const bits = z.union([z.literal(2), z.literal(4), z.literal(8)]);
 
+/** Most tokens of a cache that stay exact: more than any kernel keeps, and few enough to compute with. */
+export const MOST_RESIDUAL = 2 ** 16;
+
 /**
  * How a cache of keys and values is stored (formats/kv/spec.md). Codes are asymmetric, a scale and a zero (the smallest
  * value) of f16 a group.
@@ -17,7 +20,7 @@ export const kvSchemeSchema = z.strictObject({
   /** Groups of dims of a head of one token. */
   values: z.strictObject({ bits, group: z.int().positive() }),
   /** Newest tokens up to which stay exact (f16): so many are packed at once. 0: every token is packed as it comes. */
-  residual: z.int().nonnegative(),
+  residual: z.int().nonnegative().max(MOST_RESIDUAL),
 });
 export type KvScheme = z.infer<typeof kvSchemeSchema>;
 

@@ -1,12 +1,12 @@
-import { readFileSync } from 'node:fs';
 import { LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
 import { type Report, reportSchema } from './schema.js';
 
 /** A report, checked. Throws LPQ_FILE, and LPQ_REPORT naming the place in the file. */
 export function readReport(file: string): Report {
   let text: string;
   try {
-    text = readFileSync(file, 'utf8');
+    text = readRegularText(file);
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,6 +1,7 @@
 import { existsSync, rmSync } from 'node:fs';
 import { open, rename, rm, truncate } from 'node:fs/promises';
 import path from 'node:path';
+import { requireWholeFiles } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { sync } from '../directory/output-directory.js';
 import { writeError } from '../directory/write-error.js';
@@ -168,6 +169,7 @@ export class SafetensorsWriter {
       const sha256 = new Map<string, string>();
       for (const [name, slot] of this.slots) sha256.set(name, await slot.finish());
       await this.flushing;
+      requireWholeFiles();
       this.check();
       for (const { file } of this.opened) {
         await file.sync();

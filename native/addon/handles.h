@@ -93,6 +93,7 @@ Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& det
 std::vector<int64_t> shape_from_js(const Napi::Value& value);
 Napi::Value try_lock_js(const Napi::CallbackInfo& info);
 Napi::Value not_finite_js(const Napi::CallbackInfo& info);
+Napi::Value lost_file_js(const Napi::CallbackInfo& info);
 
 struct Classes {
   Napi::FunctionReference tensor;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "addon/handles.h"
+#include "addon/mappings.h"
 
 namespace lpq::addon {
 
@@ -36,12 +37,18 @@ MappedFile::MappedFile(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Mapped
   storage_->bytes = static_cast<size_t>(facts.st_size);
   if (storage_->bytes > 0) {
     void* address = ::mmap(nullptr, storage_->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    const int reason = errno;
-    ::close(fd);
-    if (address == MAP_FAILED) throw to_js(env, "LPQ_NATIVE_FILE", std::strerror(reason));
+    if (address == MAP_FAILED) {
+      const int reason = errno;
+      ::close(fd);
+      throw to_js(env, "LPQ_NATIVE_FILE", std::strerror(reason));
+    }
     storage_->data = static_cast<std::byte*>(address);
     const size_t bytes = storage_->bytes;
-    storage_->release = [address, bytes] { ::munmap(address, bytes); };
+    Mapping* noted = note_mapping(address, bytes, fd, path);
+    storage_->release = [address, bytes, noted] {
+      forget_mapping(noted);
+      ::munmap(address, bytes);
+    };
   } else {
     ::close(fd);
   }
@@ -99,6 +106,16 @@ Napi::Value MappedFile::advise(const Napi::CallbackInfo& info) {
 Napi::Value MappedFile::close(const Napi::CallbackInfo& info) {
   storage_.reset();  // the mapping goes with the last tensor
   return info.Env().Undefined();
+}
+
+// undefined, or {path, reason}.
+Napi::Value lost_file_js(const Napi::CallbackInfo& info) {
+  const LostFile lost = lost_file();
+  if (lost.path.empty()) return info.Env().Undefined();
+  auto result = Napi::Object::New(info.Env());
+  result.Set("path", lost.path);
+  result.Set("reason", lost.reason);
+  return result;
 }
 
 }  // namespace lpq::addon

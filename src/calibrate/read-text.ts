@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { readRegular } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
 import type { Conversation } from './chat.js';
 
@@ -23,7 +23,7 @@ export interface TextFile {
 export function readTextFile(file: string): TextFile {
   let bytes: Buffer;
   try {
-    bytes = readFileSync(file);
+    bytes = readRegular(file);
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -62,7 +62,7 @@ async function attention(flags: AttentionFlags, run: Run): Promise<void> {
       got: results,
       expected: 'a file each',
     });
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting } = await import('../../formats/directory/place.js');
   for (const file of [results, markdown]) if (file !== undefined) refuseExisting(file);
   const wishes = await parseWishes(flags);
   await schemesOf(wishes, dim ?? 64); // what is none is refused before a device is opened

@@ -5,6 +5,7 @@ import type { KernelTuning, TuningKey } from '../bench/kernels/tuning.js';
 import { LpqError } from '../core/error.js';
 import type { QuantType } from '../core/quant-type.js';
 import type { Run } from './run.js';
+import { line } from './terminal.js';
 import { version } from './version.js';
 
 /** Devices that the choice of kernel knows without seeing them. */
@@ -64,7 +65,7 @@ export async function importTuning(file: string, device: string, run: Run): Prom
   writeTuning(path, merged);
   run.report.result(
     { command: 'bench kernels', imported: fresh.points.length, tuning: path },
-    `${fresh.points.length} tuned products kept in ${path}, which now holds ${merged.points.length}\n`,
+    line`${fresh.points.length} tuned products kept in ${path}, which now holds ${merged.points.length}\n`,
   );
 }
 

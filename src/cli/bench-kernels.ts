@@ -81,7 +81,7 @@ async function kernels(flags: KernelFlags, run: Run): Promise<void> {
     throw new LpqError('LPQ_USAGE', '--export has no effect without --tune', { hint: 'Add --tune.' });
   const outputs = [flags.results, flags.markdown, flags.svg, flags.export].filter((file) => file !== undefined);
   refuseTwice(outputs);
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting } = await import('../../formats/directory/place.js');
   for (const file of outputs) refuseExisting(file);
   const rt = openRuntime(run, flags);
   const cpu = rt.device === 'cpu';

@@ -84,7 +84,7 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
     lpq: version(),
     processor: os.cpus()[0]?.model.trim() ?? os.arch(),
   };
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting } = await import('../../formats/directory/place.js');
   for (const file of [flags.results, flags.markdown]) if (file !== undefined) refuseExisting(file);
   const rt = openRuntime(run, flags);
   const { benchModel } = await import('../bench/model/run.js');

@@ -49,7 +49,7 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   const { shape: wish, layers, vocab, ids, keep, output: kept, threads } = flags;
   const { modelShape, withVocabulary } = await import('../bench/shapes.js');
   const { mergeSettings } = await import('./settings.js');
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting } = await import('../../formats/directory/place.js');
   const { workDirectory } = await import('../bench/directory.js');
   const shape = withVocabulary(modelShape(wish), vocab);
   const given = await givenSettings(flags);

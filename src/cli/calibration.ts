@@ -6,6 +6,7 @@ import type { Calibration } from '../calibrate/text.js';
 import { LpqError } from '../core/error.js';
 import type { CalibrationOptions } from './quantize-options.js';
 import type { Run } from './run.js';
+import { registerOutput } from './run-output.js';
 import { bytes } from './units.js';
 import { version } from './version.js';
 
@@ -124,7 +125,7 @@ export async function saveStatistics(
         task?.update(++done, stage);
       },
     },
-    (made) => run.interrupt.cleanup(() => made.abortSync()),
+    (made) => registerOutput(made, run),
   );
   task?.end();
   return { manifest, bytes: sizeOf(manifest) };

@@ -1,7 +1,7 @@
 import { modelDirectory } from './hub.js';
 import { shown } from './print-error.js';
 import type { Run } from './run.js';
-import { colorOn, paint } from './terminal.js';
+import { colorOn, line, paint } from './terminal.js';
 
 /** Findings that the terminal lists; --json has all. */
 const SHOWN = 40;
@@ -19,21 +19,22 @@ export async function doctorDirectory(given: string, run: Run): Promise<void> {
     warning: paint('warning', 'yellow', color),
     problem: paint('problem', 'red', color),
   };
-  const lines = checks.map(({ name, status, found }) => `${name.padEnd(8)}  ${mark[status]}  ${found}\n`);
+  const lines = checks.map(({ name, status, found }) => line`${name.padEnd(8)}  ${mark[status]}  ${found}\n`);
   const told = findings.list.slice(0, SHOWN).map(({ check, severity, message, got, expected, remedy }) => {
     const facts = [
       ['got', got],
       ['expected', expected],
       ['do', remedy],
     ].filter(([, value]) => value !== undefined);
-    return `\n${mark[severity]}  ${check}: ${message}\n${facts.map(([label, value]) => `         ${String(label).padEnd(8)}  ${shown(value)}\n`).join('')}`;
+    const rows = facts.map(([label, value]) => line`         ${String(label).padEnd(8)}  ${shown(value)}\n`);
+    return line`\n${mark[severity]}  ${check}: ${message}\n` + rows.join('');
   });
   if (findings.list.length > SHOWN) told.push(`\nand ${findings.list.length - SHOWN} more\n`);
   const verdict = ok
     ? findings.list.length === 0
-      ? `${dir} (${kind}): nothing is wrong\n`
-      : `${dir} (${kind}): can be read, with ${findings.list.length} warnings\n`
-    : `${dir} (${kind}): something is wrong\n`;
+      ? line`${dir} (${kind}): nothing is wrong\n`
+      : line`${dir} (${kind}): can be read, with ${findings.list.length} warnings\n`
+    : line`${dir} (${kind}): something is wrong\n`;
   run.report.result(
     { ok, dir, kind, checks, findings: findings.list },
     `${lines.join('')}${told.join('')}\n${verdict}`,

@@ -8,6 +8,7 @@ import { openEvaluated } from './kv.js';
 import { openReport } from './report.js';
 import type { Run } from './run.js';
 import { requireKind, warnOfOtherSource } from './sources.js';
+import { line } from './terminal.js';
 import { duration } from './units.js';
 
 /** `eval --source SRC` and `eval --report`: perplexity, and with a source also its own and the divergence from it. */
@@ -27,14 +28,14 @@ export async function evaluateAgainst(dir: string, options: TextOptions, run: Ru
   const bar = (value: number, error: number | null, digits: number) =>
     `${value.toFixed(digits)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}`;
   const lines = [
-    `ppl ${bar(perplexity.ppl, perplexity.error, 4)}   ${scored(found)}   ${text}   ${duration(seconds)}\n`,
+    line`ppl ${bar(perplexity.ppl, perplexity.error, 4)}   ${scored(found)}   ${text}   ${duration(seconds)}\n`,
     ...(source
       ? [
-          `source ppl ${bar(source.perplexity.ppl, source.perplexity.error, 4)}   ${source.name}\n`,
+          line`source ppl ${bar(source.perplexity.ppl, source.perplexity.error, 4)}   ${source.name}\n`,
           `KL ${bar(source.kl.mean, source.kl.error, 5)} nats a token   same top token ${bar(100 * source.sameTop.mean, source.sameTop.error === null ? null : 100 * source.sameTop.error, 2)} %\n`,
         ]
       : []),
-    ...(written ? [`added to ${written.json}\n`] : []),
+    ...(written ? [line`added to ${written.json}\n`] : []),
   ];
   const { ppl, error } = perplexity;
   run.report.result(

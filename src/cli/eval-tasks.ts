@@ -2,6 +2,7 @@ import type { Estimate } from '../eval/estimate.js';
 import type { EvalFlags } from './eval.js';
 import { openEvaluated } from './kv.js';
 import type { Run } from './run.js';
+import { line } from './terminal.js';
 import { duration } from './units.js';
 
 /** `eval --choices` and `eval --last-word`. */
@@ -24,7 +25,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
       const seconds = (performance.now() - started) / 1000;
       run.report.result(
         { dir, ...found, seconds },
-        `accuracy ${share(found.accuracy)}   a character ${share(found.normalised)}   ${found.questions} questions   ${found.text}   ${duration(seconds)}\n`,
+        line`accuracy ${share(found.accuracy)}   a character ${share(found.normalised)}   ${found.questions} questions   ${found.text}   ${duration(seconds)}\n`,
       );
       return;
     }
@@ -34,7 +35,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
     const { mean, error } = found.perplexity;
     run.report.result(
       { dir, ...found, seconds },
-      `last words ${share(found.accuracy)}   ppl ${mean.toFixed(4)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}   ${found.words} texts   ${found.text}   ${duration(seconds)}\n`,
+      line`last words ${share(found.accuracy)}   ppl ${mean.toFixed(4)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}   ${found.words} texts   ${found.text}   ${duration(seconds)}\n`,
     );
   } finally {
     close();

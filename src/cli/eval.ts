@@ -7,6 +7,7 @@ import { modelDirectory } from './hub.js';
 import { kvOptions } from './method.js';
 import { BOS_OPTION, bosMode, integer } from './parse.js';
 import { type ComputeOptions, computeOptions, type Run } from './run.js';
+import { line } from './terminal.js';
 import { duration } from './units.js';
 
 export interface EvalFlags extends ComputeOptions {
@@ -80,7 +81,7 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
     const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
     run.report.result(
       { dir, ...found, seconds },
-      `ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n`,
+      line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n`,
     );
   } finally {
     close();

@@ -11,6 +11,7 @@ const EXITS: Readonly<Record<number, string>> = {
   3: 'environment',
   4: 'bad input',
   130: 'interrupted',
+  141: 'nobody read to the end',
 };
 
 /** `lpq explain CODE`: what an error means and what to do about it. */

@@ -1,4 +1,5 @@
 import { CommanderError } from 'commander';
+import { reasonOf } from '../../formats/directory/reasons.js';
 import { LpqError } from '../core/error.js';
 import { cudaError } from './cuda-failure.js';
 
@@ -75,20 +76,10 @@ function systemError(code: string, error: CodedError): LpqError {
   const place = error.path ?? 'a file';
   return new LpqError(
     writing ? 'LPQ_OUTPUT_WRITE' : 'LPQ_FILE',
-    `${place} cannot be ${writing ? 'written' : 'read'}: ${REASONS[code] ?? error.message}`,
+    `${place} cannot be ${writing ? 'written' : 'read'}: ${reasonOf(error)}`,
     { cause: error },
   );
 }
-
-const REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'it does not exist',
-  EACCES: 'permission denied',
-  EPERM: 'the operation is not permitted',
-  EISDIR: 'it is a directory',
-  ENOTDIR: 'a part of the path is not a directory',
-  EROFS: 'the file system is read-only',
-  EMFILE: 'too many files are open',
-};
 
 /** commander's sentence, without its prefix; its suggestion becomes the hint. */
 function usageError(error: CommanderError): LpqError {

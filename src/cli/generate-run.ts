@@ -58,7 +58,11 @@ export async function generateFrom(dir: string, flags: GenerateFlags, run: Run):
       prompts,
       { sampling, maxTokens, stopTokens: ends, stops: flags.stop ?? [] },
       {
-        onStep: () => run.interrupt.check(),
+        onStep: () => {
+          run.interrupt.check();
+          // The text is all that is made here: nobody reads it any more. What became of stdout is told at the end.
+          if (run.report.unread) throw new LpqError('LPQ_PIPE', 'stdout was closed before the text was written');
+        },
         ...(alone && { onText: (_prompt: number, text: string) => run.report.text(text) }),
       },
     );

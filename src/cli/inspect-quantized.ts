@@ -9,6 +9,7 @@ import { GgufFile } from '../../formats/gguf/read.js';
 import { printGranularity } from '../core/granularity.js';
 import { type Inspection, sum, tensorBytes } from './inspection.js';
 import { facts, table } from './table.js';
+import { line } from './terminal.js';
 import { bytes, count, significant } from './units.js';
 
 /** What `lpq quantize` wrote. */
@@ -52,7 +53,7 @@ export function inspectQuantized(dir: string): Inspection {
           significant(m.damp),
         ]),
       ),
-      ...modules.filter(({ note }) => note !== null).map(({ name, note }) => `${name}: ${note}\n`),
+      ...modules.filter(({ note }) => note !== null).map(({ name, note }) => line`${name}: ${note}\n`),
     ].join('');
     return {
       data: { kind: 'lpq-canonical', dir, ...totals, provenance: manifest.provenance, modules: withBits(modules) },
@@ -100,7 +101,7 @@ export function inspectPacked(dir: string): Inspection {
           perWeight(m).toFixed(3),
         ]),
       ),
-      ...modules.flatMap(({ name, notes }) => notes.map((note) => `${name}: ${note}\n`)),
+      ...modules.flatMap(({ name, notes }) => notes.map((note) => line`${name}: ${note}\n`)),
     ].join('');
     const { target, provenance } = manifest;
     return { data: { kind: 'lpq-artifact', dir, target, ...totals, provenance, modules: withBits(modules) }, text };

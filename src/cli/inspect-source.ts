@@ -15,6 +15,7 @@ import {
 } from './inspect-foreign.js';
 import { type Inspection, sum, tensorBytes } from './inspection.js';
 import { facts } from './table.js';
+import { line } from './terminal.js';
 import { bytes, count } from './units.js';
 
 /** A checkpoint that lpq did not write: plain, published in low bits, or quantized by another tool. */
@@ -36,7 +37,9 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
       ...rows,
       ...(low ? [lowBitFact(low)] : []),
     ]);
-    const text = low ? `${head}\n${foreignTable(low.modules)}${low.notes.map((note) => `${note}\n`).join('')}` : head;
+    const text = low
+      ? `${head}\n${foreignTable(low.modules)}${low.notes.map((note) => line`${note}\n`).join('')}`
+      : head;
     return { data: { ...base, model: model ?? null, ...(problem && { problem: problem.message }) }, text };
   } finally {
     weights.close();
@@ -60,7 +63,7 @@ function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint
       ...(problem ? [['problem', `${problem.message}; lpq doctor ${dir} tells more`] as const] : []),
     ]),
     ...(modules.length > 0 ? ['\n', foreignTable(modules)] : []),
-    ...notes.map((note) => `${note}\n`),
+    ...notes.map((note) => line`${note}\n`),
     `${JSON.stringify(settings, null, 2)}\n`,
   ].join('');
   return {

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { modelDirectory } from './hub.js';
 import type { Run } from './run.js';
+import { line } from './terminal.js';
 
 /** `lpq inspect DIR`: what a directory holds. */
 export function inspectCommand(program: Command, run: Run): Command {
@@ -27,7 +28,7 @@ async function inspect(given: string, check: boolean, run: Run): Promise<void> {
   if (!check) return run.report.result(found.data, found.text);
   const { notFiniteTensors } = await import('./finite.js');
   const wrong = await notFiniteTensors(dir, run);
-  const text = wrong.map(({ name, text: where }) => `${name} holds NaN or infinity: ${where}\n`).join('');
+  const text = wrong.map(({ name, text: where }) => line`${name} holds NaN or infinity: ${where}\n`).join('');
   run.report.result(
     { ...found.data, notFinite: wrong },
     `${found.text}\n${text || 'every floating-point tensor is finite\n'}`,

@@ -9,7 +9,8 @@ const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /**
  * Ctrl-C. The first signal stops the native queue and what runs confined, and raises `signal`; the command then fails with LPQ_ABORTED and
  * cleans up as it does on any error. A second one (or a command that does not stop) ends the process at once, after the
- * registered clean-ups, which are synchronous. Exit code 130 either way.
+ * registered clean-ups, which are synchronous. Exit code 130 either way. SIGTERM and SIGHUP are the same; SIGPIPE stays ignored,
+ * as Node.js has it: what could not be written is noted where it is written (outlet.ts).
  */
 export class Interrupt {
   private readonly controller = new AbortController();
@@ -71,7 +72,8 @@ export class Interrupt {
     this.timer.unref();
   }
 
-  private leave(): void {
+  /** Ends the process, after the clean-ups. */
+  leave(code = 130): void {
     for (const action of this.cleanups) {
       try {
         action();
@@ -79,6 +81,6 @@ export class Interrupt {
         this.say(`could not clean up: ${(error as Error).message}`);
       }
     }
-    this.exit(130);
+    this.exit(code);
   }
 }

@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { LpqError } from '../core/error.js';
 import { escapeText } from '../report/markup.js';
 import { replaceFile } from '../report/write.js';
@@ -125,7 +125,9 @@ function xml(
 
 /** The result of an earlier run of CI may be replaced, nothing else. */
 function refuseOther(file: string): void {
-  if (!existsSync(file) || readFileSync(file, 'utf8').slice(0, 200).includes('<testsuites name="lpq verify')) return;
+  if (!existsSync(file)) return;
+  const found = statSync(file).isFile() ? readFileSync(file, 'utf8').slice(0, 200) : '';
+  if (found.includes('<testsuites name="lpq verify')) return;
   throw new LpqError('LPQ_OUTPUT_EXISTS', `${file} exists already and is no result of lpq verify`, {
     hint: 'Give --junit another path.',
   });

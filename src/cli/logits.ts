@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { openAnySource } from './sources.js';
+import { line } from './terminal.js';
 
 interface LogitsOptions extends ComputeOptions {
   readonly ids: string;
@@ -23,6 +24,7 @@ export function logitsCommand(program: Command, run: Run): Command {
 }
 
 async function logits(given: string, options: LogitsOptions, run: Run): Promise<void> {
+  (await import('../../formats/directory/place.js')).refuseExisting(options.output);
   const dir = await modelDirectory(given, run);
   const started = performance.now();
   const { writeLogits } = await import('../eval/logits.js');
@@ -38,7 +40,7 @@ async function logits(given: string, options: LogitsOptions, run: Run): Promise<
     const seconds = (performance.now() - started) / 1000;
     run.report.result(
       { dir, output, shape, seconds },
-      `logits F32 [${shape.join(', ')}] written to ${options.output} in ${seconds.toFixed(1)}s\n`,
+      line`logits F32 [${shape.join(', ')}] written to ${options.output} in ${seconds.toFixed(1)}s\n`,
     );
   } finally {
     source.close();

@@ -1,5 +1,6 @@
 import { Command, CommanderError } from 'commander';
-import type { ExitCode } from '../core/error.js';
+import { requireWholeFiles } from '../../native/binding.js';
+import type { ExitCode, LpqError } from '../core/error.js';
 import { benchCommand } from './bench.js';
 import { completionCommand } from './completion.js';
 import { doctorCommand } from './doctor.js';
@@ -36,16 +37,40 @@ const COMMANDS = [
   completionCommand,
 ];
 
-/** Runs the command line `argv` (without node and script) and returns the exit code. Never throws. */
+/** Commands whose text a reader may leave when it has seen enough (head, a pager): nothing is said of it. */
+const LISTINGS = new Set(['explain', 'inspect', 'doctor', 'completion', 'help']);
+const TEXTS = new Set(['--help', '-h', '--version', '-V']);
+
+/**
+ * Runs the command line `argv` (without node and script) and returns the exit code: 0 only when what it had to say was delivered.
+ * Never throws.
+ */
 export async function main(argv: readonly string[], output: Output = process): Promise<ExitCode> {
   const report = new Reporter(output, reportOptions(argv));
+  const code = await command(argv, report);
+  const lost = await report.delivered();
+  if (!lost) return code;
+  const listing = LISTINGS.has(argv[0] ?? '') || argv.some((arg) => TEXTS.has(arg));
+  if (code !== lost.exitCode && !(listing && lost.code === 'LPQ_PIPE')) report.error(lost);
+  // What the command found itself stays what CI is told.
+  return code === 0 ? lost.exitCode : code;
+}
+
+async function command(argv: readonly string[], report: Reporter): Promise<ExitCode> {
   const interrupt = new Interrupt((line) => report.warn(line));
   const run: Run = { report, interrupt, exit: 0 };
   // A process that leaves by force gives the terminal its cursor back.
   interrupt.cleanup(() => report.end());
   interrupt.install();
+  // Node would print a raw stack, and end with the code of a failed verification.
+  const crash = (thrown: unknown) => {
+    const error = asLpqError(thrown);
+    report.error(error);
+    interrupt.leave(error.exitCode);
+  };
+  process.on('uncaughtException', crash);
   try {
-    const program = declareAll(output, run);
+    const program = declareAll(report, run);
     if (argv.length === 0) {
       program.outputHelp({ error: true });
       return 2;
@@ -56,45 +81,51 @@ export async function main(argv: readonly string[], output: Output = process): P
     if (thrown instanceof CommanderError && thrown.exitCode === 0) return 0; // --help, --version
     // What is still queued would keep the process alive.
     interrupt.stopWork();
-    const error = asLpqError(thrown);
+    const error = blame(thrown);
     report.error(error);
     return error.exitCode;
   } finally {
     report.end();
     interrupt.uninstall();
+    process.off('uncaughtException', crash);
   }
+}
+
+/** A file that lost bytes is the cause of whatever they were taken for: a difference, NaN, a failed write. */
+function blame(thrown: unknown): LpqError {
+  try {
+    requireWholeFiles();
+  } catch (lost) {
+    return asLpqError(lost);
+  }
+  return asLpqError(thrown);
 }
 
 /** What bin/lpq.js calls. */
 export async function run(argv: readonly string[]): Promise<void> {
-  // A reader that has seen enough (head, less) is no error.
-  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EPIPE') process.exit(0);
-    throw error;
-  });
   process.exitCode = await main(argv);
 }
 
 /** Every command declared but none run, for the manual page and for tests. */
 export function buildProgram(output: Output = process): Command {
   const report = new Reporter(output, reportOptions([]));
-  return declareAll(output, { report, interrupt: new Interrupt(() => {}), exit: 0 });
+  return declareAll(report, { report, interrupt: new Interrupt(() => {}), exit: 0 });
 }
 
-function declareAll(output: Output, run: Run): Command {
-  const program = declare(output);
+function declareAll(report: Reporter, run: Run): Command {
+  const program = declare(report);
   for (const command of COMMANDS) commonOptions(command(program, run));
   return program;
 }
 
-function declare(output: Output): Command {
+function declare(report: Reporter): Command {
   return new Command('lpq')
     .description('Quantize large language models offline, pack the weights for a target, and prove what was packed.')
     .version(version(), '-V, --version')
     .exitOverride()
     .configureOutput({
-      writeOut: (text) => output.stdout.write(text),
-      writeErr: (text) => output.stderr.write(text),
+      writeOut: (text) => report.help(text, 'stdout'),
+      writeErr: (text) => report.help(text, 'stderr'),
       // Errors are thrown; printing them is the reporter's.
       outputError: () => {},
       getOutHelpWidth: () => 100,

@@ -30,12 +30,13 @@ export function manualPage(program: Command, version: string): string {
   lines.push(
     '.SH EXIT STATUS',
     ...[
-      ['0', 'fine'],
+      ['0', 'fine, and the result was delivered'],
       ['1', 'verification found a difference'],
       ['2', 'usage: an option, an argument or a recipe is wrong'],
       ['3', 'environment: a device, memory, the disk or the network'],
       ['4', 'bad input: a checkpoint, a text or an artifact is damaged or not understood'],
       ['130', 'interrupted'],
+      ['141', 'stdout or stderr was closed before everything was written'],
     ].flatMap(([code, text]) => ['.TP', `.B ${code}`, sentence(text as string)]),
     roff('lpq explain CODE says what an error means and what to do about it.'),
     '.SH ENVIRONMENT',

@@ -1,5 +1,7 @@
 import type { Command } from 'commander';
 import type { Run } from './run.js';
+import { registerOutput } from './run-output.js';
+import { line } from './terminal.js';
 import { duration } from './units.js';
 
 /** `lpq merge OUT`: puts OUT.shard-0-of-N and the others together. */
@@ -13,13 +15,13 @@ export function mergeCommand(program: Command, run: Run): Command {
 
 async function merge(output: string, run: Run): Promise<void> {
   const { mergeShards } = await import('../../formats/shards/merge.js');
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting } = await import('../../formats/directory/place.js');
   refuseExisting(output);
   const started = performance.now();
   let task: ReturnType<typeof run.report.task> | undefined;
   const merged = await mergeShards(output, {
     check: () => run.interrupt.check(),
-    onOutput: (made) => run.interrupt.cleanup(() => made.abortSync()),
+    onOutput: (made) => registerOutput(made, run),
     onModule: (name, done, total) => {
       task ??= run.report.task('merge', total);
       task.update(done, name);
@@ -29,6 +31,6 @@ async function merge(output: string, run: Run): Promise<void> {
   const seconds = (performance.now() - started) / 1000;
   run.report.result(
     { command: 'merge', output, ...merged, seconds },
-    `merged ${merged.modules} modules of ${merged.shards} shards into ${output}, ${duration(seconds)}; the shards may be removed\n`,
+    line`merged ${merged.modules} modules of ${merged.shards} shards into ${output}, ${duration(seconds)}; the shards may be removed\n`,
   );
 }

@@ -3,8 +3,10 @@ import { parseShard, type Shard, shardPath } from '../../formats/shards/schema.j
 import type { PackRuntime } from '../layout/engine.js';
 import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
+import { registerOutput } from './run-output.js';
 import { openQuantizedWith, requireKind } from './sources.js';
 import { table } from './table.js';
+import { line } from './terminal.js';
 import { bytes, duration } from './units.js';
 
 interface PackOptions extends ComputeOptions {
@@ -47,7 +49,7 @@ export function packCommand(program: Command, run: Run): Command {
 async function pack(given: string, flags: PackOptions, run: Run): Promise<void> {
   const { shard } = flags;
   const options = shard && !flags.dryRun ? { ...flags, output: shardPath(flags.output, shard) } : flags;
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting, refuseInside } = await import('../../formats/directory/place.js');
   // What is wrong with the command is told before anything is downloaded.
   const several = options.dryRun && /,|^all$/.test(options.target);
   if (!several) (await import('../pack/targets/index.js')).packTarget(options.target);
@@ -58,6 +60,7 @@ async function pack(given: string, flags: PackOptions, run: Run): Promise<void> 
   if (several) return (await import('./pack-matrix.js')).printPackMatrix(dir, options.target, ranksOf(options.tp), run);
   if (options.dryRun) return planOnly(dir, options, run);
   const source = options.source && (await modelDirectory(options.source, run, telling));
+  for (const read of [dir, source]) if (read !== undefined) refuseInside(options.output, read);
   const runtime = await openPackRuntime(options, run);
   await packDirectory(dir, { ...options, ...(source && { source }) }, runtime, run);
 }
@@ -103,7 +106,7 @@ export async function packDirectory(
         const { estimatePack } = await import('../pack/estimate.js');
         (await import('./preflight.js')).preflight(options.output, await estimatePack(plan), run);
       },
-      onOutput: (output) => run.interrupt.cleanup(() => output.abortSync()),
+      onOutput: (output) => registerOutput(output, run),
       onModule: (row, done) => {
         const fresh = row.notes.filter((note) => !said.has(note));
         for (const note of fresh) said.add(note);
@@ -111,7 +114,8 @@ export async function packDirectory(
         run.report.event(
           'module',
           row,
-          `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}${fresh.map((note) => `\n  ${note}`).join('')}`,
+          `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}`,
+          fresh,
         );
         task.update(done, row.name);
       },
@@ -123,7 +127,7 @@ export async function packDirectory(
     const left = report.modules.filter(({ action }) => action === 'fallback').length;
     run.report.result(
       { command: 'pack', output: options.output, ...facts, provenance: manifest.provenance },
-      `packed ${report.modules.length - left} modules for ${report.target}${left > 0 ? `, left ${left} in another form` : ''}: ${bytes(report.bytes)} of packed modules in ${options.output}, ${duration(report.seconds)}\n`,
+      line`packed ${report.modules.length - left} modules for ${report.target}${left > 0 ? `, left ${left} in another form` : ''}: ${bytes(report.bytes)} of packed modules in ${options.output}, ${duration(report.seconds)}\n`,
     );
   } finally {
     input.close();
@@ -173,7 +177,7 @@ async function planOnly(dir: string, options: PackOptions, run: Run): Promise<vo
         ['module', 'type', 'shape', 'action', 'layout', 'notes'],
         modules.map((m) => [m.name, m.type, m.shape.join(' x '), m.action, m.layout, m.notes.join('; ')]),
       ) +
-        plan.notes.map((note) => `${note}\n`).join('') +
+        plan.notes.map((note) => line`${note}\n`).join('') +
         `\n${needsLine(needs, freeBytes(options.output))}\n`,
     );
     if (plan.refusal) throw plan.refusal;

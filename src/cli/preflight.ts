@@ -19,8 +19,9 @@ export function freeBytes(output: string): number | undefined {
   let place = path.resolve(output);
   while (!existsSync(place) && path.dirname(place) !== place) place = path.dirname(place);
   try {
-    const { bavail, bsize } = statfsSync(place);
-    return bavail * bsize;
+    const { blocks, bavail, bsize } = statfsSync(place);
+    // What has no blocks (proc, a tmpfs without a limit) does not count them.
+    return blocks > 0 ? bavail * bsize : undefined;
   } catch {
     return undefined;
   }

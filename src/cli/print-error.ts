@@ -1,4 +1,5 @@
 import type { LpqError } from '../core/error.js';
+import { oneLine } from '../core/visible.js';
 import { paint } from './terminal.js';
 
 /**
@@ -7,12 +8,12 @@ import { paint } from './terminal.js';
  */
 export function formatError(error: LpqError, options: { color: boolean; verbose: boolean }): string {
   const { color, verbose } = options;
-  const row = (label: string, value: string) => `  ${paint(label.padEnd(10), 'dim', color)}${indent(value)}`;
-  const lines = [`${paint(error.code, 'red', color)}  ${error.message}`];
-  if (error.got !== undefined) lines.push(row('got', shown(error.got)));
-  if (error.expected !== undefined) lines.push(row('expected', shown(error.expected)));
-  if (error.hint !== undefined) lines.push(row('hint', error.hint));
-  for (const cause of causes(error)) if (!error.message.includes(cause)) lines.push(row('caused by', cause));
+  const row = (label: string, value: string) => `  ${paint(label.padEnd(10), 'dim', color)}${value}`;
+  const lines = [`${paint(error.code, 'red', color)}  ${oneLine(error.message)}`];
+  if (error.got !== undefined) lines.push(row('got', oneLine(shown(error.got))));
+  if (error.expected !== undefined) lines.push(row('expected', oneLine(shown(error.expected))));
+  if (error.hint !== undefined) lines.push(row('hint', oneLine(error.hint)));
+  for (const cause of causes(error)) if (!error.message.includes(cause)) lines.push(row('caused by', indent(cause)));
   if (verbose && error.code === 'LPQ_INTERNAL') lines.push(indentAll(stackOf(error)));
   return `${lines.join('\n')}\n`;
 }
@@ -56,6 +57,7 @@ export function shown(value: unknown): string {
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
 }
 
+// Parsers show the place in several lines; none of them may stand where lpq's own begin.
 function indent(text: string): string {
   return text.replaceAll('\n', `\n${' '.repeat(12)}`);
 }

@@ -5,6 +5,7 @@ import { stringify } from 'yaml';
 import type { CalibrationOptions, QuantizeOptions } from './quantize-options.js';
 import type { RecipeFile } from './recipe.js';
 import type { Run } from './run.js';
+import { line } from './terminal.js';
 import { version } from './version.js';
 
 /** The recipe that repeats a run: every setting, defaults too, so that later defaults do not change it. */
@@ -33,7 +34,7 @@ export function printRecipe(options: CalibrationOptions & Partial<Pick<QuantizeO
   const place = path.resolve(path.dirname(fileURLToPath(import.meta.url)), ...schema);
   const text = [
     ...(existsSync(place) ? [`# yaml-language-server: $schema=${place}\n`] : []),
-    `# lpq ${version()} quantize ${options.source} -o OUT --recipe THIS-FILE\n`,
+    line`# lpq ${version()} quantize ${options.source} -o OUT --recipe THIS-FILE\n`,
     ...(bundled ? ['# calib: the bundled text\n'] : []),
     stringify(recipe, { lineWidth: 0 }),
   ].join('');

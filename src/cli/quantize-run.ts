@@ -8,8 +8,10 @@ import { quantizerFor } from './method.js';
 import type { QuantizeOptions } from './quantize-options.js';
 import { resumable } from './resumable.js';
 import type { Run } from './run.js';
+import { registerOutput } from './run-output.js';
 import type { RunReport } from './run-report.js';
 import type { FullSettings } from './settings.js';
+import { line } from './terminal.js';
 import { bytes, duration, significant } from './units.js';
 import { version } from './version.js';
 
@@ -101,16 +103,16 @@ export async function quantizeInto(
         task?.update(done, stage);
       },
       onSpan: (span, seconds) => noted?.span(span, seconds),
-      onModule: (line) => {
+      onModule: (row) => {
         run.interrupt.check();
         clock?.sample();
-        run.report.event('module', line, moduleLine(line));
+        run.report.event('module', row, moduleLine(row), row.note === undefined ? [] : [row.note]);
         task?.update(++done, stage);
       },
     },
     (made) => {
       directory = made;
-      run.interrupt.cleanup(() => made.abortSync());
+      registerOutput(made, run);
     },
   ).catch((error: unknown) => {
     throw resumable(error, directory);
@@ -121,7 +123,7 @@ export async function quantizeInto(
   await noted?.write(output, modules, run);
   run.report.result(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
-    `quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
+    line`quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
   );
 }
 
@@ -154,14 +156,13 @@ function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<str
   };
 }
 
-function moduleLine(line: ModuleLine): string {
-  const parts = [
-    line.name,
-    line.scheme,
-    `${line.bitsPerWeight.toFixed(3)} b/w`,
-    ...(line.relativeError === null ? [] : [`error ${significant(line.relativeError)}`]),
-    ...(line.damp === null ? [] : [`damp ${significant(line.damp)}`]),
-    duration(line.seconds),
-  ];
-  return [parts.join('  '), ...(line.note === undefined ? [] : [line.note])].join('\n  ');
+function moduleLine(row: ModuleLine): string {
+  return [
+    row.name,
+    row.scheme,
+    `${row.bitsPerWeight.toFixed(3)} b/w`,
+    ...(row.relativeError === null ? [] : [`error ${significant(row.relativeError)}`]),
+    ...(row.damp === null ? [] : [`damp ${significant(row.damp)}`]),
+    duration(row.seconds),
+  ].join('  ');
 }

@@ -18,6 +18,7 @@ import {
 import { quantizeInto } from './quantize-run.js';
 import { computeOptions, openRuntime, openRuntimes, type Run } from './run.js';
 import { requireKind } from './sources.js';
+import { line } from './terminal.js';
 import { bytes, duration } from './units.js';
 
 /** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
@@ -70,7 +71,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   const checked = await quantizeOptions(given, flags);
   const target = sizeTarget(flags);
   if (flags.printRecipe && !target) return (await import('./print-recipe.js')).printRecipe(checked, run);
-  const { refuseExisting } = await import('../../formats/directory/output-directory.js');
+  const { refuseExisting, refuseInside } = await import('../../formats/directory/place.js');
   const { clearFinished, refusePartial } = await import('../../formats/directory/partial.js');
   // Statistics that a stopped run has saved are those to go on with.
   const { saveStats, partial } = checked;
@@ -78,18 +79,22 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   if (checked.output === undefined) {
     const source = await modelDirectory(given, run, { events: true });
     await requireKind(source, 'source');
+    refuseInside(saveStats as string, source);
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
   const { packTarget, output } = checked;
   const packed = packTarget === undefined ? undefined : `${output.replace(/\/+$/, '')}-${packTarget}`;
   if (partial === 'resume' && packed === undefined && (await clearFinished(output)))
-    return run.report.result({ command: 'quantize', output, finished: true }, `${output} was finished already\n`);
+    return run.report.result({ command: 'quantize', output, finished: true }, line`${output} was finished already\n`);
   // Everything that can be refused is refused before anything is computed.
   for (const place of [output, packed]) if (place !== undefined) refuseExisting(place);
   if (packTarget !== undefined && !flags.dryRun) (await import('../pack/targets/index.js')).packTarget(packTarget);
   // What is wrong with the command is told before anything is downloaded.
   let options: QuantizeOptions = { ...checked, source: await modelDirectory(given, run, { events: true }) };
   await requireKind(options.source, 'source');
+  for (const made of [output, packed, saveStats])
+    for (const read of [options.source, options.stats, options.redo?.from])
+      if (made !== undefined && read !== undefined) refuseInside(made, read);
   if (target) {
     const { solveTarget } = await import('./target-size.js');
     options = await solveTarget(options, target, openRuntimes(run, deviceFor(options, flags)), run);
@@ -132,7 +137,7 @@ async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFl
   const feeds = Object.keys(manifest.feeds).length;
   run.report.result(
     { command: 'quantize', statistics: options.saveStats, feeds, bytes: size, seconds },
-    `saved statistics of ${feeds} inputs in ${options.saveStats}, ${bytes(size)}, ${duration(seconds)}\n`,
+    line`saved statistics of ${feeds} inputs in ${options.saveStats}, ${bytes(size)}, ${duration(seconds)}\n`,
   );
 }
 

@@ -1,7 +1,7 @@
-import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { parse } from 'yaml';
 import { z } from 'zod';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import { bounded } from '../core/bounded.js';
 import { LpqError } from '../core/error.js';
 import { printed } from '../core/printed.js';
@@ -50,7 +50,7 @@ export type RecipeFile = z.input<typeof recipeSchema>;
 export function readRecipe(file: string): Recipe {
   let text: string;
   try {
-    text = readFileSync(file, 'utf8');
+    text = readRegularText(file);
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

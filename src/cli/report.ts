@@ -5,6 +5,7 @@ import type { Report } from '../../formats/report/schema.js';
 import { LpqError } from '../core/error.js';
 import type { Run } from './run.js';
 import { table } from './table.js';
+import { line } from './terminal.js';
 
 /** `lpq report A [B]`: a run's report as HTML, or two runs side by side. */
 export function reportCommand(program: Command, run: Run): Command {
@@ -35,7 +36,7 @@ async function report(a: string, b: string | undefined, options: { output?: stri
     const { modules, output: name, ...facts } = first;
     run.report.result(
       { command: 'report', run: name, output: target, ...facts, modules: modules.length },
-      `${summary(first)}wrote ${target}\n`,
+      summary(first) + line`wrote ${target}\n`,
     );
     return;
   }
@@ -88,7 +89,7 @@ async function report(a: string, b: string | undefined, options: { output?: stri
           )
           .slice(0, 10),
       ),
-      output === undefined ? '' : `wrote ${output}\n`,
+      output === undefined ? '' : line`wrote ${output}\n`,
     ].join(''),
   );
 }
@@ -125,7 +126,8 @@ function summary({ output, method, totals, evaluations }: Report): string {
   const time = seconds === null ? '' : `, ${seconds.toFixed(1)} s`;
   const quality = evaluations.map(({ text, perplexity, source }) => {
     const kl = source ? `, KL ${source.kl.mean.toPrecision(3)} nats a token` : '';
-    return `perplexity ${perplexity.ppl.toFixed(4)} on ${text}${kl}\n`;
+    return line`perplexity ${perplexity.ppl.toFixed(4)} on ${text}${kl}\n`;
   });
-  return `${output}: ${method}, ${modules} modules, ${bitsPerWeight.toFixed(3)} bits per weight${error}${time}\n${quality.join('')}`;
+  const first = line`${output}: ${method}, ${modules} modules, ${bitsPerWeight.toFixed(3)} bits per weight${error}${time}\n`;
+  return [first, ...quality].join('');
 }

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { MOST_RESIDUAL } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
 import { GPTQ_DEFAULTS, SPARSE_ALPHA } from '../gptq/options.js';
 
@@ -61,7 +62,7 @@ const kvSettings = z
     kv: z.enum(['2', '4', '8', 'k8v4']),
     kvGranularity: z.enum(['channel', 'token']),
     kvGroup: z.int().positive(),
-    kvResidual: z.int().nonnegative(),
+    kvResidual: z.int().nonnegative().max(MOST_RESIDUAL),
   })
   .partial();
 export type KvSettings = z.infer<typeof kvSettings>;
@@ -121,7 +122,7 @@ const FIELDS: Readonly<Record<keyof Settings, readonly [flag: string, takes: str
   kv: ['--kv', '2, 4, 8 or k8v4'],
   kvGranularity: ['--kv-granularity', 'channel or token'],
   kvGroup: ['--kv-group', '32, 64 or 128'],
-  kvResidual: ['--kv-residual', '0 or a number of tokens'],
+  kvResidual: ['--kv-residual', `0 or a number of tokens, at most ${MOST_RESIDUAL}`],
 };
 
 /** The option that sets a field; undefined for a name that is no field. */

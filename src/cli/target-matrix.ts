@@ -2,6 +2,7 @@ import { LpqError } from '../core/error.js';
 import type { Decision } from '../pack/target.js';
 import { PACK_TARGETS, packTarget } from '../pack/targets/index.js';
 import { table } from './table.js';
+import { line } from './terminal.js';
 
 /** A target's word on every module, or why it takes nothing. */
 export interface Column {
@@ -101,5 +102,5 @@ export function printMatrix(columns: readonly Column[], modules: readonly string
   });
   const rows = modules.map((name) => [name, ...columns.map((column) => word(column, name))]);
   const body = table(['module', ...columns.map(({ target }) => target)], rows);
-  return `${body}${reasons.length > 0 ? `\n${reasons.map((line) => `${line}\n`).join('')}` : ''}`;
+  return `${body}${reasons.length > 0 ? `\n${reasons.map((reason) => line`${reason}\n`).join('')}` : ''}`;
 }

@@ -4,6 +4,7 @@ import type { Diagnosis } from './diagnosis/finding.js';
 import type { Verification } from './junit.js';
 import type { Run } from './run.js';
 import { table } from './table.js';
+import { line } from './terminal.js';
 import { count, duration } from './units.js';
 
 /** What is looked at; decode and finite are verify's own, the others are those of `lpq doctor DIR`. */
@@ -62,7 +63,7 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
     wrong > 0 ? String(wrong) : '-',
     detail ?? '',
   ]);
-  const lines = failures.slice(0, SHOWN).map(({ check, message }) => `${check}: ${message}\n`);
+  const lines = failures.slice(0, SHOWN).map(({ check, message }) => line`${check}: ${message}\n`);
   if (failures.length > SHOWN) lines.push(`and ${failures.length - SHOWN} more\n`);
   const [first] = failures;
   return {
@@ -70,8 +71,8 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
     text: [
       table(['check', 'result', 'wrong', ''], rows),
       ...(lines.length > 0 ? ['\n', ...lines] : []),
-      ...unproved.map((sentence) => `not proved: ${sentence}\n`),
-      `\n${dir} (${kind}, ${modules} modules): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}\n`,
+      ...unproved.map((sentence) => line`not proved: ${sentence}\n`),
+      line`\n${dir} (${kind}, ${modules} modules): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}\n`,
     ].join(''),
     told: { dir, kind, checks, failures, modules: [], seconds },
     error:

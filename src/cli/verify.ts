@@ -9,6 +9,7 @@ import { integer } from './parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
 import { isReadableForeign, openQuantizedWith, requireKind, warnOfOtherSource } from './sources.js';
 import { table } from './table.js';
+import { line } from './terminal.js';
 import { duration } from './units.js';
 
 export interface VerifyFlags extends ComputeOptions {
@@ -163,13 +164,13 @@ function printReport(report: VerifyReport): string {
     failures > 0 ? String(failures) : '-',
     detail ?? '',
   ]);
-  const lines = report.failures.slice(0, SHOWN).map(({ check, message }) => `${check}: ${message}\n`);
+  const lines = report.failures.slice(0, SHOWN).map(({ check, message }) => line`${check}: ${message}\n`);
   if (report.failures.length > SHOWN) lines.push(`and ${report.failures.length - SHOWN} more\n`);
   return [
     table(['check', 'result', 'compared', 'wrong', ''], rows),
     ...(lines.length > 0 ? ['\n', ...lines] : []),
-    ...report.notes.map((sentence) => `note: ${sentence}\n`),
-    ...report.unproved.map((sentence) => `not proved: ${sentence}\n`),
-    `\n${report.dir} (${report.target}, ${report.modules.length} modules): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
+    ...report.notes.map((sentence) => line`note: ${sentence}\n`),
+    ...report.unproved.map((sentence) => line`not proved: ${sentence}\n`),
+    line`\n${report.dir} (${report.target}, ${report.modules.length} modules): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
   ].join('');
 }

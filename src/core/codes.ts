@@ -5,7 +5,7 @@ import type { ExitCode } from './error.js';
  * Keep it sorted by name.
  */
 export const CODES = {
-  LPQ_ABORTED: row(130, 'The run was interrupted (Ctrl-C, SIGTERM).'),
+  LPQ_ABORTED: row(130, 'The run was interrupted (Ctrl-C, SIGTERM, SIGHUP).'),
   LPQ_ARCH_UNKNOWN: row(4, 'config.json names an architecture that lpq has no table for.'),
   LPQ_ARTIFACT: row(4, 'A packed artifact or its manifest is malformed.'),
   LPQ_BUDGET: row(4, 'A pattern, tokenizer or chat template of a model takes more time or memory than it is given.'),
@@ -53,6 +53,7 @@ export const CODES = {
   LPQ_PACK: row(4, 'A tensor cannot be laid out for the requested target.'),
   LPQ_PARTIAL_EXISTS: row(2, 'A stopped run left a partial output, which is neither resumed nor discarded unasked.'),
   LPQ_PARTIAL_IN_USE: row(2, 'Another run is writing this output.'),
+  LPQ_PIPE: row(141, 'stdout or stderr was closed before everything was written.'),
   LPQ_RECIPE: row(2, 'A recipe file is malformed.'),
   LPQ_REDO: row(2, 'The checkpoint given with --from cannot be gone on from, or --redo matches nothing.'),
   LPQ_REPORT: row(4, 'A report of a run is malformed.'),

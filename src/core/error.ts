@@ -10,8 +10,11 @@ export interface ErrorFacts {
   cause?: unknown;
 }
 
-/** Exit codes of the command line: 0 fine, 1 verification failed, 2 usage, 3 environment, 4 bad input, 130 interrupted. */
-export type ExitCode = 0 | 1 | 2 | 3 | 4 | 130;
+/**
+ * Exit codes of the command line: 0 fine and told, 1 verification failed, 2 usage, 3 environment, 4 bad input, 130 interrupted,
+ * 141 stdout or stderr was closed (128 + SIGPIPE, as of any program in a pipe).
+ */
+export type ExitCode = 0 | 1 | 2 | 3 | 4 | 130 | 141;
 
 /** The only error lpq means a user to see: a code, one sentence that names the tensor, file or option, and facts. */
 export class LpqError extends Error {

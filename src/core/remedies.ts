@@ -48,6 +48,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_PACK: "Read the reason; usually the weights do not fit the target's number range.",
   LPQ_PARTIAL_EXISTS: 'Repeat the command with `--resume`, or with `--restart` to discard it.',
   LPQ_PARTIAL_IN_USE: 'Wait for it, or choose another output.',
+  LPQ_PIPE: 'Let the reader of the pipe (`head`, a pager) read to the end; outputs that were named are whole.',
   LPQ_RECIPE: 'Correct the place in the file that the message names.',
   LPQ_REDO:
     'Give `--from` a checkpoint that `lpq quantize` made of this model with `--method rtn` or `gptq`, and `--redo` a part of a module path.',

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { readRegular } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
 
 /** A question with answers to choose from. */
@@ -64,7 +64,7 @@ function readLines<T>(
 ): TaskFile<T> {
   let bytes: Buffer;
   try {
-    bytes = readFileSync(file);
+    bytes = readRegular(file);
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { readRegular } from '../../formats/directory/read-file.js';
 import { ChatTemplate, type Conversation } from '../calibrate/chat.js';
 import { inOrder } from '../calibrate/confined/ahead.js';
 import type { Codec } from '../calibrate/tokenizer.js';
@@ -28,7 +28,7 @@ export interface PromptOptions {
 export function readPrompts(file: string): Given[] {
   let text: string;
   try {
-    text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(file));
+    text = new TextDecoder('utf-8', { fatal: true }).decode(readRegular(file));
   } catch (cause) {
     throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -1,5 +1,6 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
 
 /** The tokens that end a text: eos_token_id of generation_config.json, else of config.json; a number or a list. Throws LPQ_CONFIG. */
@@ -20,7 +21,7 @@ export function stopTokens(dir: string, config: Readonly<Record<string, unknown>
 
 function objectOf(file: string): Record<string, unknown> {
   try {
-    const value: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    const value: unknown = JSON.parse(readRegularText(file));
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });

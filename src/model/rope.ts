@@ -81,6 +81,8 @@ export function ropeSpec(
     throw config.error('partial_rotary_factor', 'cannot be combined with a scaling in this architecture', stated, 1);
   const share = whole ? 1 : stated;
   const rotary = kind === 'proportional' ? headDim : Math.trunc(headDim * share);
+  if (share === 1 && headDim % 2 !== 0)
+    throw config.error('head_dim', 'is odd, and rotary positions turn pairs of dimensions', headDim, 'an even number');
   if (rotary < 2 || rotary % 2 !== 0 || rotary > headDim)
     throw config.error(
       'partial_rotary_factor',

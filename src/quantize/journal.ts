@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { qualitySchema, sha256Schema } from '../../formats/canonical/schema.js';
 import { writeError } from '../../formats/directory/write-error.js';
 import { measuresSchema } from '../../formats/report/schema.js';
+import { requireWholeFiles } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 
 /** What a run's bytes depend on, by the names that messages use; `derived` follows from `given`, but for defects. */
@@ -109,7 +110,9 @@ export class Journal {
     }
   }
 
+  /** Throws also LPQ_FILE where weights were lost while they were read: nothing made of them counts as finished. */
   async append(lines: readonly object[]): Promise<void> {
+    requireWholeFiles();
     const bytes = Buffer.from(lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
     try {
       for (let done = 0; done < bytes.length; )

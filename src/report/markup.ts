@@ -11,8 +11,9 @@ const ENTITIES: Readonly<Record<string, string>> = {
   "'": '&#39;',
 };
 
+// Controls of the writing direction would show a name as another.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: neither HTML nor XML may hold them
-const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ud800-\udfff\ufffe\uffff]/g;
+const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\p{Cs}\ufffe\uffff]/gu;
 
 /** Text of more characters stands below its label, not beside it, on a narrow screen. */
 const LONG = 60;

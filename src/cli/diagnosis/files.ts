@@ -1,5 +1,6 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
+import { readRegularText } from '../../../formats/directory/read-file.js';
 import type { FileTensors } from '../../../formats/foreign/floats.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { ShardReader } from '../../../formats/safetensors/shards.js';
@@ -105,7 +106,7 @@ function compareIndex(
 function readIndex(file: string, findings: Findings): Map<string, string> | undefined {
   let root: unknown;
   try {
-    root = parseStrictJson(readFileSync(file, 'utf8'));
+    root = parseStrictJson(readRegularText(file));
   } catch (error) {
     findings.add('files', 'problem', `${file} cannot be read: ${(error as Error).message}`);
     return undefined;

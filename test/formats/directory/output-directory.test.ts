@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
+import { refuseExisting, refuseInside } from '../../../formats/directory/place.js';
 import { writeError } from '../../../formats/directory/write-error.js';
 import { designed, scratch } from '../scratch.js';
 
@@ -44,8 +46,8 @@ test('abort, both ways, leaves nothing, made parents included', async () => {
 test('a parent that cannot be made, or a name that is too long, leaves no parents and does not hang', async () => {
   const dir = fresh();
   await assert.rejects(
-    OutputDirectory.create(path.join(dir, 'p', 'q', 'x'.repeat(250))),
-    designed('LPQ_OUTPUT_WRITE', /name too long/),
+    OutputDirectory.create(path.join(dir, 'p', 'q', 'x'.repeat(256), 'out')),
+    designed('LPQ_USAGE', /too long/),
   );
   assert.deepEqual(readdirSync(dir), []);
   await assert.rejects(OutputDirectory.create('/proc/lpq/out'), designed('LPQ_OUTPUT_WRITE', /\/proc\/lpq/));
@@ -95,7 +97,7 @@ test('a parent that is a file', async () => {
   writeFileSync(path.join(dir, 'f'), '');
   await assert.rejects(
     OutputDirectory.create(path.join(dir, 'f', 'out')),
-    designed('LPQ_OUTPUT_WRITE', /out could not/),
+    designed('LPQ_OUTPUT_WRITE', /f is no directory/),
   );
 });
 
@@ -202,4 +204,82 @@ test('carry from nowhere', async () => {
   const output = await OutputDirectory.create(path.join(fresh(), 'out'));
   await assert.rejects(output.carryFrom(path.join(root, 'missing')), designed('LPQ_FILE', /missing/));
   await output.abort();
+});
+
+test('what a killed run left is removed and named; what a live one holds stays', async () => {
+  const dir = fresh();
+  const target = path.join(dir, 'out');
+  const live = await OutputDirectory.create(target);
+  // A process that is killed while it writes; its id may be anybody's by now.
+  const script = `const { OutputDirectory } = await import(${JSON.stringify(new URL('../../../formats/directory/output-directory.js', import.meta.url).href)});
+    const output = await OutputDirectory.create(${JSON.stringify(target)});
+    await output.writeFile('half', 'half');
+    process.kill(process.pid, 'SIGKILL');`;
+  const killed = spawnSync(process.execPath, ['--input-type=module', '-e', script]);
+  assert.equal(killed.signal, 'SIGKILL', String(killed.stderr));
+  const left = readdirSync(dir).filter((name) => name !== path.basename(live.root));
+  assert.equal(left.length, 1);
+  // Not lpq's, and one of another output.
+  mkdirSync(path.join(dir, '.out.lpq-tmp-1'));
+  mkdirSync(path.join(dir, '.out.lpq-tmp-x'));
+  mkdirSync(path.join(dir, '.out2.lpq-tmp-1'));
+  const next = await OutputDirectory.create(target);
+  assert.deepEqual(next.cleared, [path.join(dir, left[0] as string)]);
+  assert.ok(existsSync(live.path) && !existsSync(path.join(dir, left[0] as string)));
+  await live.writeFile('x', 'x');
+  await next.abort();
+  await live.commit();
+  assert.deepEqual(readdirSync(dir), ['.out.lpq-tmp-1', '.out.lpq-tmp-x', '.out2.lpq-tmp-1', 'out']);
+  assert.deepEqual(readdirSync(target), ['x']);
+});
+
+test('an output inside what it is carried from is refused, by any path; beside it is fine', async () => {
+  const dir = fresh();
+  const source = path.join(dir, 'in');
+  mkdirSync(path.join(source, 'sub'), { recursive: true });
+  writeFileSync(path.join(source, 'config.json'), '{}');
+  symlinkSync('in', path.join(dir, 'link'));
+  symlinkSync(path.join(source, 'sub'), path.join(dir, 'deep'));
+  for (const target of ['in/out', 'in/sub/x/out', 'link/out', 'deep/out', 'in/../in/out']) {
+    const place = path.join(dir, target);
+    for (const named of [source, path.join(dir, 'link')])
+      assert.throws(() => refuseInside(place, named), designed('LPQ_USAGE', /lies inside/), target);
+    for (const how of ['create', 'createPartial'] as const) {
+      const output = await OutputDirectory[how](place);
+      await assert.rejects(output.carryFrom(source), designed('LPQ_USAGE', /lies inside/));
+      await output.abort();
+    }
+  }
+  for (const target of ['out', 'in-out', 'in.partial', '..in', 'sub/in']) refuseInside(path.join(dir, target), source);
+  // What a restart would discard.
+  mkdirSync(path.join(dir, 'out.partial', 'output'), { recursive: true });
+  assert.throws(
+    () => refuseInside(path.join(dir, 'out'), path.join(dir, 'out.partial', 'output')),
+    designed('LPQ_USAGE', /unfinished output/),
+  );
+  assert.deepEqual(readdirSync(path.join(source, 'sub')), []);
+});
+
+test('a place that takes no output is refused before any work, and the reason is its own', () => {
+  const dir = fresh();
+  writeFileSync(path.join(dir, 'f'), '');
+  for (const [target, code, reason] of [
+    ['', 'LPQ_USAGE', /no name/],
+    [path.join(dir, 'x'.repeat(221)), 'LPQ_USAGE', /too long.*221 bytes/],
+    [path.join(dir, 'ü'.repeat(111)), 'LPQ_USAGE', /too long.*222 bytes/],
+    [path.join(dir, 'f', 'out'), 'LPQ_OUTPUT_WRITE', /f is no directory/],
+    ['/dev/null/x', 'LPQ_OUTPUT_WRITE', /\/dev\/null is no directory/],
+  ] as const)
+    assert.throws(() => refuseExisting(target), designed(code, reason), target);
+  refuseExisting(path.join(dir, 'x'.repeat(220)));
+});
+
+test('a name of the greatest length goes through, with all that is made beside it', async () => {
+  const dir = fresh();
+  for (const how of ['create', 'createPartial'] as const) {
+    const output = await OutputDirectory[how](path.join(dir, how[how.length - 1]?.repeat(220) as string));
+    await output.writeFile('x', 'x');
+    await output.commit();
+  }
+  assert.equal(readdirSync(dir).length, 2);
 });

@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { CommanderError } from 'commander';
 import { asLpqError } from '../../../src/cli/failure.js';
 import { errorEvent, formatError } from '../../../src/cli/print-error.js';
+import { terminalText } from '../../../src/cli/terminal.js';
 import { LpqError } from '../../../src/core/error.js';
 
 const native = (code: string, message: string, op?: string) => Object.assign(new Error(message), { code, op });
@@ -103,6 +104,6 @@ test('only --verbose shows a stack, and only of an internal error', () => {
 
 test('colour codes appear only when asked for', () => {
   const error = new LpqError('LPQ_TYPE', 'no', { got: 1 });
-  assert.ok(formatError(error, { color: true, verbose: false }).includes('\x1b[31mLPQ_TYPE\x1b[39m'));
+  assert.ok(terminalText(formatError(error, { color: true, verbose: false })).includes('\x1b[31mLPQ_TYPE\x1b[39m'));
   assert.ok(!formatError(error, { color: false, verbose: false }).includes('\x1b'));
 });

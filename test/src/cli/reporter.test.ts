@@ -14,6 +14,7 @@ function output(tty: boolean) {
     ({
       isTTY: tty,
       columns: 100,
+      on() {},
       write: (chunk: string) => {
         text[name] += chunk;
         return true;
