@@ -5,12 +5,11 @@ import type { SavedStatistics } from '../../formats/statistics/read.js';
 import { LpqError } from '../core/error.js';
 import { printGranularity } from '../core/granularity.js';
 import { openModel, unusedTensors } from '../model/graph.js';
-import type { LinearRef, ModelGraph } from '../model/program.js';
 import { previewDecisions } from '../pack/preview.js';
 import { type CalibrationSize, memoryOf, outputBytes } from '../quantize/estimate.js';
 import { bitsPerWeight } from '../quantize/grid.js';
-import { plannedModules } from '../quantize/plan.js';
-import { schemeOf } from '../quantize/rules.js';
+import { linearsToQuantize, plannedModules } from '../quantize/plan.js';
+import { requireGroupSizes, schemeOf } from '../quantize/rules.js';
 import { SourceView } from '../quantize/source-view.js';
 import { timeBlock } from '../quantize/trial.js';
 import { calibrate } from './calibration.js';
@@ -47,8 +46,11 @@ export async function printPlan(
   try {
     const graph = openModel(source);
     const { scheme, rules } = schemesFrom(options.settings, options.rules);
-    let refusal: LpqError | undefined;
-    const modules = linearsOf(graph, options.settings.lmHead).map((linear): PlannedModule => {
+    const linears = linearsToQuantize(graph, options.settings.lmHead);
+    let refusal = misfit(() => requireGroupSizes(linears, scheme, rules));
+    // A table of hundreds of rows would hide it.
+    if (refusal) run.report.warn(`${refusal.message}. ${refusal.hint}`);
+    const modules = linears.map((linear): PlannedModule => {
       const { name, n, k } = linear;
       const base = { name, shape: [n, k] as const };
       try {
@@ -106,6 +108,17 @@ export async function printPlan(
   } finally {
     source.close();
   }
+}
+
+/** The refusal that a check ends in. */
+function misfit(check: () => void): LpqError | undefined {
+  try {
+    check();
+  } catch (error) {
+    if (error instanceof LpqError) return error;
+    throw error;
+  }
+  return undefined;
 }
 
 /** What each target would do with the modules once they are quantized. */
@@ -177,17 +190,6 @@ async function timedNeeds(
 function sizeOf({ dtype, shape }: TensorSpec): number {
   const bytes = tensorBytes(dtype, shape);
   return typeof bytes === 'number' ? bytes : 0;
-}
-
-function linearsOf(graph: ModelGraph, lmHead: boolean): LinearRef[] {
-  const linears = graph.blocks.flatMap(({ stages }) =>
-    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
-  );
-  if (lmHead && graph.head.tied)
-    throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
-      hint: 'Leave out --lm-head for this model.',
-    });
-  return lmHead ? [...linears, graph.head] : linears;
 }
 
 function totals(modules: readonly PlannedModule[]): string {

@@ -18,7 +18,7 @@ export function methodOptions(command: Command): Command {
     .option('--dtype <type>', 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, mxfp4, nvfp4, ...')
     .option(
       '--group-size <g>',
-      "weights that share a scale, or 'channel' (default: 128; channel for f8e4m3)",
+      "weights that share a scale, or 'channel' (default: the largest of 128, 64, 32 that divides every module; channel for f8e4m3)",
       groupSize,
     )
     .option('--sym', 'symmetric grid (default)')

@@ -95,6 +95,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   for (const made of [output, packed, saveStats])
     for (const read of [options.source, options.stats, options.redo?.from])
       if (made !== undefined && read !== undefined) refuseInside(made, read);
+  options = (await import('./group-size.js')).fitGroupSize(options, run);
   if (target) {
     const { solveTarget } = await import('./target-size.js');
     options = await solveTarget(options, target, openRuntimes(run, deviceFor(options, flags)), run);

@@ -6,26 +6,30 @@ import type { LinearRef, ModelGraph } from '../model/program.js';
 import type { ActivationForm } from '../model/source.js';
 import { zerosOf } from './grid.js';
 import { KeptModules } from './redo.js';
-import { schemeOf } from './rules.js';
+import { requireGroupSizes, schemeOf } from './rules.js';
 import type { QuantizeRequest } from './run.js';
 import type { QuantScheme } from './scheme.js';
 import { SourceView } from './source-view.js';
+
+/** All linears of a model's blocks, in order, and its head where asked for. Throws LPQ_USAGE for a head that is tied. */
+export function linearsToQuantize(graph: ModelGraph, lmHead: boolean): LinearRef[] {
+  const linears = graph.blocks.flatMap(({ stages }) =>
+    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
+  );
+  if (lmHead && graph.head.tied)
+    throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
+      hint: 'Leave out --lm-head for this model.',
+    });
+  return lmHead ? [...linears, graph.head] : linears;
+}
 
 /** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE, LPQ_REDO. */
 export function planQuantization(
   graph: ModelGraph,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'>,
 ): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
-  const linears = graph.blocks.flatMap(({ stages }) =>
-    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
-  );
-  if (request.lmHead) {
-    if (graph.head.tied)
-      throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
-        hint: 'Leave out --lm-head for this model.',
-      });
-    linears.push(graph.head);
-  }
+  const linears = linearsToQuantize(graph, request.lmHead);
+  requireGroupSizes(linears, request.scheme, request.rules);
   const plan = new Map<string, { linear: LinearRef; scheme: QuantScheme }>();
   for (const linear of linears) {
     const scheme = schemeOf(linear, request.scheme, request.rules);

@@ -3,6 +3,7 @@ import { LpqError } from '../core/error.js';
 import { type Granularity, printGranularity } from '../core/granularity.js';
 import { type QuantType, quantType } from '../core/quant-type.js';
 import { constantZero } from './grid.js';
+import { GROUP_SIZES, groupSizeError, groupsFit } from './group-size.js';
 
 /** What engines call FP8: their kernels have one scale a row or for square blocks, never for a row's groups. */
 const FP8 = 'f8e4m3';
@@ -117,21 +118,8 @@ export function checkSparsity(scheme: QuantScheme, moduleName: string, k: number
 
 /** Throws LPQ_GROUP_SIZE when the scheme's groups do not divide the K input features of a module. */
 export function checkGroupSize(scheme: QuantScheme, moduleName: string, k: number): void {
-  const { granularity } = scheme;
-  if (granularity.kind === 'channel' || k % granularity.size === 0) return;
-  const choices: number[] = [];
-  for (let size = 16; size <= k; size++) if (k % size === 0) choices.push(size);
-  const below = choices.filter((size) => size < granularity.size).at(-1);
-  const nearest = below ?? choices[0];
-  throw new LpqError(
-    'LPQ_GROUP_SIZE',
-    `groups of ${granularity.size} do not divide the ${k} input features of ${moduleName}`,
-    {
-      got: granularity.size,
-      expected: [...choices, choices.length > 0 ? 'or channel' : 'channel'].join(', '),
-      hint: `Use --group-size ${nearest ?? 'channel'}, for this module alone with a recipe rule.`,
-    },
-  );
+  const linear = { name: moduleName, k };
+  if (!groupsFit(scheme, k)) throw groupSizeError(scheme, [linear], [linear]);
 }
 
 function typeOfBits(bits: number | string | undefined, symmetric: boolean): QuantType {
@@ -147,7 +135,7 @@ function typeOfBits(bits: number | string | undefined, symmetric: boolean): Quan
 }
 
 function parseGroupSize(size: number | string | undefined): Granularity {
-  if (size === undefined) return { kind: 'group', size: 128 };
+  if (size === undefined) return { kind: 'group', size: GROUP_SIZES[0] };
   if (size === 'channel') return { kind: 'channel' };
   const value = Number(size);
   if (Number.isInteger(value) && value > 0 && String(size).trim() !== '') return { kind: 'group', size: value };
