@@ -1,10 +1,12 @@
 import type { Architecture } from './architecture.js';
 import { Config } from './config.js';
+import { requireRanges } from './config-ranges.js';
 
-/** What a table is read together with. Throws LPQ_CONFIG for a setting that the table rules out. */
+/** What a table is read together with. Throws LPQ_CONFIG for a setting that the table rules out, or a number that no model has. */
 export function settingsOf(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): Config {
   const config = configOf(table, raw, dir);
   requireOnly(config, table);
+  requireRanges(config);
   return config;
 }
 

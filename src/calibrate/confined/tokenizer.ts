@@ -4,6 +4,9 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import { readRegularText } from '../../../formats/directory/read-file.js';
 import { LpqError } from '../../core/error.js';
 
+/** Kinds of tokenizers that the library runs. */
+const MODELS = ['BPE', 'Unigram', 'WordPiece'] as const;
+
 /** A tokenizer within the confined process, where a call may take as long as its patterns let it. */
 export interface SyncTokenizer {
   /** The regular expressions of tokenizer.json, for messages. */
@@ -25,6 +28,7 @@ export function openSync(dir: string): SyncTokenizer {
   const settings = path.join(dir, 'tokenizer_config.json');
   const json = readObject(file);
   const config = existsSync(settings) ? readObject(settings) : {};
+  requireModel(file, json);
   let tokenizer: Tokenizer;
   try {
     tokenizer = new Tokenizer(json, config);
@@ -52,6 +56,16 @@ export function openSync(dir: string): SyncTokenizer {
             tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
           ),
   };
+}
+
+/** The library takes a model of an unknown type for whatever its fields look like. Absent: BPE, in old files. */
+function requireModel(file: string, json: { readonly model?: { readonly type?: unknown } | null }): void {
+  const type = json.model?.type ?? 'BPE';
+  if (MODELS.some((name) => name === type)) return;
+  throw new LpqError('LPQ_CONFIG', `${file}: 'model' has a type that lpq cannot run`, {
+    got: JSON.stringify(type),
+    expected: MODELS.join(', '),
+  });
 }
 
 /** Values under "Regex", outside the vocabulary. */

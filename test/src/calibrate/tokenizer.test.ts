@@ -57,7 +57,7 @@ test('a directory without a tokenizer, or with a broken one, is refused', async 
   writeFileSync(path.join(dir, 'tokenizer.json'), '[]');
   await refuses(/does not hold an object/);
   writeFileSync(path.join(dir, 'tokenizer.json'), '{"model": {"type": "Oracle"}}');
-  await refuses(/not a tokenizer that lpq can run/);
+  await refuses(/'model' has a type that lpq cannot run/);
   // tokenizer_config.json may be absent.
   copyFileSync(path.join(MODEL, 'tokenizer.json'), path.join(dir, 'tokenizer.json'));
   const [copy, own] = [await openTokenizer(dir), await openTokenizer(MODEL)];
