@@ -51,11 +51,7 @@ export function schemeOf(
 }
 
 /** The first rule that matches. Throws LPQ_BUDGET after `patience` seconds. */
-function ruleFor(
-  { name }: LinearRef,
-  rules: readonly ModuleRule[],
-  patience = PATIENCE,
-): ModuleRule | undefined {
+function ruleFor({ name }: LinearRef, rules: readonly ModuleRule[], patience = PATIENCE): ModuleRule | undefined {
   if (rules.length === 0) return undefined;
   let tried: ModuleRule | undefined;
   const first = () =>
