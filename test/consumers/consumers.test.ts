@@ -1,0 +1,160 @@
+import assert from 'node:assert/strict';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test } from 'node:test';
+import { execa } from 'execa';
+import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
+import { writeSafetensors } from '../../formats/safetensors/write.js';
+import { createRuntime, typed } from '../../native/binding.js';
+import { artifactSource } from '../../src/verify/source.js';
+import { lpq, model, root } from '../src/cli/lpq.js';
+
+/**
+ * The programs that lpq packs for, with their own code: transformers validates and loads, compressed-tensors decompresses,
+ * gguf-py reads. Their weights are compared with those that lpq's verifier decodes.
+ */
+
+const here = path.join(root, 'test', 'consumers');
+const python = process.env.LPQ_CONSUMERS_PYTHON ?? path.join(root, 'build', 'consumers', 'bin', 'python');
+const skip = existsSync(python)
+  ? false
+  : `SKIPPED: no Python with transformers (node scripts/consumers.mjs makes ${python}, or set LPQ_CONSUMERS_PYTHON)`;
+
+interface Case {
+  readonly name: string;
+  /** A folder of make_sources.py, or the bundled model. */
+  readonly source: 'llama' | 'gemma2' | 'mixtral' | 'tiny-llama';
+  readonly target: string;
+  readonly how: 'config' | 'transformers' | 'gguf';
+  readonly options: readonly string[];
+  /** Largest relative difference of a weight: f32 products, unless the reader rounds them to f16 (2^-11) or bf16 (2^-8). */
+  readonly bound?: number;
+  /** What transformers computes in; float32 unless the reader makes weights of one type only. */
+  readonly dtype?: 'bfloat16';
+  /** Largest difference of a logit; absent where the reader rounds activations, too. */
+  readonly logits?: number;
+  /** A recipe's rules. */
+  readonly rules?: readonly object[];
+}
+
+const [HALF, BRAIN] = [2 ** -10, 2 ** -8];
+const W4 = ['--bits', '4', '--group-size', '64'];
+const compressed = { source: 'llama', target: 'compressed-tensors', how: 'transformers' } as const;
+
+const CASES: readonly Case[] = [
+  // Every number of config.json in the type that its class declares.
+  ...(['gptq', 'awq', 'marlin'] as const).flatMap((target): Case[] => [
+    { name: `gemma2-${target}`, source: 'gemma2', target, how: 'config', options: W4 },
+    { name: `mixtral-${target}`, source: 'mixtral', target, how: 'config', options: W4 },
+  ]),
+  { ...compressed, name: 'bundled', source: 'tiny-llama', options: W4, logits: 1e-3 },
+  { ...compressed, name: 'gemma2', source: 'gemma2', options: W4, logits: 1e-3 },
+  { ...compressed, name: 'head', options: [...W4, '--lm-head'], logits: 1e-3 },
+  { ...compressed, name: 'asym', options: [...W4, '--asym'], logits: 1e-3 },
+  { ...compressed, name: 'w3', options: ['--bits', '3', '--group-size', '32', '--scale-dtype', 'bf16'], logits: 1e-3 },
+  { ...compressed, name: 'fp8', options: ['--dtype', 'f8e4m3'], logits: 1e-3 },
+  { ...compressed, name: 'nvfp4', options: ['--dtype', 'nvfp4'], bound: BRAIN, dtype: 'bfloat16' },
+  { ...compressed, name: 'mxfp4', options: ['--dtype', 'mxfp4'], bound: BRAIN, dtype: 'bfloat16' },
+  {
+    ...compressed,
+    name: 'w8a8',
+    target: 'compressed-tensors-w8a8',
+    options: ['--bits', '8', '--group-size', 'channel'],
+  },
+  { ...compressed, name: 'experts', source: 'mixtral', options: W4, bound: HALF },
+  {
+    ...compressed,
+    name: 'mixed',
+    source: 'mixtral',
+    options: W4,
+    bound: HALF,
+    rules: [{ match: 'self_attn', bits: 8 }],
+  },
+  { name: 'gguf', source: 'tiny-llama', target: 'gguf', how: 'gguf', options: ['--bits', '4', '--group-size', '32'] },
+];
+
+async function run(...args: string[]): Promise<void> {
+  const ran = await lpq([...args, '--quiet']);
+  assert.equal(ran.code, 0, `lpq ${args.join(' ')}\n${ran.stderr}`);
+}
+
+/** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
+async function prepare(dir: string, { name, source, target, options, rules, how }: Case): Promise<void> {
+  const from = source === 'tiny-llama' ? model : path.join(dir, 'sources', source);
+  const [quantized, out] = [path.join(dir, `${name}.q`), path.join(dir, name)];
+  const recipe = path.join(dir, `${name}.json`);
+  if (rules) writeFileSync(recipe, JSON.stringify({ rules }));
+  const given = [...options, ...(rules ? ['--recipe', recipe] : [])];
+  await run('quantize', from, '-o', quantized, '--method', 'rtn', '--no-report', ...given);
+  await run('pack', quantized, '--target', target, '-o', out);
+  const checkpoint = CanonicalCheckpoint.open(quantized);
+  const modules = checkpoint.moduleNames();
+  checkpoint.close();
+  if (how !== 'config') {
+    const runtime = createRuntime(1);
+    const artifact = artifactSource(out, runtime);
+    const weights: Parameters<typeof writeSafetensors>[1][number][] = [];
+    for (const module of modules) {
+      const tensor = await artifact.tensor(`${module}.weight`);
+      weights.push({
+        name: `${module}.weight`,
+        dtype: 'F32',
+        shape: [...tensor.shape],
+        data: Float32Array.from(typed<Float32Array>(tensor)),
+      });
+      tensor.dispose();
+    }
+    artifact.close();
+    await writeSafetensors(`${out}.expected.safetensors`, weights);
+  }
+  if (how === 'transformers')
+    await run('logits', out, '--ids', path.join(dir, 'ids.safetensors'), '-o', `${out}.logits.safetensors`);
+  rmSync(quantized, { recursive: true });
+}
+
+interface Result {
+  readonly name: string;
+  readonly problems: readonly string[];
+  readonly weights: number;
+  readonly relative: number;
+  readonly logits?: number;
+}
+
+test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs validate, each weight is the one that was packed", {
+  skip,
+}, async (t) => {
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-consumers-'));
+  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  mkdirSync(path.join(dir, 'sources'));
+  const environment = { OMP_NUM_THREADS: '2', HF_HUB_OFFLINE: '1' };
+  await execa(python, [path.join(here, 'make_sources.py'), path.join(dir, 'sources')], { env: environment });
+  const data = Int32Array.from({ length: 32 }, (_, i) => i + 3);
+  await writeSafetensors(path.join(dir, 'ids.safetensors'), [
+    { name: 'input_ids', dtype: 'I32', shape: [1, 32], data },
+  ]);
+  for (const each of CASES) await prepare(dir, each);
+  writeFileSync(
+    path.join(dir, 'cases.json'),
+    JSON.stringify(CASES.map(({ name, how, dtype = 'float32' }) => ({ name, how, dtype }))),
+  );
+  const { stdout } = await execa(python, [path.join(here, 'load.py'), dir], { env: environment });
+  const results = new Map(
+    stdout
+      .split('\n')
+      .filter((line) => line.startsWith('{'))
+      .map((line) => JSON.parse(line) as Result)
+      .map((result) => [result.name, result]),
+  );
+  for (const { name, how, bound = 1e-6, logits } of CASES)
+    await t.test(name, () => {
+      const result = results.get(name);
+      assert.ok(result, `load.py says nothing of ${name}`);
+      assert.deepEqual(result.problems, []);
+      if (how === 'config') return;
+      assert.ok(result.weights > 0, 'no weight was compared');
+      assert.ok(result.relative <= bound, `a weight is ${result.relative} of its size away`);
+      // fp32 on both sides: sums in another order, through two or four blocks.
+      if (logits !== undefined) assert.ok((result.logits as number) <= logits, `a logit is ${result.logits} away`);
+    });
+});

@@ -1,0 +1,123 @@
+"""Loads directories as their readers do, and compares every weight with what lpq's verifier decodes.
+
+`load.py CASES` reads CASES/cases.json, a list of {"name", "how", "dtype"}: CASES/NAME is the directory, CASES/NAME.expected.safetensors
+holds NAME.weight of every quantized linear in f32 (and of the rest), CASES/NAME.logits.safetensors the logits of ids. Prints one
+line of JSON a case: {"name", "problems": [...], "weights": how many were compared, "relative": the largest difference of a weight}.
+`how`: "config" (transformers' AutoConfig alone), "transformers" (from_pretrained, with compressed-tensors), "gguf" (gguf-py).
+"""
+
+import json
+import os
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+IDS = torch.arange(3, 35).reshape(1, 32)
+
+
+def config(path, result, dtype=None):
+    """transformers validates types strictly, compressed-tensors forbids unknown keys."""
+    found = AutoConfig.from_pretrained(path)
+    with open(f"{path}/config.json") as file:
+        quantization = json.load(file).get("quantization_config", {})
+    if quantization.get("quant_method") != "compressed-tensors":
+        return found
+    from compressed_tensors.quantization import QuantizationConfig
+    from compressed_tensors.utils.match import match_name
+
+    read = QuantizationConfig.model_validate(quantization)
+    for name, group in read.config_groups.items():
+        if group.format is None:
+            result["problems"].append(f"{name} has no format")
+        # vLLM's head is of the class ParallelLMHead: only its name can match.
+        if "lm_head" not in read.ignore and not any(match_name("lm_head", target) for target in group.targets):
+            result["problems"].append(f"lm_head is neither ignored nor named by {name}")
+    return found
+
+
+def compare(result, name, got, expected):
+    got, expected = got.detach().float(), expected.float()
+    if got.shape != expected.shape:
+        result["problems"].append(f"{name} is {list(got.shape)}, not {list(expected.shape)}")
+        return
+    far = (got - expected).abs() / expected.abs().clamp(min=1e-6)
+    result["relative"] = max(result["relative"], far.max().item())
+    result["weights"] += 1
+
+
+def transformers(path, result, dtype):
+    config(path, result, dtype)
+    model, told = AutoModelForCausalLM.from_pretrained(
+        path, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if told[kind]:
+            result["problems"].append(f"{kind}: {sorted(map(str, told[kind]))[:3]}")
+    with torch.no_grad():
+        logits = model(IDS).logits.float()
+    expected = load_file(f"{path}.logits.safetensors")["logits"].float()
+    result["logits"] = (logits - expected).abs().max().item()
+    weights = load_file(f"{path}.expected.safetensors")
+    have = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, value in weights.items():
+        if name in have:
+            compare(result, name, have.pop(name), value)
+    # Experts of a block in one tensor: gate and up of each, one below the other.
+    for name, value in have.items():
+        prefix, _, last = name.rpartition(".")
+        parts = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}.get(last)
+        if parts is None or not prefix.endswith("mlp.experts"):
+            continue
+        source = prefix.replace("mlp.experts", "block_sparse_moe.experts")
+        for expert in range(value.shape[0]):
+            whole = torch.cat([weights[f"{source}.{expert}.{part}.weight"] for part in parts])
+            compare(result, f"{name}[{expert}]", value[expert], whole)
+
+
+def gguf(path, result, dtype):
+    from gguf import GGUFReader, dequantize
+
+    with open(f"{path}/config.json") as file:
+        sizes = json.load(file)
+    heads = {"attn_q": sizes["num_attention_heads"], "attn_k": sizes["num_key_value_heads"]}
+    names = {
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+    expected = load_file(f"{path}.expected.safetensors")
+    for tensor in GGUFReader(f"{path}/model.gguf").tensors:
+        block, layer, *rest = tensor.name.split(".")
+        if block != "blk" or rest[0] not in names:
+            continue
+        value = torch.from_numpy(numpy.array(dequantize(tensor.data, tensor.tensor_type)))
+        if rest[0] in heads:
+            # llama.cpp rotates neighbours, transformers halves of a head.
+            n, k = value.shape
+            value = value.reshape(heads[rest[0]], n // heads[rest[0]] // 2, 2, k).swapaxes(1, 2).reshape(n, k)
+        compare(result, tensor.name, value, expected[f"model.layers.{layer}.{names[rest[0]]}.weight"])
+
+
+def main(cases):
+    with open(f"{cases}/cases.json") as file:
+        listed = json.load(file)
+    for case in listed:
+        result = {"name": case["name"], "problems": [], "weights": 0, "relative": 0.0}
+        try:
+            read = {"config": config, "transformers": transformers, "gguf": gguf}[case["how"]]
+            read(f"{cases}/{case['name']}", result, case["dtype"])
+        except Exception as error:
+            result["problems"].append(f"{type(error).__name__}: {str(error)[:600]}")
+        print(json.dumps(result), flush=True)
+
+
+main(sys.argv[1])

@@ -1,0 +1,40 @@
+"""Small random checkpoints, saved by transformers: `make_sources.py OUT` makes OUT/NAME for each of them.
+
+Their config.json is as transformers writes it, with floats that are whole numbers: a strict reader refuses them as integers.
+"""
+
+import sys
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SMALL = dict(
+    hidden_size=128,
+    intermediate_size=192,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    vocab_size=256,
+    max_position_embeddings=128,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
+)
+SOURCES = {
+    "llama": ("llama", dict(tie_word_embeddings=False, dtype="bfloat16")),
+    "gemma2": ("gemma2", dict(attn_logit_softcapping=50.0, final_logit_softcapping=30.0, query_pre_attn_scalar=32)),
+    "mixtral": ("mixtral", dict(num_local_experts=4, router_jitter_noise=0.0)),
+}
+
+for name, (kind, own) in SOURCES.items():
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(kind, **{**SMALL, **own})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    if own.get("dtype") == "bfloat16":
+        model = model.to(torch.bfloat16)
+    model.save_pretrained(f"{sys.argv[1]}/{name}")
+    print(name, flush=True)
