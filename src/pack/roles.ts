@@ -3,6 +3,8 @@ import { ARCHITECTURES } from '../model/architectures/index.js';
 
 /** What the modules of a model are to the programs that load it, as far as its architecture's table is known. */
 export interface ModelRoles {
+  /** What the head is called where it has no tensor of its own: loaders build it all the same. */
+  readonly head: string;
   /** Whether a module is the linear that makes logits. */
   isHead(name: string): boolean;
   /** Whether a module belongs to one of a block's routed experts. */
@@ -18,10 +20,12 @@ export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
   const table = ARCHITECTURES.find((each) =>
     type === undefined ? classes.includes(each.className) : each.modelType === type,
   );
-  const head = ending(table?.names.head ?? 'lm_head');
+  const name = table?.names.head ?? 'lm_head';
+  const head = ending(name);
   const expert = table ? expertPattern(table) : /\.experts\.\d+\./;
   return {
-    isHead: (name) => head.test(name),
+    head: name,
+    isHead: (module) => head.test(module),
     isExpert: (name) => expert?.test(name) ?? false,
     fusedExperts: (table?.experts?.fused ?? []).length > 0,
   };

@@ -1,5 +1,5 @@
 import type { Reading, Scheme } from './config.js';
-import { checkKeys, ELSEWHERE, type Fail, type Json, Maybe, strings } from './keys.js';
+import { checkKeys, ELSEWHERE, type Fail, type Json, strings } from './keys.js';
 import type { ModelLinears } from './linears.js';
 
 /** AWQ: one scheme; a linear is plain when an entry of modules_to_not_convert is part of its name. qzeros are always read. */
@@ -12,7 +12,7 @@ export function awqReading(fail: Fail, config: Json, { linears }: ModelLinears):
     zero_point: true,
     version: 'gemm',
     modules_to_not_convert: ELSEWHERE,
-    ...(packedHead && { lm_head: new Maybe(true) }),
+    ...(packedHead && { lm_head: true }),
   });
   const { modules_to_not_convert: stated } = config;
   const left = strings(stated);

@@ -1,7 +1,7 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
 import { quantType } from '../core/quant-type.js';
 import type { Reading, Scheme } from './config.js';
-import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, Maybe, strings } from './keys.js';
+import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, strings } from './keys.js';
 import { isSymmetric } from './layouts.js';
 import type { Linear, ModelLinears } from './linears.js';
 import { NameList } from './patterns.js';
@@ -35,16 +35,22 @@ export function compressedReading(fail: Fail, config: Json, manifest: ArtifactMa
       targets: new NameList("quantization_config: 'targets'", strings(asObject(value)?.targets)),
     }),
   );
-  const groupOf = (linear: Linear): Group | undefined => {
+  const groupOf = (linear: Linear, classes: readonly string[]): Group | undefined => {
     const { name } = linear;
-    if (ignore.names(name) || classesOf(linear).some((each) => ignore.has(each))) return undefined;
+    if (ignore.names(name) || classes.some((each) => ignore.has(each))) return undefined;
     return (
       groups.find(({ targets }) => targets.has(name)) ??
       groups.find(({ targets }) => targets.names(name)) ??
-      groups.find(({ targets }) => classesOf(linear).some((each) => targets.has(each)))
+      groups.find(({ targets }) => classes.some((each) => targets.has(each)))
     );
   };
-  const owners = new Map(linears.map((linear) => [linear, groupOf(linear)]));
+  const owners = new Map(linears.map((linear) => [linear, groupOf(linear, classesOf(linear))]));
+  for (const linear of packed) {
+    const { name, transposed, head } = linear;
+    const own = transposed ? 'Conv1D' : head ? 'ParallelLMHead' : 'Linear';
+    if (owners.get(linear) && !groupOf(linear, [own]))
+      fail(`quantization_config leaves out module '${name}' in loaders whose class for it is ${own}`, own);
+  }
   for (const each of groups) {
     const { key, group, targets } = each;
     const where = `quantization_config.config_groups.${key}`;
@@ -60,7 +66,7 @@ export function compressedReading(fail: Fail, config: Json, manifest: ArtifactMa
       weights: ELSEWHERE,
       input_activations: dynamic ? tokenActivations(module) : null,
       output_activations: null,
-      format: mixed ? ELSEWHERE : new Maybe(ELSEWHERE),
+      format: ELSEWHERE,
     });
     checkKeys(fail, `${where}.weights`, asObject(group.weights) ?? {}, weightArguments(module));
     const used = new Set(
@@ -88,7 +94,7 @@ export function compressedReading(fail: Fail, config: Json, manifest: ArtifactMa
         // 'weight' and 'static' orders leave groups where they are, as no order does.
         order: weights.actorder === 'group',
         type: weights.type,
-        format: group.format ?? config.format,
+        format: group.format,
         activations: input
           ? `${input.num_bits}-bit ${input.type}, ${input.dynamic === true ? 'dynamic' : 'static'}, ${input.strategy}`
           : 'none',
@@ -104,7 +110,7 @@ interface Group {
   readonly targets: NameList;
 }
 
-/** Loaders disagree on the class of a Conv1D and of the head: any of the names may stand for it. */
+/** Loaders disagree on the class of a Conv1D and of the head: a plain one must be left out under each name. */
 function classesOf({ head, transposed }: Linear): string[] {
   return ['Linear', ...(transposed ? ['Conv1D'] : []), ...(head ? ['ParallelLMHead'] : [])];
 }

@@ -183,25 +183,38 @@ export async function compareFiles(
   made: readonly string[],
 ): Promise<void> {
   const bare = ({ quantization_config: _, ...rest }: Readonly<Record<string, unknown>>) => rest;
-  recorder.check(isDeepStrictEqual(bare(config), bare(canonicalConfig)), {
+  const same = isDeepStrictEqual(bare(config), bare(canonicalConfig));
+  recorder.check(same && isDeepStrictEqual(spelled(dir), spelled(canonicalDir)), {
     check: 'against',
-    message: 'config.json differs from the quantized checkpoint beyond quantization_config',
+    message: `config.json differs from the quantized checkpoint beyond quantization_config${same ? ': in the spelling of a number' : ''}`,
   });
   const theirs = new Set(carriedFiles(await listFiles(canonicalDir)));
   for (const name of await listFiles(dir)) {
     if (made.includes(name) || REGENERATED.includes(name)) continue;
     const both = theirs.delete(name);
-    const same = both && (await hashFile(path.join(dir, name))) === (await hashFile(path.join(canonicalDir, name)));
+    const equal = both && (await hashFile(path.join(dir, name))) === (await hashFile(path.join(canonicalDir, name)));
     const message = both
       ? `${name} differs from the quantized checkpoint's`
       : `${name} is not in the quantized checkpoint`;
-    if (!PROSE.test(name)) recorder.check(same, { check: 'against', message });
-    else if (!same) recorder.note(`${message}; no engine reads it`);
+    if (!PROSE.test(name)) recorder.check(equal, { check: 'against', message });
+    else if (!equal) recorder.note(`${message}; no engine reads it`);
   }
   for (const name of theirs) {
     const message = `${name} of the quantized checkpoint is missing`;
     if (PROSE.test(name)) recorder.note(`${message}; no engine reads it`);
     else recorder.check(false, { check: 'against', message });
+  }
+}
+
+/** config.json with its numbers as they are written, for 30 is no float to a loader that asks for 30.0. */
+function spelled(dir: string): unknown {
+  try {
+    const root = parseStrictJson(readRegularText(path.join(dir, 'config.json')));
+    if (root instanceof Map) root.delete('quantization_config');
+    return root;
+  } catch (error) {
+    if (error instanceof StrictJsonError) return undefined; // checkJson tells of the artifact's
+    throw error;
   }
 }
 

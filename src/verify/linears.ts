@@ -41,19 +41,19 @@ export function modelLinears(
   canonical: CanonicalCheckpoint | undefined,
 ): ModelLinears {
   const { modules, carried } = source.manifest;
-  const { graph, head } = openGraph(recorder, source, canonical);
+  const ending = headName(source);
+  const { graph, head = ending } = openGraph(recorder, source, canonical);
   const linears = new Map<string, Linear>();
   const add = (name: string, transposed = false): void => {
     const module = Object.hasOwn(modules, name) ? modules[name] : undefined;
-    linears.set(name, { name, module, head: name === head, transposed: module?.transposed ?? transposed });
+    const isHead = name === head || `.${name}`.endsWith(`.${ending}`);
+    linears.set(name, { name, module, head: isHead, transposed: module?.transposed ?? transposed });
   };
   for (const name of Object.keys(modules)) add(name);
   for (const block of graph?.blocks ?? [])
     for (const { feeds } of block.stages)
       for (const feed of feeds)
         for (const { name, transposed } of feed.linears) if (!linears.has(name)) add(name, transposed);
-  // Tied to the embedding it has no tensor, but loaders build it all the same.
-  if (!linears.has(head)) add(head);
   const others: string[] = [];
   for (const tensor of Object.keys(carried)) {
     if (!tensor.endsWith('.weight') || !weights.has(tensor)) continue;
@@ -63,7 +63,19 @@ export function modelLinears(
     if (shape.length === 2 && FLOATS.includes(dtype) && !NO_LINEAR.test(name.split('.').at(-1) ?? '')) add(name);
     else others.push(name);
   }
+  // Tied to the embedding it has no tensor, but loaders build it all the same.
+  if (![...linears.values()].some((linear) => linear.head)) add(head);
   return { linears, others };
+}
+
+/** What the path of the head ends in: a model of more than text has its language model below another name. */
+function headName({ config, dir }: ArtifactSource): string {
+  try {
+    return architectureOf(config, dir).names.head;
+  } catch (error) {
+    if (error instanceof LpqError) return 'lm_head';
+    throw error;
+  }
 }
 
 function opens(source: WeightSource): boolean {
@@ -80,19 +92,19 @@ function openGraph(
   recorder: Recorder,
   source: ArtifactSource,
   canonical: CanonicalCheckpoint | undefined,
-): { readonly graph: ModelGraph | undefined; readonly head: string } {
+): { readonly graph: ModelGraph | undefined; readonly head?: string } {
   try {
     const { tied, head } = planSource(source);
-    const name = tied ? architectureOf(source.config, source.dir).names.head : head.name;
+    const name = tied ? {} : { head: head.name };
     try {
       recorder.count('tensors');
-      return { graph: openModel(source), head: name };
+      return { graph: openModel(source), ...name };
     } catch (error) {
       if (!(error instanceof LpqError) || !/^LPQ_TENSOR_/.test(error.code)) throw error;
       const { got, expected } = error;
       if (canonical && !opens(CanonicalSource.over(canonical))) {
         recorder.note(`${error.message}; nor does the quantized checkpoint have it so, and no engine can load either`);
-        return { graph: undefined, head: name };
+        return { graph: undefined, ...name };
       }
       recorder.check(false, {
         check: 'tensors',
@@ -100,11 +112,11 @@ function openGraph(
         ...(expected !== undefined && { expected: String(expected) }),
         message: error.message,
       });
-      return { graph: undefined, head: name };
+      return { graph: undefined, ...name };
     }
   } catch (error) {
     if (!(error instanceof LpqError)) throw error;
     // Another tool's checkpoint of a model that lpq cannot run: names and shapes tell which matrices are linears.
-    return { graph: undefined, head: 'lm_head' };
+    return { graph: undefined };
   }
 }

@@ -85,7 +85,7 @@ function awqTarget(granularity?: string): PackTarget {
       const taken = [...decisions].filter(([, { action }]) => action !== 'fallback').map(([name]) => name);
       const plain = new Set(plainLinears);
       for (const [name, { action }] of decisions) if (action === 'fallback') plain.add(name);
-      if (![...decisions.keys()].some(roles.isHead)) plain.add('lm_head');
+      if (![...decisions.keys()].some(roles.isHead)) plain.add(roles.head);
       for (const name of plain) {
         const inside = taken.find((module) => module.includes(name));
         if (inside !== undefined)

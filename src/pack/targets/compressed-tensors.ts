@@ -43,7 +43,7 @@ function compressedTarget(name: string, describe: string, forms: readonly Compre
     config({ checkpoint, decisions, plainLinears, roles }) {
       const groups = new Map<string, CompressedScheme & { targets: string[] }>();
       const ignore = new Set(plainLinears);
-      if (![...decisions.keys()].some(roles.isHead)) ignore.add('lm_head');
+      if (![...decisions.keys()].some(roles.isHead)) ignore.add(roles.head);
       for (const [moduleName, decision] of decisions) {
         if (decision.action === 'fallback') {
           ignore.add(moduleName);

@@ -67,6 +67,7 @@ test('AWQ: every plain linear is part of a listed name, and every listed name of
   assert.match(awq({ exllama_config: {} }).join(), /exllama_config is a key/);
   const head = { 'a.q_proj': module({}), lm_head: module({}) };
   assert.deepEqual(awq({ modules_to_not_convert: ['mlp.gate'], lm_head: true }, head), []);
+  assert.match(awq({ modules_to_not_convert: ['mlp.gate'] }, head).join(), /lacks lm_head/);
   assert.match(awq({ modules_to_not_convert: ['lm_head', 'mlp.gate'] }, head).join(), /leaves out module 'lm_head'/);
 });
 
@@ -78,26 +79,27 @@ const TOKENS = {
   ...{ num_bits: 8, type: 'int', symmetric: true, strategy: 'token', group_size: null, block_structure: null },
   ...{ dynamic: true, actorder: null, observer: null, observer_kwargs: {} },
 };
-const w8a8 = (over: Json, activations: Json | null = TOKENS) =>
-  messages('compressed-tensors-w8a8', { q: W8A8 }, [], {
-    ...{ quant_method: 'compressed-tensors', format: 'int-quantized', quantization_status: 'compressed' },
-    ...{ global_compression_ratio: null, ignore: ['lm_head'], kv_cache_scheme: null },
-    config_groups: {
-      group_0: {
-        targets: ['Linear'],
-        weights: {
-          ...{ num_bits: 8, type: 'int', symmetric: true, strategy: 'channel', group_size: null },
-          ...{ block_structure: null, dynamic: false, actorder: null, observer: 'minmax', observer_kwargs: {} },
-        },
-        ...{ input_activations: activations, output_activations: null },
-        ...over,
+const w8a8 = (over: Json, activations?: Json | null) =>
+  messages('compressed-tensors-w8a8', { q: W8A8 }, [], config(over, activations));
+const config = (over: Json, activations: Json | null = TOKENS): Json => ({
+  ...{ quant_method: 'compressed-tensors', format: 'int-quantized', quantization_status: 'compressed' },
+  ...{ global_compression_ratio: null, ignore: ['lm_head'], kv_cache_scheme: null },
+  config_groups: {
+    group_0: {
+      targets: ['Linear'],
+      weights: {
+        ...{ num_bits: 8, type: 'int', symmetric: true, strategy: 'channel', group_size: null },
+        ...{ block_structure: null, dynamic: false, actorder: null, observer: 'minmax', observer_kwargs: {} },
       },
+      ...{ input_activations: activations, output_activations: null, format: 'int-quantized' },
+      ...over,
     },
-  });
+  },
+});
 
 test('W8A8: what is said of activations is said whole', () => {
   assert.deepEqual(w8a8({}), []);
-  assert.deepEqual(w8a8({ format: 'int-quantized' }), []);
+  assert.match(w8a8({ format: undefined }).join(), /storage form|format/);
   assert.match(w8a8({}, { ...TOKENS, symmetric: false }).join(), /input_activations is wrong/);
   assert.match(w8a8({}, { ...TOKENS, scale_dtype: 'float32' }).join(), /input_activations is wrong/);
   assert.match(w8a8({}, null).join(), /treatment of activations/);
@@ -107,6 +109,22 @@ test('W8A8: what is said of activations is said whole', () => {
     w8a8({ targets: ['q', 're:.*embed_tokens'] }).join(),
     /names 're:.*embed_tokens'.*claims that 'model\.embed_tokens'/,
   );
+});
+
+test('compressed-tensors: a packed head is claimed where it is no Linear, a packed Conv1D where it is none', () => {
+  const head = (targets: string[]) =>
+    messages('compressed-tensors-w8a8', { q: W8A8, lm_head: W8A8 }, [], { ...config({ targets }), ignore: [] }).join();
+  assert.match(head(['Linear']), /leaves out module 'lm_head' in loaders whose class for it is ParallelLMHead/);
+  for (const targets of [
+    ['Linear', 'lm_head'],
+    ['Linear', 'ParallelLMHead'],
+    ['Linear', 're:.*lm_head'],
+  ])
+    assert.equal(head(targets), '');
+  const turned = (targets: string[]) =>
+    messages('compressed-tensors-w8a8', { q: { ...W8A8, transposed: true } }, [], config({ targets })).join();
+  assert.match(turned(['Linear']), /leaves out module 'q' in loaders whose class for it is Conv1D/);
+  assert.equal(turned(['Linear', 'Conv1D']), '');
 });
 
 test('lpq’s own artifacts: the ranks that the modules are split over, and nothing more', () => {

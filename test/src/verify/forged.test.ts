@@ -1,7 +1,7 @@
 // Someone who changes what engines read and redoes every hash and the seal. Titles name the class: nothing that a loader
 // reads goes unexplained.
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import type { KvScheme } from '../../../formats/kv/scheme.js';
@@ -245,6 +245,19 @@ test('what no engine reads may differ, and is told: README, LICENSE, .gitattribu
       report.notes.some((note) => note.startsWith(name)),
       name,
     );
+});
+
+test('the spelling of a number in config.json counts: 30 is no float where 30.0 was', async () => {
+  const change = { against: true, built: { config: { architectures: ['X'], cap: 1.5 } } };
+  assert.deepEqual((await verifyChanged(change)).failures, []);
+  const { failures } = await verifyChanged({
+    ...change,
+    directory: ({ quantized }) => {
+      const file = path.join(quantized, 'config.json');
+      writeFileSync(file, readFileSync(file, 'utf8').replace('1.5', '1.50'));
+    },
+  });
+  assert.match(failures.map(({ message }) => message).join(), /in the spelling of a number/);
 });
 
 const KV: KvScheme = {
