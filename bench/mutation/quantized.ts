@@ -5,6 +5,7 @@ import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { PARTS } from '../../formats/canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../../formats/canonical/write.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { openModel } from '../../src/model/graph.js';
 import type { ActivationForm } from '../../src/model/source.js';
@@ -135,7 +136,7 @@ async function reordered(from: string, to: string, how: 'g_idx' | 'permutation')
   const input = CanonicalCheckpoint.open(from);
   const output = await OutputDirectory.create(to);
   await output.carryFrom(from, { except: ['lpq.json', 'config.json'] });
-  const { quantization_config: _, ...config } = input.config;
+  const config = readConfigText(from, input.config);
   const carried = Object.keys(input.manifest.carried).map((name) => {
     const { dtype, shape } = input.weights.spec(name);
     return { name, dtype, shape };

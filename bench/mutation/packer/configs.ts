@@ -37,8 +37,8 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
       "'-:' rules of modules that stayed dense are lost",
     ],
     [
-      "...plainLinears.filter((each) => each !== 'lm_head')]",
-      "...plainLinears.filter((each) => each !== 'lm_head').slice(0, -1)]",
+      '...plainLinears.filter((each) => !roles.isHead(each))]',
+      '...plainLinears.filter((each) => !roles.isHead(each)).slice(0, -1)]',
       "the last '-:' rule is lost",
     ],
     ['] = facts(other)', '] = facts(main)', 'rules of modules that differ repeat the main scheme'],
@@ -67,11 +67,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ['awq'],
     [
       ['const plain = new Set(plainLinears);', 'const plain = new Set();', 'plain linears are not left out'],
-      [
-        "if (!decisions.has('lm_head'))\n                plain.add('lm_head');",
-        "plain.delete('lm_head');",
-        'lm_head is not left out',
-      ],
+      ["plain.add('lm_head');", "plain.delete('lm_head');", 'lm_head is not left out'],
       [
         "if (action === 'fallback')\n                    plain.add(name);",
         '',
@@ -115,13 +111,15 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
   ]),
   ...mutants('src/pack/targets/compressed-tensors', COMPRESSED, [
     ['const ignore = new Set(plainLinears);', 'const ignore = new Set();', 'plain linears are not ignored'],
-    [
-      "if (!decisions.has('lm_head'))\n                ignore.add('lm_head');",
-      "ignore.delete('lm_head');",
-      'lm_head is not ignored',
-    ],
+    ["ignore.add('lm_head');", "ignore.delete('lm_head');", 'lm_head is not ignored'],
     ['ignore.add(moduleName);', '', 'modules that stayed dense are not ignored'],
-    ["targets: ['Linear']", "targets: ['Embedding']", 'the one scheme is stated for embeddings'],
+    ["targets: ['Linear',", "targets: ['Embedding',", 'the one scheme is stated for embeddings'],
+    [
+      "['Linear', ...group.targets.filter(roles.isHead)]",
+      "['Linear']",
+      'the quantized head is not named beside the class',
+    ],
+    ["ignore.add('lm_head');", "ignore.add('head');", 'another name than that of the head is ignored'],
     [
       'group.targets.push(moduleName);',
       'if (group.targets.length < 3) group.targets.push(moduleName);',
@@ -158,13 +156,13 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
       'generation_config.json is not carried',
     ],
     [
-      'config: { ...input.config, quantization_config: quantization },\n        }, request.writer',
-      'config: { ...input.config, rope_parameters: undefined, rope_theta: 10000, quantization_config: quantization },\n        }, request.writer',
-      'config.json loses rope_parameters',
+      'readConfigText(input.dir, input.config);',
+      "readConfigText(input.dir, input.config).replace('500000', '10000');",
+      'config.json has another base of RoPE',
     ],
     [
-      'config: { ...input.config, quantization_config: quantization },\n        }, request.writer',
-      "config: { ...input.config, dtype: 'float16', quantization_config: quantization },\n        }, request.writer",
+      'readConfigText(input.dir, input.config);',
+      "readConfigText(input.dir, input.config).replace('bfloat16', 'float16');",
       'config.json says another dtype',
     ],
     [

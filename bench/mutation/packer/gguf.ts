@@ -156,8 +156,8 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
       'neighbouring rows are exchanged',
     ],
     [
-      'const { quantization_config: _, ...config } = input.config;',
-      'const config = input.config;',
+      "withMember(config, 'quantization_config', undefined, place)",
+      'config',
       'config.json keeps the quantization_config of the checkpoint',
     ],
     [

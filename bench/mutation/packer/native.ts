@@ -41,7 +41,6 @@ export const NATIVE_MUTANTS: readonly Mutant[] = [
       '(static_cast<uint32_t>(bits >> (run->drop + 1)) & run->mask) << run->bit',
       'runs of bits are one bit off',
     ],
-    ['if (!plan.fills && !keep)', 'if (false)', 'bits between elements are not cleared'],
   ]),
   ...mutants('native/cpu/layout/plan.cpp', ALL, [
     ['return p - q + spec.order[static_cast<size_t>(q)];', 'return p;', 'the order of bits in words is not heeded'],
