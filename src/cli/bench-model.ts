@@ -9,7 +9,7 @@ import { bytes } from './units.js';
 import { version } from './version.js';
 
 interface ModelFlags extends ComputeOptions {
-  readonly shape: string;
+  readonly shape?: string;
   readonly blocks?: number;
   readonly weights: string;
   readonly group: string;
@@ -29,7 +29,10 @@ export function benchModelCommand(bench: Command, run: Run): Command {
     bench
       .command('model')
       .description('time steps of a whole model with random weights, packed and not, and what they are spent on')
-      .option('--shape <name>', 'llama-3-8b, llama-3-70b, ... or the path of a config.json', 'llama-3-8b')
+      .option(
+        '--shape <name>',
+        'llama-3-8b, llama-3-70b, ... or the path of a config.json (default: llama-3-8b; tiny on a CPU)',
+      )
       .option('--blocks <n>', 'blocks to measure; the others take what these do (default: all)', integer('--blocks', 1))
       .option(
         '--weights <list>',
@@ -62,7 +65,8 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
   const { parseGroup } = await import('../bench/kernels/cases.js');
   const { parseForms } = await import('../bench/model/forms.js');
   const { modelShape } = await import('../bench/shapes.js');
-  const shape = modelShape(flags.shape);
+  const rt = openRuntime(run, flags);
+  const shape = modelShape(flags.shape ?? (rt.device === 'cpu' ? 'tiny' : 'llama-3-8b'));
   const blocks = flags.blocks ?? shape.blocks;
   if (blocks > shape.blocks)
     throw new LpqError('LPQ_USAGE', `--blocks does not take ${blocks} for ${shape.name}`, {
@@ -86,8 +90,14 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
   };
   const { refuseExisting } = await import('../../formats/directory/place.js');
   for (const file of [flags.results, flags.markdown]) if (file !== undefined) refuseExisting(file);
-  const rt = openRuntime(run, flags);
-  const { benchModel } = await import('../bench/model/run.js');
+  const { benchModel, benchBytes } = await import('../bench/model/run.js');
+  // The kernel would end the process, perhaps another; a device says itself what it lacks.
+  if (rt.device === 'cpu')
+    (await import('./preflight.js')).requireMemory(
+      `lpq bench model of ${blocks} blocks of ${shape.name}`,
+      benchBytes(request),
+      'Use --blocks with fewer of them (the others take what these do), a smaller --shape, or --device cuda.',
+    );
   let task: ReturnType<typeof run.report.task> | undefined;
   const bench = await benchModel(rt, request, {
     check: () => run.interrupt.check(),

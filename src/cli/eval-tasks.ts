@@ -1,3 +1,4 @@
+import { counted } from '../core/words.js';
 import type { Estimate } from '../eval/estimate.js';
 import type { EvalFlags } from './eval.js';
 import { openEvaluated } from './kv.js';
@@ -25,7 +26,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
       const seconds = (performance.now() - started) / 1000;
       run.report.result(
         { dir, ...found, seconds },
-        line`accuracy ${share(found.accuracy)}   a character ${share(found.normalised)}   ${found.questions} questions   ${found.text}   ${duration(seconds)}\n`,
+        line`accuracy ${share(found.accuracy)}   a character ${share(found.normalised)}   ${counted(found.questions, 'question')}   ${found.text}   ${duration(seconds)}\n`,
       );
       return;
     }
@@ -35,7 +36,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
     const { mean, error } = found.perplexity;
     run.report.result(
       { dir, ...found, seconds },
-      line`last words ${share(found.accuracy)}   ppl ${mean.toFixed(4)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}   ${found.words} texts   ${found.text}   ${duration(seconds)}\n`,
+      line`last words ${share(found.accuracy)}   ppl ${mean.toFixed(4)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}   ${counted(found.words, 'text')}   ${found.text}   ${duration(seconds)}\n`,
     );
   } finally {
     close();

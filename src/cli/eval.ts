@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { BosMode } from '../calibrate/prefix.js';
 import { LpqError } from '../core/error.js';
+import { counted } from '../core/words.js';
 import type { WeightSource } from '../model/source.js';
 import { activationOptions } from './activations.js';
 import { modelDirectory } from './hub.js';
@@ -101,7 +102,7 @@ export function scored({
   prefix: readonly number[];
 }): string {
   const begun = prefix.length > 0 ? `, each behind token ${prefix.join(' ')}` : '';
-  return `${tokens} tokens scored in ${windows} windows of ${ctx}${begun}`;
+  return `${tokens} tokens scored in ${counted(windows, 'window')} of ${ctx}${begun}`;
 }
 
 /**

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { CODES, type ErrorCode } from '../core/codes.js';
 import { LpqError } from '../core/error.js';
+import { hintFor } from '../core/names.js';
 import { REMEDIES } from '../core/remedies.js';
 import type { Run } from './run.js';
 import { facts, table } from './table.js';
@@ -59,6 +60,6 @@ function codeOf(given: string): ErrorCode {
   throw new LpqError('LPQ_USAGE', `there is no error code ${given}`, {
     got: given,
     ...(alike.length > 0 && { expected: alike.join(', ') }),
-    hint: 'lpq explain lists all codes.',
+    hint: hintFor(code, Object.keys(CODES)) ?? 'lpq explain lists all codes.',
   });
 }

@@ -1,6 +1,7 @@
 import { CommanderError } from 'commander';
 import { reasonOf } from '../../formats/directory/reasons.js';
 import { LpqError } from '../core/error.js';
+import type { Meanings } from '../core/names.js';
 import { cudaError } from './cuda-failure.js';
 
 /** Codes that native code throws (native/include/lpq/failure.h) and what they are to a user. */
@@ -81,12 +82,28 @@ function systemError(code: string, error: CodedError): LpqError {
   );
 }
 
+/** Options of other commands and other tools, by what they are here. */
+const OPTIONS: Meanings = {
+  '--target': 'A target is chosen when packing: lpq pack QUANTIZED --target NAME, or lpq quantize ... --pack NAME.',
+  '--wbits': 'Use --bits.',
+  '--w_bit': 'Use --bits.',
+  '--groupsize': 'Use --group-size.',
+  '--model': 'The model is an argument, not an option: lpq COMMAND MODEL.',
+  '--dataset': 'Use --calib FILE.',
+  '--format': 'Use lpq pack --target NAME.',
+};
+
 /** commander's sentence, without its prefix; its suggestion becomes the hint. */
 function usageError(error: CommanderError): LpqError {
   const [first = '', ...rest] = error.message.replace(/^error: /, '').split('\n');
+  const option = /unknown option '(--[\w-]+)/.exec(first)?.[1] ?? '';
   const suggestion = /\(Did you mean (.+)\?\)/.exec(rest.join(' '))?.[1];
   return new LpqError('LPQ_USAGE', first, {
-    hint: suggestion ? `Did you mean ${suggestion}?` : 'lpq --help lists the commands, lpq COMMAND --help its options.',
+    hint: Object.hasOwn(OPTIONS, option)
+      ? (OPTIONS[option] as string)
+      : suggestion
+        ? `Did you mean ${suggestion}?`
+        : 'lpq --help lists the commands, lpq COMMAND --help its options.',
   });
 }
 

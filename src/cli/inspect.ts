@@ -35,8 +35,12 @@ async function inspect(given: string, check: boolean, run: Run): Promise<void> {
   );
   if (wrong.length === 0) return;
   const { LpqError } = await import('../core/error.js');
-  throw new LpqError('LPQ_MODULE_NUMERICS', `${wrong.length} tensors of ${dir} hold NaN or infinity`, {
-    got: wrong.slice(0, 5).map(({ name }) => name),
-    hint: 'Download the checkpoint again.',
-  });
+  throw new LpqError(
+    'LPQ_MODULE_NUMERICS',
+    `${wrong.length === 1 ? 'a tensor' : `${wrong.length} tensors`} of ${dir} hold${wrong.length === 1 ? 's' : ''} NaN or infinity`,
+    {
+      got: wrong.slice(0, 5).map(({ name }) => name),
+      hint: 'Download the checkpoint again.',
+    },
+  );
 }

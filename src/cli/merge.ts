@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { counted } from '../core/words.js';
 import type { Run } from './run.js';
 import { registerOutput } from './run-output.js';
 import { line } from './terminal.js';
@@ -31,6 +32,6 @@ async function merge(output: string, run: Run): Promise<void> {
   const seconds = (performance.now() - started) / 1000;
   run.report.result(
     { command: 'merge', output, ...merged, seconds },
-    line`merged ${merged.modules} modules of ${merged.shards} shards into ${output}, ${duration(seconds)}; the shards may be removed\n`,
+    line`merged ${counted(merged.modules, 'module')} of ${counted(merged.shards, 'shard')} into ${output}, ${duration(seconds)}; the shards may be removed\n`,
   );
 }

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { parseShard, type Shard, shardPath } from '../../formats/shards/schema.js';
+import { counted } from '../core/words.js';
 import type { PackRuntime } from '../layout/engine.js';
 import { modelDirectory } from './hub.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from './run.js';
@@ -127,7 +128,7 @@ export async function packDirectory(
     const left = report.modules.filter(({ action }) => action === 'fallback').length;
     run.report.result(
       { command: 'pack', output: options.output, ...facts, provenance: manifest.provenance },
-      line`packed ${report.modules.length - left} modules for ${report.target}${left > 0 ? `, left ${left} in another form` : ''}: ${bytes(report.bytes)} of packed modules in ${options.output}, ${duration(report.seconds)}\n`,
+      line`packed ${counted(report.modules.length - left, 'module')} for ${report.target}${left > 0 ? `, left ${left} in another form` : ''}: ${bytes(report.bytes)} of packed modules in ${options.output}, ${duration(report.seconds)}\n`,
     );
   } finally {
     input.close();

@@ -33,6 +33,20 @@ function memoryLimit(): number {
   return Math.min(os.totalmem(), constrained > 0 ? constrained : Number.POSITIVE_INFINITY);
 }
 
+/**
+ * Throws LPQ_MEMORY where `what` needs more memory than is free, caches that the system gives up at need counted as free. For what fills
+ * it at once: pages that are written cannot be let go of.
+ */
+export function requireMemory(what: string, need: number, hint: string): void {
+  const free = Math.min(process.availableMemory(), memoryLimit());
+  if (need <= free) return;
+  throw new LpqError('LPQ_MEMORY', `${what} needs about ${bytes(Math.round(need))} of memory`, {
+    got: `${bytes(free)} free`,
+    expected: bytes(Math.round(need)),
+    hint,
+  });
+}
+
 /** As a line: '2.84 MB to write (74 GB free), about 330 MB of memory'. */
 export function needsLine({ output, rss, device, seconds, block }: Needs, free: number | undefined): string {
   const room = free === undefined ? '' : ` (${bytes(free)} free)`;

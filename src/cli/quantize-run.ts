@@ -2,6 +2,7 @@ import type { OutputDirectory } from '../../formats/directory/output-directory.j
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { counted } from '../core/words.js';
 import type { ModuleLine } from '../quantize/run.js';
 import { calibrate, saveStatistics } from './calibration.js';
 import { quantizerFor } from './method.js';
@@ -123,7 +124,7 @@ export async function quantizeInto(
   await noted?.write(output, modules, run);
   run.report.result(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
-    line`quantized ${modules.length} modules to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
+    line`quantized ${counted(modules.length, 'module')} to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
   );
 }
 

@@ -3,6 +3,7 @@ import path from 'node:path';
 import type { Command } from 'commander';
 import type { Report } from '../../formats/report/schema.js';
 import { LpqError } from '../core/error.js';
+import { counted } from '../core/words.js';
 import type { Run } from './run.js';
 import { table } from './table.js';
 import { line } from './terminal.js';
@@ -128,6 +129,6 @@ function summary({ output, method, totals, evaluations }: Report): string {
     const kl = source ? `, KL ${source.kl.mean.toPrecision(3)} nats a token` : '';
     return line`perplexity ${perplexity.ppl.toFixed(4)} on ${text}${kl}\n`;
   });
-  const first = line`${output}: ${method}, ${modules} modules, ${bitsPerWeight.toFixed(3)} bits per weight${error}${time}\n`;
+  const first = line`${output}: ${method}, ${counted(modules, 'module')}, ${bitsPerWeight.toFixed(3)} bits per weight${error}${time}\n`;
   return [first, ...quality].join('');
 }

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { MOST_RESIDUAL } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
+import { hintFor, type Meanings } from '../core/names.js';
 import { GPTQ_DEFAULTS, SPARSE_ALPHA } from '../gptq/options.js';
 
 /** How a weight is stored; a recipe's rule may set the same fields for the modules it matches. */
@@ -135,6 +136,33 @@ export function fieldTakes(name: string): string | undefined {
   return Object.hasOwn(FIELDS, name) ? FIELDS[name as keyof Settings][1] : undefined;
 }
 
+const TARGET = 'names a format, not a method: quantize with --method gptq, and pack with lpq pack --target';
+const OTHER = 'lpq does not have it: --method gptq, the default, comes closest; rtn needs no calibration.';
+
+/** What people write for a field that takes one of a few words. */
+const MEANINGS: Partial<Record<keyof Settings, Meanings>> = {
+  method: {
+    awq: `AWQ ${TARGET} awq.`,
+    gguf: `GGUF ${TARGET} gguf.`,
+    marlin: `MARLIN ${TARGET} marlin.`,
+    'compressed-tensors': `compressed-tensors ${TARGET} compressed-tensors.`,
+    ...Object.fromEntries(['round', 'none', 'naive', 'minmax', 'nearest'].map((name) => [name, 'Use --method rtn.'])),
+    ...Object.fromEntries(
+      ['smoothquant', 'autoround', 'hqq', 'quip', 'quip#', 'spinquant', 'bnb', 'bitsandbytes', 'nf4', 'aqlm'].map(
+        (name) => [name, OTHER],
+      ),
+    ),
+  },
+};
+
+/** The words that a field takes; none for a number. */
+function wordsOf(field: keyof Settings): readonly string[] {
+  const shape = settingsSchema.shape[field];
+  const inner = 'unwrap' in shape ? shape.unwrap() : shape;
+  const options: readonly unknown[] = 'options' in inner ? inner.options : [];
+  return options.filter((word): word is string => typeof word === 'string');
+}
+
 /** The settings of the command line, checked. Throws LPQ_USAGE naming the option. */
 export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
   const parsed = settingsSchema.safeParse(given);
@@ -147,10 +175,9 @@ export function checkFlags(given: Readonly<Record<string, unknown>>): Settings {
   }
   const field = String(parsed.error.issues[0]?.path[0]) as keyof Settings;
   const [flag, takes] = FIELDS[field];
-  throw new LpqError('LPQ_USAGE', `${flag} does not take '${String(given[field])}'`, {
-    got: String(given[field]),
-    expected: takes,
-  });
+  const got = String(given[field]);
+  const hint = hintFor(got, wordsOf(field), MEANINGS[field]);
+  throw new LpqError('LPQ_USAGE', `${flag} does not take '${got}'`, { got, expected: takes, ...(hint && { hint }) });
 }
 
 /** Fields that only a method with calibration looks at. */

@@ -1,3 +1,5 @@
+import { statSync } from 'node:fs';
+import path from 'node:path';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { DirectoryKind } from '../../formats/canonical/source.js';
 import { createRuntime, type NativeRuntime } from '../../native/binding.js';
@@ -98,6 +100,7 @@ const FOUND: Readonly<Record<keyof typeof WANTED, string>> = {
  * for an unquantized one.
  */
 export async function requireKind(dir: string, wanted: keyof typeof WANTED): Promise<void> {
+  requireDirectory(dir);
   const { directoryKind, isSource } = await import('../../formats/canonical/source.js');
   const { READ_METHODS } = await import('../../formats/foreign/settings.js');
   const kind = directoryKind(dir);
@@ -108,6 +111,16 @@ export async function requireKind(dir: string, wanted: keyof typeof WANTED): Pro
   throw new LpqError(code, `${dir} is not ${what}`, {
     got: FOUND[kind as keyof typeof WANTED] ?? `weights quantized by another tool (${kind.slice('foreign:'.length)})`,
     hint: remedy(kind, wanted, readable),
+  });
+}
+
+/** Weights lie beside their config.json and tokenizer.json. Throws LPQ_FILE for a file. */
+export function requireDirectory(place: string): void {
+  if (!statSync(place, { throwIfNoEntry: false })?.isFile()) return;
+  throw new LpqError('LPQ_FILE', `${place} is a file, and lpq works on the directory of a checkpoint`, {
+    got: 'a file',
+    expected: 'a directory with config.json and the weights',
+    hint: `Give ${path.dirname(place)}.`,
   });
 }
 

@@ -1,5 +1,6 @@
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
+import { counted } from '../core/words.js';
 import type { Diagnosis } from './diagnosis/finding.js';
 import type { Verification } from './junit.js';
 import type { Run } from './run.js';
@@ -72,7 +73,7 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
       table(['check', 'result', 'wrong', ''], rows),
       ...(lines.length > 0 ? ['\n', ...lines] : []),
       ...unproved.map((sentence) => line`not proved: ${sentence}\n`),
-      line`\n${dir} (${kind}, ${modules} modules): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}\n`,
+      line`\n${dir} (${kind}, ${counted(modules, 'module')}): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}\n`,
     ].join(''),
     told: { dir, kind, checks, failures, modules: [], seconds },
     error:

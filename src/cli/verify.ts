@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
+import { counted } from '../core/words.js';
 import type { Recorder, VerifyReport } from '../verify/report.js';
 import { activationsOf } from './activations.js';
 import { modelDirectory } from './hub.js';
@@ -171,6 +172,6 @@ function printReport(report: VerifyReport): string {
     ...(lines.length > 0 ? ['\n', ...lines] : []),
     ...report.notes.map((sentence) => line`note: ${sentence}\n`),
     ...report.unproved.map((sentence) => line`not proved: ${sentence}\n`),
-    line`\n${report.dir} (${report.target}, ${report.modules.length} modules): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
+    line`\n${report.dir} (${report.target}, ${counted(report.modules.length, 'module')}): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
   ].join('');
 }

@@ -1,4 +1,5 @@
 import { LpqError } from './error.js';
+import { hintFor, type Meanings } from './names.js';
 
 /** An integer of `bits` bits: u1-u8 holds 0 .. 2^bits-1, i2-i8 two's complement. */
 export interface IntType {
@@ -30,6 +31,42 @@ const TYPES: ReadonlyMap<string, QuantType> = new Map(
   [...integers(), ...floats()].map((type) => [type.name, Object.freeze(type)]),
 );
 
+const FLOAT16 = 'Weights of 16 bits are those of the source; a recipe rule with skip leaves modules in them.';
+const GGUF =
+  'This is a type of GGUF: quantize with --bits 4, then lpq pack --target gguf-q4_k (or another gguf target).';
+const NF4 =
+  'lpq has no NF4: take --bits 4, which is more exact with the default method, or --dtype f4e2m1 for a float of 4 bits.';
+
+/** What other tools call types. */
+const MEANINGS: Meanings = {
+  ...Object.fromEntries(
+    [2, 3, 4, 5, 6, 7, 8].flatMap((bits) => [
+      [`int${bits}`, `Use --dtype i${bits} (signed, symmetric), or --dtype u${bits} --asym.`],
+      [`uint${bits}`, `Use --dtype u${bits}.`],
+      [`w${bits}`, `Use --bits ${bits}.`],
+      [`w${bits}a16`, `Use --bits ${bits}: activations stay in 16 bits.`],
+    ]),
+  ),
+  ...Object.fromEntries(
+    ['fp8', 'float8', 'f8', 'e4m3', 'fp8_e4m3fn'].map((name) => [name, 'Use --dtype f8e4m3 (or f8e5m2).']),
+  ),
+  ...Object.fromEntries(['e5m2', 'fp8_e5m2fn'].map((name) => [name, 'Use --dtype f8e5m2.'])),
+  ...Object.fromEntries(
+    ['fp4', 'float4', 'f4'].map((name) => [
+      name,
+      'Use --dtype f4e2m1, or mxfp4 or nvfp4 with the scales of these formats.',
+    ]),
+  ),
+  ...Object.fromEntries(['fp6', 'f6'].map((name) => [name, 'Use --dtype f6e3m2 or f6e2m3.'])),
+  ...Object.fromEntries(['nf4', 'nf3', 'nf2', 'bnb', 'bitsandbytes'].map((name) => [name, NF4])),
+  ...Object.fromEntries(
+    ['fp16', 'f16', 'bf16', 'float16', 'bfloat16', 'half', 'fp32', 'f32', 'none'].map((name) => [name, FLOAT16]),
+  ),
+  ...Object.fromEntries(
+    ['q2_k', 'q3_k', 'q4_k', 'q4_k_m', 'q5_k', 'q6_k', 'q4_0', 'q8_0', 'gguf'].map((name) => [name, GGUF]),
+  ),
+};
+
 /** All 36 types: u1-u8, i2-i8 and the 21 floats, unsigned first, narrow first. */
 export const QUANT_TYPES: readonly QuantType[] = [...TYPES.values()];
 
@@ -45,7 +82,7 @@ export function quantType(name: string): QuantType {
   throw new LpqError('LPQ_TYPE', `'${name}' is not a quantized type`, {
     got: name,
     expected: 'u1-u8, i2-i8, or a float fBeXmY of 3 to 8 bits with 1 + X + Y = B',
-    hint: 'Use for example --dtype i4, --dtype u3 or --dtype f6e3m2.',
+    hint: hintFor(name, [...TYPES.keys()], MEANINGS) ?? 'Use for example --dtype i4, --dtype u3 or --dtype f6e3m2.',
   });
 }
 

@@ -137,7 +137,7 @@ function compareEntries(
         module: name,
         got: JSON.stringify(module[key]),
         expected: JSON.stringify(entry[key]),
-        message: `module '${name}': its ${key} is not what the quantized checkpoint says`,
+        message: `module '${name}': its ${key} ${key.endsWith('s') ? 'are' : 'is'} not what the quantized checkpoint says`,
       }) && ok;
   // Targets that pack weights alone leave out what they would have multiplied.
   if (target === 'comet' || module.activations)

@@ -89,7 +89,10 @@ export async function benchModel(
   let done = 0;
   try {
     for (const [i, form] of forms.entries()) {
-      const model = await randomModel(rt, noise, graph, form, request);
+      const model = await randomModel(rt, noise, graph, form, request, (block) => {
+        events.check?.();
+        events.onStep?.(`${form.name}: making block ${block + 1} of ${blocks}`, done, total);
+      });
       try {
         for (const point of points[i] ?? []) {
           events.check?.();
@@ -130,6 +133,30 @@ export async function benchModel(
     leftOut,
     seconds: (performance.now() - started) / 1000,
   };
+}
+
+/**
+ * Memory of a run on a CPU, in bytes: weights at 16 bits (no form is wider), one block more while siblings are joined, the cache, and what the
+ * longest step holds in f32.
+ */
+export function benchBytes({ shape, blocks, m, contexts, prefill }: ModelBenchRequest): number {
+  const config = { ...shape.config, num_hidden_layers: blocks };
+  const plan = planModel(architectureOf(config, shape.name), config, shape.name);
+  const graph = buildGraph(plan);
+  const elements = (tensors: ReadonlyMap<string, readonly number[]>) =>
+    [...tensors.values()].reduce((sum, dims) => sum + dims.reduce((a, b) => a * b, 1), 0);
+  const ofBlocks = graph.blocks.map(({ tensors }) => elements(tensors));
+  const weights = 2 * (elements(graph.outer) + ofBlocks.reduce((a, b) => a + b, 0) + Math.max(0, ...ofBlocks));
+  const sequences = Math.max(1, ...m);
+  const kept = plan.blocks.reduce((sum, { attention }) => {
+    // Keys and values in 16 bits.
+    return sum + (attention.kind === 'mla' ? 4 * graph.hidden : 4 * attention.kvHeads * attention.headDim);
+  }, 0);
+  const cache = kept * Math.max(prefill, sequences * Math.max(...contexts));
+  const rows = Math.max(prefill, sequences);
+  // Gate, up and their product beside the residual stream; the logits of the last tokens.
+  const widest = Math.max(0, ...graph.blocks.flatMap(({ tensors }) => [...tensors.values()].map(([n = 0]) => n)));
+  return weights + cache + 4 * rows * (3 * widest + 6 * graph.hidden) + 4 * sequences * graph.vocab;
 }
 
 function pointsOf(form: WeightForm, { kv, m, contexts, prefill }: ModelBenchRequest): Point[] {

@@ -31,6 +31,7 @@ export async function randomModel(
   graph: ModelGraph,
   form: WeightForm,
   options: WeightOptions,
+  onBlock: (index: number) => void = () => {},
 ): Promise<ResidentModel> {
   const dtype: DType = rt.activationDtype === 'f32' ? 'f16' : rt.activationDtype;
   let shift = 0;
@@ -38,7 +39,8 @@ export async function randomModel(
   const outer: BlockWeights = new Map([...graph.outer].map(([name, shape]) => [name, fill(shape)]));
   const blocks: BlockWeights[] = [];
   try {
-    for (const block of graph.blocks) {
+    for (const [index, block] of graph.blocks.entries()) {
+      onBlock(index);
       // Linears that read one input have their blocks of 8 bits at the same places of it.
       const feeds = block.stages.flatMap((stage) => stage.feeds);
       const places = new Map(

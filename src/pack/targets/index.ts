@@ -1,4 +1,5 @@
 import { LpqError } from '../../core/error.js';
+import { hintFor, type Meanings } from '../../core/names.js';
 import type { PackTarget } from '../target.js';
 import { awq } from './awq.js';
 import { comet } from './comet.js';
@@ -30,6 +31,27 @@ export const PACK_TARGETS: readonly PackTarget[] = [
   ...ggufSearched,
 ];
 
+/** Programs and devices, by the targets that suit them. */
+const MEANINGS: Meanings = {
+  ...alike(['vllm', 'sglang'], 'It reads several formats: use compressed-tensors, gptq or awq.'),
+  ...alike(['transformers', 'hf', 'huggingface'], 'It reads several formats: use compressed-tensors or gptq.'),
+  ...alike(['llama.cpp', 'llamacpp', 'llama-cpp', 'ollama', 'lmstudio'], 'Use gguf, or gguf-q2_k to gguf-q8_0.'),
+  ...alike(['q2_k', 'q3_k', 'q4_k', 'q4_k_m', 'q5_k', 'q6_k', 'q8_0'], 'Use gguf-q2_k to gguf-q8_0.'),
+  ...alike(['lmdeploy'], 'Use awq.'),
+  ...alike(['gptqmodel', 'autogptq', 'auto-gptq'], 'Use gptq.'),
+  ...alike(['autoawq', 'auto-awq'], 'Use awq.'),
+  ...alike(['llm-compressor', 'llmcompressor', 'ct'], 'Use compressed-tensors.'),
+  ...alike(['exl2', 'exl3', 'exllama', 'exllamav2'], 'lpq does not write it; ExLlama also reads gptq.'),
+  ...alike(['h100', 'h200', 'hopper'], 'Use sm90.'),
+  ...alike(['a100', 'ampere'], 'Use sm80.'),
+  ...alike(['rtx3090', '3090'], 'Use sm86.'),
+  ...alike(['rtx4090', '4090', 'l40s', 'ada'], 'Use sm89.'),
+};
+
+function alike(names: readonly string[], hint: string): Meanings {
+  return Object.fromEntries(names.map((name) => [name, hint]));
+}
+
 /** The target called `name`. Throws LPQ_TARGET with the list of names. */
 export function packTarget(name: string): PackTarget {
   const target = PACK_TARGETS.find((each) => each.name === name);
@@ -37,5 +59,11 @@ export function packTarget(name: string): PackTarget {
   throw new LpqError('LPQ_TARGET', `'${name}' is not a pack target`, {
     got: name,
     expected: PACK_TARGETS.map((each) => each.name).join(', '),
+    hint:
+      hintFor(
+        name,
+        PACK_TARGETS.map((each) => each.name),
+        MEANINGS,
+      ) ?? 'docs/targets.md says what each is for.',
   });
 }

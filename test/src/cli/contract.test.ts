@@ -23,6 +23,18 @@ test('help goes to stdout with exit code 0 and names every command; no command i
 // [arguments, exit code, error code, what the message must name]
 const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [['frobnicate'], 2, 'LPQ_USAGE', /frobnicate/],
+  [
+    ['quantize', `${model}/model.safetensors`, '-o', 'x', '--bits', '4'],
+    4,
+    'LPQ_FILE',
+    /is a file, and lpq works on the dir/,
+  ],
+  [
+    ['bench', 'model', '--shape', 'llama-3-70b', '--blocks', '80', '--m', '4096', '--device', 'cpu'],
+    3,
+    'LPQ_MEMORY',
+    /80 blocks/,
+  ],
   [['quantise', model], 2, 'LPQ_USAGE', /quantise/],
   [['eval', model, '--text', 'x', '--txt', 'x'], 2, 'LPQ_USAGE', /--txt/],
   [['eval', model], 2, 'LPQ_USAGE', /--text/],
@@ -111,6 +123,23 @@ for (const [args, exit, code, names] of REFUSALS) {
     assert.ok(!existsSync(path.join(root, 'never')) && !existsSync(path.join(root, 'never.safetensors')));
   });
 }
+
+test('a name that means something elsewhere, and one that is misspelt, are pointed to what was meant', async () => {
+  for (const [args, says] of [
+    [
+      ['quantize', model, '-o', 'never', '--bits', '4', '--target', 'awq'],
+      /hint {6}.*lpq pack QUANTIZED --target NAME/,
+    ],
+    [['quantize', model, '-o', 'never', '--bits', '4', '--method', 'awq'], /hint {6}AWQ names a format, not a method/],
+    [['quantize', model, '-o', 'never', '--bits', '4', '--method', 'gtpq'], /hint {6}Did you mean gptq\?/],
+    [['quantize', model, '-o', 'never', '--dtype', 'int4'], /hint {6}Use --dtype i4/],
+    [['explain', 'GROUPSIZE'], /hint {6}Did you mean LPQ_GROUP_SIZE\?/],
+  ] as const) {
+    const ran = await lpq(args);
+    assert.equal(ran.code, 2, ran.stderr);
+    assert.match(ran.stderr, says);
+  }
+});
 
 test('an LPQ_THREADS that is no number of threads is refused', async () => {
   for (const wrong of ['99999999', 'many', '-1', '1.5']) {
