@@ -43,6 +43,13 @@ export function mlaPlanner(
   const rotary = config.count(['qk_rope_head_dim']);
   const value = config.count(['v_head_dim']);
   const style = config.flag(table.interleaved) ? 'interleaved' : 'half';
+  if (rotary % 2 !== 0)
+    throw config.error(
+      'qk_rope_head_dim',
+      'is odd, and rotary positions turn pairs of dimensions',
+      rotary,
+      'an even number',
+    );
   const rope = ropeSpec(config, { style, theta: table.theta }, rotary);
   if (rope.rotary !== rotary)
     throw config.error('partial_rotary_factor', 'leaves part of qk_rope_head_dim unrotated', rope.rotary, rotary);

@@ -185,7 +185,7 @@ test('latent attention: scales, ranks and what is refused', () => {
   for (const num_key_value_heads of [1, 2, 128])
     assert.deepEqual(latent({ ...v3, num_key_value_heads }), latent(v3), 'every head has a key of its own');
   rejects({ ...v3, kv_lora_rank: undefined }, 'LPQ_CONFIG', /kv_lora_rank/);
-  rejects({ ...v3, qk_rope_head_dim: 7 }, 'LPQ_CONFIG', /rotated/);
+  rejects({ ...v3, qk_rope_head_dim: 7 }, 'LPQ_CONFIG', /'qk_rope_head_dim' is odd/);
 });
 
 test('a config that cannot be read is refused with the key and the directory', () => {
