@@ -163,8 +163,8 @@ test('the command line: one kind of evaluation at a time', async () => {
   const questions = lines({ context: 'Once upon a', choices: [' time', ' spoon'], answer: 0 });
   const words = lines({ text: 'Once upon a time' });
   const told = await run('--choices', questions);
-  assert.match(told.stdout, /^accuracy 100\.00 % {3}a character 100\.00 % {3}1 questions/, told.stderr);
-  assert.match((await run('--last-word', words)).stdout, /^last words \d.* ppl .* 1 texts/);
+  assert.match(told.stdout, /^accuracy 100\.00 % {3}a character 100\.00 % {3}1 question /, told.stderr);
+  assert.match((await run('--last-word', words)).stdout, /^last words \d.* ppl .* 1 text /);
   for (const [args, words] of [
     [[], /--text FILE, --choices FILE/],
     [['--text', 'x', '--choices', 'y'], /--text and --choices exclude/],

@@ -63,13 +63,13 @@ test('every number of config.json has a range: negative, zero, fractional, infin
   opened({ sliding_window: null, max_position_embeddings: 1, rms_norm_eps: 1e-12 });
 });
 
-test('a tokenizer of an unknown kind is refused', () => {
+test('a tokenizer of an unknown kind is refused', async () => {
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-ranges-'));
   const json = JSON.parse(readFileSync(path.join(tiny, 'tokenizer.json'), 'utf8')) as { model: { type?: string } };
   json.model.type = 'Evil';
   writeFileSync(path.join(dir, 'tokenizer.json'), JSON.stringify(json));
-  assert.throws(
-    () => openTokenizer(dir),
+  await assert.rejects(
+    openTokenizer(dir),
     designed('LPQ_CONFIG', /tokenizer\.json: 'model' has a type .*"Evil".*BPE, Unigram/),
   );
   rmSync(dir, { recursive: true });
