@@ -147,7 +147,7 @@ async function reordered(from: string, to: string, how: 'g_idx' | 'permutation')
       return [name, { ...declaration, groupIndex: how === 'g_idx', permutation: how === 'permutation' }] as const;
     }),
   );
-  const writer = await CanonicalWriter.create(output, { modules, carried, config: JSON.stringify(config) });
+  const writer = await CanonicalWriter.create(output, { modules, carried, config });
   for (const { name } of carried) await writer.writeCarried(name, input.weights.tensor(name));
   for (const [name, module] of modules) {
     const data: ModuleData = {};

@@ -44,7 +44,7 @@ export async function mutateArtifact(options: MutateOptions): Promise<Trial[]> {
   const { packed, quantized, work, runtime, count, seed } = options;
   const artifact = await openArtifact(packed);
   const written = new Written(work);
-  const pristine = rehashed(artifact, 'all');
+  const pristine = await rehashed(artifact, 'all');
   const files = diskFiles(artifact, pristine);
   written.write(artifact, pristine);
   const clean = await ask(work, quantized, runtime);
@@ -56,7 +56,7 @@ export async function mutateArtifact(options: MutateOptions): Promise<Trial[]> {
     const copy = copyOf(artifact);
     site.apply(copy);
     const rehash = site.rehash ?? (turn++ % 2 ? 'all' : 'packed');
-    const manifest = rehashed(copy, rehash, site.unsealed !== true);
+    const manifest = await rehashed(copy, rehash, site.unsealed !== true);
     // A hash of lpq.json that was redone is what it was.
     if (sameFiles(files, diskFiles(copy, manifest))) continue;
     written.write(copy, manifest);

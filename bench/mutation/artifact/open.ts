@@ -128,6 +128,8 @@ export class Written {
       if (this.there.get(name)?.equals(bytes)) continue;
       const place = path.join(this.dir, name);
       mkdirSync(path.dirname(place), { recursive: true });
+      // Another file: what was there may be mapped yet.
+      rmSync(place, { force: true });
       writeFileSync(place, bytes);
       this.there.set(name, bytes);
     }

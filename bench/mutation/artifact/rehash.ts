@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto';
 import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
+import { ggufTypeOf } from '../../../formats/gguf/types.js';
+import { hashTensor } from '../../../formats/safetensors/hash.js';
 import type { Json } from '../model.js';
 import { type Artifact, GGUF_FILE, ggufBytes, type Weight, weightsOf } from './open.js';
 
@@ -12,17 +14,19 @@ export type Rehash = 'all' | 'packed';
 
 const digest = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex');
 
-/** A tensor's hash as the manifest has it. */
-function tensorHash({ bytes }: Weight): string {
-  return digest(bytes);
+/** A tensor's hash as the manifest has it: of a GGUF type by its name. */
+function tensorHash({ name, dtype, shape, bytes }: Weight): Promise<string> {
+  const known = typeof dtype === 'number' ? (ggufTypeOf(dtype)?.name ?? '') : dtype;
+  return hashTensor({ name, dtype: known, shape }, bytes);
 }
 
 type Entry = { layout?: unknown; tensors?: Json; canonical?: Json };
 
 /** The text of lpq.json with hashes and seal made to fit. `sealed` false: without a seal, as lpq accepts it. */
-export function rehashed(artifact: Artifact, how: Rehash, sealed = true): string {
+export async function rehashed(artifact: Artifact, how: Rehash, sealed = true): Promise<string> {
   const manifest = structuredClone(artifact.manifest);
-  const hashes = new Map(weightsOf(artifact).map((weight) => [weight.name, tensorHash(weight)]));
+  const hashes = new Map<string, string>();
+  for (const weight of weightsOf(artifact)) hashes.set(weight.name, await tensorHash(weight));
   const follow = (record: unknown): void => {
     if (!isObject(record)) return;
     for (const name of Object.keys(record)) if (hashes.has(name)) record[name] = hashes.get(name);
