@@ -67,7 +67,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ['awq'],
     [
       ['const plain = new Set(plainLinears);', 'const plain = new Set();', 'plain linears are not left out'],
-      ["plain.add('lm_head');", "plain.delete('lm_head');", 'lm_head is not left out'],
+      ['plain.add(roles.head);', 'plain.delete(roles.head);', 'lm_head is not left out'],
       [
         "if (action === 'fallback')\n                    plain.add(name);",
         '',
@@ -111,7 +111,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
   ]),
   ...mutants('src/pack/targets/compressed-tensors', COMPRESSED, [
     ['const ignore = new Set(plainLinears);', 'const ignore = new Set();', 'plain linears are not ignored'],
-    ["ignore.add('lm_head');", "ignore.delete('lm_head');", 'lm_head is not ignored'],
+    ['ignore.add(roles.head);', 'ignore.delete(roles.head);', 'lm_head is not ignored'],
     ['ignore.add(moduleName);', '', 'modules that stayed dense are not ignored'],
     ["targets: ['Linear',", "targets: ['Embedding',", 'the one scheme is stated for embeddings'],
     [
@@ -119,7 +119,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
       "['Linear']",
       'the quantized head is not named beside the class',
     ],
-    ["ignore.add('lm_head');", "ignore.add('head');", 'another name than that of the head is ignored'],
+    ['ignore.add(roles.head);', "ignore.add('head');", 'another name than that of the head is ignored'],
     [
       'group.targets.push(moduleName);',
       'if (group.targets.length < 3) group.targets.push(moduleName);',
