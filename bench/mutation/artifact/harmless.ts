@@ -10,6 +10,15 @@ export function harmlessManifest(path: string): string | undefined {
   return /^modules\..*\.notes($|\[)/.test(path) ? 'a note for people' : undefined;
 }
 
+/** Layouts of a device's target are those of the targets of one layout: loaders read each module's own. */
+export function harmlessTarget(from: string, to: string): string | undefined {
+  const plain = ['marlin', 'turbomind', 'tilus'];
+  const device = (name: string) => /^sm\d+$/.test(name);
+  return (plain.includes(from) && device(to)) || (device(from) && (plain.includes(to) || device(to)))
+    ? 'another name for the same layouts'
+    : undefined;
+}
+
 /** Of quantization_config, with so many config groups. */
 export function harmlessQuantization(path: string, what: string, groups: number): string | undefined {
   if (/^quantization_config\.config_groups\.\w+$/.test(path) && what.startsWith('renamed'))

@@ -1,5 +1,5 @@
 import type { Json } from '../model.js';
-import { harmlessManifest, harmlessQuantization } from './harmless.js';
+import { harmlessManifest, harmlessQuantization, harmlessTarget } from './harmless.js';
 import { jsonChanges } from './json.js';
 import type { Artifact } from './open.js';
 import { isObject } from './rehash.js';
@@ -77,10 +77,12 @@ export function* targetSites(artifact: Artifact, targets: readonly string[]): It
   for (const target of targets) {
     if (target === manifest.target) continue;
     const stated = artifact.gguf === undefined;
+    const harmless = harmlessTarget(String(manifest.target), target);
     for (const format of stated ? [undefined, 'gptq', 'gptq_v2'] : [undefined])
       yield {
         kind: 'manifest',
         what: `lpq.json: target: ${manifest.target} → ${target}${format ? ` and checkpoint_format: ${format}` : ''}`,
+        ...(harmless !== undefined && !format && { harmless }),
         apply(copy) {
           copy.manifest.target = target;
           const config = read(copy, 'config.json') as Json;
