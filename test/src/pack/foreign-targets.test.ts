@@ -144,7 +144,7 @@ test('awq: one group size; what it does not take stays dense, with the reason', 
   assert.match(note('a.3'), /it has 8 bits and AWQ has 4/);
   assert.match(note('a.4'), /N = 12 is no multiple of 8/);
   assert.match(note('a.5'), /g_idx, which AWQ does not have/);
-  assert.match(note('a.6'), /its scales are bf16/);
+  assert.match(note('a.6'), /its bf16 scales are not all numbers of f16/);
   assert.deepEqual(config.modules_to_not_convert, [
     'a.2',
     'a.3',
@@ -254,6 +254,7 @@ test('compressed-tensors-w8a8: signed bytes, one scale a row, activations by the
   assert.deepEqual(config.ignore, ['l.2', 'l.3', 'l.4', 'lm_head', 'model.layers.0.mlp.gate']);
   const [group] = Object.values(config.config_groups as Record<string, Record<string, unknown>>);
   assert.deepEqual(group, {
+    format: 'int-quantized',
     targets: ['Linear'],
     weights: {
       num_bits: 8,
