@@ -123,7 +123,7 @@ test('weights stored as [K, N] are quantized as the linears they are, and read b
   }
 
   const want = await logitsOf(source);
-  for (const target of ['gptq', 'compressed-tensors']) {
+  for (const target of ['gptq', 'tilus']) {
     const output = path.join(dir, target);
     await packCheckpoint({ input: checkpoint, target, output, runtime: rt });
     const artifact = artifactSource(output, rt);
