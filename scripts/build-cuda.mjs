@@ -1,4 +1,4 @@
-// Compiles native/cuda/**/*.cu into native/build/lpq_kernels.fatbin; needs nvcc >= 12.0, no GPU. A file is compiled again when
+// Compiles native/cuda/**/*.cu and the rows of native/cuda/instances.mjs into native/build/lpq_kernels.fatbin; needs nvcc >= 12.0, no GPU. A file is compiled again when
 // its text, a header of this project that it includes, or its flags have changed. LPQ_CUDA_ARCHS=90a limits the machine code (default 80,86,89,90a and PTX for 80).
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, w
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { INSTANCES, sourceOf } from '../native/cuda/instances.mjs';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const native = path.join(root, 'native');
@@ -22,23 +23,21 @@ const nvcc = [process.env.NVCC, 'nvcc', ...homes.map((home) => path.join(home, '
   .filter(Boolean)
   .find((name) => spawnSync(name, ['--version']).status === 0);
 if (!nvcc) fail('nvcc was not found', 'install the CUDA toolkit (12.0 or newer), or set NVCC or CUDA_HOME');
-const release = /release (\d+)\.(\d+)/.exec(spawnSync(nvcc, ['--version'], { encoding: 'utf8' }).stdout);
+const release = /release (\d+)\.(\d+), V[\d.]+/.exec(spawnSync(nvcc, ['--version'], { encoding: 'utf8' }).stdout);
 if (!release || Number(release[1]) < 12)
   fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
 
 const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
 // Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products and caches (native/cuda/kernels,
 // attention) that has to do: code of their own there would double the build and the bundle.
-const packed = ['kernels', 'attention'].map((room) => path.join(native, 'cuda', room) + path.sep);
-// Kernels of wgmma alone.
-const hopper = ['wide_', 'gemm_act_'].map((name) => path.join(packed[0], name));
-const archsOf = (source) => {
-  if (hopper.some((start) => source.startsWith(start))) return archs.filter((arch) => arch === '90a');
-  const shared = packed.some((room) => source.startsWith(room)) && archs.includes('80');
+const packed = ['kernels', 'attention'].map((room) => path.join('cuda', room) + path.sep);
+const archsOf = ({ header, needs }) => {
+  if (needs === 'sm_90a') return archs.filter((arch) => arch === '90a');
+  const shared = packed.some((room) => header.startsWith(room)) && archs.includes('80');
   return shared ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
 };
-const codeOf = (source) =>
-  archsOf(source).map((arch) =>
+const codeOf = (unit) =>
+  archsOf(unit).map((arch) =>
     arch.startsWith('ptx')
       ? `-gencode=arch=compute_${arch.slice(3)},code=compute_${arch.slice(3)}`
       : `-gencode=arch=compute_${arch},code=sm_${arch}`,
@@ -51,11 +50,26 @@ const files = (directory, suffixes) =>
     .filter((file) => suffixes.some((suffix) => file.endsWith(suffix)))
     .map((file) => path.join(directory, file))
     .sort();
-const sources = files(path.join(native, 'cuda'), ['.cu']).filter((source) => archsOf(source).length > 0);
-if (sources.length === 0) fail('there are no kernels under native/cuda', 'restore the source tree');
-const object = (source) =>
-  path.join(objects, `${path.relative(path.join(native, 'cuda'), source).replaceAll(path.sep, '.')}.fatbin`);
-mkdirSync(objects, { recursive: true });
+mkdirSync(path.join(objects, 'instances'), { recursive: true });
+// What is compiled: `name` goes into the kernels' file, `source` is its text.
+const written = files(path.join(native, 'cuda'), ['.cu']).map((source) => {
+  const name = path.relative(native, source);
+  return { name, header: name, source };
+});
+const made = INSTANCES.map((row) => {
+  const source = path.join(objects, 'instances', `${row.name}.cu`);
+  const text = sourceOf(row);
+  if (!existsSync(source) || readFileSync(source, 'utf8') !== text) writeFileSync(source, text);
+  return { ...row, name: `${path.dirname(row.header)}/${row.name}.cu`, source, text };
+});
+const units = [...written, ...made]
+  .filter((unit) => archsOf(unit).length > 0)
+  .sort((a, b) => (a.name < b.name ? -1 : 1));
+const object = ({ name }) => path.join(objects, `${path.relative('cuda', name).replaceAll(path.sep, '.')}.fatbin`);
+const current = new Set(units.map((unit) => path.basename(object(unit))));
+for (const file of readdirSync(objects))
+  if (file.includes('.fatbin') && !current.has(`${file.split('.fatbin')[0]}.fatbin`))
+    rmSync(path.join(objects, file), { recursive: true });
 
 // What an object was made of: the compiler, its flags, and the bytes of every file of native/ that it read. Bytes rather than
 // times, so that a copied or freshly checked out tree keeps what was compiled.
@@ -67,18 +81,19 @@ const digestOf = (file) => {
   }
   return digests.get(file);
 };
-const made = (source, read) =>
+const keyOf = (unit, read) =>
   JSON.stringify([
     release[0],
     ...flags.map((flag) => flag.replaceAll(native, '.')),
-    ...codeOf(source),
+    ...codeOf(unit),
+    unit.text ?? '',
     ...read.map((file) => `${file} ${digestOf(file)}`),
   ]);
-const record = (source) => `${object(source)}.made`;
-function isCurrent(source) {
-  if (!existsSync(object(source)) || !existsSync(record(source))) return false;
-  const [read, key] = JSON.parse(readFileSync(record(source), 'utf8'));
-  return made(source, read) === key;
+const record = (unit) => `${object(unit)}.made`;
+function isCurrent(unit) {
+  if (!existsSync(object(unit)) || !existsSync(record(unit))) return false;
+  const [read, key] = JSON.parse(readFileSync(record(unit), 'utf8'));
+  return keyOf(unit, read) === key;
 }
 // A makefile's rule, `target : file \\ file`: nvcc names absolute paths as they were included.
 const readBy = (rule) =>
@@ -95,9 +110,9 @@ const readBy = (rule) =>
     .filter((file) => !file.startsWith('..'))
     .sort();
 
-function compile(source) {
-  const target = object(source);
-  if (isCurrent(source)) return Promise.resolve();
+function compile(unit) {
+  const target = object(unit);
+  if (isCurrent(unit)) return Promise.resolve();
   return new Promise((resolve) => {
     const started = performance.now();
     const kept = `${target}.keep`;
@@ -106,7 +121,7 @@ function compile(source) {
       nvcc,
       [
         ...flags,
-        ...codeOf(source),
+        ...codeOf(unit),
         '--keep',
         '--keep-dir',
         kept,
@@ -116,37 +131,35 @@ function compile(source) {
         '-fatbin',
         '-o',
         `${target}.part`,
-        source,
+        unit.source,
       ],
       {
         stdio: ['ignore', 'inherit', 'inherit'],
       },
     );
     child.on('close', (status) => {
-      if (status !== 0)
-        fail(`nvcc could not compile ${path.relative(root, source)}`, "see the compiler's message above");
+      if (status !== 0) fail(`nvcc could not compile ${unit.name}`, "see the compiler's message above");
       // The loader is told which file holds which kernel.
       const names = new Set();
       for (const ptx of files(kept, ['.ptx']))
         for (const [, name] of readFileSync(ptx, 'utf8').matchAll(/\.visible \.entry (\w+)/g)) names.add(name);
-      if (names.size === 0)
-        fail(`${path.relative(root, source)} holds no kernel`, 'remove it, or declare its kernels extern "C"');
+      if (names.size === 0) fail(`${unit.name} holds no kernel`, 'remove it, or declare its kernels extern "C"');
       writeFileSync(`${target}.names`, [...names].sort().join('\n'));
       const read = readBy(readFileSync(path.join(kept, 'rule.d'), 'utf8'));
-      writeFileSync(record(source), JSON.stringify([read, made(source, read)]));
+      writeFileSync(record(unit), JSON.stringify([read, keyOf(unit, read)]));
       rmSync(kept, { recursive: true });
       renameSync(`${target}.part`, target);
-      console.log(`${path.relative(root, source)} ${((performance.now() - started) / 1000).toFixed(1)} s`);
+      console.log(`${unit.name} ${((performance.now() - started) / 1000).toFixed(1)} s`);
       resolve();
     });
   });
 }
 
-const waiting = [...sources];
+const waiting = [...units];
 const jobs = Math.max(1, Number(process.env.LPQ_BUILD_JOBS ?? availableParallelism()));
 await Promise.all(
   Array.from({ length: jobs }, async () => {
-    for (let source = waiting.shift(); source; source = waiting.shift()) await compile(source);
+    for (let unit = waiting.shift(); unit; unit = waiting.shift()) await compile(unit);
   }),
 );
 
@@ -164,12 +177,12 @@ const u64 = (value) => {
 };
 const text = (value) => [u32(Buffer.byteLength(value)), Buffer.from(value)];
 const padded = (bytes) => Buffer.concat([bytes, Buffer.alloc((64 - (bytes.length % 64)) % 64)]);
-const images = sources.map((source) => ({
-  name: path.relative(native, source),
-  kernels: readFileSync(`${object(source)}.names`, 'utf8')
+const images = units.map((unit) => ({
+  name: unit.name,
+  kernels: readFileSync(`${object(unit)}.names`, 'utf8')
     .split('\n')
     .filter(Boolean),
-  bytes: readFileSync(object(source)),
+  bytes: readFileSync(object(unit)),
 }));
 const head = (start) => {
   let at = start;

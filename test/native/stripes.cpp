@@ -38,7 +38,7 @@ double float_number(int bits, int code) {
   return code >> (bits - 1) ? -size : size;
 }
 
-template <class Form, int T, bool BF, bool Reload>
+template <class Form, int T, bool BF>
 void run(const char* name, const Case& c, bool marlin, bool floats) {
   constexpr int bits = Form::kBits;
   const auto up = [](int64_t v, int64_t unit) { return (v + unit - 1) / unit * unit; };
@@ -130,10 +130,10 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
   a.partial = partial.data(), a.counters = counters.data();
   const auto bytes = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
   fake::tensors = {bytes(packed), bytes(pairs), bytes(halves), bytes(powers), bytes(zeros), bytes(x)};
-  const std::function<void()> kernel = [&] { gemm_stripes<Form, T, BF, true, Reload>(a); };
+  const std::function<void()> kernel = [&] { gemm_stripes<Form, T, BF>(a); };
   for (int b = blocks - 1; b >= 0; --b) fake::run_block(b, blocks, 32 << (c.log_n + c.log_k), kernel);
 
-  const std::string text = std::string(name) + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + (Reload ? " reload " : " ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" +
+  const std::string text = std::string(name) + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" +
                            std::to_string(c.group) + " warps " + std::to_string(1 << c.log_n) + "x" + std::to_string(1 << c.log_k) + " stages " + std::to_string(c.stages) + " blocks " + std::to_string(blocks) +
                            (c.stripes ? "" : " no stripes");
   const auto wrong = [&](const std::string& what) {
@@ -166,16 +166,16 @@ template <class Form, bool BF>
 void sweep(const char* name, bool marlin, bool floats) {
   const int long_group = marlin ? 0 : 128;
   // Warps along N and K, columns shared by blocks, blocks with many columns, tails of N, K and tokens.
-  run<Form, 1, BF, false>(name, {5, 300, 704, 128, 1, 2, 4, 5, true, false, true, false}, marlin, floats);
-  run<Form, 1, BF, false>(name, {8, 70, 1024, 32, 0, 4, 3, 2, true, true, false, false}, marlin, floats);
-  run<Form, 1, BF, true>(name, {1, 130, 512, 64, 2, 0, 2, 3, false, false, false, !marlin && !floats}, marlin, floats);
-  run<Form, 2, BF, false>(name, {13, 530, 416, 64, 2, 2, 4, 3, true, false, true, !marlin && !floats}, marlin, floats);
-  run<Form, 2, BF, false>(name, {40, 100, 256, long_group, 1, 1, 4, 4, true, false, false, false}, marlin, floats);
-  run<Form, 4, BF, false>(name, {29, 140, 608, 32, 0, 3, 4, 3, true, false, true, false}, marlin, floats);
-  run<Form, 4, BF, true>(name, {20, 300, 384, 128, 1, 1, 2, 2, false, true, false, false}, marlin, floats);
-  run<Form, 8, BF, false>(name, {61, 150, 352, 32, 1, 2, 3, 4, true, false, false, !marlin && !floats}, marlin, floats);
-  run<Form, 8, BF, false>(name, {100, 70, 256, marlin ? 0 : 64, 3, 0, 3, 2, true, false, true, false}, marlin, floats);
-  if (marlin) run<Form, 8, BF, false>(name, {33, 260, Form::kZeros ? 256 : 203, Form::kZeros ? 0 : 64, 1, 1, 4, 7, false, false, false, false}, marlin, floats);
+  run<Form, 1, BF>(name, {5, 300, 704, 128, 1, 2, 4, 5, true, false, true, false}, marlin, floats);
+  run<Form, 1, BF>(name, {8, 70, 1024, 32, 0, 4, 3, 2, true, true, false, false}, marlin, floats);
+  run<Form, 1, BF>(name, {1, 130, 512, 64, 2, 0, 2, 3, false, false, false, !marlin && !floats}, marlin, floats);
+  run<Form, 2, BF>(name, {13, 530, 416, 64, 2, 2, 4, 3, true, false, true, !marlin && !floats}, marlin, floats);
+  run<Form, 2, BF>(name, {40, 100, 256, long_group, 1, 1, 4, 4, true, false, false, false}, marlin, floats);
+  run<Form, 4, BF>(name, {29, 140, 608, 32, 0, 3, 4, 3, true, false, true, false}, marlin, floats);
+  run<Form, 4, BF>(name, {20, 300, 384, 128, 1, 1, 2, 2, false, true, false, false}, marlin, floats);
+  run<Form, 8, BF>(name, {61, 150, 352, 32, 1, 2, 3, 4, true, false, false, !marlin && !floats}, marlin, floats);
+  run<Form, 8, BF>(name, {100, 70, 256, marlin ? 0 : 64, 3, 0, 3, 2, true, false, true, false}, marlin, floats);
+  if (marlin) run<Form, 8, BF>(name, {33, 260, Form::kZeros ? 256 : 203, Form::kZeros ? 0 : 64, 1, 1, 4, 7, false, false, false, false}, marlin, floats);
 }
 
 }  // namespace

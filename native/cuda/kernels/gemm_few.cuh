@@ -199,3 +199,9 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
 #endif
 
 }  // namespace lpq::cuda
+
+#define LPQ_GEMM_FEW(tiles, rows, deep)                                                        \
+  extern "C" __global__ void __launch_bounds__(32 * lpq::cuda::kFewWarps, 1)                   \
+      lpq_gemm_few_t##tiles##_r##rows(const __grid_constant__ lpq::cuda::FewArgs a) {          \
+    lpq::cuda::gemm_few<tiles, rows, deep>(a);                                                 \
+  }

@@ -47,3 +47,7 @@ struct MarlinForm {
 };
 
 }  // namespace lpq::cuda
+
+#define LPQ_MARLIN(name, bits, bf, zeros)                       \
+  using Form_##name = lpq::cuda::MarlinForm<bits, bf, zeros>;   \
+  LPQ_STRIPES(name, Form_##name, bf)

@@ -220,3 +220,8 @@ __device__ __forceinline__ void gemm_mixed(const MixedArgs& a) {
 }
 
 }  // namespace lpq::cuda
+
+#define LPQ_GEMM_MIXED(tiles)                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kMixedThreads, 1) lpq_gemm_mixed_t##tiles(const __grid_constant__ lpq::cuda::MixedArgs a) { \
+    lpq::cuda::gemm_mixed<tiles>(a);                                                                                                      \
+  }

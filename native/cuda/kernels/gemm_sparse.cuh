@@ -222,7 +222,7 @@ __device__ __forceinline__ void end_column(const SparseArgs& g, float (&sum)[4][
 }
 
 // T: eights of tokens. BF: x, y and bias are bf16.
-template <int Bits, int T, bool BF, bool Hint>
+template <int Bits, int T, bool BF>
 __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
   extern __shared__ __align__(1024) unsigned char shared[];
   constexpr int kTile = 128 * Bits, kCodes = 4 * kTile, kSlot = kSparseSlot<Bits>, kSlab = 8 * T * 128;
@@ -274,10 +274,10 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
 #pragma unroll
         for (int s = 0; s < 4; ++s)
 #pragma unroll
-          for (int v = 0; v < Bits / 4; ++v) copy_weights<Hint>(w_to + s * kTile + v * 512, codes_from + s * code_row + v * 512, g.policy);
+          for (int v = 0; v < Bits / 4; ++v) copy_weights(w_to + s * kTile + v * 512, codes_from + s * code_row + v * 512, g.policy);
 #pragma unroll
-        for (int s = 0; s < 2; ++s) copy_weights<Hint>(w_to + kCodes + s * 512, meta_from + 2 * s * meta_row, g.policy);
-        if (lane < 8 && !g.channel) copy_weights<Hint>(w_to + kCodes + 1024, scales_from, g.policy);
+        for (int s = 0; s < 2; ++s) copy_weights(w_to + kCodes + s * 512, meta_from + 2 * s * meta_row, g.policy);
+        if (lane < 8 && !g.channel) copy_weights(w_to + kCodes + 1024, scales_from, g.policy);
       }
       codes_from += (4 * code_row) << g.log_k, meta_from += (4 * meta_row) << g.log_k, scales_from += (2ll * g.n_pad) << g.log_k;
       w_left -= 1 << g.log_k, x_left -= kSparseK << g.log_k, x_from += kSparseK << g.log_k;
@@ -443,7 +443,7 @@ constexpr int kSparseThreads = T <= 2 ? 512 : 256;
 #define LPQ_SPARSE_PLAIN(name, bits, tiles, bf)                                                                          \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kSparseThreads<tiles>, 1) lpq_sparse_##name##_t##tiles(        \
       const __grid_constant__ lpq::cuda::SparseArgs g) {                                                                 \
-    lpq::cuda::gemm_sparse<bits, tiles, bf, true>(g);                                                                    \
+    lpq::cuda::gemm_sparse<bits, tiles, bf>(g);                                                                    \
   }
 #endif
 #define LPQ_SPARSE_T(name, bits, tiles, bf) \

@@ -20,7 +20,6 @@ constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
 struct Weights {
   std::string kernel;  // without tiles
   int bits = 4, scale_bytes = 2, zero_bytes = 0;  // of a column and group; zero_bytes: of 64 columns
-  bool can_ablate = false;
 };
 
 int log2_of(int64_t v) {
@@ -74,9 +73,7 @@ std::optional<Scratch> arrange(StripeArgs& a, const Tensor& x, const Tensor* ord
 void multiply(StripeArgs& a, const Weights& w, const Tensor& x, const Tensor* order, CudaExec& exec, const Params& p) {
   const std::optional<Scratch> arranged = arrange(a, x, order, exec);
   const StripePlan t = plan_of(a, w, exec.device(), p);
-  const bool plain = p.integer("evictFirst", 1) == 0, reload = p.integer("reload", 0) != 0;
-  require((!plain && !reload) || (w.can_ablate && plain != reload), "there is no such variant of the kernel for this type");
-  const std::string name = w.kernel + (x.dtype == DType::f16 ? "_f16_t" : "_bf16_t") + std::to_string(t.tiles) + (plain ? "_plain" : reload ? "_reload" : "");
+  const std::string name = w.kernel + (x.dtype == DType::f16 ? "_f16_t" : "_bf16_t") + std::to_string(t.tiles);
   require(exec.has_kernel(name), "there is no kernel " + name);
   if (exec.rehearsing()) exec.because(stripe_reason(t));
   a.policy = kEvictFirst;
@@ -185,7 +182,6 @@ void gemm_marlin(Call& call, CudaExec& exec) {
   w.kernel = "lpq_marlin_u" + std::to_string(bits) + (zeros ? "z" : "");
   w.bits = static_cast<int>(bits);
   w.zero_bytes = zeros ? 8 * w.bits : 0;
-  w.can_ablate = bits == 4 && !zeros && product.x.dtype == DType::f16;
   multiply(a, w, product.x, order, exec, p);
 }
 LPQ_CUDA_OP(gemm_marlin, "gemm_marlin");

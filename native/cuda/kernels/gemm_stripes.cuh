@@ -4,14 +4,14 @@
 // The fragments of a 16x16 tile of operand B (columns n) are those of operand A whose rows are n, so the weights are operand A
 // here whichever way they were stored, and tokens come in eights instead of sixteens.
 //
-// MARLIN's mechanisms (its sections 3.3 and 3.4), each of which can be turned off to see what it does:
-//  - weights pass through L2 with evict-first (Hint). The policy comes with the arguments: `createpolicy` inside the kernel is
+// MARLIN's mechanisms (its sections 3.3 and 3.4):
+//  - weights pass through L2 with evict-first. The policy comes with the arguments: `createpolicy` inside the kernel is
 //    dropped by ptxas 13 for sm_90, which leaves the copy with an undefined descriptor and the device with an illegal instruction;
 //  - stripes: each block owns an equal run of tiles, down a column of tiles and on into the next (`per`);
 //  - a column that several blocks share is added up from the bottom block to the top one, in fp32, each waiting for the one
 //    below: the bottom block began the column and is done first. MARLIN does so in fp16 in the output;
 //  - a warp owns 64 columns; warps split K besides (log_k) and add up in pairs through shared memory (`serial`: one by one);
-//  - scales are read from shared memory again for every sub-tile of 16 k (Reload), or once for every two;
+//  - scales are read from shared memory once for every two sub-tiles of 16 k;
 //  - more than 8 T tokens: the columns of tiles are counted `batches` times over, as if W were repeated (`batches`).
 //
 // Up to 16 tokens, with bf16 and with floats: codes become exact numbers (code - zero) of x's type, products are summed in fp32 for
@@ -113,14 +113,14 @@ __device__ __forceinline__ void multiply_first(float (&c)[4], const uint32_t (&a
 //   one scale a row), kScaled (scaled(a, words, j, zeros, raw, magic): registers of weights in f16), and fetch(words of 64 columns x 16 k, address, lane), offset(zeros, j) and expand(a, words, j, offset, magic):
 //   registers of tile j, read_scales(raw, address, lane), scale(raw, i, bf16) and shift(raw, i): of row 8 i + lane / 4 of the 64.
 // T: eights of tokens. XB: x, y and bias are bf16. Warps along N and K as the arguments say.
-template <class Form, int T, bool XB, bool Hint, bool Reload>
+template <class Form, int T, bool XB>
 __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
   extern __shared__ __align__(1024) unsigned char shared[];
   constexpr int kBits = Form::kBits, kScale = Form::kScaleBytes, kSlab = 8 * T * 128;
   constexpr int kSub = kSubTiles<kBits>, kWarpK = 16 * kSub;  // of a warp, a step
   constexpr int kSlot = kSub * 128 * kBits;                   // its codes
   constexpr int kZeroBytes = Form::kZeros ? 8 * kBits : 0;    // of 64 columns and a group
-  constexpr int kFold = Reload ? 1 : 2;                       // sub-tiles that share a reading of the scales
+  constexpr int kFold = 2;                                    // sub-tiles that share a reading of the scales
   constexpr bool kScaled = Form::kScaled && T >= 4;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int wn = warp & ((1 << g.log_n) - 1), wk = warp >> g.log_n;
@@ -195,7 +195,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       for (int s = 0; s < kSub; ++s, codes += g.k_stride) {
         if (16 * s < w_left) {
 #pragma unroll
-          for (int v = 0; v < kBits / 4; ++v) copy_weights<Hint>(w_to + s * (128 * kBits) + v * 512, codes + v * g.n_stride, g.policy);
+          for (int v = 0; v < kBits / 4; ++v) copy_weights(w_to + s * (128 * kBits) + v * 512, codes + v * g.n_stride, g.policy);
         }
       }
       const uint16_t* from = x_from;
@@ -313,49 +313,46 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
           take_x(x[0], 2 * half);
           take_x(x[1], 2 * half + 1);
         }
+        uint32_t raw[Form::kRaw];
+        uint2 zeros = make_uint2(0, 0);
+        take_scales(raw, zeros, 2 * half);
+        if constexpr (Form::kFused) {
+          constexpr uint32_t kOne = XB ? 0x3f803f80u : 0x3c003c00u;
+          const uint32_t ones[4] = {kOne, kOne, kOne, kOne};
 #pragma unroll
-        for (int s0 = 0; s0 < 2; s0 += kFold) {
-          uint32_t raw[Form::kRaw];
-          uint2 zeros = make_uint2(0, 0);
-          take_scales(raw, zeros, 2 * half + s0);
-          if constexpr (Form::kFused) {
-            constexpr uint32_t kOne = XB ? 0x3f803f80u : 0x3c003c00u;
-            const uint32_t ones[4] = {kOne, kOne, kOne, kOne};
+          for (int t = 0; t < T; ++t) {
+            float total[4];
+            multiply_first<XB>(total, ones, x[0][2 * t], x[0][2 * t + 1]);
+            multiply<XB>(total, ones, x[1][2 * t], x[1][2 * t + 1]);
 #pragma unroll
-            for (int t = 0; t < T; ++t) {
-              float total[4];
-              multiply_first<XB>(total, ones, x[s0][2 * t], x[s0][2 * t + 1]);
-              if (!Reload) multiply<XB>(total, ones, x[s0 + kFold - 1][2 * t], x[s0 + kFold - 1][2 * t + 1]);
+            for (int j = 0; j < 4; ++j)
 #pragma unroll
-              for (int j = 0; j < 4; ++j)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(Form::shift(raw, 2 * j + (i >> 1)), total[i], sum[j][t][i]);
-            }
+              for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(Form::shift(raw, 2 * j + (i >> 1)), total[i], sum[j][t][i]);
           }
+        }
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const typename Form::Offset offset = Form::offset(zeros, j);
-            const float scale[2] = {Form::scale(raw, 2 * j, g.scale_bf16 != 0), Form::scale(raw, 2 * j + 1, g.scale_bf16 != 0)};
-            uint32_t a[kFold][4];
+        for (int j = 0; j < 4; ++j) {
+          const typename Form::Offset offset = Form::offset(zeros, j);
+          const float scale[2] = {Form::scale(raw, 2 * j, g.scale_bf16 != 0), Form::scale(raw, 2 * j + 1, g.scale_bf16 != 0)};
+          uint32_t a[kFold][4];
 #pragma unroll
-            for (int s = 0; s < kFold; ++s) Form::expand(a[s], words[s0 + s], j, offset, magic);
-            // Four eights of tokens at a time: what more parts would hold in registers is spilled.
-            constexpr int kParts = T < 4 ? T : 4;
+          for (int s = 0; s < kFold; ++s) Form::expand(a[s], words[s], j, offset, magic);
+          // Four eights of tokens at a time: what more parts would hold in registers is spilled.
+          constexpr int kParts = T < 4 ? T : 4;
 #pragma unroll
-            for (int t0 = 0; t0 < T; t0 += kParts) {
-              float part[kParts][4];
+          for (int t0 = 0; t0 < T; t0 += kParts) {
+            float part[kParts][4];
 #pragma unroll
-              for (int s = 0; s < kFold; ++s)
+            for (int s = 0; s < kFold; ++s)
 #pragma unroll
-                for (int t = 0; t < kParts; ++t) {
-                  if (s == 0) multiply_first<XB>(part[t], a[s], x[s0 + s][2 * (t0 + t)], x[s0 + s][2 * (t0 + t) + 1]);
-                  else multiply<XB>(part[t], a[s], x[s0 + s][2 * (t0 + t)], x[s0 + s][2 * (t0 + t) + 1]);
-                }
+              for (int t = 0; t < kParts; ++t) {
+                if (s == 0) multiply_first<XB>(part[t], a[s], x[s][2 * (t0 + t)], x[s][2 * (t0 + t) + 1]);
+                else multiply<XB>(part[t], a[s], x[s][2 * (t0 + t)], x[s][2 * (t0 + t) + 1]);
+              }
 #pragma unroll
-              for (int t = 0; t < kParts; ++t)
+            for (int t = 0; t < kParts; ++t)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sum[j][t0 + t][i] = fmaf(scale[i >> 1], part[t][i], sum[j][t0 + t][i]);
-            }
+              for (int i = 0; i < 4; ++i) sum[j][t0 + t][i] = fmaf(scale[i >> 1], part[t][i], sum[j][t0 + t][i]);
           }
         }
       }
@@ -460,23 +457,13 @@ constexpr int kStripeThreads = T <= 2 ? 512 : 256;
 
 }  // namespace lpq::cuda
 
-// name_tT: what is launched; name_tT_plain and name_tT_reload: without the hint for L2, and reading scales for every sub-tile.
-#define LPQ_STRIPES_T(name, form, tiles, bf, hint, reload, suffix)                                                                       \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kStripeThreads<tiles>, 1)                                                      \
-      lpq_##name##_t##tiles##suffix(const __grid_constant__ lpq::cuda::StripeArgs g) {                                                   \
-    lpq::cuda::gemm_stripes<form, tiles, bf, hint, reload>(g);                                                                           \
+#define LPQ_STRIPES_T(name, form, tiles, bf)                                          \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kStripeThreads<tiles>, 1)   \
+      lpq_##name##_t##tiles(const __grid_constant__ lpq::cuda::StripeArgs g) {        \
+    lpq::cuda::gemm_stripes<form, tiles, bf>(g);                                      \
   }
-#define LPQ_STRIPES(name, form, bf)                       \
-  LPQ_STRIPES_T(name, form, 1, bf, true, false, )         \
-  LPQ_STRIPES_T(name, form, 2, bf, true, false, )         \
-  LPQ_STRIPES_T(name, form, 4, bf, true, false, )         \
-  LPQ_STRIPES_T(name, form, 8, bf, true, false, )
-#define LPQ_STRIPES_ABLATION(name, form, bf)              \
-  LPQ_STRIPES_T(name, form, 1, bf, false, false, _plain)  \
-  LPQ_STRIPES_T(name, form, 2, bf, false, false, _plain)  \
-  LPQ_STRIPES_T(name, form, 4, bf, false, false, _plain)  \
-  LPQ_STRIPES_T(name, form, 8, bf, false, false, _plain)  \
-  LPQ_STRIPES_T(name, form, 1, bf, true, true, _reload)   \
-  LPQ_STRIPES_T(name, form, 2, bf, true, true, _reload)   \
-  LPQ_STRIPES_T(name, form, 4, bf, true, true, _reload)   \
-  LPQ_STRIPES_T(name, form, 8, bf, true, true, _reload)
+#define LPQ_STRIPES(name, form, bf)  \
+  LPQ_STRIPES_T(name, form, 1, bf)   \
+  LPQ_STRIPES_T(name, form, 2, bf)   \
+  LPQ_STRIPES_T(name, form, 4, bf)   \
+  LPQ_STRIPES_T(name, form, 8, bf)

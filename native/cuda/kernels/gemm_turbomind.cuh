@@ -102,3 +102,7 @@ struct TurboMindFloat {
 };
 
 }  // namespace lpq::cuda
+
+#define LPQ_TURBOMIND(name, form, bits, bf)          \
+  using Form_##name = lpq::cuda::form<bits, bf>;     \
+  LPQ_STRIPES(name, Form_##name, bf)

@@ -49,10 +49,8 @@ __device__ __forceinline__ uint32_t load_shared2(uint32_t address) {
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
   return v;
 }
-template <bool Hint>
 __device__ __forceinline__ void copy_weights(uint32_t to, const void* from, unsigned long long policy) {
-  if (Hint) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
-  else asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
 
 // Until `*counter` is `value`, which a block of the same launch will count up to.

@@ -145,11 +145,9 @@ void bench_layouts(Bench& b, const std::string& set, double copy) {
       const char* what;
       std::initializer_list<std::pair<const char*, double>> options;
     } variants[] = {{"all as chosen", {}},
-                    {"weights without evict-first", {{"evictFirst", 0}}},
                     {"whole columns or slices, no stripes", {{"stripes", 0}}},
                     {"warps along K added one by one", {{"serial", 1}}},
-                    {"all warps along N, none along K", {{"warpsN", 8}, {"warpsK", 1}}},
-                    {"scales read for every sub-tile", {{"reload", 1}}}};
+                    {"all warps along N, none along K", {{"warpsN", 8}, {"warpsK", 1}}}};
     std::printf("%-38s %8s %8s %8s   (us, M = 1, 16, 64)\n", "MARLIN u4 g128 f16", "1", "16", "64");
     for (const auto& [k, n] : {std::pair<int64_t, int64_t>{8192, 57344}, {4096, 4096}}) {
       const LayoutBench p = make_layout(b, "marlin", "u4", n, k, 128);

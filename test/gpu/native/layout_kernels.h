@@ -289,11 +289,6 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool s
             }
           c.tiling = {{"warpsN", 8.0}, {"warpsK", 1.0}};
           one(c, w);
-          if (marlin && bits == 4 && !c.zeros && dtype == DType::f16)
-            for (const char* name : {"evictFirst", "reload"}) {
-              c.tiling = {{name, name[0] == 'r' ? 1.0 : 0.0}};
-              one(c, w);
-            }
         }
         std::printf("%s %s%d%s %s %s\n", layout.c_str(), base.floats ? "f" : "u", bits, base.zeros ? " zeros" : "", dtype == DType::f16 ? "f16" : "bf16", failures == before ? "ok" : "FAIL");
         std::fflush(stdout);

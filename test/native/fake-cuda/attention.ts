@@ -1,15 +1,16 @@
-import { readdirSync, readFileSync } from 'node:fs';
-import path from 'node:path';
-import { fileURLToPath } from 'node:url';
+/** A row of the table that the build reads. */
+interface Instance {
+  readonly calls: readonly string[];
+}
 
-const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
+const table = new URL('../../../../native/cuda/instances.mjs', import.meta.url);
+const { INSTANCES } = (await import(table.href)) as { INSTANCES: readonly Instance[] };
 
 /** Names of the attention kernels: lpq_OP_ and words of a macro that makes one, in any order that they may be put together. */
 export function attentionKernels(): string[] {
-  const dir = path.join(root, 'native', 'cuda', 'attention');
-  const made = readdirSync(dir)
-    .filter((file) => file.endsWith('.cu'))
-    .flatMap((file) => [...readFileSync(path.join(dir, file), 'utf8').matchAll(/^LPQ_(KV_[A-Z]+)\(([^)]*)\)/gm)]);
+  const made = INSTANCES.flatMap(({ calls }) =>
+    calls.flatMap((call) => [...call.matchAll(/^LPQ_(KV_[A-Z]+)\(([^)]*)\)$/g)]),
+  );
   return made.flatMap(([, op, list]) => {
     const words = (list as string).split(',').map((word) => word.trim());
     // Prompts are packed by one kernel, tails by another.

@@ -61,8 +61,7 @@ inline uint32_t load_shared2(uint32_t address) {
   std::memcpy(&v, shared + address, 2);
   return v;
 }
-template <bool Hint>
-void copy_weights(uint32_t to, const void* from, unsigned long long) {
+inline void copy_weights(uint32_t to, const void* from, unsigned long long) {
   copy_async(to, from, 16);
 }
 inline void wait_for(const unsigned* counter, unsigned value) {

@@ -1,0 +1,203 @@
+// The kernels that are made of templates: for each file that the build compiles, the header that declares them and the calls of
+// its macros. Files of one header compile side by side. scripts/build-cuda.mjs writes each row out as native/build/cuda/NAME.cu.
+//   { name, header, needs, defines, calls }  needs: 'sm_90a' where no other device can run any of its kernels.
+
+/** Codes of packed products; `wide`: with tiles for 17 to 64 tokens that TMA fills. */
+const CODES = [
+  ...[1, 2, 3, 4, 5, 6, 7, 8].map((bits) => ({ kind: 'int', bits, wide: [3, 4, 8].includes(bits) })),
+  ...[3, 4, 5, 6, 7, 8].map((bits) => ({ kind: 'float', bits, wide: [4, 6].includes(bits) })),
+];
+/** Activations of 16 bits. */
+const ACTIVATIONS = [
+  { dtype: 'f16', bf16: false },
+  { dtype: 'bf16', bf16: true },
+];
+const codesAndActivations = CODES.flatMap((code) => ACTIVATIONS.map((activations) => ({ ...code, ...activations })));
+const call = (macro, ...args) => `${macro}(${args.join(', ')})`;
+
+/** Few tokens, and portable tiles: the type of the codes times the type of the activations. */
+const packed = codesAndActivations.map(({ kind, bits, wide, dtype, bf16 }) => {
+  const args = [`${kind}${bits}_${dtype}`, bits, bf16, kind === 'int' ? 'IntCast' : 'FloatCast'];
+  return {
+    name: `gemm_packed_${kind}${bits}_${dtype}`,
+    header: 'cuda/kernels/gemm_packed.cuh',
+    defines: { LPQ_WEIGHTS_BF16: bf16 },
+    calls: [call('LPQ_GEMM_PACKED', ...args), ...(wide ? [call('LPQ_GEMM_WIDE', ...args)] : [])],
+  };
+});
+
+/** f16 activations times floats whose exponents f16 does not hold: both as bf16, the activations in two parts. */
+const split = [7, 8].map((bits) => ({
+  name: `gemm_packed_float${bits}_split`,
+  header: 'cuda/kernels/gemm_packed.cuh',
+  defines: { LPQ_WEIGHTS_BF16: true },
+  calls: [
+    call('LPQ_GEMM_PORTABLE', `float${bits}_wide`, bits, false, 'FloatCast'),
+    call('LPQ_GEMM_STREAM_SPLIT', `float${bits}_wide`, bits, 'FloatCast'),
+  ],
+}));
+
+/** Many tokens by wgmma: c without zero points, z with; tiles of 8 tokens, and groups of 128 rows of weights. */
+const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
+  const int4 = kind === 'int' && bits === 4;
+  const tiles = [
+    ['c', 16, 2],
+    ...(int4 ? [16, 20, 24].map((count) => ['c', count, 1]) : []),
+    ['c', 32, 1],
+    ...(kind === 'int' ? [['z', 16, 2]] : []),
+    ...(int4 ? [['z', 32, 1]] : []),
+  ];
+  return {
+    name: `gemm_scaled_${kind}${bits}_${dtype}`,
+    header: 'cuda/kernels/wide_scaled.cuh',
+    needs: 'sm_90a',
+    calls: tiles.map(([letter, count, halves]) =>
+      call(
+        'LPQ_GEMM_SCALED',
+        `${kind}${bits}_${dtype}`,
+        letter,
+        count,
+        halves,
+        bits,
+        letter === 'z',
+        bf16,
+        kind === 'int',
+      ),
+    ),
+  };
+});
+
+/**
+ * Many tokens by mma.sync. On 9.0 wgmma does what LPQ_LARGE_ELSEWHERE lists; the others keep their largest tile there, for codes
+ * that wgmma's kernel does not take.
+ */
+const large = [1, 2, 3, 4, 5, 6, 7, 8].map((bits) => ({
+  name: `gemm_large_${bits}bit`,
+  header: 'cuda/kernels/gemm_large.cuh',
+  calls: codesAndActivations
+    .filter((row) => row.bits === bits)
+    .map(({ kind, dtype, bf16 }) => {
+      const here = [4, 8].includes(bits) || (kind === 'int' && (bits <= 3 || !bf16));
+      const cast = kind === 'int' ? 'WholeIntCast' : 'FloatCast';
+      return call(here ? 'LPQ_LARGE' : 'LPQ_LARGE_ELSEWHERE', `${kind}${bits}_${dtype}`, bits, bf16, cast);
+    }),
+}));
+
+/** MARLIN's and TurboMind's layouts, in stripes over K: codes with a zero point in the middle or of their own, floats. */
+const stripes = ACTIVATIONS.flatMap(({ dtype, bf16 }) =>
+  [4, 8].flatMap((bits) => [
+    {
+      name: `gemm_marlin_u${bits}_${dtype}`,
+      header: 'cuda/kernels/gemm_marlin.cuh',
+      calls: [false, true].map((zeros) =>
+        call('LPQ_MARLIN', `marlin_u${bits}${zeros ? 'z' : ''}_${dtype}`, bits, bf16, zeros),
+      ),
+    },
+    {
+      name: `gemm_turbomind_${bits}bit_${dtype}`,
+      header: 'cuda/kernels/gemm_turbomind.cuh',
+      calls: [
+        call('LPQ_TURBOMIND', `turbomind_u${bits}_${dtype}`, 'TurboMindInteger', bits, bf16),
+        call('LPQ_TURBOMIND', `turbomind_f${bits}_${dtype}`, 'TurboMindFloat', bits, bf16),
+      ],
+    },
+  ]),
+);
+
+const sparse = [4, 8].map((bits) => ({
+  name: `gemm_sparse_u${bits}`,
+  header: 'cuda/kernels/gemm_sparse.cuh',
+  calls: ACTIVATIONS.map(({ dtype, bf16 }) => call('LPQ_SPARSE', `u${bits}_${dtype}`, bits, bf16)),
+}));
+
+/** Activations in codes: bytes times bytes, and weights of 4 bits times bytes or (W4Ax) blocks of either. */
+const activations = [
+  ...[
+    ['BytesFloat', 'f8'],
+    ['BytesInt', 'i8'],
+    ['NibblesInt', 'w4'],
+    ['Mixed', 'w4ax'],
+    ['NibblesFloat', 'w4f8'],
+  ].map(([kind, name]) => ({
+    name: `gemm_act_${name}`,
+    header: 'cuda/kernels/gemm_act.cuh',
+    needs: 'sm_90a',
+    calls: [call('LPQ_GEMM_ACT_TILES', kind, name)],
+  })),
+  {
+    name: 'gemm_few',
+    header: 'cuda/kernels/gemm_few.cuh',
+    needs: 'sm_90a',
+    // Tiles of 8 tokens, rows of 8 weights a warp, buffers in depth.
+    calls: [
+      [1, 2, 2],
+      [1, 4, 1],
+      [2, 2, 2],
+      [2, 4, 1],
+    ].map((sizes) => call('LPQ_GEMM_FEW', ...sizes)),
+  },
+  {
+    name: 'gemm_mixed',
+    header: 'cuda/kernels/gemm_mixed.cuh',
+    calls: [2, 8, 16].map((tiles) => call('LPQ_GEMM_MIXED', tiles)),
+  },
+];
+
+/** Bits of keys and of values, and the forms of their scales. */
+const CACHES = [
+  { name: '2', keys: 2, values: 2 },
+  { name: '4', keys: 4, values: 4 },
+  { name: '8', keys: 8, values: 8 },
+  { name: '84', keys: 8, values: 4 },
+];
+const attention = [
+  ...ACTIVATIONS.map(({ dtype, bf16 }) => ({
+    name: `cached_${dtype}`,
+    header: 'cuda/attention/cached.cuh',
+    calls: [64, 128, 256].map((dims) => call('LPQ_CACHED', dtype, bf16, dims)),
+  })),
+  ...CACHES.map(({ name, keys, values }) => ({
+    name: `kv_decode_${name}`,
+    header: 'cuda/attention/kv_decode.cuh',
+    calls: [64, 128, 256].flatMap((dims) =>
+      [['kWide', 'wide'], ['kFine', 'fine'], ['kTokens', 'token'], ...(name === '2' ? [] : [['kWords', 'word']])].map(
+        ([form, word]) => call('LPQ_KV_DECODE', keys, values, dims, form, `${name}_${word}`),
+      ),
+    ),
+  })),
+  {
+    name: 'kv_prefill',
+    header: 'cuda/attention/kv_prefill.cuh',
+    calls: [64, 128, 256].map((dims) => call('LPQ_KV_PREFILL', dims)),
+  },
+  {
+    name: 'kv_pack',
+    header: 'cuda/attention/kv_pack.cuh',
+    calls: CACHES.flatMap(({ name, keys, values }) =>
+      [
+        [64, 'kWide', 'channel'],
+        [64, 'kTokens', 'token'],
+        [128, 'kWide', 'channel'],
+        [128, 'kTokens', 'token'],
+        ...(name === '2' ? [] : [[128, 'kWords', 'word']]),
+      ].map(([dims, form, word]) => call('LPQ_KV_PACK', keys, values, dims, form, `${name}_${word}`)),
+    ),
+  },
+];
+
+export const INSTANCES = [
+  ...packed,
+  ...split,
+  ...scaled,
+  ...large,
+  ...stripes,
+  ...sparse,
+  ...activations,
+  ...attention,
+];
+
+/** A row as CUDA C++. */
+export function sourceOf({ header, defines = {}, calls }) {
+  const settings = Object.entries(defines).map(([name, value]) => `#define ${name} ${value}\n`);
+  return `#include "${header}"\n\n${settings.join('')}${calls.join('\n')}\n`;
+}

@@ -1,5 +1,0 @@
-#include "cuda/kernels/wide_scaled.cuh"
-
-LPQ_GEMM_SCALED(int5_f16, c, 16, 2, 5, false, false, true)
-LPQ_GEMM_SCALED(int5_f16, c, 32, 1, 5, false, false, true)
-LPQ_GEMM_SCALED(int5_f16, z, 16, 2, 5, true, false, true)

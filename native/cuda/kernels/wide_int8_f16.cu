@@ -1,5 +1,0 @@
-#include "cuda/kernels/wide_scaled.cuh"
-
-LPQ_GEMM_SCALED(int8_f16, c, 16, 2, 8, false, false, true)
-LPQ_GEMM_SCALED(int8_f16, c, 32, 1, 8, false, false, true)
-LPQ_GEMM_SCALED(int8_f16, z, 16, 2, 8, true, false, true)
