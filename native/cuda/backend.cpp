@@ -29,9 +29,8 @@ CudaBackend::CudaBackend(int ordinal, size_t vram_limit, size_t host_limit, cons
   if (ordinal < 0 || ordinal >= count)
     throw Failure("LPQ_CUDA_DEVICE", "there is no cuda:" + std::to_string(ordinal) + "; the driver shows " + std::to_string(count) + " device(s)");
   exec_.facts_ = device_facts(ordinal);
-  if (exec_.facts_.arch < 80)
-    throw Failure("LPQ_CUDA_DEVICE", "cuda:" + std::to_string(ordinal) + " (" + exec_.facts_.name + ") has compute capability " +
-                                         std::to_string(exec_.facts_.arch / 10) + "." + std::to_string(exec_.facts_.arch % 10) + "; lpq needs 8.0 or newer");
+  if (!exec_.facts_.features.portable)
+    throw Failure("LPQ_CUDA_DEVICE", "cuda:" + std::to_string(ordinal) + " (" + exec_.facts_.name + ") has compute capability " + compute_capability(exec_.facts_.arch) + "; lpq needs 8.0 or newer");
   CUdevice device = 0;
   check(driver().device_get(&device, ordinal), "opening the device");
   check(driver().primary_retain(&exec_.context_, device), "opening cuda:" + std::to_string(ordinal));

@@ -17,6 +17,7 @@ DeviceFacts device_facts(int ordinal) {
   DeviceFacts facts;
   facts.ordinal = ordinal;
   facts.arch = 10 * attribute(kComputeMajor, device) + attribute(kComputeMinor, device);
+  facts.features = features_of(facts.arch);
   facts.multiprocessors = attribute(kMultiprocessors, device);
   facts.shared_per_block = attribute(kMaxSharedPerBlockOptin, device);
   facts.l2_bytes = static_cast<size_t>(attribute(kL2Bytes, device));

@@ -93,7 +93,7 @@ bool CudaExec::rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsign
 bool CudaExec::follows() {
   if (!follows_) {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    follows_ = facts_.arch >= 90 && has_kernel(kFollows) && library && dlsym(library, "cuLaunchKernelEx");
+    follows_ = facts_.features.early_launch && has_kernel(kFollows) && library && dlsym(library, "cuLaunchKernelEx");
   }
   return *follows_;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/features.h"
 #include "cuda/allocator.h"
 #include "cuda/driver.h"
 #include "cuda/libraries.h"
@@ -56,6 +57,7 @@ class Scratch {
 struct DeviceFacts {
   int ordinal = 0;
   int arch = 0;  // 10 * major + minor: 80, 86, 89, 90
+  Features features;
   int multiprocessors = 0;
   int shared_per_block = 0;  // the most a kernel may ask for
   size_t l2_bytes = 0, memory_bytes = 0;
@@ -118,7 +120,7 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
   }
-  // As launch of a kernel that begins with follow() (follow.cuh): on devices of 9.0 it may start while the launch before still runs, where
+  // As launch of a kernel that begins with griddepcontrol_wait_and_launch() (ptx/griddepcontrol.cuh): on devices of 9.0 it may start while the launch before still runs, where
   // the newest thing on the stream is one.
   template <class... Args>
   void launch_after(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {

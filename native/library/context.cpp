@@ -181,8 +181,8 @@ lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** co
     CUdevice device = 0;
     check(context_api().device(&device), "asking for the context's device");
     made->facts = device_facts(device);
-    if (made->facts.arch < 80)
-      throw Failure("LPQ_CUDA_DEVICE", made->facts.name + " has compute capability " + std::to_string(made->facts.arch / 10) + "." + std::to_string(made->facts.arch % 10) + "; lpq needs 8.0 or newer");
+    if (!made->facts.features.portable)
+      throw Failure("LPQ_CUDA_DEVICE", made->facts.name + " has compute capability " + compute_capability(made->facts.arch) + "; lpq needs 8.0 or newer");
     made->kernels = std::make_unique<Kernels>(made->cuda, wish.kernels ? wish.kernels : kernels_file());
     const int version = driver().version;
     made->tuning = read_tuning(wish.tuning ? wish.tuning : tuning_path(made->facts.name, version), made->facts.name, version);

@@ -119,9 +119,9 @@ void run_layer(const Layer& layer, int64_t m, const void* x, void* y, CudaExec& 
 }
 
 Choice choose_layer(const Layer& layer, int64_t m, const DeviceFacts& device, Kernels* kernels, const std::set<std::string>* names) {
-  if (layer.quantize && device.arch != 90)
+  if (layer.quantize && !device.features.wgmma)
     throw Failure("LPQ_UNSUPPORTED", "products of codes with codes have kernels for devices of compute capability 9.0, " + device.name + " has " +
-                                         std::to_string(device.arch / 10) + "." + std::to_string(device.arch % 10));
+                                         compute_capability(device.arch));
   std::optional<NoTensorMaps> nobody;
   if (!kernels) nobody.emplace();
   Rehearsal rehearsal;

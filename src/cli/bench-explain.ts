@@ -9,7 +9,7 @@ import { line } from './terminal.js';
 import { version } from './version.js';
 
 /** Devices that the choice of kernel knows without seeing them. */
-const DESCRIBED: readonly string[] = ['h200', 'h100', 'a100', 'rtx4090', 'rtx3090'];
+export const DESCRIBED: readonly string[] = ['h200', 'h100', 'a100', 'rtx5090', 'rtx4090', 'rtx3090'];
 
 export interface Products {
   readonly types: readonly QuantType[];

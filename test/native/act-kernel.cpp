@@ -1,17 +1,16 @@
-// The kernels of low-bit activations themselves (native/cuda/kernels/gemm_act.cuh), run on the host by threads that the host plays (simt/):
+// The kernels of low-bit activations themselves (native/cuda/kernels/gemm_act.cuh), run on the host by threads that the host plays (simulator/):
 // every kind and tile, tails, pairs of blocks, items that blocks share, all outputs. Codes are laid out by their closed forms; integers
 // against 64-bit sums bit by bit where no item is shared.
 //
 // Else: an fp32 addition a block of 128 and a few of shared items, each within 2^-24 of the magnitudes that went in; the host's e4m3
 // products are rounded to fp32 four times a block. y is rounded once.
-#define LPQ_SIMT "simt_act.h"
 #include <cstdio>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "simt_act.h"
 //
+#include "asynchronous.h"
 #include "cuda/kernels/act_plan.h"
 #include "cuda/kernels/gemm_act.cuh"
 
@@ -118,8 +117,7 @@ void run(const char* kind, const Case& c) {
   else maps.weights = boxes(w.data, 1, u(k), u(c.n), 1, u(k), 0, 128, 128, 1, true);
   maps.w_scales = boxes(sw.data, 8, u(w_pitch / 2), u(c.k_blocks), 1, u(4 * w_pitch), 0, kActRows / 2, 1, 1, false);
   maps.x_scales = boxes(sx.data, 8, u(x_pitch / 2), u(c.k_blocks), 1, u(4 * x_pitch), 0, 4 * T, 1, 1, false);
-  simt::hopper = {};
-  simt::hopper.lot.seed(engine());
+  simt::begin(engine());
   try {
     simt::run(plan->blocks, kActThreads, plan->blocks, static_cast<int>(plan->shared_bytes), engine(), [&] {
       blockDim.x = kActThreads;

@@ -1,11 +1,11 @@
 // The decode kernels of packed keys and values (native/cuda/attention), run on the host by threads that the host plays: every
 // width, head dim and group that is compiled, MHA, GQA and MQA, splits, pages out of order, heads inside and outside, empty sequences and
 // exact tails of every length; against double precision, elementwise. Shared memory and outputs are full of NaN before.
-#define LPQ_SIMT "simt_attention.h"
 #include <cstdio>
 #include <limits>
 #include <string>
 
+#include "asynchronous.h"
 #include "attention_case.h"
 #include "cuda/attention/kv_decode.cuh"
 #include "cuda/attention/kv_prefill.cuh"
@@ -38,7 +38,7 @@ void one(KvCase c, int warps, int stages) {
   ++checks;
   const int shared = std::max(warps * stages * Shape::kStage, warps * kKvRecord<DIMS> * 4 + 16);
   try {
-    simt::copies.clear();
+    simt::begin(++seed);
     simt::run(tiles * c.splits, 32 * warps, 1, shared, seed, [&] { kv_decode<Shape>(a); });
   } catch (const std::exception& error) {
     return fail(error.what());
@@ -102,7 +102,7 @@ void half_a_tile() {
     unsigned fault = 0, counter = 0;
     a.y = y.data(), a.wide = 1, a.fault = &fault, a.counters = &counter;
     ++checks;
-    simt::copies.clear();
+    simt::begin(++seed);
     using Shape = KvShape<4, 4, 128, KvForm::kWide>;
     if (many) simt::run(1, kPrefillThreads, 1, kPrefillShared<128>, seed, [&] { kv_prefill<128>(a); });
     else simt::run(1, 32, 1, Shape::kStage, seed, [&] { kv_decode<Shape>(a); });

@@ -1,9 +1,9 @@
 // Packing keys and values, and appending a token to every sequence (native/cuda/attention/kv_pack.cuh), run on the host by threads that
 // the host plays: bytes compared with codes made one by one, of every form; nothing else may change. NaN and bad pages are told.
-#define LPQ_SIMT "simt_attention.h"
 #include <cstdio>
 #include <string>
 
+#include "asynchronous.h"
 #include "cuda/attention/kv_pack.cuh"
 #include "pack_case.h"
 

@@ -5,11 +5,11 @@
 // The bound. u = 2^-11 (bf16: 2^-8) is half a unit of the type. q times scale is rounded once, so a score errs by u sum |q k| scale, and by
 // (D/16) 17 2^-23 of that sum in the tensor core; delta. Weights err by exp(2 delta) - 1 and what 2^x does; each is rounded to u of itself, or
 // 2^-25 (bf16: nothing to speak of). Sums over tokens: (tokens/16 + 64) 17 2^-23. y is rounded to u.
-#define LPQ_SIMT "simt_attention.h"
 #include <cstdio>
 #include <random>
 #include <string>
 
+#include "asynchronous.h"
 #include "cuda/attention/cached.cuh"
 
 using namespace lpq::cuda;
@@ -42,14 +42,14 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
   std::vector<unsigned short> keys(static_cast<size_t>(slots * rows * kv_heads * head_dim), 0x7fff), values(static_cast<size_t>(slots * rows * kv_heads * value_dim), 0x7fff);
   for (const Sequence& s : sequences)
     for (int t = 0; t < s.past + s.fresh; ++t) {
-      for (int i = 0; i < kv_heads * head_dim; ++i) keys[static_cast<size_t>((s.slot * rows + t) * kv_heads * head_dim + i)] = bits_of<BF>(static_cast<float>(2 * normal(lot)));
-      for (int i = 0; i < kv_heads * value_dim; ++i) values[static_cast<size_t>((s.slot * rows + t) * kv_heads * value_dim + i)] = bits_of<BF>(static_cast<float>(normal(lot)));
+      for (int i = 0; i < kv_heads * head_dim; ++i) keys[static_cast<size_t>((s.slot * rows + t) * kv_heads * head_dim + i)] = from_float<BF>(static_cast<float>(2 * normal(lot)));
+      for (int i = 0; i < kv_heads * value_dim; ++i) values[static_cast<size_t>((s.slot * rows + t) * kv_heads * value_dim + i)] = from_float<BF>(static_cast<float>(normal(lot)));
     }
   std::vector<float> q(static_cast<size_t>(tokens * heads * head_dim)), sink(static_cast<size_t>(heads));
   std::vector<unsigned short> narrow_q(q.size()), y(static_cast<size_t>(tokens * heads * value_dim), 0x7fff);
   for (size_t i = 0; i < q.size(); ++i) {
-    q[i] = static_cast<float>(2 * normal(lot)), narrow_q[i] = bits_of<BF>(q[i]);
-    if (!wide_q) q[i] = number_of<BF>(narrow_q[i]);
+    q[i] = static_cast<float>(2 * normal(lot)), narrow_q[i] = from_float<BF>(q[i]);
+    if (!wide_q) q[i] = to_float<BF>(narrow_q[i]);
   }
   for (float& s : sink) s = static_cast<float>(2 * normal(lot));
   const double scale = 1 / std::sqrt(head_dim), log2e = 1.4426950408889634;
@@ -69,7 +69,7 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   try {
-    simt::copies.clear();
+    simt::begin(seed);
     simt::run(tiles * splits, 32 * CachedShape<DIMS>::kWarps, 1, CachedShape<DIMS>::kShared, seed, [&] { cached_attention<CachedShape<DIMS>, BF>(a); });
   } catch (const std::exception& error) {
     return fail(error.what());
@@ -86,7 +86,7 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
         for (int t = low; t <= own; ++t) {
           double sum = 0, size = 0;
           for (int d = 0; d < head_dim; ++d) {
-            const double product = q[static_cast<size_t>((row * heads + h) * head_dim + d)] * static_cast<double>(number_of<BF>(keys[static_cast<size_t>(((sequences[s].slot * rows + t) * kv_heads + kv) * head_dim + d)]));
+            const double product = q[static_cast<size_t>((row * heads + h) * head_dim + d)] * static_cast<double>(to_float<BF>(keys[static_cast<size_t>(((sequences[s].slot * rows + t) * kv_heads + kv) * head_dim + d)]));
             sum += product, size += std::fabs(product);
           }
           delta = std::max(delta, size * scale * (u + tiny + DIMS / 16 * 17 * 0x1p-23 + 0x1p-22));
@@ -101,11 +101,11 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
         for (int d = 0; d < value_dim; ++d) {
           double want = 0, size = 0, all = 0;
           for (int t = low; t <= own; ++t) {
-            const double v = number_of<BF>(values[static_cast<size_t>(((sequences[s].slot * rows + t) * kv_heads + kv) * value_dim + d)]);
+            const double v = to_float<BF>(values[static_cast<size_t>(((sequences[s].slot * rows + t) * kv_heads + kv) * value_dim + d)]);
             want += score[static_cast<size_t>(t - low)] / total * v, size += score[static_cast<size_t>(t - low)] / total * std::fabs(v), all += std::fabs(v);
           }
           const double bound = 1.05 * off * 2 * size + all * tiny / total + u * std::fabs(want) + 1e-7;
-          const double got = number_of<BF>(y[static_cast<size_t>((row * heads + h) * value_dim + d)]), share = std::fabs(got - want) / bound;
+          const double got = to_float<BF>(y[static_cast<size_t>((row * heads + h) * value_dim + d)]), share = std::fabs(got - want) / bound;
           if (!(share <= 1))
             return fail("sequence " + std::to_string(s) + ", token " + std::to_string(f) + ", head " + std::to_string(h) + ", dim " + std::to_string(d) + " is " + std::to_string(got) + ", not " +
                         std::to_string(want) + " within " + std::to_string(bound));

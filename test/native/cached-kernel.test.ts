@@ -5,9 +5,9 @@ import { fileURLToPath } from 'node:url';
 import { complaints, type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 import { testHostProgram } from './host-program.js';
 
-testHostProgram('attention over kept rows, on threads that the host plays', {
-  sources: ['cached-kernel.cpp', 'simt/simt.cpp'],
-  includes: ['test/native/simt', 'test/native'],
+testHostProgram('attention over kept rows, on a simulated device', {
+  sources: ['cached-kernel.cpp', 'simulator/simulator.cpp'],
+  includes: ['test/native/simulator', 'test/native'],
   prints: /^10 caches, 0 failures, at most 0\.\d\d of the bound$/m,
 });
 
@@ -18,9 +18,9 @@ const made = fakeCuda([
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());
 
-test('the operations of kept rows launch what the CPU computes, run on the host thread by thread', (t) => {
+test('the operations of kept rows launch what the CPU computes, run on a simulated device', (t) => {
   if (typeof made === 'string') return t.skip(made);
-  const emulator = fake.emulator(['fake-cuda/cached.cpp', 'simt/simt.cpp'], ['simt']);
+  const emulator = fake.emulator(['fake-cuda/cached.cpp', 'simulator/simulator.cpp'], ['simulator']);
   if (typeof emulator === 'string') return t.skip(emulator);
   const lines = ['cached', 'step'].flatMap((name) => {
     const script = fileURLToPath(new URL(`./fake-cuda/${name}.js`, import.meta.url));

@@ -2,10 +2,11 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { addon, type KernelQuestion } from '../../native/binding.js';
+import { DESCRIBED } from '../../src/cli/bench-explain.js';
 import { QUANT_TYPES } from '../../src/core/quant-type.js';
 
 // The choice of kernel needs no device: it rehearses the operation on one that is described.
-const DEVICES = ['h200', 'h100', 'a100', 'rtx4090', 'rtx3090'];
+const DEVICES = DESCRIBED;
 const u4 = (m: number, k: number, n: number, more: Partial<KernelQuestion> = {}): KernelQuestion => ({
   device: 'h200',
   layout: 'tilus',
@@ -40,6 +41,16 @@ test('many tokens without wgmma take the widest tiles that shared memory holds',
   assert.deepEqual(large({ device: 'rtx3090', type: 'u8', zero: 128 }), ['lpq_large_int8_f16_t8']);
 });
 
+test('a device without kernels of its own runs the portable ones', () => {
+  // Of compute capability 12.0: no wgmma, and shared memory as small as a 4090's.
+  const both = (more: Partial<KernelQuestion>) =>
+    ['rtx5090', 'rtx4090'].map((device) => kernels(u4(16, 4096, 4096, { device, ...more })));
+  for (const more of [{}, { m: 512 }, { type: 'u6', zero: 32 }, { layout: 'marlin' as const }]) {
+    const [newest, older] = both(more);
+    assert.deepEqual(newest, older);
+  }
+});
+
 test("the cut of TurboMind's and MARLIN's layouts is told with what it is predicted to take", () => {
   for (const layout of ['turbomind', 'marlin'])
     for (const device of DEVICES) {
@@ -68,7 +79,14 @@ test('every product has launches, reasons and a workspace that holds them, the s
     activations: fc.constantFrom('f16' as const, 'bf16' as const),
     bias: fc.boolean(),
   });
-  const shared: Record<string, number> = { h200: 232448, h100: 232448, a100: 166912, rtx4090: 101376, rtx3090: 101376 };
+  const shared: Record<string, number> = {
+    h200: 232448,
+    h100: 232448,
+    a100: 166912,
+    rtx5090: 101376,
+    rtx4090: 101376,
+    rtx3090: 101376,
+  };
   fc.assert(
     fc.property(question, (asked) => {
       const choice = ask(asked);

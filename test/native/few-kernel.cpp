@@ -1,4 +1,4 @@
-// W4Ax of few tokens (native/cuda/kernels/gemm_few.cuh), the kernel's own source on a multiprocessor made of fibers (fake-device/device.h):
+// W4Ax of few tokens (native/cuda/kernels/gemm_few.cuh), the kernel's own source on the simulated device (simulator/):
 // one and two tiles of tokens, mixtures of blocks, rows in one pass and in many, activations that fit shared memory and such that do not, tails, all
 // three outputs. Sums are 64-bit integers of each block of k, and fp32 in the order that the kernel's header states: equal bit by bit.
 #include "w4ax-case.h"
@@ -24,16 +24,17 @@ void run(const Case& c) {
   FewArgs a{};
   of.tell(a, c.store, c.bias);
   a.rows = p.rows, a.at_once = p.at_once, a.split = p.split, a.resident = p.resident, a.overlap = c.overlap;
-  const std::function<void()> kernel = [&] {
+  simt::begin(engine());
+  const std::string error = simt::try_run(p.blocks, 32 * kFewWarps, 1, simt::kShared, engine(), [&] {
     if (p.tiles == 1) p.kernel_rows == 2 ? gemm_few<1, 2, 2>(a) : gemm_few<1, 4, 1>(a);
     else p.kernel_rows == 2 ? gemm_few<2, 2, 2>(a) : gemm_few<2, 4, 1>(a);
-  };
-  for (int b = p.blocks - 1; b >= 0; --b) fake::run_block(b, p.blocks, 32 * kFewWarps, kernel);
+  });
   const std::string text = std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(of.k) + " fours " + std::to_string(of.fours) + " blocks " + std::to_string(p.blocks) + " rows " +
                            std::to_string(p.at_once) + " split " + std::to_string(p.split) + (p.resident ? " resident" : "") + " store " + std::to_string(c.store);
   const auto wrong = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
+  if (!error.empty()) return wrong(error);
   if (of.overrun()) return wrong("something was written behind y");
   for (int t = 0; t < c.m; ++t)
     for (int r = 0; r < c.n; ++r) {

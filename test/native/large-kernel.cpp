@@ -1,18 +1,17 @@
-// The kernel of many tokens for devices without wgmma (native/cuda/kernels/gemm_large.cuh), its own source, on a multiprocessor made of fibers
-// (fake-device/device.h): types, f16 and bf16, every number of token tiles, groups, zero points, cuts of the work, tails.
+// The kernel of many tokens for devices without wgmma (native/cuda/kernels/gemm_large.cuh), its own source, on the
+// simulated device (simulator/): types, f16 and bf16, every number of token tiles, groups, zero points, cuts of the work, tails.
 // Weights are packed by test/gpu/native/packed_format.h, references are sums in double precision.
 //
-// The bound: sums of the fake tensor core are rounded to fp32 once an instruction, K/16 of them, and the few times of the reductions,
+// The bound: sums of the simulated tensor core are rounded to fp32 once an instruction, K/16 of them, and the few times of the reductions,
 // 2^-24 of the sum of |x w| each. Weights are rounded as gemm_large.cuh says: u |w|, twice where scales are rounded too, u |z s| where a
 // zero point does not come off exactly, and 2^-25 for each rounding to a subnormal f16. Then y is rounded.
-#include "device.h"
+#include "asynchronous.h"
 #include "memory.h"
-//
 #include <random>
 #include <string>
 
 #include "cuda/kernels/gemm_large.cuh"
-#include "simt/packed_types.h"
+#include "packed_types.h"
 
 using namespace lpq;
 using namespace lpq::cuda;
@@ -81,10 +80,10 @@ void run(const Type& type, const Case& c) {
   std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
   g.partial = partial.data(), g.counters = counters.data();
   const auto area = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
-  fake::tensors = {area(packed), area(packed_scales), area(packed8), area(packed16), area(x)};
-  if (large_shared(B, T) > fake::kShared) std::abort();
-  const std::function<void()> kernel = [&] { gemm_large<B, T, BF, Cast>(g, a); };
-  for (int b = blocks - 1; b >= 0; --b) fake::run_block(b, blocks, 32 * kLargeWarps, kernel);
+  simt::readable = {area(packed), area(packed_scales), area(packed8), area(packed16), area(x)};
+  if (large_shared(B, T) > simt::kShared) std::abort();
+  simt::begin(draw(1u << 30));
+  const std::string error = simt::try_run(blocks, 32 * kLargeWarps, blocks, simt::kShared, draw(1u << 30), [&] { gemm_large<B, T, BF, Cast>(g, a); });
 
   const std::string text = type.name() + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) +
                            " zeros " + std::to_string(c.zeros) + " blocks " + std::to_string(c.blocks);
@@ -92,6 +91,7 @@ void run(const Type& type, const Case& c) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
   ++checks;
+  if (!error.empty()) return wrong(error);
   for (unsigned counter : counters)
     if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
   for (size_t i = outputs; i < outputs + 64; ++i)

@@ -1,4 +1,4 @@
-// W4Ax without wgmma (native/cuda/kernels/gemm_mixed.cuh), the kernel's own source on a multiprocessor made of fibers (fake-device/device.h):
+// W4Ax without wgmma (native/cuda/kernels/gemm_mixed.cuh), the kernel's own source on the simulated device (simulator/):
 // tiles, mixtures of blocks, cuts of the work, tails, all three outputs. Activations and weights are laid out by their closed forms
 // (native/w4ax-ops.ts, docs/layouts.md), sums are 64-bit integers and an fp32 chain over blocks.
 //
@@ -34,14 +34,15 @@ void run(const Case& c) {
   std::vector<float> partial(static_cast<size_t>(2 * units) * MixedTile<T>::kParts, NAN);
   std::vector<unsigned> counters(static_cast<size_t>(a.items), 0);
   a.partial = partial.data(), a.counters = counters.data();
-  const std::function<void()> kernel = [&] { gemm_mixed<T>(a); };
-  for (int b = units - 1; b >= 0; --b) fake::run_block(b, units, kMixedThreads, kernel);
+  simt::begin(engine());
+  const std::string error = simt::try_run(units, kMixedThreads, units, simt::kShared, engine(), [&] { gemm_mixed<T>(a); });
 
   const std::string text = "T" + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(of.k) + " fours " + std::to_string(of.fours) + " units " + std::to_string(units) +
                            " shared " + std::to_string(a.shared) + " stages " + std::to_string(c.stages) + " store " + std::to_string(c.store);
   const auto wrong = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
+  if (!error.empty()) return wrong(error);
   for (unsigned counter : counters)
     if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
   if (of.overrun()) return wrong("something was written behind y");

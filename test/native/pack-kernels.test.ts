@@ -8,7 +8,7 @@ const made = fakeCuda();
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());
 
-test('the layout kernels give the bytes of the CPU engine, run on the host thread by thread', (t) => {
+test('the layout kernels give the bytes of the CPU engine, run on a simulated device', (t) => {
   if (typeof made === 'string') return t.skip(made);
   const emulator = fake.emulator();
   if (typeof emulator === 'string') return t.skip(emulator);

@@ -1,13 +1,12 @@
-// The kernel of Sparse-MARLIN's layout (native/cuda/kernels/gemm_sparse.cuh), its own source, on a multiprocessor made of fibers
-// (fake-device/device.h): 4 and 8 bits, f16 and bf16, every number of token tiles, cuts of the work, tails. Weights are packed by
+// The kernel of Sparse-MARLIN's layout (native/cuda/kernels/gemm_sparse.cuh), its own source, on the
+// simulated device (simulator/): 4 and 8 bits, f16 and bf16, every number of token tiles, cuts of the work, tails. Weights are packed by
 // test/gpu/native/sparse_format.h, references are sums in double precision.
 //
-// The bound: sums of the fake tensor core are rounded to fp32 once an instruction, K/32 of them, and once a group, then come the few
+// The bound: sums of the simulated tensor core are rounded to fp32 once an instruction, K/32 of them, and once a group, then come the few
 // roundings of the reductions, 2^-24 of the sum of magnitudes each, and the one to the type of y; where weights are rounded to f16 the
 // sum of |x| (2^-11 |w| + 2^-25) is added.
-#include "device.h"
+#include "asynchronous.h"
 #include "memory.h"
-//
 #include <array>
 #include <random>
 #include <string>
@@ -67,10 +66,10 @@ void run_one(Case c) {
   a.m = c.m, a.n = c.n, a.k = static_cast<int>(pitch), a.n_pad = static_cast<int>(np), a.k_pad = static_cast<int>(kp), a.channel = c.channel;
   a.vectors = c.n % 8 == 0;
   // What does not fit has fewer stages or warps.
-  while (c.log_k > 0 && sparse_shared(Bits, T, c.log_n, c.log_k, 2).total > fake::kShared) --c.log_k;
-  while (c.stages > 2 && sparse_shared(Bits, T, c.log_n, c.log_k, c.stages).total > fake::kShared) --c.stages;
+  while (c.log_k > 0 && sparse_shared(Bits, T, c.log_n, c.log_k, 2).total > simt::kShared) --c.log_k;
+  while (c.stages > 2 && sparse_shared(Bits, T, c.log_n, c.log_k, c.stages).total > simt::kShared) --c.stages;
   a.log_n = c.log_n, a.log_k = c.log_k, a.stages = c.stages;
-  if (sparse_shared(Bits, T, c.log_n, c.log_k, a.stages).total > fake::kShared) std::abort();
+  if (sparse_shared(Bits, T, c.log_n, c.log_k, a.stages).total > simt::kShared) std::abort();
   a.strips = static_cast<int>(up(np, 64 << c.log_n) / (64 << c.log_n)), a.steps = static_cast<int>(up(kp, 128 << c.log_k) / (128 << c.log_k));
   a.batches = (c.m + 8 * T - 1) / (8 * T);
   const int tiles = a.strips * a.batches * a.steps;
@@ -80,11 +79,11 @@ void run_one(Case c) {
   std::vector<unsigned> counters(static_cast<size_t>(a.strips * a.batches), 0);
   a.partial = partial.data(), a.counters = counters.data();
   const auto area = [](const auto& memory, size_t bytes) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), bytes); };
-  fake::tensors = {area(words, bytes.words.size() * 4), area(metadata, bytes.metadata.size() * 2), area(scales, stored.size() * 2), area(x, xs.size() * 2)};
+  simt::readable = {area(words, bytes.words.size() * 4), area(metadata, bytes.metadata.size() * 2), area(scales, stored.size() * 2), area(x, xs.size() * 2)};
   // As gemm_sparse.cpp describes them.
   SparseMaps maps{};
   const auto box = [](TensorMap& map, const void* base, uint32_t element, std::array<int64_t, 3> dims, std::array<int64_t, 2> strides, std::array<int, 3> size, bool swizzle) {
-    fake::Box b{static_cast<const unsigned char*>(base), element, {}, {}, {}, swizzle};
+    simt::BoxMap b{static_cast<const unsigned char*>(base), {}, {}, {}, static_cast<uint16_t>(element), swizzle};
     for (size_t i = 0; i < 3; ++i) b.dims[i] = static_cast<uint64_t>(dims[i]), b.box[i] = static_cast<uint32_t>(size[i]);
     for (size_t i = 0; i < 2; ++i) b.strides[i] = static_cast<uint64_t>(strides[i]);
     static_assert(sizeof(b) <= sizeof(map));
@@ -95,14 +94,11 @@ void run_one(Case c) {
   box(maps.weights, a.weights, 8, {16 * Bits, np / 64, kp / 32}, {128 * Bits, np / 64 * 128 * Bits}, {16 * Bits, across, 4 * down}, false);
   box(maps.metadata, a.metadata, 8, {32, np / 64, kp / 32}, {256, np / 64 * 256}, {32, across, 4 * down}, false);
   box(maps.scales, a.scales, 2, {64, np / 64, groups}, {128, np / 64 * 128}, {64, across, down}, false);
-  const std::function<void()> kernel = [&] {
+  simt::begin(engine());
+  const std::string error = simt::try_run(blocks, (32 << (c.log_n + c.log_k)) + (Bulk ? 128 : 0), blocks, simt::kShared, engine(), [&] {
     if constexpr (Bulk) gemm_sparse_bulk<Bits, T, BF>(a, maps);
-    else gemm_sparse<Bits, T, BF, true>(a);
-  };
-  std::vector<int> order(static_cast<size_t>(blocks));
-  for (int b = 0; b < blocks; ++b) order[static_cast<size_t>(b)] = b;
-  std::shuffle(order.begin(), order.end(), engine);
-  for (int b : order) fake::run_block(b, blocks, (32 << (c.log_n + c.log_k)) + (Bulk ? 128 : 0), kernel);
+    else gemm_sparse<Bits, T, BF>(a);
+  });
 
   const std::string text = std::string(Bulk ? "bulk " : "") + "u" + std::to_string(Bits) + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
                            (c.channel ? " channel" : "") + " warps " + std::to_string(1 << c.log_n) + "x" + std::to_string(1 << c.log_k) + " stages " + std::to_string(a.stages) + " blocks " + std::to_string(blocks);
@@ -110,6 +106,7 @@ void run_one(Case c) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
   ++checks;
+  if (!error.empty()) return wrong(error);
   for (unsigned counter : counters)
     if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
   for (size_t i = static_cast<size_t>(c.m) * static_cast<size_t>(c.n); i < static_cast<size_t>(c.m) * static_cast<size_t>(c.n) + 64; ++i)

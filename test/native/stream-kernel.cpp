@@ -1,8 +1,7 @@
-// The streaming kernel itself (native/cuda/kernels/gemm_stream.cuh), run on the host by threads that the host plays (simt/): every
+// The streaming kernel itself (native/cuda/kernels/gemm_stream.cuh), run on the host by threads that the host plays (simulator/): every
 // type, f16 and bf16, numbers of tokens with tails, groups, zero points, bias, slices in clusters and through the workspace,
 // grids of several sizes. Against double precision, within the bound that test/gpu/native/kernels.cpp derives; y full of NaN
 // before, shared memory too, and counters at 0 after.
-#define LPQ_SIMT "simt.h"
 #include <array>
 #include <cstdio>
 #include <limits>
@@ -10,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "simulator.h"
 #include "../gpu/native/packed_format.h"
 #include "cuda/kernels/gemm_stream.cuh"
 #include "packed_types.h"
-#include "simt.h"
 
 using namespace lpq::cuda;
 

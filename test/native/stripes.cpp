@@ -1,13 +1,12 @@
-// The kernel of MARLIN's and TurboMind's layouts (native/cuda/kernels/gemm_stripes.cuh), its own source, on a multiprocessor made of
-// fibers (fake-device/device.h): every form, f16 and bf16, every number of token tiles, cuts of the work, tails. Weights are packed by
+// The kernel of MARLIN's and TurboMind's layouts (native/cuda/kernels/gemm_stripes.cuh), its own source, on the
+// simulated device (simulator/): every form, f16 and bf16, every number of token tiles, cuts of the work, tails. Weights are packed by
 // test/gpu/native/layout_formats.h, references are sums in double precision.
 //
-// The bound: sums of the fake tensor core are rounded to fp32 once an instruction, so that K/16 + K/32 roundings and the few of the
+// The bound: sums of the simulated tensor core are rounded to fp32 once an instruction, so that K/16 + K/32 roundings and the few of the
 // reductions, 2^-24 of the sum of magnitudes A each, come before the one to the type of y; where weights are rounded to f16 the sum
 // of |x| (2^-11 |w| + 2^-25) is added.
-#include "device.h"
+#include "asynchronous.h"
 #include "memory.h"
-//
 #include <random>
 #include <string>
 
@@ -109,8 +108,8 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
   const int64_t stage = up(std::max<int64_t>(1, long_step / 64) * 8 * T * 128 + (int64_t{128} * bits * sub_tiles(bits) << (c.log_n + c.log_k)) +
                                rows * ((64 * Form::kScaleBytes + (Form::kZeros ? 8 * bits : 0)) << c.log_n), 128);
   const int64_t given = int64_t{2048} * T * (std::max(1, 1 << c.log_k >> 1) << c.log_n);
-  while (a.stages > 2 && a.stages * stage + given > fake::kShared) --a.stages;
-  if (a.stages * stage + given > fake::kShared) std::abort();
+  while (a.stages > 2 && a.stages * stage + given > simt::kShared) --a.stages;
+  if (a.stages * stage + given > simt::kShared) std::abort();
   a.strips = static_cast<int>(up(np, 64 << c.log_n) / (64 << c.log_n));
   const int64_t step_k = int64_t{16} * sub_tiles(bits) << c.log_k;
   a.steps = static_cast<int>(up(kp, step_k) / step_k);
@@ -129,9 +128,9 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
   std::vector<unsigned> counters(static_cast<size_t>(std::max(blocks, columns)), 0);
   a.partial = partial.data(), a.counters = counters.data();
   const auto bytes = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
-  fake::tensors = {bytes(packed), bytes(pairs), bytes(halves), bytes(powers), bytes(zeros), bytes(x)};
-  const std::function<void()> kernel = [&] { gemm_stripes<Form, T, BF>(a); };
-  for (int b = blocks - 1; b >= 0; --b) fake::run_block(b, blocks, 32 << (c.log_n + c.log_k), kernel);
+  simt::readable = {bytes(packed), bytes(pairs), bytes(halves), bytes(powers), bytes(zeros), bytes(x)};
+  simt::begin(draw(1u << 30));
+  const std::string error = simt::try_run(blocks, 32 << (c.log_n + c.log_k), blocks, simt::kShared, draw(1u << 30), [&] { gemm_stripes<Form, T, BF>(a); });
 
   const std::string text = std::string(name) + (BF ? " bf16 T" : " f16 T") + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" +
                            std::to_string(c.group) + " warps " + std::to_string(1 << c.log_n) + "x" + std::to_string(1 << c.log_k) + " stages " + std::to_string(c.stages) + " blocks " + std::to_string(blocks) +
@@ -140,6 +139,7 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
   ++checks;
+  if (!error.empty()) return wrong(error);
   for (unsigned counter : counters)
     if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
   for (size_t i = static_cast<size_t>(c.m) * c.n; i < y.size(); ++i)

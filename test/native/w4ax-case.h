@@ -1,8 +1,7 @@
-// A W4Ax product laid out by its closed forms (native/w4ax-ops.ts, docs/layouts.md), for kernels that run on fake-device's multiprocessor.
+// A W4Ax product laid out by its closed forms (native/w4ax-ops.ts, docs/layouts.md), for kernels that run on the simulator.
 #pragma once
-#include "device.h"
+#include "asynchronous.h"
 #include "memory.h"
-//
 #include <random>
 #include <string>
 
@@ -54,7 +53,7 @@ struct W4ax {
     for (float& v : bias) v = static_cast<float>(between(-99, 99)) / 16;
     m8 = Memory<signed char>(x8), m4 = Memory<unsigned char>(x4), mw = Memory<unsigned char>(words), msx = Memory<float>(sx), msw = Memory<float>(sw), mbias = Memory<float>(bias);
     const auto area = [](const auto& memory) { return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()), memory.words.size() * 8 - 16); };
-    fake::tensors = {area(m8), area(m4), area(mw), area(msx), area(msw)};
+    simt::readable = {area(m8), area(m4), area(mw), area(msx), area(msw)};
   }
 
   void tell(lpq::cuda::MixedArgs& a, int store, bool with_bias) {

@@ -1,21 +1,20 @@
 // The wide kernel itself (native/cuda/kernels/gemm_wide.cuh) and the functions that cut its work (wide_plan.h), run on the host by threads
-// that the host plays (simt/): every width of integers and floats, f16 and bf16, tiles of tokens with tails, groups, zero
+// that the host plays (simulator/): every width of integers and floats, f16 and bf16, tiles of tokens with tails, groups, zero
 // points, bias, strips of several widths, items that blocks share. Against double precision, within the bound that
 // test/gpu/native/kernels.cpp derives; y full of NaN before, shared memory too, and counters at 0 after.
-#define LPQ_SIMT "simt_hopper.h"
 #include <cstdio>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "asynchronous.h"
 #include "../gpu/native/packed_format.h"
 #include "cuda/kernels/gemm_wide.cuh"
 #include "cuda/kernels/wide_plan.h"
 #include "cuda/kernels/wide_scaled.cuh"
 #include "cuda/kernels/wide_scaled_plan.h"
 #include "packed_types.h"
-#include "simt_hopper.h"
 
 using namespace lpq::cuda;
 
@@ -110,8 +109,7 @@ void one(const Type& t, const Case& c) {
   ++checks;
   std::vector<float> partial;
   std::vector<unsigned> counters;
-  simt::hopper = {};
-  simt::hopper.lot.seed(lot());
+  simt::begin(lot());
   const auto run = [&](int blocks, int warps, unsigned shared, const auto& body) {
     gridDim.x = static_cast<unsigned>(blocks);
     simt::run(blocks, 32 * warps + 128, blocks, static_cast<int>(shared), lot(), [&] {
@@ -166,9 +164,7 @@ void one(const Type& t, const Case& c) {
   } catch (const std::exception& error) {
     return fail(error.what());
   }
-  if (!simt::hopper.landings.empty()) return fail("a box is under way at the end");
-  for (const auto& [thread, queue] : simt::hopper.products)
-    if (!queue.empty()) return fail("products are under way at the end");
+  if (*simt::unfinished()) return fail(simt::unfinished());
   for (unsigned count : counters)
     if (count) return fail("a counter is left at " + std::to_string(count));
   const double lift = t.kind == 'i' ? codes / 2 : 0, offset = !integer || !BF ? 0 : B == 8 ? -128 : 128, u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;

@@ -1,6 +1,6 @@
 // Rows of keys and values: how they are kept, and attention over them for what the tensor cores' kernel does not take.
 #include "cuda/attention/rope_append.h"
-#include "cuda/follow.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -52,7 +52,7 @@ __device__ __forceinline__ int sequence_by_warp(const int* starts, int sequences
 // q turned to y, k turned and v as it is to their slots, q and k normalised first where they have norms; layout: rope_append.h.
 template <class T>
 __device__ void rope_append(const cuda::RopeAppendArgs& a) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   const int lane = threadIdx.x & 31, all = a.heads + 2 * a.kv_heads, parts = (all + cuda::kAppendWarps - 1) / cuda::kAppendWarps;
   const int t = blockIdx.x / parts, item = static_cast<int>(blockIdx.x % parts) * cuda::kAppendWarps + static_cast<int>(threadIdx.x / 32);
   if (item >= all) return;

@@ -11,12 +11,15 @@
 //   S, O: (lane, i) -> (row lane/4 + 8 (i / 2), column 2 (lane % 4) + i % 2)
 #pragma once
 #include "cuda/attention/cached_shape.h"
-#ifdef LPQ_SIMT
-#include LPQ_SIMT
-#else
-#include "cuda/attention/cached_ptx.cuh"
-#endif
-#include "cuda/follow.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
+#include "cuda/types.cuh"
 
 namespace lpq::cuda {
 
@@ -45,7 +48,7 @@ struct CachedLane {
     const uint32_t place = to + static_cast<uint32_t>(token * T::kDims * 2 + (((lane % kChunks) ^ token) << 4));
 #pragma unroll
     for (int i = 0; i < kCopies; ++i, at += kStep * stride)
-      copy16_async((place ^ static_cast<uint32_t>((kStep * i & 7) << 4)) + static_cast<uint32_t>(kStep * i * T::kDims * 2), left > kStep * i ? at : from, left > kStep * i ? 16 : 0);
+      cp_async_16((place ^ static_cast<uint32_t>((kStep * i & 7) << 4)) + static_cast<uint32_t>(kStep * i * T::kDims * 2), left > kStep * i ? at : from, left > kStep * i ? 16 : 0);
   }
 };
 
@@ -56,14 +59,14 @@ __device__ __forceinline__ uint4 cached_queries(const CachedArgs& a, long long a
   if (a.wide_q) {
     const float4* const from = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + at);
     const float4 low = from[0], high = from[1];
-    words[0] = word_of<BF>(low.x * a.scale, low.y * a.scale), words[1] = word_of<BF>(low.z * a.scale, low.w * a.scale);
-    words[2] = word_of<BF>(high.x * a.scale, high.y * a.scale), words[3] = word_of<BF>(high.z * a.scale, high.w * a.scale);
+    words[0] = cvt_x2<BF>(low.x * a.scale, low.y * a.scale), words[1] = cvt_x2<BF>(low.z * a.scale, low.w * a.scale);
+    words[2] = cvt_x2<BF>(high.x * a.scale, high.y * a.scale), words[3] = cvt_x2<BF>(high.z * a.scale, high.w * a.scale);
   } else {
     const uint4 eight = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(a.q) + at);
     const uint32_t from[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      words[i] = word_of<BF>(number_of<BF>(static_cast<unsigned short>(from[i])) * a.scale, number_of<BF>(static_cast<unsigned short>(from[i] >> 16)) * a.scale);
+      words[i] = cvt_x2<BF>(to_float<BF>(static_cast<unsigned short>(from[i])) * a.scale, to_float<BF>(static_cast<unsigned short>(from[i] >> 16)) * a.scale);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -73,7 +76,7 @@ __device__ __forceinline__ uint4 cached_queries(const CachedArgs& a, long long a
 // table, and what comes again is a loop.
 template <class T, bool BF>
 __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
-  follow();
+  griddepcontrol_wait_and_launch();
   constexpr int D = T::kDims, size = kCachedRecord<D>, kThreads = 32 * T::kWarps;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3, matrix = lane >> 3;
   const int tile_index = static_cast<int>(blockIdx.x) / a.splits, split = static_cast<int>(blockIdx.x) - tile_index * a.splits;
@@ -91,7 +94,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   if (columns <= 0) return;
   // A column's new token, of its sequence.
   const auto turn_of = [&](int c) { return fresh == 1 ? 0 : (tile * kCachedQueries + c) / group; };
-  unsigned char* const shared = attention_shared();
+  unsigned char* const shared = dynamic_shared();
   CachedColumn* const table = reinterpret_cast<CachedColumn*>(shared + T::kTable);
 
   // Sixteens of tokens that some column sees, in runs, one a split.
@@ -118,7 +121,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll 1
   for (int i = 0; i < T::kStages - 1; ++i) {
     if (next < stop) fetch(next, i);
-    commit_copies();
+    cp_async_commit();
     next += T::kWarps;
   }
   // Queries wait in the first warp's last stage, which is free: (column, chunk of 8 dims) -> byte column * 2 DIMS + ((chunk ^ column) << 4).
@@ -129,7 +132,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     const int row = (start + turn) * a.heads + head * group + first;
     uint4 eight = make_uint4(0, 0, 0, 0);
     if (column < columns && of < a.head_dim) eight = cached_queries<BF>(a, static_cast<long long>(row) * a.head_dim + of);
-    store_shared16(queries + static_cast<uint32_t>(column * D * 2 + (((of >> 3) ^ column) << 4)), eight);
+    st_shared_v4(queries + static_cast<uint32_t>(column * D * 2 + (((of >> 3) ^ column) << 4)), eight);
     // A column that is none sees nothing.
     if (of == 0) table[column].token = column < columns ? past + turn : -1, table[column].row = row;
   }
@@ -138,7 +141,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
   for (int step = 0; step < D / 16; step += 2) {
     uint32_t four[4];
-    load_matrices(four, (queries + static_cast<uint32_t>((lane & 7) * D * 2 + ((matrix ^ (lane & 7)) << 4))) ^ static_cast<uint32_t>(step << 5));
+    ldmatrix_x4(four, (queries + static_cast<uint32_t>((lane & 7) * D * 2 + ((matrix ^ (lane & 7)) << 4))) ^ static_cast<uint32_t>(step << 5));
     q[step][0] = four[0], q[step][1] = four[1], q[step + 1][0] = four[2], q[step + 1][1] = four[3];
   }
   const int own[2] = {table[2 * t].token, table[2 * t + 1].token};
@@ -155,10 +158,10 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   int slot_of_ring = 0;
 #pragma unroll 1
   for (int unit = begin + warp; unit < stop; unit += T::kWarps) {
-    wait_copies<T::kStages - 2>();
+    cp_async_wait<T::kStages - 2>();
     __syncwarp();  // all lanes' copies have come, and the stage before this one has been read
     if (next < stop) fetch(next, slot_of_ring == 0 ? T::kStages - 1 : slot_of_ring - 1);
-    commit_copies();
+    cp_async_commit();
     next += T::kWarps;
     const uint32_t stage = ring + static_cast<uint32_t>(slot_of_ring * T::kStage);
     slot_of_ring = slot_of_ring + 1 == T::kStages ? 0 : slot_of_ring + 1;
@@ -167,8 +170,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t k[4];
-      load_matrices(k, key_rows ^ static_cast<uint32_t>(step << 5));
-      multiply<BF>(score, k, q[step][0], q[step][1]);
+      ldmatrix_x4(k, key_rows ^ static_cast<uint32_t>(step << 5));
+      mma_m16n8k16<BF>(score, k, q[step][0], q[step][1]);
     }
     if (a.cap > 0)
 #pragma unroll
@@ -187,10 +190,10 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
       for (int mask = 4; mask < 32; mask *= 2) peak[c] = fmaxf(peak[c], __shfl_xor_sync(0xffffffffu, peak[c], mask));
     if (unit == begin + warp && !a.sinks) {
       state.most[0] = peak[0], state.most[1] = peak[1];  // sums are still 0
-    } else if (any_lane(peak[0] > state.most[0] || peak[1] > state.most[1])) {
+    } else if (__any_sync(0xffffffffu, peak[0] > state.most[0] || peak[1] > state.most[1])) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const float shrink = peak[c] == state.most[c] ? 1.0f : power_of_two(state.most[c] - peak[c]);
+        const float shrink = peak[c] == state.most[c] ? 1.0f : ex2_approx(state.most[c] - peak[c]);
         state.most[c] = peak[c], state.total[c] *= shrink;
 #pragma unroll
         for (int m = 0; m < D / 16; ++m) state.out[m][c] *= shrink, state.out[m][c + 2] *= shrink;
@@ -200,20 +203,20 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       // Columns that have seen nothing yet have a maximum of -infinity, and no weight.
-      score[i] = score[i] == -INFINITY ? 0.0f : power_of_two(score[i] - state.most[i & 1]);
+      score[i] = score[i] == -INFINITY ? 0.0f : ex2_approx(score[i] - state.most[i & 1]);
       state.total[i & 1] += score[i];
     }
 #pragma unroll
-    for (int k = 0; k < 2; ++k) weights[k] = turn_matrix(word_of<BF>(score[2 * k], score[2 * k + 1]));
+    for (int k = 0; k < 2; ++k) weights[k] = movmatrix_trans(cvt_x2<BF>(score[2 * k], score[2 * k + 1]));
     const uint32_t value_rows = stage + static_cast<uint32_t>(T::kSide + ((lane & 7) + 8 * (matrix >> 1)) * D * 2 + (((matrix & 1) ^ (lane & 7)) << 4));
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t v[4];
-      load_matrices_turned(v, value_rows ^ static_cast<uint32_t>(step << 5));
-      multiply<BF>(state.out[step], v, weights[0], weights[1]);
+      ldmatrix_x4_trans(v, value_rows ^ static_cast<uint32_t>(step << 5));
+      mma_m16n8k16<BF>(state.out[step], v, weights[0], weights[1]);
     }
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int c = 0; c < 2; ++c)
 #pragma unroll
@@ -237,7 +240,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     if (d >= a.value_dim) return;
     if (!(parts > 0)) sum = make_float4(0, 0, 0, 0), parts = 1;
     uint2* const to = reinterpret_cast<uint2*>(a.y + static_cast<long long>(table[column].row) * a.value_dim + d);
-    *to = make_uint2(word_of<BF>(quotient(sum.x, parts), quotient(sum.y, parts)), word_of<BF>(quotient(sum.z, parts), quotient(sum.w, parts)));
+    *to = make_uint2(cvt_x2<BF>(__fdiv_rn(sum.x, parts), __fdiv_rn(sum.y, parts)), cvt_x2<BF>(__fdiv_rn(sum.z, parts), __fdiv_rn(sum.w, parts)));
   };
   // A thread takes four dims of a column.
 #pragma unroll 1
@@ -250,10 +253,10 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
     for (int w = 0; w < T::kWarps; ++w) {
       const float* const from = records + w * kOwn;
-      const float share = from[column] == -INFINITY ? 0.0f : power_of_two(from[column] - most);
+      const float share = from[column] == -INFINITY ? 0.0f : ex2_approx(from[column] - most);
       const float4 four = *reinterpret_cast<const float4*>(from + 2 * kCachedQueries + column * kColumn + d);
-      parts = fused(from[kCachedQueries + column], share, parts);
-      sum = make_float4(fused(four.x, share, sum.x), fused(four.y, share, sum.y), fused(four.z, share, sum.z), fused(four.w, share, sum.w));
+      parts = __fmaf_rn(from[kCachedQueries + column], share, parts);
+      sum = make_float4(__fmaf_rn(four.x, share, sum.x), __fmaf_rn(four.y, share, sum.y), __fmaf_rn(four.z, share, sum.z), __fmaf_rn(four.w, share, sum.w));
     }
     if (a.splits == 1) {
       write(column, d, sum, parts);
@@ -266,7 +269,7 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   if (a.splits == 1) return;
   unsigned* const last = reinterpret_cast<unsigned*>(shared + T::kTable + sizeof(CachedColumn) * kCachedQueries);
   __syncthreads();
-  if (thread == 0) *last = count_up(a.counters + tile_index);
+  if (thread == 0) *last = atom_inc_acq_rel(a.counters + tile_index);
   __syncthreads();
   if (*last != static_cast<unsigned>(a.splits - 1)) return;
   if (thread == 0) a.counters[tile_index] = 0;
@@ -286,18 +289,18 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
       for (int r = 0; r < kAtOnce; ++r) {
         const bool there = first + r < a.splits;
         const float* const one = from + (there ? r * size : 0);
-        mosts[r] = load_fresh(one + column), totals[r] = load_fresh(one + kCachedQueries + column), four[r] = load_fresh4(one + 2 * kCachedQueries + column * D + d);
+        mosts[r] = __ldcg(one + column), totals[r] = __ldcg(one + kCachedQueries + column), four[r] = __ldcg(reinterpret_cast<const float4*>(one + 2 * kCachedQueries + column * D + d));
         if (!there) mosts[r] = -INFINITY;
         peak = fmaxf(peak, mosts[r]);
       }
       if (peak == -INFINITY) continue;
-      const float shrink = power_of_two(most - peak);
+      const float shrink = ex2_approx(most - peak);
       most = peak, parts *= shrink, sum = make_float4(sum.x * shrink, sum.y * shrink, sum.z * shrink, sum.w * shrink);
 #pragma unroll
       for (int r = 0; r < kAtOnce; ++r) {
-        const float share = power_of_two(mosts[r] - peak);  // 0 of those that are none, or saw nothing
-        parts = fused(totals[r], share, parts);
-        sum = make_float4(fused(four[r].x, share, sum.x), fused(four[r].y, share, sum.y), fused(four[r].z, share, sum.z), fused(four[r].w, share, sum.w));
+        const float share = ex2_approx(mosts[r] - peak);  // 0 of those that are none, or saw nothing
+        parts = __fmaf_rn(totals[r], share, parts);
+        sum = make_float4(__fmaf_rn(four[r].x, share, sum.x), __fmaf_rn(four[r].y, share, sum.y), __fmaf_rn(four[r].z, share, sum.z), __fmaf_rn(four[r].w, share, sum.w));
       }
     }
     write(column, d, sum, parts);

@@ -1,11 +1,7 @@
 // Codes of packed words as operands of tensor cores.
 #pragma once
 #include "cuda/attention/kv_shape.h"
-#ifdef LPQ_SIMT
-#include LPQ_SIMT
-#else
-#include "cuda/attention/kv_ptx.cuh"
-#endif
+#include "cuda/numbers.cuh"
 
 namespace lpq::cuda {
 
@@ -27,11 +23,17 @@ template <int BITS, int J>
 __device__ __forceinline__ uint32_t codes_of(uint32_t word) {
 #ifdef LPQ_KV_CONVERTED  // of the ablation in docs/kv-cache.md: integers become halves one by one
   constexpr uint32_t mask = (1u << BITS) - 1;
-  return half_bits(static_cast<float>(word >> BITS * J & mask)) | static_cast<uint32_t>(half_bits(static_cast<float>(word >> (BITS * J + 16) & mask))) << 16;
+  return from_float<false>(static_cast<float>(word >> BITS * J & mask)) | static_cast<uint32_t>(from_float<false>(static_cast<float>(word >> (BITS * J + 16) & mask))) << 16;
 #else
   using F = Field<BITS, J>;
   return (F::kShift ? word >> 8 : word) & (F::kMask * 0x10001u);
 #endif
+}
+
+// Bytes 2 X and 2 X + 1, each with a byte of 0 above.
+template <int X>
+__device__ __forceinline__ uint32_t two_bytes(uint32_t v) {
+  return __byte_perm(v, 0, X == 0 ? 0x4140 : 0x4342);
 }
 
 template <int I>

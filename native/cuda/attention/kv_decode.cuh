@@ -11,7 +11,13 @@
 // that ends last. The exact tail goes to the warps of the last split, while their first copies are under way.
 #pragma once
 #include "cuda/attention/kv_values.cuh"
-#include "cuda/follow.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -26,26 +32,26 @@ __device__ __forceinline__ int kv_checked(const KvDecodeArgs& a, int value, int 
 struct KvJoin {
   float most = -INFINITY, total = 0, sum[4] = {};
   __device__ __forceinline__ void raise(float peak) {
-    const float shrink = power_of_two(most - peak);
+    const float shrink = ex2_approx(most - peak);
     most = peak, total *= shrink;
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] *= shrink;
   }
   // Of one whose maximum is at most this one's.
   __device__ __forceinline__ void add(float other_most, float other_total, float4 other) {
-    const float share = other_most == -INFINITY ? 0.0f : power_of_two(other_most - most), four[4] = {other.x, other.y, other.z, other.w};
-    total = fused(other_total, share, total);
+    const float share = other_most == -INFINITY ? 0.0f : ex2_approx(other_most - most), four[4] = {other.x, other.y, other.z, other.w};
+    total = __fmaf_rn(other_total, share, total);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum[i] = fused(four[i], share, sum[i]);
+    for (int i = 0; i < 4; ++i) sum[i] = __fmaf_rn(four[i], share, sum[i]);
   }
 };
 
 __device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, const KvJoin& found) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float y = found.total > 0 ? quotient(found.sum[i], found.total) : 0.0f;
+    const float y = found.total > 0 ? __fdiv_rn(found.sum[i], found.total) : 0.0f;
     if (a.wide) static_cast<float*>(a.y)[at + i] = y;
-    else static_cast<unsigned short*>(a.y)[at + i] = half_bits(y);
+    else static_cast<unsigned short*>(a.y)[at + i] = from_float<false>(y);
   }
 }
 
@@ -70,7 +76,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
       if (v & ((1 << shared_group) - 1)) state.zeros[v][c] = state.zeros[v - 1][c];
   }
   __syncthreads();  // the rings are free
-  float* const records = reinterpret_cast<float*>(attention_shared());
+  float* const records = reinterpret_cast<float*>(dynamic_shared());
   float* const record = records + warp * size;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
@@ -111,7 +117,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   // Whoever delivers last brings the splits together, in their order.
   unsigned* const last = reinterpret_cast<unsigned*>(records + warps * size);
   __syncthreads();
-  if (threadIdx.x == 0) *last = count_up(a.counters + tile_index);
+  if (threadIdx.x == 0) *last = atom_inc_acq_rel(a.counters + tile_index);
   __syncthreads();
   if (*last != static_cast<unsigned>(a.splits - 1)) return;
   if (threadIdx.x == 0) a.counters[tile_index] = 0;
@@ -129,7 +135,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
       for (int r = 0; r < kAtOnce; ++r) {
         const bool there = first + r < a.splits;
         const float* const from = all + static_cast<long long>(first + (there ? r : 0)) * size;
-        most[r] = load_fresh(from + column), total[r] = load_fresh(from + kKvQueries + column), sum[r] = load_fresh4(from + 2 * kKvQueries + i);
+        most[r] = __ldcg(from + column), total[r] = __ldcg(from + kKvQueries + column), sum[r] = __ldcg(reinterpret_cast<const float4*>(from + 2 * kKvQueries + i));
         if (!there) most[r] = -INFINITY;
         peak = fmaxf(peak, most[r]);
       }
@@ -145,7 +151,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
 // Blocks: split fastest, then tiles of 8 queries, kv heads, sequences.
 template <class T>
 __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
-  follow();
+  griddepcontrol_wait_and_launch();
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), warps = static_cast<int>(blockDim.x >> 5);
   int index = static_cast<int>(blockIdx.x);
   const int split = index % a.splits;
@@ -165,7 +171,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
   const int begin = split * run, end = begin + run < units ? begin + run : units;
   const int* table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const uint32_t ring = shared_address(attention_shared()) + static_cast<uint32_t>(warp * a.stages * T::kStage);
+  const uint32_t ring = shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * a.stages * T::kStage);
   const auto stage = [&](int i) { return KvUnit<T>{ring + static_cast<uint32_t>(i * T::kStage)}; };
   int next = begin + warp;
 #ifdef LPQ_KV_WAITING  // of the ablation in docs/kv-cache.md: a unit is copied when its turn comes
@@ -174,9 +180,9 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   for (int i = 0; i < a.stages; ++i, next += warps) {
     KvPlace place{};
     if (next < end) kv_fetch_keys<T>(a, head, place = kv_place<T>(a, table, next), stage(i));
-    commit_copies();
+    cp_async_commit();
     if (next < end) kv_fetch_values<T>(a, head, place, stage(i));
-    commit_copies();
+    cp_async_commit();
   }
   KvState<T> state;
   if (split == a.splits - 1 && 16 * warp < tail) {
@@ -187,7 +193,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   if constexpr (T::kInWords) {
     constexpr uint32_t one = 0x3c003c00u, ones[4] = {one, one, one, one};
 #pragma unroll
-    for (int kc = 0; kc < T::kDims / 16; ++kc) multiply<false>(sums, ones, q[kc][0], q[kc][1]);
+    for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(sums, ones, q[kc][0], q[kc][1]);
   }
   const int pending = 2 * a.stages - 1;
   int slot = 0;
@@ -198,27 +204,27 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
     KvScores<T> score = {};
 #ifdef LPQ_KV_WAITING
     kv_fetch_keys<T>(a, head, place = kv_place<T>(a, table, n), unit), kv_fetch_values<T>(a, head, place, unit);
-    commit_copies(), wait_copies<0>();
+    cp_async_commit(), cp_async_wait<0>();
 #endif
-    wait_copies(pending);
+    cp_async_wait(pending);
     __syncwarp();  // all lanes' copies have come
     if constexpr (T::kInWords) kv_scores_words<T>(a, unit, q, {sums[0], sums[1]}, score);
     else if constexpr (T::kByToken) kv_scores_tokens<T>(a, unit, q, score);
     else kv_scores_channels<T>(a, unit, q, score);
     __syncwarp();  // all lanes have read the keys
     if (next < end) kv_fetch_keys<T>(a, head, place, unit);
-    commit_copies();
+    cp_async_commit();
     const int here = length - n * T::kTokens;  // of turbomind; a unit of another form is full
     kv_weigh<T>(here, score, state);
-    wait_copies(pending);
+    cp_async_wait(pending);
     __syncwarp();
     kv_add_values<T>(a, unit, here, score, state);
     __syncwarp();
     if (next < end) kv_fetch_values<T>(a, head, place, unit);
-    commit_copies();
+    cp_async_commit();
     slot = slot + 1 == a.stages ? 0 : slot + 1;
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   kv_settle<T, true>(state);
   kv_join<T>(a, state, sequence, head, tile, split);
 }

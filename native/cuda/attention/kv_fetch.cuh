@@ -1,6 +1,9 @@
 // A warp's ring of units in shared memory, and how they get there.
 #pragma once
 #include "cuda/attention/kv_codes.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -52,7 +55,7 @@ __device__ __forceinline__ void kv_copy_rows(uint32_t to, const unsigned char* f
   for (int first = 0; first < ROWS; first += at_once) {
     // Bits of `first` and of the own row are apart, in tokens and in rows.
     const int rows = kv_row_of(first);
-    copy16_async(target + static_cast<uint32_t>(rows * BYTES + ((turned ^ kv_turn<BYTES>(rows)) << 4)), source + (first >> 4) * step + (first & 15) * row, 16);
+    cp_async_16(target + static_cast<uint32_t>(rows * BYTES + ((turned ^ kv_turn<BYTES>(rows)) << 4)), source + (first >> 4) * step + (first & 15) * row, 16);
   }
 }
 
@@ -61,12 +64,12 @@ template <class T>
 __device__ __forceinline__ void kv_copy_numbers(uint32_t to, const unsigned char* lines, const KvPlace& place, int groups, int apart, int run) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if constexpr (T::kInWords) {
-    if (lane < T::kTokens / 4) copy16_async(to + 16 * static_cast<uint32_t>(lane), lines + 4 * place.token + 16 * lane, 16);
+    if (lane < T::kTokens / 4) cp_async_16(to + 16 * static_cast<uint32_t>(lane), lines + 4 * place.token + 16 * lane, 16);
   } else {
     for (int i = lane; i < 4 * T::kSteps * groups; i += 32) {
       const int piece = i & 1, step = (i >> 1) % T::kSteps, kind = (i >> 1) / T::kSteps & 1, group = (i >> 1) / T::kSteps / 2;
       const int t = place.token + 32 * step + place.half;
-      copy16_async(to + static_cast<uint32_t>(((group * 2 + kind) * T::kTokens + 16 * step + 8 * piece) * 2),
+      cp_async_16(to + static_cast<uint32_t>(((group * 2 + kind) * T::kTokens + 16 * step + 8 * piece) * 2),
                    lines + static_cast<long long>(group) * apart + (t & -run) * 4 + kind * run * 2 + (t & (run - 1)) * 2 + 16 * piece, 16);
     }
   }
@@ -86,7 +89,7 @@ __device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, int head, c
     const int chunks = T::kForm == KvForm::kWide ? T::kGroups * wide : wide * T::kTile / a.key_group;
     const int first = T::kForm == KvForm::kWide ? place.token / 128 : place.token / a.key_group;
     for (int i = lane; i < chunks; i += 32)
-      copy16_async(to.key_numbers() + 16 * static_cast<uint32_t>(i), numbers + static_cast<long long>(first + i / wide) * a.key_number_row + 16 * (i % wide), 16);
+      cp_async_16(to.key_numbers() + 16 * static_cast<uint32_t>(i), numbers + static_cast<long long>(first + i / wide) * a.key_number_row + 16 * (i % wide), 16);
   }
 }
 
@@ -107,10 +110,10 @@ template <class T>
 __device__ __forceinline__ KvNumbers kv_numbers(uint32_t from, int group, int j) {
   const int g = static_cast<int>(threadIdx.x & 31) >> 2;
   if constexpr (T::kInWords) {
-    const uint2 both = load_shared_pair(from + static_cast<uint32_t>(16 * j + 2 * g) * 4);
+    const uint2 both = ld_shared_v2(from + static_cast<uint32_t>(16 * j + 2 * g) * 4);
     return {{low_half(both.x), low_half(both.y)}, {high_half(both.x), high_half(both.y)}};
   }
-  const uint32_t at = from + static_cast<uint32_t>((2 * group * T::kTokens + 16 * j + 2 * g) * 2), scales = load_shared_word(at), zeros = load_shared_word(at + 2 * T::kTokens);
+  const uint32_t at = from + static_cast<uint32_t>((2 * group * T::kTokens + 16 * j + 2 * g) * 2), scales = ld_shared(at), zeros = ld_shared(at + 2 * T::kTokens);
   return {{low_half(scales), high_half(scales)}, {low_half(zeros), high_half(zeros)}};
 }
 

@@ -6,7 +6,11 @@
 // a chunk, L = words / 2, token lane / L of several, j of a word's R dims. turbomind: a lane has 8 dims of a token.
 #pragma once
 #include "cuda/attention/kv_codes.cuh"
-#include "cuda/follow.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -23,7 +27,7 @@ struct KvPackGroup {
   unsigned short scale_bits, zero_bits;
 };
 
-// `range`: the smallest, and the largest with its sign turned, as halves. reciprocal() errs by 2^-23 of itself and the factors below by
+// `range`: the smallest, and the largest with its sign turned, as halves. rcp_approx() errs by 2^-23 of itself and the factors below by
 // 2^-24, so that (x - zero) below <= fl32((x - zero) / scale) <= (x - zero) above. Scales among f16's subnormals may have been rounded so far
 // down that codes go beyond the largest: these have no codes for certain but 0.
 template <int BITS>
@@ -32,9 +36,9 @@ __device__ __forceinline__ KvPackGroup pack_group(const KvPackArgs& a, uint32_t 
   const float low = low_half(range), high = -high_half(range);
   if (!(fabsf(low) < INFINITY && fabsf(high) < INFINITY)) *a.fault = 1;
   KvPackGroup g;
-  g.scale_bits = half_bits(quotient(high - low, top)), g.zero_bits = static_cast<unsigned short>(range);
-  g.scale = half_of(g.scale_bits), g.zero = low;
-  const float inverse = g.scale > 0 ? reciprocal(g.scale) : 0.0f;
+  g.scale_bits = from_float<false>(__fdiv_rn(high - low, top)), g.zero_bits = static_cast<unsigned short>(range);
+  g.scale = to_float<false>(g.scale_bits), g.zero = low;
+  const float inverse = g.scale > 0 ? rcp_approx(g.scale) : 0.0f;
   g.below = g.scale_bits < 0x0400 ? 0.0f : inverse * (1 - 0x1p-21f), g.above = inverse * (1 + 0x1p-21f);
   return g;
 }
@@ -54,8 +58,8 @@ constexpr uint32_t kPackBits = 0x4b400000u;
 // A code for certain, where products with both neighbours of the reciprocal round alike: then so does the quotient between them. Else a bit of `unsure`.
 __device__ __forceinline__ uint32_t pack_likely(float x, const KvPackGroup& g, uint32_t& unsure) {
   const float over = x - g.zero;
-  const uint32_t code = float_bits(fused(over, g.below, kPackMagic));
-  unsure |= code ^ float_bits(fused(over, g.above, kPackMagic));
+  const uint32_t code = __float_as_uint(__fmaf_rn(over, g.below, kPackMagic));
+  unsure |= code ^ __float_as_uint(__fmaf_rn(over, g.above, kPackMagic));
   return code;
 }
 __device__ __forceinline__ void pack_likely_pair(uint32_t& word, uint32_t x, const KvPackGroup& low, const KvPackGroup& high, int place, uint32_t& unsure) {
@@ -77,9 +81,9 @@ __device__ __forceinline__ constexpr uint32_t pack_excess(int first, int count) 
 template <int BITS>
 __device__ __forceinline__ uint32_t pack_exact(float x, const KvPackGroup& g) {
   constexpr float top = static_cast<float>((1 << BITS) - 1);
-  const float over = x - g.zero, most = fminf(fused(over, g.above, kPackMagic) - kPackMagic, top + 1), half = most - 0.5f, at = half * g.scale;
+  const float over = x - g.zero, most = fminf(__fmaf_rn(over, g.above, kPackMagic) - kPackMagic, top + 1), half = most - 0.5f, at = half * g.scale;
   const float code = over > at ? most : over < at ? most - 1 : half + kPackMagic - kPackMagic;
-  return float_bits(fminf(code, top) + kPackMagic) - kPackBits;
+  return __float_as_uint(fminf(code, top) + kPackMagic) - kPackBits;
 }
 template <int BITS>
 __device__ __forceinline__ uint32_t pack_exact_pair(uint32_t x, const KvPackGroup& low, const KvPackGroup& high) {
@@ -99,10 +103,10 @@ __device__ __forceinline__ uint32_t pack_correction(const unsigned short* from, 
 // Smallest and turned largest of the two halves of x each, of what was found so far.
 struct KvRange2 {
   uint32_t low = 0x7c007c00u, high = 0x7c007c00u;
-  __device__ __forceinline__ void add(uint32_t x) { low = half2_min(low, x), high = half2_min(high, x ^ 0x80008000u); }
+  __device__ __forceinline__ void add(uint32_t x) { low = min_nan_f16x2(low, x), high = min_nan_f16x2(high, x ^ 0x80008000u); }
   __device__ __forceinline__ uint32_t of_low() const { return (low & 0xffffu) | high << 16; }
   __device__ __forceinline__ uint32_t of_high() const { return low >> 16 | (high & 0xffff0000u); }
-  __device__ __forceinline__ uint32_t of_both() const { return half2_min(of_low(), of_high()); }
+  __device__ __forceinline__ uint32_t of_both() const { return min_nan_f16x2(of_low(), of_high()); }
 };
 
 // Keys of S times 32 tokens and of 64 dims from `dim` on, for four warps: once for the ranges of groups, which warps exchange, and once more, from L1, for codes.
@@ -111,8 +115,8 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
   constexpr int R = 16 / BITS, kAtOnce = BITS == 2 ? 2 : 4;  // thirties-two of tokens whose loads are under way together
   const KvDecodeArgs& p = a.places;
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5) & 3, d = dim + 2 * lane, shift = 31 - __clz(p.key_group);
-  uint2* const of_channels = reinterpret_cast<uint2*>(attention_shared()) + part * S * 4 * 32;                       // [S][4][32]
-  const auto of_token = [&](int half, int s) { return reinterpret_cast<uint32_t*>(attention_shared()) + ((half * S + s) * 4 + warp) * 8 + (lane & 7); };  // [2][S][4][8]
+  uint2* const of_channels = reinterpret_cast<uint2*>(dynamic_shared()) + part * S * 4 * 32;                       // [S][4][32]
+  const auto of_token = [&](int half, int s) { return reinterpret_cast<uint32_t*>(dynamic_shared()) + ((half * S + s) * 4 + warp) * 8 + (lane & 7); };  // [2][S][4][8]
   const unsigned short* const from = b.from + static_cast<long long>(8 * warp) * b.row + d;
   // Lanes whose dims share a token's group.
   const int lanes = p.key_group < 64 ? p.key_group / 2 : 32;
@@ -130,7 +134,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
         uint32_t both = pair.of_both();
 #pragma unroll
         for (int mask = 1; mask < 32; mask *= 2)
-          if (mask < lanes) both = half2_min(both, __shfl_xor_sync(0xffffffffu, both, mask));
+          if (mask < lanes) both = min_nan_f16x2(both, __shfl_xor_sync(0xffffffffu, both, mask));
         if (i == 0 || (lane & 7) == i) mine = both;
       } else {
         range.add(x);
@@ -157,7 +161,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
       for (int i = 0; i < 8; ++i) word[i] = 0 - pack_excess<BITS>(0, R);
     if constexpr (BY_TOKEN) {
       const int group = d >> shift, own = 32 * s + 8 * warp + (lane & 7), t = b.token + own;
-      uint32_t range = p.key_group == 128 ? half2_min(*of_token(0, s), *of_token(1, s)) : of_token(part, s)[lane / lanes * 2 * S * 4 * 8];
+      uint32_t range = p.key_group == 128 ? min_nan_f16x2(*of_token(0, s), *of_token(1, s)) : of_token(part, s)[lane / lanes * 2 * S * 4 * 8];
       range = pack_first_zero(range, p.key_group, [&](int i) { return static_cast<uint32_t>(b.from[static_cast<long long>(own) * b.row + (group << shift) + i]); });
       const KvPackGroup g = pack_group<BITS>(a, range);
       // Of the lanes that know a token one of its group's stores.
@@ -182,7 +186,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
 #pragma unroll 1
         for (int n = 0; n < 4 * together; ++n) {
           const uint2 found = of_channels[(s * 4 + n) * 32 + lane];
-          range.low = half2_min(range.low, found.x), range.high = half2_min(range.high, found.y);
+          range.low = min_nan_f16x2(range.low, found.x), range.high = min_nan_f16x2(range.high, found.y);
         }
         const auto at = [&](int c) { return [&, c](int i) { return static_cast<uint32_t>(b.from[static_cast<long long>(32 * s + i) * b.row + d + c]); }; };
         low = pack_group<BITS>(a, pack_first_zero(range.of_low(), p.key_group, at(0))), high = pack_group<BITS>(a, pack_first_zero(range.of_high(), p.key_group, at(1)));
@@ -241,7 +245,7 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
       for (int apart = 1; apart < R; apart *= 2)
         if (apart < deep)
 #pragma unroll
-          for (int j = 0; j < R; j += 2 * apart) range[j] = half2_min(range[j], range[j + apart]);
+          for (int j = 0; j < R; j += 2 * apart) range[j] = min_nan_f16x2(range[j], range[j + apart]);
       KvPackGroup g{};
       uint32_t unsure = 0;
       const auto corrected = [&](int j) { return pack_correction<BITS>(from + static_cast<long long>(own < tokens ? own : 0) * b.row + j * in_chunk, g, g) << BITS * j; };
@@ -250,7 +254,7 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
         if ((j & (deep - 1)) == 0) {
 #pragma unroll
           for (int mask = 1; mask < lanes; mask *= 2)
-            if (mask < across) range[j] = half2_min(range[j], __shfl_xor_sync(0xffffffffu, range[j], mask));
+            if (mask < across) range[j] = min_nan_f16x2(range[j], __shfl_xor_sync(0xffffffffu, range[j], mask));
           const int of_group = (dim + j * in_chunk + 2 * across_word) >> shift;
           const uint32_t found = pack_first_zero(range[j], group, [&](int i) { return static_cast<uint32_t>(b.from[static_cast<long long>(own < tokens ? own : 0) * b.row + (of_group << shift) + i]); });
           g = pack_group<BITS>(a, found);
@@ -282,7 +286,7 @@ __device__ __forceinline__ void pack_words(const KvPackArgs& a, const unsigned s
   KvRange2 found;
   found.add(x.x), found.add(x.y), found.add(x.z), found.add(x.w);
   uint32_t range = found.of_both();
-  for (int mask = 1; mask < lanes; mask *= 2) range = half2_min(range, __shfl_xor_sync(0xffffffffu, range, mask));
+  for (int mask = 1; mask < lanes; mask *= 2) range = min_nan_f16x2(range, __shfl_xor_sync(0xffffffffu, range, mask));
   const KvPackGroup g = pack_group<BITS>(a, pack_first_zero(range, dims, [&](int i) { return static_cast<uint32_t>(from[i]); }));
   if (!there) return;
   if (own == 0) *reinterpret_cast<uint32_t*>(number) = g.scale_bits | static_cast<uint32_t>(g.zero_bits) << 16;
@@ -337,7 +341,7 @@ __device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBloc
 // to. turbomind: 64 tokens, or the one appended.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
 __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
-  follow();
+  griddepcontrol_wait_and_launch();
   const KvDecodeArgs& p = a.places;
   constexpr bool words = FORM == KvForm::kWords;
   const int chunks = words ? 1 : a.dims / CHUNK, thread = static_cast<int>(threadIdx.x);  // 1 or 2
@@ -384,7 +388,7 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
   if constexpr (!APPEND) return;
   // All of a sequence's blocks have read how long it is before the last writes it.
   __syncthreads();
-  if (thread != 0 || count_up(a.counters + number) != static_cast<unsigned>(2 * chunks * p.kv_heads - 1)) return;
+  if (thread != 0 || atom_inc_acq_rel(a.counters + number) != static_cast<unsigned>(2 * chunks * p.kv_heads - 1)) return;
   a.counters[number] = 0;
   if constexpr (words) {
     a.lengths[number] = length + 1;

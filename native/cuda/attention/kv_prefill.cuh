@@ -7,6 +7,11 @@
 // operand B, (lane, reg) -> k = 2 (lane % 4) + 8 reg and the next, n = lane / 4.
 #pragma once
 #include "cuda/attention/kv_codes.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -56,7 +61,7 @@ __device__ __forceinline__ uint4 prefill_load(const KvDecodeArgs& a, bool value,
     const uint32_t scales[4] = {first.x, first.z, second.x, second.z}, zeros[4] = {first.y, first.w, second.y, second.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      result[i] = half2_of(fused(static_cast<float>(code[2 * i]), low_half(scales[i]), low_half(zeros[i])), fused(static_cast<float>(code[2 * i + 1]), high_half(scales[i]), high_half(zeros[i])));
+      result[i] = cvt_x2<false>(__fmaf_rn(static_cast<float>(code[2 * i]), low_half(scales[i]), low_half(zeros[i])), __fmaf_rn(static_cast<float>(code[2 * i + 1]), high_half(scales[i]), high_half(zeros[i])));
   } else {
     float scale, zero;
     if (a.words) {
@@ -64,10 +69,10 @@ __device__ __forceinline__ uint4 prefill_load(const KvDecodeArgs& a, bool value,
       scale = low_half(both), zero = high_half(both);
     } else {
       const unsigned short* const at = reinterpret_cast<const unsigned short*>(numbers + static_cast<long long>(d / (value ? a.value_group : a.key_group)) * (value ? a.value_number_group : a.key_number_row) + (t & -a.run) * 4) + (t & (a.run - 1));
-      scale = half_of(at[0]), zero = half_of(at[a.run]);
+      scale = to_float<false>(at[0]), zero = to_float<false>(at[a.run]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) result[i] = half2_of(fused(static_cast<float>(code[2 * i]), scale, zero), fused(static_cast<float>(code[2 * i + 1]), scale, zero));
+    for (int i = 0; i < 4; ++i) result[i] = cvt_x2<false>(__fmaf_rn(static_cast<float>(code[2 * i]), scale, zero), __fmaf_rn(static_cast<float>(code[2 * i + 1]), scale, zero));
   }
   return make_uint4(result[0], result[1], result[2], result[3]);
 }
@@ -86,7 +91,7 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   if (length < 0 || length > a.table_pages * a.page_tokens || length % tile != 0 || tail < 0 || tail > a.room) *a.fault = 1, length = tail = 0;
   const int total = length + tail, before = total - a.queries;  // what the first query sees, but itself
   const int* const table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const uint32_t queries = shared_address(attention_shared()), keys = queries + kPrefillRows * DIMS * 2, values = keys + kPrefillTokens * DIMS * 2;
+  const uint32_t queries = shared_address(dynamic_shared()), keys = queries + kPrefillRows * DIMS * 2, values = keys + kPrefillTokens * DIMS * 2;
   const auto row_at = [&](int row) {
     const int query = row / group;
     return ((static_cast<long long>(sequence) * a.queries + query) * a.heads + head * group + row - query * group) * DIMS;
@@ -94,7 +99,7 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   for (int i = thread; i < kPrefillRows * chunks; i += kPrefillThreads) {
     const int row = first_row + i / chunks;
     const uint4 x = row < rows ? *reinterpret_cast<const uint4*>(a.q + row_at(row) + i % chunks * 8) : make_uint4(0, 0, 0, 0);
-    store_shared16(queries + prefill_place<DIMS>(i / chunks, i % chunks), x);
+    st_shared_v4(queries + prefill_place<DIMS>(i / chunks, i % chunks), x);
   }
   // One past the newest token that this lane's rows g and g + 8 see.
   int sees[2];
@@ -116,20 +121,20 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
       } else if (token < total) {
         x = *reinterpret_cast<const uint4*>((value ? a.tail_values : a.tail_keys) + ((static_cast<long long>(sequence) * a.room + token - length) * a.kv_heads + head) * DIMS + d);
       }
-      store_shared16((value ? values : keys) + prefill_place<DIMS>(row, i % chunks), x);
+      st_shared_v4((value ? values : keys) + prefill_place<DIMS>(row, i % chunks), x);
     }
     __syncthreads();
     float score[kPrefillTokens / 8][4] = {};
 #pragma unroll
     for (int kc = 0; kc < DIMS / 16; ++kc) {
       uint32_t q[4];
-      load_matrices(q, queries + prefill_place<DIMS>(16 * warp + (lane & 15), 2 * kc + (lane >> 4)));
+      ldmatrix_x4(q, queries + prefill_place<DIMS>(16 * warp + (lane & 15), 2 * kc + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < kPrefillTokens / 16; ++n) {
         uint32_t k[4];  // both halves of 16 dims of tokens 0 to 7, then of 8 to 15
-        load_matrices(k, keys + prefill_place<DIMS>(16 * n + (lane & 7) + 8 * (lane >> 4), 2 * kc + (lane >> 3 & 1)));
-        multiply<false>(score[2 * n], q, k[0], k[1]);
-        multiply<false>(score[2 * n + 1], q, k[2], k[3]);
+        ldmatrix_x4(k, keys + prefill_place<DIMS>(16 * n + (lane & 7) + 8 * (lane >> 4), 2 * kc + (lane >> 3 & 1)));
+        mma_m16n8k16<false>(score[2 * n], q, k[0], k[1]);
+        mma_m16n8k16<false>(score[2 * n + 1], q, k[2], k[3]);
       }
     }
     float peak[2] = {most[0], most[1]};
@@ -145,7 +150,7 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
 #pragma unroll
       for (int mask = 1; mask < 4; mask *= 2) peak[c] = fmaxf(peak[c], __shfl_xor_sync(0xffffffffu, peak[c], mask));
       if (peak[c] == -INFINITY) peak[c] = 0;  // a row that has seen no token yet: weights of 0
-      const float shrink = power_of_two(most[c] - peak[c]);
+      const float shrink = ex2_approx(most[c] - peak[c]);
       most[c] = peak[c], sum[c] *= shrink;
 #pragma unroll
       for (int m = 0; m < DIMS / 8; ++m) out[m][2 * c] *= shrink, out[m][2 * c + 1] *= shrink;
@@ -153,17 +158,17 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
 #pragma unroll
     for (int n = 0; n < kPrefillTokens / 8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) score[n][i] = power_of_two(score[n][i] - most[i >> 1]), sum[i >> 1] += score[n][i];
+      for (int i = 0; i < 4; ++i) score[n][i] = ex2_approx(score[n][i] - most[i >> 1]), sum[i >> 1] += score[n][i];
 #pragma unroll
     for (int n = 0; n < kPrefillTokens / 16; ++n) {
-      const uint32_t p[4] = {half2_of(score[2 * n][0], score[2 * n][1]), half2_of(score[2 * n][2], score[2 * n][3]), half2_of(score[2 * n + 1][0], score[2 * n + 1][1]),
-                             half2_of(score[2 * n + 1][2], score[2 * n + 1][3])};
+      const uint32_t p[4] = {cvt_x2<false>(score[2 * n][0], score[2 * n][1]), cvt_x2<false>(score[2 * n][2], score[2 * n][3]), cvt_x2<false>(score[2 * n + 1][0], score[2 * n + 1][1]),
+                             cvt_x2<false>(score[2 * n + 1][2], score[2 * n + 1][3])};
 #pragma unroll
       for (int m = 0; m < DIMS / 16; ++m) {
         uint32_t v[4];
-        load_matrices_turned(v, values + prefill_place<DIMS>(16 * n + (lane & 15), 2 * m + (lane >> 4)));
-        multiply<false>(out[2 * m], p, v[0], v[1]);
-        multiply<false>(out[2 * m + 1], p, v[2], v[3]);
+        ldmatrix_x4_trans(v, values + prefill_place<DIMS>(16 * n + (lane & 15), 2 * m + (lane >> 4)));
+        mma_m16n8k16<false>(out[2 * m], p, v[0], v[1]);
+        mma_m16n8k16<false>(out[2 * m + 1], p, v[2], v[3]);
       }
     }
   }
@@ -176,12 +181,12 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
     const long long at = row_at(row) + 2 * t;
 #pragma unroll
     for (int m = 0; m < DIMS / 8; ++m) {
-      const float low = sum[c] > 0 ? quotient(out[m][2 * c], sum[c]) : 0.0f, high = sum[c] > 0 ? quotient(out[m][2 * c + 1], sum[c]) : 0.0f;
+      const float low = sum[c] > 0 ? __fdiv_rn(out[m][2 * c], sum[c]) : 0.0f, high = sum[c] > 0 ? __fdiv_rn(out[m][2 * c + 1], sum[c]) : 0.0f;
       if (a.wide) {
         float* const to = static_cast<float*>(a.y) + at + 8 * m;
         to[0] = low, to[1] = high;
       } else {
-        *reinterpret_cast<uint32_t*>(static_cast<unsigned short*>(a.y) + at + 8 * m) = half2_of(low, high);
+        *reinterpret_cast<uint32_t*>(static_cast<unsigned short*>(a.y) + at + 8 * m) = cvt_x2<false>(low, high);
       }
     }
   }

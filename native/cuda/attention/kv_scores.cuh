@@ -1,6 +1,10 @@
 // S = K Qᵀ of a unit: tokens are rows, queries the 8 columns.
 #pragma once
 #include "cuda/attention/kv_fetch.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -21,24 +25,24 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
     uint32_t word[4], b[2];
-    load_matrices(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
+    ldmatrix_x4(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
     if constexpr (T::kGroups > 1) {
-      const uint32_t low = load_shared_word(own + 64 * kc), high = load_shared_word(own + 64 * kc + 32), rows[4] = {low, low, high, high};
-      multiply<false>(zero, rows, q[kc][0], q[kc][1]);
+      const uint32_t low = ld_shared(own + 64 * kc), high = ld_shared(own + 64 * kc + 32), rows[4] = {low, low, high, high};
+      mma_m16n8k16<false>(zero, rows, q[kc][0], q[kc][1]);
     }
     each_step<0, R>([&](auto step) {
       constexpr int J = decltype(step)::value;
       if constexpr (J % T::kGroupSteps == 0) {
         const uint32_t at = unit.key_numbers() + static_cast<uint32_t>((J / T::kGroupSteps >> shared) * T::kDims * 4 + (8 * kc + t) * 8);
-        const uint2 low = load_shared_pair(at), high = load_shared_pair(at + 32);
-        b[0] = half2_mul(q[kc][0], low.x), b[1] = half2_mul(q[kc][1], high.x);
+        const uint2 low = ld_shared_v2(at), high = ld_shared_v2(at + 32);
+        b[0] = mul_x2<false>(q[kc][0], low.x), b[1] = mul_x2<false>(q[kc][1], high.x);
         if constexpr (T::kGroups == 1) {
           const uint32_t rows[4] = {low.y, low.y, high.y, high.y};
-          multiply<false>(zero, rows, q[kc][0], q[kc][1]);
+          mma_m16n8k16<false>(zero, rows, q[kc][0], q[kc][1]);
         }
       }
       const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]), codes_of<B, J>(word[3])};
-      multiply<false>(score[J], codes, b[0], b[1]);
+      mma_m16n8k16<false>(score[J], codes, b[0], b[1]);
     });
   }
   each_step<0, R>([&](auto step) {
@@ -47,7 +51,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
 #pragma unroll
     for (int c = 0; c < 2; ++c) z[c] = (T::kGroups == 1 ? zero[c] : __shfl_sync(0xffffffffu, zero[c], 4 * (J / T::kGroupSteps) + t)) * a.scale;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) score[J][i] = fused(score[J][i], a.scale * Field<B, J>::kBack, z[i & 1]);
+    for (int i = 0; i < 4; ++i) score[J][i] = __fmaf_rn(score[J][i], a.scale * Field<B, J>::kBack, z[i & 1]);
   });
 }
 
@@ -62,12 +66,12 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
     uint32_t word[4];
-    load_matrices(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
-    multiply<false>(sum, ones, q[kc][0], q[kc][1]);
+    ldmatrix_x4(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
+    mma_m16n8k16<false>(sum, ones, q[kc][0], q[kc][1]);
     each_step<0, R>([&](auto step) {
       constexpr int J = decltype(step)::value;
       const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]), codes_of<B, J>(word[3])};
-      multiply<false>(part[J], codes, q[kc][0], q[kc][1]);
+      mma_m16n8k16<false>(part[J], codes, q[kc][0], q[kc][1]);
     });
     if (kc % 2 == 0 || (16 * kc + 16) % a.key_group != 0) continue;
     each_step<0, R>([&](auto step) {
@@ -75,7 +79,7 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
       const KvNumbers n = kv_numbers<T>(unit.key_numbers(), group, J);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        score[J][i] = fused(part[J][i] * (a.scale * Field<B, J>::kBack), n.scale[i >> 1], fused(sum[i & 1] * a.scale, n.zero[i >> 1], score[J][i]));
+        score[J][i] = __fmaf_rn(part[J][i] * (a.scale * Field<B, J>::kBack), n.scale[i >> 1], __fmaf_rn(sum[i & 1] * a.scale, n.zero[i >> 1], score[J][i]));
         part[J][i] = 0;
       }
     });
@@ -98,7 +102,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvU
 #pragma unroll
     for (int j = 0; j < T::kSteps; ++j) {
       uint32_t word[4];
-      load_matrices(word, unit.key_chunk(16 * j + row, 2 * k + (matrix >> 1)));
+      ldmatrix_x4(word, unit.key_chunk(16 * j + row, 2 * k + (matrix >> 1)));
       each_step<0, X>([&](auto step) {
         constexpr int x = decltype(step)::value;
         uint32_t codes[4];
@@ -107,7 +111,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvU
           if constexpr (B == 8) codes[i] = two_bytes<x>(word[i]);
           else codes[i] = codes_of<B, x>(word[i]);
         }
-        multiply<false>(B == 4 && x % 2 ? second[j] : score[j], codes, q[X * k + x][0], q[X * k + x][1]);
+        mma_m16n8k16<false>(B == 4 && x % 2 ? second[j] : score[j], codes, q[X * k + x][0], q[X * k + x][1]);
       });
     }
 #pragma unroll
@@ -115,8 +119,8 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvU
     const KvNumbers n = kv_numbers<T>(unit.key_numbers(), 0, j);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float codes = B == 4 ? fused(second[j][i], Field<B, 1>::kBack, score[j][i] * Field<B, 0>::kBack) : score[j][i] * Field<B, 0>::kBack;
-      score[j][i] = fused(codes * a.scale, n.scale[i >> 1], sums[i & 1] * a.scale * n.zero[i >> 1]);
+      const float codes = B == 4 ? __fmaf_rn(second[j][i], Field<B, 1>::kBack, score[j][i] * Field<B, 0>::kBack) : score[j][i] * Field<B, 0>::kBack;
+      score[j][i] = __fmaf_rn(codes * a.scale, n.scale[i >> 1], sums[i & 1] * a.scale * n.zero[i >> 1]);
     }
   }
 }

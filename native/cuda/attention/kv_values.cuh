@@ -1,6 +1,9 @@
 // The softmax of a unit's scores within a warp, and O += Vᵀ P: dims are rows, queries the 8 columns.
 #pragma once
 #include "cuda/attention/kv_scores.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -15,12 +18,12 @@ struct KvState {
 // Raises the maxima to what this warp has seen, and takes down what was summed below the old ones.
 template <class T>
 __device__ __forceinline__ void kv_raise(float (&peak)[2], KvState<T>& state) {
-  if (!any_lane(peak[0] > state.most[0] || peak[1] > state.most[1])) return;
+  if (!__any_sync(0xffffffffu, peak[0] > state.most[0] || peak[1] > state.most[1])) return;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
     for (int mask = 4; mask < 32; mask *= 2) peak[c] = fmaxf(peak[c], __shfl_xor_sync(0xffffffffu, peak[c], mask));
-    const float shrink = power_of_two(state.most[c] - peak[c]);
+    const float shrink = ex2_approx(state.most[c] - peak[c]);
     state.most[c] = peak[c], state.total[c] *= shrink;
 #pragma unroll
     for (int v = 0; v < T::kValueGroups; ++v) state.zeros[v][c] *= shrink;
@@ -45,7 +48,7 @@ __device__ __forceinline__ void kv_weigh(int here, KvScores<T>& score, KvState<T
 #pragma unroll
   for (int j = 0; j < T::kSteps; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) score[j][i] = power_of_two(score[j][i] - state.most[i & 1]), state.total[i & 1] += score[j][i];
+    for (int i = 0; i < 4; ++i) score[j][i] = ex2_approx(score[j][i] - state.most[i & 1]), state.total[i & 1] += score[j][i];
 }
 
 // Scales of values multiply weights, zeros are a sum over them. Codes: (lane, reg) of operand A -> tokens 2 (lane % 4) and the next, of even or
@@ -69,22 +72,22 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
       for (int k = 0; k < 2; ++k) {
         // What lies behind the last token may be no number.
         if (T::kInWords && 16 * j + 2 * g + k >= here) n.scale[k] = n.zero[k] = 0;
-        state.zeros[v][0] = fused(score[j][2 * k], n.zero[k], state.zeros[v][0]);
-        state.zeros[v][1] = fused(score[j][2 * k + 1], n.zero[k], state.zeros[v][1]);
-        weights[v][k] = turn_matrix(half2_of(score[j][2 * k] * n.scale[k], score[j][2 * k + 1] * n.scale[k]));
+        state.zeros[v][0] = __fmaf_rn(score[j][2 * k], n.zero[k], state.zeros[v][0]);
+        state.zeros[v][1] = __fmaf_rn(score[j][2 * k + 1], n.zero[k], state.zeros[v][1]);
+        weights[v][k] = movmatrix_trans(cvt_x2<false>(score[j][2 * k] * n.scale[k], score[j][2 * k + 1] * n.scale[k]));
       }
     }
 #pragma unroll
     for (int w = 0; w < (T::kWords + 15) / 16; ++w) {
       uint32_t word[4];
-      load_matrices_turned(word, unit.value_chunk(16 * j + (lane & 7) + 8 * (matrix >> 1), 2 * w + (T::kNarrow ? 0 : matrix & 1)));
+      ldmatrix_x4_trans(word, unit.value_chunk(16 * j + (lane & 7) + 8 * (matrix >> 1), 2 * w + (T::kNarrow ? 0 : matrix & 1)));
       if constexpr (T::kNarrow) {
         // Rows 8 to 15 of operand A are the next code of the same words.
         each_step<0, R / 2>([&](auto step) {
           constexpr int I = decltype(step)::value;
           const uint32_t codes[4] = {codes_of<B, 2 * I>(word[0]), codes_of<B, 2 * I + 1>(word[0]), codes_of<B, 2 * I>(word[2]), codes_of<B, 2 * I + 1>(word[2])};
           constexpr int v = 16 * I / T::kPart;
-          multiply<false>(state.out[I], codes, weights[v][0], weights[v][1]);
+          mma_m16n8k16<false>(state.out[I], codes, weights[v][0], weights[v][1]);
         });
       } else {
         each_step<0, R>([&](auto step) {
@@ -92,7 +95,7 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
           const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]), codes_of<B, J>(word[3])};
           const int m = T::kInWords ? w * R + J : (16 * w / T::kChunkWords * T::kChunk + 16 * w % T::kChunkWords + J * T::kChunkWords) / 16;
           const int v = T::kInWords ? 0 : 16 * m / T::kPart;
-          multiply<false>(state.out[m], codes, weights[v][0], weights[v][1]);
+          mma_m16n8k16<false>(state.out[m], codes, weights[v][0], weights[v][1]);
         });
       }
     }
@@ -125,7 +128,7 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
       const int token = g + 8 * (i & 1);
       k[i] = token < tokens ? *reinterpret_cast<const uint32_t*>(keys + token * row + kv_query_dim<T>(kc, i >> 1)) : 0;
     }
-    multiply<false>(score, k, q[kc][0], q[kc][1]);
+    mma_m16n8k16<false>(score, k, q[kc][0], q[kc][1]);
   }
   float peak[2] = {state.most[0], state.most[1]};
 #pragma unroll
@@ -135,8 +138,8 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
   }
   kv_raise<T>(peak, state);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) score[i] = power_of_two(score[i] - state.most[i & 1]), state.total[i & 1] += score[i];
-  const uint32_t weights[2] = {turn_matrix(half2_of(score[0], score[1])), turn_matrix(half2_of(score[2], score[3]))};
+  for (int i = 0; i < 4; ++i) score[i] = ex2_approx(score[i] - state.most[i & 1]), state.total[i & 1] += score[i];
+  const uint32_t weights[2] = {movmatrix_trans(cvt_x2<false>(score[0], score[1])), movmatrix_trans(cvt_x2<false>(score[2], score[3]))};
 #pragma unroll
   for (int m = 0; m < T::kDims / 16; ++m) {
     uint32_t v[4];
@@ -147,10 +150,10 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
         v[i] = (token < tokens ? values[token * row + d] : 0u) | (token + 1 < tokens ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
       } else {
         const int token = g + 8 * (i >> 1);
-        v[i] = turn_matrix(token < tokens ? *reinterpret_cast<const uint32_t*>(values + token * row + 16 * m + 8 * (i & 1) + 2 * t) : 0u);
+        v[i] = movmatrix_trans(token < tokens ? *reinterpret_cast<const uint32_t*>(values + token * row + 16 * m + 8 * (i & 1) + 2 * t) : 0u);
       }
     }
-    multiply<false>(state.out[m], v, weights[0], weights[1]);
+    mma_m16n8k16<false>(state.out[m], v, weights[0], weights[1]);
   }
 }
 

@@ -7,6 +7,7 @@
 // is chosen whose cost exceeds the least by a few 1e-4 of it at most.
 #include "cuda/gptq/clip.h"
 #include "cuda/gptq/common.cuh"
+#include "cuda/ptx/mma.cuh"
 #include "cuda/quant/number.cuh"
 
 namespace lpq::cuda {
@@ -72,10 +73,10 @@ __device__ __forceinline__ void quadratic(const uint32_t (&e)[kTiles][4], const 
 #pragma unroll
     for (int i = 0; i <= p; ++i) {
       const uint4 b = fragments[(triangle(p) + i) * 32 + lane];
-      mma_f16(first[0], e[i], b.x, b.y);
-      mma_f16(first[1], e[i], b.z, b.w);
-      mma_f16(second[0], f[i], b.x, b.y);
-      mma_f16(second[1], f[i], b.z, b.w);
+      mma_m16n8k16<false>(first[0], e[i], b.x, b.y);
+      mma_m16n8k16<false>(first[1], e[i], b.z, b.w);
+      mma_m16n8k16<false>(second[0], f[i], b.x, b.y);
+      mma_m16n8k16<false>(second[1], f[i], b.z, b.w);
     }
 #pragma unroll
     for (int q = 0; q < 2; ++q) {

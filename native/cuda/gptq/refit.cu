@@ -2,19 +2,12 @@
 #include "cuda/gptq/block.h"
 #include "cuda/gptq/common.cuh"
 #include "cuda/gptq/refit.h"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 namespace {
-
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(at), "l"(global));
-}
-__device__ __forceinline__ void commit_async() { asm volatile("cp.async.commit_group;\n"); }
-template <int kPending>
-__device__ __forceinline__ void wait_async() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
-}
 
 // Which column of a tile of 128 the tensor cores see as column n of product (p, q), 8 columns each: those that a thread gets
 // back (2t and 2t + 1 of every product) lie side by side, 8 of them from 32 columns or 4 from 16.
@@ -48,16 +41,16 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
   const uint4* from = reinterpret_cast<const uint4*>(fragments) + static_cast<int64_t>(high) * (high + 1) / 2 * kWords;
   const auto fetch = [&](int low) {
     uint4* to = buffer + (low & 1) * kWords;
-    for (int i = threadIdx.x; i < kWords; i += 256) copy_async(to + i, from + static_cast<int64_t>(low) * kWords + i);
-    commit_async();
+    for (int i = threadIdx.x; i < kWords; i += 256) cp_async_16(shared_address(to + i), from + static_cast<int64_t>(low) * kWords + i);
+    cp_async_commit();
   };
   fetch(0);
   for (int low = 0; low <= high; ++low) {
     if (low < high) {
       fetch(low + 1);
-      wait_async<1>();
+      cp_async_wait<1>();
     } else {
-      wait_async<0>();
+      cp_async_wait<0>();
     }
     __syncthreads();
     const uint4* b_tile = buffer + (low & 1) * kWords;
@@ -89,8 +82,8 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
             const uint4 b = b_tile[(p * 8 + i) * 32 + lane];
 #pragma unroll
             for (int m = 0; m < 2; ++m) {
-              mma_f16(acc[m][0], a[m][i], b.x, b.y);
-              mma_f16(acc[m][1], a[m][i], b.z, b.w);
+              mma_m16n8k16<false>(acc[m][0], a[m][i], b.x, b.y);
+              mma_m16n8k16<false>(acc[m][1], a[m][i], b.z, b.w);
             }
           }
 #pragma unroll

@@ -1,6 +1,11 @@
 // The walk over one block of 128 columns, for every row at once; and the operands of the products between blocks.
 #include "cuda/gptq/block.h"
 #include "cuda/gptq/common.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 namespace {
@@ -15,10 +20,6 @@ constexpr int kPlanePitch = 24; // halves a row of a chunk's planes
 __device__ __forceinline__ float divide(float a, float b, float y) {
   const float q = a * y;
   return __fmaf_rn(__fmaf_rn(-q, b, a), y, q);
-}
-
-__device__ __forceinline__ void copy16(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))), "l"(global));
 }
 
 __device__ __forceinline__ void store4(uint16_t* p, const uint16_t (&v)[4], int count, bool aligned) {
@@ -61,14 +62,6 @@ __device__ __forceinline__ void store8(uint16_t* p, uint4 v, int count, bool who
     if (i < count) p[i] = static_cast<uint16_t>(word[i / 2] >> (i % 2 * 16));
 }
 
-// 1 / b to its last place, without the branch for subnormal numbers that __frcp_rn takes; such scales do not occur.
-__device__ __forceinline__ float reciprocal(float b) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(b));
-  return y;
-}
-__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p)); }
-
 template <bool kHalves>
 __device__ __forceinline__ void split_pair(float a, float b, uint32_t& hi, uint32_t& lo) {
   if constexpr (kHalves) {
@@ -81,18 +74,6 @@ __device__ __forceinline__ void split_pair(float a, float b, uint32_t& hi, uint3
     hi = *reinterpret_cast<const uint32_t*>(&kept);
     const __nv_bfloat162 rest = __floats2bfloat162_rn(__fsub_rn(a, __uint_as_float(hi << 16)), __fsub_rn(b, __uint_as_float(hi & 0xffff0000u)));
     lo = *reinterpret_cast<const uint32_t*>(&rest);
-  }
-}
-
-template <bool kHalves>
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (kHalves) {
-    mma_f16(d, a, b0, b1);
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
 
@@ -121,8 +102,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   const DeviceGrid<kGrid == kFloats> grid(a.grid);
 
   const uint4* from = a.blocks + static_cast<int64_t>(a.first / kBlockColumns) * kBlockWords;
-  for (int i = tid; i < kBlockWords; i += 32 * kWarps) copy16(shared + i, from + i);
-  asm volatile("cp.async.commit_group;\n");
+  for (int i = tid; i < kBlockWords; i += 32 * kWarps) cp_async_16(shared_address(shared + i), from + i);
+  cp_async_commit();
   for (int j = tid; j < kBlockColumns; j += 32 * kWarps) group_of[j] = j < a.width ? a.group[a.first + j] : 0;
   const int row0 = (blockIdx.x * kWarps + warp) * kRows;
   float acc[kTiles][kBlockColumns / 8][4];
@@ -166,7 +147,7 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       load8(next_t, t_row + c, count, kFull);
     }
   };
-  asm volatile("cp.async.wait_group 0;\n");
+  cp_async_wait<0>();
   __syncthreads();
   prefetch(0);
 #pragma unroll 1
@@ -199,7 +180,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
 #pragma unroll
         for (int i = (half + j) / 4 * 4; i < kChunk; i += 4)
           *reinterpret_cast<float4*>(line + i) = *reinterpret_cast<const float4*>(diagonal + (chunk * kChunk + half + j) * kChunk + i);
-        const float inverse_scale = reciprocal(scale[j]);
+        // Without the branch for subnormal numbers that __frcp_rn takes; such scales do not occur.
+        const float inverse_scale = rcp_approx(scale[j]);
         const float factor = kDescend ? upscale[c + j] * row_up : 1.0f;
         const float quotient = kDescend ? __fmaf_rn(-x[half + j], inverse_of[c + j] * row_down * inverse_scale, before[j]) : divide(x[half + j], scale[j], inverse_scale);
         float after;  // level - zero
@@ -287,7 +269,7 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         for (int q = 0; q < 4; ++q)
 #pragma unroll
           for (int m = 0; m < kTiles; ++m)
-            if (q0 + q <= kLast) mma<kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x, product == 1 ? b[q].w : b[q].y);
+            if (q0 + q <= kLast) mma_m16n8k16<!kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x, product == 1 ? b[q].w : b[q].y);
     }
   }
   if constexpr (kDescend) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "cuda/kernels/gemm_act.h"
 #include "cuda/kernels/gemm_mixed.h"
-#include "cuda/kernels/stripe_instructions.cuh"
+#include "cuda/numbers.cuh"
 
 namespace lpq::cuda {
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ void store_four(const MixedArgs& a, int row0, int tok
     const float out = v[i] + (a.bias ? a.bias[n] : 0.0f);
     const long long at = static_cast<long long>(m) * a.n + n;
     if (a.store == kActStoreF32) static_cast<float*>(a.y)[at] = out;
-    else static_cast<uint16_t*>(a.y)[at] = float_to_half(out, a.store == kActStoreBf16);
+    else static_cast<uint16_t*>(a.y)[at] = from_float(out, a.store == kActStoreBf16);
   }
 }
 

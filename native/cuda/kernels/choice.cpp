@@ -138,25 +138,14 @@ std::pair<std::string, Call> product_call(const Product& p, const Addresses& at,
 }
 
 DeviceFacts described_device(const std::string& name) {
-  struct Known {
-    const char *name, *title;
-    int arch, multiprocessors, shared;
-  };
-  static constexpr Known kKnown[] = {{"h200", "NVIDIA H200", 90, 132, 232448},
-                                     {"h100", "NVIDIA H100", 90, 132, 232448},
-                                     {"a100", "NVIDIA A100", 80, 108, 166912},
-                                     {"rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 101376},
-                                     {"rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 101376}};
-  for (const Known& known : kKnown)
-    if (name == known.name) {
-      DeviceFacts facts;
-      // Planners keep what they asked about a device under its number: one for each that is described, and none of a real one.
-      facts.ordinal = -2 - static_cast<int>(&known - kKnown);
-      facts.arch = known.arch, facts.multiprocessors = known.multiprocessors, facts.shared_per_block = known.shared;
-      facts.name = known.title;
-      return facts;
-    }
-  throw Failure("LPQ_CUDA_DEVICE", "no device is described as '" + name + "': h200, h100, a100, rtx4090 and rtx3090 are");
+  const DescribedDevice* const known = described(name);
+  if (!known) throw Failure("LPQ_CUDA_DEVICE", "no device is described as '" + name + "': " + described_names() + " are");
+  DeviceFacts facts;
+  // Planners keep what they asked about a device under its number: one for each that is described, and none of a real one.
+  facts.ordinal = -2 - known->multiprocessors - 1000 * known->arch;
+  facts.arch = known->arch, facts.features = features_of(known->arch), facts.multiprocessors = known->multiprocessors, facts.shared_per_block = known->shared_per_block;
+  facts.name = known->title;
+  return facts;
 }
 
 std::string launch_text(const Launch& l) {
@@ -188,7 +177,7 @@ Choice choose_kernel(const DeviceFacts& device, Kernels* kernels, const Product&
     choice.workspace = hosted.memory_taken();
   };
   if (!kernels)
-    choice.reasons.push_back(device.name + " (" + std::to_string(device.arch / 10) + "." + std::to_string(device.arch % 10) + ", " + std::to_string(device.multiprocessors) +
+    choice.reasons.push_back(device.name + " (" + compute_capability(device.arch) + ", " + std::to_string(device.multiprocessors) +
                              " multiprocessors) is described, not asked: its clusters are taken to fit without gaps.");
   if (tuning && !tuning->problem.empty()) choice.reasons.push_back("The settings in " + tuning->path + " are not used: " + tuning->problem + ".");
   if (const TunedPoint* point = tuning ? tuning->find(product) : nullptr) {

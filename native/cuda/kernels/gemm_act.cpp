@@ -49,8 +49,8 @@ void multiply(CudaExec& exec, const Params& params, const char* kind, bool nibbl
   check_product(p);
   if (p.bias) a.bias = p.bias->data<float>();
   if (p.m == 0 || p.n == 0) return;
-  require(exec.device().arch == 90 && can_describe_tensors() && exec.has_kernel(std::string("lpq_gemm_act_") + kind + "_m2"),
-          "gemm_act has kernels for devices of compute capability 9.0 alone, this one is " + std::to_string(exec.device().arch));
+  require(exec.device().features.wgmma && can_describe_tensors() && exec.has_kernel(std::string("lpq_gemm_act_") + kind + "_m2"),
+          "gemm_act has kernels for devices of compute capability 9.0 alone, this one has " + compute_capability(exec.device().arch));
   ActWish wish = wish_of(params);
   const auto plan_with = [&] { return plan_act(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, p.k, nibbles, mixed, wish); };
   auto plan = plan_with();
@@ -185,9 +185,9 @@ void gemm_comet(Call& call, CudaExec& exec) {
   const std::string kernel = call.params.text("kernel", "");
   require(kernel.empty() || kernel == "few" || kernel == "wgmma" || kernel == "mma", "kernel is not few, wgmma or mma");
   const ActWish wish = wish_of(call.params);
-  const bool cut = wish.tokens || wish.cluster || wish.stages || wish.shared >= 0, wide = exec.device().arch >= 90;
-  require(kernel != "few" || (p.m <= kFewTokens && exec.device().arch == 90 && !cut), "the kernel of few tokens takes up to 16, on devices of 9.0, and has no cuts to choose from");
-  const bool few = kernel == "few" || (kernel.empty() && exec.device().arch == 90 && p.m <= kFewTokens && !cut && exec.has_kernel("lpq_gemm_few_t1_r2") &&
+  const bool cut = wish.tokens || wish.cluster || wish.stages || wish.shared >= 0, wide = exec.device().features.wgmma;
+  require(kernel != "few" || (p.m <= kFewTokens && exec.device().features.wgmma && !cut), "the kernel of few tokens takes up to 16, on devices of 9.0, and has no cuts to choose from");
+  const bool few = kernel == "few" || (kernel.empty() && exec.device().features.wgmma && p.m <= kFewTokens && !cut && exec.has_kernel("lpq_gemm_few_t1_r2") &&
                                        few_is_faster(plan_few(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, kb)));
   if (few || kernel == "mma" || (kernel.empty() && !wide)) {
     MixedArgs a{};

@@ -11,12 +11,17 @@
 // both. Items beyond whole rounds are cut into equal runs of steps, whose sums go through the workspace in the order of K.
 #pragma once
 #include "cuda/kernels/gemm_act.h"
-#ifdef LPQ_SIMT  // the host plays the device (test/native/act-kernel.cpp)
-#include LPQ_SIMT
-#else
-#include "cuda/kernels/act_ptx.cuh"
-#endif
 #include "cuda/kernels/gemm_common.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warps.cuh"
+#include "cuda/ptx/wgmma.cuh"
 
 namespace lpq::cuda {
 
@@ -47,7 +52,7 @@ struct Mixed {
   using Part = int;
 };
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 // Rows of a warp's 32 that lane / 4 names in register pair `high` of half `h`, in eights.
 template <class Kind>
@@ -105,10 +110,10 @@ __device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int tok
   // Token j's 64 bytes are four chunks, xor-ed with j / 2: neither side meets a bank twice.
   const int row = lane & 7;
   __syncwarp();
-  store_matrices_transposed(staging + row * 64 + (((lane >> 3) ^ (row >> 1)) << 4), r);
+  stmatrix_x4_trans(staging + row * 64 + (((lane >> 3) ^ (row >> 1)) << 4), r);
   __syncwarp();
   const int token = lane >> 2, chunk = lane & 3, n = row0 + 8 * chunk, m = token0 + token;
-  const uint4 line = load_shared16(staging + token * 64 + ((chunk ^ (token >> 1)) << 4));
+  const uint4 line = ld_shared_v4(staging + token * 64 + ((chunk ^ (token >> 1)) << 4));
   if (m >= a.m) return;
   uint16_t* const to = static_cast<uint16_t*>(a.y) + static_cast<long long>(m) * a.n + n;
   if (a.vectors && n + 8 <= a.n) {
@@ -128,7 +133,7 @@ __device__ __forceinline__ void feed_act(const ActArgs& a, const ActMaps& maps, 
   int stage = 0, parity = 0;
   const int parts = a.cluster;
   for (int step = 0; step < walk.steps; ++step) {
-    barrier_wait(empty + 8 * stage, parity ^ 1);
+    mbarrier_wait_parity(empty + 8 * stage, parity ^ 1);
     const uint32_t at = ring + stage * kStage.bytes, barrier = full + 8 * stage;
     const int strip = walk.item / a.token_tiles, token0 = (walk.item % a.token_tiles * parts + rank) * 8 * T;
     int block = walk.kb;
@@ -139,31 +144,31 @@ __device__ __forceinline__ void feed_act(const ActArgs& a, const ActMaps& maps, 
       if (four) block = ~block;
       const uint32_t raw = raw_full + 8 * stage;
       if (four) {
-        barrier_expect(raw, T * 512);
-        copy_box(at + kStage.raw, &maps.x4, block * 64, token0, 0, raw);
+        mbarrier_arrive_expect_tx(raw, T * 512);
+        tma_load_3d(at + kStage.raw, &maps.x4, block * 64, token0, 0, raw);
       } else {
-        barrier_arrive(raw);
+        mbarrier_arrive(raw);
       }
     }
-    barrier_expect(barrier, kStage.x + (four ? 0 : T * 1024) + (Kind::kNibbles ? kActRows * 4 : 0) + (Kind::kMixed ? T * 32 : 0));
-    if (!four) copy_box(at + kStage.x, &maps.x, block * 128, token0, 0, barrier);
+    mbarrier_arrive_expect_tx(barrier, kStage.x + (four ? 0 : T * 1024) + (Kind::kNibbles ? kActRows * 4 : 0) + (Kind::kMixed ? T * 32 : 0));
+    if (!four) tma_load_3d(at + kStage.x, &maps.x, block * 128, token0, 0, barrier);
     if constexpr (Kind::kNibbles) {
-      if (parts == 2) copy_box_to_both(at + rank * 8192, &maps.weights, 0, walk.kb, strip * 16 + rank * 8, barrier);
+      if (parts == 2) tma_load_3d_multicast(at + rank * 8192, &maps.weights, 0, walk.kb, strip * 16 + rank * 8, barrier);
       else
         for (int part = 0; part < 2; ++part) {
-          if (a.token_tiles == 1) copy_box_once(at + part * 8192, &maps.weights, 0, walk.kb, strip * 16 + part * 8, barrier);
-          else copy_box(at + part * 8192, &maps.weights, 0, walk.kb, strip * 16 + part * 8, barrier);
+          if (a.token_tiles == 1) tma_load_3d_evict_first(at + part * 8192, &maps.weights, 0, walk.kb, strip * 16 + part * 8, barrier);
+          else tma_load_3d(at + part * 8192, &maps.weights, 0, walk.kb, strip * 16 + part * 8, barrier);
         }
-      copy_box(at + kStage.w_scales, &maps.w_scales, strip * (kActRows / 2), walk.kb, 0, barrier);
+      tma_load_3d(at + kStage.w_scales, &maps.w_scales, strip * (kActRows / 2), walk.kb, 0, barrier);
     } else {
-      if (parts == 2) copy_box_to_both(at + rank * 16384, &maps.weights, walk.kb * 128, strip * kActRows + rank * 128, 0, barrier);
+      if (parts == 2) tma_load_3d_multicast(at + rank * 16384, &maps.weights, walk.kb * 128, strip * kActRows + rank * 128, 0, barrier);
       else
         for (int part = 0; part < 2; ++part) {
-          if (a.token_tiles == 1) copy_box_once(at + part * 16384, &maps.weights, walk.kb * 128, strip * kActRows + part * 128, 0, barrier);
-          else copy_box(at + part * 16384, &maps.weights, walk.kb * 128, strip * kActRows + part * 128, 0, barrier);
+          if (a.token_tiles == 1) tma_load_3d_evict_first(at + part * 16384, &maps.weights, walk.kb * 128, strip * kActRows + part * 128, 0, barrier);
+          else tma_load_3d(at + part * 16384, &maps.weights, walk.kb * 128, strip * kActRows + part * 128, 0, barrier);
         }
     }
-    if constexpr (Kind::kMixed) copy_box(at + kStage.x_scales, &maps.x_scales, token0 / 2, walk.kb, 0, barrier);
+    if constexpr (Kind::kMixed) tma_load_3d(at + kStage.x_scales, &maps.x_scales, token0 / 2, walk.kb, 0, barrier);
     walk.next(a);
     if (++stage == a.stages) stage = 0, parity ^= 1;
   }
@@ -190,22 +195,22 @@ __device__ __forceinline__ void widen_act(const ActArgs& a, uint32_t full, uint3
   int stage = 0, parity = 0;
   for (int step = 0; step < walk.steps; ++step) {
     const bool four = __ldg(a.blocks + walk.kb) < 0;
-    barrier_wait(raw_full + 8 * stage, parity);
+    mbarrier_wait_parity(raw_full + 8 * stage, parity);
     if (four) {
       const uint32_t at = ring + stage * kStage.bytes;
 #pragma unroll 2
       for (int i = thread; i < T * 32; i += threads) {
         const int row = i >> 2, chunk = 2 * (i & 3);
-        const uint4 q = load_shared16(at + kStage.raw + i * 16);
+        const uint4 q = ld_shared_v4(at + kStage.raw + i * 16);
         constexpr uint32_t kMask = 0xf0f0f0f0u;
         const uint32_t to = at + kStage.x + row * 128;
-        store_shared16(to + ((chunk ^ (row & 7)) << 4), make_uint4(q.x << 4 & kMask, q.y << 4 & kMask, q.z << 4 & kMask, q.w << 4 & kMask));
-        store_shared16(to + (((chunk + 1) ^ (row & 7)) << 4), make_uint4(q.x & kMask, q.y & kMask, q.z & kMask, q.w & kMask));
+        st_shared_v4(to + ((chunk ^ (row & 7)) << 4), make_uint4(q.x << 4 & kMask, q.y << 4 & kMask, q.z << 4 & kMask, q.w << 4 & kMask));
+        st_shared_v4(to + (((chunk + 1) ^ (row & 7)) << 4), make_uint4(q.x & kMask, q.y & kMask, q.z & kMask, q.w & kMask));
       }
-      shared_seen_by_products();
+      fence_proxy_async_shared();
     }
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(full + 8 * stage);
+    if ((threadIdx.x & 31) == 0) mbarrier_arrive(full + 8 * stage);
     walk.next(a);
     if (++stage == a.stages) stage = 0, parity ^= 1;
   }
@@ -220,43 +225,44 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
   constexpr int P = T <= 8 ? 2 : 1;  // halves that multiply at once
   constexpr int kWarps = 8;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
-  const int rank = a.cluster == 2 ? block_of_cluster() : 0, unit = static_cast<int>(blockIdx.x) / a.cluster, units = static_cast<int>(gridDim.x) / a.cluster;
-  const uint32_t full = dynamic_shared_address(), empty = full + 8 * kActStages, raw_full = empty + 8 * kActStages, ring = full + 1024;
+  const int rank = a.cluster == 2 ? cluster_ctarank() : 0, unit = static_cast<int>(blockIdx.x) / a.cluster, units = static_cast<int>(gridDim.x) / a.cluster;
+  const uint32_t full = shared_address(dynamic_shared()), empty = full + 8 * kActStages, raw_full = empty + 8 * kActStages, ring = full + 1024;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < a.stages; ++s) {
-      barrier_init(full + 8 * s, Kind::kMixed ? 4 : 1);
-      barrier_init(empty + 8 * s, kWarps * a.cluster);
-      barrier_init(raw_full + 8 * s, 1);
+      mbarrier_init(full + 8 * s, Kind::kMixed ? 4 : 1);
+      mbarrier_init(empty + 8 * s, kWarps * a.cluster);
+      mbarrier_init(raw_full + 8 * s, 1);
     }
-    fence_barriers();
+    fence_mbarrier_init();
+    fence_proxy_async_shared();
   }
   __syncthreads();
-  if (a.cluster == 2) all_of_cluster();
+  if (a.cluster == 2) cluster_sync();
 
   if (warp >= kWarps) {
-    registers_down<40>();
+    setmaxnreg_dec<40>();
     if (warp == kWarps) {
       if (lane == 0) feed_act<Kind, T>(a, maps, full, empty, raw_full, ring, unit, units, rank);
     } else if constexpr (Kind::kMixed) {
       widen_act<T>(a, full, raw_full, ring, unit, units, static_cast<int>(threadIdx.x) - 32 * (kWarps + 1), 96);
     }
   } else {
-    registers_up<232>();
+    setmaxnreg_inc<232>();
     const uint32_t staging = ring + a.stages * kStage.bytes + warp * 512;
     const int group = warp >> 2, own = warp & 3;  // warpgroup, and the warp's number in it
     const auto release = [&](int stage) {
       __syncwarp();
       if (lane == 0) {
-        if (a.cluster == 2) barrier_arrive_at(empty + 8 * stage, 0), barrier_arrive_at(empty + 8 * stage, 1);
-        else barrier_arrive(empty + 8 * stage);
+        if (a.cluster == 2) mbarrier_arrive_cluster(empty + 8 * stage, 0), mbarrier_arrive_cluster(empty + 8 * stage, 1);
+        else mbarrier_arrive(empty + 8 * stage);
       }
     };
     constexpr int kUnits = kWarps * T;  // of an item: 32 rows of eight tokens, 1024 bytes of sums
     ActWalk walk(a, unit, units);
     int stage = 0, parity = 0;
     constexpr bool kTurns = Kind::kTurns && P == 1;  // of e4m3 there is too little to add: turns cost 2 %
-    if (kTurns && group == 1) barrier_pass(2, 32 * kWarps);
+    if (kTurns && group == 1) bar_arrive(2, 32 * kWarps);
     for (int to_go = walk.steps; to_go > 0;) {
       // An item, or as much of it as is this block's.
       const int item = walk.item, begin_kb = walk.kb, length = walk.left > 0 ? min(walk.left, a.k_blocks - begin_kb) : a.k_blocks;
@@ -274,17 +280,17 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
         const uint32_t at = ring + stage * kStage.bytes;
         float unpower = Kind::kFloat ? 512.0f : 0.0625f;  // of what widen_nibbles makes of a code
         if constexpr (Kind::kMixed) unpower = __ldg(a.blocks + begin_kb + step) < 0 ? 0.00390625f : 0.0625f;
-        barrier_wait(full + 8 * stage, parity);
-        const uint64_t x0 = byte_rows_descriptor(at + kStage.x, 1024);
+        mbarrier_wait_parity(full + 8 * stage, parity);
+        const uint64_t x0 = wgmma_descriptor(at + kStage.x, 1024);
         if constexpr (kWhole) {
-          const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048);
-          group_fence();
+          const uint64_t w0 = wgmma_descriptor(at + group * 16384, 2048);
+          wgmma_fence();
 #pragma unroll
           for (int h = 0; h < 2; ++h)
 #pragma unroll
-            for (int ks = 0; ks < 4; ++ks) multiply_bytes<T>(sum[h], w0 + h * 64 + ks * 2, x0 + ks * 2, step + ks != 0);
-          group_commit();
-          group_wait<1>();
+            for (int ks = 0; ks < 4; ++ks) wgmma_k32<T>(sum[h], w0 + h * 64 + ks * 2, x0 + ks * 2, step + ks != 0);
+          wgmma_commit();
+          wgmma_wait<1>();
           if (before >= 0) release(before);
           before = stage;
         } else {
@@ -301,7 +307,7 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
                 const uint32_t words = at + ((group * 4 + own) * 2 + pass + p) * 1024 + lane * 16;
 #pragma unroll
                 for (int v = 0; v < 2; ++v) {
-                  const uint4 q = load_shared16(words + v * 512);
+                  const uint4 q = ld_shared_v4(words + v * 512);
                   widen_nibbles<Kind::kFloat>(q.x, w[p][2 * v][0], w[p][2 * v][2]);
                   widen_nibbles<Kind::kFloat>(q.y, w[p][2 * v][1], w[p][2 * v][3]);
                   widen_nibbles<Kind::kFloat>(q.z, w[p][2 * v + 1][0], w[p][2 * v + 1][2]);
@@ -310,24 +316,24 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 #pragma unroll
                 for (int v = 0; v < 4; ++v)
 #pragma unroll
-                  for (int i = 0; i < 4; ++i) pinned(w[p][v][i]);
+                  for (int i = 0; i < 4; ++i) keep_here(w[p][v][i]);
               }
             }
             // The warpgroups take turns: while one's products run, the other adds up its own. Without turns they run in step, and
             // the tensor core rests while both add.
-            if constexpr (kTurns) barrier_among(2 + group, 32 * kWarps);
-            group_fence();
+            if constexpr (kTurns) bar_sync(2 + group, 32 * kWarps);
+            wgmma_fence();
 #pragma unroll
             for (int p = 0; p < P * kSplit; ++p) {
-              const uint64_t w0 = byte_rows_descriptor(at + group * 16384, 2048), x = x0 + (kSplit == 2 ? p * (kPart * 64) : 0);
+              const uint64_t w0 = wgmma_descriptor(at + group * 16384, 2048), x = x0 + (kSplit == 2 ? p * (kPart * 64) : 0);
 #pragma unroll
               for (int ks = 0; ks < 4; ++ks) {
-                if constexpr (Kind::kNibbles) multiply_bytes<kPart>(part[p], w[p / kSplit][ks], x + ks * 2, ks != 0);
-                else multiply_bytes<kPart>(part[p], w0 + (pass + p) * 64 + ks * 2, x + ks * 2, ks != 0);
+                if constexpr (Kind::kNibbles) wgmma_k32<kPart>(part[p], w[p / kSplit][ks], x + ks * 2, ks != 0);
+                else wgmma_k32<kPart>(part[p], w0 + (pass + p) * 64 + ks * 2, x + ks * 2, ks != 0);
               }
-              group_commit();
+              wgmma_commit();
             }
-            if constexpr (kTurns) barrier_pass(3 - group, 32 * kWarps);
+            if constexpr (kTurns) bar_arrive(3 - group, 32 * kWarps);
 #pragma unroll
             for (int p = 0; p < P * kSplit; ++p) {
               const int h = pass + p / kSplit, t0 = kSplit == 2 ? p * kPart : 0;
@@ -335,21 +341,21 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                   const uint32_t from = at + kStage.w_scales + ((group * 4 + own) * 32 + 8 * row_eight<Kind>(h, i) + (lane >> 2)) * 4;
-                  row_scale[p / kSplit][i] = __uint_as_float(load_shared4(from)) * unpower;
+                  row_scale[p / kSplit][i] = __uint_as_float(ld_shared(from)) * unpower;
                 }
               }
-              if (p + 1 < P * kSplit) group_wait<1>();
-              else group_wait<0>();
+              if (p + 1 < P * kSplit) wgmma_wait<1>();
+              else wgmma_wait<0>();
 #pragma unroll
               for (int t = 0; t < kPart; ++t)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) written_by_products(part[p][t][i]);
+                for (int i = 0; i < 4; ++i) keep_here(part[p][t][i]);
 #pragma unroll
               for (int t = 0; t < kPart; ++t) {
                 float x_scale[2] = {1.0f, 1.0f};
                 if constexpr (Kind::kMixed) {
                   uint32_t low, high;
-                  load_shared8(low, high, at + kStage.x_scales + (t0 + t) * 32 + (lane & 3) * 8);
+                  ld_shared_v2(low, high, at + kStage.x_scales + (t0 + t) * 32 + (lane & 3) * 8);
                   x_scale[0] = __uint_as_float(low), x_scale[1] = __uint_as_float(high);
                 }
 #pragma unroll
@@ -371,13 +377,13 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
         walk.next(a);
       }
       if constexpr (Kind::kWhole) {
-        group_wait<0>();
+        wgmma_wait<0>();
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
           for (int t = 0; t < T; ++t)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) written_by_products(sum[h][t][i]);
+            for (int i = 0; i < 4; ++i) keep_here(sum[h][t][i]);
         release(before);
       }
       if (length == a.k_blocks) {
@@ -406,12 +412,12 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
             __stcg(to + (warp * T + t) * 64 + h * 32, bits);
           }
         __threadfence();
-        barrier_among(1, 32 * kWarps);
+        bar_sync(1, 32 * kWarps);
         if (threadIdx.x == 0) atomicAdd(a.counters + 2 * (item * a.cluster + rank), 1u);
       }
     }
 
-    if (kTurns && group == 0) barrier_among(2, 32 * kWarps);  // the other's last pass
+    if (kTurns && group == 0) bar_sync(2, 32 * kWarps);  // the other's last pass
     // The shared items at both ends of the run. All blocks of the grid run at once, so nobody waits for ever.
     const long long total = static_cast<long long>(a.shared) * a.k_blocks;
     const int first = static_cast<int>(unit * total / units), last = static_cast<int>((unit + 1) * total / units);
@@ -423,9 +429,9 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
       const int sharers = to - from + 1, share = unit - from;
       unsigned* const counter = a.counters + 2 * (item * a.cluster + rank);
       if (threadIdx.x == 0)
-        while (load_acquired(counter) < static_cast<unsigned>(sharers)) {
+        while (ld_acquire(counter) < static_cast<unsigned>(sharers)) {
         }
-      barrier_among(1, 32 * kWarps);
+      bar_sync(1, 32 * kWarps);
       const int strip0 = item / a.token_tiles * kActRows, token0 = (item % a.token_tiles * a.cluster + rank) * 8 * T;
       const int unit_end = kUnits * (share + 1) / sharers;
       for (int u = kUnits * share / sharers + warp; u < unit_end; u += kWarps) {
@@ -449,12 +455,12 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
         const int row0 = strip0 + u / T * 32;
         store_tokens<Kind>(a, row0, token0 + 8 * (u % T), v, row_factors<Kind>(a, row0, lane), staging, lane);
       }
-      barrier_among(1, 32 * kWarps);
+      bar_sync(1, 32 * kWarps);
       // The last to be done leaves both counters at 0 for the next launch.
       if (threadIdx.x == 0 && atomicAdd(counter + 1, 1u) + 1 == static_cast<unsigned>(sharers)) counter[0] = counter[1] = 0;
     }
   }
-  if (a.cluster == 2) all_of_cluster();  // nobody leaves while another may still write to its shared memory
+  if (a.cluster == 2) cluster_sync();  // nobody leaves while another may still write to its shared memory
 }
 
 #endif

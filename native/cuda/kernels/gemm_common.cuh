@@ -1,21 +1,12 @@
 // What both kernels do with sums: scales and zero points of a group, outputs, strips that several blocks share.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/kernels/cast.cuh"
 #include "cuda/kernels/gemm_packed.h"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
-
-__device__ __forceinline__ float to_float(uint16_t bits, bool bf16) {
-  return bf16 ? __uint_as_float(static_cast<uint32_t>(bits) << 16) : __half2float(__ushort_as_half(bits));
-}
-
-template <bool BF>
-__device__ __forceinline__ uint16_t from_float(float v) {
-  return BF ? __bfloat16_as_ushort(__float2bfloat16_rn(v)) : __half_as_ushort(__float2half_rn(v));
-}
 
 // Of this lane's rows n' = 8 r + lane / 4 in one group: what sums of pairs are multiplied by, and minus what is subtracted for
 // each unit of S. Scales and zeros lie in shared memory as packed.
@@ -23,7 +14,7 @@ template <class Cast>
 __device__ __forceinline__ void group_factors(const GemmPackedArgs& g, const Cast& cast, uint32_t scales, uint32_t zeros, int lane, float (&scale)[4],
                                               float (&zero)[4]) {
   uint32_t pairs[2];
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(pairs[0]), "=r"(pairs[1]) : "r"(scales + (lane >> 2) * 8) : "memory");
+  ld_shared_v2(pairs[0], pairs[1], scales + (lane >> 2) * 8);
   float s[4];
   if (g.scale_bf16) {
 #pragma unroll
@@ -37,13 +28,12 @@ __device__ __forceinline__ void group_factors(const GemmPackedArgs& g, const Cas
     for (int r = 0; r < 4; ++r) scale[r] = s[r] * Cast::ungain(r);
     float z[4] = {g.zero, g.zero, g.zero, g.zero};
     if (g.zero_kind == 1) {
-      uint32_t bytes;
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bytes) : "r"(zeros + (lane >> 2) * 4) : "memory");
+      const uint32_t bytes = ld_shared(zeros + (lane >> 2) * 4);
 #pragma unroll
       for (int r = 0; r < 4; ++r) z[r] += static_cast<float>((bytes >> 8 * r) & 255);
     } else if (g.zero_kind == 2) {
       uint32_t halves[2];
-      asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(halves[0]), "=r"(halves[1]) : "r"(zeros + (lane >> 2) * 8) : "memory");
+      ld_shared_v2(halves[0], halves[1], zeros + (lane >> 2) * 8);
 #pragma unroll
       for (int r = 0; r < 4; ++r) z[r] += to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
     }
@@ -100,9 +90,7 @@ __device__ __forceinline__ void finish_shared(const GemmPackedArgs& g, int first
     if (from == to) continue;
     const int sharers = to - from + 1, rank = static_cast<int>(blockIdx.x) - from;
     if (thread == 0) {
-      unsigned seen;
-      do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(g.counters + 2 * strip) : "memory");
-      while (seen < static_cast<unsigned>(sharers));
+      wait_for_count(g.counters + 2 * strip, static_cast<unsigned>(sharers));
     }
     sync();
     const int slice_begin = static_cast<int>(static_cast<long long>(tile_vectors) * rank / sharers);

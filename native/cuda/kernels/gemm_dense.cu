@@ -2,6 +2,9 @@
 // operands go through the ring. 4x2: a warp has 64 columns by half of the tokens, as in gemm_large; 8x1: 32 columns by all tokens.
 // Whole tiles only: N a multiple of 256, M and K of 128.
 #include "cuda/kernels/gemm_large.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -25,7 +28,7 @@ struct DenseSource {
   }
   template <int, int I>
   __device__ __forceinline__ void copy(bool any, uint32_t stage) {
-    copy16_async(stage + w_to + I * 4096, w_from + 32ll * I * g.k, any ? 16 : 0);
+    cp_async_16(stage + w_to + I * 4096, w_from + 32ll * I * g.k, any ? 16 : 0);
   }
   template <int>
   __device__ __forceinline__ void copied(bool, int) {
@@ -35,7 +38,7 @@ struct DenseSource {
   template <int N>
   __device__ __forceinline__ void fetch(uint32_t stage, int) {
 #pragma unroll
-    for (int r = 0; r < R; ++r) load_matrices(next[r], ((stage + w_at) ^ (N % 4 << 5)) + r * 2048);
+    for (int r = 0; r < R; ++r) ldmatrix_x4(next[r], ((stage + w_at) ^ (N % 4 << 5)) + r * 2048);
   }
   template <int, int P>
   __device__ __forceinline__ void make(uint32_t (&w)[4]) const {
@@ -46,7 +49,7 @@ struct DenseSource {
 
 template <int Across>
 __device__ __forceinline__ void gemm_dense(const GemmPackedArgs& g, const LargeArgs& a) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   constexpr int R = 16 / Across, W = 2 * Across;
   using Source = DenseSource<R>;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), across = warp % Across;

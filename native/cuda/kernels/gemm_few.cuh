@@ -17,13 +17,17 @@
 #pragma once
 #include "cuda/kernels/act_store.cuh"
 #include "cuda/kernels/gemm_few.h"
-#include "cuda/kernels/integer_mma.cuh"
-#include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/stream_ptx.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 // Codes and scales of the block `kb` of k to a warp's slot; tokens beyond the last are 0.
 template <int T>
@@ -34,20 +38,20 @@ __device__ __forceinline__ void few_fetch(const FewArgs& a, int kb, int place, u
     for (int i = 0; i < 2 * T; ++i) {
       const int row = (lane + 32 * i) / 8, chunk = lane % 8;
       const signed char* const from = a.x8 + static_cast<long long>(row) * 128 * a.eights + place * 128 + chunk * 16;
-      copy16_async(to + row * 128 + ((chunk ^ (row & 7)) << 4), row < a.m ? from : a.x8, row < a.m ? 16 : 0);
+      cp_async_16(to + row * 128 + ((chunk ^ (row & 7)) << 4), row < a.m ? from : a.x8, row < a.m ? 16 : 0);
     }
   } else {
 #pragma unroll
     for (int i = 0; i < T; ++i) {
       const int row = (lane + 32 * i) / 4, chunk = lane % 4;
       const unsigned char* const from = a.x4 + static_cast<long long>(row) * 64 * a.fours + ~place * 64 + chunk * 16;
-      copy16_async(to + row * 64 + ((chunk ^ (row >> 1 & 3)) << 4), row < a.m ? from : a.x4, row < a.m ? 16 : 0);
+      cp_async_16(to + row * 64 + ((chunk ^ (row >> 1 & 3)) << 4), row < a.m ? from : a.x4, row < a.m ? 16 : 0);
     }
   }
   if (lane < 2 * T) {
     const bool there = 4 * lane < a.x_pitch;
     const float* const from = a.x_scales + static_cast<long long>(kb) * a.x_pitch + 4 * lane;
-    copy16_async(to + 1024 * T + 16 * lane, there ? from : a.x_scales, there ? 16 : 0);
+    cp_async_16(to + 1024 * T + 16 * lane, there ? from : a.x_scales, there ? 16 : 0);
   }
 }
 
@@ -68,16 +72,16 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
   // The words that come next: of the turn `ahead_turn` of rows from `ahead_row` on, to the first of R places.
   uint32_t words[D][R][8], scales[D][R][2];
   int ahead_row = first + group * a.at_once, ahead_turn = 0;
-  const uint64_t policy = evict_first();
+  const uint64_t policy = createpolicy_evict_first();
   const auto load = [&](int d, int r) {
     const int row = ahead_row + r, kb = part_of_k + a.split * ahead_turn;
     const bool wanted = r < a.at_once && row < last && kb < a.k_blocks;
     const unsigned char* const from = a.w + (static_cast<long long>(row) * a.k_blocks + kb) * 1024 + lane * 16;
-    load_once(words[d][r], from, policy, wanted);
-    load_once(words[d][r] + 4, from + 512, policy, wanted);
+    ld_global_nc_v4_if(words[d][r], from, policy, wanted);
+    ld_global_nc_v4_if(words[d][r] + 4, from + 512, policy, wanted);
     const float* const scale = a.w_scales + static_cast<long long>(kb) * a.w_pitch + 16 * row + g;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) scales[d][r][i] = load_word(wanted && 16 * row + g + 8 * i < a.w_pitch ? scale + 8 * i : a.w_scales);  // of rows that are none anything
+    for (int i = 0; i < 2; ++i) scales[d][r][i] = ld_global_nc(wanted && 16 * row + g + 8 * i < a.w_pitch ? scale + 8 * i : a.w_scales);  // of rows that are none anything
   };
   const auto advance = [&] {
     if (++ahead_turn < turns) return;
@@ -91,21 +95,21 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
       advance();
     }
   };
-  if (!a.overlap) wait_for_operation_before();
+  if (!a.overlap) griddepcontrol_wait_and_launch();
   for (int i = thread; i < a.k_blocks; i += 32 * kFewWarps) places[i] = a.blocks[i];
   begin();
-  if (a.overlap) wait_for_operation_before();
+  if (a.overlap) griddepcontrol_wait_and_launch();
   __syncthreads();
   const auto fetch = [&](int kb, int slot) { few_fetch<T>(a, kb, places[kb], ring + static_cast<uint32_t>(slot * few_slot_bytes(T))); };
   if (a.resident) {
     for (int kb = warp; kb < a.k_blocks; kb += kFewWarps) fetch(kb, kb);
-    commit_copies();
-    wait_copies<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     if (a.split == kFewWarps) __syncwarp();  // a warp's own blocks of k
     else __syncthreads();
   } else if (turns > 0) {
     fetch(part_of_k, 0);
-    commit_copies();
+    cp_async_commit();
   }
 
   int coming = 0, parity = 0, set = 0;  // the turn whose activations were fetched last, and its slot, where they are not resident; the set of words
@@ -125,16 +129,16 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
         if (place >= 0) {
 #pragma unroll
           for (int v = 0; v < 2; ++v) {
-            load_matrices(four, slot + token * 128 + (((4 * v + matrix) ^ (token & 7)) << 4));
+            ldmatrix_x4(four, slot + token * 128 + (((4 * v + matrix) ^ (token & 7)) << 4));
 #pragma unroll
             for (int j = 0; j < 4; ++j) b[i][4 * v + j] = four[j];
           }
         } else {
-          load_matrices(four, slot + token * 64 + ((matrix ^ (token >> 1 & 3)) << 4));
+          ldmatrix_x4(four, slot + token * 64 + ((matrix ^ (token >> 1 & 3)) << 4));
 #pragma unroll
           for (int j = 0; j < 4; ++j) b[i][2 * j] = four[j] << 4 & kHigh, b[i][2 * j + 1] = four[j] & kHigh;
         }
-        const uint2 pair = load_shared8(slot + 1024 * T + 4 * (8 * i + 2 * t));
+        const uint2 pair = ld_shared_v2(slot + 1024 * T + 4 * (8 * i + 2 * t));
         token_scale[i][0] = __uint_as_float(pair.x), token_scale[i][1] = __uint_as_float(pair.y);
       }
 #pragma unroll
@@ -146,7 +150,7 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
             const uint32_t low = words[d][r][2 * chunk], high = words[d][r][2 * chunk + 1];
             const uint32_t wide[4] = {low << 4 & kHigh, high << 4 & kHigh, low & kHigh, high & kHigh};
 #pragma unroll
-            for (int i = 0; i < T; ++i) multiply_s8(part[i], wide, b[i][2 * chunk], b[i][2 * chunk + 1]);
+            for (int i = 0; i < T; ++i) mma_m16n8k32_s8(part[i], wide, b[i][2 * chunk], b[i][2 * chunk + 1]);
           }
           const float row_scale[2] = {__uint_as_float(scales[d][r][0]) * power, __uint_as_float(scales[d][r][1]) * power};
           load(d, r);
@@ -165,8 +169,8 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
         // The next block of k, of the next rows where these end. Its slot has been read a turn ago.
         coming = coming + 1 < turns ? coming + 1 : 0;
         fetch(part_of_k + a.split * coming, parity ^ 1);
-        commit_copies();
-        wait_copies<1>();
+        cp_async_commit();
+        cp_async_wait<1>();
         __syncwarp();
       }
       if (D == 1 || set == 0) step(0, turn);
@@ -193,7 +197,7 @@ __device__ __forceinline__ void gemm_few(const FewArgs& a) {
     }
     __syncthreads();  // before the next rows' sums
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 }
 
 #endif

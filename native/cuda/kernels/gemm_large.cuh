@@ -21,10 +21,15 @@
 // a tile that several blocks share adds up all parts in fp32 in the order of K.
 #pragma once
 #include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/fragment_ptx.cuh"
 #include "cuda/kernels/gemm_large.h"
-#include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/stripe_instructions.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -43,7 +48,7 @@ __device__ __forceinline__ void each(const What& what) {
 
 template <bool BF>
 __device__ __forceinline__ uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
-  return BF ? fma_pair_bf16(a, b, c) : fma_pair_f16(a, b, c);
+  return BF ? fma_x2<true>(a, b, c) : fma_x2<false>(a, b, c);
 }
 
 // What turns pairs of row class r into weights: fma(fma(pair, gain, offset), scale, shift). Every thread makes those of one row of the strip for
@@ -56,9 +61,9 @@ static_assert(2 * kFactorSlot == kLargeFactors);
 template <class Cast, bool BF>
 __device__ __forceinline__ bool take_off(int r, float z, float scaled, uint32_t& offset, uint32_t& shift) {
   const float none = -Cast::bias() * (r & 2 ? (r & 1 ? Cast::ungain(3) : Cast::ungain(2)) : (r & 1 ? Cast::ungain(1) : Cast::ungain(0))), whole = none - z;
-  const bool exact = z == truncf(z) && fabsf(z) <= (BF ? 256.0f : 1024.0f) && half_to_float(float_to_half(whole, BF), BF) == whole;
-  offset = float_to_half(exact ? whole : none, BF);
-  shift = exact ? 0x8000u : float_to_half(-z * scaled, BF);
+  const bool exact = z == truncf(z) && fabsf(z) <= (BF ? 256.0f : 1024.0f) && to_float(from_float(whole, BF), BF) == whole;
+  offset = from_float(exact ? whole : none, BF);
+  shift = exact ? 0x8000u : from_float(-z * scaled, BF);
   return exact;
 }
 
@@ -68,18 +73,18 @@ struct RowFactors {
   uint2 offset, scale, shift;
 
   __device__ __forceinline__ void read(uint32_t from) {
-    scale = load_shared8(from);
-    if constexpr (Cast::kSums) offset = load_shared8(from + kFactorRows), shift = load_shared8(from + 2 * kFactorRows);
+    scale = ld_shared_v2(from);
+    if constexpr (Cast::kSums) offset = ld_shared_v2(from + kFactorRows), shift = ld_shared_v2(from + 2 * kFactorRows);
   }
   template <int r>
   __device__ __forceinline__ uint32_t weights(uint32_t unpower, uint32_t pair) const {
     const uint32_t s = r < 2 ? scale.x : scale.y;
     if constexpr (Cast::kSums) {
-      const uint32_t d = fma_halves<BF, -1, r % 2>(pair, both(BF ? 0x3f80u - (Cast::shift(r) << 7) : 0x3c00u - (Cast::shift(r) << 10)), r < 2 ? offset.x : offset.y);
-      return fma_halves<BF, r % 2, r % 2>(d, s, r < 2 ? shift.x : shift.y);
+      const uint32_t d = fma_x2_halves<BF, -1, r % 2>(pair, both(BF ? 0x3f80u - (Cast::shift(r) << 7) : 0x3c00u - (Cast::shift(r) << 10)), r < 2 ? offset.x : offset.y);
+      return fma_x2_halves<BF, r % 2, r % 2>(d, s, r < 2 ? shift.x : shift.y);
     } else {
       const uint32_t d = BF ? pair : fma_pair<BF>(pair, unpower, 0x80008000u);
-      return fma_halves<BF, r % 2, -1>(d, s, 0x80008000u);
+      return fma_x2_halves<BF, r % 2, -1>(d, s, 0x80008000u);
     }
   }
 };
@@ -102,7 +107,7 @@ __device__ __forceinline__ void store_tile(const GemmPackedArgs& g, bool vectors
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int n = n0 + 32 * half + 8 * r + (lane >> 2);
-      bias[r] = g.bias && n < g.n ? half_to_float(g.bias[n], BF) : 0.0f;
+      bias[r] = g.bias && n < g.n ? to_float(g.bias[n], BF) : 0.0f;
     }
 #pragma unroll
     for (int t = 0; t < W; ++t) {
@@ -112,11 +117,11 @@ __device__ __forceinline__ void store_tile(const GemmPackedArgs& g, bool vectors
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int r = 2 * nt + (i >> 1);
-          store_shared2(shelf + (2 * (lane & 3) + (i & 1)) * 64 + ((r ^ (lane & 3)) << 4) + (lane >> 2) * 2, float_to_half(sum[2 * half + nt][t][i] + bias[r], BF));
+          st_shared_u16(shelf + (2 * (lane & 3) + (i & 1)) * 64 + ((r ^ (lane & 3)) << 4) + (lane >> 2) * 2, from_float(sum[2 * half + nt][t][i] + bias[r], BF));
         }
       __syncwarp();
       const int row = lane >> 2, m = m0 + 8 * t + row, n = n0 + 32 * half + 8 * (lane & 3);
-      const uint4 out = load_shared16(shelf + row * 64 + (((lane & 3) ^ (row >> 1)) << 4));
+      const uint4 out = ld_shared_v4(shelf + row * 64 + (((lane & 3) ^ (row >> 1)) << 4));
       if (m >= g.m || n >= g.n) continue;
       uint16_t* to = g.y + static_cast<long long>(m) * g.n + n;
       if (vectors && n + 8 <= g.n) {
@@ -139,7 +144,7 @@ __device__ __forceinline__ bool gather_tile(const GemmPackedArgs& g, float (&sum
   for (int v = 0; v < R * W; ++v) __stcg(to + v * 32, make_float4(sum[v / W][v % W][0], sum[v / W][v % W][1], sum[v / W][v % W][2], sum[v / W][v % W][3]));
   __syncthreads();
   if (threadIdx.x == 0) {
-    const unsigned before = count_up(g.counters + tile);
+    const unsigned before = atom_inc_acq_rel(g.counters + tile);
     *flag = before;
     if (before == static_cast<unsigned>(bottom - top)) g.counters[tile] = 0;
   }
@@ -191,11 +196,11 @@ struct PackedSource {
       // Where they are constant, those of both slots and groups.
 #pragma unroll
       for (int slot = 0; slot < 4; ++slot) {
-        store_shared2(factors_to + slot * (3 * kFactorRows) + kFactorRows, static_cast<uint16_t>(offset));
-        store_shared2(factors_to + slot * (3 * kFactorRows) + 2 * kFactorRows, static_cast<uint16_t>(shift));
+        st_shared_u16(factors_to + slot * (3 * kFactorRows) + kFactorRows, static_cast<uint16_t>(offset));
+        st_shared_u16(factors_to + slot * (3 * kFactorRows) + 2 * kFactorRows, static_cast<uint16_t>(shift));
       }
     } else {
-      unpower = both(float_to_half(cast.unpower, BF));
+      unpower = both(from_float(cast.unpower, BF));
     }
   }
   // From here on the stages of a strip, from `step` on, are fetched.
@@ -211,7 +216,7 @@ struct PackedSource {
   // Starts copy I of half H of the packed block.
   template <int H, int I>
   __device__ __forceinline__ void copy(bool any, uint32_t stage) {
-    copy16_async(stage + 1024 * T + (warp * kHalf<0> + I) * 512 + lane * 16, codes_from + I * 512, any ? codes_bytes : 0);
+    cp_async_16(stage + 1024 * T + (warp * kHalf<0> + I) * 512 + lane * 16, codes_from + I * 512, any ? codes_bytes : 0);
   }
   // A half begins a group, or goes on with one of 128 k or of all K.
   __device__ __forceinline__ bool begins(int half) const { return half == 0 || g.groups_per_block != 1; }
@@ -222,17 +227,17 @@ struct PackedSource {
     if (!begins(half)) return;
     const int halves = any ? groups_left : 0;
     raw_scale[0] = 0;
-    load2_if(halves > 0, raw_scale[0], scales_from);
+    ld_global_nc_u16_if(raw_scale[0], scales_from, halves > 0);
     if (g.groups_per_block == 4) {
       raw_scale[1] = 0;
-      load2_if(halves > 1, raw_scale[1], scales_from + 32);
+      ld_global_nc_u16_if(raw_scale[1], scales_from + 32, halves > 1);
     }
     if (Cast::kSums && varies) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         raw_zero[j] = 0;
-        load1_if(halves > j && g.zero_kind == 1, raw_zero[j], zeros_from + j * 32);
-        load2_if(halves > j && g.zero_kind == 2, raw_zero[j], zeros_from + j * 64);
+        ld_global_nc_u8_if(raw_zero[j], zeros_from + j * 32, halves > j && g.zero_kind == 1);
+        ld_global_nc_u16_if(raw_zero[j], zeros_from + j * 64, halves > j && g.zero_kind == 2);
       }
     }
     if (!g.channel) {
@@ -246,16 +251,16 @@ struct PackedSource {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (j == 1 && g.groups_per_block != 4) break;
-      const uint16_t scaled = (g.scale_bf16 != 0) == BF ? static_cast<uint16_t>(raw_scale[j]) : float_to_half(half_to_float(raw_scale[j], g.scale_bf16 != 0), BF);
+      const uint16_t scaled = (g.scale_bf16 != 0) == BF ? static_cast<uint16_t>(raw_scale[j]) : from_float(to_float(raw_scale[j], g.scale_bf16 != 0), BF);
       const uint32_t place = factors_to + j * (3 * kFactorRows);
-      store_shared2(place, scaled);
+      st_shared_u16(place, scaled);
       if constexpr (Cast::kSums) {
         if (!varies) continue;
         uint32_t offset, shift;
-        take_off<Cast, BF>(lane & 3, g.zero + (g.zero_kind == 2 ? half_to_float(raw_zero[j], false) : g.zero_kind == 1 ? static_cast<float>(raw_zero[j]) : 0.0f), half_to_float(scaled, BF), offset,
+        take_off<Cast, BF>(lane & 3, g.zero + (g.zero_kind == 2 ? to_float(raw_zero[j], false) : g.zero_kind == 1 ? static_cast<float>(raw_zero[j]) : 0.0f), to_float(scaled, BF), offset,
                            shift);
-        store_shared2(place + kFactorRows, static_cast<uint16_t>(offset));
-        store_shared2(place + 2 * kFactorRows, static_cast<uint16_t>(shift));
+        st_shared_u16(place + kFactorRows, static_cast<uint16_t>(offset));
+        st_shared_u16(place + 2 * kFactorRows, static_cast<uint16_t>(shift));
       }
     }
     factors_to += to_next, to_next = -to_next;
@@ -268,7 +273,7 @@ struct PackedSource {
 #pragma unroll
       for (int v = 0; v < kProducts * B / 8; ++v)
         if (4 * v >= C * B && 4 * v < (C + 1) * B) {
-          const uint4 four = load_shared16(stage + 1024 * T + (warp * kHalf<0> + (v >= kHalf<0> && kProducts == 8 ? v - kHalf<0> : v)) * 512 + lane * 16);
+          const uint4 four = ld_shared_v4(stage + 1024 * T + (warp * kHalf<0> + (v >= kHalf<0> && kProducts == 8 ? v - kHalf<0> : v)) * 512 + lane * 16);
           q[4 * v] = four.x, q[4 * v + 1] = four.y, q[4 * v + 2] = four.z, q[4 * v + 3] = four.w;
         }
       if (C % 2 == 0 ? begins(half) : g.groups_per_block == 4) {
@@ -335,13 +340,13 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
     const int tokens = any && x_left > 0 ? x_tokens : 0;
     each<kCopies * N / kSlots, kCopies*(N + 1) / kSlots>([&](auto which) {
       constexpr int I = decltype(which)::value;
-      if constexpr (I < T / 4) copy16_async(load_stage + x_to + I * 4096, x_from + I * x_jump, 32 * I < tokens ? 16 : 0);
+      if constexpr (I < T / 4) cp_async_16(load_stage + x_to + I * 4096, x_from + I * x_jump, 32 * I < tokens ? 16 : 0);
       else source.template copy<H, I - T / 4>(any, load_stage);
     });
   };
   // After the last of them.
   const auto copied = [&](auto which_half, bool any, int half) {
-    commit_copies();
+    cp_async_commit();
     source.template copied<decltype(which_half)::value>(any, half);
     x_from += 64, x_left -= 64;
     load_stage += Source::kStage;
@@ -378,10 +383,10 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
   const auto activations = [&](int part, int ks) {
     const uint32_t from = ((stage + x_at) ^ (ks << 5)) + part * (W / 4) * 2048;
 #pragma unroll
-    for (int t = 0; t < W / 4; ++t) load_matrices(x[part][t], from + t * 2048);
+    for (int t = 0; t < W / 4; ++t) ldmatrix_x4(x[part][t], from + t * 2048);
   };
 
-  wait_copies<Source::kStages - 2>();
+  cp_async_wait<Source::kStages - 2>();
   __syncthreads();
   activations(0, 0), activations(1, 0);
   source.template fetch<0>(stage, 0);
@@ -398,8 +403,8 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
 #pragma unroll
       for (int t = 0; t < W / 4; ++t) {
         const int at = part * (W / 2) + 2 * t;
-        multiply<BF>(sum[P][at], w[Q % 2][P], x[part][t][0], x[part][t][1]);
-        multiply<BF>(sum[P][at + 1], w[Q % 2][P], x[part][t][2], x[part][t][3]);
+        mma_m16n8k16<BF>(sum[P][at], w[Q % 2][P], x[part][t][0], x[part][t][1]);
+        mma_m16n8k16<BF>(sum[P][at + 1], w[Q % 2][P], x[part][t][2], x[part][t][3]);
       }
     };
     each<0, R>([&](auto row) {
@@ -407,7 +412,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
       if constexpr (Q % 4 < 2) copies(Place<H>(), Place<Q % 4 * R + decltype(row)::value>(), left > 0);
     });
     if constexpr (Q % 4 == 3) {
-      wait_copies<Source::kStages - 2>();
+      cp_async_wait<Source::kStages - 2>();
       __syncthreads();
       stage += Source::kStage;
       if (stage == ring_end) stage = ring;
@@ -451,7 +456,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
 
 template <int B, int T, bool BF, class Cast>
 __device__ __forceinline__ void gemm_large(const GemmPackedArgs& g, const LargeArgs& a) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   using Source = PackedSource<B, T, BF, Cast>;
   constexpr int kRing = Source::kStages * Source::kStage, kShelves = kRing + kLargeFactors;
@@ -471,7 +476,7 @@ using WholeIntCast = IntCast<B, BF, !BF>;
     lpq::cuda::gemm_large<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, a);                                                              \
   }
 // Hopper has kernels of its own and takes these for comparisons alone: the widest tiles of some types, or all with LPQ_LARGE_ALL.
-#if !defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(LPQ_LARGE_ALL)
+#if LPQ_PORTABLE_RUNS || defined(LPQ_LARGE_ALL)
 #define LPQ_LARGE_ELSEWHERE(name, bits, bf, cast) \
   LPQ_LARGE_T(name, 4, bits, bf, cast)            \
   LPQ_LARGE_T(name, 8, bits, bf, cast)            \

@@ -14,8 +14,10 @@
 // last to be done with a shared item adds up all parts in the order of K: nobody waits, and the same call gives the same bytes.
 #pragma once
 #include "cuda/kernels/act_store.cuh"
-#include "cuda/kernels/integer_mma.cuh"
-#include "cuda/kernels/mma.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -40,7 +42,7 @@ __device__ __forceinline__ void copy_step(const MixedArgs& a, uint32_t to, int i
   for (int i = 0; i < 2; ++i) {
     const int piece = thread + i * kMixedThreads, row = strip * 8 + piece / 64;
     const unsigned char* const from = a.w + (static_cast<long long>(row) * a.k_blocks + kb) * 1024 + piece % 64 * 16;
-    copy16_async(to + piece * 16, row < rows ? from : a.w, row < rows ? 16 : 0);
+    cp_async_16(to + piece * 16, row < rows ? from : a.w, row < rows ? 16 : 0);
   }
   const int place = a.blocks[kb];
   if (place >= 0) {
@@ -48,21 +50,21 @@ __device__ __forceinline__ void copy_step(const MixedArgs& a, uint32_t to, int i
       const int row = piece / 8, chunk = piece % 8;
       const bool there = token0 + row < a.m;
       const signed char* const from = a.x8 + static_cast<long long>(token0 + row) * 128 * a.eights + place * 128 + chunk * 16;
-      copy16_async(to + Tile::kX + row * 128 + ((chunk ^ (row & 7)) << 4), there ? from : a.x8, there ? 16 : 0);
+      cp_async_16(to + Tile::kX + row * 128 + ((chunk ^ (row & 7)) << 4), there ? from : a.x8, there ? 16 : 0);
     }
   } else {
     for (int piece = thread; piece < 32 * T; piece += kMixedThreads) {
       const int row = piece / 4, chunk = piece % 4;
       const bool there = token0 + row < a.m;
       const unsigned char* const from = a.x4 + static_cast<long long>(token0 + row) * 64 * a.fours + ~place * 64 + chunk * 16;
-      copy16_async(to + Tile::kX + row * 64 + ((chunk ^ (row >> 1 & 3)) << 4), there ? from : a.x4, there ? 16 : 0);
+      cp_async_16(to + Tile::kX + row * 64 + ((chunk ^ (row >> 1 & 3)) << 4), there ? from : a.x4, there ? 16 : 0);
     }
   }
   for (int piece = thread; piece < 32 + 2 * T; piece += kMixedThreads) {
     const bool weights = piece < 32;
     const int at = weights ? strip * kMixedRows + piece * 4 : token0 + (piece - 32) * 4, pitch = weights ? a.w_pitch : a.x_pitch;
     const float* const from = weights ? a.w_scales : a.x_scales;
-    copy16_async(to + Tile::kWScales + piece * 16, at < pitch ? from + static_cast<long long>(kb) * pitch + at : from, at < pitch ? 16 : 0);
+    cp_async_16(to + Tile::kWScales + piece * 16, at < pitch ? from + static_cast<long long>(kb) * pitch + at : from, at < pitch ? 16 : 0);
   }
 }
 
@@ -77,12 +79,12 @@ __device__ __forceinline__ void multiply_step(uint32_t at, bool four, float (&su
   for (int r = 0; r < Tile::kRows; ++r) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      const uint4 q = load_shared16(at + (row0 + r) * 1024 + v * 512 + lane * 16);
+      const uint4 q = ld_shared_v4(at + (row0 + r) * 1024 + v * 512 + lane * 16);
       w[r][v][0] = q.x, w[r][v][1] = q.y, w[r][v][2] = q.z, w[r][v][3] = q.w;
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      row_scale[r][i] = __uint_as_float(load_shared4(at + Tile::kWScales + ((row0 + r) * 16 + 8 * i + (lane >> 2)) * 4)) * (four ? 1.0f : 0.0625f);
+      row_scale[r][i] = __uint_as_float(ld_shared(at + Tile::kWScales + ((row0 + r) * 16 + 8 * i + (lane >> 2)) * 4)) * (four ? 1.0f : 0.0625f);
   }
 #pragma unroll
   for (int t = 0; t < Tile::kTokens; ++t) {
@@ -90,28 +92,28 @@ __device__ __forceinline__ void multiply_step(uint32_t at, bool four, float (&su
     int part[Tile::kRows][4] = {};
     if (four) {
       uint32_t b[4];
-      load_matrices(b, at + Tile::kX + token * 64 + ((matrix ^ (token >> 1 & 3)) << 4));
+      ldmatrix_x4(b, at + Tile::kX + token * 64 + ((matrix ^ (token >> 1 & 3)) << 4));
 #pragma unroll
       for (int r = 0; r < Tile::kRows; ++r)
 #pragma unroll
-        for (int v = 0; v < 2; ++v) multiply_s4(part[r], w[r][v], b[2 * v], b[2 * v + 1]);
+        for (int v = 0; v < 2; ++v) mma_m16n8k64_s4(part[r], w[r][v], b[2 * v], b[2 * v + 1]);
     } else {
       constexpr uint32_t kHigh = 0xf0f0f0f0u;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         uint32_t b[4];
-        load_matrices(b, at + Tile::kX + token * 128 + (((4 * v + matrix) ^ (token & 7)) << 4));
+        ldmatrix_x4(b, at + Tile::kX + token * 128 + (((4 * v + matrix) ^ (token & 7)) << 4));
 #pragma unroll
         for (int r = 0; r < Tile::kRows; ++r)
 #pragma unroll
           for (int chunk = 0; chunk < 2; ++chunk) {
             const uint32_t low = w[r][v][2 * chunk], high = w[r][v][2 * chunk + 1];
             const uint32_t wide[4] = {low << 4 & kHigh, high << 4 & kHigh, low & kHigh, high & kHigh};
-            multiply_s8(part[r], wide, b[2 * chunk], b[2 * chunk + 1]);
+            mma_m16n8k32_s8(part[r], wide, b[2 * chunk], b[2 * chunk + 1]);
           }
       }
     }
-    const uint2 scales = load_shared8(at + Tile::kXScales + ((token0 + t) * 8 + 2 * (lane & 3)) * 4);
+    const uint2 scales = ld_shared_v2(at + Tile::kXScales + ((token0 + t) * 8 + 2 * (lane & 3)) * 4);
     const float token_scale[2] = {__uint_as_float(scales.x), __uint_as_float(scales.y)};
 #pragma unroll
     for (int r = 0; r < Tile::kRows; ++r)
@@ -123,7 +125,7 @@ __device__ __forceinline__ void multiply_step(uint32_t at, bool four, float (&su
 template <int T>
 __device__ __forceinline__ void gemm_mixed(const MixedArgs& a) {
   using Tile = MixedTile<T>;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int unit = static_cast<int>(blockIdx.x), units = static_cast<int>(gridDim.x);
   constexpr int kStage = mixed_stage_bytes(T);
@@ -144,17 +146,17 @@ __device__ __forceinline__ void gemm_mixed(const MixedArgs& a) {
   const int ahead = a.stages - 1;
   for (int s = 0; s < ahead; ++s) {
     if (s < walk.steps) copy_step<T>(a, ring + s * kStage, coming.item, coming.kb), coming.next(a, unit, units);
-    commit_copies();
+    cp_async_commit();
   }
   float sum[Tile::kRows][Tile::kTokens][4] = {};
   int begun = 0, into = ahead, from = 0;  // steps of this item; stages
   for (int step = 0; step < walk.steps; ++step) {
-    if (ahead == 3) wait_copies<2>();
-    else if (ahead == 2) wait_copies<1>();
-    else wait_copies<0>();
+    if (ahead == 3) cp_async_wait<2>();
+    else if (ahead == 2) cp_async_wait<1>();
+    else cp_async_wait<0>();
     __syncthreads();
     if (step + ahead < walk.steps) copy_step<T>(a, ring + into * kStage, coming.item, coming.kb), coming.next(a, unit, units);
-    commit_copies();
+    cp_async_commit();
     if (++into == a.stages) into = 0;
     multiply_step<T>(ring + from * kStage, a.blocks[walk.kb] < 0, sum, warp, lane);
     if (++from == a.stages) from = 0;
@@ -216,7 +218,7 @@ __device__ __forceinline__ void gemm_mixed(const MixedArgs& a) {
     }
     walk.next(a, unit, units);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 }
 
 }  // namespace lpq::cuda

@@ -204,14 +204,14 @@ std::string kernel_name(const QuantType& type, DType x) {
 }
 
 // What a rehearsal says (choice.h).
-std::string packed_reason(const std::string& forced, const std::string& kernel, int64_t m, int arch) {
+std::string packed_reason(const std::string& forced, const std::string& kernel, int64_t m, bool wgmma) {
   if (!forced.empty()) return "The call asks for the " + kernel + " kernel.";
   if (kernel == "stream") return "Up to " + std::to_string(kMostStreamTokens) + " tokens, of which a slice fits a multiprocessor's shared memory: the streaming kernel.";
   if (kernel == "wide") return std::to_string(m) + " tokens of a type and groups where the wide kernel was timed the fastest.";
   if (kernel == "scaled") return "More than " + std::to_string(kMostTokens) + " tokens: weights are scaled as they are cast, and rounded once.";
-  if (kernel == "large") return "Not compute capability 9.0 and more than " + std::to_string(kMostExactTokens) + " tokens: mma.sync on weights that are scaled as they are cast, and rounded once.";
+  if (kernel == "large") return "No wgmma and more than " + std::to_string(kMostExactTokens) + " tokens: mma.sync on weights that are scaled as they are cast, and rounded once.";
   if (kernel == "hopper") return "Neither the streaming nor the wide kernel takes this product or was timed faster: the Hopper kernel (wgmma).";
-  return arch == 90 ? "None of the kernels for 9.0 takes this product: the portable kernel (mma.sync)." : "Not compute capability 9.0: the portable kernel (mma.sync).";
+  return wgmma ? "None of the kernels for 9.0 takes this product: the portable kernel (mma.sync)." : "No wgmma: the portable kernel (mma.sync).";
 }
 
 std::string stream_reason(const StreamPlan& plan) {
@@ -286,9 +286,9 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const std::string forced = p.text("kernel", "");
   require(forced.empty() || forced == "stream" || forced == "wide" || forced == "scaled" || forced == "hopper" || forced == "large" || forced == "portable",
           "kernel is none of stream, wide, scaled, hopper, large, portable");
-  const bool can_hopper = exec.device().arch == 90 && exec.has_kernel(name + "_h1") && can_describe_tensors();
+  const bool can_hopper = exec.device().features.wgmma && exec.has_kernel(name + "_h1") && can_describe_tensors();
   require(forced != "hopper" || can_hopper, "there is no Hopper kernel for this type and device");
-  const bool can_stream = exec.device().arch == 90 && exec.has_kernel(name + "_s1");
+  const bool can_stream = exec.device().features.wgmma && exec.has_kernel(name + "_s1");
   require(forced != "stream" || can_stream, "there is no streaming kernel for this type and device");
   // Where weights may be rounded unasked: as if they were dequantized first. A timing alone does not make a product inexact.
   const bool scaled_safe = m > kMostTokens && (x.dtype == DType::bf16 || !a.scale_bf16);
@@ -315,7 +315,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   const bool hopper = !stream && !wide && !large && can_hopper && forced != "portable";
   if (exec.rehearsing()) {
     const char* chosen = stream ? "stream" : scaled ? "scaled" : wide ? "wide" : hopper ? "hopper" : large ? "large" : "portable";
-    exec.because(packed_reason(forced, chosen, m, exec.device().arch));
+    exec.because(packed_reason(forced, chosen, m, exec.device().features.wgmma));
   }
   // Weights, scales and zero points are read before the operation before has ended: it must not have written them.
   const bool safe = exec.follows_untouched(weights) && exec.follows_untouched(scales) && (!zeros || exec.follows_untouched(*zeros));

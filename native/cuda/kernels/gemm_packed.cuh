@@ -16,7 +16,11 @@
 #include "cuda/kernels/gemm_packed_sm90.cuh"
 #include "cuda/kernels/gemm_stream.cuh"
 #include "cuda/kernels/gemm_wide.cuh"
-#include "cuda/kernels/mma.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -60,7 +64,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
       for (int i = threadIdx.x; i < g.warps_k * 16 * 8 * T; i += blockDim.x) {
         const int chunk = i & 15, row = (i >> 4) & (8 * T - 1), slabs = (i >> 4) / (8 * T), column = k0 + slabs * 128 + chunk * 8;
         const bool inside = row < g.m && column < g.k;
-        copy16_async(stage + (2 * slabs + (chunk >> 3)) * kSlab + row * 128 + (((chunk & 7) ^ (row & 7)) << 4),
+        cp_async_16(stage + (2 * slabs + (chunk >> 3)) * kSlab + row * 128 + (((chunk & 7) ^ (row & 7)) << 4),
                      g.x + (inside ? static_cast<long long>(row) * g.k + column : 0), inside ? 16 : 0);
       }
       const int nb = load_strip * g.warps_n + wn, kb = load_step * g.warps_k + wk;
@@ -73,14 +77,14 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
         const uint16_t* scales = g.scales + at;
         const unsigned char* zeros = g.zeros + at * g.zero_kind;
 #pragma unroll
-        for (int v = 0; v < B; ++v) copy16_async(slot + v * 512 + lane * 16, from + v * 512 + lane * 16, 16);
-        if (lane < 4 * groups) copy16_async(slot + 512 * B + lane * 16, reinterpret_cast<const unsigned char*>(scales) + lane * 16, 16);
-        if (lane < 2 * g.zero_kind * groups) copy16_async(slot + 512 * B + scale_bytes + lane * 16, zeros + lane * 16, 16);
+        for (int v = 0; v < B; ++v) cp_async_16(slot + v * 512 + lane * 16, from + v * 512 + lane * 16, 16);
+        if (lane < 4 * groups) cp_async_16(slot + 512 * B + lane * 16, reinterpret_cast<const unsigned char*>(scales) + lane * 16, 16);
+        if (lane < 2 * g.zero_kind * groups) cp_async_16(slot + 512 * B + scale_bytes + lane * 16, zeros + lane * 16, 16);
       }
       if (++load_step == g.steps) load_step = 0, ++load_strip;
       if (++load_stage == g.stages) load_stage = 0;
     }
-    commit_copies();
+    cp_async_commit();
   };
 
   float sum[2][T][4];
@@ -106,9 +110,9 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #pragma unroll
       for (int chunk = 0; chunk < 4; ++chunk) {
         uint32_t r[4];
-        load_matrices(r, stage + (2 * wk + (chunk >> 1)) * kSlab + t * 1024 + fours_row + ((((chunk & 1) * 4) ^ fours_swizzle) << 4));
-        multiply<XB>(c, one, r[0], r[1]);
-        multiply<XB>(c, one, r[2], r[3]);
+        ldmatrix_x4(r, stage + (2 * wk + (chunk >> 1)) * kSlab + t * 1024 + fours_row + ((((chunk & 1) * 4) ^ fours_swizzle) << 4));
+        mma_m16n8k16<XB>(c, one, r[0], r[1]);
+        mma_m16n8k16<XB>(c, one, r[2], r[3]);
         if (chunk == 3 || g.groups_per_block == 4 || (chunk == 1 && g.groups_per_block == 2)) {
           const int group = g.groups_per_block == 4 ? chunk : g.groups_per_block == 2 ? chunk >> 1 : 0;
           if (lane < 4) *reinterpret_cast<float2*>(to + group * 8 * T) = make_float2(c[0], c[1]);
@@ -125,12 +129,12 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   int strip = first / g.steps, step = first % g.steps, stage_index = 0;
   bool began_inside = step != 0;
   if (Cast::kSums) {
-    wait_copies(g.stages - 2);
+    cp_async_wait(g.stages - 2);
     __syncthreads();
     if (count > 0) sum_activations(ring, 0);
   }
   for (int at = 0; at < count; ++at) {
-    wait_copies(g.stages - 3);
+    cp_async_wait(g.stages - 3);
     __syncthreads();
     load(at + g.stages - 1 < count);
     if (Cast::kSums && at + 1 < count) sum_activations(ring + (stage_index + 1 == g.stages ? 0 : stage_index + 1) * stage_bytes, (at + 1) & 1);
@@ -142,7 +146,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
       uint32_t q[4 * B];
 #pragma unroll
       for (int v = 0; v < B; ++v) {
-        const uint4 word = load_shared16(slot + v * 512 + lane * 16);
+        const uint4 word = ld_shared_v4(slot + v * 512 + lane * 16);
         q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
       }
       float part[2][T][4];
@@ -157,7 +161,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
             for (int i = 0; i < 4; ++i) part[0][t][i] = part[1][t][i] = 0;
         }
         uint32_t x1[4];
-        if constexpr (T == 1) load_matrices(x1, x_slabs + (c >> 1) * kSlab + fours_row + ((((c & 1) * 4) ^ fours_swizzle) << 4));
+        if constexpr (T == 1) ldmatrix_x4(x1, x_slabs + (c >> 1) * kSlab + fours_row + ((((c & 1) * 4) ^ fours_swizzle) << 4));
 #pragma unroll
         for (int ks = 0; ks < 2; ++ks) {
           uint32_t a[2][4];
@@ -171,23 +175,23 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #pragma unroll
             for (int t = 0; t < T; t += 2) {
               uint32_t r[4];
-              load_matrices(r, x_slabs + (c >> 1) * kSlab + t * 1024 + pairs_row + ((((c & 1) * 4 + ks * 2) ^ pairs_swizzle) << 4));
+              ldmatrix_x4(r, x_slabs + (c >> 1) * kSlab + t * 1024 + pairs_row + ((((c & 1) * 4 + ks * 2) ^ pairs_swizzle) << 4));
               x[2 * t] = r[0], x[2 * t + 1] = r[1], x[2 * t + 2] = r[2], x[2 * t + 3] = r[3];
             }
           }
 #pragma unroll
           for (int t = 0; t < T; ++t) {
             if constexpr (XB == WB) {
-              multiply<WB>(part[0][t], a[0], x[2 * t], x[2 * t + 1]);
-              multiply<WB>(part[1][t], a[1], x[2 * t], x[2 * t + 1]);
+              mma_m16n8k16<WB>(part[0][t], a[0], x[2 * t], x[2 * t + 1]);
+              mma_m16n8k16<WB>(part[1][t], a[1], x[2 * t], x[2 * t + 1]);
             } else {
               uint32_t high[2], low[2];
               split_halves(x[2 * t], high[0], low[0]);
               split_halves(x[2 * t + 1], high[1], low[1]);
-              multiply<WB>(part[0][t], a[0], high[0], high[1]);
-              multiply<WB>(part[1][t], a[1], high[0], high[1]);
-              multiply<WB>(part[0][t], a[0], low[0], low[1]);
-              multiply<WB>(part[1][t], a[1], low[0], low[1]);
+              mma_m16n8k16<WB>(part[0][t], a[0], high[0], high[1]);
+              mma_m16n8k16<WB>(part[1][t], a[1], high[0], high[1]);
+              mma_m16n8k16<WB>(part[0][t], a[0], low[0], low[1]);
+              mma_m16n8k16<WB>(part[1][t], a[1], low[0], low[1]);
             }
           }
         }
@@ -279,7 +283,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
   LPQ_GEMM_PACKED_T(name, 8, 256, bits, xb, cast)
 
 // Hopper's kernels bear names of their own, which are there only if the file was compiled for sm_90a.
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 #define LPQ_GEMM_HOPPER_T(name, tiles, bits, bf, cast)                                                                        \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads<tiles>, 1)                                           \
       lpq_gemm_##name##_h##tiles(const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::PackedMaps maps) { \
@@ -336,7 +340,7 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
 #define LPQ_GEMM_STREAM_SPLIT(name, bits, cast)
 #endif
 // Built for sm_90a alone, the portable ones would never run.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if !LPQ_PORTABLE_RUNS
 #define LPQ_GEMM_PACKED(name, bits, bf, cast) \
   LPQ_CAST_PAIRS(name, bits, cast)            \
   LPQ_GEMM_HOPPER(name, bits, bf, cast)       \

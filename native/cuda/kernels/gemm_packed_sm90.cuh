@@ -5,7 +5,12 @@
 // cycles. Barriers count bytes (full), warps that are done with a stage (empty), and sums (summed).
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
-#include "cuda/kernels/mma.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warps.cuh"
+#include "cuda/ptx/wgmma.cuh"
 
 namespace lpq::cuda {
 
@@ -14,7 +19,7 @@ constexpr int kMostStages = 16;
 template <int T>
 constexpr int kHopperThreads = (T <= 4 ? 512 : 256) + 128;
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 template <int B, int T, bool BF, class Cast>
 __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, const PackedMaps& maps) {
@@ -36,9 +41,9 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) {
-      barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, warps + (Cast::kSums ? 3 : 0));
-      barrier_init(summed + 8 * s, 3);
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, warps + (Cast::kSums ? 3 : 0));
+      mbarrier_init(summed + 8 * s, 3);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -46,19 +51,19 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
   __syncthreads();
 
   if (warp >= warps) {
-    registers_down<T <= 4 ? 32 : 40>();
+    setmaxnreg_dec<T <= 4 ? 32 : 40>();
     int strip = first / g.steps, step = first % g.steps, stage = 0, parity = 0;
     if (warp == warps) {
       if (lane == 0)
         for (int at = first; at < last; ++at) {
           const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
           const int nb = strip * g.warps_n, kb = step * g.warps_k, group = g.channel ? 0 : kb * g.groups_per_block;
-          barrier_wait(empty + 8 * stage, parity ^ 1);
-          barrier_expect(barrier, used_bytes);  // boxes are whole beyond the tensors too, with zeros
-          copy_box_once(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
-          copy_box(to, &maps.x, 0, 0, kb * 2, barrier);
-          copy_box(to + scales_at, &maps.scales, 0, group, nb, barrier);
-          if (g.zero_kind) copy_box(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
+          mbarrier_wait_parity(empty + 8 * stage, parity ^ 1);
+          mbarrier_arrive_expect_tx(barrier, used_bytes);  // boxes are whole beyond the tensors too, with zeros
+          tma_load_3d_evict_first(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
+          tma_load_3d(to, &maps.x, 0, 0, kb * 2, barrier);
+          tma_load_3d(to + scales_at, &maps.scales, 0, group, nb, barrier);
+          if (g.zero_kind) tma_load_3d(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
           if (++step == g.steps) step = 0, ++strip;
           if (++stage == g.stages) stage = 0, parity ^= 1;
         }
@@ -66,7 +71,7 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
       // Eight lanes take the eight chunks of a token's 64 k, so four tokens at once; not on the tensor core, which is busy.
       const int w = warp - warps - 1, items = g.warps_k * 2 * T, eighth = lane & 7;
       const auto eight = [&](uint32_t slab, int row) {
-        const uint4 v = load_shared16(slab + row * 128 + ((eighth ^ (row & 7)) << 4));
+        const uint4 v = ld_shared_v4(slab + row * 128 + ((eighth ^ (row & 7)) << 4));
         const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
         float low[4];
 #pragma unroll
@@ -77,7 +82,7 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
       };
       const auto with = [](float v, int distance) { return v + __shfl_xor_sync(0xffffffffu, v, distance); };
       for (int at = first; at < last; ++at) {
-        barrier_wait(full + 8 * stage, parity);
+        mbarrier_wait_parity(full + 8 * stage, parity);
 #pragma unroll 2
         for (int i = w; i < items; i += 3) {
           const int wk = i / (2 * T), row = i % (2 * T) * 4 + (lane >> 3);
@@ -98,14 +103,14 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
           }
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(summed + 8 * stage), barrier_arrive(empty + 8 * stage);
+        if (lane == 0) mbarrier_arrive(summed + 8 * stage), mbarrier_arrive(empty + 8 * stage);
         if (++stage == g.stages) stage = 0, parity ^= 1;
       }
     }
     return;
   }
 
-  registers_up<T <= 4 ? 112 : 232>();
+  setmaxnreg_inc<T <= 4 ? 112 : 232>();
   const int wn = warp % g.warps_n, wk = warp / g.warps_n;
   const int threads = warps * 32, warp_slot = wn * g.warps_k + wk;
   const Cast cast(g.is_signed != 0, g.exponent);
@@ -122,14 +127,14 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
   bool began_inside = step != 0;
   for (int at = first; at < last; ++at) {
     const uint32_t here = ring + stage * stage_bytes;
-    barrier_wait(full + 8 * stage, parity);
+    mbarrier_wait_parity(full + 8 * stage, parity);
     // A warpgroup multiplies together, whether all of its rows exist or not.
     const int kb = step * g.warps_k + wk;
     if (kb < g.k_blocks) {
       const uint32_t words = here + weights_at + warp_slot * 512 * B + lane * 16;
       uint32_t q[4 * B];
       float part[2][T][4];
-      const uint64_t x0 = rows_descriptor(here + 2 * wk * kSlab);
+      const uint64_t x0 = wgmma_descriptor(here + 2 * wk * kSlab);
       bool awaits_sums = Cast::kSums;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -138,7 +143,7 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
 #pragma unroll
         for (int v = 0; v < B; ++v)
           if (v >= (c == 0 ? 0 : ((c + 1) * B + 3) / 4) && v < ((c + 2) * B + 3) / 4) {
-            const uint4 word = load_shared16(words + v * 512);
+            const uint4 word = ld_shared_v4(words + v * 512);
             q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
           }
 #pragma unroll
@@ -149,16 +154,16 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
 #pragma unroll
             for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
           const uint64_t x = x0 + (c >> 1) * (kSlab >> 4) + (c & 1) * 4 + ks * 2;
-          group_fence();
-          group_multiply<BF, T>(part[0], a[0], x, ks != 0 || !begins);
-          group_multiply<BF, T>(part[1], a[1], x, ks != 0 || !begins);
-          group_commit();
-          group_wait<1>();  // the registers of the products before are free
+          wgmma_fence();
+          wgmma_k16<BF, T>(part[0], a[0], x, ks != 0 || !begins);
+          wgmma_k16<BF, T>(part[1], a[1], x, ks != 0 || !begins);
+          wgmma_commit();
+          wgmma_wait<1>();  // the registers of the products before are free
         }
         const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
         if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
-          if (awaits_sums) barrier_wait(summed + 8 * stage, parity), awaits_sums = false;
-          group_wait<0>();
+          if (awaits_sums) mbarrier_wait_parity(summed + 8 * stage, parity), awaits_sums = false;
+          wgmma_wait<0>();
 #pragma unroll
           for (int t = 0; t < T; ++t)
 #pragma unroll
@@ -174,19 +179,19 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
       }
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * stage);
+    if (lane == 0) mbarrier_arrive(empty + 8 * stage);
     if (++stage == g.stages) stage = 0, parity ^= 1;
 
     const bool strip_ends = ++step == g.steps;
     if (strip_ends || at + 1 == last) {
       for (int half = g.warps_k / 2; half > 0; half /= 2) {
-        barrier_among(1, threads);
+        bar_sync(1, threads);
         if (wk >= half && wk < 2 * half) {
           float4* to = exchange + ((wk - half) * g.warps_n + wn) * 2 * T * 32 + lane;
 #pragma unroll
           for (int v = 0; v < 2 * T; ++v) to[v * 32] = make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]);
         }
-        barrier_among(1, threads);
+        bar_sync(1, threads);
         if (wk < half) {
           const float4* from = exchange + (wk * g.warps_n + wn) * 2 * T * 32 + lane;
 #pragma unroll
@@ -215,13 +220,13 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
           for (int i = 0; i < 4; ++i) sum[nt][t][i] = 0;
       if (!alone) {
         __threadfence();
-        barrier_among(1, threads);
+        bar_sync(1, threads);
         if (threadIdx.x == 0) atomicAdd(g.counters + 2 * strip, 1u);
       }
     }
     if (strip_ends) step = 0, ++strip, began_inside = false;
   }
-  finish_shared<T, BF>(g, first, last, threadIdx.x, threads, [threads] { barrier_among(1, threads); });
+  finish_shared<T, BF>(g, first, last, threadIdx.x, threads, [threads] { bar_sync(1, threads); });
 }
 
 #endif

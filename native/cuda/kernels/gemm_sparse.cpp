@@ -125,7 +125,7 @@ void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   a.channel = groups == 1;  // a single row is in place, whatever made it single
   a.vectors = n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
   const std::string base = "lpq_sparse_u" + std::to_string(bits) + (x.dtype == DType::f16 ? "_f16_" : "_bf16_");
-  const bool bulk = exec.device().arch == 90 && exec.has_kernel(base + "h1") && can_describe_tensors();
+  const bool bulk = exec.device().features.wgmma && exec.has_kernel(base + "h1") && can_describe_tensors();
   // Copies of 16 bytes want rows that start at multiples of 16; boxes of 64 columns want whole ones.
   const int64_t unit = bulk ? 64 : 8, pitch = div_up(k, unit) * unit;
   const uint16_t* rows = x.data<uint16_t>();

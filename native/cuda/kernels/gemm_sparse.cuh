@@ -12,10 +12,19 @@
 // Up to 32 tokens, and with bf16: code - 2^(bits-1) is exact in the type of x, and the scale comes in fp32. More tokens of f16: the
 // paper's arithmetic, which the verifier emulates, weights f16((code - 2^(bits-1)) s): scales in fp32 would take twice the registers.
 #pragma once
-#include "cuda/kernels/fragment_ptx.cuh"
 #include "cuda/kernels/gemm_sparse.h"
-#include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/stripe_instructions.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warps.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -29,11 +38,11 @@ __device__ __forceinline__ void kept_weights(uint32_t (&a)[4], const uint32_t* w
     if constexpr (Bits == 4 && !BF) {
       const uint32_t q = words[0] >> 8 * h;
       a[h] = sub_f16x2((q & 0x000f000fu) | magic, 0x64086408u);                    // less 1024 + 8
-      a[2 + h] = fma_pair_f16((q & 0x00f000f0u) | magic, 0x2c002c00u, 0xd480d480u);  // a sixteenth, less 64 + 8
+      a[2 + h] = fma_x2<false>((q & 0x00f000f0u) | magic, 0x2c002c00u, 0xd480d480u);  // a sixteenth, less 64 + 8
     } else if constexpr (Bits == 4) {
       const uint32_t q = words[0] >> 8 * h;
-      a[h] = fma_pair_bf16((q & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);  // less 128 + 8
-      a[2 + h] = fma_pair_bf16((q >> 4 & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);
+      a[h] = fma_x2<true>((q & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);  // less 128 + 8
+      a[2 + h] = fma_x2<true>((q >> 4 & 0x000f000fu) | magic, 0x3f803f80u, 0xc308c308u);
     } else if constexpr (!BF) {
       a[h] = sub_f16x2(__byte_perm(words[h], magic, 0x5250), 0x64806480u);  // less 1024 + 128
       a[2 + h] = sub_f16x2(__byte_perm(words[h], magic, 0x5351), 0x64806480u);
@@ -42,7 +51,7 @@ __device__ __forceinline__ void kept_weights(uint32_t (&a)[4], const uint32_t* w
 #pragma unroll
       for (int later = 0; later < 2; ++later) {
         const uint32_t q = words[h] >> 8 * later;
-        a[2 * later + h] = fma_pair_bf16((q & 0x007f007fu) | magic, 0x3f803f80u, (q & 0x00800080u) ^ 0xc380c380u);
+        a[2 * later + h] = fma_x2<true>((q & 0x007f007fu) | magic, 0x3f803f80u, (q & 0x00800080u) ^ 0xc380c380u);
       }
     }
   }
@@ -56,7 +65,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[4][T][4], uint32_t co
   constexpr bool kRounded = T == 8 && !BF, kTogether = T <= 4;  // scales into the weights; or into the sums, once a group or for each product
   // Of column 8 (lane / 4) + 4 i + j: half i of register j.
   uint4 raw = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};  // ones: the scales come at the end
-  if (!channel) raw = load_shared16(scales);
+  if (!channel) raw = ld_shared_v4(scales);
   const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
   float part[kTogether ? 4 : 1][kTogether ? T : 1][4];
   if constexpr (kTogether) {
@@ -70,25 +79,25 @@ __device__ __forceinline__ void multiply_step(float (&sum)[4][T][4], uint32_t co
     uint32_t words[Bits], x[T][4];
 #pragma unroll
     for (int v = 0; v < Bits / 4; ++v) {
-      const uint4 four = load_shared16(codes + s * codes_apart + 16 * v);
+      const uint4 four = ld_shared_v4(codes + s * codes_apart + 16 * v);
       words[4 * v] = four.x, words[4 * v + 1] = four.y, words[4 * v + 2] = four.z, words[4 * v + 3] = four.w;
     }
-    const uint32_t places[2] = {load_shared4(metadata + s * metadata_apart), load_shared4(metadata + s * metadata_apart + 128)};
+    const uint32_t places[2] = {ld_shared(metadata + s * metadata_apart), ld_shared(metadata + s * metadata_apart + 128)};
 #pragma unroll
-    for (int t = 0; t < T; ++t) load_matrices(x[t], x_of(s, t));
+    for (int t = 0; t < T; ++t) ldmatrix_x4(x[t], x_of(s, t));
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t a[4];
       kept_weights<Bits, BF>(a, words + j * (Bits / 4), magic);
       if constexpr (kRounded) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = mul_pair_f16(a[i], __byte_perm(pairs[j], 0, i & 1 ? 0x3232 : 0x1010));
+        for (int i = 0; i < 4; ++i) a[i] = mul_x2<false>(a[i], __byte_perm(pairs[j], 0, i & 1 ? 0x3232 : 0x1010));
       }
 #pragma unroll
       for (int t = 0; t < T; ++t) {
         const auto multiply_by = [&](float (&c)[4]) {
-          if (j & 1) multiply_sparse<BF, 1>(c, a, x[t], places[j >> 1]);
-          else multiply_sparse<BF, 0>(c, a, x[t], places[j >> 1]);
+          if (j & 1) mma_sp_m16n8k32<BF, 1>(c, a, x[t], places[j >> 1]);
+          else mma_sp_m16n8k32<BF, 0>(c, a, x[t], places[j >> 1]);
         };
         if constexpr (kTogether) multiply_by(part[j][t]);
         else if constexpr (kRounded) multiply_by(sum[j][t]);
@@ -96,7 +105,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[4][T][4], uint32_t co
           float one[4] = {0, 0, 0, 0};
           multiply_by(one);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(half_to_float(pairs[j] >> 16 * (i >> 1) & 0xffffu, false), one[i], sum[j][t][i]);
+          for (int i = 0; i < 4; ++i) sum[j][t][i] = fmaf(to_float(pairs[j] >> 16 * (i >> 1) & 0xffffu, false), one[i], sum[j][t][i]);
         }
       }
     }
@@ -104,7 +113,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[4][T][4], uint32_t co
   if constexpr (kTogether) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float scale[2] = {half_to_float(pairs[j] & 0xffffu, false), half_to_float(pairs[j] >> 16, false)};
+      const float scale[2] = {to_float(pairs[j] & 0xffffu, false), to_float(pairs[j] >> 16, false)};
 #pragma unroll
       for (int t = 0; t < T; ++t)
 #pragma unroll
@@ -165,7 +174,7 @@ __device__ __forceinline__ void end_column(const SparseArgs& g, float (&sum)[4][
     }
     sync();
     if (leader) {
-      const unsigned before = count_up(g.counters + column);
+      const unsigned before = atom_inc_acq_rel(g.counters + column);
       *flag = before;
       if (before == static_cast<unsigned>(bottom - top)) g.counters[column] = 0;
     }
@@ -203,10 +212,10 @@ __device__ __forceinline__ void end_column(const SparseArgs& g, float (&sum)[4][
           const int n = n0 + f;
           float v = sum[f % 4][t][2 * (f / 4) + e];
           if (n < g.n) {
-            if (g.channel) v *= half_to_float(reinterpret_cast<const uint16_t*>(g.scales)[n], false);
-            if (g.bias) v += half_to_float(g.bias[n], BF);
+            if (g.channel) v *= to_float(reinterpret_cast<const uint16_t*>(g.scales)[n], false);
+            if (g.bias) v += to_float(g.bias[n], BF);
           }
-          out[f] = float_to_half(v, BF);
+          out[f] = from_float(v, BF);
         }
         uint16_t* to = g.y + static_cast<long long>(m) * g.n + n0;
         if (g.vectors && n0 + 8 <= g.n) {
@@ -224,7 +233,7 @@ __device__ __forceinline__ void end_column(const SparseArgs& g, float (&sum)[4][
 // T: eights of tokens. BF: x, y and bias are bf16.
 template <int Bits, int T, bool BF>
 __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   constexpr int kTile = 128 * Bits, kCodes = 4 * kTile, kSlot = kSparseSlot<Bits>, kSlab = 8 * T * 128;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int wn = warp & ((1 << g.log_n) - 1), wk = warp >> g.log_n;
@@ -269,15 +278,15 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
     if (any) {
       const uint32_t slab = load_stage + (x_chunk >> 3) * kSlab;
       const uint16_t* from = x_from;
-      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) copy16_async(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, x_left > 0 ? 16 : 0);
+      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) cp_async_16(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, x_left > 0 ? 16 : 0);
       if (w_any && w_left > 0) {
 #pragma unroll
         for (int s = 0; s < 4; ++s)
 #pragma unroll
-          for (int v = 0; v < Bits / 4; ++v) copy_weights(w_to + s * kTile + v * 512, codes_from + s * code_row + v * 512, g.policy);
+          for (int v = 0; v < Bits / 4; ++v) cp_async_16_hint(w_to + s * kTile + v * 512, codes_from + s * code_row + v * 512, g.policy);
 #pragma unroll
-        for (int s = 0; s < 2; ++s) copy_weights(w_to + kCodes + s * 512, meta_from + 2 * s * meta_row, g.policy);
-        if (lane < 8 && !g.channel) copy_weights(w_to + kCodes + 1024, scales_from, g.policy);
+        for (int s = 0; s < 2; ++s) cp_async_16_hint(w_to + kCodes + s * 512, meta_from + 2 * s * meta_row, g.policy);
+        if (lane < 8 && !g.channel) cp_async_16_hint(w_to + kCodes + 1024, scales_from, g.policy);
       }
       codes_from += (4 * code_row) << g.log_k, meta_from += (4 * meta_row) << g.log_k, scales_from += (2ll * g.n_pad) << g.log_k;
       w_left -= 1 << g.log_k, x_left -= kSparseK << g.log_k, x_from += kSparseK << g.log_k;
@@ -289,7 +298,7 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
       load_stage += place.stage, w_to += place.stage;
       if (load_stage == ring_end) load_stage = ring, w_to = w_first;
     }
-    commit_copies();
+    cp_async_commit();
   };
 
   float sum[4][T][4];
@@ -301,11 +310,11 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
   uint32_t stage = ring;
   for (int at = 0; at < count; ++at) {
     switch (g.stages) {
-      case 2: wait_copies<0>(); break;
-      case 3: wait_copies<1>(); break;
-      case 4: wait_copies<2>(); break;
-      case 5: wait_copies<3>(); break;
-      default: wait_copies<4>();
+      case 2: cp_async_wait<0>(); break;
+      case 3: cp_async_wait<1>(); break;
+      case 4: cp_async_wait<2>(); break;
+      case 5: cp_async_wait<3>(); break;
+      default: cp_async_wait<4>();
     }
     __syncthreads();
     load(at + g.stages - 1 < count);
@@ -327,12 +336,12 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
   }
 }
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 // Hopper's: a group of warps more, of which one copies everything for the others through the bulk engine, a box a tensor and step: no
 // copies and no barrier of the block in the way of those that multiply.
 template <int Bits, int T, bool BF>
 __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const SparseMaps& maps) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   constexpr int kTile = 128 * Bits, kSlab = 8 * T * 128;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), warps = 1 << (g.log_n + g.log_k);
   const int n_tiles = g.n_pad / kSparseColumns, k_units = g.k_pad / kSparseK;
@@ -345,23 +354,23 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const Spar
   int column = first / g.steps, step = first - column * g.steps;
   int batch = column / g.strips, strip = column - batch * g.strips;
   if (threadIdx.x < static_cast<unsigned>(g.stages)) {
-    barrier_init(full + 8 * threadIdx.x, 1);
-    barrier_init(empty + 8 * threadIdx.x, warps);
+    mbarrier_init(full + 8 * threadIdx.x, 1);
+    mbarrier_init(empty + 8 * threadIdx.x, warps);
   }
-  barriers_are_there();
+  fence_mbarrier_init();
   __syncthreads();
 
   if (warp >= warps) {
-    registers_down<24>();
+    setmaxnreg_dec<24>();
     if (warp > warps || lane != 0) return;
     const int bytes = (kSlab * 2 << g.log_k) + (4 * kTile + 4 * 256 + (g.channel ? 0 : 128)) * warps, ahead = min(count, g.stages);
     const auto copy_weights_of = [&](int slot, int of_strip, int of_step) {
       const uint32_t stage = ring + slot * place.stage, barrier = full + 8 * slot;
       const int unit = of_step << g.log_k, nt = of_strip << g.log_n;
-      barrier_expect(barrier, bytes);
-      copy_box_once(stage + codes_at, &maps.weights, 0, nt, 4 * unit, barrier);
-      copy_box_once(stage + meta_at, &maps.metadata, 0, nt, 4 * unit, barrier);
-      if (!g.channel) copy_box_once(stage + scales_at, &maps.scales, 0, nt, unit, barrier);
+      mbarrier_arrive_expect_tx(barrier, bytes);
+      tma_load_3d_evict_first(stage + codes_at, &maps.weights, 0, nt, 4 * unit, barrier);
+      tma_load_3d_evict_first(stage + meta_at, &maps.metadata, 0, nt, 4 * unit, barrier);
+      if (!g.channel) tma_load_3d_evict_first(stage + scales_at, &maps.scales, 0, nt, unit, barrier);
     };
     // Weights of the first stages, which the operation before did not write.
     for (int at = 0, of_strip = strip, of_step = step; at < ahead; ++at) {
@@ -371,14 +380,14 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const Spar
         if (++of_strip == g.strips) of_strip = 0;
       }
     }
-    if (g.overlap) operation_before();
+    if (g.overlap) griddepcontrol_wait_and_launch();
     int slot = 0, parity = 1;
     for (int at = 0; at < count; ++at) {
       if (at >= ahead) {
-        barrier_wait(empty + 8 * slot, parity);
+        mbarrier_wait_parity(empty + 8 * slot, parity);
         copy_weights_of(slot, strip, step);
       }
-      copy_box(ring + slot * place.stage, &maps.x, 0, batch * 8 * T, 2 * (step << g.log_k), full + 8 * slot);
+      tma_load_3d(ring + slot * place.stage, &maps.x, 0, batch * 8 * T, 2 * (step << g.log_k), full + 8 * slot);
       if (++slot == g.stages) slot = 0, parity ^= 1;
       if (++step == g.steps) {
         step = 0;
@@ -388,9 +397,9 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const Spar
     return;
   }
 
-  if (T <= 2) registers_up<112>();
-  else registers_up<240>();
-  if (g.overlap) operation_before();
+  if (T <= 2) setmaxnreg_inc<112>();
+  else setmaxnreg_inc<240>();
+  if (g.overlap) griddepcontrol_wait_and_launch();
   const int wn = warp & ((1 << g.log_n) - 1), wk = warp >> g.log_n;
   float sum[4][T][4];
   clear(sum);
@@ -399,20 +408,20 @@ __device__ __forceinline__ void gemm_sparse_bulk(const SparseArgs& g, const Spar
   const int row7 = lane & 7, matrix = lane >> 3;
   int slot = 0, parity = 0;
   for (int at = 0; at < count; ++at) {
-    barrier_wait(full + 8 * slot, parity);
+    mbarrier_wait_parity(full + 8 * slot, parity);
     if ((strip << g.log_n) + wn < n_tiles && (step << g.log_k) + wk < k_units) {
       const uint32_t stage = slot * place.stage;
       multiply_step<Bits, T, BF>(sum, own_codes + stage, code_row, own_meta + stage, meta_row, own_scales + stage, g.channel != 0, g.magic,
                                  [&](int s, int t) { return own_x + stage + (s >> 1) * kSlab + t * 1024 + ((((s & 1) * 4 + matrix) ^ row7) << 4); });
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * slot);
+    if (lane == 0) mbarrier_arrive(empty + 8 * slot);
     if (++slot == g.stages) slot = 0, parity ^= 1;
 
     const bool column_ends = ++step == g.steps;
     if (column_ends || at + 1 == count)
       end_column<T, BF>(g, sum, reinterpret_cast<float4*>(shared + place.exchange), reinterpret_cast<unsigned*>(shared + place.flag), column, strip, batch, wn, wk, lane, threadIdx.x == 0,
-                        [&] { barrier_among(1, 32 * warps); });
+                        [&] { bar_sync(1, 32 * warps); });
     if (column_ends) {
       step = 0, ++column;
       if (++strip == g.strips) strip = 0, ++batch;
@@ -427,7 +436,7 @@ constexpr int kSparseThreads = T <= 2 ? 512 : 256;
 
 }  // namespace lpq::cuda
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#if LPQ_HAS_WGMMA
 #define LPQ_SPARSE_BULK(name, bits, tiles, bf)                                                                           \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kSparseThreads<tiles> + 128, 1) lpq_sparse_##name##_h##tiles(   \
       const __grid_constant__ lpq::cuda::SparseArgs g, const __grid_constant__ lpq::cuda::SparseMaps maps) {             \
@@ -437,7 +446,7 @@ constexpr int kSparseThreads = T <= 2 ? 512 : 256;
 #define LPQ_SPARSE_BULK(name, bits, tiles, bf)
 #endif
 // Built for sm_90a alone, the others would never run.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if !LPQ_PORTABLE_RUNS
 #define LPQ_SPARSE_PLAIN(name, bits, tiles, bf)
 #else
 #define LPQ_SPARSE_PLAIN(name, bits, tiles, bf)                                                                          \

@@ -11,22 +11,22 @@
 //    in their order either within a cluster, whose blocks divide the strips among them (through each other's shared memory), or
 //    by the warp that delivers a strip last (through the workspace).
 //
-// All that is the device's own is called by name (mma.cuh, stream_ptx.cuh), so that the host can run the kernel, too, on threads
-// that it plays itself (test/native/simt).
+// All that is the device's own is called by name (cuda/ptx), so that the kernel runs on a simulated device, too (test/native/simulator).
 #pragma once
 #include "cuda/kernels/cast_chunk.cuh"
 #include "cuda/kernels/gemm_common.cuh"
 #include "cuda/kernels/stream_maps.h"
-#ifdef LPQ_SIMT
-#include LPQ_SIMT
-#else
-#include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/stream_ptx.cuh"
-#endif
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 // Packed blocks that a warp loads and multiplies as one, where K has whole such units: a KiB or more should be under way.
 template <int B>
@@ -83,7 +83,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const auto run_first = [&](int w) { return stream_first(units, w, W) * unit; };
   const int first = run_first(warp), last = run_first(warp + 1);
   const int front = first / kbs;
-  const uint64_t policy = evict_first();
+  const uint64_t policy = createpolicy_evict_first();
 
   // What is loaded next: blocks to come of the run, and of the slice's part of the strip.
   int ahead = last - first, ahead_k = first - front * kbs;
@@ -107,10 +107,10 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const auto load_side = [&](uint2& scales) {
     const int group = g.channel ? 0 : min((k_first + ahead_k) * groups_per_block + own_group, last_group);
     const long long at = (ahead_groups + group) * 32 + (lane >> 2) * 4;
-    load_pair(scales, g.scales + at, true);
+    ld_global_nc_v2_if(scales, g.scales + at, true);
     if constexpr (Lean) return;
-    if (g.zero_kind == 1) zeros.x = load_word(g.zeros + at);
-    else if (g.zero_kind == 2) load_pair(zeros, g.zeros + at * 2, true);
+    if (g.zero_kind == 1) zeros.x = ld_global_nc(g.zeros + at);
+    else if (g.zero_kind == 2) ld_global_nc_v2_if(zeros, g.zeros + at * 2, true);
   };
   const auto step_ahead = [&] {
     --ahead;
@@ -121,17 +121,17 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   for (int p = 0; p < P; ++p)
     if (p < unit && ahead > 0) {
 #pragma unroll
-      for (int v = 0; v < B; ++v) load_once(q[0][p] + 4 * v, ahead_words + v * 512, policy, true);
+      for (int v = 0; v < B; ++v) ld_global_nc_v4_if(q[0][p] + 4 * v, ahead_words + v * 512, policy, true);
       load_side(scale_ring[0][p]);
       step_ahead();
     }
   // What comes next, up to 8 KiB, goes to L2 while activations are waited for and staged: memory should not idle.
-  if (lane == 0 && ahead > 0) prefetch(ahead_words, min(min(ahead, kbs - ahead_k) * (512 * B), 8192));
+  if (lane == 0 && ahead > 0) bulk_prefetch_l2(ahead_words, min(min(ahead, kbs - ahead_k) * (512 * B), 8192));
   __syncwarp();
   const bool cluster = a.slices > 1 && !a.workspace;
-  if (cluster) cluster_arrive();
+  if (cluster) cluster_arrive_relaxed();
   // Weights, scales and zero points do not come from the operation before; all else may.
-  if (a.overlap) wait_for_operation_before();
+  if (a.overlap) griddepcontrol_wait_and_launch();
 
   const ChunkCast<Cast> cast(g.is_signed != 0, g.exponent);
   float constant[4];  // minus what is subtracted for each unit of S, where there are no zero points of groups
@@ -227,9 +227,9 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const auto deliver = [&](int strip) {
     if (!a.workspace) {
       const uint32_t here = shared_address(parts + (((strip >> slice_bits) << slice_bits) + slice) * (2 * T * 32));
-      const uint32_t there = shared_of_block(here, strip & (a.slices - 1));
+      const uint32_t there = mapa_shared(here, strip & (a.slices - 1));
 #pragma unroll
-      for (int v = 0; v < 2 * T; ++v) store_cluster(there + v * 512, finished(v));
+      for (int v = 0; v < 2 * T; ++v) st_shared_cluster_v4(there + v * 512, finished(v));
     } else {
       const int row = strip_first + strip;
       float4* const base = reinterpret_cast<float4*>(g.partial) + static_cast<long long>(row) * a.slices * (2 * T * 32) + lane;
@@ -238,7 +238,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
       // One lane releases and acquires for the warp: what the others wrote happened before its atomic, what they read, after.
       __syncwarp();
       unsigned before = 0;
-      if (lane == 0) before = count_up(g.counters + row);
+      if (lane == 0) before = atom_inc_acq_rel(g.counters + row);
       before = __shfl_sync(0xffffffffu, before, 0);
       __syncwarp();
       if (before + 1 == static_cast<unsigned>(a.slices)) {
@@ -301,7 +301,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   };
   const auto load_chunk = [&](uint4 (&b)[T], int c) {
 #pragma unroll
-    for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * TX + t) * 512);
+    for (int t = 0; t < T; ++t) b[t] = ld_shared_v4(x_at + (c * TX + t) * 512);
   };
   const auto multiply_part = [&](float (&part)[2][T][4], const Fragments& f, const uint4 (&b)[T]) {
 #pragma unroll
@@ -309,13 +309,13 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
 #pragma unroll
       for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-        for (int t = 0; t < T; ++t) multiply<BF>(part[nt][t], f.a[ks][nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
+        for (int t = 0; t < T; ++t) mma_m16n8k16<BF>(part[nt][t], f.a[ks][nt], ks ? b[t].z : b[t].x, ks ? b[t].w : b[t].y);
   };
   const auto multiply_chunk = [&](float (&part)[2][T][4], const Fragments& f, uint4 (&b)[T], int c) {
     multiply_part(part, f, b);
     if constexpr (Split) {
 #pragma unroll
-      for (int t = 0; t < T; ++t) b[t] = load_shared16(x_at + (c * TX + T + t) * 512);
+      for (int t = 0; t < T; ++t) b[t] = ld_shared_v4(x_at + (c * TX + T + t) * 512);
       multiply_part(part, f, b);
     }
   };
@@ -323,7 +323,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   const auto reload = [&](uint32_t* words, int c, bool more) {
 #pragma unroll
     for (int v = 0; v < B; ++v)
-      if (4 * v + 4 <= (c + 1) * B && 4 * v + 4 > c * B) load_once(words + 4 * v, ahead_words + v * 512, policy, more);
+      if (4 * v + 4 <= (c + 1) * B && 4 * v + 4 > c * B) ld_global_nc_v4_if(words + 4 * v, ahead_words + v * 512, policy, more);
   };
   const auto scales_of = [&](uint2 s, float (&scale)[4]) {
     const uint32_t pairs[2] = {s.x, s.y};
@@ -348,7 +348,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
 #pragma unroll
         for (int nt = 0; nt < 2; ++nt) {
           uint4 v = make_uint4(0, 0, 0, 0);
-          if constexpr (Cast::kSums) v = load_shared16(start_at + p * (kStartBytes * T * G) + ((group * T + t) * Q + nt % Q) * 64);
+          if constexpr (Cast::kSums) v = ld_shared_v4(start_at + p * (kStartBytes * T * G) + ((group * T + t) * Q + nt % Q) * 64);
           part[nt][t][0] = __uint_as_float(v.x), part[nt][t][1] = __uint_as_float(v.y), part[nt][t][2] = __uint_as_float(v.z), part[nt][t][3] = __uint_as_float(v.w);
         }
     };
@@ -390,14 +390,14 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
 #pragma unroll
       for (int p = 0; p < P; ++p) {
 #pragma unroll
-        for (int v = 0; v < B; ++v) load_once(q[to][p] + 4 * v, ahead_words + (p * B + v) * 512, policy, wanted);
-        load_pair(scale_ring[to][p], side_at + p * side_step, wanted);
+        for (int v = 0; v < B; ++v) ld_global_nc_v4_if(q[to][p] + 4 * v, ahead_words + (p * B + v) * 512, policy, wanted);
+        ld_global_nc_v2_if(scale_ring[to][p], side_at + p * side_step, wanted);
       }
 #pragma unroll
       for (int p = 0; p < P; ++p) simple_block(groups, p, q[from][p], scale_ring[from][p], [](int) {});
     } else {
       simple_block(groups, 0, q[0][0], scale_ring[0][0], [&](int c) { reload(q[0][0], c, more); });
-      load_pair(scale_ring[0][0], side_at, more);
+      ld_global_nc_v2_if(scale_ring[0][0], side_at, more);
     }
     ahead_words += P * 512 * B, side_at += P * side_step;
     x_at += P * kSliceBytes * TX, start_at += P * kStartBytes * T * G;
@@ -514,7 +514,7 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
   if (a.workspace) return;
   if (cluster) {
     __syncwarp();
-    cluster_barrier();
+    cluster_sync();
   } else {
     __syncthreads();
   }

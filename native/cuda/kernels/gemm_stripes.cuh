@@ -21,8 +21,13 @@
 // two instructions for every product and twice the registers.
 #pragma once
 #include "cuda/kernels/gemm_stripes.h"
-#include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/stripe_instructions.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -58,7 +63,7 @@ struct Offsets<8, false> {
 };
 // Eight bits are one more than bf16 has: 128 + seven bits, and -256 or -128 by the eighth, exactly code - 128.
 __device__ __forceinline__ uint32_t bytes_less_128(uint32_t v) {
-  return fma_pair_bf16((v & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (v & 0x00800080u) ^ 0xc380c380u);
+  return fma_x2<true>((v & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (v & 0x00800080u) ^ 0xc380c380u);
 }
 template <>
 struct Offsets<8, true> {
@@ -79,11 +84,11 @@ __device__ __forceinline__ void less_zero(uint32_t (&a)[4], const uint32_t* word
     if constexpr (Bits == 4 && !BF) {
       const uint32_t q = words[0] >> 8 * h;
       a[h] = sub_f16x2((q & 0x000f000fu) | magic, o.low[h]);
-      a[2 + h] = fma_pair_f16((q & 0x00f000f0u) | magic, 0x2c002c00u, o.high[h]);
+      a[2 + h] = fma_x2<false>((q & 0x00f000f0u) | magic, 0x2c002c00u, o.high[h]);
     } else if constexpr (Bits == 4) {
       const uint32_t q = words[0] >> 8 * h;
-      a[h] = fma_pair_bf16((q & 0x000f000fu) | magic, 0x3f803f80u, o.minus[h]);
-      a[2 + h] = fma_pair_bf16((q >> 4 & 0x000f000fu) | magic, 0x3f803f80u, o.minus[h]);
+      a[h] = fma_x2<true>((q & 0x000f000fu) | magic, 0x3f803f80u, o.minus[h]);
+      a[2 + h] = fma_x2<true>((q >> 4 & 0x000f000fu) | magic, 0x3f803f80u, o.minus[h]);
     } else if constexpr (!BF) {
       a[h] = sub_f16x2(__byte_perm(words[h], magic, 0x5250), o.plus[h]);
       a[2 + h] = sub_f16x2(__byte_perm(words[h], magic, 0x5351), o.plus[h]);
@@ -91,8 +96,8 @@ __device__ __forceinline__ void less_zero(uint32_t (&a)[4], const uint32_t* word
       a[h] = bytes_less_128(words[h]);
       a[2 + h] = bytes_less_128(words[h] >> 8);
       if (!Middle) {
-        a[h] = fma_pair_bf16(a[h], 0x3f803f80u, o.minus[h]);
-        a[2 + h] = fma_pair_bf16(a[2 + h], 0x3f803f80u, o.minus[h]);
+        a[h] = fma_x2<true>(a[h], 0x3f803f80u, o.minus[h]);
+        a[2 + h] = fma_x2<true>(a[2 + h], 0x3f803f80u, o.minus[h]);
       }
     }
   }
@@ -104,7 +109,7 @@ __device__ __forceinline__ void less_zero(uint32_t (&a)[4], const uint32_t* word
 template <bool BF>
 __device__ __forceinline__ void multiply_first(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   c[0] = c[1] = c[2] = c[3] = 0;
-  multiply<BF>(c, a, b0, b1);
+  mma_m16n8k16<BF>(c, a, b0, b1);
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ __device__ __forceinline__ void multiply_first(float (&c)[4], const uint32_t (&a
 // T: eights of tokens. XB: x, y and bias are bf16. Warps along N and K as the arguments say.
 template <class Form, int T, bool XB>
 __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   constexpr int kBits = Form::kBits, kScale = Form::kScaleBytes, kSlab = 8 * T * 128;
   constexpr int kSub = kSubTiles<kBits>, kWarpK = 16 * kSub;  // of a warp, a step
   constexpr int kSlot = kSub * 128 * kBits;                   // its codes
@@ -195,18 +200,18 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       for (int s = 0; s < kSub; ++s, codes += g.k_stride) {
         if (16 * s < w_left) {
 #pragma unroll
-          for (int v = 0; v < kBits / 4; ++v) copy_weights(w_to + s * (128 * kBits) + v * 512, codes + v * g.n_stride, g.policy);
+          for (int v = 0; v < kBits / 4; ++v) cp_async_16_hint(w_to + s * (128 * kBits) + v * 512, codes + v * g.n_stride, g.policy);
         }
       }
       const uint16_t* from = x_from;
       const uint32_t slab = load_stage + (x_chunk >> 3) * kSlab;
       const int bytes = x_left > 0 ? 16 : 0;
-      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) copy16_async(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, bytes);
+      for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump) cp_async_16(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, bytes);
       const uint32_t side = load_stage + x_bytes + weight_bytes + threadIdx.x * 16;
       const int group = g.channel ? 0 : load_k >> g.group_shift;
-      if (s_at >= 0 && group + s_row < g.groups) copy16_async(side, g.scales + (static_cast<long long>(group + s_row) * s_pitch + s_at), 16);
+      if (s_at >= 0 && group + s_row < g.groups) cp_async_16(side, g.scales + (static_cast<long long>(group + s_row) * s_pitch + s_at), 16);
       if constexpr (Form::kZeros) {
-        if (z_at >= 0 && group + z_row < g.groups) copy16_async(side + rows_of_scales * scale_row, g.zeros + (static_cast<long long>(group + z_row) * z_pitch + z_at), 16);
+        if (z_at >= 0 && group + z_row < g.groups) cp_async_16(side + rows_of_scales * scale_row, g.zeros + (static_cast<long long>(group + z_row) * z_pitch + z_at), 16);
       }
       w_from += w_jump, w_left -= step_k, x_from += step_k, x_left -= step_k, load_k += step_k;
       if (++load_step == g.steps) {
@@ -217,7 +222,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       load_stage += stage_bytes, w_to += stage_bytes;
       if (load_stage == ring_end) load_stage = ring, w_to = w_first;
     }
-    commit_copies();
+    cp_async_commit();
   };
 
   float sum[4][T][4];
@@ -239,9 +244,9 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
 
   uint32_t stage = ring;
   for (int at = 0; at < count; ++at) {
-    if (g.stages == 4) wait_copies<2>();
-    else if (g.stages == 3) wait_copies<1>();
-    else wait_copies<0>();
+    if (g.stages == 4) cp_async_wait<2>();
+    else if (g.stages == 3) cp_async_wait<1>();
+    else cp_async_wait<0>();
     __syncthreads();
     // Half of the warps of each quarter of the multiprocessor copy first and half multiply first.
     const bool more = at + g.stages - 1 < count, late = (warp & 4) != 0;
@@ -255,7 +260,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
 #pragma unroll
       for (int t = 0; t < T; t += 2) {
         uint32_t r[4];
-        load_matrices(r, stage + slab_at + t * 1024 + (((column_of_lane + 2 * s) ^ row7) << 4));
+        ldmatrix_x4(r, stage + slab_at + t * 1024 + (((column_of_lane + 2 * s) ^ row7) << 4));
         x[2 * t] = r[0], x[2 * t + 1] = r[1], x[2 * t + 2] = r[2], x[2 * t + 3] = r[3];
       }
     };
@@ -269,8 +274,8 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       }
       if constexpr (Form::kZeros) {
         const uint32_t from = side + rows_of_scales * scale_row + row * zero_row + wn * kZeroBytes + (lane >> 2) * kBits;
-        if (kBits == 4) zeros.x = load_shared4(from);
-        else zeros = load_shared8(from);
+        if (kBits == 4) zeros.x = ld_shared(from);
+        else zeros = ld_shared_v2(from);
       }
     };
     if constexpr (kScaled) {
@@ -294,7 +299,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
           uint32_t a[4];
           Form::scaled(a, words[s & 1], j, zeros, raw, magic);
 #pragma unroll
-          for (int t = 0; t < T; ++t) multiply<XB>(sum[j][t], a, x[s & 1][2 * t], x[s & 1][2 * t + 1]);
+          for (int t = 0; t < T; ++t) mma_m16n8k16<XB>(sum[j][t], a, x[s & 1][2 * t], x[s & 1][2 * t + 1]);
         }
       }
     } else {
@@ -307,7 +312,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
         uint32_t x[2][2 * T];
         if constexpr (T == 1) {
           uint32_t r[4];
-          load_matrices(r, stage + slab_at + (((column_of_lane + 4 * half) ^ row7) << 4));
+          ldmatrix_x4(r, stage + slab_at + (((column_of_lane + 4 * half) ^ row7) << 4));
           x[0][0] = r[0], x[0][1] = r[1], x[1][0] = r[2], x[1][1] = r[3];
         } else {
           take_x(x[0], 2 * half);
@@ -323,7 +328,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
           for (int t = 0; t < T; ++t) {
             float total[4];
             multiply_first<XB>(total, ones, x[0][2 * t], x[0][2 * t + 1]);
-            multiply<XB>(total, ones, x[1][2 * t], x[1][2 * t + 1]);
+            mma_m16n8k16<XB>(total, ones, x[1][2 * t], x[1][2 * t + 1]);
 #pragma unroll
             for (int j = 0; j < 4; ++j)
 #pragma unroll
@@ -347,7 +352,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
 #pragma unroll
               for (int t = 0; t < kParts; ++t) {
                 if (s == 0) multiply_first<XB>(part[t], a[s], x[s][2 * (t0 + t)], x[s][2 * (t0 + t) + 1]);
-                else multiply<XB>(part[t], a[s], x[s][2 * (t0 + t)], x[s][2 * (t0 + t) + 1]);
+                else mma_m16n8k16<XB>(part[t], a[s], x[s][2 * (t0 + t)], x[s][2 * (t0 + t) + 1]);
               }
 #pragma unroll
             for (int t = 0; t < kParts; ++t)
@@ -401,7 +406,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       float4* const mine = reinterpret_cast<float4*>(g.partial) + (static_cast<long long>((slot << g.log_n) + wn)) * tile + lane;
       if (rank > 0) {
         if (threadIdx.x == 0) {
-          wait_for(g.counters + slot, static_cast<unsigned>(rank));
+          wait_for_count(g.counters + slot, static_cast<unsigned>(rank));
           if (rank + 1 == sharers) g.counters[slot] = 0;
         }
         __syncthreads();
@@ -429,7 +434,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
           for (int h = 0; h < 2; ++h) {
             const int n = nt * kTileColumns + 16 * j + 8 * h + (lane >> 2);
             if (n >= g.n) continue;
-            const float bias = g.bias ? half_to_float(g.bias[n], XB) : 0.0f;
+            const float bias = g.bias ? to_float(g.bias[n], XB) : 0.0f;
             // Per channel: the accumulators' order, 32 columns at a time.
             const float scale = g.channel ? Form::channel_scale(g.scales, n) : 1.0f;
 #pragma unroll
@@ -438,7 +443,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
               for (int e = 0; e < 2; ++e) {
                 const int m = token + 8 * t + e;
                 const float v = g.channel ? sum[j][t][2 * h + e] * scale : sum[j][t][2 * h + e];
-                if (m < g.m) g.y[static_cast<long long>(m) * g.n + n] = float_to_half(v + bias, XB);
+                if (m < g.m) g.y[static_cast<long long>(m) * g.n + n] = from_float(v + bias, XB);
               }
           }
       }

@@ -8,14 +8,14 @@
 
 namespace lpq::cuda {
 
-bool has_gemm_wide(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_m2_o") && can_describe_tensors(); }
+bool has_gemm_wide(CudaExec& exec, const std::string& name) { return exec.device().features.wgmma && exec.has_kernel(name + "_m2_o") && can_describe_tensors(); }
 
 bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_t tokens) {
   const bool integer = type.kind == QuantType::Kind::integer;
   return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 && wide_zero_mode(a, integer, type.bits, bf16) != kZeroSums;
 }
 
-bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().arch == 90 && exec.has_kernel(name + "_c16x2") && can_describe_tensors(); }
+bool has_gemm_scaled(CudaExec& exec, const std::string& name) { return exec.device().features.wgmma && exec.has_kernel(name + "_c16x2") && can_describe_tensors(); }
 
 namespace {
 

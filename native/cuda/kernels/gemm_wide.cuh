@@ -12,12 +12,17 @@
 // warpgroups at different places of it share one instruction cache.
 #pragma once
 #include "cuda/kernels/gemm_common.cuh"
-#ifdef LPQ_SIMT  // the host plays the device (test/native/wide-kernel.cpp)
-#include LPQ_SIMT
-#else
-#include "cuda/kernels/mma.cuh"
-#include "cuda/kernels/wide_ptx.cuh"
-#endif
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warps.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -32,7 +37,7 @@ constexpr int kWideHalves = T <= 4 ? 2 : 1;
 template <int T>
 constexpr int kWideThreads = 32 * kWideWarps<T> + 128;
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 // Eight tokens of a packed block's 32 rows, as the accumulators hold them, to y; `staging`: 512 bytes of the warp's own.
 template <bool BF>
@@ -47,10 +52,10 @@ __device__ __forceinline__ void store_eight(const GemmPackedArgs& g, bool vector
   // Token j's 64 bytes are four chunks, xor-ed with j / 2: neither side meets a bank twice.
   const int row = lane & 7;
   __syncwarp();
-  store_matrices_transposed(staging + row * 64 + (((lane >> 3) ^ (row >> 1)) << 4), r);
+  stmatrix_x4_trans(staging + row * 64 + (((lane >> 3) ^ (row >> 1)) << 4), r);
   __syncwarp();
   const int token = lane >> 2, chunk = lane & 3, n = block * 32 + 8 * chunk, m = token0 + token;
-  const uint4 out = load_shared16(staging + token * 64 + ((chunk ^ (token >> 1)) << 4));
+  const uint4 out = ld_shared_v4(staging + token * 64 + ((chunk ^ (token >> 1)) << 4));
   if (m >= g.m) return;
   uint16_t* const to = g.y + static_cast<long long>(m) * g.n + n;
   if (vectors && n + 8 <= g.n) {
@@ -70,15 +75,15 @@ __device__ __forceinline__ void load_chunk(uint32_t (&q)[B], uint32_t words, int
   if constexpr (B % 4 == 0) {
 #pragma unroll
     for (int v = 0; v < B; v += 4) {
-      const uint4 word = load_shared16(at(v));
+      const uint4 word = ld_shared_v4(at(v));
       q[v] = word.x, q[v + 1] = word.y, q[v + 2] = word.z, q[v + 3] = word.w;
     }
   } else if constexpr (B % 2 == 0) {
 #pragma unroll
-    for (int v = 0; v < B; v += 2) load_shared8(q[v], q[v + 1], at(v));
+    for (int v = 0; v < B; v += 2) ld_shared_v2(q[v], q[v + 1], at(v));
   } else {
 #pragma unroll
-    for (int v = 0; v < B; ++v) q[v] = load_shared4(at(v));
+    for (int v = 0; v < B; ++v) q[v] = ld_shared(at(v));
   }
 }
 
@@ -97,30 +102,31 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
   const int weights_at = 2 * kSlab, scales_at = weights_at + a.width * 512 * B, scale_bytes = a.width * per_block * 64;
   const int zeros_at = scales_at + ((scale_bytes + 127) & ~127), zero_bytes = a.width * per_block * 32 * g.zero_kind;
   const int stage_bytes = (zeros_at + zero_bytes + 1023) & ~1023;
-  const uint32_t full = dynamic_shared_address(), empty = full + 8 * kWideStages, ring = full + 1024;
+  const uint32_t full = shared_address(dynamic_shared()), empty = full + 8 * kWideStages, ring = full + 1024;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) {
-      barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, warps);
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, warps);
     }
-    fence_barriers();
+    fence_mbarrier_init();
+    fence_proxy_async_shared();
   }
   __syncthreads();
 
   if (warp >= warps) {
-    registers_down<T <= 4 ? 32 : 40>();
+    setmaxnreg_dec<T <= 4 ? 32 : 40>();
     if (warp == warps && lane == 0) {
       const int bytes = scales_at + scale_bytes + zero_bytes;
       int stage = 0, parity = 0, begun = 0;
       const auto weights = [&](int item, int kb, int to_stage) {
         const uint32_t barrier = full + 8 * to_stage, to = ring + to_stage * stage_bytes;
         const int nb = item / a.token_tiles * a.width, group = g.channel ? 0 : kb * per_block;
-        barrier_expect(barrier, bytes);  // boxes are whole beyond the tensors too, with zeros
-        if (a.token_tiles == 1) copy_box_once(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
-        else copy_box(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
-        copy_box(to + scales_at, &maps.scales, 0, group, nb, barrier);
-        if (g.zero_kind) copy_box(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
+        mbarrier_arrive_expect_tx(barrier, bytes);  // boxes are whole beyond the tensors too, with zeros
+        if (a.token_tiles == 1) tma_load_3d_evict_first(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
+        else tma_load_3d(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
+        tma_load_3d(to + scales_at, &maps.scales, 0, group, nb, barrier);
+        if (g.zero_kind) tma_load_3d(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
       };
       int item = first / g.k_blocks, kb = first % g.k_blocks;
       // Weights may come before the operation before has ended.
@@ -130,15 +136,16 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
           weights(i, k, s);
           if (++k == g.k_blocks) k = 0, ++i;
         }
-        await_operation_before();
-        launch_next_operation();  // not sooner: what ran before the newest operation has ended when the next begins
+        griddepcontrol_wait();
+        fence_proxy_async();
+        griddepcontrol_launch_dependents();  // not sooner: what ran before the newest operation has ended when the next begins
       }
       for (int at = first; at < last; ++at) {
         if (at - first >= begun) {
-          barrier_wait(empty + 8 * stage, parity ^ 1);
+          mbarrier_wait_parity(empty + 8 * stage, parity ^ 1);
           weights(item, kb, stage);
         }
-        copy_box(ring + stage * stage_bytes, &maps.x, 0, item % a.token_tiles * 8 * T, 2 * kb, full + 8 * stage);
+        tma_load_3d(ring + stage * stage_bytes, &maps.x, 0, item % a.token_tiles * 8 * T, 2 * kb, full + 8 * stage);
         if (++kb == g.k_blocks) kb = 0, ++item;
         if (++stage == g.stages) stage = 0, parity ^= 1;
       }
@@ -146,7 +153,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
     return;
   }
 
-  registers_up<T <= 4 ? 112 : 232>();
+  setmaxnreg_inc<T <= 4 ? 112 : 232>();
   const Cast cast(g.is_signed != 0, g.exponent);
   const uint32_t staging = ring + g.stages * stage_bytes + warp * 512;
   const bool sums = !One && a.zero_mode == kZeroSums;
@@ -172,8 +179,8 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
   bool began_inside = kb != 0;
   for (int step = first; step < last; ++step) {
     const uint32_t at = ring + stage * stage_bytes;
-    barrier_wait(full + 8 * stage, parity);
-    const uint64_t x0 = rows_descriptor(at);
+    mbarrier_wait_parity(full + 8 * stage, parity);
+    const uint64_t x0 = wgmma_descriptor(at);
 #pragma unroll
     for (int h = 0; h < H; ++h) {
       // A warpgroup multiplies together, whether all of its rows exist or not.
@@ -196,21 +203,21 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
               for (int i = 0; i < 4; ++i) {
                 const int r = 2 * (pass + p) + (i & 1);
                 w[p][i] = cast.pair(q, 4 * (2 * ks + (i >> 1)) + r);
-                if constexpr (Cast::kSums) w[p][i] = add_pairs<BF>(w[p][i], minus[r]);
+                if constexpr (Cast::kSums) w[p][i] = add_x2<BF>(w[p][i], minus[r]);
               }
             const uint64_t x = x0 + (c >> 1) * (kSlab >> 4) + (c & 1) * 4 + ks * 2;
-            group_fence();
+            wgmma_fence();
 #pragma unroll
-            for (int p = 0; p < P; ++p) group_multiply<BF, T>(part[p], w[p], x, ks != 0 || !begins);
-            group_commit();
-            group_wait<1>();  // the registers of the products before are free
+            for (int p = 0; p < P; ++p) wgmma_k16<BF, T>(part[p], w[p], x, ks != 0 || !begins);
+            wgmma_commit();
+            wgmma_wait<1>();  // the registers of the products before are free
           }
         };
         // Rows 16 pass + ... of the block: zero points of a group, before its first chunk.
         const auto begin_group = [&](int group) {
           if constexpr (Cast::kSums) {
             if (a.zero_mode == kZeroOfGroups) {
-              const uint32_t bytes = load_shared4(zeros + group * 32);
+              const uint32_t bytes = ld_shared(zeros + group * 32);
 #pragma unroll
               for (int r = 2 * pass; r < 2 * pass + 2 * P; ++r)
                 minus[r] = twice(from_float<BF>(-fmaf(g.zero + static_cast<float>((bytes >> 8 * r) & 255), Cast::gain(r), Cast::bias())));
@@ -220,7 +227,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
         // Of groups that a last block lacks, products and scales are 0.
         const auto end_group = [&](int group) {
           uint32_t pairs[2];
-          load_shared8(pairs[0], pairs[1], scales + group * 64);
+          ld_shared_v2(pairs[0], pairs[1], scales + group * 64);
           float scale[4];
 #pragma unroll
           for (int r = 0; r < 4; ++r) {
@@ -229,25 +236,25 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
             if constexpr (Cast::kSums) scale[r] *= Cast::ungain(r);
             else scale[r] *= cast.unpower;
           }
-          group_wait<0>();
+          wgmma_wait<0>();
 #pragma unroll
           for (int p = 0; p < P; ++p)
 #pragma unroll
             for (int t = 0; t < T; ++t)
 #pragma unroll
-              for (int i = 0; i < 4; ++i) written_by_products(part[p][t][i]);
+              for (int i = 0; i < 4; ++i) keep_here(part[p][t][i]);
           if constexpr (Cast::kSums && !One) {
             if (sums) {
               float zero[4];
 #pragma unroll
               for (int r = 0; r < 4; ++r) zero[r] = g.zero;
               if (g.zero_kind == 1) {
-                const uint32_t bytes = load_shared4(zeros + group * 32);
+                const uint32_t bytes = ld_shared(zeros + group * 32);
 #pragma unroll
                 for (int r = 0; r < 4; ++r) zero[r] += static_cast<float>((bytes >> 8 * r) & 255);
               } else if (g.zero_kind == 2) {
                 uint32_t halves[2];
-                load_shared8(halves[0], halves[1], zeros + group * 64);
+                ld_shared_v2(halves[0], halves[1], zeros + group * 64);
 #pragma unroll
                 for (int r = 0; r < 4; ++r) zero[r] += to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
               }
@@ -281,7 +288,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
 #pragma unroll
             for (int v = 0; v < B; ++v)
               if (v >= (c == 0 ? 0 : ((c + 1) * B + 3) / 4) && v < ((c + 2) * B + 3) / 4) {
-                const uint4 word = load_shared16(words + v * 512);
+                const uint4 word = ld_shared_v4(words + v * 512);
                 q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
               }
             multiply_chunk(q + c * B, c, c == 0);
@@ -296,14 +303,14 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
             const bool begins = (c & (chunks - 1)) == 0;
             if (begins) begin_group(group);
             multiply_chunk(q, c, begins);
-            group_wait<0>();  // products do not reach around a loop
+            wgmma_wait<0>();  // products do not reach around a loop
             if (((c + 1) & (chunks - 1)) == 0) end_group(group++);
           }
         }
       }
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * stage);
+    if (lane == 0) mbarrier_arrive(empty + 8 * stage);
     if (++stage == g.stages) stage = 0, parity ^= 1;
 
     const bool item_ends = ++kb == g.k_blocks;
@@ -336,7 +343,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
           }
         }
         __threadfence();
-        barrier_among(1, 32 * warps);
+        bar_sync(1, 32 * warps);
         if (threadIdx.x == 0) atomicAdd(g.counters + 2 * item, 1u);
       }
       clear();
@@ -353,9 +360,9 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
     if (from == to) continue;
     const int sharers = to - from + 1, rank = static_cast<int>(blockIdx.x) - from;
     if (threadIdx.x == 0)
-      while (load_acquired(g.counters + 2 * shared_item) < static_cast<unsigned>(sharers)) {
+      while (ld_acquire(g.counters + 2 * shared_item) < static_cast<unsigned>(sharers)) {
       }
-    barrier_among(1, 32 * warps);
+    bar_sync(1, 32 * warps);
     const int token0 = shared_item % a.token_tiles * 8 * T, block0 = shared_item / a.token_tiles * a.width;
     const int unit_end = units * (rank + 1) / sharers;
     for (int unit = units * rank / sharers + warp; unit < unit_end; unit += warps) {
@@ -371,7 +378,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
       }
       if (block0 + unit / T < g.n_blocks) store_eight<BF>(g, a.vectors, block0 + unit / T, token0 + 8 * (unit % T), v, staging, lane);
     }
-    barrier_among(1, 32 * warps);
+    bar_sync(1, 32 * warps);
     // The last to be done leaves both counters at 0 for the next launch.
     if (threadIdx.x == 0 && atomicAdd(g.counters + 2 * shared_item + 1, 1u) + 1 == static_cast<unsigned>(sharers)) g.counters[2 * shared_item] = g.counters[2 * shared_item + 1] = 0;
   }

@@ -1,5 +1,6 @@
 // Sums of activations over the groups of each packed block of K, for zero points that cannot be taken out of the weights exactly.
 #include "cuda/kernels/gemm_common.cuh"
+#include "cuda/numbers.cuh"
 
 // x [m, k] -> sums [k / 128][groups_per_block][pitch], 0 for tokens from m on. A warp takes 128 k of one token, a lane four.
 // Blocks: eights of tokens, which may be more than 65535, by blocks of K.

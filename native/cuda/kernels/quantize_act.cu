@@ -2,7 +2,7 @@
 // rounded once, IEEE divisions.
 #include <cuda_fp8.h>
 
-#include "cuda/follow.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
 namespace lpq {
@@ -19,7 +19,7 @@ __device__ __forceinline__ float quantize_code(float x, float inverse, float top
 // A block a token: codes s8 or e4m3 [t, k], scales [t] = largest magnitude / top.
 template <class T, bool Float>
 __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   __shared__ float most_of[8];
   const long long token = blockIdx.x;
   const T* const row = x + token * k;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes,
 template <class T>
 __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char* bits, const float* clip, const int* order, const int* blocks, signed char* codes,
                                                 unsigned char* nibbles, float* scales, long long tokens, int k, int eights, int fours, int pitch, uint32_t* fault) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   const int lane = threadIdx.x & 31, count = k / 128;
   const long long warps = static_cast<long long>(gridDim.x) * (blockDim.x >> 5);
   for (long long u = blockIdx.x * static_cast<long long>(blockDim.x >> 5) + (threadIdx.x >> 5); u < tokens * count; u += warps) {

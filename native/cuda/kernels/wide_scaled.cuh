@@ -17,16 +17,24 @@
 #include <type_traits>
 
 #include "cuda/kernels/wide_scaled_cast.cuh"
-#ifndef LPQ_SIMT
-#include "cuda/kernels/wide_products.cuh"
-#endif
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/global_memory.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warps.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
 constexpr int kScaledWarps = 8;  // that multiply
 constexpr int kScaledThreads = 32 * kScaledWarps + 128;
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 // Four eights of tokens of one half of a packed block, or two of both, to y: 1024 bytes. `staging`: as much of the warp's own.
 // sums(u, p, i): of the u-th eight the accumulator i of the p-th half; `half`: the first. Tokens before `least` are another item's.
@@ -49,17 +57,17 @@ __device__ __forceinline__ void store_tokens(const GemmPackedArgs& g, bool vecto
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int eight = P == 2 ? u : 2 * u + (i >> 1), chunk = i % kChunks;
-      r[i] = pair_of<BF>(sums(eight, chunk >> 1, 2 * (chunk & 1)) + bias[chunk], sums(eight, chunk >> 1, 2 * (chunk & 1) + 1) + bias[chunk]);
+      r[i] = cvt_x2<BF>(sums(eight, chunk >> 1, 2 * (chunk & 1)) + bias[chunk], sums(eight, chunk >> 1, 2 * (chunk & 1) + 1) + bias[chunk]);
     }
     const int matrix = lane >> 3, token = (P == 2 ? 0 : 8 * (matrix >> 1)) + (lane & 7);
-    store_matrices_transposed(staging + u * 512 + place(token, matrix % kChunks), r);
+    stmatrix_x4_trans(staging + u * 512 + place(token, matrix % kChunks), r);
   }
   __syncwarp();
   const int token = lane / kChunks, chunk = lane % kChunks, n = n0 + 8 * chunk;
 #pragma unroll
   for (int u = 0; u < 2; ++u) {
     const int m = token0 + kTokens * u + token;
-    const uint4 out = load_shared16(staging + u * 512 + place(token, chunk));
+    const uint4 out = ld_shared_v4(staging + u * 512 + place(token, chunk));
     if (m >= g.m || m < least) continue;
     uint16_t* const to = g.y + static_cast<long long>(m) * g.n + n;
     if (vectors && n + 8 <= g.n) {
@@ -118,50 +126,52 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   // A stage: weights [kWidth][512 B], scales and zeros [kWidth][groups][32].
   const int scales_at = kWidth * 512 * B, scale_bytes = kWidth * per_block * 64, zeros_at = scales_at + ((scale_bytes + 127) & ~127);
   const int zero_bytes = kWidth * per_block * 32 * g.zero_kind, stage_bytes = (zeros_at + zero_bytes + 127) & ~127;
-  const uint32_t full = dynamic_shared_address(), empty = full + 8 * kMostScaledStages, x_full = full + 128, x_empty = x_full + 8 * kMostScaledSlabs;
+  const uint32_t full = shared_address(dynamic_shared()), empty = full + 8 * kMostScaledStages, x_full = full + 128, x_empty = x_full + 8 * kMostScaledSlabs;
   const uint32_t x_ring = full + 1024, ring = x_ring + a.slabs * kSlab;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) {
-      barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, kScaledWarps);
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, kScaledWarps);
     }
     for (int s = 0; s < a.slabs; ++s) {
-      barrier_init(x_full + 8 * s, 1);
-      barrier_init(x_empty + 8 * s, kScaledWarps);
+      mbarrier_init(x_full + 8 * s, 1);
+      mbarrier_init(x_empty + 8 * s, kScaledWarps);
     }
-    fence_barriers();
+    fence_mbarrier_init();
+    fence_proxy_async_shared();
   }
-  if (threadIdx.x < 32) store_shared4(full + 896 + 4 * threadIdx.x, 0);
+  if (threadIdx.x < 32) st_shared(full + 896 + 4 * threadIdx.x, 0);
   __syncthreads();
 
   if (warp >= kScaledWarps) {
-    registers_down<40>();
+    setmaxnreg_dec<40>();
     const int role = warp - kScaledWarps;  // 0: packed blocks; 1 and 2: activations, every other slab
     if (lane == 0 && role <= 2) {
       ScaledWalk walk(a, g.k_blocks);
       int stage = role == 2 ? 1 : 0, parity = 1, block = 0, token = 0;
       // Weights may come before the operation before has ended, activations may not.
       if (role > 0 && a.overlap) {
-        await_operation_before();
-        if (role == 1) launch_next_operation();  // not sooner: what ran before the newest operation has ended when the next begins
+        griddepcontrol_wait();
+        fence_proxy_async();
+        if (role == 1) griddepcontrol_launch_dependents();  // not sooner: what ran before the newest operation has ended when the next begins
       }
       for (int at = 0; at < walk.steps; ++at) {
         if (at == 0 || walk.kb == 0) scaled_place(a, kWidth, 8 * T, walk.item, block, token), token = first_token(g, a, token);
         if (role == 0) {
           const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
           const int group = g.channel ? 0 : walk.kb * per_block;
-          barrier_wait(empty + 8 * stage, parity);
-          barrier_expect(barrier, scales_at + scale_bytes + zero_bytes);  // boxes are whole beyond the tensors too, with zeros
-          copy_box(to, &maps.weights, 0, walk.kb * B, block, barrier);
-          copy_box(to + scales_at, &maps.scales, 0, group, block, barrier);
-          if (g.zero_kind) copy_box(to + zeros_at, &maps.zeros, 0, group, block, barrier);
+          mbarrier_wait_parity(empty + 8 * stage, parity);
+          mbarrier_arrive_expect_tx(barrier, scales_at + scale_bytes + zero_bytes);  // boxes are whole beyond the tensors too, with zeros
+          tma_load_3d(to, &maps.weights, 0, walk.kb * B, block, barrier);
+          tma_load_3d(to + scales_at, &maps.scales, 0, group, block, barrier);
+          if (g.zero_kind) tma_load_3d(to + zeros_at, &maps.zeros, 0, group, block, barrier);
           if (++stage == g.stages) stage = 0, parity ^= 1;
         } else {
           const uint32_t barrier = x_full + 8 * stage;
-          barrier_wait(x_empty + 8 * stage, parity);
-          barrier_expect(barrier, a.rows * 128);
-          copy_box(x_ring + stage * kSlab, &maps.x, 0, token, 2 * walk.kb + role - 1, barrier);
+          mbarrier_wait_parity(x_empty + 8 * stage, parity);
+          mbarrier_arrive_expect_tx(barrier, a.rows * 128);
+          tma_load_3d(x_ring + stage * kSlab, &maps.x, 0, token, 2 * walk.kb + role - 1, barrier);
           stage += 2;
           if (stage >= a.slabs) stage -= a.slabs, parity ^= 1;
         }
@@ -169,8 +179,8 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       }
     }
   } else {
-    registers_up<232>();
-    const uint32_t unknown = load_shared4(full + 896 + 4 * lane);
+    setmaxnreg_inc<232>();
+    const uint32_t unknown = ld_shared(full + 896 + 4 * lane);
     const ScaledCast<B, BF, Integer, Zeros> cast(g, a, unknown);
     const int slot = P == 1 ? warp & 3 : warp, first_half = P == 1 ? warp >> 2 : 0;
     const uint32_t staging = ring + g.stages * stage_bytes + warp * kScaledStaging;
@@ -192,19 +202,19 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 #pragma unroll
         for (int v = 0; v < B; ++v)
           if (v >= (c * B + 3) / 4 && v < ((c + 1) * B + 3) / 4) {
-            const uint4 word = load_shared16(words + at + v * 512);
+            const uint4 word = ld_shared_v4(words + at + v * 512);
             q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
           }
         if (c & (chunks - 1)) return;
         const int group = c * per_block >> 2;
-        if constexpr (P == 2) load_shared8(scale_words[c & 1][0], scale_words[c & 1][1], scales + at + group * 64);
-        else scale_words[c & 1][0] = load_shared4(scales + at + group * 64 + 4 * kHalf);
+        if constexpr (P == 2) ld_shared_v2(scale_words[c & 1][0], scale_words[c & 1][1], scales + at + group * 64);
+        else scale_words[c & 1][0] = ld_shared(scales + at + group * 64 + 4 * kHalf);
         if constexpr (Zeros) {
           if (g.zero_kind == 1) {
-            zero_words[c & 1][0] = load_shared4(zeros + at + group * 32);
+            zero_words[c & 1][0] = ld_shared(zeros + at + group * 32);
           } else if (g.zero_kind == 2) {
-            if constexpr (P == 2) load_shared8(zero_words[c & 1][0], zero_words[c & 1][1], zeros + at + group * 64);
-            else zero_words[c & 1][0] = load_shared4(zeros + at + group * 64 + 4 * kHalf);
+            if constexpr (P == 2) ld_shared_v2(zero_words[c & 1][0], zero_words[c & 1][1], zeros + at + group * 64);
+            else zero_words[c & 1][0] = ld_shared(zeros + at + group * 64 + 4 * kHalf);
           }
         }
       };
@@ -250,17 +260,17 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
           for (int i = 0; i < 4; ++i) {
             const int own = 2 * p + (i & 1);
             const uint32_t v = cast.value(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * kHalf + own, Zeros ? high[own] : 0, Zeros && BF ? low[own] : 0);
-            if constexpr (BF) pairs[j & 3][p][i] = fma_pairs<true>(v, scale[own], multiply_pairs<true>(v, rest[own]));
-            else pairs[j & 3][p][i] = multiply_pairs<false>(v, scale[own]);
+            if constexpr (BF) pairs[j & 3][p][i] = fma_x2<true>(v, scale[own], mul_x2<true>(v, rest[own]));
+            else pairs[j & 3][p][i] = mul_x2<false>(v, scale[own]);
           }
       };
       const auto release_slab = [&](int which) {
         __syncwarp();
-        if (lane == 0) barrier_arrive(x_empty + 8 * which);
+        if (lane == 0) mbarrier_arrive(x_empty + 8 * which);
       };
 
       if (step == 0) {
-        barrier_wait(full, 0);
+        mbarrier_wait_parity(full, 0);
         fetch(0, 0);
         factors(0);
         make_pairs(0), make_pairs(1);
@@ -276,21 +286,21 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           if ((c & 1) == 0) {
-            barrier_wait(x_full + 8 * slab, slab_parity);
-            x0 = rows_descriptor(x_ring + slab * kSlab);
+            mbarrier_wait_parity(x_full + 8 * slab, slab_parity);
+            x0 = wgmma_descriptor(x_ring + slab * kSlab);
           }
-          group_fence();
+          wgmma_fence();
 #pragma unroll
           for (int ks = 0; ks < 2; ++ks)
 #pragma unroll
-            for (int p = 0; p < P; ++p) multiply_tokens<BF, T>(sum[p], pairs[2 * (c & 1) + ks][p], x((c & 1) * 4 + ks * 2), c > 0 || ks > 0 || !begins);
-          group_commit();
-          group_wait<1>();  // the registers of the products of the chunk before are free, and at c = 0 and 2 the slab before, too
+            for (int p = 0; p < P; ++p) wgmma_k16<BF, T>(sum[p], pairs[2 * (c & 1) + ks][p], x((c & 1) * 4 + ks * 2), c > 0 || ks > 0 || !begins);
+          wgmma_commit();
+          wgmma_wait<1>();  // the registers of the products of the chunk before are free, and at c = 0 and 2 the slab before, too
           if (c == 0 && step > 0) release_slab(slab_before);
           if (c == 2) {
             release_slab(first_slab);
-            if (lane == 0) barrier_arrive(empty + 8 * stage);  // the last words and scales came at c = 1
-            if (step + 1 < walk.steps) barrier_wait(full + 8 * next, next == 0 ? parity ^ 1 : parity);
+            if (lane == 0) mbarrier_arrive(empty + 8 * stage);  // the last words and scales came at c = 1
+            if (step + 1 < walk.steps) mbarrier_wait_parity(full + 8 * next, next == 0 ? parity ^ 1 : parity);
           }
           // Words a chunk ahead of the pairs, pairs a chunk ahead of the products.
           // After the last step what is fetched and made is never used.
@@ -308,7 +318,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
         if (++stage == g.stages) stage = 0, parity ^= 1;
         ends = walk.on();
       }
-      group_wait<0>();
+      wgmma_wait<0>();
     };
 
     int began = walk.kb;
@@ -320,7 +330,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 #pragma unroll
         for (int t = 0; t < T; ++t)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) written_by_products(sum[p][t][i]);
+          for (int i = 0; i < 4; ++i) keep_here(sum[p][t][i]);
       int block0, token0;
       scaled_place(a, kWidth, 8 * T, walk.item, block0, token0);
       const int first = first_token(g, a, token0);
@@ -350,16 +360,16 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
               }
           }
           __threadfence();
-          barrier_among(1, 32 * kScaledWarps);
+          bar_sync(1, 32 * kScaledWarps);
           if (threadIdx.x == 0) atomicAdd(counter, 1u);
         }
         // All blocks of the grid run at once, and those that are waited for do not wait before they have written, so nobody waits for ever.
         const unsigned awaited = static_cast<unsigned>(a.owners ? to - own : sharers);
         if (high_t > low_t) {
           if (threadIdx.x == 0)
-            while (load_acquired(counter) < awaited) {
+            while (ld_acquire(counter) < awaited) {
             }
-          barrier_among(1, 32 * kScaledWarps);
+          bar_sync(1, 32 * kScaledWarps);
         }
         // For the next launch; of blocks that go on together the last.
         if (threadIdx.x == 0 && (a.owners ? high_t > low_t : atomicAdd(counter + 1, 1u) + 1 == awaited)) counter[0] = counter[1] = 0;
@@ -399,7 +409,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 }  // namespace lpq::cuda
 
 // kind c: constant whole zero points, and floats; z: all else. tiles: eights of tokens; halves: P.
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 #define LPQ_GEMM_SCALED(name, kind, tiles, halves, bits, zeros, bf, integer)                                                  \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::kScaledThreads, 1) lpq_gemm_##name##_##kind##tiles##x##halves(      \
       const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::ScaledArgs a,                   \

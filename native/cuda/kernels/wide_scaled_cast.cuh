@@ -4,10 +4,13 @@
 
 #include "cuda/kernels/gemm_wide.cuh"
 #include "cuda/kernels/wide_scaled.h"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if LPQ_HAS_WGMMA
 
 // Pairs of weights from the words of a lane's chunk. Zeros: zero points that differ between groups or are no whole numbers.
 template <int B, bool BF, bool Integer, bool Zeros>
@@ -41,7 +44,7 @@ struct ScaledCast {
     const int r = i & 3;
     if constexpr (!Integer) {
       const uint32_t v = cast.pair(q, i);
-      return BF ? v : multiply_pairs<false>(v, power);
+      return BF ? v : mul_x2<false>(v, power);
     } else {
       const int s = Cast::shift(r);
       uint32_t v;
@@ -53,10 +56,10 @@ struct ScaledCast {
         v = (moved_word & twice(((1u << B) - 1) << s)) ^ magic[r & kClass];
       }
       const uint32_t part = twice(BF ? static_cast<uint32_t>(127 - s) << 7 : static_cast<uint32_t>(15 - s) << 10);
-      v = s == 0 ? add_pairs<BF>(v, minus[r & kClass]) : fma_pairs<BF>(v, part, minus[r & kClass]);
+      v = s == 0 ? add_x2<BF>(v, minus[r & kClass]) : fma_x2<BF>(v, part, minus[r & kClass]);
       if constexpr (Zeros) {
-        v = add_pairs<BF>(v, high);
-        if constexpr (BF) v = add_pairs<BF>(v, low);
+        v = add_x2<BF>(v, high);
+        if constexpr (BF) v = add_x2<BF>(v, low);
       }
       return v;
     }

@@ -1,22 +1,13 @@
 // A product added to the residual stream, and the norm that reads the sum, in one pass over a row. Sums run in a fixed order.
-#ifdef LPQ_SIMT
-#include LPQ_SIMT
-#endif
-#include "cuda/follow.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
 
 namespace {
 
-#ifdef LPQ_SIMT
 __device__ __forceinline__ float* row_memory() { return reinterpret_cast<float*>(cuda::dynamic_shared()); }
-#else
-__device__ __forceinline__ float* row_memory() {
-  extern __shared__ __align__(16) float row_of_block[];
-  return row_of_block;
-}
-#endif
 
 // The sum of `value` over the block, in every thread; `parts`: 32 floats of shared memory. Blocks of whole warps.
 __device__ float sum_of(float value, float* parts) {
@@ -34,7 +25,7 @@ __device__ float sum_of(float value, float* parts) {
 template <class Y, class X>
 __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_type, const void* bias, int bias_type, X* x, int width, float scale, float eps,
                          float offset, int layer, int vec) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   const index_t start = static_cast<index_t>(blockIdx.x) * width;
   float* const parts = row_memory();
   float* const row = parts + 32;

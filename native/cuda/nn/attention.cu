@@ -1,5 +1,11 @@
 // Causal attention with an online softmax (Dao et al. 2022, arXiv:2205.14135, algorithm 1) on mma.sync tiles of m16n8k16:
 // 16-bit products, fp32 sums, softmax in fp32. A block takes 64 queries of one head, 16 a warp, and walks over key tiles.
+#include <type_traits>
+
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -8,39 +14,12 @@ namespace {
 
 constexpr int kQueries = 64, kWarps = 4;
 
+template <class T>
+constexpr bool kBf16 = std::is_same_v<T, bf16>;
+
 struct Task {  // 64 queries of one sequence
   int first, length, query;
 };
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ void copy16(unsigned to, const void* from, bool there) {
-  const int bytes = there ? 16 : 0;  // the rest is filled with zeros
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes));
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;\n"); }
-template <int N>
-__device__ __forceinline__ void wait_groups() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(N));
-}
-
-__device__ __forceinline__ void ldmatrix(unsigned (&r)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
-}
-__device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
-}
-
-__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bf16) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, f16) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 template <class T>
 __device__ __forceinline__ unsigned pair(float a, float b) {
@@ -72,7 +51,7 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
   const Task task = tasks[*task_count - 1 - blockIdx.y];
   constexpr int kChunks = HD / 8, kTile = KEYS * HD * 2;
   extern __shared__ __align__(128) unsigned char memory[];
-  const unsigned q_tile = shared_address(memory), k_tile = q_tile + kQueries * HD * 2, v_tile = k_tile + 2 * kTile;
+  const unsigned q_tile = cuda::shared_address(memory), k_tile = q_tile + kQueries * HD * 2, v_tile = k_tile + 2 * kTile;
   const int head = blockIdx.x, kv = head / (heads / kv_heads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int last = min(task.query + kQueries, task.length);  // one past the last query, hence the last key
@@ -83,13 +62,13 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
       const int row = i / kChunks, chunk = i % kChunks;
       const bool there = first_row + row < task.length;
       const index_t source = (static_cast<index_t>(task.first + (there ? first_row + row : 0)) * rows_of + of_head) * HD + chunk * 8;
-      copy16(tile + place<HD>(row, chunk), from + source, there);
+      cuda::cp_async_16(tile + place<HD>(row, chunk), from + source, there ? 16 : 0);  // what is not there is 0
     }
   };
   fetch(q_tile, q, heads, task.query, head, kQueries);
   fetch(k_tile, k, kv_heads, begin * KEYS, kv, KEYS);
   fetch(v_tile, v, kv_heads, begin * KEYS, kv, KEYS);
-  commit();
+  cuda::cp_async_commit();
 
   const float sink = sinks ? load_any(sinks, sinks_type, head) * 1.4426950408889634f : -INFINITY;
   const float one = sinks && lane % 4 == 0 ? 1.0f : 0.0f;  // sums are over four lanes
@@ -102,15 +81,15 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
     if (block + 1 < end) {
       fetch(k_tile + (stage ^ 1) * kTile, k, kv_heads, (block + 1) * KEYS, kv, KEYS);
       fetch(v_tile + (stage ^ 1) * kTile, v, kv_heads, (block + 1) * KEYS, kv, KEYS);
-      commit();
-      wait_groups<1>();
+      cuda::cp_async_commit();
+      cuda::cp_async_wait<1>();
     } else {
-      wait_groups<0>();
+      cuda::cp_async_wait<0>();
     }
     __syncthreads();
     if (block == begin)
 #pragma unroll
-      for (int d = 0; d < HD / 16; ++d) ldmatrix(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
+      for (int d = 0; d < HD / 16; ++d) cuda::ldmatrix_x4(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
 
     float score[KEYS / 8][4] = {};
 #pragma unroll
@@ -118,9 +97,9 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #pragma unroll
       for (int n = 0; n < KEYS / 16; ++n) {
         unsigned b[4];
-        ldmatrix(b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
-        mma(score[2 * n], queries[d], b[0], b[1], T{});
-        mma(score[2 * n + 1], queries[d], b[2], b[3], T{});
+        cuda::ldmatrix_x4(b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
+        cuda::mma_m16n8k16<kBf16<T>>(score[2 * n], queries[d], b[0], b[1]);
+        cuda::mma_m16n8k16<kBf16<T>>(score[2 * n + 1], queries[d], b[2], b[3]);
       }
 
     if (cap > 0) {
@@ -173,9 +152,9 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #pragma unroll
       for (int d = 0; d < HD / 16; ++d) {
         unsigned b[4];
-        ldmatrix_transposed(b, v_tile + stage * kTile + place<HD>(n * 16 + lane % 16, 2 * d + lane / 16));
-        mma(out[2 * d], p, b[0], b[1], T{});
-        mma(out[2 * d + 1], p, b[2], b[3], T{});
+        cuda::ldmatrix_x4_trans(b, v_tile + stage * kTile + place<HD>(n * 16 + lane % 16, 2 * d + lane / 16));
+        cuda::mma_m16n8k16<kBf16<T>>(out[2 * d], p, b[0], b[1]);
+        cuda::mma_m16n8k16<kBf16<T>>(out[2 * d + 1], p, b[2], b[3]);
       }
     }
     __syncthreads();

@@ -1,5 +1,5 @@
 // Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
-#include "cuda/follow.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -27,7 +27,7 @@ __device__ __forceinline__ float activate(float x, int act) {
 
 template <class T>
 __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, int vec) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   if (vec) {
     each(count / 4, [&](index_t i) {
       const float4 g = load4(gate + 4 * i), u = load4(up + 4 * i);
@@ -41,7 +41,7 @@ __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, 
 // Rows of gate and up that others' columns surround; blocks in y share the rows. VEC: sixteen bytes at a time.
 template <class T>
 __device__ void gated_rows(const T* gate, const T* up, T* y, int act, index_t rows, index_t width, index_t gate_pitch, index_t up_pitch, int vec) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   constexpr int kWide = 16 / sizeof(T);
   union Sixteen {
     uint4 raw;
@@ -77,7 +77,7 @@ __device__ void convert(const From* x, To* y, index_t count, int vec) {
 // y = a + b * scale.
 #define LPQ_ADD(type, name)                                                                                                             \
   extern "C" __global__ void lpq_add_##name(const float* a, const type* b, float* y, float scale, index_t count, int vec) {             \
-    follow();                                                                                                                           \
+    cuda::griddepcontrol_wait_and_launch();                                                                                                                           \
     if (vec) {                                                                                                                          \
       each(count / 4, [&](index_t i) {                                                                                                  \
         const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);                                                                        \

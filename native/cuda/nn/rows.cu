@@ -1,10 +1,10 @@
 // Row by row: embedding, RMS norm, LayerNorm, rotary positions. Sums run in a fixed order: the same bytes every time.
-#include "cuda/follow.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
 using namespace lpq;
 
-// Tells by being there that kernels which begin with follow() wait for the operation before (CudaExec::launch_after).
+// Tells by being there that kernels which begin with griddepcontrol_wait_and_launch() wait for the operation before (CudaExec::launch_after).
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 extern "C" __global__ void lpq_follows() {}
 #endif
@@ -32,7 +32,7 @@ __device__ __forceinline__ index_t row_start(index_t r, int width, int runs, ind
 template <class X, class Y>
 __device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, index_t rows, int width, int runs, index_t pitch, float eps, float offset,
                         int vec) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   const bool by_warp = blockDim.y > 1;
   const index_t row = by_warp ? static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y : blockIdx.x;
   if (row >= rows) return;
@@ -91,7 +91,7 @@ __device__ float block_sum(float value) {
 template <class X, class Y>
 __device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y, int width, int runs, index_t pitch,
                           int turns, float eps) {
-  follow();
+  cuda::griddepcontrol_wait_and_launch();
   const index_t row = blockIdx.x, at = (row % turns) * width, start = row_start(row, width, runs, pitch);
   const X* from = x + start;
   Y* to = y + start;

@@ -278,7 +278,7 @@ void probe_map(Call& call, CudaExec& exec) {
     for (const Instruction& known : kInstructions)
       if (instruction == known.name) found = &known;
     require(found != nullptr, "instruction is none that the probe knows");
-    require(found->warps == 1 || exec.device().arch == 90, "only devices of 9.0 have wgmma");
+    require(found->warps == 1 || exec.device().features.wgmma, "the device has no wgmma");
     require(operand == "a" || operand == "c" || (operand == "b" && found->warps == 1) || (operand == "e" && found->sparse), "operand is none of the instruction's");
     Probe probe(exec, *found);
     require_tensor(out, "the map", DType::i32, {probe.lanes(), probe.elements(operand[0]), 2});

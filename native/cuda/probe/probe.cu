@@ -2,7 +2,10 @@
 // are. probe.cpp makes the registers and reads coordinates out of the results.
 #include <cstdint>
 
-#include "cuda/kernels/mma.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/wgmma.cuh"
 
 using lpq::cuda::shared_address;
 
@@ -72,23 +75,23 @@ extern "C" __global__ void lpq_probe_mma(const uint32_t* a, const uint32_t* b, c
 // One warpgroup an experiment, wgmma m64n8k16: a, d [experiments][128][4], b [experiments][8 tokens][16 k] in shared memory.
 template <bool BF>
 __device__ __forceinline__ void probe_wgmma(const uint32_t* a, const uint16_t* b, uint32_t* d) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if LPQ_HAS_WGMMA
   __shared__ __align__(1024) unsigned char rows[1024];
   const int t = threadIdx.x;
   for (int i = t; i < 512; i += 128) reinterpret_cast<uint16_t*>(rows)[i] = 0;
   __syncthreads();
   const int n = t / 16, k = t % 16;
   *reinterpret_cast<uint16_t*>(rows + n * 128 + (((k >> 3) ^ n) << 4) + (k & 7) * 2) = b[blockIdx.x * 128 + t];
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  lpq::cuda::fence_proxy_async_shared();
   __syncthreads();
   const long long at = (static_cast<long long>(blockIdx.x) * 128 + t) * 4;
   const uint32_t x[4] = {a[at], a[at + 1], a[at + 2], a[at + 3]};
   float c[1][4] = {{0, 0, 0, 0}};
-  const uint64_t descriptor = lpq::cuda::rows_descriptor(shared_address(rows));
-  lpq::cuda::group_fence();
-  lpq::cuda::group_multiply<BF, 1>(c, x, descriptor, false);
-  lpq::cuda::group_commit();
-  lpq::cuda::group_wait<0>();
+  const uint64_t descriptor = lpq::cuda::wgmma_descriptor(shared_address(rows));
+  lpq::cuda::wgmma_fence();
+  lpq::cuda::wgmma_k16<BF, 1>(c, x, descriptor, false);
+  lpq::cuda::wgmma_commit();
+  lpq::cuda::wgmma_wait<0>();
   for (int i = 0; i < 4; ++i) d[at + i] = static_cast<uint32_t>(c[0][i] != 0);
 #endif
 }

@@ -1,14 +1,11 @@
 // The kernels of kept rows (native/cuda/attention/cached.cuh and cache_rows.cu) and of a sum with its norm (native/cuda/nn/add_norm.cu) run by
 // the host for the fake driver: what the operations launch, with the arguments that they launch it with.
-#define LPQ_SIMT "simt_attention.h"
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "asynchronous.h"
 #include "cuda/attention/cached.cuh"
-
-inline float __bfloat162float(__nv_bfloat16 v) { return lpq::bf16_to_f32(v.bits); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 
 namespace {
 struct Index {
@@ -45,7 +42,7 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   const std::string kernel = name;
-  simt::copies.clear();
+  simt::begin(1);
   const auto tensor_cores = [&](auto function) {
     const auto& a = *static_cast<lpq::cuda::CachedArgs*>(arguments[0]);
     simt::run(static_cast<int>(grid), static_cast<int>(threads), 1, static_cast<int>(shared), 1, [&] { function(a); });

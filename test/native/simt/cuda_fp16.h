@@ -1,3 +1,0 @@
-// In place of the toolkit's header where the host plays a kernel.
-#pragma once
-#include "simt_types.h"

@@ -1,0 +1,32 @@
+// native/cuda/ptx/shared_memory.cuh, simulated.
+#pragma once
+#include "simulator.h"
+
+namespace lpq::cuda {
+
+inline uint32_t shared_address(const void* p) { return simt::shared_address(p); }
+inline unsigned char* dynamic_shared() { return simt::own_shared(); }
+template <class T>
+T load_shared_as(uint32_t address) {
+  T v;
+  std::memcpy(&v, simt::shared_memory(address, sizeof(T)), sizeof(T));
+  return v;
+}
+template <class T>
+void store_shared_as(uint32_t address, const T& v) {
+  std::memcpy(simt::shared_memory(address, sizeof(T)), &v, sizeof(T));
+}
+inline uint32_t ld_shared_u16(uint32_t address) { return load_shared_as<uint16_t>(address); }
+inline uint32_t ld_shared(uint32_t address) { return load_shared_as<uint32_t>(address); }
+inline uint2 ld_shared_v2(uint32_t address) { return load_shared_as<uint2>(address); }
+inline void ld_shared_v2(uint32_t& low, uint32_t& high, uint32_t address) {
+  const uint2 v = ld_shared_v2(address);
+  low = v.x, high = v.y;
+}
+inline uint4 ld_shared_v4(uint32_t address) { return load_shared_as<uint4>(address); }
+inline void st_shared_u16(uint32_t address, uint16_t v) { store_shared_as(address, v); }
+inline void st_shared(uint32_t address, uint32_t v) { store_shared_as(address, v); }
+inline void st_shared_v2(uint32_t address, uint32_t a, uint32_t b) { store_shared_as(address, uint2{a, b}); }
+inline void st_shared_v4(uint32_t address, uint4 v) { store_shared_as(address, v); }
+
+}  // namespace lpq::cuda
