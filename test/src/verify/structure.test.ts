@@ -214,7 +214,7 @@ const listed: readonly Listed[] = [
   [
     'another granularity in the manifest',
     'against',
-    /its zeros is not/,
+    /its zeros are not/,
     {
       against: true,
       manifest: (m) => {
