@@ -28,9 +28,9 @@ if (!release || Number(release[1]) < 12)
   fail(`nvcc is ${release?.[0] ?? 'of an unknown version'}`, 'install CUDA 12.0 or newer');
 
 const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').filter(Boolean);
-// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products and caches (native/cuda/kernels,
+// Machine code for sm_80 runs on 8.6 and 8.9 too. For the many kernels of packed products and caches (native/cuda/gemm,
 // attention) that has to do: code of their own there would double the build and the bundle.
-const packed = ['kernels', 'attention'].map((room) => path.join('cuda', room) + path.sep);
+const packed = ['gemm', 'attention'].map((room) => path.join('cuda', room) + path.sep);
 const archsOf = ({ header, needs }) => {
   if (needs === 'sm_90a') return archs.filter((arch) => arch === '90a');
   const shared = packed.some((room) => header.startsWith(room)) && archs.includes('80');

@@ -28,7 +28,8 @@ std::vector<int64_t> shape_from_js(const Napi::Value& value) {
 
 static Napi::Value allocate_js(const Napi::CallbackInfo& info) {
   try {
-    return TensorHandle::wrap(info.Env(), allocate(dtype_from_name(info[0].ToString().Utf8Value()), shape_from_js(info[1])));
+    return TensorHandle::wrap(info.Env(),
+                              allocate(dtype_from_name(info[0].ToString().Utf8Value()), shape_from_js(info[1])));
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
   }
@@ -41,7 +42,9 @@ static Napi::Value operations_js(const Napi::CallbackInfo& info) {
   return names;
 }
 
-static Napi::Value isa_js(const Napi::CallbackInfo& info) { return Napi::String::New(info.Env(), isa_name(active_isa())); }
+static Napi::Value isa_js(const Napi::CallbackInfo& info) {
+  return Napi::String::New(info.Env(), isa_name(active_isa()));
+}
 
 static Napi::Value cuda_devices_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();

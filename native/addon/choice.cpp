@@ -1,10 +1,10 @@
 // What JavaScript asks about the choice of kernel, and where tunings lie.
-#include "cuda/kernels/choice.h"
+#include "cuda/gemm/chooser.h"
 
 #include "addon/choice.h"
 #include "addon/handles.h"
 #include "cuda/device.h"
-#include "cuda/kernels/tuned.h"
+#include "cuda/gemm/tuning.h"
 
 namespace lpq::addon {
 namespace {
@@ -44,7 +44,8 @@ Napi::Value explain_kernel_js(const Napi::CallbackInfo& info) {
     const auto wish = info[0].As<Napi::Object>();
     const cuda::Product product = product_from(wish);
     const bool asked = wish.Get("device").IsNumber();
-    cuda::DeviceFacts facts = asked ? cuda::device_facts(wish.Get("device").ToNumber().Int32Value()) : cuda::described_device(wish.Get("device").ToString().Utf8Value());
+    cuda::DeviceFacts facts = asked ? cuda::device_facts(wish.Get("device").ToNumber().Int32Value())
+                                    : cuda::described_device(wish.Get("device").ToString().Utf8Value());
     const cuda::Tuning none, &tuning = asked ? cuda::tuning_of(facts) : none;
     // What planners keep about a device that was asked must not come from here.
     if (asked) facts.ordinal = -1000 - facts.ordinal;

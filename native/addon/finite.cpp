@@ -1,5 +1,5 @@
-// NaN and infinity among the elements of a tensor, counted on Node's thread pool: memory is read at ten and more GB/s there,
-// beside the hash and the disk, which take several times as long.
+// NaN and infinity among the elements of a tensor, counted on Node's thread pool: memory is read at ten and more GB/s
+// there, beside the hash and the disk, which take several times as long.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -43,7 +43,8 @@ Found scan(const std::byte* data, int64_t count, Word special, Word fraction) {
     const int64_t n = std::min(kRun, count - at);
     std::memcpy(words, data + static_cast<size_t>(at) * sizeof(Word), static_cast<size_t>(n) * sizeof(Word));
     Word any = 0;
-    for (int64_t i = 0; i < n; ++i) any = static_cast<Word>(any | (static_cast<Word>(words[i] & special) == special ? 1 : 0));
+    for (int64_t i = 0; i < n; ++i)
+      any = static_cast<Word>(any | (static_cast<Word>(words[i] & special) == special ? 1 : 0));
     if (!any) continue;
     for (int64_t i = 0; i < n; ++i) {
       if (static_cast<Word>(words[i] & special) != special) continue;
@@ -58,8 +59,10 @@ Found scan(const std::byte* data, size_t bytes, const Form& form) {
   const auto count = static_cast<int64_t>(bytes / form.bytes);
   switch (form.bytes) {
     case 8: return scan<uint64_t>(data, count, form.special, form.fraction);
-    case 4: return scan<uint32_t>(data, count, static_cast<uint32_t>(form.special), static_cast<uint32_t>(form.fraction));
-    case 2: return scan<uint16_t>(data, count, static_cast<uint16_t>(form.special), static_cast<uint16_t>(form.fraction));
+    case 4:
+      return scan<uint32_t>(data, count, static_cast<uint32_t>(form.special), static_cast<uint32_t>(form.fraction));
+    case 2:
+      return scan<uint16_t>(data, count, static_cast<uint16_t>(form.special), static_cast<uint16_t>(form.fraction));
     default: return scan<uint8_t>(data, count, static_cast<uint8_t>(form.special), static_cast<uint8_t>(form.fraction));
   }
 }
@@ -115,7 +118,8 @@ Napi::Value not_finite_js(const Napi::CallbackInfo& info) {
     } else {
       const Tensor& tensor = TensorHandle::unwrap(info[0]);
       if (tensor.device >= 0)
-        throw Failure("LPQ_NATIVE_ARGUMENT", "the tensor lies on " + device_name(tensor.device) + ": download it first");
+        throw Failure("LPQ_NATIVE_ARGUMENT",
+                      "the tensor lies on " + device_name(tensor.device) + ": download it first");
       keep = tensor.storage;
       data = tensor.raw();
       bytes = tensor.bytes();

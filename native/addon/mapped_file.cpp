@@ -28,7 +28,7 @@ MappedFile::MappedFile(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Mapped
   // A named pipe is refused, not waited for.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw to_js(env, "LPQ_NATIVE_FILE", std::strerror(errno));
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     ::close(fd);
     throw to_js(env, "LPQ_NATIVE_FILE", "not a regular file");

@@ -25,7 +25,7 @@ namespace {
 
 std::atomic<Mapping*> mappings{nullptr};
 uintptr_t page_bytes = 4096;
-struct sigaction before {};
+struct sigaction before{};
 
 std::mutex& mutex() {
   static std::mutex guard;
@@ -48,7 +48,8 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
       if (begin == 0 || fault < begin || fault - begin >= bytes) continue;
       const uintptr_t page = fault / page_bytes * page_bytes;
       const uintptr_t end = (begin + bytes + page_bytes - 1) / page_bytes * page_bytes;
-      void* zeros = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+      void* zeros = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
       if (zeros == MAP_FAILED) break;
       each->lost.store(true);
       errno = saved;
@@ -64,7 +65,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
 void install() {
   static const bool once = [] {
     page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     ::sigemptyset(&action.sa_mask);
@@ -75,7 +76,7 @@ void install() {
 }
 
 bool shorter(const Mapping& mapping) {
-  struct stat facts {};
+  struct stat facts{};
   return ::fstat(mapping.fd, &facts) == 0 && static_cast<size_t>(facts.st_size) < mapping.bytes.load();
 }
 

@@ -34,7 +34,8 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
 RuntimeHandle::RuntimeHandle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<RuntimeHandle>(info) {
   const int device = info.Length() > 1 && info[1].IsNumber() ? info[1].ToNumber().Int32Value() : -1;
   auto bytes = [&](size_t i) {
-    return static_cast<size_t>(info.Length() > i && info[i].IsNumber() ? std::max(0.0, info[i].ToNumber().DoubleValue()) : 0.0);
+    return static_cast<size_t>(info.Length() > i && info[i].IsNumber() ? std::max(0.0, info[i].ToNumber().DoubleValue())
+                                                                       : 0.0);
   };
   try {
     if (device < 0) {
@@ -79,14 +80,16 @@ static Params params_from_js(const Napi::Value& value) {
       for (uint32_t j = 0; j < list.Length(); ++j) numbers[j] = list.Get(j).ToNumber().DoubleValue();
       params.set(name, std::move(numbers));
     } else {
-      throw Failure("LPQ_NATIVE_PARAM", "'" + name + "' is neither a number, a string, a boolean nor a list of numbers");
+      throw Failure("LPQ_NATIVE_PARAM",
+                    "'" + name + "' is neither a number, a string, a boolean nor a list of numbers");
     }
   }
   return params;
 }
 
 static Call call_from_js(const Napi::Value& inputs, const Napi::Value& outputs, const Napi::Value& params) {
-  if (!inputs.IsArray() || !outputs.IsArray()) throw Failure("LPQ_NATIVE_ARGUMENT", "inputs and outputs are arrays of tensors");
+  if (!inputs.IsArray() || !outputs.IsArray())
+    throw Failure("LPQ_NATIVE_ARGUMENT", "inputs and outputs are arrays of tensors");
   Call call;
   call.in = tensors_from_js(inputs);
   call.out = tensors_from_js(outputs);
@@ -113,7 +116,8 @@ class Settler {
   using Value = std::function<Napi::Value(Napi::Env)>;
   Settler(const Napi::CallbackInfo& info, Value value)
       : deferred_(std::make_shared<Napi::Promise::Deferred>(Napi::Promise::Deferred::New(info.Env()))),
-        notify_(Napi::ThreadSafeFunction::New(info.Env(), Napi::Function::New(info.Env(), [](const Napi::CallbackInfo&) {}), "lpq.sync", 0, 1)),
+        notify_(Napi::ThreadSafeFunction::New(
+            info.Env(), Napi::Function::New(info.Env(), [](const Napi::CallbackInfo&) {}), "lpq.sync", 0, 1)),
         self_(std::make_shared<Napi::ObjectReference>(Napi::Persistent(info.This().As<Napi::Object>()))),
         value_(std::move(value)) {}
   Napi::Value promise() const { return deferred_->Promise(); }
@@ -121,10 +125,8 @@ class Settler {
     Napi::ThreadSafeFunction notify = notify_;
     notify.BlockingCall([deferred = deferred_, self = self_, value = value_, outcome](Napi::Env js, Napi::Function) {
       self->Reset();
-      if (outcome.ok)
-        deferred->Resolve(value(js));
-      else
-        deferred->Reject(to_js(js, outcome.code, outcome.detail, outcome.op).Value());
+      if (outcome.ok) deferred->Resolve(value(js));
+      else deferred->Reject(to_js(js, outcome.code, outcome.detail, outcome.op).Value());
     });
     notify.Release();
   }
@@ -154,7 +156,8 @@ Napi::Value RuntimeHandle::time(const Napi::CallbackInfo& info) {
     auto list = info[0].As<Napi::Array>();
     for (uint32_t i = 0; i < list.Length(); ++i) {
       auto each = Napi::Value(list.Get(i)).As<Napi::Object>();
-      calls->emplace_back(each.Get("op").ToString().Utf8Value(), call_from_js(each.Get("inputs"), each.Get("outputs"), each.Get("params")));
+      calls->emplace_back(each.Get("op").ToString().Utf8Value(),
+                          call_from_js(each.Get("inputs"), each.Get("outputs"), each.Get("params")));
     }
     require(!calls->empty(), "there are no calls to time");
     const Params options = params_from_js(info[1]);
@@ -170,7 +173,8 @@ Napi::Value RuntimeHandle::time(const Napi::CallbackInfo& info) {
     for (uint32_t i = 0; i < seconds->size(); ++i) result.Set(i, (*seconds)[i]);
     return result;
   });
-  queue_->enqueue("time", [backend = &queue_->backend(), calls, seconds, how] { *seconds = backend->time(*calls, how); });
+  queue_->enqueue("time",
+                  [backend = &queue_->backend(), calls, seconds, how] { *seconds = backend->time(*calls, how); });
   queue_->on_settled(settle);
   return settle.promise();
 }
@@ -205,7 +209,9 @@ Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
   try {
     const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
     auto shape = shape_from_js(info[1]);
-    return TensorHandle::wrap(info.Env(), cuda_ ? cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }) : lpq::allocate(dtype, shape));
+    return TensorHandle::wrap(info.Env(), cuda_
+                                              ? cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); })
+                                              : lpq::allocate(dtype, shape));
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
   }
@@ -250,7 +256,8 @@ Napi::Value RuntimeHandle::copy_from(const Napi::CallbackInfo& info) {
   try {
     const Tensor& source = TensorHandle::unwrap(info[0]);
     if (source.device < 0) return upload(info);
-    require(cuda_ != nullptr, "the tensor to copy lies on " + device_name(source.device) + ": its own runtime can download it");
+    require(cuda_ != nullptr,
+            "the tensor to copy lies on " + device_name(source.device) + ": its own runtime can download it");
     return copied(info.Env(), "copy", cuda::with_room(*queue_, [&] { return cuda_->copy_from(source); }));
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());
@@ -330,6 +337,8 @@ Napi::Value RuntimeHandle::profile(const Napi::CallbackInfo& info) {
   return result;
 }
 
-Napi::Value RuntimeHandle::threads(const Napi::CallbackInfo& info) { return Napi::Number::New(info.Env(), queue_->threads()); }
+Napi::Value RuntimeHandle::threads(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), queue_->threads());
+}
 
 }  // namespace lpq::addon

@@ -1,6 +1,6 @@
-// SHA-256 beside JavaScript: the digest of Node's own OpenSSL, on threads of our own. OpenSSL's symbols are found at run
-// time, for Node exports them (or links libcrypto) on every build that has node:crypto; where they are missing, the class
-// cannot be made and TypeScript hashes by node:crypto itself.
+// SHA-256 beside JavaScript: the digest of Node's own OpenSSL, on threads of our own. OpenSSL's symbols are found at
+// run time, for Node exports them (or links libcrypto) on every build that has node:crypto; where they are missing, the
+// class cannot be made and TypeScript hashes by node:crypto itself.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -38,8 +38,9 @@ bool find(F& function, const char* name) {
 const OpenSsl& openssl() {
   static const OpenSsl table = [] {
     OpenSsl t;
-    t.found = find(t.context_new, "EVP_MD_CTX_new") && find(t.context_free, "EVP_MD_CTX_free") && find(t.sha256, "EVP_sha256") &&
-              find(t.init, "EVP_DigestInit_ex") && find(t.update, "EVP_DigestUpdate") && find(t.final, "EVP_DigestFinal_ex");
+    t.found = find(t.context_new, "EVP_MD_CTX_new") && find(t.context_free, "EVP_MD_CTX_free") &&
+              find(t.sha256, "EVP_sha256") && find(t.init, "EVP_DigestInit_ex") && find(t.update, "EVP_DigestUpdate") &&
+              find(t.final, "EVP_DigestFinal_ex");
     return t;
   }();
   return table;
@@ -52,8 +53,9 @@ struct Told {
   bool ok;
 };
 
-// Of one environment. Its threads must be out of OpenSSL and of Node before either is cleaned up: a cleanup hook waits for
-// them, and because hooks run in the reverse of their order, it comes before the end of `notify`, which was made earlier.
+// Of one environment. Its threads must be out of OpenSSL and of Node before either is cleaned up: a cleanup hook waits
+// for them, and because hooks run in the reverse of their order, it comes before the end of `notify`, which was made
+// earlier.
 struct Environment {
   napi_threadsafe_function notify = nullptr;
   int64_t pending = 0;  // updates not settled; JavaScript's thread alone
@@ -229,7 +231,8 @@ class HashPool {
 // Below this a thread costs more than it saves: some 40 us of hashing.
 constexpr size_t kInline = 1 << 16;
 
-// Plain Node-API: where an environment is ending it fails quietly, while the wrapper's exceptions would end the process.
+// Plain Node-API: where an environment is ending it fails quietly, while the wrapper's exceptions would end the
+// process.
 void settle(napi_env env, napi_deferred deferred, bool ok) {
   napi_value value = nullptr, code = nullptr, text = nullptr;
   if (ok) {
@@ -259,7 +262,8 @@ Napi::Function Sha256Handle::define(Napi::Env env) {
   auto environment = std::make_shared<Environment>();
   classes->hashing = environment;
   napi_value name = Napi::String::New(env, "lpq.sha256");
-  if (napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, environment.get(), tell, &environment->notify) == napi_ok)
+  if (napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, environment.get(), tell,
+                                      &environment->notify) == napi_ok)
     napi_unref_threadsafe_function(env, environment->notify);
   env.AddCleanupHook([environment] { environment->close(); });
   return DefineClass(env, "Sha256",
@@ -271,7 +275,8 @@ Napi::Function Sha256Handle::define(Napi::Env env) {
 
 Sha256Handle::Sha256Handle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Sha256Handle>(info) {
   auto environment = std::static_pointer_cast<Environment>(info.Env().GetInstanceData<Classes>()->hashing);
-  if (!openssl().found || !environment->notify) throw to_js(info.Env(), "LPQ_NATIVE_OP", "this Node.js shows no OpenSSL");
+  if (!openssl().found || !environment->notify)
+    throw to_js(info.Env(), "LPQ_NATIVE_OP", "this Node.js shows no OpenSSL");
   digest_ = std::make_shared<Digest>(std::move(environment));
 }
 
@@ -292,12 +297,14 @@ Napi::Value Sha256Handle::update(const Napi::CallbackInfo& info) {
     } else {
       const Tensor& tensor = TensorHandle::unwrap(info[0]);
       if (tensor.device >= 0)
-        throw Failure("LPQ_NATIVE_ARGUMENT", "the tensor lies on " + device_name(tensor.device) + ": download it first");
+        throw Failure("LPQ_NATIVE_ARGUMENT",
+                      "the tensor lies on " + device_name(tensor.device) + ": download it first");
       job.keep = tensor.storage;
       job.data = tensor.raw();
       job.bytes = tensor.bytes();
     }
-    if (napi_create_promise(env, &deferred, &promise) != napi_ok) throw Failure("LPQ_NATIVE", "no promise could be made");
+    if (napi_create_promise(env, &deferred, &promise) != napi_ok)
+      throw Failure("LPQ_NATIVE", "no promise could be made");
     if (job.bytes <= kInline && digest_->idle()) {
       settle(env, deferred, digest_->feed_now(job.data, job.bytes));
       return Napi::Value(env, promise);

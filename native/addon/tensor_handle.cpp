@@ -20,7 +20,8 @@ Napi::Function TensorHandle::define(Napi::Env env) {
 
 TensorHandle::TensorHandle(const Napi::CallbackInfo& info) : Napi::ObjectWrap<TensorHandle>(info) {
   if (info.Length() < 1 || !info[0].IsExternal())
-    throw to_js(info.Env(), "LPQ_NATIVE_ARGUMENT", "tensors come from allocate() and MappedFile.tensor(), not from new");
+    throw to_js(info.Env(), "LPQ_NATIVE_ARGUMENT",
+                "tensors come from allocate() and MappedFile.tensor(), not from new");
   tensor_ = *info[0].As<Napi::External<Tensor>>().Data();
 }
 
@@ -44,7 +45,8 @@ Napi::Value TensorHandle::dtype(const Napi::CallbackInfo& info) {
 
 Napi::Value TensorHandle::shape(const Napi::CallbackInfo& info) {
   auto list = Napi::Array::New(info.Env(), tensor_.shape.size());
-  for (uint32_t i = 0; i < tensor_.shape.size(); ++i) list.Set(i, Napi::Number::New(info.Env(), static_cast<double>(tensor_.shape[i])));
+  for (uint32_t i = 0; i < tensor_.shape.size(); ++i)
+    list.Set(i, Napi::Number::New(info.Env(), static_cast<double>(tensor_.shape[i])));
   return list;
 }
 
@@ -64,15 +66,18 @@ Napi::Value TensorHandle::bytes(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   if (disposed_) throw to_js(env, "LPQ_NATIVE_DISPOSED", "this tensor was disposed of");
   if (tensor_.device >= 0)
-    throw to_js(env, "LPQ_NATIVE_ARGUMENT", "the tensor lies on " + device_name(tensor_.device) + ": download it first");
+    throw to_js(env, "LPQ_NATIVE_ARGUMENT",
+                "the tensor lies on " + device_name(tensor_.device) + ": download it first");
   if (tensor_.storage->arrival && !tensor_.storage->arrival->landed())
-    throw to_js(env, "LPQ_NATIVE_ARGUMENT", "the tensor is still on its way to the host, or never left: wait for mark() or sync() first");
+    throw to_js(env, "LPQ_NATIVE_ARGUMENT",
+                "the tensor is still on its way to the host, or never left: wait for mark() or sync() first");
   const double begin = info.Length() > 0 && info[0].IsNumber() ? info[0].ToNumber().DoubleValue() : 0;
   const double length = info.Length() > 1 && info[1].IsNumber() ? info[1].ToNumber().DoubleValue()
-                                                               : static_cast<double>(tensor_.bytes()) - begin;
+                                                                : static_cast<double>(tensor_.bytes()) - begin;
   if (begin < 0 || length < 0 || begin + length > static_cast<double>(tensor_.bytes()))
     throw to_js(env, "LPQ_NATIVE_ARGUMENT", "the byte range lies outside the tensor");
-  if (length > 2147483647.0) throw to_js(env, "LPQ_NATIVE_ARGUMENT", "at most 2 GiB can be seen at once: pass an offset and a length");
+  if (length > 2147483647.0)
+    throw to_js(env, "LPQ_NATIVE_ARGUMENT", "at most 2 GiB can be seen at once: pass an offset and a length");
   if (length == 0) return Napi::Uint8Array::New(env, 0);
   // V8 allows one ArrayBuffer per address at a time; a fresh shared_ptr keeps the storage alive as long as the view.
   auto* keep = new std::shared_ptr<Storage>(tensor_.storage);

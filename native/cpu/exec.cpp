@@ -33,7 +33,8 @@ void Params::know(std::initializer_list<const char*> names) const {
 }
 
 void Params::refuse_unasked(const std::string& op) const {
-  if (const auto unknown = unasked(); !unknown.empty()) throw Failure("LPQ_NATIVE_PARAM", "no parameter of " + op + " is called '" + unknown.front() + "'");
+  if (const auto unknown = unasked(); !unknown.empty())
+    throw Failure("LPQ_NATIVE_PARAM", "no parameter of " + op + " is called '" + unknown.front() + "'");
 }
 
 template <typename T>
@@ -45,9 +46,15 @@ static const T& value_of(const Params::Value* found, const char* what, const std
 
 double Params::number(const std::string& name) const { return value_of<double>(find(name), "number", name); }
 double Params::number(const std::string& name, double fallback) const { return has(name) ? number(name) : fallback; }
-int64_t Params::integer(const std::string& name, int64_t fallback) const { return has(name) ? integer(name) : fallback; }
-const std::string& Params::text(const std::string& name) const { return value_of<std::string>(find(name), "string", name); }
-std::string Params::text(const std::string& name, const std::string& fallback) const { return has(name) ? text(name) : fallback; }
+int64_t Params::integer(const std::string& name, int64_t fallback) const {
+  return has(name) ? integer(name) : fallback;
+}
+const std::string& Params::text(const std::string& name) const {
+  return value_of<std::string>(find(name), "string", name);
+}
+std::string Params::text(const std::string& name, const std::string& fallback) const {
+  return has(name) ? text(name) : fallback;
+}
 const std::vector<double>& Params::list(const std::string& name) const {
   return value_of<std::vector<double>>(find(name), "list", name);
 }
@@ -58,7 +65,8 @@ const Tensor& Call::input(size_t i) const {
 }
 const Tensor& Call::output(size_t i) const {
   if (i >= out.size()) throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is missing");
-  if (!out[i].writable) throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is a read-only view of a file");
+  if (!out[i].writable)
+    throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is a read-only view of a file");
   return out[i];
 }
 
@@ -182,7 +190,8 @@ class CpuBackend : public Backend {
     if (found == op_table().end()) throw Failure("LPQ_NATIVE_OP", "no operation is called " + op);
     for (const auto* list : {&call.in, &call.out})
       for (const Tensor& tensor : *list) {
-        require(tensor.device < 0, "a tensor lies on cuda:" + std::to_string(tensor.device) + ", and the CPU was to compute with it");
+        require(tensor.device < 0,
+                "a tensor lies on cuda:" + std::to_string(tensor.device) + ", and the CPU was to compute with it");
         if (tensor.storage && tensor.storage->arrival) tensor.storage->arrival->await_host();
       }
     done_ = 0;

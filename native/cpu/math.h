@@ -1,5 +1,5 @@
-// exp by one polynomial, the same operations for every instruction set (libm's may differ between machines and between its
-// own variants). Plain C++ so that compilers vectorise loops over it. Static: see cpu/linalg/kernels_common.h.
+// exp by one polynomial, the same operations for every instruction set (libm's may differ between machines and between
+// its own variants). Plain C++ so that compilers vectorise loops over it. Static: see cpu/linalg/kernels_common.h.
 #pragma once
 #include <bit>
 #include <cmath>

@@ -103,10 +103,8 @@ Block take_block(size_t bytes) {
 }
 
 void give_block(Block block) {
-  if (block.bytes < kLeastCached || block.bytes > kMostCached)
-    std::free(block.data);
-  else
-    cache().give(block);
+  if (block.bytes < kLeastCached || block.bytes > kMostCached) std::free(block.data);
+  else cache().give(block);
 }
 
 }  // namespace lpq

@@ -60,7 +60,8 @@ int64_t Tensor::elements() const {
 
 template <class T>
 T* Tensor::data() const {
-  if (!holds<T>(dtype)) throw Failure("LPQ_NATIVE_DTYPE", "a tensor of " + std::string(dtype_name(dtype)) + " was read as another type");
+  if (!holds<T>(dtype))
+    throw Failure("LPQ_NATIVE_DTYPE", "a tensor of " + std::string(dtype_name(dtype)) + " was read as another type");
   return reinterpret_cast<T*>(raw());
 }
 template double* Tensor::data<double>() const;

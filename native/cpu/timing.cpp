@@ -7,7 +7,9 @@ namespace lpq {
 
 std::vector<double> Backend::time(std::vector<std::pair<std::string, Call>>& calls, const Timing& how) {
   using Clock = std::chrono::steady_clock;
-  const auto seconds_since = [](Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); };
+  const auto seconds_since = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
   const auto pass = [&] {
     const auto from = Clock::now();
     for (auto& [op, call] : calls) {

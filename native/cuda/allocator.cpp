@@ -7,10 +7,10 @@
 namespace lpq::cuda {
 namespace {
 constexpr size_t kUnit = 512;
-constexpr size_t kPage = size_t{2} << 20;        // the driver hands out memory in pages of this size
-constexpr size_t kSmall = size_t{1} << 20;       // blocks below share memory of their own
-constexpr size_t kSmallRegion = size_t{8} << 20; // which grows by this much
-constexpr size_t kCoarse = size_t{64} << 10;     // large blocks are multiples of this
+constexpr size_t kPage = size_t{2} << 20;         // the driver hands out memory in pages of this size
+constexpr size_t kSmall = size_t{1} << 20;        // blocks below share memory of their own
+constexpr size_t kSmallRegion = size_t{8} << 20;  // which grows by this much
+constexpr size_t kCoarse = size_t{64} << 10;      // large blocks are multiples of this
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 std::string mib(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
@@ -78,8 +78,8 @@ std::byte* Allocator::take_exact(size_t bytes) {
   CUdeviceptr address = 0;
   const bool allowed = reserved_ + want <= limit_;
   if (!allowed || driver().memory_alloc(&address, want) != kSuccess)
-    throw Failure("LPQ_CUDA_MEMORY", "no room for " + mib(bytes) + " on cuda:" + std::to_string(ordinal_) + ": " + mib(used_) +
-                                         " are in use, the limit is " + mib(limit_));
+    throw Failure("LPQ_CUDA_MEMORY", "no room for " + mib(bytes) + " on cuda:" + std::to_string(ordinal_) + ": " +
+                                         mib(used_) + " are in use, the limit is " + mib(limit_));
   // NaN as any floating-point type: a value that is read before it is written spoils the result.
   check(driver().memory_fill(address, 0xff, want), "filling device memory");
   check(driver().stream_wait(nullptr), "filling device memory");
@@ -105,9 +105,9 @@ std::byte* Allocator::take(size_t bytes) {
       if (!grow(want, small)) break;
     }
     if (attempt > 0 || !reclaim_)
-      throw Failure("LPQ_CUDA_MEMORY", "no room for " + mib(bytes) + " on cuda:" + std::to_string(ordinal_) + ": " + mib(used_) +
-                                           " are in use, " + mib(reserved_) + " reserved, the limit is " + mib(limit_) +
-                                           ", the most that is free at once is " + mib(most_at_once()));
+      throw Failure("LPQ_CUDA_MEMORY", "no room for " + mib(bytes) + " on cuda:" + std::to_string(ordinal_) + ": " +
+                                           mib(used_) + " are in use, " + mib(reserved_) + " reserved, the limit is " +
+                                           mib(limit_) + ", the most that is free at once is " + mib(most_at_once()));
     const auto reclaim = reclaim_;
     lock.unlock();
     reclaim();

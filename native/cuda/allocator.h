@@ -1,8 +1,11 @@
-// Device memory: granules mapped where they are needed (cuda/pages.h) or, where the driver cannot, cuMemAlloc'ed segments;
-// cut into blocks, freed blocks kept and joined with free neighbours, and a hard limit on the sum taken from the driver. A
+// Device memory: granules mapped where they are needed (cuda/pages.h) or, where the driver cannot, cuMemAlloc'ed
+// segments; cut into blocks, freed blocks kept and joined with free neighbours, and a hard limit on the sum taken from
+// the driver. A
 // block is reused at once: whoever takes it must launch on the stream that its last user launched on, or wait for that
-// stream first (CudaBackend::fence does). LPQ_CUDA_ALLOCATOR=exact allocates every block by itself and to the byte, slowly, filled
-// with NaN: compute-sanitizer then sees an access beyond a tensor, and a read of what was never written shows in the result.
+// stream first (CudaBackend::fence does). LPQ_CUDA_ALLOCATOR=exact allocates every block by itself and to the byte,
+// slowly, filled
+// with NaN: compute-sanitizer then sees an access beyond a tensor, and a read of what was never written shows in the
+// result.
 #pragma once
 #include <cstddef>
 #include <functional>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/device.h"
-#include "cuda/kernels/choice.h"
+#include "cuda/gemm/chooser.h"
 
 namespace lpq::cuda {
 namespace {
@@ -27,10 +27,13 @@ CudaBackend::CudaBackend(int ordinal, size_t vram_limit, size_t host_limit, cons
   int count = 0;
   check(driver().device_count(&count), "counting devices");
   if (ordinal < 0 || ordinal >= count)
-    throw Failure("LPQ_CUDA_DEVICE", "there is no cuda:" + std::to_string(ordinal) + "; the driver shows " + std::to_string(count) + " device(s)");
+    throw Failure("LPQ_CUDA_DEVICE", "there is no cuda:" + std::to_string(ordinal) + "; the driver shows " +
+                                         std::to_string(count) + " device(s)");
   exec_.facts_ = device_facts(ordinal);
   if (!exec_.facts_.features.portable)
-    throw Failure("LPQ_CUDA_DEVICE", "cuda:" + std::to_string(ordinal) + " (" + exec_.facts_.name + ") has compute capability " + compute_capability(exec_.facts_.arch) + "; lpq needs 8.0 or newer");
+    throw Failure("LPQ_CUDA_DEVICE", "cuda:" + std::to_string(ordinal) + " (" + exec_.facts_.name +
+                                         ") has compute capability " + compute_capability(exec_.facts_.arch) +
+                                         "; lpq needs 8.0 or newer");
   CUdevice device = 0;
   check(driver().device_get(&device, ordinal), "opening the device");
   check(driver().primary_retain(&exec_.context_, device), "opening cuda:" + std::to_string(ordinal));
@@ -115,14 +118,16 @@ void CudaBackend::run(const std::string& op, Call& call) {
   check(driver().context_set(exec_.context_), "selecting the device");
   auto found = cuda_op_table().find(op);
   if (found == cuda_op_table().end())
-    throw Failure("LPQ_NATIVE_OP", op_table().count(op) ? "the operation " + op + " runs on the CPU only" : "no operation is called " + op);
+    throw Failure("LPQ_NATIVE_OP", op_table().count(op) ? "the operation " + op + " runs on the CPU only"
+                                                        : "no operation is called " + op);
   for (const auto* list : {&call.in, &call.out})
     for (const Tensor& tensor : *list) {
       require_device(exec_, tensor, "a tensor");
       if (!tensor.storage) continue;
       if (tensor.storage->arrival && tensor.storage->arrival->await(exec_.stream_)) exec_.forget_written();
       // Copies only read: what writes waits for them.
-      if (tensor.storage->departure && list == &call.out && tensor.storage->departure->await(exec_.stream_)) exec_.forget_written();
+      if (tensor.storage->departure && list == &call.out && tensor.storage->departure->await(exec_.stream_))
+        exec_.forget_written();
     }
   while (running_.size() >= kAhead) retire();
   exec_.op_ = op;
@@ -138,7 +143,8 @@ void CudaBackend::run(const std::string& op, Call& call) {
   check(driver().event_record(running.end, exec_.stream_), "timing an operation");
   // One that had nothing to do may have returned before it asked for everything.
   const auto empty = [](const Tensor& tensor) { return tensor.elements() == 0; };
-  if (std::none_of(call.in.begin(), call.in.end(), empty) && std::none_of(call.out.begin(), call.out.end(), empty)) call.params.refuse_unasked(op);
+  if (std::none_of(call.in.begin(), call.in.end(), empty) && std::none_of(call.out.begin(), call.out.end(), empty))
+    call.params.refuse_unasked(op);
 }
 
 void CudaBackend::drain() {
@@ -206,7 +212,8 @@ struct CudaBackend::Pending {
   ~Pending() {
     driver().context_set(context);
     if (fence) driver().event_destroy(fence);
-    ticket->settle({false, "LPQ_NATIVE_ARGUMENT", "the tensor has no contents: the copy was dropped behind a failure", ""});
+    ticket->settle(
+        {false, "LPQ_NATIVE_ARGUMENT", "the tensor has no contents: the copy was dropped behind a failure", ""});
   }
 };
 
@@ -258,7 +265,8 @@ CudaBackend::Copy CudaBackend::copy_from(const Tensor& source) {
     return {device, std::move(launch)};
   }
   auto launch = [this, copy = pending(source, device)] {
-    auto& other = *const_cast<Allocator*>(static_cast<const Allocator*>(copy->from.storage->owner));  // lives with the storage
+    auto& other =
+        *const_cast<Allocator*>(static_cast<const Allocator*>(copy->from.storage->owner));  // lives with the storage
     meet(copy->from.device, other);
     check(driver().context_set(exec_.context_), "selecting the device");
     if (copy->from.storage->arrival) copy->from.storage->arrival->await(peer_->stream());

@@ -18,8 +18,9 @@ namespace lpq::cuda {
 
 class CudaBackend : public Backend {
  public:
-  // vram_limit and host_limit (pinned memory of parked tensors) in bytes, 0: all there is. `kernels`: the fatbin's path. Throws Failure: LPQ_CUDA_DRIVER,
-  // LPQ_CUDA_DEVICE (no such ordinal, or older than compute capability 8.0), LPQ_CUDA_KERNELS.
+  // vram_limit and host_limit (pinned memory of parked tensors) in bytes, 0: all there is. `kernels`: the fatbin's
+  // path. Throws Failure: LPQ_CUDA_DRIVER, LPQ_CUDA_DEVICE (no such ordinal, or older than compute capability 8.0),
+  // LPQ_CUDA_KERNELS.
   CudaBackend(int ordinal, size_t vram_limit, size_t host_limit = 0, const std::string& kernels = kernels_path());
   ~CudaBackend() override;
 
@@ -75,8 +76,8 @@ class CudaBackend : public Backend {
   std::set<int> peers_;  // devices met; the queue's thread alone
 };
 
-// Memory is taken when a call is enqueued and comes back when it has been launched: where there is none, what waits in the
-// queue may hold it. Not for the queue's own thread.
+// Memory is taken when a call is enqueued and comes back when it has been launched: where there is none, what waits in
+// the queue may hold it. Not for the queue's own thread.
 template <class F>
 auto with_room(Queue& queue, F take) {
   try {

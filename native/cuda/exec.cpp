@@ -54,9 +54,11 @@ int blas_type(DType dtype) {
 void require_device(const CudaExec& exec, const Tensor& tensor, const char* name) {
   if (tensor.device == exec.device().ordinal) {
     if (!tensor.storage || tensor.storage->owner == exec.owner()) return;
-    throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " belongs to another runtime of cuda:" + std::to_string(tensor.device) + ": copyFrom() makes a copy of it");
+    throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " belongs to another runtime of cuda:" +
+                                             std::to_string(tensor.device) + ": copyFrom() makes a copy of it");
   }
-  throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " lies on " + (tensor.device < 0 ? "the CPU" : "cuda:" + std::to_string(tensor.device)) +
+  throw Failure("LPQ_NATIVE_ARGUMENT", std::string(name) + " lies on " +
+                                           (tensor.device < 0 ? "the CPU" : "cuda:" + std::to_string(tensor.device)) +
                                            ", not on cuda:" + std::to_string(exec.device().ordinal));
 }
 
@@ -98,23 +100,28 @@ bool CudaExec::follows() {
   return *follows_;
 }
 
-void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative) {
+void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments,
+                          bool cooperative) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   launched_ = true;
   if (rehearse(kernel, grid, block, shared, 1, false)) return;
   const CUfunction function = kernels_->find(kernel, shared);
-  const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments)
-                                      : driver().launch(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream_, arguments, nullptr);
+  const CUresult result = cooperative ? driver().launch_cooperative(function, grid.x, grid.y, grid.z, block.x, block.y,
+                                                                    block.z, shared, stream_, arguments)
+                                      : driver().launch(function, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                                                        shared, stream_, arguments, nullptr);
   if (result != kSuccess) check(result, "launching " + kernel);
 }
 
-void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap) {
+void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments,
+                          int cluster, bool overlap) {
   forget_written();
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   launched_ = true;
   if (rehearse(kernel, grid, block, shared, cluster, overlap)) return;
-  static const auto launch_with = late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
+  static const auto launch_with =
+      late<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   LaunchAttribute attributes[2];
   LaunchConfig config{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, stream_, attributes, 0};
   if (cluster > 1) {
@@ -131,12 +138,14 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 }
 
 int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster) {
-  if (!kernels_) return facts_.multiprocessors / cluster;  // of a described device: as if its clusters fitted without a gap
+  if (!kernels_)
+    return facts_.multiprocessors / cluster;  // of a described device: as if its clusters fitted without a gap
   static const auto ask = late<CUresult (*)(int*, CUfunction, const LaunchConfig*)>("cuOccupancyMaxActiveClusters");
   LaunchAttribute attribute;
   attribute.id = kClusterDimension;
   attribute.value[0] = static_cast<unsigned>(cluster), attribute.value[1] = attribute.value[2] = 1;
-  const LaunchConfig config{{static_cast<unsigned>(cluster), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, shared, stream_, &attribute, 1};
+  const LaunchConfig config{
+      {static_cast<unsigned>(cluster), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, shared, stream_, &attribute, 1};
   int count = 0;
   check(ask(&count, kernels_->find(kernel, shared), &config), "asking for the clusters of " + kernel);
   return count;
@@ -145,30 +154,39 @@ int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned
 int CudaExec::occupancy(const std::string& kernel, int threads, unsigned shared) {
   if (!kernels_) return 1;
   int blocks = 0;
-  check(driver().occupancy(&blocks, kernels_->find(kernel, shared), threads, shared), "asking for the occupancy of " + kernel);
+  check(driver().occupancy(&blocks, kernels_->find(kernel, shared), threads, shared),
+        "asking for the occupancy of " + kernel);
   return blocks;
 }
 
 void CudaExec::fill_zero(void* data, size_t bytes) {
   forget_written();
-  if (bytes && !rehearsal_) check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream_), "clearing memory");
+  if (bytes && !rehearsal_)
+    check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream_), "clearing memory");
 }
 
 void CudaExec::copy(void* to, const void* from, size_t bytes) {
   forget_written();
-  if (bytes && !rehearsal_) check(driver().copy_on_device(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream_), "copying on the device");
+  if (bytes && !rehearsal_)
+    check(
+        driver().copy_on_device(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream_),
+        "copying on the device");
 }
 
 void CudaExec::read_back(void* host, const void* device, size_t bytes) {
   forget_written();
-  if (bytes) check(driver().copy_to_host(host, reinterpret_cast<CUdeviceptr>(device), bytes, stream_), "reading from the device");
+  if (bytes)
+    check(driver().copy_to_host(host, reinterpret_cast<CUdeviceptr>(device), bytes, stream_),
+          "reading from the device");
   check(driver().stream_wait(stream_), "waiting for the device");
 }
 
 // From pageable memory the driver copies to its own buffer before it returns.
 void CudaExec::write_small(void* device, const void* host, size_t bytes) {
   forget_written();
-  if (bytes) check(driver().copy_to_device(reinterpret_cast<CUdeviceptr>(device), host, bytes, stream_), "writing to the device");
+  if (bytes)
+    check(driver().copy_to_device(reinterpret_cast<CUdeviceptr>(device), host, bytes, stream_),
+          "writing to the device");
 }
 
 void CudaExec::gemm(const Gemm& p) {
@@ -184,9 +202,10 @@ void CudaExec::gemm(const Gemm& p) {
   const void* scale_sum = wide ? static_cast<const void*>(&p.beta) : &beta;
   const int compute = wide ? kCompute64 : p.tf32 && p.ab == DType::f32 ? kComputeTf32 : kCompute32;
   // Column-major libraries see the transposes: C' = op(B)' op(A)'.
-  check_library(cublas.gemm(cublas.handle, p.transpose_b ? kTransposed : kPlain, p.transpose_a ? kTransposed : kPlain, static_cast<int>(p.n),
-                            static_cast<int>(p.m), static_cast<int>(p.k), scale_product, p.b, blas_type(p.ab), ldb, p.a, blas_type(p.ab), lda,
-                            scale_sum, p.c, blas_type(p.out), ldc, compute, kDefaultAlgorithm),
+  check_library(cublas.gemm(cublas.handle, p.transpose_b ? kTransposed : kPlain, p.transpose_a ? kTransposed : kPlain,
+                            static_cast<int>(p.n), static_cast<int>(p.m), static_cast<int>(p.k), scale_product, p.b,
+                            blas_type(p.ab), ldb, p.a, blas_type(p.ab), lda, scale_sum, p.c, blas_type(p.out), ldc,
+                            compute, kDefaultAlgorithm),
                 "cuBLAS", "multiplying matrices");
 }
 
@@ -211,7 +230,8 @@ const Cusolver& CudaExec::solver() {
 
 uint32_t* CudaExec::fault(std::string code, std::string detail) {
   if (arena_) return reinterpret_cast<uint32_t*>(head_);
-  // What is recorded has run before, when its faults were told: a graph must not hold a bank's way back to the host, nor wait for it.
+  // What is recorded has run before, when its faults were told: a graph must not hold a bank's way back to the host,
+  // nor wait for it.
   if (recording_ && banks_[bank_].words) return banks_[bank_].words->as<uint32_t>() + kUnread;
   if (banks_[bank_].asked.size() == kFaults) {
     send_back(banks_[bank_]);
@@ -260,7 +280,8 @@ void CudaExec::judge(const std::vector<Fault>& asked, const uint32_t* words) {
 void CudaExec::send_back(Bank& bank) {
   const size_t bytes = bank.asked.size() * sizeof(uint32_t);
   if (bytes == 0) return;
-  check(driver().copy_to_host(bank.host, reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_), "reading from the device");
+  check(driver().copy_to_host(bank.host, reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_),
+        "reading from the device");
   fill_zero(bank.words->as<void>(), bytes);
   check(driver().event_record(bank.copied, stream_), "reading from the device");
   bank.returning = true;
@@ -291,7 +312,8 @@ std::function<void()> CudaExec::watch_faults() {
   forget_written();
   const size_t bytes = bank.asked.size() * sizeof(uint32_t);
   std::shared_ptr<std::byte> words(pinned_->take(bytes), [pool = pinned_](std::byte* address) { pool->give(address); });
-  check(driver().copy_to_host(words.get(), reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_), "reading from the device");
+  check(driver().copy_to_host(words.get(), reinterpret_cast<CUdeviceptr>(bank.words->as<void>()), bytes, stream_),
+        "reading from the device");
   return [asked = bank.asked, words] { judge(asked, reinterpret_cast<const uint32_t*>(words.get())); };
 }
 

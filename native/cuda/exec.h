@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/features.h"
 #include "cuda/allocator.h"
 #include "cuda/driver.h"
+#include "cuda/features.h"
 #include "cuda/libraries.h"
 #include "cuda/pinned.h"
 #include "cuda/registry.h"
@@ -35,7 +35,10 @@ class Scratch {
   Scratch(Allocator& allocator, size_t bytes) : allocator_(&allocator), data_(allocator.take(bytes)), bytes_(bytes) {}
   Scratch(Arena& arena, size_t bytes);
   Scratch(Scratch&& other) noexcept
-      : allocator_(other.allocator_), arena_(other.arena_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+      : allocator_(other.allocator_),
+        arena_(other.arena_),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(other.bytes_) {}
   Scratch& operator=(Scratch&&) = delete;
   ~Scratch() {
     if (data_) give();
@@ -64,10 +67,10 @@ struct DeviceFacts {
   std::string name;
 };
 
-// C = alpha op(A) op(B) + beta C, row-major: C [m,n], op(A) [m,k], op(B) [k,n]; transposed operands are stored [k,m] and
-// [n,k]. ld*: elements from one row to the next as stored; 0: dense. A and B share a type: bf16, f16, f32 or f64; C is
-// that type, or f32 for 16-bit ones. 16-bit operands multiply exactly and accumulate in fp32; f32 is plain fp32 unless
-// `tf32`. Runs on the operation's stream and gives the same bytes for the same call on the same device.
+// C = alpha op(A) op(B) + beta C, row-major: C [m,n], op(A) [m,k], op(B) [k,n]; transposed operands are stored [k,m]
+// and [n,k]. ld*: elements from one row to the next as stored; 0: dense. A and B share a type: bf16, f16, f32 or f64; C
+// is that type, or f32 for 16-bit ones. 16-bit operands multiply exactly and accumulate in fp32; f32 is plain fp32
+// unless `tf32`. Runs on the operation's stream and gives the same bytes for the same call on the same device.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
@@ -113,23 +116,26 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, true);
   }
-  // As launch, `cluster` blocks in a row a cluster; `overlap`: it may start while the operation before still runs, which the kernel
-  // waits for by itself (griddepcontrol.wait) before it touches what that one writes. Needs a device of 9.0.
+  // As launch, `cluster` blocks in a row a cluster; `overlap`: it may start while the operation before still runs,
+  // which the kernel waits for by itself (griddepcontrol.wait) before it touches what that one writes. Needs a device
+  // of 9.0.
   template <class... Args>
-  void launch_clusters(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap, const Args&... args) {
+  void launch_clusters(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap,
+                       const Args&... args) {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, cluster, overlap);
   }
-  // As launch of a kernel that begins with griddepcontrol_wait_and_launch() (ptx/griddepcontrol.cuh): on devices of 9.0 it may start while the launch before still runs, where
-  // the newest thing on the stream is one.
+  // As launch of a kernel that begins with griddepcontrol_wait_and_launch() (ptx/griddepcontrol.cuh): on devices of 9.0
+  // it may start while the launch before still runs, where the newest thing on the stream is one.
   template <class... Args>
   void launch_after(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     if (launched_ && follows()) launch_raw(kernel, grid, block, shared, pointers, 1, true);
     else launch_raw(kernel, grid, block, shared, pointers, false);
   }
-  // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that was a launch
-  // that said by wrote() what it writes, nothing else was put on the stream since (all that does so forgets), and `tensor` lies elsewhere.
+  // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that
+  // was a launch that said by wrote() what it writes, nothing else was put on the stream since (all that does so
+  // forgets), and `tensor` lies elsewhere.
   template <class... More>
   void wrote(const More&... tensors) {
     written_.clear();
@@ -153,9 +159,9 @@ class CudaExec {
   int occupancy(const std::string& kernel, int threads, unsigned shared);
 
   void fill_zero(void* data, size_t bytes);
-  void copy(void* to, const void* from, size_t bytes);                // device to device
-  void read_back(void* host, const void* device, size_t bytes);      // small; waits for the stream
-  void write_small(void* device, const void* host, size_t bytes);    // copies `host` before it returns
+  void copy(void* to, const void* from, size_t bytes);             // device to device
+  void read_back(void* host, const void* device, size_t bytes);    // small; waits for the stream
+  void write_small(void* device, const void* host, size_t bytes);  // copies `host` before it returns
 
   void gemm(const Gemm& product);
   // Handles on this stream, taken as stream() is; Failure("LPQ_CUDA_LIBRARY") when the library is not there.
@@ -179,8 +185,10 @@ class CudaExec {
   bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
   uint32_t* hosted_counters(size_t count);
   bool follows();  // whether the device and its driver start such kernels early
-  void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, bool cooperative);
-  void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster, bool overlap);
+  void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments,
+                  bool cooperative);
+  void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments, int cluster,
+                  bool overlap);
   // Words are asked for in one bank while the other's are on their way back, so that nobody waits for the device.
   struct Fault {
     std::string code, detail, op;
@@ -192,7 +200,8 @@ class CudaExec {
     std::vector<Fault> asked;
     bool returning = false;
   };
-  static void judge(const std::vector<Fault>& asked, const uint32_t* words);  // throws OpFailure for the first word that is set
+  static void judge(const std::vector<Fault>& asked,
+                    const uint32_t* words);  // throws OpFailure for the first word that is set
   void send_back(Bank& bank);
   void settle(Bank& bank);
   void check_faults();  // waits for the stream
@@ -216,8 +225,8 @@ class CudaExec {
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
   std::optional<bool> follows_;
   bool recording_ = false;  // launches go into a graph (timing.cpp)
-  bool launched_ = false;  // the newest thing on the stream is a launch of a kernel of ours
-  bool settled_ = false;            // whatever came before, it has not written weights
+  bool launched_ = false;   // the newest thing on the stream is a launch of a kernel of ours
+  bool settled_ = false;    // whatever came before, it has not written weights
   std::vector<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
 };
 

@@ -44,7 +44,8 @@ const DescribedDevice* described(const std::string& name) {
 std::string described_names() {
   std::string names;
   const size_t count = std::size(kDevices);
-  for (size_t i = 0; i < count; ++i) names += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + std::string(kDevices[i].name);
+  for (size_t i = 0; i < count; ++i)
+    names += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + std::string(kDevices[i].name);
   return names;
 }
 

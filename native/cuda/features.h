@@ -1,4 +1,5 @@
-// What devices can do, by compute capability: the only place that asks for a number. Kernels and planners ask for a feature.
+// What devices can do, by compute capability: the only place that asks for a number. Kernels and planners ask for a
+// feature.
 #pragma once
 #include <string>
 

@@ -9,8 +9,9 @@ namespace lpq::cuda {
 std::byte* Arena::take(size_t bytes) {
   const size_t end = used_ + (std::max<size_t>(bytes, 1) + 511) / 512 * 512;
   if (end > bytes_ || end < used_)
-    throw Failure("LPQ_WORKSPACE", "the workspace is too small: " + std::to_string(end + kHostedHead) + " bytes or more are needed, " +
-                                       std::to_string(bytes_ + kHostedHead) + " were given");
+    throw Failure("LPQ_WORKSPACE", "the workspace is too small: " + std::to_string(end + kHostedHead) +
+                                       " bytes or more are needed, " + std::to_string(bytes_ + kHostedHead) +
+                                       " were given");
   blocks_.push_back({used_, end, false});
   used_ = end;
   most_ = std::max(most_, used_);
@@ -27,7 +28,8 @@ void Arena::give(std::byte* address) noexcept {
   }
 }
 
-Hosted::Hosted(const DeviceFacts& facts, Kernels& kernels, CUstream stream, const void* owner, std::byte* memory, size_t bytes, bool settled)
+Hosted::Hosted(const DeviceFacts& facts, Kernels& kernels, CUstream stream, const void* owner, std::byte* memory,
+               size_t bytes, bool settled)
     : arena_(memory + kHostedHead, bytes < kHostedHead ? 0 : bytes - kHostedHead) {
   exec_.facts_ = facts;
   exec_.kernels_ = &kernels;

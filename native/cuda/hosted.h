@@ -1,5 +1,5 @@
-// Operations without a backend: on a stream and in memory that somebody else owns (native/library), or on nothing at all, to
-// see what they would launch (kernels/choice.h).
+// Operations without a backend: on a stream and in memory that somebody else owns (native/library), or on nothing at
+// all, to see what they would launch (kernels/choice.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace lpq::cuda {
 
-// Scratch of one call: a stack in memory that the caller gave. Blocks may be given back in any order; room comes back from the top.
+// Scratch of one call: a stack in memory that the caller gave. Blocks may be given back in any order; room comes back
+// from the top.
 class Arena {
  public:
   Arena(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
@@ -46,17 +47,19 @@ struct Rehearsal {
   std::vector<std::string> reasons;
 };
 
-// What the memory of a hosted call begins with: a word that kernels set when they meet bad data, and counters. Both are 0 before
-// the first call; kernels leave counters at 0.
+// What the memory of a hosted call begins with: a word that kernels set when they meet bad data, and counters. Both are
+// 0 before the first call; kernels leave counters at 0.
 constexpr size_t kHostedFault = 512, kHostedCounters = size_t{256} << 10, kHostedHead = kHostedFault + kHostedCounters;
 
 // A CudaExec of one call. Tensors carry `owner`, and its device's ordinal.
 class Hosted {
  public:
-  // Launches on `stream` of the current context; `memory` (kHostedHead bytes and scratch) is 512-byte aligned. `settled`: weights,
-  // scales and zero points were written before the operation before this one on the stream began.
-  Hosted(const DeviceFacts& facts, Kernels& kernels, CUstream stream, const void* owner, std::byte* memory, size_t bytes, bool settled);
-  // Launches nothing; addresses are made up. `kernels`: of the device that is asked about; null: the device is only described.
+  // Launches on `stream` of the current context; `memory` (kHostedHead bytes and scratch) is 512-byte aligned.
+  // `settled`: weights, scales and zero points were written before the operation before this one on the stream began.
+  Hosted(const DeviceFacts& facts, Kernels& kernels, CUstream stream, const void* owner, std::byte* memory,
+         size_t bytes, bool settled);
+  // Launches nothing; addresses are made up. `kernels`: of the device that is asked about; null: the device is only
+  // described.
   Hosted(const DeviceFacts& facts, Kernels* kernels, const void* owner, Rehearsal& rehearsal);
   Hosted(const Hosted&) = delete;
   Hosted& operator=(const Hosted&) = delete;

@@ -20,7 +20,7 @@ const packed = codesAndActivations.map(({ kind, bits, wide, dtype, bf16 }) => {
   const args = [`${kind}${bits}_${dtype}`, bits, bf16, kind === 'int' ? 'IntCast' : 'FloatCast'];
   return {
     name: `gemm_packed_${kind}${bits}_${dtype}`,
-    header: 'cuda/kernels/gemm_packed.cuh',
+    header: 'cuda/gemm/kernels/packed.cuh',
     defines: { LPQ_WEIGHTS_BF16: bf16 },
     calls: [call('LPQ_GEMM_PACKED', ...args), ...(wide ? [call('LPQ_GEMM_WIDE', ...args)] : [])],
   };
@@ -29,7 +29,7 @@ const packed = codesAndActivations.map(({ kind, bits, wide, dtype, bf16 }) => {
 /** f16 activations times floats whose exponents f16 does not hold: both as bf16, the activations in two parts. */
 const split = [7, 8].map((bits) => ({
   name: `gemm_packed_float${bits}_split`,
-  header: 'cuda/kernels/gemm_packed.cuh',
+  header: 'cuda/gemm/kernels/packed.cuh',
   defines: { LPQ_WEIGHTS_BF16: true },
   calls: [
     call('LPQ_GEMM_PORTABLE', `float${bits}_wide`, bits, false, 'FloatCast'),
@@ -49,7 +49,7 @@ const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
   ];
   return {
     name: `gemm_scaled_${kind}${bits}_${dtype}`,
-    header: 'cuda/kernels/wide_scaled.cuh',
+    header: 'cuda/gemm/kernels/scaled.cuh',
     needs: 'sm_90a',
     calls: tiles.map(([letter, count, halves]) =>
       call(
@@ -73,7 +73,7 @@ const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
  */
 const large = [1, 2, 3, 4, 5, 6, 7, 8].map((bits) => ({
   name: `gemm_large_${bits}bit`,
-  header: 'cuda/kernels/gemm_large.cuh',
+  header: 'cuda/gemm/kernels/large.cuh',
   calls: codesAndActivations
     .filter((row) => row.bits === bits)
     .map(({ kind, dtype, bf16 }) => {
@@ -88,14 +88,14 @@ const stripes = ACTIVATIONS.flatMap(({ dtype, bf16 }) =>
   [4, 8].flatMap((bits) => [
     {
       name: `gemm_marlin_u${bits}_${dtype}`,
-      header: 'cuda/kernels/gemm_marlin.cuh',
+      header: 'cuda/gemm/kernels/marlin.cuh',
       calls: [false, true].map((zeros) =>
         call('LPQ_MARLIN', `marlin_u${bits}${zeros ? 'z' : ''}_${dtype}`, bits, bf16, zeros),
       ),
     },
     {
       name: `gemm_turbomind_${bits}bit_${dtype}`,
-      header: 'cuda/kernels/gemm_turbomind.cuh',
+      header: 'cuda/gemm/kernels/turbomind.cuh',
       calls: [
         call('LPQ_TURBOMIND', `turbomind_u${bits}_${dtype}`, 'TurboMindInteger', bits, bf16),
         call('LPQ_TURBOMIND', `turbomind_f${bits}_${dtype}`, 'TurboMindFloat', bits, bf16),
@@ -106,7 +106,7 @@ const stripes = ACTIVATIONS.flatMap(({ dtype, bf16 }) =>
 
 const sparse = [4, 8].map((bits) => ({
   name: `gemm_sparse_u${bits}`,
-  header: 'cuda/kernels/gemm_sparse.cuh',
+  header: 'cuda/gemm/kernels/sparse.cuh',
   calls: ACTIVATIONS.map(({ dtype, bf16 }) => call('LPQ_SPARSE', `u${bits}_${dtype}`, bits, bf16)),
 }));
 
@@ -120,13 +120,13 @@ const activations = [
     ['NibblesFloat', 'w4f8'],
   ].map(([kind, name]) => ({
     name: `gemm_act_${name}`,
-    header: 'cuda/kernels/gemm_act.cuh',
+    header: 'cuda/gemm/kernels/w4ax.cuh',
     needs: 'sm_90a',
     calls: [call('LPQ_GEMM_ACT_TILES', kind, name)],
   })),
   {
     name: 'gemm_few',
-    header: 'cuda/kernels/gemm_few.cuh',
+    header: 'cuda/gemm/kernels/w4ax_few.cuh',
     needs: 'sm_90a',
     // Tiles of 8 tokens, rows of 8 weights a warp, buffers in depth.
     calls: [
@@ -138,7 +138,7 @@ const activations = [
   },
   {
     name: 'gemm_mixed',
-    header: 'cuda/kernels/gemm_mixed.cuh',
+    header: 'cuda/gemm/kernels/w4ax_mixed.cuh',
     calls: [2, 8, 16].map((tiles) => call('LPQ_GEMM_MIXED', tiles)),
   },
 ];

@@ -4,7 +4,8 @@
 
 namespace lpq::cuda {
 namespace {
-// A large copy goes in pieces: the device's copy engines alternate between lanes after each, so that small ones get through.
+// A large copy goes in pieces: the device's copy engines alternate between lanes after each, so that small ones get
+// through.
 constexpr size_t kPiece = size_t{32} << 20;
 }  // namespace
 
@@ -38,11 +39,12 @@ void CopyLane::issue(Tensor from, Tensor to, std::shared_ptr<Ticket> ticket, CUc
   const Outcome how = outcome_of(name_, [&] {
     for (size_t at = 0; at < bytes; at += kPiece) {
       const size_t part = std::min(kPiece, bytes - at);
-      const auto source = reinterpret_cast<CUdeviceptr>(from.raw() + at), target = reinterpret_cast<CUdeviceptr>(to.raw() + at);
-      check(from.device < 0  ? driver().copy_to_device(target, from.raw() + at, part, stream_)
-            : to.device < 0  ? driver().copy_to_host(to.raw() + at, source, part, stream_)
+      const auto source = reinterpret_cast<CUdeviceptr>(from.raw() + at),
+                 target = reinterpret_cast<CUdeviceptr>(to.raw() + at);
+      check(from.device < 0            ? driver().copy_to_device(target, from.raw() + at, part, stream_)
+            : to.device < 0            ? driver().copy_to_host(to.raw() + at, source, part, stream_)
             : from_context == context_ ? driver().copy_on_device(target, source, part, stream_)
-                             : driver().copy_peer(target, context_, source, from_context, part, stream_),
+                                       : driver().copy_peer(target, context_, source, from_context, part, stream_),
             name_);
     }
     check(driver().event_record(ticket->end(), stream_), name_);
@@ -76,7 +78,7 @@ void CopyLane::work() {
     Sent sent = std::move(sent_.front());
     sent_.pop_front();
     lock.unlock();
-    driver().context_set(context_);             // the last tensors may have been another device's
+    driver().context_set(context_);           // the last tensors may have been another device's
     driver().event_wait(sent.ticket->end());  // a failure here is a lost device: whoever waits for the queue is told
     sent = {};
     lock.lock();

@@ -1,5 +1,5 @@
-// Copies that need no help of the host: between a device and pinned memory, or between devices. Each lane is a stream of its
-// own, so that lanes overlap with each other and with computing.
+// Copies that need no help of the host: between a device and pinned memory, or between devices. Each lane is a stream
+// of its own, so that lanes overlap with each other and with computing.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

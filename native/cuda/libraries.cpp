@@ -38,11 +38,14 @@ std::vector<std::string> places() {
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"})
     if (const char* home = std::getenv(name); home && *home) environments.emplace_back(home);
   if (const char* home = std::getenv("HOME"); home && *home)
-    for (const char* tail : {"/.local", "/.venv", "/venv", "/miniconda3", "/miniforge3"}) environments.push_back(std::string(home) + tail);
-  for (const char* fixed : {"/usr", "/usr/local", "/opt/conda", "/opt/venv", "/opt/*/.venv", "/opt/*/venv"}) environments.emplace_back(fixed);
+    for (const char* tail : {"/.local", "/.venv", "/venv", "/miniconda3", "/miniforge3"})
+      environments.push_back(std::string(home) + tail);
+  for (const char* fixed : {"/usr", "/usr/local", "/opt/conda", "/opt/venv", "/opt/*/.venv", "/opt/*/venv"})
+    environments.emplace_back(fixed);
   for (const std::string& environment : environments)
     for (const char* packages : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages"})
-      for (const char* wheel : {"/nvidia/cu*/lib", "/nvidia/cublas/lib", "/nvidia/cusolver/lib"}) add(environment + packages + wheel);
+      for (const char* wheel : {"/nvidia/cu*/lib", "/nvidia/cublas/lib", "/nvidia/cusolver/lib"})
+        add(environment + packages + wheel);
   return folders;
 }
 
@@ -53,7 +56,8 @@ void* open_library(const std::vector<std::string>& names) {
   for (const std::string& folder : places()) {
     for (const std::string& name : names) {
       // Global: cuSOLVER finds cuBLAS among what is loaded already when the wheels keep them in folders of their own.
-      if (void* library = ::dlopen((folder.empty() ? name : folder + "/" + name).c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
+      if (void* library = ::dlopen((folder.empty() ? name : folder + "/" + name).c_str(), RTLD_NOW | RTLD_GLOBAL))
+        return library;
       const char* text = ::dlerror();
       // A library that is there but cannot be loaded says more than one that is not.
       if (text && std::string(text).find("No such file") == std::string::npos) reason = text;
@@ -62,18 +66,20 @@ void* open_library(const std::vector<std::string>& names) {
   }
   std::string wanted;
   for (const std::string& name : names) wanted += (wanted.empty() ? "" : " or ") + name;
-  throw Failure("LPQ_CUDA_LIBRARY", wanted + " was not found; looked in " + looked + (reason.empty() ? "" : "; " + reason));
+  throw Failure("LPQ_CUDA_LIBRARY",
+                wanted + " was not found; looked in " + looked + (reason.empty() ? "" : "; " + reason));
 }
 
 void check_library(int status, const char* library, const char* what) {
   if (status == 0) return;
   // In both libraries 2 says that memory did not suffice (CUBLAS_STATUS_ALLOC_FAILED is 3).
   const bool memory = std::string(library) == "cuBLAS" ? status == 3 : status == 2;
-  throw Failure(memory ? "LPQ_CUDA_MEMORY" : "LPQ_CUDA_LIBRARY", std::string(library) + " failed with status " + std::to_string(status) + " while " + what);
+  throw Failure(memory ? "LPQ_CUDA_MEMORY" : "LPQ_CUDA_LIBRARY",
+                std::string(library) + " failed with status " + std::to_string(status) + " while " + what);
 }
 
-#define LPQ_LOAD(member, name, parameters)                              \
-  *reinterpret_cast<void**>(&member) = ::dlsym(library, #name);         \
+#define LPQ_LOAD(member, name, parameters)                      \
+  *reinterpret_cast<void**>(&member) = ::dlsym(library, #name); \
   if (!member) throw Failure("LPQ_CUDA_LIBRARY", "the library found lacks " #name ": it is older than CUDA 12");
 
 Cublas::Cublas(CUstream stream, void* workspace, size_t workspace_bytes) {

@@ -23,30 +23,31 @@ enum BlasCompute : int { kCompute32 = 68, kCompute64 = 70, kComputeTf32 = 77 };
 constexpr int kDefaultAlgorithm = -1;
 
 // X(member, exported name, parameters)
-#define LPQ_CUBLAS_FUNCTIONS(X)                                                                                        \
-  X(create, cublasCreate_v2, (BlasHandle * handle))                                                                    \
-  X(destroy, cublasDestroy_v2, (BlasHandle handle))                                                                    \
-  X(set_stream, cublasSetStream_v2, (BlasHandle handle, CUstream stream))                                              \
-  X(set_workspace, cublasSetWorkspace_v2, (BlasHandle handle, void* memory, size_t bytes))                             \
-  X(set_math_mode, cublasSetMathMode, (BlasHandle handle, int mode))                                                   \
-  X(gemm, cublasGemmEx,                                                                                                \
-    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda, \
-     const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute, int algorithm))  \
-  X(gemm_strided, cublasGemmStridedBatchedEx,                                                                          \
-    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda, \
-     long long stride_a, const void* b, int type_b, int ldb, long long stride_b, const void* beta, void* c, int type_c, \
-     int ldc, long long stride_c, int count, int compute, int algorithm))                                              \
-  X(strsm, cublasStrsm_v2,                                                                                             \
-    (BlasHandle handle, int side, int fill, int op, int diagonal, int m, int n, const float* alpha, const float* a,    \
-     int lda, float* b, int ldb))                                                                                      \
-  X(dtrsm, cublasDtrsm_v2,                                                                                             \
-    (BlasHandle handle, int side, int fill, int op, int diagonal, int m, int n, const double* alpha, const double* a,  \
-     int lda, double* b, int ldb))                                                                                     \
-  X(ssyrk, cublasSsyrk_v2,                                                                                             \
-    (BlasHandle handle, int fill, int op, int n, int k, const float* alpha, const float* a, int lda, const float* beta, \
-     float* c, int ldc))                                                                                               \
-  X(dsyrk, cublasDsyrk_v2,                                                                                             \
-    (BlasHandle handle, int fill, int op, int n, int k, const double* alpha, const double* a, int lda,                 \
+#define LPQ_CUBLAS_FUNCTIONS(X)                                                                                       \
+  X(create, cublasCreate_v2, (BlasHandle * handle))                                                                   \
+  X(destroy, cublasDestroy_v2, (BlasHandle handle))                                                                   \
+  X(set_stream, cublasSetStream_v2, (BlasHandle handle, CUstream stream))                                             \
+  X(set_workspace, cublasSetWorkspace_v2, (BlasHandle handle, void* memory, size_t bytes))                            \
+  X(set_math_mode, cublasSetMathMode, (BlasHandle handle, int mode))                                                  \
+  X(gemm, cublasGemmEx,                                                                                               \
+    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,        \
+     int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute,        \
+     int algorithm))                                                                                                  \
+  X(gemm_strided, cublasGemmStridedBatchedEx,                                                                         \
+    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,        \
+     int lda, long long stride_a, const void* b, int type_b, int ldb, long long stride_b, const void* beta, void* c,  \
+     int type_c, int ldc, long long stride_c, int count, int compute, int algorithm))                                 \
+  X(strsm, cublasStrsm_v2,                                                                                            \
+    (BlasHandle handle, int side, int fill, int op, int diagonal, int m, int n, const float* alpha, const float* a,   \
+     int lda, float* b, int ldb))                                                                                     \
+  X(dtrsm, cublasDtrsm_v2,                                                                                            \
+    (BlasHandle handle, int side, int fill, int op, int diagonal, int m, int n, const double* alpha, const double* a, \
+     int lda, double* b, int ldb))                                                                                    \
+  X(ssyrk, cublasSsyrk_v2,                                                                                            \
+    (BlasHandle handle, int fill, int op, int n, int k, const float* alpha, const float* a, int lda,                  \
+     const float* beta, float* c, int ldc))                                                                           \
+  X(dsyrk, cublasDsyrk_v2,                                                                                            \
+    (BlasHandle handle, int fill, int op, int n, int k, const double* alpha, const double* a, int lda,                \
      const double* beta, double* c, int ldc))
 
 #define LPQ_CUSOLVER_FUNCTIONS(X)                                                                                      \
@@ -67,7 +68,8 @@ constexpr int kDefaultAlgorithm = -1;
   X(trtri, cusolverDnXtrtri,                                                                                           \
     (SolverHandle handle, int fill, int diagonal, int64_t n, int type, void* a, int64_t lda, void* device,             \
      size_t device_bytes, void* host, size_t host_bytes, int* info))                                                   \
-  X(dpotri_size, cusolverDnDpotri_bufferSize, (SolverHandle handle, int fill, int n, double* a, int lda, int* elements)) \
+  X(dpotri_size, cusolverDnDpotri_bufferSize,                                                                          \
+    (SolverHandle handle, int fill, int n, double* a, int lda, int* elements))                                         \
   X(dpotri, cusolverDnDpotri,                                                                                          \
     (SolverHandle handle, int fill, int n, double* a, int lda, double* work, int elements, int* info))
 
@@ -97,8 +99,9 @@ struct Cusolver {
   Cusolver& operator=(const Cusolver&) = delete;
 };
 
-// Opens one of `names` (newest first): in the folders of LPQ_CUDA_LIBS, through the system's loader, in the toolkit, then
-// in the nvidia wheels of the Python environments there are. Throws Failure("LPQ_CUDA_LIBRARY") with every place looked at.
+// Opens one of `names` (newest first): in the folders of LPQ_CUDA_LIBS, through the system's loader, in the toolkit,
+// then in the nvidia wheels of the Python environments there are. Throws Failure("LPQ_CUDA_LIBRARY") with every place
+// looked at.
 void* open_library(const std::vector<std::string>& names);
 
 }  // namespace lpq::cuda

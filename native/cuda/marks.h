@@ -19,8 +19,8 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  // Once what was launched on `stream` has ended, calls `verdict` (which may throw Failure), then `then` with what came of
-  // it, on the thread of this object. Marks are told in order. Throws Failure, and has then called nothing.
+  // Once what was launched on `stream` has ended, calls `verdict` (which may throw Failure), then `then` with what came
+  // of it, on the thread of this object. Marks are told in order. Throws Failure, and has then called nothing.
   void set(CUstream stream, std::function<void()> verdict, std::function<void(Outcome)> then);
 
  private:

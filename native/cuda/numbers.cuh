@@ -14,7 +14,9 @@ template <bool BF>
 __device__ __forceinline__ float to_float(uint32_t bits) {
   return BF ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
-__device__ __forceinline__ uint16_t from_float(float v, bool bf16) { return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(v)) : __half_as_ushort(__float2half_rn(v)); }
+__device__ __forceinline__ uint16_t from_float(float v, bool bf16) {
+  return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(v)) : __half_as_ushort(__float2half_rn(v));
+}
 template <bool BF>
 __device__ __forceinline__ uint16_t from_float(float v) {
   return BF ? __bfloat16_as_ushort(__float2bfloat16_rn(v)) : __half_as_ushort(__float2half_rn(v));

@@ -58,7 +58,8 @@ void Pages::create(size_t count, std::vector<CUmemHandle>& handles) {
 std::byte* Pages::map(const std::vector<CUmemHandle>& handles) {
   check(driver().context_set(context_), "selecting the device");
   const size_t count = handles.size();
-  const auto hole = std::find_if(vacant_.begin(), vacant_.end(), [&](const auto& entry) { return entry.second >= count; });
+  const auto hole =
+      std::find_if(vacant_.begin(), vacant_.end(), [&](const auto& entry) { return entry.second >= count; });
   if (hole == vacant_.end()) return nullptr;
   const size_t first = hole->first, rest = hole->second - count;
   vacant_.erase(hole);
@@ -67,7 +68,8 @@ std::byte* Pages::map(const std::vector<CUmemHandle>& handles) {
   size_t done = 0;
   for (; done < count && result == kSuccess; ++done)
     result = driver().memory_map(base_ + (first + done) * granule_, granule_, 0, handles[done], 0);
-  if (result == kSuccess) result = driver().memory_access(base_ + first * granule_, count * granule_, access_.data(), access_.size());
+  if (result == kSuccess)
+    result = driver().memory_access(base_ + first * granule_, count * granule_, access_.data(), access_.size());
   else --done;
   if (result != kSuccess) {
     for (size_t i = 0; i < done; ++i) driver().memory_unmap(base_ + (first + i) * granule_, granule_);
@@ -113,14 +115,17 @@ void Pages::release(std::vector<CUmemHandle>& handles) {
 }
 
 void Pages::reach(int ordinal) {
-  if (std::any_of(access_.begin(), access_.end(), [&](const MemoryAccess& access) { return access.location.id == ordinal; })) return;
+  if (std::any_of(access_.begin(), access_.end(),
+                  [&](const MemoryAccess& access) { return access.location.id == ordinal; }))
+    return;
   check(driver().context_set(context_), "selecting the device");
   const MemoryAccess other{{1, ordinal}};
   for (auto run = mapped_.begin(); run != mapped_.end();) {
     size_t count = 0;
     const size_t first = run->first;
     for (; run != mapped_.end() && run->first == first + count; ++run) ++count;
-    check(driver().memory_access(base_ + first * granule_, count * granule_, &other, 1), "letting cuda:" + std::to_string(ordinal) + " use memory");
+    check(driver().memory_access(base_ + first * granule_, count * granule_, &other, 1),
+          "letting cuda:" + std::to_string(ordinal) + " use memory");
   }
   access_.push_back(other);
 }

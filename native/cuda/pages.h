@@ -1,5 +1,5 @@
-// Device memory in granules of 2 to 8 MB that are mapped freely into one large range of addresses: free memory can then serve
-// any request, wherever it lies. Not safe from several threads: the allocator's lock holds.
+// Device memory in granules of 2 to 8 MB that are mapped freely into one large range of addresses: free memory can then
+// serve any request, wherever it lies. Not safe from several threads: the allocator's lock holds.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -36,8 +36,8 @@ class Pages {
   MemoryProperties kind_;
   size_t granule_ = 0;
   CUdeviceptr base_ = 0;
-  size_t span_ = 0;                      // granules
-  std::map<size_t, size_t> vacant_;      // first granule -> how many, of addresses
+  size_t span_ = 0;                  // granules
+  std::map<size_t, size_t> vacant_;  // first granule -> how many, of addresses
   std::map<size_t, CUmemHandle> mapped_;
   std::vector<MemoryAccess> access_;
 };

@@ -51,7 +51,8 @@ std::byte* PinnedPool::take(size_t bytes, bool parked) {
   std::byte* address = nullptr;
   for (int attempt = 0; !address; ++attempt) {
     address = find(capacity, capacity + capacity / 4);
-    // New memory; then any block that is large enough; then new memory once nothing unused is held; then what copies hold.
+    // New memory; then any block that is large enough; then new memory once nothing unused is held; then what copies
+    // hold.
     for (int step = 0; !address && step < 2; ++step) {
       if (limit_ == 0 || usage_.reserved + capacity <= limit_) {
         void* fresh = nullptr;
@@ -69,8 +70,9 @@ std::byte* PinnedPool::take(size_t bytes, bool parked) {
     }
     if (address) break;
     if (attempt > 0 || !reclaim_)
-      throw Failure("LPQ_HOST_MEMORY", "no room for " + mib(bytes) + " of pinned host memory: " + mib(usage_.parked) + " are parked, " +
-                                           mib(usage_.reserved) + " held" + (limit_ ? ", the limit is " + mib(limit_) : ", the system grants no more"));
+      throw Failure("LPQ_HOST_MEMORY", "no room for " + mib(bytes) + " of pinned host memory: " + mib(usage_.parked) +
+                                           " are parked, " + mib(usage_.reserved) + " held" +
+                                           (limit_ ? ", the limit is " + mib(limit_) : ", the system grants no more"));
     const auto reclaim = reclaim_;
     lock.unlock();
     reclaim();

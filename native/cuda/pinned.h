@@ -1,5 +1,5 @@
-// Pinned host memory, which devices copy from and to directly. The system takes about 0.3 s to pin a GB, so blocks are kept
-// for the next tensor of about their size until the runtime goes.
+// Pinned host memory, which devices copy from and to directly. The system takes about 0.3 s to pin a GB, so blocks are
+// kept for the next tensor of about their size until the runtime goes.
 #pragma once
 #include <cstddef>
 #include <functional>

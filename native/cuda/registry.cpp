@@ -62,7 +62,8 @@ std::vector<KernelImage> read_kernels(const std::string& path, std::vector<char>
     for (uint32_t j = 0; j < kernels; ++j) row.kernels.push_back(text());
     row.offset = take<uint64_t>(image, at, path);
     const auto bytes = take<uint64_t>(image, at, path);
-    if (row.offset > image.size() || bytes > image.size() - row.offset) throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
+    if (row.offset > image.size() || bytes > image.size() - row.offset)
+      throw Failure("LPQ_CUDA_KERNELS", path + " is cut short");
   }
   return images;
 }
@@ -87,7 +88,8 @@ Kernels::Kernels(CUcontext context, const std::string& path) {
     if (result != kSuccess) {
       const char* reason = nullptr;
       driver().error_string(result, &reason);
-      throw Failure("LPQ_CUDA_KERNELS", "the kernels of " + row.file + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
+      throw Failure("LPQ_CUDA_KERNELS",
+                    "the kernels of " + row.file + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
     }
     modules_.push_back(module);
     for (const std::string& kernel : row.kernels) functions_[kernel].module = module;
@@ -117,7 +119,9 @@ CUfunction Kernels::find(const std::string& name) { return find(name, 0); }
 CUfunction Kernels::find(const std::string& name, unsigned shared) {
   std::lock_guard lock(mutex_);
   const auto found = functions_.find(name);
-  const auto for_others = [&] { return Failure("LPQ_CUDA_KERNELS", "the kernel " + name + " has no code for this device"); };
+  const auto for_others = [&] {
+    return Failure("LPQ_CUDA_KERNELS", "the kernel " + name + " has no code for this device");
+  };
   if (found == functions_.end() && elsewhere_.count(name)) throw for_others();
   if (found == functions_.end())
     throw Failure("LPQ_CUDA_KERNELS", "no kernel is called " + name + ": lpq_kernels.fatbin is older than the addon");
@@ -129,7 +133,8 @@ CUfunction Kernels::find(const std::string& name, unsigned shared) {
     check(result, "looking for the kernel " + name);
   }
   if (shared > kDefaultShared && shared > entry.shared) {
-    check(driver().function_set(entry.function, kMaxDynamicShared, static_cast<int>(shared)), "raising the shared memory of " + name);
+    check(driver().function_set(entry.function, kMaxDynamicShared, static_cast<int>(shared)),
+          "raising the shared memory of " + name);
     entry.shared = shared;
   }
   return entry.function;

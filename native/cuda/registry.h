@@ -22,8 +22,8 @@ struct CudaOpRegistrar {
 // One line per operation, next to its definition: LPQ_CUDA_OP(linear, "linear").
 #define LPQ_CUDA_OP(function, name) static const ::lpq::cuda::CudaOpRegistrar cuda_registrar_##function(name, function)
 
-// The file of kernels (scripts/build-cuda.mjs) is "LPQFAT2\0", u32 count, then for each fatbin its name, u32 kernels, their
-// names, u64 offset, u64 bytes; names as u32 length and bytes; little-endian, images 64-byte aligned.
+// The file of kernels (scripts/build-cuda.mjs) is "LPQFAT2\0", u32 count, then for each fatbin its name, u32 kernels,
+// their names, u64 offset, u64 bytes; names as u32 length and bytes; little-endian, images 64-byte aligned.
 struct KernelImage {
   std::string file;
   std::vector<std::string> kernels;

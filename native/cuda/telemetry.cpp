@@ -29,7 +29,9 @@ Nvml open_nvml() {
   Nvml api;
   void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return api;
-  const auto find = [&](auto& function, const char* name) { function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name)); };
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+  };
   find(api.init, "nvmlInit_v2");
   find(api.by_bus, "nvmlDeviceGetHandleByPciBusId_v2");
   find(api.clock, "nvmlDeviceGetClockInfo");
@@ -49,7 +51,8 @@ NvmlDevice find_device(const Nvml& nvml, int ordinal) {
   CUdevice device = 0;
   char bus[32] = {};
   NvmlDevice found = nullptr;
-  if (!bus_id || driver().device_get(&device, ordinal) != kSuccess || bus_id(bus, sizeof(bus), device) != kSuccess) return nullptr;
+  if (!bus_id || driver().device_get(&device, ordinal) != kSuccess || bus_id(bus, sizeof(bus), device) != kSuccess)
+    return nullptr;
   return nvml.by_bus(bus, &found) == kNvmlSuccess ? found : nullptr;
 }
 

@@ -4,7 +4,8 @@
 
 namespace lpq::cuda {
 
-// MHz, watts, degrees Celsius. `limits`: the bits of NVML's clock event reasons. What the device does not tell is missing.
+// MHz, watts, degrees Celsius. `limits`: the bits of NVML's clock event reasons. What the device does not tell is
+// missing.
 struct Telemetry {
   std::optional<double> sm_clock, memory_clock, power, power_limit, temperature, limits;
 };

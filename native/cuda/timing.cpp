@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "cuda/backend.h"
-#include "cuda/kernels/choice.h"
+#include "cuda/gemm/chooser.h"
 
 namespace lpq::cuda {
 namespace {
@@ -26,7 +26,8 @@ const GraphApi& graph_api() {
   static const GraphApi api = [] {
     void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library ? ::dlsym(library, name) : nullptr);
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(library ? ::dlsym(library, name) : nullptr);
       if (!function) throw Failure("LPQ_CUDA_DRIVER", std::string("the NVIDIA driver lacks ") + name);
     };
     GraphApi found{};
@@ -43,8 +44,8 @@ const GraphApi& graph_api() {
 
 constexpr int kRelaxed = 2;  // other threads may go on allocating while this one records
 
-// What `launch` puts on the stream, ready to be replayed. Scratch that it took is free again by then; nothing else uses it
-// while the queue's thread is busy replaying.
+// What `launch` puts on the stream, ready to be replayed. Scratch that it took is free again by then; nothing else uses
+// it while the queue's thread is busy replaying.
 class Recording {
  public:
   // `make_room`: gives memory back to the driver, which keeps a graph in memory of its own.
@@ -117,7 +118,8 @@ std::vector<double> CudaBackend::time(std::vector<std::pair<std::string, Call>>&
   std::optional<Recording> recording;
   if (how.graph) {
     exec_.recording_ = true;
-    const Outcome recorded = outcome_of("time", [&] { recording.emplace(stream, launch, [&] { exec_.allocator_->trim(); }); });
+    const Outcome recorded =
+        outcome_of("time", [&] { recording.emplace(stream, launch, [&] { exec_.allocator_->trim(); }); });
     exec_.recording_ = false;
     if (!recorded.ok) throw OpFailure(recorded.code, recorded.detail, recorded.op);
     exec_.forget_written();  // the newest thing on the stream will be the graph, whatever it ends with
@@ -145,10 +147,8 @@ std::vector<double> CudaBackend::time(std::vector<std::pair<std::string, Call>>&
     Lap& lap = laps[begun % 2];
     finish(lap);
     check(driver().event_record(lap.begin, stream), "timing operations");
-    if (recording)
-      recording->replay(stream);
-    else
-      launch();
+    if (recording) recording->replay(stream);
+    else launch();
     check(driver().event_record(lap.end, stream), "timing operations");
     lap.running = true;
   }

@@ -112,7 +112,8 @@ void TransferLane::send(Job& job) {
     next_ = (next_ + 1) % chunks_.size();
     check(driver().event_wait(chunk.free), "waiting for an upload");
     copy(chunk.data, job.host.raw() + at, part);
-    check(driver().copy_to_device(reinterpret_cast<CUdeviceptr>(job.device.raw() + at), chunk.data, part, stream_), "uploading");
+    check(driver().copy_to_device(reinterpret_cast<CUdeviceptr>(job.device.raw() + at), chunk.data, part, stream_),
+          "uploading");
     check(driver().event_record(chunk.free, stream_), "uploading");
   }
   check(driver().event_record(job.ticket->end(), stream_), "uploading");
@@ -129,7 +130,9 @@ void TransferLane::receive(Job& job) {
   auto part = [&](size_t i) { return std::min(chunk_bytes_, bytes - i * chunk_bytes_); };
   auto fetch = [&](size_t i) {
     Chunk& chunk = chunks_[i % chunks_.size()];
-    check(driver().copy_to_host(chunk.data, reinterpret_cast<CUdeviceptr>(job.device.raw() + i * chunk_bytes_), part(i), stream_), "downloading");
+    check(driver().copy_to_host(chunk.data, reinterpret_cast<CUdeviceptr>(job.device.raw() + i * chunk_bytes_), part(i),
+                                stream_),
+          "downloading");
     check(driver().event_record(chunk.free, stream_), "downloading");
   };
   for (size_t i = 0; i < std::min(count, chunks_.size()); ++i) fetch(i);

@@ -1,5 +1,5 @@
-// Copies between pageable host memory and a device through pinned buffers, on a thread and a stream of their own, so that
-// reading a checkpoint and writing results overlap with computing.
+// Copies between pageable host memory and a device through pinned buffers, on a thread and a stream of their own, so
+// that reading a checkpoint and writing results overlap with computing.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -39,8 +39,8 @@ class TransferLane {
   struct Job {
     Tensor host, device;
     CUevent fence = nullptr;
-    std::shared_ptr<Ticket> ticket;                // uploads
-    std::function<void(Outcome)> then;      // downloads
+    std::shared_ptr<Ticket> ticket;     // uploads
+    std::function<void(Outcome)> then;  // downloads
   };
   struct Sent {  // an upload that the device still works on
     CUevent end;

@@ -17,11 +17,17 @@ __device__ __forceinline__ float widen(bf16 x) { return __bfloat162float(x); }
 template <class T>
 __device__ __forceinline__ T narrow(float x);
 template <>
-__device__ __forceinline__ float narrow<float>(float x) { return x; }
+__device__ __forceinline__ float narrow<float>(float x) {
+  return x;
+}
 template <>
-__device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
+__device__ __forceinline__ f16 narrow<f16>(float x) {
+  return __float2half_rn(x);
+}
 template <>
-__device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
+__device__ __forceinline__ bf16 narrow<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
 
 // Four elements that start at a multiple of four of an aligned tensor.
 __device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }

@@ -39,9 +39,11 @@ struct Dtype {
   const char* name;
   lpq_dtype dtype;
 };
-constexpr Dtype kDtypes[] = {{"F16", LPQ_F16}, {"BF16", LPQ_BF16}, {"F32", LPQ_F32}, {"F64", LPQ_F64}, {"F8_E4M3", LPQ_F8_E4M3}, {"F8_E5M2", LPQ_F8_E5M2},
-                             {"F8_E8M0", LPQ_F8_E8M0}, {"I8", LPQ_I8}, {"I16", LPQ_I16}, {"I32", LPQ_I32}, {"I64", LPQ_I64}, {"U8", LPQ_U8},
-                             {"U16", LPQ_U16}, {"U32", LPQ_U32}, {"U64", LPQ_U64}, {"BOOL", LPQ_BOOL}};
+constexpr Dtype kDtypes[] = {
+    {"F16", LPQ_F16},         {"BF16", LPQ_BF16},       {"F32", LPQ_F32},         {"F64", LPQ_F64},
+    {"F8_E4M3", LPQ_F8_E4M3}, {"F8_E5M2", LPQ_F8_E5M2}, {"F8_E8M0", LPQ_F8_E8M0}, {"I8", LPQ_I8},
+    {"I16", LPQ_I16},         {"I32", LPQ_I32},         {"I64", LPQ_I64},         {"U8", LPQ_U8},
+    {"U16", LPQ_U16},         {"U32", LPQ_U32},         {"U64", LPQ_U64},         {"BOOL", LPQ_BOOL}};
 
 int dtype_of(const StoredTensor& tensor) {
   for (const Dtype& row : kDtypes)
@@ -83,7 +85,8 @@ void place(Module& m, bool ranks, bool transposed) {
     if (!m.own("zp") && (m.stored_zeros || m.zero != middle)) return other("its tensor 'zp' is missing");
     m.layout = LPQ_LAYOUT_MARLIN;
   } else if (m.layout_name == "turbomind") {
-    if (!m.own("packed") || !(m.own("scales") || m.own("scales_zeros"))) return other("its tensors 'packed' and 'scales' are missing");
+    if (!m.own("packed") || !(m.own("scales") || m.own("scales_zeros")))
+      return other("its tensors 'packed' and 'scales' are missing");
     if (m.k_padded != m.k) return other("its K is padded");
     m.experts = m.type[0] != 'f' && is_expert(m.name);
     m.layout = LPQ_LAYOUT_TURBOMIND;
@@ -132,7 +135,8 @@ void read_module(lpq_artifact& artifact, const std::string& name, const Json& en
     if (found == artifact.tensors.end()) malformed(where + " lists tensor '" + tensor + "', which no file holds");
     m.tensors.push_back(&found->second);
   }
-  std::sort(m.tensors.begin(), m.tensors.end(), [](const StoredTensor* a, const StoredTensor* b) { return a->name < b->name; });
+  std::sort(m.tensors.begin(), m.tensors.end(),
+            [](const StoredTensor* a, const StoredTensor* b) { return a->name < b->name; });
   if (const auto bias = artifact.tensors.find(name + ".bias"); bias != artifact.tensors.end()) m.bias = &bias->second;
   const Json* transposed = entry.find("transposed");
   place(m, entry.find("ranks") != nullptr, transposed && transposed->boolean());
@@ -146,7 +150,8 @@ std::vector<std::string> shards_of(const std::string& directory) {
   while (const dirent* entry = ::readdir(folder)) {
     const std::string name = entry->d_name;
     constexpr std::string_view ending = ".safetensors";
-    if (name.size() > ending.size() && name.compare(name.size() - ending.size(), ending.size(), ending) == 0) names.push_back(name);
+    if (name.size() > ending.size() && name.compare(name.size() - ending.size(), ending.size(), ending) == 0)
+      names.push_back(name);
   }
   ::closedir(folder);
   std::sort(names.begin(), names.end());
@@ -165,12 +170,14 @@ std::unique_ptr<lpq_artifact> open_artifact(const std::string& directory) {
   if (!root.is(Kind::object)) malformed("it is no object");
   const std::string& format = member(root, "format", Kind::string, "it").text();
   if (format != "lpq-artifact") malformed("its format is '" + format + "', not lpq-artifact: `lpq pack` makes one");
-  if (const auto version = member(root, "version", Kind::number, "it").natural(); version != 1) malformed("its version is not 1");
+  if (const auto version = member(root, "version", Kind::number, "it").natural(); version != 1)
+    malformed("its version is not 1");
   for (const std::string& name : shards_of(directory)) {
     artifact->files.emplace_back(directory + "/" + name);
     for (StoredTensor& tensor : read_safetensors(artifact->files.back())) {
       const std::string key = tensor.name;
-      if (!artifact->tensors.emplace(key, std::move(tensor)).second) throw Failure("LPQ_ARTIFACT", "tensor '" + key + "' is in two files of " + directory);
+      if (!artifact->tensors.emplace(key, std::move(tensor)).second)
+        throw Failure("LPQ_ARTIFACT", "tensor '" + key + "' is in two files of " + directory);
     }
   }
   if (artifact->files.empty()) throw Failure("LPQ_FILE", directory + " holds no .safetensors file");
@@ -184,7 +191,8 @@ std::unique_ptr<lpq_artifact> open_artifact(const std::string& directory) {
 const Module& module_called(const lpq_artifact* artifact, const char* name) {
   argument(artifact != nullptr && name != nullptr, "artifact or name is NULL");
   const auto found = artifact->modules.find(std::string_view(name));
-  if (found == artifact->modules.end()) throw Failure("LPQ_NOT_FOUND", std::string("no module is called '") + name + "'");
+  if (found == artifact->modules.end())
+    throw Failure("LPQ_NOT_FOUND", std::string("no module is called '") + name + "'");
   return found->second;
 }
 
@@ -216,7 +224,9 @@ void give_module(const Module& m, lpq_module_info* to) {
 size_t placed(size_t bytes) { return (bytes + kPlace - 1) / kPlace * kPlace; }
 
 // Bytes of a bias: comet's is f32.
-size_t bias_bytes(const Module& m) { return m.bias ? static_cast<size_t>(m.n) * (m.layout == LPQ_LAYOUT_COMET ? 4 : 2) : 0; }
+size_t bias_bytes(const Module& m) {
+  return m.bias ? static_cast<size_t>(m.n) * (m.layout == LPQ_LAYOUT_COMET ? 4 : 2) : 0;
+}
 
 size_t module_bytes(const Module& m) {
   size_t bytes = m.bias ? placed(bias_bytes(m)) : 0;
@@ -229,7 +239,8 @@ std::vector<std::byte> bias_of(const Module& m, int activations) {
   const StoredTensor& bias = *m.bias;
   const int dtype = dtype_of(bias);
   if (bias.shape != std::vector<int64_t>{m.n} || (dtype != LPQ_F16 && dtype != LPQ_BF16 && dtype != LPQ_F32))
-    throw Failure("LPQ_ARTIFACT", "tensor '" + bias.name + "' is no bias of " + std::to_string(m.n) + " numbers in f16, bf16 or f32");
+    throw Failure("LPQ_ARTIFACT",
+                  "tensor '" + bias.name + "' is no bias of " + std::to_string(m.n) + " numbers in f16, bf16 or f32");
   std::vector<std::byte> out(bias_bytes(m));
   for (size_t i = 0; i < static_cast<size_t>(m.n); ++i) {
     float value = 0;
@@ -255,14 +266,17 @@ int64_t eight_bit_blocks(const Module& m) {
   const StoredTensor &bits = *m.own("bits"), &blocks = *m.own("blocks");
   const auto count = static_cast<size_t>(m.k / 128);
   if (dtype_of(bits) != LPQ_U8 || bits.bytes != count || dtype_of(blocks) != LPQ_I32 || blocks.bytes != 4 * count)
-    throw Failure("LPQ_ARTIFACT", "tensors '" + bits.name + "' and '" + blocks.name + "' are not of " + std::to_string(count) + " blocks");
+    throw Failure("LPQ_ARTIFACT", "tensors '" + bits.name + "' and '" + blocks.name + "' are not of " +
+                                      std::to_string(count) + " blocks");
   int32_t eights = 0, fours = 0;
   for (size_t b = 0; b < count; ++b) {
     int32_t place = 0;
     std::memcpy(&place, blocks.data + 4 * b, 4);
     const auto width = static_cast<int>(bits.data[b]);
-    if (width != 4 && width != 8) throw Failure("LPQ_ARTIFACT", "tensor '" + bits.name + "' holds " + std::to_string(width) + ", not 4 or 8");
-    if (place != (width == 8 ? eights++ : ~fours++)) throw Failure("LPQ_ARTIFACT", "tensor '" + blocks.name + "' does not number the blocks of each precision");
+    if (width != 4 && width != 8)
+      throw Failure("LPQ_ARTIFACT", "tensor '" + bits.name + "' holds " + std::to_string(width) + ", not 4 or 8");
+    if (place != (width == 8 ? eights++ : ~fours++))
+      throw Failure("LPQ_ARTIFACT", "tensor '" + blocks.name + "' does not number the blocks of each precision");
   }
   return eights;
 }
@@ -271,16 +285,21 @@ int64_t eight_bit_blocks(const Module& m) {
 std::vector<std::pair<const char*, const Tensor*>> layer_tensors(const Layer& layer, bool permutation) {
   const auto &codes = layer.codes.in, &product = layer.product.in;
   if (layer.layout == LPQ_LAYOUT_SPARSE_MARLIN) return {{"B", &product[1]}, {"meta", &product[2]}, {"s", &product[3]}};
-  std::vector<std::pair<const char*, const Tensor*>> list = {{"bits", &codes[1]}, {"clip", &codes[2]}, {"blocks", &codes[3]}, {"packed", &product[4]}, {"scales", &product[5]}};
+  std::vector<std::pair<const char*, const Tensor*>> list = {{"bits", &codes[1]},
+                                                             {"clip", &codes[2]},
+                                                             {"blocks", &codes[3]},
+                                                             {"packed", &product[4]},
+                                                             {"scales", &product[5]}};
   if (permutation) list.push_back({"permutation", &codes[4]});
   return list;
 }
 
-// What the kernels are told must be what the file holds: an operation checks shapes against its own, and a tensor's bytes
-// are counted here.
+// What the kernels are told must be what the file holds: an operation checks shapes against its own, and a tensor's
+// bytes are counted here.
 void require_shape(const StoredTensor& stored, const Tensor& wanted) {
   if (stored.bytes != wanted.bytes())
-    throw Failure("LPQ_ARTIFACT", "tensor '" + stored.name + "' has " + std::to_string(stored.bytes) + " bytes, and its kernel reads " + std::to_string(wanted.bytes()));
+    throw Failure("LPQ_ARTIFACT", "tensor '" + stored.name + "' has " + std::to_string(stored.bytes) +
+                                      " bytes, and its kernel reads " + std::to_string(wanted.bytes()));
 }
 
 lpq_weight_desc describe(const Module& m, int activations) {
@@ -322,14 +341,19 @@ lpq_status lpq_artifact_open(const char* directory, lpq_artifact** artifact) {
 
 void lpq_artifact_close(lpq_artifact* artifact) { delete artifact; }
 
-int64_t lpq_artifact_tensors(const lpq_artifact* artifact) { return artifact ? static_cast<int64_t>(artifact->tensor_list.size()) : 0; }
+int64_t lpq_artifact_tensors(const lpq_artifact* artifact) {
+  return artifact ? static_cast<int64_t>(artifact->tensor_list.size()) : 0;
+}
 
-int64_t lpq_artifact_modules(const lpq_artifact* artifact) { return artifact ? static_cast<int64_t>(artifact->module_list.size()) : 0; }
+int64_t lpq_artifact_modules(const lpq_artifact* artifact) {
+  return artifact ? static_cast<int64_t>(artifact->module_list.size()) : 0;
+}
 
 lpq_status lpq_artifact_tensor_at(const lpq_artifact* artifact, int64_t i, lpq_tensor* tensor) {
   return guarded([&] {
     argument(artifact != nullptr, "artifact is NULL");
-    if (i < 0 || i >= lpq_artifact_tensors(artifact)) throw Failure("LPQ_NOT_FOUND", "there is no tensor of number " + std::to_string(i));
+    if (i < 0 || i >= lpq_artifact_tensors(artifact))
+      throw Failure("LPQ_NOT_FOUND", "there is no tensor of number " + std::to_string(i));
     give_tensor(*artifact->tensor_list[static_cast<size_t>(i)], tensor);
   });
 }
@@ -338,7 +362,8 @@ lpq_status lpq_artifact_tensor(const lpq_artifact* artifact, const char* name, l
   return guarded([&] {
     argument(artifact != nullptr && name != nullptr, "artifact or name is NULL");
     const auto found = artifact->tensors.find(std::string_view(name));
-    if (found == artifact->tensors.end()) throw Failure("LPQ_NOT_FOUND", std::string("no tensor is called '") + name + "'");
+    if (found == artifact->tensors.end())
+      throw Failure("LPQ_NOT_FOUND", std::string("no tensor is called '") + name + "'");
     give_tensor(found->second, tensor);
   });
 }
@@ -346,7 +371,8 @@ lpq_status lpq_artifact_tensor(const lpq_artifact* artifact, const char* name, l
 lpq_status lpq_artifact_module_at(const lpq_artifact* artifact, int64_t i, lpq_module_info* info) {
   return guarded([&] {
     argument(artifact != nullptr, "artifact is NULL");
-    if (i < 0 || i >= lpq_artifact_modules(artifact)) throw Failure("LPQ_NOT_FOUND", "there is no module of number " + std::to_string(i));
+    if (i < 0 || i >= lpq_artifact_modules(artifact))
+      throw Failure("LPQ_NOT_FOUND", "there is no module of number " + std::to_string(i));
     give_module(*artifact->module_list[static_cast<size_t>(i)], info);
   });
 }
@@ -358,7 +384,8 @@ lpq_status lpq_artifact_module(const lpq_artifact* artifact, const char* name, l
 lpq_status lpq_artifact_module_tensor(const lpq_artifact* artifact, const char* module, int64_t i, lpq_tensor* tensor) {
   return guarded([&] {
     const Module& m = module_called(artifact, module);
-    if (i < 0 || i >= static_cast<int64_t>(m.tensors.size())) throw Failure("LPQ_NOT_FOUND", "module '" + m.name + "' has no tensor of number " + std::to_string(i));
+    if (i < 0 || i >= static_cast<int64_t>(m.tensors.size()))
+      throw Failure("LPQ_NOT_FOUND", "module '" + m.name + "' has no tensor of number " + std::to_string(i));
     give_tensor(*m.tensors[static_cast<size_t>(i)], tensor);
   });
 }
@@ -370,23 +397,26 @@ lpq_status lpq_module_bytes(const lpq_artifact* artifact, const char* module, si
   });
 }
 
-lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module, int activations, void* memory, size_t bytes, void* stream,
-                             lpq_weight** weight) {
+lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module, int activations,
+                             void* memory, size_t bytes, void* stream, lpq_weight** weight) {
   return guarded([&] {
     argument(weight != nullptr, "weight is NULL");
     *weight = nullptr;
     const Module& m = module_called(artifact, module);
     if (m.layout == LPQ_LAYOUT_OTHER) throw Failure("LPQ_UNSUPPORTED", "module '" + m.name + "': " + m.why_other);
     argument(activations == LPQ_F16 || activations == LPQ_BF16, "activations is neither LPQ_F16 nor LPQ_BF16");
-    argument(memory != nullptr && reinterpret_cast<uintptr_t>(memory) % 16 == 0, "memory is NULL or does not start at a multiple of 16 bytes");
-    argument(bytes >= module_bytes(m), "memory has " + std::to_string(bytes) + " bytes, and the module takes " + std::to_string(module_bytes(m)));
+    argument(memory != nullptr && reinterpret_cast<uintptr_t>(memory) % 16 == 0,
+             "memory is NULL or does not start at a multiple of 16 bytes");
+    argument(bytes >= module_bytes(m),
+             "memory has " + std::to_string(bytes) + " bytes, and the module takes " + std::to_string(module_bytes(m)));
     const Current current(context);
     std::map<std::string, void*> places;
     auto* to = static_cast<std::byte*>(memory);
     for (const StoredTensor* tensor : m.tensors) places[tensor->name] = to, to += placed(tensor->bytes);
     const auto at = [&](const StoredTensor* tensor) -> void* { return tensor ? places.at(tensor->name) : nullptr; };
     lpq_weight_desc d = describe(m, activations);
-    const StoredTensor *weights = m.own(m.layout == LPQ_LAYOUT_MARLIN ? "B" : "packed"), *scales = m.own("scales"), *zeros = nullptr;
+    const StoredTensor *weights = m.own(m.layout == LPQ_LAYOUT_MARLIN ? "B" : "packed"), *scales = m.own("scales"),
+                       *zeros = nullptr;
     if (m.layout == LPQ_LAYOUT_MARLIN) scales = m.own("s"), zeros = m.own("zp");
     if (m.layout == LPQ_LAYOUT_TILUS) zeros = m.own("zeros");
     if (m.layout == LPQ_LAYOUT_TURBOMIND && m.own("scales_zeros")) scales = m.own("scales_zeros");
@@ -405,7 +435,8 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     d.bias = m.bias ? to : nullptr;
     std::unique_ptr<lpq_weight> made = make_weight(context, d);
     if (made->layer) {
-      for (const auto& [suffix, wanted] : layer_tensors(*made->layer, permutation != nullptr)) require_shape(*m.own(suffix), *wanted);
+      for (const auto& [suffix, wanted] : layer_tensors(*made->layer, permutation != nullptr))
+        require_shape(*m.own(suffix), *wanted);
     } else {
       // In the order of product_call: x, weights, scales, zeros, permutation, bias.
       size_t next = 1;
@@ -414,7 +445,9 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     }
     const auto on = static_cast<cuda::CUstream>(stream);
     const auto copy = [&](void* there, const void* here, size_t count) {
-      if (count) cuda::check(cuda::driver().copy_to_device(reinterpret_cast<cuda::CUdeviceptr>(there), here, count, on), "copying a weight to the device");
+      if (count)
+        cuda::check(cuda::driver().copy_to_device(reinterpret_cast<cuda::CUdeviceptr>(there), here, count, on),
+                    "copying a weight to the device");
     };
     for (const StoredTensor* tensor : m.tensors) copy(places.at(tensor->name), tensor->data, tensor->bytes);
     std::vector<std::byte> bias;

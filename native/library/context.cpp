@@ -28,7 +28,8 @@ const ContextApi& context_api() {
     void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     ContextApi found{};
     const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library ? ::dlsym(library, name) : nullptr);
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(library ? ::dlsym(library, name) : nullptr);
       if (!function) throw Failure("LPQ_CUDA_DRIVER", std::string("the NVIDIA driver lacks ") + name);
     };
     find(found.current, "cuCtxGetCurrent");
@@ -56,7 +57,8 @@ DType half_type(int dtype, const char* name) {
 
 void require_address(const void* address, const char* name, uintptr_t unit = 16) {
   argument(address != nullptr, std::string(name) + " is NULL");
-  argument(reinterpret_cast<uintptr_t>(address) % unit == 0, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
+  argument(reinterpret_cast<uintptr_t>(address) % unit == 0,
+           std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
 }
 
 Choice choice_of(const lpq_weight& weight, int64_t m) {
@@ -141,7 +143,9 @@ std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_d
     require_address(d.weights, "weights");
     require_address(d.scales, "scales");
     if (d.layout == LPQ_LAYOUT_SPARSE_MARLIN) require_address(d.metadata, "metadata");
-    else require_address(d.block_bits, "block_bits"), require_address(d.block_clip, "block_clip"), require_address(d.blocks, "blocks");
+    else
+      require_address(d.block_bits, "block_bits"), require_address(d.block_clip, "block_clip"),
+          require_address(d.blocks, "blocks");
     if (d.permutation) require_address(d.permutation, "permutation");
     if (d.bias) require_address(d.bias, "bias");
     choice_of(*weight, 1);
@@ -177,17 +181,23 @@ lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** co
     const lpq_context_options wish = options ? taken(options, "options") : lpq_context_options{};
     auto made = std::make_unique<lpq_context>();
     check(context_api().current(&made->cuda), "asking for the current context");
-    if (!made->cuda) throw Failure("LPQ_CUDA_DEVICE", "the thread has no current CUDA context: cudaSetDevice() and cudaFree(0) make one, or torch.cuda.init()");
+    if (!made->cuda)
+      throw Failure(
+          "LPQ_CUDA_DEVICE",
+          "the thread has no current CUDA context: cudaSetDevice() and cudaFree(0) make one, or torch.cuda.init()");
     CUdevice device = 0;
     check(context_api().device(&device), "asking for the context's device");
     made->facts = device_facts(device);
     if (!made->facts.features.portable)
-      throw Failure("LPQ_CUDA_DEVICE", made->facts.name + " has compute capability " + compute_capability(made->facts.arch) + "; lpq needs 8.0 or newer");
+      throw Failure("LPQ_CUDA_DEVICE", made->facts.name + " has compute capability " +
+                                           compute_capability(made->facts.arch) + "; lpq needs 8.0 or newer");
     made->kernels = std::make_unique<Kernels>(made->cuda, wish.kernels ? wish.kernels : kernels_file());
     const int version = driver().version;
-    made->tuning = read_tuning(wish.tuning ? wish.tuning : tuning_path(made->facts.name, version), made->facts.name, version);
+    made->tuning =
+        read_tuning(wish.tuning ? wish.tuning : tuning_path(made->facts.name, version), made->facts.name, version);
     // What the caller names must be right; what lies in a cache may be old.
-    if (wish.tuning && *wish.tuning && !made->tuning.problem.empty()) throw Failure("LPQ_NATIVE_ARGUMENT", std::string(wish.tuning) + ": " + made->tuning.problem);
+    if (wish.tuning && *wish.tuning && !made->tuning.problem.empty())
+      throw Failure("LPQ_NATIVE_ARGUMENT", std::string(wish.tuning) + ": " + made->tuning.problem);
     *context = made.release();
   });
 }
@@ -232,7 +242,8 @@ lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t l
     argument(first >= 0 && first <= last, "first is negative or beyond last");
     const Current current(weight->context);
     size_t most = kHostedHead;
-    for (int64_t m = std::max<int64_t>(first, 1); m <= last; ++m) most = std::max(most, choice_of(*weight, m).workspace);
+    for (int64_t m = std::max<int64_t>(first, 1); m <= last; ++m)
+      most = std::max(most, choice_of(*weight, m).workspace);
     *bytes = most;
   });
 }
@@ -241,8 +252,10 @@ lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t byte
   return guarded([&] {
     const Current current(context);
     require_address(workspace, "workspace", 512);
-    if (bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "a workspace has " + std::to_string(kHostedHead) + " bytes or more");
-    check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, kHostedHead, static_cast<CUstream>(stream)), "clearing the workspace");
+    if (bytes < kHostedHead)
+      throw Failure("LPQ_WORKSPACE", "a workspace has " + std::to_string(kHostedHead) + " bytes or more");
+    check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, kHostedHead, static_cast<CUstream>(stream)),
+          "clearing the workspace");
   });
 }
 
@@ -252,17 +265,20 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     require_address(workspace, "workspace", 512);
     uint32_t word = 0;
     const auto on = static_cast<CUstream>(stream);
-    check(driver().copy_to_host(&word, reinterpret_cast<CUdeviceptr>(workspace), sizeof word, on), "reading the workspace");
+    check(driver().copy_to_host(&word, reinterpret_cast<CUdeviceptr>(workspace), sizeof word, on),
+          "reading the workspace");
     check(driver().stream_wait(on), "waiting for the stream");
     if (word == 0) return;
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
     throw Failure("LPQ_NATIVE_ARGUMENT",
-                  "a call met bad data: a permutation that names a column which x does not have, a cache with a page, length or tail that is none, or NaN or "
+                  "a call met bad data: a permutation that names a column which x does not have, a cache with a page, "
+                  "length or tail that is none, or NaN or "
                   "infinity where numbers become codes");
   });
 }
 
-lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags) {
+lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes,
+                    void* stream, unsigned flags) {
   return guarded([&] {
     argument(weight != nullptr, "weight is NULL");
     argument((flags & ~LPQ_GEMM_SETTLED) == 0, "there is no such flag");
@@ -274,7 +290,8 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
     if (bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "the workspace is too small: ask lpq_gemm_workspace()");
     lpq_context* context = weight->context;
     const Current current(context);
-    Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(stream), context, static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
+    Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(stream), context,
+                  static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
     if (weight->layer) return run_layer(*weight->layer, m, x, y, hosted.exec());
     Call call = weight->call;
     const auto place = [&](Tensor& tensor, const void* address) {
@@ -302,7 +319,8 @@ lpq_status lpq_gemm_explain(const lpq_weight* weight, int64_t m, char* text, siz
   });
 }
 
-lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size, size_t* needed) {
+lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size,
+                       size_t* needed) {
   return guarded([&] {
     argument(device != nullptr, "device is NULL");
     argument(m >= 1, "M is not 1 or more");
@@ -319,7 +337,8 @@ lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t 
     const std::set<std::string>* const known = names ? &*names : nullptr;
     if (is_layer(d.layout)) {
       const int owner = 0;
-      return give_text(choice_text(choose_layer(make_layer(d, facts.ordinal, &owner), m, facts, nullptr, known)), text, size, needed);
+      return give_text(choice_text(choose_layer(make_layer(d, facts.ordinal, &owner), m, facts, nullptr, known)), text,
+                       size, needed);
     }
     Product product = product_of(d);
     product.m = m;

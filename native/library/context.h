@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cuda/driver.h"
-#include "cuda/kernels/choice.h"
-#include "cuda/kernels/tuned.h"
+#include "cuda/gemm/chooser.h"
+#include "cuda/gemm/tuning.h"
 #include "library/layers.h"
 #include "library/lpq_kernels.h"
 
@@ -21,7 +21,7 @@ struct lpq_weight {
   lpq_context* context = nullptr;
   lpq::cuda::Product product;  // its m is of no account
   lpq::cuda::CudaOpFn op = nullptr;
-  lpq::Call call;  // with x and y to be put in
+  lpq::Call call;                            // with x and y to be put in
   std::optional<lpq::library::Layer> layer;  // instead of all these, for sparse_marlin and comet
 };
 

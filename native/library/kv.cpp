@@ -17,38 +17,55 @@ struct Cache {
   int64_t width = 0, block = 1, unit = 64;
 
   explicit Cache(const lpq_kv_desc* given) : d(taken(given, "desc")) {
-    argument(d.form == LPQ_KV_BITDECODING || d.form == LPQ_KV_TURBOMIND, "form is neither LPQ_KV_BITDECODING nor LPQ_KV_TURBOMIND");
+    argument(d.form == LPQ_KV_BITDECODING || d.form == LPQ_KV_TURBOMIND,
+             "form is neither LPQ_KV_BITDECODING nor LPQ_KV_TURBOMIND");
     turbomind = d.form == LPQ_KV_TURBOMIND;
-    const auto one_of = [](int value, std::initializer_list<int> values) { return std::find(values.begin(), values.end(), value) != values.end(); };
-    argument(turbomind ? one_of(d.key_bits, {4, 8}) : one_of(d.key_bits, {2, 4, 8}), turbomind ? "key_bits is not 4 or 8" : "key_bits is not 2, 4 or 8");
-    argument(d.value_bits == d.key_bits || (d.key_bits == 8 && d.value_bits == 4), "value_bits is not key_bits, nor 4 beside 8");
+    const auto one_of = [](int value, std::initializer_list<int> values) {
+      return std::find(values.begin(), values.end(), value) != values.end();
+    };
+    argument(turbomind ? one_of(d.key_bits, {4, 8}) : one_of(d.key_bits, {2, 4, 8}),
+             turbomind ? "key_bits is not 4 or 8" : "key_bits is not 2, 4 or 8");
+    argument(d.value_bits == d.key_bits || (d.key_bits == 8 && d.value_bits == 4),
+             "value_bits is not key_bits, nor 4 beside 8");
     argument(one_of(d.head_dim, {64, 128, 256}), "head_dim is not 64, 128 or 256");
-    argument(d.kv_heads > 0 && d.kv_heads <= 1 << 16 && d.heads > 0 && d.heads % d.kv_heads == 0 && d.heads <= 1 << 20, "heads is no multiple of kv_heads, or beyond 2^20");
+    argument(d.kv_heads > 0 && d.kv_heads <= 1 << 16 && d.heads > 0 && d.heads % d.kv_heads == 0 && d.heads <= 1 << 20,
+             "heads is no multiple of kv_heads, or beyond 2^20");
     argument(one_of(d.by_token, {0, 1}) && one_of(d.outer, {0, 1}), "by_token and outer are 0 or 1");
     if (turbomind) {
-      argument(d.key_group == d.head_dim && d.value_group == d.head_dim, "key_group and value_group of turbomind are head_dim");
+      argument(d.key_group == d.head_dim && d.value_group == d.head_dim,
+               "key_group and value_group of turbomind are head_dim");
       argument(d.outer == 0, "turbomind has one order of heads");
     } else {
-      argument(one_of(d.key_group, {32, 64, 128}) && (!d.by_token || d.key_group <= d.head_dim), "key_group is not 32, 64 or 128, or beyond head_dim");
-      argument(d.value_group == std::min(d.key_group, d.head_dim), "value_group is not key_group, or head_dim if that is less");
+      argument(one_of(d.key_group, {32, 64, 128}) && (!d.by_token || d.key_group <= d.head_dim),
+               "key_group is not 32, 64 or 128, or beyond head_dim");
+      argument(d.value_group == std::min(d.key_group, d.head_dim),
+               "value_group is not key_group, or head_dim if that is less");
       block = unit = std::max({512 / d.key_bits, 512 / d.value_bits, d.by_token ? 0 : d.key_group});
     }
-    argument(d.page_tokens >= 0 && d.page_tokens <= 1 << 24 && d.page_tokens % unit == 0, "page_tokens is no multiple of " + std::to_string(unit) + " up to 2^24");
+    argument(d.page_tokens >= 0 && d.page_tokens <= 1 << 24 && d.page_tokens % unit == 0,
+             "page_tokens is no multiple of " + std::to_string(unit) + " up to 2^24");
     width = int64_t{d.kv_heads} * d.head_dim;
   }
 
   // Of pages of `tokens`; 0 where turbomind has no tensor.
   size_t page_bytes(int i, int64_t tokens) const {
     const auto cells = static_cast<size_t>(tokens * width);
-    if (turbomind) return i == 0 ? cells * static_cast<size_t>(d.key_bits + d.value_bits) / 8 + static_cast<size_t>(tokens * d.kv_heads) * 8 : 0;
-    return i % 2 == 0 ? cells * static_cast<size_t>(i == 0 ? d.key_bits : d.value_bits) / 8 : 4 * cells / static_cast<size_t>(i == 1 ? d.key_group : d.value_group);
+    if (turbomind)
+      return i == 0 ? cells * static_cast<size_t>(d.key_bits + d.value_bits) / 8 +
+                          static_cast<size_t>(tokens * d.kv_heads) * 8
+                    : 0;
+    return i % 2 == 0 ? cells * static_cast<size_t>(i == 0 ? d.key_bits : d.value_bits) / 8
+                      : 4 * cells / static_cast<size_t>(i == 1 ? d.key_group : d.value_group);
   }
   Params params() const {
     argument(d.page_tokens > 0, "page_tokens is 0");
     Params p;
-    p.set("bits", double(d.key_bits)), p.set("valueBits", double(d.value_bits)), p.set("headDim", double(d.head_dim)), p.set("kvHeads", double(d.kv_heads));
-    p.set("keyGroup", double(d.key_group)), p.set("valueGroup", double(d.value_group)), p.set("pageTokens", double(d.page_tokens)), p.set("outer", double(d.outer));
-    p.set("form", std::string(turbomind ? "turbomind" : "bitdecoding")), p.set("granularity", std::string(d.by_token ? "token" : "channel"));
+    p.set("bits", double(d.key_bits)), p.set("valueBits", double(d.value_bits)), p.set("headDim", double(d.head_dim)),
+        p.set("kvHeads", double(d.kv_heads));
+    p.set("keyGroup", double(d.key_group)), p.set("valueGroup", double(d.value_group)),
+        p.set("pageTokens", double(d.page_tokens)), p.set("outer", double(d.outer));
+    p.set("form", std::string(turbomind ? "turbomind" : "bitdecoding")),
+        p.set("granularity", std::string(d.by_token ? "token" : "channel"));
     return p;
   }
 };
@@ -66,7 +83,8 @@ class Operands {
     if (made_up_) address = reinterpret_cast<const void*>(kNowhere + (uintptr_t{++count_} << 42));
     argument(address != nullptr || tensor.elements() == 0, std::string(name) + " is NULL");
     const uintptr_t unit = dtype == DType::i32 ? 4 : 16;
-    argument(reinterpret_cast<uintptr_t>(address) % unit == 0, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
+    argument(reinterpret_cast<uintptr_t>(address) % unit == 0,
+             std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
     tensor.storage = std::make_shared<Storage>();
     tensor.storage->data = static_cast<std::byte*>(const_cast<void*>(address));
     tensor.storage->bytes = tensor.bytes();
@@ -80,8 +98,12 @@ class Operands {
     const char* const names[4] = {"pages.keys", "pages.key_numbers", "pages.values", "pages.value_numbers"};
     std::vector<Tensor> all;
     for (int i = 0; i < 4; ++i) {
-      if (c.turbomind && i > 0) argument(addresses[i] == nullptr || made_up_, std::string(names[i]) + " is not NULL: turbomind's pages are one block");
-      all.push_back(c.turbomind && i > 0 ? all[0] : at(addresses[i], names[i], DType::u8, {p.count, static_cast<int64_t>(c.page_bytes(i, c.d.page_tokens))}));
+      if (c.turbomind && i > 0)
+        argument(addresses[i] == nullptr || made_up_,
+                 std::string(names[i]) + " is not NULL: turbomind's pages are one block");
+      all.push_back(c.turbomind && i > 0 ? all[0]
+                                         : at(addresses[i], names[i], DType::u8,
+                                              {p.count, static_cast<int64_t>(c.page_bytes(i, c.d.page_tokens))}));
     }
     return all;
   }
@@ -94,7 +116,9 @@ class Operands {
 
 lpq_kv_batch checked(const lpq_kv_batch* given) {
   const lpq_kv_batch b = taken(given, "batch");
-  argument(b.sequences >= 0 && b.sequences < 1 << 24 && b.table_pages >= 0 && b.table_pages < 1 << 24 && b.tail_room >= 0 && b.tail_room < 1 << 24, "a count of the batch is negative, or 2^24 or more");
+  argument(b.sequences >= 0 && b.sequences < 1 << 24 && b.table_pages >= 0 && b.table_pages < 1 << 24 &&
+               b.tail_room >= 0 && b.tail_room < 1 << 24,
+           "a count of the batch is negative, or 2^24 or more");
   argument(b.sequences * std::max<int64_t>(b.table_pages, 1) < kMost, "the table holds 2^31 pages or more");
   return b;
 }
@@ -109,8 +133,10 @@ struct Sequences {
         tail_values(operands.at(b.tail_values, "batch.tail_values", DType::f16, {b.sequences, b.tail_room, c.width})) {}
 };
 
-Call decode_call(Operands& operands, const Cache& c, int64_t queries, const void* q, void* y, DType type, double scale, const lpq_kv_pages& pages, const lpq_kv_batch& b) {
-  argument(queries >= 1 && queries < 1 << 24 && queries * b.sequences < 1 << 24, "queries is not positive, or of all sequences 2^24 or more");
+Call decode_call(Operands& operands, const Cache& c, int64_t queries, const void* q, void* y, DType type, double scale,
+                 const lpq_kv_pages& pages, const lpq_kv_batch& b) {
+  argument(queries >= 1 && queries < 1 << 24 && queries * b.sequences < 1 << 24,
+           "queries is not positive, or of all sequences 2^24 or more");
   const std::vector<int64_t> shape{b.sequences * queries, int64_t{c.d.heads} * c.d.head_dim};
   const Sequences s(operands, c, b);
   Call call;
@@ -119,14 +145,17 @@ Call decode_call(Operands& operands, const Cache& c, int64_t queries, const void
   for (const Tensor& tensor : {s.table, s.lengths, s.tail_keys, s.tail_values, s.tails}) call.in.push_back(tensor);
   call.out = {operands.at(y, "y", type, shape)};
   call.params = c.params();
-  call.params.set("heads", double(c.d.heads)), call.params.set("scale", scale), call.params.set("queries", double(queries));
+  call.params.set("heads", double(c.d.heads)), call.params.set("scale", scale),
+      call.params.set("queries", double(queries));
   return call;
 }
 
-Call append_call(Operands& operands, const Cache& c, const void* k, const void* v, int64_t residual, const lpq_kv_pages& pages, const lpq_kv_batch& b) {
+Call append_call(Operands& operands, const Cache& c, const void* k, const void* v, int64_t residual,
+                 const lpq_kv_pages& pages, const lpq_kv_batch& b) {
   const Sequences s(operands, c, b);
   Call call;
-  call.in = {operands.at(k, "k", DType::f16, {b.sequences, c.width}), operands.at(v, "v", DType::f16, {b.sequences, c.width}), s.table};
+  call.in = {operands.at(k, "k", DType::f16, {b.sequences, c.width}),
+             operands.at(v, "v", DType::f16, {b.sequences, c.width}), s.table};
   call.out = operands.pages(c, pages);
   for (const Tensor& tensor : {s.lengths, s.tails, s.tail_keys, s.tail_values}) call.out.push_back(tensor);
   call.params = c.params();
@@ -134,9 +163,11 @@ Call append_call(Operands& operands, const Cache& c, const void* k, const void* 
   return call;
 }
 
-Call pack_call(Operands& operands, const Cache& c, int64_t tokens, const void* k, const void* v, int64_t first, const int32_t* table, int64_t table_pages, const lpq_kv_pages& pages) {
+Call pack_call(Operands& operands, const Cache& c, int64_t tokens, const void* k, const void* v, int64_t first,
+               const int32_t* table, int64_t table_pages, const lpq_kv_pages& pages) {
   Call call;
-  call.in = {operands.at(k, "k", DType::f16, {tokens, c.width}), operands.at(v, "v", DType::f16, {tokens, c.width}), operands.at(table, "table", DType::i32, {table_pages})};
+  call.in = {operands.at(k, "k", DType::f16, {tokens, c.width}), operands.at(v, "v", DType::f16, {tokens, c.width}),
+             operands.at(table, "table", DType::i32, {table_pages})};
   call.out = operands.pages(c, pages);
   call.params = c.params();
   call.params.set("first", double(first));
@@ -157,9 +188,11 @@ size_t rehearsed(lpq_context& context, const char* op, Call& call) {
 }
 
 void launch(lpq_context& context, const char* op, Call& call, void* workspace, size_t bytes, void* stream) {
-  argument(workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 512 == 0, "workspace is NULL, or does not start at a multiple of 512 bytes");
+  argument(workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 512 == 0,
+           "workspace is NULL, or does not start at a multiple of 512 bytes");
   if (bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "the workspace is too small: ask lpq_kv_workspace()");
-  Hosted hosted(context.facts, *context.kernels, static_cast<CUstream>(stream), &context, static_cast<std::byte*>(workspace), bytes, false);
+  Hosted hosted(context.facts, *context.kernels, static_cast<CUstream>(stream), &context,
+                static_cast<std::byte*>(workspace), bytes, false);
   operation(op)(call, hosted.exec());
 }
 
@@ -181,7 +214,8 @@ lpq_status lpq_kv_describe(const lpq_kv_desc* desc, lpq_kv_info* info) {
   });
 }
 
-lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const lpq_kv_batch* batch, int64_t queries, size_t* bytes) {
+lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const lpq_kv_batch* batch, int64_t queries,
+                            size_t* bytes) {
   return guarded([&] {
     argument(bytes != nullptr, "bytes is NULL");
     const Current current(context);
@@ -191,7 +225,8 @@ lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const
     lpq_kv_pages pages{};
     pages.count = 1;
     Operands operands(*context, true);
-    // Few queries and many may go to kernels of their own. The last two take no scratch; asked, so that their kernels are loaded.
+    // Few queries and many may go to kernels of their own. The last two take no scratch; asked, so that their kernels
+    // are loaded.
     size_t most = kHostedHead;
     for (const int64_t count : {int64_t{1}, queries}) {
       Call decode = decode_call(operands, c, count, nullptr, nullptr, DType::f16, 1, pages, b);
@@ -208,12 +243,14 @@ lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const
   });
 }
 
-lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t tokens, const void* k, const void* v, int64_t first, const int32_t* table, int64_t table_pages,
-                       const lpq_kv_pages* pages, void* workspace, size_t bytes, void* stream) {
+lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t tokens, const void* k, const void* v,
+                       int64_t first, const int32_t* table, int64_t table_pages, const lpq_kv_pages* pages,
+                       void* workspace, size_t bytes, void* stream) {
   return guarded([&] {
     const Current current(context);
     const Cache c(desc);
-    argument(tokens >= 0 && tokens < kMost && first >= 0 && first < kMost && table_pages >= 0 && table_pages < kMost, "tokens, first or table_pages is negative, or 2^31 or more");
+    argument(tokens >= 0 && tokens < kMost && first >= 0 && first < kMost && table_pages >= 0 && table_pages < kMost,
+             "tokens, first or table_pages is negative, or 2^31 or more");
     argument(tokens % c.block == 0 && first % c.block == 0, "tokens come in blocks of " + std::to_string(c.block));
     argument(first + tokens <= table_pages * c.d.page_tokens, "the table has too few pages");
     if (tokens == 0) return;
@@ -223,13 +260,15 @@ lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t to
   });
 }
 
-lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const void* k, const void* v, int64_t residual, const lpq_kv_pages* pages, const lpq_kv_batch* batch, void* workspace,
-                         size_t bytes, void* stream) {
+lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const void* k, const void* v, int64_t residual,
+                         const lpq_kv_pages* pages, const lpq_kv_batch* batch, void* workspace, size_t bytes,
+                         void* stream) {
   return guarded([&] {
     const Current current(context);
     const Cache c(desc);
     const lpq_kv_batch b = checked(batch);
-    argument(c.turbomind || (residual > 0 && residual <= b.tail_room && residual % c.block == 0), "residual is no multiple of " + std::to_string(c.block) + " up to tail_room");
+    argument(c.turbomind || (residual > 0 && residual <= b.tail_room && residual % c.block == 0),
+             "residual is no multiple of " + std::to_string(c.block) + " up to tail_room");
     if (b.sequences == 0) return;
     Operands operands(*context, false);
     Call call = append_call(operands, c, k, v, residual, taken(pages, "pages"), b);
@@ -237,8 +276,9 @@ lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const vo
   });
 }
 
-lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t queries, const void* q, void* y, int type, double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch,
-                         void* workspace, size_t bytes, void* stream) {
+lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t queries, const void* q, void* y,
+                         int type, double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch, void* workspace,
+                         size_t bytes, void* stream) {
   return guarded([&] {
     const Current current(context);
     const Cache c(desc);
@@ -247,7 +287,8 @@ lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t 
     argument(scale > -1e30 && scale < 1e30, "scale is not finite");
     if (b.sequences == 0) return;
     Operands operands(*context, false);
-    Call call = decode_call(operands, c, queries, q, y, type == LPQ_F16 ? DType::f16 : DType::f32, scale, taken(pages, "pages"), b);
+    Call call = decode_call(operands, c, queries, q, y, type == LPQ_F16 ? DType::f16 : DType::f32, scale,
+                            taken(pages, "pages"), b);
     launch(*context, "kv_decode", call, workspace, bytes, stream);
   });
 }

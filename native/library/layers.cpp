@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "cuda/gemm/tensor_maps.h"
 #include "cuda/hosted.h"
-#include "cuda/kernels/tensor_maps.h"
 #include "cuda/launch.h"
 #include "library/status.h"
 
@@ -19,7 +19,8 @@ int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit
 Tensor tensor_at(const Layer& layer, const void* address, int place, DType dtype, std::vector<int64_t> shape) {
   Tensor tensor;
   tensor.storage = std::make_shared<Storage>();
-  tensor.storage->data = address ? static_cast<std::byte*>(const_cast<void*>(address)) : reinterpret_cast<std::byte*>(kNowhere + (uintptr_t(place + 1) << 42));
+  tensor.storage->data = address ? static_cast<std::byte*>(const_cast<void*>(address))
+                                 : reinterpret_cast<std::byte*>(kNowhere + (uintptr_t(place + 1) << 42));
   tensor.storage->owner = layer.owner;
   tensor.dtype = dtype;
   tensor.shape = std::move(shape);
@@ -38,12 +39,15 @@ void require_sizes(const lpq_weight_desc& d, const char* layout) {
 
 void make_sparse(const lpq_weight_desc& d, Layer& layer) {
   const std::string type = d.type;
-  argument(type == "u4" || type == "i4" || type == "u8" || type == "i8", "sparse_marlin has u4 and u8; signed types are stored as these");
+  argument(type == "u4" || type == "i4" || type == "u8" || type == "i8",
+           "sparse_marlin has u4 and u8; signed types are stored as these");
   argument(d.group == 0 || d.group == 128, "the group of sparse_marlin is not 0 (one scale a row) or 128");
   argument(d.scale_type == LPQ_F16, "sparse_marlin's scales are f16");
   argument(d.permutation == nullptr, "sparse_marlin has no order of columns");
-  const int64_t n_pad = d.n_padded ? d.n_padded : round_up(d.n, 256), k_pad = d.k_padded ? d.k_padded : round_up(d.k, 128), bits = type[1] - '0';
-  argument(n_pad >= d.n && k_pad >= d.k && n_pad % 64 == 0 && k_pad % 128 == 0 && n_pad < kMost + 1024 && k_pad < kMost + 1024,
+  const int64_t n_pad = d.n_padded ? d.n_padded : round_up(d.n, 256),
+                k_pad = d.k_padded ? d.k_padded : round_up(d.k, 128), bits = type[1] - '0';
+  argument(n_pad >= d.n && k_pad >= d.k && n_pad % 64 == 0 && k_pad % 128 == 0 && n_pad < kMost + 1024 &&
+               k_pad < kMost + 1024,
            "sparse_marlin is stored in whole tiles of 64 columns and 128 rows that hold N and K");
   Call& call = layer.product;
   call.in.resize(1);
@@ -51,7 +55,8 @@ void make_sparse(const lpq_weight_desc& d, Layer& layer) {
   call.in.push_back(tensor_at(layer, d.metadata, 2, DType::i16, {k_pad / 32, 2 * n_pad}));
   call.in.push_back(tensor_at(layer, d.scales, 3, DType::f16, {d.group ? k_pad / d.group : 1, n_pad}));
   if (d.bias) call.in.push_back(tensor_at(layer, d.bias, 4, layer.x, {d.n}));
-  call.params.set("bits", double(bits)), call.params.set("groupLength", double(d.group)), call.params.set("hasBias", d.bias ? 1.0 : 0.0);
+  call.params.set("bits", double(bits)), call.params.set("groupLength", double(d.group)),
+      call.params.set("hasBias", d.bias ? 1.0 : 0.0);
   layer.multiply = cuda_op_table().at("gemm_sparse_marlin");
 }
 
@@ -60,10 +65,13 @@ void make_comet(const lpq_weight_desc& d, Layer& layer) {
   argument(d.group == 128 && d.k % 128 == 0, "comet has groups of 128, and K of whole ones");
   argument(d.scale_type == LPQ_F32, "comet's scales are f32");
   const int64_t n_pad = d.n_padded ? d.n_padded : round_up(d.n, 16), count = d.k / 128;
-  argument(n_pad == round_up(d.n, 16) && (d.k_padded == 0 || d.k_padded == d.k), "comet is stored in N of whole sixteens, and K as it is");
+  argument(n_pad == round_up(d.n, 16) && (d.k_padded == 0 || d.k_padded == d.k),
+           "comet is stored in N of whole sixteens, and K as it is");
   argument(d.eight_bit_blocks >= 0 && d.eight_bit_blocks <= count, "eight_bit_blocks is not between 0 and K / 128");
   layer.eights = d.eight_bit_blocks;
-  const auto i32 = [&](const void* address, int place, int64_t size) { return tensor_at(layer, address, place, DType::i32, {size}); };
+  const auto i32 = [&](const void* address, int place, int64_t size) {
+    return tensor_at(layer, address, place, DType::i32, {size});
+  };
   layer.codes.in.resize(1);
   layer.codes.in.push_back(tensor_at(layer, d.block_bits, 1, DType::u8, {count}));
   layer.codes.in.push_back(tensor_at(layer, d.block_clip, 2, DType::f32, {count}));
@@ -112,16 +120,19 @@ void run_layer(const Layer& layer, int64_t m, const void* x, void* y, CudaExec& 
   };
   Call codes = layer.codes;
   codes.in[0] = rows;
-  codes.out = {between(0, DType::i8, {m, 128 * layer.eights}), between(1, DType::u8, {m, 64 * (count - layer.eights)}), between(2, DType::f32, {count, pitch})};
+  codes.out = {between(0, DType::i8, {m, 128 * layer.eights}), between(1, DType::u8, {m, 64 * (count - layer.eights)}),
+               between(2, DType::f32, {count, pitch})};
   layer.quantize(codes, exec);
   for (size_t i = 0; i < 3; ++i) product.in[i] = codes.out[i];
   layer.multiply(product, exec);
 }
 
-Choice choose_layer(const Layer& layer, int64_t m, const DeviceFacts& device, Kernels* kernels, const std::set<std::string>* names) {
+Choice choose_layer(const Layer& layer, int64_t m, const DeviceFacts& device, Kernels* kernels,
+                    const std::set<std::string>* names) {
   if (layer.quantize && !device.features.wgmma)
-    throw Failure("LPQ_UNSUPPORTED", "products of codes with codes have kernels for devices of compute capability 9.0, " + device.name + " has " +
-                                         compute_capability(device.arch));
+    throw Failure("LPQ_UNSUPPORTED",
+                  "products of codes with codes have kernels for devices of compute capability 9.0, " + device.name +
+                      " has " + compute_capability(device.arch));
   std::optional<NoTensorMaps> nobody;
   if (!kernels) nobody.emplace();
   Rehearsal rehearsal;

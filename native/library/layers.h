@@ -1,10 +1,10 @@
-// Products that the table of choices (cuda/kernels/choice.h) does not have: 2:4 weights, and W4Ax, which is two operations, for tokens
-// become codes in the workspace first.
+// Products that the table of choices (cuda/gemm/chooser.h) does not have: 2:4 weights, and W4Ax, which is two
+// operations, for tokens become codes in the workspace first.
 #pragma once
 #include <set>
 #include <string>
 
-#include "cuda/kernels/choice.h"
+#include "cuda/gemm/chooser.h"
 #include "cuda/registry.h"
 #include "library/lpq_kernels.h"
 
@@ -21,7 +21,8 @@ struct Layer {
   const void* owner = nullptr;
   cuda::CudaOpFn quantize = nullptr, multiply = nullptr;
   Call codes;    // quantize_comet: x, bits, clip, blocks, [permutation] -> x8, x4, scales
-  Call product;  // gemm_comet: x8, x4, scales, blocks, weights, scales, [bias] -> y; gemm_sparse_marlin: x, weights, metadata, scales, [bias] -> y
+  Call product;  // gemm_comet: x8, x4, scales, blocks, weights, scales, [bias] -> y; gemm_sparse_marlin: x, weights,
+                 // metadata, scales, [bias] -> y
 };
 
 // Tensors without an address lie nowhere (lpq_explain). Throws Failure("LPQ_NATIVE_ARGUMENT") for what no kernel takes.
@@ -31,6 +32,7 @@ Layer make_layer(const lpq_weight_desc& d, int ordinal, const void* owner);
 void run_layer(const Layer& layer, int64_t m, const void* x, void* y, cuda::CudaExec& exec);
 
 // What it launches; as choose_kernel. Throws Failure("LPQ_UNSUPPORTED") where the device has no kernel.
-cuda::Choice choose_layer(const Layer& layer, int64_t m, const cuda::DeviceFacts& device, cuda::Kernels* kernels, const std::set<std::string>* names = nullptr);
+cuda::Choice choose_layer(const Layer& layer, int64_t m, const cuda::DeviceFacts& device, cuda::Kernels* kernels,
+                          const std::set<std::string>* names = nullptr);
 
 }  // namespace lpq::library

@@ -1,28 +1,28 @@
 /*
- * lpq_kernels.h - products of packed weights on NVIDIA GPUs, and the artifacts of `lpq pack` that hold the weights. C99.
+ * lpq_kernels.h - products of packed weights on NVIDIA GPUs, and the artifacts of `lpq pack` that hold the weights.
+ * C99.
  *
- *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/layouts.md and docs/kernels.md say; in W4Ax x becomes codes first
+ *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/layouts.md and docs/kernels.md say; in
+ * W4Ax x becomes codes first
  *
- * Shapes and strides  x, y and bias are f16 or bf16 (all the same; a bias of comet is f32), dense, row-major: x has K elements a row,
- *                     y has N. x, y and every tensor of the weight start at multiples of 16 bytes, the workspace at one of 512. M is any number
- *                     from 0 on. N and K are below 2^31 - 1024.
- * Memory              All pointers but strings and structs are device memory of the caller's, in the context's CUDA context
- *                     (the driver's, or the runtime's and PyTorch's, which is the device's primary context). The library
- *                     allocates none, frees none, and keeps only the pointers of a weight until lpq_weight_destroy().
- * Streams             lpq_gemm() launches on the given CUstream (= cudaStream_t; 0: the default stream) and returns. It
- *                     never waits, so it may be recorded into a CUDA graph, once lpq_gemm_workspace() was asked for that
- *                     weight and M (which loads the kernels). The same call on the same device gives the same bytes.
- *                     Blocks of a product may wait for one another's sums, so all of them must get multiprocessors: no
- *                     two streams of unequal priority may run lpq_gemm() at once, nor a context with a part of the device.
- * Workspace           lpq_gemm_workspace() says how many bytes; lpq_workspace_init() once before the first use. One workspace
- *                     serves any number of weights, one after another; calls that may run at the same time need one each.
- * Errors              Every function that can fail returns an lpq_status; lpq_last_error() is then a sentence, of the calling
- *                     thread. A failed lpq_gemm() leaves y undefined and the workspace usable. Faults of kernels (a bad
- *                     address) come, as everywhere in CUDA, with a later call.
- * Threads             A context, its weights and an artifact may be used from several threads at once; opening, closing and
- *                     destroying not while another uses the same object. Close a context after its weights.
- * Versions            lpq_abi_version() is LPQ_ABI_VERSION for as long as what is written here holds. Structs begin with their
- *                     size (LPQ_INIT), enumerations grow at their ends. soname: liblpq_kernels.so.ABI.
+ * Shapes and strides  x, y and bias are f16 or bf16 (all the same; a bias of comet is f32), dense, row-major: x has K
+ * elements a row, y has N. x, y and every tensor of the weight start at multiples of 16 bytes, the workspace at one of
+ * 512. M is any number from 0 on. N and K are below 2^31 - 1024. Memory              All pointers but strings and
+ * structs are device memory of the caller's, in the context's CUDA context (the driver's, or the runtime's and
+ * PyTorch's, which is the device's primary context). The library allocates none, frees none, and keeps only the
+ * pointers of a weight until lpq_weight_destroy(). Streams             lpq_gemm() launches on the given CUstream (=
+ * cudaStream_t; 0: the default stream) and returns. It never waits, so it may be recorded into a CUDA graph, once
+ * lpq_gemm_workspace() was asked for that weight and M (which loads the kernels). The same call on the same device
+ * gives the same bytes. Blocks of a product may wait for one another's sums, so all of them must get multiprocessors:
+ * no two streams of unequal priority may run lpq_gemm() at once, nor a context with a part of the device. Workspace
+ * lpq_gemm_workspace() says how many bytes; lpq_workspace_init() once before the first use. One workspace serves any
+ * number of weights, one after another; calls that may run at the same time need one each. Errors              Every
+ * function that can fail returns an lpq_status; lpq_last_error() is then a sentence, of the calling thread. A failed
+ * lpq_gemm() leaves y undefined and the workspace usable. Faults of kernels (a bad address) come, as everywhere in
+ * CUDA, with a later call. Threads             A context, its weights and an artifact may be used from several threads
+ * at once; opening, closing and destroying not while another uses the same object. Close a context after its weights.
+ * Versions            lpq_abi_version() is LPQ_ABI_VERSION for as long as what is written here holds. Structs begin
+ * with their size (LPQ_INIT), enumerations grow at their ends. soname: liblpq_kernels.so.ABI.
  */
 #ifndef LPQ_KERNELS_H
 #define LPQ_KERNELS_H
@@ -47,33 +47,47 @@ extern "C" {
 
 typedef enum lpq_status {
   LPQ_OK = 0,
-  LPQ_ERROR_ARGUMENT = 1,   /* what was passed breaks the contract above */
+  LPQ_ERROR_ARGUMENT = 1,    /* what was passed breaks the contract above */
   LPQ_ERROR_UNSUPPORTED = 2, /* no kernel takes this layout, type, group or device */
-  LPQ_ERROR_DRIVER = 3,     /* no NVIDIA driver, one older than CUDA 12, or a call of it that failed */
-  LPQ_ERROR_DEVICE = 4,     /* no current CUDA context, another than the context's, or a device older than 8.0 */
-  LPQ_ERROR_KERNELS = 5,    /* lpq_kernels.fatbin is missing, damaged, or of another version */
-  LPQ_ERROR_WORKSPACE = 6,  /* the workspace is too small */
-  LPQ_ERROR_FILE = 7,       /* a file cannot be opened or read */
-  LPQ_ERROR_ARTIFACT = 8,   /* lpq.json or a safetensors file is malformed, or they do not belong together */
-  LPQ_ERROR_NOT_FOUND = 9,  /* no module or tensor of that name or number */
-  LPQ_ERROR_MEMORY = 10,    /* host memory is exhausted */
+  LPQ_ERROR_DRIVER = 3,      /* no NVIDIA driver, one older than CUDA 12, or a call of it that failed */
+  LPQ_ERROR_DEVICE = 4,      /* no current CUDA context, another than the context's, or a device older than 8.0 */
+  LPQ_ERROR_KERNELS = 5,     /* lpq_kernels.fatbin is missing, damaged, or of another version */
+  LPQ_ERROR_WORKSPACE = 6,   /* the workspace is too small */
+  LPQ_ERROR_FILE = 7,        /* a file cannot be opened or read */
+  LPQ_ERROR_ARTIFACT = 8,    /* lpq.json or a safetensors file is malformed, or they do not belong together */
+  LPQ_ERROR_NOT_FOUND = 9,   /* no module or tensor of that name or number */
+  LPQ_ERROR_MEMORY = 10,     /* host memory is exhausted */
   LPQ_ERROR_INTERNAL = 11
 } lpq_status;
 
 typedef enum lpq_dtype {
   LPQ_NONE = 0, /* not there */
-  LPQ_F16 = 1, LPQ_BF16 = 2, LPQ_F32 = 3, LPQ_F64 = 4, LPQ_F8_E4M3 = 5, LPQ_F8_E5M2 = 6, LPQ_F8_E8M0 = 7,
-  LPQ_I8 = 8, LPQ_I16 = 9, LPQ_I32 = 10, LPQ_I64 = 11, LPQ_U8 = 12, LPQ_U16 = 13, LPQ_U32 = 14, LPQ_U64 = 15, LPQ_BOOL = 16
+  LPQ_F16 = 1,
+  LPQ_BF16 = 2,
+  LPQ_F32 = 3,
+  LPQ_F64 = 4,
+  LPQ_F8_E4M3 = 5,
+  LPQ_F8_E5M2 = 6,
+  LPQ_F8_E8M0 = 7,
+  LPQ_I8 = 8,
+  LPQ_I16 = 9,
+  LPQ_I32 = 10,
+  LPQ_I64 = 11,
+  LPQ_U8 = 12,
+  LPQ_U16 = 13,
+  LPQ_U32 = 14,
+  LPQ_U64 = 15,
+  LPQ_BOOL = 16
 } lpq_dtype;
 
 /* Layouts of lpq_weight_desc. An artifact may hold others, which have names only (lpq_module_info). */
 typedef enum lpq_layout {
   LPQ_LAYOUT_OTHER = 0,
-  LPQ_LAYOUT_TILUS = 1,    /* lpq's own, for every type: docs/kernels.md */
-  LPQ_LAYOUT_MARLIN = 2,   /* u4, u8 */
-  LPQ_LAYOUT_TURBOMIND = 3, /* u4, u8, f4e2m1, f8e4m3 */
+  LPQ_LAYOUT_TILUS = 1,         /* lpq's own, for every type: docs/kernels.md */
+  LPQ_LAYOUT_MARLIN = 2,        /* u4, u8 */
+  LPQ_LAYOUT_TURBOMIND = 3,     /* u4, u8, f4e2m1, f8e4m3 */
   LPQ_LAYOUT_SPARSE_MARLIN = 4, /* u4, u8, two of every four stored: docs/sparsity.md */
-  LPQ_LAYOUT_COMET = 5     /* i4 for activations of 4 and 8 bits (W4Ax: docs/fmpq.md), on 9.0 */
+  LPQ_LAYOUT_COMET = 5          /* i4 for activations of 4 and 8 bits (W4Ax: docs/fmpq.md), on 9.0 */
 } lpq_layout;
 
 typedef struct lpq_context lpq_context;
@@ -90,8 +104,9 @@ LPQ_API void lpq_init(void* object, size_t size);
 
 typedef struct lpq_context_options {
   size_t size;
-  const char* kernels; /* path of lpq_kernels.fatbin; NULL: $LPQ_CUDA_FATBIN, else beside this library, else in lpq/ there */
-  const char* tuning;  /* path of stored settings (lpq bench kernels --export); "": none; NULL: where lpq keeps them */
+  const char*
+      kernels; /* path of lpq_kernels.fatbin; NULL: $LPQ_CUDA_FATBIN, else beside this library, else in lpq/ there */
+  const char* tuning; /* path of stored settings (lpq bench kernels --export); "": none; NULL: where lpq keeps them */
 } lpq_context_options;
 
 typedef struct lpq_device_info {
@@ -105,7 +120,8 @@ typedef struct lpq_device_info {
 
 /* Opens the calling thread's current CUDA context and loads the kernels. `options` may be NULL. */
 LPQ_API lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** context);
-/* Unloads the kernels; whatever was launched with them must have ended, and its weights and artifacts must be closed. NULL does nothing. */
+/* Unloads the kernels; whatever was launched with them must have ended, and its weights and artifacts must be closed.
+ * NULL does nothing. */
 LPQ_API void lpq_context_close(lpq_context* context);
 LPQ_API lpq_status lpq_context_device(const lpq_context* context, lpq_device_info* info);
 
@@ -113,16 +129,19 @@ LPQ_API lpq_status lpq_context_device(const lpq_context* context, lpq_device_inf
 
 typedef struct lpq_weight_desc {
   size_t size;
-  int layout;                 /* lpq_layout */
-  const char* type;           /* u1-u8, i2-i8, or a float such as f4e2m1; marlin, sparse_marlin and turbomind store i4 as u4, i8 as u8 */
+  int layout; /* lpq_layout */
+  const char*
+      type; /* u1-u8, i2-i8, or a float such as f4e2m1; marlin, sparse_marlin and turbomind store i4 as u4, i8 as u8 */
   int64_t n, k;               /* of y and of x */
   int64_t n_padded, k_padded; /* as stored; 0: as lpq pack pads */
-  int group;                  /* inputs that share a scale: 32, 64, 128 (sparse_marlin, comet: 128); 0: one scale a row (not turbomind, comet) */
-  int activations;            /* lpq_dtype of x, y and bias */
+  int group; /* inputs that share a scale: 32, 64, 128 (sparse_marlin, comet: 128); 0: one scale a row (not turbomind,
+                comet) */
+  int activations; /* lpq_dtype of x, y and bias */
   const void* weights;
   const void* scales;
-  int scale_type;             /* tilus: f16, bf16; marlin, sparse_marlin: f16; comet: f32; turbomind: f16 {s, t} pairs of integers, u8 (2^(e-127)) of f4e2m1, f16 or bf16 of f8e4m3 */
-  int zero_type;              /* tilus: u8 or f16; marlin: i32; else LPQ_NONE */
+  int scale_type; /* tilus: f16, bf16; marlin, sparse_marlin: f16; comet: f32; turbomind: f16 {s, t} pairs of integers,
+                     u8 (2^(e-127)) of f4e2m1, f16 or bf16 of f8e4m3 */
+  int zero_type;  /* tilus: u8 or f16; marlin: i32; else LPQ_NONE */
   const void* zeros;
   double zero;                /* tilus without zeros: the constant. W = (code - zero) * scale */
   const int32_t* permutation; /* marlin, comet: [K], the column of x of each stored row; or NULL */
@@ -140,31 +159,37 @@ LPQ_API void lpq_weight_destroy(lpq_weight* weight);
 
 /* ---- A product ---- */
 
-/* The call's weight, scales and zero points were written before the last operation on the stream began, as those of a loaded
-   model were: the kernel may then begin to read them while that operation still runs. */
+/* The call's weight, scales and zero points were written before the last operation on the stream began, as those of a
+   loaded model were: the kernel may then begin to read them while that operation still runs. */
 #define LPQ_GEMM_SETTLED 1u
 
 /* Bytes that a product of `first` to `last` tokens needs at most. Tries every M between: some 0.01 ms each. */
 LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t last, size_t* bytes);
 /* Zeroes what must be zero before the first call, on the stream. */
 LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);
-/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a call since the last check met bad data: a permutation that names a column
-   which x does not have; in W4Ax also NaN or infinity in x, or block_bits and blocks that contradict each other; a cache that breaks its contract. */
+/* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a call since the last check met bad data: a permutation
+   that names a column which x does not have; in W4Ax also NaN or infinity in x, or block_bits and blocks that
+   contradict each other; a cache that breaks its contract. */
 LPQ_API lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stream);
-LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags);
+LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes,
+                            void* stream, unsigned flags);
 
-/* Which kernels a product of M tokens runs and why, a line each, ended by a zero; cut to `size` bytes. *needed: all of it. */
+/* Which kernels a product of M tokens runs and why, a line each, ended by a zero; cut to `size` bytes. *needed: all of
+ * it. */
 LPQ_API lpq_status lpq_gemm_explain(const lpq_weight* weight, int64_t m, char* text, size_t size, size_t* needed);
-/* The same without a GPU. `device`: h200, h100, a100, rtx4090 or rtx3090. Pointers of `desc` may be NULL; bias, zeros and permutation
-   count as there when zero_type says so, and when they are not NULL. Of another device's W4Ax than 9.0: LPQ_ERROR_UNSUPPORTED. */
-LPQ_API lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size, size_t* needed);
+/* The same without a GPU. `device`: h200, h100, a100, rtx4090 or rtx3090. Pointers of `desc` may be NULL; bias, zeros
+   and permutation count as there when zero_type says so, and when they are not NULL. Of another device's W4Ax than 9.0:
+   LPQ_ERROR_UNSUPPORTED. */
+LPQ_API lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t m, char* text, size_t size,
+                               size_t* needed);
 
 /* ---- A cache of keys and values in few bits (docs/kv-cache.md; its bytes: formats/kv/spec.md) ----
 
-   A layer's cache is pages, each of page_tokens tokens of all kv heads, and of every sequence a tail: its newest tokens, in f16. Keys are
-   those after rotary embedding. What a page holds beyond a sequence's tokens is never read. A table names the pages of a
-   sequence in order, in any order of memory; pages may be shared between sequences. Calls launch on a stream and never wait. A page, length or
-   tail that is none, and NaN or infinity among keys and values, set a word that lpq_workspace_check() tells of. */
+   A layer's cache is pages, each of page_tokens tokens of all kv heads, and of every sequence a tail: its newest
+   tokens, in f16. Keys are those after rotary embedding. What a page holds beyond a sequence's tokens is never read. A
+   table names the pages of a sequence in order, in any order of memory; pages may be shared between sequences. Calls
+   launch on a stream and never wait. A page, length or tail that is none, and NaN or infinity among keys and values,
+   set a word that lpq_workspace_check() tells of. */
 
 typedef enum lpq_kv_form {
   LPQ_KV_BITDECODING = 0, /* packed in whole blocks, newest tokens exact */
@@ -173,9 +198,9 @@ typedef enum lpq_kv_form {
 
 typedef struct lpq_kv_desc {
   size_t size;
-  int form;                   /* lpq_kv_form */
-  int key_bits, value_bits;   /* 2, 4 or 8, both the same, or 8 and 4; turbomind: not 2 */
-  int by_token;               /* scales of bitdecoding's keys: 0, a channel over key_group tokens; 1, a token over key_group dims */
+  int form;                 /* lpq_kv_form */
+  int key_bits, value_bits; /* 2, 4 or 8, both the same, or 8 and 4; turbomind: not 2 */
+  int by_token; /* scales of bitdecoding's keys: 0, a channel over key_group tokens; 1, a token over key_group dims */
   int key_group, value_group; /* 32, 64 or 128, and of dims min(key_group, head_dim); turbomind: head_dim */
   int heads, kv_heads;        /* of queries, a multiple, and of keys and values */
   int head_dim;               /* 64, 128 or 256 */
@@ -185,8 +210,8 @@ typedef struct lpq_kv_desc {
 
 typedef struct lpq_kv_info {
   size_t size;
-  int64_t block;       /* tokens that are packed together */
-  int64_t unit;        /* page_tokens is a multiple of it */
+  int64_t block;        /* tokens that are packed together */
+  int64_t unit;         /* page_tokens is a multiple of it */
   size_t page_bytes[4]; /* of keys, their numbers, values, theirs; turbomind: of the one block, then 0 */
 } lpq_kv_info;
 
@@ -194,7 +219,7 @@ typedef struct lpq_kv_info {
 typedef struct lpq_kv_pages {
   size_t size;
   int64_t count;
-  void* keys;         /* turbomind: the blocks; the others are NULL */
+  void* keys; /* turbomind: the blocks; the others are NULL */
   void* key_numbers;
   void* values;
   void* value_numbers;
@@ -213,23 +238,27 @@ typedef struct lpq_kv_batch {
 
 /* Needs no GPU. `desc->page_tokens` may be 0: page_bytes are then of `unit` tokens. */
 LPQ_API lpq_status lpq_kv_describe(const lpq_kv_desc* desc, lpq_kv_info* info);
-/* Bytes of a workspace for the calls below over such a batch (its pointers are not looked at), of 1 and of `queries` queries a
-   sequence. Loads their kernels. The workspace is one as of lpq_gemm(). */
-LPQ_API lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const lpq_kv_batch* batch, int64_t queries, size_t* bytes);
-/* Quantizes k and v, f16 [tokens, kv_heads, head_dim], whole blocks, and packs them as tokens first .. of the sequence whose pages
-   `table`, [table_pages], names. */
-LPQ_API lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t tokens, const void* k, const void* v, int64_t first, const int32_t* table,
-                               int64_t table_pages, const lpq_kv_pages* pages, void* workspace, size_t bytes, void* stream);
-/* A step's token of every sequence, k and v f16 [sequences, kv_heads, head_dim]. bitdecoding: a tail that is full (`residual` tokens, whole
-   blocks up to tail_room) is packed first, lengths grows by residual and tails becomes 0; then the token goes to the tail.
-   turbomind: the token is packed, lengths grows by 1. */
-LPQ_API lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const void* k, const void* v, int64_t residual, const lpq_kv_pages* pages,
-                                 const lpq_kv_batch* batch, void* workspace, size_t bytes, void* stream);
-/* Attention of the `queries` newest tokens of every sequence, which are in the cache already: y = softmax(q k^T scale) v, each query over
-   tokens up to its own. q f16 [sequences * queries, heads, head_dim], y of that shape, `type` LPQ_F16 or LPQ_F32; 0 where a query sees no
-   token. */
-LPQ_API lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t queries, const void* q, void* y, int type, double scale,
-                                 const lpq_kv_pages* pages, const lpq_kv_batch* batch, void* workspace, size_t bytes, void* stream);
+/* Bytes of a workspace for the calls below over such a batch (its pointers are not looked at), of 1 and of `queries`
+   queries a sequence. Loads their kernels. The workspace is one as of lpq_gemm(). */
+LPQ_API lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const lpq_kv_batch* batch,
+                                    int64_t queries, size_t* bytes);
+/* Quantizes k and v, f16 [tokens, kv_heads, head_dim], whole blocks, and packs them as tokens first .. of the sequence
+   whose pages `table`, [table_pages], names. */
+LPQ_API lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t tokens, const void* k,
+                               const void* v, int64_t first, const int32_t* table, int64_t table_pages,
+                               const lpq_kv_pages* pages, void* workspace, size_t bytes, void* stream);
+/* A step's token of every sequence, k and v f16 [sequences, kv_heads, head_dim]. bitdecoding: a tail that is full
+   (`residual` tokens, whole blocks up to tail_room) is packed first, lengths grows by residual and tails becomes 0;
+   then the token goes to the tail. turbomind: the token is packed, lengths grows by 1. */
+LPQ_API lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const void* k, const void* v,
+                                 int64_t residual, const lpq_kv_pages* pages, const lpq_kv_batch* batch,
+                                 void* workspace, size_t bytes, void* stream);
+/* Attention of the `queries` newest tokens of every sequence, which are in the cache already: y = softmax(q k^T scale)
+   v, each query over tokens up to its own. q f16 [sequences * queries, heads, head_dim], y of that shape, `type`
+   LPQ_F16 or LPQ_F32; 0 where a query sees no token. */
+LPQ_API lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t queries, const void* q, void* y,
+                                 int type, double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch,
+                                 void* workspace, size_t bytes, void* stream);
 
 /* ---- An artifact: a directory that `lpq pack` wrote ---- */
 
@@ -252,14 +281,14 @@ typedef struct lpq_module_info {
   int layout;              /* lpq_layout; LPQ_LAYOUT_OTHER where this library has no kernel for the module */
   const char* type;
   int64_t n, k, n_padded, k_padded;
-  int group;               /* 0: one scale a row */
-  int64_t tensors;         /* of its own, MODULE.* */
-  int bias;                /* there is a MODULE.bias, too */
-  double zero;             /* the constant zero point, where there are none of groups */
+  int group;       /* 0: one scale a row */
+  int64_t tensors; /* of its own, MODULE.* */
+  int bias;        /* there is a MODULE.bias, too */
+  double zero;     /* the constant zero point, where there are none of groups */
 } lpq_module_info;
 
-/* Reads lpq.json and the headers of the safetensors files beside it, and maps these. Checks all that offsets, shapes and names
-   claim; hashes are `lpq verify`'s business. The files must not change while they are open. */
+/* Reads lpq.json and the headers of the safetensors files beside it, and maps these. Checks all that offsets, shapes
+   and names claim; hashes are `lpq verify`'s business. The files must not change while they are open. */
 LPQ_API lpq_status lpq_artifact_open(const char* directory, lpq_artifact** artifact);
 LPQ_API void lpq_artifact_close(lpq_artifact* artifact);
 LPQ_API int64_t lpq_artifact_tensors(const lpq_artifact* artifact); /* in order of their names */
@@ -268,14 +297,15 @@ LPQ_API lpq_status lpq_artifact_tensor_at(const lpq_artifact* artifact, int64_t 
 LPQ_API lpq_status lpq_artifact_tensor(const lpq_artifact* artifact, const char* name, lpq_tensor* tensor);
 LPQ_API lpq_status lpq_artifact_module_at(const lpq_artifact* artifact, int64_t i, lpq_module_info* info);
 LPQ_API lpq_status lpq_artifact_module(const lpq_artifact* artifact, const char* name, lpq_module_info* info);
-LPQ_API lpq_status lpq_artifact_module_tensor(const lpq_artifact* artifact, const char* module, int64_t i, lpq_tensor* tensor);
+LPQ_API lpq_status lpq_artifact_module_tensor(const lpq_artifact* artifact, const char* module, int64_t i,
+                                              lpq_tensor* tensor);
 
 /* Device bytes that a module's tensors take, its bias in f16 or bf16 (comet: f32) included. */
 LPQ_API lpq_status lpq_module_bytes(const lpq_artifact* artifact, const char* module, size_t* bytes);
-/* Copies them to `memory` (16-byte aligned, of that many bytes) on the stream, and describes the weight. Returns when the host's
-   bytes were read, so that the artifact may then be closed. */
-LPQ_API lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module, int activations, void* memory, size_t bytes,
-                                     void* stream, lpq_weight** weight);
+/* Copies them to `memory` (16-byte aligned, of that many bytes) on the stream, and describes the weight. Returns when
+   the host's bytes were read, so that the artifact may then be closed. */
+LPQ_API lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module,
+                                     int activations, void* memory, size_t bytes, void* stream, lpq_weight** weight);
 
 #ifdef __cplusplus
 }

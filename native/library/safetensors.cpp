@@ -24,11 +24,14 @@ struct Width {
   int64_t bits;
 };
 // Dtypes of the format; sub-byte ones must fill whole bytes.
-constexpr Width kWidths[] = {{"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16},
-                             {"F16", 16},    {"BF16", 16}, {"I32", 32}, {"U32", 32},   {"F32", 32},    {"F64", 64},    {"I64", 64}, {"U64", 64},
-                             {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"C64", 64}};
+constexpr Width kWidths[] = {{"BOOL", 8},    {"U8", 8},   {"I8", 8},      {"F8_E5M2", 8}, {"F8_E4M3", 8},
+                             {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16},    {"F16", 16},    {"BF16", 16},
+                             {"I32", 32},    {"U32", 32}, {"F32", 32},    {"F64", 64},    {"I64", 64},
+                             {"U64", 64},    {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"C64", 64}};
 
-[[noreturn]] void fail(const Mapping& file, const std::string& what) { throw Failure("LPQ_ARTIFACT", file.path() + " " + what); }
+[[noreturn]] void fail(const Mapping& file, const std::string& what) {
+  throw Failure("LPQ_ARTIFACT", file.path() + " " + what);
+}
 
 std::vector<int64_t> naturals(const Mapping& file, const std::string& tensor, const Json& entry, const char* key) {
   const Json* list = entry.find(key);
@@ -36,7 +39,8 @@ std::vector<int64_t> naturals(const Mapping& file, const std::string& tensor, co
   std::vector<int64_t> values;
   for (const Json& item : list->items()) {
     const auto value = item.natural();
-    if (!value) fail(file, "tensor '" + tensor + "': its " + key + " holds something that is no integer from 0 to 2^53 - 1");
+    if (!value)
+      fail(file, "tensor '" + tensor + "': its " + key + " holds something that is no integer from 0 to 2^53 - 1");
     values.push_back(*value);
   }
   return values;
@@ -47,7 +51,7 @@ std::vector<int64_t> naturals(const Mapping& file, const std::string& tensor, co
 Mapping::Mapping(const std::string& path) : path_(path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw Failure("LPQ_FILE", path + " cannot be opened: " + std::strerror(errno));
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     ::close(descriptor);
     throw Failure("LPQ_FILE", path + " is no file");
@@ -77,7 +81,8 @@ std::vector<StoredTensor> read_safetensors(const Mapping& file) {
   if (bytes.size() < 8) fail(file, "is shorter than the 8 bytes that hold the header's length");
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(bytes[static_cast<size_t>(i)]);
-  if (length > kLongestHeader) fail(file, "announces a header of " + std::to_string(length) + " bytes, above the limit");
+  if (length > kLongestHeader)
+    fail(file, "announces a header of " + std::to_string(length) + " bytes, above the limit");
   if (length > bytes.size() - 8) fail(file, "ends inside its header");
   const std::string_view head = bytes.substr(8, static_cast<size_t>(length));
   if (head.empty() || head[0] != '{') fail(file, "has a header that does not begin with '{'");
@@ -110,27 +115,33 @@ std::vector<StoredTensor> read_safetensors(const Mapping& file) {
     if (!width) fail(file, "tensor '" + name + "': its dtype is unknown");
     tensor.dtype = width->name;
     tensor.shape = naturals(file, name, entry, "shape");
-    if (tensor.shape.size() > LPQ_MAX_RANK) fail(file, "tensor '" + name + "' has more than " + std::to_string(LPQ_MAX_RANK) + " dimensions");
+    if (tensor.shape.size() > LPQ_MAX_RANK)
+      fail(file, "tensor '" + name + "' has more than " + std::to_string(LPQ_MAX_RANK) + " dimensions");
     int64_t bits = width->bits;
     for (const int64_t dim : tensor.shape)
       if (__builtin_mul_overflow(bits, dim, &bits)) fail(file, "tensor '" + name + "': its shape is beyond 2^63 bits");
     if (bits % 8 != 0) fail(file, "tensor '" + name + "' does not fill whole bytes");
     const std::vector<int64_t> offsets = naturals(file, name, entry, "data_offsets");
     if (offsets.size() != 2) fail(file, "tensor '" + name + "': its data_offsets are not [begin, end]");
-    if (offsets[1] < offsets[0] || offsets[1] - offsets[0] != bits / 8) fail(file, "tensor '" + name + "': its data_offsets do not span what its dtype and shape need");
+    if (offsets[1] < offsets[0] || offsets[1] - offsets[0] != bits / 8)
+      fail(file, "tensor '" + name + "': its data_offsets do not span what its dtype and shape need");
     if (static_cast<uint64_t>(offsets[1]) > room) fail(file, "tensor '" + name + "' ends beyond the file");
     tensor.bytes = static_cast<size_t>(bits / 8);
     tensor.data = reinterpret_cast<const std::byte*>(bytes.data()) + start + static_cast<size_t>(offsets[0]);
     spans.push_back({offsets[0], offsets[1], tensors.size()});
     tensors.push_back(std::move(tensor));
   }
-  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
   int64_t cursor = 0;
   for (const Span& span : spans) {
-    if (span.begin != cursor) fail(file, (span.begin > cursor ? "has a hole before tensor '" : "has tensors that overlap at '") + tensors[span.tensor].name + "'");
+    if (span.begin != cursor)
+      fail(file, (span.begin > cursor ? "has a hole before tensor '" : "has tensors that overlap at '") +
+                     tensors[span.tensor].name + "'");
     cursor = span.end;
   }
-  if (static_cast<uint64_t>(cursor) != room) fail(file, "has " + std::to_string(room - static_cast<size_t>(cursor)) + " bytes that belong to no tensor");
+  if (static_cast<uint64_t>(cursor) != room)
+    fail(file, "has " + std::to_string(room - static_cast<size_t>(cursor)) + " bytes that belong to no tensor");
   return tensors;
 }
 

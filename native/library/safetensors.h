@@ -1,5 +1,5 @@
-// Safetensors files, mapped: the library's own reader, with every rule of formats/safetensors/spec.md that keeps an access inside
-// the file.
+// Safetensors files, mapped: the library's own reader, with every rule of formats/safetensors/spec.md that keeps an
+// access inside the file.
 #pragma once
 #include <cstdint>
 #include <string>

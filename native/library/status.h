@@ -42,7 +42,8 @@ inline void argument(bool ok, const std::string& sentence) {
 template <class T>
 T taken(const T* given, const char* name) {
   argument(given != nullptr, std::string(name) + " is NULL");
-  argument(given->size >= sizeof(size_t) && given->size <= 4096, std::string(name) + ".size is not set: LPQ_INIT does that");
+  argument(given->size >= sizeof(size_t) && given->size <= 4096,
+           std::string(name) + ".size is not set: LPQ_INIT does that");
   T mine{};
   std::memcpy(&mine, given, std::min(given->size, sizeof(T)));
   return mine;

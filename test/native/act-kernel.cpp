@@ -1,9 +1,9 @@
-// The kernels of low-bit activations themselves (native/cuda/kernels/gemm_act.cuh), run on the host by threads that the host plays (simulator/):
-// every kind and tile, tails, pairs of blocks, items that blocks share, all outputs. Codes are laid out by their closed forms; integers
-// against 64-bit sums bit by bit where no item is shared.
+// The kernels of low-bit activations themselves (native/cuda/gemm/kernels/w4ax.cuh), run on the host by threads that
+// the host plays (simulator/): every kind and tile, tails, pairs of blocks, items that blocks share, all outputs. Codes
+// are laid out by their closed forms; integers against 64-bit sums bit by bit where no item is shared.
 //
-// Else: an fp32 addition a block of 128 and a few of shared items, each within 2^-24 of the magnitudes that went in; the host's e4m3
-// products are rounded to fp32 four times a block. y is rounded once.
+// Else: an fp32 addition a block of 128 and a few of shared items, each within 2^-24 of the magnitudes that went in;
+// the host's e4m3 products are rounded to fp32 four times a block. y is rounded once.
 #include <cstdio>
 #include <random>
 #include <string>
@@ -11,8 +11,8 @@
 
 //
 #include "asynchronous.h"
-#include "cuda/kernels/act_plan.h"
-#include "cuda/kernels/gemm_act.cuh"
+#include "cuda/gemm/families/w4ax_plan.h"
+#include "cuda/gemm/kernels/w4ax.cuh"
 
 using namespace lpq;
 using namespace lpq::cuda;
@@ -28,10 +28,14 @@ template <class T>
 struct Aligned {  // as device memory is
   std::vector<T> room;
   T* data;
-  explicit Aligned(size_t count, T value = {}) : room(count + 256 / sizeof(T), value) { data = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(room.data()) + 127) / 128 * 128); }
+  explicit Aligned(size_t count, T value = {}) : room(count + 256 / sizeof(T), value) {
+    data = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(room.data()) + 127) / 128 * 128);
+  }
 };
-TensorMap boxes(const void* base, uint16_t element, uint64_t d0, uint64_t d1, uint64_t d2, uint64_t s0, uint64_t s1, uint32_t b0, uint32_t b1, uint32_t b2, bool swizzle) {
-  const simt::BoxMap map{static_cast<const unsigned char*>(base), {d0, d1, d2}, {s0, s1}, {b0, b1, b2}, element, swizzle};
+TensorMap boxes(const void* base, uint16_t element, uint64_t d0, uint64_t d1, uint64_t d2, uint64_t s0, uint64_t s1,
+                uint32_t b0, uint32_t b1, uint32_t b2, bool swizzle) {
+  const simt::BoxMap map{
+      static_cast<const unsigned char*>(base), {d0, d1, d2}, {s0, s1}, {b0, b1, b2}, element, swizzle};
   TensorMap out{};
   std::memcpy(&out, &map, sizeof(map));
   return out;
@@ -53,7 +57,8 @@ void run(const char* kind, const Case& c) {
   std::vector<int> blocks(z(c.k_blocks), 0);
   int eights = 0, fours = 0;
   for (int b = 0; b < c.k_blocks; ++b) blocks[z(b)] = Kind::kMixed && between(0, 1) ? ~fours++ : eights++;
-  Aligned<uint8_t> x(z(c.m) * z(128 * std::max(1, eights))), x4(z(c.m) * z(64 * std::max(1, fours))), w(Kind::kNibbles ? z((c.n + 15) / 16) * z(c.k_blocks) * 1024 : z(c.n) * z(k));
+  Aligned<uint8_t> x(z(c.m) * z(128 * std::max(1, eights))), x4(z(c.m) * z(64 * std::max(1, fours))),
+      w(Kind::kNibbles ? z((c.n + 15) / 16) * z(c.k_blocks) * 1024 : z(c.n) * z(k));
   const auto byte = [&](double& value, bool weight) {
     uint8_t code = static_cast<uint8_t>(between(0, 255));
     if (floats && (code & 127) == 127) code ^= 1;
@@ -69,7 +74,8 @@ void run(const char* kind, const Case& c) {
         x.data[(z(t) * z(eights) + z(place)) * 128 + z(i % 128)] = byte(value, false);
       } else {
         value = between(-7, 7);
-        x4.data[(z(t) * z(fours) + z(~place)) * 64 + z(i % 128 / 32 * 16 + i % 16)] |= static_cast<uint8_t>((static_cast<int>(value) & 15) << 4 * (i % 32 / 16));
+        x4.data[(z(t) * z(fours) + z(~place)) * 64 + z(i % 128 / 32 * 16 + i % 16)] |=
+            static_cast<uint8_t>((static_cast<int>(value) & 15) << 4 * (i % 32 / 16));
       }
     }
   for (int r = 0; r < c.n; ++r)
@@ -80,10 +86,13 @@ void run(const char* kind, const Case& c) {
         continue;
       }
       value = between(-8, 7);
-      const int chunk = i % 128 / 32, word = 128 * (chunk / 2) + 4 * (4 * (r % 8) + i % 16 / 4) + 2 * (chunk % 2) + r % 16 / 8;
-      w.data[(z(r / 16) * z(c.k_blocks) + z(i / 128)) * 1024 + z(4 * word + i % 4)] |= static_cast<uint8_t>((static_cast<int>(value) & 15) << 4 * (i % 32 / 16));
+      const int chunk = i % 128 / 32,
+                word = 128 * (chunk / 2) + 4 * (4 * (r % 8) + i % 16 / 4) + 2 * (chunk % 2) + r % 16 / 8;
+      w.data[(z(r / 16) * z(c.k_blocks) + z(i / 128)) * 1024 + z(4 * word + i % 4)] |=
+          static_cast<uint8_t>((static_cast<int>(value) & 15) << 4 * (i % 32 / 16));
     }
-  Aligned<float> sx(Kind::kMixed ? z(c.k_blocks) * z(x_pitch) : z(c.m), NAN), sw(Kind::kNibbles ? z(c.k_blocks) * z(w_pitch) : z(c.n), NAN);
+  Aligned<float> sx(Kind::kMixed ? z(c.k_blocks) * z(x_pitch) : z(c.m), NAN),
+      sw(Kind::kNibbles ? z(c.k_blocks) * z(w_pitch) : z(c.n), NAN);
   for (int b = 0; b < (Kind::kMixed ? c.k_blocks : 1); ++b)
     for (int t = 0; t < c.m; ++t) sx.data[z(b) * z(x_pitch) + z(t)] = static_cast<float>(between(1, 999)) / 4096;
   for (int b = 0; b < (Kind::kNibbles ? c.k_blocks : 1); ++b)
@@ -93,8 +102,9 @@ void run(const char* kind, const Case& c) {
 
   const ActWish wish{8 * T, c.cluster, c.stages, c.shared};
   const auto plan = plan_act(c.processors, 232448, c.m, c.n, k, Kind::kNibbles, Kind::kMixed, wish);
-  const std::string name = std::string(kind) + " T" + std::to_string(T) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(k) + " cluster " + std::to_string(c.cluster) + " shared " +
-                           std::to_string(c.shared) + " store " + std::to_string(c.store);
+  const std::string name = std::string(kind) + " T" + std::to_string(T) + " " + std::to_string(c.m) + "x" +
+                           std::to_string(c.n) + "x" + std::to_string(k) + " cluster " + std::to_string(c.cluster) +
+                           " shared " + std::to_string(c.shared) + " store " + std::to_string(c.store);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -105,15 +115,21 @@ void run(const char* kind, const Case& c) {
   std::vector<int4> partial(z(2 * plan->blocks) * z(8 * T) * 64, int4{-1, -1, -1, -1});
   std::vector<unsigned> counters(z(2 * plan->items * plan->cluster), 0);
   ActArgs a{};
-  a.y = y.data, a.x_scales = sx.data, a.w_scales = sw.data, a.bias = c.bias ? bias.data() : nullptr, a.blocks = blocks.data();
+  a.y = y.data, a.x_scales = sx.data, a.w_scales = sw.data, a.bias = c.bias ? bias.data() : nullptr,
+  a.blocks = blocks.data();
   a.partial = reinterpret_cast<float*>(partial.data()), a.counters = counters.data();
-  a.m = c.m, a.n = c.n, a.k_blocks = c.k_blocks, a.token_tiles = plan->token_tiles, a.items = plan->items, a.shared = plan->shared, a.stages = plan->stages, a.cluster = plan->cluster;
+  a.m = c.m, a.n = c.n, a.k_blocks = c.k_blocks, a.token_tiles = plan->token_tiles, a.items = plan->items,
+  a.shared = plan->shared, a.stages = plan->stages, a.cluster = plan->cluster;
   a.store = c.store, a.vectors = c.n % 8 == 0;
   const auto u = [](int v) { return static_cast<uint64_t>(v); };
   ActMaps maps{};
-  maps.x = boxes(x.data, 1, u(128 * std::max(1, eights)), u(c.m), 1, u(128 * std::max(1, eights)), 0, 128, 8 * T, 1, true);
-  maps.x4 = boxes(x4.data, 1, u(64 * std::max(1, fours)), u(c.m), 1, u(64 * std::max(1, fours)), 0, 64, 8 * T, 1, false);
-  if (Kind::kNibbles) maps.weights = boxes(w.data, 8, 128, u(c.k_blocks), u((c.n + 15) / 16), 1024, u(c.k_blocks) * 1024, 128, 1, 8, false);
+  maps.x =
+      boxes(x.data, 1, u(128 * std::max(1, eights)), u(c.m), 1, u(128 * std::max(1, eights)), 0, 128, 8 * T, 1, true);
+  maps.x4 =
+      boxes(x4.data, 1, u(64 * std::max(1, fours)), u(c.m), 1, u(64 * std::max(1, fours)), 0, 64, 8 * T, 1, false);
+  if (Kind::kNibbles)
+    maps.weights =
+        boxes(w.data, 8, 128, u(c.k_blocks), u((c.n + 15) / 16), 1024, u(c.k_blocks) * 1024, 128, 1, 8, false);
   else maps.weights = boxes(w.data, 1, u(k), u(c.n), 1, u(k), 0, 128, 128, 1, true);
   maps.w_scales = boxes(sw.data, 8, u(w_pitch / 2), u(c.k_blocks), 1, u(4 * w_pitch), 0, kActRows / 2, 1, 1, false);
   maps.x_scales = boxes(sx.data, 8, u(x_pitch / 2), u(c.k_blocks), 1, u(4 * x_pitch), 0, 4 * T, 1, 1, false);
@@ -149,7 +165,11 @@ void run(const char* kind, const Case& c) {
       if (Kind::kWhole) sum = static_cast<float>(whole);
       const float factor = Kind::kMixed ? 1.0f : Kind::kNibbles ? sx.data[t] : sx.data[t] * sw.data[r];
       const float want = sum * factor + (c.bias ? bias[z(r)] : 0.0f);
-      const auto round = [&](float v) { return c.store == kActStoreF32 ? v : c.store == kActStoreBf16 ? bf16_to_f32(f32_to_bf16(v)) : f16_to_f32(f32_to_f16(v)); };
+      const auto round = [&](float v) {
+        return c.store == kActStoreF32    ? v
+               : c.store == kActStoreBf16 ? bf16_to_f32(f32_to_bf16(v))
+                                          : f16_to_f32(f32_to_f16(v));
+      };
       float got;
       uint16_t half;
       std::memcpy(&half, y.data + (z(t) * z(c.n) + z(r)) * element, 2);
@@ -157,9 +177,13 @@ void run(const char* kind, const Case& c) {
       else got = c.store == kActStoreBf16 ? bf16_to_f32(half) : f16_to_f32(half);
       const bool exact = Kind::kWhole || (!floats && plan->shared == 0);
       const double unit = c.store == kActStoreF32 ? 0x1p-24 : c.store == kActStoreBf16 ? 0x1p-8 : 0x1p-11;
-      const double bound = exact ? 0 : (c.k_blocks + 16) * 0x1p-24 * (size * factor + std::fabs(want)) + 2 * unit * std::fabs(want) + 0x1p-24;
+      const double bound = exact ? 0
+                                 : (c.k_blocks + 16) * 0x1p-24 * (size * factor + std::fabs(want)) +
+                                       2 * unit * std::fabs(want) + 0x1p-24;
       const double off = std::fabs(static_cast<double>(got) - round(want));
-      if (!(off <= bound)) return fail("y[" + std::to_string(t) + "][" + std::to_string(r) + "] is " + std::to_string(got) + ", not " + std::to_string(want));
+      if (!(off <= bound))
+        return fail("y[" + std::to_string(t) + "][" + std::to_string(r) + "] is " + std::to_string(got) + ", not " +
+                    std::to_string(want));
       if (bound > 0) worst = std::max(worst, off / bound);
     }
 }
@@ -176,7 +200,15 @@ void kind(const char* name) {
   run<Kind, 8>(name, {70, 40, 3, 3, 1, 2, 3, stores[at++ % 3], true});
   run<Kind, 16>(name, {290, 140, 3, 4, 2, 2, 2, stores[at++ % 3], true});
   for (int i = 0; i < 6; ++i) {
-    const Case c{between(1, 200), between(1, 600), between(1, 6), between(2, 5), between(1, 2), between(0, 1) ? 0 : between(1, 6), between(0, 1) * between(2, 4), stores[at++ % 3], between(0, 1) == 1};
+    const Case c{between(1, 200),
+                 between(1, 600),
+                 between(1, 6),
+                 between(2, 5),
+                 between(1, 2),
+                 between(0, 1) ? 0 : between(1, 6),
+                 between(0, 1) * between(2, 4),
+                 stores[at++ % 3],
+                 between(0, 1) == 1};
     run<Kind, 2>(name, {c.m % 40 + 1, c.n, c.k_blocks, c.processors, c.cluster, c.shared, c.stages, c.store, c.bias});
     run<Kind, 8>(name, c), run<Kind, 16>(name, c);
   }

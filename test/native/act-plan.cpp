@@ -3,7 +3,7 @@
 #include <random>
 #include <vector>
 
-#include "cuda/kernels/act_plan.h"
+#include "cuda/gemm/families/w4ax_plan.h"
 
 using namespace lpq::cuda;
 
@@ -14,22 +14,27 @@ int main() {
   const int tokens[] = {0, 16, 32, 64, 128};
   for (int i = 0; i < 4000; ++i) {
     const bool nibbles = between(0, 1), mixed = nibbles && between(0, 1);
-    const int64_t m = between(0, 3) ? between(1, 300) : between(1, 5000), n = between(1, 9000), k = 128 * between(1, 40);
-    const ActWish wish{tokens[between(0, 4)], between(0, 2), between(0, 1) * between(2, 16), between(0, 1) ? -1 : between(0, 400)};
+    const int64_t m = between(0, 3) ? between(1, 300) : between(1, 5000), n = between(1, 9000),
+                  k = 128 * between(1, 40);
+    const ActWish wish{tokens[between(0, 4)], between(0, 2), between(0, 1) * between(2, 16),
+                       between(0, 1) ? -1 : between(0, 400)};
     const int processors = between(0, 4) ? 132 : between(2, 80);
     const auto plan = plan_act(processors, 232448, m, n, k, nibbles, mixed, wish);
     const auto wrong = [&](const char* what) {
       ++failures;
-      std::printf("%s: m %lld n %lld k %lld, tokens %d cluster %d stages %d shared %d, %d processors\n", what, (long long)m, (long long)n, (long long)k, wish.tokens, wish.cluster,
-                  wish.stages, wish.shared, processors);
+      std::printf("%s: m %lld n %lld k %lld, tokens %d cluster %d stages %d shared %d, %d processors\n", what,
+                  (long long)m, (long long)n, (long long)k, wish.tokens, wish.cluster, wish.stages, wish.shared,
+                  processors);
     };
     if (!plan) {
       if (!(wish.cluster == 2 && processors < 2)) wrong("no plan");
       continue;
     }
-    if (plan->blocks > processors || plan->blocks % plan->cluster || plan->shared_bytes > 232448 || plan->stages < 2) wrong("does not fit");
+    if (plan->blocks > processors || plan->blocks % plan->cluster || plan->shared_bytes > 232448 || plan->stages < 2)
+      wrong("does not fit");
     ActArgs a{};
-    a.k_blocks = static_cast<int>(k / 128), a.token_tiles = plan->token_tiles, a.items = plan->items, a.shared = plan->shared;
+    a.k_blocks = static_cast<int>(k / 128), a.token_tiles = plan->token_tiles, a.items = plan->items,
+    a.shared = plan->shared;
     // Every step of every item once; who shares an item is who the sums are waited for.
     std::vector<int> seen(static_cast<size_t>(a.items) * static_cast<size_t>(a.k_blocks));
     const int units = plan->blocks / plan->cluster;
@@ -57,7 +62,8 @@ int main() {
       int expected = 1;
       if (item < a.shared) {
         const long long begin = static_cast<long long>(item) * a.k_blocks, end = begin + a.k_blocks;
-        expected = static_cast<int>((end * units - 1) / total) - static_cast<int>(((begin + 1) * units - 1) / total) + 1;
+        expected =
+            static_cast<int>((end * units - 1) / total) - static_cast<int>(((begin + 1) * units - 1) / total) + 1;
       }
       if (sharers[static_cast<size_t>(item)] != expected) {
         wrong("waits for others than share an item");

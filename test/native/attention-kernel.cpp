@@ -1,6 +1,7 @@
-// The decode kernels of packed keys and values (native/cuda/attention), run on the host by threads that the host plays: every
-// width, head dim and group that is compiled, MHA, GQA and MQA, splits, pages out of order, heads inside and outside, empty sequences and
-// exact tails of every length; against double precision, elementwise. Shared memory and outputs are full of NaN before.
+// The decode kernels of packed keys and values (native/cuda/attention), run on the host by threads that the host plays:
+// every width, head dim and group that is compiled, MHA, GQA and MQA, splits, pages out of order, heads inside and
+// outside, empty sequences and exact tails of every length; against double precision, elementwise. Shared memory and
+// outputs are full of NaN before.
 #include <cstdio>
 #include <limits>
 #include <string>
@@ -26,12 +27,17 @@ void one(KvCase c, int warps, int stages) {
   using Shape = KvShape<KEYS, VALUES, DIMS, FORM>;
   KvDecodeArgs a = data.args;
   const int tiles = c.sequences * c.kv_heads * a.query_tiles;
-  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * kKvRecord<DIMS>, NAN), y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
+  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * kKvRecord<DIMS>, NAN),
+      y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
   unsigned fault = 0;
-  a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.wide = 1, a.stages = stages, a.fault = &fault;
-  const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) + " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) + " heads " +
-                           std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " splits " + std::to_string(c.splits) + " warps " + std::to_string(warps) + " stages " + std::to_string(stages);
+  a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.wide = 1, a.stages = stages,
+  a.fault = &fault;
+  const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) +
+                           " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) +
+                           " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " splits " +
+                           std::to_string(c.splits) + " warps " + std::to_string(warps) + " stages " +
+                           std::to_string(stages);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -51,8 +57,12 @@ void one(KvCase c, int warps, int stages) {
     for (int h = 0; h < c.heads; ++h) {
       kv_expected(c, data, b, h, 0x1p-24, want, bound);
       for (int d = 0; d < DIMS; ++d) {
-        const double got = y[static_cast<size_t>((b * c.heads + h) * DIMS + d)], share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
-        if (!(share <= 1)) return fail("sequence " + std::to_string(b) + ", head " + std::to_string(h) + ", dim " + std::to_string(d) + " is " + std::to_string(got) + ", not " + std::to_string(want[static_cast<size_t>(d)]) + " within " + std::to_string(bound[static_cast<size_t>(d)]));
+        const double got = y[static_cast<size_t>((b * c.heads + h) * DIMS + d)],
+                     share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
+        if (!(share <= 1))
+          return fail("sequence " + std::to_string(b) + ", head " + std::to_string(h) + ", dim " + std::to_string(d) +
+                      " is " + std::to_string(got) + ", not " + std::to_string(want[static_cast<size_t>(d)]) +
+                      " within " + std::to_string(bound[static_cast<size_t>(d)]));
         worst = std::max(worst, share);
       }
     }
@@ -68,11 +78,14 @@ void prefill(KvCase c, int bits, int value_bits, KvForm form) {
   unsigned fault = 0;
   a.y = y.data(), a.wide = 1, a.fault = &fault;
   const auto fail = [&](const std::string& what) {
-    if (++failures <= 20) std::printf("FAIL prefill k%d v%d d%d form %d: %s\n", bits, value_bits, DIMS, static_cast<int>(form), what.c_str());
+    if (++failures <= 20)
+      std::printf("FAIL prefill k%d v%d d%d form %d: %s\n", bits, value_bits, DIMS, static_cast<int>(form),
+                  what.c_str());
   };
   ++checks;
   try {
-    simt::run(c.sequences * c.kv_heads * ((c.queries * (c.heads / c.kv_heads) + kPrefillRows - 1) / kPrefillRows), kPrefillThreads, 1, kPrefillShared<DIMS>, seed, [&] { kv_prefill<DIMS>(a); });
+    simt::run(c.sequences * c.kv_heads * ((c.queries * (c.heads / c.kv_heads) + kPrefillRows - 1) / kPrefillRows),
+              kPrefillThreads, 1, kPrefillShared<DIMS>, seed, [&] { kv_prefill<DIMS>(a); });
   } catch (const std::exception& error) {
     return fail(error.what());
   }
@@ -83,8 +96,11 @@ void prefill(KvCase c, int bits, int value_bits, KvForm form) {
       for (int h = 0; h < c.heads; ++h) {
         kv_expected(c, data, b, h, 0x1p-24, want, bound, query, true);
         for (int d = 0; d < DIMS; ++d) {
-          const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * DIMS + d)], share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
-          if (!(share <= 1)) return fail("sequence " + std::to_string(b) + ", query " + std::to_string(query) + ", head " + std::to_string(h) + ", dim " + std::to_string(d) + " is " + std::to_string(got));
+          const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * DIMS + d)],
+                       share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
+          if (!(share <= 1))
+            return fail("sequence " + std::to_string(b) + ", query " + std::to_string(query) + ", head " +
+                        std::to_string(h) + ", dim " + std::to_string(d) + " is " + std::to_string(got));
           worst = std::max(worst, share);
         }
       }
@@ -111,8 +127,10 @@ void half_a_tile() {
 }
 
 // Groups by the largest that there is, or of `group`.
-KvCase of_group(int group, int dims, int sequences, int heads, int kv_heads, int splits, bool outer, int blocks_a_page, std::vector<int> blocks, std::vector<int> tails) {
-  return {0, 0, group, std::min(group, dims), sequences, heads, kv_heads, splits, outer, blocks_a_page, std::move(blocks), std::move(tails)};
+KvCase of_group(int group, int dims, int sequences, int heads, int kv_heads, int splits, bool outer, int blocks_a_page,
+                std::vector<int> blocks, std::vector<int> tails) {
+  return {0,        0,      group, std::min(group, dims), sequences,         heads,
+          kv_heads, splits, outer, blocks_a_page,         std::move(blocks), std::move(tails)};
 }
 
 template <int KEYS, int VALUES, int DIMS>
@@ -122,7 +140,8 @@ void sweep() {
   one<KEYS, VALUES, DIMS, F::kWide>(of_group(128, DIMS, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}), 3, 1);
   one<KEYS, VALUES, DIMS, F::kFine>(of_group(32, DIMS, 1, 4, 2, 1, true, 2, {2}, {40}), 2, 2);
   one<KEYS, VALUES, DIMS, F::kTokens>(of_group(whole, DIMS, 1, 4, 2, 2, true, 1, {2}, {17}), 2, 2);
-  if constexpr (KEYS != 2) one<KEYS, VALUES, DIMS, F::kWords>(of_group(DIMS, DIMS, 2, 4, 2, 2, false, 2, {131, 64}, {0, 3}), 2, 1);
+  if constexpr (KEYS != 2)
+    one<KEYS, VALUES, DIMS, F::kWords>(of_group(DIMS, DIMS, 2, 4, 2, 2, false, 2, {131, 64}, {0, 3}), 2, 1);
   one<KEYS, VALUES, DIMS, F::kFine>(of_group(64, DIMS, 1, 2, 1, 2, false, 1, {3}, {0}), 3, 1);
   one<KEYS, VALUES, DIMS, F::kTokens>(of_group(32, DIMS, 1, 2, 1, 1, false, 2, {1}, {1}), 1, 3);
   one<KEYS, VALUES, DIMS, F::kTokens>(of_group(64, DIMS, 1, 2, 2, 1, false, 1, {1}, {0}), 2, 1);
@@ -134,19 +153,25 @@ int main() {
   sweep<4, 4, 128>();
   sweep<2, 2, 128>();
   sweep<8, 4, 64>();
-  one<2, 2, 64, KvForm::kWide>(of_group(128, 64, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}), 3, 1);  // two codes of a word fill the rows of an mma
+  one<2, 2, 64, KvForm::kWide>(of_group(128, 64, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}), 3,
+                               1);  // two codes of a word fill the rows of an mma
 #ifdef LPQ_ALL_FORMS
-  sweep<2, 2, 64>(), sweep<4, 4, 64>(), sweep<8, 8, 64>(), sweep<8, 8, 128>(), sweep<8, 4, 128>(), sweep<2, 2, 256>(), sweep<4, 4, 256>(), sweep<8, 8, 256>(), sweep<8, 4, 256>();
+  sweep<2, 2, 64>(), sweep<4, 4, 64>(), sweep<8, 8, 64>(), sweep<8, 8, 128>(), sweep<8, 4, 128>(), sweep<2, 2, 256>(),
+      sweep<4, 4, 256>(), sweep<8, 8, 256>(), sweep<8, 4, 256>();
 #endif
-  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 1, 2, 2, 3, false, 1, {9}, {1}), 4, 2);              // MHA, more blocks than warps
-  one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2, 1);             // MQA: three tiles of queries
-  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}), 2, 1);  // empty, one token
+  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 1, 2, 2, 3, false, 1, {9}, {1}), 4,
+                                2);  // MHA, more blocks than warps
+  one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2,
+                                1);  // MQA: three tiles of queries
+  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}), 2,
+                                1);  // empty, one token
   one<8, 4, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1, 2);
   const auto asked = [](KvCase c, int queries) {
     c.queries = queries;
     return c;
   };
-  prefill<128>(asked(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30), 4, 4, KvForm::kWide);  // packed, exact, and queries before the first token
+  prefill<128>(asked(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30), 4, 4,
+               KvForm::kWide);  // packed, exact, and queries before the first token
   prefill<64>(asked(of_group(64, 64, 1, 2, 1, 1, true, 2, {1}, {1}), 5), 2, 2, KvForm::kFine);
   prefill<128>(asked(of_group(64, 128, 1, 2, 2, 1, true, 1, {1}, {0}), 70), 8, 4, KvForm::kTokens);
   prefill<64>(asked(of_group(64, 64, 2, 4, 1, 1, false, 1, {100, 1}, {0, 0}), 20), 4, 4, KvForm::kWords);

@@ -1,5 +1,7 @@
-// Packing keys and values, and appending a token to every sequence (native/cuda/attention/kv_pack.cuh), run on the host by threads that
-// the host plays: bytes compared with codes made one by one, of every form; nothing else may change. NaN and bad pages are told.
+// Packing keys and values, and appending a token to every sequence (native/cuda/attention/kv_pack.cuh), run on the host
+// by threads that
+// the host plays: bytes compared with codes made one by one, of every form; nothing else may change. NaN and bad pages
+// are told.
 #include <cstdio>
 #include <string>
 
@@ -17,7 +19,8 @@ uint64_t seed = 1;
 
 void fail(const KvCase& c, const char* what) {
   if (++failures <= 20)
-    std::printf("FAIL k%d v%d d%d g%d form %d%s: %s\n", c.bits, c.of_values(), c.dims, c.key_group, static_cast<int>(c.form), c.outer ? " outer" : "", what);
+    std::printf("FAIL k%d v%d d%d g%d form %d%s: %s\n", c.bits, c.of_values(), c.dims, c.key_group,
+                static_cast<int>(c.form), c.outer ? " outer" : "", what);
 }
 
 struct Told {
@@ -27,8 +30,10 @@ struct Told {
 KvPackArgs arguments(const KvCase& c, KvData& d, Told& told) {
   KvPackArgs a{};
   const auto own = [](const unsigned char* p) { return const_cast<unsigned char*>(p); };
-  a.table = d.table.data(), a.places = d.args, a.block = c.block(), a.dims = c.dims, a.fault = &told.number, a.fault_page = &told.page;
-  a.keys = own(d.args.keys), a.key_numbers = own(d.args.key_numbers), a.values = own(d.args.values), a.value_numbers = own(d.args.value_numbers);
+  a.table = d.table.data(), a.places = d.args, a.block = c.block(), a.dims = c.dims, a.fault = &told.number,
+  a.fault_page = &told.page;
+  a.keys = own(d.args.keys), a.key_numbers = own(d.args.key_numbers), a.values = own(d.args.values),
+  a.value_numbers = own(d.args.value_numbers);
   return a;
 }
 
@@ -98,7 +103,8 @@ void appended(int dims, int group) {
   Told told;
   std::vector<unsigned> counters(3, 0);
   KvPackArgs a = arguments(c, d, told);
-  a.k = x[0].data(), a.v = x[1].data(), a.lengths = d.lengths.data(), a.tails = d.tails.data(), a.tail_keys = d.tail_keys.data(), a.tail_values = d.tail_values.data();
+  a.k = x[0].data(), a.v = x[1].data(), a.lengths = d.lengths.data(), a.tails = d.tails.data(),
+  a.tail_keys = d.tail_keys.data(), a.tail_values = d.tail_values.data();
   a.residual = words ? 0 : residual, a.counters = counters.data(), a.places.room = d.room;
   std::vector<int> lengths = d.lengths, counts = d.tails;
   for (int b = 0; b < 3; ++b) {
@@ -107,7 +113,9 @@ void appended(int dims, int group) {
       uint16_t* const tail = tails[value].data() + s * static_cast<size_t>(d.room) * width;
       if (words) pack_expected(c, d, want, x[value].data() + s * width, 1, value, b, lengths[s]);
       else if (counts[s] == residual) pack_expected(c, d, want, tail, residual, value, b, lengths[s]);
-      if (!words) std::copy_n(x[value].data() + s * width, width, tail + (counts[s] == residual ? 0 : static_cast<size_t>(counts[s]) * width));
+      if (!words)
+        std::copy_n(x[value].data() + s * width, width,
+                    tail + (counts[s] == residual ? 0 : static_cast<size_t>(counts[s]) * width));
     }
     if (words) lengths[s] += 1;
     else if (counts[s] == residual) lengths[s] += residual, counts[s] = 1;
@@ -133,11 +141,13 @@ void appended(int dims, int group) {
     if (count) fail(c, "a counter is left");
   if (words) return;
   // What is packed ends within a block: told, and nothing is stored.
-  for (int b = 0; b < 3; ++b) d.lengths[static_cast<size_t>(b)] = residual / 2, d.tails[static_cast<size_t>(b)] = residual;
+  for (int b = 0; b < 3; ++b)
+    d.lengths[static_cast<size_t>(b)] = residual / 2, d.tails[static_cast<size_t>(b)] = residual;
   tails[0] = d.tail_keys, tails[1] = d.tail_values, lengths = d.lengths, counts = d.tails;
   if (!stored()) return;
   if (!told.page) fail(c, "a length that is no whole blocks is not told");
-  if (d.tail_keys != tails[0] || d.tail_values != tails[1] || d.lengths != lengths || d.tails != counts) fail(c, "something is stored for a length that is none");
+  if (d.tail_keys != tails[0] || d.tail_values != tails[1] || d.lengths != lengths || d.tails != counts)
+    fail(c, "something is stored for a length that is none");
 }
 
 }  // namespace
@@ -164,11 +174,14 @@ int main() {
   appended<8, 4, 128, F::kWords>(128, 128);
 #ifdef LPQ_ALL_FORMS
   for (const int group : {32, 64, 128}) {
-      packed<2, 2, 64, F::kWide>(64, group, true), packed<2, 2, 128, F::kWide>(256, group, false), packed<4, 4, 64, F::kWide>(64, group, false), packed<8, 8, 128, F::kWide>(256, group, false);
-      packed<8, 4, 64, F::kWide>(64, group, false), packed<8, 8, 128, F::kTokens>(128, group, false), packed<4, 4, 128, F::kTokens>(256, group, true), packed<2, 2, 128, F::kTokens>(256, group, false);
-      appended<8, 8, 128, F::kWide>(128, group), appended<2, 2, 128, F::kWide>(128, group);
-    }
-    packed<4, 4, 64, F::kTokens>(64, 32, false), packed<8, 4, 64, F::kTokens>(64, 64, true), packed<2, 2, 64, F::kTokens>(64, 64, false);
+    packed<2, 2, 64, F::kWide>(64, group, true), packed<2, 2, 128, F::kWide>(256, group, false),
+        packed<4, 4, 64, F::kWide>(64, group, false), packed<8, 8, 128, F::kWide>(256, group, false);
+    packed<8, 4, 64, F::kWide>(64, group, false), packed<8, 8, 128, F::kTokens>(128, group, false),
+        packed<4, 4, 128, F::kTokens>(256, group, true), packed<2, 2, 128, F::kTokens>(256, group, false);
+    appended<8, 8, 128, F::kWide>(128, group), appended<2, 2, 128, F::kWide>(128, group);
+  }
+  packed<4, 4, 64, F::kTokens>(64, 32, false), packed<8, 4, 64, F::kTokens>(64, 64, true),
+      packed<2, 2, 64, F::kTokens>(64, 64, false);
 #endif
   std::printf("%lld packings, %lld failures\n", checks, failures);
   return failures ? 1 : 0;

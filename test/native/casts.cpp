@@ -1,13 +1,13 @@
-// The fast casts of native/cuda/kernels/cast.cuh and cast_chunk.cuh, run on the host: every type, f16 and bf16, every code in every position of a
-// chunk, the other positions full of noise. Expectations come from the definitions: numbers of codes, formats of halves, and
-// where the packed format puts bits (test/gpu/native/packed_format.h).
+// The fast casts of native/cuda/gemm/dequant.cuh and dequant_chunk.cuh, run on the host: every type, f16 and bf16,
+// every code in every position of a chunk, the other positions full of noise. Expectations come from the definitions:
+// numbers of codes, formats of halves, and where the packed format puts bits (test/gpu/native/packed_format.h).
 #include <cmath>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <random>
 
 #include "../gpu/native/packed_format.h"
-#include "cuda/kernels/cast_chunk.cuh"
+#include "cuda/gemm/dequant_chunk.cuh"
 
 using namespace lpq::cuda;
 
@@ -20,7 +20,8 @@ double half_value(uint32_t bits, bool bf) {
   const int m = bf ? 7 : 10, e = bf ? 8 : 5, bias = bf ? 127 : 15;
   const int power = bits >> m & ((1 << e) - 1), fraction = bits & ((1 << m) - 1);
   if (power == (1 << e) - 1) return fraction ? NAN : bits >> 15 ? -INFINITY : INFINITY;
-  const double size = power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
+  const double size =
+      power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
   return bits >> 15 ? -size : size;
 }
 
@@ -44,7 +45,8 @@ void every_code(const char* name, bool is_signed, int exponent, bool bf, const W
   const ChunkCast<Cast> chunk(is_signed, exponent);
   // Far pairs: numbers near the least that bf16 holds, for activations times 2^kFarPower.
   double far = 1;
-  if constexpr (ChunkCast<Cast>::kFarPairs) far = static_cast<double>(cast.unpower) / std::ldexp(static_cast<double>(chunk.unpower), kFarPower);
+  if constexpr (ChunkCast<Cast>::kFarPairs)
+    far = static_cast<double>(cast.unpower) / std::ldexp(static_cast<double>(chunk.unpower), kFarPower);
   for (int pair = 0; pair < 16; ++pair)
     for (int half = 0; half < 2; ++half)
       for (uint32_t code = 0; code < 1u << B; ++code) {
@@ -63,7 +65,9 @@ void every_code(const char* name, bool is_signed, int exponent, bool bf, const W
               const double got = half_value((all ? together[i] : cast.pair(words, i)) >> 16 * h & 0xffff, bf);
               ++checks;
               if (!(got == expected && std::signbit(got) == std::signbit(expected)) && !(std::isnan(expected))) {
-                if (++failures <= 20) std::printf("FAIL %s %s pair %d half %d code %u: %.9g, not %.9g\n", name, bf ? "bf16" : "f16", i, h, codes[i][h], got, expected);
+                if (++failures <= 20)
+                  std::printf("FAIL %s %s pair %d half %d code %u: %.9g, not %.9g\n", name, bf ? "bf16" : "f16", i, h,
+                              codes[i][h], got, expected);
               }
             }
           }
@@ -91,7 +95,8 @@ void floats() {
       const int power = code >> m & ((1 << e) - 1), fraction = code & ((1 << m) - 1);
       // f16 has no number at its highest exponent: types that do go through bf16 (the launcher's "wide").
       if (!BF && e == 5 && power == 31) return static_cast<double>(NAN);
-      const double size = power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
+      const double size =
+          power == 0 ? std::ldexp(fraction, 1 - bias - m) : std::ldexp((1 << m) + fraction, power - bias - m);
       return (code >> (B - 1) ? -size : size) / static_cast<double>(cast.unpower);
     });
   }

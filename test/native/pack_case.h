@@ -1,11 +1,12 @@
-// What packing keys and values has to store (formats/kv/spec.md), code by code and number by number, for the program that plays the
-// kernels on the host and the one that runs them on a device.
+// What packing keys and values has to store (formats/kv/spec.md), code by code and number by number, for the program
+// that plays the kernels on the host and the one that runs them on a device.
 #pragma once
 #include "attention_case.h"
 
 namespace lpq::test {
 
-// f16 [tokens, kv_heads * dims]: of very unequal sizes, one dim in a head constant, one of zeros of both signs and what is above.
+// f16 [tokens, kv_heads * dims]: of very unequal sizes, one dim in a head constant, one of zeros of both signs and what
+// is above.
 inline std::vector<uint16_t> pack_input(const KvCase& c, int tokens, uint64_t seed) {
   std::mt19937_64 lot(seed);
   std::normal_distribution<double> normal;
@@ -25,15 +26,21 @@ inline std::vector<uint16_t> pack_input(const KvCase& c, int tokens, uint64_t se
 
 struct KvPages {
   std::vector<uint8_t> keys, key_numbers, values, value_numbers;
-  explicit KvPages(const KvData& d) : keys(d.keys), key_numbers(d.key_numbers), values(d.values), value_numbers(d.value_numbers) {}
+  explicit KvPages(const KvData& d)
+      : keys(d.keys), key_numbers(d.key_numbers), values(d.values), value_numbers(d.value_numbers) {}
 };
 
 // Stores `tokens` tokens of x (keys, or values), of which token 0 goes to token `first` of sequence `sequence`.
-inline void pack_expected(const KvCase& c, const KvData& d, KvPages& to, const uint16_t* x, int tokens, bool value, int sequence, int first) {
+inline void pack_expected(const KvCase& c, const KvData& d, KvPages& to, const uint16_t* x, int tokens, bool value,
+                          int sequence, int first) {
   const int H = c.kv_heads, D = c.dims, bits = value ? c.of_values() : c.bits, top = (1 << bits) - 1;
   const bool by_token = value || c.by_token() || c.words();
   const int group = value ? c.value_group : c.key_group;
-  const auto at = [&](int token, int h, int dim) { return lpq::f16_to_f32(x[(static_cast<size_t>(token) * static_cast<size_t>(H) + static_cast<size_t>(h)) * static_cast<size_t>(D) + static_cast<size_t>(dim)]); };
+  const auto at = [&](int token, int h, int dim) {
+    return lpq::f16_to_f32(
+        x[(static_cast<size_t>(token) * static_cast<size_t>(H) + static_cast<size_t>(h)) * static_cast<size_t>(D) +
+          static_cast<size_t>(dim)]);
+  };
   for (int t0 = 0; t0 < tokens; t0 += by_token ? 1 : group)
     for (int h = 0; h < H; ++h)
       for (int d0 = 0; d0 < D; d0 += by_token ? group : 1) {
@@ -44,12 +51,19 @@ inline void pack_expected(const KvCase& c, const KvData& d, KvPages& to, const u
         const float s = lpq::f16_to_f32(scale);
         for (int n = 0; n < group; ++n) {
           const int t = by_token ? t0 : t0 + n, i = by_token ? d0 + n : d0;
-          const int code = s > 0 ? static_cast<int>(std::nearbyint(std::min((element(n) - low) / s, static_cast<float>(top)))) : 0;
+          const int code =
+              s > 0 ? static_cast<int>(std::nearbyint(std::min((element(n) - low) / s, static_cast<float>(top)))) : 0;
           const long long page = d.table[static_cast<size_t>(sequence * d.table_pages + (first + t) / d.page_tokens)];
-          const KvPlaces place = value ? value_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i) : key_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i);
-          std::vector<uint8_t>&codes = value && !c.words() ? to.values : to.keys, &numbers = c.words() ? to.keys : value ? to.value_numbers : to.key_numbers;
-          const long long word = page * (value ? d.values_page : d.keys_page) + place.word, number = page * (value ? d.value_numbers_page : d.key_numbers_page) + place.number;
-          set_word(codes, word, static_cast<uint16_t>((word_at(codes, word) & ~(top << bits * place.place)) | code << bits * place.place));
+          const KvPlaces place = value ? value_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i)
+                                       : key_place(c, d.page_tokens, (first + t) % d.page_tokens, h, i);
+          std::vector<uint8_t>&codes = value && !c.words() ? to.values : to.keys, &numbers = c.words() ? to.keys
+                                                                                             : value ? to.value_numbers
+                                                                                                     : to.key_numbers;
+          const long long word = page * (value ? d.values_page : d.keys_page) + place.word,
+                          number = page * (value ? d.value_numbers_page : d.key_numbers_page) + place.number;
+          set_word(codes, word,
+                   static_cast<uint16_t>((word_at(codes, word) & ~(top << bits * place.place)) |
+                                         code << bits * place.place));
           set_word(numbers, number, scale), set_word(numbers, number + place.zero, lpq::f32_to_f16(low));
         }
       }

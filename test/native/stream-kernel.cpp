@@ -1,7 +1,7 @@
-// The streaming kernel itself (native/cuda/kernels/gemm_stream.cuh), run on the host by threads that the host plays (simulator/): every
-// type, f16 and bf16, numbers of tokens with tails, groups, zero points, bias, slices in clusters and through the workspace,
-// grids of several sizes. Against double precision, within the bound that test/gpu/native/kernels.cpp derives; y full of NaN
-// before, shared memory too, and counters at 0 after.
+// The streaming kernel itself (native/cuda/gemm/kernels/stream.cuh), run on the host by threads that the host plays
+// (simulator/): every type, f16 and bf16, numbers of tokens with tails, groups, zero points, bias, slices in clusters
+// and through the workspace, grids of several sizes. Against double precision, within the bound that
+// test/gpu/native/kernels.cpp derives; y full of NaN before, shared memory too, and counters at 0 after.
 #include <array>
 #include <cstdio>
 #include <limits>
@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "simulator.h"
 #include "../gpu/native/packed_format.h"
-#include "cuda/kernels/gemm_stream.cuh"
+#include "cuda/gemm/kernels/stream.cuh"
 #include "packed_types.h"
+#include "simulator.h"
 
 using namespace lpq::cuda;
 
@@ -52,11 +52,17 @@ void one(const Type& t, const Case& c) {
   std::vector<uint8_t> zero8(scale.size());
   std::vector<double> zero(scale.size(), constant);
   for (size_t i = 0; i < scale.size(); ++i) {
-    scale[i] = to16(std::max(1 / top, c.scale_bf16 ? 0x1p-100 : 0x1p-12) * (0.5 + static_cast<double>(lot() % 1000) / 1000), c.scale_bf16);
-    if (c.zeros == 1) zero[i] = zero8[i] = i % 5 == 0 ? 255 : static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
-    if (c.zeros == 2) zero[i] = from16(zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false), false);
+    scale[i] =
+        to16(std::max(1 / top, c.scale_bf16 ? 0x1p-100 : 0x1p-12) * (0.5 + static_cast<double>(lot() % 1000) / 1000),
+             c.scale_bf16);
+    if (c.zeros == 1)
+      zero[i] = zero8[i] = i % 5 == 0 ? 255 : static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
+    if (c.zeros == 2)
+      zero[i] = from16(zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false),
+                       false);
   }
-  std::vector<uint16_t> x(static_cast<size_t>(c.m * pitch), 0), y(static_cast<size_t>(c.m * c.n), BF ? 0x7fc0 : 0x7e00), bias(static_cast<size_t>(c.n));
+  std::vector<uint16_t> x(static_cast<size_t>(c.m * pitch), 0), y(static_cast<size_t>(c.m * c.n), BF ? 0x7fc0 : 0x7e00),
+      bias(static_cast<size_t>(c.n));
   for (int i = 0; i < c.m; ++i)
     for (int k = 0; k < c.k; ++k) x[static_cast<size_t>(i * pitch + k)] = to16(std::ldexp(normal(), c.power), BF);
   for (uint16_t& b : bias) b = to16(normal(), BF);
@@ -67,10 +73,13 @@ void one(const Type& t, const Case& c) {
 
   GemmPackedArgs g{};
   g.weights = packed.data(), g.x = x.data(), g.y = y.data(), g.scales = scales.data();
-  g.zeros = c.zeros == 1 ? zeros8.data() : c.zeros == 2 ? reinterpret_cast<const unsigned char*>(zeros16.data()) : nullptr;
+  g.zeros = c.zeros == 1   ? zeros8.data()
+            : c.zeros == 2 ? reinterpret_cast<const unsigned char*>(zeros16.data())
+                           : nullptr;
   g.bias = c.bias ? bias.data() : nullptr;
   g.m = c.m, g.n = c.n, g.k = pitch, g.n_blocks = n_blocks, g.k_blocks = k_blocks, g.groups = groups;
-  g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16, g.zero_kind = c.zeros;
+  g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16,
+  g.zero_kind = c.zeros;
   g.zero = static_cast<float>((c.zeros ? 0 : constant) + (t.kind == 'i' ? codes / 2 : 0));
   g.is_signed = t.kind != 'u', g.exponent = t.exponent, g.warps_n = 1;
   const int T = c.m <= 8 ? 1 : 2, unit = B <= 2 && stream_simple(g, 2) ? 2 : 1;
@@ -80,10 +89,13 @@ void one(const Type& t, const Case& c) {
   std::vector<float> partial(static_cast<size_t>(n_blocks * c.slices * T * 256), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(n_blocks), 0);
   g.partial = partial.data(), g.counters = counters.data();
-  const int bytes = stream_shared(T, Split ? 2 * T : T, kStreamWarps, a.k_most, g.groups_per_block, a.strips_most, c.workspace ? 0 : c.slices).total;
-  const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
-                           std::to_string(c.zeros) + " slices " + std::to_string(c.slices) + " sets " + std::to_string(a.sets) + (c.workspace ? " workspace" : "") +
-                           (c.power ? " x 2^" + std::to_string(c.power) : "");
+  const int bytes = stream_shared(T, Split ? 2 * T : T, kStreamWarps, a.k_most, g.groups_per_block, a.strips_most,
+                                  c.workspace ? 0 : c.slices)
+                        .total;
+  const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) +
+                           "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
+                           " slices " + std::to_string(c.slices) + " sets " + std::to_string(a.sets) +
+                           (c.workspace ? " workspace" : "") + (c.power ? " x 2^" + std::to_string(c.power) : "");
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -101,24 +113,33 @@ void one(const Type& t, const Case& c) {
   }
   for (unsigned count : counters)
     if (count) return fail("a counter is left at " + std::to_string(count));
-  const double lift = t.kind == 'i' ? codes / 2 : 0, offset = !integer || !BF ? 0 : B == 8 ? -128 : 128, u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;
+  const double lift = t.kind == 'i' ? codes / 2 : 0,
+               offset = !integer || !BF ? 0
+                        : B == 8        ? -128
+                                        : 128,
+               u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;
   for (int i = 0; i < c.m; ++i)
     for (int n = 0; n < c.n; ++n) {
       double want = 0, size = 0;
       for (int k = 0; k < c.k; ++k) {
         const size_t at = static_cast<size_t>(n * groups + k / length);
-        const double s = from16(scale[at], c.scale_bf16), v = from16(x[static_cast<size_t>(i * pitch + k)], BF), w = value[static_cast<size_t>(n * c.k + k)];
+        const double s = from16(scale[at], c.scale_bf16), v = from16(x[static_cast<size_t>(i * pitch + k)], BF),
+                     w = value[static_cast<size_t>(n * c.k + k)];
         want += v * (w - zero[at]) * s;
         size += std::fabs(v) * (std::fabs(w + lift + offset) + std::fabs(zero[at] + lift + offset)) * s;
       }
-      if (c.bias) want += from16(bias[static_cast<size_t>(n)], BF), size += std::fabs(from16(bias[static_cast<size_t>(n)], BF));
+      if (c.bias)
+        want += from16(bias[static_cast<size_t>(n)], BF), size += std::fabs(from16(bias[static_cast<size_t>(n)], BF));
       const double bound = size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least;
-      const double got = from16(y[static_cast<size_t>(i * c.n + n)], BF), 
-                   share = std::isnan(got)                                                             ? std::numeric_limits<double>::infinity()
-                           : !BF && std::isinf(got) && std::fabs(want) > 65504 - bound && want * got > 0 ? 0
-                                                                                                         : std::fabs(got - want) / bound;
+      const double got = from16(y[static_cast<size_t>(i * c.n + n)], BF),
+                   share = std::isnan(got) ? std::numeric_limits<double>::infinity()
+                           : !BF && std::isinf(got) && std::fabs(want) > 65504 - bound && want * got > 0
+                               ? 0
+                               : std::fabs(got - want) / bound;
       if (share <= 1) worst = std::max(worst, share);
-      else return fail("(" + std::to_string(i) + ", " + std::to_string(n) + ") is " + std::to_string(got) + ", not " + std::to_string(want));
+      else
+        return fail("(" + std::to_string(i) + ", " + std::to_string(n) + ") is " + std::to_string(got) + ", not " +
+                    std::to_string(want));
     }
 }
 
@@ -126,20 +147,26 @@ template <int B, bool WB, class Cast, bool Split = false>
 void sweep(const Type& t, bool all) {
   constexpr bool BF = WB;  // scales, which f16 would hold too few of
   const bool integer = t.kind != 'f';
-  // The common case: K with and without whole units of two packed blocks, a tail of K, rows and tokens that fill nothing.
+  // The common case: K with and without whole units of two packed blocks, a tail of K, rows and tokens that fill
+  // nothing.
   one<B, WB, Cast, Split>(t, {3, 70, 520, 128, 0, 1, 2, true, BF, false});
   one<B, WB, Cast, Split>(t, {16, 96, 1024, 128, 0, 2, 2, false, !BF, false});
   one<B, WB, Cast, Split>(t, {11, 40, 768, 0, 0, 2, 1, true, BF, true});
   one<B, WB, Cast, Split>(t, {8, 70, 264, 32, 0, 1, 1, false, BF, false});
   one<B, WB, Cast, Split>(t, {14, 70, 512, 32, 0, 2, 1, true, BF, false});
   one<B, WB, Cast, Split>(t, {6, 40, 768, 64, 0, 3, 1, false, !BF, true});
-  if (integer) one<B, WB, Cast, Split>(t, {9, 33, 392, 64, 1, 2, 1, true, !BF, true}), one<B, WB, Cast, Split>(t, {5, 64, 256, 128, 2, 1, 2, false, BF, false});
+  if (integer)
+    one<B, WB, Cast, Split>(t, {9, 33, 392, 64, 1, 2, 1, true, !BF, true}),
+        one<B, WB, Cast, Split>(t, {5, 64, 256, 128, 2, 1, 2, false, BF, false});
   if (!all) return;
-  // Cuts: strips that many warps share and warps with many strips, slices that are not alike, more slices than a warp has blocks.
+  // Cuts: strips that many warps share and warps with many strips, slices that are not alike, more slices than a warp
+  // has blocks.
   for (int slices : {1, 2, 4})
     for (int sets : {1, 5})
       for (bool workspace : {false, true})
-        if (slices > 1 || !workspace) one<B, WB, Cast, Split>(t, {slices == 2 ? 7 : 16, 300, 11 * 128 + (slices == 4 ? 128 : 0), 128, 0, slices, sets, false, BF, workspace});
+        if (slices > 1 || !workspace)
+          one<B, WB, Cast, Split>(t, {slices == 2 ? 7 : 16, 300, 11 * 128 + (slices == 4 ? 128 : 0), 128, 0, slices,
+                                      sets, false, BF, workspace});
   one<B, WB, Cast, Split>(t, {2, 1500, 256, 128, 0, 1, 1, false, BF, false});
   one<B, WB, Cast, Split>(t, {12, 100, 11 * 128, 128, 0, 3, 2, false, BF, true});
 }
@@ -160,9 +187,10 @@ void width() {
       if (e < 5 || (B == 8 && e == 5)) sweep<B, false, FloatCast<B, false>>(t, B == 6 && e == 3);
       else sweep<B, true, FloatCast<B, true>, true>(t, B == 8);
       sweep<B, true, FloatCast<B, true>>(t, false);
-      // The ends of what activations may be where they are staged times 2^64 (cast_chunk.cuh).
+      // The ends of what activations may be where they are staged times 2^64 (dequant_chunk.cuh).
       if (e == 1)
-        for (int power : {-60, 60}) one<B, true, FloatCast<B, true>>(t, {9, 40, 256, 128, 0, 2, 1, false, true, false, power});
+        for (int power : {-60, 60})
+          one<B, true, FloatCast<B, true>>(t, {9, 40, 256, 128, 0, 2, 1, false, true, false, power});
     }
   std::printf("%d bits\n", B);
   std::fflush(stdout);

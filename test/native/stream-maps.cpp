@@ -1,6 +1,7 @@
-// The streaming kernel's maps (native/cuda/kernels/stream_maps.h), run on the host through an emulated mma.m16n8k16: activations
-// staged as the kernel's warps stage them, weights packed by the definition (test/gpu/native/packed_format.h) and read as the
-// kernel's lanes read them. Sums of one-of-a-kind integers say which n, k and token met; and the cuts of the work are counted.
+// The streaming kernel's maps (native/cuda/gemm/families/stream.h), run on the host through an emulated mma.m16n8k16:
+// activations staged as the kernel's warps stage them, weights packed by the definition
+// (test/gpu/native/packed_format.h) and read as the kernel's lanes read them. Sums of one-of-a-kind integers say which
+// n, k and token met; and the cuts of the work are counted.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -8,8 +9,8 @@
 #include <vector>
 
 #include "../gpu/native/packed_format.h"
-#include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/stream_maps.h"
+#include "cuda/gemm/dequant.cuh"
+#include "cuda/gemm/families/stream.h"
 
 using namespace lpq::cuda;
 
@@ -46,7 +47,8 @@ void products(std::mt19937& random) {
         }
     }
   for (size_t i = 0; i < staged.size(); ++i) expect(staged[i] != 0xffff, "not written", static_cast<int>(i), 0, 0);
-  // The products, lane by lane as PTX defines the registers: A row g / g + 8, k 2t.. / 2t + 8..; B k 2t.. / 2t + 8.., column g.
+  // The products, lane by lane as PTX defines the registers: A row g / g + 8, k 2t.. / 2t + 8..; B k 2t.. / 2t + 8..,
+  // column g.
   const IntCast<B, false> cast(false, 0);
   std::vector<long long> got(static_cast<size_t>(n * m), 0);
   for (int kb = 0; kb < kbs; ++kb)
@@ -56,35 +58,41 @@ void products(std::mt19937& random) {
           long long a[16][16];
           for (int lane = 0; lane < 32; ++lane) {
             uint32_t words[4 * B];
-            for (int v = 0; v < B; ++v) std::memcpy(words + 4 * v, packed.data() + kb * 512 * B + v * 512 + lane * 16, 16);
+            for (int v = 0; v < B; ++v)
+              std::memcpy(words + 4 * v, packed.data() + kb * 512 * B + v * 512 + lane * 16, 16);
             for (int i = 0; i < 4; ++i) {
               const int at = 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1);
               const uint32_t pair = cast.pair(words + c * B, at);
               for (int h = 0; h < 2; ++h)
-                a[lane / 4 + 8 * (i & 1)][2 * (lane % 4) + 8 * (i >> 1) + h] = code_of(pair >> 16 * h & 0xffff, IntCast<B, false>::shift(at & 3));
+                a[lane / 4 + 8 * (i & 1)][2 * (lane % 4) + 8 * (i >> 1) + h] =
+                    code_of(pair >> 16 * h & 0xffff, IntCast<B, false>::shift(at & 3));
             }
           }
           for (int t = 0; t < T; ++t) {
             long long b[16][8];
             for (int lane = 0; lane < 32; ++lane) {
-              const uint16_t* from = staged.data() + (stream_fragment(kb, c, t, T) + 16 * stream_slot(lane >> 2, lane & 3)) / 2;
+              const uint16_t* from =
+                  staged.data() + (stream_fragment(kb, c, t, T) + 16 * stream_slot(lane >> 2, lane & 3)) / 2;
               for (int r = 0; r < 2; ++r)
                 for (int h = 0; h < 2; ++h) b[2 * (lane % 4) + 8 * r + h][lane / 4] = from[2 * (2 * ks + r) + h];
             }
             for (int i = 0; i < 16; ++i)
               for (int j = 0; j < 8; ++j)
-                for (int q = 0; q < 16; ++q) got[static_cast<size_t>((16 * nt + i) * m + 8 * t + j)] += a[i][q] * b[q][j];
+                for (int q = 0; q < 16; ++q)
+                  got[static_cast<size_t>((16 * nt + i) * m + 8 * t + j)] += a[i][q] * b[q][j];
           }
         }
   for (int i = 0; i < n; ++i)
     for (int j = 0; j < m; ++j) {
       long long want = 0;
-      for (int q = 0; q < k; ++q) want += static_cast<long long>(codes[static_cast<size_t>(i * k + q)]) * x[static_cast<size_t>(j * k + q)];
+      for (int q = 0; q < k; ++q)
+        want += static_cast<long long>(codes[static_cast<size_t>(i * k + q)]) * x[static_cast<size_t>(j * k + q)];
       expect(got[static_cast<size_t>(i * m + j)] == want, "product", B, i, j);
     }
 }
 
-// Eight lanes of a 16-byte access at a time must meet eight different fours of banks; a warp's words 32 different banks.
+// Eight lanes of a 16-byte access at a time must meet eight different fours of banks; a warp's words 32 different
+// banks.
 void banks() {
   for (int phase = 0; phase < 4; ++phase) {
     int read = 0;
@@ -101,8 +109,8 @@ void banks() {
   }
 }
 
-// What the first product starts from: every lane's four accumulators of both halves of the strip find their row's gain and their
-// token's sum, nothing is written twice and nothing of a tile leaves its bytes.
+// What the first product starts from: every lane's four accumulators of both halves of the strip find their row's gain
+// and their token's sum, nothing is written twice and nothing of a tile leaves its bytes.
 void starts() {
   for (int tiles : {1, 2})
     for (int halves : {1, 2}) {
@@ -126,7 +134,8 @@ void starts() {
     }
 }
 
-// Every packed block has one warp; every strip's parts are found by the warp that begins it: what the end of the kernel does.
+// Every packed block has one warp; every strip's parts are found by the warp that begins it: what the end of the kernel
+// does.
 void cuts() {
   for (int strips : {1, 2, 3, 7, 16, 55})
     for (int kbs : {1, 2, 3, 8, 11, 32})
@@ -169,7 +178,8 @@ void width(std::mt19937& random) {
 
 int main() {
   std::mt19937 random(11);
-  width<1>(random), width<2>(random), width<3>(random), width<4>(random), width<5>(random), width<6>(random), width<7>(random), width<8>(random);
+  width<1>(random), width<2>(random), width<3>(random), width<4>(random), width<5>(random), width<6>(random),
+      width<7>(random), width<8>(random);
   banks();
   starts();
   cuts();

@@ -1,30 +1,39 @@
-// The wide kernel itself (native/cuda/kernels/gemm_wide.cuh) and the functions that cut its work (wide_plan.h), run on the host by threads
-// that the host plays (simulator/): every width of integers and floats, f16 and bf16, tiles of tokens with tails, groups, zero
-// points, bias, strips of several widths, items that blocks share. Against double precision, within the bound that
-// test/gpu/native/kernels.cpp derives; y full of NaN before, shared memory too, and counters at 0 after.
+// The wide kernel itself (native/cuda/gemm/kernels/wide.cuh) and the functions that cut its work (wide_plan.h), run on
+// the host by threads that the host plays (simulator/): every width of integers and floats, f16 and bf16, tiles of
+// tokens with tails, groups, zero points, bias, strips of several widths, items that blocks share. Against double
+// precision, within the bound that test/gpu/native/kernels.cpp derives; y full of NaN before, shared memory too, and
+// counters at 0 after.
 #include <cstdio>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "asynchronous.h"
 #include "../gpu/native/packed_format.h"
-#include "cuda/kernels/gemm_wide.cuh"
-#include "cuda/kernels/wide_plan.h"
-#include "cuda/kernels/wide_scaled.cuh"
-#include "cuda/kernels/wide_scaled_plan.h"
+#include "asynchronous.h"
+#include "cuda/gemm/families/scaled_plan.h"
+#include "cuda/gemm/families/wide_plan.h"
+#include "cuda/gemm/kernels/scaled.cuh"
+#include "cuda/gemm/kernels/wide.cuh"
 #include "packed_types.h"
 
 using namespace lpq::cuda;
 
 namespace lpq::cuda {
-TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2], const uint32_t (&box)[3], bool swizzle) {
-  simt::BoxMap map{static_cast<const unsigned char*>(address), {dims[0], dims[1], dims[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]},
-                   static_cast<uint16_t>(type == kMapByte ? 1 : type == kMapShort ? 2 : 8), swizzle};
+TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3], const uint64_t (&strides)[2],
+                         const uint32_t (&box)[3], bool swizzle) {
+  simt::BoxMap map{static_cast<const unsigned char*>(address),
+                   {dims[0], dims[1], dims[2]},
+                   {strides[0], strides[1]},
+                   {box[0], box[1], box[2]},
+                   static_cast<uint16_t>(type == kMapByte    ? 1
+                                         : type == kMapShort ? 2
+                                                             : 8),
+                   swizzle};
   for (uint32_t b : box)
     if (b < 1 || b > 256) throw std::runtime_error("a box of " + std::to_string(b));
-  if (box[0] * map.element % 16 != 0 || strides[0] % 16 != 0 || strides[1] % 16 != 0 || reinterpret_cast<uintptr_t>(address) % 16 != 0)
+  if (box[0] * map.element % 16 != 0 || strides[0] % 16 != 0 || strides[1] % 16 != 0 ||
+      reinterpret_cast<uintptr_t>(address) % 16 != 0)
     throw std::runtime_error("a tensor that the bulk engine refuses");
   TensorMap out{};
   std::memcpy(&out, &map, sizeof(map));
@@ -35,7 +44,8 @@ TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3
 namespace {
 
 std::mt19937_64 lot(7);
-long long checks = 0, failures = 0, cuts[3];  // cuts: scaled products of whole items, of those that owners add up, and of even shares
+long long checks = 0, failures = 0,
+          cuts[3];  // cuts: scaled products of whole items, of those that owners add up, and of even shares
 double worst = 0;
 
 struct Case {
@@ -78,31 +88,39 @@ void one(const Type& t, const Case& c) {
   std::vector<double> zero(scale.size(), constant);
   for (size_t i = 0; i < scale.size(); ++i) {
     scale[i] = to16(std::max(1 / top, 0x1p-12) * (0.5 + static_cast<double>(lot() % 1000) / 1000), c.scale_bf16);
-    if (c.zeros == 1) zero[i] = zero8[i] = i % 5 == 0 ? 255 : static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
-    if (c.zeros == 2) zero[i] = from16(zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false), false);
+    if (c.zeros == 1)
+      zero[i] = zero8[i] = i % 5 == 0 ? 255 : static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
+    if (c.zeros == 2)
+      zero[i] = from16(zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false),
+                       false);
   }
   std::vector<uint16_t> xs(static_cast<size_t>(c.m * pitch), 0), bias(static_cast<size_t>(c.n));
   for (int i = 0; i < c.m; ++i)
     for (int k = 0; k < c.k; ++k) xs[static_cast<size_t>(i * pitch + k)] = to16(normal(), BF);
   for (uint16_t& b : bias) b = to16(normal(), BF);
   const Aligned<uint16_t> x(xs), y(std::vector<uint16_t>(static_cast<size_t>(c.m * c.n), BF ? 0x7fc0 : 0x7e00));
-  const Aligned<uint8_t> packed(lpq::test::pack_weights(code, c.n, c.k, B)), zeros8(lpq::test::pack_scales(zero8, c.n, groups));
-  const Aligned<uint16_t> scales(lpq::test::pack_scales(scale, c.n, groups)), zeros16(lpq::test::pack_scales(zero16, c.n, groups));
+  const Aligned<uint8_t> packed(lpq::test::pack_weights(code, c.n, c.k, B)),
+      zeros8(lpq::test::pack_scales(zero8, c.n, groups));
+  const Aligned<uint16_t> scales(lpq::test::pack_scales(scale, c.n, groups)),
+      zeros16(lpq::test::pack_scales(zero16, c.n, groups));
 
   GemmPackedArgs g{};
   g.weights = packed.data, g.x = x.data, g.y = y.data, g.scales = scales.data;
   g.zeros = c.zeros == 1 ? zeros8.data : c.zeros == 2 ? reinterpret_cast<const unsigned char*>(zeros16.data) : nullptr;
   g.bias = c.bias ? bias.data() : nullptr;
   g.m = c.m, g.n = c.n, g.k = pitch, g.n_blocks = n_blocks, g.k_blocks = k_blocks, g.groups = groups;
-  g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16, g.zero_kind = c.zeros;
+  g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16,
+  g.zero_kind = c.zeros;
   g.zero = static_cast<float>(constant + (t.kind == 'i' ? codes / 2 : 0));
   g.is_signed = t.kind != 'u', g.exponent = t.exponent;
   constexpr bool Scaled = Halves > 0;
   WideWish wish = c.wish;
   wish.tokens = 8 * T;
   if (Scaled) wish.width = 4 * Halves;
-  const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
-                           std::to_string(c.zeros) + " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " + std::to_string(wish.blocks);
+  const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) +
+                           "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
+                           " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " +
+                           std::to_string(wish.blocks);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -118,7 +136,8 @@ void one(const Type& t, const Case& c) {
     });
   };
   const auto room_for_sums = [&](int blocks, int width, int items) {
-    partial.assign(static_cast<size_t>(blocks * 2 * width * T * 256), NAN), counters.assign(static_cast<size_t>(2 * items), 0);
+    partial.assign(static_cast<size_t>(blocks * 2 * width * T * 256), NAN),
+        counters.assign(static_cast<size_t>(2 * items), 0);
     g.partial = partial.data(), g.counters = counters.data();
   };
   bool rounded_zeros = false;
@@ -126,7 +145,8 @@ void one(const Type& t, const Case& c) {
     if constexpr (Scaled) {
       constexpr bool kInteger = Cast::kSums;
       const bool constant = scaled_constant(g, integer, B, BF);
-      std::optional<ScaledPlan> plan = choose_scaled(132, 232448, g, B, wish, [](const ScaledForm& form) { return form.tiles == T && form.halves == Halves; });
+      std::optional<ScaledPlan> plan = choose_scaled(
+          132, 232448, g, B, wish, [](const ScaledForm& form) { return form.tiles == T && form.halves == Halves; });
       if (!plan) return fail("has no plan");
       g.stages = plan->stages;
       plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
@@ -151,7 +171,8 @@ void one(const Type& t, const Case& c) {
         for (int k = 0; k < 128; ++k)
           for (int m = 0; m < c.m; ++m)
             if (kb * 128 + k < pitch)
-              sums[static_cast<size_t>((kb * g.groups_per_block + k * g.groups_per_block / 128) * sums_pitch + m)] += static_cast<float>(from16(x.data[m * pitch + kb * 128 + k], BF));
+              sums[static_cast<size_t>((kb * g.groups_per_block + k * g.groups_per_block / 128) * sums_pitch + m)] +=
+                  static_cast<float>(from16(x.data[m * pitch + kb * 128 + k], BF));
       plan->args.sums = sums.data(), plan->args.sums_pitch = sums_pitch;
       room_for_sums(plan->blocks, plan->args.width, plan->args.items);
       const bool single = g.groups_per_block == 1 && plan->args.zero_mode != kZeroSums;
@@ -167,23 +188,36 @@ void one(const Type& t, const Case& c) {
   if (*simt::unfinished()) return fail(simt::unfinished());
   for (unsigned count : counters)
     if (count) return fail("a counter is left at " + std::to_string(count));
-  const double lift = t.kind == 'i' ? codes / 2 : 0, offset = !integer || !BF ? 0 : B == 8 ? -128 : 128, u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;
+  const double lift = t.kind == 'i' ? codes / 2 : 0,
+               offset = !integer || !BF ? 0
+                        : B == 8        ? -128
+                                        : 128,
+               u = BF ? 0x1p-8 : 0x1p-11, least = BF ? 1e-40 : 0x1p-25;
   for (int i = 0; i < c.m; ++i)
     for (int n = 0; n < c.n; ++n) {
       double want = 0, size = 0, of_weights = 0;  // of_weights: what rounding them may add
       for (int k = 0; k < c.k; ++k) {
         const size_t at = static_cast<size_t>(n * groups + k / length);
-        const double s = from16(scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], BF), w = value[static_cast<size_t>(n * c.k + k)];
+        const double s = from16(scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], BF),
+                     w = value[static_cast<size_t>(n * c.k + k)];
         want += v * (w - zero[at]) * s;
-        size += Scaled ? std::fabs(v * (w - zero[at]) * s) : std::fabs(v) * (std::fabs(w + lift + offset) + std::fabs(zero[at] + lift + offset)) * s;
-        of_weights += std::fabs(v) * ((rounded_zeros ? BF ? 3 : 2 : 1) * u * 1.02 * std::fabs(w - zero[at]) * s + 2 * u * u * (std::fabs(w) + std::fabs(zero[at])) * s +
+        size += Scaled ? std::fabs(v * (w - zero[at]) * s)
+                       : std::fabs(v) * (std::fabs(w + lift + offset) + std::fabs(zero[at] + lift + offset)) * s;
+        of_weights += std::fabs(v) * ((rounded_zeros ? BF ? 3 : 2 : 1) * u * 1.02 * std::fabs(w - zero[at]) * s +
+                                      2 * u * u * (std::fabs(w) + std::fabs(zero[at])) * s +
                                       (BF ? 0 : 0x1p-25 * (1 + std::fabs(w - zero[at]))));
       }
-      if (c.bias) want += from16(bias[static_cast<size_t>(n)], BF), size += std::fabs(from16(bias[static_cast<size_t>(n)], BF));
-      const double bound = Scaled ? of_weights + size * (c.k / 16.0 * 17 + 64) * 0x1p-23 + u * std::fabs(want) * 1.01 + least : size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least;
-      const double got = from16(y.data[i * c.n + n], BF), share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
+      if (c.bias)
+        want += from16(bias[static_cast<size_t>(n)], BF), size += std::fabs(from16(bias[static_cast<size_t>(n)], BF));
+      const double bound =
+          Scaled ? of_weights + size * (c.k / 16.0 * 17 + 64) * 0x1p-23 + u * std::fabs(want) * 1.01 + least
+                 : size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least;
+      const double got = from16(y.data[i * c.n + n], BF),
+                   share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
       if (share <= 1) worst = std::max(worst, share);
-      else return fail("(" + std::to_string(i) + ", " + std::to_string(n) + ") is " + std::to_string(got) + ", not " + std::to_string(want));
+      else
+        return fail("(" + std::to_string(i) + ", " + std::to_string(n) + ") is " + std::to_string(got) + ", not " +
+                    std::to_string(want));
     }
 }
 
@@ -193,16 +227,20 @@ void tile(const Type& t, bool all) {
   const bool integer = t.kind != 'f';
   one<B, T, BF, Cast>(t, {5 * T, 70, 264, 128, 0, true, BF, {0, 0, 3, 2}});
   one<B, T, BF, Cast>(t, {3, 40, 392, 32, integer ? 1 : 0, false, !BF, {0, 0, 2, 1}});
-  if (integer) one<B, T, BF, Cast>(t, {7, 33, 200, 0, 1, true, BF, {0, 0, 0, 2}}), one<B, T, BF, Cast>(t, {T + 1, 64, 256, 64, 2, false, BF, {}});
+  if (integer)
+    one<B, T, BF, Cast>(t, {7, 33, 200, 0, 1, true, BF, {0, 0, 0, 2}}),
+        one<B, T, BF, Cast>(t, {T + 1, 64, 256, 64, 2, false, BF, {}});
   if (!all) return;
   one<B, T, BF, Cast>(t, {8 * T + 5, 296, 640, 128, 0, false, BF, {0, 4, 2, 5}});
   one<B, T, BF, Cast>(t, {8 * T, 232, 384, 128, integer ? 1 : 0, true, BF, {0, T == 16 ? 7 : 8, 0, 2}});
   one<B, T, BF, Cast>(t, {17, 96, 1152, 0, 0, false, BF, {0, 3, 3, 4}});
-  if (integer) one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}), one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
+  if (integer)
+    one<B, T, BF, Cast>(t, {9, 64, 256, 128, 0, false, BF, {0, 2, 0, 1}, 2.5}),
+        one<B, T, BF, Cast>(t, {9, 64, 256, 64, 0, false, BF, {0, 1, 0, 3}, 0});
 }
 
-// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails everywhere. `most`: 0, every
-// path of the work; 1, with zero points; 2, every path of the cut.
+// Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails
+// everywhere. `most`: 0, every path of the work; 1, with zero points; 2, every path of the cut.
 template <int B, int T, int Halves, bool BF, class Cast>
 void scaled(const Type& t, int most) {
   const bool integer = t.kind != 'f';
@@ -214,8 +252,10 @@ void scaled(const Type& t, int most) {
   if (most < 2) return;
   run({16 * T + 1, 260 * Halves, 384, 128, 0, false, BF, {.stages = 3, .blocks = 4}});
   run({75 * T, 148 * Halves, 256, 64, 0, true, BF, {.blocks = 7}});
-  run({16 * T - 1, 116 * Halves, 1152, 0, 0, false, BF, {.blocks = 6}}), run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12}});
-  run({63, 64, 256, 128, 0, false, BF, {.blocks = 3}, 2.5}), run({8 * T - 1, 64, 640, 128, 0, false, BF, {.blocks = 5}, 0});
+  run({16 * T - 1, 116 * Halves, 1152, 0, 0, false, BF, {.blocks = 6}}),
+      run({8 * T, 130 * Halves, 640, 0, 1, false, BF, {.blocks = 12}});
+  run({63, 64, 256, 128, 0, false, BF, {.blocks = 3}, 2.5}),
+      run({8 * T - 1, 64, 640, 128, 0, false, BF, {.blocks = 5}, 0});
 }
 
 template <int B>
@@ -228,12 +268,16 @@ void width() {
     // Of four bits every form, and of the others either, so that each cast runs in one of them.
     scaled<B, 16, 2, false, IntCast<B, false>>(t, 1), scaled<B, 32, 1, true, IntCast<B, true>>(t, B == 4 ? 1 : 0);
     if constexpr (B == 4) {
-      scaled<B, 16, 2, true, IntCast<B, true>>(t, kind == 'i' ? 2 : 0), scaled<B, 32, 1, false, IntCast<B, false>>(t, kind == 'u' ? 2 : 0);
-      scaled<B, 16, 1, false, IntCast<B, false>>(t, 0), scaled<B, 20, 1, false, IntCast<B, false>>(t, 0), scaled<B, 24, 1, true, IntCast<B, true>>(t, 0);
-      tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true), tile<B, 8, false, IntCast<B, false>>(t, true);
+      scaled<B, 16, 2, true, IntCast<B, true>>(t, kind == 'i' ? 2 : 0),
+          scaled<B, 32, 1, false, IntCast<B, false>>(t, kind == 'u' ? 2 : 0);
+      scaled<B, 16, 1, false, IntCast<B, false>>(t, 0), scaled<B, 20, 1, false, IntCast<B, false>>(t, 0),
+          scaled<B, 24, 1, true, IntCast<B, true>>(t, 0);
+      tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true),
+          tile<B, 8, false, IntCast<B, false>>(t, true);
       tile<B, 16, false, IntCast<B, false>>(t, true), tile<B, 8, true, IntCast<B, true>>(t, true);
     }
-    if constexpr (B == 5 || B == 8) tile<B, 8, false, IntCast<B, false>>(t, B == 5), tile<B, 16, true, IntCast<B, true>>(t, false);
+    if constexpr (B == 5 || B == 8)
+      tile<B, 8, false, IntCast<B, false>>(t, B == 5), tile<B, 16, true, IntCast<B, true>>(t, false);
   }
   if constexpr (B >= 3)
     for (int e = 1; e <= B - 2; ++e) {
@@ -262,7 +306,8 @@ int main(int argc, char** argv) {
   if (wanted("6")) width<6>();
   if (wanted("7")) width<7>();
   if (wanted("8")) width<8>();
-  std::printf("of the scaled products %lld were of whole items, %lld of items with owners, %lld of even shares\n", cuts[0], cuts[1], cuts[2]);
+  std::printf("of the scaled products %lld were of whole items, %lld of items with owners, %lld of even shares\n",
+              cuts[0], cuts[1], cuts[2]);
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
   return failures != 0;
 }

@@ -9,8 +9,9 @@
 //           global factor that stored e4m3 scales are multiplied by
 //
 // The grid is clipped at p times the group's range and the candidate that minimises e M_gg e^T is kept (MARLIN section
-// 3.5 searches by squared error; the metric is that of its code), e = rounded - T. M_gg is the group's diagonal block. Groups
-// longer than 128 use the diagonal blocks of 128 columns inside them, which keeps the cost at 128 products a weight.
+// 3.5 searches by squared error; the metric is that of its code), e = rounded - T. M_gg is the group's diagonal block.
+// Groups longer than 128 use the diagonal blocks of 128 columns inside them, which keeps the cost at 128 products a
+// weight.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,7 +25,7 @@
 namespace lpq::gptq {
 namespace {
 
-constexpr int64_t kTile = 128;          // columns of one diagonal block
+constexpr int64_t kTile = 128;        // columns of one diagonal block
 constexpr int64_t kBudget = 1 << 21;  // floats of the residual buffer
 
 struct Search {
@@ -57,7 +58,8 @@ struct Search {
     // Powers of two: the candidates start above the ideal scale, so that the one that saturates nothing is among them.
     const double p = (1.0 - (negative ? i - steps : i) * shrink) * (scale_dtype == DType::f8_e8m0 ? 1.4142 : 1.0);
     if (lo == 0 && hi == 0) {
-      // Where no code is 0 (u1: +-scale/2), the least scale that every stored type holds, for weights as near to 0 as can be.
+      // Where no code is 0 (u1: +-scale/2), the least scale that every stored type holds, for weights as near to 0 as
+      // can be.
       const bool no_zero = symmetric && constant_zero != std::floor(constant_zero);
       scale = usable(!no_zero ? 1.0f : coarse() ? 0.0f : 0x1p-14f);
       zero = symmetric ? constant_zero : std::max(low, 0.0f);
@@ -87,7 +89,8 @@ struct Search {
 void clip(Call& call, Exec& exec) {
   const Tensor &t_in = call.input(0), &m_in = call.input(1), &group_in = call.input(2);
   Tensor scale_out = call.output(0), zero_out = call.output(1);
-  require(t_in.rank() == 2 && scale_out.rank() == 2 && zero_out.shape == scale_out.shape, "T must be [N,K], scale and zero [N,G]");
+  require(t_in.rank() == 2 && scale_out.rank() == 2 && zero_out.shape == scale_out.shape,
+          "T must be [N,K], scale and zero [N,G]");
   const int64_t n = t_in.dim(0), k = t_in.dim(1), groups = scale_out.dim(1);
   require(scale_out.dim(0) == n && m_in.elements() == k * k && group_in.elements() == k, "gptq_clip: shapes disagree");
   const float *t = t_in.data<float>(), *m = m_in.data<float>();
@@ -143,7 +146,8 @@ void clip(Call& call, Exec& exec) {
         const int64_t width = std::min(kTile, length - first);
         for (int64_t a = 0; a < width; ++a)
           for (int64_t b = 0; b < width; ++b)
-            metric[static_cast<size_t>(a * width + b)] = m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
+            metric[static_cast<size_t>(a * width + b)] =
+                m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
         exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
           for (int64_t r = begin; r < end; ++r) {
             float* w = &gathered[static_cast<size_t>(r * kTile)];
@@ -154,11 +158,12 @@ void clip(Call& call, Exec& exec) {
             }
           }
         });
-        gemm_f32(exec.pool, Trans::no, Trans::no, rows * candidates, width, width, 1, residual.data(), width, metric.data(), width, 0,
-                 product.data(), width);
+        gemm_f32(exec.pool, Trans::no, Trans::no, rows * candidates, width, width, 1, residual.data(), width,
+                 metric.data(), width, 0, product.data(), width);
         exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
           for (size_t at = static_cast<size_t>(begin * candidates); at < static_cast<size_t>(end * candidates); ++at)
-            cost[at] += kernel.dot(&residual[at * static_cast<size_t>(width)], &product[at * static_cast<size_t>(width)], width);
+            cost[at] += kernel.dot(&residual[at * static_cast<size_t>(width)],
+                                   &product[at * static_cast<size_t>(width)], width);
         });
       }
       for (int64_t r = 0; r < rows; ++r) {

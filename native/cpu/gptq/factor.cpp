@@ -2,12 +2,13 @@
 //
 //   in:  H f64 [K,K] symmetric, order I32 [K] (order[j] = column solved j-th)
 //   out: U f32 [K,K] upper, U^T U = (P H P^T + damp)^-1;  M f32 [K,K] = P H P^T + damp, solving order;
-//        dead U8 [K] 1 where H[k][k] = 0 (original order);  info f64 [3] = {damp fraction used, attempts, floored columns}
+//        dead U8 [K] 1 where H[k][k] = 0 (original order);  info f64 [3] = {damp fraction used, attempts, floored
+//        columns}
 //   params: damp (fraction of mean(diag H))
 //
-// GPTQ needs the upper Cholesky factor of H^-1. Factoring H itself from the far end, H = R R^T with R upper, gives
-// H^-1 = R^-T R^-1, so U = R^-1: one Cholesky and one triangular inverse, no explicit H^-1 and half the work
-// (spec: reverse factorisation). Flipping rows and columns turns R into an ordinary lower factor.
+// GPTQ needs the upper Cholesky factor of H^-1. Factoring H itself from the far end, H = R R^T with R upper, gives H^-1
+// = R^-T R^-1, so U = R^-1: one Cholesky and one triangular inverse, no explicit H^-1 and half the work (spec: reverse
+// factorisation). Flipping rows and columns turns R into an ordinary lower factor.
 #include <cmath>
 #include <vector>
 
@@ -22,8 +23,8 @@ void factor(Call& call, Exec& exec) {
   Tensor u_out = call.output(0), m_out = call.output(1), dead_out = call.output(2), info_out = call.output(3);
   require(h_in.rank() == 2 && h_in.dim(0) == h_in.dim(1), "H must be square");
   const int64_t k = h_in.dim(0);
-  require(order_in.elements() == k && u_out.elements() == k * k && m_out.elements() == k * k && dead_out.elements() == k &&
-              info_out.elements() == 3,
+  require(order_in.elements() == k && u_out.elements() == k * k && m_out.elements() == k * k &&
+              dead_out.elements() == k && info_out.elements() == 3,
           "gptq_factor: shapes disagree with K");
   const double* h = h_in.data<double>();
   const int32_t* order = order_in.data<int32_t>();
@@ -39,7 +40,8 @@ void factor(Call& call, Exec& exec) {
   double mean = 0, largest = 0;
   for (int64_t j = 0; j < k; ++j) {
     const double d = h[j * k + j];
-    if (!std::isfinite(d)) throw Failure("LPQ_NATIVE_NUMERICS", "the Hessian holds NaN or infinity in column " + std::to_string(j));
+    if (!std::isfinite(d))
+      throw Failure("LPQ_NATIVE_NUMERICS", "the Hessian holds NaN or infinity in column " + std::to_string(j));
     dead[j] = d == 0.0;
     mean += d;
     largest = d > largest ? d : largest;
@@ -47,7 +49,8 @@ void factor(Call& call, Exec& exec) {
   mean /= static_cast<double>(k);
   if (mean == 0) mean = 1;  // every channel is dead: any positive diagonal serves
 
-  // Damping that is too small for the factorisation grows by a half decade a time; past 1 the diagonal itself gets a floor.
+  // Damping that is too small for the factorisation grows by a half decade a time; past 1 the diagonal itself gets a
+  // floor.
   double fraction = call.params.number("damp");
   require(fraction > 0 && fraction < 10, "damp must be between 0 and 10");
   std::vector<double> a(static_cast<size_t>(k * k));
@@ -57,7 +60,9 @@ void factor(Call& call, Exec& exec) {
   for (;; fraction *= 3.1622776601683795) {
     ++attempts;
     if (fraction > 1.0 && attempts > 1) floor_value = 0.01 * largest;
-    if (attempts > 12) throw Failure("LPQ_NATIVE_NUMERICS", "the Hessian cannot be factored even with damping " + std::to_string(fraction));
+    if (attempts > 12)
+      throw Failure("LPQ_NATIVE_NUMERICS",
+                    "the Hessian cannot be factored even with damping " + std::to_string(fraction));
     floored = 0;
     for (int64_t j = 0; j < k; ++j) floored += dead[j] == 0 && h[j * k + j] < floor_value;
     const auto entry = [&](int64_t row, int64_t column) {

@@ -1,5 +1,6 @@
 // Body of kernels_*.cpp; see kernels.h. Included once per instruction set, inside an anonymous namespace.
-// Rows go four at a time: a row's columns form one dependent chain (round, divide, update), four chains hide its latency.
+// Rows go four at a time: a row's columns form one dependent chain (round, divide, update), four chains hide its
+// latency.
 
 template <class Grid, bool kDescend>
 void run_block(const Grid& grid, const BlockArgs& a, int64_t row_begin, int64_t row_end) {
@@ -8,7 +9,8 @@ void run_block(const Grid& grid, const BlockArgs& a, int64_t row_begin, int64_t 
   alignas(64) float x[kRows][kBlock];
   for (int64_t row = row_begin; row < row_end; row += kRows) {
     const int rows = static_cast<int>(row_end - row < kRows ? row_end - row : kRows);
-    for (int r = 0; r < rows; ++r) std::memcpy(x[r], a.w + (row + r) * a.k + a.first, sizeof(float) * static_cast<size_t>(width));
+    for (int r = 0; r < rows; ++r)
+      std::memcpy(x[r], a.w + (row + r) * a.k + a.first, sizeof(float) * static_cast<size_t>(width));
     for (int64_t j = 0; j < width; ++j) {
       const float* line = a.matrix + (a.first + j) * a.k + a.first;
       const int32_t g = a.group[a.first + j];
@@ -41,11 +43,13 @@ void run_block(const Grid& grid, const BlockArgs& a, int64_t row_begin, int64_t 
 }
 
 void solve(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
-  with_grid(*a.type, [&](const auto& grid) { run_block<std::decay_t<decltype(grid)>, false>(grid, a, row_begin, row_end); });
+  with_grid(*a.type,
+            [&](const auto& grid) { run_block<std::decay_t<decltype(grid)>, false>(grid, a, row_begin, row_end); });
 }
 
 void descend(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
-  with_grid(*a.type, [&](const auto& grid) { run_block<std::decay_t<decltype(grid)>, true>(grid, a, row_begin, row_end); });
+  with_grid(*a.type,
+            [&](const auto& grid) { run_block<std::decay_t<decltype(grid)>, true>(grid, a, row_begin, row_end); });
 }
 
 void residual(const QuantType& type, const float* w, float scale, float zero, float* out, int64_t count) {

@@ -2,9 +2,9 @@
 //
 //   gptq_refit  in:  T f32 [N,K], M f32 [K,K], level f32 [N,K], scale, zero f32 [N,G], group I32 [K] (solving order)
 //               out: scale (in place), refitted f64 [1] = rows that improved
-//               With v_g the row's (level - zero) inside group g, the row's error is the quadratic s^T A s - 2 b^T s + const,
-//               A_gh = v_g M v_h^T, b_g = v_g M t^T: G equations a row. A row keeps its old scales when the solution is no
-//               improvement, or when a scale would change sign or by more than a factor of 4.
+//               With v_g the row's (level - zero) inside group g, the row's error is the quadratic s^T A s - 2 b^T s +
+//               const, A_gh = v_g M v_h^T, b_g = v_g M t^T: G equations a row. A row keeps its old scales when the
+//               solution is no improvement, or when a scale would change sign or by more than a factor of 4.
 //   module_error in:  W f32 [N,K], What f32 [N,K], H f64 [K,K]; out: f64 [2] = tr(D H D^T), tr(W H W^T), D = W - What.
 #include <algorithm>
 #include <cmath>
@@ -43,14 +43,16 @@ bool solve_spd(double* a, double* b, int64_t n) {
 }
 
 void refit(Call& call, Exec& exec) {
-  const Tensor &t_in = call.input(0), &m_in = call.input(1), &level_in = call.input(2), &zero_in = call.input(3), &group_in = call.input(4);
+  const Tensor &t_in = call.input(0), &m_in = call.input(1), &level_in = call.input(2), &zero_in = call.input(3),
+               &group_in = call.input(4);
   Tensor scale_out = call.output(0), refitted_out = call.output(1);
   require(t_in.rank() == 2 && scale_out.rank() == 2, "T must be [N,K] and scale [N,G]");
   const int64_t n = t_in.dim(0), k = t_in.dim(1), groups = scale_out.dim(1);
-  require(m_in.elements() == k * k && level_in.elements() == n * k && zero_in.elements() == n * groups && group_in.elements() == k &&
-              scale_out.dim(0) == n && refitted_out.elements() == 1,
+  require(m_in.elements() == k * k && level_in.elements() == n * k && zero_in.elements() == n * groups &&
+              group_in.elements() == k && scale_out.dim(0) == n && refitted_out.elements() == 1,
           "gptq_refit: shapes disagree");
-  const float *t = t_in.data<float>(), *m = m_in.data<float>(), *level = level_in.data<float>(), *zero = zero_in.data<float>();
+  const float *t = t_in.data<float>(), *m = m_in.data<float>(), *level = level_in.data<float>(),
+              *zero = zero_in.data<float>();
   const int32_t* group = group_in.data<int32_t>();
   float* scale = scale_out.data<float>();
 
@@ -66,13 +68,15 @@ void refit(Call& call, Exec& exec) {
   exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t a = begin; a < end; ++a)
       for (int64_t b = 0; b < k; ++b)
-        sorted[static_cast<size_t>(a * k + b)] = m[columns[static_cast<size_t>(a)] * k + columns[static_cast<size_t>(b)]];
+        sorted[static_cast<size_t>(a * k + b)] =
+            m[columns[static_cast<size_t>(a)] * k + columns[static_cast<size_t>(b)]];
   });
 
   const int64_t chunk = std::max<int64_t>(16, std::min<int64_t>(n, (int64_t{1} << 23) / std::max(k, groups * groups)));
   const size_t area = static_cast<size_t>(std::min(chunk, n) * k);
   std::vector<float> v(area), target(area), product(area);
-  std::vector<double> a(static_cast<size_t>(std::min(chunk, n) * groups * groups)), b(static_cast<size_t>(std::min(chunk, n) * groups));
+  std::vector<double> a(static_cast<size_t>(std::min(chunk, n) * groups * groups)),
+      b(static_cast<size_t>(std::min(chunk, n) * groups));
   std::vector<uint8_t> better(static_cast<size_t>(n), 0);
   const Kernels& kernel = kernels();
   for (int64_t row0 = 0; row0 < n; row0 += chunk) {
@@ -88,7 +92,8 @@ void refit(Call& call, Exec& exec) {
     gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, target.data(), k, sorted.data(), k, 0, product.data(), k);
     const auto reduce = [&](int64_t row, int64_t g) {
       const int64_t at = row * k + start[static_cast<size_t>(g)];
-      return kernel.dot(&v[static_cast<size_t>(at)], &product[static_cast<size_t>(at)], start[static_cast<size_t>(g) + 1] - start[static_cast<size_t>(g)]);
+      return kernel.dot(&v[static_cast<size_t>(at)], &product[static_cast<size_t>(at)],
+                        start[static_cast<size_t>(g) + 1] - start[static_cast<size_t>(g)]);
     };
     exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)
@@ -96,7 +101,8 @@ void refit(Call& call, Exec& exec) {
     });
     for (int64_t h = 0; h < groups; ++h) {
       const int64_t from = start[static_cast<size_t>(h)], width = start[static_cast<size_t>(h) + 1] - from;
-      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, width, 1, v.data() + from, k, sorted.data() + from * k, k, 0, product.data(), k);
+      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, width, 1, v.data() + from, k, sorted.data() + from * k, k, 0,
+               product.data(), k);
       exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
         for (int64_t r = begin; r < end; ++r)
           for (int64_t g = 0; g < groups; ++g) a[static_cast<size_t>((r * groups + g) * groups + h)] = reduce(r, g);
@@ -112,7 +118,8 @@ void refit(Call& call, Exec& exec) {
         for (int64_t g = 0; g < groups; ++g) {
           x[static_cast<size_t>(g)] = b[static_cast<size_t>(r * groups + g)];
           for (int64_t h = 0; h < groups; ++h) {
-            const double sum = a[static_cast<size_t>((r * groups + g) * groups + h)] + a[static_cast<size_t>((r * groups + h) * groups + g)];
+            const double sum = a[static_cast<size_t>((r * groups + g) * groups + h)] +
+                               a[static_cast<size_t>((r * groups + h) * groups + g)];
             matrix[static_cast<size_t>(g * groups + h)] = 0.5 * sum + (g == h ? ridge : 0);
           }
           // A group of zero codes has no say; its scale stays.
@@ -138,9 +145,11 @@ void refit(Call& call, Exec& exec) {
         }
         if (!usable) continue;
         const double before = cost([&](int64_t g) { return static_cast<double>(scale[(row0 + r) * groups + g]); });
-        const double after = cost([&](int64_t g) { return static_cast<double>(static_cast<float>(x[static_cast<size_t>(g)])); });
+        const double after =
+            cost([&](int64_t g) { return static_cast<double>(static_cast<float>(x[static_cast<size_t>(g)])); });
         if (!(after < before)) continue;
-        for (int64_t g = 0; g < groups; ++g) scale[(row0 + r) * groups + g] = static_cast<float>(x[static_cast<size_t>(g)]);
+        for (int64_t g = 0; g < groups; ++g)
+          scale[(row0 + r) * groups + g] = static_cast<float>(x[static_cast<size_t>(g)]);
         better[static_cast<size_t>(row0 + r)] = 1;
       }
     });
@@ -169,7 +178,8 @@ void error(Call& call, Exec& exec) {
       for (int64_t i = 0; i < rows * k; ++i)
         d[static_cast<size_t>(i)] = which ? w[row0 * k + i] : w[row0 * k + i] - q[row0 * k + i];
       gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, d.data(), k, metric.data(), k, 0, product.data(), k);
-      for (int64_t r = 0; r < rows; ++r) sums[which] += kernels().dot(&d[static_cast<size_t>(r * k)], &product[static_cast<size_t>(r * k)], k);
+      for (int64_t r = 0; r < rows; ++r)
+        sums[which] += kernels().dot(&d[static_cast<size_t>(r * k)], &product[static_cast<size_t>(r * k)], k);
     }
   out.data<double>()[0] = sums[0];
   out.data<double>()[1] = sums[1];

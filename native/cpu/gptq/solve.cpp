@@ -5,11 +5,12 @@
 //                 GPTQ's walk: round a column, push its error onto the columns not yet rounded.
 //   gptq_descend  in:  T, M f32 [K,K], scale, zero, group, level
 //                 out: level (in place), changed f64 [1] = codes that moved, summed over the sweeps
-//                 params: sweeps. Each code to its best value given all others, in the metric M: never increases
-//                 (What - T) M (What - T)^T; stops when a sweep moves nothing.
+//                 params: sweeps. Each code to its best value given all others, in the metric M: never increases (What
+//                 - T) M (What - T)^T; stops when a sweep moves nothing.
 //
-// 2:4 sparsity (SparseGPT, Frantar and Alistarh 2023, section 3, whose saliency w^2 / U_jj^2 is here the exact price of each
-// pair that may stay, rounding included). Columns 4i .. 4i+3 of the solving order are neighbours in the stored weight, K % 4 == 0:
+// 2:4 sparsity (SparseGPT, Frantar and Alistarh 2023, section 3, whose saliency w^2 / U_jj^2 is here the exact price of
+// each pair that may stay, rounding included). Columns 4i .. 4i+3 of the solving order are neighbours in the stored
+// weight, K % 4 == 0:
 //
 //   gptq_prune           in: T, U; out: W f32 [N,K] pruned, not rounded; keep f32 [N,K] 1 where a weight stays, else 0
 //   gptq_sparse_solve    as gptq_solve; out: level, the zero where pruned; keep
@@ -35,14 +36,23 @@ struct Problem {
 };
 
 Problem read_problem(const Call& call) {
-  const Tensor &t = call.input(0), &matrix = call.input(1), &scale = call.input(2), &zero = call.input(3), &group = call.input(4);
+  const Tensor &t = call.input(0), &matrix = call.input(1), &scale = call.input(2), &zero = call.input(3),
+               &group = call.input(4);
   require(t.rank() == 2, "T must be [N,K]");
-  Problem p{t.dim(0), t.dim(1), 0, t.data<float>(), matrix.data<float>(), scale.data<float>(), zero.data<float>(), group.data<int32_t>()};
+  Problem p{t.dim(0),
+            t.dim(1),
+            0,
+            t.data<float>(),
+            matrix.data<float>(),
+            scale.data<float>(),
+            zero.data<float>(),
+            group.data<int32_t>()};
   require(matrix.elements() == p.k * p.k, "the matrix must be [K,K]");
   require(scale.rank() == 2 && scale.dim(0) == p.n && zero.shape == scale.shape, "scale and zero must be [N,G]");
   p.groups = scale.dim(1);
   require(group.elements() == p.k, "group must be [K]");
-  for (int64_t j = 0; j < p.k; ++j) require(p.group[j] >= 0 && p.group[j] < p.groups, "group holds an index outside the scales");
+  for (int64_t j = 0; j < p.k; ++j)
+    require(p.group[j] >= 0 && p.group[j] < p.groups, "group holds an index outside the scales");
   return p;
 }
 
@@ -67,8 +77,8 @@ void walk(Exec& exec, const Problem& p, BlockArgs args, Block block) {
     args.last = last;
     exec.pool.parallel_for(p.n, 16, [&](int64_t begin, int64_t end, int) { block(args, begin, end); });
     if (last < p.k)
-      gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, -1, delta.data(), kBlock, p.matrix + first * p.k + last,
-               p.k, 1, w.data() + last, p.k);
+      gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, -1, delta.data(), kBlock,
+               p.matrix + first * p.k + last, p.k, 1, w.data() + last, p.k);
   }
 }
 
@@ -121,7 +131,8 @@ void descend_with(Call& call, Exec& exec, bool sparse) {
       }
     });
     // The gradient is computed afresh each sweep, so that rounding in its updates cannot accumulate.
-    gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k, p.k, 1, error.data(), p.k, p.matrix, p.k, 0, gradient.data(), p.k);
+    gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k, p.k, 1, error.data(), p.k, p.matrix, p.k, 0, gradient.data(),
+             p.k);
     for (int64_t first = 0; first < p.k; first += kBlock) {
       const int64_t last = std::min(first + kBlock, p.k);
       args.first = first;
@@ -129,7 +140,8 @@ void descend_with(Call& call, Exec& exec, bool sparse) {
       exec.pool.parallel_for(p.n, 16, [&](int64_t begin, int64_t end, int) {
         block(args, begin, end);
         for (int64_t row = begin; row < end; ++row)
-          for (int64_t j = 0; j < last - first; ++j) moved[static_cast<size_t>(row)] += delta[static_cast<size_t>(row * kBlock + j)] != 0;
+          for (int64_t j = 0; j < last - first; ++j)
+            moved[static_cast<size_t>(row)] += delta[static_cast<size_t>(row * kBlock + j)] != 0;
       });
       if (last < p.k)
         gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, 1, delta.data(), kBlock,

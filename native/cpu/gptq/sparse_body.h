@@ -1,5 +1,5 @@
-// The solver's inner loops for 2:4 sparsity; included by kernels_body.h, once per instruction set. Four columns that follow
-// one another in solving order are four that follow one another in the stored weight, and two of them stay.
+// The solver's inner loops for 2:4 sparsity; included by kernels_body.h, once per instruction set. Four columns that
+// follow one another in solving order are four that follow one another in the stored weight, and two of them stay.
 
 // The pairs that may stay, as bits; of equal ones the first wins.
 constexpr int kPairs = 6;
@@ -37,8 +37,8 @@ struct QuadGrid {
   float weight(int c, float level) const { return (level - zero[c]) * scale[c]; }
 };
 
-// What the walk pays for a pair: the sum of squared scaled errors, the second and later columns being updated by the errors
-// before them. Exact, as long as everything before stays and everything behind may still make up for it.
+// What the walk pays for a pair: the sum of squared scaled errors, the second and later columns being updated by the
+// errors before them. Exact, as long as everything before stays and everything behind may still make up for it.
 template <class Grid>
 float walk_quad(const QuadGrid<Grid>& q, const float* x, const float* u, int64_t stride, uint8_t pair, Quad& out) {
   float y[4] = {x[0], x[1], x[2], x[3]}, loss = 0.0f;
@@ -68,8 +68,8 @@ inline double quad_change(const float* g, const float* m, int64_t stride, const 
 // Sets `first` and then `second` of a pair to their best levels, the other two to 0: `first` where the pair's own least
 // squares put it, `second` where it is best then.
 template <class Grid>
-void move_pair(const QuadGrid<Grid>& q, const float* g, const float* m, int64_t stride, const float* level, int first, int second,
-               Quad& out) {
+void move_pair(const QuadGrid<Grid>& q, const float* g, const float* m, int64_t stride, const float* level, int first,
+               int second, Quad& out) {
   float now[4];
   double a = g[first], b = g[second];  // the gradient there, once the others are 0
   for (int c = 0; c < 4; ++c) {
@@ -105,8 +105,8 @@ Quad best_walk(const QuadGrid<Grid>& q, const float* x, const float* u, int64_t 
 
 // Stays as it is unless another choice lowers the sum: so sweeps never raise it and end.
 template <class Grid>
-Quad best_move(const QuadGrid<Grid>& q, const float* g, const float* m, int64_t stride, const float* level, uint8_t pair,
-               bool fixed) {
+Quad best_move(const QuadGrid<Grid>& q, const float* g, const float* m, int64_t stride, const float* level,
+               uint8_t pair, bool fixed) {
   Quad best{{level[0], level[1], level[2], level[3]}, {}, pair}, tried;
   double least = 0;
   for (int p = 0; p < kPairs; ++p) {
@@ -155,12 +155,16 @@ void run_sparse(const Grid& grid, const BlockArgs& a, int64_t row_begin, int64_t
   }
 }
 
-void prune(const BlockArgs& a, int64_t row_begin, int64_t row_end) { run_sparse<PlainGrid, false>(PlainGrid{}, a, row_begin, row_end); }
+void prune(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
+  run_sparse<PlainGrid, false>(PlainGrid{}, a, row_begin, row_end);
+}
 
 void sparse_solve(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
-  with_grid(*a.type, [&](const auto& grid) { run_sparse<std::decay_t<decltype(grid)>, false>(grid, a, row_begin, row_end); });
+  with_grid(*a.type,
+            [&](const auto& grid) { run_sparse<std::decay_t<decltype(grid)>, false>(grid, a, row_begin, row_end); });
 }
 
 void sparse_descend(const BlockArgs& a, int64_t row_begin, int64_t row_end) {
-  with_grid(*a.type, [&](const auto& grid) { run_sparse<std::decay_t<decltype(grid)>, true>(grid, a, row_begin, row_end); });
+  with_grid(*a.type,
+            [&](const auto& grid) { run_sparse<std::decay_t<decltype(grid)>, true>(grid, a, row_begin, row_end); });
 }

@@ -2,7 +2,8 @@
 //
 //   in:  W [N,K] f32|f16|bf16, order I32 [K], dead U8 [K]; with alpha > 0 also the drift
 //        D f64 [K,K] = sum (xf - xq) xqT (cross_drift) and U f32 [K,K] (gptq_factor), or B f32 [K,K] instead of both
-//   out: T f32 [N,K], column j = input feature order[j];  bad f64 [2] = {weights that are NaN or infinite, the first one's
+//   out: T f32 [N,K], column j = input feature order[j];  bad f64 [2] = {weights that are NaN or infinite, the first
+//   one's
 //        flat index in W}
 //   params: alpha
 //
@@ -10,9 +11,9 @@
 //   in:  D f64 [K,K], order I32 [K], U f32 [K,K]
 //   out: B f32 [K,K] = P D P^T U^T U, solving order: pays for itself when the linears of a feed have more than K rows
 //
-// Quantized predecessors change a layer's input from xf to xq. ||W Xf - Q Xq||^2 is least at Q = W C H^-1 with
-// C = sum xf xqT, which equals W + W D H^-1; GPTAQ (Li et al. 2025) goes the fraction alpha of that way, since D is noisy.
-// H^-1 = U^T U is the damped one. Dead channels get weight 0.
+// Quantized predecessors change a layer's input from xf to xq. ||W Xf - Q Xq||^2 is least at Q = W C H^-1 with C = sum
+// xf xqT, which equals W + W D H^-1; GPTAQ (Li et al. 2025) goes the fraction alpha of that way, since D is noisy. H^-1
+// = U^T U is the damped one. Dead channels get weight 0.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -35,7 +36,8 @@ std::vector<double> in_solving_order(Exec& exec, const double* drift, const int3
   std::vector<double> d(static_cast<size_t>(k * k));
   exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < k; ++j) d[static_cast<size_t>(i * k + j)] = drift[static_cast<int64_t>(order[i]) * k + order[j]];
+      for (int64_t j = 0; j < k; ++j)
+        d[static_cast<size_t>(i * k + j)] = drift[static_cast<int64_t>(order[i]) * k + order[j]];
   });
   return d;
 }
@@ -45,8 +47,10 @@ void correction(Call& call, Exec& exec) {
   Tensor out = call.output(0);
   require(drift.rank() == 2 && drift.dim(0) == drift.dim(1), "D must be square");
   const int64_t k = drift.dim(0);
-  require(order.elements() == k && u_in.elements() == k * k && out.elements() == k * k, "gptq_correction: shapes disagree with K");
-  for (int64_t j = 0; j < k; ++j) require(order.data<int32_t>()[j] >= 0 && order.data<int32_t>()[j] < k, "order holds a column that is not there");
+  require(order.elements() == k && u_in.elements() == k * k && out.elements() == k * k,
+          "gptq_correction: shapes disagree with K");
+  for (int64_t j = 0; j < k; ++j)
+    require(order.data<int32_t>()[j] >= 0 && order.data<int32_t>()[j] < k, "order holds a column that is not there");
   std::vector<double> d = in_solving_order(exec, drift.data<double>(), order.data<int32_t>(), k);
   const std::vector<double> u(u_in.data<float>(), u_in.data<float>() + k * k);
   constexpr int64_t kRows = 1024;
@@ -64,7 +68,8 @@ void target(Call& call, Exec& exec) {
   Tensor t_out = call.output(0), bad_out = call.output(1);
   require(w_in.rank() == 2 && t_out.shape == w_in.shape, "W and T must be [N,K]");
   const int64_t n = w_in.dim(0), k = w_in.dim(1);
-  require(order_in.elements() == k && dead_in.elements() == k && bad_out.elements() == 2, "order and dead must be [K], bad [2]");
+  require(order_in.elements() == k && dead_in.elements() == k && bad_out.elements() == 2,
+          "order and dead must be [K], bad [2]");
   const int32_t* order = order_in.data<int32_t>();
   const uint8_t* dead = dead_in.data<uint8_t>();
   float* t = t_out.data<float>();

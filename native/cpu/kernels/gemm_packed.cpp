@@ -1,5 +1,6 @@
-// gemm_packed on the CPU (contract: native/ops.ts; format: docs/kernels.md): what the CUDA kernels are to compute, plainly.
-// Every weight is (decode(code) - zero) * scale in f32, every output element one chain of fma over ascending k, then the bias.
+// gemm_packed on the CPU (contract: native/ops.ts; format: docs/kernels.md): what the CUDA kernels are to compute,
+// plainly. Every weight is (decode(code) - zero) * scale in f32, every output element one chain of fma over ascending
+// k, then the bias.
 #include <array>
 #include <cmath>
 #include <vector>
@@ -71,7 +72,8 @@ void gemm_packed(Call& call, Exec& exec) {
   const int64_t block_bytes = 512 * type.bits;
   require_tensor(weights, "weights", DType::u8, {n_blocks, k_blocks, block_bytes});
   const int64_t group = p.integer("groupLength", 0);
-  require(group == 0 || group == 32 || group == 64 || group == 128, "groupLength is not 0 (one scale a row), 32, 64 or 128");
+  require(group == 0 || group == 32 || group == 64 || group == 128,
+          "groupLength is not 0 (one scale a row), 32, 64 or 128");
   const int64_t groups = group == 0 ? 1 : (k + group - 1) / group;
   require_dtype(scales, "scales", {DType::f16, DType::bf16});
   require_shape(scales, "scales", {n_blocks, groups, kBlockN});
@@ -102,14 +104,18 @@ void gemm_packed(Call& call, Exec& exec) {
           const uint8_t* block = bytes + (nb * k_blocks + j / kBlockK) * block_bytes;
           const Place& place = table[static_cast<size_t>(r * kBlockK + j % kBlockK)];
           uint32_t code = 0;
-          for (int b = 0; b < type.bits; ++b) code |= static_cast<uint32_t>(block[place[static_cast<size_t>(b)] >> 3] >> (place[static_cast<size_t>(b)] & 7) & 1) << b;
+          for (int b = 0; b < type.bits; ++b)
+            code |= static_cast<uint32_t>(
+                        block[place[static_cast<size_t>(b)] >> 3] >> (place[static_cast<size_t>(b)] & 7) & 1)
+                    << b;
           const int64_t at = (nb * groups + (group == 0 ? 0 : j / group)) * kBlockN + 4 * (r % 8) + r / 8;
           const float zero = zeros ? element(*zeros, at) : constant;
           row[static_cast<size_t>(j)] = (values[code] - zero) * element(scales, at);
         }
         for (int64_t i = 0; i < m; ++i) {
           float sum = 0;
-          for (int64_t j = 0; j < k; ++j) sum = std::fma(activations[static_cast<size_t>(i * k + j)], row[static_cast<size_t>(j)], sum);
+          for (int64_t j = 0; j < k; ++j)
+            sum = std::fma(activations[static_cast<size_t>(i * k + j)], row[static_cast<size_t>(j)], sum);
           if (bias) sum += element(*bias, nb * kBlockN + r);
           out[i * n + nb * kBlockN + r] = x.dtype == DType::f16 ? f32_to_f16(sum) : f32_to_bf16(sum);
         }

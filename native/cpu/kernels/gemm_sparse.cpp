@@ -1,7 +1,8 @@
-// gemm_sparse_marlin on the CPU (contract: native/ops.ts): what the CUDA kernel is to compute, plainly. Where a code, its place and its
-// scale lie comes from the closed forms in which the format is published (docs/sparsity.md), one element at a time: nothing of the
-// packer's layouts, of the kernel's loads or of the verifier's tables is used.
-// Every weight is a number in f32, every output element one chain of fma over the weights that stay, ascending in k, then the bias.
+// gemm_sparse_marlin on the CPU (contract: native/ops.ts): what the CUDA kernel is to compute, plainly. Where a code,
+// its place and its scale lie comes from the closed forms in which the format is published (docs/sparsity.md), one
+// element at a time: nothing of the packer's layouts, of the kernel's loads or of the verifier's tables is used.
+// Every weight is a number in f32, every output element one chain of fma over the weights that stay, ascending in k,
+// then the bias.
 #include <cmath>
 #include <vector>
 
@@ -22,7 +23,8 @@ void gemm_sparse_marlin(Call& call, Exec& exec) {
   const int64_t bits = p.integer("bits"), group = p.integer("groupLength", 0);
   require(bits == 4 || bits == 8, "bits is not 4 or 8");
   require(group == 0 || group == 128, "groupLength is not 0 (one scale a row) or 128");
-  const Tensor &x = call.input(0), &weights = call.input(1), &metadata = call.input(2), &scales = call.input(3), &y = call.output(0);
+  const Tensor &x = call.input(0), &weights = call.input(1), &metadata = call.input(2), &scales = call.input(3),
+               &y = call.output(0);
   const Tensor* bias = p.integer("hasBias", 0) != 0 ? &call.input(4) : nullptr;
   require_dtype(x, "x", {DType::f16, DType::bf16});
   require_shape(x, "x", {-1, -1});
@@ -34,7 +36,8 @@ void gemm_sparse_marlin(Call& call, Exec& exec) {
   require_dtype(metadata, "metadata", {DType::i16});
   require_shape(metadata, "metadata", {-1, -1});
   const int64_t k_pad = metadata.dim(0) * 32, n_pad = metadata.dim(1) / 2;
-  require(metadata.dim(1) % 128 == 0 && k_pad % 128 == 0 && n_pad >= n && k_pad >= k, "metadata is not of whole tiles of 64 columns and 128 rows that hold N and K");
+  require(metadata.dim(1) % 128 == 0 && k_pad % 128 == 0 && n_pad >= n && k_pad >= k,
+          "metadata is not of whole tiles of 64 columns and 128 rows that hold N and K");
   require_tensor(weights, "weights", DType::i32, {k_pad / 32, n_pad * bits / 2});
   const int64_t groups = group == 0 ? 1 : k_pad / group;
   require_tensor(scales, "scales", DType::f16, {groups, n_pad});
@@ -54,18 +57,22 @@ void gemm_sparse_marlin(Call& call, Exec& exec) {
       for (int64_t kc = 0; kc < kept; ++kc) {
         const int64_t kt = kc / 16, kr = kc % 16, lane = 4 * in64 + kr % 8 / 2, quad = kc / 2;
         uint32_t code;
-        if (bits == 4) code = words[kt * 2 * n_pad + nt * 128 + lane * 4 + j] >> (4 * (4 * (kr & 1) + 2 * below + kr / 8)) & 15;
+        if (bits == 4)
+          code = words[kt * 2 * n_pad + nt * 128 + lane * 4 + j] >> (4 * (4 * (kr & 1) + 2 * below + kr / 8)) & 15;
         else code = words[kt * 4 * n_pad + nt * 256 + lane * 8 + 2 * j + below] >> (8 * (2 * (kr & 1) + kr / 8)) & 255;
-        const int64_t word = quad / 4, at = word / 2 * 2 * n_pad + nt * 128 + 64 * (c >> 1 & 1) + 8 * in64 + 4 * (c & 1) + 2 * (word % 2) + (c >> 2 & 1);
+        const int64_t word = quad / 4, at = word / 2 * 2 * n_pad + nt * 128 + 64 * (c >> 1 & 1) + 8 * in64 +
+                                            4 * (c & 1) + 2 * (word % 2) + (c >> 2 & 1);
         column[static_cast<size_t>(kc)] = 4 * quad + (places[at] >> (4 * (quad % 4) + 2 * (kc % 2)) & 3);
-        const float scale = groups == 1 ? number(scales, c) : number(scales, 4 * quad / 128 * n_pad + c / 8 * 8 + kOrder[c % 8]);
+        const float scale =
+            groups == 1 ? number(scales, c) : number(scales, 4 * quad / 128 * n_pad + c / 8 * 8 + kOrder[c % 8]);
         weight[static_cast<size_t>(kc)] = static_cast<float>(static_cast<int>(code) - (1 << (bits - 1))) * scale;
       }
       for (int64_t i = 0; i < m; ++i) {
         float sum = 0;
         for (int64_t kc = 0; kc < kept; ++kc) {
           const int64_t at = column[static_cast<size_t>(kc)];
-          if (at < k) sum = std::fma(activations[static_cast<size_t>(i * k + at)], weight[static_cast<size_t>(kc)], sum);
+          if (at < k)
+            sum = std::fma(activations[static_cast<size_t>(i * k + at)], weight[static_cast<size_t>(kc)], sum);
         }
         if (bias) sum += number(*bias, c);
         out[i * n + c] = x.dtype == DType::f16 ? f32_to_f16(sum) : f32_to_bf16(sum);

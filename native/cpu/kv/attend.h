@@ -1,7 +1,7 @@
 // Attention of queries that read the same keys and values, over rows that a reader hands out one by one.
 //
-// Arithmetic, in T: a score is one fma chain over the head's dims, times scale; weights are exp(score - the largest); numerator and
-// denominator are chains over the tokens, oldest first, and are divided once.
+// Arithmetic, in T: a score is one fma chain over the head's dims, times scale; weights are exp(score - the largest);
+// numerator and denominator are chains over the tokens, oldest first, and are divided once.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,15 +10,16 @@
 
 namespace lpq::kv {
 
-// y [queries][dim]. seen(n): how many tokens, from the first on, query n reads; 0: y is 0. query(n, d): its numbers; keys(t, row) and
-// values(t, row) write the dim numbers of token t.
+// y [queries][dim]. seen(n): how many tokens, from the first on, query n reads; 0: y is 0. query(n, d): its numbers;
+// keys(t, row) and values(t, row) write the dim numbers of token t.
 template <class T, class Seen, class Query, class Keys, class Values>
 void attend_rows(int64_t queries, int64_t dim, double scale, Seen seen, Query query, Keys keys, Values values, T* y) {
   std::fill_n(y, queries * dim, T{0});
   int64_t tokens = 0;
   for (int64_t n = 0; n < queries; ++n) tokens = std::max<int64_t>(tokens, seen(n));
   if (tokens == 0) return;
-  std::vector<T> row(static_cast<size_t>(dim)), scores(static_cast<size_t>(queries * tokens)), total(static_cast<size_t>(queries), 0);
+  std::vector<T> row(static_cast<size_t>(dim)), scores(static_cast<size_t>(queries * tokens)),
+      total(static_cast<size_t>(queries), 0);
   for (int64_t t = 0; t < tokens; ++t) {
     keys(t, row.data());
     for (int64_t n = 0; n < queries; ++n) {
@@ -31,13 +32,15 @@ void attend_rows(int64_t queries, int64_t dim, double scale, Seen seen, Query qu
   for (int64_t n = 0; n < queries; ++n) {
     T *const p = scores.data() + n * tokens, *const end = p + seen(n);
     const T most = p == end ? T{0} : *std::max_element(p, end);
-    for (T* s = p; s < end; ++s) total[static_cast<size_t>(n)] += *s = std::exp(*s - most);
+    for (T* s = p; s < end; ++s) total[static_cast<size_t>(n)] += * s = std::exp(*s - most);
   }
   for (int64_t t = 0; t < tokens; ++t) {
     values(t, row.data());
     for (int64_t n = 0; n < queries; ++n)
       if (t < seen(n))
-        for (int64_t d = 0; d < dim; ++d) y[n * dim + d] = std::fma(scores[static_cast<size_t>(n * tokens + t)], row[static_cast<size_t>(d)], y[n * dim + d]);
+        for (int64_t d = 0; d < dim; ++d)
+          y[n * dim + d] =
+              std::fma(scores[static_cast<size_t>(n * tokens + t)], row[static_cast<size_t>(d)], y[n * dim + d]);
   }
   for (int64_t n = 0; n < queries; ++n)
     if (seen(n) > 0)

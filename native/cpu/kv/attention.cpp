@@ -1,5 +1,5 @@
-// Decode attention over a packed cache of any layout and its exact tail, in fp32 or, where y is f64, in fp64, and the cache's
-// numbers read back. Contracts: native/kv-ops.ts.
+// Decode attention over a packed cache of any layout and its exact tail, in fp32 or, where y is f64, in fp64, and the
+// cache's numbers read back. Contracts: native/kv-ops.ts.
 #include <cmath>
 
 #include "cpu/kv/attend.h"
@@ -27,8 +27,8 @@ struct Shape {
 
 // The output of the query heads that share one kv head of one sequence.
 template <class T>
-void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed, const uint16_t* tail_keys,
-            const uint16_t* tail_values, int64_t tail, int64_t head, T* y) {
+void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed,
+            const uint16_t* tail_keys, const uint16_t* tail_values, int64_t tail, int64_t head, T* y) {
   const int64_t group = s.heads / s.kv_heads, width = s.kv_heads * s.dim, first = head * s.dim;
   const auto rows = [&](const Side& side, const uint16_t* exact) {
     return [&, exact](int64_t t, T* row) {
@@ -36,18 +36,22 @@ void attend(const Shape& s, const Side& keys, const Side& values, const float* q
       for (int64_t d = 0; d < s.dim; ++d) row[d] = f16_to_f32(exact[(t - packed) * width + first + d]);
     };
   };
-  attend_rows<T>(group, s.dim, s.scale, [&](int64_t) { return packed + tail; }, [&](int64_t h, int64_t d) { return q[(head * group + h) * s.dim + d]; }, rows(keys, tail_keys), rows(values, tail_values),
-            y + head * group * s.dim);
+  attend_rows<T>(
+      group, s.dim, s.scale, [&](int64_t) { return packed + tail; },
+      [&](int64_t h, int64_t d) { return q[(head * group + h) * s.dim + d]; }, rows(keys, tail_keys),
+      rows(values, tail_values), y + head * group * s.dim);
 }
 
 void attention(Call& call, Exec& exec) {
   const Side keys(call, 1, "keys"), values(call, 4, "values");
-  const Tensor &q = call.input(0), &table = call.input(7), &lengths = call.input(8), &tail_keys = call.input(9), &tail_values = call.input(10),
-               &tails = call.input(11), &y = call.output(0);
-  Shape s{call.params.integer("heads"), call.params.integer("kvHeads"), call.params.integer("headDim"), 0, 0, call.params.number("scale")};
+  const Tensor &q = call.input(0), &table = call.input(7), &lengths = call.input(8), &tail_keys = call.input(9),
+               &tail_values = call.input(10), &tails = call.input(11), &y = call.output(0);
+  Shape s{call.params.integer("heads"), call.params.integer("kvHeads"), call.params.integer("headDim"), 0, 0,
+          call.params.number("scale")};
   require(s.kv_heads > 0 && s.dim > 0 && s.heads > 0 && s.heads % s.kv_heads == 0, "heads is no multiple of kvHeads");
   const int64_t width = s.kv_heads * s.dim;
-  require(keys.columns == width && values.columns == width && keys.page_tokens == values.page_tokens, "a page is not of these heads");
+  require(keys.columns == width && values.columns == width && keys.page_tokens == values.page_tokens,
+          "a page is not of these heads");
   require_tensor(q, "q", DType::f32, {-1, s.heads * s.dim});
   const int64_t sequences = q.dim(0);
   require_tensor(table, "table", DType::i32, {sequences, -1});
@@ -60,19 +64,22 @@ void attention(Call& call, Exec& exec) {
   s.pages = table.dim(1), s.tail = tail_keys.dim(1);
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
-    require(packed >= 0 && packed <= s.pages * keys.page_tokens, "sequence " + std::to_string(b) + " is longer than its pages");
+    require(packed >= 0 && packed <= s.pages * keys.page_tokens,
+            "sequence " + std::to_string(b) + " is longer than its pages");
     require(tail >= 0 && tail <= s.tail, "the tail of sequence " + std::to_string(b) + " is longer than its room");
     for (int64_t p = 0; p * keys.page_tokens < packed; ++p) {
       const int32_t page = table.data<int32_t>()[b * s.pages + p];
-      require(page >= 0 && page < keys.codes.pages() && page < values.codes.pages(), "the table names page " + std::to_string(page) + ", which is none");
+      require(page >= 0 && page < keys.codes.pages() && page < values.codes.pages(),
+              "the table names page " + std::to_string(page) + ", which is none");
     }
   }
   exec.pool.parallel_for(sequences * s.kv_heads, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / s.kv_heads, head = i % s.kv_heads, at = b * s.heads * s.dim;
       const auto run = [&]<class T>(T* out) {
-        attend<T>(s, keys, values, q.data<float>() + at, table.data<int32_t>() + b * s.pages, lengths.data<int32_t>()[b],
-                  tail_keys.data<uint16_t>() + b * s.tail * width, tail_values.data<uint16_t>() + b * s.tail * width, tails.data<int32_t>()[b], head, out + at);
+        attend<T>(s, keys, values, q.data<float>() + at, table.data<int32_t>() + b * s.pages,
+                  lengths.data<int32_t>()[b], tail_keys.data<uint16_t>() + b * s.tail * width,
+                  tail_values.data<uint16_t>() + b * s.tail * width, tails.data<int32_t>()[b], head, out + at);
       };
       if (y.dtype == DType::f64) run(y.data<double>());
       else run(y.data<float>());
@@ -90,10 +97,12 @@ void unpack(Call& call, Exec& exec) {
   const int64_t tokens = y.dim(0);
   require(tokens <= table.dim(0) * side.page_tokens, "y is longer than the pages");
   for (int64_t p = 0; p * side.page_tokens < tokens; ++p)
-    require(table.data<int32_t>()[p] >= 0 && table.data<int32_t>()[p] < side.codes.pages(), "the table names a page that is none");
+    require(table.data<int32_t>()[p] >= 0 && table.data<int32_t>()[p] < side.codes.pages(),
+            "the table names a page that is none");
   exec.pool.parallel_for(tokens, rows_grain(16 * side.columns), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
-      row_of<float>(side, table.data<int32_t>()[t / side.page_tokens], t % side.page_tokens, 0, side.columns, y.data<float>() + t * side.columns);
+      row_of<float>(side, table.data<int32_t>()[t / side.page_tokens], t % side.page_tokens, 0, side.columns,
+                    y.data<float>() + t * side.columns);
   });
 }
 LPQ_OP(unpack, "kv_unpack");

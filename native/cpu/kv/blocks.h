@@ -24,7 +24,8 @@ inline void pack_rows(const FormSide& side, const uint16_t* x, int64_t count, in
 }
 
 // Head h of the block of tokens that begins with token `at` of a sequence.
-inline void pack_block(const Form& form, const uint16_t* k, const uint16_t* v, const int32_t* table, int64_t at, int64_t h) {
+inline void pack_block(const Form& form, const uint16_t* k, const uint16_t* v, const int32_t* table, int64_t at,
+                       int64_t h) {
   const int64_t page = table[at / form.page_tokens], first = at % form.page_tokens;
   pack_rows(form.keys, k, form.block, page, first, h);
   pack_rows(form.values, v, form.block, page, first, h);

@@ -9,8 +9,8 @@ constexpr int64_t kQueries = 32;  // of a sequence that read its rows together
 
 void decode(Call& call, Exec& exec) {
   const Params& p = call.params;
-  const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7), &tail_values = call.input(8), &tails = call.input(9),
-               &y = call.output(0);
+  const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7),
+               &tail_values = call.input(8), &tails = call.input(9), &y = call.output(0);
   const Tensor* const pages[4] = {&call.input(1), &call.input(2), &call.input(3), &call.input(4)};
   const Form form(p, pages);
   const int64_t heads = p.integer("heads"), queries = p.integer("queries", 1), width = form.heads * form.dims;
@@ -18,7 +18,8 @@ void decode(Call& call, Exec& exec) {
   require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
   // How CUDA shares the work out; here it has no effect.
   const int64_t splits = p.integer("splits", 1), warps = p.integer("warps", 1), stages = p.integer("stages", 1);
-  require(splits >= 1 && splits <= 1024 && warps >= 1 && stages >= 1, "splits is not 1 to 1024, or warps or stages not positive");
+  require(splits >= 1 && splits <= 1024 && warps >= 1 && stages >= 1,
+          "splits is not 1 to 1024, or warps or stages not positive");
   require(queries >= 1, "queries is not positive");
   require_tensor(lengths, "lengths", DType::i32, {-1});
   const int64_t sequences = lengths.dim(0), group = heads / form.heads;
@@ -32,15 +33,18 @@ void decode(Call& call, Exec& exec) {
   const int64_t room = tail_keys.dim(1), table_pages = table.dim(1), runs = (queries + kQueries - 1) / kQueries;
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
-    require(packed >= 0 && packed <= table_pages * form.page_tokens, "sequence " + std::to_string(b) + " is longer than its pages");
-    require(packed % form.tile == 0, "sequence " + std::to_string(b) + " has " + std::to_string(packed) + " packed tokens, not whole tiles of " + std::to_string(form.tile));
+    require(packed >= 0 && packed <= table_pages * form.page_tokens,
+            "sequence " + std::to_string(b) + " is longer than its pages");
+    require(packed % form.tile == 0, "sequence " + std::to_string(b) + " has " + std::to_string(packed) +
+                                         " packed tokens, not whole tiles of " + std::to_string(form.tile));
     require(tail >= 0 && tail <= room, "the tail of sequence " + std::to_string(b) + " is longer than its room");
     form.require_pages(table.data<int32_t>() + b * table_pages, table_pages, 0, packed);
   }
   exec.pool.parallel_for(sequences * form.heads * runs, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<double> out;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t from = i % runs * kQueries, count = std::min(kQueries, queries - from), b = i / runs / form.heads, head = i / runs % form.heads;
+      const int64_t from = i % runs * kQueries, count = std::min(kQueries, queries - from), b = i / runs / form.heads,
+                    head = i / runs % form.heads;
       const int64_t packed = lengths.data<int32_t>()[b], tokens = packed + tails.data<int32_t>()[b];
       const int32_t* own = table.data<int32_t>() + b * table_pages;
       const auto rows = [&](const FormSide& side, const Tensor& exact) {
@@ -51,11 +55,15 @@ void decode(Call& call, Exec& exec) {
         };
       };
       // Row n of the run: head n mod group of query n div group.
-      const auto element = [&](int64_t n) { return ((b * queries + from + n / group) * heads + head * group + n % group) * form.dims; };
+      const auto element = [&](int64_t n) {
+        return ((b * queries + from + n / group) * heads + head * group + n % group) * form.dims;
+      };
       const auto seen = [&](int64_t n) { return std::max<int64_t>(0, tokens - queries + from + n / group + 1); };
       out.resize(static_cast<size_t>(count * group * form.dims));
-      attend_rows<double>(count * group, form.dims, scale, seen, [&](int64_t n, int64_t d) { return f16_to_f32(q.data<uint16_t>()[element(n) + d]); }, rows(form.keys, tail_keys),
-                          rows(form.values, tail_values), out.data());
+      attend_rows<double>(
+          count * group, form.dims, scale, seen,
+          [&](int64_t n, int64_t d) { return f16_to_f32(q.data<uint16_t>()[element(n) + d]); },
+          rows(form.keys, tail_keys), rows(form.values, tail_values), out.data());
       for (int64_t n = 0; n < count * group; ++n)
         for (int64_t d = 0; d < form.dims; ++d) {
           const float v = static_cast<float>(out[static_cast<size_t>(n * form.dims + d)]);

@@ -1,5 +1,5 @@
-// Pages of the forms that kernels read (formats/kv/spec.md), in closed formulas: what kv_decode, kv_pack and kv_append are told by a few
-// numbers where the other operations are told the modes of a layout (places.h).
+// Pages of the forms that kernels read (formats/kv/spec.md), in closed formulas: what kv_decode, kv_pack and kv_append
+// are told by a few numbers where the other operations are told the modes of a layout (places.h).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,8 @@ struct FormSide {
     const int64_t each = 16 / bits;
     if (turbomind) {
       static constexpr int kNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-      const int64_t own = dims * bits, other = dims * other_bits, row = h * tokens * (own + other) + (values ? tokens * other : 0) + t * own;
+      const int64_t own = dims * bits, other = dims * other_bits,
+                    row = h * tokens * (own + other) + (values ? tokens * other : 0) + t * own;
       const int64_t at = bits == 4 ? d / 8 * 8 + kNibble[d % 8] : d;
       return {row / 16 + at / each, static_cast<int>(at % each * bits)};
     }
@@ -41,12 +42,16 @@ struct FormSide {
       const int64_t tile = 32 * each, line = t / tile * 32 + t % 32, lines = tokens / each;
       return {(outer ? h * lines + line : line * heads + h) * dims + d, static_cast<int>(bits * (t % tile / 32))};
     }
-    const int64_t chunk = std::min<int64_t>(dims, 128), in_chunk = chunk / each, line = outer ? h * tokens + t : t * heads + h;
-    return {line * (dims / each) + d / chunk * in_chunk + d % chunk % in_chunk, static_cast<int>(bits * (d % chunk / in_chunk))};
+    const int64_t chunk = std::min<int64_t>(dims, 128), in_chunk = chunk / each,
+                  line = outer ? h * tokens + t : t * heads + h;
+    return {line * (dims / each) + d / chunk * in_chunk + d % chunk % in_chunk,
+            static_cast<int>(bits * (d % chunk / in_chunk))};
   }
-  // The place, in numbers of 16 bits, of the scale of a group, whose zero is apart() further: of channel c, or of dims c of token r.
+  // The place, in numbers of 16 bits, of the scale of a group, whose zero is apart() further: of channel c, or of dims
+  // c of token r.
   int64_t number(int64_t r, int64_t h, int64_t c) const {
-    if (turbomind) return heads * tokens * dims * (bits + other_bits) / 16 + 2 * ((2 * h + (values ? 1 : 0)) * tokens + r);
+    if (turbomind)
+      return heads * tokens * dims * (bits + other_bits) / 16 + 2 * ((2 * h + (values ? 1 : 0)) * tokens + r);
     if (channel) {
       const int64_t line = outer ? h * (tokens / group) + r : r * heads + h;
       return 2 * line * dims + c / 2 * 4 + c % 2;
@@ -56,9 +61,15 @@ struct FormSide {
   }
   int64_t apart() const { return turbomind ? 1 : channel ? 2 : run; }
 
-  static uint8_t* page_of(const Tensor& pages, int64_t page) { return reinterpret_cast<uint8_t*>(pages.raw()) + page * pages.dim(1); }
-  static uint16_t get(const uint8_t* page, int64_t at) { return static_cast<uint16_t>(page[2 * at] | page[2 * at + 1] << 8); }
-  static void put(uint8_t* page, int64_t at, uint16_t v) { page[2 * at] = static_cast<uint8_t>(v), page[2 * at + 1] = static_cast<uint8_t>(v >> 8); }
+  static uint8_t* page_of(const Tensor& pages, int64_t page) {
+    return reinterpret_cast<uint8_t*>(pages.raw()) + page * pages.dim(1);
+  }
+  static uint16_t get(const uint8_t* page, int64_t at) {
+    return static_cast<uint16_t>(page[2 * at] | page[2 * at + 1] << 8);
+  }
+  static void put(uint8_t* page, int64_t at, uint16_t v) {
+    page[2 * at] = static_cast<uint8_t>(v), page[2 * at + 1] = static_cast<uint8_t>(v >> 8);
+  }
   void put_code(uint8_t* page, int64_t t, int64_t h, int64_t d, uint8_t v) const {
     const Code c = code(t, h, d);
     put(page, c.word, static_cast<uint16_t>((get(page, c.word) & ~(((1 << bits) - 1) << c.bit)) | v << c.bit));
@@ -82,16 +93,20 @@ struct Form {
   int64_t heads, dims, page_tokens;
   int64_t tile, block;  // packed tokens of a sequence are whole tiles; tokens are packed in whole blocks
 
-  // `pages`: keys, their numbers, values, theirs. Throws LPQ_NATIVE_ARGUMENT for a form that no kernel reads, so that no device
-  // refuses what another takes.
-  Form(const Params& p, const Tensor* const (&pages)[4]) : heads(p.integer("kvHeads")), dims(p.integer("headDim")), page_tokens(p.integer("pageTokens")) {
-    const int64_t bits = p.integer("bits"), value_bits = p.integer("valueBits", bits), key_group = p.integer("keyGroup"), value_group = p.integer("valueGroup");
+  // `pages`: keys, their numbers, values, theirs. Throws LPQ_NATIVE_ARGUMENT for a form that no kernel reads, so that
+  // no device refuses what another takes.
+  Form(const Params& p, const Tensor* const (&pages)[4])
+      : heads(p.integer("kvHeads")), dims(p.integer("headDim")), page_tokens(p.integer("pageTokens")) {
+    const int64_t bits = p.integer("bits"), value_bits = p.integer("valueBits", bits),
+                  key_group = p.integer("keyGroup"), value_group = p.integer("valueGroup");
     const bool outer = p.integer("outer", 0) != 0;
     const std::string form = p.text("form", "bitdecoding"), granularity = p.text("granularity", "channel");
     const bool turbomind = form == "turbomind", channel = !turbomind && granularity == "channel";
     require(turbomind || form == "bitdecoding", "form is '" + form + "', not bitdecoding or turbomind");
-    require(granularity == "channel" || granularity == "token", "granularity is '" + granularity + "', not channel or token");
-    require(bits == 4 || bits == 8 || (bits == 2 && !turbomind), turbomind ? "bits is not 4 or 8" : "bits is not 2, 4 or 8");
+    require(granularity == "channel" || granularity == "token",
+            "granularity is '" + granularity + "', not channel or token");
+    require(bits == 4 || bits == 8 || (bits == 2 && !turbomind),
+            turbomind ? "bits is not 4 or 8" : "bits is not 2, 4 or 8");
     require(value_bits == bits || (bits == 8 && value_bits == 4), "valueBits is not bits, nor 4 beside 8");
     require(dims == 64 || dims == 128 || dims == 256, "headDim is not 64, 128 or 256");
     require(heads > 0, "kvHeads is not positive");
@@ -108,8 +123,10 @@ struct Form {
     const int64_t whole = turbomind ? 64 : block;
     require(page_tokens > 0 && page_tokens % whole == 0, "pageTokens is no multiple of " + std::to_string(whole));
     const int64_t run = std::min<int64_t>(128, block);
-    keys = {false, turbomind, outer, channel, bits, value_bits, key_group, page_tokens, heads, dims, run, pages[0], pages[1]};
-    values = {true, turbomind, outer, false, value_bits, bits, value_group, page_tokens, heads, dims, run, pages[2], pages[3]};
+    keys = {false,       turbomind, outer, channel, bits,     value_bits, key_group,
+            page_tokens, heads,     dims,  run,     pages[0], pages[1]};
+    values = {true,        turbomind, outer, false, value_bits, bits,    value_group,
+              page_tokens, heads,     dims,  run,   pages[2],   pages[3]};
     const char* const names[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
     const int64_t bytes[4] = {keys.code_bytes(), keys.number_bytes(), values.code_bytes(), values.number_bytes()};
     for (int i = 0; i < 4; ++i) {
@@ -118,7 +135,9 @@ struct Form {
     }
   }
   int64_t pages() const { return keys.codes->dim(0); }
-  void require_page(int32_t page) const { require(page >= 0 && page < pages(), "the table names page " + std::to_string(page) + ", which is none"); }
+  void require_page(int32_t page) const {
+    require(page >= 0 && page < pages(), "the table names page " + std::to_string(page) + ", which is none");
+  }
   // That packed tokens first .. first + count of a sequence have pages.
   void require_pages(const int32_t* table, int64_t table_pages, int64_t first, int64_t count) const {
     require(first >= 0 && first + count <= table_pages * page_tokens, "the table has too few pages");

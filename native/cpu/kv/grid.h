@@ -22,7 +22,11 @@ struct Group {
 
   // high - low is exact or rounded once in fp32; the stored scale divides, so that both directions use one number.
   Group(float low_, float high, float top_)
-      : scale(f32_to_f16((high - low_) / top_)), zero(f32_to_f16(low_)), low(low_), step(f16_to_f32(scale)), top(top_) {}
+      : scale(f32_to_f16((high - low_) / top_)),
+        zero(f32_to_f16(low_)),
+        low(low_),
+        step(f16_to_f32(scale)),
+        top(top_) {}
   // Nearest, ties to even.
   uint8_t code(float v) const {
     const float above = step > 0 ? std::min((v - low) / step, top) : 0.0f;

@@ -13,20 +13,24 @@ void pack(Call& call, Exec& exec) {
   require_tensor(v, "v", DType::f16, k.shape);
   require_tensor(table, "table", DType::i32, {-1});
   const int64_t first = p.integer("first", 0), tokens = k.dim(0), width = form.heads * form.dims;
-  require(first >= 0 && first % form.block == 0 && tokens % form.block == 0, "tokens come in blocks of " + std::to_string(form.block));
+  require(first >= 0 && first % form.block == 0 && tokens % form.block == 0,
+          "tokens come in blocks of " + std::to_string(form.block));
   form.require_pages(table.data<int32_t>(), table.dim(0), first, tokens);
-  exec.pool.parallel_for(tokens / form.block * form.heads, rows_grain(64 * form.block * form.dims), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = i / form.heads * form.block;
-      pack_block(form, k.data<uint16_t>() + at * width, v.data<uint16_t>() + at * width, table.data<int32_t>(), first + at, i % form.heads);
-    }
-  });
+  exec.pool.parallel_for(tokens / form.block * form.heads, rows_grain(64 * form.block * form.dims),
+                         [&](int64_t begin, int64_t end, int) {
+                           for (int64_t i = begin; i < end; ++i) {
+                             const int64_t at = i / form.heads * form.block;
+                             pack_block(form, k.data<uint16_t>() + at * width, v.data<uint16_t>() + at * width,
+                                        table.data<int32_t>(), first + at, i % form.heads);
+                           }
+                         });
 }
 LPQ_OP(pack, "kv_pack");
 
 void append(Call& call, Exec& exec) {
   const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2), &lengths = call.output(4), &tails = call.output(5), &tail_keys = call.output(6), &tail_values = call.output(7);
+  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2), &lengths = call.output(4),
+               &tails = call.output(5), &tail_keys = call.output(6), &tail_values = call.output(7);
   const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
   const Form form(p, pages);
   const int64_t width = form.heads * form.dims;
@@ -40,27 +44,38 @@ void append(Call& call, Exec& exec) {
   require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
   const int64_t room = tail_keys.dim(1), residual = p.integer("residual", room), table_pages = table.dim(1);
   const bool whole = form.keys.turbomind;  // no tail: the token is packed as it comes
-  require(whole || (residual > 0 && residual <= room && residual % form.block == 0), "residual is no multiple of " + std::to_string(form.block) + " up to the tail's room");
+  require(whole || (residual > 0 && residual <= room && residual % form.block == 0),
+          "residual is no multiple of " + std::to_string(form.block) + " up to the tail's room");
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
-    require(packed >= 0 && packed % form.block == 0, "sequence " + std::to_string(b) + " has " + std::to_string(packed) + " packed tokens, not whole blocks of " + std::to_string(form.block));
-    require(whole || (tail >= 0 && tail <= residual), "the tail of sequence " + std::to_string(b) + " is longer than its room");
-    form.require_pages(table.data<int32_t>() + b * table_pages, table_pages, packed, whole ? 1 : tail == residual ? residual : 0);
+    require(packed >= 0 && packed % form.block == 0,
+            "sequence " + std::to_string(b) + " has " + std::to_string(packed) +
+                " packed tokens, not whole blocks of " + std::to_string(form.block));
+    require(whole || (tail >= 0 && tail <= residual),
+            "the tail of sequence " + std::to_string(b) + " is longer than its room");
+    form.require_pages(table.data<int32_t>() + b * table_pages, table_pages, packed,
+                       whole              ? 1
+                       : tail == residual ? residual
+                                          : 0);
   }
   exec.pool.parallel_for(sequences * form.heads, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / form.heads, h = i % form.heads, packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
+      const int64_t b = i / form.heads, h = i % form.heads, packed = lengths.data<int32_t>()[b],
+                    tail = tails.data<int32_t>()[b];
       const int32_t* own = table.data<int32_t>() + b * table_pages;
       const uint16_t *key = k.data<uint16_t>() + b * width, *value = v.data<uint16_t>() + b * width;
       if (whole) {
         pack_block(form, key, value, own, packed, h);
         continue;
       }
-      uint16_t *keys = tail_keys.data<uint16_t>() + b * room * width, *values = tail_values.data<uint16_t>() + b * room * width;
+      uint16_t *keys = tail_keys.data<uint16_t>() + b * room * width,
+               *values = tail_values.data<uint16_t>() + b * room * width;
       if (tail == residual)
-        for (int64_t at = 0; at < residual; at += form.block) pack_block(form, keys + at * width, values + at * width, own, packed + at, h);
+        for (int64_t at = 0; at < residual; at += form.block)
+          pack_block(form, keys + at * width, values + at * width, own, packed + at, h);
       const int64_t to = (tail == residual ? 0 : tail) * width + h * form.dims;
-      std::copy_n(key + h * form.dims, form.dims, keys + to), std::copy_n(value + h * form.dims, form.dims, values + to);
+      std::copy_n(key + h * form.dims, form.dims, keys + to),
+          std::copy_n(value + h * form.dims, form.dims, values + to);
     }
   });
   for (int64_t b = 0; b < sequences; ++b) {

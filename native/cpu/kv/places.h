@@ -1,5 +1,6 @@
-// Where the elements of a packed cache of keys and values lie: the modes of a pack layout (src/layout/memory.ts), one table
-// for the rows of a page (tokens, or groups of them) and one for its columns (dims of all heads, or groups of them).
+// Where the elements of a packed cache of keys and values lie: the modes of a pack layout (src/layout/memory.ts), one
+// table for the rows of a page (tokens, or groups of them) and one for its columns (dims of all heads, or groups of
+// them).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,11 +11,12 @@
 
 namespace lpq::kv {
 
-// One part of a page: codes, scales or zeros. Element (row, column) begins at bit base + row[r] + column[c] of the page.
+// One part of a page: codes, scales or zeros. Element (row, column) begins at bit base + row[r] + column[c] of the
+// page.
 class Place {
  public:
-  // Reads NAMEBits, NAMEDims, NAMESizes, NAMEStrides and NAMEBase; `pages` U8 [pages, bytes]. Throws LPQ_NATIVE_ARGUMENT for
-  // elements beyond a page.
+  // Reads NAMEBits, NAMEDims, NAMESizes, NAMEStrides and NAMEBase; `pages` U8 [pages, bytes]. Throws
+  // LPQ_NATIVE_ARGUMENT for elements beyond a page.
   Place(const Params& params, const std::string& name, const Tensor& pages)
       : bits_(static_cast<int>(params.integer(name + "Bits"))), base_(params.integer(name + "Base")) {
     require_dtype(pages, name.c_str(), {DType::u8});
@@ -22,15 +24,19 @@ class Place {
     bytes_ = reinterpret_cast<const uint8_t*>(pages.raw());
     count_ = pages.dim(0), page_bytes_ = pages.dim(1);
     require(bits_ == 2 || bits_ == 4 || bits_ == 8 || bits_ == 16, name + "Bits is " + std::to_string(bits_));
-    const std::vector<double>&dims = params.list(name + "Dims"), &sizes = params.list(name + "Sizes"), &strides = params.list(name + "Strides");
-    require(dims.size() == sizes.size() && sizes.size() == strides.size(), "the modes of " + name + " have no equal lists");
+    const std::vector<double>&dims = params.list(name + "Dims"), &sizes = params.list(name + "Sizes"),
+          &strides = params.list(name + "Strides");
+    require(dims.size() == sizes.size() && sizes.size() == strides.size(),
+            "the modes of " + name + " have no equal lists");
     const int64_t bits = 8 * page_bytes_;
     std::vector<int64_t> offsets[2] = {{0}, {0}};
     for (size_t i = 0; i < dims.size(); ++i) {  // the most significant mode comes first
       require(dims[i] == 0 || dims[i] == 1, "a mode of " + name + " is of no dimension");
       const int64_t size = static_cast<int64_t>(sizes[i]), stride = static_cast<int64_t>(strides[i]);
       // No offset, and no number of them, is above a page's bits: checked before lists grow.
-      require(size > 0 && size <= bits && stride <= bits && static_cast<int64_t>(offsets[static_cast<int>(dims[i])].size()) <= bits / size, "a mode of " + name + " is larger than its page");
+      require(size > 0 && size <= bits && stride <= bits &&
+                  static_cast<int64_t>(offsets[static_cast<int>(dims[i])].size()) <= bits / size,
+              "a mode of " + name + " is larger than its page");
       require(stride >= 0 && stride % (bits_ < 8 ? bits_ : 8) == 0, "a mode of " + name + " is wrong");
       std::vector<int64_t>& list = offsets[static_cast<int>(dims[i])];
       std::vector<int64_t> next;
@@ -42,7 +48,9 @@ class Place {
     int64_t last[2] = {0, 0};
     for (const int64_t offset : row_) last[0] = std::max(last[0], offset);
     for (const int64_t offset : column_) last[1] = std::max(last[1], offset);
-    require(base_ >= 0 && base_ <= bits && last[0] <= bits && last[1] <= bits && base_ + last[0] + last[1] + bits_ <= bits, name + " reaches beyond its page");
+    require(
+        base_ >= 0 && base_ <= bits && last[0] <= bits && last[1] <= bits && base_ + last[0] + last[1] + bits_ <= bits,
+        name + " reaches beyond its page");
   }
   int64_t pages() const { return count_; }
   int64_t rows() const { return static_cast<int64_t>(row_.size()); }
@@ -66,18 +74,21 @@ class Place {
 struct Side {
   Place codes, scales, zeros;
   int64_t page_tokens, columns, group_tokens, group_dims;
-  // inputs first .. first + 2 are the tensors that hold codes, scales and zeros (one tensor may hold them all); parameters
-  // NAMECodes..., NAMEScales..., NAMEZeros...
+  // inputs first .. first + 2 are the tensors that hold codes, scales and zeros (one tensor may hold them all);
+  // parameters NAMECodes..., NAMEScales..., NAMEZeros...
   Side(const Call& call, size_t first, const std::string& name)
       : codes(call.params, name + "Codes", call.input(first)),
         scales(call.params, name + "Scales", call.input(first + 1)),
         zeros(call.params, name + "Zeros", call.input(first + 2)),
         page_tokens(codes.rows()),
         columns(codes.columns()) {
-    require(codes.bits() <= 8 && scales.bits() == 16 && zeros.bits() == 16, name + ": codes of up to 8 bits, scales and zeros of 16");
-    require(scales.rows() == zeros.rows() && scales.columns() == zeros.columns() && page_tokens % scales.rows() == 0 && columns % scales.columns() == 0,
+    require(codes.bits() <= 8 && scales.bits() == 16 && zeros.bits() == 16,
+            name + ": codes of up to 8 bits, scales and zeros of 16");
+    require(scales.rows() == zeros.rows() && scales.columns() == zeros.columns() && page_tokens % scales.rows() == 0 &&
+                columns % scales.columns() == 0,
             name + ": scales do not divide the page");
-    require(codes.pages() == scales.pages() && codes.pages() == zeros.pages(), name + ": tensors of unequal numbers of pages");
+    require(codes.pages() == scales.pages() && codes.pages() == zeros.pages(),
+            name + ": tensors of unequal numbers of pages");
     group_tokens = page_tokens / scales.rows(), group_dims = columns / scales.columns();
   }
 };

@@ -15,7 +15,8 @@ struct Groups {
 Groups groups_of(const Call& call, const Tensor& codes, const Tensor& scales, const Tensor& zeros) {
   require_tensor(codes, "codes", DType::u8, {-1, -1});
   Groups g{codes.dim(0), codes.dim(1), call.params.integer("groupTokens"), call.params.integer("groupDims"), 0, 0};
-  require(g.group_tokens > 0 && g.group_dims > 0 && g.width % g.group_dims == 0, "groups must be positive and divide the width");
+  require(g.group_tokens > 0 && g.group_dims > 0 && g.width % g.group_dims == 0,
+          "groups must be positive and divide the width");
   g.rows = (g.tokens + g.group_tokens - 1) / g.group_tokens, g.columns = g.width / g.group_dims;
   require_tensor(scales, "scales", DType::f16, {g.rows, g.columns});
   require_tensor(zeros, "zeros", DType::f16, {g.rows, g.columns});
@@ -35,23 +36,26 @@ void quantize(Call& call, Exec& exec) {
   const uint16_t* x16 = wide ? nullptr : x.data<uint16_t>();
   uint8_t* code = codes.data<uint8_t>();
   uint16_t *scale = scales.data<uint16_t>(), *zero = zeros.data<uint16_t>();
-  const auto value = [&](int64_t t, int64_t c) { return finite_half(wide ? f32_to_f16(x32[t * g.width + c]) : x16[t * g.width + c]); };
-  exec.pool.parallel_for(g.rows * g.columns, rows_grain(8 * g.group_tokens * g.group_dims), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t t0 = i / g.columns * g.group_tokens, c0 = i % g.columns * g.group_dims;
-      const int64_t t1 = std::min(g.tokens, t0 + g.group_tokens), c1 = c0 + g.group_dims;
-      float low = value(t0, c0), high = low;
-      for (int64_t t = t0; t < t1; ++t)
-        for (int64_t c = c0; c < c1; ++c) {
-          const float v = value(t, c);
-          low = std::min(low, v), high = std::max(high, v);
-        }
-      const Group group(low, high, top);
-      scale[i] = group.scale, zero[i] = group.zero;
-      for (int64_t t = t0; t < t1; ++t)
-        for (int64_t c = c0; c < c1; ++c) code[t * g.width + c] = group.code(value(t, c));
-    }
-  });
+  const auto value = [&](int64_t t, int64_t c) {
+    return finite_half(wide ? f32_to_f16(x32[t * g.width + c]) : x16[t * g.width + c]);
+  };
+  exec.pool.parallel_for(g.rows * g.columns, rows_grain(8 * g.group_tokens * g.group_dims),
+                         [&](int64_t begin, int64_t end, int) {
+                           for (int64_t i = begin; i < end; ++i) {
+                             const int64_t t0 = i / g.columns * g.group_tokens, c0 = i % g.columns * g.group_dims;
+                             const int64_t t1 = std::min(g.tokens, t0 + g.group_tokens), c1 = c0 + g.group_dims;
+                             float low = value(t0, c0), high = low;
+                             for (int64_t t = t0; t < t1; ++t)
+                               for (int64_t c = c0; c < c1; ++c) {
+                                 const float v = value(t, c);
+                                 low = std::min(low, v), high = std::max(high, v);
+                               }
+                             const Group group(low, high, top);
+                             scale[i] = group.scale, zero[i] = group.zero;
+                             for (int64_t t = t0; t < t1; ++t)
+                               for (int64_t c = c0; c < c1; ++c) code[t * g.width + c] = group.code(value(t, c));
+                           }
+                         });
 }
 LPQ_OP(quantize, "kv_quantize");
 
@@ -66,7 +70,8 @@ void dequantize(Call& call, Exec& exec) {
     for (int64_t t = begin; t < end; ++t)
       for (int64_t c = 0; c < g.width; ++c) {
         const int64_t at = t / g.group_tokens * g.columns + c / g.group_dims;
-        out[t * g.width + c] = std::fma(static_cast<float>(code[t * g.width + c]), f16_to_f32(scale[at]), f16_to_f32(zero[at]));
+        out[t * g.width + c] =
+            std::fma(static_cast<float>(code[t * g.width + c]), f16_to_f32(scale[at]), f16_to_f32(zero[at]));
       }
   });
 }

@@ -10,7 +10,8 @@ namespace {
 void fuse_scale_zero(Call& call, Exec& exec) {
   const Tensor &scales = call.input(0), &zeros = call.input(1), &pairs = call.output(0), &info = call.output(1);
   const int64_t total = scales.elements(), groups = scales.dim(1);
-  require(scales.rank() == 2 && zeros.shape == scales.shape && pairs.shape == scales.shape, "scales, zeros and pairs are [N, G]");
+  require(scales.rank() == 2 && zeros.shape == scales.shape && pairs.shape == scales.shape,
+          "scales, zeros and pairs are [N, G]");
   require(info.elements() == 4, "info has four elements");
   const bool constant = call.params.integer("constant", 0) != 0;
   const uint16_t* s = scales.data<uint16_t>();

@@ -5,7 +5,9 @@
 
 namespace lpq::layout {
 
-void pack_lanes_generic(const Plan& plan, int bits, const uint8_t* tile, uint64_t* halves, std::byte* out) { pack_with_lanes(plan, bits, tile, halves, out); }
+void pack_lanes_generic(const Plan& plan, int bits, const uint8_t* tile, uint64_t* halves, std::byte* out) {
+  pack_with_lanes(plan, bits, tile, halves, out);
+}
 
 void pack_lanes(const Plan& plan, int bits, const uint8_t* tile, uint64_t* halves, std::byte* out) {
 #ifdef LPQ_X86

@@ -1,4 +1,5 @@
-// Quads whose halves lie side by side in a tile of bytes (LaneGroup in lpq/layout_plan.h), four lanes of eight bytes at a time.
+// Quads whose halves lie side by side in a tile of bytes (LaneGroup in lpq/layout_plan.h), four lanes of eight bytes at
+// a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -3,10 +3,10 @@
 #include <bit>
 #include <cstring>
 
-#include "lpq/layout_plan.h"
 #include "cpu/layout/lanes.h"
 #include "cpu/layout/rows.h"
 #include "lpq/exec.h"
+#include "lpq/layout_plan.h"
 
 namespace lpq::layout {
 namespace {
@@ -269,8 +269,7 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
         inverse ? unpack_tile<uint16_t, T>(plan, at, tile.data())
                 : pack_tile<uint16_t, T>(plan, m.bits, tile.data(), at);
       } else {
-        inverse ? unpack_tile<uint8_t, T>(plan, at, tile.data())
-                : pack_tile<uint8_t, T>(plan, m.bits, tile.data(), at);
+        inverse ? unpack_tile<uint8_t, T>(plan, at, tile.data()) : pack_tile<uint8_t, T>(plan, m.bits, tile.data(), at);
       }
       if (inverse) store_tile<T>(m, plan, row0, column0, bias, tile.data());
     }

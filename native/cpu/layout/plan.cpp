@@ -67,7 +67,8 @@ Cut cut_tile(const Spec& spec, int word, int column_bits) {
   for (size_t i = 0; i < modes.size(); ++i) {
     Mode& m = modes[i];
     if (m.stream && spec.unit) {
-      if (m.stride % spec.unit == 0 && m.stride % period == 0 && (m.stride / spec.unit * spec.unit_stride) % word == 0) {
+      if (m.stride % spec.unit == 0 && m.stride % period == 0 &&
+          (m.stride / spec.unit * spec.unit_stride) % word == 0) {
         m.stride = m.stride / spec.unit * spec.unit_stride;
         m.stream = false;
       } else {
@@ -190,7 +191,8 @@ void find_quads(Plan& plan) {
       for (uint32_t i = 0; i < end - begin; ++i) {
         const Pair &mine = plan.pairs[begin + i], &other = plan.pairs[from + i];
         const bool row = mine.element / plan.tile[1] == (other.element + 1) / plan.tile[1];
-        if (other.element != mine.element + 2 * t || other.mask != mine.mask || other.shift != mine.shift || !row) return;
+        if (other.element != mine.element + 2 * t || other.mask != mine.mask || other.shift != mine.shift || !row)
+          return;
       }
       taken[found->second] = true;
       quad.word[t] = static_cast<uint32_t>(found->second);
@@ -223,10 +225,13 @@ bool find_lanes(Plan& plan, int bits, int fold) {
   for (size_t q = 0; q < plan.quads.size(); ++q)
     for (uint32_t upper : {0u, 1u}) {
       Half half{{}, static_cast<uint32_t>(2 * q) + upper};
-      for (const uint32_t end = upper ? plan.quads[q].end : plan.quads[q].middle; at < end; ++at) half.elements.push_back(plan.quad_steps[at].element);
+      for (const uint32_t end = upper ? plan.quads[q].end : plan.quads[q].middle; at < end; ++at)
+        half.elements.push_back(plan.quad_steps[at].element);
       if (static_cast<int>(half.elements.size()) != all) return false;
       for (int i = 0; i < all; ++i)
-        if (half.elements[static_cast<size_t>(i)] != half.elements[static_cast<size_t>(i % steps)] + static_cast<uint32_t>(8 * (i / steps))) return false;
+        if (half.elements[static_cast<size_t>(i)] !=
+            half.elements[static_cast<size_t>(i % steps)] + static_cast<uint32_t>(8 * (i / steps)))
+          return false;
       halves.push_back(std::move(half));
     }
   std::sort(halves.begin(), halves.end(), [](const Half& a, const Half& b) { return a.elements < b.elements; });
@@ -327,8 +332,7 @@ Spec read_spec(const Params& params, size_t out_bytes) {
   require(spec.base >= 0 && spec.unit >= 0 && spec.unit_stride >= 0, "strides are not negative");
   std::vector<std::pair<int64_t, int64_t>> address, streamed;
   for (size_t i = 0; i < dims.size(); ++i) {
-    Mode m{static_cast<int>(dims[i]), static_cast<int64_t>(sizes[i]), static_cast<int64_t>(strides[i]),
-           stream[i] != 0};
+    Mode m{static_cast<int>(dims[i]), static_cast<int64_t>(sizes[i]), static_cast<int64_t>(strides[i]), stream[i] != 0};
     require(m.dim == 0 || m.dim == 1, "a mode belongs to dimension 0 or 1");
     require(m.size >= 1 && m.stride >= 0 && m.size < (1LL << 40) && m.stride < (1LL << 50),
             "a mode's size or stride is out of range");
@@ -405,9 +409,8 @@ Plan make_plan(const Spec& spec, int column_bits) {
         done += run;
       }
     }
-  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return a.word != b.word ? a.word < b.word : a.bit < b.bit;
-  });
+  std::sort(placed.begin(), placed.end(),
+            [](const Placed& a, const Placed& b) { return a.word != b.word ? a.word < b.word : a.bit < b.bit; });
   const int slots = word % spec.bits == 0 ? word / spec.bits : 0;
   bool aligned = slots > 0 && rows.size() * columns.size() <= UINT16_MAX + size_t{1};
   for (const Placed& each : placed) {

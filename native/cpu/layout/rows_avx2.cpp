@@ -15,7 +15,8 @@ constexpr long long every(int step, int bits) {
   return static_cast<long long>(mask);
 }
 
-// Bytes 0 .. bits of the first lane's codes and bits .. 2 bits of the second's: with a phase, eight codes end in one byte more.
+// Bytes 0 .. bits of the first lane's codes and bits .. 2 bits of the second's: with a phase, eight codes end in one
+// byte more.
 template <int bits>
 __m256i two_lanes_twice() {
   alignas(32) signed char from[32];
@@ -29,12 +30,14 @@ int64_t expand(const uint8_t* from, int64_t left, int phase, int64_t count, uint
   const __m128i shift = _mm_cvtsi32_si128(phase);
   const auto part = [](__m256i x, int step, int width, int up) {
     const __m256i low = _mm256_and_si256(x, _mm256_set1_epi64x(every(step, width)));
-    const __m256i high = _mm256_and_si256(x, _mm256_set1_epi64x(static_cast<long long>(static_cast<unsigned long long>(every(step, width)) << width)));
+    const __m256i high = _mm256_and_si256(
+        x, _mm256_set1_epi64x(static_cast<long long>(static_cast<unsigned long long>(every(step, width)) << width)));
     return _mm256_or_si256(low, _mm256_slli_epi64(high, up));
   };
   int64_t done = 0;
   for (; done + 32 <= count && left >= 2 * bits + 16; done += 32, from += 4 * bits, left -= 4 * bits) {
-    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * bits));
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)),
+                  second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * bits));
     __m256i x = _mm256_shuffle_epi8(_mm256_set_m128i(second, first), lanes);
     x = _mm256_srl_epi64(x, shift);
     x = part(x, 64, 4 * bits, 32 - 4 * bits);

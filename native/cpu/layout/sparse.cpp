@@ -1,11 +1,13 @@
 // sparse_compress: a 2:4 matrix as mma.sp reads operand A: the kept codes, and metadata that says where they stood.
 //
-//   in:  codes U8 [N, ceil(K*bits/8)] bitstream rows, mask U8 [N, ceil(K/8)] bitstream rows (1: kept), both in the order of
+//   in:  codes U8 [N, ceil(K*bits/8)] bitstream rows, mask U8 [N, ceil(K/8)] bitstream rows (1: kept), both in the
+//   order of
 //        K
-//   out: kept U8 [N, K/2], of every four codes the two kept ones in order; metadata U16 [N, ceil(K/16)], four codes a nibble:
-//        the low two bits are the place of the first kept code among the four, the high two that of the second;
-//        info I64 [5] = {fours that do not keep two, or hold another code than `zero` where pruned; row and column of the first
-//        such four; codes kept in it; its code that should be zero, -1 when the number kept is wrong}
+//   out: kept U8 [N, K/2], of every four codes the two kept ones in order; metadata U16 [N, ceil(K/16)], four codes a
+//   nibble:
+//        the low two bits are the place of the first kept code among the four, the high two that of the second; info
+//        I64 [5] = {fours that do not keep two, or hold another code than `zero` where pruned; row and column of the
+//        first such four; codes kept in it; its code that should be zero, -1 when the number kept is wrong}
 //   params: bits, zero
 // Fours behind the end of a row have metadata (2, 3), as the reference implementation stores fours without weights.
 #include <algorithm>
@@ -35,9 +37,11 @@ void sparse_compress(Call& call, Exec& exec) {
   require(kept.rank() == 2 && kept.dtype == DType::u8, "kept is U8 [N, K/2]");
   const int64_t n = kept.dim(0), k = 2 * kept.dim(1), quads = k / 4, words = (k + 15) / 16;
   require(k % 4 == 0, "2:4 needs K divisible by 4");
-  require(codes.shape == std::vector<int64_t>({n, (k * bits + 7) / 8}) && mask.shape == std::vector<int64_t>({n, (k + 7) / 8}),
+  require(codes.shape == std::vector<int64_t>({n, (k * bits + 7) / 8}) &&
+              mask.shape == std::vector<int64_t>({n, (k + 7) / 8}),
           "codes and mask are bitstream rows of [N, K]");
-  require(metadata.dtype == DType::u16 && metadata.shape == std::vector<int64_t>({n, words}), "metadata is U16 [N, ceil(K/16)]");
+  require(metadata.dtype == DType::u16 && metadata.shape == std::vector<int64_t>({n, words}),
+          "metadata is U16 [N, ceil(K/16)]");
   require(info.elements() == 5, "info has five elements");
   Misfit all;
   std::mutex mutex;

@@ -51,10 +51,11 @@ const Library& library() {
 }
 
 template <class T>
-void slabs(ThreadPool& pool, Gemm<T> gemm, Trans a, Trans b, int64_t m, int64_t n, int64_t k, T alpha, const T* A, int64_t lda,
-           const T* B, int64_t ldb, T beta, T* C, int64_t ldc) {
+void slabs(ThreadPool& pool, Gemm<T> gemm, Trans a, Trans b, int64_t m, int64_t n, int64_t k, T alpha, const T* A,
+           int64_t lda, const T* B, int64_t ldb, T beta, T* C, int64_t ldc) {
   if (library().set_threads) library().set_threads(pool.size());
-  const int64_t rows = std::max<int64_t>(64, static_cast<int64_t>(2e9 / (static_cast<double>(n) * static_cast<double>(k))));
+  const int64_t rows =
+      std::max<int64_t>(64, static_cast<int64_t>(2e9 / (static_cast<double>(n) * static_cast<double>(k))));
   for (int64_t i = 0; i < m; i += rows) {
     if (pool.aborted()) throw Failure("LPQ_ABORTED", "stopped on request");
     gemm(kRowMajor, a == Trans::yes ? kTrans : kNoTrans, b == Trans::yes ? kTrans : kNoTrans,
@@ -68,16 +69,17 @@ void slabs(ThreadPool& pool, Gemm<T> gemm, Trans a, Trans b, int64_t m, int64_t 
 
 bool blas_takes(int64_t m, int64_t n, int64_t k) {
   if (!library().sgemm) return false;
-  return std::max({m, n, k}) < INT_MAX && static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) >= 1e7;
+  return std::max({m, n, k}) < INT_MAX &&
+         static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) >= 1e7;
 }
 
-void blas_gemm(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A, int64_t lda,
-               const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
+void blas_gemm(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A,
+               int64_t lda, const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
   slabs<float>(pool, library().sgemm, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
-void blas_gemm(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, double alpha, const double* A, int64_t lda,
-               const double* B, int64_t ldb, double beta, double* C, int64_t ldc) {
+void blas_gemm(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, double alpha, const double* A,
+               int64_t lda, const double* B, int64_t ldb, double beta, double* C, int64_t ldc) {
   slabs<double>(pool, library().dgemm, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 

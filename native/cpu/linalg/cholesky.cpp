@@ -7,14 +7,15 @@
 
 namespace lpq {
 
-void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const double* A, int64_t lda, double beta, double* C,
+void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const double* A, int64_t lda, double beta,
+                    double* C,
                     int64_t ldc);  // gemm.cpp
 
 using linalg::triangular_kernels;
 
 namespace {
 
-constexpr int64_t kBase = 64;   // below this, straight loops; part of the arithmetic
+constexpr int64_t kBase = 64;  // below this, straight loops; part of the arithmetic
 constexpr int kMostLanes = 16;
 
 int64_t split(int64_t n) { return (n / 2 + kBase - 1) / kBase * kBase; }  // 0 < split(n) < n for n > kBase
@@ -108,17 +109,15 @@ void trtri_lower_f64(ThreadPool& pool, double* L, int64_t n, int64_t lda) {
   trtri_lower_f64(pool, rest, n - h, lda);
 }
 
-void trsm_lower_f64(ThreadPool& pool, Side side, Trans trans, int64_t m, int64_t n, const double* L, int64_t ldl, double* B,
-                    int64_t ldb) {
+void trsm_lower_f64(ThreadPool& pool, Side side, Trans trans, int64_t m, int64_t n, const double* L, int64_t ldl,
+                    double* B, int64_t ldb) {
   if (m <= 0 || n <= 0) return;
   const bool left = side == Side::left, turned = trans == Trans::yes;
   const int64_t size = left ? m : n;
   if (size <= kBase) {
     // X op(L) = B is op(L)^T X^T = B^T: rows of B are the right-hand sides, and the transposition is turned round.
-    if (left)
-      solve_base(pool, turned, m, L, ldl, B, n, 1, ldb);
-    else
-      solve_base(pool, !turned, n, L, ldl, B, m, ldb, 1);
+    if (left) solve_base(pool, turned, m, L, ldl, B, n, 1, ldb);
+    else solve_base(pool, !turned, n, L, ldl, B, m, ldb, 1);
     return;
   }
   const int64_t h = split(size);

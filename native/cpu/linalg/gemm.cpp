@@ -26,11 +26,12 @@ void product_into(ThreadPool& pool, const Product<T>& product, T beta, T* c, int
     beta = 1;
   }
   const auto tile = kernels<T>().tile;
-  run_product(pool, product,
-              [&](int, int64_t kc, const T* a, const T* b, int64_t i, int64_t j, int rows, int cols, bool first) {
-                tile(kc, a, b, c + i * ldc + j, ldc, rows, cols, !first || beta != T(0));
-              },
-              progress);
+  run_product(
+      pool, product,
+      [&](int, int64_t kc, const T* a, const T* b, int64_t i, int64_t j, int rows, int cols, bool first) {
+        tile(kc, a, b, c + i * ldc + j, ldc, rows, cols, !first || beta != T(0));
+      },
+      progress);
 }
 
 // The strict upper triangle becomes the mirror of the lower one, in squares that fit the cache.
@@ -52,8 +53,8 @@ void mirror_lower(ThreadPool& pool, int64_t n, T* c, int64_t ldc) {
 }
 
 template <class T>
-void gemm(ThreadPool& pool, Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
-          int64_t ldb, T beta, T* c, int64_t ldc) {
+void gemm(ThreadPool& pool, Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda,
+          const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (blas_takes(m, n, k)) return blas_gemm(pool, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   product_into<T>(pool, {m, n, k, source_of(a, ta, lda, false), source_of(b, tb, ldb, true), alpha}, beta, c, ldc);
 }
@@ -69,18 +70,18 @@ void syrk(ThreadPool& pool, Trans ta, int64_t n, int64_t k, T alpha, const T* a,
 }  // namespace
 }  // namespace linalg
 
-void gemm_f32(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A, int64_t lda,
-              const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
+void gemm_f32(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A,
+              int64_t lda, const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
   linalg::gemm<float>(pool, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
-void gemm_f64(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, double alpha, const double* A, int64_t lda,
-              const double* B, int64_t ldb, double beta, double* C, int64_t ldc) {
+void gemm_f64(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, double alpha, const double* A,
+              int64_t lda, const double* B, int64_t ldb, double beta, double* C, int64_t ldc) {
   linalg::gemm<double>(pool, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
-void syrk_f32(ThreadPool& pool, Trans a, int64_t n, int64_t k, float alpha, const float* A, int64_t lda, float beta, float* C,
-              int64_t ldc) {
+void syrk_f32(ThreadPool& pool, Trans a, int64_t n, int64_t k, float alpha, const float* A, int64_t lda, float beta,
+              float* C, int64_t ldc) {
   linalg::syrk<float>(pool, a, n, k, alpha, A, lda, beta, C, ldc, true);
 }
 
@@ -89,14 +90,13 @@ void syrk_f64(ThreadPool& pool, Trans a, int64_t n, int64_t k, double alpha, con
   linalg::syrk<double>(pool, a, n, k, alpha, A, lda, beta, C, ldc, true);
 }
 
-void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const double* A, int64_t lda, double beta, double* C,
-                    int64_t ldc) {
+void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const double* A, int64_t lda, double beta,
+                    double* C, int64_t ldc) {
   linalg::syrk<double>(pool, Trans::no, n, k, alpha, A, lda, beta, C, ldc, false);
 }
 
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
-                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy,
-                 Exec* progress) {
+                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy, Exec* progress) {
   if (weight_dtype == DType::f32 && linalg::blas_takes(m, n, k))
     return linalg::blas_gemm(pool, Trans::no, Trans::yes, m, n, k, 1.0f, x, ldx, static_cast<const float*>(weight), ldw,
                              beta, y, ldy);
@@ -104,14 +104,14 @@ void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float*
   linalg::product_into<float>(pool, {m, n, k, rows, columns}, beta, y, ldy, progress);
 }
 
-void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight, double* C,
-              Exec* progress) {
+void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight,
+              double* C, Exec* progress) {
   using namespace linalg;
   const bool symmetric = a == b;
   const auto& kernel = kernels<float>();
   const AddScaledFn add_scaled = LPQ_BY_ISA(add_scaled);
-  const Product<float> product{n, n, rows, {a, DType::f32, 1, ld}, {b, DType::f32, 1, ld}, 1.0f,
-                               symmetric ? Region::lower : Region::all};
+  const Product<float> product{
+      n, n, rows, {a, DType::f32, 1, ld}, {b, DType::f32, 1, ld}, 1.0f, symmetric ? Region::lower : Region::all};
   run_product(
       pool, product,
       [&](int, int64_t kc, const float* pa, const float* pb, int64_t i, int64_t j, int tile_rows, int cols, bool) {

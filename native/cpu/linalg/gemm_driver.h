@@ -19,7 +19,8 @@ struct Product {
 };
 
 inline PackSource shifted(PackSource s, int64_t i, int64_t p) {
-  s.data = static_cast<const char*>(s.data) + (i * s.step_i + p * s.step_p) * static_cast<int64_t>(dtype_bytes(s.dtype));
+  s.data =
+      static_cast<const char*>(s.data) + (i * s.step_i + p * s.step_p) * static_cast<int64_t>(dtype_bytes(s.dtype));
   return s;
 }
 
@@ -27,8 +28,8 @@ inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 
 constexpr int64_t kFewRows = 64;
 
-// run_product for m <= kFewRows, where reading op(B) costs as much as the products: each worker packs a strip of op(B) for
-// one k block into a buffer of its own, which stays in its cache, and uses it at once.
+// run_product for m <= kFewRows, where reading op(B) costs as much as the products: each worker packs a strip of op(B)
+// for one k block into a buffer of its own, which stays in its cache, and uses it at once.
 template <class T, class Sink>
 void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exec* progress) {
   const auto& kernel = kernels<T>();
@@ -42,13 +43,14 @@ void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exe
   const int64_t a_stride = round_up(kc_most * mr, 16) + kPanelPad;
   static thread_local Scratch a_scratch;
   T* const a_panels = a_scratch.get<T>(static_cast<size_t>(a_count * k_blocks * a_stride));
-  pool.parallel_for(a_count * k_blocks, std::max<int64_t>(1, 65536 / (kc_most * mr)), [&](int64_t begin, int64_t end, int) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t i = panel % a_count * mr, p0 = panel / a_count * kBlockK<T>;
-      kernel.pack(a_panels + panel * a_stride, shifted(a, i, p0), static_cast<int>(std::min<int64_t>(mr, m - i)), mr,
-                  std::min(kBlockK<T>, k - p0), alpha);
-    }
-  });
+  pool.parallel_for(
+      a_count * k_blocks, std::max<int64_t>(1, 65536 / (kc_most * mr)), [&](int64_t begin, int64_t end, int) {
+        for (int64_t panel = begin; panel < end; ++panel) {
+          const int64_t i = panel % a_count * mr, p0 = panel / a_count * kBlockK<T>;
+          kernel.pack(a_panels + panel * a_stride, shifted(a, i, p0), static_cast<int>(std::min<int64_t>(mr, m - i)),
+                      mr, std::min(kBlockK<T>, k - p0), alpha);
+        }
+      });
   const int64_t grain = std::max<int64_t>(1, std::min(strips / (4 * pool.size()), (int64_t{1} << 22) / (nr * k)));
   const bool alone = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 3e5;
   pool.parallel_for(strips, alone ? strips : grain, [&](int64_t begin, int64_t end, int worker) {
@@ -131,22 +133,23 @@ void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, 
             }
           }
         });
-        pool.parallel_for(a_tasks * b_tasks, alone ? a_tasks * b_tasks : 1, [&](int64_t begin, int64_t end, int worker) {
-          for (int64_t task = begin; task < end; ++task) {
-            const int64_t at = task % a_tasks * a_per, bt = task / a_tasks * b_per;
-            const int64_t a_end = std::min(at + a_per, a_count), b_end = std::min(bt + b_per, b_count);
-            for (int64_t bp = bt; bp < b_end; ++bp)
-              for (int64_t ap = at; ap < a_end; ++ap) {
-                const int64_t i = i0 + ap * mr, j = j0 + bp * nr;
-                const int rows = static_cast<int>(std::min<int64_t>(mr, m - i));
-                const int cols = static_cast<int>(std::min<int64_t>(nr, n - j));
-                if (region == Region::lower && j > i + rows - 1) continue;
-                sink(worker, kc, a_panels + ap * a_stride, b_panels + bp * b_stride, i, j, rows, cols, p0 == 0);
+        pool.parallel_for(
+            a_tasks * b_tasks, alone ? a_tasks * b_tasks : 1, [&](int64_t begin, int64_t end, int worker) {
+              for (int64_t task = begin; task < end; ++task) {
+                const int64_t at = task % a_tasks * a_per, bt = task / a_tasks * b_per;
+                const int64_t a_end = std::min(at + a_per, a_count), b_end = std::min(bt + b_per, b_count);
+                for (int64_t bp = bt; bp < b_end; ++bp)
+                  for (int64_t ap = at; ap < a_end; ++ap) {
+                    const int64_t i = i0 + ap * mr, j = j0 + bp * nr;
+                    const int rows = static_cast<int>(std::min<int64_t>(mr, m - i));
+                    const int cols = static_cast<int>(std::min<int64_t>(nr, n - j));
+                    if (region == Region::lower && j > i + rows - 1) continue;
+                    sink(worker, kc, a_panels + ap * a_stride, b_panels + bp * b_stride, i, j, rows, cols, p0 == 0);
+                  }
+                if (progress)
+                  progress->done += (std::min(a_end * mr, m_here) - at * mr) * (std::min(b_end * nr, n_here) - bt * nr);
               }
-            if (progress)
-              progress->done += (std::min(a_end * mr, m_here) - at * mr) * (std::min(b_end * nr, n_here) - bt * nr);
-          }
-        });
+            });
       }
     }
 }

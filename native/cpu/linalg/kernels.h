@@ -29,8 +29,8 @@ struct Kernels {
   void (*pack)(T* dst, const PackSource& source, int count, int width, int64_t kc, T scale);
   // c[r][j] = (add ? c[r][j] : 0) + sum over p of a[p*mr + r] * b[p*nr + j], r < rows <= mr, j < cols <= nr.
   void (*tile)(int64_t kc, const T* a, const T* b, T* c, int64_t ldc, int rows, int cols, bool add);
-  // n times mr*nr fma that touch registers only: what the machine could do at best. The result is to be looked at, so that
-  // no compiler drops the work.
+  // n times mr*nr fma that touch registers only: what the machine could do at best. The result is to be looked at, so
+  // that no compiler drops the work.
   T (*spin)(int64_t n, T x);
 };
 
@@ -46,7 +46,8 @@ struct TriangularKernels {
 };
 
 // sink[j] += weight * tile[j] in f64 over a rows x cols tile with ldt elements between its rows.
-using AddScaledFn = void (*)(const float* tile, int64_t ldt, int rows, int cols, double weight, double* sink, int64_t lds);
+using AddScaledFn = void (*)(const float* tile, int64_t ldt, int rows, int cols, double weight, double* sink,
+                             int64_t lds);
 
 const Kernels<float>& generic_f32();
 const Kernels<double>& generic_f64();
@@ -61,9 +62,8 @@ const Kernels<float>& avx512_f32();
 const Kernels<double>& avx512_f64();
 const TriangularKernels& avx512_triangular();
 AddScaledFn avx512_add_scaled();
-#define LPQ_BY_ISA(name)                                              \
-  (active_isa() == Isa::avx512 ? avx512_##name()                      \
-                               : active_isa() == Isa::avx2 ? avx2_##name() : generic_##name())
+#define LPQ_BY_ISA(name) \
+  (active_isa() == Isa::avx512 ? avx512_##name() : active_isa() == Isa::avx2 ? avx2_##name() : generic_##name())
 #else
 #define LPQ_BY_ISA(name) generic_##name()
 #endif

@@ -102,7 +102,9 @@ struct BF16 {
   uint16_t bits;
 };
 inline __m256 load8(const float* from) { return _mm256_loadu_ps(from); }
-inline __m256 load8(const F16* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline __m256 load8(const F16* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
 inline __m256 load8(const BF16* from) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
@@ -146,7 +148,8 @@ void pack_along_k(float* dst, const Source* src, int64_t step_i, int count, int 
         x[r] = i + r < count ? _mm256_mul_ps(load8(src + (i + r) * step_i + p), factor) : _mm256_setzero_ps();
       transpose8(x);
 #pragma GCC unroll 8
-      for (int q = 0; q < 8; ++q) _mm256_storeu_ps(dst + (p + q) * width + i, x[q]);  // may run into the next k, written later
+      for (int q = 0; q < 8; ++q)
+        _mm256_storeu_ps(dst + (p + q) * width + i, x[q]);  // may run into the next k, written later
     }
   for (; p < kc; ++p)
     for (int i = 0; i < width; ++i) dst[p * width + i] = i < count ? load1(src[i * step_i + p]) * scale : 0.0f;
@@ -169,19 +172,14 @@ void pack_along_i(float* dst, const Source* src, int64_t step_p, int count, int 
 template <class Source>
 void pack_f32_from(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
   const auto* src = static_cast<const Source*>(s.data);
-  if (s.step_p == 1)
-    pack_along_k(dst, src, s.step_i, count, width, kc, scale);
-  else
-    pack_along_i(dst, src, s.step_p, count, width, kc, scale);
+  if (s.step_p == 1) pack_along_k(dst, src, s.step_i, count, width, kc, scale);
+  else pack_along_i(dst, src, s.step_p, count, width, kc, scale);
 }
 
 void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
-  if (s.dtype == DType::f32)
-    pack_f32_from<float>(dst, s, count, width, kc, scale);
-  else if (s.dtype == DType::f16)
-    pack_f32_from<F16>(dst, s, count, width, kc, scale);
-  else
-    pack_f32_from<BF16>(dst, s, count, width, kc, scale);
+  if (s.dtype == DType::f32) pack_f32_from<float>(dst, s, count, width, kc, scale);
+  else if (s.dtype == DType::f16) pack_f32_from<F16>(dst, s, count, width, kc, scale);
+  else pack_f32_from<BF16>(dst, s, count, width, kc, scale);
 }
 
 float spin_f32(int64_t n, float x) {

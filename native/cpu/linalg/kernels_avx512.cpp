@@ -12,7 +12,8 @@ constexpr int kRows = 14;
 constexpr int kAhead = 512;  // bytes that packing asks for ahead in every row; too many rows for the hardware's guesses
 
 template <int R>
-void tile_rows_f32(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, __mmask16 m0, __mmask16 m1, bool add) {
+void tile_rows_f32(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, __mmask16 m0, __mmask16 m1,
+                   bool add) {
   __m512 s0[R], s1[R];
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r) {
@@ -42,7 +43,8 @@ void tile_rows_f32(int64_t kc, const float* a, const float* b, float* c, int64_t
 }
 
 template <int R>
-void tile_rows_f64(int64_t kc, const double* a, const double* b, double* c, int64_t ldc, __mmask8 m0, __mmask8 m1, bool add) {
+void tile_rows_f64(int64_t kc, const double* a, const double* b, double* c, int64_t ldc, __mmask8 m0, __mmask8 m1,
+                   bool add) {
   __m512d s0[R], s1[R];
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r) {
@@ -90,7 +92,9 @@ constexpr auto tiles_f64(std::index_sequence<I...>) {
 constexpr auto kTilesF32 = tiles_f32(std::make_index_sequence<kRows>{});
 constexpr auto kTilesF64 = tiles_f64(std::make_index_sequence<kRows>{});
 
-unsigned low_bits(int count, int most) { return count <= 0 ? 0u : count >= most ? (1u << most) - 1u : (1u << count) - 1u; }
+unsigned low_bits(int count, int most) {
+  return count <= 0 ? 0u : count >= most ? (1u << most) - 1u : (1u << count) - 1u;
+}
 
 void tile_f32(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, int rows, int cols, bool add) {
   kTilesF32.fn[rows - 1](kc, a, b, c, ldc, static_cast<__mmask16>(low_bits(cols, 16)),
@@ -132,7 +136,8 @@ inline void transpose16(__m512* x) {
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     const __m512 lo01 = _mm512_shuffle_f32x4(x[j], x[4 + j], 0x88), hi01 = _mm512_shuffle_f32x4(x[j], x[4 + j], 0xdd);
-    const __m512 lo23 = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0x88), hi23 = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0xdd);
+    const __m512 lo23 = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0x88),
+                 hi23 = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0xdd);
     t[j] = _mm512_shuffle_f32x4(lo01, lo23, 0x88);
     t[8 + j] = _mm512_shuffle_f32x4(lo01, lo23, 0xdd);
     t[4 + j] = _mm512_shuffle_f32x4(hi01, hi23, 0x88);
@@ -187,19 +192,14 @@ void pack_along_i(float* dst, const Source* src, int64_t step_p, int count, int 
 template <class Source>
 void pack_f32_from(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
   const auto* src = static_cast<const Source*>(s.data);
-  if (s.step_p == 1)
-    pack_along_k(dst, src, s.step_i, count, width, kc, scale);
-  else
-    pack_along_i(dst, src, s.step_p, count, width, kc, scale);
+  if (s.step_p == 1) pack_along_k(dst, src, s.step_i, count, width, kc, scale);
+  else pack_along_i(dst, src, s.step_p, count, width, kc, scale);
 }
 
 void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
-  if (s.dtype == DType::f32)
-    pack_f32_from<float>(dst, s, count, width, kc, scale);
-  else if (s.dtype == DType::f16)
-    pack_f32_from<F16>(dst, s, count, width, kc, scale);
-  else
-    pack_f32_from<BF16>(dst, s, count, width, kc, scale);
+  if (s.dtype == DType::f32) pack_f32_from<float>(dst, s, count, width, kc, scale);
+  else if (s.dtype == DType::f16) pack_f32_from<F16>(dst, s, count, width, kc, scale);
+  else pack_f32_from<BF16>(dst, s, count, width, kc, scale);
 }
 
 float spin_f32(int64_t n, float x) {

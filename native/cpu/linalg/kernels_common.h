@@ -1,5 +1,5 @@
-// Loops that all three kernel files compile for their own instruction set. Everything is static: a function shared by name
-// would be merged by the linker, and the merged copy might use instructions the CPU lacks.
+// Loops that all three kernel files compile for their own instruction set. Everything is static: a function shared by
+// name would be merged by the linker, and the merged copy might use instructions the CPU lacks.
 #pragma once
 #include <cmath>
 
@@ -10,8 +10,8 @@ namespace lpq::linalg {
 namespace {
 
 template <class T, class Source, class Load>
-[[maybe_unused]] void pack_loop(T* dst, const Source* src, int64_t step_i, int64_t step_p, int count, int width, int64_t kc,
-                                T scale, Load load) {
+[[maybe_unused]] void pack_loop(T* dst, const Source* src, int64_t step_i, int64_t step_p, int count, int width,
+                                int64_t kc, T scale, Load load) {
   for (int64_t p = 0; p < kc; ++p) {
     T* row = dst + p * width;
     const Source* from = src + p * step_p;
@@ -22,33 +22,32 @@ template <class T, class Source, class Load>
 
 [[maybe_unused]] void pack_scalar(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
   if (s.dtype == DType::f32)
-    pack_loop(dst, static_cast<const float*>(s.data), s.step_i, s.step_p, count, width, kc, scale, [](float v) { return v; });
+    pack_loop(dst, static_cast<const float*>(s.data), s.step_i, s.step_p, count, width, kc, scale,
+              [](float v) { return v; });
   else if (s.dtype == DType::f16)
     pack_loop(dst, static_cast<const uint16_t*>(s.data), s.step_i, s.step_p, count, width, kc, scale, f16_to_f32);
-  else
-    pack_loop(dst, static_cast<const uint16_t*>(s.data), s.step_i, s.step_p, count, width, kc, scale, bf16_to_f32);
+  else pack_loop(dst, static_cast<const uint16_t*>(s.data), s.step_i, s.step_p, count, width, kc, scale, bf16_to_f32);
 }
 
 [[maybe_unused]] void pack_scalar(double* dst, const PackSource& s, int count, int width, int64_t kc, double scale) {
   const auto* src = static_cast<const double*>(s.data);
-  if (s.step_i == 1)
-    pack_loop(dst, src, 1, s.step_p, count, width, kc, scale, [](double v) { return v; });
-  else
-    pack_loop(dst, src, s.step_i, 1, count, width, kc, scale, [](double v) { return v; });
+  if (s.step_i == 1) pack_loop(dst, src, 1, s.step_p, count, width, kc, scale, [](double v) { return v; });
+  else pack_loop(dst, src, s.step_i, 1, count, width, kc, scale, [](double v) { return v; });
 }
 
-[[maybe_unused]] void add_scaled(const float* tile, int64_t ldt, int rows, int cols, double weight, double* sink, int64_t lds) {
+[[maybe_unused]] void add_scaled(const float* tile, int64_t ldt, int rows, int cols, double weight, double* sink,
+                                 int64_t lds) {
   for (int r = 0; r < rows; ++r)
     for (int j = 0; j < cols; ++j) sink[r * lds + j] += weight * static_cast<double>(tile[r * ldt + j]);
 }
 
 constexpr int kLanes = 16;
 
-// Vec is the kernel file's vector of doubles: { V load(p); void store(p, V); V set(x); V fma(a, b, c); V div(a, b) } with
-// kWidth doubles in a V and kRows rows worked on at once.
+// Vec is the kernel file's vector of doubles: { V load(p); void store(p, V); V set(x); V fma(a, b, c); V div(a, b) }
+// with kWidth doubles in a V and kRows rows worked on at once.
 //
-// Substitution, forward or (turned) backward: row i has the products of all rows solved before it taken off, in the order
-// in which they were solved. kRows rows share the loads of those; among themselves they are solved one by one.
+// Substitution, forward or (turned) backward: row i has the products of all rows solved before it taken off, in the
+// order in which they were solved. kRows rows share the loads of those; among themselves they are solved one by one.
 template <class Vec, bool turned>
 [[maybe_unused]] void solve(const double* l, int64_t ldl, int n, double* x) {
   using V = typename Vec::V;
@@ -114,7 +113,8 @@ template <class Vec, bool turned>
 }
 
 template <class Vec>
-[[maybe_unused]] constexpr TriangularKernels kTriangular = {kLanes, solve<Vec, false>, solve<Vec, true>, cholesky_small};
+[[maybe_unused]] constexpr TriangularKernels kTriangular = {kLanes, solve<Vec, false>, solve<Vec, true>,
+                                                            cholesky_small};
 
 }  // namespace
 }  // namespace lpq::linalg

@@ -93,8 +93,8 @@ void gram(Call& call, Exec& exec, const char* name_a, const Tensor& a, const cha
     }
   });
   if (overflow < n)
-    throw Failure("LPQ_NATIVE_NUMERICS", std::string("the products of column ") + std::to_string(overflow) + " of " + name_a +
-                                             " overflow f32, or the sum was not finite before");
+    throw Failure("LPQ_NATIVE_NUMERICS", std::string("the products of column ") + std::to_string(overflow) + " of " +
+                                             name_a + " overflow f32, or the sum was not finite before");
 }
 
 void gram_accumulate(Call& call, Exec& exec) {
@@ -112,7 +112,8 @@ void diagonal(Call& call, Exec&) {
   const int64_t n = h.dim(0);
   require_tensor(d, "d", DType::f64, {n});
   for (int64_t i = 0; i < n; ++i)
-    d.data<double>()[i] = h.dtype == DType::f32 ? static_cast<double>(h.data<float>()[i * n + i]) : h.data<double>()[i * n + i];
+    d.data<double>()[i] =
+        h.dtype == DType::f32 ? static_cast<double>(h.data<float>()[i * n + i]) : h.data<double>()[i * n + i];
 }
 
 // The sums above are symmetric already.
@@ -136,7 +137,8 @@ void cross_drift(Call& call, Exec& exec) {
   double* drift = c.data<double>();
   exec.pool.parallel_for(n, rows_grain(n), [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < n; ++j) drift[i * n + j] = (drift[i * n + j] - (j <= i ? sum[i * n + j] : sum[j * n + i])) * scale;
+      for (int64_t j = 0; j < n; ++j)
+        drift[i * n + j] = (drift[i * n + j] - (j <= i ? sum[i * n + j] : sum[j * n + i])) * scale;
   });
 }
 
@@ -161,8 +163,8 @@ void gemm(Call& call, Exec& exec) {
   require_shape(c, "c", {m, n});
   require_tensor(b, "b", a.dtype, tb == Trans::yes ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
   if (a.dtype == DType::f32)
-    gemm_f32(exec.pool, ta, tb, m, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), b.data<float>(), b.dim(1),
-             static_cast<float>(beta), c.data<float>(), n);
+    gemm_f32(exec.pool, ta, tb, m, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), b.data<float>(),
+             b.dim(1), static_cast<float>(beta), c.data<float>(), n);
   else
     gemm_f64(exec.pool, ta, tb, m, n, k, alpha, a.data<double>(), a.dim(1), b.data<double>(), b.dim(1), beta,
              c.data<double>(), n);
@@ -180,8 +182,7 @@ void syrk(Call& call, Exec& exec) {
   if (a.dtype == DType::f32)
     syrk_f32(exec.pool, ta, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), static_cast<float>(beta),
              c.data<float>(), n);
-  else
-    syrk_f64(exec.pool, ta, n, k, alpha, a.data<double>(), a.dim(1), beta, c.data<double>(), n);
+  else syrk_f64(exec.pool, ta, n, k, alpha, a.data<double>(), a.dim(1), beta, c.data<double>(), n);
 }
 
 // A lower triangular f64 matrix becomes its inverse, in place.

@@ -7,8 +7,8 @@ namespace {
 
 constexpr const char* kActs = "silu, gelu, gelu_tanh, relu, relu2, quick_gelu or sigmoid";
 
-// The vectorised activation of this name; `exact` for gelu: x times the normal distribution function of x, in f64, which has
-// no vector variants, so libm's erfc will do.
+// The vectorised activation of this name; `exact` for gelu: x times the normal distribution function of x, in f64,
+// which has no vector variants, so libm's erfc will do.
 Act act_named(const std::string& act, bool& exact) {
   exact = act == "gelu";
   if (act == "silu" || exact) return Act::silu;
@@ -33,8 +33,7 @@ void activation(Call& call, Exec& exec) {
   exec.pool.parallel_for(x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
     if (exact)
       for (int64_t i = begin; i < end; ++i) out[i] = gelu(from[i]);
-    else
-      vector_kernels().activate(act, from + begin, out + begin, end - begin);
+    else vector_kernels().activate(act, from + begin, out + begin, end - begin);
   });
 }
 
@@ -62,20 +61,22 @@ void gated_activation(Call& call, Exec& exec) {
   const auto run = [&](const float* g, const float* u, float* to, int64_t n) {
     if (exact)
       for (int64_t i = 0; i < n; ++i) to[i] = gelu(g[i]) * u[i];
-    else
-      vector_kernels().gated(act, g, u, to, n);
+    else vector_kernels().gated(act, g, u, to, n);
   };
   if (call.params.integer("first", -1) < 0) {
     require_tensor(up, "up", DType::f32, gate.shape);
     require_tensor(y, "y", DType::f32, gate.shape);
     const float *g = gate.data<float>(), *u = up.data<float>();
-    exec.pool.parallel_for(gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) { run(g + begin, u + begin, out + begin, end - begin); });
+    exec.pool.parallel_for(gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+      run(g + begin, u + begin, out + begin, end - begin);
+    });
     return;
   }
   require_tensor(y, "y", DType::f32, {gate.dim(0), -1});
   const int64_t rows = y.dim(0), width = y.dim(1);
   require_tensor(up, "up", DType::f32, {rows, -1});
-  const Columns gates = columns_of(call.params, "first", gate, "gate", width), ups = columns_of(call.params, "upFirst", up, "up", width);
+  const Columns gates = columns_of(call.params, "first", gate, "gate", width),
+                ups = columns_of(call.params, "upFirst", up, "up", width);
   require(rows == 0 || (y.raw() != gate.raw() && y.raw() != up.raw()), "y must be neither gate nor up");
   const float *g = gate.data<float>() + gates.first, *u = up.data<float>() + ups.first;
   exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {

@@ -7,7 +7,8 @@ namespace {
 void attention(Call& call, Exec& exec) {
   const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &starts = call.input(3), &y = call.output(0);
   const AttentionShape shape = attention_shape(call.params);
-  for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) require_dtype(*tensor, name, {DType::f32});
+  for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}})
+    require_dtype(*tensor, name, {DType::f32});
   const Columns queries = columns_of(call.params, "qFirst", q, "q", shape.heads * shape.head_dim);
   const Columns keys = columns_of(call.params, "kFirst", k, "k", shape.kv_heads * shape.head_dim);
   const Columns values = columns_of(call.params, "vFirst", v, "v", shape.kv_heads * shape.value_dim);
@@ -15,7 +16,8 @@ void attention(Call& call, Exec& exec) {
   require_shape(k, "k", {tokens, -1});
   require_shape(v, "v", {tokens, -1});
   require_tensor(y, "y", DType::f32, {tokens, shape.heads * shape.value_dim});
-  require(tokens == 0 || (y.raw() != q.raw() && y.raw() != k.raw() && y.raw() != v.raw()), "y must be none of q, k and v");
+  require(tokens == 0 || (y.raw() != q.raw() && y.raw() != k.raw() && y.raw() != v.raw()),
+          "y must be none of q, k and v");
   require_tensor(starts, "starts", DType::i32, {-1});
   const int64_t sequences = starts.dim(0) - 1;
   require(sequences >= 0, "starts is empty");
@@ -36,7 +38,8 @@ void attention(Call& call, Exec& exec) {
   }
   const std::vector<float> sinks = attention_sinks(call, 4, shape.heads);
   const KeysValues read{k.raw() + keys.first * 4, v.raw() + values.first * 4, DType::f32, keys.pitch, values.pitch};
-  const Attention work(shape, q.data<float>() + queries.first, queries.pitch, read, sinks.empty() ? nullptr : sinks.data(), y.data<float>());
+  const Attention work(shape, q.data<float>() + queries.first, queries.pitch, read,
+                       sinks.empty() ? nullptr : sinks.data(), y.data<float>());
   run_attention(exec, work, blocks, tasks, shape.kv_heads);
 }
 

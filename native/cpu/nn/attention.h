@@ -34,7 +34,7 @@ struct KeysValues {
 
 // Up to kQueries queries of one head. Tokens are counted in their sequence.
 struct AttentionTask {
-  int64_t query_row;  // row of q and y that the sequence's token 0 has, or would have
+  int64_t query_row;      // row of q and y that the sequence's token 0 has, or would have
   int64_t query, length;  // the first; one past the sequence's last
   int64_t head;
   int64_t block;  // the sequence's first key block among all
@@ -48,24 +48,34 @@ struct KeyBlock {
 class Attention {
  public:
   // sinks: one logit a head that takes part in the softmax and has no value; or null.
-  Attention(const AttentionShape& shape, const float* q, int64_t q_row, const KeysValues& cache, const float* sinks, float* y)
-      : shape_(shape), q_(q), q_row_(q_row), cache_(cache), sinks_(sinks), y_(y), kernel_(linalg::kernels<float>()), rows_(vector_kernels()) {
+  Attention(const AttentionShape& shape, const float* q, int64_t q_row, const KeysValues& cache, const float* sinks,
+            float* y)
+      : shape_(shape),
+        q_(q),
+        q_row_(q_row),
+        cache_(cache),
+        sinks_(sinks),
+        y_(y),
+        kernel_(linalg::kernels<float>()),
+        rows_(vector_kernels()) {
     value_panels_ = (shape.value_dim + kernel_.nr - 1) / kernel_.nr;
     block_floats_ = kKeys * shape.head_dim + kKeys * value_panels_ * kernel_.nr;
   }
 
   int64_t block_floats() const { return block_floats_; }
 
-  // A block's keys and values of one kv head: panels of keys for the scores, then panels of value dimensions for the output.
+  // A block's keys and values of one kv head: panels of keys for the scores, then panels of value dimensions for the
+  // output.
   void pack_block(float* to, const KeyBlock& block, int64_t kv_head) const {
-    const int64_t nr = kernel_.nr, hd = shape_.head_dim, vd = shape_.value_dim, here = std::min(kKeys, block.length - block.key);
+    const int64_t nr = kernel_.nr, hd = shape_.head_dim, vd = shape_.value_dim,
+                  here = std::min(kKeys, block.length - block.key);
     const int64_t k_row = cache_.k_row, v_row = cache_.v_row;
     const int64_t size = static_cast<int64_t>(dtype_bytes(cache_.dtype));
     const std::byte* k = cache_.k + ((block.row + block.key) * k_row + kv_head * hd) * size;
     const std::byte* v = cache_.v + ((block.row + block.key) * v_row + kv_head * vd) * size;
     for (int64_t j = 0; j < here; j += nr)
-      kernel_.pack(to + j * hd, {k + j * k_row * size, cache_.dtype, k_row, 1}, static_cast<int>(std::min(nr, here - j)),
-                   static_cast<int>(nr), hd, 1.0f);
+      kernel_.pack(to + j * hd, {k + j * k_row * size, cache_.dtype, k_row, 1},
+                   static_cast<int>(std::min(nr, here - j)), static_cast<int>(nr), hd, 1.0f);
     to += kKeys * hd;
     for (int64_t j = 0; j < vd; j += nr)
       kernel_.pack(to + j * kKeys, {v + j * size, cache_.dtype, 1, v_row}, static_cast<int>(std::min(nr, vd - j)),
@@ -158,8 +168,9 @@ inline AttentionShape attention_shape(const Params& params) {
   shape.window = params.integer("window", 0);
   shape.scale = static_cast<float>(params.number("scale"));
   shape.cap = static_cast<float>(params.number("softCap", 0.0));
-  require(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
-          "heads is " + std::to_string(shape.heads) + ", not a multiple of kvHeads = " + std::to_string(shape.kv_heads));
+  require(
+      shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+      "heads is " + std::to_string(shape.heads) + ", not a multiple of kvHeads = " + std::to_string(shape.kv_heads));
   require(shape.head_dim > 0 && shape.value_dim > 0, "headDim and valueDim must be positive");
   require(shape.window >= 0, "window is " + std::to_string(shape.window));
   require(shape.cap >= 0, "softCap is " + std::to_string(shape.cap));
@@ -179,13 +190,14 @@ inline std::vector<float> attention_sinks(const Call& call, size_t at, int64_t h
 }
 
 // Packs all blocks, then runs all tasks.
-inline void run_attention(Exec& exec, const Attention& work, const std::vector<KeyBlock>& blocks, const std::vector<AttentionTask>& tasks,
-                          int64_t kv_heads) {
+inline void run_attention(Exec& exec, const Attention& work, const std::vector<KeyBlock>& blocks,
+                          const std::vector<AttentionTask>& tasks, int64_t kv_heads) {
   const int64_t count = static_cast<int64_t>(blocks.size());
   const Tensor packed = allocate(DType::f32, {count * kv_heads, work.block_floats()});
   float* panels = packed.data<float>();
   exec.pool.parallel_for(count * kv_heads, 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) work.pack_block(panels + i * work.block_floats(), blocks[static_cast<size_t>(i % count)], i / count);
+    for (int64_t i = begin; i < end; ++i)
+      work.pack_block(panels + i * work.block_floats(), blocks[static_cast<size_t>(i % count)], i / count);
   });
   exec.total = static_cast<int64_t>(tasks.size());
   exec.pool.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end, int) {

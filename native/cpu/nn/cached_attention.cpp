@@ -1,6 +1,6 @@
-// cached_attention, cache_append and rope_append: the newest tokens of sequences whose earlier keys and values are kept. Contracts:
-// native/cache-ops.ts. Blocks of keys are counted from the start of the sequence, as in attention: over an f32 cache an output is
-// the same, bit by bit, as if all tokens were computed at once.
+// cached_attention, cache_append and rope_append: the newest tokens of sequences whose earlier keys and values are
+// kept. Contracts: native/cache-ops.ts. Blocks of keys are counted from the start of the sequence, as in attention:
+// over an f32 cache an output is the same, bit by bit, as if all tokens were computed at once.
 #include "cpu/nn/attention.h"
 #include "cpu/nn/rope.h"
 
@@ -9,12 +9,14 @@ namespace {
 
 constexpr std::initializer_list<DType> kCached = {DType::f32, DType::f16, DType::bf16};
 
-// Where the new tokens of a sequence go: rows `first` .. `first + count` of x; tokens past .. past + count of the cache's slot.
+// Where the new tokens of a sequence go: rows `first` .. `first + count` of x; tokens past .. past + count of the
+// cache's slot.
 struct Entry {
   int64_t first, count, past, slot;
 };
 
-std::vector<Entry> entries(const Tensor& starts, const Tensor& slots, const Tensor& lengths, int64_t tokens, const Tensor& cache) {
+std::vector<Entry> entries(const Tensor& starts, const Tensor& slots, const Tensor& lengths, int64_t tokens,
+                           const Tensor& cache) {
   require_tensor(starts, "starts", DType::i32, {-1});
   const int64_t sequences = starts.dim(0) - 1;
   require(sequences >= 0, "starts is empty");
@@ -28,9 +30,11 @@ std::vector<Entry> entries(const Tensor& starts, const Tensor& slots, const Tens
     const int64_t count = start[s + 1] - start[s];
     const std::string name = "sequence " + std::to_string(s);
     require(count >= 0, "starts falls after " + name);
-    require(slot[s] >= 0 && slot[s] < cache.dim(0), name + " has slot " + std::to_string(slot[s]) + " of " + std::to_string(cache.dim(0)));
-    require(length[s] >= count && length[s] <= cache.dim(1),
-            name + " has length " + std::to_string(length[s]) + ", not " + std::to_string(count) + " to " + std::to_string(cache.dim(1)));
+    require(slot[s] >= 0 && slot[s] < cache.dim(0),
+            name + " has slot " + std::to_string(slot[s]) + " of " + std::to_string(cache.dim(0)));
+    require(length[s] >= count && length[s] <= cache.dim(1), name + " has length " + std::to_string(length[s]) +
+                                                                 ", not " + std::to_string(count) + " to " +
+                                                                 std::to_string(cache.dim(1)));
     found.push_back({start[s], count, length[s] - count, slot[s]});
   }
   return found;
@@ -57,7 +61,8 @@ void cached_attention(Call& call, Exec& exec) {
     if (e.count == 0) continue;
     for (int64_t key = 0; key < length; key += kKeys) blocks.push_back({e.slot * keys.dim(1), length, key});
     for (int64_t query = e.past + (e.count - 1) / kQueries * kQueries; query >= e.past; query -= kQueries)
-      for (int64_t head = 0; head < shape.heads; ++head) tasks.push_back({e.first - e.past, query, length, head, block});
+      for (int64_t head = 0; head < shape.heads; ++head)
+        tasks.push_back({e.first - e.past, query, length, head, block});
   }
   const std::vector<float> sinks = attention_sinks(call, 6, shape.heads);
   const KeysValues read{keys.raw(), values.raw(), keys.dtype, keys.dim(2), values.dim(2)};
@@ -86,31 +91,40 @@ void cache_append(Call& call, Exec& exec) {
     require_dtype(*caches[i], i ? "values" : "keys", kCached);
     require_shape(*caches[i], i ? "values" : "keys", {caches[0]->dim(0), caches[0]->dim(1), -1});
     const char* const key = i ? "vFirst" : "kFirst";
-    if (call.params.integer(key, -1) < 0) require_shape(*caches[i], i ? "values" : "keys", {caches[0]->dim(0), caches[0]->dim(1), x[i]->dim(1)});
+    if (call.params.integer(key, -1) < 0)
+      require_shape(*caches[i], i ? "values" : "keys", {caches[0]->dim(0), caches[0]->dim(1), x[i]->dim(1)});
     columns[i] = columns_of(call.params, key, *x[i], names[i], caches[i]->dim(2));
   }
-  const std::vector<Row> rows = rows_of(entries(call.input(2), call.input(3), call.input(4), x[0]->dim(0), *caches[0]), *caches[0]);
+  const std::vector<Row> rows =
+      rows_of(entries(call.input(2), call.input(3), call.input(4), x[0]->dim(0), *caches[0]), *caches[0]);
   exec.pool.parallel_for(static_cast<int64_t>(rows.size()), 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
       for (int side = 0; side < 2; ++side) {
         const auto [from, to] = rows[static_cast<size_t>(i)];
         const int64_t width = caches[side]->dim(2);
-        narrow(x[side]->data<float>() + from * columns[side].pitch + columns[side].first, *caches[side], to * width, width);
+        narrow(x[side]->data<float>() + from * columns[side].pitch + columns[side].first, *caches[side], to * width,
+               width);
       }
   });
 }
 
 void rope_append(Call& call, Exec& exec) {
-  const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &y = call.output(0), &keys = call.output(1), &values = call.output(2);
-  const int64_t heads = call.params.integer("heads"), kv_heads = call.params.integer("kvHeads"), head_dim = call.params.integer("headDim");
+  const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &y = call.output(0), &keys = call.output(1),
+               &values = call.output(2);
+  const int64_t heads = call.params.integer("heads"), kv_heads = call.params.integer("kvHeads"),
+                head_dim = call.params.integer("headDim");
   const int64_t value_dim = call.params.integer("valueDim", head_dim), tokens = q.rank() > 0 ? q.dim(0) : 0;
-  require(heads > 0 && kv_heads > 0 && head_dim > 0 && value_dim > 0, "heads, kvHeads, headDim and valueDim must be positive");
-  for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) require_tensor(*tensor, name, DType::f32, {tokens, -1});
-  const Columns of[3] = {columns_of(call.params, "qFirst", q, "q", heads * head_dim), columns_of(call.params, "kFirst", k, "k", kv_heads * head_dim),
+  require(heads > 0 && kv_heads > 0 && head_dim > 0 && value_dim > 0,
+          "heads, kvHeads, headDim and valueDim must be positive");
+  for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}})
+    require_tensor(*tensor, name, DType::f32, {tokens, -1});
+  const Columns of[3] = {columns_of(call.params, "qFirst", q, "q", heads * head_dim),
+                         columns_of(call.params, "kFirst", k, "k", kv_heads * head_dim),
                          columns_of(call.params, "vFirst", v, "v", kv_heads * value_dim)};
   require_dtype(y, "y", kCached);
   require_shape(y, "y", {tokens, heads * head_dim});
-  require(tokens == 0 || y.raw() != q.raw() || of[0].pitch == heads * head_dim, "y may be q where that has no other columns");
+  require(tokens == 0 || y.raw() != q.raw() || of[0].pitch == heads * head_dim,
+          "y may be q where that has no other columns");
   require_dtype(keys, "keys", kCached);
   require_shape(keys, "keys", {-1, -1, kv_heads * head_dim});
   require_tensor(values, "values", keys.dtype, {keys.dim(0), keys.dim(1), kv_heads * value_dim});
@@ -137,17 +151,20 @@ void rope_append(Call& call, Exec& exec) {
     std::vector<float> turned(static_cast<size_t>(std::max(heads, kv_heads) * head_dim));
     for (int64_t i = begin; i < end; ++i) {
       const auto [from, to] = rows[static_cast<size_t>(i)];
-      const auto side = [&](const Tensor& x, const Columns& columns, int64_t count, const std::vector<float>& gain, const Tensor& kept, int64_t at) {
+      const auto side = [&](const Tensor& x, const Columns& columns, int64_t count, const std::vector<float>& gain,
+                            const Tensor& kept, int64_t at) {
         const float* row = x.data<float>() + from * columns.pitch + columns.first;
         std::copy(row, row + count * head_dim, turned.begin());
         for (int64_t h = 0; h < count && !gain.empty(); ++h)
-          vector_kernels().rmsnorm(turned.data() + h * head_dim, gain.data(), turned.data() + h * head_dim, head_dim, eps);
+          vector_kernels().rmsnorm(turned.data() + h * head_dim, gain.data(), turned.data() + h * head_dim, head_dim,
+                                   eps);
         rotate.turn(turned.data(), count, from);
         narrow(turned.data(), kept, at * count * head_dim, count * head_dim);
       };
       side(q, of[0], heads, gains[0], y, from);
       side(k, of[1], kv_heads, gains[1], keys, to);
-      narrow(v.data<float>() + from * of[2].pitch + of[2].first, values, to * kv_heads * value_dim, kv_heads * value_dim);
+      narrow(v.data<float>() + from * of[2].pitch + of[2].first, values, to * kv_heads * value_dim,
+             kv_heads * value_dim);
     }
   });
 }

@@ -19,12 +19,9 @@ float to_odd(double value) {
 
 void from_f32(const float* x, DType to, std::byte* y, int64_t n) {
   const auto& kernels = vector_kernels();
-  if (to == DType::f32)
-    std::memcpy(y, x, static_cast<size_t>(n) * 4);
-  else if (to == DType::f16)
-    kernels.narrow_f16(x, reinterpret_cast<uint16_t*>(y), n);
-  else if (to == DType::bf16)
-    kernels.narrow_bf16(x, reinterpret_cast<uint16_t*>(y), n);
+  if (to == DType::f32) std::memcpy(y, x, static_cast<size_t>(n) * 4);
+  else if (to == DType::f16) kernels.narrow_f16(x, reinterpret_cast<uint16_t*>(y), n);
+  else if (to == DType::bf16) kernels.narrow_bf16(x, reinterpret_cast<uint16_t*>(y), n);
   else
     for (int64_t i = 0; i < n; ++i) reinterpret_cast<double*>(y)[i] = x[i];
 }
@@ -35,7 +32,8 @@ void cast(Call& call, Exec& exec) {
   require_dtype(y, "y", {DType::f64, DType::f32, DType::f16, DType::bf16});
   require(x.dtype != DType::i32 || y.dtype == DType::f32, "i32 is cast to f32 only");
   require_shape(y, "y", x.shape);
-  const int64_t from_bytes = static_cast<int64_t>(dtype_bytes(x.dtype)), to_bytes = static_cast<int64_t>(dtype_bytes(y.dtype));
+  const int64_t from_bytes = static_cast<int64_t>(dtype_bytes(x.dtype)),
+                to_bytes = static_cast<int64_t>(dtype_bytes(y.dtype));
   exec.pool.parallel_for(x.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
     constexpr int64_t kPiece = 1024;
     float piece[kPiece];
@@ -48,7 +46,8 @@ void cast(Call& call, Exec& exec) {
       } else if (x.dtype == DType::f64) {
         double wide[kPiece];
         std::memcpy(wide, from, static_cast<size_t>(n) * 8);
-        for (int64_t j = 0; j < n; ++j) piece[j] = y.dtype == DType::f32 ? static_cast<float>(wide[j]) : to_odd(wide[j]);
+        for (int64_t j = 0; j < n; ++j)
+          piece[j] = y.dtype == DType::f32 ? static_cast<float>(wide[j]) : to_odd(wide[j]);
         from_f32(piece, y.dtype, to, n);
       } else if (x.dtype == DType::i32) {
         int32_t whole[kPiece];

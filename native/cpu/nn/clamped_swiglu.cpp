@@ -1,5 +1,5 @@
-// The gate of GPT-OSS's experts (model card, arXiv:2508.10925, section 2): a SwiGLU with a slope, clamped, with a residual
-// one on the linear side.
+// The gate of GPT-OSS's experts (model card, arXiv:2508.10925, section 2): a SwiGLU with a slope, clamped, with a
+// residual one on the linear side.
 #include <algorithm>
 
 #include "cpu/checks.h"
@@ -15,7 +15,8 @@ void clamped_swiglu(Call& call, Exec& exec) {
   require_dtype(gate, "gate", {DType::f32});
   require_tensor(up, "up", DType::f32, gate.shape);
   require_tensor(y, "y", DType::f32, gate.shape);
-  const float alpha = static_cast<float>(call.params.number("alpha")), limit = static_cast<float>(call.params.number("limit"));
+  const float alpha = static_cast<float>(call.params.number("alpha")),
+              limit = static_cast<float>(call.params.number("limit"));
   require(alpha > 0, "alpha is " + std::to_string(alpha) + ", not positive");
   require(limit > 0, "limit is " + std::to_string(limit) + ", not positive");
   const float *g = gate.data<float>(), *u = up.data<float>();

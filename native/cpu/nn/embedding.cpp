@@ -16,8 +16,8 @@ void embedding(Call& call, Exec& exec) {
   exec.pool.parallel_for(ids.dim(0), rows_grain(c), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       if (id[t] < 0 || id[t] >= vocabulary)
-        require(false, "token " + std::to_string(t) + " has the id " + std::to_string(id[t]) + ", outside the table of " +
-                           std::to_string(vocabulary) + " rows");
+        require(false, "token " + std::to_string(t) + " has the id " + std::to_string(id[t]) +
+                           ", outside the table of " + std::to_string(vocabulary) + " rows");
       widen(table, id[t] * c, c, out + t * c);
       if (scale != 1.0f) vector_kernels().scale(out + t * c, scale, out + t * c, c);
     }

@@ -17,10 +17,11 @@ void copy_heads(Call& call, Exec& exec) {
   const int64_t to_dim = call.params.integer("toDim"), to = call.params.integer("to");
   const bool shared = call.params.number("shared", 0) != 0;  // one head of x for all of y
   require(heads > 0 && width >= 0, "heads is " + std::to_string(heads) + " and width " + std::to_string(width));
-  require(from >= 0 && from + width <= from_dim,
-          "columns " + std::to_string(from) + " to " + std::to_string(from + width) + " are not in a head of " + std::to_string(from_dim));
-  require(to >= 0 && to + width <= to_dim,
-          "columns " + std::to_string(to) + " to " + std::to_string(to + width) + " are not in a head of " + std::to_string(to_dim));
+  require(from >= 0 && from + width <= from_dim, "columns " + std::to_string(from) + " to " +
+                                                     std::to_string(from + width) + " are not in a head of " +
+                                                     std::to_string(from_dim));
+  require(to >= 0 && to + width <= to_dim, "columns " + std::to_string(to) + " to " + std::to_string(to + width) +
+                                               " are not in a head of " + std::to_string(to_dim));
   require_shape(x, "x", {-1, (shared ? 1 : heads) * from_dim});
   require_shape(y, "y", {x.dim(0), heads * to_dim});
   require(x.dtype == y.dtype, "y has another dtype than x");
@@ -36,16 +37,18 @@ void copy_heads(Call& call, Exec& exec) {
 }
 
 template <class T>
-void strided(const std::byte* source, std::byte* target, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, ThreadPool& pool) {
-  pool.parallel_for((rows + kTile - 1) / kTile, std::max<int64_t>(1, (1 << 15) / (kTile * std::max<int64_t>(columns, 1))),
-                    [&](int64_t begin, int64_t end, int) {
-                      for (int64_t tile = begin; tile < end; ++tile)
-                        for (int64_t c = 0; c < columns; c += kTile)
-                          for (int64_t n = tile * kTile; n < std::min(rows, (tile + 1) * kTile); ++n)
-                            for (int64_t k = c; k < std::min(columns, c + kTile); ++k)  // memcpy: files may be unaligned
-                              std::memcpy(target + (n * columns + k) * static_cast<int64_t>(sizeof(T)),
-                                          source + (n * row_step + k * column_step) * static_cast<int64_t>(sizeof(T)), sizeof(T));
-                    });
+void strided(const std::byte* source, std::byte* target, int64_t rows, int64_t columns, int64_t row_step,
+             int64_t column_step, ThreadPool& pool) {
+  pool.parallel_for(
+      (rows + kTile - 1) / kTile, std::max<int64_t>(1, (1 << 15) / (kTile * std::max<int64_t>(columns, 1))),
+      [&](int64_t begin, int64_t end, int) {
+        for (int64_t tile = begin; tile < end; ++tile)
+          for (int64_t c = 0; c < columns; c += kTile)
+            for (int64_t n = tile * kTile; n < std::min(rows, (tile + 1) * kTile); ++n)
+              for (int64_t k = c; k < std::min(columns, c + kTile); ++k)  // memcpy: files may be unaligned
+                std::memcpy(target + (n * columns + k) * static_cast<int64_t>(sizeof(T)),
+                            source + (n * row_step + k * column_step) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+      });
 }
 
 void strided_matrix(Call& call, Exec& exec) {

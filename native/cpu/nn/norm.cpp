@@ -6,7 +6,8 @@
 namespace lpq::nn {
 namespace {
 
-// Where the rows to be normalised lie: whole rows of x, or with `first` and `runs` so many runs of columns of each, in place.
+// Where the rows to be normalised lie: whole rows of x, or with `first` and `runs` so many runs of columns of each, in
+// place.
 struct Rows {
   int64_t count, width, runs, pitch, first;
   int64_t at(int64_t row) const { return row / runs * pitch + first + row % runs * width; }
@@ -35,7 +36,8 @@ std::vector<float> vector_of(const Call& call, size_t input, const char* name, i
   if (call.in.size() <= input) return to;
   const Tensor& from = call.input(input);
   require_dtype(from, name, {DType::f32, DType::f16, DType::bf16});
-  require(from.elements() == size, std::string(name) + " has " + std::to_string(from.elements()) + " elements, not " + std::to_string(size));
+  require(from.elements() == size,
+          std::string(name) + " has " + std::to_string(from.elements()) + " elements, not " + std::to_string(size));
   widen(from, 0, size, to.data());
   return to;
 }
@@ -53,7 +55,8 @@ void rmsnorm(Call& call, Exec& exec) {
   const float* from = x.data<float>();
   float* to = y.data<float>();
   exec.pool.parallel_for(rows.count, rows_grain(rows.width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) vector_kernels().rmsnorm(from + rows.at(t), gain.data(), to + rows.at(t), rows.width, eps);
+    for (int64_t t = begin; t < end; ++t)
+      vector_kernels().rmsnorm(from + rows.at(t), gain.data(), to + rows.at(t), rows.width, eps);
   });
 }
 
@@ -68,12 +71,14 @@ void layernorm(Call& call, Exec& exec) {
   const int64_t turns = call.params.integer("turns", 1), size = turns * width;
   require(turns > 0 && rows.count % turns == 0,
           "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(rows.count) + " rows");
-  const std::vector<float> gain = vector_of(call, 1, "weight", size, 1.0f), bias = vector_of(call, 2, "bias", size, 0.0f);
+  const std::vector<float> gain = vector_of(call, 1, "weight", size, 1.0f),
+                           bias = vector_of(call, 2, "bias", size, 0.0f);
   const float* from = x.data<float>();
   float* to = y.data<float>();
   exec.pool.parallel_for(rows.count, rows_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
-      vector_kernels().layernorm(from + rows.at(t), gain.data() + t % turns * width, bias.data() + t % turns * width, to + rows.at(t), width, eps);
+      vector_kernels().layernorm(from + rows.at(t), gain.data() + t % turns * width, bias.data() + t % turns * width,
+                                 to + rows.at(t), width, eps);
   });
 }
 
@@ -90,7 +95,8 @@ void add_norm(Call& call, Exec& exec) {
   const bool layer = kind == "layer";
   require(layer || call.in.size() == 3, "an RMS norm has a weight and no bias");
   const double eps = call.params.number("eps");
-  const float offset = static_cast<float>(call.params.number("offset", 0.0)), scale = static_cast<float>(call.params.number("scale", 1.0));
+  const float offset = static_cast<float>(call.params.number("offset", 0.0)),
+              scale = static_cast<float>(call.params.number("scale", 1.0));
   std::vector<float> gain = vector_of(call, 2, "weight", c, 1.0f);
   const std::vector<float> bias = vector_of(call, 3, "bias", c, 0.0f);
   if (!layer)

@@ -1,4 +1,5 @@
-// Elements moved, not computed with: columns out of a fused projection, columns beside one another, a matrix turned over. Any element type.
+// Elements moved, not computed with: columns out of a fused projection, columns beside one another, a matrix turned
+// over. Any element type.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -17,14 +18,16 @@ void slice_columns(Call& call, Exec& exec) {
   require_shape(y, "y", {rows, -1});
   require(y.dtype == x.dtype, "y has another dtype than x");
   const int64_t width = y.dim(1);
-  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " + std::to_string(first + width) +
-                                                      " are not among the " + std::to_string(columns) + " of x");
+  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " +
+                                                      std::to_string(first + width) + " are not among the " +
+                                                      std::to_string(columns) + " of x");
   const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size;
   const std::byte* from = x.raw() + static_cast<size_t>(first) * size;
   std::byte* to = y.raw();
   const size_t stride = static_cast<size_t>(columns) * size;
   exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) std::memcpy(to + static_cast<size_t>(t) * bytes, from + static_cast<size_t>(t) * stride, bytes);
+    for (int64_t t = begin; t < end; ++t)
+      std::memcpy(to + static_cast<size_t>(t) * bytes, from + static_cast<size_t>(t) * stride, bytes);
   });
 }
 
@@ -35,13 +38,16 @@ void place_columns(Call& call, Exec& exec) {
   require_shape(y, "y", {rows, -1});
   require(y.dtype == x.dtype, "y has another dtype than x");
   const int64_t columns = y.dim(1);
-  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " + std::to_string(first + width) +
-                                                      " are not among the " + std::to_string(columns) + " of y");
-  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size, stride = static_cast<size_t>(columns) * size;
+  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " +
+                                                      std::to_string(first + width) + " are not among the " +
+                                                      std::to_string(columns) + " of y");
+  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size,
+               stride = static_cast<size_t>(columns) * size;
   const std::byte* from = x.raw();
   std::byte* to = y.raw() + static_cast<size_t>(first) * size;
   exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) std::memcpy(to + static_cast<size_t>(t) * stride, from + static_cast<size_t>(t) * bytes, bytes);
+    for (int64_t t = begin; t < end; ++t)
+      std::memcpy(to + static_cast<size_t>(t) * stride, from + static_cast<size_t>(t) * bytes, bytes);
   });
 }
 

@@ -15,8 +15,8 @@ struct Rotation {
   void turn(float* row, int64_t heads, int64_t t) const {
     if (half == 0) return;
     if (position[t] < 0 || position[t] >= places)
-      require(false, "token " + std::to_string(t) + " has the position " + std::to_string(position[t]) + ", outside the table of " +
-                         std::to_string(places));
+      require(false, "token " + std::to_string(t) + " has the position " + std::to_string(position[t]) +
+                         ", outside the table of " + std::to_string(places));
     const float *c = cos + position[t] * half, *s = sin + position[t] * half;
     for (int64_t h = 0; h < heads; ++h) {
       float* v = row + h * head_dim;
@@ -40,7 +40,8 @@ inline Rotation rotation(const Call& call, size_t at, int64_t tokens) {
   const int64_t rotary = call.params.integer("rotary");
   const std::string& style = call.params.text("style");
   require(r.head_dim > 0 && rotary >= 0 && rotary <= r.head_dim && rotary % 2 == 0,
-          "rotary is " + std::to_string(rotary) + ", not an even number of at most headDim = " + std::to_string(r.head_dim));
+          "rotary is " + std::to_string(rotary) +
+              ", not an even number of at most headDim = " + std::to_string(r.head_dim));
   require(style == "half" || style == "interleaved", "style is '" + style + "', not half or interleaved");
   r.half = rotary / 2;
   r.halves = style == "half";

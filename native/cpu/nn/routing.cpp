@@ -39,11 +39,13 @@ void limit_groups(const Choice& how, float* choice, float* scores) {
     int64_t above = 0;
     for (int64_t other = 0; other < how.groups; ++other)
       above += scores[other] > scores[g] || (scores[other] == scores[g] && other < g);
-    if (above >= how.top_groups) std::fill(choice + g * size, choice + (g + 1) * size, -std::numeric_limits<float>::infinity());
+    if (above >= how.top_groups)
+      std::fill(choice + g * size, choice + (g + 1) * size, -std::numeric_limits<float>::infinity());
   }
 }
 
-void route_token(const Choice& how, const float* row, float* share, float* choice, float* groups, int32_t* index, float* weight) {
+void route_token(const Choice& how, const float* row, float* share, float* choice, float* groups, int32_t* index,
+                 float* weight) {
   const VectorKernels& rows = vector_kernels();
   const int64_t experts = how.experts;
   if (how.sigmoid) {
@@ -54,7 +56,8 @@ void route_token(const Choice& how, const float* row, float* share, float* choic
     const float sum = rows.exponentials(row, rows.maximum(row, experts), share, experts);
     for (int64_t e = 0; e < experts; ++e) share[e] /= sum;
   }
-  for (int64_t e = 0; e < experts; ++e) choice[e] = how.by_logits() ? row[e] : how.bias ? share[e] + how.bias[e] : share[e];
+  for (int64_t e = 0; e < experts; ++e)
+    choice[e] = how.by_logits() ? row[e] : how.bias ? share[e] + how.bias[e] : share[e];
   if (how.groups > 1) limit_groups(how, choice, groups);
   float chosen = 0;
   for (int64_t j = 0; j < how.k; ++j) {
@@ -76,16 +79,24 @@ void route_top_k(Call& call, Exec& exec) {
   const Tensor &logits = call.input(0), &indices = call.output(0), &weights = call.output(1);
   require_tensor(logits, "logits", DType::f32, {-1, -1});
   const int64_t tokens = logits.dim(0), experts = logits.dim(1), k = call.params.integer("k");
-  Choice how{experts, k, call.params.integer("groups", 1), call.params.integer("topGroups", 1), call.params.number("sigmoid", 0) != 0,
-             call.params.number("normalize") != 0, call.params.number("topTwo", 0) != 0,
-             static_cast<float>(call.params.number("scale", 1.0)), nullptr};
-  require(how.groups >= 1 && experts % how.groups == 0,
-          "groups is " + std::to_string(how.groups) + ", which does not divide " + std::to_string(experts) + " experts");
+  Choice how{experts,
+             k,
+             call.params.integer("groups", 1),
+             call.params.integer("topGroups", 1),
+             call.params.number("sigmoid", 0) != 0,
+             call.params.number("normalize") != 0,
+             call.params.number("topTwo", 0) != 0,
+             static_cast<float>(call.params.number("scale", 1.0)),
+             nullptr};
+  require(
+      how.groups >= 1 && experts % how.groups == 0,
+      "groups is " + std::to_string(how.groups) + ", which does not divide " + std::to_string(experts) + " experts");
   require(how.top_groups >= 1 && how.top_groups <= how.groups,
           "topGroups is " + std::to_string(how.top_groups) + ", not between 1 and " + std::to_string(how.groups));
   require(!how.top_two || experts / how.groups >= 2, "topTwo needs groups of two experts at least");
   const int64_t open = how.top_groups * (experts / how.groups);
-  require(k >= 1 && k <= open, "k is " + std::to_string(k) + ", not between 1 and the number of experts to choose from, " + std::to_string(open));
+  require(k >= 1 && k <= open, "k is " + std::to_string(k) +
+                                   ", not between 1 and the number of experts to choose from, " + std::to_string(open));
   require_tensor(indices, "indices", DType::i32, {tokens, k});
   require_tensor(weights, "weights", DType::f32, {tokens, k});
   std::vector<float> bias(call.in.size() > 1 ? static_cast<size_t>(experts) : 0);
@@ -130,8 +141,10 @@ void group_by_expert(Call& call, Exec&) {
     ++next[static_cast<size_t>(index[i]) + 1];
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
-  for (int64_t e = 0; e <= experts; ++e) offsets.data<int32_t>()[e] = static_cast<int32_t>(next[static_cast<size_t>(e)]);
-  for (int64_t i = 0; i < count; ++i) rows.data<int32_t>()[next[static_cast<size_t>(index[i])]++] = static_cast<int32_t>(i);
+  for (int64_t e = 0; e <= experts; ++e)
+    offsets.data<int32_t>()[e] = static_cast<int32_t>(next[static_cast<size_t>(e)]);
+  for (int64_t i = 0; i < count; ++i)
+    rows.data<int32_t>()[next[static_cast<size_t>(index[i])]++] = static_cast<int32_t>(i);
 }
 
 void require_rows(const int32_t* row, int64_t count, int64_t divide, int64_t limit, const char* what) {

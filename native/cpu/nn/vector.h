@@ -12,7 +12,8 @@ enum class Act { silu, gelu_tanh, relu, relu2, quick_gelu, sigmoid };
 struct VectorKernels {
   // y = x / sqrt(mean(x^2) + eps) * gain; the mean in f64. y may be x.
   void (*rmsnorm)(const float* x, const float* gain, float* y, int64_t n, double eps);
-  // y = (x - mean) / sqrt(var + eps) * gain + bias; mean and variance in f64, the variance of the differences. y may be x.
+  // y = (x - mean) / sqrt(var + eps) * gain + bias; mean and variance in f64, the variance of the differences. y may be
+  // x.
   void (*layernorm)(const float* x, const float* gain, const float* bias, float* y, int64_t n, double eps);
   // y = act(x); y may be x.
   void (*activate)(Act act, const float* x, float* y, int64_t n);

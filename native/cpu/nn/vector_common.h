@@ -97,8 +97,8 @@ void gated(Act act, const float* gate, const float* up, float* y, int64_t n) {
   });
 }
 
-// tanh u by its odd Taylor series below 1/4 (the next term is 2e-9 of it), else 1 - 2 / (1 + e^2u), where that loses at most
-// two bits.
+// tanh u by its odd Taylor series below 1/4 (the next term is 2e-9 of it), else 1 - 2 / (1 + e^2u), where that loses at
+// most two bits.
 void soft_cap(const float* x, float cap, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const float u = x[i] / cap, a = u < 0.0f ? -u : u, s = u * u;
@@ -166,7 +166,8 @@ void narrow_f16(const float* x, uint16_t* y, int64_t n) {
   int64_t i = 0;
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
   for (; i < n; ++i) y[i] = f32_to_f16(x[i]);
 }
@@ -179,9 +180,9 @@ void narrow_bf16(const float* x, uint16_t* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
-constexpr VectorKernels kTable = {rmsnorm, layernorm, activate,   soft_cap,    gated,     maximum,    exponentials,
-                                  sum_exp, scale,     add_scaled, rotate_half, widen_f16, widen_bf16, narrow_f16,
-                                  narrow_bf16};
+constexpr VectorKernels kTable = {rmsnorm,     layernorm,    activate,   soft_cap,   gated,
+                                  maximum,     exponentials, sum_exp,    scale,      add_scaled,
+                                  rotate_half, widen_f16,    widen_bf16, narrow_f16, narrow_bf16};
 
 }  // namespace
 }  // namespace lpq::nn

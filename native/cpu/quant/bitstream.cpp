@@ -60,10 +60,8 @@ void unpack_bits(const uint8_t* stream, int64_t k, uint8_t* codes) {
   const int64_t words = k / 8, bytes = stream_bytes(k, B);
   for (int64_t i = 0; i < words; ++i) {
     uint64_t x = 0;
-    if (i * B + 8 <= bytes)
-      std::memcpy(&x, stream + i * B, 8);
-    else
-      std::memcpy(&x, stream + i * B, B);
+    if (i * B + 8 <= bytes) std::memcpy(&x, stream + i * B, 8);
+    else std::memcpy(&x, stream + i * B, B);
     x = spread<B>(x);
     std::memcpy(codes + i * 8, &x, 8);
   }

@@ -55,8 +55,8 @@ void put_runs(const uint8_t* q, uint8_t* out) {
 }
 
 // Codes stream U8 [N, ceil(K*bits/8)], scales F16 [N, K/group], order I32 [N], zeros U8 [N, K/group] (q4_1, q5_1) ->
-// blocks U8 [N, K/32*bytes]; row r of the blocks is row order[r] of the codes. Stored codes are ((code ^ flip) + add) mod
-// 256; the minimum of a block is -(zero * scale), rounded once to f16.
+// blocks U8 [N, K/32*bytes]; row r of the blocks is row order[r] of the codes. Stored codes are ((code ^ flip) + add)
+// mod 256; the minimum of a block is -(zero * scale), rounded once to f16.
 void encode_blocks(Call& call, Exec& exec) {
   const Params& p = call.params;
   const TypeFacts facts = type_facts(p.text("type"));
@@ -113,7 +113,8 @@ void take_rows(Call& call, Exec& exec) {
   for (int64_t r = 0; r < n; ++r) require(rows[r] >= 0 && rows[r] < n, "order stays inside N");
   exec.pool.parallel_for(n, 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
-      std::memcpy(y.raw() + static_cast<size_t>(r) * row_bytes, x.raw() + static_cast<size_t>(rows[r]) * row_bytes, row_bytes);
+      std::memcpy(y.raw() + static_cast<size_t>(r) * row_bytes, x.raw() + static_cast<size_t>(rows[r]) * row_bytes,
+                  row_bytes);
   });
 }
 LPQ_OP(take_rows, "gguf_take_rows");
@@ -152,7 +153,8 @@ void put_block32(Type type, const uint8_t* q, uint16_t scale, uint16_t min, uint
   put_nibbles(q, out);
 }
 
-void put_block256(Type type, const uint8_t* q, const uint8_t* sc, const uint8_t* mn, uint16_t d, uint16_t dmin, uint8_t* out) {
+void put_block256(Type type, const uint8_t* q, const uint8_t* sc, const uint8_t* mn, uint16_t d, uint16_t dmin,
+                  uint8_t* out) {
   switch (type) {
     case Type::q2_k:
       for (int i = 0; i < 16; ++i) out[i] = static_cast<uint8_t>((sc[i] & 15) | (mn[i] & 15) << 4);

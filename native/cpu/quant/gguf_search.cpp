@@ -1,9 +1,10 @@
-// Weights into blocks of GGUF by search: every part of a super-block gets the scale (and minimum) of least squared error
-// among some trial grids, each refitted to its own codes in closed form; then the grid of scales is chosen in the same way,
-// with all codes rounded anew for each trial, and at last every part tries the neighbours of its scale and minimum.
+// Weights into blocks of GGUF by search: every part of a super-block gets the scale (and minimum) of least squared
+// error among some trial grids, each refitted to its own codes in closed form; then the grid of scales is chosen in the
+// same way, with all codes rounded anew for each trial, and at last every part tries the neighbours of its scale and
+// minimum.
 //
-// One thread does a row; sums run in the order of the elements in f32 and nothing fuses, so that the bytes depend on the
-// weights alone.
+// One thread does a row; sums run in the order of the elements in f32 and nothing fuses, so that the bytes depend on
+// the weights alone.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -244,9 +245,9 @@ void search_q8(const float* x, uint8_t* out, float* y, bool& over) {
   for (int i = 0; i < 32; ++i) y[i] = static_cast<float>(static_cast<int8_t>(q[i])) * d;
 }
 
-// w F32 [N, K], order I32 [N] -> blocks U8 [N, K/block*bytes], row r of which is row order[r] of w; mean F32 [N, K]: what
-// the blocks stand for, in w's order of rows; stats F64 [N, 4]: of each row of w, the squared error, the squared norm,
-// weights that are not finite and blocks whose scale f16 does not hold.
+// w F32 [N, K], order I32 [N] -> blocks U8 [N, K/block*bytes], row r of which is row order[r] of w; mean F32 [N, K]:
+// what the blocks stand for, in w's order of rows; stats F64 [N, 4]: of each row of w, the squared error, the squared
+// norm, weights that are not finite and blocks whose scale f16 does not hold.
 void search(Call& call, Exec& exec) {
   const TypeFacts facts = type_facts(call.params.text("type"));
   const Tensor &w = call.input(0), &order = call.input(1);
@@ -275,8 +276,7 @@ void search(Call& call, Exec& exec) {
         for (int64_t b = 0; b < count; ++b) {
           uint8_t* to = out + r * row_bytes + b * facts.bytes;
           bool large = false;
-          if (facts.type == Type::q8_0)
-            search_q8(from + b * 32, to, back + b * 32, large);
+          if (facts.type == Type::q8_0) search_q8(from + b * 32, to, back + b * 32, large);
           else {
             const Block block = search_block(facts.type, from + b * 256);
             large = (block.d & 0x7c00u) == 0x7c00u || (block.dmin & 0x7c00u) == 0x7c00u || block.error == kInfinite;
@@ -284,8 +284,7 @@ void search(Call& call, Exec& exec) {
               uint8_t biased[16];
               for (int p = 0; p < 16; ++p) biased[p] = static_cast<uint8_t>(static_cast<int8_t>(block.sc[p]) + 32);
               put_block256(facts.type, block.q, biased, block.mn, block.d, block.dmin, to);
-            } else
-              put_block256(facts.type, block.q, block.sc, block.mn, block.d, block.dmin, to);
+            } else put_block256(facts.type, block.q, block.sc, block.mn, block.d, block.dmin, to);
             mean_block(facts.type, block, back + b * 256);
           }
           over += large ? 1.0 : 0.0;

@@ -3,8 +3,8 @@
 //   in:  W [N,K] f32|f16|bf16, owned or mapped, K % 4 == 0
 //   out: V f32 [N,K], 0 where pruned; mask U8 [N, ceil(K/8)], bit k of a row is 1 where the weight stays
 //
-// Of equal magnitudes the one further left stays. Four neighbours of which one is NaN or infinite are as they were in V,
-// so that whoever rounds it finds them; the mask then names the first two.
+// Of equal magnitudes the one further left stays. Four neighbours of which one is NaN or infinite are as they were in
+// V, so that whoever rounds it finds them; the mask then names the first two.
 #include <cmath>
 #include <cstring>
 
@@ -31,7 +31,8 @@ void prune_magnitude(Call& call, Exec& exec) {
   require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "W must be f32, f16 or bf16");
   const int64_t n = w.dim(0), k = w.dim(1), row_bytes = (k + 7) / 8;
   require(k % 4 == 0, "2:4 needs K divisible by 4");
-  require(mask.dtype == DType::u8 && mask.shape == std::vector<int64_t>({n, row_bytes}), "mask must be u8 [N, ceil(K/8)]");
+  require(mask.dtype == DType::u8 && mask.shape == std::vector<int64_t>({n, row_bytes}),
+          "mask must be u8 [N, ceil(K/8)]");
   exec.pool.parallel_for(n, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       uint8_t* bits = mask.data<uint8_t>() + row * row_bytes;
@@ -45,7 +46,8 @@ void prune_magnitude(Call& call, Exec& exec) {
         }
         for (int c = 0; c < 4; ++c) {
           int ahead = 0;
-          for (int d = 0; d < 4; ++d) ahead += std::fabs(x[d]) > std::fabs(x[c]) || (d < c && std::fabs(x[d]) == std::fabs(x[c]));
+          for (int d = 0; d < 4; ++d)
+            ahead += std::fabs(x[d]) > std::fabs(x[c]) || (d < c && std::fabs(x[d]) == std::fabs(x[c]));
           const bool kept = finite ? ahead < 2 : c < 2;
           pruned.data<float>()[row * k + j + c] = kept || !finite ? x[c] : 0.0f;
           if (kept) bits[(j + c) >> 3] = static_cast<uint8_t>(bits[(j + c) >> 3] | 1 << ((j + c) & 7));

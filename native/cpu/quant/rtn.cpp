@@ -128,12 +128,10 @@ void rtn(Call& call, Exec& exec) {
         write_number(scales.dtype, scales.raw(), row * groups + g, choice.stored);
         if (zeros) write_number(zeros->dtype, zeros->raw(), row * groups + g, choice.zero);
       }
-      const RtnRow job{room.line.data(), groups,           length, room.choices.data(),
-                       rule.global,      room.codes.data(), &stat.sums};
-      if (integer)
-        run.round_integer(*int_grid, job);
-      else
-        run.round_float(*float_grid, job);
+      const RtnRow job{room.line.data(),  groups,    length, room.choices.data(), rule.global,
+                       room.codes.data(), &stat.sums};
+      if (integer) run.round_integer(*int_grid, job);
+      else run.round_float(*float_grid, job);
       pack_row(room.codes.data(), k, type.bits, stream.data<uint8_t>() + row * bytes);
     }
     exec.done += end - begin;

@@ -56,8 +56,8 @@ int ceil_log2(float x) {
 }  // namespace
 
 bool is_scale_dtype(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
-         dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f8_e8m0 ||
+         dtype == DType::f8_e4m3;
 }
 
 float least_scale(DType dtype) {
@@ -182,10 +182,8 @@ ScaleChoice ScaleRule::choose(const Extent& extent) const {
   } else {
     // Never 0: the least subnormal of f16 instead (bf16 and f32 hold every scale from 2^-126 up).
     choice.stored = std::max(write_number(dtype_, room, 0, scale), dtype_ == DType::f16 ? 0x1p-24f : 0x1p-126f);
-    if (!std::isfinite(choice.stored))
-      choice.issue = ScaleIssue::overflow;
-    else if (choice.stored < least_scale(dtype_))
-      choice.issue = ScaleIssue::underflow;
+    if (!std::isfinite(choice.stored)) choice.issue = ScaleIssue::overflow;
+    else if (choice.stored < least_scale(dtype_)) choice.issue = ScaleIssue::underflow;
   }
   if (zero_mode != ZeroMode::constant && choice.issue != ScaleIssue::overflow) choose_zero(extent.min, choice);
   return choice;

@@ -1,6 +1,6 @@
-// Random weights that look trained, for benchmarks: normal deviates whose scale varies from row to row and from column to
-// column, with a few outlier columns. Counter-based, so that the values depend on the seeds and the place alone: not on
-// threads, on the instruction set, or on how the rows are cut into calls.
+// Random weights that look trained, for benchmarks: normal deviates whose scale varies from row to row and from column
+// to column, with a few outlier columns. Counter-based, so that the values depend on the seeds and the place alone: not
+// on threads, on the instruction set, or on how the rows are cut into calls.
 #include <bit>
 #include <cmath>
 #include <vector>
@@ -22,8 +22,9 @@ inline uint64_t mixed(uint64_t x) {
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
 inline uint64_t draw(uint64_t key, uint64_t counter) { return mixed(key + kGolden * (counter + 1)); }
 
-// Quantiles of the upper half of the standard normal distribution at (i + 1/2) / 2^15: a sign and 15 bits make a deviate,
-// up to 4.3 in magnitude. The distribution is integrated (Simpson) with our own exp, so that every machine has one table.
+// Quantiles of the upper half of the standard normal distribution at (i + 1/2) / 2^15: a sign and 15 bits make a
+// deviate, up to 4.3 in magnitude. The distribution is integrated (Simpson) with our own exp, so that every machine has
+// one table.
 constexpr int kHalf = 1 << 15;
 const float* half_normal() {
   static const std::vector<float> table = [] {
@@ -50,9 +51,9 @@ inline float normal(const float* half, uint32_t bits16) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(half[bits16 & 0x7fffu]) ^ ((bits16 & 0x8000u) << 16));
 }
 
-// weights [N,K] or [K] f32|f16|bf16: column[k] * (mean + std * row[n] * z[n][k]); row and column log-normal with the given
-// spreads (standard deviation of the logarithm), a share of the columns multiplied by outlierGain. Rows count from firstRow.
-// Seeds are integers below 2^53; seed draws z and the rows, columnSeed the columns.
+// weights [N,K] or [K] f32|f16|bf16: column[k] * (mean + std * row[n] * z[n][k]); row and column log-normal with the
+// given spreads (standard deviation of the logarithm), a share of the columns multiplied by outlierGain. Rows count
+// from firstRow. Seeds are integers below 2^53; seed draws z and the rows, columnSeed the columns.
 void synth_weights(Call& call, Exec& exec) {
   const Tensor& weights = call.output(0);
   require_dtype(weights, "weights", {DType::f32, DType::f16, DType::bf16});
@@ -60,16 +61,19 @@ void synth_weights(Call& call, Exec& exec) {
   require_aligned(weights, "weights");
   const int64_t k = weights.shape.back(), n = weights.rank() == 2 ? weights.dim(0) : 1;
   const Params& p = call.params;
-  const auto seed = static_cast<uint64_t>(p.integer("seed")), column_seed = static_cast<uint64_t>(p.integer("columnSeed"));
+  const auto seed = static_cast<uint64_t>(p.integer("seed")),
+             column_seed = static_cast<uint64_t>(p.integer("columnSeed"));
   const auto first_row = static_cast<uint64_t>(p.integer("firstRow", 0));
   const float mean = static_cast<float>(p.number("mean", 0)), std = static_cast<float>(p.number("std"));
-  const float row_spread = static_cast<float>(p.number("rowSpread", 0)), column_spread = static_cast<float>(p.number("columnSpread", 0));
+  const float row_spread = static_cast<float>(p.number("rowSpread", 0)),
+              column_spread = static_cast<float>(p.number("columnSpread", 0));
   const double share = p.number("outlierShare", 0);
   const float gain = static_cast<float>(p.number("outlierGain", 1));
   require(share >= 0 && share <= 1, "outlierShare is no share");
 
   const float* half = half_normal();
-  const uint64_t column_key = mixed(column_seed ^ 0x636f6c756d6e73u), row_key = mixed(seed ^ 0x726f7773u), key = mixed(seed);
+  const uint64_t column_key = mixed(column_seed ^ 0x636f6c756d6e73u), row_key = mixed(seed ^ 0x726f7773u),
+                 key = mixed(seed);
   const auto outliers = static_cast<uint64_t>(share * 0x1p32);
   std::vector<float> column(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) {
@@ -93,12 +97,9 @@ void synth_weights(Call& call, Exec& exec) {
       }
       for (int64_t i = 0; i < k; ++i) line[static_cast<size_t>(i)] *= column[static_cast<size_t>(i)];
       std::byte* to = weights.raw() + r * k * bytes;
-      if (weights.dtype == DType::f32)
-        std::copy(line.begin(), line.begin() + k, reinterpret_cast<float*>(to));
-      else if (weights.dtype == DType::f16)
-        kernels.narrow_f16(line.data(), reinterpret_cast<uint16_t*>(to), k);
-      else
-        kernels.narrow_bf16(line.data(), reinterpret_cast<uint16_t*>(to), k);
+      if (weights.dtype == DType::f32) std::copy(line.begin(), line.begin() + k, reinterpret_cast<float*>(to));
+      else if (weights.dtype == DType::f16) kernels.narrow_f16(line.data(), reinterpret_cast<uint16_t*>(to), k);
+      else kernels.narrow_bf16(line.data(), reinterpret_cast<uint16_t*>(to), k);
     }
     exec.done += end - begin;
   });

@@ -6,13 +6,14 @@
 namespace lpq::verify {
 namespace {
 
-// Elements of `bits` bits (at most 32) at bit i*bits of a row of bytes; the first difference and their number go to info
-// I64 [5] as raw bit patterns. `rows` and the byte length say how long a row is.
+// Elements of `bits` bits (at most 32) at bit i*bits of a row of bytes; the first difference and their number go to
+// info I64 [5] as raw bit patterns. `rows` and the byte length say how long a row is.
 void compare(Call& call, Exec& exec) {
   const Tensor &a = call.input(0), &b = call.input(1);
   const int64_t rows = call.params.integer("rows");
   const int bits = static_cast<int>(call.params.integer("bits"));
-  require(a.bytes() == b.bytes() && rows > 0 && a.bytes() % static_cast<size_t>(rows) == 0, "two tensors of equal rows");
+  require(a.bytes() == b.bytes() && rows > 0 && a.bytes() % static_cast<size_t>(rows) == 0,
+          "two tensors of equal rows");
   require(bits >= 1 && bits <= 64, "elements of 1 to 64 bits");
   const int64_t row_bytes = static_cast<int64_t>(a.bytes()) / rows, per_row = ceil_div(row_bytes * 8, bits);
   const auto* left = reinterpret_cast<const uint8_t*>(a.raw());

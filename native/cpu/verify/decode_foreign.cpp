@@ -11,8 +11,8 @@ namespace {
 
 int64_t ceil_bytes(int64_t bits) { return (bits + 7) / 8; }
 
-// packed I32 [R, C/8] -> one nibble a value, transposed: U8 stream [C, ceil(R/2)] when `stream`, else U8 or I16 [C, R]. Column
-// 8c + j sits in nibble place[j]. value = (nibble ^ flip) - bias.
+// packed I32 [R, C/8] -> one nibble a value, transposed: U8 stream [C, ceil(R/2)] when `stream`, else U8 or I16 [C, R].
+// Column 8c + j sits in nibble place[j]. value = (nibble ^ flip) - bias.
 void decode_awq(Call& call, Exec& exec) {
   static constexpr int kPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};
   const Tensor &packed = call.input(0), &out = call.output(0);
@@ -32,14 +32,10 @@ void decode_awq(Call& call, Exec& exec) {
         for (int64_t r = 0; r < rows; ++r) {
           const uint32_t value = (in[r * words + c] >> (4 * kPlace[j]) & 15u) ^ flip;
           if (stream) {
-            if (r % 2 == 0)
-              line[r / 2] = static_cast<uint8_t>(value);
-            else
-              line[r / 2] = static_cast<uint8_t>(line[r / 2] | value << 4);
-          } else if (out.dtype == DType::u8)
-            out.data<uint8_t>()[column * rows + r] = static_cast<uint8_t>(value);
-          else
-            out.data<int16_t>()[column * rows + r] = static_cast<int16_t>(static_cast<int32_t>(value) - bias);
+            if (r % 2 == 0) line[r / 2] = static_cast<uint8_t>(value);
+            else line[r / 2] = static_cast<uint8_t>(line[r / 2] | value << 4);
+          } else if (out.dtype == DType::u8) out.data<uint8_t>()[column * rows + r] = static_cast<uint8_t>(value);
+          else out.data<int16_t>()[column * rows + r] = static_cast<int16_t>(static_cast<int32_t>(value) - bias);
         }
       }
   });
@@ -75,8 +71,8 @@ void gguf_values(Call& call, Exec& exec) {
 }
 LPQ_OP(gguf_values, "verify_gguf_values");
 
-// Blocks of 32 -> codes U8 stream [N, ceil(K*bits/8)], code = ((stored - add) mod 256) ^ flip; scales and minima F16 [N, K/32]
-// (minima 0 where the type has none).
+// Blocks of 32 -> codes U8 stream [N, ceil(K*bits/8)], code = ((stored - add) mod 256) ^ flip; scales and minima F16
+// [N, K/32] (minima 0 where the type has none).
 void gguf_fields(Call& call, Exec& exec) {
   const BlockType type = block_type(call.params.text("type"));
   const int bits = static_cast<int>(call.params.integer("bits"));
@@ -86,7 +82,8 @@ void gguf_fields(Call& call, Exec& exec) {
   const Tensor &blocks = call.input(0), &codes = call.output(0), &scales = call.output(1), &mins = call.output(2);
   require(type.size == 32, "no such type of 32-blocks");
   const int64_t n = codes.dim(0), groups = k / 32;
-  require(k % 32 == 0 && blocks.dim(0) == n && blocks.dim(1) == groups * type.bytes, "blocks is U8 [N, bytes of a row]");
+  require(k % 32 == 0 && blocks.dim(0) == n && blocks.dim(1) == groups * type.bytes,
+          "blocks is U8 [N, bytes of a row]");
   require(codes.dim(1) == ceil_bytes(k * bits), "codes is U8 [N, ceil(K*bits/8)]");
   require(scales.elements() == n * groups && mins.elements() == n * groups, "scales and minima are F16 [N, K/32]");
   const int32_t* rows = checked_order(call.input(1), n);

@@ -7,10 +7,10 @@
 namespace lpq::verify {
 namespace {
 
-// B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np] -> codes U8 [N, ceil(K*bits/8)] (each exclusive-or flip; `pad`, the stored code
-// of 0, where pruned), mask U8 [N, ceil(K/8)], padding I64 [5]: stored codes outside [N, K] that are not `pad`, or metadata
-// there that is not (2, 3); places I64 [5]: fours whose two places are not in ascending order (row n, column k of the
-// four, the metadata, the least that is allowed with its first place).
+// B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np] -> codes U8 [N, ceil(K*bits/8)] (each exclusive-or flip; `pad`, the
+// stored code of 0, where pruned), mask U8 [N, ceil(K/8)], padding I64 [5]: stored codes outside [N, K] that are not
+// `pad`, or metadata there that is not (2, 3); places I64 [5]: fours whose two places are not in ascending order (row
+// n, column k of the four, the metadata, the least that is allowed with its first place).
 void decode_sparse(Call& call, Exec& exec) {
   const Params& p = call.params;
   const Tensor &packed = call.input(0), &meta = call.input(1), &codes = call.output(0), &mask = call.output(1);
@@ -18,9 +18,11 @@ void decode_sparse(Call& call, Exec& exec) {
   const int64_t np = p.integer("np"), kp = p.integer("kp"), n_true = codes.dim(0), k_true = p.integer("k");
   const uint32_t flip = static_cast<uint32_t>(p.integer("flip")), pad = static_cast<uint32_t>(p.integer("pad"));
   require(bits == 4 || bits == 8, "codes of 4 or 8 bits");
-  require(np % kSparseN == 0 && kp % kSparseK == 0 && n_true <= np && k_true <= kp && k_true % 4 == 0, "the padded shape is whole tiles");
-  require(static_cast<int64_t>(packed.bytes()) * 16 == np * kp * bits && static_cast<int64_t>(meta.bytes()) * 8 == np * kp,
-          "the packed tensors hold the padded shape");
+  require(np % kSparseN == 0 && kp % kSparseK == 0 && n_true <= np && k_true <= kp && k_true % 4 == 0,
+          "the padded shape is whole tiles");
+  require(
+      static_cast<int64_t>(packed.bytes()) * 16 == np * kp * bits && static_cast<int64_t>(meta.bytes()) * 8 == np * kp,
+      "the packed tensors hold the padded shape");
   require(codes.dim(1) == ceil_div(k_true * bits, 8) && mask.dim(0) == n_true && mask.dim(1) == ceil_div(k_true, 8),
           "codes and mask are bitstream rows of [N, K]");
   const auto* words = reinterpret_cast<const uint32_t*>(packed.raw());
@@ -41,7 +43,8 @@ void decode_sparse(Call& call, Exec& exec) {
             for (int quad = 0; quad < 8; ++quad) {
               const uint32_t pair = tile.places(j, row, quad);
               const int64_t n = nt * kSparseN + sparse_feature(j, row), k = kt * kSparseK + 4 * quad;
-              if ((pair & 3) >= pair >> 2) unordered.see(n, k, pair, (pair & 3) == 3 ? 0xe : (pair & 3) | ((pair & 3) + 1) << 2);
+              if ((pair & 3) >= pair >> 2)
+                unordered.see(n, k, pair, (pair & 3) == 3 ? 0xe : (pair & 3) | ((pair & 3) + 1) << 2);
               if ((n >= n_true || k >= k_true) && pair != 0xe) outside.see(n, k, pair, 0xe);
             }
           for (int lane = 0; lane < kLanes; ++lane)

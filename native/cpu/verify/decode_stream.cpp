@@ -1,5 +1,5 @@
-// Decoders of the consumer formats whose words are bitstreams: GPTQ (down the columns) and compressed-tensors (along the
-// rows). Facts: shared spec "checkpoint-formats", sections 1 and 3.
+// Decoders of the consumer formats whose words are bitstreams: GPTQ (down the columns) and compressed-tensors (along
+// the rows). Facts: shared spec "checkpoint-formats", sections 1 and 3.
 #include <vector>
 
 #include "cpu/verify/stream.h"
@@ -32,7 +32,8 @@ CodesCall codes_call(Call& call) {
 void decode_gptq(Call& call, Exec& exec) {
   const CodesCall c = codes_call(call);
   const int64_t words = ceil_div(c.k * c.bits, 32);
-  require(c.packed.rank() == 2 && c.packed.dim(0) == words && c.packed.dim(1) == c.n, "qweight is I32 [ceil(K*bits/32), N]");
+  require(c.packed.rank() == 2 && c.packed.dim(0) == words && c.packed.dim(1) == c.n,
+          "qweight is I32 [ceil(K*bits/32), N]");
   const uint32_t* in = reinterpret_cast<const uint32_t*>(c.packed.data<int32_t>());
   uint8_t* out = c.codes.data<uint8_t>();
   WrongReport report;
@@ -44,7 +45,8 @@ void decode_gptq(Call& call, Exec& exec) {
       for (int64_t c2 = 0; c2 < columns; ++c2) rows[c2 * words + w] = in[w * c.n + begin + c2];
     Wrong wrong;
     for (int64_t c2 = 0; c2 < columns; ++c2)
-      restream(rows.data() + c2 * words, words, c.k, c.bits, c.flip, out + (begin + c2) * c.codes.dim(1), begin + c2, wrong);
+      restream(rows.data() + c2 * words, words, c.k, c.bits, c.flip, out + (begin + c2) * c.codes.dim(1), begin + c2,
+               wrong);
     report.merge(wrong);
   });
   report.write(c.info);
@@ -62,7 +64,8 @@ int64_t values_a_word(const Call& call, int bits) {
 void decode_ct(Call& call, Exec& exec) {
   const CodesCall c = codes_call(call);
   const int64_t per_word = values_a_word(call, c.bits), words = words_for(c.k, c.bits, per_word);
-  require(c.packed.rank() == 2 && c.packed.dim(0) == c.n && c.packed.dim(1) == words, "weight_packed is I32 [N, words of K codes]");
+  require(c.packed.rank() == 2 && c.packed.dim(0) == c.n && c.packed.dim(1) == words,
+          "weight_packed is I32 [N, words of K codes]");
   const uint32_t* in = reinterpret_cast<const uint32_t*>(c.packed.data<int32_t>());
   uint8_t* out = c.codes.data<uint8_t>();
   WrongReport report;
@@ -85,7 +88,8 @@ void decode_ct(Call& call, Exec& exec) {
 LPQ_OP(decode_ct, "verify_decode_ct");
 
 // Zero points, packed along N, one stream a group: down is false for qzeros I32 [G, ceil(N*b/32)], true for
-// weight_zero_point I32 [ceil(N*b/32), G] (with perWord as above). zeros U8 or I16 [N, G] = ((stored + add) mod 2^b) - bias.
+// weight_zero_point I32 [ceil(N*b/32), G] (with perWord as above). zeros U8 or I16 [N, G] = ((stored + add) mod 2^b) -
+// bias.
 void decode_zeros(Call& call, Exec& exec) {
   const int bits = static_cast<int>(call.params.integer("bits"));
   const int64_t add = call.params.integer("add", 0), bias = call.params.integer("bias", 0);
@@ -95,7 +99,8 @@ void decode_zeros(Call& call, Exec& exec) {
   const int64_t per_word = values_a_word(call, bits);
   const int64_t n = zeros.dim(0), groups = zeros.dim(1), words = words_for(n, bits, per_word);
   const int64_t dense_words = per_word > 0 ? ceil_div(words * per_word * bits, 32) : words;
-  require(packed.dim(down ? 0 : 1) == words && packed.dim(down ? 1 : 0) == groups, "the zero points hold [G] streams of N values");
+  require(packed.dim(down ? 0 : 1) == words && packed.dim(down ? 1 : 0) == groups,
+          "the zero points hold [G] streams of N values");
   const uint32_t* in = reinterpret_cast<const uint32_t*>(packed.data<int32_t>());
   const bool bytes = zeros.dtype == DType::u8;
   WrongReport report;
@@ -111,10 +116,8 @@ void decode_zeros(Call& call, Exec& exec) {
       if (tail.count) wrong.see(n, g, tail.got, 0);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t value = ((stream_get(stream.data(), i, bits) + add) & ((1 << bits) - 1)) - bias;
-        if (bytes)
-          zeros.data<uint8_t>()[i * groups + g] = static_cast<uint8_t>(value);
-        else
-          zeros.data<int16_t>()[i * groups + g] = static_cast<int16_t>(value);
+        if (bytes) zeros.data<uint8_t>()[i * groups + g] = static_cast<uint8_t>(value);
+        else zeros.data<int16_t>()[i * groups + g] = static_cast<int16_t>(value);
       }
     }
     report.merge(wrong);

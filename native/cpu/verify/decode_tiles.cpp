@@ -9,8 +9,8 @@
 namespace lpq::verify {
 namespace {
 
-// packed (bytes of [np, kp] codes), order I32 [K] (optional) -> codes U8 [N, ceil(K*bits/8)], info I64 [5]. Column j of the
-// tiles is column order[j] of codes. Each code is exclusive-or flip; stored codes outside [N, K] must be `pad`.
+// packed (bytes of [np, kp] codes), order I32 [K] (optional) -> codes U8 [N, ceil(K*bits/8)], info I64 [5]. Column j of
+// the tiles is column order[j] of codes. Each code is exclusive-or flip; stored codes outside [N, K] must be `pad`.
 void decode_tiles(Call& call, Exec& exec) {
   const Params& p = call.params;
   const Tensor &packed = call.input(0), &codes = call.output(0);
@@ -49,7 +49,8 @@ void decode_tiles(Call& call, Exec& exec) {
         for (int64_t k = n < n_true ? k_true : 0; k < kp; ++k)
           if (row[k] != pad) wrong.see(n, k, row[k], pad);
         if (n >= n_true) continue;
-        for (int64_t j = 0; j < k_true; ++j) line[static_cast<size_t>(order ? order[j] : j)] = static_cast<uint8_t>(row[j] ^ flip);
+        for (int64_t j = 0; j < k_true; ++j)
+          line[static_cast<size_t>(order ? order[j] : j)] = static_cast<uint8_t>(row[j] ^ flip);
         uint8_t* to = out + n * row_bytes;
         uint32_t pending = 0;
         int held = 0;
@@ -89,14 +90,10 @@ void decode_parameters(Call& call, Exec&) {
       // An order of whole tiles leads out of a matrix that is none.
       require(at >= 0 && at + bits <= total, "the padded shape is of whole tiles");
       uint32_t value = 0;
-      if (bits == 4)
-        value = in[at / 8] >> (at % 8) & 15;
-      else
-        std::memcpy(&value, in + at / 8, static_cast<size_t>(width));
-      if (n < n_true && g < g_true)
-        std::memcpy(to + (n * g_true + g) * width, &value, static_cast<size_t>(width));
-      else if (value != 0)
-        wrong.see(n, g, value, 0);
+      if (bits == 4) value = in[at / 8] >> (at % 8) & 15;
+      else std::memcpy(&value, in + at / 8, static_cast<size_t>(width));
+      if (n < n_true && g < g_true) std::memcpy(to + (n * g_true + g) * width, &value, static_cast<size_t>(width));
+      else if (value != 0) wrong.see(n, g, value, 0);
     }
   WrongReport report;
   report.merge(wrong);
@@ -104,8 +101,8 @@ void decode_parameters(Call& call, Exec&) {
 }
 LPQ_OP(decode_parameters, "verify_decode_parameters");
 
-// pairs I32 [N, G] of halves {s, t} -> scales F16 [N, G], zeros I16 [N, G], info I64 [5]: t must be the rounded -z s of one
-// z in 0 .. 2^bits - 1; where s is 0, of z = `constant` (-1: there is none, so such a pair is wrong).
+// pairs I32 [N, G] of halves {s, t} -> scales F16 [N, G], zeros I16 [N, G], info I64 [5]: t must be the rounded -z s of
+// one z in 0 .. 2^bits - 1; where s is 0, of z = `constant` (-1: there is none, so such a pair is wrong).
 void split_pairs(Call& call, Exec&) {
   const Tensor &pairs = call.input(0), &scales = call.output(0), &zeros = call.output(1);
   const int64_t groups = pairs.dim(1), constant = call.params.integer("constant");

@@ -19,16 +19,19 @@ float decode_code(uint32_t code, const Params& p) {
     const int value = static_cast<int>(code);
     return static_cast<float>(p.integer("signed") && (code >> (bits - 1)) ? value - (1 << bits) : value);
   }
-  const int exponent_bits = static_cast<int>(p.integer("exponent")), mantissa_bits = static_cast<int>(p.integer("mantissa"));
+  const int exponent_bits = static_cast<int>(p.integer("exponent")),
+            mantissa_bits = static_cast<int>(p.integer("mantissa"));
   const int bias = static_cast<int>(p.integer("bias"));
   const int fraction = static_cast<int>(code & ((1u << mantissa_bits) - 1));
   const int exponent = static_cast<int>((code >> mantissa_bits) & ((1u << exponent_bits) - 1));
   const int top = (1 << exponent_bits) - 1;
   const std::string& special = p.text("special");
-  if ((special == "ieee" && exponent == top) || (special == "fn" && exponent == top && fraction == (1 << mantissa_bits) - 1))
+  if ((special == "ieee" && exponent == top) ||
+      (special == "fn" && exponent == top && fraction == (1 << mantissa_bits) - 1))
     return std::numeric_limits<float>::quiet_NaN();
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa_bits)
-                                        : std::ldexp(static_cast<float>((1 << mantissa_bits) + fraction), exponent - bias - mantissa_bits);
+  const float magnitude =
+      exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa_bits)
+                    : std::ldexp(static_cast<float>((1 << mantissa_bits) + fraction), exponent - bias - mantissa_bits);
   return (code >> (bits - 1)) ? -magnitude : magnitude;
 }
 
@@ -53,8 +56,8 @@ float scalar(const Tensor& t, int64_t i) {
   }
 }
 
-// W[n][c] = ((decode(q[n][j]) - zero) * scale) * global in f32, then rounded once to w's dtype; c = permutation[j] or j,
-// group of column j = g_idx[j] or j div blockK; 0 where
+// W[n][c] = ((decode(q[n][j]) - zero) * scale) * global in f32, then rounded once to w's dtype; c = permutation[j] or
+// j, group of column j = g_idx[j] or j div blockK; 0 where
 // the mask U8 [N, ceil(K/8)] has a 0 bit. codes U8 [N, ceil(K*b/8)] -> w [N, K].
 void dequantize(Call& call, Exec& exec) {
   const Params& p = call.params;
@@ -70,9 +73,11 @@ void dequantize(Call& call, Exec& exec) {
   require(block_n > 0 && block_k > 0 && bits >= 1 && bits <= 8, "bits and blocks are positive");
   require(codes.dim(0) == n && codes.dim(1) == ceil_div(k * bits, 8), "codes is U8 [N, ceil(K*bits/8)]");
   const int64_t groups = scales.dim(1);
-  require(scales.dim(0) == ceil_div(n, block_n) && (group || groups == ceil_div(k, block_k)), "scales is [N/blockN, K/blockK]");
+  require(scales.dim(0) == ceil_div(n, block_n) && (group || groups == ceil_div(k, block_k)),
+          "scales is [N/blockN, K/blockK]");
   require(!zeros || zeros->shape == scales.shape, "zeros has the shape of scales");
-  require((!group || group->elements() == k) && (!permutation || permutation->elements() == k), "g_idx and permutation are I32 [K]");
+  require((!group || group->elements() == k) && (!permutation || permutation->elements() == k),
+          "g_idx and permutation are I32 [K]");
   require(!mask || (mask->dim(0) == n && mask->dim(1) == ceil_div(k, 8)), "mask is U8 [N, ceil(K/8)]");
   require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "w is f32, f16 or bf16");
   const float constant = static_cast<float>(p.number("zero", 0));
@@ -83,7 +88,8 @@ void dequantize(Call& call, Exec& exec) {
   const uint8_t* in = codes.data<uint8_t>();
   for (int64_t j = 0; j < k; ++j) {
     require(!group || (group->data<int32_t>()[j] >= 0 && group->data<int32_t>()[j] < groups), "g_idx names a group");
-    require(!permutation || (permutation->data<int32_t>()[j] >= 0 && permutation->data<int32_t>()[j] < k), "permutation stays inside K");
+    require(!permutation || (permutation->data<int32_t>()[j] >= 0 && permutation->data<int32_t>()[j] < k),
+            "permutation stays inside K");
   }
   const int64_t last = scales.dim(0) * groups;
   exec.pool.parallel_for(n, 4, [&](int64_t begin, int64_t end, int) {
@@ -110,7 +116,8 @@ void dequantize(Call& call, Exec& exec) {
         std::copy(line.begin(), line.end(), w.data<float>() + row * k);
       } else {
         uint16_t* out = w.data<uint16_t>() + row * k;
-        for (int64_t j = 0; j < k; ++j) out[j] = w.dtype == DType::f16 ? half_from_float(line[j]) : bfloat_from_float(line[j]);
+        for (int64_t j = 0; j < k; ++j)
+          out[j] = w.dtype == DType::f16 ? half_from_float(line[j]) : bfloat_from_float(line[j]);
       }
     }
   });

@@ -1,6 +1,7 @@
-// A W4Ax kernel, lane by lane: tokens become codes of 4 or 8 bits by blocks of 128 channels and are stored as the kernel has them;
-// lanes read their words, widen nibbles by a shift and a mask (each code times 16), and feed mma.m16n8k32 with signed bytes, tokens
-// as operand A and weights as operand B. Sums of a block are exact integers; they are scaled in fp32 in the order of the blocks.
+// A W4Ax kernel, lane by lane: tokens become codes of 4 or 8 bits by blocks of 128 channels and are stored as the
+// kernel has them; lanes read their words, widen nibbles by a shift and a mask (each code times 16), and feed
+// mma.m16n8k32 with signed bytes, tokens as operand A and weights as operand B. Sums of a block are exact integers;
+// they are scaled in fp32 in the order of the blocks.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -22,8 +23,8 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// Registers of mma.m16n8k32 with 8-bit operands, as the PTX ISA has them: byte i of register r of operand A is row lane / 4 + 8 (r % 2),
-// column 4 (lane % 4) + i + 16 (r / 2); of operand B row 4 (lane % 4) + i + 16 r, column lane / 4.
+// Registers of mma.m16n8k32 with 8-bit operands, as the PTX ISA has them: byte i of register r of operand A is row lane
+// / 4 + 8 (r % 2), column 4 (lane % 4) + i + 16 (r / 2); of operand B row 4 (lane % 4) + i + 16 r, column lane / 4.
 Cell a_byte(int lane, int r, int i) { return {lane / 4 + 8 * (r % 2), 4 * (lane % 4) + i + 16 * (r / 2)}; }
 Cell b_byte(int lane, int r, int i) { return {4 * (lane % 4) + i + 16 * r, lane / 4}; }
 
@@ -34,8 +35,8 @@ uint32_t word_at(const uint8_t* bytes) {
 }
 int signed_byte(uint32_t word, int i) { return static_cast<int8_t>(word >> 8 * i & 0xff); }
 
-// What the rows of x are to a linear of this form: codes [kTokens, K], their scales [kTokens, K/128], and the same codes in the kernel's
-// form, those of blocks of 8 bits side by side and of blocks of 4 bits two a byte.
+// What the rows of x are to a linear of this form: codes [kTokens, K], their scales [kTokens, K/128], and the same
+// codes in the kernel's form, those of blocks of 8 bits side by side and of blocks of 4 bits two a byte.
 struct Tokens {
   std::vector<int> codes;
   std::vector<float> scales;
@@ -43,9 +44,10 @@ struct Tokens {
   int64_t eights = 0, fours = 0;
 };
 
-// docs/fmpq.md: scale = max|x| (clip / top), code = x (1 / scale) to the nearest integer, ties to even, in fp32. nearbyint rounds so by
-// default.
-Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, const float* clip, const int32_t* blocks, const int32_t* order) {
+// docs/fmpq.md: scale = max|x| (clip / top), code = x (1 / scale) to the nearest integer, ties to even, in fp32.
+// nearbyint rounds so by default.
+Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, const float* clip, const int32_t* blocks,
+                 const int32_t* order) {
   Tokens t;
   const int64_t count = k / kBlock;
   for (int64_t b = 0; b < count; ++b) ++(bits[b] == 8 ? t.eights : t.fours);
@@ -53,7 +55,9 @@ Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, co
   t.x8.resize(static_cast<size_t>(kTokens * t.eights * 128)), t.x4.resize(static_cast<size_t>(kTokens * t.fours * 64));
   for (int64_t row = 0; row < kTokens; ++row)
     for (int64_t b = 0; b < count; ++b) {
-      const auto value = [&](int64_t i) { return x[static_cast<size_t>(row * k + (order ? order[b * kBlock + i] : b * kBlock + i))]; };
+      const auto value = [&](int64_t i) {
+        return x[static_cast<size_t>(row * k + (order ? order[b * kBlock + i] : b * kBlock + i))];
+      };
       float most = 0;
       for (int64_t i = 0; i < kBlock; ++i) most = std::max(most, std::fabs(value(i)));
       const float top = bits[b] == 4 ? 7 : 127, ratio = clip[b] / top;
@@ -76,24 +80,32 @@ Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, co
   return t;
 }
 
-// Inputs: packed U8 [np/16, K/128, 1024], packed scales F32 [K/128, np], bits U8, clip F32, blocks I32 [K/128]; what they should hold:
-// codes U8 [N, K/2], scales F32 [N, K/128]; permutation I32 [K] (optional). Params: seed, strips (16 output features each). Outputs:
-// registers I64 [5], the first wrong integer sum of a block (row n, column k of the block); outputs F64 [7] as emulate_marlin.cpp's.
+// Inputs: packed U8 [np/16, K/128, 1024], packed scales F32 [K/128, np], bits U8, clip F32, blocks I32 [K/128]; what
+// they should hold: codes U8 [N, K/2], scales F32 [N, K/128]; permutation I32 [K] (optional). Params: seed, strips (16
+// output features each). Outputs: registers I64 [5], the first wrong integer sum of a block (row n, column k of the
+// block); outputs F64 [7] as emulate_marlin.cpp's.
 void emulate_comet(Call& call, Exec& exec) {
-  const Tensor &packed = call.input(0), &packed_scales = call.input(1), &bits = call.input(2), &clip = call.input(3), &blocks = call.input(4);
+  const Tensor &packed = call.input(0), &packed_scales = call.input(1), &bits = call.input(2), &clip = call.input(3),
+               &blocks = call.input(4);
   const Tensor &codes = call.input(5), &scales = call.input(6);
   const Params& p = call.params;
-  const int64_t count = bits.elements(), k = count * kBlock, np = packed_scales.dim(1), n_true = codes.dim(0), strips_all = np / kFeatures;
-  require(packed.rank() == 3 && packed.dim(0) == strips_all && packed.dim(1) == count && packed.dim(2) == 1024 && np % kFeatures == 0, "packed is whole blocks");
-  require(packed_scales.dim(0) == count && clip.elements() == count && blocks.elements() == count && n_true <= np, "scales, bits, clip and blocks are of one K");
-  require(codes.dim(1) == k / 2 && scales.dim(0) == n_true && scales.dim(1) == count, "codes and scales are of one shape");
+  const int64_t count = bits.elements(), k = count * kBlock, np = packed_scales.dim(1), n_true = codes.dim(0),
+                strips_all = np / kFeatures;
+  require(packed.rank() == 3 && packed.dim(0) == strips_all && packed.dim(1) == count && packed.dim(2) == 1024 &&
+              np % kFeatures == 0,
+          "packed is whole blocks");
+  require(packed_scales.dim(0) == count && clip.elements() == count && blocks.elements() == count && n_true <= np,
+          "scales, bits, clip and blocks are of one K");
+  require(codes.dim(1) == k / 2 && scales.dim(0) == n_true && scales.dim(1) == count,
+          "codes and scales are of one shape");
   const uint8_t* width = bits.data<uint8_t>();
   const int32_t* place = blocks.data<int32_t>();
   int64_t eights = 0;
   for (int64_t b = 0; b < count; ++b) eights += width[b] == 8;
   for (int64_t b = 0; b < count; ++b) {
     require(width[b] == 4 || width[b] == 8, "bits is 4 or 8");
-    require(width[b] == 8 ? place[b] >= 0 && place[b] < eights : place[b] < 0 && ~place[b] < count - eights, "blocks numbers the blocks of each precision");
+    require(width[b] == 8 ? place[b] >= 0 && place[b] < eights : place[b] < 0 && ~place[b] < count - eights,
+            "blocks numbers the blocks of each precision");
   }
   const int32_t* order = nullptr;
   if (call.in.size() > 7) {
@@ -134,10 +146,12 @@ void emulate_comet(Call& call, Exec& exec) {
               const int row = a_byte(lane, r, 0).row, at = 4 * (lane % 4);
               uint32_t word;
               if (four) {
-                word = word_at(&tokens.x4[static_cast<size_t>((row * tokens.fours + ~place[b]) * 64 + 16 * chunk + at)]);
+                word =
+                    word_at(&tokens.x4[static_cast<size_t>((row * tokens.fours + ~place[b]) * 64 + 16 * chunk + at)]);
                 word = (r < 2 ? word << 4 : word) & 0xf0f0f0f0u;
               } else {
-                word = word_at(&tokens.x8[static_cast<size_t>((row * tokens.eights + place[b]) * 128 + 32 * chunk + at + 16 * (r / 2))]);
+                word = word_at(&tokens.x8[static_cast<size_t>((row * tokens.eights + place[b]) * 128 + 32 * chunk + at +
+                                                              16 * (r / 2))]);
               }
               for (int i = 0; i < 4; ++i) a[a_byte(lane, r, i).row][a_byte(lane, r, i).col] = signed_byte(word, i);
             }
@@ -162,9 +176,11 @@ void emulate_comet(Call& call, Exec& exec) {
           for (int i = 0; i < kBlock; ++i) weights[i] = canonical(n, b * kBlock + i);
           for (int row = 0; row < kTokens; ++row) {
             int32_t want = 0;
-            for (int i = 0; i < kBlock; ++i) want += tokens.codes[static_cast<size_t>(row * k + b * kBlock + i)] * weights[i];
+            for (int i = 0; i < kBlock; ++i)
+              want += tokens.codes[static_cast<size_t>(row * k + b * kBlock + i)] * weights[i];
             if (d[row][f] != times * want) wrong.see(n, b * kBlock, d[row][f], times * want);
-            const float token = tokens.scales[static_cast<size_t>(row * count + b)], factor = token * packed_scales.data<float>()[b * np + n];
+            const float token = tokens.scales[static_cast<size_t>(row * count + b)],
+                        factor = token * packed_scales.data<float>()[b * np + n];
             // Dividing by a power of two is exact but for what underflows.
             sums[row][f] = std::fma(static_cast<float>(d[row][f]) / static_cast<float>(times), factor, sums[row][f]);
             exact[row][f] += want * (static_cast<double>(token) * scale);
@@ -172,8 +188,8 @@ void emulate_comet(Call& call, Exec& exec) {
           }
         }
       }
-      // One rounding of each factor (2^-24 of it, or 2^-150 where it is subnormal) and one for each of K/128 steps, of at most the sum of
-      // sizes so far; and the reference's own.
+      // One rounding of each factor (2^-24 of it, or 2^-150 where it is subnormal) and one for each of K/128 steps, of
+      // at most the sum of sizes so far; and the reference's own.
       constexpr double e = 0x1p-24;
       const double steps = static_cast<double>(count), g = steps * e / (1 - steps * e), f64 = (steps + 4) * 0x1p-53;
       WorstOutput worst;

@@ -1,7 +1,8 @@
-// A MARLIN kernel, lane by lane: each of 32 lanes reads its words and scales from the packed bytes, dequantizes with the
-// kernel's bit tricks on 32-bit registers, and feeds mma.m16n8k16 fragments. Written from the MARLIN paper (sections 3.2
-// to 3.4) and the PTX ISA. Model of the accumulation: fp16 products are exact, sums run in fp32 with k ascending and round
-// to nearest at every step; one thread block owns all of K, so there is no fp16 reduction between blocks.
+// A MARLIN kernel, lane by lane: each of 32 lanes reads its words and scales from the packed bytes, dequantizes with
+// the kernel's bit tricks on 32-bit registers, and feeds mma.m16n8k16 fragments. Written from the MARLIN paper
+// (sections 3.2 to 3.4) and the PTX ISA. Model of the accumulation: fp16 products are exact, sums run in fp32 with k
+// ascending and round to nearest at every step; one thread block owns all of K, so there is no fp16 reduction between
+// blocks.
 #include <cmath>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct Half2 {
 };
 Half2 split(uint32_t r) { return {static_cast<uint16_t>(r), static_cast<uint16_t>(r >> 16)}; }
 
-// Four values out of nibbles 0, 4, 1, 5: lop3 places a nibble in the fraction of 1024 (0x6400), the upper one 16 times as
-// large; subtracting 1032 leaves q - 8, and x/16 - 72 does the same for the other.
+// Four values out of nibbles 0, 4, 1, 5: lop3 places a nibble in the fraction of 1024 (0x6400), the upper one 16 times
+// as large; subtracting 1032 leaves q - 8, and x/16 - 72 does the same for the other.
 void dequantize(uint32_t q, Half2 out[2]) {
   const Half2 lo = split((q & 0x000f000fu) | 0x64006400u);
   const Half2 hi = split((q & 0x00f000f0u) | 0x64006400u);
@@ -39,7 +40,8 @@ uint64_t mix(uint64_t x) {  // splitmix64
 // Random activations m/1024 with -1024 <= m <= 1024: fp16 holds each exactly.
 std::vector<uint16_t> activations(int64_t k, uint64_t seed) {
   std::vector<uint16_t> a(static_cast<size_t>(kM * k));
-  for (size_t i = 0; i < a.size(); ++i) a[i] = half_from_float((static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f);
+  for (size_t i = 0; i < a.size(); ++i)
+    a[i] = half_from_float((static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f);
   return a;
 }
 
@@ -47,11 +49,13 @@ struct Lane {
   float c[4][2][4] = {};  // column sixteenth j, its left and right 8 columns, register
 };
 
-// fp32(sum + a*b) with the product of two fp16 values exact: 22 bits, which fp32 holds (exponents from -48 to 32 included).
+// fp32(sum + a*b) with the product of two fp16 values exact: 22 bits, which fp32 holds (exponents from -48 to 32
+// included).
 // So this is std::fma without the library call that baseline x86-64 makes of it.
 float accumulate(float a, float b, float sum) { return sum + a * b; }
 
-// One mma for the whole warp: gathers the lanes' registers into A (16 x 16) and B (16 x 8), multiplies, and hands C back.
+// One mma for the whole warp: gathers the lanes' registers into A (16 x 16) and B (16 x 8), multiplies, and hands C
+// back.
 void mma(const float a[kM][16], const float b[16][8], Lane* lanes, int j, int right) {
   float c[kM][8];
   for (int lane = 0; lane < kLanes; ++lane)
@@ -63,10 +67,11 @@ void mma(const float a[kM][16], const float b[16][8], Lane* lanes, int j, int ri
     for (int i = 0; i < 4; ++i) lanes[lane].c[j][right][i] = c[fragment_c(lane, i).row][fragment_c(lane, i).col];
 }
 
-// Inputs: B I32 [Kp/16, 2Np], s F16 [R, Np]; what they should hold: codes U8 [N, ceil(K/2)], scales F16 [N, R] in canonical
-// order. Params: k, zero (subtracted from a code), signed, seed, strips (64-column strips to run).
+// Inputs: B I32 [Kp/16, 2Np], s F16 [R, Np]; what they should hold: codes U8 [N, ceil(K/2)], scales F16 [N, R] in
+// canonical order. Params: k, zero (subtracted from a code), signed, seed, strips (64-column strips to run).
 // Outputs: registers I64 [5], the dequantized values that are not q - zero (row n, column k, fp16 bits), exact; and
-// outputs F64 [7]: count, m, n, got, expected, bound of outputs off by more than the bound, and the largest error / bound.
+// outputs F64 [7]: count, m, n, got, expected, bound of outputs off by more than the bound, and the largest error /
+// bound.
 void emulate_marlin(Call& call, Exec& exec) {
   const Tensor &packed = call.input(0), &packed_scales = call.input(1), &codes = call.input(2), &scales = call.input(3);
   const Params& p = call.params;
@@ -75,8 +80,10 @@ void emulate_marlin(Call& call, Exec& exec) {
   const bool per_channel = rows == 1, is_signed = p.integer("signed") != 0;
   const int zero = static_cast<int>(p.integer("zero"));
   const int64_t group = kp / rows;
-  require(packed.dim(1) % 128 == 0 && packed_scales.dim(1) == width && kp % rows == 0 && group % 16 == 0, "B and s are of one shape");
-  require(scales.dim(0) == n_true && scales.dim(1) == rows && codes.dim(1) == ceil_div(k_true, 2), "codes and scales are of one shape");
+  require(packed.dim(1) % 128 == 0 && packed_scales.dim(1) == width && kp % rows == 0 && group % 16 == 0,
+          "B and s are of one shape");
+  require(scales.dim(0) == n_true && scales.dim(1) == rows && codes.dim(1) == ceil_div(k_true, 2),
+          "codes and scales are of one shape");
   const uint32_t* words = reinterpret_cast<const uint32_t*>(packed.data<int32_t>());
   const uint16_t* s = packed_scales.data<uint16_t>();
   const uint16_t* want_scales = scales.data<uint16_t>();
@@ -84,7 +91,8 @@ void emulate_marlin(Call& call, Exec& exec) {
   const std::vector<uint16_t> a = activations(kp, static_cast<uint64_t>(p.integer("seed")));
   std::vector<double> a_columns(a.size());  // [Kp][16] for the reference
   for (int64_t k = 0; k < kp; ++k)
-    for (int m = 0; m < kM; ++m) a_columns[static_cast<size_t>(k * kM + m)] = half_value(a[static_cast<size_t>(m * kp + k)]);
+    for (int m = 0; m < kM; ++m)
+      a_columns[static_cast<size_t>(k * kM + m)] = half_value(a[static_cast<size_t>(m * kp + k)]);
   const std::vector<double>& strips = p.list("strips");
   exec.total = static_cast<int64_t>(strips.size());
   WrongReport registers;
@@ -126,7 +134,8 @@ void emulate_marlin(Call& call, Exec& exec) {
                 if (registers4[i] != want) wrong.see(n, k, registers4[i], want);
                 // Eight scales, one 16-byte read a lane: element 2j + right belongs to this fragment's column.
                 if (!per_channel)
-                  registers4[i] = half_mul(registers4[i], s[(kt * 16 / group) * width + strip * kTileN + 8 * (lane / 4) + 2 * j + right]);
+                  registers4[i] = half_mul(
+                      registers4[i], s[(kt * 16 / group) * width + strip * kTileN + 8 * (lane / 4) + 2 * j + right]);
                 b_tile[cell.row][cell.col] = half_value(registers4[i]);
               }
             }

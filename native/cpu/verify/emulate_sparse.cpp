@@ -1,6 +1,7 @@
-// A Sparse-MARLIN kernel, lane by lane: lanes read their codes, scales and metadata from the packed bytes, dequantize with the
-// kernel's bit tricks, and feed mma.sp.m16n8k32: of every four rows of B, the metadata of a row of A selects the two that its
-// kept weights meet (PTX ISA, "mma.sp"). The kernel computes C^T, so the weight is operand A and tokens are columns. Model of
+// A Sparse-MARLIN kernel, lane by lane: lanes read their codes, scales and metadata from the packed bytes, dequantize
+// with the kernel's bit tricks, and feed mma.sp.m16n8k32: of every four rows of B, the metadata of a row of A selects
+// the two that its kept weights meet (PTX ISA, "mma.sp"). The kernel computes C^T, so the weight is operand A and
+// tokens are columns. Model of
 // the accumulation: fp16 products are exact, sums run in fp32 along the compressed columns and round at every step.
 #include <cmath>
 #include <vector>
@@ -34,10 +35,8 @@ void dequantize8(uint32_t q, uint16_t out[4]) {
 void fragment(const SparseTile& tile, int lane, int j, uint16_t a[8]) {
   for (int below = 0; below < 2; ++below) {
     uint16_t v[4];
-    if (tile.bits == 4)
-      dequantize4(tile.words[lane * 4 + j] >> 8 * below, v);
-    else
-      dequantize8(tile.words[lane * 8 + 2 * j + below], v);
+    if (tile.bits == 4) dequantize4(tile.words[lane * 4 + j] >> 8 * below, v);
+    else dequantize8(tile.words[lane * 8 + 2 * j + below], v);
     a[2 * below] = v[0], a[2 * below + 1] = v[1], a[4 + 2 * below] = v[2], a[5 + 2 * below] = v[3];
   }
 }
@@ -49,9 +48,9 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// Inputs: B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np], s F16 [R, np]; what they should hold: codes U8 [N, ceil(K*bits/8)], mask
-// U8 [N, ceil(K/8)], scales F16 [N, R]. Params: bits, k, zero (subtracted from a canonical code), signed, seed, strips (64 columns
-// each). Outputs as emulate_marlin.cpp's: registers I64 [5], outputs F64 [7].
+// Inputs: B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np], s F16 [R, np]; what they should hold: codes U8 [N,
+// ceil(K*bits/8)], mask U8 [N, ceil(K/8)], scales F16 [N, R]. Params: bits, k, zero (subtracted from a canonical code),
+// signed, seed, strips (64 columns each). Outputs as emulate_marlin.cpp's: registers I64 [5], outputs F64 [7].
 void emulate_sparse(Call& call, Exec& exec) {
   const Tensor &packed = call.input(0), &meta = call.input(1), &packed_scales = call.input(2);
   const Tensor &codes = call.input(3), &mask = call.input(4), &scales = call.input(5);
@@ -61,7 +60,8 @@ void emulate_sparse(Call& call, Exec& exec) {
   const int64_t n_true = codes.dim(0), k_true = p.integer("k"), rows = packed_scales.dim(0), group = kp / rows;
   const bool per_channel = rows == 1, is_signed = p.integer("signed") != 0;
   const int zero = static_cast<int>(p.integer("zero"));
-  require((bits == 4 || bits == 8) && np % kSparseN == 0 && packed.dim(0) == steps && packed.dim(1) == np * bits / 2, "B and meta are of one shape");
+  require((bits == 4 || bits == 8) && np % kSparseN == 0 && packed.dim(0) == steps && packed.dim(1) == np * bits / 2,
+          "B and meta are of one shape");
   require(packed_scales.dim(1) == np && kp % rows == 0 && group % kSparseK == 0, "s and B are of one shape");
   require(codes.dim(1) == ceil_div(k_true * bits, 8) && mask.dim(0) == n_true && mask.dim(1) == ceil_div(k_true, 8) &&
               scales.dim(0) == n_true && scales.dim(1) == rows,
@@ -89,7 +89,8 @@ void emulate_sparse(Call& call, Exec& exec) {
       const int64_t strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
       require(strip >= 0 && strip < strips_all, "a strip inside N");
       float d[4][16][kTokens] = {};
-      std::vector<double> sum(kSparseN * kTokens), size(sum.size()), plain(sum.size()), plain_size(sum.size()), input(kTokens);
+      std::vector<double> sum(kSparseN * kTokens), size(sum.size()), plain(sum.size()), plain_size(sum.size()),
+          input(kTokens);
       Wrong wrong;
       for (int64_t kt = 0; kt < steps; ++kt) {
         const SparseTile tile = sparse_tile(words, metadata, bits, strips_all, strip, kt);
@@ -106,7 +107,9 @@ void emulate_sparse(Call& call, Exec& exec) {
               const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
               if (v[i] != want) wrong.see(n, k, v[i], want);
               // Eight scales a lane, those of its eight features: element 2j + (lower rows).
-              if (!per_channel) v[i] = half_mul(v[i], s[(kt * kSparseK / group) * np + strip * kSparseN + 8 * (lane / 4) + 2 * j + cell.row / 8]);
+              if (!per_channel)
+                v[i] = half_mul(
+                    v[i], s[(kt * kSparseK / group) * np + strip * kSparseN + 8 * (lane / 4) + 2 * j + cell.row / 8]);
               a[cell.row][cell.col] = half_value(v[i]);
             }
           }

@@ -1,7 +1,8 @@
-// A kernel of any layout of tiles, lane by lane: each lane reads its words, cuts codes out with the masks of such kernels, turns
-// them into fp16 registers, fetches its scales and zero points, and feeds the fragments of mma.m16n8k16 (sm70: columns of
-// mma.m8n8k4). Written from the PTX ISA, the papers and the formats' descriptions; shares the verifier's tables only in
-// parameter_at. Accumulation as in emulate_marlin.cpp: fp32, k ascending, rounded to nearest at each step.
+// A kernel of any layout of tiles, lane by lane: each lane reads its words, cuts codes out with the masks of such
+// kernels, turns them into fp16 registers, fetches its scales and zero points, and feeds the fragments of mma.m16n8k16
+// (sm70: columns of mma.m8n8k4). Written from the PTX ISA, the papers and the formats' descriptions; shares the
+// verifier's tables only in parameter_at. Accumulation as in emulate_marlin.cpp: fp32, k ascending, rounded to nearest
+// at each step.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -87,7 +88,8 @@ void take(Two& codes, uint32_t word, int bit, int length, int to) {
 void tilus(const uint8_t* block, int bits, int lane, std::vector<Register>& out) {
   std::vector<uint32_t> words(static_cast<size_t>(4 * bits));
   for (int load = 0; load < bits; ++load)  // 16 bytes a lane, 512 a warp
-    for (int i = 0; i < 4; ++i) words[static_cast<size_t>(4 * load + i)] = word_at(block + 512 * load + 16 * lane + 4 * i);
+    for (int i = 0; i < 4; ++i)
+      words[static_cast<size_t>(4 * load + i)] = word_at(block + 512 * load + 16 * lane + 4 * i);
   const int fields = 16 / bits, room = 16 - fields * bits;
   for (int chunk = 0; chunk < 4; ++chunk) {
     const uint32_t* w = &words[static_cast<size_t>(chunk * bits)];
@@ -141,9 +143,9 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// Inputs: packed; scales F16 [N, G] and zeros F16 [N, G] in canonical order, of codes as they are stored; codes U8 [N, K
-// stream], canonical; packed scales (F16, BF16, U8 = e8m0, or halves {s, -z s}); then, as told, packed zeros and order
-// I32 [K]. Outputs as those of verify_emulate_marlin. zero: of all, where there are no packed zeros.
+// Inputs: packed; scales F16 [N, G] and zeros F16 [N, G] in canonical order, of codes as they are stored; codes U8 [N,
+// K stream], canonical; packed scales (F16, BF16, U8 = e8m0, or halves {s, -z s}); then, as told, packed zeros and
+// order I32 [K]. Outputs as those of verify_emulate_marlin. zero: of all, where there are no packed zeros.
 void emulate_tiles(Call& call, Exec& exec) {
   const Params& p = call.params;
   const Tensor &packed = call.input(0), &scales = call.input(1), &zeros = call.input(2), &codes = call.input(3);
@@ -188,24 +190,26 @@ void emulate_tiles(Call& call, Exec& exec) {
     if (scale_width == 1)  // ue8m0 -> bf16 -> half
       s = half_from_float(std::ldexp(1.0f, static_cast<int>(raw) - 127));
     else
-      s = packed_scales.dtype == DType::bf16 ? half_from_float(bfloat_value(static_cast<uint16_t>(raw))) : static_cast<uint16_t>(raw);
+      s = packed_scales.dtype == DType::bf16 ? half_from_float(bfloat_value(static_cast<uint16_t>(raw)))
+                                             : static_cast<uint16_t>(raw);
     if (!packed_zeros) return;
     const std::string zero_form = scale_form == "marlin_scales" ? "marlin_zeros" : scale_form;
     const int64_t bit = parameter_at(zero_form, n, g, np, gp, zero_bits);
     const auto* from = reinterpret_cast<const uint8_t*>(packed_zeros->raw());
-    if (zero_bits == 16)
-      std::memcpy(&z, from + bit / 8, 2);
-    else
-      z = half_from_float(static_cast<float>(from[bit / 8] >> (bit % 8) & ((1 << zero_bits) - 1)));
+    if (zero_bits == 16) std::memcpy(&z, from + bit / 8, 2);
+    else z = half_from_float(static_cast<float>(from[bit / 8] >> (bit % 8) & ((1 << zero_bits) - 1)));
   };
 
   const std::vector<double>& strips = p.list("strips");
   const auto seed = static_cast<uint64_t>(p.integer("seed"));
-  std::vector<float> a(static_cast<size_t>(kM * kp));  // m/1024 with |m| <= 1024: exact in fp16; 0 beyond K, as kernels feed
+  std::vector<float> a(
+      static_cast<size_t>(kM * kp));  // m/1024 with |m| <= 1024: exact in fp16; 0 beyond K, as kernels feed
   for (int64_t k = 0; k < kp; ++k)
     for (int m = 0; m < kM; ++m)
       a[static_cast<size_t>(k * kM + m)] =
-          k < k_true ? (static_cast<float>(mix(seed ^ mix(static_cast<uint64_t>(k * kM + m))) % 2049) - 1024.0f) / 1024.0f : 0;
+          k < k_true
+              ? (static_cast<float>(mix(seed ^ mix(static_cast<uint64_t>(k * kM + m))) % 2049) - 1024.0f) / 1024.0f
+              : 0;
   const int64_t n_tiles = np / form.tile_n, k_tiles = kp / form.tile_k;
   exec.total = static_cast<int64_t>(strips.size());
   WrongReport registers;
@@ -240,11 +244,13 @@ void emulate_tiles(Call& call, Exec& exec) {
           if (n >= n_true || k >= k_true) continue;
           const int64_t column = order ? order->data<int32_t>()[k] : k, at = n * groups + k / group;
           const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), column, bits) ^ flip;
-          const uint16_t zero = fused ? half_from_float(-(half_value(true_zeros[at]) * half_value(true_scales[at]))) : true_zeros[at];
+          const uint16_t zero =
+              fused ? half_from_float(-(half_value(true_zeros[at]) * half_value(true_scales[at]))) : true_zeros[at];
           const uint16_t want = weight(code, true_scales[at], zero);
           if (got != want) wrong.see(n, column, got, want);
           // The reference, and how far roundings may take this weight from it.
-          const double scale = half_value(true_scales[at]), shift = half_value(true_zeros[at]), q = number_of(code, p, bits);
+          const double scale = half_value(true_scales[at]), shift = half_value(true_zeros[at]),
+                       q = number_of(code, p, bits);
           const double value = (q - shift) * scale, u = 0x1p-11, h = 0x1p-25;
           const double off = fused ? u * (std::fabs(value) + (2 + u) * std::fabs(shift * scale)) + 3 * h
                                    : (2 * u + u * u) * std::fabs(value) + h * (2 + std::fabs(scale));
@@ -270,7 +276,8 @@ void emulate_tiles(Call& call, Exec& exec) {
           const double got = half_value(half_from_float(sum[o])), expected = exact[o];
           const double before = loose[o] + gamma * (size[o] + loose[o]);
           const double bound = before + u * (std::fabs(expected) + before) + h + own * size[o];
-          if (std::isinf(got) && std::fabs(expected) + bound >= 65504 && std::signbit(got) == std::signbit(expected)) continue;
+          if (std::isinf(got) && std::fabs(expected) + bound >= 65504 && std::signbit(got) == std::signbit(expected))
+            continue;
           if (!std::isfinite(expected)) continue;  // a code that is no number: the registers were compared
           const double error = std::fabs(got - expected);
           top = std::max(top, error / bound);

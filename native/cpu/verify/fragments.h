@@ -1,5 +1,6 @@
-// Which element of a 16-bit mma.m16n8k16 operand each lane's register holds. Written from the PTX ISA, "Matrix Fragments
-// for mma.m16n8k16 with floating point type": groupID = lane / 4, threadID_in_group = lane % 4. The verifier's own
+// Which element of a 16-bit mma.m16n8k16 operand each lane's register holds. Written from the PTX ISA, "Matrix
+// Fragments for mma.m16n8k16 with floating point type": groupID = lane / 4, threadID_in_group = lane % 4. The
+// verifier's own
 // tables: nothing of the packer's layouts is included here.
 #pragma once
 

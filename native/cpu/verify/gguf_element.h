@@ -11,12 +11,12 @@ namespace lpq::verify {
 enum class Super { none, q2, q3, q4, q5, q6 };
 
 struct BlockType {
-  Super super;      // none: a block of 32
-  int size, bytes;  // elements and bytes of a block
-  int part;         // elements that share a step
-  int low, high;    // what a code may be, its centre taken off
-  int steps;        // largest multiple of the block's scale that a step may be; 1: the step is the scale itself
-  bool affine;      // a minimum is taken off
+  Super super;            // none: a block of 32
+  int size, bytes;        // elements and bytes of a block
+  int part;               // elements that share a step
+  int low, high;          // what a code may be, its centre taken off
+  int steps;              // largest multiple of the block's scale that a step may be; 1: the step is the scale itself
+  bool affine;            // a minimum is taken off
   int min, fifth, codes;  // of blocks of 32: where these lie; -1: absent
 };
 
@@ -55,7 +55,8 @@ inline Element element_at(const BlockType& t, const uint8_t* b, int e) {
   const int h = e / 128, j = e % 128 / 32, l = e % 32, s = e / 32;
   switch (t.super) {
     case Super::none:
-      return {value_at(b), t.min >= 0 ? -value_at(b + t.min) : 0.0f, stored_code(t, b, e) + (t.bytes == 34 ? 0 : t.low)};
+      return {value_at(b), t.min >= 0 ? -value_at(b + t.min) : 0.0f,
+              stored_code(t, b, e) + (t.bytes == 34 ? 0 : t.low)};
     case Super::q2: {
       const int sc = b[e / 16];
       return {value_at(b + 80) * static_cast<float>(sc & 15), value_at(b + 82) * static_cast<float>(sc >> 4),

@@ -1,4 +1,5 @@
-// Whether blocks of GGUF are an encoding of the weights that they should hold, whoever searched for it. The codes follow from
+// Whether blocks of GGUF are an encoding of the weights that they should hold, whoever searched for it. The codes
+// follow from
 // the scales: each must be the nearest there is. The scales are free within a bound that the weights set.
 #include <algorithm>
 #include <cmath>
@@ -20,8 +21,8 @@ float weight_at(const Tensor& w, int64_t i) {
 // Distance of neighbours among fp16 numbers of this size.
 double half_unit(double x) { return std::ldexp(1.0, std::max(std::ilogb(std::max(x, 0x1p-14)) - 10, -24)); }
 
-// What plain rounding into the type leaves of a block: its error, what the grid of scales (and minima) adds at most, and the
-// size of the largest step that such a grid rounds to 0. All norms.
+// What plain rounding into the type leaves of a block: its error, what the grid of scales (and minima) adds at most,
+// and the size of the largest step that such a grid rounds to 0. All norms.
 struct Plain {
   double error = 0.0, grid = 0.0, lost = 0.0;
 };
@@ -46,28 +47,32 @@ Plain plain_rounding(const BlockType& t, const double* x) {
     norms[p] = std::sqrt(codes);
     step_most = std::max(step_most, std::fabs(step)), min_most = std::max(min_most, min);
   }
-  // A step is a whole multiple of an f16 number, up to `steps` of it: half of that off, and half a unit of the f16 for each.
+  // A step is a whole multiple of an f16 number, up to `steps` of it: half of that off, and half a unit of the f16 for
+  // each.
   const auto off_grid = [&](double most) {
     const double scale = most / t.steps;
     return (t.steps > 1 ? scale / 2 : 0.0) + half_unit(scale) / 2 * t.steps;
   };
-  const double step_off = off_grid(step_most), min_off = t.affine ? off_grid(min_most) * std::sqrt(double(t.part)) : 0.0;
+  const double step_off = off_grid(step_most),
+               min_off = t.affine ? off_grid(min_most) * std::sqrt(double(t.part)) : 0.0;
   double grid = 0.0;
   for (int p = 0; p < parts; ++p) grid += (step_off * norms[p] + min_off) * (step_off * norms[p] + min_off);
   return {std::sqrt(squares), std::sqrt(grid), step_off};
 }
 
-// blocks U8 [N, bytes], order I32 [N], w [N, K] (f32, f16, bf16): stored row r is to hold row order[r] of w. Reports codes that
-// are not the nearest of their step (got and expected: bits of f32), and blocks that are farther from w than they may be.
+// blocks U8 [N, bytes], order I32 [N], w [N, K] (f32, f16, bf16): stored row r is to hold row order[r] of w. Reports
+// codes that are not the nearest of their step (got and expected: bits of f32), and blocks that are farther from w than
+// they may be.
 //
-// A code: |w - (step * code - min)| is at most step/2, or the code is the last one on that side. Added: the roundings of a
-// packer that computes in f32, 2^-22 (|w| + min), and 2^-10 steps. A step of 0 says that the part needs less than the grid of
+// A code: |w - (step * code - min)| is at most step/2, or the code is the last one on that side. Added: the roundings
+// of a packer that computes in f32, 2^-22 (|w| + min), and 2^-10 steps. A step of 0 says that the part needs less than
+// the grid of
 // scales has: |w + min| is at most three times the largest code times what that grid loses.
 //
-// A block: plain rounding (the largest weight is the largest code, scales to the nearest of their grid) is one encoding out of
-// those that a search tries. A search fits steps to all weights instead, and rounds to a grid for the largest of these: by
-// least squares, with codes up to half a step off, they are at most twice as large. So the norm of the error is at most
-// 2 (error of plain rounding + what the grid adds). Zeros leave the whole norm, another block sqrt(2) of it.
+// A block: plain rounding (the largest weight is the largest code, scales to the nearest of their grid) is one encoding
+// out of those that a search tries. A search fits steps to all weights instead, and rounds to a grid for the largest of
+// these: by least squares, with codes up to half a step off, they are at most twice as large. So the norm of the error
+// is at most 2 (error of plain rounding + what the grid adds). Zeros leave the whole norm, another block sqrt(2) of it.
 void gguf_nearest(Call& call, Exec& exec) {
   const BlockType type = block_type(call.params.text("type"));
   const Tensor &blocks = call.input(0), &w = call.input(2);
@@ -115,9 +120,10 @@ void gguf_nearest(Call& call, Exec& exec) {
 }
 LPQ_OP(gguf_nearest, "verify_gguf_nearest");
 
-// a, w F32 [N, K], two roundings of one weight: reports rows of a that are not w's (column -1), and runs of 256 columns. A
-// row of zeros is off by all of w's norm, another row by sqrt(2) of it: more than half of the square is reported. A run, where
-// a rounding to few bits may leave little of small weights, must still lie along w's: another one has a cosine of 1/16 or so.
+// a, w F32 [N, K], two roundings of one weight: reports rows of a that are not w's (column -1), and runs of 256
+// columns. A row of zeros is off by all of w's norm, another row by sqrt(2) of it: more than half of the square is
+// reported. A run, where a rounding to few bits may leave little of small weights, must still lie along w's: another
+// one has a cosine of 1/16 or so.
 void near_rows(Call& call, Exec& exec) {
   const Tensor &a = call.input(0), &w = call.input(1);
   const int64_t n = w.dim(0), k = w.dim(1);

@@ -22,7 +22,8 @@ inline int64_t half_fixed(uint16_t h) {
 inline float half_value(uint16_t h) {
   if (half_finite(h)) return h == 0x8000 ? -0.0f : static_cast<float>(half_fixed(h)) * 0x1p-24f;  // 11 bits: exact
   // The NaN payload moves along, so that two different NaNs stay different.
-  return std::bit_cast<float>((static_cast<uint32_t>(h & 0x8000) << 16) | 0x7f800000u | (static_cast<uint32_t>(h & 1023) << 13));
+  return std::bit_cast<float>((static_cast<uint32_t>(h & 0x8000) << 16) | 0x7f800000u |
+                              (static_cast<uint32_t>(h & 1023) << 13));
 }
 
 // value * 2^-scale rounded to fp16; `negative` decides the sign of zero.

@@ -28,7 +28,8 @@ uint32_t field(const uint8_t* bytes, int64_t bit, int64_t bits) {
 int64_t code_bit(const Form& f, int64_t t, int64_t h, int64_t d) {
   if (f.turbomind) {
     static constexpr int64_t nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    const int64_t keys = f.dim * (f.values ? f.other_bits : f.bits), values = f.dim * (f.values ? f.bits : f.other_bits);
+    const int64_t keys = f.dim * (f.values ? f.other_bits : f.bits),
+                  values = f.dim * (f.values ? f.bits : f.other_bits);
     const int64_t row = h * f.page * (keys + values) + (f.values ? f.page * keys + t * values : t * keys);
     return row + (f.bits == 4 ? d / 8 * 32 + 4 * nibble[d % 8] : d * f.bits);
   }
@@ -57,16 +58,27 @@ int64_t number_bit(const Form& f, int64_t row, int64_t h, int64_t column, bool z
   return 32 * line * f.page + 32 * (row / f.run) * f.run + 16 * (row % f.run) + (zero ? 16 * f.run : 0);
 }
 
-// Inputs: pages U8 of codes, of numbers (may be the same), table I32. Outputs: codes U8 [T, heads*dim], scales and zeros f16
-// [T / group or T, ...].
+// Inputs: pages U8 of codes, of numbers (may be the same), table I32. Outputs: codes U8 [T, heads*dim], scales and
+// zeros f16 [T / group or T, ...].
 void decode(Call& call, Exec& exec) {
   const Tensor &codes = call.input(0), &numbers = call.input(1), &table = call.input(2);
   const Tensor &code = call.output(0), &scale = call.output(1), &zero = call.output(2);
   const Params& p = call.params;
-  const Form f{p.text("form") == "turbomind", p.integer("outer") != 0, p.integer("values") != 0, p.integer("channel") != 0, p.integer("heads"), p.integer("headDim"),
-               p.integer("pageTokens"), p.integer("bits"), p.integer("otherBits"), p.integer("group"), p.integer("run")};
-  for (const int64_t size : {f.heads, f.dim, f.page, f.group, f.run}) require(size > 0 && size <= 1 << 20, "a size of the cache is not between 1 and 2^20");
-  for (const int64_t bits : {f.bits, f.other_bits}) require(bits == 2 || bits == 4 || bits == 8, "codes have not 2, 4 or 8 bits");
+  const Form f{p.text("form") == "turbomind",
+               p.integer("outer") != 0,
+               p.integer("values") != 0,
+               p.integer("channel") != 0,
+               p.integer("heads"),
+               p.integer("headDim"),
+               p.integer("pageTokens"),
+               p.integer("bits"),
+               p.integer("otherBits"),
+               p.integer("group"),
+               p.integer("run")};
+  for (const int64_t size : {f.heads, f.dim, f.page, f.group, f.run})
+    require(size > 0 && size <= 1 << 20, "a size of the cache is not between 1 and 2^20");
+  for (const int64_t bits : {f.bits, f.other_bits})
+    require(bits == 2 || bits == 4 || bits == 8, "codes have not 2, 4 or 8 bits");
   require(f.dim % f.group == 0 || f.channel, "groups do not divide a head");
   for (const Tensor* pages : {&codes, &numbers}) require_tensor(*pages, "pages", DType::u8, {-1, -1});
   const int64_t width = f.heads * f.dim, columns = f.channel ? width : width / f.group;
@@ -88,14 +100,17 @@ void decode(Call& call, Exec& exec) {
   exec.pool.parallel_for(tokens, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
       for (int64_t c = 0; c < width; ++c)
-        code.data<uint8_t>()[t * width + c] = static_cast<uint8_t>(read(codes, t, code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
+        code.data<uint8_t>()[t * width + c] =
+            static_cast<uint8_t>(read(codes, t, code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
   });
   const int64_t step = f.channel ? f.group : 1, of_head = columns / f.heads;
   for (int64_t r = 0; r < scale.dim(0); ++r)
     for (int64_t c = 0; c < columns; ++c) {
       const int64_t row = r * step % f.page / step;
-      scale.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(read(numbers, r * step, number_bit(f, row, c / of_head, c % of_head, false), 16));
-      zero.data<uint16_t>()[r * columns + c] = static_cast<uint16_t>(read(numbers, r * step, number_bit(f, row, c / of_head, c % of_head, true), 16));
+      scale.data<uint16_t>()[r * columns + c] =
+          static_cast<uint16_t>(read(numbers, r * step, number_bit(f, row, c / of_head, c % of_head, false), 16));
+      zero.data<uint16_t>()[r * columns + c] =
+          static_cast<uint16_t>(read(numbers, r * step, number_bit(f, row, c / of_head, c % of_head, true), 16));
     }
 }
 LPQ_OP(decode, "verify_kv_decode");

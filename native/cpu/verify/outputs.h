@@ -1,5 +1,5 @@
-// Outputs of an emulated kernel of MARLIN's arithmetic against sums in double precision: how far they may be, and the first one
-// that is further; the same whichever worker saw it first.
+// Outputs of an emulated kernel of MARLIN's arithmetic against sums in double precision: how far they may be, and the
+// first one that is further; the same whichever worker saw it first.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,9 +15,9 @@ struct ExactOutput {
   double sum, size, plain, plain_size, input;
 };
 
-// How far y may be from `exact.sum` after K fused steps in fp32. u = 2^-11 and h = 2^-25 for a rounding to fp16 (relative, and absolute
-// where subnormal); g = K e/(1 - K e), e = 2^-24, for the steps; f = (K + 4) 2^-53 for the reference's own fp64 sum. Columns that
-// are padding or pruned count in K, which only widens it.
+// How far y may be from `exact.sum` after K fused steps in fp32. u = 2^-11 and h = 2^-25 for a rounding to fp16
+// (relative, and absolute where subnormal); g = K e/(1 - K e), e = 2^-24, for the steps; f = (K + 4) 2^-53 for the
+// reference's own fp64 sum. Columns that are padding or pruned count in K, which only widens it.
 inline double output_bound(const ExactOutput& exact, int64_t k, bool per_channel, double scale) {
   constexpr double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24;
   const double steps = static_cast<double>(k), g = steps * e / (1 - steps * e), f = (steps + 4) * 0x1p-53;
@@ -37,20 +37,23 @@ struct WorstOutput {
 
   void see(int64_t m, int64_t n, double value, double exact, double may) {
     const double error = std::fabs(value - exact);
-    if (std::isinf(value) && std::fabs(exact) + may >= 65504 && std::signbit(value) == std::signbit(exact)) return;  // beyond f16
+    if (std::isinf(value) && std::fabs(exact) + may >= 65504 && std::signbit(value) == std::signbit(exact))
+      return;  // beyond f16
     if (!(error <= may)) merge({1, m, n, value, exact, may, 0});
     ratio = std::max(ratio, error / may);
   }
   void merge(const WorstOutput& other) {
     const double top = std::max(ratio, other.ratio);
     const int64_t sum = count + other.count;
-    if (other.count && (count == 0 || other.column < column || (other.column == column && other.row < row))) *this = other;
+    if (other.count && (count == 0 || other.column < column || (other.column == column && other.row < row)))
+      *this = other;
     count = sum;
     ratio = top;
   }
 };
 
-// Collects what parallel chunks found, and writes it into F64 [7]: count, m, n, got, expected, bound, and the largest error / bound.
+// Collects what parallel chunks found, and writes it into F64 [7]: count, m, n, got, expected, bound, and the largest
+// error / bound.
 class OutputReport {
  public:
   void merge(const WorstOutput& worst) {
@@ -60,7 +63,8 @@ class OutputReport {
   void write(const Tensor& outputs) const {
     require(outputs.elements() == 7, "outputs has seven elements");
     double* out = outputs.data<double>();
-    out[0] = static_cast<double>(all_.count), out[1] = static_cast<double>(all_.row), out[2] = static_cast<double>(all_.column);
+    out[0] = static_cast<double>(all_.count), out[1] = static_cast<double>(all_.row),
+    out[2] = static_cast<double>(all_.column);
     out[3] = all_.got, out[4] = all_.expected, out[5] = all_.bound, out[6] = all_.ratio;
   }
 

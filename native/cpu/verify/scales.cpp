@@ -14,17 +14,15 @@ void transpose(Call& call, Exec&) {
     for (int64_t j = 0; j < y.dim(0); ++j)
       for (int64_t i = 0; i < x.dim(0); ++i) out[j * x.dim(0) + i] = in[i * x.dim(1) + j];
   };
-  if (dtype_bytes(x.dtype) == 2)
-    turn(reinterpret_cast<uint16_t*>(y.raw()), reinterpret_cast<const uint16_t*>(x.raw()));
+  if (dtype_bytes(x.dtype) == 2) turn(reinterpret_cast<uint16_t*>(y.raw()), reinterpret_cast<const uint16_t*>(x.raw()));
   else if (dtype_bytes(x.dtype) == 4)
     turn(reinterpret_cast<uint32_t*>(y.raw()), reinterpret_cast<const uint32_t*>(x.raw()));
-  else
-    require(false, "elements of 2 or 4 bytes");
+  else require(false, "elements of 2 or 4 bytes");
 }
 LPQ_OP(transpose, "verify_transpose");
 
-// y = x between f16, bf16 and f32 where the value fits exactly; every other element is reported (row, column, bits of x).
-// Without the exactness test a flipped low bit of a scale could round away and go unseen.
+// y = x between f16, bf16 and f32 where the value fits exactly; every other element is reported (row, column, bits of
+// x). Without the exactness test a flipped low bit of a scale could round away and go unseen.
 void convert_exact(Call& call, Exec&) {
   const Tensor &x = call.input(0), &y = call.output(0);
   require(x.rank() == 2 && x.shape == y.shape, "shapes are equal matrices");
@@ -37,7 +35,8 @@ void convert_exact(Call& call, Exec&) {
       bits = std::bit_cast<uint32_t>(value);
     } else {
       bits = x.data<uint16_t>()[i];
-      value = x.dtype == DType::f16 ? half_value(static_cast<uint16_t>(bits)) : bfloat_value(static_cast<uint16_t>(bits));
+      value =
+          x.dtype == DType::f16 ? half_value(static_cast<uint16_t>(bits)) : bfloat_value(static_cast<uint16_t>(bits));
     }
     float back = value;
     if (y.dtype == DType::f32) {

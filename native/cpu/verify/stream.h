@@ -16,8 +16,8 @@ inline uint32_t stream_get(const uint8_t* bytes, int64_t i, int bits) {
   return (window >> shift) & ((1u << bits) - 1);
 }
 
-// A row of the packed tensor, `count` values in `words` 32-bit words, into a row of the canonical checkpoint: each value
-// exclusive-or `flip`, in ceil(count*bits/8) bytes. Bits behind the last value must be zero.
+// A row of the packed tensor, `count` values in `words` 32-bit words, into a row of the canonical checkpoint: each
+// value exclusive-or `flip`, in ceil(count*bits/8) bytes. Bits behind the last value must be zero.
 inline void restream(const uint32_t* words, int64_t words_count, int64_t count, int bits, uint32_t flip, uint8_t* out,
                      int64_t row, Wrong& wrong) {
   const uint32_t mask = (1u << bits) - 1;
@@ -46,13 +46,14 @@ inline void restream(const uint32_t* words, int64_t words_count, int64_t count, 
     if (words[word] != 0) wrong.see(row, count, words[word], 0);
 }
 
-// Words that hold `count` values: one dense stream (per_word 0), or `per_word` whole values a word with the top bits unused.
+// Words that hold `count` values: one dense stream (per_word 0), or `per_word` whole values a word with the top bits
+// unused.
 inline int64_t words_for(int64_t count, int bits, int64_t per_word) {
   return per_word > 0 ? (count + per_word - 1) / per_word : (count * bits + 31) / 32;
 }
 
-// The same row from words of `per_word` whole values each, as a dense stream for restream(). Bits above the last value of a
-// word must be zero; those behind the last value of the row restream() sees.
+// The same row from words of `per_word` whole values each, as a dense stream for restream(). Bits above the last value
+// of a word must be zero; those behind the last value of the row restream() sees.
 inline void close_gaps(const uint32_t* words, int64_t words_count, int bits, int64_t per_word, uint32_t* dense,
                        int64_t row, Wrong& wrong) {
   const int used = static_cast<int>(per_word) * bits;

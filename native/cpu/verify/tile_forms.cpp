@@ -3,8 +3,8 @@
 namespace lpq::verify {
 namespace {
 
-// Which value v of a lane field i of its word holds: nibbles 0 2 4 6 1 3 5 7, so that one mask takes a half2 and a shift by
-// 4 the next; bytes 0 2 1 3, so that PRMT does.
+// Which value v of a lane field i of its word holds: nibbles 0 2 4 6 1 3 5 7, so that one mask takes a half2 and a
+// shift by 4 the next; bytes 0 2 1 3, so that PRMT does.
 int value_of_nibble(int i) { return 2 * (i % 4) + i / 4; }
 int value_of_byte(int i) { return 2 * (i % 2) + i / 2; }
 
@@ -90,8 +90,9 @@ TileForm tilus(int bits) {
   return form;
 }
 
-// W4Ax: a lane's word is the two registers of operand B of mma.m16n8k32 (the PTX ISA: row 4 (lane % 4) + byte, and 16 further; column
-// lane / 4) as the low and the high nibble of each byte. Words of both eights of n and of two chunks of 32 k are one load.
+// W4Ax: a lane's word is the two registers of operand B of mma.m16n8k32 (the PTX ISA: row 4 (lane % 4) + byte, and 16
+// further; column lane / 4) as the low and the high nibble of each byte. Words of both eights of n and of two chunks of
+// 32 k are one load.
 TileForm comet() {
   TileForm form{4, 16, 128, true, {}, {}, {}};
   for (int load = 0; load < 2; ++load)
@@ -130,14 +131,15 @@ TileForm tile_form(const std::string& name, int bits) {
 int64_t parameter_at(const std::string& form, int64_t n, int64_t g, int64_t np, int64_t groups, int bits) {
   const int64_t in64 = n % 64;
   if (form == "marlin_scales") {
-    // Lanes 4r .. 4r+3 own column r of every eight and read eight scales at once. A single row meets the accumulators: lanes
-    // with lane % 4 = t read those of columns 2t and 2t + 1 of every eight, 32 columns at a time.
-    const int64_t position = groups > 1 ? n - in64 + 8 * (n % 8) + in64 / 8
-                                        : n - n % 32 + 8 * (n % 8 / 2) + 2 * (n % 32 / 8) + n % 2;
+    // Lanes 4r .. 4r+3 own column r of every eight and read eight scales at once. A single row meets the accumulators:
+    // lanes with lane % 4 = t read those of columns 2t and 2t + 1 of every eight, 32 columns at a time.
+    const int64_t position =
+        groups > 1 ? n - in64 + 8 * (n % 8) + in64 / 8 : n - n % 32 + 8 * (n % 8 / 2) + 2 * (n % 32 / 8) + n % 2;
     return (g * np + position) * bits;
   }
   if (form == "sparse_marlin_scales") {
-    // Lanes 4g .. 4g+3 own features 8g .. 8g+7, a product j those of rows j and 4 + j: neighbours. A single row is in place.
+    // Lanes 4g .. 4g+3 own features 8g .. 8g+7, a product j those of rows j and 4 + j: neighbours. A single row is in
+    // place.
     return (g * np + (groups > 1 ? n - n % 8 + 2 * (n % 4) + n % 8 / 4 : n)) * bits;
   }
   if (form == "marlin_zeros") {

@@ -1,6 +1,6 @@
-// Where the codes of a packed tile lie, lane by lane, as the kernels that read them want them. The verifier's own tables,
-// written from the PTX ISA's fragments and the formats' descriptions (shared spec "packed layouts", sections 1, 3, 4; the
-// lpq "tilus" format): no modes, no strides, nothing of the packer's algebra.
+// Where the codes of a packed tile lie, lane by lane, as the kernels that read them want them. The verifier's own
+// tables, written from the PTX ISA's fragments and the formats' descriptions (shared spec "packed layouts", sections 1,
+// 3, 4; the lpq "tilus" format): no modes, no strides, nothing of the packer's algebra.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,8 +17,8 @@ struct TileForm {
   struct Code {
     int n, k;
   };
-  std::vector<Code> codes;    // of a tile
-  std::vector<int32_t> at;    // bit m of codes[i] is bit at[i * bits + m] of the tile
+  std::vector<Code> codes;     // of a tile
+  std::vector<int32_t> at;     // bit m of codes[i] is bit at[i * bits + m] of the tile
   std::vector<bool> together;  // whether the bits of codes[i] are neighbours
 
   int64_t tile_bits() const { return int64_t{tile_n} * tile_k * bits; }
@@ -44,7 +44,8 @@ struct TileForm {
   }
 };
 
-// Forms: marlin, turbomind_b, turbomind_b_experts, turbomind_a, turbomind_sm70, tilus, comet. Throws LPQ_NATIVE_ARGUMENT.
+// Forms: marlin, turbomind_b, turbomind_b_experts, turbomind_a, turbomind_sm70, tilus, comet. Throws
+// LPQ_NATIVE_ARGUMENT.
 TileForm tile_form(const std::string& name, int bits);
 
 // First bit of the scale or zero point of column n and group g, `bits` wide, among [gp, np]. Forms: marlin_scales,

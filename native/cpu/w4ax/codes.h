@@ -31,8 +31,8 @@ inline void require_order(const Tensor& order, const char* name, int64_t k) {
   require_aligned(order, name);
   const int32_t* index = order.data<int32_t>();
   for (int64_t j = 0; j < order.dim(0); ++j)
-    require(index[j] >= 0 && index[j] < k, std::string(name) + " holds " + std::to_string(index[j]) + ", outside 0 to " +
-                                               std::to_string(k - 1));
+    require(index[j] >= 0 && index[j] < k,
+            std::string(name) + " holds " + std::to_string(index[j]) + ", outside 0 to " + std::to_string(k - 1));
 }
 
 }  // namespace lpq::w4ax

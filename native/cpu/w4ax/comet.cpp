@@ -18,7 +18,8 @@ void require_blocks(const Tensor& blocks, int64_t count, const Tensor& x8, const
           "x8 and x4 have not " + std::to_string(count) + " blocks");
   for (int64_t b = 0; b < count; ++b) {
     const int32_t place = blocks.data<int32_t>()[b];
-    require(place >= 0 ? place < eights : ~place < fours, "blocks holds " + std::to_string(place) + ", a block that is not there");
+    require(place >= 0 ? place < eights : ~place < fours,
+            "blocks holds " + std::to_string(place) + ", a block that is not there");
   }
 }
 
@@ -34,7 +35,8 @@ void quantize_comet(Call& call, Exec& exec) {
   require_tensor(scales, "scales", DType::f32, {count, pitch});
   const uint8_t* width = bits.data<uint8_t>();
   for (int64_t b = 0; b < count; ++b)
-    require(width[b] == (blocks.data<int32_t>()[b] < 0 ? 4 : 8), "bits holds " + std::to_string(width[b]) + " where blocks says otherwise");
+    require(width[b] == (blocks.data<int32_t>()[b] < 0 ? 4 : 8),
+            "bits holds " + std::to_string(width[b]) + " where blocks says otherwise");
   const int32_t* order = nullptr;
   if (call.in.size() > 4) {
     require_order(call.input(4), "order", k);
@@ -59,7 +61,8 @@ void quantize_comet(Call& call, Exec& exec) {
         const float s = finite ? block_scale(most, width[b], clip.data<float>()[b]) : 0.0f;
         const float inverse = s > 0 ? 1.0f / s : 0.0f, top = top_code(width[b]);
         scales.data<float>()[b * pitch + t] = s;
-        for (int64_t i = 0; i < kBlock; ++i) codes[i] = finite ? static_cast<int>(block_code(values[i], inverse, top)) : 0;
+        for (int64_t i = 0; i < kBlock; ++i)
+          codes[i] = finite ? static_cast<int>(block_code(values[i], inverse, top)) : 0;
         const int32_t place = blocks.data<int32_t>()[b];
         if (place >= 0) {
           int8_t* const to = x8.data<int8_t>() + t * x8.dim(1) + place * kBlock;
@@ -79,7 +82,8 @@ void quantize_comet(Call& call, Exec& exec) {
 int signed_nibble(int bits) { return bits >= 8 ? bits - 16 : bits; }
 
 void gemm_comet(Call& call, Exec& exec) {
-  const Tensor &x8 = call.input(0), &x4 = call.input(1), &x_scales = call.input(2), &blocks = call.input(3), &w = call.input(4), &w_scales = call.input(5);
+  const Tensor &x8 = call.input(0), &x4 = call.input(1), &x_scales = call.input(2), &blocks = call.input(3),
+               &w = call.input(4), &w_scales = call.input(5);
   const Tensor& y = call.output(0);
   require_dtype(y, "y", {DType::f32, DType::f16, DType::bf16});
   require_shape(y, "y", {-1, -1});
@@ -102,22 +106,30 @@ void gemm_comet(Call& call, Exec& exec) {
       const int32_t place = blocks.data<int32_t>()[b];
       for (int64_t i = 0; i < kBlock; ++i)
         codes[static_cast<size_t>((t * count + b) * kBlock + i)] =
-            place >= 0 ? x8.data<int8_t>()[t * x8.dim(1) + place * kBlock + i]
-                       : static_cast<int8_t>(signed_nibble(x4.data<uint8_t>()[t * x4.dim(1) + ~place * 64 + i / 32 * 16 + i % 16] >> 4 * (i % 32 / 16) & 15));
+            place >= 0
+                ? x8.data<int8_t>()[t * x8.dim(1) + place * kBlock + i]
+                : static_cast<int8_t>(signed_nibble(
+                      x4.data<uint8_t>()[t * x4.dim(1) + ~place * 64 + i / 32 * 16 + i % 16] >> 4 * (i % 32 / 16) &
+                      15));
     }
   exec.pool.parallel_for(n, std::max<int64_t>(1, rows_grain(m * count * kBlock)), [&](int64_t begin, int64_t end, int) {
     std::vector<int8_t> row(static_cast<size_t>(count * kBlock));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < count * kBlock; ++i) {
-        const int64_t chunk = i % 128 / 32, lane = 4 * (r % 8) + i % 16 / 4, byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + r % 16 / 8) * 4 + i % 4;
-        row[static_cast<size_t>(i)] = static_cast<int8_t>(signed_nibble(w.data<uint8_t>()[(r / 16 * count + i / 128) * 1024 + byte] >> 4 * (i % 32 / 16) & 15));
+        const int64_t chunk = i % 128 / 32, lane = 4 * (r % 8) + i % 16 / 4,
+                      byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + r % 16 / 8) * 4 + i % 4;
+        row[static_cast<size_t>(i)] = static_cast<int8_t>(
+            signed_nibble(w.data<uint8_t>()[(r / 16 * count + i / 128) * 1024 + byte] >> 4 * (i % 32 / 16) & 15));
       }
       for (int64_t t = 0; t < m; ++t) {
         float sum = 0;
         for (int64_t b = 0; b < count; ++b) {
           int32_t part = 0;
-          for (int64_t i = b * kBlock; i < (b + 1) * kBlock; ++i) part += codes[static_cast<size_t>(t * count * kBlock + i)] * row[static_cast<size_t>(i)];
-          sum = std::fma(static_cast<float>(part), x_scales.data<float>()[b * x_pitch + t] * w_scales.data<float>()[b * w_scales.dim(1) + r], sum);
+          for (int64_t i = b * kBlock; i < (b + 1) * kBlock; ++i)
+            part += codes[static_cast<size_t>(t * count * kBlock + i)] * row[static_cast<size_t>(i)];
+          sum =
+              std::fma(static_cast<float>(part),
+                       x_scales.data<float>()[b * x_pitch + t] * w_scales.data<float>()[b * w_scales.dim(1) + r], sum);
         }
         const float out = sum + (bias ? bias[r] : 0.0f);
         if (y.dtype == DType::f32) y.data<float>()[t * n + r] = out;

@@ -1,5 +1,5 @@
-// The inner product of W4Ax, compiled once an instruction set. Integer sums are exact in any order, and the rescaling is one
-// fma a block in a stated order, so that all variants give the same bytes.
+// The inner product of W4Ax, compiled once an instruction set. Integer sums are exact in any order, and the rescaling
+// is one fma a block in a stated order, so that all variants give the same bytes.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// Included by each variant after it has defined block_sums(x, w, k, sums): the integer sums over one block of 128 channels
-// of one token's codes and kRows weight rows, k apart.
+// Included by each variant after it has defined block_sums(x, w, k, sums): the integer sums over one block of 128
+// channels of one token's codes and kRows weight rows, k apart.
 void multiply(const Tile& tile, float* sums) {
   const int64_t blocks = tile.k / kBlock;
   for (int64_t t = 0; t < tile.tokens; ++t) {

@@ -13,7 +13,11 @@ float through_half(float v) { return f16_to_f32(f32_to_f16(v)); }
 struct Grid {
   float zero, scale, inverse, top;
 
-  Grid(float low, float high, float most) : zero(through_half(low)), scale(through_half((high - zero) / most)), inverse(scale > 0 ? 1.0f / scale : 0.0f), top(most) {}
+  Grid(float low, float high, float most)
+      : zero(through_half(low)),
+        scale(through_half((high - zero) / most)),
+        inverse(scale > 0 ? 1.0f / scale : 0.0f),
+        top(most) {}
   float operator()(float x) const {
     const float v = std::min(std::max((x - zero) * inverse, 0.0f), top);
     return std::fma((v + 12582912.0f) - 12582912.0f, scale, zero);
@@ -49,7 +53,8 @@ void simulate_kv(Call& call, Exec& exec) {
   require_tensor(x, "x", DType::f32, {-1, -1});
   require_tensor(y, "y", DType::f32, x.shape);
   require_tensor(starts, "starts", DType::i32, {-1});
-  const int64_t tokens = x.dim(0), width = x.dim(1), group = call.params.integer("group"), bits = call.params.integer("bits");
+  const int64_t tokens = x.dim(0), width = x.dim(1), group = call.params.integer("group"),
+                bits = call.params.integer("bits");
   const bool clip = call.params.integer("clip", 0) != 0;
   require(group > 0 && bits >= 1 && bits <= 8, "group must be positive and bits 1 to 8");
   const int32_t* start = starts.data<int32_t>();
@@ -58,16 +63,17 @@ void simulate_kv(Call& call, Exec& exec) {
   const float* from = x.data<float>();
   float* to = y.data<float>();
   const float top = static_cast<float>((1 << bits) - 1);
-  exec.pool.parallel_for(width, std::max<int64_t>(16, rows_grain((clip ? 64 : 8) * tokens)), [&](int64_t begin, int64_t end, int) {
-    for (int64_t s = 0; s < sequences; ++s)
-      for (int64_t first = start[s]; first < start[s + 1]; first += group) {
-        const int64_t count = std::min<int64_t>(group, start[s + 1] - first);
-        for (int64_t c = begin; c < end; ++c) {
-          const int64_t at = first * width + c;
-          channel(from + at, to + at, count, width, top, clip);
-        }
-      }
-  });
+  exec.pool.parallel_for(width, std::max<int64_t>(16, rows_grain((clip ? 64 : 8) * tokens)),
+                         [&](int64_t begin, int64_t end, int) {
+                           for (int64_t s = 0; s < sequences; ++s)
+                             for (int64_t first = start[s]; first < start[s + 1]; first += group) {
+                               const int64_t count = std::min<int64_t>(group, start[s + 1] - first);
+                               for (int64_t c = begin; c < end; ++c) {
+                                 const int64_t at = first * width + c;
+                                 channel(from + at, to + at, count, width, top, clip);
+                               }
+                             }
+                         });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// channel_statistics, block_errors: what the permutation search and the choice of precisions measure. Contracts: native/ops.ts.
+// channel_statistics, block_errors: what the permutation search and the choice of precisions measure. Contracts:
+// native/ops.ts.
 #include <atomic>
 #include <vector>
 
@@ -50,7 +51,8 @@ void block_errors(Call& call, Exec& exec) {
   require_tensor(x, "x", DType::f32, {-1, -1});
   require_tensor(order, "order", DType::i32, {-1});
   const int64_t rows = x.dim(0), k = x.dim(1), blocks = order.dim(0) / kBlock;
-  require(blocks * kBlock == order.dim(0), "order has " + std::to_string(order.dim(0)) + " entries, no multiple of 128");
+  require(blocks * kBlock == order.dim(0),
+          "order has " + std::to_string(order.dim(0)) + " entries, no multiple of 128");
   require_tensor(weight, "weight", DType::f32, {k});
   require_order(order, "order", k);
   const std::vector<double>&bits = call.params.list("bits"), &clips = call.params.list("clips");

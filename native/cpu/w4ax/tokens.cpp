@@ -29,7 +29,8 @@ uint8_t to_e4m3(float v) {
 }
 float from_e4m3(uint8_t code) {
   const int exponent = code >> 3 & 15, fraction = code & 7;
-  const float size = exponent ? std::ldexp(static_cast<float>(8 + fraction), exponent - 10) : std::ldexp(static_cast<float>(fraction), -9);
+  const float size = exponent ? std::ldexp(static_cast<float>(8 + fraction), exponent - 10)
+                              : std::ldexp(static_cast<float>(fraction), -9);
   return code & 128 ? -size : size;
 }
 
@@ -70,7 +71,8 @@ void quantize_tokens(Call& call, Exec& exec) {
   if (bad) throw Failure("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
 }
 
-// The nibble of row n, column k of the blocks [ceil(N/16), K/128, 1024] of 4-bit weights (docs/layouts.md, comet), as a number.
+// The nibble of row n, column k of the blocks [ceil(N/16), K/128, 1024] of 4-bit weights (docs/layouts.md, comet), as a
+// number.
 int nibble(const uint8_t* words, int64_t k_blocks, int64_t n, int64_t k) {
   const int64_t chunk = k % 128 / 32, lane = 4 * (n % 8) + k % 16 / 4;
   const int64_t byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + n % 16 / 8) * 4 + k % 4;
@@ -79,7 +81,8 @@ int nibble(const uint8_t* words, int64_t k_blocks, int64_t n, int64_t k) {
 }
 
 void gemm_act(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &x_scales = call.input(1), &w = call.input(2), &w_scales = call.input(3), &y = call.output(0);
+  const Tensor &x = call.input(0), &x_scales = call.input(1), &w = call.input(2), &w_scales = call.input(3),
+               &y = call.output(0);
   require_dtype(x, "x", {DType::i8, DType::f8_e4m3});
   require_shape(x, "x", {-1, -1});
   const int64_t m = x.dim(0), k = x.dim(1), k_blocks = (k + 127) / 128;
@@ -103,16 +106,19 @@ void gemm_act(Call& call, Exec& exec) {
     require_tensor(call.input(4), "bias", DType::f32, {n});
     bias = call.input(4).data<float>();
   }
-  const uint8_t *codes = reinterpret_cast<const uint8_t*>(x.raw()), *weights = reinterpret_cast<const uint8_t*>(w.raw());
+  const uint8_t *codes = reinterpret_cast<const uint8_t*>(x.raw()),
+                *weights = reinterpret_cast<const uint8_t*>(w.raw());
   const float *sx = x_scales.data<float>(), *sw = w_scales.data<float>();
   const int64_t pitch = packed ? w_scales.dim(1) : 0;
   float values[256];
-  for (int i = 0; i < 256; ++i) values[i] = integer ? static_cast<float>(static_cast<int8_t>(i)) : from_e4m3(static_cast<uint8_t>(i));
+  for (int i = 0; i < 256; ++i)
+    values[i] = integer ? static_cast<float>(static_cast<int8_t>(i)) : from_e4m3(static_cast<uint8_t>(i));
   exec.pool.parallel_for(n, std::max<int64_t>(1, rows_grain(m * k)), [&](int64_t begin, int64_t end, int) {
     std::vector<int8_t> row(static_cast<size_t>(k));
     for (int64_t r = begin; r < end; ++r) {
       if (packed)
-        for (int64_t i = 0; i < k; ++i) row[static_cast<size_t>(i)] = static_cast<int8_t>(nibble(weights, k_blocks, r, i));
+        for (int64_t i = 0; i < k; ++i)
+          row[static_cast<size_t>(i)] = static_cast<int8_t>(nibble(weights, k_blocks, r, i));
       else std::copy_n(reinterpret_cast<const int8_t*>(weights) + r * k, k, row.begin());
       for (int64_t t = 0; t < m; ++t) {
         const uint8_t* const from = codes + t * k;
@@ -127,12 +133,15 @@ void gemm_act(Call& call, Exec& exec) {
             if (packed) {
               // Of s8 an exact integer; of e4m3 multiples of 2^-9 below 2^19, exact in double.
               double part = 0;
-              for (int64_t i = b * 128; i < last; ++i) part += static_cast<double>(values[from[i]]) * row[static_cast<size_t>(i)];
+              for (int64_t i = b * 128; i < last; ++i)
+                part += static_cast<double>(values[from[i]]) * row[static_cast<size_t>(i)];
               sum = std::fma(static_cast<float>(part), sw[b * pitch + r], sum);
             } else {
               // Products of e4m3 are multiples of 2^-18 below 2^18: 128 of them add up exactly in double.
               double part = 0;
-              for (int64_t i = b * 128; i < last; ++i) part += static_cast<double>(values[from[i]]) * values[static_cast<uint8_t>(row[static_cast<size_t>(i)])];
+              for (int64_t i = b * 128; i < last; ++i)
+                part +=
+                    static_cast<double>(values[from[i]]) * values[static_cast<uint8_t>(row[static_cast<size_t>(i)])];
               sum += static_cast<float>(part);
             }
           }

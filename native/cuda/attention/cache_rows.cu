@@ -26,15 +26,19 @@ __device__ __forceinline__ int sequence_of(const int* starts, int sequences, int
 
 // A block a token: its row of x, f32 or 16 bits, becomes row total - new + i of its slot.
 template <class T>
-__device__ void append(const void* k, const void* v, int x_type, index_t k_pitch, index_t v_pitch, T* keys, T* values, const int* starts, const int* slots,
-                       const int* totals, int sequences, int tokens, int slots_count, int rows, int key_width, int value_width, unsigned* fault) {
-  const int t = blockIdx.x, s = sequence_of(starts, sequences, t), first = starts[s], fresh = starts[s + 1] - first, slot = slots[s];
-  if (starts[0] != 0 || starts[sequences] != tokens || t < first || t >= first + fresh || totals[s] < fresh || totals[s] > rows || slot < 0 || slot >= slots_count) {
+__device__ void append(const void* k, const void* v, int x_type, index_t k_pitch, index_t v_pitch, T* keys, T* values,
+                       const int* starts, const int* slots, const int* totals, int sequences, int tokens,
+                       int slots_count, int rows, int key_width, int value_width, unsigned* fault) {
+  const int t = blockIdx.x, s = sequence_of(starts, sequences, t), first = starts[s], fresh = starts[s + 1] - first,
+            slot = slots[s];
+  if (starts[0] != 0 || starts[sequences] != tokens || t < first || t >= first + fresh || totals[s] < fresh ||
+      totals[s] > rows || slot < 0 || slot >= slots_count) {
     if (threadIdx.x == 0) *fault = 1;
     return;
   }
   const index_t row = static_cast<index_t>(slot) * rows + totals[s] - fresh + t - first;
-  for (int i = threadIdx.x; i < key_width; i += blockDim.x) keys[row * key_width + i] = narrow<T>(load_any(k, x_type, t * k_pitch + i));
+  for (int i = threadIdx.x; i < key_width; i += blockDim.x)
+    keys[row * key_width + i] = narrow<T>(load_any(k, x_type, t * k_pitch + i));
   for (int i = threadIdx.x; i < value_width; i += blockDim.x)
     values[row * value_width + i] = narrow<T>(load_any(v, x_type, t * v_pitch + i));
 }
@@ -49,12 +53,15 @@ __device__ __forceinline__ int sequence_by_warp(const int* starts, int sequences
   return max(begun - 1, 0);
 }
 
-// q turned to y, k turned and v as it is to their slots, q and k normalised first where they have norms; layout: rope_append.h.
+// q turned to y, k turned and v as it is to their slots, q and k normalised first where they have norms; layout:
+// rope_append.h.
 template <class T>
 __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   cuda::griddepcontrol_wait_and_launch();
-  const int lane = threadIdx.x & 31, all = a.heads + 2 * a.kv_heads, parts = (all + cuda::kAppendWarps - 1) / cuda::kAppendWarps;
-  const int t = blockIdx.x / parts, item = static_cast<int>(blockIdx.x % parts) * cuda::kAppendWarps + static_cast<int>(threadIdx.x / 32);
+  const int lane = threadIdx.x & 31, all = a.heads + 2 * a.kv_heads,
+            parts = (all + cuda::kAppendWarps - 1) / cuda::kAppendWarps;
+  const int t = blockIdx.x / parts,
+            item = static_cast<int>(blockIdx.x % parts) * cuda::kAppendWarps + static_cast<int>(threadIdx.x / 32);
   if (item >= all) return;
   const bool query = item < a.heads, value = item >= a.heads + a.kv_heads;
   const int head = query ? item : value ? item - a.heads - a.kv_heads : item - a.heads;
@@ -88,15 +95,19 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int p = lane + 32 * i;
-      if (p < half) one[i] = one[i] * factor * gain(a.halves ? p : 2 * p), two[i] = two[i] * factor * gain(a.halves ? p + half : 2 * p + 1);
+      if (p < half)
+        one[i] = one[i] * factor * gain(a.halves ? p : 2 * p),
+        two[i] = two[i] * factor * gain(a.halves ? p + half : 2 * p + 1);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       if (rotary + lane + 32 * i < width) rest[i] = rest[i] * factor * gain(rotary + lane + 32 * i);
   }
   const int position = rotary > 0 ? a.positions[t] : 0;
-  const int s = sequence_by_warp(a.starts, a.sequences, t), first = a.starts[s], fresh = a.starts[s + 1] - first, slot = a.slots[s], total = a.totals[s];
-  if (a.starts[0] != 0 || a.starts[a.sequences] != a.tokens || t < first || t >= first + fresh || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count) {
+  const int s = sequence_by_warp(a.starts, a.sequences, t), first = a.starts[s], fresh = a.starts[s + 1] - first,
+            slot = a.slots[s], total = a.totals[s];
+  if (a.starts[0] != 0 || a.starts[a.sequences] != a.tokens || t < first || t >= first + fresh || total < fresh ||
+      total > a.rows || slot < 0 || slot >= a.slots_count) {
     if (lane == 0) *a.fault = 1;
     return;
   }
@@ -114,7 +125,8 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   for (int i = 0; i < 4; ++i) {
     const int p = lane + 32 * i;
     if (p >= half) continue;
-    const float c = a.cosines[static_cast<index_t>(position) * half + p], sine = a.sines[static_cast<index_t>(position) * half + p];
+    const float c = a.cosines[static_cast<index_t>(position) * half + p],
+                sine = a.sines[static_cast<index_t>(position) * half + p];
     store(a.halves ? p : 2 * p, one[i] * c - two[i] * sine);
     store(a.halves ? p + half : 2 * p + 1, two[i] * c + one[i] * sine);
   }
@@ -123,16 +135,21 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
     if (rotary + lane + 32 * i < width) store(rotary + lane + 32 * i, rest[i]);
 }
 
-// In fp32 throughout: one warp a query and head; lanes share tokens for the scores and dims for the output. Up to 256 dims.
+// In fp32 throughout: one warp a query and head; lanes share tokens for the scores and dims for the output. Up to 256
+// dims.
 template <class T>
-__device__ void attend(const void* q, int q_type, const T* keys, const T* values, T* y, const int* starts, const int* slots, const int* totals,
-                       int sequences, int tokens, int slots_count, int rows, int heads, int kv_heads, int head_dim, int value_dim, float scale,
-                       int window, float cap, const void* sinks, int sinks_type, unsigned* fault) {
+__device__ void attend(const void* q, int q_type, const T* keys, const T* values, T* y, const int* starts,
+                       const int* slots, const int* totals, int sequences, int tokens, int slots_count, int rows,
+                       int heads, int kv_heads, int head_dim, int value_dim, float scale, int window, float cap,
+                       const void* sinks, int sinks_type, unsigned* fault) {
   const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (task >= static_cast<index_t>(tokens) * heads) return;
-  const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads), lane = threadIdx.x;
-  const int s = sequence_of(starts, sequences, t), fresh = starts[s + 1] - starts[s], slot = slots[s], own = totals[s] - fresh + t - starts[s];
-  if (starts[0] != 0 || starts[sequences] != tokens || fresh <= 0 || totals[s] < fresh || totals[s] > rows || slot < 0 || slot >= slots_count || own < 0 || own >= rows) {
+  const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads),
+            lane = threadIdx.x;
+  const int s = sequence_of(starts, sequences, t), fresh = starts[s + 1] - starts[s], slot = slots[s],
+            own = totals[s] - fresh + t - starts[s];
+  if (starts[0] != 0 || starts[sequences] != tokens || fresh <= 0 || totals[s] < fresh || totals[s] > rows ||
+      slot < 0 || slot >= slots_count || own < 0 || own >= rows) {
     if (lane == 0) *fault = 1;
     return;
   }
@@ -149,7 +166,8 @@ __device__ void attend(const void* q, int q_type, const T* keys, const T* values
       score = dot * scale;
       if (cap > 0) score = cap * tanhf(score / cap);
     }
-    const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak), share = key <= own ? expf(score - peak) : 0.0f;
+    const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak),
+                share = key <= own ? expf(score - peak) : 0.0f;
     sum = sum * shrink + warp_sum(share);
     most = peak;
 #pragma unroll
@@ -170,19 +188,22 @@ __device__ void attend(const void* q, int q_type, const T* keys, const T* values
 
 }  // namespace
 
-#define LPQ_CACHE_ROWS(type, name)                                                                                                               \
-  extern "C" __global__ void lpq_cache_append_##name(const void* k, const void* v, int x_type, index_t k_pitch, index_t v_pitch, type* keys,     \
-                                                     type* values, const int* starts, const int* slots, const int* totals, int sequences,        \
-                                                     int tokens, int slots_count, int rows, int key_width, int value_width, unsigned* fault) {   \
-    append<type>(k, v, x_type, k_pitch, v_pitch, keys, values, starts, slots, totals, sequences, tokens, slots_count, rows, key_width,           \
-                 value_width, fault);                                                                                                            \
-  }                                                                                                                                              \
-  extern "C" __global__ void lpq_rope_append_##name(const __grid_constant__ cuda::RopeAppendArgs a) { rope_append<type>(a); }                    \
-  extern "C" __global__ void lpq_cached_attention_plain_##name(                                                                                  \
-      const void* q, int q_type, const type* keys, const type* values, type* y, const int* starts, const int* slots, const int* totals,          \
-      int sequences, int tokens, int slots_count, int rows, int heads, int kv_heads, int head_dim, int value_dim, float scale, int window,       \
-      float cap, const void* sinks, int sinks_type, unsigned* fault) {                                                                           \
-    attend<type>(q, q_type, keys, values, y, starts, slots, totals, sequences, tokens, slots_count, rows, heads, kv_heads, head_dim, value_dim,   \
-                 scale, window, cap, sinks, sinks_type, fault);                                                                                  \
+#define LPQ_CACHE_ROWS(type, name)                                                                                    \
+  extern "C" __global__ void lpq_cache_append_##name(                                                                 \
+      const void* k, const void* v, int x_type, index_t k_pitch, index_t v_pitch, type* keys, type* values,           \
+      const int* starts, const int* slots, const int* totals, int sequences, int tokens, int slots_count, int rows,   \
+      int key_width, int value_width, unsigned* fault) {                                                              \
+    append<type>(k, v, x_type, k_pitch, v_pitch, keys, values, starts, slots, totals, sequences, tokens, slots_count, \
+                 rows, key_width, value_width, fault);                                                                \
+  }                                                                                                                   \
+  extern "C" __global__ void lpq_rope_append_##name(const __grid_constant__ cuda::RopeAppendArgs a) {                 \
+    rope_append<type>(a);                                                                                             \
+  }                                                                                                                   \
+  extern "C" __global__ void lpq_cached_attention_plain_##name(                                                       \
+      const void* q, int q_type, const type* keys, const type* values, type* y, const int* starts, const int* slots,  \
+      const int* totals, int sequences, int tokens, int slots_count, int rows, int heads, int kv_heads, int head_dim, \
+      int value_dim, float scale, int window, float cap, const void* sinks, int sinks_type, unsigned* fault) {        \
+    attend<type>(q, q_type, keys, values, y, starts, slots, totals, sequences, tokens, slots_count, rows, heads,      \
+                 kv_heads, head_dim, value_dim, scale, window, cap, sinks, sinks_type, fault);                        \
   }
 LPQ_EACH_TYPE(LPQ_CACHE_ROWS)

@@ -1,9 +1,10 @@
-// Attention of the newest tokens of sequences over rows of keys and values that are kept as 16-bit floats (flash decoding: Dao et al. 2023).
+// Attention of the newest tokens of sequences over rows of keys and values that are kept as 16-bit floats (flash
+// decoding: Dao et al. 2023).
 //
-// As in kv_decode.cuh tokens are the rows of both products and queries the 8 columns: S = K Qᵀ, O = Vᵀ P. A column is a pair of a
-// new token and a query head of the kv head, so that the heads of a group share what is read. A warp takes every kWarps-th sixteen of
-// tokens of its split through its own ring of shared memory, with maxima, sums and outputs of its own; warps of a block are brought
-// together at the end, and splits by the block that ends last, in their order.
+// As in kv_decode.cuh tokens are the rows of both products and queries the 8 columns: S = K Qᵀ, O = Vᵀ P. A column is a
+// pair of a new token and a query head of the kv head, so that the heads of a group share what is read. A warp takes
+// every kWarps-th sixteen of tokens of its split through its own ring of shared memory, with maxima, sums and outputs
+// of its own; warps of a block are brought together at the end, and splits by the block that ends last, in their order.
 //
 //   K, V in shared memory: (token, chunk of 8 dims) -> byte token * 2 DIMS + ((chunk ^ token % 8) << 4)
 //   A of S, by ldmatrix:       (lane, reg) -> (token lane/4 + 8 (reg % 2), dim 16 step + 2 (lane % 4) + 8 (reg / 2))
@@ -25,7 +26,8 @@ namespace lpq::cuda {
 
 template <class T>
 struct CachedState {
-  float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // of columns 2 (lane % 4) and the next; totals are parts until the end
+  float most[2] = {-INFINITY, -INFINITY},
+        total[2] = {0, 0};  // of columns 2 (lane % 4) and the next; totals are parts until the end
   float out[T::kDims / 16][4] = {};
 };
 
@@ -35,7 +37,8 @@ struct CachedColumn {
   int row;    // of q and y
 };
 
-// Where a lane's copies of a stage come from and go to: (lane, i) -> (token lane / chunks + i * kStep, chunk lane % chunks).
+// Where a lane's copies of a stage come from and go to: (lane, i) -> (token lane / chunks + i * kStep, chunk lane %
+// chunks).
 template <class T>
 struct CachedLane {
   static constexpr int kChunks = T::kDims / 8, kStep = 32 / kChunks, kCopies = kCachedTokens / kStep;
@@ -48,7 +51,9 @@ struct CachedLane {
     const uint32_t place = to + static_cast<uint32_t>(token * T::kDims * 2 + (((lane % kChunks) ^ token) << 4));
 #pragma unroll
     for (int i = 0; i < kCopies; ++i, at += kStep * stride)
-      cp_async_16((place ^ static_cast<uint32_t>((kStep * i & 7) << 4)) + static_cast<uint32_t>(kStep * i * T::kDims * 2), left > kStep * i ? at : from, left > kStep * i ? 16 : 0);
+      cp_async_16(
+          (place ^ static_cast<uint32_t>((kStep * i & 7) << 4)) + static_cast<uint32_t>(kStep * i * T::kDims * 2),
+          left > kStep * i ? at : from, left > kStep * i ? 16 : 0);
   }
 };
 
@@ -60,37 +65,44 @@ __device__ __forceinline__ uint4 cached_queries(const CachedArgs& a, long long a
     const float4* const from = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + at);
     const float4 low = from[0], high = from[1];
     words[0] = cvt_x2<BF>(low.x * a.scale, low.y * a.scale), words[1] = cvt_x2<BF>(low.z * a.scale, low.w * a.scale);
-    words[2] = cvt_x2<BF>(high.x * a.scale, high.y * a.scale), words[3] = cvt_x2<BF>(high.z * a.scale, high.w * a.scale);
+    words[2] = cvt_x2<BF>(high.x * a.scale, high.y * a.scale),
+    words[3] = cvt_x2<BF>(high.z * a.scale, high.w * a.scale);
   } else {
     const uint4 eight = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(a.q) + at);
     const uint32_t from[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      words[i] = cvt_x2<BF>(to_float<BF>(static_cast<unsigned short>(from[i])) * a.scale, to_float<BF>(static_cast<unsigned short>(from[i] >> 16)) * a.scale);
+      words[i] = cvt_x2<BF>(to_float<BF>(static_cast<unsigned short>(from[i])) * a.scale,
+                            to_float<BF>(static_cast<unsigned short>(from[i] >> 16)) * a.scale);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Blocks: split fastest, then tiles of 8 columns, kv heads, sequences. At short contexts a warp passes here once or twice, and its instructions, most
-// of which have to be fetched, are what it takes: so whatever is not per token is by whole words, columns are found once and told by a
-// table, and what comes again is a loop.
+// Blocks: split fastest, then tiles of 8 columns, kv heads, sequences. At short contexts a warp passes here once or
+// twice, and its instructions, most of which have to be fetched, are what it takes: so whatever is not per token is by
+// whole words, columns are found once and told by a table, and what comes again is a loop.
 template <class T, bool BF>
 __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   griddepcontrol_wait_and_launch();
   constexpr int D = T::kDims, size = kCachedRecord<D>, kThreads = 32 * T::kWarps;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3, matrix = lane >> 3;
-  const int tile_index = static_cast<int>(blockIdx.x) / a.splits, split = static_cast<int>(blockIdx.x) - tile_index * a.splits;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3,
+            matrix = lane >> 3;
+  const int tile_index = static_cast<int>(blockIdx.x) / a.splits,
+            split = static_cast<int>(blockIdx.x) - tile_index * a.splits;
   int tile = 0, head = tile_index, sequence = 0;
   if (a.query_tiles > 1) head = tile_index / a.query_tiles, tile = tile_index - head * a.query_tiles;
   if (head >= a.kv_heads) sequence = head / a.kv_heads, head -= sequence * a.kv_heads;
-  const int group = a.group, start = a.starts[sequence], fresh = a.starts[sequence + 1] - start, total = a.totals[sequence], slot = a.slots[sequence];
+  const int group = a.group, start = a.starts[sequence], fresh = a.starts[sequence + 1] - start,
+            total = a.totals[sequence], slot = a.slots[sequence];
   // Tokens before the first sequence or behind the last would be left as they are in y.
   const bool covers = (sequence > 0 || start == 0) && (sequence < a.sequences - 1 || start + fresh == a.tokens);
-  if (!covers || start < 0 || fresh < 0 || start + fresh > a.tokens || total < fresh || total > a.rows || slot < 0 || slot >= a.slots_count || fresh * group > a.query_tiles * kCachedQueries) {
+  if (!covers || start < 0 || fresh < 0 || start + fresh > a.tokens || total < fresh || total > a.rows || slot < 0 ||
+      slot >= a.slots_count || fresh * group > a.query_tiles * kCachedQueries) {
     if (thread == 0) *a.fault = 1;
     return;
   }
-  const int columns = fresh * group - tile * kCachedQueries < kCachedQueries ? fresh * group - tile * kCachedQueries : kCachedQueries;
+  const int columns =
+      fresh * group - tile * kCachedQueries < kCachedQueries ? fresh * group - tile * kCachedQueries : kCachedQueries;
   if (columns <= 0) return;
   // A column's new token, of its sequence.
   const auto turn_of = [&](int c) { return fresh == 1 ? 0 : (tile * kCachedQueries + c) / group; };
@@ -106,10 +118,12 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   }
   const int units = (end + kCachedTokens - 1) / kCachedTokens - low, run = (units + a.splits - 1) / a.splits;
   const int begin = low + split * run, stop = begin + run < low + units ? begin + run : low + units;
-  const int key_stride = a.kv_heads * a.head_dim, value_stride = a.kv_heads * a.value_dim, chunk = lane % CachedLane<T>::kChunks * 8;
+  const int key_stride = a.kv_heads * a.head_dim, value_stride = a.kv_heads * a.value_dim,
+            chunk = lane % CachedLane<T>::kChunks * 8;
   const long long first_row = static_cast<long long>(slot) * a.rows;
   const CachedLane<T> keys{a.keys + first_row * key_stride + head * a.head_dim + chunk, chunk < a.head_dim ? end : 0};
-  const CachedLane<T> values{a.values + first_row * value_stride + head * a.value_dim + chunk, chunk < a.value_dim ? end : 0};
+  const CachedLane<T> values{a.values + first_row * value_stride + head * a.value_dim + chunk,
+                             chunk < a.value_dim ? end : 0};
   const uint32_t base = shared_address(shared), ring = base + static_cast<uint32_t>(warp * T::kStages * T::kStage);
   const auto fetch = [&](int unit, int stage) {
     const uint32_t to = ring + static_cast<uint32_t>(stage * T::kStage);
@@ -124,14 +138,17 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     cp_async_commit();
     next += T::kWarps;
   }
-  // Queries wait in the first warp's last stage, which is free: (column, chunk of 8 dims) -> byte column * 2 DIMS + ((chunk ^ column) << 4).
+  // Queries wait in the first warp's last stage, which is free: (column, chunk of 8 dims) -> byte column * 2 DIMS +
+  // ((chunk ^ column) << 4).
   const uint32_t queries = base + static_cast<uint32_t>((T::kStages - 1) * T::kStage);
 #pragma unroll 1
   for (int i = thread; i < D; i += kThreads) {
-    const int column = i / (D / 8), of = i % (D / 8) * 8, turn = turn_of(column), first = tile * kCachedQueries + column - turn * group;
+    const int column = i / (D / 8), of = i % (D / 8) * 8, turn = turn_of(column),
+              first = tile * kCachedQueries + column - turn * group;
     const int row = (start + turn) * a.heads + head * group + first;
     uint4 eight = make_uint4(0, 0, 0, 0);
-    if (column < columns && of < a.head_dim) eight = cached_queries<BF>(a, static_cast<long long>(row) * a.head_dim + of);
+    if (column < columns && of < a.head_dim)
+      eight = cached_queries<BF>(a, static_cast<long long>(row) * a.head_dim + of);
     st_shared_v4(queries + static_cast<uint32_t>(column * D * 2 + (((of >> 3) ^ column) << 4)), eight);
     // A column that is none sees nothing.
     if (of == 0) table[column].token = column < columns ? past + turn : -1, table[column].row = row;
@@ -141,7 +158,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
   for (int step = 0; step < D / 16; step += 2) {
     uint32_t four[4];
-    ldmatrix_x4(four, (queries + static_cast<uint32_t>((lane & 7) * D * 2 + ((matrix ^ (lane & 7)) << 4))) ^ static_cast<uint32_t>(step << 5));
+    ldmatrix_x4(four, (queries + static_cast<uint32_t>((lane & 7) * D * 2 + ((matrix ^ (lane & 7)) << 4))) ^
+                          static_cast<uint32_t>(step << 5));
     q[step][0] = four[0], q[step][1] = four[1], q[step + 1][0] = four[2], q[step + 1][1] = four[3];
   }
   const int own[2] = {table[2 * t].token, table[2 * t + 1].token};
@@ -166,7 +184,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     const uint32_t stage = ring + static_cast<uint32_t>(slot_of_ring * T::kStage);
     slot_of_ring = slot_of_ring + 1 == T::kStages ? 0 : slot_of_ring + 1;
     float score[4] = {};
-    const uint32_t key_rows = stage + static_cast<uint32_t>(((lane & 7) + 8 * (matrix & 1)) * D * 2 + (((matrix >> 1) ^ (lane & 7)) << 4));
+    const uint32_t key_rows =
+        stage + static_cast<uint32_t>(((lane & 7) + 8 * (matrix & 1)) * D * 2 + (((matrix >> 1) ^ (lane & 7)) << 4));
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t k[4];
@@ -208,7 +227,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
     }
 #pragma unroll
     for (int k = 0; k < 2; ++k) weights[k] = movmatrix_trans(cvt_x2<BF>(score[2 * k], score[2 * k + 1]));
-    const uint32_t value_rows = stage + static_cast<uint32_t>(T::kSide + ((lane & 7) + 8 * (matrix >> 1)) * D * 2 + (((matrix & 1) ^ (lane & 7)) << 4));
+    const uint32_t value_rows = stage + static_cast<uint32_t>(T::kSide + ((lane & 7) + 8 * (matrix >> 1)) * D * 2 +
+                                                              (((matrix & 1) ^ (lane & 7)) << 4));
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t v[4];
@@ -233,14 +253,16 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
 #pragma unroll
   for (int m = 0; m < D / 16; ++m)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) record[2 * kCachedQueries + (2 * t + (i & 1)) * kColumn + 16 * m + g + 8 * (i >> 1)] = state.out[m][i];
+    for (int i = 0; i < 4; ++i)
+      record[2 * kCachedQueries + (2 * t + (i & 1)) * kColumn + 16 * m + g + 8 * (i >> 1)] = state.out[m][i];
   __syncthreads();
   float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
   const auto write = [&](int column, int d, float4 sum, float parts) {
     if (d >= a.value_dim) return;
     if (!(parts > 0)) sum = make_float4(0, 0, 0, 0), parts = 1;
     uint2* const to = reinterpret_cast<uint2*>(a.y + static_cast<long long>(table[column].row) * a.value_dim + d);
-    *to = make_uint2(cvt_x2<BF>(__fdiv_rn(sum.x, parts), __fdiv_rn(sum.y, parts)), cvt_x2<BF>(__fdiv_rn(sum.z, parts), __fdiv_rn(sum.w, parts)));
+    *to = make_uint2(cvt_x2<BF>(__fdiv_rn(sum.x, parts), __fdiv_rn(sum.y, parts)),
+                     cvt_x2<BF>(__fdiv_rn(sum.z, parts), __fdiv_rn(sum.w, parts)));
   };
   // A thread takes four dims of a column.
 #pragma unroll 1
@@ -256,7 +278,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
       const float share = from[column] == -INFINITY ? 0.0f : ex2_approx(from[column] - most);
       const float4 four = *reinterpret_cast<const float4*>(from + 2 * kCachedQueries + column * kColumn + d);
       parts = __fmaf_rn(from[kCachedQueries + column], share, parts);
-      sum = make_float4(__fmaf_rn(four.x, share, sum.x), __fmaf_rn(four.y, share, sum.y), __fmaf_rn(four.z, share, sum.z), __fmaf_rn(four.w, share, sum.w));
+      sum = make_float4(__fmaf_rn(four.x, share, sum.x), __fmaf_rn(four.y, share, sum.y),
+                        __fmaf_rn(four.z, share, sum.z), __fmaf_rn(four.w, share, sum.w));
     }
     if (a.splits == 1) {
       write(column, d, sum, parts);
@@ -273,7 +296,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   __syncthreads();
   if (*last != static_cast<unsigned>(a.splits - 1)) return;
   if (thread == 0) a.counters[tile_index] = 0;
-  // The last block adds up all splits in their order, eight at a time: their maxima, totals and sums are waited for together.
+  // The last block adds up all splits in their order, eight at a time: their maxima, totals and sums are waited for
+  // together.
   constexpr int kAtOnce = 8;
 #pragma unroll 1
   for (int i = thread; i < columns * (D / 4); i += kThreads) {
@@ -289,7 +313,8 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
       for (int r = 0; r < kAtOnce; ++r) {
         const bool there = first + r < a.splits;
         const float* const one = from + (there ? r * size : 0);
-        mosts[r] = __ldcg(one + column), totals[r] = __ldcg(one + kCachedQueries + column), four[r] = __ldcg(reinterpret_cast<const float4*>(one + 2 * kCachedQueries + column * D + d));
+        mosts[r] = __ldcg(one + column), totals[r] = __ldcg(one + kCachedQueries + column),
+        four[r] = __ldcg(reinterpret_cast<const float4*>(one + 2 * kCachedQueries + column * D + d));
         if (!there) mosts[r] = -INFINITY;
         peak = fmaxf(peak, mosts[r]);
       }
@@ -300,17 +325,18 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
       for (int r = 0; r < kAtOnce; ++r) {
         const float share = ex2_approx(mosts[r] - peak);  // 0 of those that are none, or saw nothing
         parts = __fmaf_rn(totals[r], share, parts);
-        sum = make_float4(__fmaf_rn(four[r].x, share, sum.x), __fmaf_rn(four[r].y, share, sum.y), __fmaf_rn(four[r].z, share, sum.z), __fmaf_rn(four[r].w, share, sum.w));
+        sum = make_float4(__fmaf_rn(four[r].x, share, sum.x), __fmaf_rn(four[r].y, share, sum.y),
+                          __fmaf_rn(four[r].z, share, sum.z), __fmaf_rn(four[r].w, share, sum.w));
       }
     }
     write(column, d, sum, parts);
   }
 }
 
-#define LPQ_CACHED(name, bf, dims)                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(32 * lpq::cuda::CachedShape<dims>::kWarps)                                                              \
-      lpq_cached_attention_##name##_##dims(const __grid_constant__ lpq::cuda::CachedArgs a) {                                                          \
-    lpq::cuda::cached_attention<lpq::cuda::CachedShape<dims>, bf>(a);                                                                                  \
+#define LPQ_CACHED(name, bf, dims)                                                            \
+  extern "C" __global__ void __launch_bounds__(32 * lpq::cuda::CachedShape<dims>::kWarps)     \
+      lpq_cached_attention_##name##_##dims(const __grid_constant__ lpq::cuda::CachedArgs a) { \
+    lpq::cuda::cached_attention<lpq::cuda::CachedShape<dims>, bf>(a);                         \
   }
 
 }  // namespace lpq::cuda

@@ -5,20 +5,21 @@ namespace lpq::cuda {
 
 // All a launch is told. Rows are of 16-bit floats, all heads of a token one after another.
 struct CachedArgs {
-  const void* q;           // [T, heads, head_dim], f32 (wide_q) or 16 bits
+  const void* q;                        // [T, heads, head_dim], f32 (wide_q) or 16 bits
   const unsigned short *keys, *values;  // [S, rows, kv_heads, head_dim or value_dim]
-  const int *starts, *slots, *totals;  // [B+1], [B], [B]
-  const void* sinks;       // null, or a logit a head, of a type as load_any() reads it
-  float* partial;          // [tiles, splits]: a record is most[8], total[8], sums[8][D]
-  unsigned* counters;      // [tiles], 0 before and after
-  unsigned* fault;         // set where starts, slots or totals do not fit
-  unsigned short* y;       // [T, heads, value_dim]
-  int sequences, tokens, slots_count, rows, heads, kv_heads, group, head_dim, value_dim, window, query_tiles, splits, wide_q, sinks_type;
-  float scale, cap;        // of scores, times log2 e
+  const int *starts, *slots, *totals;   // [B+1], [B], [B]
+  const void* sinks;                    // null, or a logit a head, of a type as load_any() reads it
+  float* partial;                       // [tiles, splits]: a record is most[8], total[8], sums[8][D]
+  unsigned* counters;                   // [tiles], 0 before and after
+  unsigned* fault;                      // set where starts, slots or totals do not fit
+  unsigned short* y;                    // [T, heads, value_dim]
+  int sequences, tokens, slots_count, rows, heads, kv_heads, group, head_dim, value_dim, window, query_tiles, splits,
+      wide_q, sinks_type;
+  float scale, cap;  // of scores, times log2 e
 };
 
-constexpr int kCachedQueries = 8;   // the columns of one mma: pairs of a new token and a query head of the kv head
-constexpr int kCachedTokens = 16;   // of a stage
+constexpr int kCachedQueries = 8;    // the columns of one mma: pairs of a new token and a query head of the kv head
+constexpr int kCachedTokens = 16;    // of a stage
 constexpr int kCachedSplits = 1024;  // at most
 template <int DIMS>
 constexpr int kCachedRecord = 2 * kCachedQueries + kCachedQueries * DIMS;  // floats

@@ -5,9 +5,10 @@
 
 namespace lpq::cuda {
 
-// Codes number J of the two words of a register, as halves code 2^-kDown: a field that ends below bit 11 of a half is a number that
-// counts units of 2^-24, subnormal or of the first normal binade, so that a mask is all it takes. Tensor cores multiply such
-// numbers exactly; the power of two is taken back from sums. Two words of 4-bit codes side by side are a register in the order 75316420.
+// Codes number J of the two words of a register, as halves code 2^-kDown: a field that ends below bit 11 of a half is a
+// number that counts units of 2^-24, subnormal or of the first normal binade, so that a mask is all it takes. Tensor
+// cores multiply such numbers exactly; the power of two is taken back from sums. Two words of 4-bit codes side by side
+// are a register in the order 75316420.
 template <int BITS, int J>
 struct Field {
   static constexpr bool kShift = BITS * J + BITS > 11;
@@ -23,7 +24,8 @@ template <int BITS, int J>
 __device__ __forceinline__ uint32_t codes_of(uint32_t word) {
 #ifdef LPQ_KV_CONVERTED  // of the ablation in docs/kv-cache.md: integers become halves one by one
   constexpr uint32_t mask = (1u << BITS) - 1;
-  return from_float<false>(static_cast<float>(word >> BITS * J & mask)) | static_cast<uint32_t>(from_float<false>(static_cast<float>(word >> (BITS * J + 16) & mask))) << 16;
+  return from_float<false>(static_cast<float>(word >> BITS * J & mask)) |
+         static_cast<uint32_t>(from_float<false>(static_cast<float>(word >> (BITS * J + 16) & mask))) << 16;
 #else
   using F = Field<BITS, J>;
   return (F::kShift ? word >> 8 : word) & (F::kMask * 0x10001u);
@@ -48,8 +50,10 @@ __device__ __forceinline__ void each_step(F&& f) {
   }
 }
 
-// First of two neighbouring dims that this lane's register `half` of operand B number kc stands for, (lane, half) -> (k, n = lane / 4).
-// turbomind: as words of its dims lie one after another, Q is taken in their order (TurboMind, Algorithm 1; X = 16 / bits).
+// First of two neighbouring dims that this lane's register `half` of operand B number kc stands for, (lane, half) ->
+// (k, n = lane / 4).
+// turbomind: as words of its dims lie one after another, Q is taken in their order (TurboMind, Algorithm 1; X = 16 /
+// bits).
 template <class T>
 __device__ __forceinline__ int kv_query_dim(int kc, int half) {
   const int t = static_cast<int>(threadIdx.x & 3);

@@ -20,15 +20,21 @@ template <int KEYS, int VALUES, int DIMS>
 Facts facts_of(KvForm form) {
   if constexpr (KEYS > 2)
     if (form == KvForm::kWords) return facts_of<KEYS, VALUES, DIMS, KvForm::kWords>();
-  return form == KvForm::kWide ? facts_of<KEYS, VALUES, DIMS, KvForm::kWide>() : form == KvForm::kFine ? facts_of<KEYS, VALUES, DIMS, KvForm::kFine>() : facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>();
+  return form == KvForm::kWide   ? facts_of<KEYS, VALUES, DIMS, KvForm::kWide>()
+         : form == KvForm::kFine ? facts_of<KEYS, VALUES, DIMS, KvForm::kFine>()
+                                 : facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>();
 }
 template <int KEYS, int VALUES>
 Facts facts_of(int64_t dims, KvForm form) {
-  return dims == 64 ? facts_of<KEYS, VALUES, 64>(form) : dims == 128 ? facts_of<KEYS, VALUES, 128>(form) : facts_of<KEYS, VALUES, 256>(form);
+  return dims == 64    ? facts_of<KEYS, VALUES, 64>(form)
+         : dims == 128 ? facts_of<KEYS, VALUES, 128>(form)
+                       : facts_of<KEYS, VALUES, 256>(form);
 }
 Facts facts_of(const KvCache& c) {
   if (c.value_bits != c.bits) return facts_of<8, 4>(c.dims, c.form);
-  return c.bits == 2 ? facts_of<2, 2>(c.dims, c.form) : c.bits == 4 ? facts_of<4, 4>(c.dims, c.form) : facts_of<8, 8>(c.dims, c.form);
+  return c.bits == 2   ? facts_of<2, 2>(c.dims, c.form)
+         : c.bits == 4 ? facts_of<4, 4>(c.dims, c.form)
+                       : facts_of<8, 8>(c.dims, c.form);
 }
 
 // Warps of a block, units in its rings, splits of the tokens.
@@ -40,12 +46,15 @@ int64_t resident(const Facts& facts, int64_t warps, int64_t stages, int64_t reco
   const int64_t shared = std::max(warps * stages * facts.stage, warps * record + 16);
   return shared > room ? 0 : std::min((room + 1024) / (shared + 1024), facts.most_warps / warps);
 }
-// What ends soonest, in times of one unit: rounds of blocks, each of so many units a warp, which take as long as there are warps on a
-// multiprocessor, but at least nine (2 bits) or eight, three and half a unit a warp to begin and to bring together, and a quarter a split; measured on an H200
-// (docs/kv-cache.md). Rings of one unit are the fastest, as keys are copied while values are read. Fewer than six warps are for short
-// sequences, where they have nothing to hide; fewer than three for devices that hold no more, as the tail is 16 tokens a warp.
-Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units, const DeviceFacts& device) {
-  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4, stages = p.integer("stages", 1), wanted = p.integer("warps", 0), splits_wanted = p.integer("splits", 0);
+// What ends soonest, in times of one unit: rounds of blocks, each of so many units a warp, which take as long as there
+// are warps on a multiprocessor, but at least nine (2 bits) or eight, three and half a unit a warp to begin and to
+// bring together, and a quarter a split; measured on an H200 (docs/kv-cache.md). Rings of one unit are the fastest, as
+// keys are copied while values are read. Fewer than six warps are for short sequences, where they have nothing to hide;
+// fewer than three for devices that hold no more, as the tail is 16 tokens a warp.
+Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units,
+              const DeviceFacts& device) {
+  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4,
+                stages = p.integer("stages", 1), wanted = p.integer("warps", 0), splits_wanted = p.integer("splits", 0);
   require(stages >= 1 && stages <= 4, "stages is not 1 to 4");
   require(wanted >= 0 && wanted <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
   require(splits_wanted >= 0 && splits_wanted <= 1024, "splits is not 1 to 1024");
@@ -53,23 +62,29 @@ Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, i
   int64_t least = INT64_MAX;
   for (const int64_t warps : {16, 12, 8, 6, 5, 4, 3, 2, 1}) {
     if (wanted ? warps != 16 : best.warps && (warps < 3 || (warps < 6 && units > 64))) continue;
-    const int64_t of_block = wanted ? wanted : warps, blocks = of_block > facts.most_warps ? 0 : resident(facts, of_block, stages, record, room);
+    const int64_t of_block = wanted ? wanted : warps,
+                  blocks = of_block > facts.most_warps ? 0 : resident(facts, of_block, stages, record, room);
     if (blocks == 0) continue;
-    for (int64_t splits = splits_wanted ? splits_wanted : 1; splits <= (splits_wanted ? splits_wanted : 128) && (splits_wanted || splits * of_block <= std::max(units, of_block)); ++splits) {
+    for (int64_t splits = splits_wanted ? splits_wanted : 1;
+         splits <= (splits_wanted ? splits_wanted : 128) &&
+         (splits_wanted || splits * of_block <= std::max(units, of_block));
+         ++splits) {
       const int64_t all = tiles * splits, at_once = std::min(blocks, div_up(all, device.multiprocessors));
-      const int64_t unit = std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8), round = 8 * div_up(div_up(units, splits), of_block) * unit + 24 + 4 * at_once * of_block;
+      const int64_t unit = std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8),
+                    round = 8 * div_up(div_up(units, splits), of_block) * unit + 24 + 4 * at_once * of_block;
       const int64_t cost = div_up(all, device.multiprocessors * at_once) * round + 2 * splits;
       if (cost < least) least = cost, best.warps = of_block, best.splits = splits;
     }
   }
-  require(best.warps > 0, "warps and stages need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
+  require(best.warps > 0,
+          "warps and stages need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
   return best;
 }
 
 void kv_decode(Call& call, CudaExec& exec) {
   const Params& p = call.params;
-  const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7), &tail_values = call.input(8), &tails = call.input(9),
-               &y = call.output(0);
+  const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7),
+               &tail_values = call.input(8), &tails = call.input(9), &y = call.output(0);
   const Tensor* const pages[4] = {&call.input(1), &call.input(2), &call.input(3), &call.input(4)};
   const KvCache c = kv_cache_of(p, exec, pages);
   const int64_t heads = p.integer("heads"), queries = p.integer("queries", 1);
@@ -84,20 +99,26 @@ void kv_decode(Call& call, CudaExec& exec) {
   require_tensor(tails, "tails", DType::i32, {sequences});
   require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, c.heads * c.dims});
   require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
-  for (const Tensor* t : {&q, &table, &lengths, &tail_keys, &tail_values, &tails, &y}) require_on_device(exec, *t, "a tensor");
+  for (const Tensor* t : {&q, &table, &lengths, &tail_keys, &tail_values, &tails, &y})
+    require_on_device(exec, *t, "a tensor");
   if (sequences == 0) return;
   KvDecodeArgs a = c.places;
-  a.q = q.data<uint16_t>(), a.table = table.data<int32_t>(), a.lengths = lengths.data<int32_t>(), a.table_pages = static_cast<int>(table.dim(1));
+  a.q = q.data<uint16_t>(), a.table = table.data<int32_t>(), a.lengths = lengths.data<int32_t>(),
+  a.table_pages = static_cast<int>(table.dim(1));
   a.heads = static_cast<int>(heads), a.queries = static_cast<int>(queries), a.room = static_cast<int>(tail_keys.dim(1));
   a.scale = static_cast<float>(p.number("scale") * 1.4426950408889634);
-  a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>(), a.tails = tails.data<int32_t>();
+  a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>(),
+  a.tails = tails.data<int32_t>();
   a.y = y.raw(), a.wide = y.dtype == DType::f32;
-  a.fault = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
+  a.fault =
+      exec.fault("LPQ_NATIVE_ARGUMENT",
+                 "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
   const int64_t group = heads / c.heads;
   if (queries > 1) {
     for (const char* name : {"splits", "warps", "stages"}) p.integer(name, 1);  // no effect here
     const int64_t shared = (64 + 2 * 64) * c.dims * 2;  // rows and twice tokens of kv_prefill.cuh
-    exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)), Dim3(128), static_cast<unsigned>(shared), a);
+    exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)),
+                Dim3(128), static_cast<unsigned>(shared), a);
     return;
   }
   a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
@@ -109,7 +130,8 @@ void kv_decode(Call& call, CudaExec& exec) {
   const int64_t shared = std::max(choice.warps * choice.stages * facts.stage, choice.warps * record + 16);
   Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
-  exec.launch_after("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims), Dim3(tiles * choice.splits), Dim3(32 * choice.warps), static_cast<unsigned>(shared), a);
+  exec.launch_after("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims),
+                    Dim3(tiles * choice.splits), Dim3(32 * choice.warps), static_cast<unsigned>(shared), a);
   exec.wrote(y);
 }
 LPQ_CUDA_OP(kv_decode, "kv_decode");

@@ -1,14 +1,16 @@
-// Decode attention over packed keys and values (BitDecoding, section IV; TurboMind, section 4.2; formats/kv/spec.md has the bytes).
+// Decode attention over packed keys and values (BitDecoding, section IV; TurboMind, section 4.2; formats/kv/spec.md has
+// the bytes).
 //
-// Tokens are the rows of both products, queries of one kv head the 8 columns: S = K Qᵀ reads words of keys by ldmatrix as its
-// operand A, O = Vᵀ P words of values by ldmatrix.trans. A word holds R codes, hence R operands: one LOP3 takes the two codes of a
-// half2, as subnormal numbers that need no arithmetic. Scales never touch codes: those of keys by channel multiply Q, those by token
-// multiply scores, those of values multiply P.
+// Tokens are the rows of both products, queries of one kv head the 8 columns: S = K Qᵀ reads words of keys by ldmatrix
+// as its operand A, O = Vᵀ P words of values by ldmatrix.trans. A word holds R codes, hence R operands: one LOP3 takes
+// the two codes of a half2, as subnormal numbers that need no arithmetic. Scales never touch codes: those of keys by
+// channel multiply Q, those by token multiply scores, those of values multiply P.
 //
-// A warp is alone from its first unit to its last: it copies units into its own ring of shared memory (cp.async; keys of a unit that
-// comes as soon as keys of one are read, then values), and has maxima, sums and outputs of its own, so that no warp waits for another's
-// softmax. What warps of a block found is brought together at the end, and what blocks (splits of the tokens) found by the block
-// that ends last. The exact tail goes to the warps of the last split, while their first copies are under way.
+// A warp is alone from its first unit to its last: it copies units into its own ring of shared memory (cp.async; keys
+// of a unit that comes as soon as keys of one are read, then values), and has maxima, sums and outputs of its own, so
+// that no warp waits for another's softmax. What warps of a block found is brought together at the end, and what blocks
+// (splits of the tokens) found by the block that ends last. The exact tail goes to the warps of the last split, while
+// their first copies are under way.
 #pragma once
 #include "cuda/attention/kv_values.cuh"
 #include "cuda/numbers.cuh"
@@ -39,7 +41,8 @@ struct KvJoin {
   }
   // Of one whose maximum is at most this one's.
   __device__ __forceinline__ void add(float other_most, float other_total, float4 other) {
-    const float share = other_most == -INFINITY ? 0.0f : ex2_approx(other_most - most), four[4] = {other.x, other.y, other.z, other.w};
+    const float share = other_most == -INFINITY ? 0.0f : ex2_approx(other_most - most),
+                four[4] = {other.x, other.y, other.z, other.w};
     total = __fmaf_rn(other_total, share, total);
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] = __fmaf_rn(four[i], share, sum[i]);
@@ -55,11 +58,14 @@ __device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, co
   }
 }
 
-// Brings together what the warps of this block found, and where it is the last of the splits, what those found; writes y.
+// Brings together what the warps of this block found, and where it is the last of the splits, what those found; writes
+// y.
 template <class T>
-__device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state, int sequence, int head, int tile, int split) {
+__device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state, int sequence, int head, int tile,
+                                        int split) {
   constexpr int size = kKvRecord<T::kDims>;
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2, t = lane & 3;
+  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2,
+            t = lane & 3;
   const int threads = static_cast<int>(blockDim.x), warps = threads >> 5, group = a.heads / a.kv_heads;
   const int columns = group - tile * kKvQueries < kKvQueries ? group - tile * kKvQueries : kKvQueries;
   const int shared_group = T::kForm == KvForm::kFine || T::kForm == KvForm::kTokens ? a.value_group >> 6 : 0;
@@ -69,7 +75,8 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
     for (int mask = 4; mask < 32; mask *= 2) {
       state.total[c] += __shfl_xor_sync(0xffffffffu, state.total[c], mask);
 #pragma unroll
-      for (int v = 0; v < T::kValueGroups; ++v) state.zeros[v][c] += __shfl_xor_sync(0xffffffffu, state.zeros[v][c], mask);
+      for (int v = 0; v < T::kValueGroups; ++v)
+        state.zeros[v][c] += __shfl_xor_sync(0xffffffffu, state.zeros[v][c], mask);
     }
 #pragma unroll
     for (int v = 1; v < T::kValueGroups; ++v)
@@ -87,7 +94,8 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
     for (int m = 0; m < T::kDims / 16; ++m)
 #pragma unroll
       for (int i = c; i < 4; i += 2)
-        record[2 * kKvQueries + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] = state.out[m][i] + state.zeros[T::kInWords ? 0 : 16 * m / T::kPart][c];
+        record[2 * kKvQueries + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
+            state.out[m][i] + state.zeros[T::kInWords ? 0 : 16 * m / T::kPart][c];
   }
   __syncthreads();
   const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
@@ -110,7 +118,8 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
       continue;
     }
     float* const to = all + static_cast<long long>(split) * size;
-    *reinterpret_cast<float4*>(to + 2 * kKvQueries + i) = make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
+    *reinterpret_cast<float4*>(to + 2 * kKvQueries + i) =
+        make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
     if (i % T::kDims == 0) to[column] = found.most, to[kKvQueries + column] = found.total;
   }
   if (a.splits == 1) return;
@@ -135,7 +144,8 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
       for (int r = 0; r < kAtOnce; ++r) {
         const bool there = first + r < a.splits;
         const float* const from = all + static_cast<long long>(first + (there ? r : 0)) * size;
-        most[r] = __ldcg(from + column), total[r] = __ldcg(from + kKvQueries + column), sum[r] = __ldcg(reinterpret_cast<const float4*>(from + 2 * kKvQueries + i));
+        most[r] = __ldcg(from + column), total[r] = __ldcg(from + kKvQueries + column),
+        sum[r] = __ldcg(reinterpret_cast<const float4*>(from + 2 * kKvQueries + i));
         if (!there) most[r] = -INFINITY;
         peak = fmaxf(peak, most[r]);
       }
@@ -152,11 +162,13 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
 template <class T>
 __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   griddepcontrol_wait_and_launch();
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), warps = static_cast<int>(blockDim.x >> 5);
+  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5),
+            warps = static_cast<int>(blockDim.x >> 5);
   int index = static_cast<int>(blockIdx.x);
   const int split = index % a.splits;
   index /= a.splits;
-  const int tile = index % a.query_tiles, head = index / a.query_tiles % a.kv_heads, sequence = index / a.query_tiles / a.kv_heads;
+  const int tile = index % a.query_tiles, head = index / a.query_tiles % a.kv_heads,
+            sequence = index / a.query_tiles / a.kv_heads;
   const int group = a.heads / a.kv_heads, own = tile * kKvQueries + (lane >> 2);
   const int length = kv_checked(a, a.lengths[sequence], a.table_pages * a.page_tokens, T::kInWords ? 1 : T::kTile);
   const int tail = kv_checked(a, a.tails[sequence], a.room, 1);
@@ -165,7 +177,8 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc)
 #pragma unroll
-    for (int k = 0; k < 2; ++k) q[kc][k] = own < group ? *reinterpret_cast<const uint32_t*>(query + kv_query_dim<T>(kc, k)) : 0;
+    for (int k = 0; k < 2; ++k)
+      q[kc][k] = own < group ? *reinterpret_cast<const uint32_t*>(query + kv_query_dim<T>(kc, k)) : 0;
 
   // Units of the sequence in runs, one a split, of which warps take every `warps`-th.
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
@@ -229,10 +242,11 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   kv_join<T>(a, state, sequence, head, tile, split);
 }
 
-#define LPQ_KV_DECODE(keys, values, dims, form, name)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(32 * lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form>::kMostWarps, 1)           \
-      lpq_kv_decode_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {                                                      \
-    lpq::cuda::kv_decode<lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form>>(a);                                                 \
+#define LPQ_KV_DECODE(keys, values, dims, form, name)                                         \
+  extern "C" __global__ void __launch_bounds__(                                               \
+      32 * lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form>::kMostWarps, 1)    \
+      lpq_kv_decode_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {      \
+    lpq::cuda::kv_decode<lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form>>(a); \
   }
 
 }  // namespace lpq::cuda

@@ -7,9 +7,12 @@
 
 namespace lpq::cuda {
 
-// Rows of shared memory stand in another order than tokens: of every 16, tokens 2 i are rows i and tokens 2 i + 1 rows 8 + i, so that a
-// lane of S = K Qᵀ, which has rows g and g + 8, has two tokens side by side, and their scales are one word.
-__device__ __forceinline__ constexpr int kv_row_of(int token) { return (token & ~15) | (token & 1) << 3 | (token & 15) >> 1; }
+// Rows of shared memory stand in another order than tokens: of every 16, tokens 2 i are rows i and tokens 2 i + 1 rows
+// 8 + i, so that a lane of S = K Qᵀ, which has rows g and g + 8, has two tokens side by side, and their scales are one
+// word.
+__device__ __forceinline__ constexpr int kv_row_of(int token) {
+  return (token & ~15) | (token & 1) << 3 | (token & 15) >> 1;
+}
 
 // Where chunk c (16 bytes) of a row of BYTES lies among the row's, so that eight rows meet no bank twice.
 template <int BYTES>
@@ -24,8 +27,12 @@ struct KvUnit {
   __device__ uint32_t values() const { return keys + T::kKeyBytes; }
   __device__ uint32_t key_numbers() const { return values() + T::kValueBytes; }
   __device__ uint32_t value_numbers() const { return key_numbers() + T::kKeyNumbers; }
-  __device__ uint32_t key_chunk(int row, int c) const { return keys + static_cast<uint32_t>(row * T::kKeyRow + ((c ^ kv_turn<T::kKeyRow>(row)) << 4)); }
-  __device__ uint32_t value_chunk(int row, int c) const { return values() + static_cast<uint32_t>(row * T::kValueRow + ((c ^ kv_turn<T::kValueRow>(row)) << 4)); }
+  __device__ uint32_t key_chunk(int row, int c) const {
+    return keys + static_cast<uint32_t>(row * T::kKeyRow + ((c ^ kv_turn<T::kKeyRow>(row)) << 4));
+  }
+  __device__ uint32_t value_chunk(int row, int c) const {
+    return values() + static_cast<uint32_t>(row * T::kValueRow + ((c ^ kv_turn<T::kValueRow>(row)) << 4));
+  }
 };
 
 // Where a unit begins: a page, and its first token there.
@@ -48,58 +55,79 @@ __device__ __forceinline__ int kv_page(const KvDecodeArgs& a, int page) {
 template <int ROWS, int BYTES>
 __device__ __forceinline__ void kv_copy_rows(uint32_t to, const unsigned char* from, int row, int step) {
   constexpr int chunks = BYTES / 16, at_once = 32 / chunks;
-  const int lane = static_cast<int>(threadIdx.x & 31), own = lane / chunks, c = lane % chunks, own_row = kv_row_of(own), turned = c ^ kv_turn<BYTES>(own_row);
+  const int lane = static_cast<int>(threadIdx.x & 31), own = lane / chunks, c = lane % chunks, own_row = kv_row_of(own),
+            turned = c ^ kv_turn<BYTES>(own_row);
   const unsigned char* const source = from + (own >> 4) * step + (own & 15) * row + 16 * c;
   const uint32_t target = to + static_cast<uint32_t>(own_row * BYTES);
 #pragma unroll
   for (int first = 0; first < ROWS; first += at_once) {
     // Bits of `first` and of the own row are apart, in tokens and in rows.
     const int rows = kv_row_of(first);
-    cp_async_16(target + static_cast<uint32_t>(rows * BYTES + ((turned ^ kv_turn<BYTES>(rows)) << 4)), source + (first >> 4) * step + (first & 15) * row, 16);
+    cp_async_16(target + static_cast<uint32_t>(rows * BYTES + ((turned ^ kv_turn<BYTES>(rows)) << 4)),
+                source + (first >> 4) * step + (first & 15) * row, 16);
   }
 }
 
-// Scales and zeros of tokens; in shared memory [group of dims][scales, zeros][tokens], of turbomind [tokens][scale, zero].
+// Scales and zeros of tokens; in shared memory [group of dims][scales, zeros][tokens], of turbomind [tokens][scale,
+// zero].
 template <class T>
-__device__ __forceinline__ void kv_copy_numbers(uint32_t to, const unsigned char* lines, const KvPlace& place, int groups, int apart, int run) {
+__device__ __forceinline__ void kv_copy_numbers(uint32_t to, const unsigned char* lines, const KvPlace& place,
+                                                int groups, int apart, int run) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if constexpr (T::kInWords) {
-    if (lane < T::kTokens / 4) cp_async_16(to + 16 * static_cast<uint32_t>(lane), lines + 4 * place.token + 16 * lane, 16);
+    if (lane < T::kTokens / 4)
+      cp_async_16(to + 16 * static_cast<uint32_t>(lane), lines + 4 * place.token + 16 * lane, 16);
   } else {
     for (int i = lane; i < 4 * T::kSteps * groups; i += 32) {
-      const int piece = i & 1, step = (i >> 1) % T::kSteps, kind = (i >> 1) / T::kSteps & 1, group = (i >> 1) / T::kSteps / 2;
+      const int piece = i & 1, step = (i >> 1) % T::kSteps, kind = (i >> 1) / T::kSteps & 1,
+                group = (i >> 1) / T::kSteps / 2;
       const int t = place.token + 32 * step + place.half;
       cp_async_16(to + static_cast<uint32_t>(((group * 2 + kind) * T::kTokens + 16 * step + 8 * piece) * 2),
-                   lines + static_cast<long long>(group) * apart + (t & -run) * 4 + kind * run * 2 + (t & (run - 1)) * 2 + 16 * piece, 16);
+                  lines + static_cast<long long>(group) * apart + (t & -run) * 4 + kind * run * 2 +
+                      (t & (run - 1)) * 2 + 16 * piece,
+                  16);
     }
   }
 }
 
 template <class T>
-__device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, int head, const KvPlace& place, const KvUnit<T>& to) {
+__device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, int head, const KvPlace& place,
+                                              const KvUnit<T>& to) {
   const int lane = static_cast<int>(threadIdx.x & 31), page = kv_page(a, place.page);
   const unsigned char* const codes = a.keys + page * a.keys_page + static_cast<long long>(head) * a.key_head;
-  if constexpr (T::kInWords) kv_copy_rows<T::kKeyRows, T::kKeyRow>(to.keys, codes + static_cast<long long>(place.token) * a.key_row, a.key_row, 16 * a.key_row);
-  else kv_copy_rows<T::kKeyRows, T::kKeyRow>(to.keys, codes + static_cast<long long>(place.token / T::kKeyCodes + place.half) * a.key_row, a.key_row, 0);
-  const unsigned char* const numbers = a.key_numbers + page * a.key_numbers_page + static_cast<long long>(head) * a.key_number_head;
+  if constexpr (T::kInWords)
+    kv_copy_rows<T::kKeyRows, T::kKeyRow>(to.keys, codes + static_cast<long long>(place.token) * a.key_row, a.key_row,
+                                          16 * a.key_row);
+  else
+    kv_copy_rows<T::kKeyRows, T::kKeyRow>(
+        to.keys, codes + static_cast<long long>(place.token / T::kKeyCodes + place.half) * a.key_row, a.key_row, 0);
+  const unsigned char* const numbers =
+      a.key_numbers + page * a.key_numbers_page + static_cast<long long>(head) * a.key_number_head;
   if constexpr (T::kByToken) {
-    kv_copy_numbers<T>(to.key_numbers(), numbers, place, T::kInWords ? 1 : T::kDims / a.key_group, a.key_number_row, a.run);
+    kv_copy_numbers<T>(to.key_numbers(), numbers, place, T::kInWords ? 1 : T::kDims / a.key_group, a.key_number_row,
+                       a.run);
   } else {
     constexpr int wide = T::kDims / 4;  // chunks of a group
     const int chunks = T::kForm == KvForm::kWide ? T::kGroups * wide : wide * T::kTile / a.key_group;
     const int first = T::kForm == KvForm::kWide ? place.token / 128 : place.token / a.key_group;
     for (int i = lane; i < chunks; i += 32)
-      cp_async_16(to.key_numbers() + 16 * static_cast<uint32_t>(i), numbers + static_cast<long long>(first + i / wide) * a.key_number_row + 16 * (i % wide), 16);
+      cp_async_16(to.key_numbers() + 16 * static_cast<uint32_t>(i),
+                  numbers + static_cast<long long>(first + i / wide) * a.key_number_row + 16 * (i % wide), 16);
   }
 }
 
 template <class T>
-__device__ __forceinline__ void kv_fetch_values(const KvDecodeArgs& a, int head, const KvPlace& place, const KvUnit<T>& to) {
+__device__ __forceinline__ void kv_fetch_values(const KvDecodeArgs& a, int head, const KvPlace& place,
+                                                const KvUnit<T>& to) {
   const int page = kv_page(a, place.page);
-  const unsigned char* const codes = a.values + page * a.values_page + static_cast<long long>(head) * a.value_head + static_cast<long long>(place.token + place.half) * a.value_row;
+  const unsigned char* const codes = a.values + page * a.values_page + static_cast<long long>(head) * a.value_head +
+                                     static_cast<long long>(place.token + place.half) * a.value_row;
   kv_copy_rows<T::kTokens, T::kValueRow>(to.values(), codes, a.value_row, (T::kInWords ? 16 : 32) * a.value_row);
-  const unsigned char* const numbers = a.value_numbers + page * a.value_numbers_page + static_cast<long long>(head) * a.value_number_head;
-  kv_copy_numbers<T>(to.value_numbers(), numbers, place, T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / a.value_group, a.value_number_group, a.run);
+  const unsigned char* const numbers =
+      a.value_numbers + page * a.value_numbers_page + static_cast<long long>(head) * a.value_number_head;
+  kv_copy_numbers<T>(to.value_numbers(), numbers, place,
+                     T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / a.value_group, a.value_number_group,
+                     a.run);
 }
 
 // Scales and zeros of this lane's tokens 2 g and 2 g + 1 of step j, for a group of dims.
@@ -113,7 +141,8 @@ __device__ __forceinline__ KvNumbers kv_numbers(uint32_t from, int group, int j)
     const uint2 both = ld_shared_v2(from + static_cast<uint32_t>(16 * j + 2 * g) * 4);
     return {{low_half(both.x), low_half(both.y)}, {high_half(both.x), high_half(both.y)}};
   }
-  const uint32_t at = from + static_cast<uint32_t>((2 * group * T::kTokens + 16 * j + 2 * g) * 2), scales = ld_shared(at), zeros = ld_shared(at + 2 * T::kTokens);
+  const uint32_t at = from + static_cast<uint32_t>((2 * group * T::kTokens + 16 * j + 2 * g) * 2),
+                 scales = ld_shared(at), zeros = ld_shared(at + 2 * T::kTokens);
   return {{low_half(scales), high_half(scales)}, {low_half(zeros), high_half(zeros)}};
 }
 

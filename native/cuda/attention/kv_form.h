@@ -8,15 +8,18 @@ namespace lpq::cuda {
 struct KvCache {
   int64_t bits, value_bits, dims, heads, key_group, value_group, page_tokens;
   KvForm form;
-  int64_t tile, block;   // tokens of a tile of keys; tokens that are packed at once
-  bool outer;            // heads outside tokens
-  int64_t pages;         // that there are
-  KvDecodeArgs places{}; // distances and, of turbomind, where parts of a page begin
+  int64_t tile, block;    // tokens of a tile of keys; tokens that are packed at once
+  bool outer;             // heads outside tokens
+  int64_t pages;          // that there are
+  KvDecodeArgs places{};  // distances and, of turbomind, where parts of a page begin
   std::string bits_name() const { return bits == value_bits ? std::to_string(bits) : "84"; }
-  const char* form_name() const { return form == KvForm::kWide ? "wide" : form == KvForm::kFine ? "fine" : form == KvForm::kTokens ? "token" : "word"; }
+  const char* form_name() const {
+    return form == KvForm::kWide ? "wide" : form == KvForm::kFine ? "fine" : form == KvForm::kTokens ? "token" : "word";
+  }
 };
 
-// Pages: keys, their numbers, values, their numbers; of turbomind the one block, four times. Throws Failure("LPQ_NATIVE_ARGUMENT").
+// Pages: keys, their numbers, values, their numbers; of turbomind the one block, four times. Throws
+// Failure("LPQ_NATIVE_ARGUMENT").
 KvCache kv_cache_of(const Params& p, CudaExec& exec, const Tensor* const (&pages)[4]);
 void require_on_device(const CudaExec& exec, const Tensor& tensor, const char* name);
 

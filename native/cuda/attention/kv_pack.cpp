@@ -14,7 +14,9 @@ KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Te
   a.places = p, a.block = static_cast<int>(c.block), a.dims = static_cast<int>(c.dims);
   a.places.table_pages = static_cast<int>(table.dim(table.rank() - 1));
   a.fault = exec.fault("LPQ_NATIVE_NUMERICS", "a key or value is NaN, or infinite");
-  a.fault_page = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a sequence is not of whole blocks, or longer than its pages or its tail");
+  a.fault_page = exec.fault("LPQ_NATIVE_ARGUMENT",
+                            "the table names a page that is none, or a sequence is not of whole blocks, or longer than "
+                            "its pages or its tail");
   return a;
 }
 
@@ -24,7 +26,8 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
   const int64_t chunk = words ? 128 : std::min<int64_t>(c.dims, 128), chunks = words ? 1 : c.dims / chunk;
   const unsigned shared = words ? 0 : static_cast<unsigned>(chunk / 64 * (c.block / 32) * 4 * 32 * 8);
   const std::string form = words ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
-  exec.launch_after((a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk), Dim3(2 * chunks * c.heads * numbers), Dim3(2 * chunk), shared, a);
+  exec.launch_after((a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk),
+                    Dim3(2 * chunks * c.heads * numbers), Dim3(2 * chunk), shared, a);
 }
 
 void kv_pack(Call& call, CudaExec& exec) {
@@ -48,7 +51,8 @@ LPQ_CUDA_OP(kv_pack, "kv_pack");
 
 void kv_append(Call& call, CudaExec& exec) {
   const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2), &lengths = call.output(4), &tails = call.output(5), &tail_keys = call.output(6), &tail_values = call.output(7);
+  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2), &lengths = call.output(4),
+               &tails = call.output(5), &tail_keys = call.output(6), &tail_values = call.output(7);
   const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
   const KvCache c = kv_cache_of(p, exec, pages);
   require_tensor(k, "k", DType::f16, {-1, c.heads * c.dims});
@@ -59,14 +63,18 @@ void kv_append(Call& call, CudaExec& exec) {
   require_tensor(tails, "tails", DType::i32, {sequences});
   require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, c.heads * c.dims});
   require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
-  for (const Tensor* t : {&k, &v, &table, &lengths, &tails, &tail_keys, &tail_values}) require_on_device(exec, *t, "a tensor");
+  for (const Tensor* t : {&k, &v, &table, &lengths, &tails, &tail_keys, &tail_values})
+    require_on_device(exec, *t, "a tensor");
   const bool words = c.form == KvForm::kWords;
   const int64_t room = tail_keys.dim(1), residual = p.integer("residual", words ? 0 : room);
-  require(words ? residual == 0 : residual > 0 && residual <= room && residual % c.block == 0, words ? "turbomind has no residual" : "residual is no multiple of " + std::to_string(c.block) + " up to the tails' room");
+  require(words ? residual == 0 : residual > 0 && residual <= room && residual % c.block == 0,
+          words ? "turbomind has no residual"
+                : "residual is no multiple of " + std::to_string(c.block) + " up to the tails' room");
   if (sequences == 0) return;
   KvPackArgs a = pack_args(c, exec, k, v, table);
   a.places.room = static_cast<int>(room), a.residual = static_cast<int>(residual);
-  a.lengths = lengths.data<int32_t>(), a.tails = tails.data<int32_t>(), a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>();
+  a.lengths = lengths.data<int32_t>(), a.tails = tails.data<int32_t>(), a.tail_keys = tail_keys.data<uint16_t>(),
+  a.tail_values = tail_values.data<uint16_t>();
   a.counters = exec.counters(static_cast<size_t>(sequences));
   launch(c, exec, a, sequences);
 }

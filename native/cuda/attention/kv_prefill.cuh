@@ -1,10 +1,11 @@
-// Attention of many query tokens over a packed cache: the newest of each sequence, packed or in the tail, each of which sees tokens up to
-// itself. Keys and values of 64 tokens (a macro-tile of TurboMind, Figure 10) are made halves in shared memory once for 64 rows, a row
-// being a query head of a query token; then S = Q Kᵀ and O = P V as in FlashAttention-2, 16 rows a warp. Forms differ in the loader
-// alone, which is told at run time: a kernel a head dim serves all.
+// Attention of many query tokens over a packed cache: the newest of each sequence, packed or in the tail, each of which
+// sees tokens up to itself. Keys and values of 64 tokens (a macro-tile of TurboMind, Figure 10) are made halves in
+// shared memory once for 64 rows, a row being a query head of a query token; then S = Q Kᵀ and O = P V as in
+// FlashAttention-2, 16 rows a warp. Forms differ in the loader alone, which is told at run time: a kernel a head dim
+// serves all.
 //
-// Q: (lane, reg) of operand A -> row lane / 4 + 8 (reg % 2), dim 2 (lane % 4) + 8 (reg / 2) and the next; K by ldmatrix, V by ldmatrix.trans as
-// operand B, (lane, reg) -> k = 2 (lane % 4) + 8 reg and the next, n = lane / 4.
+// Q: (lane, reg) of operand A -> row lane / 4 + 8 (reg % 2), dim 2 (lane % 4) + 8 (reg / 2) and the next; K by
+// ldmatrix, V by ldmatrix.trans as operand B, (lane, reg) -> k = 2 (lane % 4) + 8 reg and the next, n = lane / 4.
 #pragma once
 #include "cuda/attention/kv_codes.cuh"
 #include "cuda/numbers.cuh"
@@ -28,12 +29,16 @@ __device__ __forceinline__ uint32_t prefill_place(int row, int chunk) {
 template <int DIMS>
 __device__ __forceinline__ uint4 prefill_load(const KvDecodeArgs& a, bool value, int page, int t, int head, int d) {
   const int bits = value ? a.value_bits : a.key_bits, mask = (1 << bits) - 1;
-  const unsigned char* const codes = (value ? a.values + page * a.values_page + static_cast<long long>(head) * a.value_head : a.keys + page * a.keys_page + static_cast<long long>(head) * a.key_head);
-  const unsigned char* const numbers = value ? a.value_numbers + page * a.value_numbers_page + static_cast<long long>(head) * a.value_number_head
-                                             : a.key_numbers + page * a.key_numbers_page + static_cast<long long>(head) * a.key_number_head;
+  const unsigned char* const codes =
+      (value ? a.values + page * a.values_page + static_cast<long long>(head) * a.value_head
+             : a.keys + page * a.keys_page + static_cast<long long>(head) * a.key_head);
+  const unsigned char* const numbers =
+      value ? a.value_numbers + page * a.value_numbers_page + static_cast<long long>(head) * a.value_number_head
+            : a.key_numbers + page * a.key_numbers_page + static_cast<long long>(head) * a.key_number_head;
   int code[8];
   if (a.words) {
-    const unsigned char* const at = codes + static_cast<long long>(t) * (value ? a.value_row : a.key_row) + d * bits / 8;
+    const unsigned char* const at =
+        codes + static_cast<long long>(t) * (value ? a.value_row : a.key_row) + d * bits / 8;
     if (bits == 4) {
       const uint32_t word = *reinterpret_cast<const uint32_t*>(at);
 #pragma unroll
@@ -47,8 +52,9 @@ __device__ __forceinline__ uint4 prefill_load(const KvDecodeArgs& a, bool value,
     // Eight words side by side, of which one place is wanted.
     const int R = 16 / bits, chunk = DIMS < 128 ? DIMS : 128, in_chunk = chunk / R;
     const int place = value ? d % chunk / in_chunk : t % (32 * R) / 32;
-    const unsigned char* const at = value ? codes + static_cast<long long>(t) * a.value_row + 2 * (d / chunk * in_chunk + d % chunk % in_chunk)
-                                          : codes + static_cast<long long>(t / (32 * R) * 32 + t % 32) * a.key_row + 2 * d;
+    const unsigned char* const at =
+        value ? codes + static_cast<long long>(t) * a.value_row + 2 * (d / chunk * in_chunk + d % chunk % in_chunk)
+              : codes + static_cast<long long>(t / (32 * R) * 32 + t % 32) * a.key_row + 2 * d;
     const uint4 v = *reinterpret_cast<const uint4*>(at);
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -58,21 +64,31 @@ __device__ __forceinline__ uint4 prefill_load(const KvDecodeArgs& a, bool value,
   if (!value && !a.by_token) {
     const unsigned char* const at = numbers + static_cast<long long>(t / a.key_group) * a.key_number_row + 4 * d;
     const uint4 first = *reinterpret_cast<const uint4*>(at), second = *reinterpret_cast<const uint4*>(at + 16);
-    const uint32_t scales[4] = {first.x, first.z, second.x, second.z}, zeros[4] = {first.y, first.w, second.y, second.w};
+    const uint32_t scales[4] = {first.x, first.z, second.x, second.z},
+                   zeros[4] = {first.y, first.w, second.y, second.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      result[i] = cvt_x2<false>(__fmaf_rn(static_cast<float>(code[2 * i]), low_half(scales[i]), low_half(zeros[i])), __fmaf_rn(static_cast<float>(code[2 * i + 1]), high_half(scales[i]), high_half(zeros[i])));
+      result[i] =
+          cvt_x2<false>(__fmaf_rn(static_cast<float>(code[2 * i]), low_half(scales[i]), low_half(zeros[i])),
+                        __fmaf_rn(static_cast<float>(code[2 * i + 1]), high_half(scales[i]), high_half(zeros[i])));
   } else {
     float scale, zero;
     if (a.words) {
       const uint32_t both = *reinterpret_cast<const uint32_t*>(numbers + 4 * t);
       scale = low_half(both), zero = high_half(both);
     } else {
-      const unsigned short* const at = reinterpret_cast<const unsigned short*>(numbers + static_cast<long long>(d / (value ? a.value_group : a.key_group)) * (value ? a.value_number_group : a.key_number_row) + (t & -a.run) * 4) + (t & (a.run - 1));
+      const unsigned short* const at =
+          reinterpret_cast<const unsigned short*>(numbers +
+                                                  static_cast<long long>(d / (value ? a.value_group : a.key_group)) *
+                                                      (value ? a.value_number_group : a.key_number_row) +
+                                                  (t & -a.run) * 4) +
+          (t & (a.run - 1));
       scale = to_float<false>(at[0]), zero = to_float<false>(at[a.run]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) result[i] = cvt_x2<false>(__fmaf_rn(static_cast<float>(code[2 * i]), scale, zero), __fmaf_rn(static_cast<float>(code[2 * i + 1]), scale, zero));
+    for (int i = 0; i < 4; ++i)
+      result[i] = cvt_x2<false>(__fmaf_rn(static_cast<float>(code[2 * i]), scale, zero),
+                                __fmaf_rn(static_cast<float>(code[2 * i + 1]), scale, zero));
   }
   return make_uint4(result[0], result[1], result[2], result[3]);
 }
@@ -81,31 +97,38 @@ __device__ __forceinline__ uint4 prefill_load(const KvDecodeArgs& a, bool value,
 template <int DIMS>
 __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   constexpr int chunks = DIMS / 8;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, t = lane & 3, group = a.heads / a.kv_heads, rows = a.queries * group;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, t = lane & 3,
+            group = a.heads / a.kv_heads, rows = a.queries * group;
   const int tiles = (rows + kPrefillRows - 1) / kPrefillRows;
   int index = static_cast<int>(blockIdx.x);
   // Long walks first, so that the last blocks to run are short.
-  const int first_row = (tiles - 1 - index % tiles) * kPrefillRows, head = index / tiles % a.kv_heads, sequence = index / tiles / a.kv_heads;
+  const int first_row = (tiles - 1 - index % tiles) * kPrefillRows, head = index / tiles % a.kv_heads,
+            sequence = index / tiles / a.kv_heads;
   int length = a.lengths[sequence], tail = a.tails[sequence];
   const int tile = a.words ? 1 : 512 / a.key_bits;
-  if (length < 0 || length > a.table_pages * a.page_tokens || length % tile != 0 || tail < 0 || tail > a.room) *a.fault = 1, length = tail = 0;
+  if (length < 0 || length > a.table_pages * a.page_tokens || length % tile != 0 || tail < 0 || tail > a.room)
+    *a.fault = 1, length = tail = 0;
   const int total = length + tail, before = total - a.queries;  // what the first query sees, but itself
   const int* const table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const uint32_t queries = shared_address(dynamic_shared()), keys = queries + kPrefillRows * DIMS * 2, values = keys + kPrefillTokens * DIMS * 2;
+  const uint32_t queries = shared_address(dynamic_shared()), keys = queries + kPrefillRows * DIMS * 2,
+                 values = keys + kPrefillTokens * DIMS * 2;
   const auto row_at = [&](int row) {
     const int query = row / group;
-    return ((static_cast<long long>(sequence) * a.queries + query) * a.heads + head * group + row - query * group) * DIMS;
+    return ((static_cast<long long>(sequence) * a.queries + query) * a.heads + head * group + row - query * group) *
+           DIMS;
   };
   for (int i = thread; i < kPrefillRows * chunks; i += kPrefillThreads) {
     const int row = first_row + i / chunks;
-    const uint4 x = row < rows ? *reinterpret_cast<const uint4*>(a.q + row_at(row) + i % chunks * 8) : make_uint4(0, 0, 0, 0);
+    const uint4 x =
+        row < rows ? *reinterpret_cast<const uint4*>(a.q + row_at(row) + i % chunks * 8) : make_uint4(0, 0, 0, 0);
     st_shared_v4(queries + prefill_place<DIMS>(i / chunks, i % chunks), x);
   }
   // One past the newest token that this lane's rows g and g + 8 see.
   int sees[2];
 #pragma unroll
   for (int c = 0; c < 2; ++c) sees[c] = before + (first_row + 16 * warp + (lane >> 2) + 8 * c) / group + 1;
-  const int last_row = first_row + kPrefillRows < rows ? first_row + kPrefillRows - 1 : rows - 1, end = before + last_row / group + 1;
+  const int last_row = first_row + kPrefillRows < rows ? first_row + kPrefillRows - 1 : rows - 1,
+            end = before + last_row / group + 1;
   float out[DIMS / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
   for (int first = 0; first < end; first += kPrefillTokens) {
     __syncthreads();  // the tiles have been read
@@ -119,7 +142,9 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
         if (static_cast<unsigned>(page) >= static_cast<unsigned>(a.pages)) *a.fault = 1, page = 0;
         x = prefill_load<DIMS>(a, value, page, token - index_of * a.page_tokens, head, d);
       } else if (token < total) {
-        x = *reinterpret_cast<const uint4*>((value ? a.tail_values : a.tail_keys) + ((static_cast<long long>(sequence) * a.room + token - length) * a.kv_heads + head) * DIMS + d);
+        x = *reinterpret_cast<const uint4*>(
+            (value ? a.tail_values : a.tail_keys) +
+            ((static_cast<long long>(sequence) * a.room + token - length) * a.kv_heads + head) * DIMS + d);
       }
       st_shared_v4((value ? values : keys) + prefill_place<DIMS>(row, i % chunks), x);
     }
@@ -161,7 +186,9 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
       for (int i = 0; i < 4; ++i) score[n][i] = ex2_approx(score[n][i] - most[i >> 1]), sum[i >> 1] += score[n][i];
 #pragma unroll
     for (int n = 0; n < kPrefillTokens / 16; ++n) {
-      const uint32_t p[4] = {cvt_x2<false>(score[2 * n][0], score[2 * n][1]), cvt_x2<false>(score[2 * n][2], score[2 * n][3]), cvt_x2<false>(score[2 * n + 1][0], score[2 * n + 1][1]),
+      const uint32_t p[4] = {cvt_x2<false>(score[2 * n][0], score[2 * n][1]),
+                             cvt_x2<false>(score[2 * n][2], score[2 * n][3]),
+                             cvt_x2<false>(score[2 * n + 1][0], score[2 * n + 1][1]),
                              cvt_x2<false>(score[2 * n + 1][2], score[2 * n + 1][3])};
 #pragma unroll
       for (int m = 0; m < DIMS / 16; ++m) {
@@ -181,7 +208,8 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
     const long long at = row_at(row) + 2 * t;
 #pragma unroll
     for (int m = 0; m < DIMS / 8; ++m) {
-      const float low = sum[c] > 0 ? __fdiv_rn(out[m][2 * c], sum[c]) : 0.0f, high = sum[c] > 0 ? __fdiv_rn(out[m][2 * c + 1], sum[c]) : 0.0f;
+      const float low = sum[c] > 0 ? __fdiv_rn(out[m][2 * c], sum[c]) : 0.0f,
+                  high = sum[c] > 0 ? __fdiv_rn(out[m][2 * c + 1], sum[c]) : 0.0f;
       if (a.wide) {
         float* const to = static_cast<float*>(a.y) + at + 8 * m;
         to[0] = low, to[1] = high;
@@ -192,9 +220,10 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   }
 }
 
-#define LPQ_KV_PREFILL(dims)                                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kPrefillThreads) lpq_kv_prefill_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) { \
-    lpq::cuda::kv_prefill<dims>(a);                                                                                                             \
+#define LPQ_KV_PREFILL(dims)                                                     \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kPrefillThreads)       \
+      lpq_kv_prefill_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) { \
+    lpq::cuda::kv_prefill<dims>(a);                                              \
   }
 
 }  // namespace lpq::cuda

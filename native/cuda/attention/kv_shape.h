@@ -1,4 +1,5 @@
-// What a decode kernel over packed keys and values does at once, in numbers: for the host that launches it, and the kernel.
+// What a decode kernel over packed keys and values does at once, in numbers: for the host that launches it, and the
+// kernel.
 #pragma once
 
 namespace lpq::cuda {
@@ -15,8 +16,8 @@ enum class KvForm {
 struct KvDecodeArgs {
   const unsigned short* q;  // f16 [B, queries, heads, D]
   const unsigned char *keys, *key_numbers, *values, *value_numbers;
-  const int* table;    // [B, table_pages]
-  const int* lengths;  // [B], packed tokens
+  const int* table;                               // [B, table_pages]
+  const int* lengths;                             // [B], packed tokens
   const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, D], of which tails [B] tokens are there
   const int* tails;
   float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[8], total[8], sums[8][D]
@@ -27,11 +28,12 @@ struct KvDecodeArgs {
   // Numbers of keys by channel: of a group of tokens (row); by token: of a group of dims.
   int key_row, key_head, key_number_row, key_number_head, value_row, value_head, value_number_group, value_number_head;
   int page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, wide;
-  // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run time.
+  // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run
+  // time.
   int queries, key_bits, value_bits, by_token, words;
-  int key_group, value_group, run;  // tokens or dims of a group; tokens of a run of scales
+  int key_group, value_group, run;     // tokens or dims of a group; tokens of a run of scales
   int stages, page_units, page_shift;  // of a warp's ring; units of a page, and their log2, or -1
-  float scale;                  // of scores, times log2 e
+  float scale;                         // of scores, times log2 e
 };
 
 // Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
@@ -39,11 +41,12 @@ struct KvPackArgs {
   const unsigned short *k, *v;  // f16 [tokens, kv_heads, D]; of appending [sequences, kv_heads, D]
   const int* table;             // pages of the sequence; of appending [sequences, table_pages]
   unsigned char *keys, *key_numbers, *values, *value_numbers;
-  KvDecodeArgs places;  // distances, page_tokens, pages, key_group, value_group and run
-  int first, tokens;    // of the sequence; of a prompt
-  int block, dims;      // tokens that are packed at once; of a head
+  KvDecodeArgs places;           // distances, page_tokens, pages, key_group, value_group and run
+  int first, tokens;             // of the sequence; of a prompt
+  int block, dims;               // tokens that are packed at once; of a head
   unsigned *fault, *fault_page;  // set where a number is NaN or infinity; where the table or a length leads to no page
-  // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, D], flushed when `residual` tokens are there.
+  // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, D], flushed when
+  // `residual` tokens are there.
   int *lengths, *tails;
   unsigned short *tail_keys, *tail_values;
   int residual;
@@ -54,8 +57,8 @@ constexpr int kKvQueries = 8;  // the columns of one mma
 template <int DIMS>
 constexpr int kKvRecord = 2 * kKvQueries + kKvQueries * DIMS;  // floats
 
-// A unit is what a warp takes at once, steps of 16 tokens. bitdecoding: half a tile, 16 rows of words of keys, hence of each 32
-// tokens 16; turbomind: 64 tokens.
+// A unit is what a warp takes at once, steps of 16 tokens. bitdecoding: half a tile, 16 rows of words of keys, hence of
+// each 32 tokens 16; turbomind: 64 tokens.
 template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM>
 struct KvShape {
   static constexpr KvForm kForm = FORM;
@@ -68,8 +71,11 @@ struct KvShape {
   static constexpr int kKeyRows = kInWords ? kTokens : 16, kKeyRow = kInWords ? kDims * kKeyBits / 8 : 2 * kDims;
   static constexpr int kValueRow = kDims * kBits / 8;
   // Groups of keys by channel that a unit touches, at most, and steps that share one.
-  static constexpr int kGroupSteps = FORM == KvForm::kWide ? (kSteps < 4 ? kSteps : 4) : 1, kGroups = kSteps / kGroupSteps;
-  static constexpr int kPart = FORM == KvForm::kWide ? (kDims < 128 ? kDims : 128) : kInWords ? kDims : 32;  // dims of values of one scale, at least
+  static constexpr int kGroupSteps = FORM == KvForm::kWide ? (kSteps < 4 ? kSteps : 4) : 1,
+                       kGroups = kSteps / kGroupSteps;
+  static constexpr int kPart = FORM == KvForm::kWide ? (kDims < 128 ? kDims : 128)
+                               : kInWords            ? kDims
+                                                     : 32;  // dims of values of one scale, at least
   static constexpr int kValueGroups = kDims / kPart;
   static constexpr int kChunk = kDims < 128 ? kDims : 128, kChunkWords = kChunk / kCodes, kWords = kDims / kCodes;
   static constexpr bool kNarrow = kWords < 16;  // a token has 8 words: two codes of a word fill the rows of an mma
@@ -79,7 +85,9 @@ struct KvShape {
   static constexpr int kValueNumbers = kInWords ? kTokenNumbers : kValueGroups * kTokens * 4;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
   // Warps of a block, as far as registers go: sums, scores and queries.
-  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8 : kDims == 128 ? 12 : 16;
+  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8
+                                    : kDims == 128                                           ? 12
+                                                                                             : 16;
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow));
 };
 

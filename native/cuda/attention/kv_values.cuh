@@ -7,8 +7,8 @@
 
 namespace lpq::cuda {
 
-// What a warp has found: for its columns 2 (lane % 4) and the next. Sums are parts of columns until the end.
-// (lane, reg) of out[m] -> row lane / 4 + 8 (reg / 2) of operand A number m (kv_value_dim), column 2 (lane % 4) + reg % 2.
+// What a warp has found: for its columns 2 (lane % 4) and the next. Sums are parts of columns until the end. (lane,
+// reg) of out[m] -> row lane / 4 + 8 (reg / 2) of operand A number m (kv_value_dim), column 2 (lane % 4) + reg % 2.
 template <class T>
 struct KvState {
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, zeros[T::kValueGroups][2] = {};
@@ -48,16 +48,20 @@ __device__ __forceinline__ void kv_weigh(int here, KvScores<T>& score, KvState<T
 #pragma unroll
   for (int j = 0; j < T::kSteps; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) score[j][i] = ex2_approx(score[j][i] - state.most[i & 1]), state.total[i & 1] += score[j][i];
+    for (int i = 0; i < 4; ++i)
+      score[j][i] = ex2_approx(score[j][i] - state.most[i & 1]), state.total[i & 1] += score[j][i];
 }
 
-// Scales of values multiply weights, zeros are a sum over them. Codes: (lane, reg) of operand A -> tokens 2 (lane % 4) and the next, of even or
-// (reg / 2) odd ones of a step, row lane / 4 + 8 (reg % 2).
+// Scales of values multiply weights, zeros are a sum over them. Codes: (lane, reg) of operand A -> tokens 2 (lane % 4)
+// and the next, of even or (reg / 2) odd ones of a step, row lane / 4 + 8 (reg % 2).
 template <class T>
-__device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUnit<T>& unit, int here, const KvScores<T>& score, KvState<T>& state) {
+__device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUnit<T>& unit, int here,
+                                              const KvScores<T>& score, KvState<T>& state) {
   constexpr int R = T::kCodes, B = T::kBits, V = T::kValueGroups;
   const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, matrix = lane >> 3;
-  const int shared = T::kForm == KvForm::kFine || T::kForm == KvForm::kTokens ? a.value_group >> 6 : 0;  // log2 of how many of V share a group
+  const int shared = T::kForm == KvForm::kFine || T::kForm == KvForm::kTokens
+                         ? a.value_group >> 6
+                         : 0;  // log2 of how many of V share a group
 #pragma unroll
   for (int j = 0; j < T::kSteps; ++j) {
     uint32_t weights[V][2];
@@ -80,20 +84,25 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
 #pragma unroll
     for (int w = 0; w < (T::kWords + 15) / 16; ++w) {
       uint32_t word[4];
-      ldmatrix_x4_trans(word, unit.value_chunk(16 * j + (lane & 7) + 8 * (matrix >> 1), 2 * w + (T::kNarrow ? 0 : matrix & 1)));
+      ldmatrix_x4_trans(
+          word, unit.value_chunk(16 * j + (lane & 7) + 8 * (matrix >> 1), 2 * w + (T::kNarrow ? 0 : matrix & 1)));
       if constexpr (T::kNarrow) {
         // Rows 8 to 15 of operand A are the next code of the same words.
         each_step<0, R / 2>([&](auto step) {
           constexpr int I = decltype(step)::value;
-          const uint32_t codes[4] = {codes_of<B, 2 * I>(word[0]), codes_of<B, 2 * I + 1>(word[0]), codes_of<B, 2 * I>(word[2]), codes_of<B, 2 * I + 1>(word[2])};
+          const uint32_t codes[4] = {codes_of<B, 2 * I>(word[0]), codes_of<B, 2 * I + 1>(word[0]),
+                                     codes_of<B, 2 * I>(word[2]), codes_of<B, 2 * I + 1>(word[2])};
           constexpr int v = 16 * I / T::kPart;
           mma_m16n8k16<false>(state.out[I], codes, weights[v][0], weights[v][1]);
         });
       } else {
         each_step<0, R>([&](auto step) {
           constexpr int J = decltype(step)::value;
-          const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]), codes_of<B, J>(word[3])};
-          const int m = T::kInWords ? w * R + J : (16 * w / T::kChunkWords * T::kChunk + 16 * w % T::kChunkWords + J * T::kChunkWords) / 16;
+          const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]),
+                                     codes_of<B, J>(word[3])};
+          const int m = T::kInWords
+                            ? w * R + J
+                            : (16 * w / T::kChunkWords * T::kChunk + 16 * w % T::kChunkWords + J * T::kChunkWords) / 16;
           const int v = T::kInWords ? 0 : 16 * m / T::kPart;
           mma_m16n8k16<false>(state.out[m], codes, weights[v][0], weights[v][1]);
         });
@@ -109,15 +118,19 @@ __device__ __forceinline__ void kv_settle(KvState<T>& state) {
     constexpr int M = decltype(step)::value;
     using F = ValueField<T, M>;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) state.out[M][i] *= i < 2 ? (BACK ? F::kBackLow : 1 / F::kBackLow) : (BACK ? F::kBackHigh : 1 / F::kBackHigh);
+    for (int i = 0; i < 4; ++i)
+      state.out[M][i] *= i < 2 ? (BACK ? F::kBackLow : 1 / F::kBackLow) : (BACK ? F::kBackHigh : 1 / F::kBackHigh);
   });
 }
 
 // Sixteen tokens of the exact tail from `first` on, those beyond its end left out; outputs in their own units.
 template <class T>
-__device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int head, int first, int tail, const KvQuery<T>& q, KvState<T>& state) {
-  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, tokens = tail - first, row = a.kv_heads * T::kDims;
-  const long long base = (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * T::kDims;
+__device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int head, int first, int tail,
+                                        const KvQuery<T>& q, KvState<T>& state) {
+  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, tokens = tail - first,
+            row = a.kv_heads * T::kDims;
+  const long long base =
+      (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * T::kDims;
   const unsigned short *keys = a.tail_keys + base, *values = a.tail_values + base;
   float score[4] = {};
 #pragma unroll
@@ -139,7 +152,8 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
   kv_raise<T>(peak, state);
 #pragma unroll
   for (int i = 0; i < 4; ++i) score[i] = ex2_approx(score[i] - state.most[i & 1]), state.total[i & 1] += score[i];
-  const uint32_t weights[2] = {movmatrix_trans(cvt_x2<false>(score[0], score[1])), movmatrix_trans(cvt_x2<false>(score[2], score[3]))};
+  const uint32_t weights[2] = {movmatrix_trans(cvt_x2<false>(score[0], score[1])),
+                               movmatrix_trans(cvt_x2<false>(score[2], score[3]))};
 #pragma unroll
   for (int m = 0; m < T::kDims / 16; ++m) {
     uint32_t v[4];
@@ -147,10 +161,13 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
     for (int i = 0; i < 4; ++i) {
       if constexpr (T::kInWords) {
         const int token = 2 * t + 8 * (i >> 1), d = kv_value_dim<T>(m, g + 8 * (i & 1));
-        v[i] = (token < tokens ? values[token * row + d] : 0u) | (token + 1 < tokens ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
+        v[i] = (token < tokens ? values[token * row + d] : 0u) |
+               (token + 1 < tokens ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
       } else {
         const int token = g + 8 * (i >> 1);
-        v[i] = movmatrix_trans(token < tokens ? *reinterpret_cast<const uint32_t*>(values + token * row + 16 * m + 8 * (i & 1) + 2 * t) : 0u);
+        v[i] = movmatrix_trans(
+            token < tokens ? *reinterpret_cast<const uint32_t*>(values + token * row + 16 * m + 8 * (i & 1) + 2 * t)
+                           : 0u);
       }
     }
     mma_m16n8k16<false>(state.out[m], v, weights[0], weights[1]);

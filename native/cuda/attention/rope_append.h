@@ -1,4 +1,5 @@
-// What the kernel of rope_append takes (cache_rows.cu). A warp moves a head of one token; lane l has, of `half` pairs, the pairs l, l + 32, ...:
+// What the kernel of rope_append takes (cache_rows.cu). A warp moves a head of one token; lane l has, of `half` pairs,
+// the pairs l, l + 32, ...:
 //   (lane, i) -> dims p and p + half of pair p = lane + 32 i, or 2 p and 2 p + 1 where neighbours turn together
 // and of dims that do not turn those lane + 32 i. Heads 0 to heads - 1 are of q, then come those of k and of v.
 #pragma once

@@ -3,8 +3,8 @@
 // The residuals e of 16 rows and one candidate are made in registers as the A operand of m16n8k16, in f16; the group's
 // diagonal block of the metric is the B operand, in f16 scaled by a power of two; the accumulators meet e again in the
 // same registers. As the block is symmetric, only tiles on and above its diagonal are multiplied, those above twice.
-// Costs are thus those of a metric and of residuals rounded to 11 bits, about 2^-12 relative each at random: a candidate
-// is chosen whose cost exceeds the least by a few 1e-4 of it at most.
+// Costs are thus those of a metric and of residuals rounded to 11 bits, about 2^-12 relative each at random: a
+// candidate is chosen whose cost exceeds the least by a few 1e-4 of it at most.
 #include "cuda/gptq/clip.h"
 #include "cuda/gptq/common.cuh"
 #include "cuda/ptx/mma.cuh"
@@ -19,7 +19,9 @@ __host__ __device__ constexpr int triangle(int p) { return p * (p + 1) / 2; }
 __device__ float usable_scale(const ClipArgs& a, float scale) {
   if (a.scale_kind == 0) return scale;
   uint8_t stored[1];
-  return write_number(a.scale_kind == 1 ? kNumberE8m0 : kNumberE4m3, stored, 0, fmaxf(__fdiv_rn(scale, a.scale_unit), a.least_scale)) * a.scale_unit;
+  return write_number(a.scale_kind == 1 ? kNumberE8m0 : kNumberE4m3, stored, 0,
+                      fmaxf(__fdiv_rn(scale, a.scale_unit), a.least_scale)) *
+         a.scale_unit;
 }
 
 // Candidate i of a group with extremes lo <= hi (cpu/gptq/clip.cpp, the same arithmetic).
@@ -55,8 +57,8 @@ __device__ void candidate(const ClipArgs& a, int i, float lo, float hi, float& s
 
 constexpr float kRint = 12582912.0f;  // 1.5 * 2^23
 
-// a / b with y = 1 / b at hand. The correction matters: at p = 1 a symmetric group's largest weight lies on a tie, and the
-// side it falls to moves the cost by more than neighbouring candidates differ.
+// a / b with y = 1 / b at hand. The correction matters: at p = 1 a symmetric group's largest weight lies on a tie, and
+// the side it falls to moves the cost by more than neighbouring candidates differ.
 __device__ __forceinline__ float divide(float a, float b, float y) {
   const float q = a * y;
   return __fmaf_rn(__fmaf_rn(-q, b, a), y, q);
@@ -64,7 +66,8 @@ __device__ __forceinline__ float divide(float a, float b, float y) {
 
 // e^T B e for the 16 rows of a warp, partial sums of one lane for its rows g and g + 8.
 template <int kTiles>
-__device__ __forceinline__ void quadratic(const uint32_t (&e)[kTiles][4], const uint32_t (&f)[kTiles][4], const uint4* fragments, int lane, float (&sum)[4]) {
+__device__ __forceinline__ void quadratic(const uint32_t (&e)[kTiles][4], const uint32_t (&f)[kTiles][4],
+                                          const uint4* fragments, int lane, float (&sum)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum[i] = 0;
 #pragma unroll
@@ -112,7 +115,8 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
   const int row0 = (blockIdx.x * warps + warp) * 16;
   const int row_a = min(row0 + g, a.n - 1), row_b = min(row0 + g + 8, a.n - 1);
   const int64_t base = static_cast<int64_t>(group) * a.pieces * kPiece;
-  const float *ta = a.t + static_cast<int64_t>(row_a) * a.columns + base, *tb = a.t + static_cast<int64_t>(row_b) * a.columns + base;
+  const float *ta = a.t + static_cast<int64_t>(row_a) * a.columns + base,
+              *tb = a.t + static_cast<int64_t>(row_b) * a.columns + base;
 
   // The extremes of both rows; the zeros that fill a group up change none of the candidates.
   float lo_a = 0, hi_a = 0, lo_b = 0, hi_b = 0;
@@ -152,7 +156,8 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
   int best[4] = {0, 0, 0, 0};
   for (int piece = 0; piece < a.pieces; ++piece) {
     __syncthreads();
-    const uint4* from = reinterpret_cast<const uint4*>(a.fragments) + (static_cast<int64_t>(group) * a.pieces + piece) * kWords;
+    const uint4* from =
+        reinterpret_cast<const uint4*>(a.fragments) + (static_cast<int64_t>(group) * a.pieces + piece) * kWords;
     for (int i = threadIdx.x; i < kWords; i += blockDim.x) fragments[i] = from[i];
     __syncthreads();
     const float weight = a.weight[group * a.pieces + piece];
@@ -179,8 +184,10 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
             const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia;
             const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
             const float rx = divide(x, s, inverse) + kRint - kRint, ry = divide(y, s, inverse) + kRint - kRint;
-            e[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, low), high), s, -x), __fmaf_rn(fminf(fmaxf(ry, low), high), s, -y));
-            f[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, -high), -low), s, -x), __fmaf_rn(fminf(fmaxf(ry, -high), -low), s, -y));
+            e[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, low), high), s, -x),
+                                    __fmaf_rn(fminf(fmaxf(ry, low), high), s, -y));
+            f[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, -high), -low), s, -x),
+                                    __fmaf_rn(fminf(fmaxf(ry, -high), -low), s, -y));
           }
       } else {
 #pragma unroll
@@ -241,7 +248,8 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
       const bool negative = kMode == 0 && best_cost[r + 2] < best_cost[r];
       const int i = negative ? best[r + 2] : best[r];
       const float scale = scales[i * 16 + g + 8 * r];
-      a.scale[static_cast<int64_t>(row) * a.groups + group] = negative ? -scale : scale;  // never in a group of zeros: all cost the same
+      a.scale[static_cast<int64_t>(row) * a.groups + group] =
+          negative ? -scale : scale;  // never in a group of zeros: all cost the same
       a.zero[static_cast<int64_t>(row) * a.groups + group] = kMode == 0 ? a.constant_zero : zeros[i * 16 + g + 8 * r];
     }
 }
@@ -249,8 +257,10 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
 }  // namespace
 
 // Three blocks a multiprocessor cost mode 0 a few spilled words and win more.
-#define LPQ_CLIP_KERNEL(tiles, mode, blocks) \
-  extern "C" __global__ void __launch_bounds__(128, blocks) lpq_gptq_clip_##tiles##_##mode(ClipArgs a) { clip_body<tiles, mode>(a); }
+#define LPQ_CLIP_KERNEL(tiles, mode, blocks)                                                             \
+  extern "C" __global__ void __launch_bounds__(128, blocks) lpq_gptq_clip_##tiles##_##mode(ClipArgs a) { \
+    clip_body<tiles, mode>(a);                                                                           \
+  }
 #define LPQ_CLIP_KERNELS(tiles) LPQ_CLIP_KERNEL(tiles, 0, 3) LPQ_CLIP_KERNEL(tiles, 1, 2) LPQ_CLIP_KERNEL(tiles, 2, 2)
 LPQ_CLIP_KERNELS(1)
 LPQ_CLIP_KERNELS(2)
@@ -258,9 +268,10 @@ LPQ_CLIP_KERNELS(4)
 LPQ_CLIP_KERNELS(8)
 
 // The diagonal block of each piece as B operands, scaled by a power of two so that its largest diagonal entry lies in
-// [2^13, 2^14); weight: the inverse of that power. Fragment (p, i <= p): rows 16 i .. of columns 16 p .., twice where i < p.
-// One block a piece.
-extern "C" __global__ void lpq_gptq_clip_fragments(const float* m, int k, const int32_t* members, int piece, uint32_t* fragments, float* weight) {
+// [2^13, 2^14); weight: the inverse of that power. Fragment (p, i <= p): rows 16 i .. of columns 16 p .., twice where i
+// < p. One block a piece.
+extern "C" __global__ void lpq_gptq_clip_fragments(const float* m, int k, const int32_t* members, int piece,
+                                                   uint32_t* fragments, float* weight) {
   __shared__ float shared_most[8];
   const int32_t* mine = members + static_cast<int64_t>(blockIdx.x) * piece;
   float most = 0;
@@ -291,9 +302,10 @@ extern "C" __global__ void lpq_gptq_clip_fragments(const float* m, int k, const 
   }
 }
 
-// members[g * room + i] = the i-th column of group g, -1 behind the last. One warp a group (and one a group's worth of the
-// padding at the end).
-extern "C" __global__ void lpq_gptq_members(const int32_t* group, int k, int groups, int room, int most, int columns, int32_t* members, uint32_t* fault) {
+// members[g * room + i] = the i-th column of group g, -1 behind the last. One warp a group (and one a group's worth of
+// the padding at the end).
+extern "C" __global__ void lpq_gptq_members(const int32_t* group, int k, int groups, int room, int most, int columns,
+                                            int32_t* members, uint32_t* fault) {
   const int g = blockIdx.x, lane = threadIdx.x;
   int count = 0;
   if (g < groups)
@@ -312,7 +324,8 @@ extern "C" __global__ void lpq_gptq_members(const int32_t* group, int k, int gro
 }
 
 // out[n][i] = in[n][members[i]], 0 where that is -1; one block a row. staged: the row goes through shared memory.
-extern "C" __global__ void lpq_gptq_gather_columns(const float* in, int k, const int32_t* members, int columns, float* out, int staged) {
+extern "C" __global__ void lpq_gptq_gather_columns(const float* in, int k, const int32_t* members, int columns,
+                                                   float* out, int staged) {
   extern __shared__ float line[];
   const float* row = in + static_cast<int64_t>(blockIdx.x) * k;
   if (staged) {

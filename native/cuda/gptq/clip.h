@@ -9,12 +9,12 @@ namespace lpq::cuda {
 struct ClipArgs {
   GridSpec grid;
   int n, groups;
-  int columns;           // of the sorted targets
-  int pieces;            // per group
-  const float* t;        // [n, columns], sorted by group
+  int columns;                // of the sorted targets
+  int pieces;                 // per group
+  const float* t;             // [n, columns], sorted by group
   const uint32_t* fragments;  // per piece: the metric as tensor core operands
-  const float* weight;   // per piece: what its costs are multiplied by
-  float *scale, *zero;   // [n, groups]
+  const float* weight;        // per piece: what its costs are multiplied by
+  float *scale, *zero;        // [n, groups]
   int symmetric, both_signs, steps, candidates;
   float constant_zero;
   double shrink;

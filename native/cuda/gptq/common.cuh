@@ -20,7 +20,9 @@ __device__ __forceinline__ int exponent_of(float x) {
 }
 
 // x as one or two 16-bit floats, hi + lo = x to twice the precision. Halves saturate: infinities would poison a row.
-__device__ __forceinline__ __half saturated_half(float x) { return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)); }
+__device__ __forceinline__ __half saturated_half(float x) {
+  return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f));
+}
 __device__ __forceinline__ void split_half(float x, __half& hi, __half& lo) {
   hi = saturated_half(x);
   lo = saturated_half(__fsub_rn(x, __half2float(hi)));
@@ -34,6 +36,8 @@ __device__ __forceinline__ uint32_t pack_half2(float low, float high) {
   const __half2 h = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&h);
 }
-__device__ __forceinline__ float2 unpack_half2(uint32_t bits) { return __half22float2(*reinterpret_cast<const __half2*>(&bits)); }
+__device__ __forceinline__ float2 unpack_half2(uint32_t bits) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
 
 }  // namespace lpq::cuda

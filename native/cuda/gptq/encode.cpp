@@ -1,7 +1,8 @@
 // gptq_encode, gptq_store_scales (contracts: native/cpu/gptq/encode.cpp) and module_error (native/cpu/gptq/refit.cpp).
 //
-// module_error multiplies on f16 operands in scaled units (block.h), fp32 accumulation inside a row's product and f64 across:
-// each of the K^2 terms of a row is off by about 2^-12 at random, so the sums, traces over all rows, are right to a few 1e-4 (measured: 3e-4 at most).
+// module_error multiplies on f16 operands in scaled units (block.h), fp32 accumulation inside a row's product and f64
+// across: each of the K^2 terms of a row is off by about 2^-12 at random, so the sums, traces over all rows, are right
+// to a few 1e-4 (measured: 3e-4 at most).
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
 #include "cuda/quant/number.h"
@@ -16,8 +17,9 @@ void encode(Call& call, CudaExec& exec) {
   const int64_t n = level.dim(0), k = level.dim(1);
   require(order.elements() == k, "order must be [K]");
   const int staged = k <= exec.device().shared_per_block;
-  exec.launch("lpq_gptq_encode", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k) : 0u, static_cast<const float*>(level.data<float>()),
-              static_cast<const int32_t*>(order.data<int32_t>()), static_cast<int>(k), grid_spec(QuantType::from(call.params)), codes.data<uint8_t>(), staged,
+  exec.launch("lpq_gptq_encode", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k) : 0u,
+              static_cast<const float*>(level.data<float>()), static_cast<const int32_t*>(order.data<int32_t>()),
+              static_cast<int>(k), grid_spec(QuantType::from(call.params)), codes.data<uint8_t>(), staged,
               exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
 }
 
@@ -25,16 +27,20 @@ void store_scales(Call& call, CudaExec& exec) {
   on_device(exec, call);
   const Tensor &scale = call.input(0), &stored = call.output(0), &rounded = call.output(1), &info = call.output(2);
   const int64_t count = scale.elements();
-  require(stored.elements() == count && rounded.elements() == count && info.elements() == 2, "gptq_store_scales: shapes disagree");
+  require(stored.elements() == count && rounded.elements() == count && info.elements() == 2,
+          "gptq_store_scales: shapes disagree");
   const int dtype = number_type(stored.dtype);
-  if (dtype < 0 || dtype > kNumberE4m3) throw Failure("LPQ_NATIVE_DTYPE", "scales cannot be stored as " + std::string(dtype_name(stored.dtype)));
+  if (dtype < 0 || dtype > kNumberE4m3)
+    throw Failure("LPQ_NATIVE_DTYPE", "scales cannot be stored as " + std::string(dtype_name(stored.dtype)));
   const float unit = static_cast<float>(call.params.number("unit", 1.0));
   Scratch counts = exec.scratch(16);
   exec.fill_zero(counts.as<void>(), 16);
   if (count > 0)
-    exec.launch("lpq_gptq_store_scales", Dim3(blocks_for(exec, count, 256)), Dim3(256), 0, static_cast<const float*>(scale.data<float>()), count, dtype, unit,
-                least_scale(dtype),                 reinterpret_cast<uint8_t*>(stored.raw()), rounded.data<float>(), counts.as<unsigned long long>());
-  exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0, static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, info.data<double>());
+    exec.launch("lpq_gptq_store_scales", Dim3(blocks_for(exec, count, 256)), Dim3(256), 0,
+                static_cast<const float*>(scale.data<float>()), count, dtype, unit, least_scale(dtype),
+                reinterpret_cast<uint8_t*>(stored.raw()), rounded.data<float>(), counts.as<unsigned long long>());
+  exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0,
+              static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, info.data<double>());
 }
 
 void error(Call& call, CudaExec& exec) {
@@ -45,26 +51,34 @@ void error(Call& call, CudaExec& exec) {
   require(h.elements() == k * k && out.elements() == 2, "module_error: shapes disagree");
   require(h.dtype == DType::f64 || h.dtype == DType::f32, "H is f64 or f32");
   const int w_type = number_type(w.dtype), q_type = number_type(q.dtype);
-  require(w_type >= 0 && w_type <= kNumberBf16 && q_type >= 0 && q_type <= kNumberBf16, "W and What are f32, f16 or bf16");
+  require(w_type >= 0 && w_type <= kNumberBf16 && q_type >= 0 && q_type <= kNumberBf16,
+          "W and What are f32, f16 or bf16");
   if (n * k == 0) return exec.fill_zero(out.data<double>(), 16);
   const int ki = static_cast<int>(k);
   const int64_t chunk = std::min<int64_t>(n, 4096);
-  Scratch exponent = exec.scratch(static_cast<size_t>(k + 1) * 4), metric = exec.scratch(static_cast<size_t>(k * k) * 2);
+  Scratch exponent = exec.scratch(static_cast<size_t>(k + 1) * 4),
+          metric = exec.scratch(static_cast<size_t>(k * k) * 2);
   {
     Scratch narrow = exec.scratch(static_cast<size_t>(k * k) * 4);
-    exec.launch("lpq_gptq_narrow", Dim3(blocks_for(exec, k * k, 256)), Dim3(256), 0, static_cast<const void*>(h.raw()), h.dtype == DType::f32 ? 1 : 0, narrow.as<float>(), k * k);
-    exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, static_cast<const float*>(narrow.as<float>()), ki, exponent.as<int32_t>());
+    exec.launch("lpq_gptq_narrow", Dim3(blocks_for(exec, k * k, 256)), Dim3(256), 0, static_cast<const void*>(h.raw()),
+                h.dtype == DType::f32 ? 1 : 0, narrow.as<float>(), k * k);
+    exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, static_cast<const float*>(narrow.as<float>()), ki,
+                exponent.as<int32_t>());
     scaled_metric(exec, narrow.as<float>(), k, exponent.as<int32_t>(), nullptr, k, {metric.as<uint16_t>(), nullptr});
   }
-  Scratch d = exec.scratch(static_cast<size_t>(chunk * k) * 2), product = exec.scratch(static_cast<size_t>(chunk * k) * 4);
+  Scratch d = exec.scratch(static_cast<size_t>(chunk * k) * 2),
+          product = exec.scratch(static_cast<size_t>(chunk * k) * 4);
   Scratch row_exponent = exec.scratch(static_cast<size_t>(chunk) * 4), sums = exec.scratch(static_cast<size_t>(n) * 8);
   for (int which = 0; which < 2; ++which) {
     for (int64_t row0 = 0; row0 < n; row0 += chunk) {
       const int64_t rows = std::min(chunk, n - row0);
-      const auto at = [&](const Tensor& tensor) { return reinterpret_cast<const uint8_t*>(tensor.raw()) + row0 * k * static_cast<int64_t>(dtype_bytes(tensor.dtype)); };
+      const auto at = [&](const Tensor& tensor) {
+        return reinterpret_cast<const uint8_t*>(tensor.raw()) +
+               row0 * k * static_cast<int64_t>(dtype_bytes(tensor.dtype));
+      };
       const uint8_t* subtracted = which ? nullptr : at(q);
-      exec.launch("lpq_gptq_difference", Dim3(rows), Dim3(256), 0, at(w), w_type, subtracted, q_type, ki, static_cast<const int32_t*>(exponent.as<int32_t>()),
-                  d.as<uint16_t>(), row_exponent.as<int32_t>());
+      exec.launch("lpq_gptq_difference", Dim3(rows), Dim3(256), 0, at(w), w_type, subtracted, q_type, ki,
+                  static_cast<const int32_t*>(exponent.as<int32_t>()), d.as<uint16_t>(), row_exponent.as<int32_t>());
       Gemm form;
       form.m = rows;
       form.n = form.k = k;
@@ -76,10 +90,13 @@ void error(Call& call, CudaExec& exec) {
       form.out = DType::f32;
       exec.gemm(form);
       const int shift = kMetricShift;
-      exec.launch("lpq_gptq_row_form", Dim3(rows), Dim3(256), 0, static_cast<const uint16_t*>(d.as<uint16_t>()), static_cast<const float*>(product.as<float>()), ki,
-                  static_cast<const int32_t*>(exponent.as<int32_t>()), static_cast<const int32_t*>(row_exponent.as<int32_t>()), shift, sums.as<double>() + row0);
+      exec.launch("lpq_gptq_row_form", Dim3(rows), Dim3(256), 0, static_cast<const uint16_t*>(d.as<uint16_t>()),
+                  static_cast<const float*>(product.as<float>()), ki,
+                  static_cast<const int32_t*>(exponent.as<int32_t>()),
+                  static_cast<const int32_t*>(row_exponent.as<int32_t>()), shift, sums.as<double>() + row0);
     }
-    exec.launch("lpq_gptq_sum", Dim3(1), Dim3(1024), 0, static_cast<const double*>(sums.as<double>()), n, out.data<double>() + which);
+    exec.launch("lpq_gptq_sum", Dim3(1), Dim3(1024), 0, static_cast<const double*>(sums.as<double>()), n,
+                out.data<double>() + which);
   }
 }
 

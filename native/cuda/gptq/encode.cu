@@ -10,7 +10,8 @@ namespace lpq::cuda {
 namespace {
 
 template <bool kFloat>
-__device__ void encode_row(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged, uint8_t* line, uint32_t* fault) {
+__device__ void encode_row(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged,
+                           uint8_t* line, uint32_t* fault) {
   const DeviceGrid<kFloat> grid(spec);
   const GridStep step = grid.step(1.0f, 0.0f);  // levels are grid points: rounding finds their codes exactly
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;
@@ -18,10 +19,8 @@ __device__ void encode_row(const float* level, const int32_t* order, int k, Grid
     uint32_t code;
     grid.nearest(level[base + j], step, &code);
     const int32_t to = order[j];
-    if (to >= 0 && to < k)
-      (staged ? line : codes + base)[to] = static_cast<uint8_t>(code);
-    else
-      *fault = 1;
+    if (to >= 0 && to < k) (staged ? line : codes + base)[to] = static_cast<uint8_t>(code);
+    else *fault = 1;
   }
   if (!staged) return;
   __syncthreads();
@@ -31,17 +30,18 @@ __device__ void encode_row(const float* level, const int32_t* order, int k, Grid
 }  // namespace
 
 // codes[n][order[j]] = the code of level[n][j]; one block a row.
-extern "C" __global__ void lpq_gptq_encode(const float* level, const int32_t* order, int k, GridSpec spec, uint8_t* codes, int staged, uint32_t* fault) {
+extern "C" __global__ void lpq_gptq_encode(const float* level, const int32_t* order, int k, GridSpec spec,
+                                           uint8_t* codes, int staged, uint32_t* fault) {
   extern __shared__ uint8_t bytes[];
-  if (spec.is_float)
-    encode_row<true>(level, order, k, spec, codes, staged, bytes, fault);
-  else
-    encode_row<false>(level, order, k, spec, codes, staged, bytes, fault);
+  if (spec.is_float) encode_row<true>(level, order, k, spec, codes, staged, bytes, fault);
+  else encode_row<false>(level, order, k, spec, codes, staged, bytes, fault);
 }
 
 // dtype: NumberType. counts: [2] scales that became infinite; that lie below `least`, what the dtype holds precisely.
-extern "C" __global__ void lpq_gptq_store_scales(const float* scale, int64_t count, int dtype, float unit, float least, uint8_t* stored, float* rounded, unsigned long long* counts) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+extern "C" __global__ void lpq_gptq_store_scales(const float* scale, int64_t count, int dtype, float unit, float least,
+                                                 uint8_t* stored, float* rounded, unsigned long long* counts) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const float x = __fdiv_rn(scale[i], unit);
     float held = write_number(dtype, stored, i, x);
     if (held == 0.0f && dtype == kNumberF16) held = write_number(dtype, stored, i, copysignf(0x1p-24f, x));  // never 0
@@ -57,16 +57,20 @@ extern "C" __global__ void lpq_gptq_counts_to_f64(const unsigned long long* coun
 
 // f32 of a metric in f64, or in f32 when narrow.
 extern "C" __global__ void lpq_gptq_narrow(const void* x, int narrow, float* y, int64_t count) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) 
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
     y[i] = narrow ? static_cast<const float*>(x)[i] : static_cast<float>(static_cast<const double*>(x)[i]);
 }
 
-// d = w, or w - q where q is not null, in scaled units as f16 (block.h) with an exponent of its own for each row; one block
-// a row. Types: NumberType (f32, f16, bf16).
-extern "C" __global__ void lpq_gptq_difference(const uint8_t* w, int w_type, const uint8_t* q, int q_type, int k, const int32_t* column_exponent, uint16_t* d, int32_t* row_exponent) {
+// d = w, or w - q where q is not null, in scaled units as f16 (block.h) with an exponent of its own for each row; one
+// block a row. Types: NumberType (f32, f16, bf16).
+extern "C" __global__ void lpq_gptq_difference(const uint8_t* w, int w_type, const uint8_t* q, int q_type, int k,
+                                               const int32_t* column_exponent, uint16_t* d, int32_t* row_exponent) {
   __shared__ float shared_most[8];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;
-  const auto value = [&](int j) { return read_number(w_type, w, base + j) - (q ? read_number(q_type, q, base + j) : 0.0f); };
+  const auto value = [&](int j) {
+    return read_number(w_type, w, base + j) - (q ? read_number(q_type, q, base + j) : 0.0f);
+  };
   float most = 0;
   for (int j = threadIdx.x; j < k; j += blockDim.x) most = fmaxf(most, fabsf(value(j)));
   for (int mask = 16; mask > 0; mask >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, mask));
@@ -83,12 +87,15 @@ extern "C" __global__ void lpq_gptq_difference(const uint8_t* w, int w_type, con
 }
 
 // sums[n] = sum over j of d[n][j] product[n][j], in true units; one block a row.
-extern "C" __global__ void lpq_gptq_row_form(const uint16_t* d, const float* product, int k, const int32_t* column_exponent, const int32_t* row_exponent, int metric_shift, double* sums) {
+extern "C" __global__ void lpq_gptq_row_form(const uint16_t* d, const float* product, int k,
+                                             const int32_t* column_exponent, const int32_t* row_exponent,
+                                             int metric_shift, double* sums) {
   __shared__ double shared_sum[8];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;
   double sum = 0;
   for (int j = threadIdx.x; j < k; j += blockDim.x)
-    sum += static_cast<double>(__half2float(reinterpret_cast<const __half*>(d)[base + j])) * static_cast<double>(product[base + j]);
+    sum += static_cast<double>(__half2float(reinterpret_cast<const __half*>(d)[base + j])) *
+           static_cast<double>(product[base + j]);
   for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
   if (threadIdx.x % 32 == 0) shared_sum[threadIdx.x / 32] = sum;
   __syncthreads();

@@ -13,7 +13,8 @@ __device__ __forceinline__ double entry(const void* h, int narrow, int64_t at) {
 
 // facts: [0] mean and [1] largest of diag(H), [2] first column that is not finite or -1, [3] 1 unless order is a
 // permutation. dead[j] = H_jj == 0. seen: U32 [k], zeros. One block.
-extern "C" __global__ void lpq_gptq_factor_facts(const void* h, int narrow, const int32_t* order, int k, uint32_t* seen, uint8_t* dead, double* diagonal, double* facts) {
+extern "C" __global__ void lpq_gptq_factor_facts(const void* h, int narrow, const int32_t* order, int k, uint32_t* seen,
+                                                 uint8_t* dead, double* diagonal, double* facts) {
   __shared__ double mosts[32];
   __shared__ int first;
   __shared__ int wrong;
@@ -48,11 +49,14 @@ extern "C" __global__ void lpq_gptq_factor_facts(const void* h, int narrow, cons
   }
 }
 
-// reversed = P H P^T + damping from the far end in f64, or m = the same in order in f32; the other is null. facts: as above;
-// floor: the least diagonal entry over the largest. floored counts diagonal entries below that. One block a row; staged: the
-// row of H goes through shared memory.
-extern "C" __global__ void lpq_gptq_factor_gather(const void* h, int narrow, const int32_t* order, int k, const uint8_t* dead, const double* facts, double fraction, double floor,
-                                                  double* reversed, float* m, unsigned long long* floored, int staged) {
+// reversed = P H P^T + damping from the far end in f64, or m = the same in order in f32; the other is null. facts: as
+// above;
+// floor: the least diagonal entry over the largest. floored counts diagonal entries below that. One block a row;
+// staged: the row of H goes through shared memory.
+extern "C" __global__ void lpq_gptq_factor_gather(const void* h, int narrow, const int32_t* order, int k,
+                                                  const uint8_t* dead, const double* facts, double fraction,
+                                                  double floor, double* reversed, float* m, unsigned long long* floored,
+                                                  int staged) {
   extern __shared__ double line[];
   const int64_t i = blockIdx.x;
   const int32_t from = order[i];
@@ -83,11 +87,12 @@ extern "C" __global__ void lpq_gptq_factor_gather(const void* h, int narrow, con
   }
 }
 
-// A diagonal block [n, n] of at most 128 columns becomes the inverse of its lower Cholesky factor, zeros above; a pivot that
-// is not positive sets info to 1 + its column unless something is there. In place, column after column: behind column j lies
-// what is left to factor, before it the rows of the inverse so far, and one rank-1 update serves both. Each of 16 x 16
-// threads keeps 8 x 8 elements in registers.
-extern "C" __global__ void __launch_bounds__(256) lpq_gptq_factor_leaf(double* a, int64_t ld, int n, int first, int* info) {
+// A diagonal block [n, n] of at most 128 columns becomes the inverse of its lower Cholesky factor, zeros above; a pivot
+// that is not positive sets info to 1 + its column unless something is there. In place, column after column: behind
+// column j lies what is left to factor, before it the rows of the inverse so far, and one rank-1 update serves both.
+// Each of 16 x 16 threads keeps 8 x 8 elements in registers.
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_gptq_factor_leaf(double* a, int64_t ld, int n, int first, int* info) {
   __shared__ double column_of[2][128], row_of[2][128];
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   double v[8][8];
@@ -124,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256) lpq_gptq_factor_leaf(double* a
         const int at = tx + 16 * c;
         w[c] = c < jb ? row[at] * d : c > jb ? column[at] * d : at == j ? d : (at < j ? row[at] : column[at]) * d;
       }
-      // Elements right of the diagonal tiles are of no interest.
+    // Elements right of the diagonal tiles are of no interest.
 #pragma unroll
       for (int r = jb; r < 8; ++r) {
         const int i = ty + 16 * r;
@@ -147,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(256) lpq_gptq_factor_leaf(double* a
     }
 }
 
-// The lower left block [below, width] of a matrix = x, and the upper right one [width, below] = 0. a points to the corner
-// of both, the matrix [width + below] they belong to. One block a row of that matrix.
+// The lower left block [below, width] of a matrix = x, and the upper right one [width, below] = 0. a points to the
+// corner of both, the matrix [width + below] they belong to. One block a row of that matrix.
 extern "C" __global__ void lpq_gptq_factor_place(const double* x, int64_t width, int64_t below, double* a, int64_t ld) {
   const int64_t row = blockIdx.x;
   if (row < width)

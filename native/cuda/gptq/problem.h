@@ -12,7 +12,7 @@ namespace lpq::cuda::gptq {
 struct Problem {
   int64_t n, k, groups;
   const float *t, *matrix, *scale, *zero;
-  const int32_t* group;   // a copy whose entries are all usable
+  const int32_t* group;  // a copy whose entries are all usable
   Scratch checked_group;
 };
 
@@ -22,10 +22,18 @@ inline void on_device(CudaExec& exec, const Call& call) {
 }
 
 // T [N,K], a [K,K] matrix, scale and zero [N,G], group [K]. Groups outside [0,G) fail the next wait.
-inline Problem read_problem(CudaExec& exec, const Tensor& t, const Tensor& matrix, const Tensor& scale, const Tensor& zero, const Tensor& group) {
+inline Problem read_problem(CudaExec& exec, const Tensor& t, const Tensor& matrix, const Tensor& scale,
+                            const Tensor& zero, const Tensor& group) {
   require(t.rank() == 2, "T must be [N,K]");
   const int64_t columns = t.dim(1);
-  Problem p{t.dim(0),           columns, 0, t.data<float>(), matrix.data<float>(), scale.data<float>(), zero.data<float>(), nullptr,
+  Problem p{t.dim(0),
+            columns,
+            0,
+            t.data<float>(),
+            matrix.data<float>(),
+            scale.data<float>(),
+            zero.data<float>(),
+            nullptr,
             exec.scratch(static_cast<size_t>(columns + 4) * 4)};
   require(p.n < (int64_t{1} << 24) && p.k < (int64_t{1} << 20), "T has too many rows or columns");
   require(matrix.elements() == p.k * p.k, "the matrix must be [K,K]");
@@ -33,15 +41,17 @@ inline Problem read_problem(CudaExec& exec, const Tensor& t, const Tensor& matri
   p.groups = scale.dim(1);
   require(group.elements() == p.k, "group must be [K]");
   p.group = p.checked_group.as<int32_t>();
-  exec.launch("lpq_gptq_check_groups", Dim3((p.k + 255) / 256), Dim3(256), 0, static_cast<const int32_t*>(group.data<int32_t>()), static_cast<int>(p.k),
-              static_cast<int>(p.groups), p.checked_group.as<int32_t>(),
+  exec.launch("lpq_gptq_check_groups", Dim3((p.k + 255) / 256), Dim3(256), 0,
+              static_cast<const int32_t*>(group.data<int32_t>()), static_cast<int>(p.k), static_cast<int>(p.groups),
+              p.checked_group.as<int32_t>(),
               exec.fault("LPQ_NATIVE_ARGUMENT", "group holds an index outside the scales"));
   return p;
 }
 
 // Blocks for a loop over `count` elements.
 inline int64_t blocks_for(CudaExec& exec, int64_t count, int64_t threads) {
-  return std::max<int64_t>(1, std::min<int64_t>((count + threads - 1) / threads, int64_t{exec.device().multiprocessors} * 16));
+  return std::max<int64_t>(
+      1, std::min<int64_t>((count + threads - 1) / threads, int64_t{exec.device().multiprocessors} * 16));
 }
 
 // A 16-bit matrix of one or two planes; lo null: one.
@@ -72,17 +82,19 @@ struct Scaling {
   Scratch columns, rows;
   Scaling(CudaExec& exec, const Problem& p)
       : columns(exec.scratch(static_cast<size_t>(p.k + 1) * 4)), rows(exec.scratch(static_cast<size_t>(p.n) * 4)) {
-    exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, p.matrix, static_cast<int>(p.k), columns.as<int32_t>());
+    exec.launch("lpq_gptq_column_exponent", Dim3(1), Dim3(1024), 0, p.matrix, static_cast<int>(p.k),
+                columns.as<int32_t>());
     exec.launch("lpq_gptq_row_exponent", Dim3(p.n), Dim3(256), 0, p.t, static_cast<int>(p.k), rows.as<int32_t>());
   }
 };
 
 // The metric M f32 [k,k] in scaled units (block.h), its rows and columns as members [size] says; null: in order.
-inline void scaled_metric(CudaExec& exec, const float* m, int64_t k, const int32_t* exponents, const int32_t* members, int64_t size, Planes out) {
+inline void scaled_metric(CudaExec& exec, const float* m, int64_t k, const int32_t* exponents, const int32_t* members,
+                          int64_t size, Planes out) {
   // Rows in order are read once anyway.
   const int staged = members && k * 4 <= exec.device().shared_per_block;
-  exec.launch("lpq_gptq_scaled_metric", Dim3(size), Dim3(512), staged ? static_cast<unsigned>(k * 4) : 0u, m, static_cast<int>(k), exponents, members, static_cast<int>(size),
-              out.hi, out.lo, staged);
+  exec.launch("lpq_gptq_scaled_metric", Dim3(size), Dim3(512), staged ? static_cast<unsigned>(k * 4) : 0u, m,
+              static_cast<int>(k), exponents, members, static_cast<int>(size), out.hi, out.lo, staged);
 }
 
 }  // namespace lpq::cuda::gptq

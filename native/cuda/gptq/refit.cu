@@ -9,8 +9,8 @@
 namespace lpq::cuda {
 namespace {
 
-// Which column of a tile of 128 the tensor cores see as column n of product (p, q), 8 columns each: those that a thread gets
-// back (2t and 2t + 1 of every product) lie side by side, 8 of them from 32 columns or 4 from 16.
+// Which column of a tile of 128 the tensor cores see as column n of product (p, q), 8 columns each: those that a thread
+// gets back (2t and 2t + 1 of every product) lie side by side, 8 of them from 32 columns or 4 from 16.
 __device__ __forceinline__ int dealt_column(bool wide, int p, int q, int n) {
   return wide ? 32 * (p / 2) + 8 * (n / 2) + 4 * (p % 2) + 2 * q + n % 2 : 16 * p + 4 * (n / 2) + 2 * q + n % 2;
 }
@@ -18,10 +18,11 @@ __device__ __forceinline__ int dealt_column(bool wide, int p, int q, int n) {
 // 256 rows a block, 32 a warp. The block keeps its rows' codes of one tile of 128 columns as A operands and meets all
 // tiles up to that one; the accumulators meet the codes of the other tile in the layout of the A operand.
 template <int kPiece>  // in tiles of 16
-__device__ __forceinline__ void products_body(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, float* products, int64_t pairs) {
+__device__ __forceinline__ void products_body(const uint16_t* codes, int columns, int row0, int rows,
+                                              const uint32_t* fragments, float* products, int64_t pairs) {
   constexpr int kPieces = 8 / kPiece;
-  constexpr int kWords = 8 * 8 * 32;  // uint4 a pair of tiles
-  extern __shared__ uint4 buffer[];   // [2][kWords]
+  constexpr int kWords = 8 * 8 * 32;                                             // uint4 a pair of tiles
+  extern __shared__ uint4 buffer[];                                              // [2][kWords]
   const int tiles = gridDim.y, high = tiles - 1 - static_cast<int>(blockIdx.y);  // long ones first
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_row = blockIdx.x * 256 + warp * 32;
@@ -30,18 +31,21 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row_at[m][h] = codes + static_cast<int64_t>(row0 + min(first_row + 16 * m + 8 * h + g, rows - 1)) * columns;
+    for (int h = 0; h < 2; ++h)
+      row_at[m][h] = codes + static_cast<int64_t>(row0 + min(first_row + 16 * m + 8 * h + g, rows - 1)) * columns;
   uint32_t a[2][8][4];
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
-      for (int v = 0; v < 4; ++v) a[m][i][v] = *reinterpret_cast<const uint32_t*>(row_at[m][v & 1] + high * 128 + 16 * i + 8 * (v >> 1) + 2 * t);
+      for (int v = 0; v < 4; ++v)
+        a[m][i][v] = *reinterpret_cast<const uint32_t*>(row_at[m][v & 1] + high * 128 + 16 * i + 8 * (v >> 1) + 2 * t);
   const uint4* from = reinterpret_cast<const uint4*>(fragments) + static_cast<int64_t>(high) * (high + 1) / 2 * kWords;
   const auto fetch = [&](int low) {
     uint4* to = buffer + (low & 1) * kWords;
-    for (int i = threadIdx.x; i < kWords; i += 256) cp_async_16(shared_address(to + i), from + static_cast<int64_t>(low) * kWords + i);
+    for (int i = threadIdx.x; i < kWords; i += 256)
+      cp_async_16(shared_address(to + i), from + static_cast<int64_t>(low) * kWords + i);
     cp_async_commit();
   };
   fetch(0);
@@ -105,7 +109,8 @@ __device__ __forceinline__ void products_body(const uint16_t* codes, int columns
             s += __shfl_xor_sync(~0u, s, 1);
             s += __shfl_xor_sync(~0u, s, 2);
             const int row = first_row + 16 * m + 8 * h + g;
-            if (t == 0 && row < rows && piece_g <= piece_h) products[row * pairs + piece_h * (piece_h + 1) / 2 + piece_g] = s;
+            if (t == 0 && row < rows && piece_g <= piece_h)
+              products[row * pairs + piece_h * (piece_h + 1) / 2 + piece_g] = s;
           }
       }
     __syncthreads();
@@ -116,19 +121,21 @@ __device__ __forceinline__ int64_t packed(int64_t i, int64_t j) { return i * (i 
 
 }  // namespace
 
-#define LPQ_PRODUCTS_KERNEL(tiles)                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(256, 2) lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows,      \
-                                                                                 const uint32_t* fragments, float* products, int64_t pairs) { \
-    products_body<tiles>(codes, columns, row0, rows, fragments, products, pairs);                                                             \
+#define LPQ_PRODUCTS_KERNEL(tiles)                                                                                 \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                             \
+      lpq_gptq_products_##tiles(const uint16_t* codes, int columns, int row0, int rows, const uint32_t* fragments, \
+                                float* products, int64_t pairs) {                                                  \
+    products_body<tiles>(codes, columns, row0, rows, fragments, products, pairs);                                  \
   }
 LPQ_PRODUCTS_KERNEL(1)
 LPQ_PRODUCTS_KERNEL(2)
 LPQ_PRODUCTS_KERNEL(4)
 LPQ_PRODUCTS_KERNEL(8)
 
-// B operands of the pairs of tiles (high, low <= high) of the sorted metric [columns, columns], f16; wide: pieces have more
-// than 16 columns. One block a pair.
-extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, int columns, int wide, uint32_t* fragments) {
+// B operands of the pairs of tiles (high, low <= high) of the sorted metric [columns, columns], f16; wide: pieces have
+// more than 16 columns. One block a pair.
+extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, int columns, int wide,
+                                                      uint32_t* fragments) {
   const int64_t pair = blockIdx.x;
   int high = static_cast<int>((sqrt(8.0 * static_cast<double>(pair) + 1.0) - 1.0) / 2.0);
   while (packed(high + 1, 0) <= pair) ++high;
@@ -144,11 +151,14 @@ extern "C" __global__ void lpq_gptq_product_fragments(const uint16_t* metric, in
   }
 }
 
-// The sorted rows as f16 in scaled units: codes = (level - zero) * 2^(a - max a + code exponent) and
-// errors = ((level - zero) * scale - T) * 2^(a - max a + row exponent). The code exponent brings the row's largest code to
-// [2^14, 2^15): damping keeps a - max a above -11 for any K up to 2^16, so whole codes stay exact. One block a row; staged: through shared memory.
-extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* t, const float* scale, const float* zero, int groups, int group_columns, int k,
-                                               const int32_t* members, int columns, const int32_t* exponents, const int32_t* column_top, const int32_t* row_exponent,
+// The sorted rows as f16 in scaled units: codes = (level - zero) * 2^(a - max a + code exponent) and errors = ((level -
+// zero) * scale - T) * 2^(a - max a + row exponent). The code exponent brings the row's largest code to [2^14, 2^15):
+// damping keeps a - max a above -11 for any K up to 2^16, so whole codes stay exact. One block a row; staged: through
+// shared memory.
+extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* t, const float* scale,
+                                               const float* zero, int groups, int group_columns, int k,
+                                               const int32_t* members, int columns, const int32_t* exponents,
+                                               const int32_t* column_top, const int32_t* row_exponent,
                                                int32_t* code_exponent, uint16_t* codes, uint16_t* errors, int staged) {
   extern __shared__ float memory[];
   __shared__ float shared_most[2][32];
@@ -163,7 +173,8 @@ extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* 
   }
   if (threadIdx.x % 32 == 0) shared_most[0][threadIdx.x / 32] = most, shared_most[1][threadIdx.x / 32] = most_zero;
   __syncthreads();
-  for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w) most = fmaxf(most, shared_most[0][w]), most_zero = fmaxf(most_zero, shared_most[1][w]);
+  for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w)
+    most = fmaxf(most, shared_most[0][w]), most_zero = fmaxf(most_zero, shared_most[1][w]);
   most += most_zero;
   const int code_shift = most > 0 ? 14 - exponent_of(most) : 0;
   if (threadIdx.x == 0) code_exponent[row] = code_shift;
@@ -182,7 +193,8 @@ extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* 
   const float *level_row = staged ? memory : level + row * k, *t_row = staged ? memory + k : t + row * k;
 #pragma unroll 2
   for (int i = threadIdx.x * 2; i < columns; i += blockDim.x * 2) {  // both of one piece, hence of one group
-    const int2 pair = *reinterpret_cast<const int2*>(members + i), exponent = *reinterpret_cast<const int2*>(exponents + i);
+    const int2 pair = *reinterpret_cast<const int2*>(members + i),
+               exponent = *reinterpret_cast<const int2*>(exponents + i);
     const int64_t g = row * groups + min(i / group_columns, groups - 1);
     const float s = scale[g], z = zero[g];
     float code[2] = {}, error[2] = {};
@@ -194,8 +206,10 @@ extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* 
       error[v] = (code[v] * s - t_row[j]) * power_of_two(e + row_shift);
       code[v] *= power_of_two(e + code_shift);
     }
-    *reinterpret_cast<__half2*>(codes + row * columns + i) = __halves2half2(saturated_half(code[0]), saturated_half(code[1]));
-    *reinterpret_cast<__half2*>(errors + row * columns + i) = __halves2half2(saturated_half(error[0]), saturated_half(error[1]));
+    *reinterpret_cast<__half2*>(codes + row * columns + i) =
+        __halves2half2(saturated_half(code[0]), saturated_half(code[1]));
+    *reinterpret_cast<__half2*>(errors + row * columns + i) =
+        __halves2half2(saturated_half(error[0]), saturated_half(error[1]));
   }
 }
 
@@ -203,11 +217,12 @@ extern "C" __global__ void lpq_gptq_refit_rows(const float* level, const float* 
 // (A + ridge) s = b, without the cancellation. Blocks take rows in turn.
 extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs a) {
   extern __shared__ float memory[];
-  const int n = a.groups, threads = blockDim.x, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, warps = threads / 32;
-  float* residual = memory;       // [n]
-  float* step = residual + n;     // [n]
-  float* column = step + n;       // [n]
-  float* scratch = column + n;    // [8]
+  const int n = a.groups, threads = blockDim.x, tid = threadIdx.x, warp = tid / 32, lane = tid % 32,
+            warps = threads / 32;
+  float* residual = memory;     // [n]
+  float* step = residual + n;   // [n]
+  float* column = step + n;     // [n]
+  float* scratch = column + n;  // [8]
   float* matrix = a.room ? a.room + packed(n, 0) * blockIdx.x : scratch + 8;
   for (int r = blockIdx.x; r < a.rows; r += gridDim.x) {
     const int64_t row = a.row0 + r;
@@ -321,15 +336,17 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
   }
 }
 
-// The same for up to 16 kTile groups, a row a block of 16 x 16 threads with kTile x kTile elements each: the inverse of the
-// Cholesky factor in place (as in factor.cu), then two products with a vector.
+// The same for up to 16 kTile groups, a row a block of 16 x 16 threads with kTile x kTile elements each: the inverse of
+// the Cholesky factor in place (as in factor.cu), then two products with a vector.
 namespace {
 template <int kTile>
 __device__ __forceinline__ void solve_small(const RefitArgs& a) {
   constexpr int kSize = 16 * kTile;
   extern __shared__ float matrix[];  // [n (n + 1) / 2]
-  __shared__ float residual[kSize], step[kSize], middle[kSize], column_of[2][kSize], row_of[2][kSize], parts[16][kSize], sums[8];
-  const int n = a.groups, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, ty = tid / 16, tx = tid % 16, r = blockIdx.x;
+  __shared__ float residual[kSize], step[kSize], middle[kSize], column_of[2][kSize], row_of[2][kSize], parts[16][kSize],
+      sums[8];
+  const int n = a.groups, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, ty = tid / 16, tx = tid % 16,
+            r = blockIdx.x;
   const int64_t row = a.row0 + r;
   const float* products = a.products + a.pairs * r;
   const int width = a.pieces_per_group * a.piece, count = n * (n + 1) / 2;
@@ -352,7 +369,8 @@ __device__ __forceinline__ void solve_small(const RefitArgs& a) {
     const int64_t base = row * a.columns + static_cast<int64_t>(g) * width;
 #pragma unroll 4
     for (int i = lane * 2; i < width; i += 64) {
-      const float2 c = __half22float2(*reinterpret_cast<const __half2*>(a.codes + base + i)), d = *reinterpret_cast<const float2*>(a.gradient + base + i);
+      const float2 c = __half22float2(*reinterpret_cast<const __half2*>(a.codes + base + i)),
+                   d = *reinterpret_cast<const float2*>(a.gradient + base + i);
       sum = __fmaf_rn(c.x, d.x, __fmaf_rn(c.y, d.y, sum));
     }
     for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);

@@ -10,13 +10,13 @@
 namespace lpq::cuda {
 namespace {
 
-constexpr int kChunk = 16;      // columns that one step of the walk takes: the depth of a tensor core product
-constexpr int kHalf = 8;        // of them in flight from memory
-constexpr int kPitch = 20;      // floats a row of a chunk
-constexpr int kPlanePitch = 24; // halves a row of a chunk's planes
+constexpr int kChunk = 16;       // columns that one step of the walk takes: the depth of a tensor core product
+constexpr int kHalf = 8;         // of them in flight from memory
+constexpr int kPitch = 20;       // floats a row of a chunk
+constexpr int kPlanePitch = 24;  // halves a row of a chunk's planes
 
-// a / b with y = 1 / b at hand: one correction by the exact remainder. It is the correctly rounded quotient but for about one
-// case in 10^7, and always where the quotient is a float, ties among them.
+// a / b with y = 1 / b at hand: one correction by the exact remainder. It is the correctly rounded quotient but for
+// about one case in 10^7, and always where the quotient is a float, ties among them.
 __device__ __forceinline__ float divide(float a, float b, float y) {
   const float q = a * y;
   return __fmaf_rn(__fmaf_rn(-q, b, a), y, q);
@@ -24,7 +24,8 @@ __device__ __forceinline__ float divide(float a, float b, float y) {
 
 __device__ __forceinline__ void store4(uint16_t* p, const uint16_t (&v)[4], int count, bool aligned) {
   if (aligned && count >= 4) {
-    *reinterpret_cast<uint2*>(p) = make_uint2(v[0] | static_cast<uint32_t>(v[1]) << 16, v[2] | static_cast<uint32_t>(v[3]) << 16);
+    *reinterpret_cast<uint2*>(p) =
+        make_uint2(v[0] | static_cast<uint32_t>(v[1]) << 16, v[2] | static_cast<uint32_t>(v[3]) << 16);
     return;
   }
   for (int i = 0; i < 4; ++i)
@@ -72,7 +73,8 @@ __device__ __forceinline__ void split_pair(float a, float b, uint32_t& hi, uint3
   } else {
     const __nv_bfloat162 kept = __floats2bfloat162_rn(a, b);
     hi = *reinterpret_cast<const uint32_t*>(&kept);
-    const __nv_bfloat162 rest = __floats2bfloat162_rn(__fsub_rn(a, __uint_as_float(hi << 16)), __fsub_rn(b, __uint_as_float(hi & 0xffff0000u)));
+    const __nv_bfloat162 rest =
+        __floats2bfloat162_rn(__fsub_rn(a, __uint_as_float(hi << 16)), __fsub_rn(b, __uint_as_float(hi & 0xffff0000u)));
     lo = *reinterpret_cast<const uint32_t*>(&rest);
   }
 }
@@ -83,21 +85,23 @@ __device__ __forceinline__ int tiles_before(int chunk) { return chunk * (15 - ch
 enum : int { kWholeZeros, kAnyZeros, kFloats };  // grids: integers whose zeros are whole numbers, any integers, floats
 
 // A warp takes 16 kTiles rows. What is left of their columns stays in registers as accumulators of the tensor cores: a
-// chunk of 16 columns leaves them through shared memory, one thread a row walks it in fp32 (with 16 rows both halves of the
-// warp walk the same), and its steps come back as two 16-bit planes that bring the columns behind up to date.
-// Units: solve's are true ones, in bf16; descend's are the scaled ones of block.h, in f16, those of the products outside.
+// chunk of 16 columns leaves them through shared memory, one thread a row walks it in fp32 (with 16 rows both halves of
+// the warp walk the same), and its steps come back as two 16-bit planes that bring the columns behind up to date.
+// Units: solve's are true ones, in bf16; descend's are the scaled ones of block.h, in f16, those of the products
+// outside.
 // kFull: 128 columns whose rows lie on 16 bytes.
 template <int kGrid, bool kDescend, int kTiles, int kWarps, bool kFull>
 __device__ __forceinline__ void block_body(const BlockArgs& a) {
   constexpr int kRows = 16 * kTiles;
   extern __shared__ uint4 shared[];
-  uint4* fragments = shared;                                                            // [kBlockTiles][32]
+  uint4* fragments = shared;                                                             // [kBlockTiles][32]
   const float* diagonal = reinterpret_cast<const float*>(fragments + kBlockTiles * 32);  // [8][16][16]
   const float* inverse_of = diagonal + kBlockColumns * kChunk;                           // [128]
   const float* upscale = inverse_of + kBlockColumns;                                     // [128]
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
-  float* x_tile = const_cast<float*>(upscale) + kBlockColumns + warp * kRows * (kPitch + kPlanePitch);  // [kRows][kPitch]
-  uint16_t* planes = reinterpret_cast<uint16_t*>(x_tile + kRows * kPitch);                              // [2][kRows][kPlanePitch]
+  float* x_tile =
+      const_cast<float*>(upscale) + kBlockColumns + warp * kRows * (kPitch + kPlanePitch);  // [kRows][kPitch]
+  uint16_t* planes = reinterpret_cast<uint16_t*>(x_tile + kRows * kPitch);                  // [2][kRows][kPlanePitch]
   __shared__ int group_of[kBlockColumns];
   const DeviceGrid<kGrid == kFloats> grid(a.grid);
 
@@ -126,7 +130,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
   const float *scale_t = a.scale_t + row, *zero_t = a.zero_t + row;
   float *level_row = a.level + static_cast<int64_t>(row) * a.k + a.first, *x_row = x_tile + own * kPitch;
   const float* t_row = kDescend ? a.t + static_cast<int64_t>(row) * a.k + a.first : nullptr;
-  uint16_t *hi_row = a.hi + static_cast<int64_t>(row) * a.k + a.first, *lo_row = a.lo ? a.lo + static_cast<int64_t>(row) * a.k + a.first : nullptr;
+  uint16_t *hi_row = a.hi + static_cast<int64_t>(row) * a.k + a.first,
+           *lo_row = a.lo ? a.lo + static_cast<int64_t>(row) * a.k + a.first : nullptr;
   if constexpr (kDescend && kFull)
     if (lane < kRows)
 #pragma unroll
@@ -158,7 +163,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       for (int q = 0; q < 2; ++q)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          *reinterpret_cast<float2*>(x_tile + (16 * m + 8 * h + g) * kPitch + 8 * q + 2 * t) = make_float2(acc[m][q][2 * h], acc[m][q][2 * h + 1]);
+          *reinterpret_cast<float2*>(x_tile + (16 * m + 8 * h + g) * kPitch + 8 * q + 2 * t) =
+              make_float2(acc[m][q][2 * h], acc[m][q][2 * h + 1]);
     __syncwarp();
     float x[kChunk];
 #pragma unroll
@@ -179,11 +185,14 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         float line[kChunk];  // from the diagonal on
 #pragma unroll
         for (int i = (half + j) / 4 * 4; i < kChunk; i += 4)
-          *reinterpret_cast<float4*>(line + i) = *reinterpret_cast<const float4*>(diagonal + (chunk * kChunk + half + j) * kChunk + i);
+          *reinterpret_cast<float4*>(line + i) =
+              *reinterpret_cast<const float4*>(diagonal + (chunk * kChunk + half + j) * kChunk + i);
         // Without the branch for subnormal numbers that __frcp_rn takes; such scales do not occur.
         const float inverse_scale = rcp_approx(scale[j]);
         const float factor = kDescend ? upscale[c + j] * row_up : 1.0f;
-        const float quotient = kDescend ? __fmaf_rn(-x[half + j], inverse_of[c + j] * row_down * inverse_scale, before[j]) : divide(x[half + j], scale[j], inverse_scale);
+        const float quotient = kDescend
+                                   ? __fmaf_rn(-x[half + j], inverse_of[c + j] * row_down * inverse_scale, before[j])
+                                   : divide(x[half + j], scale[j], inverse_scale);
         float after;  // level - zero
         if constexpr (kGrid == kWholeZeros) {
           constexpr float kRint = 12582912.0f;
@@ -194,7 +203,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
           after = level[j] - zero[j];
         }
         // Errors of solve, changes of descend; the matrix of solve is there with its sign turned.
-        step[j] = kDescend ? (after - before[j]) * (scale[j] * factor) : divide(x[half + j] - after * scale[j], -line[half + j], inverse_of[c + j]);
+        step[j] = kDescend ? (after - before[j]) * (scale[j] * factor)
+                           : divide(x[half + j] - after * scale[j], -line[half + j], inverse_of[c + j]);
         if (!kFull && j >= count) step[j] = 0;
         if constexpr (kDescend) {
           moved += step[j] != 0.0f;
@@ -220,7 +230,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
           if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, whole);
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            goal[2 * j] = fminf(fmaxf(goal[2 * j], -65504.0f), 65504.0f), goal[2 * j + 1] = fminf(fmaxf(goal[2 * j + 1], -65504.0f), 65504.0f);
+            goal[2 * j] = fminf(fmaxf(goal[2 * j], -65504.0f), 65504.0f),
+                     goal[2 * j + 1] = fminf(fmaxf(goal[2 * j + 1], -65504.0f), 65504.0f);
             hi[j] = pack_half2(goal[2 * j], goal[2 * j + 1]);
           }
           store8(hi_row + c, make_uint4(hi[0], hi[1], hi[2], hi[3]), count, whole);
@@ -254,8 +265,8 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) acc[m][q][v] = acc[m][q + 2][v];
     }
-    // Four tiles at a time, so that no product waits for the one before. Those behind the last one meet other operands and
-    // are never looked at again.
+    // Four tiles at a time, so that no product waits for the one before. Those behind the last one meet other operands
+    // and are never looked at again.
 #pragma unroll
     for (int q0 = 0; q0 < kBlockColumns / 8 - 2; q0 += 4) {
       if (q0 >= behind) break;
@@ -269,7 +280,9 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         for (int q = 0; q < 4; ++q)
 #pragma unroll
           for (int m = 0; m < kTiles; ++m)
-            if (q0 + q <= kLast) mma_m16n8k16<!kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x, product == 1 ? b[q].w : b[q].y);
+            if (q0 + q <= kLast)
+              mma_m16n8k16<!kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x,
+                                      product == 1 ? b[q].w : b[q].y);
     }
   }
   if constexpr (kDescend) {
@@ -281,19 +294,23 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
 
 // What the walk needs of diagonal block blockIdx.x, as it lies in shared memory (block.h).
 template <bool kDescend>
-__device__ __forceinline__ void block_operands(const float* matrix, int k, const int32_t* column_exponent, uint4* blocks) {
+__device__ __forceinline__ void block_operands(const float* matrix, int k, const int32_t* column_exponent,
+                                               uint4* blocks) {
   const int first = blockIdx.x * kBlockColumns;
   uint4* out = blocks + static_cast<int64_t>(blockIdx.x) * kBlockWords;
   const auto entry = [&](int i, int j) {
     if (first + i >= k || first + j >= k) return i == j ? (kDescend ? 1.0f : -1.0f) : 0.0f;
     const float v = matrix[static_cast<int64_t>(first + i) * k + first + j];
-    return kDescend ? v * power_of_two(kMetricShift - column_exponent[first + i]) * power_of_two(-column_exponent[first + j]) : -v;
+    return kDescend
+               ? v * power_of_two(kMetricShift - column_exponent[first + i]) * power_of_two(-column_exponent[first + j])
+               : -v;
   };
   for (int index = threadIdx.x; index < kBlockTiles * 32; index += blockDim.x) {
     const int lane = index % 32, tile = index / 32;
     int chunk = 0;
     while (tiles_before(chunk + 1) <= tile) ++chunk;
-    const int row = chunk * kChunk + 2 * (lane % 4), column = 8 * (tile - tiles_before(chunk) + 2 * (chunk + 1)) + lane / 4;
+    const int row = chunk * kChunk + 2 * (lane % 4),
+              column = 8 * (tile - tiles_before(chunk) + 2 * (chunk + 1)) + lane / 4;
     uint4 b;
     split_pair<kDescend>(entry(row, column), entry(row + 1, column), b.x, b.z);
     split_pair<kDescend>(entry(row + 8, column), entry(row + 9, column), b.y, b.w);
@@ -315,13 +332,13 @@ __device__ __forceinline__ void block_operands(const float* matrix, int k, const
 
 }  // namespace
 
-#define LPQ_BLOCK_KERNEL(name, kind, descend, tiles, warps) \
+#define LPQ_BLOCK_KERNEL(name, kind, descend, tiles, warps)                              \
   extern "C" __global__ void __launch_bounds__(32 * warps) name##_##tiles(BlockArgs a) { \
-    if (a.full) block_body<kind, descend, tiles, warps, true>(a);                                                                 \
-    else block_body<kind, descend, tiles, warps, false>(a);                                                                       \
+    if (a.full) block_body<kind, descend, tiles, warps, true>(a);                        \
+    else block_body<kind, descend, tiles, warps, false>(a);                              \
   }
-#define LPQ_BLOCK_KERNELS(name, kind, descend)  \
-  LPQ_BLOCK_KERNEL(name, kind, descend, 1, 2)   \
+#define LPQ_BLOCK_KERNELS(name, kind, descend) \
+  LPQ_BLOCK_KERNEL(name, kind, descend, 1, 2)  \
   LPQ_BLOCK_KERNEL(name, kind, descend, 2, 4)
 LPQ_BLOCK_KERNELS(lpq_gptq_solve_whole, kWholeZeros, false)
 LPQ_BLOCK_KERNELS(lpq_gptq_solve_any, kAnyZeros, false)
@@ -330,15 +347,21 @@ LPQ_BLOCK_KERNELS(lpq_gptq_descend_whole, kWholeZeros, true)
 LPQ_BLOCK_KERNELS(lpq_gptq_descend_any, kAnyZeros, true)
 LPQ_BLOCK_KERNELS(lpq_gptq_descend_float, kFloats, true)
 
-extern "C" __global__ void lpq_gptq_solve_operands(const float* u, int k, const int32_t* none, uint4* blocks) { block_operands<false>(u, k, none, blocks); }
-extern "C" __global__ void lpq_gptq_descend_operands(const float* m, int k, const int32_t* column_exponent, uint4* blocks) { block_operands<true>(m, k, column_exponent, blocks); }
+extern "C" __global__ void lpq_gptq_solve_operands(const float* u, int k, const int32_t* none, uint4* blocks) {
+  block_operands<false>(u, k, none, blocks);
+}
+extern "C" __global__ void lpq_gptq_descend_operands(const float* m, int k, const int32_t* column_exponent,
+                                                     uint4* blocks) {
+  block_operands<true>(m, k, column_exponent, blocks);
+}
 
 // out[g][n] = in[n][g], so that a warp's rows lie side by side.
 extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, int rows, int columns) {
   __shared__ float tile[32][33];
   const int r0 = blockIdx.y * 32, c0 = blockIdx.x * 32;
   for (int i = threadIdx.y; i < 32; i += blockDim.y)
-    if (r0 + i < rows && c0 + static_cast<int>(threadIdx.x) < columns) tile[i][threadIdx.x] = in[static_cast<int64_t>(r0 + i) * columns + c0 + threadIdx.x];
+    if (r0 + i < rows && c0 + static_cast<int>(threadIdx.x) < columns)
+      tile[i][threadIdx.x] = in[static_cast<int64_t>(r0 + i) * columns + c0 + threadIdx.x];
   __syncthreads();
   for (int i = threadIdx.y; i < 32; i += blockDim.y)
     if (c0 + i < columns && r0 + static_cast<int>(threadIdx.x) < rows) {
@@ -349,14 +372,17 @@ extern "C" __global__ void lpq_gptq_transpose(const float* in, float* out, int r
 
 // hi + lo = x in bf16.
 extern "C" __global__ void lpq_gptq_split_bf16(const float* x, uint16_t* hi, uint16_t* lo, int64_t count) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
     split_bfloat(x[i], reinterpret_cast<__nv_bfloat16*>(hi)[i], reinterpret_cast<__nv_bfloat16*>(lo)[i]);
 }
 
 // to[n][c] = from[n][c], c < width, of matrices with rows of ld_to and ld_from.
-extern "C" __global__ void lpq_gptq_copy_columns(const float* from, int ld_from, float* to, int ld_to, int rows, int width) {
+extern "C" __global__ void lpq_gptq_copy_columns(const float* from, int ld_from, float* to, int ld_to, int rows,
+                                                 int width) {
   const int64_t count = static_cast<int64_t>(rows) * width;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const int64_t row = i / width, c = i % width;
     to[row * ld_to + c] = from[row * ld_from + c];
   }
@@ -397,15 +423,18 @@ extern "C" __global__ void lpq_gptq_column_exponent(const float* m, int k, int32
 }
 
 // exponents[i] = exponent[members[i]], 0 where that is -1.
-extern "C" __global__ void lpq_gptq_gather_exponents(const int32_t* exponent, const int32_t* members, int columns, int32_t* exponents) {
+extern "C" __global__ void lpq_gptq_gather_exponents(const int32_t* exponent, const int32_t* members, int columns,
+                                                     int32_t* exponents) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < columns) exponents[i] = members[i] >= 0 ? exponent[members[i]] : 0;
 }
 
-// The metric in scaled units as f16 (block.h); lo may be null. members: row and column i of the output are row and column
-// members[i] of M, zeros where that is -1; null: all in order. exponents belong to the columns of the output, [size, size].
-// One block a row; staged: the row goes through shared memory.
-extern "C" __global__ void lpq_gptq_scaled_metric(const float* m, int k, const int32_t* exponents, const int32_t* members, int size, uint16_t* hi, uint16_t* lo, int staged) {
+// The metric in scaled units as f16 (block.h); lo may be null. members: row and column i of the output are row and
+// column members[i] of M, zeros where that is -1; null: all in order. exponents belong to the columns of the output,
+// [size, size]. One block a row; staged: the row goes through shared memory.
+extern "C" __global__ void lpq_gptq_scaled_metric(const float* m, int k, const int32_t* exponents,
+                                                  const int32_t* members, int size, uint16_t* hi, uint16_t* lo,
+                                                  int staged) {
   extern __shared__ float4 room[];
   const int i = blockIdx.x;
   const int from = members ? members[i] : i;
@@ -438,24 +467,27 @@ extern "C" __global__ void lpq_gptq_scaled_metric(const float* m, int k, const i
 }
 
 // (What - T) in scaled units as f16 (block.h); lo may be null. One block a row.
-extern "C" __global__ void lpq_gptq_scaled_error(const float* level, const float* t, const float* scale, const float* zero, const int32_t* group, int groups, int k,
-                                                 const int32_t* column_exponent, const int32_t* row_exponent, uint16_t* hi, uint16_t* lo) {
+extern "C" __global__ void lpq_gptq_scaled_error(const float* level, const float* t, const float* scale,
+                                                 const float* zero, const int32_t* group, int groups, int k,
+                                                 const int32_t* column_exponent, const int32_t* row_exponent,
+                                                 uint16_t* hi, uint16_t* lo) {
   const int64_t row = blockIdx.x;
   const int shift = row_exponent[row] - column_exponent[k];
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
     const int64_t at = row * k + j, g = row * groups + group[j];
     const float e = ((level[at] - zero[g]) * scale[g] - t[at]) * power_of_two(column_exponent[j] + shift);
-    if (lo)
-      split_half(e, reinterpret_cast<__half*>(hi)[at], reinterpret_cast<__half*>(lo)[at]);
-    else
-      reinterpret_cast<__half*>(hi)[at] = saturated_half(e);
+    if (lo) split_half(e, reinterpret_cast<__half*>(hi)[at], reinterpret_cast<__half*>(lo)[at]);
+    else reinterpret_cast<__half*>(hi)[at] = saturated_half(e);
   }
 }
 
-extern "C" __global__ void lpq_gptq_count_to_f64(const unsigned long long* count, double* out) { *out = static_cast<double>(*count); }
+extern "C" __global__ void lpq_gptq_count_to_f64(const unsigned long long* count, double* out) {
+  *out = static_cast<double>(*count);
+}
 
 // checked = group, with 0 for what lies outside [0, groups), which is a fault.
-extern "C" __global__ void lpq_gptq_check_groups(const int32_t* group, int k, int groups, int32_t* checked, uint32_t* fault) {
+extern "C" __global__ void lpq_gptq_check_groups(const int32_t* group, int k, int groups, int32_t* checked,
+                                                 uint32_t* fault) {
   for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < k; j += gridDim.x * blockDim.x) {
     const bool usable = group[j] >= 0 && group[j] < groups;
     checked[j] = usable ? group[j] : 0;

@@ -1,6 +1,6 @@
-// gptq_prune, gptq_sparse_solve and gptq_sparse_descend (contracts: native/cpu/gptq/solve.cpp): blocks of 128 columns by
-// sparse.cu, everything behind a block brought up to date by one product in fp32, as on the CPU. Products add in another order
-// than the CPU's, so choices that cost the same to some 1e-6 may differ.
+// gptq_prune, gptq_sparse_solve and gptq_sparse_descend (contracts: native/cpu/gptq/solve.cpp): blocks of 128 columns
+// by sparse.cu, everything behind a block brought up to date by one product in fp32, as on the CPU. Products add in
+// another order than the CPU's, so choices that cost the same to some 1e-6 may differ.
 #include "cuda/gptq/sparse.h"
 
 #include "cuda/exec.h"
@@ -24,7 +24,8 @@ std::string name_of(const char* op, const QuantType& type) {
   return std::string("lpq_gptq_sparse_") + op + (type.kind == QuantType::Kind::floating ? "_float" : "_int");
 }
 
-// All blocks of columns; x [n, k] are the targets or the gradient, `alpha` the sign with which a block's delta updates it.
+// All blocks of columns; x [n, k] are the targets or the gradient, `alpha` the sign with which a block's delta updates
+// it.
 void walk(CudaExec& exec, const std::string& kernel, SparseArgs args, float* x, float* delta, double alpha) {
   args.w = x;
   args.delta = delta;
@@ -50,7 +51,8 @@ void walk(CudaExec& exec, const std::string& kernel, SparseArgs args, float* x, 
   }
 }
 
-SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& level, const Tensor& keep, const Params& params) {
+SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& level, const Tensor& keep,
+                     const Params& params) {
   require(level.elements() == p.n * p.k, "level must be [N,K]");
   SparseArgs args{};
   args.grid = grid_spec(type);
@@ -78,7 +80,8 @@ void prune(Call& call, CudaExec& exec) {
   args.level = w.data<float>();
   args.keep = read_keep(keep, t.dim(0), t.dim(1));
   if (t.elements() == 0) return;
-  Scratch x = exec.scratch(static_cast<size_t>(t.elements()) * 4), delta = exec.scratch(static_cast<size_t>(t.dim(0) * kSparseBlock) * 4);
+  Scratch x = exec.scratch(static_cast<size_t>(t.elements()) * 4),
+          delta = exec.scratch(static_cast<size_t>(t.dim(0) * kSparseBlock) * 4);
   exec.copy(x.as<float>(), t.data<float>(), static_cast<size_t>(t.elements()) * 4);
   walk(exec, "lpq_gptq_prune", args, x.as<float>(), delta.as<float>(), -1);
 }
@@ -89,7 +92,8 @@ void sparse_solve(Call& call, CudaExec& exec) {
   const QuantType type = QuantType::from(call.params);
   const SparseArgs args = arguments(p, type, call.output(0), call.output(1), call.params);
   if (p.n * p.k == 0) return;
-  Scratch x = exec.scratch(static_cast<size_t>(p.n * p.k) * 4), delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
+  Scratch x = exec.scratch(static_cast<size_t>(p.n * p.k) * 4),
+          delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
   exec.copy(x.as<float>(), p.t, static_cast<size_t>(p.n * p.k) * 4);
   walk(exec, name_of("solve", type), args, x.as<float>(), delta.as<float>(), -1);
 }
@@ -107,10 +111,11 @@ void sparse_descend(Call& call, CudaExec& exec) {
   args.moved = moved.as<unsigned long long>();
   if (p.n * p.k > 0 && sweeps > 0) {
     const size_t area = static_cast<size_t>(p.n * p.k) * 4;
-    Scratch error = exec.scratch(area), gradient = exec.scratch(area), delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
+    Scratch error = exec.scratch(area), gradient = exec.scratch(area),
+            delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
     for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
-      exec.launch("lpq_gptq_plain_error", Dim3(p.n), Dim3(256), 0, static_cast<const float*>(args.level), p.t, p.scale, p.zero, p.group,
-                  static_cast<int>(p.groups), static_cast<int>(p.k), error.as<float>());
+      exec.launch("lpq_gptq_plain_error", Dim3(p.n), Dim3(256), 0, static_cast<const float*>(args.level), p.t, p.scale,
+                  p.zero, p.group, static_cast<int>(p.groups), static_cast<int>(p.k), error.as<float>());
       Gemm product;
       product.m = p.n;
       product.n = product.k = p.k;
@@ -122,7 +127,8 @@ void sparse_descend(Call& call, CudaExec& exec) {
       walk(exec, name_of("descend", type), args, gradient.as<float>(), delta.as<float>(), 1);
     }
   }
-  exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0, static_cast<const unsigned long long*>(moved.as<unsigned long long>()), changed.data<double>());
+  exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0,
+              static_cast<const unsigned long long*>(moved.as<unsigned long long>()), changed.data<double>());
 }
 
 LPQ_CUDA_OP(prune, "gptq_prune");

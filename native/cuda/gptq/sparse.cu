@@ -1,6 +1,7 @@
-// 2:4 sparsity: the walk over one block of columns, a warp a row, four columns a lane. The lane whose four is next shows it
-// to the others, each of which prices one choice; the cheapest is taken and all lanes behind bring their columns up to
-// date. The operations on a row are those of cpu/gptq/sparse_body.h, in their order, so that equal inputs give equal codes.
+// 2:4 sparsity: the walk over one block of columns, a warp a row, four columns a lane. The lane whose four is next
+// shows it to the others, each of which prices one choice; the cheapest is taken and all lanes behind bring their
+// columns up to date. The operations on a row are those of cpu/gptq/sparse_body.h, in their order, so that equal inputs
+// give equal codes.
 #include "cuda/gptq/sparse.h"
 
 namespace lpq::cuda {
@@ -27,7 +28,8 @@ struct Four {
 
 // The price of one pair in the walk: sum of squared scaled errors.
 template <class Grid>
-__device__ float walk_four(const Grid& grid, const Four<Grid>& four, const float (&x)[4], const float (&u)[4][4], int pair, float (&level)[4], float (&step)[4]) {
+__device__ float walk_four(const Grid& grid, const Four<Grid>& four, const float (&x)[4], const float (&u)[4][4],
+                           int pair, float (&level)[4], float (&step)[4]) {
   float y[4] = {x[0], x[1], x[2], x[3]}, loss = 0.0f;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -42,11 +44,11 @@ __device__ float walk_four(const Grid& grid, const Four<Grid>& four, const float
   return loss;
 }
 
-// The change of (What - T) M (What - T)^T when a pair goes to its best levels, `turn` saying which of the two first, and the
-// other two to 0.
+// The change of (What - T) M (What - T)^T when a pair goes to its best levels, `turn` saying which of the two first,
+// and the other two to 0.
 template <class Grid>
-__device__ double move_four(const Grid& grid, const Four<Grid>& four, const float (&g)[4], const float (&m)[4][4], const float (&now)[4], int pair, int turn,
-                            float (&level)[4], float (&step)[4]) {
+__device__ double move_four(const Grid& grid, const Four<Grid>& four, const float (&g)[4], const float (&m)[4][4],
+                            const float (&now)[4], int pair, int turn, float (&level)[4], float (&step)[4]) {
   const int low = __ffs(pair) - 1, high = 31 - __clz(pair), first = turn ? high : low, second = turn ? low : high;
   double a = 0, b = 0, aa = 1, bb = 1, ab = 0;
   float was_a = 0, was_b = 0;
@@ -73,7 +75,8 @@ __device__ double move_four(const Grid& grid, const Four<Grid>& four, const floa
     for (int d = 0; d < 4; ++d)
       if (c == first && d == second) ab = m[c][d];
   const double determinant = __dsub_rn(__dmul_rn(aa, bb), __dmul_rn(ab, ab));
-  const double move = determinant > 0 ? __ddiv_rn(__dsub_rn(__dmul_rn(b, ab), __dmul_rn(a, bb)), determinant) : __ddiv_rn(-a, aa);
+  const double move =
+      determinant > 0 ? __ddiv_rn(__dsub_rn(__dmul_rn(b, ab), __dmul_rn(a, bb)), determinant) : __ddiv_rn(-a, aa);
   float moved = 0;
 #pragma unroll
   for (int c = 0; c < 4; ++c)
@@ -93,7 +96,8 @@ __device__ double move_four(const Grid& grid, const Four<Grid>& four, const floa
   for (int c = 0; c < 4; ++c) {
     double line = __dmul_rn(2.0, static_cast<double>(g[c]));
 #pragma unroll
-    for (int d = 0; d < 4; ++d) line = __dadd_rn(line, __dmul_rn(static_cast<double>(m[c][d]), static_cast<double>(step[d])));
+    for (int d = 0; d < 4; ++d)
+      line = __dadd_rn(line, __dmul_rn(static_cast<double>(m[c][d]), static_cast<double>(step[d])));
     sum = __dadd_rn(sum, __dmul_rn(line, static_cast<double>(step[c])));
   }
   return sum;
@@ -180,7 +184,8 @@ __device__ void sparse_body(const SparseArgs& a) {
         const float s = kMode == kDescend ? step[c] : -step[c];
         if (s == 0.0f) continue;
         const float4 f = *reinterpret_cast<const float4*>(line + static_cast<int64_t>(c) * a.k + 4 * lane);
-        x[0] = __fmaf_rn(s, f.x, x[0]), x[1] = __fmaf_rn(s, f.y, x[1]), x[2] = __fmaf_rn(s, f.z, x[2]), x[3] = __fmaf_rn(s, f.w, x[3]);
+        x[0] = __fmaf_rn(s, f.x, x[0]), x[1] = __fmaf_rn(s, f.y, x[1]), x[2] = __fmaf_rn(s, f.z, x[2]),
+        x[3] = __fmaf_rn(s, f.w, x[3]);
       }
   }
   if (kMode == kDescend) {
@@ -191,14 +196,26 @@ __device__ void sparse_body(const SparseArgs& a) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_prune(SparseArgs a) { sparse_body<PlainGrid, kPrune>(a); }
-extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_solve_int(SparseArgs a) { sparse_body<DeviceGrid<false>, kSolve>(a); }
-extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_solve_float(SparseArgs a) { sparse_body<DeviceGrid<true>, kSolve>(a); }
-extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_descend_int(SparseArgs a) { sparse_body<DeviceGrid<false>, kDescend>(a); }
-extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_descend_float(SparseArgs a) { sparse_body<DeviceGrid<true>, kDescend>(a); }
+extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_prune(SparseArgs a) {
+  sparse_body<PlainGrid, kPrune>(a);
+}
+extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_solve_int(SparseArgs a) {
+  sparse_body<DeviceGrid<false>, kSolve>(a);
+}
+extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_solve_float(SparseArgs a) {
+  sparse_body<DeviceGrid<true>, kSolve>(a);
+}
+extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_descend_int(SparseArgs a) {
+  sparse_body<DeviceGrid<false>, kDescend>(a);
+}
+extern "C" __global__ void __launch_bounds__(32 * kSparseWarps) lpq_gptq_sparse_descend_float(SparseArgs a) {
+  sparse_body<DeviceGrid<true>, kDescend>(a);
+}
 
 // What - T, f32 [n, k]; a block a row.
-extern "C" __global__ void lpq_gptq_plain_error(const float* level, const float* t, const float* scale, const float* zero, const int32_t* group, int groups, int k, float* error) {
+extern "C" __global__ void lpq_gptq_plain_error(const float* level, const float* t, const float* scale,
+                                                const float* zero, const int32_t* group, int groups, int k,
+                                                float* error) {
   const int64_t row = blockIdx.x;
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
     const int64_t at = row * k + j, g = row * groups + group[j];

@@ -10,11 +10,18 @@ struct Row {
   int64_t base;
   const int32_t *order, *units;
   int times;
-  __device__ Row(const void* x, int narrow_, int64_t ld, const int32_t* order_, int64_t row, const int32_t* units_, int times_)
-      : data(x), narrow(narrow_), base((order_ ? order_[row] : row) * ld), order(order_), units(units_), times(times_) {}
+  __device__ Row(const void* x, int narrow_, int64_t ld, const int32_t* order_, int64_t row, const int32_t* units_,
+                 int times_)
+      : data(x),
+        narrow(narrow_),
+        base((order_ ? order_[row] : row) * ld),
+        order(order_),
+        units(units_),
+        times(times_) {}
   __device__ float operator()(int j) const {
     const int64_t at = base + (order ? order[j] : j);
-    const float v = narrow ? static_cast<const float*>(data)[at] : static_cast<float>(static_cast<const double*>(data)[at]);
+    const float v =
+        narrow ? static_cast<const float*>(data)[at] : static_cast<float>(static_cast<const double*>(data)[at]);
     return units ? v * power_of_two(times * units[j]) : v;
   }
 };
@@ -22,8 +29,9 @@ struct Row {
 }  // namespace
 
 // One block a row.
-extern "C" __global__ void __launch_bounds__(256) lpq_gptq_row_units(const void* x, int narrow, int64_t ld, const int32_t* order, int64_t row0, int columns, const int32_t* units, int times,
-                                                                      int32_t* exponents) {
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_gptq_row_units(const void* x, int narrow, int64_t ld, const int32_t* order, int64_t row0, int columns,
+                       const int32_t* units, int times, int32_t* exponents) {
   __shared__ float shared_most[8];
   const Row row(x, narrow, ld, order, row0 + blockIdx.x, units, times);
   float most = 0;
@@ -38,8 +46,9 @@ extern "C" __global__ void __launch_bounds__(256) lpq_gptq_row_units(const void*
 }
 
 // lo may be null. One block a row.
-extern "C" __global__ void __launch_bounds__(256) lpq_gptq_split_rows(const void* x, int narrow, int64_t ld, const int32_t* order, int64_t row0, int columns, const int32_t* units, int times,
-                                                                       const int32_t* exponents, uint16_t* hi, uint16_t* lo) {
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_gptq_split_rows(const void* x, int narrow, int64_t ld, const int32_t* order, int64_t row0, int columns,
+                        const int32_t* units, int times, const int32_t* exponents, uint16_t* hi, uint16_t* lo) {
   const Row row(x, narrow, ld, order, row0 + blockIdx.x, units, times);
   const float up = power_of_two(exponents[blockIdx.x]);
   const int64_t base = static_cast<int64_t>(blockIdx.x) * columns;
@@ -68,10 +77,12 @@ extern "C" __global__ void lpq_gptq_column_units(const float* x, int k, int32_t*
   exponent[column] = m > 0 ? -exponent_of(m) : 0;
 }
 
-// to = (add: to +) weight * in * 2^-(times units[j] + first[n] + second[n] + third[n]); rows of `to` are ld apart, f64 or f32
-// (narrow). second, third and units may be null. One block a row.
-extern "C" __global__ void __launch_bounds__(256) lpq_gptq_leave_units(const float* in, int columns, const int32_t* units, int times, const int32_t* first, const int32_t* second,
-                                                                        const int32_t* third, double weight, int add, void* to, int narrow, int64_t ld) {
+// to = (add: to +) weight * in * 2^-(times units[j] + first[n] + second[n] + third[n]); rows of `to` are ld apart, f64
+// or f32 (narrow). second, third and units may be null. One block a row.
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_gptq_leave_units(const float* in, int columns, const int32_t* units, int times, const int32_t* first,
+                         const int32_t* second, const int32_t* third, double weight, int add, void* to, int narrow,
+                         int64_t ld) {
   const int n = blockIdx.x;
   const int shift = first[n] + (second ? second[n] : 0) + (third ? third[n] : 0);
   const int64_t base = static_cast<int64_t>(n) * columns;
@@ -81,10 +92,8 @@ extern "C" __global__ void __launch_bounds__(256) lpq_gptq_leave_units(const flo
     // Two steps: the sum of the exponents may leave the range of one.
     const float value = in[base + j] * power_of_two(-shift) * power_of_two(units ? -times * units[j] : 0) * factor;
     const int64_t at = n * ld + j;
-    if (narrow)
-      static_cast<float*>(to)[at] = add ? static_cast<float*>(to)[at] + value : value;
-    else
-      static_cast<double*>(to)[at] = add ? static_cast<double*>(to)[at] + value : value;
+    if (narrow) static_cast<float*>(to)[at] = add ? static_cast<float*>(to)[at] + value : value;
+    else static_cast<double*>(to)[at] = add ? static_cast<double*>(to)[at] + value : value;
   }
 }
 

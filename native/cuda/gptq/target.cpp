@@ -1,7 +1,7 @@
 // gptq_target and gptq_correction (contracts: native/cpu/gptq/target.cpp). GPTAQ's correction alpha T D U^T U from f16
-// planes (split.h): U^T U is as ill-conditioned as H, so that one plane, or tf32, would leave nothing of it in the worst
-// direction. Columns are in units of U's largest entries, rows of U in units of their own, which cancel between the two
-// products with it. Weights of 16 bits fit one plane exactly.
+// planes (split.h): U^T U is as ill-conditioned as H, so that one plane, or tf32, would leave nothing of it in the
+// worst direction. Columns are in units of U's largest entries, rows of U in units of their own, which cancel between
+// the two products with it. Weights of 16 bits fit one plane exactly.
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
 #include "cuda/gptq/split.h"
@@ -21,17 +21,27 @@ struct Inverse {
   Scratch product;
 
   Inverse(CudaExec& exec_, int64_t k_, int64_t most_, const float* u_)
-      : exec(exec_), k(k_), most(most_), u{u_, 1, k_}, columns(exec.scratch(static_cast<size_t>(k) * 4)), rows_of_u(exec.scratch(static_cast<size_t>(k) * 4)),
-        first(exec.scratch(static_cast<size_t>(most) * 4)), second(exec.scratch(static_cast<size_t>(most) * 4)), panel(exec, std::min(kDepth, k), k), planes(exec, most, k),
+      : exec(exec_),
+        k(k_),
+        most(most_),
+        u{u_, 1, k_},
+        columns(exec.scratch(static_cast<size_t>(k) * 4)),
+        rows_of_u(exec.scratch(static_cast<size_t>(k) * 4)),
+        first(exec.scratch(static_cast<size_t>(most) * 4)),
+        second(exec.scratch(static_cast<size_t>(most) * 4)),
+        panel(exec, std::min(kDepth, k), k),
+        planes(exec, most, k),
         product(exec.scratch(static_cast<size_t>(most * k) * 4)) {
-    exec.launch("lpq_gptq_column_units", Dim3((k + 31) / 32), Dim3(32, 32), 0, u_, static_cast<int>(k), columns.as<int32_t>());
+    exec.launch("lpq_gptq_column_units", Dim3((k + 31) / 32), Dim3(32, 32), 0, u_, static_cast<int>(k),
+                columns.as<int32_t>());
     row_units(exec, u, 0, k, k, scaled(), rows_of_u.as<int32_t>());
   }
   Units scaled() const { return {columns.as<int32_t>(), 1}; }
   Units inverse_scaled() const { return {columns.as<int32_t>(), -1}; }
 
   // to (+)= weight X U^T U 2^-before for rows row0 .. row0 + rows of x, which are in `units`; x may be `product`.
-  void apply(Source x, int64_t row0, int64_t rows, Units units, const int32_t* before, double weight, bool add, float* to) {
+  void apply(Source x, int64_t row0, int64_t rows, Units units, const int32_t* before, double weight, bool add,
+             float* to) {
     float* out = product.as<float>();
     row_units(exec, x, row0, rows, k, units, first.as<int32_t>());
     split_rows(exec, x, row0, rows, k, units, first.as<int32_t>(), planes.planes());
@@ -48,7 +58,8 @@ struct Inverse {
 // A copy of `order` whose entries can all be used; others fail the next wait.
 Scratch checked_order(CudaExec& exec, const Tensor& order, int64_t k) {
   Scratch checked = exec.scratch(static_cast<size_t>(k) * 4);
-  exec.launch("lpq_gptq_check_groups", Dim3((k + 255) / 256), Dim3(256), 0, static_cast<const int32_t*>(order.data<int32_t>()), static_cast<int>(k), static_cast<int>(k),
+  exec.launch("lpq_gptq_check_groups", Dim3((k + 255) / 256), Dim3(256), 0,
+              static_cast<const int32_t*>(order.data<int32_t>()), static_cast<int>(k), static_cast<int>(k),
               checked.as<int32_t>(), exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
   return checked;
 }
@@ -65,32 +76,38 @@ void correction(Call& call, CudaExec& exec) {
   require(drift.rank() == 2 && drift.dim(0) == drift.dim(1), "D must be square");
   const int64_t k = drift.dim(0);
   if (k == 0) return;
-  require(order.elements() == k && u.elements() == k * k && b.elements() == k * k, "gptq_correction: shapes disagree with K");
+  require(order.elements() == k && u.elements() == k * k && b.elements() == k * k,
+          "gptq_correction: shapes disagree with K");
   const Scratch checked = checked_order(exec, order, k);
   const Source d = read_drift(drift, k, checked.as<int32_t>());
   Inverse inverse(exec, k, std::min(k, kRowsAtOnce), u.data<float>());
   for (int64_t row = 0; row < k; row += kRowsAtOnce)
-    inverse.apply(d, row, std::min(kRowsAtOnce, k - row), inverse.inverse_scaled(), nullptr, 1, false, b.data<float>() + row * k);
+    inverse.apply(d, row, std::min(kRowsAtOnce, k - row), inverse.inverse_scaled(), nullptr, 1, false,
+                  b.data<float>() + row * k);
 }
 
 void target(Call& call, CudaExec& exec) {
   on_device(exec, call);
-  const Tensor &w = call.input(0), &order = call.input(1), &dead = call.input(2), &t = call.output(0), &bad = call.output(1);
+  const Tensor &w = call.input(0), &order = call.input(1), &dead = call.input(2), &t = call.output(0),
+               &bad = call.output(1);
   require(w.rank() == 2 && t.shape == w.shape, "W and T must be [N,K]");
   const int64_t n = w.dim(0), k = w.dim(1);
   require(order.elements() == k && dead.elements() == k && bad.elements() == 2, "order and dead must be [K], bad [2]");
   require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "W must be f32, f16 or bf16");
   const int ki = static_cast<int>(k), dtype = w.dtype == DType::f32 ? 0 : w.dtype == DType::f16 ? 1 : 2;
-  const int aligned = reinterpret_cast<uintptr_t>(w.raw()) % dtype_bytes(w.dtype) == 0, staged = k * 4 <= exec.device().shared_per_block;
+  const int aligned = reinterpret_cast<uintptr_t>(w.raw()) % dtype_bytes(w.dtype) == 0,
+            staged = k * 4 <= exec.device().shared_per_block;
   const int32_t* order_data = order.data<int32_t>();
   float* t_data = t.data<float>();
   Scratch counts = exec.scratch(16);
   const unsigned long long none[2] = {0, static_cast<unsigned long long>(n * k)};
   exec.write_small(counts.as<void>(), none, sizeof none);
-  exec.launch("lpq_gptq_target", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k * 4) : 0u, reinterpret_cast<const uint8_t*>(w.raw()), dtype, aligned, order_data,
-              static_cast<const uint8_t*>(dead.data<uint8_t>()), ki, t_data, staged,
-              counts.as<unsigned long long>(),               exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
-  exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0, static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, bad.data<double>());
+  exec.launch("lpq_gptq_target", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k * 4) : 0u,
+              reinterpret_cast<const uint8_t*>(w.raw()), dtype, aligned, order_data,
+              static_cast<const uint8_t*>(dead.data<uint8_t>()), ki, t_data, staged, counts.as<unsigned long long>(),
+              exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
+  exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0,
+              static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, bad.data<double>());
   const double alpha = call.params.number("alpha", 0.0);
   if (alpha == 0 || n * k == 0) return;
   // T X 2^-units for the rows of a chunk; X = D, of which U^T U is still to come, or the finished matrix.
@@ -120,7 +137,8 @@ void target(Call& call, CudaExec& exec) {
       split_rows(exec, {to, 1, k}, 0, rows, k, weights, rows_of_t.as<int32_t>(), planes.planes());
       times_rows(exec, planes.planes(), rows, k, x, k, columns, rows_of_x.as<int32_t>(), Filled::all, panel, product);
     }
-    if (finished) leave_units(exec, product, rows, k, {}, rows_of_t.as<int32_t>(), nullptr, nullptr, alpha, true, to, 1, k);
+    if (finished)
+      leave_units(exec, product, rows, k, {}, rows_of_t.as<int32_t>(), nullptr, nullptr, alpha, true, to, 1, k);
     else inverse->apply({product, 1, k}, 0, rows, {}, rows_of_t.as<int32_t>(), alpha, true, to);
   }
 }

@@ -11,7 +11,8 @@ namespace {
 __device__ __forceinline__ float load_weight(const uint8_t* raw, int dtype, int64_t at) {
   if (dtype == 0) {
     const uint8_t* p = raw + at * 4;
-    return __uint_as_float(static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24);
+    return __uint_as_float(static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 |
+                           static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24);
   }
   const uint8_t* p = raw + at * 2;
   const uint32_t bits = static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8;
@@ -21,10 +22,11 @@ __device__ __forceinline__ float load_weight(const uint8_t* raw, int dtype, int6
 
 }  // namespace
 
-// t[n][j] = w[n][order[j]], 0 where that channel is dead; dtype 0 f32, 1 f16, 2 bf16. bad: how many weights are not finite
-// and the flat index of the first. One block a row, its weights in
+// t[n][j] = w[n][order[j]], 0 where that channel is dead; dtype 0 f32, 1 f16, 2 bf16. bad: how many weights are not
+// finite and the flat index of the first. One block a row, its weights in
 // shared memory as f32 when staged.
-extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int aligned, const int32_t* order, const uint8_t* dead, int k, float* t, int staged, unsigned long long* bad,
+extern "C" __global__ void lpq_gptq_target(const uint8_t* w, int dtype, int aligned, const int32_t* order,
+                                           const uint8_t* dead, int k, float* t, int staged, unsigned long long* bad,
                                            uint32_t* fault) {
   extern __shared__ float line[];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * k;

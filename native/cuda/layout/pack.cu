@@ -1,5 +1,5 @@
-// layout_pack and layout_unpack by the tables of a plan: a thread makes a word (packing) or a stored element or byte of the
-// matrix (unpacking), so nothing is written twice and nothing needs an order.
+// layout_pack and layout_unpack by the tables of a plan: a thread makes a word (packing) or a stored element or byte of
+// the matrix (unpacking), so nothing is written twice and nothing needs an order.
 #include "cuda/layout/pack.h"
 
 namespace lpq::cuda {
@@ -14,7 +14,8 @@ __device__ __forceinline__ uint32_t mask_of(int bits) { return bits >= 32 ? ~0u 
 __device__ __forceinline__ uint32_t load_element(const LayoutArgs& a, int64_t row, int64_t column) {
   if (row >= a.rows || column >= a.columns) return a.pad;
   const uint8_t* line = a.matrix + row * a.row_bytes;
-  if (a.order) column = min(max(a.order[column], 0), static_cast<int32_t>(a.columns) - 1);  // lpq_layout_check_order complains
+  if (a.order)
+    column = min(max(a.order[column], 0), static_cast<int32_t>(a.columns) - 1);  // lpq_layout_check_order complains
   uint32_t v;
   if (a.stream) {
     const int64_t bit = column * a.bits;
@@ -32,15 +33,14 @@ __device__ __forceinline__ uint32_t load_element(const LayoutArgs& a, int64_t ro
 }
 
 __device__ __forceinline__ void store_word(uint8_t* packed, int word_bytes, int64_t at, uint32_t word) {
-  if (word_bytes == 4)
-    reinterpret_cast<uint32_t*>(packed)[at] = word;
-  else if (word_bytes == 2)
-    reinterpret_cast<uint16_t*>(packed)[at] = static_cast<uint16_t>(word);
-  else
-    packed[at] = static_cast<uint8_t>(word);
+  if (word_bytes == 4) reinterpret_cast<uint32_t*>(packed)[at] = word;
+  else if (word_bytes == 2) reinterpret_cast<uint16_t*>(packed)[at] = static_cast<uint16_t>(word);
+  else packed[at] = static_cast<uint8_t>(word);
 }
 __device__ __forceinline__ uint32_t load_word(const uint8_t* packed, int word_bytes, int64_t at) {
-  return word_bytes == 4 ? reinterpret_cast<const uint32_t*>(packed)[at] : word_bytes == 2 ? reinterpret_cast<const uint16_t*>(packed)[at] : packed[at];
+  return word_bytes == 4   ? reinterpret_cast<const uint32_t*>(packed)[at]
+         : word_bytes == 2 ? reinterpret_cast<const uint16_t*>(packed)[at]
+                           : packed[at];
 }
 
 __device__ __forceinline__ uint32_t stored_element(const LayoutArgs& a, int64_t row, int64_t column) {
@@ -50,7 +50,9 @@ __device__ __forceinline__ uint32_t stored_element(const LayoutArgs& a, int64_t 
   const LayoutRun* runs = static_cast<const LayoutRun*>(a.pieces);
   uint32_t v = 0;
   for (uint32_t i = a.first[element]; i < a.first[element + 1]; ++i)
-    v |= static_cast<uint32_t>((static_cast<uint64_t>(load_word(a.packed, a.word_bytes, base + a.words[runs[i].word]) & runs[i].mask) << 32) >> runs[i].shift);
+    v |= static_cast<uint32_t>(
+        (static_cast<uint64_t>(load_word(a.packed, a.word_bytes, base + a.words[runs[i].word]) & runs[i].mask) << 32) >>
+        runs[i].shift);
   return (v - a.bias) & mask_of(a.bits);
 }
 
@@ -59,13 +61,15 @@ __device__ __forceinline__ uint32_t stored_element(const LayoutArgs& a, int64_t 
 extern "C" __global__ void lpq_layout_pack(LayoutArgs a) {
   const int64_t total = a.tiles_down * a.tiles_across * a.word_count;
   const Piece* pieces = static_cast<const Piece*>(a.pieces);
-  for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < total; index += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+  for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < total;
+       index += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const int64_t tile = index / a.word_count, w = index % a.word_count;
     const int64_t down = tile / a.tiles_across, across = tile % a.tiles_across;
     uint32_t word = 0;
     for (uint32_t i = a.first[w]; i < a.first[w + 1]; ++i) {
       const Piece piece = pieces[i];
-      const uint32_t v = load_element(a, down * a.tile_rows + piece.element / a.tile_columns, across * a.tile_columns + piece.element % a.tile_columns);
+      const uint32_t v = load_element(a, down * a.tile_rows + piece.element / a.tile_columns,
+                                      across * a.tile_columns + piece.element % a.tile_columns);
       word |= static_cast<uint32_t>(static_cast<uint64_t>(v) << piece.shift >> 32) & piece.mask;
     }
     store_word(a.packed, a.word_bytes, a.outer_rows[down] + a.outer_columns[across] + a.words[w], word);
@@ -74,7 +78,8 @@ extern "C" __global__ void lpq_layout_pack(LayoutArgs a) {
 
 namespace {
 
-// Four codes in the low 4 * bits bits of v -> one a byte: halves move apart, then quarters. What is left between them is cut off.
+// Four codes in the low 4 * bits bits of v -> one a byte: halves move apart, then quarters. What is left between them
+// is cut off.
 template <int bits>
 __device__ __forceinline__ uint32_t spread(uint32_t v) {
   if constexpr (bits < 8) {
@@ -123,8 +128,8 @@ struct Eight {
   }
 };
 
-// Steps of one half of a quad, `apart` from each other: codes of eight neighbours, moved alike; masks cut off what a rotation carries
-// into the next byte.
+// Steps of one half of a quad, `apart` from each other: codes of eight neighbours, moved alike; masks cut off what a
+// rotation carries into the next byte.
 __device__ __forceinline__ uint2 collect(const uint32_t* steps, int apart, int count, const uint8_t* tile) {
   uint2 sum = make_uint2(0, 0);
 #pragma unroll 8
@@ -175,7 +180,9 @@ struct ThirtyTwo {
   // Codes 4 q .. 4 q + 3, one a byte.
   __device__ __forceinline__ uint32_t codes(int q) const {
     const int at = 4 * bits * q, shift = at % 32;
-    const uint32_t v = shift + 4 * bits <= 32 ? word[at / 32] >> shift : __funnelshift_r(word[at / 32], word[at / 32 + (at / 32 + 1 < bits)], shift);
+    const uint32_t v = shift + 4 * bits <= 32
+                           ? word[at / 32] >> shift
+                           : __funnelshift_r(word[at / 32], word[at / 32 + (at / 32 + 1 < bits)], shift);
     return spread<bits>(v);
   }
 };
@@ -186,8 +193,9 @@ __device__ __forceinline__ uint32_t padded(uint32_t codes, int64_t left, uint32_
   return (codes & keep) | (pad & ~keep);
 }
 
-// Shared memory: steps, quads, words, the tile's codes one a byte, the packed words. Rows that begin at whole words: 32 codes a thread
-// and turn, those of the next tile fetched before this one's words are put together. Others: eight, four turns together.
+// Shared memory: steps, quads, words, the tile's codes one a byte, the packed words. Rows that begin at whole words: 32
+// codes a thread and turn, those of the next tile fetched before this one's words are put together. Others: eight, four
+// turns together.
 template <int bits>
 __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
   extern __shared__ uint4 shared_bytes[];
@@ -215,8 +223,7 @@ __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
     const int64_t byte = ((int64_t{across} << (a.log_units - 2)) + (i & (unit_mask >> 2))) * (4 * bits);
     if (i < wide_count && row < a.rows && byte < a.row_bytes)
       ahead.load(a.wide, a.matrix + row * a.row_bytes + byte, a.row_bytes - byte);
-    else
-      ahead.clear();
+    else ahead.clear();
   };
   const auto fetch = [&](unsigned index, int first) {
     const unsigned down = index / a.tiles_across, across = index - down * a.tiles_across;
@@ -227,8 +234,7 @@ __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
       const int64_t byte = ((int64_t{across} << a.log_units) + (i & unit_mask)) * bits;
       if (i < unit_count && row < a.rows && byte < a.row_bytes)
         fetched[turn].load(a, a.matrix + row * a.row_bytes, byte);
-      else
-        fetched[turn].clear();
+      else fetched[turn].clear();
     }
   };
   const auto fetch_first = [&](unsigned index) {
@@ -296,16 +302,17 @@ __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
     uint32_t* out = reinterpret_cast<uint32_t*>(a.packed) + a.outer_rows[down] + a.outer_columns[across];
     if (a.vectors) {
       uint4* to = reinterpret_cast<uint4*>(out + a.words[0]);
-      for (int i = thread; i < a.word_count / 4; i += kPackThreads) __stcs(to + i, reinterpret_cast<const uint4*>(packed)[i]);
+      for (int i = thread; i < a.word_count / 4; i += kPackThreads)
+        __stcs(to + i, reinterpret_cast<const uint4*>(packed)[i]);
     } else {
       for (int i = thread; i < a.word_count; i += kPackThreads) __stcs(out + words[i], packed[i]);
     }
   }
 }
 
-// Words that are bits of one row as they stand there (bitstreams along rows, or along columns of the output): rows of `tiles` tiles
-// side by side go to shared memory as words, and every word of the output is cut out of two of them. A word at the matrix's edge is made
-// code by code.
+// Words that are bits of one row as they stand there (bitstreams along rows, or along columns of the output): rows of
+// `tiles` tiles side by side go to shared memory as words, and every word of the output is cut out of two of them. A
+// word at the matrix's edge is made code by code.
 __device__ __forceinline__ void pack_by_runs(const LayoutRunsArgs& a) {
   extern __shared__ uint4 shared_bytes[];
   uint32_t* staged = reinterpret_cast<uint32_t*>(shared_bytes);
@@ -339,7 +346,8 @@ __device__ __forceinline__ void pack_by_runs(const LayoutRunsArgs& a) {
     for (int t = 0; t < count; ++t) {
       const int64_t column0 = (across + t) * a.general.tile_columns;
       const bool inside = !rows_end && column0 + a.general.tile_columns <= a.general.columns;
-      uint32_t* const out = reinterpret_cast<uint32_t*>(a.general.packed) + a.general.outer_rows[down] + a.general.outer_columns[across + t];
+      uint32_t* const out = reinterpret_cast<uint32_t*>(a.general.packed) + a.general.outer_rows[down] +
+                            a.general.outer_columns[across + t];
       const uint32_t bit0 = static_cast<uint32_t>(t) * static_cast<uint32_t>(8 * tile_bytes);
 #pragma unroll 4
       for (int w = thread; w < static_cast<int>(a.general.word_count); w += kPackThreads) {
@@ -352,7 +360,8 @@ __device__ __forceinline__ void pack_by_runs(const LayoutRunsArgs& a) {
         } else {
           for (uint32_t j = a.general.first[w]; j < a.general.first[w + 1]; ++j) {
             const Piece piece = pieces[j];
-            const uint32_t v = load_element(a.general, row0 + piece.element / a.general.tile_columns, column0 + piece.element % a.general.tile_columns);
+            const uint32_t v = load_element(a.general, row0 + piece.element / a.general.tile_columns,
+                                            column0 + piece.element % a.general.tile_columns);
             word |= static_cast<uint32_t>(static_cast<uint64_t>(v) << piece.shift >> 32) & piece.mask;
           }
         }
@@ -365,8 +374,10 @@ __device__ __forceinline__ void pack_by_runs(const LayoutRunsArgs& a) {
 
 }  // namespace
 
-#define LPQ_PACK_QUADS(bits) \
-  extern "C" __global__ void __launch_bounds__(kPackThreads) lpq_layout_pack_quads_##bits(LayoutQuadArgs a) { pack_by_quads<bits>(a); }
+#define LPQ_PACK_QUADS(bits)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kPackThreads) lpq_layout_pack_quads_##bits(LayoutQuadArgs a) { \
+    pack_by_quads<bits>(a);                                                                                   \
+  }
 LPQ_PACK_QUADS(1)
 LPQ_PACK_QUADS(2)
 LPQ_PACK_QUADS(3)
@@ -379,7 +390,8 @@ extern "C" __global__ void __launch_bounds__(kPackThreads) lpq_layout_pack_runs(
 
 extern "C" __global__ void lpq_layout_unpack(LayoutArgs a) {
   const int64_t per_row = a.stream ? a.row_bytes : a.columns, total = a.rows * per_row;
-  for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < total; index += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+  for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < total;
+       index += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const int64_t row = index / per_row, i = index % per_row;
     uint8_t* line = a.matrix + row * a.row_bytes;
     if (a.stream) {
@@ -394,18 +406,16 @@ extern "C" __global__ void lpq_layout_unpack(LayoutArgs a) {
       continue;
     }
     const uint32_t v = stored_element(a, row, i);
-    if (a.bits <= 8)
-      line[i] = static_cast<uint8_t>(v);
-    else if (a.bits == 16)
-      reinterpret_cast<uint16_t*>(line)[i] = static_cast<uint16_t>(v);
-    else
-      reinterpret_cast<uint32_t*>(line)[i] = v;
+    if (a.bits <= 8) line[i] = static_cast<uint8_t>(v);
+    else if (a.bits == 16) reinterpret_cast<uint16_t*>(line)[i] = static_cast<uint16_t>(v);
+    else reinterpret_cast<uint32_t*>(line)[i] = v;
   }
 }
 
 // fault unless every order[i] names one of the columns.
 extern "C" __global__ void lpq_layout_check_order(const int32_t* order, int64_t columns, uint32_t* fault) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < columns; i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < columns;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
     if (order[i] < 0 || order[i] >= columns) *fault = 1;
 }
 

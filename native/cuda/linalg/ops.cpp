@@ -1,9 +1,9 @@
 // linear, gram_accumulate, cross_accumulate, gram_finish, cholesky. Contracts: native/ops.ts.
 //
-// Second moments: x is 16-bit, so every product is exact in fp32. One call adds the fp32 sum over its rows (a batch, some
-// thousands) to H, f32 with one rounding an element, or f64. The sum inside a product goes wrong by at most rows/16 steps
-// of 2^-24, that of H by calls * 2^-25: together under 1e-4 of the diagonal for 2^18 rows, a hundredth of what damping
-// (1 % of the mean diagonal) adds.
+// Second moments: x is 16-bit, so every product is exact in fp32. One call adds the fp32 sum over its rows (a batch,
+// some thousands) to H, f32 with one rounding an element, or f64. The sum inside a product goes wrong by at most
+// rows/16 steps of 2^-24, that of H by calls * 2^-25: together under 1e-4 of the diagonal for 2^18 rows, a hundredth of
+// what damping (1 % of the mean diagonal) adds.
 #include <cmath>
 
 #include "cuda/launch.h"
@@ -22,7 +22,8 @@ void linear(Call& call, CudaExec& exec) {
   require_dtype(weight, "weight", kActivations);
   require_shape(weight, "weight", {-1, k});
   const int64_t n = weight.dim(0);
-  require(y.dtype == DType::f32 || y.dtype == x.dtype, "y is " + std::string(dtype_name(y.dtype)) + ", neither f32 nor the dtype of x");
+  require(y.dtype == DType::f32 || y.dtype == x.dtype,
+          "y is " + std::string(dtype_name(y.dtype)) + ", neither f32 nor the dtype of x");
   require_shape(y, "y", {m, n});
   require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
   const bool accumulate = call.params.number("accumulate", 0) != 0;
@@ -51,7 +52,8 @@ void linear(Call& call, CudaExec& exec) {
     void* out = y.raw();
     const void* added = bias.raw();
     const long long rows = m, columns = n;
-    exec.launch("lpq_bias" + suffix(y), {stride_blocks(exec, m * n, kThreads)}, {kThreads}, 0, out, added, type_index(bias.dtype), rows, columns);
+    exec.launch("lpq_bias" + suffix(y), {stride_blocks(exec, m * n, kThreads)}, {kThreads}, 0, out, added,
+                type_index(bias.dtype), rows, columns);
   }
 }
 
@@ -60,11 +62,13 @@ void require_finite(CudaExec& exec, const char* name, const Tensor& x) {
   const long long count = x.elements();
   const int vec = count % 4 == 0 && fours(x);
   const void* data = x.raw();
-  exec.launch("lpq_finite" + suffix(x), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, data, count, vec, fault);
+  exec.launch("lpq_finite" + suffix(x), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, data,
+              count, vec, fault);
 }
 
 // Adds weight * a[:, rows]ᵀ b[:, 0..columns) to rows of `sum`.
-void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor& sum, int64_t first, int64_t rows, int64_t columns, double weight) {
+void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor& sum, int64_t first, int64_t rows,
+                 int64_t columns, double weight) {
   const int64_t n = a.dim(1);
   Gemm product;
   product.m = rows;
@@ -90,7 +94,8 @@ void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor&
   exec.gemm(product);
   double* to = sum.data<double>() + first * n;
   const long long height = rows, width = columns, apart = n;
-  exec.launch("lpq_add_to_f64", {stride_blocks(exec, rows * columns, kThreads)}, {kThreads}, 0, from, to, height, width, apart, weight);
+  exec.launch("lpq_add_to_f64", {stride_blocks(exec, rows * columns, kThreads)}, {kThreads}, 0, from, to, height, width,
+              apart, weight);
 }
 
 struct Moments {
@@ -98,7 +103,8 @@ struct Moments {
   double weight;
 };
 
-Moments check_moments(Call& call, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b, const Tensor& sum) {
+Moments check_moments(Call& call, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b,
+                      const Tensor& sum) {
   require_dtype(a, name_a, kActivations);
   require_shape(a, name_a, {-1, -1});
   require_tensor(b, name_b, a.dtype, a.shape);
@@ -138,7 +144,8 @@ void cross_accumulate(Call& call, CudaExec& exec) {
   require_finite(exec, "a", a);
   require_finite(exec, "b", b);
   const int64_t panel = sum.dtype == DType::f32 ? n : 1024;  // bounds the scratch of f64 sums
-  for (int64_t first = 0; first < n; first += panel) add_product(exec, a, b, sum, first, std::min(panel, n - first), n, weight);
+  for (int64_t first = 0; first < n; first += panel)
+    add_product(exec, a, b, sum, first, std::min(panel, n - first), n, weight);
 }
 
 void gram_finish(Call& call, CudaExec& exec) {
@@ -186,12 +193,13 @@ void cholesky(Call& call, CudaExec& exec) {
   double* data = a.data<double>();
   size_t device_bytes = 0, host_bytes = 0;
   // Our lower triangle is the upper one of a column-major matrix.
-  check_library(solver.potrf_size(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, &device_bytes, &host_bytes), "cuSOLVER",
-                "asking for the size of a factorisation");
+  check_library(
+      solver.potrf_size(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, &device_bytes, &host_bytes),
+      "cuSOLVER", "asking for the size of a factorisation");
   const Scratch work = exec.scratch(device_bytes);
   std::vector<char> host(host_bytes);
-  check_library(solver.potrf(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, work.as<void>(), device_bytes,
-                             host.empty() ? nullptr : host.data(), host_bytes, info.data<int32_t>()),
+  check_library(solver.potrf(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, work.as<void>(),
+                             device_bytes, host.empty() ? nullptr : host.data(), host_bytes, info.data<int32_t>()),
                 "cuSOLVER", "factoring a matrix");
   if (host_bytes > 0) check(driver().stream_wait(exec.stream()), "waiting for a factorisation");
   exec.launch("lpq_clear_upper_f64", {n}, {256}, 0, data, n);

@@ -23,21 +23,25 @@ void add_norm(Call& call, CudaExec& exec) {
     if (call.in.size() <= input) return nullptr;
     const Tensor& from = call.input(input);
     require_dtype(from, name, kActivations);
-    require(from.elements() == columns, std::string(name) + " has " + std::to_string(from.elements()) + " elements, not " + std::to_string(columns));
+    require(from.elements() == columns, std::string(name) + " has " + std::to_string(from.elements()) +
+                                            " elements, not " + std::to_string(columns));
     return &from;
   };
   const Tensor *weight = vector(2, "weight"), *bias = vector(3, "bias");
-  const float eps = static_cast<float>(call.params.number("eps")), offset = static_cast<float>(call.params.number("offset", 0.0));
+  const float eps = static_cast<float>(call.params.number("eps")),
+              offset = static_cast<float>(call.params.number("offset", 0.0));
   const float scale = static_cast<float>(call.params.number("scale", 1.0));
   const size_t shared = (32 + static_cast<size_t>(columns)) * 4;
-  require(shared <= static_cast<size_t>(exec.device().shared_per_block), "rows of " + std::to_string(columns) + " columns do not fit the device's shared memory");
+  require(shared <= static_cast<size_t>(exec.device().shared_per_block),
+          "rows of " + std::to_string(columns) + " columns do not fit the device's shared memory");
   const int vec = width % 4 == 0 && fours(h) && fours(y) && fours(x);
   const void *more = y.raw(), *gain = weight ? weight->raw() : nullptr, *shift = bias ? bias->raw() : nullptr;
   void* to = x.raw();
   // Few rows: as many threads as have a four each, so that all loads are under way at once.
   const int64_t threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, 1024);
-  exec.launch_after("lpq_add_norm" + suffix(y) + suffix(x), {rows}, {threads}, static_cast<unsigned>(shared), h.data<float>(), more, gain,
-                    weight ? type_index(weight->dtype) : 0, shift, bias ? type_index(bias->dtype) : 0, to, width, scale, eps, offset, layer, vec);
+  exec.launch_after("lpq_add_norm" + suffix(y) + suffix(x), {rows}, {threads}, static_cast<unsigned>(shared),
+                    h.data<float>(), more, gain, weight ? type_index(weight->dtype) : 0, shift,
+                    bias ? type_index(bias->dtype) : 0, to, width, scale, eps, offset, layer, vec);
   exec.wrote(h, x);
 }
 

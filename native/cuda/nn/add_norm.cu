@@ -1,4 +1,5 @@
-// A product added to the residual stream, and the norm that reads the sum, in one pass over a row. Sums run in a fixed order.
+// A product added to the residual stream, and the norm that reads the sum, in one pass over a row. Sums run in a fixed
+// order.
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 #include "cuda/types.cuh"
@@ -20,11 +21,12 @@ __device__ float sum_of(float value, float* parts) {
   return sum;
 }
 
-// A block a row of h f32, which becomes h + y * scale; x = its norm. The row waits in shared memory, 32 floats from its start:
+// A block a row of h f32, which becomes h + y * scale; x = its norm. The row waits in shared memory, 32 floats from its
+// start:
 //   thread t -> columns t, t + threads, ... of it, or fours of columns (VEC)
 template <class Y, class X>
-__device__ void add_norm(float* h, const Y* y, const void* weight, int weight_type, const void* bias, int bias_type, X* x, int width, float scale, float eps,
-                         float offset, int layer, int vec) {
+__device__ void add_norm(float* h, const Y* y, const void* weight, int weight_type, const void* bias, int bias_type,
+                         X* x, int width, float scale, float eps, float offset, int layer, int vec) {
   cuda::griddepcontrol_wait_and_launch();
   const index_t start = static_cast<index_t>(blockIdx.x) * width;
   float* const parts = row_memory();
@@ -35,7 +37,8 @@ __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_ty
   for (int c = threadIdx.x; c < count; c += step) {
     if (vec) {
       const float4 a = load4(h + start + 4 * c), b = load4(y + start + 4 * c);
-      const float4 v = make_float4(__fmaf_rn(b.x, scale, a.x), __fmaf_rn(b.y, scale, a.y), __fmaf_rn(b.z, scale, a.z), __fmaf_rn(b.w, scale, a.w));
+      const float4 v = make_float4(__fmaf_rn(b.x, scale, a.x), __fmaf_rn(b.y, scale, a.y), __fmaf_rn(b.z, scale, a.z),
+                                   __fmaf_rn(b.w, scale, a.w));
       store4(h + start + 4 * c, v);
       store4(row + 4 * c, v);
       add_to(v.x), add_to(v.y), add_to(v.z), add_to(v.w);
@@ -67,7 +70,8 @@ __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_ty
   for (int c = threadIdx.x; c < count; c += step) {
     if (vec) {
       const float4 v = load4(row + 4 * c);
-      store4(x + start + 4 * c, make_float4(normed(v.x, 4 * c), normed(v.y, 4 * c + 1), normed(v.z, 4 * c + 2), normed(v.w, 4 * c + 3)));
+      store4(x + start + 4 * c,
+             make_float4(normed(v.x, 4 * c), normed(v.y, 4 * c + 1), normed(v.z, 4 * c + 2), normed(v.w, 4 * c + 3)));
     } else {
       x[start + c] = narrow<X>(normed(row[c], c));
     }
@@ -76,11 +80,11 @@ __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_ty
 
 }  // namespace
 
-#define LPQ_ADD_NORM(y_type, y_name, x_type, x_name)                                                                                          \
-  extern "C" __global__ void lpq_add_norm_##y_name##_##x_name(float* h, const y_type* y, const void* weight, int weight_type,                 \
-                                                              const void* bias, int bias_type, x_type* x, int width, float scale, float eps,  \
-                                                              float offset, int layer, int vec) {                                             \
-    add_norm(h, y, weight, weight_type, bias, bias_type, x, width, scale, eps, offset, layer, vec);                                           \
+#define LPQ_ADD_NORM(y_type, y_name, x_type, x_name)                                                              \
+  extern "C" __global__ void lpq_add_norm_##y_name##_##x_name(                                                    \
+      float* h, const y_type* y, const void* weight, int weight_type, const void* bias, int bias_type, x_type* x, \
+      int width, float scale, float eps, float offset, int layer, int vec) {                                      \
+    add_norm(h, y, weight, weight_type, bias, bias_type, x, width, scale, eps, offset, layer, vec);               \
   }
 LPQ_ADD_NORM(float, f32, float, f32)
 LPQ_ADD_NORM(float, f32, f16, f16)

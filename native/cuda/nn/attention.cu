@@ -1,5 +1,6 @@
-// Causal attention with an online softmax (Dao et al. 2022, arXiv:2205.14135, algorithm 1) on mma.sync tiles of m16n8k16:
-// 16-bit products, fp32 sums, softmax in fp32. A block takes 64 queries of one head, 16 a warp, and walks over key tiles.
+// Causal attention with an online softmax (Dao et al. 2022, arXiv:2205.14135, algorithm 1) on mma.sync tiles of
+// m16n8k16: 16-bit products, fp32 sums, softmax in fp32. A block takes 64 queries of one head, 16 a warp, and walks
+// over key tiles.
 #include <type_traits>
 
 #include "cuda/ptx/cp_async.cuh"
@@ -41,17 +42,19 @@ __device__ __forceinline__ unsigned place(int row, int chunk) {
 }
 
 // cap > 0, in the same unit as scores (log2(e) times the soft cap): scores become cap * tanh(score / cap).
-// sinks: null, or a logit a head that takes part in the softmax without a value, of a type as load_any() reads it.
-// q [T, heads, HD] already multiplied by scale * log2(e); k, v [T, kv_heads, HD], zero beyond their width; y [T, heads, width].
+// sinks: null, or a logit a head that takes part in the softmax without a value, of a type as load_any() reads it. q
+// [T, heads, HD] already multiplied by scale * log2(e); k, v [T, kv_heads, HD], zero beyond their width; y [T, heads,
+// width].
 template <class T, int HD, int KEYS>
-__device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* tasks, const int* task_count, int heads, int kv_heads,
-                      int width, int window, float cap, const void* sinks, int sinks_type) {
+__device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* tasks, const int* task_count, int heads,
+                      int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {
   if (static_cast<int>(blockIdx.y) >= *task_count) return;
   // Long walks first, so that the last blocks to run are short.
   const Task task = tasks[*task_count - 1 - blockIdx.y];
   constexpr int kChunks = HD / 8, kTile = KEYS * HD * 2;
   extern __shared__ __align__(128) unsigned char memory[];
-  const unsigned q_tile = cuda::shared_address(memory), k_tile = q_tile + kQueries * HD * 2, v_tile = k_tile + 2 * kTile;
+  const unsigned q_tile = cuda::shared_address(memory), k_tile = q_tile + kQueries * HD * 2,
+                 v_tile = k_tile + 2 * kTile;
   const int head = blockIdx.x, kv = head / (heads / kv_heads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int last = min(task.query + kQueries, task.length);  // one past the last query, hence the last key
@@ -61,7 +64,8 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
     for (int i = threadIdx.x; i < count * kChunks; i += kWarps * 32) {
       const int row = i / kChunks, chunk = i % kChunks;
       const bool there = first_row + row < task.length;
-      const index_t source = (static_cast<index_t>(task.first + (there ? first_row + row : 0)) * rows_of + of_head) * HD + chunk * 8;
+      const index_t source =
+          (static_cast<index_t>(task.first + (there ? first_row + row : 0)) * rows_of + of_head) * HD + chunk * 8;
       cuda::cp_async_16(tile + place<HD>(row, chunk), from + source, there ? 16 : 0);  // what is not there is 0
     }
   };
@@ -89,7 +93,8 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
     __syncthreads();
     if (block == begin)
 #pragma unroll
-      for (int d = 0; d < HD / 16; ++d) cuda::ldmatrix_x4(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
+      for (int d = 0; d < HD / 16; ++d)
+        cuda::ldmatrix_x4(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
 
     float score[KEYS / 8][4] = {};
 #pragma unroll
@@ -97,7 +102,8 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #pragma unroll
       for (int n = 0; n < KEYS / 16; ++n) {
         unsigned b[4];
-        cuda::ldmatrix_x4(b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
+        cuda::ldmatrix_x4(
+            b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
         cuda::mma_m16n8k16<kBf16<T>>(score[2 * n], queries[d], b[0], b[1]);
         cuda::mma_m16n8k16<kBf16<T>>(score[2 * n + 1], queries[d], b[2], b[3]);
       }
@@ -148,7 +154,8 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #pragma unroll
     for (int n = 0; n < KEYS / 16; ++n) {
       const unsigned p[4] = {pair<T>(score[2 * n][0], score[2 * n][1]), pair<T>(score[2 * n][2], score[2 * n][3]),
-                             pair<T>(score[2 * n + 1][0], score[2 * n + 1][1]), pair<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
+                             pair<T>(score[2 * n + 1][0], score[2 * n + 1][1]),
+                             pair<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
 #pragma unroll
       for (int d = 0; d < HD / 16; ++d) {
         unsigned b[4];
@@ -180,11 +187,11 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 
 }  // namespace
 
-#define LPQ_FLASH(type, name, hd, keys)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(kWarps * 32)                                                                    \
-      lpq_attention_##name##_##hd(const type* q, const type* k, const type* v, type* y, const Task* tasks, const int* count,   \
-                                  int heads, int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {\
-    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap, sinks, sinks_type);                   \
+#define LPQ_FLASH(type, name, hd, keys)                                                                      \
+  extern "C" __global__ void __launch_bounds__(kWarps * 32) lpq_attention_##name##_##hd(                     \
+      const type* q, const type* k, const type* v, type* y, const Task* tasks, const int* count, int heads,  \
+      int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {                   \
+    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap, sinks, sinks_type); \
   }
 LPQ_FLASH(bf16, bf16, 32, 64)
 LPQ_FLASH(bf16, bf16, 64, 64)
@@ -196,8 +203,8 @@ LPQ_FLASH(f16, f16, 128, 64)
 LPQ_FLASH(f16, f16, 256, 32)
 
 // Tasks of all sequences, sequence by sequence, and how many there are. One thread: there are few sequences.
-extern "C" __global__ void lpq_attention_tasks(const int* starts, int sequences, int tokens, Task* tasks, int room, int* count,
-                                               unsigned* fault) {
+extern "C" __global__ void lpq_attention_tasks(const int* starts, int sequences, int tokens, Task* tasks, int room,
+                                               int* count, unsigned* fault) {
   int made = 0, at = 0;
   bool bad = starts[0] != 0 || starts[sequences] != tokens;
   for (int s = 0; s < sequences && !bad; ++s) {
@@ -213,41 +220,45 @@ extern "C" __global__ void lpq_attention_tasks(const int* starts, int sequences,
   *count = bad ? 0 : made;
 }
 
-// to [T, heads, padded] = from [T, heads, width] * factor, zero beyond the width; `pitch` elements from a token to the next.
-#define LPQ_PACK_HEADS(from_type, from_name, to_type, to_name)                                                                \
-  extern "C" __global__ void lpq_pack_heads_##from_name##_##to_name(const from_type* from, to_type* to, index_t rows,         \
-                                                                    int heads, index_t pitch, int width, int padded,          \
-                                                                    int fours, float factor) {                                \
-    const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x, quads = padded / 4;                                    \
-    for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * quads; i += step) {              \
-      const index_t row = i / quads;                                                                                          \
-      const from_type* source = from + row / heads * pitch + row % heads * width;                                             \
-      const int c = static_cast<int>(i % quads) * 4;                                                                          \
-      float4 value = make_float4(0, 0, 0, 0);                                                                                 \
-      if (fours) {                                                                                                            \
-        if (c < width) value = load4(source + c);                                                                             \
-      } else {                                                                                                                \
-        float* parts = &value.x;                                                                                              \
-        for (int j = 0; j < 4; ++j)                                                                                           \
-          if (c + j < width) parts[j] = widen(source[c + j]);                                                                 \
-      }                                                                                                                       \
-      store4(to + row * padded + c, make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor));     \
-    }                                                                                                                         \
+// to [T, heads, padded] = from [T, heads, width] * factor, zero beyond the width; `pitch` elements from a token to the
+// next.
+#define LPQ_PACK_HEADS(from_type, from_name, to_type, to_name)                                                        \
+  extern "C" __global__ void lpq_pack_heads_##from_name##_##to_name(const from_type* from, to_type* to, index_t rows, \
+                                                                    int heads, index_t pitch, int width, int padded,  \
+                                                                    int fours, float factor) {                        \
+    const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x, quads = padded / 4;                            \
+    for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * quads; i += step) {      \
+      const index_t row = i / quads;                                                                                  \
+      const from_type* source = from + row / heads * pitch + row % heads * width;                                     \
+      const int c = static_cast<int>(i % quads) * 4;                                                                  \
+      float4 value = make_float4(0, 0, 0, 0);                                                                         \
+      if (fours) {                                                                                                    \
+        if (c < width) value = load4(source + c);                                                                     \
+      } else {                                                                                                        \
+        float* parts = &value.x;                                                                                      \
+        for (int j = 0; j < 4; ++j)                                                                                   \
+          if (c + j < width) parts[j] = widen(source[c + j]);                                                         \
+      }                                                                                                               \
+      store4(to + row * padded + c,                                                                                   \
+             make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor));                    \
+    }                                                                                                                 \
   }
 LPQ_PACK_HEADS(float, f32, bf16, bf16)
 LPQ_PACK_HEADS(float, f32, f16, f16)
 LPQ_PACK_HEADS(bf16, bf16, bf16, bf16)
 LPQ_PACK_HEADS(f16, f16, f16, f16)
 
-// In fp32 throughout, for runs whose activations are f32: one warp a query and head; lanes share keys for the scores and
-// value dimensions for the output. Head dimensions up to 256.
-extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, index_t q_pitch, index_t k_pitch,
-                                             index_t v_pitch, float* y, const int* starts,
-                                             int sequences, int tokens, int heads, int kv_heads, int head_dim, int value_dim,
-                                             float scale, int window, float cap, const void* sinks, int sinks_type) {
+// In fp32 throughout, for runs whose activations are f32: one warp a query and head; lanes share keys for the scores
+// and value dimensions for the output. Head dimensions up to 256.
+extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, const float* v, index_t q_pitch,
+                                             index_t k_pitch, index_t v_pitch, float* y, const int* starts,
+                                             int sequences, int tokens, int heads, int kv_heads, int head_dim,
+                                             int value_dim, float scale, int window, float cap, const void* sinks,
+                                             int sinks_type) {
   const index_t task = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (task >= static_cast<index_t>(tokens) * heads) return;
-  const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads), lane = threadIdx.x;
+  const int t = static_cast<int>(task / heads), head = static_cast<int>(task % heads), kv = head / (heads / kv_heads),
+            lane = threadIdx.x;
   int low = 0, high = sequences;  // the sequence of t
   while (low + 1 < high) {
     const int middle = (low + high) / 2;
@@ -268,7 +279,8 @@ extern "C" __global__ void lpq_attention_f32(const float* q, const float* k, con
       score = dot * scale;
       if (cap > 0) score = cap * tanhf(score / cap);
     }
-    const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak), share = key <= t ? expf(score - peak) : 0.0f;
+    const float peak = fmaxf(most, warp_max(score)), shrink = expf(most - peak),
+                share = key <= t ? expf(score - peak) : 0.0f;
     sum = sum * shrink + warp_sum(share);
     most = peak;
 #pragma unroll

@@ -9,13 +9,15 @@ void clamped_swiglu(Call& call, CudaExec& exec) {
   require_dtype(gate, "gate", kActivations);
   require_tensor(up, "up", gate.dtype, gate.shape);
   require_tensor(y, "y", gate.dtype, gate.shape);
-  const float alpha = static_cast<float>(call.params.number("alpha")), limit = static_cast<float>(call.params.number("limit"));
+  const float alpha = static_cast<float>(call.params.number("alpha")),
+              limit = static_cast<float>(call.params.number("limit"));
   require(alpha > 0, "alpha is " + std::to_string(alpha) + ", not positive");
   require(limit > 0, "limit is " + std::to_string(limit) + ", not positive");
   const long long count = gate.elements();
   const void *g = gate.raw(), *u = up.raw();
   void* out = y.raw();
-  exec.launch("lpq_clamped_swiglu" + suffix(gate), {stride_blocks(exec, count, 256)}, {256}, 0, g, u, out, alpha, limit, count);
+  exec.launch("lpq_clamped_swiglu" + suffix(gate), {stride_blocks(exec, count, 256)}, {256}, 0, g, u, out, alpha, limit,
+              count);
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ void add(Call& call, CudaExec& exec) {
   const long long count = a.elements();
   const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);
   const void* more = b.raw();
-  exec.launch_after("lpq_add" + suffix(b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, a.data<float>(), more,
-                    y.data<float>(), scale, count, vec);
+  exec.launch_after("lpq_add" + suffix(b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
+                    a.data<float>(), more, y.data<float>(), scale, count, vec);
   exec.wrote(y);
 }
 
@@ -53,17 +53,20 @@ void activation(Call& call, CudaExec& exec) {
   const long long count = x.elements();
   const void* from = x.raw();
   void* to = y.raw();
-  exec.launch("lpq_activate" + suffix(x), {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, from, to, kind, count, 0);
+  exec.launch("lpq_activate" + suffix(x), {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, from, to, kind, count,
+              0);
 }
 
 void soft_cap(Call& call, CudaExec& exec) {
   const Tensor &x = call.input(0), &y = call.output(0);
   require_dtype(x, "x", {DType::f32});
   require_tensor(y, "y", DType::f32, x.shape);
-  const float scale = static_cast<float>(call.params.number("scale", 1.0)), cap = static_cast<float>(call.params.number("cap", 0.0));
+  const float scale = static_cast<float>(call.params.number("scale", 1.0)),
+              cap = static_cast<float>(call.params.number("cap", 0.0));
   require(cap >= 0, "cap is " + std::to_string(cap));
   const long long count = x.elements();
-  exec.launch("lpq_soft_cap", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, x.data<float>(), y.data<float>(), scale, cap, count);
+  exec.launch("lpq_soft_cap", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, x.data<float>(), y.data<float>(),
+              scale, cap, count);
 }
 
 void gated_activation(Call& call, CudaExec& exec) {
@@ -77,23 +80,29 @@ void gated_activation(Call& call, CudaExec& exec) {
     const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
     const void *g = gate.raw(), *u = up.raw();
     void* out = y.raw();
-    exec.launch_after("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, g, u, out, kind, count, vec);
+    exec.launch_after("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads},
+                      0, g, u, out, kind, count, vec);
     return exec.wrote(y);
   }
   require_shape(gate, "gate", {-1, -1});
   require_tensor(y, "y", gate.dtype, {gate.dim(0), -1});
-  const long long rows = y.dim(0), width = y.dim(1), size = static_cast<long long>(dtype_bytes(y.dtype)), wide = 16 / size;
+  const long long rows = y.dim(0), width = y.dim(1), size = static_cast<long long>(dtype_bytes(y.dtype)),
+                  wide = 16 / size;
   require_tensor(up, "up", gate.dtype, {rows, -1});
-  const Columns gates = columns_of(call.params, "first", gate, "gate", width), ups = columns_of(call.params, "upFirst", up, "up", width);
+  const Columns gates = columns_of(call.params, "first", gate, "gate", width),
+                ups = columns_of(call.params, "upFirst", up, "up", width);
   require(rows == 0 || (y.raw() != gate.raw() && y.raw() != up.raw()), "y must be neither gate nor up");
   if (y.elements() == 0) return;
   const void *g = gate.raw() + gates.first * size, *u = up.raw() + ups.first * size;
   void* out = y.raw();
   const long long gate_pitch = gates.pitch, up_pitch = ups.pitch;
-  const auto sixteens = [&](const void* p, long long pitch) { return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0; };
+  const auto sixteens = [&](const void* p, long long pitch) {
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0;
+  };
   const int vec = width % wide == 0 && sixteens(g, gate_pitch) && sixteens(u, up_pitch) && sixteens(out, width);
-  exec.launch_after("lpq_gated_rows" + suffix(gate), Dim3(div_up(vec ? width / wide : width, kThreads), std::min<long long>(rows, 32768)), {kThreads}, 0, g, u, out,
-                    kind, rows, width, gate_pitch, up_pitch, vec);
+  exec.launch_after("lpq_gated_rows" + suffix(gate),
+                    Dim3(div_up(vec ? width / wide : width, kThreads), std::min<long long>(rows, 32768)), {kThreads}, 0,
+                    g, u, out, kind, rows, width, gate_pitch, up_pitch, vec);
   exec.wrote(y);
 }
 
@@ -102,9 +111,11 @@ void gated_activation(Call& call, CudaExec& exec) {
 void cast_elements(CudaExec& exec, const void* from, DType from_type, void* to, DType to_type, int64_t count) {
   if (from_type == to_type) return exec.copy(to, from, static_cast<size_t>(count) * dtype_bytes(from_type));
   const long long n = count;
-  auto aligned4 = [](const void* p, DType dtype) { return reinterpret_cast<uintptr_t>(p) % (4 * dtype_bytes(dtype)) == 0; };
-  const int vec = n % 4 == 0 && from_type != DType::f64 && to_type != DType::f64 && from_type != DType::i32 && aligned4(from, from_type) &&
-                  aligned4(to, to_type);
+  auto aligned4 = [](const void* p, DType dtype) {
+    return reinterpret_cast<uintptr_t>(p) % (4 * dtype_bytes(dtype)) == 0;
+  };
+  const int vec = n % 4 == 0 && from_type != DType::f64 && to_type != DType::f64 && from_type != DType::i32 &&
+                  aligned4(from, from_type) && aligned4(to, to_type);
   const std::string kernel = "lpq_cast_" + std::string(dtype_name(from_type)) + "_" + std::string(dtype_name(to_type));
   exec.launch(kernel, {stride_blocks(exec, vec ? n / 4 : n, kThreads)}, {kThreads}, 0, from, to, n, vec);
 }

@@ -12,7 +12,15 @@ __device__ __forceinline__ void each(index_t count, F body) {
   for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
 }
 
-enum Act { kSilu = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kRelu2 = 4, kQuickGelu = 5, kSigmoid = 6 };  // as kActs in elementwise.cpp
+enum Act {
+  kSilu = 0,
+  kGelu = 1,
+  kGeluTanh = 2,
+  kRelu = 3,
+  kRelu2 = 4,
+  kQuickGelu = 5,
+  kSigmoid = 6
+};  // as kActs in elementwise.cpp
 
 __device__ __forceinline__ float activate(float x, int act) {
   if (act == kSilu) return x / (1.0f + expf(-x));
@@ -31,7 +39,8 @@ __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, 
   if (vec) {
     each(count / 4, [&](index_t i) {
       const float4 g = load4(gate + 4 * i), u = load4(up + 4 * i);
-      store4(y + 4 * i, make_float4(activate(g.x, act) * u.x, activate(g.y, act) * u.y, activate(g.z, act) * u.z, activate(g.w, act) * u.w));
+      store4(y + 4 * i, make_float4(activate(g.x, act) * u.x, activate(g.y, act) * u.y, activate(g.z, act) * u.z,
+                                    activate(g.w, act) * u.w));
     });
   } else {
     each(count, [&](index_t i) { y[i] = narrow<T>(activate(widen(gate[i]), act) * widen(up[i])); });
@@ -40,7 +49,8 @@ __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, 
 
 // Rows of gate and up that others' columns surround; blocks in y share the rows. VEC: sixteen bytes at a time.
 template <class T>
-__device__ void gated_rows(const T* gate, const T* up, T* y, int act, index_t rows, index_t width, index_t gate_pitch, index_t up_pitch, int vec) {
+__device__ void gated_rows(const T* gate, const T* up, T* y, int act, index_t rows, index_t width, index_t gate_pitch,
+                           index_t up_pitch, int vec) {
   cuda::griddepcontrol_wait_and_launch();
   constexpr int kWide = 16 / sizeof(T);
   union Sixteen {
@@ -75,36 +85,39 @@ __device__ void convert(const From* x, To* y, index_t count, int vec) {
 }  // namespace
 
 // y = a + b * scale.
-#define LPQ_ADD(type, name)                                                                                                             \
-  extern "C" __global__ void lpq_add_##name(const float* a, const type* b, float* y, float scale, index_t count, int vec) {             \
-    cuda::griddepcontrol_wait_and_launch();                                                                                                                           \
-    if (vec) {                                                                                                                          \
-      each(count / 4, [&](index_t i) {                                                                                                  \
-        const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);                                                                        \
-        store4(y + 4 * i, make_float4(__fmaf_rn(q.x, scale, p.x), __fmaf_rn(q.y, scale, p.y), __fmaf_rn(q.z, scale, p.z), __fmaf_rn(q.w, scale, p.w))); \
-      });                                                                                                                               \
-    } else {                                                                                                                            \
-      each(count, [&](index_t i) { y[i] = __fmaf_rn(widen(b[i]), scale, a[i]); });                                                      \
-    }                                                                                                                                   \
+#define LPQ_ADD(type, name)                                                                                      \
+  extern "C" __global__ void lpq_add_##name(const float* a, const type* b, float* y, float scale, index_t count, \
+                                            int vec) {                                                           \
+    cuda::griddepcontrol_wait_and_launch();                                                                      \
+    if (vec) {                                                                                                   \
+      each(count / 4, [&](index_t i) {                                                                           \
+        const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);                                                 \
+        store4(y + 4 * i, make_float4(__fmaf_rn(q.x, scale, p.x), __fmaf_rn(q.y, scale, p.y),                    \
+                                      __fmaf_rn(q.z, scale, p.z), __fmaf_rn(q.w, scale, p.w)));                  \
+      });                                                                                                        \
+    } else {                                                                                                     \
+      each(count, [&](index_t i) { y[i] = __fmaf_rn(widen(b[i]), scale, a[i]); });                               \
+    }                                                                                                            \
   }
 LPQ_EACH_TYPE(LPQ_ADD)
 
-#define LPQ_GATED(type, name)                                                                                               \
-  extern "C" __global__ void lpq_gated_##name(const type* gate, const type* up, type* y, int act, index_t count, int vec) { \
-    gated(gate, up, y, act, count, vec);                                                                                    \
+#define LPQ_GATED(type, name)                                                                                    \
+  extern "C" __global__ void lpq_gated_##name(const type* gate, const type* up, type* y, int act, index_t count, \
+                                              int vec) {                                                         \
+    gated(gate, up, y, act, count, vec);                                                                         \
   }
 LPQ_EACH_TYPE(LPQ_GATED)
 
-#define LPQ_GATED_ROWS(type, name)                                                                                                             \
-  extern "C" __global__ void lpq_gated_rows_##name(const type* gate, const type* up, type* y, int act, index_t rows, index_t width,             \
-                                                   index_t gate_pitch, index_t up_pitch, int vec) {                                             \
-    gated_rows(gate, up, y, act, rows, width, gate_pitch, up_pitch, vec);                                                                       \
+#define LPQ_GATED_ROWS(type, name)                                                                                   \
+  extern "C" __global__ void lpq_gated_rows_##name(const type* gate, const type* up, type* y, int act, index_t rows, \
+                                                   index_t width, index_t gate_pitch, index_t up_pitch, int vec) {   \
+    gated_rows(gate, up, y, act, rows, width, gate_pitch, up_pitch, vec);                                            \
   }
 LPQ_EACH_TYPE(LPQ_GATED_ROWS)
 
-#define LPQ_ACTIVATE(type, name)                                                                             \
-  extern "C" __global__ void lpq_activate_##name(const type* x, type* y, int act, index_t count, int) {      \
-    each(count, [&](index_t i) { y[i] = narrow<type>(activate(widen(x[i]), act)); });                        \
+#define LPQ_ACTIVATE(type, name)                                                                        \
+  extern "C" __global__ void lpq_activate_##name(const type* x, type* y, int act, index_t count, int) { \
+    each(count, [&](index_t i) { y[i] = narrow<type>(activate(widen(x[i]), act)); });                   \
   }
 LPQ_EACH_TYPE(LPQ_ACTIVATE)
 
@@ -116,8 +129,10 @@ extern "C" __global__ void lpq_soft_cap(const float* x, float* y, float scale, f
   });
 }
 
-#define LPQ_CAST(from, from_name, to, to_name)                                                                       \
-  extern "C" __global__ void lpq_cast_##from_name##_##to_name(const from* x, to* y, index_t count, int vec) { convert(x, y, count, vec); }
+#define LPQ_CAST(from, from_name, to, to_name)                                                                \
+  extern "C" __global__ void lpq_cast_##from_name##_##to_name(const from* x, to* y, index_t count, int vec) { \
+    convert(x, y, count, vec);                                                                                \
+  }
 LPQ_CAST(float, f32, f16, f16)
 LPQ_CAST(float, f32, bf16, bf16)
 LPQ_CAST(f16, f16, float, f32)
@@ -135,9 +150,9 @@ extern "C" __global__ void lpq_cast_f64_f16(const double* x, f16* y, index_t cou
 extern "C" __global__ void lpq_cast_f64_bf16(const double* x, bf16* y, index_t count, int) {
   each(count, [&](index_t i) { y[i] = __double2bfloat16(x[i]); });
 }
-#define LPQ_CAST_WIDE(type, name)                                                                     \
-  extern "C" __global__ void lpq_cast_##name##_f64(const type* x, double* y, index_t count, int) {    \
-    each(count, [&](index_t i) { y[i] = static_cast<double>(widen(x[i])); });                         \
+#define LPQ_CAST_WIDE(type, name)                                                                  \
+  extern "C" __global__ void lpq_cast_##name##_f64(const type* x, double* y, index_t count, int) { \
+    each(count, [&](index_t i) { y[i] = static_cast<double>(widen(x[i])); });                      \
   }
 LPQ_EACH_TYPE(LPQ_CAST_WIDE)
 extern "C" __global__ void lpq_cast_i32_f32(const int* x, float* y, index_t count, int) {
@@ -145,23 +160,22 @@ extern "C" __global__ void lpq_cast_i32_f32(const int* x, float* y, index_t coun
 }
 
 // y [rows, n] += bias [n].
-#define LPQ_BIAS(type, name)                                                                                              \
-  extern "C" __global__ void lpq_bias_##name(type* y, const void* bias, int bias_type, index_t rows, index_t n) {         \
-    each(rows * n, [&](index_t i) { y[i] = narrow<type>(widen(y[i]) + load_any(bias, bias_type, i % n)); });              \
+#define LPQ_BIAS(type, name)                                                                                      \
+  extern "C" __global__ void lpq_bias_##name(type* y, const void* bias, int bias_type, index_t rows, index_t n) { \
+    each(rows * n, [&](index_t i) { y[i] = narrow<type>(widen(y[i]) + load_any(bias, bias_type, i % n)); });      \
   }
 LPQ_EACH_TYPE(LPQ_BIAS)
 
 // fault = 1 when x holds NaN or infinity.
-#define LPQ_FINITE(type, name)                                                                                     \
-  extern "C" __global__ void lpq_finite_##name(const type* x, index_t count, int vec, unsigned* fault) {           \
-    bool bad = false;                                                                                              \
-    if (vec)                                                                                                       \
-      each(count / 4, [&](index_t i) {                                                                             \
-        const float4 v = load4(x + 4 * i);                                                                         \
-        bad |= !(isfinite(v.x) && isfinite(v.y) && isfinite(v.z) && isfinite(v.w));                                \
-      });                                                                                                          \
-    else                                                                                                           \
-      each(count, [&](index_t i) { bad |= !isfinite(widen(x[i])); });                                              \
-    if (bad) *fault = 1;                                                                                           \
+#define LPQ_FINITE(type, name)                                                                           \
+  extern "C" __global__ void lpq_finite_##name(const type* x, index_t count, int vec, unsigned* fault) { \
+    bool bad = false;                                                                                    \
+    if (vec)                                                                                             \
+      each(count / 4, [&](index_t i) {                                                                   \
+        const float4 v = load4(x + 4 * i);                                                               \
+        bad |= !(isfinite(v.x) && isfinite(v.y) && isfinite(v.z) && isfinite(v.w));                      \
+      });                                                                                                \
+    else each(count, [&](index_t i) { bad |= !isfinite(widen(x[i])); });                                 \
+    if (bad) *fault = 1;                                                                                 \
   }
 LPQ_EACH_TYPE(LPQ_FINITE)

@@ -15,8 +15,14 @@ void pack_rows(Call& call, CudaExec& exec) {
   const bool vec = width % 4 == 0 && fours(x) && fours(y);
   const int threads = width <= 4096 || !vec ? kThreads : 512;
   const int64_t kept = div_up(width, int64_t{4} * threads);
-  const std::string how = !vec ? "" : "_" + std::to_string(threads) + (kept <= 1 ? "_1" : kept <= 2 && threads == kThreads ? "_2" : kept <= 4 ? "_4" : "_8");
-  exec.launch("lpq_pack_rows" + how, {x.dim(0)}, {threads}, 0, x.data<float>(), y.data<uint16_t>(), scales.data<float>(), width);
+  const std::string how = !vec ? ""
+                               : "_" + std::to_string(threads) +
+                                     (kept <= 1                          ? "_1"
+                                      : kept <= 2 && threads == kThreads ? "_2"
+                                      : kept <= 4                        ? "_4"
+                                                                         : "_8");
+  exec.launch("lpq_pack_rows" + how, {x.dim(0)}, {threads}, 0, x.data<float>(), y.data<uint16_t>(),
+              scales.data<float>(), width);
 }
 
 void unpack_rows(Call& call, CudaExec& exec) {
@@ -26,7 +32,8 @@ void unpack_rows(Call& call, CudaExec& exec) {
   require_tensor(x, "x", DType::f32, y.shape);
   const long long width = y.dim(1);
   const int vec = width % 4 == 0 && fours(x) && fours(y);
-  exec.launch("lpq_unpack_rows", {y.dim(0)}, {kThreads}, 0, y.data<uint16_t>(), scales.data<float>(), x.data<float>(), width, vec);
+  exec.launch("lpq_unpack_rows", {y.dim(0)}, {kThreads}, 0, y.data<uint16_t>(), scales.data<float>(), x.data<float>(),
+              width, vec);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Rows of f32 to f16 with a power of two each, and back: one block a row. What fits into registers (16384 elements at most)
-// is read once, the rest of a row twice.
+// Rows of f32 to f16 with a power of two each, and back: one block a row. What fits into registers (16384 elements at
+// most) is read once, the rest of a row twice.
 #include "cuda/types.cuh"
 #include "lpq/row_scale.h"
 
@@ -67,10 +67,10 @@ __device__ __forceinline__ void pack_row4(const float* x, uint16_t* y, float* sc
 }  // namespace
 
 // Names: threads of a block, groups kept.
-#define LPQ_PACK_ROWS(THREADS, KEPT)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(THREADS) lpq_pack_rows_##THREADS##_##KEPT(const float* x, uint16_t* y,     \
-                                                                                         float* scales, index_t width) { \
-    pack_row4<THREADS, KEPT>(x, y, scales, width);                                                                       \
+#define LPQ_PACK_ROWS(THREADS, KEPT)                                                                \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                             \
+      lpq_pack_rows_##THREADS##_##KEPT(const float* x, uint16_t* y, float* scales, index_t width) { \
+    pack_row4<THREADS, KEPT>(x, y, scales, width);                                                  \
   }
 LPQ_PACK_ROWS(256, 1)
 LPQ_PACK_ROWS(256, 2)
@@ -80,7 +80,8 @@ LPQ_PACK_ROWS(512, 8)
 #undef LPQ_PACK_ROWS
 
 // Of any width and alignment.
-extern "C" __global__ void __launch_bounds__(kThreads) lpq_pack_rows(const float* x, uint16_t* y, float* scales, index_t width) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    lpq_pack_rows(const float* x, uint16_t* y, float* scales, index_t width) {
   const float* from = x + blockIdx.x * width;
   uint16_t* to = y + blockIdx.x * width;
   uint32_t largest = 0;
@@ -90,14 +91,16 @@ extern "C" __global__ void __launch_bounds__(kThreads) lpq_pack_rows(const float
   for (index_t c = threadIdx.x; c < width; c += kThreads) to[c] = packed(from[c], scale);
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) lpq_unpack_rows(const uint16_t* y, const float* scales, float* x, index_t width, int vec) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    lpq_unpack_rows(const uint16_t* y, const float* scales, float* x, index_t width, int vec) {
   const uint16_t* from = y + blockIdx.x * width;
   float* to = x + blockIdx.x * width;
   const float inverse = 1.0f / scales[blockIdx.x];
   if (vec) {
     for (index_t c = threadIdx.x; c < width / 4; c += kThreads) {
       const ushort4 v = reinterpret_cast<const ushort4*>(from)[c];
-      reinterpret_cast<float4*>(to)[c] = make_float4(unpacked(v.x, inverse), unpacked(v.y, inverse), unpacked(v.z, inverse), unpacked(v.w, inverse));
+      reinterpret_cast<float4*>(to)[c] =
+          make_float4(unpacked(v.x, inverse), unpacked(v.y, inverse), unpacked(v.z, inverse), unpacked(v.w, inverse));
     }
   } else {
     for (index_t c = threadIdx.x; c < width; c += kThreads) to[c] = unpacked(from[c], inverse);

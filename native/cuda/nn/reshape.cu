@@ -1,4 +1,5 @@
-// Elements moved, not computed with: columns out of a fused projection, columns beside one another, a matrix turned over. By the element's size.
+// Elements moved, not computed with: columns out of a fused projection, columns beside one another, a matrix turned
+// over. By the element's size.
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -37,16 +38,17 @@ __device__ void turn(const T* x, T* y, index_t rows, index_t columns) {
 
 }  // namespace
 
-#define LPQ_RESHAPE(type, size)                                                                                                \
-  extern "C" __global__ void lpq_slice_columns_##size(const type* x, type* y, index_t rows, index_t columns, index_t width,    \
-                                                      index_t first) {                                                         \
-    slice(x, y, rows, columns, width, first);                                                                                  \
-  }                                                                                                                            \
-  extern "C" __global__ void lpq_place_columns_##size(const type* x, type* y, index_t rows, index_t columns, index_t width) {   \
-    place(x, y, rows, columns, width);                                                                                         \
-  }                                                                                                                            \
-  extern "C" __global__ void lpq_transpose_##size(const type* x, type* y, index_t rows, index_t columns) {                     \
-    turn(x, y, rows, columns);                                                                                                 \
+#define LPQ_RESHAPE(type, size)                                                                              \
+  extern "C" __global__ void lpq_slice_columns_##size(const type* x, type* y, index_t rows, index_t columns, \
+                                                      index_t width, index_t first) {                        \
+    slice(x, y, rows, columns, width, first);                                                                \
+  }                                                                                                          \
+  extern "C" __global__ void lpq_place_columns_##size(const type* x, type* y, index_t rows, index_t columns, \
+                                                      index_t width) {                                       \
+    place(x, y, rows, columns, width);                                                                       \
+  }                                                                                                          \
+  extern "C" __global__ void lpq_transpose_##size(const type* x, type* y, index_t rows, index_t columns) {   \
+    turn(x, y, rows, columns);                                                                               \
   }
 LPQ_RESHAPE(uint8_t, 1)
 LPQ_RESHAPE(uint16_t, 2)

@@ -24,7 +24,8 @@ __device__ void limit_groups(const Choice& how, float* choice, float* scores) {
     }
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, step), other_second = __shfl_xor_sync(0xffffffffu, second, step);
+      const float other = __shfl_xor_sync(0xffffffffu, best, step),
+                  other_second = __shfl_xor_sync(0xffffffffu, second, step);
       second = fmaxf(fminf(best, other), fmaxf(second, other_second));
       best = fmaxf(best, other);
     }
@@ -43,7 +44,8 @@ __device__ void limit_groups(const Choice& how, float* choice, float* scores) {
 }  // namespace
 
 // One warp a token, with experts + groups floats of shared memory.
-extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, float* weights, index_t tokens, Choice how, unsigned* fault) {
+extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, float* weights, index_t tokens,
+                                           Choice how, unsigned* fault) {
   extern __shared__ float memory[];
   const index_t t = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (t >= tokens) return;
@@ -164,17 +166,17 @@ extern "C" __global__ void lpq_group_rows(const int* indices, int count, const i
 }
 
 // y[m] = x[rows[m] / divide]; one block a row.
-#define LPQ_GATHER(type, name)                                                                                               \
-  extern "C" __global__ void lpq_gather_##name(const type* x, const int* rows, type* y, int width, int divide, index_t limit, \
-                                               unsigned* fault) {                                                            \
-    const index_t m = blockIdx.x;                                                                                            \
-    const int row = rows[m];                                                                                                 \
-    if (row < 0 || row / divide >= limit) {                                                                                  \
-      if (threadIdx.x == 0) *fault = 1;                                                                                      \
-      return;                                                                                                                \
-    }                                                                                                                        \
-    const type* from = x + static_cast<index_t>(row / divide) * width;                                                       \
-    for (int c = threadIdx.x; c < width; c += blockDim.x) y[m * width + c] = from[c];                                        \
+#define LPQ_GATHER(type, name)                                                                                 \
+  extern "C" __global__ void lpq_gather_##name(const type* x, const int* rows, type* y, int width, int divide, \
+                                               index_t limit, unsigned* fault) {                               \
+    const index_t m = blockIdx.x;                                                                              \
+    const int row = rows[m];                                                                                   \
+    if (row < 0 || row / divide >= limit) {                                                                    \
+      if (threadIdx.x == 0) *fault = 1;                                                                        \
+      return;                                                                                                  \
+    }                                                                                                          \
+    const type* from = x + static_cast<index_t>(row / divide) * width;                                         \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) y[m * width + c] = from[c];                          \
   }
 LPQ_EACH_TYPE(LPQ_GATHER)
 
@@ -183,33 +185,32 @@ extern "C" __global__ void lpq_invert_rows(const int* rows, int count, int* plac
   const int m = blockIdx.x * blockDim.x + threadIdx.x;
   if (m >= count) return;
   const int row = rows[m];
-  if (row < 0 || row >= limit)
-    *fault = 1;
-  else
-    place[row] = m;
+  if (row < 0 || row >= limit) *fault = 1;
+  else place[row] = m;
 }
 
 // y[t] += sum over j of weights[t*divide + j] * x[place], in ascending order of place; one block a row of y.
-#define LPQ_SCATTER(type, name)                                                                                            \
-  extern "C" __global__ void lpq_scatter_##name(const type* x, const int* place, const float* weights, float* y, int width, \
-                                                int divide) {                                                              \
-    extern __shared__ int order[];                                                                                         \
-    const index_t t = blockIdx.x;                                                                                          \
-    if (threadIdx.x == 0) {                                                                                                \
-      for (int j = 0; j < divide; ++j) {                                                                                   \
-        int i = j;                                                                                                         \
-        for (; i > 0 && place[t * divide + order[i - 1]] > place[t * divide + j]; --i) order[i] = order[i - 1];            \
-        order[i] = j;                                                                                                      \
-      }                                                                                                                    \
-    }                                                                                                                      \
-    __syncthreads();                                                                                                       \
-    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                                \
-      float sum = y[t * width + c];                                                                                        \
-      for (int j = 0; j < divide; ++j) {                                                                                   \
-        const int m = place[t * divide + order[j]];                                                                        \
-        if (m >= 0) sum = __fmaf_rn(widen(x[static_cast<index_t>(m) * width + c]), weights[t * divide + order[j]], sum);   \
-      }                                                                                                                    \
-      y[t * width + c] = sum;                                                                                              \
-    }                                                                                                                      \
+#define LPQ_SCATTER(type, name)                                                                                  \
+  extern "C" __global__ void lpq_scatter_##name(const type* x, const int* place, const float* weights, float* y, \
+                                                int width, int divide) {                                         \
+    extern __shared__ int order[];                                                                               \
+    const index_t t = blockIdx.x;                                                                                \
+    if (threadIdx.x == 0) {                                                                                      \
+      for (int j = 0; j < divide; ++j) {                                                                         \
+        int i = j;                                                                                               \
+        for (; i > 0 && place[t * divide + order[i - 1]] > place[t * divide + j]; --i) order[i] = order[i - 1];  \
+        order[i] = j;                                                                                            \
+      }                                                                                                          \
+    }                                                                                                            \
+    __syncthreads();                                                                                             \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                      \
+      float sum = y[t * width + c];                                                                              \
+      for (int j = 0; j < divide; ++j) {                                                                         \
+        const int m = place[t * divide + order[j]];                                                              \
+        if (m >= 0)                                                                                              \
+          sum = __fmaf_rn(widen(x[static_cast<index_t>(m) * width + c]), weights[t * divide + order[j]], sum);   \
+      }                                                                                                          \
+      y[t * width + c] = sum;                                                                                    \
+    }                                                                                                            \
   }
 LPQ_EACH_TYPE(LPQ_SCATTER)

@@ -4,21 +4,23 @@
 
 using namespace lpq;
 
-// Tells by being there that kernels which begin with griddepcontrol_wait_and_launch() wait for the operation before (CudaExec::launch_after).
+// Tells by being there that kernels which begin with griddepcontrol_wait_and_launch() wait for the operation before
+// (CudaExec::launch_after).
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 extern "C" __global__ void lpq_follows() {}
 #endif
 
 // y[t] = table[ids[t]] * scale; one block a token.
-extern "C" __global__ void lpq_embedding(const int* ids, const void* table, int type, float* y, float scale, index_t vocabulary,
-                                         index_t width, unsigned* fault) {
+extern "C" __global__ void lpq_embedding(const int* ids, const void* table, int type, float* y, float scale,
+                                         index_t vocabulary, index_t width, unsigned* fault) {
   const index_t t = blockIdx.x;
   const int id = ids[t];
   if (id < 0 || id >= vocabulary) {
     if (threadIdx.x == 0) *fault = 1;
     return;
   }
-  for (index_t c = threadIdx.x; c < width; c += blockDim.x) y[t * width + c] = load_any(table, type, id * width + c) * scale;
+  for (index_t c = threadIdx.x; c < width; c += blockDim.x)
+    y[t * width + c] = load_any(table, type, id * width + c) * scale;
 }
 
 namespace {
@@ -30,8 +32,8 @@ __device__ __forceinline__ index_t row_start(index_t r, int width, int runs, ind
 
 // A team of `threads` (32: one warp a row; else a whole block) normalises one row.
 template <class X, class Y>
-__device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, index_t rows, int width, int runs, index_t pitch, float eps, float offset,
-                        int vec) {
+__device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, index_t rows, int width, int runs,
+                        index_t pitch, float eps, float offset, int vec) {
   cuda::griddepcontrol_wait_and_launch();
   const bool by_warp = blockDim.y > 1;
   const index_t row = by_warp ? static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y : blockIdx.x;
@@ -67,7 +69,8 @@ __device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, i
     for (int c = threadIdx.x; c < width / 4; c += blockDim.x) {
       const float4 v = load4(from + 4 * c);
       auto gain = [&](int i) { return load_any(weight, weight_type, 4 * c + i) + offset; };
-      store4(to + 4 * c, make_float4(v.x * factor * gain(0), v.y * factor * gain(1), v.z * factor * gain(2), v.w * factor * gain(3)));
+      store4(to + 4 * c, make_float4(v.x * factor * gain(0), v.y * factor * gain(1), v.z * factor * gain(2),
+                                     v.w * factor * gain(3)));
     }
   } else {
     for (int c = threadIdx.x; c < width; c += blockDim.x)
@@ -89,8 +92,8 @@ __device__ float block_sum(float value) {
 
 // One block a row: the mean, then the mean of squared differences, so that nothing cancels.
 template <class X, class Y>
-__device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y, int width, int runs, index_t pitch,
-                          int turns, float eps) {
+__device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y,
+                          int width, int runs, index_t pitch, int turns, float eps) {
   cuda::griddepcontrol_wait_and_launch();
   const index_t row = blockIdx.x, at = (row % turns) * width, start = row_start(row, width, runs, pitch);
   const X* from = x + start;
@@ -114,8 +117,8 @@ __device__ void layernorm(const X* x, const void* weight, int weight_type, const
 
 // One block a token; a thread owns whole pairs.
 template <class T>
-__device__ void rope(T* x, const float* cosines, const float* sines, const int* positions, int heads, int head_dim, index_t pitch, int rotary,
-                     int halves, index_t places, unsigned* fault) {
+__device__ void rope(T* x, const float* cosines, const float* sines, const int* positions, int heads, int head_dim,
+                     index_t pitch, int rotary, int halves, index_t places, unsigned* fault) {
   const index_t t = blockIdx.x;
   const int position = positions[t], half = rotary / 2;
   if (position < 0 || position >= places) {
@@ -135,11 +138,11 @@ __device__ void rope(T* x, const float* cosines, const float* sines, const int* 
 
 }  // namespace
 
-#define LPQ_NORM(x_type, x_name, y_type, y_name)                                                                               \
-  extern "C" __global__ void lpq_rmsnorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type, y_type* y,  \
-                                                             index_t rows, int width, int runs, index_t pitch, float eps,      \
-                                                             float offset, int vec) {                                          \
-    rmsnorm(x, weight, weight_type, y, rows, width, runs, pitch, eps, offset, vec);                                            \
+#define LPQ_NORM(x_type, x_name, y_type, y_name)                                                                   \
+  extern "C" __global__ void lpq_rmsnorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type, \
+                                                             y_type* y, index_t rows, int width, int runs,         \
+                                                             index_t pitch, float eps, float offset, int vec) {    \
+    rmsnorm(x, weight, weight_type, y, rows, width, runs, pitch, eps, offset, vec);                                \
   }
 LPQ_NORM(float, f32, float, f32)
 LPQ_NORM(float, f32, f16, f16)
@@ -147,11 +150,11 @@ LPQ_NORM(float, f32, bf16, bf16)
 LPQ_NORM(f16, f16, f16, f16)
 LPQ_NORM(bf16, bf16, bf16, bf16)
 
-#define LPQ_LAYERNORM(x_type, x_name, y_type, y_name)                                                                             \
-  extern "C" __global__ void lpq_layernorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type,              \
-                                                               const void* bias, int bias_type, y_type* y, int width, int runs,   \
-                                                               index_t pitch, int turns, float eps) {                             \
-    layernorm(x, weight, weight_type, bias, bias_type, y, width, runs, pitch, turns, eps);                                        \
+#define LPQ_LAYERNORM(x_type, x_name, y_type, y_name)                                                                 \
+  extern "C" __global__ void lpq_layernorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type,  \
+                                                               const void* bias, int bias_type, y_type* y, int width, \
+                                                               int runs, index_t pitch, int turns, float eps) {       \
+    layernorm(x, weight, weight_type, bias, bias_type, y, width, runs, pitch, turns, eps);                            \
   }
 LPQ_LAYERNORM(float, f32, float, f32)
 LPQ_LAYERNORM(float, f32, f16, f16)
@@ -159,16 +162,17 @@ LPQ_LAYERNORM(float, f32, bf16, bf16)
 LPQ_LAYERNORM(f16, f16, f16, f16)
 LPQ_LAYERNORM(bf16, bf16, bf16, bf16)
 
-#define LPQ_ROPE(type, name)                                                                                                  \
-  extern "C" __global__ void lpq_rope_##name(type* x, const float* cosines, const float* sines, const int* positions,         \
-                                             int heads, int head_dim, index_t pitch, int rotary, int halves, index_t places,  \
-                                             unsigned* fault) {                                                               \
-    rope(x, cosines, sines, positions, heads, head_dim, pitch, rotary, halves, places, fault);                                \
+#define LPQ_ROPE(type, name)                                                                                          \
+  extern "C" __global__ void lpq_rope_##name(type* x, const float* cosines, const float* sines, const int* positions, \
+                                             int heads, int head_dim, index_t pitch, int rotary, int halves,          \
+                                             index_t places, unsigned* fault) {                                       \
+    rope(x, cosines, sines, positions, heads, head_dim, pitch, rotary, halves, places, fault);                        \
   }
 LPQ_EACH_TYPE(LPQ_ROPE)
 
 // nll[t] = log sum exp(row - most) - (row[target] - most), in f64; one block a token.
-extern "C" __global__ void lpq_nll(const float* logits, const int* targets, double* nll, int vocabulary, unsigned* fault) {
+extern "C" __global__ void lpq_nll(const float* logits, const int* targets, double* nll, int vocabulary,
+                                   unsigned* fault) {
   __shared__ float most_of[32];
   __shared__ double sum_of[32];
   const index_t t = blockIdx.x;

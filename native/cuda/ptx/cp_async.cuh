@@ -13,7 +13,8 @@ __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from) {
 }
 // All sixteen, with a policy for L2.
 __device__ __forceinline__ void cp_async_16_hint(uint32_t to, const void* from, unsigned long long policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+               : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most N of the newest groups are under way.

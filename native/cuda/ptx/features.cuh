@@ -1,4 +1,5 @@
-// What the device that code is compiled for can do. The host's compiler, which plays kernels (test/native/simulator), can do all.
+// What the device that code is compiled for can do. The host's compiler, which plays kernels (test/native/simulator),
+// can do all.
 #pragma once
 
 // wgmma, setmaxnreg, and with them the kernels of sm_90a alone.

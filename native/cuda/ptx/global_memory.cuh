@@ -4,7 +4,8 @@
 
 namespace lpq::cuda {
 
-// The policy of what L2 should drop first. ptxas 13 drops createpolicy in some kernels of sm_90, which leaves the copy with an undefined
+// The policy of what L2 should drop first. ptxas 13 drops createpolicy in some kernels of sm_90, which leaves the copy
+// with an undefined
 // descriptor: those take kEvictFirst, its value.
 __device__ __forceinline__ uint64_t createpolicy_evict_first() {
   uint64_t policy;
@@ -33,10 +34,15 @@ __device__ __forceinline__ void ld_global_nc_v4_if(uint32_t* to, const void* fro
 }
 // A half-word or a byte to the low bits of `to`.
 __device__ __forceinline__ void ld_global_nc_u16_if(uint32_t& to, const void* from, bool wanted) {
-  asm volatile("{\n.reg .pred p;\n.reg .b16 h;\nsetp.ne.b32 p, %1, 0;\n@p ld.global.nc.u16 h, [%2];\n@p cvt.u32.u16 %0, h;\n}" : "+r"(to) : "r"(static_cast<int>(wanted)), "l"(from));
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b16 h;\nsetp.ne.b32 p, %1, 0;\n@p ld.global.nc.u16 h, [%2];\n@p cvt.u32.u16 %0, h;\n}"
+      : "+r"(to)
+      : "r"(static_cast<int>(wanted)), "l"(from));
 }
 __device__ __forceinline__ void ld_global_nc_u8_if(uint32_t& to, const void* from, bool wanted) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p ld.global.nc.u8 %0, [%2];\n}" : "+r"(to) : "r"(static_cast<int>(wanted)), "l"(from));
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p ld.global.nc.u8 %0, [%2];\n}"
+               : "+r"(to)
+               : "r"(static_cast<int>(wanted)), "l"(from));
 }
 
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }

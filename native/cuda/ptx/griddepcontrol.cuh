@@ -1,11 +1,12 @@
-// Programmatic dependent launch: how a kernel that may be launched early (CudaExec::launch_after) waits. Nothing before 9.0, where no
-// kernel is launched early.
+// Programmatic dependent launch: how a kernel that may be launched early (CudaExec::launch_after) waits. Nothing before
+// 9.0, where no kernel is launched early.
 #pragma once
 #include "cuda/ptx/features.cuh"
 
 namespace lpq::cuda {
 
-// Until the kernels before have ended and all that they wrote is seen. Comes before anything is read or written that others touch.
+// Until the kernels before have ended and all that they wrote is seen. Comes before anything is read or written that
+// others touch.
 __device__ __forceinline__ void griddepcontrol_wait() {
 #if defined(__CUDA_ARCH__) && LPQ_HAS_TMA
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,4 +1,5 @@
-// 8x8 matrices of 16-bit words between shared memory and a warp's registers: lane 4 r + c holds columns 2c and 2c + 1 of row r.
+// 8x8 matrices of 16-bit words between shared memory and a warp's registers: lane 4 r + c holds columns 2c and 2c + 1
+// of row r.
 #pragma once
 #include <cstdint>
 
@@ -28,7 +29,9 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t v) {
 #if LPQ_HAS_TMA
 // Four matrices, transposed: lane 8 i + j says where column j of matrix i goes.
 __device__ __forceinline__ void stmatrix_x4_trans(uint32_t address, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 #endif
 

@@ -1,9 +1,10 @@
-// Products of a warp on the tensor cores (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"): c += A B.
-// A 16 rows, row-major (in these kernels the weights: rows are n); B 8 columns (activations: columns are tokens); c 16x8.
+// Products of a warp on the tensor cores (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"): c +=
+// A B. A 16 rows, row-major (in these kernels the weights: rows are n); B 8 columns (activations: columns are tokens);
+// c 16x8.
 //   16 bits:  A (lane, reg) -> rows lane / 4 + 8 (reg % 2), k 2 (lane % 4) + 8 (reg / 2) and the next
 //             B (lane, reg) -> k 2 (lane % 4) + 8 reg and the next, column lane / 4
-//   8 bits:   A (lane, reg) -> rows lane / 4 + 8 (reg % 2), k 4 (lane % 4) + 16 (reg / 2) .. + 3;  B: k 4 (lane % 4) + 16 reg .. + 3
-//   all:      c (lane, reg) -> row lane / 4 + 8 (reg / 2), column 2 (lane % 4) + reg % 2
+//   8 bits:   A (lane, reg) -> rows lane / 4 + 8 (reg % 2), k 4 (lane % 4) + 16 (reg / 2) .. + 3;  B: k 4 (lane % 4) +
+//   16 reg .. + 3 all:      c (lane, reg) -> row lane / 4 + 8 (reg / 2), column 2 (lane % 4) + reg % 2
 #pragma once
 #include <cstdint>
 
@@ -33,21 +34,24 @@ __device__ __forceinline__ void mma_m16n8k64_s4(int (&c)[4], const uint32_t (&a)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// ptxas 13 advises the ordered form from sm_80 on, which metadata that names two places in ascending order satisfies; compilers
-// before CUDA 12.5 have the older name only.
+// ptxas 13 advises the ordered form from sm_80 on, which metadata that names two places in ascending order satisfies;
+// compilers before CUDA 12.5 have the older name only.
 #if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5)
 #define LPQ_MMA_SPARSE "mma.sp::ordered_metadata"
 #else
 #define LPQ_MMA_SPARSE "mma.sp"
 #endif
-// A 16x32 in 2:4 form (16x16 stored). Selector: which two threads of every four hold the metadata, those 0 and 1 or those 2 and 3 (PTX ISA,
-// "Matrix fragments for sparse mma.m16n8k32").
+// A 16x32 in 2:4 form (16x16 stored). Selector: which two threads of every four hold the metadata, those 0 and 1 or
+// those 2 and 3 (PTX ISA, "Matrix fragments for sparse mma.m16n8k32").
 template <bool BF, int Selector>
-__device__ __forceinline__ void mma_sp_m16n8k32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t metadata) {
-#define LPQ_SPARSE_OF(type)                                                                                                             \
-  asm(LPQ_MMA_SPARSE ".sync.aligned.m16n8k32.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, {%0,%1,%2,%3}, %12, %13;" \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                                                 \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(metadata), "n"(Selector))
+__device__ __forceinline__ void mma_sp_m16n8k32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],
+                                                uint32_t metadata) {
+#define LPQ_SPARSE_OF(type)                                                                                    \
+  asm(LPQ_MMA_SPARSE ".sync.aligned.m16n8k32.row.col.f32." type "." type                                       \
+                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, {%0,%1,%2,%3}, %12, %13;"            \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                         \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(metadata), \
+        "n"(Selector))
   if constexpr (BF) LPQ_SPARSE_OF("bf16");
   else LPQ_SPARSE_OF("f16");
 #undef LPQ_SPARSE_OF

@@ -1,5 +1,5 @@
-// TMA: boxes of tensors of three dimensions to shared memory, innermost coordinate first, 0 beyond the tensor. Each counts its bytes at
-// an mbarrier. The maps are made by tensor_maps.cpp.
+// TMA: boxes of tensors of three dimensions to shared memory, innermost coordinate first, 0 beyond the tensor. Each
+// counts its bytes at an mbarrier. The maps are made by tensor_maps.cpp.
 #pragma once
 #include <cstdint>
 
@@ -9,26 +9,35 @@ namespace lpq::cuda {
 
 #if LPQ_HAS_TMA
 __device__ __forceinline__ void tma_load_3d(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(map),
-               "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
-               : "memory");
-}
-// The same for what is read once: L2 drops it first. The policy's encoding is that of createpolicy.fractional.L2::evict_first.
-__device__ __forceinline__ void tma_load_3d_evict_first(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
+      : "memory");
+}
+// The same for what is read once: L2 drops it first. The policy's encoding is that of
+// createpolicy.fractional.L2::evict_first.
+__device__ __forceinline__ void tma_load_3d_evict_first(uint32_t to, const void* map, int c0, int c1, int c2,
+                                                        uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3, %4}], [%5], %6;" ::"r"(to),
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(0x12f0000000000000ull)
       : "memory");
 }
 // For both blocks of a cluster of two, at the same place and barrier of each.
-__device__ __forceinline__ void tma_load_3d_multicast(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
+__device__ __forceinline__ void tma_load_3d_multicast(uint32_t to, const void* map, int c0, int c1, int c2,
+                                                      uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to), "l"(map),
-      "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "h"(static_cast<uint16_t>(3))
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+      "{%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
 // What this thread stored to shared memory is seen by TMA and wgmma.
-__device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 // What was stored to any memory is.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 #endif

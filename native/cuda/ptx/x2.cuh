@@ -37,19 +37,29 @@ __device__ __forceinline__ uint32_t fma_x2(uint32_t a, uint32_t b, uint32_t c) {
 template <bool BF, int OfB, int OfC>
 __device__ __forceinline__ uint32_t fma_x2_halves(uint32_t a, uint32_t b, uint32_t c) {
 #define LPQ_HALF_OF(h) "mov.b32 {l, u}, %" h ";\n"
-#define LPQ_FMA_OF(type, take_b, take_c) \
-  asm("{\n.reg .b16 l, u;\n.reg .b32 b, c;\n" LPQ_HALF_OF("2") "mov.b32 b, {" take_b "};\n" LPQ_HALF_OF("3") "mov.b32 c, {" take_c "};\nfma.rn." type " %0, %1, b, c;\n}" : "=r"(r) : "r"(a), "r"(b), "r"(c))
-#define LPQ_FMA_C(type, take_b)                            \
-  if constexpr (OfC < 0) LPQ_FMA_OF(type, take_b, "l, u"); \
+#define LPQ_FMA_OF(type, take_b, take_c)                                                                 \
+  asm("{\n.reg .b16 l, u;\n.reg .b32 b, c;\n" LPQ_HALF_OF("2") "mov.b32 b, {" take_b "};\n" LPQ_HALF_OF( \
+          "3") "mov.b32 c, {" take_c "};\nfma.rn." type " %0, %1, b, c;\n}"                              \
+      : "=r"(r)                                                                                          \
+      : "r"(a), "r"(b), "r"(c))
+#define LPQ_FMA_C(type, take_b)                                  \
+  if constexpr (OfC < 0) LPQ_FMA_OF(type, take_b, "l, u");       \
   else if constexpr (OfC == 0) LPQ_FMA_OF(type, take_b, "l, l"); \
   else LPQ_FMA_OF(type, take_b, "u, u")
-#define LPQ_FMA_B(type)                                 \
-  if constexpr (OfB < 0) { LPQ_FMA_C(type, "l, u"); }   \
-  else if constexpr (OfB == 0) { LPQ_FMA_C(type, "l, l"); } \
-  else { LPQ_FMA_C(type, "u, u"); }
+#define LPQ_FMA_B(type)            \
+  if constexpr (OfB < 0) {         \
+    LPQ_FMA_C(type, "l, u");       \
+  } else if constexpr (OfB == 0) { \
+    LPQ_FMA_C(type, "l, l");       \
+  } else {                         \
+    LPQ_FMA_C(type, "u, u");       \
+  }
   uint32_t r;
-  if constexpr (BF) { LPQ_FMA_B("bf16x2") }
-  else { LPQ_FMA_B("f16x2") }
+  if constexpr (BF) {
+    LPQ_FMA_B("bf16x2")
+  } else {
+    LPQ_FMA_B("f16x2")
+  }
 #undef LPQ_FMA_B
 #undef LPQ_FMA_C
 #undef LPQ_FMA_OF

@@ -1,5 +1,5 @@
-// Rounding to a quantized type's grid on the device: the rule of cpu/quant/grid.h, operation for operation, so that codes
-// agree with the CPU's bit for bit. Kernels are compiled with -fmad=false; the division below is IEEE's.
+// Rounding to a quantized type's grid on the device: the rule of cpu/quant/grid.h, operation for operation, so that
+// codes agree with the CPU's bit for bit. Kernels are compiled with -fmad=false; the division below is IEEE's.
 //
 // A GridSpec is computed on the host from the type and passed to kernels by value.
 #pragma once

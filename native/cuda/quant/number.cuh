@@ -42,14 +42,19 @@ __device__ __forceinline__ GridSpec e4m3_spec() {
 
 __device__ __forceinline__ float read_number(int type, const uint8_t* data, int64_t i) {
   switch (type) {
-    case kNumberF32: return __uint_as_float(reinterpret_cast<uintptr_t>(data) % 4 == 0 ? reinterpret_cast<const uint32_t*>(data)[i] : load_bytes(data + 4 * i, 4));
+    case kNumberF32:
+      return __uint_as_float(reinterpret_cast<uintptr_t>(data) % 4 == 0 ? reinterpret_cast<const uint32_t*>(data)[i]
+                                                                        : load_bytes(data + 4 * i, 4));
     case kNumberF16:
     case kNumberBf16: {
-      const uint32_t bits = reinterpret_cast<uintptr_t>(data) % 2 == 0 ? reinterpret_cast<const uint16_t*>(data)[i] : load_bytes(data + 2 * i, 2);
-      return type == kNumberBf16 ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+      const uint32_t bits = reinterpret_cast<uintptr_t>(data) % 2 == 0 ? reinterpret_cast<const uint16_t*>(data)[i]
+                                                                       : load_bytes(data + 2 * i, 2);
+      return type == kNumberBf16 ? __uint_as_float(bits << 16)
+                                 : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
     }
     case kNumberE8m0: return e8m0_value(data[i]);
-    case kNumberE4m3: return (data[i] & 127) == 127 ? __int_as_float(0x7fc00000) : DeviceGrid<true>(e4m3_spec()).value(data[i]);
+    case kNumberE4m3:
+      return (data[i] & 127) == 127 ? __int_as_float(0x7fc00000) : DeviceGrid<true>(e4m3_spec()).value(data[i]);
     case kNumberU8: return static_cast<float>(data[i]);
     default: return static_cast<float>(static_cast<int16_t>(load_bytes(data + 2 * i, 2)));
   }

@@ -1,5 +1,5 @@
-// rtn, pack_codes, unpack_codes and dequantize (native/ops.ts says what they do): the CPU's codes, scales and zeros byte for
-// byte. Only the two sums of rtn's stats are added in another order.
+// rtn, pack_codes, unpack_codes and dequantize (native/ops.ts says what they do): the CPU's codes, scales and zeros
+// byte for byte. Only the two sums of rtn's stats are added in another order.
 #include <cmath>
 
 #include "cuda/exec.h"
@@ -11,7 +11,8 @@ namespace {
 
 int scale_type(const Tensor& scales) {
   const int type = number_type(scales.dtype);
-  if (type < 0 || type > kNumberE4m3) throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(scales.dtype)));
+  if (type < 0 || type > kNumberE4m3)
+    throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(scales.dtype)));
   return type;
 }
 
@@ -40,9 +41,11 @@ void rtn(Call& call, CudaExec& exec) {
   RtnArgs args{};
   args.w_type = weight_type(w);
   const int64_t n = w.dim(0), k = w.dim(1);
-  require(length > 0 && k % length == 0, "groups of " + std::to_string(length) + " do not divide K = " + std::to_string(k));
+  require(length > 0 && k % length == 0,
+          "groups of " + std::to_string(length) + " do not divide K = " + std::to_string(k));
   const int64_t groups = k / length, bytes = (k * type.bits + 7) / 8;
-  require(stream.dtype == DType::u8 && stream.shape == std::vector<int64_t>({n, bytes}), "the codes are u8 [N, ceil(K*bits/8)]");
+  require(stream.dtype == DType::u8 && stream.shape == std::vector<int64_t>({n, bytes}),
+          "the codes are u8 [N, ceil(K*bits/8)]");
   require(scales.shape == std::vector<int64_t>({n, groups}), "the scales are [N, K/groupLength]");
   require(stats.dtype == DType::f64 && stats.elements() == 9, "the stats are f64 [9]");
   args.scale_type = scale_type(scales);
@@ -51,7 +54,8 @@ void rtn(Call& call, CudaExec& exec) {
     require(type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
     require(zeros->shape == scales.shape, "the zeros are [N, K/groupLength]");
     const bool whole = zeros->dtype == DType::i16 || (zeros->dtype == DType::u8 && !type.is_signed);
-    require(whole || zeros->dtype == DType::f16 || zeros->dtype == DType::f32, "zeros are u8 (unsigned types), i16, f16 or f32");
+    require(whole || zeros->dtype == DType::f16 || zeros->dtype == DType::f32,
+            "zeros are u8 (unsigned types), i16, f16 or f32");
     args.zero_kind = whole ? kZeroWhole : kZeroReal;
     args.zero_type = number_type(zeros->dtype);
     args.zeros = bytes_of(*zeros);
@@ -76,17 +80,20 @@ void rtn(Call& call, CudaExec& exec) {
   const int64_t room = exec.device().shared_per_block - 1024;  // a little is taken by the kernel itself
   args.staged = k * 5 <= room;
   require(k <= room, "the weight has too many columns for this device");
-  Scratch rows = exec.scratch(std::max<size_t>(16, static_cast<size_t>(n) * sizeof(RtnStats))), largest = exec.scratch(std::max<size_t>(16, static_cast<size_t>(n) * 4));
+  Scratch rows = exec.scratch(std::max<size_t>(16, static_cast<size_t>(n) * sizeof(RtnStats))),
+          largest = exec.scratch(std::max<size_t>(16, static_cast<size_t>(n) * 4));
   Scratch global = exec.scratch(16);
   args.stats = rows.as<RtnStats>();
   args.largest = largest.as<float>();
   args.global = args.has_global ? global.as<float>() : nullptr;
   if (args.has_global) {
     exec.launch("lpq_rtn_largest", Dim3(n), Dim3(256), static_cast<unsigned>(args.staged ? k * 4 : 0), args);
-    exec.launch("lpq_rtn_global", Dim3(1), Dim3(1024), 0, static_cast<const float*>(largest.as<float>()), n, global.as<float>());
+    exec.launch("lpq_rtn_global", Dim3(1), Dim3(1024), 0, static_cast<const float*>(largest.as<float>()), n,
+                global.as<float>());
   }
   exec.launch("lpq_rtn", Dim3(n), Dim3(256), static_cast<unsigned>(args.staged ? k * 5 : k), args);
-  exec.launch("lpq_rtn_stats", Dim3(1), Dim3(1024), 0, static_cast<const RtnStats*>(rows.as<RtnStats>()), n, args.global, stats.data<double>());
+  exec.launch("lpq_rtn_stats", Dim3(1), Dim3(1024), 0, static_cast<const RtnStats*>(rows.as<RtnStats>()), n,
+              args.global, stats.data<double>());
 }
 
 int stream_shape(const Tensor& codes, const Tensor& stream, const Params& params, const char* op) {
@@ -102,14 +109,16 @@ void pack_codes(Call& call, CudaExec& exec) {
   on_device(exec, call);
   const Tensor &codes = call.input(0), &stream = call.output(0);
   const int bits = stream_shape(codes, stream, call.params, "pack_codes");
-  exec.launch("lpq_pack_codes", Dim3(codes.dim(0)), Dim3(256), 0, static_cast<const uint8_t*>(codes.data<uint8_t>()), codes.dim(1), bits, stream.data<uint8_t>(), stream.dim(1));
+  exec.launch("lpq_pack_codes", Dim3(codes.dim(0)), Dim3(256), 0, static_cast<const uint8_t*>(codes.data<uint8_t>()),
+              codes.dim(1), bits, stream.data<uint8_t>(), stream.dim(1));
 }
 
 void unpack_codes(Call& call, CudaExec& exec) {
   on_device(exec, call);
   const Tensor &stream = call.input(0), &codes = call.output(0);
   const int bits = stream_shape(codes, stream, call.params, "unpack_codes");
-  exec.launch("lpq_unpack_codes", Dim3(codes.dim(0)), Dim3(256), 0, static_cast<const uint8_t*>(stream.data<uint8_t>()), codes.dim(1), bits, codes.data<uint8_t>(), stream.dim(1));
+  exec.launch("lpq_unpack_codes", Dim3(codes.dim(0)), Dim3(256), 0, static_cast<const uint8_t*>(stream.data<uint8_t>()),
+              codes.dim(1), bits, codes.data<uint8_t>(), stream.dim(1));
 }
 
 void dequantize(Call& call, CudaExec& exec) {
@@ -126,24 +135,29 @@ void dequantize(Call& call, CudaExec& exec) {
   const int w_type = weight_type(w), s_type = scale_type(scales);
   require(block_n > 0 && block_k > 0, "a block has at least one row and one column");
   const int64_t n = codes.dim(0), k = codes.dim(1), groups = (k + block_k - 1) / block_k;
-  require(scales.rank() == 2 && scales.dim(0) == (n + block_n - 1) / block_n && (scales.dim(1) == groups || group), "scales are [N/blockN, K/blockK]");
+  require(scales.rank() == 2 && scales.dim(0) == (n + block_n - 1) / block_n && (scales.dim(1) == groups || group),
+          "scales are [N/blockN, K/blockK]");
   int z_type = kNumberF32;
   if (zeros) {
     z_type = number_type(zeros->dtype);
-    require(zeros->dtype == DType::u8 || zeros->dtype == DType::i16 || zeros->dtype == DType::f16 || zeros->dtype == DType::f32, "zeros are u8, i16, f16 or f32");
+    require(zeros->dtype == DType::u8 || zeros->dtype == DType::i16 || zeros->dtype == DType::f16 ||
+                zeros->dtype == DType::f32,
+            "zeros are u8, i16, f16 or f32");
     require(zeros->shape == scales.shape, "zeros have another shape than the scales");
   }
   if (group) require(group->dtype == DType::i32 && group->elements() == k, "the group index is i32 [K]");
   float table[256];
-  for (uint32_t code = 0; code < 256; ++code) table[code] = type.decode(code & (type.codes() - 1u));  // bits above the type's are ignored
+  for (uint32_t code = 0; code < 256; ++code)
+    table[code] = type.decode(code & (type.codes() - 1u));  // bits above the type's are ignored
   Scratch room = exec.scratch(sizeof table);
   exec.write_small(room.as<void>(), table, sizeof table);
   const int32_t* group_data = group ? group->data<int32_t>() : nullptr;
   const uint8_t* zeros_data = zeros ? bytes_of(*zeros) : nullptr;
-  exec.launch("lpq_dequantize", Dim3(n), Dim3(256), 0, static_cast<const uint8_t*>(codes.data<uint8_t>()), k, static_cast<const float*>(room.as<float>()),
-              static_cast<const uint8_t*>(bytes_of(scales)), s_type, zeros_data, z_type, group_data, block_n, block_k, scales.dim(1),
-              static_cast<float>(params.number("zero", 0)), static_cast<float>(params.number("global", 1)), bytes_of(w), w_type,
-              exec.fault("LPQ_NATIVE_ARGUMENT", "the group index names a group that has no scale"));
+  exec.launch("lpq_dequantize", Dim3(n), Dim3(256), 0, static_cast<const uint8_t*>(codes.data<uint8_t>()), k,
+              static_cast<const float*>(room.as<float>()), static_cast<const uint8_t*>(bytes_of(scales)), s_type,
+              zeros_data, z_type, group_data, block_n, block_k, scales.dim(1),
+              static_cast<float>(params.number("zero", 0)), static_cast<float>(params.number("global", 1)), bytes_of(w),
+              w_type, exec.fault("LPQ_NATIVE_ARGUMENT", "the group index names a group that has no scale"));
 }
 
 LPQ_CUDA_OP(rtn, "rtn");

@@ -1,6 +1,6 @@
-// Round-to-nearest of a weight, its codes into the bitstream: the rule of cpu/quant/scale.cpp and cpu/quant/rtn.cpp in the
-// same f32 operations, so that codes, scales and zeros are the CPU's bytes. One block a row, which lies in shared memory
-// when it fits (args.staged).
+// Round-to-nearest of a weight, its codes into the bitstream: the rule of cpu/quant/scale.cpp and cpu/quant/rtn.cpp in
+// the same f32 operations, so that codes, scales and zeros are the CPU's bytes. One block a row, which lies in shared
+// memory when it fits (args.staged).
 #include "cuda/quant/number.cuh"
 #include "cuda/quant/rtn.h"
 
@@ -18,14 +18,10 @@ struct Choice {
 __device__ float ideal_scale(const RtnArgs& a, float min, float max) {
   const float low = fminf(min, 0.0f), high = fmaxf(max, 0.0f), magnitude = -min > max ? -min : max;
   float scale;
-  if (a.zero_kind != kZeroConstant)
-    scale = __fdiv_rn(high - low, a.levels);
-  else if (!a.grid.is_float && a.grid.sign == 0 && a.constant_zero == 0.0f)
-    scale = __fdiv_rn(high, a.grid.high);
-  else if (!a.grid.is_float)
-    scale = __fdiv_rn(magnitude, 0.5f * a.levels);
-  else
-    scale = __fdiv_rn(magnitude, a.top);
+  if (a.zero_kind != kZeroConstant) scale = __fdiv_rn(high - low, a.levels);
+  else if (!a.grid.is_float && a.grid.sign == 0 && a.constant_zero == 0.0f) scale = __fdiv_rn(high, a.grid.high);
+  else if (!a.grid.is_float) scale = __fdiv_rn(magnitude, 0.5f * a.levels);
+  else scale = __fdiv_rn(magnitude, a.top);
   if (scale == 0.0f && low == high) return 0.0f;
   return fmaxf(scale, kLeastNormal);
 }
@@ -56,7 +52,8 @@ __device__ Choice choose(const RtnArgs& a, float min, float max, float global) {
     c.underflow = !a.has_global && c.stored < a.least_scale;
     c.codes = c.stored * global;
   } else {
-    c.stored = fmaxf(write_number(a.scale_type, room, 0, scale), a.scale_type == kNumberF16 ? 0x1p-24f : kLeastNormal);  // never 0
+    c.stored = fmaxf(write_number(a.scale_type, room, 0, scale),
+                     a.scale_type == kNumberF16 ? 0x1p-24f : kLeastNormal);  // never 0
     c.overflow = !isfinite(c.stored);
     c.underflow = !c.overflow && c.stored < a.least_scale;
   }
@@ -75,7 +72,8 @@ __device__ __forceinline__ int32_t key_of(float x) {
 }
 
 // Loads the row; true when all of it is finite. A row that is not becomes zeros: the caller refuses the result.
-__device__ bool load_row(const RtnArgs& a, int64_t row, float* line, unsigned long long* bad, long long* first) {  // line: null unless staged
+__device__ bool load_row(const RtnArgs& a, int64_t row, float* line, unsigned long long* bad,
+                         long long* first) {  // line: null unless staged
   __shared__ unsigned long long bad_count;
   __shared__ unsigned long long bad_first;
   if (threadIdx.x == 0) bad_count = 0, bad_first = ~0ull;
@@ -104,7 +102,9 @@ struct Row {
   int64_t row;
   const float* line;
   bool finite;
-  __device__ float operator[](int64_t j) const { return line ? line[j] : finite ? read_number(a.w_type, a.w, row * a.k + j) : 0.0f; }
+  __device__ float operator[](int64_t j) const {
+    return line ? line[j] : finite ? read_number(a.w_type, a.w, row * a.k + j) : 0.0f;
+  }
 };
 
 __device__ void extent(const Row& line, int64_t from, int length, int lane, float& min, float& max) {
@@ -123,7 +123,8 @@ __device__ void extent(const Row& line, int64_t from, int length, int lane, floa
 }
 
 // Bits of `codes` (one a byte) into little-endian bytes of the row's stream.
-__device__ __forceinline__ void pack_stream(const uint8_t* codes, int64_t k, int bits, uint8_t* stream, int64_t row_bytes) {
+__device__ __forceinline__ void pack_stream(const uint8_t* codes, int64_t k, int bits, uint8_t* stream,
+                                            int64_t row_bytes) {
   for (int64_t b = threadIdx.x; b < row_bytes; b += blockDim.x) {
     uint32_t byte = 0;
     const int64_t bit = b * 8;
@@ -199,10 +200,8 @@ __device__ void rtn_row(const RtnArgs& a) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads) lpq_rtn(RtnArgs a) {
-  if (a.grid.is_float)
-    rtn_row<true>(a);
-  else
-    rtn_row<false>(a);
+  if (a.grid.is_float) rtn_row<true>(a);
+  else rtn_row<false>(a);
 }
 
 // largest[n] = the largest ideal scale of a row, which the second level needs first.
@@ -278,11 +277,13 @@ extern "C" __global__ void lpq_rtn_stats(const RtnStats* rows, int64_t n, const 
 }
 
 // Byte codes [rows, k] -> streams [rows, row_bytes]; one block a row.
-extern "C" __global__ void lpq_pack_codes(const uint8_t* codes, int64_t k, int bits, uint8_t* stream, int64_t row_bytes) {
+extern "C" __global__ void lpq_pack_codes(const uint8_t* codes, int64_t k, int bits, uint8_t* stream,
+                                          int64_t row_bytes) {
   pack_stream(codes + blockIdx.x * k, k, bits, stream + blockIdx.x * row_bytes, row_bytes);
 }
 
-extern "C" __global__ void lpq_unpack_codes(const uint8_t* stream, int64_t k, int bits, uint8_t* codes, int64_t row_bytes) {
+extern "C" __global__ void lpq_unpack_codes(const uint8_t* stream, int64_t k, int bits, uint8_t* codes,
+                                            int64_t row_bytes) {
   const uint8_t* row = stream + blockIdx.x * row_bytes;
   for (int64_t i = threadIdx.x; i < k; i += blockDim.x) {
     const int64_t bit = i * bits, b = bit / 8;
@@ -293,9 +294,10 @@ extern "C" __global__ void lpq_unpack_codes(const uint8_t* stream, int64_t k, in
 }
 
 // w = (decode(code) - zero) * scale * global. table: what the 256 patterns decode to. group null: column / block_k.
-extern "C" __global__ void lpq_dequantize(const uint8_t* codes, int64_t k, const float* table, const uint8_t* scales, int scale_type, const uint8_t* zeros, int zero_type,
-                                          const int32_t* group, int64_t block_n, int64_t block_k, int64_t width, float constant, float global, uint8_t* w, int w_type,
-                                          uint32_t* fault) {
+extern "C" __global__ void lpq_dequantize(const uint8_t* codes, int64_t k, const float* table, const uint8_t* scales,
+                                          int scale_type, const uint8_t* zeros, int zero_type, const int32_t* group,
+                                          int64_t block_n, int64_t block_k, int64_t width, float constant, float global,
+                                          uint8_t* w, int w_type, uint32_t* fault) {
   __shared__ float decode[256];
   for (int i = threadIdx.x; i < 256; i += blockDim.x) decode[i] = table[i];
   __syncthreads();
@@ -306,15 +308,13 @@ extern "C" __global__ void lpq_dequantize(const uint8_t* codes, int64_t k, const
       *fault = 1;
       g = 0;
     }
-    const float scale = read_number(scale_type, scales, base + g), zero = zeros ? read_number(zero_type, zeros, base + g) : constant;
+    const float scale = read_number(scale_type, scales, base + g),
+                zero = zeros ? read_number(zero_type, zeros, base + g) : constant;
     const float v = (decode[codes[row * k + j]] - zero) * scale * global;
     const int64_t at = row * k + j;
-    if (w_type == kNumberF32)
-      reinterpret_cast<float*>(w)[at] = v;
-    else if (w_type == kNumberF16)
-      reinterpret_cast<__half*>(w)[at] = __float2half_rn(v);
-    else
-      reinterpret_cast<__nv_bfloat16*>(w)[at] = __float2bfloat16_rn(v);
+    if (w_type == kNumberF32) reinterpret_cast<float*>(w)[at] = v;
+    else if (w_type == kNumberF16) reinterpret_cast<__half*>(w)[at] = __float2half_rn(v);
+    else reinterpret_cast<__nv_bfloat16*>(w)[at] = __float2bfloat16_rn(v);
   }
 }
 

@@ -28,9 +28,9 @@ struct RtnArgs {
   float least_scale;  // of the scale type
   float top;          // where a float grid puts the largest magnitude
   int top_power, cover, has_global;
-  const float* global;   // one f32, when has_global
-  float* largest;        // [n], of the pass that finds it
-  RtnStats* stats;       // [n]
+  const float* global;  // one f32, when has_global
+  float* largest;       // [n], of the pass that finds it
+  RtnStats* stats;      // [n]
 };
 
 }  // namespace lpq::cuda

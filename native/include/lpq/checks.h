@@ -1,4 +1,5 @@
-// What operations ask of their tensors. Each throws Failure("LPQ_NATIVE_ARGUMENT") with a sentence that names the tensor.
+// What operations ask of their tensors. Each throws Failure("LPQ_NATIVE_ARGUMENT") with a sentence that names the
+// tensor.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -43,12 +44,14 @@ struct Columns {
 };
 
 // `width` columns of a matrix: from the one that parameter `key` names on, or all that there are where it is not given.
-inline Columns columns_of(const Params& params, const char* key, const Tensor& matrix, const char* name, int64_t width) {
+inline Columns columns_of(const Params& params, const char* key, const Tensor& matrix, const char* name,
+                          int64_t width) {
   const int64_t first = params.integer(key, -1);
   require_shape(matrix, name, {-1, first == -1 ? width : -1});
   if (first == -1) return {0, width};
-  require(first >= 0 && first + width <= matrix.dim(1), std::string(name) + " has " + std::to_string(matrix.dim(1)) + " columns, not " +
-                                                            std::to_string(width) + " from column " + std::to_string(first) + " on");
+  require(first >= 0 && first + width <= matrix.dim(1), std::string(name) + " has " + std::to_string(matrix.dim(1)) +
+                                                            " columns, not " + std::to_string(width) + " from column " +
+                                                            std::to_string(first) + " on");
   return {first, matrix.dim(1)};
 }
 

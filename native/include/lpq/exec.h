@@ -1,4 +1,5 @@
-// How native work runs: a thread pool, an operation table, and one in-order queue a runtime (the shape of a CUDA stream).
+// How native work runs: a thread pool, an operation table, and one in-order queue a runtime (the shape of a CUDA
+// stream).
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -37,7 +38,8 @@ class Params {
   std::vector<std::string> unasked() const;
   // Asks for what only some ways through an operation read. For settings, not for what changes results.
   void know(std::initializer_list<const char*> names) const;
-  // Throws Failure("LPQ_NATIVE_PARAM") for the first unasked one of `op`, which has run: only the operation itself knows what it asks for.
+  // Throws Failure("LPQ_NATIVE_PARAM") for the first unasked one of `op`, which has run: only the operation itself
+  // knows what it asks for.
   void refuse_unasked(const std::string& op) const;
 
  private:
@@ -115,8 +117,8 @@ struct Outcome {
   std::string code, detail, op;
 };
 
-// How Backend::time passes over a list of calls: so many times, or for so many seconds. `graph`: recorded once and replayed,
-// where the device can, so that launches cost the host nothing; not for operations that copy from the host.
+// How Backend::time passes over a list of calls: so many times, or for so many seconds. `graph`: recorded once and
+// replayed, where the device can, so that launches cost the host nothing; not for operations that copy from the host.
 struct Timing {
   int passes = 9;
   double seconds = 0;
@@ -134,7 +136,8 @@ class Backend {
   // The queue's thread. Calls `then`, on any thread, once everything run so far has ended, without waiting here. Throws
   // Failure, and has then not called it.
   virtual void mark(std::function<void(Outcome)> then) { then({}); }
-  // The queue's thread. Seconds of each pass over `calls` (name and call), after some that do not count. Throws OpFailure.
+  // The queue's thread. Seconds of each pass over `calls` (name and call), after some that do not count. Throws
+  // OpFailure.
   virtual std::vector<double> time(std::vector<std::pair<std::string, Call>>& calls, const Timing& how);
   virtual void abort() { aborted_ = true; }
   virtual void clear_abort() { aborted_ = false; }
@@ -171,8 +174,8 @@ class Queue {
   void enqueue(std::string op, std::function<void()> body);
   // Runs `then` on the queue's thread once everything enqueued so far has ended.
   void on_settled(std::function<void(Outcome)> then);
-  // Calls `then`, on any thread, once everything enqueued so far has ended; unlike on_settled, what is enqueued later runs
-  // on meanwhile, and a failure that is told of here is still told of by the next on_settled.
+  // Calls `then`, on any thread, once everything enqueued so far has ended; unlike on_settled, what is enqueued later
+  // runs on meanwhile, and a failure that is told of here is still told of by the next on_settled.
   void mark(std::function<void(Outcome)> then);
   // Returns once everything enqueued so far has been run or launched, so that the queue holds no tensors. Not for the
   // queue's own thread.

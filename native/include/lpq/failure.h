@@ -13,7 +13,8 @@ struct Failure : std::runtime_error {
 // A failure found after the operation that caused it had returned.
 struct OpFailure : Failure {
   std::string op;
-  OpFailure(std::string code_, const std::string& detail, std::string op_) : Failure(std::move(code_), detail), op(std::move(op_)) {}
+  OpFailure(std::string code_, const std::string& detail, std::string op_)
+      : Failure(std::move(code_), detail), op(std::move(op_)) {}
 };
 
 }  // namespace lpq

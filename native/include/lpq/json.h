@@ -1,5 +1,5 @@
-// A reader of JSON (RFC 8259) for the files that native code opens by itself: strict, with a limit on depth, and refusing names
-// that occur twice in an object. No writer.
+// A reader of JSON (RFC 8259) for the files that native code opens by itself: strict, with a limit on depth, and
+// refusing names that occur twice in an object. No writer.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -46,7 +46,9 @@ struct Json::Reader {
   size_t at = 0;
   static constexpr int kDeepest = 64;
 
-  [[noreturn]] void fail(const std::string& what) const { throw Failure("LPQ_JSON", what + " at byte " + std::to_string(at)); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Failure("LPQ_JSON", what + " at byte " + std::to_string(at));
+  }
   void blanks() {
     while (at < text.size() && (text[at] == ' ' || text[at] == '\t' || text[at] == '\n' || text[at] == '\r')) ++at;
   }
@@ -122,7 +124,10 @@ struct Json::Reader {
     uint32_t value = 0;
     for (int i = 0; i < 4; ++i, ++at) {
       const char c = peek();
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) fail("\\u lacks four hexadecimal digits");
       value = value * 16 + static_cast<uint32_t>(digit);
     }
@@ -160,7 +165,8 @@ struct Json::Reader {
         if (code < 0x80) put(code);
         else if (code < 0x800) put(0xc0 | code >> 6), put(0x80 | (code & 63));
         else if (code < 0x10000) put(0xe0 | code >> 12), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-        else put(0xf0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
+        else
+          put(0xf0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
       } else if (const size_t which = from.find(escape); which != std::string_view::npos && escape != '\0') {
         out += to[which];
       } else {

@@ -10,9 +10,9 @@
 
 namespace lpq {
 
-// Of the bits of the row's largest finite |x|: the bits of 2^(14-e), where x rounds to 11 bits of [2^e, 2^(e+1)): half a
-// unit of those bits is added first, which carries where x rounds up to the next power of two. At most 2^127: below 2^-113
-// rows come out smaller than 2^14, and still exact.
+// Of the bits of the row's largest finite |x|: the bits of 2^(14-e), where x rounds to 11 bits of [2^e, 2^(e+1)): half
+// a unit of those bits is added first, which carries where x rounds up to the next power of two. At most 2^127: below
+// 2^-113 rows come out smaller than 2^14, and still exact.
 LPQ_EVERYWHERE uint32_t row_scale_bits(uint32_t largest) {
   if (largest == 0) return 127u << 23;
   const uint32_t exponent = (largest + 0x1000u) >> 23;

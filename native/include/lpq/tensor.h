@@ -10,7 +10,24 @@
 
 namespace lpq {
 
-enum class DType : uint8_t { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, f8_e8m0, i64, i32, i16, i8, u64, u32, u16, u8, boolean };
+enum class DType : uint8_t {
+  f64,
+  f32,
+  f16,
+  bf16,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0,
+  i64,
+  i32,
+  i16,
+  i8,
+  u64,
+  u32,
+  u16,
+  u8,
+  boolean
+};
 
 size_t dtype_bytes(DType dtype);
 std::string_view dtype_name(DType dtype);
@@ -21,7 +38,8 @@ DType dtype_from_name(std::string_view name);
 struct Arrival {
   virtual ~Arrival() = default;
   // Makes what is launched on `stream` (a CUstream) from now on wait for the copy. Waits itself only until the copy has
-  // been launched. False where the stream had been told before: nothing was put on it. Throws Failure when the copy never was launched.
+  // been launched. False where the stream had been told before: nothing was put on it. Throws Failure when the copy
+  // never was launched.
   virtual bool await(void* stream) = 0;
   // Waits for the copy. Throws Failure.
   virtual void await_host() = 0;

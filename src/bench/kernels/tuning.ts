@@ -26,7 +26,7 @@ export const tuningPointSchema = z.strictObject({
 export type TuningPoint = z.infer<typeof tuningPointSchema>;
 
 /**
- * What `lpq bench kernels --tune` keeps for one device, driver and version of lpq; native/cuda/kernels/tuned.h says where,
+ * What `lpq bench kernels --tune` keeps for one device, driver and version of lpq; native/cuda/gemm/tuning.h says where,
  * and reads it when a product is launched.
  */
 export const tuningSchema = z.strictObject({

@@ -1,6 +1,6 @@
-// libFuzzer: native operations that read bytes of files (decoders, unpacking, dequantization, emulators), with any tensors and
-// parameters. Each either runs or throws Failure; AddressSanitizer and UndefinedBehaviorSanitizer see the rest.
-// scripts/fuzz-native.mjs builds and runs it.
+// libFuzzer: native operations that read bytes of files (decoders, unpacking, dequantization, emulators), with any
+// tensors and parameters. Each either runs or throws Failure; AddressSanitizer and UndefinedBehaviorSanitizer see the
+// rest. scripts/fuzz-native.mjs builds and runs it.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -33,22 +33,27 @@ class Input {
 };
 
 const char* const OPS[] = {
-    "verify_compare",      "verify_decode_awq",   "verify_gguf_values",       "verify_gguf_fields", "verify_decode_sparse",
-    "verify_decode_gptq",  "verify_decode_ct",    "verify_decode_zeros",      "verify_decode_tiles", "verify_decode_parameters",
-    "verify_split_pairs",  "verify_dequantize",   "verify_transpose",         "verify_convert_exact", "unpack_codes",
-    "pack_codes",          "dequantize",          "gguf_encode_blocks",       "gguf_take_rows",     "sparse_compress",
-    "fuse_scale_zero",     "prune_magnitude"};
-const char* const INTEGERS[] = {"add", "bias", "bits", "flip", "k", "stream", "kp", "np", "pad", "down", "constant", "gp",
-                                "blockK", "blockN", "exponent", "mantissa", "hasGlobal", "hasGroup", "hasMask",
-                                "hasPermutation", "hasZeros", "signed", "rows", "group", "groupLength", "zero", "global"};
+    "verify_compare",       "verify_decode_awq",        "verify_gguf_values", "verify_gguf_fields",
+    "verify_decode_sparse", "verify_decode_gptq",       "verify_decode_ct",   "verify_decode_zeros",
+    "verify_decode_tiles",  "verify_decode_parameters", "verify_split_pairs", "verify_dequantize",
+    "verify_transpose",     "verify_convert_exact",     "unpack_codes",       "pack_codes",
+    "dequantize",           "gguf_encode_blocks",       "gguf_take_rows",     "sparse_compress",
+    "fuse_scale_zero",      "prune_magnitude"};
+const char* const INTEGERS[] = {
+    "add",     "bias",           "bits",     "flip",   "k",      "stream",   "kp",          "np",        "pad",
+    "down",    "constant",       "gp",       "blockK", "blockN", "exponent", "mantissa",    "hasGlobal", "hasGroup",
+    "hasMask", "hasPermutation", "hasZeros", "signed", "rows",   "group",    "groupLength", "zero",      "global"};
 const char* const KINDS[] = {"int", "float"};
 const char* const SPECIALS[] = {"none", "ieee", "fn", "finite"};
-const char* const TYPES[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "f16", "nonsense"};
-const char* const FORMS[] = {"marlin", "marlin8", "turbomind", "turbomind_sm70", "tilus", "scales", "zeros", "nonsense"};
-const DType DTYPES[] = {DType::u8, DType::u8, DType::u16, DType::u32, DType::i32, DType::f16, DType::bf16, DType::f32,
-                        DType::f64, DType::i16, DType::f8_e4m3, DType::f8_e8m0, DType::i64};
+const char* const TYPES[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k",
+                             "q3_k", "q4_k", "q5_k", "q6_k", "f16",  "nonsense"};
+const char* const FORMS[] = {"marlin", "marlin8", "turbomind", "turbomind_sm70",
+                             "tilus",  "scales",  "zeros",     "nonsense"};
+const DType DTYPES[] = {DType::u8,  DType::u8,  DType::u16, DType::u32,     DType::i32,     DType::f16, DType::bf16,
+                        DType::f32, DType::f64, DType::i16, DType::f8_e4m3, DType::f8_e8m0, DType::i64};
 // Dimensions that layouts have, their neighbours, and nothing.
-const int64_t DIMENSIONS[] = {0, 1, 2, 3, 4, 7, 8, 16, 18, 20, 22, 24, 31, 32, 34, 64, 84, 110, 128, 144, 176, 210, 256};
+const int64_t DIMENSIONS[] = {0,  1,  2,  3,  4,  7,   8,   16,  18,  20,  22, 24,
+                              31, 32, 34, 64, 84, 110, 128, 144, 176, 210, 256};
 
 template <class T, size_t N>
 const T& pick(Input& in, const T (&list)[N]) {
@@ -84,7 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bool small = in.below(16) < 8;
     // A type is one of those that have a name: its fields are small.
     const bool field = !std::strcmp(name, "bits") || !std::strcmp(name, "exponent") || !std::strcmp(name, "mantissa");
-    const int64_t value = field || small ? (field ? in.below(8) + !std::strcmp(name, "bits") : 1 + in.below(8)) : pick(in, DIMENSIONS);
+    const int64_t value =
+        field || small ? (field ? in.below(8) + !std::strcmp(name, "bits") : 1 + in.below(8)) : pick(in, DIMENSIONS);
     call.params.set(name, static_cast<double>(value));
   }
   call.params.set("kind", std::string(pick(in, KINDS)));

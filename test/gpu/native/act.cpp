@@ -1,7 +1,7 @@
 // Checks products of low-bit activations: act [--quick]. Integers against 64-bit sums, bit by bit; e4m3 against fp64.
 #include "act_harness.h"
 //
-#include "cuda/kernels/gemm_few.h"
+#include "cuda/gemm/families/w4ax_few.h"
 
 using namespace lpq;
 using namespace lpq::test;
@@ -22,8 +22,9 @@ Params cut(const Case& c) {
   return p;
 }
 std::string name_of(const char* kind, const Case& c, DType store) {
-  return std::string(kind) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " tokens " + std::to_string(c.tokens) + " cluster " +
-         std::to_string(c.cluster) + " shared " + std::to_string(c.shared) + " " + std::string(dtype_name(store));
+  return std::string(kind) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+         " tokens " + std::to_string(c.tokens) + " cluster " + std::to_string(c.cluster) + " shared " +
+         std::to_string(c.shared) + " " + std::string(dtype_name(store));
 }
 Tensor bytes(DType dtype, std::vector<int64_t> shape, int low, int high) {
   Tensor t = allocate(dtype, std::move(shape));
@@ -31,24 +32,32 @@ Tensor bytes(DType dtype, std::vector<int64_t> shape, int low, int high) {
   return t;
 }
 // What rounding to y's dtype gives.
-double stored(DType dtype, float v) { return dtype == DType::f16 ? f16_to_f32(f32_to_f16(v)) : dtype == DType::bf16 ? bf16_to_f32(f32_to_bf16(v)) : v; }
+double stored(DType dtype, float v) {
+  return dtype == DType::f16 ? f16_to_f32(f32_to_f16(v)) : dtype == DType::bf16 ? bf16_to_f32(f32_to_bf16(v)) : v;
+}
 
 Tensor poisoned_bytes(const Tensor& like) {
   Tensor t = allocate(like.dtype, like.shape);
   if (t.bytes()) std::memset(t.raw(), 0x5d, t.bytes());
   return t;
 }
-void exactly(Report& report, const std::string& what, const Tensor& got, const std::vector<double>& want) { report.close(what, got, want, 0, 0); }
+void exactly(Report& report, const std::string& what, const Tensor& got, const std::vector<double>& want) {
+  report.close(what, got, want, 0, 0);
+}
 
 void integers(Report& report, Device& device, const Case& c, DType store) {
   const Tensor x = bytes(DType::i8, {c.m, c.k}, -127, 127), w = bytes(DType::i8, {c.n, c.k}, -128, 127);
-  const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-8, -4)) * (1 + between(0, 7) / 8.0); });
-  const Tensor sw = filled(DType::f32, {c.n}, [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }), bias = gaussian(DType::f32, {c.n});
+  const Tensor sx =
+      filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-8, -4)) * (1 + between(0, 7) / 8.0); });
+  const Tensor sw = filled(DType::f32, {c.n},
+                           [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }),
+               bias = gaussian(DType::f32, {c.n});
   const auto sums = integer_products(x.data<int8_t>(), w.data<int8_t>(), c.m, c.n, c.k, 0, c.k);
   std::vector<double> want(sums.size());
   for (int64_t t = 0; t < c.m; ++t)
     for (int64_t r = 0; r < c.n; ++r) {
-      const float factor = sx.data<float>()[t] * sw.data<float>()[r], product = static_cast<float>(sums[static_cast<size_t>(t * c.n + r)]) * factor;
+      const float factor = sx.data<float>()[t] * sw.data<float>()[r],
+                  product = static_cast<float>(sums[static_cast<size_t>(t * c.n + r)]) * factor;
       want[static_cast<size_t>(t * c.n + r)] = stored(store, product + bias.data<float>()[r]);
     }
   const auto out = device.run("gemm_act", {x, sx, w, sw, bias}, {poisoned(store, {c.m, c.n})}, cut(c));
@@ -67,12 +76,14 @@ Tensor e4m3_codes(std::vector<int64_t> shape) {
 
 void floats(Report& report, Device& device, const Case& c, DType store) {
   const Tensor x = e4m3_codes({c.m, c.k}), w = e4m3_codes({c.n, c.k});
-  const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)); }), sw = filled(DType::f32, {c.n}, [](int64_t) { return std::exp2(between(-8, -6)) * 1.25; });
+  const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)); }),
+               sw = filled(DType::f32, {c.n}, [](int64_t) { return std::exp2(between(-8, -6)) * 1.25; });
   std::vector<double> want(static_cast<size_t>(c.m * c.n)), size(want.size());
   const double* const value = e4m3_values();
   parallel(c.m, [&](int64_t t) {
     for (int64_t r = 0; r < c.n; ++r) {
-      // An instruction aligns 32 products and the sum so far with the largest of them and drops what lies beyond 13 fraction bits of
+      // An instruction aligns 32 products and the sum so far with the largest of them and drops what lies beyond 13
+      // fraction bits of
       // it: 33 times 2^-13 of the largest at most. fp32 takes over after 128.
       double sum = 0, most = 0, running = 0, largest = 0;
       for (int64_t i = 0; i < c.k; ++i) {
@@ -101,10 +112,14 @@ void floats(Report& report, Device& device, const Case& c, DType store) {
 }
 
 void nibbles(Report& report, Device& device, const Case& c, DType store) {
-  const Tensor x = bytes(DType::i8, {c.m, c.k}, -127, 127), codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(codes.data<int8_t>(), c.n, c.k);
+  const Tensor x = bytes(DType::i8, {c.m, c.k}, -127, 127), codes = bytes(DType::i8, {c.n, c.k}, -8, 7),
+               w = comet_weights(codes.data<int8_t>(), c.n, c.k);
   const int64_t kb = c.k / 128, pitch = (c.n + 3) / 4 * 4;
-  const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-8, -4)) * (1 + between(0, 7) / 8.0); });
-  const Tensor sw = filled(DType::f32, {kb, pitch}, [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }), bias = gaussian(DType::f32, {c.n});
+  const Tensor sx =
+      filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-8, -4)) * (1 + between(0, 7) / 8.0); });
+  const Tensor sw = filled(DType::f32, {kb, pitch},
+                           [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }),
+               bias = gaussian(DType::f32, {c.n});
   std::vector<float> sums(static_cast<size_t>(c.m * c.n));
   std::vector<double> size(sums.size());
   for (int64_t b = 0; b < kb; ++b) {
@@ -125,19 +140,25 @@ void nibbles(Report& report, Device& device, const Case& c, DType store) {
     const double got = get(out[0], static_cast<int64_t>(i));
     same = same && got == stored(store, y);
     // Shared items add the sums of runs, in fp32: each addition and fma is within 2^-24 of the magnitudes that went in.
-    const double bound = (kb + 8) * 0x1p-24 * (size[i] * sx.data<float>()[t] + std::fabs(bias.data<float>()[r])) + unit(store) * std::fabs(y) + least(store);
+    const double bound = (kb + 8) * 0x1p-24 * (size[i] * sx.data<float>()[t] + std::fabs(bias.data<float>()[r])) +
+                         unit(store) * std::fabs(y) + least(store);
     worst = std::max(worst, std::isnan(got) ? INFINITY : std::fabs(got - y) / bound);
   }
   if (c.shared == 0) report.that(name_of("w4 bit by bit", c, store), same);
   else report.that(name_of("w4", c, store), worst <= 1);
 }
 
-// 4-bit weights times e4m3: the tensor core's cuts as in `floats`, each group times its scale, and the fp32 chain over groups.
+// 4-bit weights times e4m3: the tensor core's cuts as in `floats`, each group times its scale, and the fp32 chain over
+// groups.
 void nibble_floats(Report& report, Device& device, const Case& c, DType store) {
-  const Tensor x = e4m3_codes({c.m, c.k}), codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(codes.data<int8_t>(), c.n, c.k);
+  const Tensor x = e4m3_codes({c.m, c.k}), codes = bytes(DType::i8, {c.n, c.k}, -8, 7),
+               w = comet_weights(codes.data<int8_t>(), c.n, c.k);
   const int64_t kb = c.k / 128, pitch = (c.n + 3) / 4 * 4;
-  const Tensor sx = filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)) * (1 + between(0, 7) / 8.0); });
-  const Tensor sw = filled(DType::f32, {kb, pitch}, [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }), bias = gaussian(DType::f32, {c.n});
+  const Tensor sx =
+      filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-12, -8)) * (1 + between(0, 7) / 8.0); });
+  const Tensor sw = filled(DType::f32, {kb, pitch},
+                           [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }),
+               bias = gaussian(DType::f32, {c.n});
   const auto out = device.run("gemm_act", {x, sx, w, sw, bias}, {poisoned(store, {c.m, c.n})}, cut(c));
   const double* const value = e4m3_values();
   std::vector<double> worst(static_cast<size_t>(c.m));
@@ -158,9 +179,12 @@ void nibble_floats(Report& report, Device& device, const Case& c, DType store) {
         sum += part * scale, cuts += most * scale, chain += std::fabs(part * scale) + most * scale * 0x1p-13;
       }
       const double factor = sx.data<float>()[t], want = sum * factor + bias.data<float>()[r];
-      const double bound = 0x1p-13 * cuts * factor + (kb + 8) * 0x1p-24 * (chain * factor + std::fabs(bias.data<float>()[r])) + 2 * unit(store) * std::fabs(want) + least(store);
+      const double bound = 0x1p-13 * cuts * factor +
+                           (kb + 8) * 0x1p-24 * (chain * factor + std::fabs(bias.data<float>()[r])) +
+                           2 * unit(store) * std::fabs(want) + least(store);
       const double got = get(out[0], t * c.n + r);
-      worst[static_cast<size_t>(t)] = std::max(worst[static_cast<size_t>(t)], std::isnan(got) ? INFINITY : std::fabs(got - want) / bound);
+      worst[static_cast<size_t>(t)] =
+          std::max(worst[static_cast<size_t>(t)], std::isnan(got) ? INFINITY : std::fabs(got - want) / bound);
     }
   });
   const double most = *std::max_element(worst.begin(), worst.end());
@@ -177,23 +201,29 @@ void on_cpu(const std::string& op, const std::vector<Tensor>& in, const std::vec
   call.in = in, call.out = out;
   op_table().at(op)(call, exec);
 }
-bool same_bytes(const Tensor& a, const Tensor& b) { return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 void tokens(Report& report, Device& device, int64_t m, int64_t k, DType x_type, DType codes) {
-  Tensor x = filled(x_type, {m, k}, [&](int64_t i) { return i / k == 0 ? 0 : i / k == 1 ? 1e-30 * normal() : normal() * std::exp2(between(-6, 6)); });
+  Tensor x = filled(x_type, {m, k}, [&](int64_t i) {
+    return i / k == 0 ? 0 : i / k == 1 ? 1e-30 * normal() : normal() * std::exp2(between(-6, 6));
+  });
   const Tensor want = allocate(codes, {m, k}), scales = allocate(DType::f32, {m});
   on_cpu("quantize_tokens", {x}, {want, scales});
   Tensor poison = allocate(codes, {m, k});
   std::memset(poison.raw(), 0x7f, poison.bytes());
   const auto got = device.run("quantize_tokens", {x}, {poison, poisoned(DType::f32, {m})});
-  report.that("quantize_tokens " + std::string(dtype_name(x_type)) + " to " + std::string(dtype_name(codes)) + " " + std::to_string(m) + "x" + std::to_string(k) + ": the CPU's bytes",
+  report.that("quantize_tokens " + std::string(dtype_name(x_type)) + " to " + std::string(dtype_name(codes)) + " " +
+                  std::to_string(m) + "x" + std::to_string(k) + ": the CPU's bytes",
               same_bytes(got[0], want) && same_bytes(got[1], scales));
 }
 
 // W4Ax: activations quantized on both, then products against 64-bit sums and their fp32 chain.
 void mixed(Report& report, Device& device, const Case& c, double share, bool ordered, DType store) {
   const int64_t kb = c.k / 128, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
-  const Tensor bits = allocate(DType::u8, {kb}), clip = allocate(DType::f32, {kb}), blocks = allocate(DType::i32, {kb}), order = allocate(DType::i32, {c.k});
+  const Tensor bits = allocate(DType::u8, {kb}), clip = allocate(DType::f32, {kb}), blocks = allocate(DType::i32, {kb}),
+               order = allocate(DType::i32, {c.k});
   int eights = 0, fours = 0;
   for (int64_t b = 0; b < kb; ++b) {
     const bool four = double(between(0, 999)) / 1000 < share;
@@ -206,24 +236,30 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
   const Tensor x = gaussian(DType::f32, {c.m, c.k});
   std::vector<Tensor> in{x, bits, clip, blocks}, plain{x, bits, clip};
   if (ordered) in.push_back(order), plain.push_back(order);
-  const Tensor x8 = allocate(DType::i8, {c.m, 128 * eights}), x4 = allocate(DType::u8, {c.m, 64 * fours}), sx = allocate(DType::f32, {kb, x_pitch});
+  const Tensor x8 = allocate(DType::i8, {c.m, 128 * eights}), x4 = allocate(DType::u8, {c.m, 64 * fours}),
+               sx = allocate(DType::f32, {kb, x_pitch});
   std::memset(sx.raw(), 0, sx.bytes());
   on_cpu("quantize_comet", in, {x8, x4, sx});
   const Tensor zero_scales = allocate(DType::f32, {kb, x_pitch});
   std::memset(zero_scales.raw(), 0, zero_scales.bytes());
   const auto q = device.run("quantize_comet", in, {poisoned_bytes(x8), poisoned_bytes(x4), zero_scales});
-  report.that(name_of("quantize_comet: the CPU's bytes,", c, store), same_bytes(q[0], x8) && same_bytes(q[1], x4) && same_bytes(q[2], sx));
+  report.that(name_of("quantize_comet: the CPU's bytes,", c, store),
+              same_bytes(q[0], x8) && same_bytes(q[1], x4) && same_bytes(q[2], sx));
   const Tensor codes = allocate(DType::i8, {c.m, c.k}), token_scales = allocate(DType::f32, {c.m, kb});
   on_cpu("quantize_activations", plain, {codes, token_scales});
   const auto both = device.run("quantize_activations", plain, {poisoned_bytes(codes), poisoned(DType::f32, {c.m, kb})});
-  report.that(name_of("quantize_activations: the CPU's bytes,", c, store), same_bytes(both[0], codes) && same_bytes(both[1], token_scales));
+  report.that(name_of("quantize_activations: the CPU's bytes,", c, store),
+              same_bytes(both[0], codes) && same_bytes(both[1], token_scales));
 
-  const Tensor w_codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(w_codes.data<int8_t>(), c.n, c.k), bias = gaussian(DType::f32, {c.n});
-  const Tensor sw = filled(DType::f32, {kb, w_pitch}, [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); });
+  const Tensor w_codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(w_codes.data<int8_t>(), c.n, c.k),
+               bias = gaussian(DType::f32, {c.n});
+  const Tensor sw = filled(DType::f32, {kb, w_pitch},
+                           [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); });
   std::vector<float> sums(static_cast<size_t>(c.m * c.n));
   std::vector<double> size(sums.size());
   for (int64_t b = 0; b < kb; ++b) {
-    const auto part = integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
+    const auto part =
+        integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
     for (size_t i = 0; i < sums.size(); ++i) {
       const int64_t t = static_cast<int64_t>(i) / c.n, r = static_cast<int64_t>(i) % c.n;
       const float scale = token_scales.data<float>()[t * kb + b] * sw.data<float>()[b * w_pitch + r];
@@ -232,13 +268,15 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
     }
   }
   if (c.m <= 16) {
-    // The order that native/cuda/kernels/gemm_few.cuh states: parts of K, of every so many blocks each.
+    // The order that native/cuda/gemm/kernels/w4ax_few.cuh states: parts of K, of every so many blocks each.
     const auto& device_facts = device.backend().exec().device();
-    const int64_t split = cuda::plan_few(device_facts.multiprocessors, device_facts.shared_per_block, c.m, c.n, kb).split;
+    const int64_t split =
+        cuda::plan_few(device_facts.multiprocessors, device_facts.shared_per_block, c.m, c.n, kb).split;
     std::vector<double> want(sums.size());
     std::vector<std::vector<int64_t>> parts;
     for (int64_t b = 0; b < kb; ++b) {
-      const auto part = integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
+      const auto part =
+          integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
       parts.emplace_back(part.begin(), part.end());
     }
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -246,14 +284,17 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
       float all = 0;
       for (int64_t warp = 0; warp < split; ++warp) {
         float sum = 0;
-        for (int64_t b = warp; b < kb; b += split) sum = std::fma(static_cast<float>(parts[static_cast<size_t>(b)][i]), token_scales.data<float>()[t * kb + b] * sw.data<float>()[b * w_pitch + r], sum);
+        for (int64_t b = warp; b < kb; b += split)
+          sum = std::fma(static_cast<float>(parts[static_cast<size_t>(b)][i]),
+                         token_scales.data<float>()[t * kb + b] * sw.data<float>()[b * w_pitch + r], sum);
         all += sum;
       }
       want[i] = stored(store, all + bias.data<float>()[r]);
     }
     Params few;
     few.set("kernel", std::string("few"));
-    exactly(report, name_of("w4ax of few tokens, bit by bit,", c, store), device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, few)[0], want);
+    exactly(report, name_of("w4ax of few tokens, bit by bit,", c, store),
+            device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, few)[0], want);
   }
   // On Hopper mma.sync's s4 product is emulated, exactly.
   for (const char* kernel : {"wgmma", "mma"}) {
@@ -265,11 +306,15 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
     double worst = 0;
     for (size_t i = 0; i < sums.size(); ++i) {
       const float y = sums[i] + bias.data<float>()[static_cast<int64_t>(i) % c.n];
-      const double got = get(out[0], static_cast<int64_t>(i)), bound = (kb + 8) * 0x1p-24 * (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) + unit(store) * std::fabs(y) + least(store);
+      const double got = get(out[0], static_cast<int64_t>(i)),
+                   bound =
+                       (kb + 8) * 0x1p-24 * (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) +
+                       unit(store) * std::fabs(y) + least(store);
       same = same && got == stored(store, y);
       worst = std::max(worst, std::isnan(got) ? INFINITY : std::fabs(got - y) / bound);
     }
-    const std::string what = "w4ax by " + std::string(kernel) + " " + std::to_string(fours) + " of " + std::to_string(kb) + " blocks of 4 bits";
+    const std::string what = "w4ax by " + std::string(kernel) + " " + std::to_string(fours) + " of " +
+                             std::to_string(kb) + " blocks of 4 bits";
     if (c.shared == 0) report.that(name_of((what + ", bit by bit").c_str(), c, store), same);
     else report.that(name_of(what.c_str(), c, store), worst <= 1);
   }
@@ -282,14 +327,23 @@ int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Device device;
   Report report;
-  std::vector<Case> cases = {{1, 256, 128, 0, 0, 0, 0}, {5, 40, 256, 0, 0, 0, 0}, {16, 520, 1024, 16, 1, -1, 0}, {33, 300, 640, 64, 1, 3, 2}, {200, 513, 384, 128, 1, 0, 0}, {300, 264, 768, 128, 2, -1, 0}, {9, 4400, 256, 0, 0, -1, 0}, {3, 6500, 384, 0, 0, -1, 0}};
+  std::vector<Case> cases = {{1, 256, 128, 0, 0, 0, 0},   {5, 40, 256, 0, 0, 0, 0},      {16, 520, 1024, 16, 1, -1, 0},
+                             {33, 300, 640, 64, 1, 3, 2}, {200, 513, 384, 128, 1, 0, 0}, {300, 264, 768, 128, 2, -1, 0},
+                             {9, 4400, 256, 0, 0, -1, 0}, {3, 6500, 384, 0, 0, -1, 0}};
   if (!quick) {
     for (int tokens : {16, 32, 64, 128})
       for (int cluster : {1, 2})
-        for (int shared : {0, 1, 7, 1000}) cases.push_back({between(1, 3 * tokens), between(1, 900), 128 * between(1, 12), tokens, cluster, shared, static_cast<int>(between(0, 1)) * 3});
+        for (int shared : {0, 1, 7, 1000})
+          cases.push_back({between(1, 3 * tokens), between(1, 900), 128 * between(1, 12), tokens, cluster, shared,
+                           static_cast<int>(between(0, 1)) * 3});
     cases.push_back({260, 9000, 256, 128, 0, -1, 0});
     cases.push_back({130, 1024, 4096, 0, 0, -1, 0});
-    for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 4096, 4096}, {8, 6144, 4096}, {16, 1000, 14336}, {9, 28680, 2048}, {16, 3000, 28672}, {5, 70, 128 * 37}})
+    for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 4096, 4096},
+                                  {8, 6144, 4096},
+                                  {16, 1000, 14336},
+                                  {9, 28680, 2048},
+                                  {16, 3000, 28672},
+                                  {5, 70, 128 * 37}})
       cases.push_back({m, n, k, 0, 0, -1, 0});
   }
   const DType stores[] = {DType::f32, DType::f16, DType::bf16};
@@ -304,16 +358,19 @@ int main(int argc, char** argv) try {
   }
   for (DType x : stores)
     for (DType codes : {DType::i8, DType::f8_e4m3})
-      for (const auto& [m, k] : {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}}) tokens(report, device, m, k, x, codes);
+      for (const auto& [m, k] : {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}})
+        tokens(report, device, m, k, x, codes);
   for (const char* op : {"quantize_tokens"})
     report.fails(std::string(op) + ": NaN", "LPQ_NATIVE_NUMERICS", [&] {
-      device.run(op, {filled(DType::f16, {2, 64}, [](int64_t i) { return i == 70 ? NAN : 1; })}, {allocate(DType::i8, {2, 64}), allocate(DType::f32, {2})});
+      device.run(op, {filled(DType::f16, {2, 64}, [](int64_t i) { return i == 70 ? NAN : 1; })},
+                 {allocate(DType::i8, {2, 64}), allocate(DType::f32, {2})});
     });
   integers(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f32);  // K that no 128 divides
   floats(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f16);
   // The same bytes again.
   const Case same{70, 700, 2048, 64, 1, 1000, 0};
-  const Tensor x = bytes(DType::i8, {same.m, same.k}, -127, 127), w = bytes(DType::i8, {same.n, same.k}, -8, 7), packed = comet_weights(w.data<int8_t>(), same.n, same.k);
+  const Tensor x = bytes(DType::i8, {same.m, same.k}, -127, 127), w = bytes(DType::i8, {same.n, same.k}, -8, 7),
+               packed = comet_weights(w.data<int8_t>(), same.n, same.k);
   const Tensor sx = gaussian(DType::f32, {same.m}), sw = gaussian(DType::f32, {same.k / 128, same.n});
   Tensor first;
   bool equal = true;

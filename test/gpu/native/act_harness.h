@@ -34,7 +34,8 @@ inline const double* e4m3_values() {
 }
 
 // Sums of products of bytes, [m][n], in 64-bit integers.
-inline std::vector<int64_t> integer_products(const int8_t* x, const int8_t* w, int64_t m, int64_t n, int64_t k, int64_t begin, int64_t end) {
+inline std::vector<int64_t> integer_products(const int8_t* x, const int8_t* w, int64_t m, int64_t n, int64_t k,
+                                             int64_t begin, int64_t end) {
   std::vector<int64_t> sums(static_cast<size_t>(m * n));
   parallel(m, [&](int64_t t) {
     for (int64_t r = 0; r < n; ++r) {
@@ -46,7 +47,8 @@ inline std::vector<int64_t> integer_products(const int8_t* x, const int8_t* w, i
   return sums;
 }
 
-// Codes -8 .. 7 [n, k] as the kernels of 4-bit weights have them: [ceil(n/16)][k/128][1024]; docs/layouts.md, comet. From its
+// Codes -8 .. 7 [n, k] as the kernels of 4-bit weights have them: [ceil(n/16)][k/128][1024]; docs/layouts.md, comet.
+// From its
 // closed form: element (n, k) is nibble (k % 32) / 16 of byte k % 4 of the word named below.
 inline Tensor comet_weights(const int8_t* codes, int64_t n, int64_t k) {
   const int64_t rows = (n + 15) / 16, kb = k / 128;
@@ -56,7 +58,8 @@ inline Tensor comet_weights(const int8_t* codes, int64_t n, int64_t k) {
     for (int64_t i = 0; i < k; ++i) {
       const int64_t chunk = i % 128 / 32, high = i % 32 / 16, quad = i % 16 / 4, lane = 4 * (r % 8) + quad;
       const int64_t byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + r % 16 / 8) * 4 + i % 4;
-      t.data<uint8_t>()[((r / 16) * kb + i / 128) * 1024 + byte] |= static_cast<uint8_t>((codes[r * k + i] & 15) << 4 * high);
+      t.data<uint8_t>()[((r / 16) * kb + i / 128) * 1024 + byte] |=
+          static_cast<uint8_t>((codes[r * k + i] & 15) << 4 * high);
     }
   return t;
 }
@@ -68,8 +71,11 @@ class Timer {
     cuda::check(cuda::driver().event_create(&begin_, 0), "event");
     cuda::check(cuda::driver().event_create(&end_, 0), "event");
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
-    const auto find = [&](auto& f, const char* name) { f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, name)); };
-    find(capture_, "cuStreamBeginCapture_v2"), find(captured_, "cuStreamEndCapture"), find(instantiate_, "cuGraphInstantiateWithFlags");
+    const auto find = [&](auto& f, const char* name) {
+      f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, name));
+    };
+    find(capture_, "cuStreamBeginCapture_v2"), find(captured_, "cuStreamEndCapture"),
+        find(instantiate_, "cuGraphInstantiateWithFlags");
     find(launch_, "cuGraphLaunch"), find(destroy_, "cuGraphExecDestroy"), find(destroy_graph_, "cuGraphDestroy");
   }
   cuda::CudaExec& exec() { return exec_; }
@@ -122,15 +128,20 @@ class CublasLt {
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
       if (!library) library = dlopen(name, RTLD_NOW);
     if (!library) throw Failure("BENCH", "there is no libcublasLt");
-    const auto find = [&](auto& f, const char* name) { f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, name)); };
-    find(create_, "cublasLtCreate"), find(desc_, "cublasLtMatmulDescCreate"), find(set_, "cublasLtMatmulDescSetAttribute"), find(layout_, "cublasLtMatrixLayoutCreate");
-    find(preference_, "cublasLtMatmulPreferenceCreate"), find(prefer_, "cublasLtMatmulPreferenceSetAttribute"), find(heuristic_, "cublasLtMatmulAlgoGetHeuristic");
+    const auto find = [&](auto& f, const char* name) {
+      f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, name));
+    };
+    find(create_, "cublasLtCreate"), find(desc_, "cublasLtMatmulDescCreate"),
+        find(set_, "cublasLtMatmulDescSetAttribute"), find(layout_, "cublasLtMatrixLayoutCreate");
+    find(preference_, "cublasLtMatmulPreferenceCreate"), find(prefer_, "cublasLtMatmulPreferenceSetAttribute"),
+        find(heuristic_, "cublasLtMatmulAlgoGetHeuristic");
     find(matmul_, "cublasLtMatmul");
     ok(create_(&handle_), "create");
   }
   enum Kind { kInt8, kFp8, kFp8Fast };
   // A product ready to run; the algorithm is the heuristic's first.
-  std::function<void(const void* x, const void* w, void* y)> product(cuda::CudaExec& exec, Kind kind, int64_t m, int64_t n, int64_t k) {
+  std::function<void(const void* x, const void* w, void* y)> product(cuda::CudaExec& exec, Kind kind, int64_t m,
+                                                                     int64_t n, int64_t k) {
     void *desc = nullptr, *a = nullptr, *b = nullptr, *d = nullptr, *preference = nullptr;
     const bool integer = kind == kInt8;
     const int type = integer ? 3 : 28, out = integer ? 10 : 2, transpose = 1;
@@ -158,8 +169,11 @@ class CublasLt {
     return [=, this, &exec](const void* x, const void* w, void* y) {
       const int one_i = 1, zero_i = 0;
       const float one = 1, zero = 0;
-      const void *alpha = integer ? static_cast<const void*>(&one_i) : &one, *beta = integer ? static_cast<const void*>(&zero_i) : &zero;
-      ok(matmul_(handle_, desc, alpha, w, a, x, b, beta, y, d, y, d, result->algo, workspace_.as<void>(), bytes, exec.stream()), "product");
+      const void *alpha = integer ? static_cast<const void*>(&one_i) : &one,
+                 *beta = integer ? static_cast<const void*>(&zero_i) : &zero;
+      ok(matmul_(handle_, desc, alpha, w, a, x, b, beta, y, d, y, d, result->algo, workspace_.as<void>(), bytes,
+                 exec.stream()),
+         "product");
     };
   }
 
@@ -176,7 +190,8 @@ class CublasLt {
   int (*preference_)(void**) = nullptr;
   int (*prefer_)(void*, int, const void*, size_t) = nullptr;
   int (*heuristic_)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*) = nullptr;
-  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, void*, const void*, void*, size_t, cuda::CUstream) = nullptr;
+  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
+                 void*, void*, const void*, void*, size_t, cuda::CUstream) = nullptr;
 };
 
 }  // namespace lpq::test

@@ -1,6 +1,6 @@
-// kv_decode, kv_pack and kv_append on a device: every form against double precision within the bound of attention_case.h, outputs full of
-// NaN before; packed bytes against codes made one by one; a thousand appended tokens against everything packed and computed anew;
-// what is bad is told. attention [--quick | --small].
+// kv_decode, kv_pack and kv_append on a device: every form against double precision within the bound of
+// attention_case.h, outputs full of NaN before; packed bytes against codes made one by one; a thousand appended tokens
+// against everything packed and computed anew; what is bad is told. attention [--quick | --small].
 #include <algorithm>
 #include <cstring>
 
@@ -20,8 +20,14 @@ Tensor of(DType dtype, std::vector<int64_t> shape, const std::vector<T>& data) {
 }
 
 Params form(const KvCase& c, int page_tokens) {
-  Params p = params({{"bits", double(c.bits)}, {"valueBits", double(c.of_values())}, {"headDim", double(c.dims)}, {"kvHeads", double(c.kv_heads)}, {"keyGroup", double(c.key_group)},
-                     {"valueGroup", double(c.value_group)}, {"pageTokens", double(page_tokens)}, {"outer", double(c.outer)}});
+  Params p = params({{"bits", double(c.bits)},
+                     {"valueBits", double(c.of_values())},
+                     {"headDim", double(c.dims)},
+                     {"kvHeads", double(c.kv_heads)},
+                     {"keyGroup", double(c.key_group)},
+                     {"valueGroup", double(c.value_group)},
+                     {"pageTokens", double(page_tokens)},
+                     {"outer", double(c.outer)}});
   if (c.words()) p.set("form", std::string("turbomind"));
   if (c.by_token()) p.set("granularity", std::string("token"));
   return p;
@@ -29,15 +35,21 @@ Params form(const KvCase& c, int page_tokens) {
 
 std::string name_of(const KvCase& c) {
   char name[128];
-  std::snprintf(name, sizeof(name), "k%d v%d d%d g%d%s heads %d/%d%s splits %d queries %d", c.bits, c.of_values(), c.dims, c.key_group, c.words() ? " words" : c.by_token() ? " by token" : "", c.heads, c.kv_heads,
-                c.outer ? " outer" : "", c.splits, c.queries);
+  std::snprintf(name, sizeof(name), "k%d v%d d%d g%d%s heads %d/%d%s splits %d queries %d", c.bits, c.of_values(),
+                c.dims, c.key_group,
+                c.words()      ? " words"
+                : c.by_token() ? " by token"
+                               : "",
+                c.heads, c.kv_heads, c.outer ? " outer" : "", c.splits, c.queries);
   return name;
 }
 
 std::vector<Tensor> pages_of(const KvCase& c, const KvData& d) {
   const Tensor keys = of(DType::u8, {d.pages, d.keys_page}, d.keys);
   if (c.words()) return {keys, keys, keys, keys};
-  return {keys, of(DType::u8, {d.pages, d.key_numbers_page}, d.key_numbers), of(DType::u8, {d.pages, d.values_page}, d.values), of(DType::u8, {d.pages, d.value_numbers_page}, d.value_numbers)};
+  return {keys, of(DType::u8, {d.pages, d.key_numbers_page}, d.key_numbers),
+          of(DType::u8, {d.pages, d.values_page}, d.values),
+          of(DType::u8, {d.pages, d.value_numbers_page}, d.value_numbers)};
 }
 
 // Uploads, so that one tensor given four times is one on the device.
@@ -51,7 +63,8 @@ std::vector<Tensor> up(Device& device, const std::vector<Tensor>& list) {
   }
   return out;
 }
-void run(Device& device, const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Params& p) {
+void run(Device& device, const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+         const Params& p) {
   Call call;
   call.in = in, call.out = out, call.params = p;
   device.queue().enqueue(op, std::move(call));
@@ -70,22 +83,27 @@ double compare(const KvCase& c, const KvData& d, const Tensor& y) {
       for (int h = 0; h < c.heads; ++h) {
         kv_expected(c, d, b, h, unit(y.dtype), want, bound, query, c.queries > 1);
         for (int i = 0; i < c.dims; ++i) {
-          const double share = std::fabs(get(y, ((int64_t{b} * c.queries + query) * c.heads + h) * c.dims + i) - want[static_cast<size_t>(i)]) / (bound[static_cast<size_t>(i)] + least(y.dtype));
+          const double share = std::fabs(get(y, ((int64_t{b} * c.queries + query) * c.heads + h) * c.dims + i) -
+                                         want[static_cast<size_t>(i)]) /
+                               (bound[static_cast<size_t>(i)] + least(y.dtype));
           worst = std::isnan(share) ? INFINITY : std::max(worst, share);
         }
       }
   return worst;
 }
 
-void check(Device& device, Report& report, const KvCase& c, DType out, std::initializer_list<std::pair<const char*, Params::Value>> more = {}) {
+void check(Device& device, Report& report, const KvCase& c, DType out,
+           std::initializer_list<std::pair<const char*, Params::Value>> more = {}) {
   KvCase with = c;
   if (with.splits == 0) with.splits = 1;
   const KvData d(with, lpq::test::random()());
   const int64_t width = c.kv_heads * c.dims;
   std::vector<Tensor> in = {of(DType::f16, {c.sequences * c.queries, c.heads * c.dims}, d.q)};
   for (const Tensor& t : pages_of(c, d)) in.push_back(t);
-  for (const Tensor& t : {of(DType::i32, {c.sequences, d.table_pages}, d.table), of(DType::i32, {c.sequences}, d.lengths), of(DType::f16, {c.sequences, d.room, width}, d.tail_keys),
-                          of(DType::f16, {c.sequences, d.room, width}, d.tail_values), of(DType::i32, {c.sequences}, d.tails)})
+  for (const Tensor& t :
+       {of(DType::i32, {c.sequences, d.table_pages}, d.table), of(DType::i32, {c.sequences}, d.lengths),
+        of(DType::f16, {c.sequences, d.room, width}, d.tail_keys),
+        of(DType::f16, {c.sequences, d.room, width}, d.tail_values), of(DType::i32, {c.sequences}, d.tails)})
     in.push_back(t);
   Params p = form(c, d.page_tokens);
   p.set("heads", double(c.heads)), p.set("scale", 1.0 / std::sqrt(c.dims));
@@ -103,9 +121,11 @@ void check(Device& device, Report& report, const KvCase& c, DType out, std::init
   const double worst = compare(with, d, y[0]);
   ++report.checks;
   // Scores and weights err by far less than their worst cases together: what lies wrong shows beyond a twentieth.
-  const bool same = std::memcmp(y[0].raw(), y[1].raw(), y[0].bytes()) == 0, ok = worst <= (out == DType::f32 ? 0.05 : 1) && same;
+  const bool same = std::memcmp(y[0].raw(), y[1].raw(), y[0].bytes()) == 0,
+             ok = worst <= (out == DType::f32 ? 0.05 : 1) && same;
   if (!ok) ++report.failures;
-  std::printf("%s  decode %-64s %.4f of the bound%s\n", ok ? "ok  " : "FAIL", name_of(c).c_str(), worst, same ? "" : ", other bytes the second time");
+  std::printf("%s  decode %-64s %.4f of the bound%s\n", ok ? "ok  " : "FAIL", name_of(c).c_str(), worst,
+              same ? "" : ", other bytes the second time");
 }
 
 void check_pack(Device& device, Report& report, KvCase c) {
@@ -128,22 +148,30 @@ void check_pack(Device& device, Report& report, KvCase c) {
   settled(device);
   const std::vector<uint8_t>* const wants[4] = {&want.keys, &want.key_numbers, &want.values, &want.value_numbers};
   bool same = true;
-  for (size_t i = 0; i < (c.words() ? 1u : 4u); ++i) same = same && std::memcmp(device.download(pages[i]).raw(), wants[i]->data(), wants[i]->size()) == 0;
+  for (size_t i = 0; i < (c.words() ? 1u : 4u); ++i)
+    same = same && std::memcmp(device.download(pages[i]).raw(), wants[i]->data(), wants[i]->size()) == 0;
   report.that("pack " + name_of(c), same);
 }
 
-// Tokens one by one: what is appended and attended to, against everything packed and computed anew; bytes of the cache in the end too.
+// Tokens one by one: what is appended and attended to, against everything packed and computed anew; bytes of the cache
+// in the end too.
 void check_steps(Device& device, Report& report, KvCase c, int steps) {
   const int block = c.block(), width = c.kv_heads * c.dims, room = c.words() ? 1 : block;
-  c.packed_blocks.assign(static_cast<size_t>(c.sequences), c.words() ? steps : steps / block + 1), c.tails.assign(static_cast<size_t>(c.sequences), 0);
+  c.packed_blocks.assign(static_cast<size_t>(c.sequences), c.words() ? steps : steps / block + 1),
+      c.tails.assign(static_cast<size_t>(c.sequences), 0);
   KvData d(c, lpq::test::random()());
   KvPages want(d);
   std::vector<std::vector<uint16_t>> k, v;  // of sequences
-  for (int b = 0; b < c.sequences; ++b) k.push_back(pack_input(c, steps, lpq::test::random()())), v.push_back(pack_input(c, steps, lpq::test::random()()));
+  for (int b = 0; b < c.sequences; ++b)
+    k.push_back(pack_input(c, steps, lpq::test::random()())), v.push_back(pack_input(c, steps, lpq::test::random()()));
   const std::vector<Tensor> pages = up(device, pages_of(c, d));
-  const auto zeros = [&](DType dtype, std::vector<int64_t> shape) { return device.backend().upload(filled(dtype, std::move(shape), [](int64_t) { return 0; })); };
-  const Tensor table = device.backend().upload(of(DType::i32, {c.sequences, d.table_pages}, d.table)), lengths = zeros(DType::i32, {c.sequences}), tails = zeros(DType::i32, {c.sequences});
-  const Tensor tail_keys = zeros(DType::f16, {c.sequences, room, width}), tail_values = zeros(DType::f16, {c.sequences, room, width});
+  const auto zeros = [&](DType dtype, std::vector<int64_t> shape) {
+    return device.backend().upload(filled(dtype, std::move(shape), [](int64_t) { return 0; }));
+  };
+  const Tensor table = device.backend().upload(of(DType::i32, {c.sequences, d.table_pages}, d.table)),
+               lengths = zeros(DType::i32, {c.sequences}), tails = zeros(DType::i32, {c.sequences});
+  const Tensor tail_keys = zeros(DType::f16, {c.sequences, room, width}),
+               tail_values = zeros(DType::f16, {c.sequences, room, width});
   Params p = form(c, d.page_tokens), asks = form(c, d.page_tokens);
   asks.set("heads", double(c.heads)), asks.set("scale", 1.0 / std::sqrt(c.dims));
   double worst = 0, exact = 0;
@@ -151,7 +179,9 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
     std::vector<Tensor> given;
     for (const auto* x : {&k, &v}) {
       Tensor step = allocate(DType::f16, {c.sequences, width});
-      for (int b = 0; b < c.sequences; ++b) std::memcpy(step.data<uint16_t>() + b * width, (*x)[static_cast<size_t>(b)].data() + t * width, static_cast<size_t>(2 * width));
+      for (int b = 0; b < c.sequences; ++b)
+        std::memcpy(step.data<uint16_t>() + b * width, (*x)[static_cast<size_t>(b)].data() + t * width,
+                    static_cast<size_t>(2 * width));
       given.push_back(step);
     }
     std::vector<Tensor> in = up(device, given), out = pages;
@@ -160,7 +190,8 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
     run(device, "kv_append", in, out, p);
     const int packed = c.words() ? t + 1 : (t / block) * block;  // what the step that fills a tail reads is still exact
     if (t % 97 && (t + 1) % block > 2 && t + 1 < steps) continue;
-    const Tensor q = gaussian(DType::f16, {c.sequences, c.heads * c.dims}), y = device.backend().upload(poisoned(DType::f32, {c.sequences, c.heads * c.dims}));
+    const Tensor q = gaussian(DType::f16, {c.sequences, c.heads * c.dims}),
+                 y = device.backend().upload(poisoned(DType::f32, {c.sequences, c.heads * c.dims}));
     std::vector<Tensor> reads = {device.backend().upload(q)};
     for (const Tensor& each : pages) reads.push_back(each);
     for (const Tensor& each : {table, lengths, tail_keys, tail_values, tails}) reads.push_back(each);
@@ -171,8 +202,11 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
     now.splits = 1, now.tails.assign(static_cast<size_t>(c.sequences), t + 1 - packed);
     KvData all = d;
     KvPages bytes(d);
-    for (int b = 0; b < c.sequences; ++b) pack_expected(c, d, bytes, k[static_cast<size_t>(b)].data(), packed, false, b, 0), pack_expected(c, d, bytes, v[static_cast<size_t>(b)].data(), packed, true, b, 0);
-    all.keys = bytes.keys, all.key_numbers = bytes.key_numbers, all.values = bytes.values, all.value_numbers = bytes.value_numbers;
+    for (int b = 0; b < c.sequences; ++b)
+      pack_expected(c, d, bytes, k[static_cast<size_t>(b)].data(), packed, false, b, 0),
+          pack_expected(c, d, bytes, v[static_cast<size_t>(b)].data(), packed, true, b, 0);
+    all.keys = bytes.keys, all.key_numbers = bytes.key_numbers, all.values = bytes.values,
+    all.value_numbers = bytes.value_numbers;
     all.q.assign(q.data<uint16_t>(), q.data<uint16_t>() + q.elements());
     all.lengths.assign(static_cast<size_t>(c.sequences), packed), all.tails = now.tails, all.room = t + 1 - packed;
     all.tail_keys.clear(), all.tail_values.clear();
@@ -180,7 +214,8 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
       for (int side = 0; side < 2; ++side) {
         const auto& x = side ? v[static_cast<size_t>(b)] : k[static_cast<size_t>(b)];
         auto& tail = side ? all.tail_values : all.tail_keys;
-        tail.insert(tail.end(), x.begin() + static_cast<int64_t>(packed) * width, x.begin() + static_cast<int64_t>(t + 1) * width);
+        tail.insert(tail.end(), x.begin() + static_cast<int64_t>(packed) * width,
+                    x.begin() + static_cast<int64_t>(t + 1) * width);
       }
     all.read(now);
     const double share = compare(now, all, device.download(y));
@@ -188,10 +223,15 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
     (packed ? worst : exact) = std::max(packed ? worst : exact, share);
   }
   const int packed = c.words() ? steps : (steps - 1) / block * block;
-  for (int b = 0; b < c.sequences; ++b) pack_expected(c, d, want, k[static_cast<size_t>(b)].data(), packed, false, b, 0), pack_expected(c, d, want, v[static_cast<size_t>(b)].data(), packed, true, b, 0);
+  for (int b = 0; b < c.sequences; ++b)
+    pack_expected(c, d, want, k[static_cast<size_t>(b)].data(), packed, false, b, 0),
+        pack_expected(c, d, want, v[static_cast<size_t>(b)].data(), packed, true, b, 0);
   bool same = std::memcmp(device.download(pages[0]).raw(), want.keys.data(), want.keys.size()) == 0;
-  if (!c.words()) same = same && std::memcmp(device.download(pages[1]).raw(), want.key_numbers.data(), want.key_numbers.size()) == 0 && std::memcmp(device.download(pages[2]).raw(), want.values.data(), want.values.size()) == 0 &&
-                         std::memcmp(device.download(pages[3]).raw(), want.value_numbers.data(), want.value_numbers.size()) == 0;
+  if (!c.words())
+    same = same &&
+           std::memcmp(device.download(pages[1]).raw(), want.key_numbers.data(), want.key_numbers.size()) == 0 &&
+           std::memcmp(device.download(pages[2]).raw(), want.values.data(), want.values.size()) == 0 &&
+           std::memcmp(device.download(pages[3]).raw(), want.value_numbers.data(), want.value_numbers.size()) == 0;
   std::printf("%d steps, %.4f of the bound, of exact tokens alone %.4f\n", steps, worst, exact);
   report.that("steps " + name_of(c), same && worst <= 0.05 && exact <= 1);
 }
@@ -207,7 +247,9 @@ void check_faults(Device& device, Report& report) {
       p.set("heads", 4.0), p.set("scale", 0.1);
       std::vector<Tensor> in = {of(DType::f16, {1, 512}, d.q)};
       for (const Tensor& t : pages_of(c, d)) in.push_back(t);
-      for (const Tensor& t : {of(DType::i32, {1, d.table_pages}, d.table), of(DType::i32, {1}, d.lengths), of(DType::f16, {1, d.room, 256}, d.tail_keys), of(DType::f16, {1, d.room, 256}, d.tail_values), of(DType::i32, {1}, d.tails)})
+      for (const Tensor& t : {of(DType::i32, {1, d.table_pages}, d.table), of(DType::i32, {1}, d.lengths),
+                              of(DType::f16, {1, d.room, 256}, d.tail_keys),
+                              of(DType::f16, {1, d.room, 256}, d.tail_values), of(DType::i32, {1}, d.tails)})
         in.push_back(t);
       run(device, "kv_decode", up(device, in), {device.backend().upload(poisoned(DType::f32, {1, 512}))}, p);
       settled(device);
@@ -226,7 +268,9 @@ void check_faults(Device& device, Report& report) {
     p.set("heads", 4.0), p.set("scale", 0.1), p.set("queries", 2.0);
     std::vector<Tensor> in = {of(DType::f16, {2, 512}, d.q)};
     for (const Tensor& t : pages_of(c, d)) in.push_back(t);
-    for (const Tensor& t : {of(DType::i32, {1, d.table_pages}, d.table), of(DType::i32, {1}, std::vector<int>{64}), of(DType::f16, {1, d.room, 256}, d.tail_keys), of(DType::f16, {1, d.room, 256}, d.tail_values), of(DType::i32, {1}, d.tails)})
+    for (const Tensor& t : {of(DType::i32, {1, d.table_pages}, d.table), of(DType::i32, {1}, std::vector<int>{64}),
+                            of(DType::f16, {1, d.room, 256}, d.tail_keys),
+                            of(DType::f16, {1, d.room, 256}, d.tail_values), of(DType::i32, {1}, d.tails)})
       in.push_back(t);
     run(device, "kv_decode", up(device, in), {device.backend().upload(poisoned(DType::f32, {2, 512}))}, p);
     settled(device);
@@ -236,9 +280,14 @@ void check_faults(Device& device, Report& report) {
     return [&, packed, tail] {
       KvData d(c, 7);
       Params p = form(c, d.page_tokens);
-      const Tensor x = of(DType::f16, {1, 256}, pack_input(c, 1, 9)), room = filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; });
-      std::vector<Tensor> in = up(device, {x, x, of(DType::i32, {1, d.table_pages}, d.table)}), out = up(device, pages_of(c, d));
-      for (const Tensor& t : up(device, {of(DType::i32, {1}, std::vector<int>{packed}), of(DType::i32, {1}, std::vector<int>{tail}), room, filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; })})) out.push_back(t);
+      const Tensor x = of(DType::f16, {1, 256}, pack_input(c, 1, 9)),
+                   room = filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; });
+      std::vector<Tensor> in = up(device, {x, x, of(DType::i32, {1, d.table_pages}, d.table)}),
+                          out = up(device, pages_of(c, d));
+      for (const Tensor& t :
+           up(device, {of(DType::i32, {1}, std::vector<int>{packed}), of(DType::i32, {1}, std::vector<int>{tail}), room,
+                       filled(DType::f16, {1, 128, 256}, [](int64_t) { return 1; })}))
+        out.push_back(t);
       run(device, "kv_append", in, out, p);
       settled(device);
     };
@@ -252,7 +301,10 @@ void check_faults(Device& device, Report& report) {
       auto x = pack_input(c, 256, 9);
       if (bad) x[777] = bad;
       if (page != 99) d.table[1] = page;
-      run(device, "kv_pack", up(device, {of(DType::f16, {256, 256}, x), of(DType::f16, {256, 256}, pack_input(c, 256, 10)), of(DType::i32, {2}, d.table)}), up(device, pages_of(c, d)), form(c, d.page_tokens));
+      run(device, "kv_pack",
+          up(device, {of(DType::f16, {256, 256}, x), of(DType::f16, {256, 256}, pack_input(c, 256, 10)),
+                      of(DType::i32, {2}, d.table)}),
+          up(device, pages_of(c, d)), form(c, d.page_tokens));
       settled(device);
     };
   };
@@ -279,29 +331,74 @@ int main(int argc, char** argv) {
       for (const F f : {F::kWide, F::kFine, F::kTokens, F::kWords})
         for (const int group : {32, 64, 128}) {
           if (bits == 2 && f == F::kWords) continue;
-          if (f == F::kWords ? group != 64 : f == F::kWide ? group != 128 : f == F::kFine ? group == 128 : group > dims) continue;
+          if (f == F::kWords ? group != 64 : f == F::kWide ? group != 128 : f == F::kFine ? group == 128 : group > dims)
+            continue;
           if (quick && f != F::kWide && group != (f == F::kTokens ? 128 : 64) && dims != 64) continue;
           const int of = f == F::kWords ? dims : group, values = std::min(of, dims);
           const bool words = f == F::kWords;
-          KvCase c{bits, dims, of, values, 2, 8, 2, 2, false, 1, words ? std::vector<int>{131, 64} : std::vector<int>{3, 1}, {5, 0}, value_bits, f};
+          KvCase c{bits,
+                   dims,
+                   of,
+                   values,
+                   2,
+                   8,
+                   2,
+                   2,
+                   false,
+                   1,
+                   words ? std::vector<int>{131, 64} : std::vector<int>{3, 1},
+                   {5, 0},
+                   value_bits,
+                   f};
           check(device, report, c, DType::f32);
           if (!quick) {
-            KvCase other{bits, dims, of, values, 3, 4, 4, 0, !words, 2, words ? std::vector<int>{700, 0, 1} : std::vector<int>{9, 0, 4}, {100, 1, 0}, value_bits, f};
+            KvCase other{bits,
+                         dims,
+                         of,
+                         values,
+                         3,
+                         4,
+                         4,
+                         0,
+                         !words,
+                         2,
+                         words ? std::vector<int>{700, 0, 1} : std::vector<int>{9, 0, 4},
+                         {100, 1, 0},
+                         value_bits,
+                         f};
             check(device, report, other, DType::f16);
           }
           c.sequences = 1, c.heads = 2, c.splits = 1, c.outer = group == 32;
           check_pack(device, report, c);
-          KvCase many{bits, dims, of, values, 2, 6, 2, 1, false, 1, words ? std::vector<int>{131, 1} : std::vector<int>{1, 0}, {words ? 0 : 70, words ? 0 : 3}, value_bits, f, 30};
+          KvCase many{bits,
+                      dims,
+                      of,
+                      values,
+                      2,
+                      6,
+                      2,
+                      1,
+                      false,
+                      1,
+                      words ? std::vector<int>{131, 1} : std::vector<int>{1, 0},
+                      {words ? 0 : 70, words ? 0 : 3},
+                      value_bits,
+                      f,
+                      30};
           if (!small || f == F::kTokens) check(device, report, many, DType::f32);
         }
   }
   check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::f16);
   check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
   check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
-  for (const double warps : {1.0, 3.0, 8.0}) check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}, {"stages", 2.0}});
+  for (const double warps : {1.0, 3.0, 8.0})
+    check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32,
+          {{"warps", warps}, {"stages", 2.0}});
   // Pages of three blocks; the longest rings.
-  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32, {{"warps", 2.0}, {"stages", 4.0}});
-  check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32, {{"warps", 2.0}, {"stages", 3.0}});
+  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32,
+        {{"warps", 2.0}, {"stages", 4.0}});
+  check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32,
+        {{"warps", 2.0}, {"stages", 3.0}});
   check_faults(device, report);
   const int steps = small ? 140 : 1000;
   check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);

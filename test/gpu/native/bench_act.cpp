@@ -1,5 +1,6 @@
-// Times products of low-bit activations: bench_act [--json FILE] [--m LIST] [--kinds LIST] [--tune]. cuBLAS fp16, int8 and fp8 in the same run.
-// Weights rotate among copies that exceed the L2 cache eight times; graphs, medians of seven replays.
+// Times products of low-bit activations: bench_act [--json FILE] [--m LIST] [--kinds LIST] [--tune]. cuBLAS fp16, int8
+// and fp8 in the same run. Weights rotate among copies that exceed the L2 cache eight times; graphs, medians of seven
+// replays.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -24,9 +25,11 @@ struct Bench {
   Tensor bytes, halves, ones;
   Bench() {
     Tensor host = allocate(DType::u64, {8 << 20});
-    for (int64_t i = 0; i < host.elements(); ++i) host.data<uint64_t>()[i] = lpq::test::random()() & 0xbfbfbfbfbfbfbfbfull;
+    for (int64_t i = 0; i < host.elements(); ++i)
+      host.data<uint64_t>()[i] = lpq::test::random()() & 0xbfbfbfbfbfbfbfbfull;
     bytes = device.backend().upload(host);
-    for (int64_t i = 0; i < host.elements(); ++i) host.data<uint64_t>()[i] = (lpq::test::random()() & 0x87ff87ff87ff87ffull) | 0x3800380038003800ull;
+    for (int64_t i = 0; i < host.elements(); ++i)
+      host.data<uint64_t>()[i] = (lpq::test::random()() & 0x87ff87ff87ff87ffull) | 0x3800380038003800ull;
     halves = device.backend().upload(host);
     ones = device.backend().upload(filled(DType::f32, {1 << 20}, [](int64_t i) { return 0.001 * (1 + i % 7); }));
     device.settle();
@@ -43,7 +46,8 @@ struct Bench {
   std::vector<Tensor> copies(const Tensor& from, DType dtype, const std::vector<int64_t>& shape) {
     std::vector<Tensor> list{noise(from, dtype, shape, 1)};
     const size_t most = 8 * exec.device().l2_bytes;
-    while (list.size() < 2 || list.size() * list[0].bytes() < most) list.push_back(noise(from, dtype, shape, list.size() + 1));
+    while (list.size() < 2 || list.size() * list[0].bytes() < most)
+      list.push_back(noise(from, dtype, shape, list.size() + 1));
     return list;
   }
   Tensor first_ones(int64_t count) const {
@@ -51,7 +55,9 @@ struct Bench {
     t.shape = {count};
     return t;
   }
-  int count(int64_t m, size_t copies_) const { return m >= 1024 ? 6 : static_cast<int>(std::max<size_t>(12, std::min<size_t>(copies_, 40))); }
+  int count(int64_t m, size_t copies_) const {
+    return m >= 1024 ? 6 : static_cast<int>(std::max<size_t>(12, std::min<size_t>(copies_, 40)));
+  }
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -65,7 +71,8 @@ std::vector<std::string> split(const std::string& text) {
 
 int main(int argc, char** argv) try {
   std::string out;
-  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"}, kinds = {"i8", "f8", "w4", "w4f8", "w4ax0", "w4ax75"};
+  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"},
+                           kinds = {"i8", "f8", "w4", "w4f8", "w4ax0", "w4ax75"};
   bool tune = false, vendor = true;
   size_t shapes = 6;
   for (int i = 1; i < argc; ++i) {
@@ -79,7 +86,8 @@ int main(int argc, char** argv) try {
   }
   Bench b;
   std::ostringstream json;
-  std::printf("%s\n%-12s %5s %9s %9s %9s %9s", b.exec.device().name.c_str(), "K x N", "M", "fp16", "int8", "fp8", "fp8fast");
+  std::printf("%s\n%-12s %5s %9s %9s %9s %9s", b.exec.device().name.c_str(), "K x N", "M", "fp16", "int8", "fp8",
+              "fp8fast");
   for (const auto& kind : kinds) std::printf(" %9s /16 /8  ", kind.c_str());
   std::printf("  (us, times of cuBLAS over it)\n");
   std::map<std::string, std::vector<double>> logs;
@@ -98,19 +106,24 @@ int main(int argc, char** argv) try {
     for (size_t i = 0; i < w4.size(); ++i) groups.push_back(b.noise(b.ones, DType::f32, {k / 128, n}, i));
     for (const auto& m_text : ms) {
       const int64_t m = std::stoll(m_text);
-      const Tensor x8 = b.noise(b.bytes, DType::i8, {m, k}, 99), x16 = b.noise(b.halves, DType::f16, {m, k}, 99), y = b.exec.allocate(DType::f16, {m, n}), y32 = b.exec.allocate(DType::f32, {m, n});
+      const Tensor x8 = b.noise(b.bytes, DType::i8, {m, k}, 99), x16 = b.noise(b.halves, DType::f16, {m, k}, 99),
+                   y = b.exec.allocate(DType::f16, {m, n}), y32 = b.exec.allocate(DType::f32, {m, n});
       const Tensor sx = b.first_ones(m);
       double fp16 = 0, int8 = 0, fp8 = 0, fast = 0;
       if (vendor) {
         fp16 = b.timer.time(b.count(m, w16.size()), [&](int i) {
           cuda::Gemm g;
-          g.m = m, g.n = n, g.k = k, g.a = x16.raw(), g.b = w16[static_cast<size_t>(i) % w16.size()].raw(), g.c = y.raw(), g.ab = g.out = DType::f16, g.transpose_b = true;
+          g.m = m, g.n = n, g.k = k, g.a = x16.raw(), g.b = w16[static_cast<size_t>(i) % w16.size()].raw(),
+          g.c = y.raw(), g.ab = g.out = DType::f16, g.transpose_b = true;
           b.exec.gemm(g);
         });
         const auto vendor_time = [&](CublasLt::Kind kind) {
           try {
             const auto run = b.lt.product(b.exec, kind, m, n, k);
-            return b.timer.time(b.count(m, w8.size()), [&](int i) { run(x8.raw(), w8[static_cast<size_t>(i) % w8.size()].raw(), kind == CublasLt::kInt8 ? y32.raw() : y.raw()); });
+            return b.timer.time(b.count(m, w8.size()), [&](int i) {
+              run(x8.raw(), w8[static_cast<size_t>(i) % w8.size()].raw(),
+                  kind == CublasLt::kInt8 ? y32.raw() : y.raw());
+            });
           } catch (const Failure& failure) {
             std::printf("%s\n", failure.what());
             return 0.0;
@@ -118,9 +131,11 @@ int main(int argc, char** argv) try {
         };
         int8 = vendor_time(CublasLt::kInt8), fp8 = vendor_time(CublasLt::kFp8), fast = vendor_time(CublasLt::kFp8Fast);
       }
-      std::printf("%5lldx%-6lld %5lld %9.2f %9.2f %9.2f %9.2f", (long long)k, (long long)n, (long long)m, fp16, int8, fp8, fast);
-      json << (json.tellp() > 0 ? ",\n  " : "\n  ") << "{\"k\": " << k << ", \"n\": " << n << ", \"m\": " << m << ", \"cublas_fp16_us\": " << fp16 << ", \"cublas_int8_us\": " << int8
-           << ", \"cublas_fp8_us\": " << fp8 << ", \"cublas_fp8_fast_us\": " << fast;
+      std::printf("%5lldx%-6lld %5lld %9.2f %9.2f %9.2f %9.2f", (long long)k, (long long)n, (long long)m, fp16, int8,
+                  fp8, fast);
+      json << (json.tellp() > 0 ? ",\n  " : "\n  ") << "{\"k\": " << k << ", \"n\": " << n << ", \"m\": " << m
+           << ", \"cublas_fp16_us\": " << fp16 << ", \"cublas_int8_us\": " << int8 << ", \"cublas_fp8_us\": " << fp8
+           << ", \"cublas_fp8_fast_us\": " << fast;
       for (const auto& kind : kinds) {
         const bool nibbles = kind.rfind("w4", 0) == 0;
         const DType dtype = kind == "f8" || kind == "w4f8" ? DType::f8_e4m3 : DType::i8;
@@ -128,7 +143,8 @@ int main(int argc, char** argv) try {
         Tensor x = x8;
         x.dtype = dtype;
         std::vector<Call> calls(w.size());
-        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits; w4ax75:wgmma names the kernel.
+        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits; w4ax75:wgmma names
+        // the kernel.
         const bool mixed = kind.rfind("w4ax", 0) == 0;
         const int64_t kb = k / 128, fours = mixed ? kb * std::stoi(kind.substr(4)) / 100 : 0, pitch = (m + 3) / 4 * 4;
         Tensor x_8, x_4, x_scales, blocks;
@@ -136,10 +152,12 @@ int main(int argc, char** argv) try {
           Tensor host = allocate(DType::i32, {kb});
           // Those of 8 bits spread out, as a kernel meets them.
           int four = 0, eight = 0;
-          for (int64_t b = 0; b < kb; ++b) host.data<int32_t>()[b] = (b + 1) * fours / kb > b * fours / kb ? ~four++ : eight++;
+          for (int64_t b = 0; b < kb; ++b)
+            host.data<int32_t>()[b] = (b + 1) * fours / kb > b * fours / kb ? ~four++ : eight++;
           blocks = b.device.backend().upload(host);
           blocks.storage->arrival->await_host();  // operations called by themselves wait for no copy
-          x_8 = b.noise(b.bytes, DType::i8, {m, 128 * eight}, 99), x_4 = b.noise(b.bytes, DType::u8, {m, 64 * four}, 98), x_scales = b.noise(b.ones, DType::f32, {kb, pitch}, 0);
+          x_8 = b.noise(b.bytes, DType::i8, {m, 128 * eight}, 99),
+          x_4 = b.noise(b.bytes, DType::u8, {m, 64 * four}, 98), x_scales = b.noise(b.ones, DType::f32, {kb, pitch}, 0);
         }
         for (size_t i = 0; i < w.size(); ++i) {
           if (mixed) {
@@ -154,7 +172,9 @@ int main(int argc, char** argv) try {
         }
         const auto timed = [&](const Params& params) {
           for (Call& call : calls) call.params = params;
-          return b.timer.time(b.count(m, w.size()), [&](int i) { (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec); });
+          return b.timer.time(b.count(m, w.size()), [&](int i) {
+            (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec);
+          });
         };
         Params named;
         if (kind.find(':') != std::string::npos) named.set("kernel", kind.substr(kind.find(':') + 1));
@@ -164,11 +184,16 @@ int main(int argc, char** argv) try {
           for (int tokens : {16, 32, 64, 128})
             for (int cluster : {1, 2})
               for (int shared : {0, -1, 100000}) {
-                if (tokens > std::max<int64_t>(16, 2 * m - 1) || (m <= tokens && cluster == 2) || (m >= 1024 && tokens < 128)) continue;
+                if (tokens > std::max<int64_t>(16, 2 * m - 1) || (m <= tokens && cluster == 2) ||
+                    (m >= 1024 && tokens < 128))
+                  continue;
                 if (shared != 0 && m >= 1024 && cluster == 2) continue;
-                const double other = timed(params({{"tokens", double(tokens)}, {"cluster", double(cluster)}, {"shared", double(shared)}}));
+                const double other = timed(
+                    params({{"tokens", double(tokens)}, {"cluster", double(cluster)}, {"shared", double(shared)}}));
                 json << ", \"" << kind << "_t" << tokens << "_c" << cluster << "_s" << shared << "_us\": " << other;
-                if (other < t * 0.98) t = other, what = "t" + std::to_string(tokens) + "c" + std::to_string(cluster) + "s" + std::to_string(shared);
+                if (other < t * 0.98)
+                  t = other,
+                  what = "t" + std::to_string(tokens) + "c" + std::to_string(cluster) + "s" + std::to_string(shared);
               }
         const double own = dtype == DType::f8_e4m3 ? fast : int8;
         std::printf(" %9.2f %4.2f %4.2f %s", t, fp16 / t, own / t, tune ? what.c_str() : "");
@@ -186,7 +211,8 @@ int main(int argc, char** argv) try {
     for (double l : list) sum += l;
     std::printf("%s: %.2f\n", what.c_str(), std::exp(sum / static_cast<double>(list.size())));
   }
-  if (!out.empty()) std::ofstream(out) << "{\"device\": \"" << b.exec.device().name << "\", \"rows\": [" << json.str() << "\n]}\n";
+  if (!out.empty())
+    std::ofstream(out) << "{\"device\": \"" << b.exec.device().name << "\", \"rows\": [" << json.str() << "\n]}\n";
   return 0;
 } catch (const Failure& failure) {
   std::printf("FAIL %s: %s\n", failure.code.c_str(), failure.what());

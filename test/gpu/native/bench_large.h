@@ -1,9 +1,12 @@
-// Sets of bench_kernels for the kernel of many tokens of devices without wgmma (gemm_large.cuh), included by it:
-//   large: what dequantization costs: types at M = N = K = 16384 beside an fp16 mma.sync product of the same tiles (gemm_dense.cu, with both of
-//     its arrangements of warps) and cuBLAS (large-few: u4 and u8 alone; large-profile); u4 over the table's shapes, M = 32 to 4096, beside the kernel that is chosen and cuBLAS.
+// Sets of bench_kernels for the kernel of many tokens of devices without wgmma (large.cuh), included by it:
+//   large: what dequantization costs: types at M = N = K = 16384 beside an fp16 mma.sync product of the same tiles
+//   (dense.cu, with both of
+//     its arrangements of warps) and cuBLAS (large-few: u4 and u8 alone; large-profile); u4 over the table's shapes, M
+//     = 32 to 4096, beside the kernel that is chosen and cuBLAS.
 
 double time_same_tiles(Bench& b, int64_t m, int64_t n, int64_t k, int across, size_t launches) {
-  const Tensor x = b.random_tensor(DType::f16, {m, k}, 99), w = b.random_tensor(DType::f16, {n, k}, 3), y = b.exec.allocate(DType::f16, {m, n});
+  const Tensor x = b.random_tensor(DType::f16, {m, k}, 99), w = b.random_tensor(DType::f16, {n, k}, 3),
+               y = b.exec.allocate(DType::f16, {m, n});
   cuda::GemmPackedArgs g{};
   g.weights = reinterpret_cast<const unsigned char*>(w.raw());
   g.x = x.data<uint16_t>(), g.y = y.data<uint16_t>();
@@ -40,13 +43,20 @@ void bench_large(Bench& b, const std::string& set) {
   for (int across : {8, 4}) {
     const double t = time_same_tiles(b, s, s, s, across, 2);
     same = std::min(same, t);
-    std::printf("16384^3 fp16 mma.sync, warps %dx%d: %.1f us, %.0f TFLOP/s\n", across, 8 / across, t * 1e6, 2.0 * double(s * s * s) / t / 1e12);
-    std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"f16\", \"warps\": \"%dx%d\", \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f}", across, 8 / across, t * 1e6);
+    std::printf("16384^3 fp16 mma.sync, warps %dx%d: %.1f us, %.0f TFLOP/s\n", across, 8 / across, t * 1e6,
+                2.0 * double(s * s * s) / t / 1e12);
+    std::snprintf(line, sizeof(line),
+                  "{\"set\": \"large\", \"type\": \"f16\", \"warps\": \"%dx%d\", \"m\": 16384, \"n\": 16384, \"k\": "
+                  "16384, \"us\": %.1f}",
+                  across, 8 / across, t * 1e6);
     b.row(line);
   }
   const double dense = time_dense(b, make_dense(b, s, s), s, 2);
   std::printf("16384^3 cuBLAS: %.1f us\n", dense * 1e6);
-  std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"cublas f16\", \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f}", dense * 1e6);
+  std::snprintf(
+      line, sizeof(line),
+      "{\"set\": \"large\", \"type\": \"cublas f16\", \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f}",
+      dense * 1e6);
   b.row(line);
   for (const char* name : {"u1", "u2", "u3", "u4", "u8", "f4e2m1", "f8e4m3"})
     for (DType dtype : {DType::f16, DType::bf16}) {
@@ -59,9 +69,12 @@ void bench_large(Bench& b, const std::string& set) {
         std::printf("%s: %s\n", name, failure.what());
         continue;
       }
-      std::printf("16384^3 %-7s %-4s %.1f us, %.0f TFLOP/s, %+.2f %% over fp16 of the same tiles\n", name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6,
-                  2.0 * double(s * s * s) / t / 1e12, 100 * (t / same - 1));
-      std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"m\": 16384, \"n\": 16384, \"k\": 16384, \"us\": %.1f, \"over_dense\": %.4f}",
+      std::printf("16384^3 %-7s %-4s %.1f us, %.0f TFLOP/s, %+.2f %% over fp16 of the same tiles\n", name,
+                  dtype == DType::f16 ? "f16" : "bf16", t * 1e6, 2.0 * double(s * s * s) / t / 1e12,
+                  100 * (t / same - 1));
+      std::snprintf(line, sizeof(line),
+                    "{\"set\": \"large\", \"type\": \"%s\", \"x\": \"%s\", \"group\": 128, \"m\": 16384, \"n\": 16384, "
+                    "\"k\": 16384, \"us\": %.1f, \"over_dense\": %.4f}",
                     name, dtype == DType::f16 ? "f16" : "bf16", t * 1e6, t / same - 1);
       b.row(line);
       std::fflush(stdout);
@@ -73,9 +86,13 @@ void bench_large(Bench& b, const std::string& set) {
       const Dense d = make_dense(b, shape.n, shape.k);
       for (int64_t m : {32, 64, 128, 256, 1024, 4096}) {
         const size_t launches = m <= 128 ? 12 : m <= 1024 ? 4 : 2;
-        const double t = time_packed(b, p, m, params({{"kernel", std::string("large")}}), launches), chosen = time_packed(b, p, m, {}, launches), cublas = time_dense(b, d, m, launches);
-        std::printf("%5lldx%-8lld %5lld %9.1f %9.1f %9.1f\n", (long long)shape.k, (long long)shape.n, (long long)m, t * 1e6, chosen * 1e6, cublas * 1e6);
-        std::snprintf(line, sizeof(line), "{\"set\": \"large\", \"type\": \"u4\", \"x\": \"f16\", \"group\": 128, \"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.2f, \"chosen_us\": %.2f, \"cublas_us\": %.2f}",
+        const double t = time_packed(b, p, m, params({{"kernel", std::string("large")}}), launches),
+                     chosen = time_packed(b, p, m, {}, launches), cublas = time_dense(b, d, m, launches);
+        std::printf("%5lldx%-8lld %5lld %9.1f %9.1f %9.1f\n", (long long)shape.k, (long long)shape.n, (long long)m,
+                    t * 1e6, chosen * 1e6, cublas * 1e6);
+        std::snprintf(line, sizeof(line),
+                      "{\"set\": \"large\", \"type\": \"u4\", \"x\": \"f16\", \"group\": 128, \"m\": %lld, \"n\": "
+                      "%lld, \"k\": %lld, \"us\": %.2f, \"chosen_us\": %.2f, \"cublas_us\": %.2f}",
                       (long long)m, (long long)shape.n, (long long)shape.k, t * 1e6, chosen * 1e6, cublas * 1e6);
         b.row(line);
       }

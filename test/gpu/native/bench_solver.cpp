@@ -1,7 +1,8 @@
-// Times the solver's operations for the linears of one Llama-3-8B block: bench_solver [--only FEED] [--once] [JSON file].
-// --once: one pass without a warm-up, for a profiler.
-// Device time by events around each operation; the first pass warms up, three are measured, the median is kept. Also: what
-// one-pass sweeps cost in the objective against three-pass ones, and how far GPTAQ's targets are from the CPU's f64.
+// Times the solver's operations for the linears of one Llama-3-8B block: bench_solver [--only FEED] [--once] [JSON
+// file]. --once: one pass without a warm-up, for a profiler.
+// Device time by events around each operation; the first pass warms up, three are measured, the median is kept. Also:
+// what one-pass sweeps cost in the objective against three-pass ones, and how far GPTAQ's targets are from the CPU's
+// f64.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -41,7 +42,9 @@ uint64_t mix(uint64_t x) {
 // About normal: the sum of four uniform 16-bit numbers.
 float noise(uint64_t i) {
   const uint64_t r = mix(i);
-  return (static_cast<float>((r & 0xffff) + ((r >> 16) & 0xffff) + ((r >> 32) & 0xffff) + (r >> 48)) / 65535.0f - 2.0f) * 1.732f;
+  return (static_cast<float>((r & 0xffff) + ((r >> 16) & 0xffff) + ((r >> 32) & 0xffff) + (r >> 48)) / 65535.0f -
+          2.0f) *
+         1.732f;
 }
 Tensor random_bf16(int64_t rows, int64_t columns, uint64_t seed, float size, bool activations) {
   Tensor t = allocate(DType::bf16, {rows, columns});
@@ -52,11 +55,13 @@ Tensor random_bf16(int64_t rows, int64_t columns, uint64_t seed, float size, boo
     threads.emplace_back([&, w] {
       for (int64_t r = rows * w / workers; r < rows * (w + 1) / workers; ++r) {
         float common[4];
-        for (int m = 0; m < 4; ++m) common[m] = 0.5f * noise(seed * 7 + static_cast<uint64_t>(r * 4 + m) + (1ull << 50));
+        for (int m = 0; m < 4; ++m)
+          common[m] = 0.5f * noise(seed * 7 + static_cast<uint64_t>(r * 4 + m) + (1ull << 50));
         for (int64_t c = 0; c < columns; ++c) {
           float v = noise(seed * 1000003 + static_cast<uint64_t>(r * columns + c));
           if (activations) {
-            for (int m = 0; m < 4; ++m) v += common[m] * noise(seed * 13 + static_cast<uint64_t>(c * 4 + m) + (1ull << 51));
+            for (int m = 0; m < 4; ++m)
+              v += common[m] * noise(seed * 13 + static_cast<uint64_t>(c * 4 + m) + (1ull << 51));
             v *= std::exp(0.6f * noise(seed * 17 + static_cast<uint64_t>(c) + (1ull << 52)));
             if (mix(static_cast<uint64_t>(c) + seed) % 512 == 0) v *= 20;  // outlier channels
           }
@@ -69,7 +74,15 @@ Tensor random_bf16(int64_t rows, int64_t columns, uint64_t seed, float size, boo
 }
 
 Params int4() {
-  return params({{"kind", "int"}, {"bits", 4.0}, {"signed", 1.0}, {"symmetric", 1.0}, {"constantZero", 0.0}, {"steps", 76.0}, {"bothSigns", 1.0}, {"scaleDtype", "f32"}, {"sweeps", 1.0}});
+  return params({{"kind", "int"},
+                 {"bits", 4.0},
+                 {"signed", 1.0},
+                 {"symmetric", 1.0},
+                 {"constantZero", 0.0},
+                 {"steps", 76.0},
+                 {"bothSigns", 1.0},
+                 {"scaleDtype", "f32"},
+                 {"sweeps", 1.0}});
 }
 
 struct Times {
@@ -94,9 +107,10 @@ struct Feed {
   std::vector<std::pair<const char*, int64_t>> linears;
 };
 
-// GPTAQ's change of a few rows against the CPU's f64: the H-norm of the difference over that of the change, and the largest
-// difference of an element over the largest change.
-void check_target(Runner& run, const char* name, int64_t k, const Tensor& order, const Tensor& dead, const Tensor& drift, const Tensor& u, const Tensor& m, std::optional<Tensor> matrix) {
+// GPTAQ's change of a few rows against the CPU's f64: the H-norm of the difference over that of the change, and the
+// largest difference of an element over the largest change.
+void check_target(Runner& run, const char* name, int64_t k, const Tensor& order, const Tensor& dead,
+                  const Tensor& drift, const Tensor& u, const Tensor& m, std::optional<Tensor> matrix) {
   constexpr int64_t rows = 16;
   Device& d = run.d;
   const Tensor w = random_bf16(rows, k, 99, 0.02f, false), on_device = d.backend().upload(w);
@@ -108,9 +122,11 @@ void check_target(Runner& run, const char* name, int64_t k, const Tensor& order,
     run.wait();
     return d.download(t);
   };
-  const Tensor plain = target({}, 0), direct = target({drift, u}, 1), by_matrix = matrix ? target({*matrix}, 1) : direct;
+  const Tensor plain = target({}, 0), direct = target({drift, u}, 1),
+               by_matrix = matrix ? target({*matrix}, 1) : direct;
   std::unique_ptr<Backend> host = make_cpu_backend(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  const Tensor narrow = d.download(drift), wide = allocate(DType::f64, {k, k}), want = allocate(DType::f32, {rows, k}), metric = d.download(m);
+  const Tensor narrow = d.download(drift), wide = allocate(DType::f64, {k, k}), want = allocate(DType::f32, {rows, k}),
+               metric = d.download(m);
   for (int64_t i = 0; i < k * k; ++i) wide.data<double>()[i] = narrow.data<float>()[i];
   Call call;
   call.in = {w, d.download(order), d.download(dead), wide, d.download(u)};
@@ -124,7 +140,8 @@ void check_target(Runner& run, const char* name, int64_t k, const Tensor& order,
     for (int64_t r = 0; r < rows; ++r)
       threads.emplace_back([&, r] {
         std::vector<double> e(static_cast<size_t>(k));
-        for (int64_t j = 0; j < k; ++j) e[static_cast<size_t>(j)] = static_cast<double>(a.data<float>()[r * k + j]) - b.data<float>()[r * k + j];
+        for (int64_t j = 0; j < k; ++j)
+          e[static_cast<size_t>(j)] = static_cast<double>(a.data<float>()[r * k + j]) - b.data<float>()[r * k + j];
         for (int64_t i = 0; i < k; ++i) {
           double line = 0;
           for (int64_t j = 0; j < k; ++j) line += e[static_cast<size_t>(j)] * metric.data<float>()[i * k + j];
@@ -136,12 +153,16 @@ void check_target(Runner& run, const char* name, int64_t k, const Tensor& order,
   };
   const auto largest = [&](const Tensor& a, const Tensor& b) {
     double most = 0;
-    for (int64_t i = 0; i < rows * k; ++i) most = std::max(most, std::fabs(static_cast<double>(a.data<float>()[i]) - b.data<float>()[i]));
+    for (int64_t i = 0; i < rows * k; ++i)
+      most = std::max(most, std::fabs(static_cast<double>(a.data<float>()[i]) - b.data<float>()[i]));
     return most;
   };
   const double change = norm(want, plain), most = largest(want, plain);
-  std::printf("%-8s target against f64: H-norm %.2e of the change's (with a matrix %.2e), largest element %.2e (%.2e) of the largest change %.3g\n", name, norm(direct, want) / change,
-              norm(by_matrix, want) / change, largest(direct, want) / most, largest(by_matrix, want) / most, most);
+  std::printf(
+      "%-8s target against f64: H-norm %.2e of the change's (with a matrix %.2e), largest element %.2e (%.2e) of the "
+      "largest change %.3g\n",
+      name, norm(direct, want) / change, norm(by_matrix, want) / change, largest(direct, want) / most,
+      largest(by_matrix, want) / most, most);
 }
 
 }  // namespace
@@ -151,17 +172,17 @@ int main(int argc, char** argv) {
   bool once = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
-    if (arg == "--only" && i + 1 < argc)
-      only = argv[++i];
-    else if (arg == "--once")
-      once = true;
-    else
-      file = arg;
+    if (arg == "--only" && i + 1 < argc) only = argv[++i];
+    else if (arg == "--once") once = true;
+    else file = arg;
   }
   Device d;
   Runner run{d};
   const int64_t size = 128, passes = once ? 1 : 4;
-  const std::vector<Feed> feeds{{"qkv", 4096, {{"q", 4096}, {"k", 1024}, {"v", 1024}}}, {"o", 4096, {{"o", 4096}}}, {"gate_up", 4096, {{"gate", 14336}, {"up", 14336}}}, {"down", 14336, {{"down", 4096}}}};
+  const std::vector<Feed> feeds{{"qkv", 4096, {{"q", 4096}, {"k", 1024}, {"v", 1024}}},
+                                {"o", 4096, {{"o", 4096}}},
+                                {"gate_up", 4096, {{"gate", 14336}, {"up", 14336}}},
+                                {"down", 14336, {{"down", 4096}}}};
   const Params damp = params({{"damp", 0.01}}), corrected = params({{"alpha", 0.25}}), type = int4();
   std::map<std::string, Times> times;
   std::map<std::string, double> objective;
@@ -176,7 +197,8 @@ int main(int argc, char** argv) {
     run.op("zero", {}, {drift});
     {
       const uint64_t seed = static_cast<uint64_t>(k) + feed.linears.size();
-      const Tensor x = d.backend().upload(random_bf16(k + 2048, k, seed, 1, true)), other = d.backend().upload(random_bf16(k + 2048, k, seed + 1, 1, true));
+      const Tensor x = d.backend().upload(random_bf16(k + 2048, k, seed, 1, true)),
+                   other = d.backend().upload(random_bf16(k + 2048, k, seed + 1, 1, true));
       run.op("gram_accumulate", {x, h}, {h});
       // xf = 0.95 xq + something else.
       run.op("cross_accumulate", {x, x, drift}, {drift}, params({{"weight", 0.95}}));
@@ -189,10 +211,15 @@ int main(int argc, char** argv) {
     const Tensor diagonal_of = d.download(h);
     std::vector<int32_t> list(static_cast<size_t>(k));
     std::iota(list.begin(), list.end(), 0);
-    std::stable_sort(list.begin(), list.end(), [&](int32_t a, int32_t b) { return diagonal_of.data<float>()[a * k + a] > diagonal_of.data<float>()[b * k + b]; });
-    const Tensor order = d.backend().upload(filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)]; }));
-    const Tensor group = d.backend().upload(filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)] / size; }));
-    const Tensor u = run.make(DType::f32, {k, k}), m = run.make(DType::f32, {k, k}), dead = run.make(DType::u8, {k}), info = run.make(DType::f64, {3});
+    std::stable_sort(list.begin(), list.end(), [&](int32_t a, int32_t b) {
+      return diagonal_of.data<float>()[a * k + a] > diagonal_of.data<float>()[b * k + b];
+    });
+    const Tensor order =
+        d.backend().upload(filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)]; }));
+    const Tensor group =
+        d.backend().upload(filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)] / size; }));
+    const Tensor u = run.make(DType::f32, {k, k}), m = run.make(DType::f32, {k, k}), dead = run.make(DType::u8, {k}),
+                 info = run.make(DType::f64, {3});
     run.wait();
     d.backend().take_profile();
     const bool whole = feed.linears[0].second >= k;  // as FeedSolver decides
@@ -220,14 +247,22 @@ int main(int argc, char** argv) {
         }
         worst = std::max(worst, row_error / row_most);
       }
-      std::printf("%-8s U against f64: largest error of an element over its row's largest %.2e; Frobenius norms %.2e\n", feed.name, worst, std::sqrt(sum / size_of));
+      std::printf("%-8s U against f64: largest error of an element over its row's largest %.2e; Frobenius norms %.2e\n",
+                  feed.name, worst, std::sqrt(sum / size_of));
     }
-    if (!once) check_target(run, feed.name, k, order, dead, drift, u, m, whole ? std::optional<Tensor>(matrix) : std::nullopt);
+    if (!once)
+      check_target(run, feed.name, k, order, dead, drift, u, m, whole ? std::optional<Tensor>(matrix) : std::nullopt);
     for (const auto& [name, n] : feed.linears) {
-      const Tensor w = d.backend().upload(random_bf16(n, k, mix(static_cast<uint64_t>(n) + static_cast<uint64_t>(name[0])), 0.02f, false));
-      const Tensor t = run.make(DType::f32, {n, k}), bad = run.make(DType::f64, {2}), scale = run.make(DType::f32, {n, g}), zero = run.make(DType::f32, {n, g}), level = run.make(DType::f32, {n, k});
-      const Tensor count = run.make(DType::f64, {1}), scales = run.make(DType::f16, {n, g}), counts = run.make(DType::f64, {2}), codes = run.make(DType::u8, {n, k}), stream = run.make(DType::u8, {n, k / 2});
-      const Tensor back = run.make(DType::f32, {n, k}), w32 = run.make(DType::f32, {n, k}), sums = run.make(DType::f64, {2});
+      const Tensor w = d.backend().upload(
+          random_bf16(n, k, mix(static_cast<uint64_t>(n) + static_cast<uint64_t>(name[0])), 0.02f, false));
+      const Tensor t = run.make(DType::f32, {n, k}), bad = run.make(DType::f64, {2}),
+                   scale = run.make(DType::f32, {n, g}), zero = run.make(DType::f32, {n, g}),
+                   level = run.make(DType::f32, {n, k});
+      const Tensor count = run.make(DType::f64, {1}), scales = run.make(DType::f16, {n, g}),
+                   counts = run.make(DType::f64, {2}), codes = run.make(DType::u8, {n, k}),
+                   stream = run.make(DType::u8, {n, k / 2});
+      const Tensor back = run.make(DType::f32, {n, k}), w32 = run.make(DType::f32, {n, k}),
+                   sums = run.make(DType::f64, {2});
       run.op("cast", {w}, {w32});
       run.wait();
       d.backend().take_profile();
@@ -264,7 +299,8 @@ int main(int argc, char** argv) {
         const auto start = std::chrono::steady_clock::now();
         solve(1);
         run.wait();
-        if (pass == static_cast<size_t>(passes) - 1) busy += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        if (pass == static_cast<size_t>(passes) - 1)
+          busy += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         times[name].take(d, pass);
       }
       if (once) break;
@@ -313,14 +349,20 @@ int main(int argc, char** argv) {
     std::printf("%-22s %8.2f\n", op.c_str(), ms);
     sums += (sums.empty() ? "" : ", ") + ("\"" + op + "\": " + std::to_string(ms));
   }
-  std::printf("%-22s %8.2f  (without those in brackets); host clock, solves without factors: %.2f\n", "seven linears", all, busy * 1e3);
-  std::printf("peak device memory %.2f GiB, this program's input copies included\n", static_cast<double>(peak) / (1 << 30));
+  std::printf("%-22s %8.2f  (without those in brackets); host clock, solves without factors: %.2f\n", "seven linears",
+              all, busy * 1e3);
+  std::printf("peak device memory %.2f GiB, this program's input copies included\n",
+              static_cast<double>(peak) / (1 << 30));
   if (!file.empty()) {
     std::string objectives;
-    for (const auto& [name, value] : objective) objectives += (objectives.empty() ? "" : ", ") + ("\"" + name + "\": " + std::to_string(value));
-    std::ofstream(file) << "{\n  \"device\": \"" << d.backend().facts().name << "\",\n  \"unit\": \"ms\",\n  \"layer\": \"Llama-3-8B, i4 symmetric g128, 76 clip steps and both signs, 4 rounds of refit and 1 sweep, a last refit and sweep\",\n  \"seven_linears\": "
-                           << all << ",\n  \"host_clock_solves\": " << busy * 1e3 << ",\n  \"peak_bytes\": " << peak << ",\n  \"operations\": {" << sums << "},\n  \"one_pass_error_over_three_pass\": {" << objectives
-                           << "},\n  \"by_linear\": [" << rows << "\n  ]\n}\n";
+    for (const auto& [name, value] : objective)
+      objectives += (objectives.empty() ? "" : ", ") + ("\"" + name + "\": " + std::to_string(value));
+    std::ofstream(file) << "{\n  \"device\": \"" << d.backend().facts().name
+                        << "\",\n  \"unit\": \"ms\",\n  \"layer\": \"Llama-3-8B, i4 symmetric g128, 76 clip steps and "
+                           "both signs, 4 rounds of refit and 1 sweep, a last refit and sweep\",\n  \"seven_linears\": "
+                        << all << ",\n  \"host_clock_solves\": " << busy * 1e3 << ",\n  \"peak_bytes\": " << peak
+                        << ",\n  \"operations\": {" << sums << "},\n  \"one_pass_error_over_three_pass\": {"
+                        << objectives << "},\n  \"by_linear\": [" << rows << "\n  ]\n}\n";
   }
   return 0;
 }

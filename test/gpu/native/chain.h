@@ -18,8 +18,8 @@ struct Chain {
   size_t scales = 0;           // which of them are the scales, 2-byte numbers, at most as many as x has
 };
 
-// Six launches with nothing between them: each product's y is the next one's x, and the last one's scales are the y before it, which it
-// must not read early. The same bytes as where nothing overlaps, ten times.
+// Six launches with nothing between them: each product's y is the next one's x, and the last one's scales are the y
+// before it, which it must not read early. The same bytes as where nothing overlaps, ten times.
 inline void check_chain(Device& d, const Chain& chain, Report& report) {
   constexpr size_t kProducts = 6;
   const int64_t m = chain.x.dim(0), n = chain.x.dim(1);
@@ -62,10 +62,14 @@ inline void check_chain(Device& d, const Chain& chain, Report& report) {
     }
     if (round == 0) want = bytes;
     if (bytes != want) {
-      const size_t at = static_cast<size_t>(std::mismatch(bytes.begin(), bytes.end(), want.begin()).first - bytes.begin()) / 2 * 2, each = bytes.size() / kProducts;
+      const size_t at = static_cast<size_t>(std::mismatch(bytes.begin(), bytes.end(), want.begin()).first -
+                                            bytes.begin()) /
+                        2 * 2,
+                   each = bytes.size() / kProducts;
       uint16_t got, wanted;
       std::memcpy(&got, bytes.data() + at, 2), std::memcpy(&wanted, want.data() + at, 2);
-      std::printf("FAIL %s: other bytes from y %zu, %zu on: %04x, not %04x\n", chain.name.c_str(), at / each, at % each / 2, got, wanted);
+      std::printf("FAIL %s: other bytes from y %zu, %zu on: %04x, not %04x\n", chain.name.c_str(), at / each,
+                  at % each / 2, got, wanted);
     }
     if (round > 0) report.that("products in a row that overlap", bytes == want);
   }

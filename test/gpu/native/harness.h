@@ -21,7 +21,9 @@ inline std::mt19937_64& random() {
   return engine;
 }
 inline double normal() { return std::normal_distribution<double>()(random()); }
-inline int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random()); }
+inline int64_t between(int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random());
+}
 
 inline double get(const Tensor& t, int64_t i) {
   switch (t.dtype) {
@@ -61,13 +63,16 @@ inline std::vector<double> values(const Tensor& t) {
   return list;
 }
 // Half a unit in the last place of `dtype`, relative.
-inline double unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : dtype == DType::f32 ? 0x1p-24 : 0x1p-53; }
+inline double unit(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : dtype == DType::f32 ? 0x1p-24 : 0x1p-53;
+}
 // Half the distance of its smallest numbers.
 inline double least(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 1e-40; }
 
 class Device {
  public:
-  explicit Device(size_t limit = 0) : backend_(new cuda::CudaBackend(0, limit)), queue_(std::unique_ptr<Backend>(backend_)) {}
+  explicit Device(size_t limit = 0)
+      : backend_(new cuda::CudaBackend(0, limit)), queue_(std::unique_ptr<Backend>(backend_)) {}
   cuda::CudaBackend& backend() { return *backend_; }
   Queue& queue() { return queue_; }
 
@@ -87,8 +92,10 @@ class Device {
     if (!outcome.ok) throw Failure(outcome.code, outcome.op + ": " + outcome.detail);
     return host;
   }
-  // Uploads everything, runs, and downloads the outputs. An output given also as input is the same tensor on the device.
-  std::vector<Tensor> run(const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Params& params = {}) {
+  // Uploads everything, runs, and downloads the outputs. An output given also as input is the same tensor on the
+  // device.
+  std::vector<Tensor> run(const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+                          const Params& params = {}) {
     Call call;
     call.params = params;
     for (const Tensor& t : in) call.in.push_back(backend_->upload(t));
@@ -120,12 +127,15 @@ inline Params params(std::initializer_list<std::pair<const char*, Params::Value>
 struct Report {
   int checks = 0, failures = 0;
   // |got - want| <= absolute + relative |want| everywhere; `worst`: the largest share of the allowance that was used.
-  void close(const std::string& what, const Tensor& got, const std::vector<double>& want, double absolute, double relative) {
+  void close(const std::string& what, const Tensor& got, const std::vector<double>& want, double absolute,
+             double relative) {
     double worst = 0;
     int64_t at = -1;
     for (int64_t i = 0; i < got.elements(); ++i) {
       const double g = get(got, i), w = want[static_cast<size_t>(i)];
-      const double share = std::isnan(g) ? INFINITY : g == w ? 0 : std::fabs(g - w) / (absolute + relative * std::fabs(w));
+      const double share = std::isnan(g) ? INFINITY
+                           : g == w      ? 0
+                                         : std::fabs(g - w) / (absolute + relative * std::fabs(w));
       if (share > worst) {
         worst = share;
         at = i;
@@ -154,7 +164,9 @@ struct Report {
     ++checks;
     if (!ok) ++failures;
     if (ok) std::printf("ok    %-58s %.2f of the bound\n", what.c_str(), worst);
-    else std::printf("FAIL  %-58s %.3g of the bound at %lld: got %.9g, want %.9g\n", what.c_str(), worst, static_cast<long long>(at), got, want);
+    else
+      std::printf("FAIL  %-58s %.3g of the bound at %lld: got %.9g, want %.9g\n", what.c_str(), worst,
+                  static_cast<long long>(at), got, want);
   }
 };
 

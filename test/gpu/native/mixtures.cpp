@@ -1,5 +1,5 @@
-// Routing of mixtures, the clamped gate, parts of heads and sinks on a device, against plain double precision. `--small` keeps
-// shapes tiny, for compute-sanitizer. Exit code: failures.
+// Routing of mixtures, the clamped gate, parts of heads and sinks on a device, against plain double precision.
+// `--small` keeps shapes tiny, for compute-sanitizer. Exit code: failures.
 #include <algorithm>
 #include <cstring>
 
@@ -42,7 +42,8 @@ void routing(Device& d, const Routing& c, int64_t tokens) {
     std::sort(scores.begin(), scores.end());
     std::vector<std::pair<double, int64_t>> open;
     for (int64_t g = 0; g < c.top_groups; ++g)
-      for (int64_t e = scores[static_cast<size_t>(g)].second * size, end = e + size; e < end; ++e) open.emplace_back(-wish[static_cast<size_t>(e)], e);
+      for (int64_t e = scores[static_cast<size_t>(g)].second * size, end = e + size; e < end; ++e)
+        open.emplace_back(-wish[static_cast<size_t>(e)], e);
     std::sort(open.begin(), open.end());
     double chosen = 0;
     for (int64_t j = 0; j < c.k; ++j) chosen += share[static_cast<size_t>(open[static_cast<size_t>(j)].second)];
@@ -55,8 +56,12 @@ void routing(Device& d, const Routing& c, int64_t tokens) {
   std::vector<Tensor> in = {logits};
   if (c.bias) in.push_back(bias);
   const auto got = d.run("route_top_k", in, {poisoned(DType::i32, {tokens, c.k}), poisoned(DType::f32, {tokens, c.k})},
-                         params({{"k", static_cast<double>(c.k)}, {"groups", static_cast<double>(c.groups)}, {"topGroups", static_cast<double>(c.top_groups)},
-                                 {"sigmoid", c.sigmoid ? 1.0 : 0.0}, {"normalize", c.normalize ? 1.0 : 0.0}, {"topTwo", c.top_two ? 1.0 : 0.0},
+                         params({{"k", static_cast<double>(c.k)},
+                                 {"groups", static_cast<double>(c.groups)},
+                                 {"topGroups", static_cast<double>(c.top_groups)},
+                                 {"sigmoid", c.sigmoid ? 1.0 : 0.0},
+                                 {"normalize", c.normalize ? 1.0 : 0.0},
+                                 {"topTwo", c.top_two ? 1.0 : 0.0},
                                  {"scale", c.scale}}));
   const std::string name = "route_top_k " + std::to_string(c.experts) + " in " + std::to_string(c.groups) + " groups";
   report.close(name + ", indices", got[0], index, 0, 0);
@@ -70,26 +75,36 @@ void gate(Device& d, DType type, int64_t count) {
     const double a = std::min(get(g, i), 7.0), b = std::clamp(get(u, i), -7.0, 7.0);
     want.push_back((b + 1) * a * sigmoid(1.702 * a));
   }
-  const auto got = d.run("clamped_swiglu", {g, u}, {poisoned(type, {count})}, params({{"alpha", 1.702}, {"limit", 7.0}}));
+  const auto got =
+      d.run("clamped_swiglu", {g, u}, {poisoned(type, {count})}, params({{"alpha", 1.702}, {"limit", 7.0}}));
   report.close("clamped_swiglu " + std::string(dtype_name(type)), got[0], want, 1e-5, 2 * unit(type) + 2e-6);
 }
 
 void heads(Device& d, DType type, bool shared) {
   const int64_t tokens = between(1, 50), count = 5, from_dim = 7, to_dim = 9;
-  const Tensor x = gaussian(type, {tokens, (shared ? 1 : count) * from_dim}), y = gaussian(type, {tokens, count * to_dim});
+  const Tensor x = gaussian(type, {tokens, (shared ? 1 : count) * from_dim}),
+               y = gaussian(type, {tokens, count * to_dim});
   std::vector<double> want = values(y);
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t h = 0; h < count; ++h)
       for (int64_t c = 0; c < 4; ++c)
-        want[static_cast<size_t>((t * count + h) * to_dim + 1 + c)] = get(x, (shared ? t : t * count + h) * from_dim + 3 + c);
+        want[static_cast<size_t>((t * count + h) * to_dim + 1 + c)] =
+            get(x, (shared ? t : t * count + h) * from_dim + 3 + c);
   const auto got = d.run("copy_heads", {x, y}, {y},
-                         params({{"heads", 5.0}, {"width", 4.0}, {"fromDim", 7.0}, {"from", 3.0}, {"toDim", 9.0}, {"to", 1.0}, {"shared", shared ? 1.0 : 0.0}}));
+                         params({{"heads", 5.0},
+                                 {"width", 4.0},
+                                 {"fromDim", 7.0},
+                                 {"from", 3.0},
+                                 {"toDim", 9.0},
+                                 {"to", 1.0},
+                                 {"shared", shared ? 1.0 : 0.0}}));
   report.close("copy_heads " + std::string(dtype_name(type)), got[0], want, 0, 0);
 }
 
 void sinks(Device& d, DType type, int64_t tokens, int window, double cap) {
   const int64_t count = 4, kv = 2, hd = 48, vd = 40;
-  const Tensor q = gaussian(type, {tokens, count * hd}), k = gaussian(type, {tokens, kv * hd}), v = gaussian(type, {tokens, kv * vd});
+  const Tensor q = gaussian(type, {tokens, count * hd}), k = gaussian(type, {tokens, kv * hd}),
+               v = gaussian(type, {tokens, kv * vd});
   const Tensor sink = gaussian(DType::bf16, {count}, 4);
   std::vector<double> want;
   for (int64_t t = 0; t < tokens; ++t)
@@ -107,9 +122,17 @@ void sinks(Device& d, DType type, int64_t tokens, int window, double cap) {
     }
   const Tensor starts = filled(DType::i32, {2}, [&](int64_t i) { return i == 0 ? 0.0 : static_cast<double>(tokens); });
   const auto got = d.run("attention", {q, k, v, starts, sink}, {poisoned(type, {tokens, count * vd})},
-                         params({{"heads", 4.0}, {"kvHeads", 2.0}, {"headDim", 48.0}, {"valueDim", 40.0}, {"scale", 0.1}, {"window", static_cast<double>(window)}, {"softCap", cap}}));
-  // q, scaled, and the shares are rounded to the type: scores below 8 move by 8 units, outputs (values below 5) by five times that.
-  report.close((cap > 0 ? "attention with sinks, capped " : "attention with sinks ") + std::string(dtype_name(type)), got[0], want, 50 * unit(type) + 1e-5, 2 * unit(type));
+                         params({{"heads", 4.0},
+                                 {"kvHeads", 2.0},
+                                 {"headDim", 48.0},
+                                 {"valueDim", 40.0},
+                                 {"scale", 0.1},
+                                 {"window", static_cast<double>(window)},
+                                 {"softCap", cap}}));
+  // q, scaled, and the shares are rounded to the type: scores below 8 move by 8 units, outputs (values below 5) by five
+  // times that.
+  report.close((cap > 0 ? "attention with sinks, capped " : "attention with sinks ") + std::string(dtype_name(type)),
+               got[0], want, 50 * unit(type) + 1e-5, 2 * unit(type));
 }
 
 }  // namespace
@@ -119,10 +142,14 @@ int main(int argc, char** argv) {
   try {
     Device d;
     const int64_t tokens = small ? 9 : 60;  // few, so that no two experts are as close as f32 rounds
-    for (const Routing& c : {Routing{1, 1, 1, 1, true, false, false, false, 1}, {60, 4, 1, 1, false, false, false, false, 1},
-                             {64, 6, 1, 1, false, false, false, false, 16}, {160, 6, 8, 3, false, false, false, false, 16},
-                             {256, 8, 8, 4, true, true, true, true, 2.5}, {32, 4, 16, 2, true, true, true, true, 1},
-                             {512, 8, 256, 200, true, true, true, true, 1}, {21, 3, 1, 1, false, true, false, true, 1}})
+    for (const Routing& c : {Routing{1, 1, 1, 1, true, false, false, false, 1},
+                             {60, 4, 1, 1, false, false, false, false, 1},
+                             {64, 6, 1, 1, false, false, false, false, 16},
+                             {160, 6, 8, 3, false, false, false, false, 16},
+                             {256, 8, 8, 4, true, true, true, true, 2.5},
+                             {32, 4, 16, 2, true, true, true, true, 1},
+                             {512, 8, 256, 200, true, true, true, true, 1},
+                             {21, 3, 1, 1, false, true, false, true, 1}})
       routing(d, c, tokens);
     for (DType type : {DType::f32, DType::f16, DType::bf16}) {
       gate(d, type, small ? 77 : 100003);
@@ -137,8 +164,8 @@ int main(int argc, char** argv) {
     Tensor bias = gaussian(DType::f32, {8});
     set(bias, 3, NAN);
     report.fails("route_top_k: a bias of NaN", "LPQ_NATIVE_NUMERICS", [&] {
-      d.run("route_top_k", {gaussian(DType::f32, {2, 8}), bias}, {poisoned(DType::i32, {2, 2}), poisoned(DType::f32, {2, 2})},
-            params({{"k", 2.0}, {"normalize", 0.0}}));
+      d.run("route_top_k", {gaussian(DType::f32, {2, 8}), bias},
+            {poisoned(DType::i32, {2, 2}), poisoned(DType::f32, {2, 2})}, params({{"k", 2.0}, {"normalize", 0.0}}));
     });
   } catch (const Failure& failure) {
     std::printf("FAIL  %s: %s\n", failure.code.c_str(), failure.what());

@@ -47,7 +47,8 @@ inline std::vector<uint8_t> pack_weights(const std::vector<uint8_t>& codes, int6
     for (int64_t j = 0; j < k; ++j)
       for (int m = 0; m < bits; ++m) {
         const Place place = packed_place(bits, k_blocks, i, j, m);
-        if (codes[static_cast<size_t>(i * k + j)] >> m & 1) bytes[static_cast<size_t>(place.byte + place.bit / 8)] |= static_cast<uint8_t>(1 << place.bit % 8);
+        if (codes[static_cast<size_t>(i * k + j)] >> m & 1)
+          bytes[static_cast<size_t>(place.byte + place.bit / 8)] |= static_cast<uint8_t>(1 << place.bit % 8);
       }
   return bytes;
 }
@@ -57,7 +58,9 @@ template <class T>
 std::vector<T> pack_scales(const std::vector<T>& values, int64_t n, int64_t groups) {
   std::vector<T> packed(static_cast<size_t>((n + 31) / 32 * 32 * groups), T(0));
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t g = 0; g < groups; ++g) packed[static_cast<size_t>((i / 32 * groups + g) * 32 + 4 * (i % 8) + i % 32 / 8)] = values[static_cast<size_t>(i * groups + g)];
+    for (int64_t g = 0; g < groups; ++g)
+      packed[static_cast<size_t>((i / 32 * groups + g) * 32 + 4 * (i % 8) + i % 32 / 8)] =
+          values[static_cast<size_t>(i * groups + g)];
   return packed;
 }
 

@@ -1,4 +1,5 @@
-// Prints what the hardware's registers hold (native/cuda/probe) as JSON: probe [FILE]. test/fixtures/probe-*.json are its outputs.
+// Prints what the hardware's registers hold (native/cuda/probe) as JSON: probe [FILE]. test/fixtures/probe-*.json are
+// its outputs.
 #include <cstdio>
 
 #include "cuda/launch.h"
@@ -16,27 +17,35 @@ int main(int argc, char** argv) try {
     const char *instruction, *operand;
     int64_t lanes, elements, coordinates;
   };
-  const Map maps[] = {{"ldmatrix.x1", "", 32, 2, 3},           {"ldmatrix.x2", "", 32, 4, 3},          {"ldmatrix.x4", "", 32, 8, 3},
-                      {"ldmatrix.x1.trans", "", 32, 2, 3},     {"ldmatrix.x2.trans", "", 32, 4, 3},    {"ldmatrix.x4.trans", "", 32, 8, 3},
-                      {"m16n8k16.f16", "a", 32, 8, 2},         {"m16n8k16.f16", "b", 32, 4, 2},        {"m16n8k16.f16", "c", 32, 4, 2},
-                      {"m16n8k16.bf16", "a", 32, 8, 2},        {"m16n8k16.bf16", "b", 32, 4, 2},       {"m16n8k16.bf16", "c", 32, 4, 2},
-                      {"m16n8k8.f16", "a", 32, 4, 2},          {"m16n8k8.f16", "b", 32, 2, 2},         {"m16n8k8.f16", "c", 32, 4, 2},
-                      {"m16n8k32.s8", "a", 32, 16, 2},         {"m16n8k32.s8", "b", 32, 8, 2},         {"m16n8k32.s8", "c", 32, 4, 2},
-                      {"m16n8k64.s4", "a", 32, 32, 2},         {"m16n8k64.s4", "b", 32, 16, 2},        {"m16n8k64.s4", "c", 32, 4, 2},
-                      {"sp.m16n8k32.f16", "a", 32, 8, 2},      {"sp.m16n8k32.f16", "b", 32, 8, 2},     {"sp.m16n8k32.f16", "c", 32, 4, 2},
-                      {"sp.m16n8k32.f16", "e", 32, 8, 2},      {"wgmma.m64n8k16.f16", "a", 128, 8, 2}, {"wgmma.m64n8k16.f16", "c", 128, 4, 2},
-                      {"wgmma.m64n8k16.bf16", "a", 128, 8, 2}, {"wgmma.m64n8k16.bf16", "c", 128, 4, 2}};
+  const Map maps[] = {{"ldmatrix.x1", "", 32, 2, 3},          {"ldmatrix.x2", "", 32, 4, 3},
+                      {"ldmatrix.x4", "", 32, 8, 3},          {"ldmatrix.x1.trans", "", 32, 2, 3},
+                      {"ldmatrix.x2.trans", "", 32, 4, 3},    {"ldmatrix.x4.trans", "", 32, 8, 3},
+                      {"m16n8k16.f16", "a", 32, 8, 2},        {"m16n8k16.f16", "b", 32, 4, 2},
+                      {"m16n8k16.f16", "c", 32, 4, 2},        {"m16n8k16.bf16", "a", 32, 8, 2},
+                      {"m16n8k16.bf16", "b", 32, 4, 2},       {"m16n8k16.bf16", "c", 32, 4, 2},
+                      {"m16n8k8.f16", "a", 32, 4, 2},         {"m16n8k8.f16", "b", 32, 2, 2},
+                      {"m16n8k8.f16", "c", 32, 4, 2},         {"m16n8k32.s8", "a", 32, 16, 2},
+                      {"m16n8k32.s8", "b", 32, 8, 2},         {"m16n8k32.s8", "c", 32, 4, 2},
+                      {"m16n8k64.s4", "a", 32, 32, 2},        {"m16n8k64.s4", "b", 32, 16, 2},
+                      {"m16n8k64.s4", "c", 32, 4, 2},         {"sp.m16n8k32.f16", "a", 32, 8, 2},
+                      {"sp.m16n8k32.f16", "b", 32, 8, 2},     {"sp.m16n8k32.f16", "c", 32, 4, 2},
+                      {"sp.m16n8k32.f16", "e", 32, 8, 2},     {"wgmma.m64n8k16.f16", "a", 128, 8, 2},
+                      {"wgmma.m64n8k16.f16", "c", 128, 4, 2}, {"wgmma.m64n8k16.bf16", "a", 128, 8, 2},
+                      {"wgmma.m64n8k16.bf16", "c", 128, 4, 2}};
   bool first = true;
   for (const Map& m : maps) {
     if (m.lanes == 128 && d.backend().exec().device().arch != 90) continue;
-    const Tensor got = d.run("probe_map", {}, {poisoned(DType::i32, {m.lanes, m.elements, m.coordinates})}, params({{"instruction", std::string(m.instruction)}, {"operand", std::string(m.operand)}}))[0];
+    const Tensor got =
+        d.run("probe_map", {}, {poisoned(DType::i32, {m.lanes, m.elements, m.coordinates})},
+              params({{"instruction", std::string(m.instruction)}, {"operand", std::string(m.operand)}}))[0];
     std::fprintf(out, "%s\n    \"%s%s%s\": [", first ? "" : ",", m.instruction, m.operand[0] ? " " : "", m.operand);
     first = false;
     for (int64_t lane = 0; lane < m.lanes; ++lane) {
       std::fprintf(out, "%s\n      [", lane ? "," : "");
       for (int64_t e = 0; e < m.elements; ++e) {
         std::fprintf(out, "%s[", e ? "," : "");
-        for (int64_t i = 0; i < m.coordinates; ++i) std::fprintf(out, "%s%d", i ? "," : "", got.data<int32_t>()[(lane * m.elements + e) * m.coordinates + i]);
+        for (int64_t i = 0; i < m.coordinates; ++i)
+          std::fprintf(out, "%s%d", i ? "," : "", got.data<int32_t>()[(lane * m.elements + e) * m.coordinates + i]);
         std::fprintf(out, "]");
       }
       std::fprintf(out, "]");

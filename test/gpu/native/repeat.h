@@ -4,8 +4,10 @@
 
 namespace lpq::test {
 
-// Runs an operation `runs` times on the same inputs, its output of [m, n] poisoned before each. Returns how many runs gave other bytes than the first.
-inline int other_bytes(Device& d, const std::string& op, const std::vector<Tensor>& in, const Params& p, int64_t m, int64_t n, int runs) {
+// Runs an operation `runs` times on the same inputs, its output of [m, n] poisoned before each. Returns how many runs
+// gave other bytes than the first.
+inline int other_bytes(Device& d, const std::string& op, const std::vector<Tensor>& in, const Params& p, int64_t m,
+                       int64_t n, int runs) {
   std::vector<uint8_t> first;
   int others = 0;
   for (int i = 0; i < runs; ++i) {

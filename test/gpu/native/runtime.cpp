@@ -1,5 +1,5 @@
-// Tests how a CUDA runtime keeps memory and order, and times copies: runtime [--small] [--bench JSON]. --small: for a memory
-// checker. Contents are integers, so that every comparison is exact.
+// Tests how a CUDA runtime keeps memory and order, and times copies: runtime [--small] [--bench JSON]. --small: for a
+// memory checker. Contents are integers, so that every comparison is exact.
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -21,7 +21,8 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // A runtime as JavaScript has it.
 class Rt {
  public:
-  explicit Rt(int ordinal, size_t vram = 0, size_t host = 0) : backend_(new cuda::CudaBackend(ordinal, vram, host)), queue_(std::unique_ptr<Backend>(backend_)) {}
+  explicit Rt(int ordinal, size_t vram = 0, size_t host = 0)
+      : backend_(new cuda::CudaBackend(ordinal, vram, host)), queue_(std::unique_ptr<Backend>(backend_)) {}
   cuda::CudaBackend& backend() { return *backend_; }
   Tensor make(DType dtype, std::vector<int64_t> shape) {
     return cuda::with_room(queue_, [&] { return backend_->allocate(dtype, shape); });
@@ -90,7 +91,8 @@ bool all_are(const Tensor& host, float value) {
   const float* data = host.data<float>();
   for (int64_t i = 0; i < host.elements(); ++i)
     if (data[i] != value) {
-      std::printf("      element %lld of %lld is %g, not %g\n", static_cast<long long>(i), static_cast<long long>(host.elements()), data[i], value);
+      std::printf("      element %lld of %lld is %g, not %g\n", static_cast<long long>(i),
+                  static_cast<long long>(host.elements()), data[i], value);
       return false;
     }
   return true;
@@ -121,16 +123,20 @@ void allocator_stress(Report& report, Rt& rt, bool pages, int steps, size_t limi
     allocator->give(block.data);
   };
   for (int step = 0; step < steps; ++step) {
-    const double exponent = std::uniform_real_distribution<double>(2, std::log2(static_cast<double>(largest)))(lpq::test::random());
+    const double exponent =
+        std::uniform_real_distribution<double>(2, std::log2(static_cast<double>(largest)))(lpq::test::random());
     const size_t bytes = static_cast<size_t>(std::exp2(exponent)) / 4 * 4;
     try {
       const Live block{allocator->take(bytes), bytes / 4, next++};
-      cuda::check(cuda::driver().fill_words(reinterpret_cast<cuda::CUdeviceptr>(block.data), block.id, block.words, exec.stream()), "filling");
+      cuda::check(cuda::driver().fill_words(reinterpret_cast<cuda::CUdeviceptr>(block.data), block.id, block.words,
+                                            exec.stream()),
+                  "filling");
       live.push_back(block);
     } catch (const Failure& failure) {
       if (failure.code != "LPQ_CUDA_MEMORY") throw;
       ++refused;
-      while (live.size() > 3 && between(0, 3) != 0) drop(static_cast<size_t>(between(0, static_cast<int64_t>(live.size()) - 1)));
+      while (live.size() > 3 && between(0, 3) != 0)
+        drop(static_cast<size_t>(between(0, static_cast<int64_t>(live.size()) - 1)));
     }
     if (live.size() > 40) drop(static_cast<size_t>(between(0, 39)));
     const auto usage = allocator->usage();
@@ -168,7 +174,8 @@ void fragmentation(Report& report, Rt& rt, size_t unit) {
       std::byte *first = allocator->take(count / 4 * unit), *second = nullptr;
       allocator->give(first);
       second = allocator->take(unit / 2);
-      report.fails("segments: a large one that is begun is lost", "LPQ_CUDA_MEMORY", [&] { allocator->take(count / 2 * unit); });
+      report.fails("segments: a large one that is begun is lost", "LPQ_CUDA_MEMORY",
+                   [&] { allocator->take(count / 2 * unit); });
       allocator->give(second);
     }
     for (size_t i = 1; i < blocks.size(); i += 2) allocator->give(blocks[i]);
@@ -197,8 +204,9 @@ void marks(Report& report, Rt& rt) {
   auto behind = rt.mark();
   ok = before.get().ok;
   const Outcome bad = behind.get(), sync = rt.settle();
-  report.that("a mark tells what a kernel met, and sync does too",
-              ok && !bad.ok && bad.code == "LPQ_NATIVE_ARGUMENT" && bad.op == "embedding" && !sync.ok && sync.op == "embedding");
+  report.that("a mark tells what a kernel met, and sync does too", ok && !bad.ok && bad.code == "LPQ_NATIVE_ARGUMENT" &&
+                                                                       bad.op == "embedding" && !sync.ok &&
+                                                                       sync.op == "embedding");
   report.that("then all is well again", rt.mark().get().ok && rt.settle().ok);
 
   // More words for faults than one bank has, without a sync.
@@ -213,8 +221,8 @@ void marks(Report& report, Rt& rt) {
   report.that("and an early one of them is not lost", !rt.settle().ok && rt.settle().ok);
 }
 
-// Tensors that are added to, parked, restored and let go of at random, under a limit that makes blocks change hands all the
-// time, beside products that keep the device busy.
+// Tensors that are added to, parked, restored and let go of at random, under a limit that makes blocks change hands all
+// the time, beside products that keep the device busy.
 void park_under_load(Report& report, int steps, int64_t largest, size_t limit) {
   Rt rt(0, limit);
   struct Item {
@@ -276,14 +284,17 @@ void park_under_load(Report& report, int steps, int64_t largest, size_t limit) {
       items.pop_back();
     }
   }
-  for (Item& item : items) ok = ok && all_are(item.parked ? rt.download(rt.restore(item.tensor)) : rt.download(item.tensor), item.value);
+  for (Item& item : items)
+    ok = ok && all_are(item.parked ? rt.download(rt.restore(item.tensor)) : rt.download(item.tensor), item.value);
   const size_t parked = rt.backend().pinned().usage().peak_parked;
   items.clear();
   ones = a = b = {};
   rt.sync();
-  std::printf("      %d parks, %d restores, at most %zu MiB parked, %zu MiB reserved\n", parks, restores, parked / kMiB, rt.backend().allocator().usage().peak_reserved / kMiB);
+  std::printf("      %d parks, %d restores, at most %zu MiB parked, %zu MiB reserved\n", parks, restores, parked / kMiB,
+              rt.backend().allocator().usage().peak_reserved / kMiB);
   report.that("parked contents survive load and reuse", ok);
-  report.that("everything comes back", rt.backend().pinned().usage().parked == 0 && rt.backend().allocator().usage().peak_reserved <= limit);
+  report.that("everything comes back",
+              rt.backend().pinned().usage().parked == 0 && rt.backend().allocator().usage().peak_reserved <= limit);
 }
 
 void failures(Report& report) {
@@ -294,17 +305,22 @@ void failures(Report& report) {
     Tensor x = rt.upload(constant(1 << 20, 3));
     rt.op("no_such", {}, {});
     Tensor parked = rt.park(x);
-    report.that("parking behind a failure is dropped", rt.settle().code == "LPQ_NATIVE_OP" && !parked.storage->arrival->landed());
+    report.that("parking behind a failure is dropped",
+                rt.settle().code == "LPQ_NATIVE_OP" && !parked.storage->arrival->landed());
     Tensor back = rt.restore(parked);
     report.fails("restoring what never left", "LPQ_NATIVE_ARGUMENT", [&] { rt.sync(); });
     rt.op("add", {back, x}, {x});
     report.fails("using what was never restored", "LPQ_NATIVE_ARGUMENT", [&] { rt.sync(); });
     report.that("the source is whole", all_are(rt.download(x), 3));
-    report.fails("pinned memory has a limit", "LPQ_HOST_MEMORY", [&] { std::vector<Tensor> kept; for (int i = 0; i < 3; ++i) kept.push_back(rt.park(x)); });
+    report.fails("pinned memory has a limit", "LPQ_HOST_MEMORY", [&] {
+      std::vector<Tensor> kept;
+      for (int i = 0; i < 3; ++i) kept.push_back(rt.park(x));
+    });
     rt.sync();
     Tensor again = rt.park(x);  // those are free again
     report.that("and what was let go of is used again", all_are(rt.download(rt.restore(again)), 3));
-    report.fails("device memory has a limit", "LPQ_CUDA_MEMORY", [&] { rt.make(DType::u8, {static_cast<int64_t>(65 * kMiB)}); });
+    report.fails("device memory has a limit", "LPQ_CUDA_MEMORY",
+                 [&] { rt.make(DType::u8, {static_cast<int64_t>(65 * kMiB)}); });
     // The product's scratch memory does not fit, and nothing of it is left behind.
     Tensor m = rt.make(DType::bf16, {128, 128}), p = rt.make(DType::bf16, {128, 128});
     rt.op("linear", {m, m}, {p});
@@ -410,12 +426,14 @@ void pack_rows(Report& report, Rt& rt, int64_t rows, int64_t width) {
   float* data = x.data<float>();
   for (int64_t t = 0; t < rows; ++t) {
     const int power = static_cast<int>(between(-148, 124)), spread = static_cast<int>(between(0, 40));
-    for (int64_t c = 0; c < width; ++c) data[t * width + c] = static_cast<float>(std::ldexp(normal(), power - static_cast<int>(between(0, spread))));
+    for (int64_t c = 0; c < width; ++c)
+      data[t * width + c] = static_cast<float>(std::ldexp(normal(), power - static_cast<int>(between(0, spread))));
     if (t % 7 == 0) data[t * width + between(0, width - 1)] = std::ldexp(2.0f - 0x1p-12f, std::min(power + 3, 126));
     if (t % 11 == 0) std::fill_n(data + t * width, width, 0.0f);
     if (t % 5 == 0) data[t * width + between(0, width - 1)] = t % 2 ? INFINITY : -INFINITY;
   }
-  Tensor y = rt.upload(poisoned(DType::f16, {rows, width})), scales = rt.upload(poisoned(DType::f32, {rows})), back = rt.upload(poisoned(DType::f32, {rows, width}));
+  Tensor y = rt.upload(poisoned(DType::f16, {rows, width})), scales = rt.upload(poisoned(DType::f32, {rows})),
+         back = rt.upload(poisoned(DType::f32, {rows, width}));
   rt.op("pack_rows", {rt.upload(x)}, {y, scales});
   rt.op("unpack_rows", {y, scales}, {back});
   const Tensor got = rt.download(y), factor = rt.download(scales), whole = rt.download(back);
@@ -423,7 +441,8 @@ void pack_rows(Report& report, Rt& rt, int64_t rows, int64_t width) {
   for (int64_t t = 0; t < rows && ok; ++t) {
     double largest = 0, scale = 1;
     for (int64_t c = 0; c < width; ++c)
-      if (std::isfinite(data[t * width + c])) largest = std::max(largest, std::fabs(static_cast<double>(data[t * width + c])));
+      if (std::isfinite(data[t * width + c]))
+        largest = std::max(largest, std::fabs(static_cast<double>(data[t * width + c])));
     if (largest > 0)
       for (scale = 0x1p127; largest * scale >= 0x1p16 || from_f16(round_to_f16(largest * scale)) >= 0x1p15;) scale /= 2;
     ok = factor.data<float>()[t] == static_cast<float>(scale);
@@ -434,14 +453,16 @@ void pack_rows(Report& report, Rt& rt, int64_t rows, int64_t width) {
       const double again = std::isfinite(value) ? from_f16(want) / scale : static_cast<double>(value);
       ok = bits == want && static_cast<double>(whole.data<float>()[t * width + c]) == again;
     }
-    if (!ok) std::printf("      row %lld, scale %g, not %g\n", static_cast<long long>(t), factor.data<float>()[t], scale);
+    if (!ok)
+      std::printf("      row %lld, scale %g, not %g\n", static_cast<long long>(t), factor.data<float>()[t], scale);
   }
   // NaN patterns: the CPU's operation gives the same bytes.
   for (int64_t i = 0; i < x.elements(); i += 3) {
     const uint32_t bits = static_cast<uint32_t>(lpq::test::random()());
     std::memcpy(data + i, &bits, 4);
   }
-  Tensor cpu_y = allocate(DType::f16, {rows, width}), cpu_scales = allocate(DType::f32, {rows}), cpu_back = allocate(DType::f32, {rows, width});
+  Tensor cpu_y = allocate(DType::f16, {rows, width}), cpu_scales = allocate(DType::f32, {rows}),
+         cpu_back = allocate(DType::f32, {rows, width});
   Queue cpu(2);
   Call pack, unpack;
   pack.in = {x};
@@ -455,9 +476,12 @@ void pack_rows(Report& report, Rt& rt, int64_t rows, int64_t width) {
   ok = ok && told.get_future().get().ok;
   rt.op("pack_rows", {rt.upload(x)}, {y, scales});
   rt.op("unpack_rows", {y, scales}, {back});
-  auto same = [&](const Tensor& device, const Tensor& host) { return std::memcmp(rt.download(device).raw(), host.raw(), host.bytes()) == 0; };
+  auto same = [&](const Tensor& device, const Tensor& host) {
+    return std::memcmp(rt.download(device).raw(), host.raw(), host.bytes()) == 0;
+  };
   const bool equal = same(y, cpu_y) && same(scales, cpu_scales) && same(back, cpu_back);
-  report.that("pack_rows " + std::to_string(rows) + " x " + std::to_string(width) + ": contract, CPU's bytes", ok && equal);
+  report.that("pack_rows " + std::to_string(rows) + " x " + std::to_string(width) + ": contract, CPU's bytes",
+              ok && equal);
 }
 
 // --- timings ---------------------------------------------------------------------------------------------------------
@@ -467,7 +491,8 @@ struct Json {
   void row(const std::string& name, double value, const char* unit) {
     std::printf("%-46s %10.2f %s\n", name.c_str(), value, unit);
     char line[160];
-    std::snprintf(line, sizeof(line), "%s\n    {\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\"}", text.empty() ? "" : ",", name.c_str(), value, unit);
+    std::snprintf(line, sizeof(line), "%s\n    {\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\"}",
+                  text.empty() ? "" : ",", name.c_str(), value, unit);
     text += line;
   }
 };
@@ -511,7 +536,8 @@ void bench(Json& json, int devices) {
   json.row("park and restore at once, each way", n * gb / timed([&] { park(), restore(); }), "GB/s");
 
   // Products of 8192 cubed take about 1.5 ms each.
-  Tensor a = rt.make(DType::bf16, {8192, 8192}), b = rt.make(DType::bf16, {8192, 8192}), c = rt.make(DType::bf16, {8192, 8192});
+  Tensor a = rt.make(DType::bf16, {8192, 8192}), b = rt.make(DType::bf16, {8192, 8192}),
+         c = rt.make(DType::bf16, {8192, 8192});
   Tensor source = gaussian(DType::bf16, {8192 * 64});
   for (const Tensor& t : {a, b}) {
     Tensor part = t;
@@ -565,19 +591,21 @@ void bench(Json& json, int devices) {
   json.row("waited for with sync", 1e4 * steps([&] { rt.sync(); }), "us");
   std::deque<std::future<Outcome>> behind;
   json.row("waited for with mark, one step late", 1e4 * steps([&] {
-    behind.push_back(rt.mark());
-    if (behind.size() > 1) {
-      behind.front().get();
-      behind.pop_front();
-    }
-  }), "us");
+                                                    behind.push_back(rt.mark());
+                                                    if (behind.size() > 1) {
+                                                      behind.front().get();
+                                                      behind.pop_front();
+                                                    }
+                                                  }),
+           "us");
   behind.clear();
 
   device.clear();
   parked.clear();
   for (const int64_t width : {4096, 14336}) {
     const int64_t rows = (int64_t{1} << 29) / width / 4 * 4;
-    Tensor x = rt.make(DType::f32, {rows, width}), y = rt.make(DType::f16, {rows, width}), s = rt.make(DType::f32, {rows});
+    Tensor x = rt.make(DType::f32, {rows, width}), y = rt.make(DType::f16, {rows, width}),
+           s = rt.make(DType::f32, {rows});
     rt.op("zero", {}, {x});
     const double bytes = 6.0 * static_cast<double>(rows * width);
     auto rate = [&](const char* name, std::vector<Tensor> in, std::vector<Tensor> to) {
@@ -587,7 +615,8 @@ void bench(Json& json, int devices) {
       for (int i = 0; i < 5; ++i) rt.op(name, in, to);
       rt.sync();
       const auto [calls, seconds] = rt.backend().take_profile()[name];
-      json.row(std::string(name) + ", width " + std::to_string(width), bytes * static_cast<double>(calls) / seconds * 1e-9, "GB/s");
+      json.row(std::string(name) + ", width " + std::to_string(width),
+               bytes * static_cast<double>(calls) / seconds * 1e-9, "GB/s");
     };
     rate("pack_rows", {x}, {y, s});
     rate("unpack_rows", {y, s}, {x});
@@ -653,11 +682,13 @@ int main(int argc, char** argv) {
       allocator_stress(report, rt, false, small ? 150 : 1500, (small ? 48 : 2048) * kMiB, (small ? 12 : 700) * kMiB);
       fragmentation(report, rt, (small ? 4 : 64) * kMiB);
       marks(report, rt);
-      for (int i = 0; i < (small ? 2 : 8); ++i) pack_rows(report, rt, between(1, small ? 9 : 60), between(1, small ? 700 : 3000));
+      for (int i = 0; i < (small ? 2 : 8); ++i)
+        pack_rows(report, rt, between(1, small ? 9 : 60), between(1, small ? 700 : 3000));
       pack_rows(report, rt, 5, 4096);
       pack_rows(report, rt, 3, small ? 8200 : 14336);
     }
-    for (int i = 0; i < (small ? 1 : 4); ++i) park_under_load(report, small ? 120 : 1200, small ? 1 << 14 : 3 << 20, (small ? 96 : 400) * kMiB);
+    for (int i = 0; i < (small ? 1 : 4); ++i)
+      park_under_load(report, small ? 120 : 1200, small ? 1 << 14 : 3 << 20, (small ? 96 : 400) * kMiB);
     failures(report);
     two_runtimes(report, 0, small ? 1 << 12 : 5 << 20);
     if (devices.size() > 1) two_runtimes(report, 1, small ? 1 << 12 : 5 << 20);
@@ -665,7 +696,8 @@ int main(int argc, char** argv) {
     if (!file.empty()) {
       Json json;
       bench(json, static_cast<int>(devices.size()));
-      std::ofstream(file) << "{\n  \"device\": \"" << devices[0].name << "\",\n  \"devices\": " << devices.size() << ",\n  \"rows\": [" << json.text << "\n  ]\n}\n";
+      std::ofstream(file) << "{\n  \"device\": \"" << devices[0].name << "\",\n  \"devices\": " << devices.size()
+                          << ",\n  \"rows\": [" << json.text << "\n  ]\n}\n";
     }
   } catch (const Failure& failure) {
     std::printf("FAIL  %s: %s\n", failure.code.c_str(), failure.what());

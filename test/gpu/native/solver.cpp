@@ -1,11 +1,12 @@
-// The solver, round-to-nearest and layout operations of the CUDA backend against the CPU's, on random problems with tails.
+// The solver, round-to-nearest and layout operations of the CUDA backend against the CPU's, on random problems with
+// tails.
 //   (no argument)  correctness; --small: tiny shapes only, for compute-sanitizer
 // Exit code: failures. bench_solver.cpp times the same operations.
 #include <algorithm>
 #include <atomic>
 #include <numeric>
-#include <thread>
 #include <optional>
+#include <thread>
 
 #include "harness.h"
 #include "lpq/quant_type.h"
@@ -20,7 +21,8 @@ Report report;
 
 struct Host {
   std::unique_ptr<Backend> backend = make_cpu_backend(8);
-  std::vector<Tensor> run(const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Params& p = {}) {
+  std::vector<Tensor> run(const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+                          const Params& p = {}) {
     Call call;
     call.in = in;
     call.out = out;
@@ -47,7 +49,9 @@ Tensor copy(const Tensor& t) {
   std::memcpy(c.raw(), t.raw(), t.bytes());
   return c;
 }
-bool same_bytes(const Tensor& a, const Tensor& b) { return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 struct Type {
   const char* name;
@@ -57,10 +61,14 @@ struct Type {
   int exponent, mantissa, bias;
   const char* special;
 };
-constexpr Type kI4{"i4", true, 4, true, 0, 0, 0, "none"}, kI3{"i3", true, 3, true, 0, 0, 0, "none"}, kI2{"i2", true, 2, true, 0, 0, 0, "none"};
-constexpr Type kI8{"i8", true, 8, true, 0, 0, 0, "none"}, kU4{"u4", true, 4, false, 0, 0, 0, "none"}, kU3{"u3", true, 3, false, 0, 0, 0, "none"};
-constexpr Type kU1{"u1", true, 1, false, 0, 0, 0, "none"}, kU8{"u8", true, 8, false, 0, 0, 0, "none"}, kF4{"f4e2m1", false, 4, true, 2, 1, 1, "none"};
-constexpr Type kF6{"f6e3m2", false, 6, true, 3, 2, 3, "none"}, kF8{"f8e4m3", false, 8, true, 4, 3, 7, "fn"}, kE5{"f8e5m2", false, 8, true, 5, 2, 15, "ieee"};
+constexpr Type kI4{"i4", true, 4, true, 0, 0, 0, "none"}, kI3{"i3", true, 3, true, 0, 0, 0, "none"},
+    kI2{"i2", true, 2, true, 0, 0, 0, "none"};
+constexpr Type kI8{"i8", true, 8, true, 0, 0, 0, "none"}, kU4{"u4", true, 4, false, 0, 0, 0, "none"},
+    kU3{"u3", true, 3, false, 0, 0, 0, "none"};
+constexpr Type kU1{"u1", true, 1, false, 0, 0, 0, "none"}, kU8{"u8", true, 8, false, 0, 0, 0, "none"},
+    kF4{"f4e2m1", false, 4, true, 2, 1, 1, "none"};
+constexpr Type kF6{"f6e3m2", false, 6, true, 3, 2, 3, "none"}, kF8{"f8e4m3", false, 8, true, 4, 3, 7, "fn"},
+    kE5{"f8e5m2", false, 8, true, 5, 2, 15, "ieee"};
 constexpr Type kE6{"f8e6m1", false, 8, true, 6, 1, 31, "none"};
 
 Params type_params(const Type& t) {
@@ -72,15 +80,19 @@ Params type_params(const Type& t) {
                  {"bias", static_cast<double>(t.bias)},
                  {"special", t.special}});
 }
-double constant_zero(const Type& t, bool symmetric) { return !symmetric || t.is_signed ? 0 : t.bits == 1 ? 0.5 : std::ldexp(1, t.bits - 1); }
+double constant_zero(const Type& t, bool symmetric) {
+  return !symmetric || t.is_signed ? 0 : t.bits == 1 ? 0.5 : std::ldexp(1, t.bits - 1);
+}
 
 // A layer: inputs with a common component, channels of different sizes, a few outliers and, when asked for, a dead one.
 struct Layer {
   int64_t n, k, groups;
   Tensor w, h, order, group;
-  Layer(int64_t n_, int64_t k_, int64_t size, bool dead, DType dtype = DType::bf16) : n(n_), k(k_), groups((k_ + size - 1) / size) {
+  Layer(int64_t n_, int64_t k_, int64_t size, bool dead, DType dtype = DType::bf16)
+      : n(n_), k(k_), groups((k_ + size - 1) / size) {
     const int64_t tokens = 2 * k + 7, modes = 8;
-    std::vector<double> x(static_cast<size_t>(tokens * k)), basis(static_cast<size_t>(modes * k)), gain(static_cast<size_t>(k));
+    std::vector<double> x(static_cast<size_t>(tokens * k)), basis(static_cast<size_t>(modes * k)),
+        gain(static_cast<size_t>(k));
     for (double& b : basis) b = normal();
     for (double& g : gain) g = std::exp(0.7 * normal()) * (between(0, 40) == 0 ? 15 : 1);
     for (int64_t t = 0; t < tokens; ++t) {
@@ -98,13 +110,16 @@ struct Layer {
     parallel(k, [&](int64_t i) {
       std::vector<double> line(static_cast<size_t>(i + 1), 0.0);
       for (int64_t t = 0; t < tokens; ++t)
-        for (int64_t j = 0; j <= i; ++j) line[static_cast<size_t>(j)] += x[static_cast<size_t>(t * k + i)] * x[static_cast<size_t>(t * k + j)];
-      for (int64_t j = 0; j <= i; ++j) h.data<double>()[i * k + j] = h.data<double>()[j * k + i] = line[static_cast<size_t>(j)];
+        for (int64_t j = 0; j <= i; ++j)
+          line[static_cast<size_t>(j)] += x[static_cast<size_t>(t * k + i)] * x[static_cast<size_t>(t * k + j)];
+      for (int64_t j = 0; j <= i; ++j)
+        h.data<double>()[i * k + j] = h.data<double>()[j * k + i] = line[static_cast<size_t>(j)];
     });
     w = gaussian(dtype, {n, k}, 0.03);
     std::vector<int32_t> list(static_cast<size_t>(k));
     std::iota(list.begin(), list.end(), 0);
-    std::stable_sort(list.begin(), list.end(), [&](int32_t a, int32_t b) { return get(h, a * k + a) > get(h, b * k + b); });
+    std::stable_sort(list.begin(), list.end(),
+                     [&](int32_t a, int32_t b) { return get(h, a * k + a) > get(h, b * k + b); });
     order = filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)]; });
     group = filled(DType::i32, {k}, [&](int64_t j) { return list[static_cast<size_t>(j)] / size; });
   }
@@ -113,10 +128,14 @@ struct Layer {
 struct Factored {
   Tensor u, m, dead, info;
 };
-std::vector<Tensor> factor_outputs(int64_t k) { return {poisoned(DType::f32, {k, k}), poisoned(DType::f32, {k, k}), allocate(DType::u8, {k}), poisoned(DType::f64, {3})}; }
+std::vector<Tensor> factor_outputs(int64_t k) {
+  return {poisoned(DType::f32, {k, k}), poisoned(DType::f32, {k, k}), allocate(DType::u8, {k}),
+          poisoned(DType::f64, {3})};
+}
 
 // tr(E M E^T), E = (level - zero) scale - T, in double.
-double objective(const Layer& l, const Tensor& t, const Tensor& m, const Tensor& level, const Tensor& scale, const Tensor& zero) {
+double objective(const Layer& l, const Tensor& t, const Tensor& m, const Tensor& level, const Tensor& scale,
+                 const Tensor& zero) {
   std::vector<double> rows(static_cast<size_t>(l.n));
   parallel(l.n, [&](int64_t r) {
     std::vector<double> e(static_cast<size_t>(l.k));
@@ -151,7 +170,8 @@ double metric_norm(const std::vector<double>& x, int64_t rows, int64_t k, const 
     double total = 0;
     for (int64_t i = 0; i < k; ++i) {
       double line = 0;
-      for (int64_t j = 0; j < k; ++j) line += x[static_cast<size_t>(r * k + j)] * static_cast<double>(m.data<float>()[i * k + j]);
+      for (int64_t j = 0; j < k; ++j)
+        line += x[static_cast<size_t>(r * k + j)] * static_cast<double>(m.data<float>()[i * k + j]);
       total += x[static_cast<size_t>(r * k + i)] * line;
     }
     parts[static_cast<size_t>(r)] = total;
@@ -163,25 +183,29 @@ std::vector<double> apart(const Tensor& a, const Tensor& b) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = get(a, static_cast<int64_t>(i)) - get(b, static_cast<int64_t>(i));
   return x;
 }
-// What a correction moves outputs by, E M E^T, must be right to 2^-12 of what it moves them by itself: planes are 2^-21, and
-// U^T U may enlarge that by the root of its condition, at most 2^10 with damping of 1 % here.
-void target_error(const std::string& name, const Tensor& m, int64_t n, int64_t k, const Tensor& got, const Tensor& want, const std::vector<double>& change) {
+// What a correction moves outputs by, E M E^T, must be right to 2^-12 of what it moves them by itself: planes are
+// 2^-21, and U^T U may enlarge that by the root of its condition, at most 2^10 with damping of 1 % here.
+void target_error(const std::string& name, const Tensor& m, int64_t n, int64_t k, const Tensor& got, const Tensor& want,
+                  const std::vector<double>& change) {
   const double error = metric_norm(apart(got, want), n, k, m), size = metric_norm(change, n, k, m);
   note(name + ", H-norm of the error over the change's", error / size);
   report.that(name + ", H-norm", error <= 0x1p-12 * size);
 }
-void correction_error(const std::string& name, const Layer& l, const Tensor& m, const Tensor& got, const Tensor& want, double elementwise) {
+void correction_error(const std::string& name, const Layer& l, const Tensor& m, const Tensor& got, const Tensor& want,
+                      double elementwise) {
   target_error(name, m, l.k, l.k, got, want, values(want));
   double most = 0;
   for (int64_t i = 0; i < l.k * l.k; ++i) most = std::max(most, std::fabs(get(want, i)));
   report.close(name + ", elements", got, values(want), most * elementwise, elementwise);
 }
 
-// Everything from the factorisation to the stored scales. Each operation gets the CPU's inputs, so differences do not add
-// up; at the end the whole is run on either device.
-void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, int64_t n, int64_t k, int64_t size, bool dead, DType scale_dtype) {
+// Everything from the factorisation to the stored scales. Each operation gets the CPU's inputs, so differences do not
+// add up; at the end the whole is run on either device.
+void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, int64_t n, int64_t k, int64_t size,
+            bool dead, DType scale_dtype) {
   const Layer l(n, k, size, dead);
-  const std::string name = std::string(type.name) + (symmetric ? " sym " : " asym ") + std::to_string(n) + "x" + std::to_string(k) + " g" + std::to_string(size);
+  const std::string name = std::string(type.name) + (symmetric ? " sym " : " asym ") + std::to_string(n) + "x" +
+                           std::to_string(k) + " g" + std::to_string(size);
   const Params tp = type_params(type);
   const auto with = [&](Params p, std::initializer_list<std::pair<const char*, Params::Value>> more) {
     for (const auto& [key, value] : more) p.set(key, value);
@@ -200,7 +224,8 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
   report.close(name + ": factor, U", got[0], values(u), most * 1e-9, 0x1p-22);
   if (k > 128) {
     // The last products of planes: 2^-21 of the terms, of which rows of U keep at least 1 in 2^5.
-    const auto planes = d.run("gptq_factor", {l.h, l.order}, factor_outputs(k), params({{"damp", 0.01}, {"splitFrom", 129.0}}));
+    const auto planes =
+        d.run("gptq_factor", {l.h, l.order}, factor_outputs(k), params({{"damp", 0.01}, {"splitFrom", 129.0}}));
     report.that(name + ": factor of planes, M", same_bytes(planes[1], m));
     report.close(name + ": factor of planes, U", planes[0], values(u), most * 0x1p-16, 0x1p-16);
   }
@@ -211,36 +236,53 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     report.close(name + ": factor of an f32 H, M", from[1], values(m), 0, 0x1p-22);
   }
 
-  const auto target_outputs = [&] { return std::vector<Tensor>{poisoned(DType::f32, {n, k}), poisoned(DType::f64, {2})}; };
+  const auto target_outputs = [&] {
+    return std::vector<Tensor>{poisoned(DType::f32, {n, k}), poisoned(DType::f64, {2})};
+  };
   const auto t_want = host.run("gptq_target", {l.w, l.order, dead_flags}, target_outputs(), params({{"alpha", 0.0}}));
   const auto t_got = d.run("gptq_target", {l.w, l.order, dead_flags}, target_outputs(), params({{"alpha", 0.0}}));
   const Tensor& t = t_want[0];
   report.that(name + ": target", same_bytes(t_got[0], t) && same_bytes(t_got[1], t_want[1]));
   {
-    const Tensor drift = filled(DType::f64, {k, k}, [&](int64_t i) { return get(l.h, i) * 0.05 * std::sin(static_cast<double>(i)); });
-    const auto a = host.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
-    const auto b = d.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
+    const Tensor drift =
+        filled(DType::f64, {k, k}, [&](int64_t i) { return get(l.h, i) * 0.05 * std::sin(static_cast<double>(i)); });
+    const auto a =
+        host.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
+    const auto b =
+        d.run("gptq_target", {l.w, l.order, dead_flags, drift, u}, target_outputs(), params({{"alpha", 0.25}}));
     double size_of = 0;
     for (int64_t i = 0; i < n * k; ++i) size_of = std::max(size_of, std::fabs(get(a[0], i)));
-    report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 0x1p-16, 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
+    report.close(name + ": target with alpha", b[0], values(a[0]), size_of * 0x1p-16,
+                 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
     const auto matrix = [&] { return std::vector<Tensor>{poisoned(DType::f32, {k, k})}; };
-    const Tensor b_want = host.run("gptq_correction", {drift, l.order, u}, matrix())[0], b_got = d.run("gptq_correction", {drift, l.order, u}, matrix())[0];
-    const auto c = d.run("gptq_target", {l.w, l.order, dead_flags, b_want}, target_outputs(), params({{"alpha", 0.25}}));
-    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 0x1p-16, 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
+    const Tensor b_want = host.run("gptq_correction", {drift, l.order, u}, matrix())[0],
+                 b_got = d.run("gptq_correction", {drift, l.order, u}, matrix())[0];
+    const auto c =
+        d.run("gptq_target", {l.w, l.order, dead_flags, b_want}, target_outputs(), params({{"alpha", 0.25}}));
+    report.close(name + ": target with a correction", c[0], values(a[0]), size_of * 0x1p-16,
+                 0x1p-16);  // 2^-21 of terms that cancel, drift being noise, to 2^-5 of themselves
     correction_error(name + ": correction", l, m, b_got, b_want, 0x1p-15);
     std::vector<double> change(static_cast<size_t>(n * k));
     for (int64_t i = 0; i < n * k; ++i) change[static_cast<size_t>(i)] = get(a[0], i) - get(t, i);
     target_error(name + ": target", m, n, k, b[0], a[0], change);
     const Tensor h_lower = filled(DType::f64, {k, k}, [&](int64_t i) { return i % k > i / k ? NAN : get(l.h, i); });
     const Tensor cross = filled(DType::f64, {k, k}, [&](int64_t i) { return get(l.h, i) + get(drift, i); });
-    report.that(name + ": drift", same_bytes(host.run("cross_drift", {h_lower}, {copy(cross)}, params({{"scale", 0.3}}))[0], d.run("cross_drift", {h_lower}, {copy(cross)}, params({{"scale", 0.3}}))[0]));
+    report.that(name + ": drift",
+                same_bytes(host.run("cross_drift", {h_lower}, {copy(cross)}, params({{"scale", 0.3}}))[0],
+                           d.run("cross_drift", {h_lower}, {copy(cross)}, params({{"scale", 0.3}}))[0]));
   }
 
   const bool coarse = scale_dtype == DType::f8_e8m0 || scale_dtype == DType::f8_e4m3;
   const double unit = scale_dtype == DType::f8_e4m3 ? 1.0 / 512 / 448 : 1;
-  const Params clip = with(tp, {{"symmetric", symmetric ? 1.0 : 0.0}, {"constantZero", constant_zero(type, symmetric)}, {"steps", 76.0}, {"bothSigns", both ? 1.0 : 0.0},
-                                {"scaleDtype", coarse ? std::string(dtype_name(scale_dtype)) : "f32"}, {"scaleUnit", unit}});
-  const auto grids = [&] { return std::vector<Tensor>{poisoned(DType::f32, {n, l.groups}), poisoned(DType::f32, {n, l.groups})}; };
+  const Params clip = with(tp, {{"symmetric", symmetric ? 1.0 : 0.0},
+                                {"constantZero", constant_zero(type, symmetric)},
+                                {"steps", 76.0},
+                                {"bothSigns", both ? 1.0 : 0.0},
+                                {"scaleDtype", coarse ? std::string(dtype_name(scale_dtype)) : "f32"},
+                                {"scaleUnit", unit}});
+  const auto grids = [&] {
+    return std::vector<Tensor>{poisoned(DType::f32, {n, l.groups}), poisoned(DType::f32, {n, l.groups})};
+  };
   const auto clip_want = host.run("gptq_clip", {t, m, l.group}, grids(), clip);
   const auto clip_got = d.run("gptq_clip", {t, m, l.group}, grids(), clip);
   const Tensor &scale = clip_want[0], &zero = clip_want[1];
@@ -270,19 +312,22 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
       double total = 0;
       for (size_t b0 = 0; b0 < columns.size(); b0 += 128)
         for (size_t a = b0; a < std::min(b0 + 128, columns.size()); ++a)
-          for (size_t b = b0; b < std::min(b0 + 128, columns.size()); ++b) total += e[a] * e[b] * m.data<float>()[columns[a] * k + columns[b]];
+          for (size_t b = b0; b < std::min(b0 + 128, columns.size()); ++b)
+            total += e[a] * e[b] * m.data<float>()[columns[a] * k + columns[b]];
       return total;
     };
     for (int64_t row = 0; row < std::min<int64_t>(n, 40); ++row)
       for (int64_t g = 0; g < l.groups; ++g) {
-        const bool equal = get(scale, row * l.groups + g) == get(clip_got[0], row * l.groups + g) && get(zero, row * l.groups + g) == get(clip_got[1], row * l.groups + g);
+        const bool equal = get(scale, row * l.groups + g) == get(clip_got[0], row * l.groups + g) &&
+                           get(zero, row * l.groups + g) == get(clip_got[1], row * l.groups + g);
         other += !equal;
         const double a = cost(row, g, scale, zero), b = equal ? a : cost(row, g, clip_got[0], clip_got[1]);
         sum_want += a;
         sum_got += b;
         worst = std::max(worst, a > 0 ? b / a - 1 : b > 0 ? 1 : 0);
       }
-    note(name + ": clip, share chosen otherwise", static_cast<double>(other) / static_cast<double>(std::min<int64_t>(n, 40) * l.groups));
+    note(name + ": clip, share chosen otherwise",
+         static_cast<double>(other) / static_cast<double>(std::min<int64_t>(n, 40) * l.groups));
     note(name + ": clip, worst cost over the CPU's", worst);
     report.that(name + ": clip", worst < 2e-3 && sum_got < sum_want * 1.0002);
   }
@@ -290,20 +335,26 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
   const auto levels = [&] { return std::vector<Tensor>{poisoned(DType::f32, {n, k})}; };
   const auto solve_want = host.run("gptq_solve", {t, u, scale, zero, l.group}, levels(), tp);
   const auto solve_got = d.run("gptq_solve", {t, u, scale, zero, l.group}, levels(), tp);
-  const double before = objective(l, t, m, solve_want[0], scale, zero), before_got = objective(l, t, m, solve_got[0], scale, zero);
+  const double before = objective(l, t, m, solve_want[0], scale, zero),
+               before_got = objective(l, t, m, solve_got[0], scale, zero);
   // A code near a tie that goes the other way moves later ones of its row; few rows may be touched at all.
   int64_t rows_different = 0;
-  for (int64_t r = 0; r < n; ++r) rows_different += std::memcmp(solve_want[0].data<float>() + r * k, solve_got[0].data<float>() + r * k, static_cast<size_t>(k) * 4) != 0;
+  for (int64_t r = 0; r < n; ++r)
+    rows_different += std::memcmp(solve_want[0].data<float>() + r * k, solve_got[0].data<float>() + r * k,
+                                  static_cast<size_t>(k) * 4) != 0;
   note(name + ": solve, share of codes different", share_different(solve_want[0], solve_got[0]));
   note(name + ": solve, objective over the CPU's", before_got / before - 1);
   // Ties: a row has k targets, each within 1e-4 of a step from a tie with probability 2e-4.
-  report.that(name + ": solve", static_cast<double>(rows_different) <= 3 + static_cast<double>(n) * std::min(1.0, 4e-4 * static_cast<double>(k)) && before_got < before * 1.01);
+  report.that(name + ": solve", static_cast<double>(rows_different) <=
+                                        3 + static_cast<double>(n) * std::min(1.0, 4e-4 * static_cast<double>(k)) &&
+                                    before_got < before * 1.01);
 
   for (const int passes : {3, 1}) {
     Tensor level_want = copy(solve_want[0]), level_got = copy(solve_want[0]);
     const Params p = with(tp, {{"sweeps", 2.0}});  // passes are those of tensor cores
     const auto a = host.run("gptq_descend", {t, m, scale, zero, l.group}, {level_want, poisoned(DType::f64, {1})}, p);
-    const auto b = d.run("gptq_descend", {t, m, scale, zero, l.group}, {level_got, poisoned(DType::f64, {1})}, with(p, {{"passes", static_cast<double>(passes)}}));
+    const auto b = d.run("gptq_descend", {t, m, scale, zero, l.group}, {level_got, poisoned(DType::f64, {1})},
+                         with(p, {{"passes", static_cast<double>(passes)}}));
     const double after = objective(l, t, m, a[0], scale, zero), after_got = objective(l, t, m, b[0], scale, zero);
     const std::string label = name + ": descend, " + std::to_string(passes) + " passes";
     note(label + ", share of codes different", share_different(a[0], b[0]));
@@ -315,11 +366,13 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
 
   if (!coarse) {
     Tensor scale_want = copy(scale), scale_got = copy(scale);
-    const auto a = host.run("gptq_refit", {t, m, solve_want[0], zero, l.group}, {scale_want, poisoned(DType::f64, {1})});
+    const auto a =
+        host.run("gptq_refit", {t, m, solve_want[0], zero, l.group}, {scale_want, poisoned(DType::f64, {1})});
     const auto b = d.run("gptq_refit", {t, m, solve_want[0], zero, l.group}, {scale_got, poisoned(DType::f64, {1})});
     double worst = 0;
     for (int64_t i = 0; i < n * l.groups; ++i) worst = std::max(worst, std::fabs(get(b[0], i) / get(a[0], i) - 1));
-    const double after = objective(l, t, m, solve_want[0], a[0], zero), after_got = objective(l, t, m, solve_want[0], b[0], zero);
+    const double after = objective(l, t, m, solve_want[0], a[0], zero),
+                 after_got = objective(l, t, m, solve_want[0], b[0], zero);
     note(name + ": refit, largest relative difference of a scale", worst);
     note(name + ": refit, objective over the CPU's", after_got / after - 1);
     note(name + ": refit, objective over the start", after_got / before);
@@ -328,24 +381,37 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
   }
 
   const auto codes = [&] { return std::vector<Tensor>{poisoned(DType::u8, {n, k})}; };
-  report.that(name + ": encode", same_bytes(host.run("gptq_encode", {solve_want[0], l.order}, codes(), tp)[0], d.run("gptq_encode", {solve_want[0], l.order}, codes(), tp)[0]));
-  for (const DType stored : coarse ? std::vector<DType>{scale_dtype} : std::vector<DType>{DType::f16, DType::bf16, DType::f32}) {
-    const auto out = [&] { return std::vector<Tensor>{allocate(stored, {n, l.groups}), poisoned(DType::f32, {n, l.groups}), poisoned(DType::f64, {2})}; };
-    const auto a = host.run("gptq_store_scales", {scale}, out(), params({{"unit", unit}})), b = d.run("gptq_store_scales", {scale}, out(), params({{"unit", unit}}));
-    report.that(name + ": store_scales " + std::string(dtype_name(stored)), same_bytes(a[0], b[0]) && same_bytes(a[1], b[1]) && same_bytes(a[2], b[2]));
+  report.that(name + ": encode", same_bytes(host.run("gptq_encode", {solve_want[0], l.order}, codes(), tp)[0],
+                                            d.run("gptq_encode", {solve_want[0], l.order}, codes(), tp)[0]));
+  for (const DType stored :
+       coarse ? std::vector<DType>{scale_dtype} : std::vector<DType>{DType::f16, DType::bf16, DType::f32}) {
+    const auto out = [&] {
+      return std::vector<Tensor>{allocate(stored, {n, l.groups}), poisoned(DType::f32, {n, l.groups}),
+                                 poisoned(DType::f64, {2})};
+    };
+    const auto a = host.run("gptq_store_scales", {scale}, out(), params({{"unit", unit}})),
+               b = d.run("gptq_store_scales", {scale}, out(), params({{"unit", unit}}));
+    report.that(name + ": store_scales " + std::string(dtype_name(stored)),
+                same_bytes(a[0], b[0]) && same_bytes(a[1], b[1]) && same_bytes(a[2], b[2]));
   }
   if (!coarse) {
     // Scales that a dtype cannot hold, or only as a subnormal.
     const double odd[] = {0.0, 1e-30, -1e-9, 3e-8, -6e-6, 1e-5, 7e4, -1e39, 1.0, -0.3333};
     const Tensor edge = filled(DType::f32, {5, 2}, [&](int64_t i) { return odd[i]; });
     for (const DType stored : {DType::f16, DType::bf16, DType::f32}) {
-      const auto out = [&] { return std::vector<Tensor>{allocate(stored, {5, 2}), poisoned(DType::f32, {5, 2}), poisoned(DType::f64, {2})}; };
-      const auto a = host.run("gptq_store_scales", {edge}, out(), params({{"unit", 1.0}})), b = d.run("gptq_store_scales", {edge}, out(), params({{"unit", 1.0}}));
-      report.that(name + ": store_scales, edges, " + std::string(dtype_name(stored)), same_bytes(a[0], b[0]) && same_bytes(a[1], b[1]) && same_bytes(a[2], b[2]));
+      const auto out = [&] {
+        return std::vector<Tensor>{allocate(stored, {5, 2}), poisoned(DType::f32, {5, 2}), poisoned(DType::f64, {2})};
+      };
+      const auto a = host.run("gptq_store_scales", {edge}, out(), params({{"unit", 1.0}})),
+                 b = d.run("gptq_store_scales", {edge}, out(), params({{"unit", 1.0}}));
+      report.that(name + ": store_scales, edges, " + std::string(dtype_name(stored)),
+                  same_bytes(a[0], b[0]) && same_bytes(a[1], b[1]) && same_bytes(a[2], b[2]));
     }
   }
-  const Tensor q = filled(DType::f32, {n, k}, [&](int64_t i) { return get(l.w, i) + 0.004 * normal(); }), w32 = filled(DType::f32, {n, k}, [&](int64_t i) { return get(l.w, i); });
-  const auto e_want = host.run("module_error", {w32, q, l.h}, {poisoned(DType::f64, {2})}), e_got = d.run("module_error", {w32, q, l.h}, {poisoned(DType::f64, {2})});
+  const Tensor q = filled(DType::f32, {n, k}, [&](int64_t i) { return get(l.w, i) + 0.004 * normal(); }),
+               w32 = filled(DType::f32, {n, k}, [&](int64_t i) { return get(l.w, i); });
+  const auto e_want = host.run("module_error", {w32, q, l.h}, {poisoned(DType::f64, {2})}),
+             e_got = d.run("module_error", {w32, q, l.h}, {poisoned(DType::f64, {2})});
   // n rows of k^2 terms, each off by about 2^-12 at random.
   report.close(name + ": module_error", e_got[0], values(e_want[0]), 0, 1e-3);
 }
@@ -355,22 +421,25 @@ void whole(Device& d, Host& host, const Type& type, bool symmetric, int64_t n, i
   const Params tp = type_params(type);
   double result[2];
   for (int which = 0; which < 2; ++which) {
-    const auto run = [&](const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Params& p) {
-      return which ? d.run(op, in, out, p) : host.run(op, in, out, p);
-    };
+    const auto run = [&](const std::string& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+                         const Params& p) { return which ? d.run(op, in, out, p) : host.run(op, in, out, p); };
     const auto f = run("gptq_factor", {l.h, l.order}, factor_outputs(k), params({{"damp", 0.01}}));
-    const Tensor t = run("gptq_target", {l.w, l.order, f[2]}, {poisoned(DType::f32, {n, k}), poisoned(DType::f64, {2})}, params({{"alpha", 0.0}}))[0];
+    const Tensor t = run("gptq_target", {l.w, l.order, f[2]}, {poisoned(DType::f32, {n, k}), poisoned(DType::f64, {2})},
+                         params({{"alpha", 0.0}}))[0];
     Params clip = tp, sweep = tp;
     clip.set("symmetric", symmetric ? 1.0 : 0.0);
     clip.set("constantZero", constant_zero(type, symmetric));
     clip.set("steps", 76.0);
     clip.set("bothSigns", symmetric && type.integer ? 1.0 : 0.0);
     sweep.set("sweeps", 1.0);
-    auto grid = run("gptq_clip", {t, f[1], l.group}, {poisoned(DType::f32, {n, l.groups}), poisoned(DType::f32, {n, l.groups})}, clip);
+    auto grid = run("gptq_clip", {t, f[1], l.group},
+                    {poisoned(DType::f32, {n, l.groups}), poisoned(DType::f32, {n, l.groups})}, clip);
     Tensor level = run("gptq_solve", {t, f[0], grid[0], grid[1], l.group}, {poisoned(DType::f32, {n, k})}, tp)[0];
     for (int round = 0; round < 5; ++round) {
-      grid[0] = run("gptq_refit", {t, f[1], level, grid[1], l.group}, {copy(grid[0]), poisoned(DType::f64, {1})}, {})[0];
-      level = run("gptq_descend", {t, f[1], grid[0], grid[1], l.group}, {copy(level), poisoned(DType::f64, {1})}, sweep)[0];
+      grid[0] =
+          run("gptq_refit", {t, f[1], level, grid[1], l.group}, {copy(grid[0]), poisoned(DType::f64, {1})}, {})[0];
+      level =
+          run("gptq_descend", {t, f[1], grid[0], grid[1], l.group}, {copy(level), poisoned(DType::f64, {1})}, sweep)[0];
     }
     result[which] = objective(l, t, f[1], level, grid[0], grid[1]);
   }
@@ -379,12 +448,14 @@ void whole(Device& d, Host& host, const Type& type, bool symmetric, int64_t n, i
   report.that(name, result[1] < result[0] * 1.01 && result[1] > result[0] * 0.97);
 }
 
-void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dtype, std::optional<DType> zeros, bool global, int64_t n, int64_t k, int64_t length, bool bad) {
-  const std::string name = std::string("rtn ") + type.name + " " + std::string(dtype_name(w_dtype)) + " " + std::string(dtype_name(scale_dtype)) + (zeros ? " asym" : "") + (global ? " global" : "") +
+void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dtype, std::optional<DType> zeros,
+         bool global, int64_t n, int64_t k, int64_t length, bool bad) {
+  const std::string name = std::string("rtn ") + type.name + " " + std::string(dtype_name(w_dtype)) + " " +
+                           std::string(dtype_name(scale_dtype)) + (zeros ? " asym" : "") + (global ? " global" : "") +
                            (bad ? " bad" : "");
   Tensor w = gaussian(w_dtype, {n, k}, 0.05);
-  for (int64_t i = 0; i < length; ++i) set(w, i, 0);                        // a group of zeros
-  for (int64_t i = 0; i < length && n > 2; ++i) set(w, 2 * k + i, 1e-7 * normal());                          // a scale below f16's
+  for (int64_t i = 0; i < length; ++i) set(w, i, 0);                                 // a group of zeros
+  for (int64_t i = 0; i < length && n > 2; ++i) set(w, 2 * k + i, 1e-7 * normal());  // a scale below f16's
   for (int64_t i = 0; i < length && n > 1; ++i) set(w, k + i, 0.5 * static_cast<double>(between(-4, 4)));  // ties
   if (bad) set(w, n * k - 3, INFINITY), set(w, n * k / 2, NAN);
   Params p = type_params(type);
@@ -394,7 +465,8 @@ void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dty
   p.set("global", global ? 1.0 : 0.0);
   const int64_t bytes = (k * type.bits + 7) / 8;
   const auto out = [&] {
-    std::vector<Tensor> list{poisoned(DType::u8, {n, bytes}), allocate(scale_dtype, {n, k / length}), poisoned(DType::f64, {9})};
+    std::vector<Tensor> list{poisoned(DType::u8, {n, bytes}), allocate(scale_dtype, {n, k / length}),
+                             poisoned(DType::f64, {9})};
     if (zeros) list.push_back(allocate(*zeros, {n, k / length}));
     return list;
   };
@@ -407,7 +479,8 @@ void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dty
   const Params bits = params({{"bits", static_cast<double>(type.bits)}});
   const Tensor codes = host.run("unpack_codes", {a[0]}, codes_out(), bits)[0];
   report.that(name + ": unpack", same_bytes(codes, d.run("unpack_codes", {a[0]}, codes_out(), bits)[0]));
-  report.that(name + ": pack", same_bytes(a[0], d.run("pack_codes", {codes}, {poisoned(DType::u8, {n, bytes})}, bits)[0]));
+  report.that(name + ": pack",
+              same_bytes(a[0], d.run("pack_codes", {codes}, {poisoned(DType::u8, {n, bytes})}, bits)[0]));
   Params back = type_params(type);
   back.set("blockN", 1.0);
   back.set("blockK", static_cast<double>(length));
@@ -417,23 +490,34 @@ void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dty
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     std::vector<Tensor> in{codes, a[1]};
     if (zeros) in.push_back(a[3]);
-    report.that(name + ": dequantize " + std::string(dtype_name(dtype)), same_bytes(host.run("dequantize", in, {poisoned(dtype, {n, k})}, back)[0], d.run("dequantize", in, {poisoned(dtype, {n, k})}, back)[0]));
+    report.that(name + ": dequantize " + std::string(dtype_name(dtype)),
+                same_bytes(host.run("dequantize", in, {poisoned(dtype, {n, k})}, back)[0],
+                           d.run("dequantize", in, {poisoned(dtype, {n, k})}, back)[0]));
     Params indexed = back;
     indexed.set("hasGroup", 1.0);
     in.push_back(filled(DType::i32, {k}, [&](int64_t) { return static_cast<double>(between(0, k / length - 1)); }));
-    report.that(name + ": dequantize by index", same_bytes(host.run("dequantize", in, {poisoned(dtype, {n, k})}, indexed)[0], d.run("dequantize", in, {poisoned(dtype, {n, k})}, indexed)[0]));
+    report.that(name + ": dequantize by index",
+                same_bytes(host.run("dequantize", in, {poisoned(dtype, {n, k})}, indexed)[0],
+                           d.run("dequantize", in, {poisoned(dtype, {n, k})}, indexed)[0]));
   }
 }
 
-// rows x columns elements as tiles of 16 x 16 with permuted digits, and as columns of a bitstream whose words lie apart.
+// rows x columns elements as tiles of 16 x 16 with permuted digits, and as columns of a bitstream whose words lie
+// apart.
 void layouts(Device& d, Host& host, int bits, bool streamed, bool ordered) {
   const int64_t rows = 64, columns = 96, real_rows = 59, real_columns = streamed ? 96 : 90;
-  const std::string name = "layout " + std::to_string(bits) + " bits" + (streamed ? " streamed" : "") + (ordered ? " ordered" : "");
+  const std::string name =
+      "layout " + std::to_string(bits) + " bits" + (streamed ? " streamed" : "") + (ordered ? " ordered" : "");
   for (const bool tiled : {true, false}) {
-    Params p = params({{"bits", static_cast<double>(bits)}, {"columns", static_cast<double>(real_columns)}, {"streamed", streamed ? 1.0 : 0.0}, {"pad", 1.0}, {"bias", bits <= 8 ? 3.0 : 0.0}});
+    Params p = params({{"bits", static_cast<double>(bits)},
+                       {"columns", static_cast<double>(real_columns)},
+                       {"streamed", streamed ? 1.0 : 0.0},
+                       {"pad", 1.0},
+                       {"bias", bits <= 8 ? 3.0 : 0.0}});
     std::vector<double> dims, sizes, strides, stream;
     const auto mode = [&](int dim, int64_t size, int64_t stride, bool in_stream) {
-      dims.push_back(dim), sizes.push_back(static_cast<double>(size)), strides.push_back(static_cast<double>(stride)), stream.push_back(in_stream);
+      dims.push_back(dim), sizes.push_back(static_cast<double>(size)), strides.push_back(static_cast<double>(stride)),
+          stream.push_back(in_stream);
     };
     int64_t out_bits;
     if (tiled) {
@@ -453,9 +537,11 @@ void layouts(Device& d, Host& host, int bits, bool streamed, bool ordered) {
     const int64_t row_bytes = (real_columns * bits + 7) / 8;
     const DType element = bits <= 8 ? DType::u8 : bits == 16 ? DType::i16 : DType::i32;
     Tensor matrix = allocate(element, {real_rows, streamed ? row_bytes : real_columns});
-    for (size_t i = 0; i < matrix.bytes(); ++i) reinterpret_cast<uint8_t*>(matrix.raw())[i] = static_cast<uint8_t>(between(0, 255));
+    for (size_t i = 0; i < matrix.bytes(); ++i)
+      reinterpret_cast<uint8_t*>(matrix.raw())[i] = static_cast<uint8_t>(between(0, 255));
     if (bits < 8 && !streamed)
-      for (int64_t i = 0; i < matrix.elements(); ++i) matrix.data<uint8_t>()[i] &= static_cast<uint8_t>((1 << bits) - 1);
+      for (int64_t i = 0; i < matrix.elements(); ++i)
+        matrix.data<uint8_t>()[i] &= static_cast<uint8_t>((1 << bits) - 1);
     std::vector<Tensor> in{matrix};
     if (ordered) {
       std::vector<int32_t> list(static_cast<size_t>(real_columns));
@@ -471,7 +557,8 @@ void layouts(Device& d, Host& host, int bits, bool streamed, bool ordered) {
       std::memset(t.raw(), 0xa5, t.bytes());
       return std::vector<Tensor>{t};
     };
-    report.that(name + (tiled ? " tiles" : " stream") + ": unpack", same_bytes(host.run("layout_unpack", {a}, back(), p)[0], d.run("layout_unpack", {a}, back(), p)[0]));
+    report.that(name + (tiled ? " tiles" : " stream") + ": unpack",
+                same_bytes(host.run("layout_unpack", {a}, back(), p)[0], d.run("layout_unpack", {a}, back(), p)[0]));
   }
 }
 
@@ -479,24 +566,31 @@ void refusals(Device& d) {
   const Layer l(4, 32, 16, false);
   const Tensor h = copy(l.h);
   set(h, 5 * 32 + 5, NAN);
-  report.fails("factor: NaN", "LPQ_NATIVE_NUMERICS", [&] { d.run("gptq_factor", {h, l.order}, factor_outputs(32), params({{"damp", 0.01}})); });
+  report.fails("factor: NaN", "LPQ_NATIVE_NUMERICS",
+               [&] { d.run("gptq_factor", {h, l.order}, factor_outputs(32), params({{"damp", 0.01}})); });
   const Tensor order = copy(l.order);
   set(order, 3, get(order, 4));
-  report.fails("factor: not a permutation", "LPQ_NATIVE_ARGUMENT", [&] { d.run("gptq_factor", {l.h, order}, factor_outputs(32), params({{"damp", 0.01}})); });
+  report.fails("factor: not a permutation", "LPQ_NATIVE_ARGUMENT",
+               [&] { d.run("gptq_factor", {l.h, order}, factor_outputs(32), params({{"damp", 0.01}})); });
   report.fails("correction: a column that is not there", "LPQ_NATIVE_ARGUMENT", [&] {
     const Tensor wrong = copy(l.order);
     set(wrong, 0, 99);
-    d.run("gptq_correction", {l.h, wrong, filled(DType::f32, {32, 32}, [](int64_t) { return 1; })}, {poisoned(DType::f32, {32, 32})});
+    d.run("gptq_correction", {l.h, wrong, filled(DType::f32, {32, 32}, [](int64_t) { return 1; })},
+          {poisoned(DType::f32, {32, 32})});
   });
-  report.fails("drift: shapes", "LPQ_NATIVE_ARGUMENT", [&] { d.run("cross_drift", {l.h}, {poisoned(DType::f64, {16, 16})}); });
-  const Tensor group = copy(l.group), t = gaussian(DType::f32, {4, 32}), scale = filled(DType::f32, {4, 2}, [](int64_t) { return 0.1; }), zero = filled(DType::f32, {4, 2}, [](int64_t) { return 0; });
+  report.fails("drift: shapes", "LPQ_NATIVE_ARGUMENT",
+               [&] { d.run("cross_drift", {l.h}, {poisoned(DType::f64, {16, 16})}); });
+  const Tensor group = copy(l.group), t = gaussian(DType::f32, {4, 32}),
+               scale = filled(DType::f32, {4, 2}, [](int64_t) { return 0.1; }),
+               zero = filled(DType::f32, {4, 2}, [](int64_t) { return 0; });
   set(group, 7, 2);
   const Tensor m = filled(DType::f32, {32, 32}, [](int64_t i) { return i % 33 == 0 ? 1 : 0; });
-  report.fails("solve: a group too many", "LPQ_NATIVE_ARGUMENT", [&] { d.run("gptq_solve", {t, m, scale, zero, group}, {poisoned(DType::f32, {4, 32})}, type_params(kI4)); });
-  for (int64_t j = 0; j < 32; ++j) set(group, j, j < 20 ? 0 : 1);
-  report.fails("refit: groups of different lengths", "LPQ_NATIVE_ARGUMENT", [&] {
-    d.run("gptq_refit", {t, m, t, zero, group}, {copy(scale), poisoned(DType::f64, {1})});
+  report.fails("solve: a group too many", "LPQ_NATIVE_ARGUMENT", [&] {
+    d.run("gptq_solve", {t, m, scale, zero, group}, {poisoned(DType::f32, {4, 32})}, type_params(kI4));
   });
+  for (int64_t j = 0; j < 32; ++j) set(group, j, j < 20 ? 0 : 1);
+  report.fails("refit: groups of different lengths", "LPQ_NATIVE_ARGUMENT",
+               [&] { d.run("gptq_refit", {t, m, t, zero, group}, {copy(scale), poisoned(DType::f64, {1})}); });
   report.fails("encode: a column that is not there", "LPQ_NATIVE_ARGUMENT", [&] {
     const Tensor wrong = copy(l.order);
     set(wrong, 0, 99);
@@ -522,10 +616,10 @@ int main(int argc, char** argv) {
   } else {
     solver(d, host, kI4, true, true, 203, 640, 128, true, DType::f16);
     solver(d, host, kU4, false, false, 130, 768, 128, false, DType::f16);
-    solver(d, host, kI3, true, true, 97, 1100, 1100, true, DType::f16);   // per channel
+    solver(d, host, kI3, true, true, 97, 1100, 1100, true, DType::f16);  // per channel
     solver(d, host, kU3, false, false, 70, 576, 64, false, DType::bf16);
     solver(d, host, kI2, true, true, 65, 544, 32, false, DType::f16);
-    solver(d, host, kU4, false, false, 33, 400, 80, true, DType::f16);    // pieces are filled up
+    solver(d, host, kU4, false, false, 33, 400, 80, true, DType::f16);  // pieces are filled up
     solver(d, host, kI8, true, true, 40, 520, 260, false, DType::f16);
     solver(d, host, kU1, true, false, 40, 256, 64, false, DType::f16);
     solver(d, host, kI4, true, true, 20, 2080, 16, false, DType::f16);    // more groups than a refit block takes

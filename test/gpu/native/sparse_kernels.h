@@ -1,10 +1,11 @@
 // gemm_sparse_marlin against double precision: what kernels --kernel sparse runs.
 //
-// The bound. Code less the middle one is exact in the type of x, and so is its product with x in fp32. One mma.sp adds 16 products and the
-// sum so far and may drop bits below 2^-23 of the largest of the 17: over a group of 128 k that is 4 * 17 * 2^-23 < 2^-16 of A, the sum of
-// |x w|. Whole rows (and 33 and more tokens of f16) add all of K/32 to one sum: K/32 * 17 * 2^-23 A. Groups, warps and blocks add up in fp32:
-// (K/32 + 64) 2^-24 A. Then one rounding to the type of y, and two of fp32 (bias). Above 32 tokens of f16, groups: weights are rounded to
-// f16 once, which adds the sum of |x| (2^-11 |w| + 2^-25).
+// The bound. Code less the middle one is exact in the type of x, and so is its product with x in fp32. One mma.sp adds
+// 16 products and the sum so far and may drop bits below 2^-23 of the largest of the 17: over a group of 128 k that is
+// 4 * 17 * 2^-23 < 2^-16 of A, the sum of |x w|. Whole rows (and 33 and more tokens of f16) add all of K/32 to one sum:
+// K/32 * 17 * 2^-23 A. Groups, warps and blocks add up in fp32: (K/32 + 64) 2^-24 A. Then one rounding to the type of
+// y, and two of fp32 (bias). Above 32 tokens of f16, groups: weights are rounded to f16 once, which adds the sum of |x|
+// (2^-11 |w| + 2^-25).
 #pragma once
 #include "chain.h"
 #include "layout_kernels.h"
@@ -44,13 +45,15 @@ inline SparseWeights make_sparse(const SparseCase& c) {
     for (int64_t p = 0; p < np; ++p) {
       const int64_t n = groups == 1 ? p : sparse_scale_column(p);
       if (n >= c.n) continue;
-      set(w.scales, g * np + p, (0.5 + (random()() % 1000) / 1000.0) / (1 << (c.bits - 1)) * (random()() % 8 == 0 ? -1 : 1));
+      set(w.scales, g * np + p,
+          (0.5 + (random()() % 1000) / 1000.0) / (1 << (c.bits - 1)) * (random()() % 8 == 0 ? -1 : 1));
       scale[static_cast<size_t>(g * np + n)] = get(w.scales, g * np + p);
     }
   w.weight.resize(static_cast<size_t>(c.n * c.k));
   for (int64_t n = 0; n < c.n; ++n)
     for (int64_t k = 0; k < c.k; ++k)
-      w.weight[static_cast<size_t>(n * c.k + k)] = value[static_cast<size_t>(n * kp + k)] * scale[static_cast<size_t>((groups == 1 ? 0 : k / 128) * np + n)];
+      w.weight[static_cast<size_t>(n * c.k + k)] =
+          value[static_cast<size_t>(n * kp + k)] * scale[static_cast<size_t>((groups == 1 ? 0 : k / 128) * np + n)];
   if (c.bias) w.bias = gaussian(c.dtype, {c.n});
   return w;
 }
@@ -67,8 +70,11 @@ inline std::vector<Tensor> sparse_inputs(const SparseCase& c, const SparseWeight
 }
 
 inline double check_sparse(Device& d, const SparseCase& c, const SparseWeights& w, std::string& where) {
-  const Tensor x = c.one_hot ? filled(c.dtype, {c.m, c.k}, [&](int64_t i) { return i % c.k == (c.hot + i / c.k) % c.k ? 1.0 : 0.0; }) : gaussian(c.dtype, {c.m, c.k});
-  const Tensor got = d.run("gemm_sparse_marlin", sparse_inputs(c, w, x), {poisoned(c.dtype, {c.m, c.n})}, sparse_params(c))[0];
+  const Tensor x =
+      c.one_hot ? filled(c.dtype, {c.m, c.k}, [&](int64_t i) { return i % c.k == (c.hot + i / c.k) % c.k ? 1.0 : 0.0; })
+                : gaussian(c.dtype, {c.m, c.k});
+  const Tensor got =
+      d.run("gemm_sparse_marlin", sparse_inputs(c, w, x), {poisoned(c.dtype, {c.m, c.n})}, sparse_params(c))[0];
   const std::vector<double> xs = values(x);
   const bool rounded = c.m > 32 && c.dtype == DType::f16, long_sums = rounded || c.channel;
   double worst = 0;
@@ -82,12 +88,15 @@ inline double check_sparse(Device& d, const SparseCase& c, const SparseWeights& 
       }
       if (c.bias) want += get(w.bias, n), size += std::fabs(get(w.bias, n));
       const double tensor_core = long_sums ? (double(c.k) / 32 + 1) * 17 * 0x1p-23 : 0x1p-16;
-      const double bound = size * (tensor_core + (double(c.k) / 32 + 64) * 0x1p-24) + (rounded && !c.channel ? rounding : 0) + unit(c.dtype) * std::fabs(want) * 1.01 + least(c.dtype);
+      const double bound = size * (tensor_core + (double(c.k) / 32 + 64) * 0x1p-24) +
+                           (rounded && !c.channel ? rounding : 0) + unit(c.dtype) * std::fabs(want) * 1.01 +
+                           least(c.dtype);
       const double g = get(got, m * c.n + n), share = std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
       const std::lock_guard<std::mutex> hold(lock);
       if (share > worst) {
         worst = share;
-        where = "at (" + std::to_string(m) + ", " + std::to_string(n) + ") got " + std::to_string(g) + " want " + std::to_string(want);
+        where = "at (" + std::to_string(m) + ", " + std::to_string(n) + ") got " + std::to_string(g) + " want " +
+                std::to_string(want);
       }
     }
   };
@@ -117,8 +126,11 @@ inline int sweep_sparse(Device& d, bool quick) {
     worst = std::max(worst, std::isinf(share) ? worst : share);
     if (share <= 1) return;
     if (++failures <= 40) {
-      std::string s = "u" + std::to_string(c.bits) + (c.dtype == DType::f16 ? " f16 " : " bf16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.channel ? " channel" : "");
-      for (const auto& [name, value] : c.tiling) s += std::string(" ") + name + "=" + std::to_string(static_cast<int>(value));
+      std::string s = "u" + std::to_string(c.bits) + (c.dtype == DType::f16 ? " f16 " : " bf16 ") +
+                      std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+                      (c.channel ? " channel" : "");
+      for (const auto& [name, value] : c.tiling)
+        s += std::string(" ") + name + "=" + std::to_string(static_cast<int>(value));
       std::printf("FAIL %s: %.3g of the bound, %s\n", s.c_str(), share, where.c_str());
     }
     if (where.rfind("LPQ_CUDA", 0) == 0) std::exit(1);
@@ -181,21 +193,34 @@ inline int sweep_sparse(Device& d, bool quick) {
     SparseCase c;
     c.m = m, c.n = 2048, c.k = 2048;
     const SparseWeights w = make_sparse(c);
-    check_chain(d, {"M=" + std::to_string(m), "gemm_sparse_marlin", sparse_params(c), gaussian(DType::f16, {m, c.k}, 0.02), {w.packed, w.metadata, w.scales}, 2}, refused);
+    check_chain(d,
+                {"M=" + std::to_string(m),
+                 "gemm_sparse_marlin",
+                 sparse_params(c),
+                 gaussian(DType::f16, {m, c.k}, 0.02),
+                 {w.packed, w.metadata, w.scales},
+                 2},
+                refused);
   }
   {
     SparseCase c;
     c.m = 4, c.n = 64, c.k = 256;
     const SparseWeights w = make_sparse(c);
     const Tensor x = gaussian(DType::f16, {4, 256}), y = poisoned(DType::f16, {4, 64});
-    const auto run = [&](std::vector<Tensor> in, Params p, const Tensor& out) { return [&d, in, p, out] { d.run("gemm_sparse_marlin", in, {out}, p); }; };
+    const auto run = [&](std::vector<Tensor> in, Params p, const Tensor& out) {
+      return [&d, in, p, out] { d.run("gemm_sparse_marlin", in, {out}, p); };
+    };
     Params p = sparse_params(c), g = p;
     g.set("groupLength", 64.0);
     refused.fails("groups of 64", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.metadata, w.scales}, g, y));
-    refused.fails("weights of another size", "LPQ_NATIVE_ARGUMENT", run({x, allocate(DType::i32, {8, 256}), w.metadata, w.scales}, p, y));
-    refused.fails("metadata of half a tile", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, allocate(DType::i16, {8, 576}), w.scales}, p, y));
-    refused.fails("scales of another shape", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.metadata, allocate(DType::f16, {1, 256})}, p, y));
-    refused.fails("y of another type", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.metadata, w.scales}, p, poisoned(DType::bf16, {4, 64})));
+    refused.fails("weights of another size", "LPQ_NATIVE_ARGUMENT",
+                  run({x, allocate(DType::i32, {8, 256}), w.metadata, w.scales}, p, y));
+    refused.fails("metadata of half a tile", "LPQ_NATIVE_ARGUMENT",
+                  run({x, w.packed, allocate(DType::i16, {8, 576}), w.scales}, p, y));
+    refused.fails("scales of another shape", "LPQ_NATIVE_ARGUMENT",
+                  run({x, w.packed, w.metadata, allocate(DType::f16, {1, 256})}, p, y));
+    refused.fails("y of another type", "LPQ_NATIVE_ARGUMENT",
+                  run({x, w.packed, w.metadata, w.scales}, p, poisoned(DType::bf16, {4, 64})));
   }
   checks += refused.checks, failures += refused.failures;
   std::printf("sparse: %d checks, %d failures, at most %.2f of the bound\n", checks, failures, worst);

@@ -1,5 +1,6 @@
-// The kernels of kept rows (native/cuda/attention/cached.cuh and cache_rows.cu) and of a sum with its norm (native/cuda/nn/add_norm.cu) run by
-// the host for the fake driver: what the operations launch, with the arguments that they launch it with.
+// The kernels of kept rows (native/cuda/attention/cached.cuh and cache_rows.cu) and of a sum with its norm
+// (native/cuda/nn/add_norm.cu) run by the host for the fake driver: what the operations launch, with the arguments that
+// they launch it with.
 #include <mutex>
 #include <string>
 #include <utility>
@@ -28,7 +29,9 @@ template <class... Args>
 void run(void (*kernel)(Args...), unsigned grid, Index block, void** arguments, unsigned shared = 0) {
   block_shape = block;
   simt::run(static_cast<int>(grid), static_cast<int>(block.x * block.y), 1, static_cast<int>(shared), 1, [&] {
-    [&]<size_t... I>(std::index_sequence<I...>) { kernel(*static_cast<Args*>(arguments[I])...); }(std::index_sequence_for<Args...>{});
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      kernel(*static_cast<Args*>(arguments[I])...);
+    }(std::index_sequence_for<Args...>{});
   });
 }
 
@@ -38,7 +41,8 @@ LPQ_CACHED(f16, false, 64)
 LPQ_CACHED(f16, false, 128)
 LPQ_CACHED(bf16, true, 128)
 
-extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads, unsigned shared, void** arguments) {
+extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads,
+                                                                   unsigned shared, void** arguments) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   const std::string kernel = name;
@@ -47,14 +51,20 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
     const auto& a = *static_cast<lpq::cuda::CachedArgs*>(arguments[0]);
     simt::run(static_cast<int>(grid), static_cast<int>(threads), 1, static_cast<int>(shared), 1, [&] { function(a); });
   };
-#define LPQ_KEPT(dtype)                                                                                                   \
-  if (kernel == "lpq_cache_append_" #dtype) run(lpq_cache_append_##dtype, grid, {threads, 1}, arguments);                 \
-  if (kernel == "lpq_rope_append_" #dtype) run(lpq_rope_append_##dtype, grid, {threads, 1}, arguments);                   \
-  if (kernel == "lpq_cached_attention_plain_" #dtype) run(lpq_cached_attention_plain_##dtype, grid, {threads, 8}, arguments);
-  LPQ_KEPT(f32) LPQ_KEPT(f16) LPQ_KEPT(bf16)
+#define LPQ_KEPT(dtype)                                                                                   \
+  if (kernel == "lpq_cache_append_" #dtype) run(lpq_cache_append_##dtype, grid, {threads, 1}, arguments); \
+  if (kernel == "lpq_rope_append_" #dtype) run(lpq_rope_append_##dtype, grid, {threads, 1}, arguments);   \
+  if (kernel == "lpq_cached_attention_plain_" #dtype)                                                     \
+    run(lpq_cached_attention_plain_##dtype, grid, {threads, 8}, arguments);
+  LPQ_KEPT(f32)
+  LPQ_KEPT(f16)
+  LPQ_KEPT(bf16)
 #define LPQ_SUMMED(y, x) \
   if (kernel == "lpq_add_norm_" #y "_" #x) run(lpq_add_norm_##y##_##x, grid, {threads, 1}, arguments, shared);
-  LPQ_SUMMED(f32, f32) LPQ_SUMMED(f32, bf16) LPQ_SUMMED(f16, f16) LPQ_SUMMED(bf16, bf16)
+  LPQ_SUMMED(f32, f32)
+  LPQ_SUMMED(f32, bf16)
+  LPQ_SUMMED(f16, f16);
+  LPQ_SUMMED(bf16, bf16);
   if (kernel == "lpq_cached_attention_f16_64") tensor_cores(lpq_cached_attention_f16_64);
   if (kernel == "lpq_cached_attention_f16_128") tensor_cores(lpq_cached_attention_f16_128);
   if (kernel == "lpq_cached_attention_bf16_128") tensor_cores(lpq_cached_attention_bf16_128);

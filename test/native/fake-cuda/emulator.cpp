@@ -1,6 +1,6 @@
-// The layout kernels (native/cuda/layout/pack.cu) run by the host for the fake driver, a block at a time and its threads in turns:
-// each runs until it waits for the others. Whatever waits (barriers and shuffles) must do so in all threads of the block alike,
-// as these kernels do. What they compute is emulated; time, banks and races are not.
+// The layout kernels (native/cuda/layout/pack.cu) run by the host for the fake driver, a block at a time and its
+// threads in turns: each runs until it waits for the others. Whatever waits (barriers and shuffles) must do so in all
+// threads of the block alike, as these kernels do. What they compute is emulated; time, banks and races are not.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -91,8 +91,12 @@ template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }
-uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) { return static_cast<uint32_t>(((uint64_t{high} << 32 | low) << (by & 31)) >> 32); }
-uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) { return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31)); }
+uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>(((uint64_t{high} << 32 | low) << (by & 31)) >> 32);
+}
+uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31));
+}
 uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t result = 0;
@@ -119,14 +123,19 @@ namespace {
 template <class... Args>
 void run(void (*kernel)(Args...), unsigned grid, unsigned threads, void** arguments) {
   gridDim.x = grid, blockDim.x = threads;
-  body = [&] { [&]<size_t... I>(std::index_sequence<I...>) { kernel(*static_cast<Args*>(arguments[I])...); }(std::index_sequence_for<Args...>{}); };
+  body = [&] {
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      kernel(*static_cast<Args*>(arguments[I])...);
+    }(std::index_sequence_for<Args...>{});
+  };
   std::memset(lpq::cuda::shared_bytes, 0xa5, sizeof(lpq::cuda::shared_bytes));  // whatever an earlier kernel left
   for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) run_block(threads);
 }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads, unsigned, void** arguments) {
+extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads,
+                                                                   unsigned, void** arguments) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   const std::string kernel = name;

@@ -1,4 +1,5 @@
-// What is under way in the simulated device: copies of cp.async, barriers that count bytes, boxes of TMA, products of wgmma.
+// What is under way in the simulated device: copies of cp.async, barriers that count bytes, boxes of TMA, products of
+// wgmma.
 #pragma once
 #include <array>
 #include <deque>
@@ -81,14 +82,18 @@ inline void land(size_t which) {
   for (uint32_t i2 = 0; i2 < m.box[2]; ++i2)
     for (uint32_t i1 = 0; i1 < m.box[1]; ++i1)
       for (uint32_t i0 = 0; i0 < m.box[0]; ++i0, offset += m.element) {
-        const long long c[3] = {box.at[0] + static_cast<long long>(i0), box.at[1] + static_cast<long long>(i1), box.at[2] + static_cast<long long>(i2)};
+        const long long c[3] = {box.at[0] + static_cast<long long>(i0), box.at[1] + static_cast<long long>(i1),
+                                box.at[2] + static_cast<long long>(i2)};
         uint32_t to = box.to + offset;
         if (m.swizzle) to ^= (to >> 7 & 7) << 4;
         bool inside = true;
         for (int d = 0; d < 3; ++d) inside = inside && c[d] >= 0 && static_cast<uint64_t>(c[d]) < m.dims[d];
         unsigned char* const place = shared_memory(to, m.element);
         if (inside)
-          std::memcpy(place, m.base + static_cast<uint64_t>(c[0]) * m.element + static_cast<uint64_t>(c[1]) * m.strides[0] + static_cast<uint64_t>(c[2]) * m.strides[1], m.element);
+          std::memcpy(place,
+                      m.base + static_cast<uint64_t>(c[0]) * m.element + static_cast<uint64_t>(c[1]) * m.strides[0] +
+                          static_cast<uint64_t>(c[2]) * m.strides[1],
+                      m.element);
         else std::memset(place, 0, m.element);
       }
   ByteBarrier& barrier = barrier_at(box.barrier);
@@ -121,7 +126,8 @@ inline const char* unfinished() {
 }
 
 // run(), and what it throws or what was not waited for as a text.
-inline std::string try_run(int blocks, int threads, int cluster, int bytes, uint64_t seed, const std::function<void()>& body) {
+inline std::string try_run(int blocks, int threads, int cluster, int bytes, uint64_t seed,
+                           const std::function<void()>& body) {
   try {
     run(blocks, threads, cluster, bytes, seed, body);
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
-// A coroutine on a stack of its own. Switching on x86-64 keeps the registers that a call keeps, nothing else: ucontext asks the
-// kernel for the signal mask at every switch, which takes ten times as long.
+// A coroutine on a stack of its own. Switching on x86-64 keeps the registers that a call keeps, nothing else: ucontext
+// asks the kernel for the signal mask at every switch, which takes ten times as long.
 #pragma once
 #include <cstddef>
 #include <cstdint>

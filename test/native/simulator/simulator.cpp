@@ -40,7 +40,10 @@ struct Block {
 struct Stacks {
   char* begin;
   size_t bytes;
-  explicit Stacks(size_t size) : begin(static_cast<char*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))), bytes(size) {
+  explicit Stacks(size_t size)
+      : begin(static_cast<char*>(
+            mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))),
+        bytes(size) {
     if (begin == MAP_FAILED) throw std::runtime_error("no memory for stacks");
   }
   Stacks(const Stacks&) = delete;
@@ -73,13 +76,16 @@ void meet(Barrier& barrier, int count) {
   come(barrier, count);
   wait_for(barrier, generation);
 }
-Warp& own_warp() { return device.blocks[static_cast<size_t>(device.now->block)].warps[static_cast<size_t>(device.now->index / 32)]; }
+Warp& own_warp() {
+  return device.blocks[static_cast<size_t>(device.now->block)].warps[static_cast<size_t>(device.now->index / 32)];
+}
 
 void entry() {
   try {
     (*device.body)();
   } catch (const std::exception& error) {
-    device.error = "block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(threadIdx.x) + ": " + error.what();
+    device.error =
+        "block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(threadIdx.x) + ": " + error.what();
   }
   device.now->done = true;
   for (;;) yield();
@@ -91,7 +97,8 @@ const Lane* gather(const char* instruction, const Lane& own) {
   Warp& warp = own_warp();
   const int turn = warp.barrier.generation & 1;
   if (warp.barrier.arrived == 0) warp.instruction = instruction;
-  else if (std::strcmp(warp.instruction, instruction) != 0) throw std::runtime_error(std::string("lanes of a warp are at ") + warp.instruction + " and at " + instruction);
+  else if (std::strcmp(warp.instruction, instruction) != 0)
+    throw std::runtime_error(std::string("lanes of a warp are at ") + warp.instruction + " and at " + instruction);
   warp.lanes[turn][device.now->index & 31] = own;
   meet(warp.barrier, 32);
   return warp.lanes[turn];
@@ -110,14 +117,18 @@ void cluster(Cluster what) {
 void give_way() { yield(); }
 unsigned char* own_shared() { return device.blocks[static_cast<size_t>(device.now->block)].shared.data(); }
 uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - own_shared()) | static_cast<uint32_t>(device.now->block) << 20;
+  return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - own_shared()) |
+         static_cast<uint32_t>(device.now->block) << 20;
 }
-unsigned own_thread() { return static_cast<unsigned>(device.now->block) * 4096 + static_cast<unsigned>(device.now->index); }
+unsigned own_thread() {
+  return static_cast<unsigned>(device.now->block) * 4096 + static_cast<unsigned>(device.now->index);
+}
 unsigned char* shared_memory(uint32_t address, uint32_t bytes) {
   // Boxes are larger than 16 bytes and have their own rule; all else is aligned to its size.
   if (bytes <= 16 && address % bytes != 0) throw std::runtime_error("a misaligned address in shared memory");
   const uint32_t at = address & 0xfffff;
-  if (address >> 20 >= device.blocks.size() || at + bytes > device.bytes) throw std::runtime_error("an address outside shared memory");
+  if (address >> 20 >= device.blocks.size() || at + bytes > device.bytes)
+    throw std::runtime_error("an address outside shared memory");
   return device.blocks[address >> 20].shared.data() + at;
 }
 
@@ -164,7 +175,8 @@ void run(int blocks, int threads, int cluster, int bytes, uint64_t seed, const s
     }
     for (const Block& b : device.blocks)
       for (int i = 0; i < kGuard; ++i)
-        if (b.shared[static_cast<size_t>(bytes + i)] != 0xff) throw std::runtime_error("shared memory is written beyond its end");
+        if (b.shared[static_cast<size_t>(bytes + i)] != 0xff)
+          throw std::runtime_error("shared memory is written beyond its end");
   }
 }
 

@@ -1,9 +1,10 @@
-// A device that the host plays, so that kernels' own sources run without one: cuda/ptx/*.cuh beside this stand in for the
-// instructions of native/cuda/ptx. Every thread of a cluster's blocks is a coroutine, which gives way where threads wait for each
-// other or work together (shuffles, matrix products, barriers). Which goes on next is drawn by lot, so that what lacks a barrier
-// shows sooner or later. What a device leaves undefined fails or spoils the result:
-//  - copies land late: those of cp.async when their thread waits for them, boxes of TMA in any order while somebody waits. Until
-//    then their destination holds rubbish, so that whoever still reads it, or reads it too early, is found out by wrong results;
+// A device that the host plays, so that kernels' own sources run without one: cuda/ptx/*.cuh beside this stand in for
+// the instructions of native/cuda/ptx. Every thread of a cluster's blocks is a coroutine, which gives way where threads
+// wait for each other or work together (shuffles, matrix products, barriers). Which goes on next is drawn by lot, so
+// that what lacks a barrier shows sooner or later. What a device leaves undefined fails or spoils the result:
+//  - copies land late: those of cp.async when their thread waits for them, boxes of TMA in any order while somebody
+//    waits. Until then their destination holds rubbish, so that whoever still reads it, or reads it too early, is found
+//    out by wrong results;
 //  - sums of wgmma are there only after a wait;
 //  - misaligned addresses, those outside shared memory, and loads from outside `readable` throw;
 //  - lanes of a warp at different instructions, and threads that all wait, throw.
@@ -24,7 +25,8 @@ constexpr int kShared = 232448;
 struct Lane {
   uint32_t words[12];
 };
-// Gives this thread's words to its warp, and returns when all 32 have done so at the same `instruction`: everybody's words.
+// Gives this thread's words to its warp, and returns when all 32 have done so at the same `instruction`: everybody's
+// words.
 const Lane* gather(const char* instruction, const Lane& own);
 unsigned char* shared_memory(uint32_t address, uint32_t bytes);  // of any block of the cluster
 uint32_t shared_address(const void* p);
@@ -45,7 +47,8 @@ inline void check_readable(const void* from, size_t bytes) {
   throw std::runtime_error("a load from outside the tensors");
 }
 
-// Runs `body` as all threads of `blocks` blocks, `cluster` in a row at once; `bytes` of shared memory each, full of NaN before.
+// Runs `body` as all threads of `blocks` blocks, `cluster` in a row at once; `bytes` of shared memory each, full of NaN
+// before.
 // Throws std::runtime_error where a thread does what a device leaves undefined, or all threads wait.
 void run(int blocks, int threads, int cluster, int bytes, uint64_t seed, const std::function<void()>& body);
 

@@ -84,8 +84,8 @@ test('the tuning space has every setting once, and none that repeats another', (
   }
   assert.ok(settings(16).length >= 200 && settings(128).length < settings(64).length);
   // What gemm_packed's own code takes: every kernel, and no setting that it would pass over.
-  const [packed, wide] = ['gemm_packed.cpp', 'gemm_wide.cpp'].map((file) =>
-    readFileSync(new URL(`../../../../native/cuda/kernels/${file}`, import.meta.url), 'utf8'),
+  const [packed, wide] = ['packed.cpp', 'wide.cpp'].map((file) =>
+    readFileSync(new URL(`../../../../native/cuda/gemm/${file}`, import.meta.url), 'utf8'),
   ) as [string, string];
   const forced = [...packed.matchAll(/forced [!=]= "(\w+)"/g)].map((match) => match[1]);
   assert.deepEqual([...new Set(SPACE.map(({ fixed }) => fixed.kernel))].sort(), [...new Set(forced)].sort());

@@ -1,4 +1,5 @@
-// Reads and writes blocks of GGUF with the functions that node-llama-cpp's libggml-base.so exports; nothing of lpq is in here.
+// Reads and writes blocks of GGUF with the functions that node-llama-cpp's libggml-base.so exports; nothing of lpq is
+// in here.
 //   ggml_blocks LIB read TYPE            blocks on stdin, f32 on stdout
 //   ggml_blocks LIB write TYPE COLUMNS   f32 on stdin, blocks on stdout, found by llama.cpp's own search
 #include <dlfcn.h>
@@ -18,8 +19,8 @@ struct Type {
   size_t bytes, size;
 };
 
-const Type kTypes[] = {{"q4_0", 2, 18, 32},   {"q4_1", 3, 20, 32},   {"q5_0", 6, 22, 32},  {"q5_1", 7, 24, 32},
-                       {"q8_0", 8, 34, 32},   {"q2_K", 10, 84, 256}, {"q3_K", 11, 110, 256}, {"q4_K", 12, 144, 256},
+const Type kTypes[] = {{"q4_0", 2, 18, 32},    {"q4_1", 3, 20, 32},   {"q5_0", 6, 22, 32},    {"q5_1", 7, 24, 32},
+                       {"q8_0", 8, 34, 32},    {"q2_K", 10, 84, 256}, {"q3_K", 11, 110, 256}, {"q4_K", 12, 144, 256},
                        {"q5_K", 13, 176, 256}, {"q6_K", 14, 210, 256}};
 
 std::vector<uint8_t> everything() {

@@ -23,7 +23,8 @@ inline void cp_async_commit() {
 inline void cp_async_wait(int n) {
   simt::Copies& own = simt::asynchronous.copies[simt::own_thread()];
   for (; own.groups.size() > static_cast<size_t>(n); own.groups.pop_front())
-    for (const simt::Copy& copy : own.groups.front()) std::memcpy(simt::shared_memory(copy.to, 16), copy.bytes.data(), 16);
+    for (const simt::Copy& copy : own.groups.front())
+      std::memcpy(simt::shared_memory(copy.to, 16), copy.bytes.data(), 16);
 }
 template <int N>
 void cp_async_wait() {

@@ -5,7 +5,9 @@
 
 namespace lpq::cuda {
 
-inline void mbarrier_init(uint32_t barrier, int arrivals) { simt::asynchronous.barriers[barrier] = {arrivals, arrivals, 0, 0}; }
+inline void mbarrier_init(uint32_t barrier, int arrivals) {
+  simt::asynchronous.barriers[barrier] = {arrivals, arrivals, 0, 0};
+}
 inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive(uint32_t barrier) { simt::arrive(barrier); }
 inline void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {

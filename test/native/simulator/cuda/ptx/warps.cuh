@@ -4,7 +4,9 @@
 
 namespace lpq::cuda {
 
-inline simt::Named& named_barrier(int id) { return simt::asynchronous.named[blockIdx.x * 16 + static_cast<unsigned>(id)]; }
+inline simt::Named& named_barrier(int id) {
+  return simt::asynchronous.named[blockIdx.x * 16 + static_cast<unsigned>(id)];
+}
 inline void bar_arrive(int id, int threads) {
   simt::Named& b = named_barrier(id);
   if (++b.arrived == threads) b.arrived = 0, ++b.generation;

@@ -29,7 +29,8 @@ inline uint64_t wgmma_descriptor(uint32_t address, int stride = 1024) {
 }
 // Of an operand in shared memory: where byte `at` of a row lies, swizzled.
 inline uint32_t operand_byte(uint64_t descriptor, int row, int at) {
-  const uint32_t from = (static_cast<uint32_t>(descriptor) << 4) + static_cast<uint32_t>((row >> 3) * static_cast<int>(descriptor >> 32) + (row & 7) * 128 + at);
+  const uint32_t from = (static_cast<uint32_t>(descriptor) << 4) +
+                        static_cast<uint32_t>((row >> 3) * static_cast<int>(descriptor >> 32) + (row & 7) * 128 + at);
   return from ^ (from >> 7 & 7) << 4;
 }
 // 16 of k: products in double precision, rounded once.
@@ -44,7 +45,8 @@ void multiply_k16(const simt::Product& p) {
         const uint32_t word = p.a[static_cast<size_t>(4 * (k % 8 / 2) + (i >> 1) + 2 * (k >> 3))];
         uint32_t x;
         std::memcpy(&x, simt::shared_memory(operand_byte(p.b, token, 2 * k), 4), 4);
-        sum += simt::number16<BF>(word) * simt::number16<BF>(x) + simt::number16<BF>(word >> 16) * simt::number16<BF>(x >> 16);
+        sum += simt::number16<BF>(word) * simt::number16<BF>(x) +
+               simt::number16<BF>(word >> 16) * simt::number16<BF>(x >> 16);
       }
       c = static_cast<float>(sum);
     }
@@ -54,7 +56,9 @@ template <class Sum>
 void multiply_k32(const simt::Product& p) {
   static const std::vector<double> table = [] {
     std::vector<double> t(256);
-    for (int i = 0; i < 256; ++i) t[static_cast<size_t>(i)] = std::is_same_v<Sum, int> ? static_cast<int8_t>(i) : simt::e4m3(static_cast<uint8_t>(i));
+    for (int i = 0; i < 256; ++i)
+      t[static_cast<size_t>(i)] =
+          std::is_same_v<Sum, int> ? static_cast<int8_t>(i) : simt::e4m3(static_cast<uint8_t>(i));
     return t;
   }();
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5 & 3);
@@ -64,13 +68,17 @@ void multiply_k32(const simt::Product& p) {
       Sum& c = static_cast<Sum*>(p.sums)[tile * 4 + i];
       double sum = p.add ? c : 0;
       for (int k = 0; k < 32; ++k) {
-        const uint8_t a = p.rows ? *simt::shared_memory(operand_byte(p.rows, row, k), 1) : static_cast<uint8_t>(p.a[static_cast<size_t>(4 * (k % 16 / 4) + (i >> 1) + 2 * (k >> 4))] >> 8 * (k & 3));
+        const uint8_t a =
+            p.rows ? *simt::shared_memory(operand_byte(p.rows, row, k), 1)
+                   : static_cast<uint8_t>(p.a[static_cast<size_t>(4 * (k % 16 / 4) + (i >> 1) + 2 * (k >> 4))] >>
+                                          8 * (k & 3));
         sum += table[a] * table[*simt::shared_memory(operand_byte(p.b, token, k), 1)];
       }
       c = static_cast<Sum>(sum);
     }
 }
-inline void begin_product(const char* instruction, void* sums, int tiles, const uint32_t (&a)[4], uint64_t rows, uint64_t b, bool add, void (*work)(const simt::Product&)) {
+inline void begin_product(const char* instruction, void* sums, int tiles, const uint32_t (&a)[4], uint64_t rows,
+                          uint64_t b, bool add, void (*work)(const simt::Product&)) {
   const simt::Lane* all = simt::gather(instruction, {{a[0], a[1], a[2], a[3]}});
   simt::Product p{{}, rows, b, sums, tiles, add, false, work};
   const int first = static_cast<int>(threadIdx.x & 28);

@@ -25,11 +25,14 @@ uint32_t fma_x2_halves(uint32_t a, uint32_t b, uint32_t c) {
   return fma_x2<BF>(a, taken(b, OfB), taken(c, OfC));
 }
 inline uint32_t min_nan_f16x2(uint32_t a, uint32_t b) {
-  return simt::each_half<false>(a, b, 0, [](double x, double y, double) { return x != x ? x : y != y ? y : x < y || (x == y && std::signbit(x)) ? x : y; });
+  return simt::each_half<false>(a, b, 0, [](double x, double y, double) {
+    return x != x ? x : y != y ? y : x < y || (x == y && std::signbit(x)) ? x : y;
+  });
 }
 template <bool BF>
 uint32_t cvt_x2(float low, float high) {
-  return BF ? lpq::f32_to_bf16(low) | static_cast<uint32_t>(lpq::f32_to_bf16(high)) << 16 : lpq::f32_to_f16(low) | static_cast<uint32_t>(lpq::f32_to_f16(high)) << 16;
+  return BF ? lpq::f32_to_bf16(low) | static_cast<uint32_t>(lpq::f32_to_bf16(high)) << 16
+            : lpq::f32_to_f16(low) | static_cast<uint32_t>(lpq::f32_to_f16(high)) << 16;
 }
 inline uint32_t lower_twice(uint32_t word) { return (word & 0xffff) | word << 16; }
 inline uint32_t upper_twice(uint32_t word) { return word >> 16 | (word & 0xffff0000u); }

@@ -1,0 +1,120 @@
+// How the kernel of scaled weights (scaled.cuh) cuts a product: plain functions, which the host's test of the
+// kernel uses, too.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cuda/gemm/families/scaled.h"
+#include "cuda/gemm/families/wide_plan.h"
+
+namespace lpq::cuda {
+
+// An instance of the kernel: T eights of tokens, P 16-row halves a warp; and what a packed block of K of a tile takes,
+// in nanoseconds of an H200 with u4 (of which only the proportions matter).
+struct ScaledForm {
+  int tiles, halves;
+  double step;
+  std::string name() const { return std::to_string(tiles) + "x" + std::to_string(halves); }
+};
+constexpr ScaledForm kScaledForms[] = {{16, 2, 1520}, {16, 1, 890}, {20, 1, 950}, {24, 1, 1095}, {32, 1, 1440}};
+
+struct ScaledPlan {
+  ScaledForm form = kScaledForms[0];
+  int stages = 3, blocks = 1;
+  unsigned shared = 0;
+  double nanoseconds = 0;  // as predicted
+  ScaledArgs args{};
+};
+
+// Weights as pairs lose their zero points in one step: a constant whole one that f16 or bf16 hold beside the code.
+inline bool scaled_constant(const GemmPackedArgs& a, bool integer, int bits, bool bf16) {
+  return !integer || (a.zero_kind == 0 && a.zero == std::floor(a.zero) && a.zero >= 0 &&
+                      a.zero <= (bf16 ? static_cast<float>(1 << bits) : 1023.0f));
+}
+
+// As the kernel lays a stage of packed blocks out.
+inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) {
+  const int64_t scales = plan_div_up(int64_t{width} * a.groups_per_block * 64, 128) * 128,
+                zeros = int64_t{width} * a.groups_per_block * 32 * a.zero_kind;
+  return plan_div_up(int64_t{width} * 512 * bits + scales + zeros, 128) * 128;
+}
+
+// Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants were fitted
+// to timings of every form on the shapes and numbers of tokens of docs/kernels.md: of those it takes 1.004 times the
+// best in the mean and 1.09 at most, but for tiles that are mostly beyond the tokens (which took longer then). To
+// begin; to meet, and sums of 128 KB written and read by two, and by twice as many; steps of equal runs, whose blocks
+// read other bytes at any time.
+template <class Has>
+std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
+                                        int bits, const WideWish& wish, const Has& has) {
+  constexpr double kBegin = 4500, kMeet = 1500, kSums = 3600, kTwice = 1600, kOwned = 3000, kApart = 1.06;
+  std::optional<ScaledPlan> best;
+  for (const ScaledForm& form : kScaledForms) {
+    const int width = 4 * form.halves;
+    if ((wish.tokens && wish.tokens != 8 * form.tiles) || (wish.width && wish.width != width) || !has(form)) continue;
+    const int64_t slab = int64_t{1024} * form.tiles, stage = scaled_stage_bytes(a, width, bits),
+                  room = shared_per_block - 1024 - 8 * kScaledStaging;
+    // Three stages of packed blocks and as many activations; where those do not fit, less of both, and where more do,
+    // more.
+    int64_t stages = 0, slabs = 0;
+    for (int64_t n : {4, 3, 2}) {
+      if (wish.stages && n != std::min(wish.stages, 4)) continue;
+      stages = wish.stages ? wish.stages : n,
+      slabs = std::min<int64_t>((room - stages * stage) / slab, std::min<int64_t>(2 * stages, kMostScaledSlabs));
+      if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
+    }
+    if (slabs < 2 || stages > kMostScaledStages) continue;
+    const int64_t strips = plan_div_up(a.n_blocks, width), token_tiles = plan_div_up(a.m, 8 * form.tiles),
+                  items = strips * token_tiles;
+    const double size = form.tiles * form.halves / 32.0;  // of 128 KB of sums
+    const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners) {
+      const int64_t waves = plan_div_up(items - shared_items, blocks),
+                    run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
+      double time = kBegin + static_cast<double>(waves * a.k_blocks + run) * form.step * (owners ? kApart : 1.0);
+      if (shared_items > 0)
+        time += kMeet + size * (owners ? kOwned
+                                       : kSums - kTwice +
+                                             kTwice * std::log2(static_cast<double>(shared_blocks) /
+                                                                static_cast<double>(shared_items)));
+      if (best && time >= best->nanoseconds) return;
+      best.emplace();
+      best->form = form, best->stages = static_cast<int>(stages), best->blocks = static_cast<int>(blocks);
+      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + 8 * kScaledStaging);
+      best->nanoseconds = time;
+      ScaledArgs& to = best->args;
+      to.slabs = static_cast<int>(slabs),
+      to.rows = static_cast<int>(std::min<int64_t>(8 * form.tiles, plan_div_up(a.m, 8) * 8)),
+      to.strips = static_cast<int>(strips), to.token_tiles = static_cast<int>(token_tiles);
+      to.together = static_cast<int>(std::min<int64_t>(token_tiles, std::max(1, 128 / form.tiles))),
+      to.items = static_cast<int>(items);
+      to.shared_items = static_cast<int>(shared_items),
+      to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners;
+    };
+    const int64_t most = std::min<int64_t>(multiprocessors, items * a.k_blocks),
+                  all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most, rest = items % all;
+    if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false);
+    if (rest == 0) continue;
+    const int64_t sharers = std::min(all / rest, int64_t{a.k_blocks}), runs = std::min(all, rest * a.k_blocks);
+    const bool even = sharers > 1 && (!wish.blocks || runs == sharers * rest);
+    if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false);
+    // Equal runs, of no more than three blocks an item (the one that begins it adds up).
+    if (wish.blocks ? !even : runs > rest && 2 * (rest * a.k_blocks / runs) >= a.k_blocks)
+      consider(all, rest, runs, true);
+  }
+  return best;
+}
+
+inline PackedMaps scaled_maps(const GemmPackedArgs& a, int bits, const ScaledPlan& plan) {
+  const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  WidePlan boxes;
+  boxes.tiles = plan.form.tiles, boxes.args.width = 4 * plan.form.halves;
+  PackedMaps maps = wide_maps(a, bits, boxes);
+  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
+                          {64, static_cast<uint32_t>(plan.args.rows), 1}, true);
+  return maps;
+}
+
+}  // namespace lpq::cuda

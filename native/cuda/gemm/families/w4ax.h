@@ -1,0 +1,77 @@
+// What the launcher tells the kernels lpq_gemm_act_*: products of weights and activations that are codes of 8 and 4
+// bits.
+#pragma once
+#include <cstdint>
+
+#include "cuda/gemm/families/packed.h"
+
+#ifdef __CUDACC__
+#define LPQ_ACT_BOTH __host__ __device__ __forceinline__
+#else
+#define LPQ_ACT_BOTH inline
+#endif
+
+namespace lpq::cuda {
+
+constexpr int kActRows = 256;     // of weights in a strip: two warpgroups of 128
+constexpr int kActStages = 16;    // at most
+constexpr int kActThreads = 384;  // two warpgroups that multiply, one that feeds
+constexpr int kActStoreF16 = 0, kActStoreBf16 = 1, kActStoreF32 = 2;
+
+struct ActArgs {
+  void* y;                // [m, n]
+  const float* x_scales;  // [m]; unused where blocks have their own
+  const float* w_scales;  // [n]; unused where groups have their own
+  const float* bias;      // [n] or null
+  const int* blocks;      // W4Ax: for each 128 of k its number among those of 8 bits, or ~ of that among those of 4
+  float* partial;         // two tiles a block
+  unsigned* counters;     // two an item and block of the cluster, 0 before and after
+  int m, n, k_blocks;
+  int token_tiles;  // groups of `cluster` tiles of 8 T tokens
+  int items,
+      shared;  // strips times token_tiles, tiles first; the first `shared` of them are shared in equal runs of steps
+  int stages, cluster;  // 1 or 2 blocks that share a strip
+  int store, vectors;   // type of y; rows of y start at multiples of 16 bytes
+};
+
+// Boxes: x [m, k] bytes (W4Ax: codes of 8 bits of the blocks that have them), x4 [m, k / 2] of the others, weights [n,
+// k] bytes or [n / 16, k / 128, 1024] packed, w_scales f32 [k / 128, n], x_scales f32 [k / 128, m].
+struct ActMaps {
+  TensorMap x, x4, weights, w_scales, x_scales;
+};
+
+// Bytes of a stage and where its parts begin.
+struct ActStage {
+  int x, raw, w_scales, x_scales, bytes;
+};
+LPQ_ACT_BOTH constexpr ActStage act_stage(int tiles, bool nibbles, bool mixed) {
+  ActStage s{};
+  s.x = kActRows * (nibbles ? 64 : 128);
+  s.raw = s.x + tiles * 1024;
+  s.w_scales = s.raw + (mixed ? tiles * 512 : 0);
+  s.x_scales = s.w_scales + (nibbles ? kActRows * 4 : 0);
+  s.bytes = (s.x_scales + (mixed ? tiles * 32 : 0) + 1023) / 1024 * 1024;
+  return s;
+}
+
+// What steps a block runs through: its share of the shared items, then whole ones.
+struct ActWalk {
+  int item, kb, left, steps;  // `left`: steps to go among shared items
+  int unit, units, first;
+  LPQ_ACT_BOTH ActWalk(const ActArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
+    const long long total = static_cast<long long>(a.shared) * a.k_blocks;
+    first = static_cast<int>(unit * total / units);
+    left = static_cast<int>((unit + 1) * total / units) - first;
+    const int whole = a.items - a.shared > unit ? (a.items - a.shared - unit + units - 1) / units : 0;
+    steps = left + whole * a.k_blocks;
+    item = first / a.k_blocks, kb = first % a.k_blocks;
+    if (left == 0) item = a.shared + unit, kb = 0;
+  }
+  LPQ_ACT_BOTH void next(const ActArgs& a) {
+    ++kb;
+    if (--left == 0) item = a.shared + unit, kb = 0;
+    else if (kb == a.k_blocks) kb = 0, item += left > 0 ? 1 : units;
+  }
+};
+
+}  // namespace lpq::cuda

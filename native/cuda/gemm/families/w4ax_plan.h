@@ -1,0 +1,74 @@
+// How products of low-bit activations are cut (w4ax.cuh): plain arithmetic, which the host tests too.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "cuda/gemm/families/w4ax.h"
+
+namespace lpq::cuda {
+
+// What a caller may ask for; 0: as chosen. `shared`: -1 as chosen, else the items that are shared in equal runs.
+struct ActWish {
+  int tokens = 0, cluster = 0, stages = 0, shared = -1;
+};
+
+struct ActPlan {
+  int tiles = 0;  // of eight tokens
+  int blocks = 0;
+  unsigned shared_bytes = 0;
+  int token_tiles = 0, items = 0, shared = 0, stages = 0, cluster = 1;
+};
+
+// Microseconds, fitted to the timings of bench/results/2026-11-21-h200-act8.json (an H200, four shapes, M = 16 to
+// 4096): a launch and its first loads; a step of a tile of 16, 32, 64 and 128 tokens, for bytes and for nibbles, alone
+// and in pairs; adding up shared items; weights from memory.
+constexpr double kActBegin = 5, kActWeights = 4.0e6 /* bytes a microsecond */;
+constexpr double kActStep[2][2][4] = {{{0.29, 0.36, 0.43, 0.68}, {0.26, 0.30, 0.44, 0.70}},
+                                      {{0.48, 0.53, 0.69, 1.18}, {0.46, 0.49, 0.66, 1.16}}};
+constexpr double kActShare[4] = {5, 7, 9, 15};
+
+// The cut with the least of the time that these say.
+inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block, int64_t m, int64_t n, int64_t k,
+                                       bool nibbles, bool mixed, const ActWish& wish) {
+  const auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit; };
+  const int64_t strips = up(n, kActRows), k_blocks = up(k, 128);
+  const double memory = static_cast<double>(n) * static_cast<double>(k) * (nibbles ? 0.5 : 1.0) / kActWeights;
+  std::optional<ActPlan> best;
+  double least = 0;
+  for (int size = 0; size < 4; ++size)
+    for (int cluster = 1; cluster <= 2; ++cluster)
+      for (int sharing = 0; sharing <= 1; ++sharing) {
+        ActPlan plan;
+        plan.tiles = 2 << size, plan.cluster = cluster;
+        const int64_t tiles = up(m, 8 * plan.tiles), units = multiprocessors / cluster;
+        if (wish.tokens ? wish.tokens != 8 * plan.tiles : size > 0 && 8 * plan.tiles >= 2 * m) continue;
+        // Of a pair without a second tile of tokens one block would rest.
+        if (wish.cluster ? wish.cluster != cluster : cluster == 2 && tiles % 2 != 0) continue;
+        plan.token_tiles = static_cast<int>(up(tiles, cluster));
+        plan.items = static_cast<int>(strips * plan.token_tiles);
+        const int bytes = act_stage(plan.tiles, nibbles, mixed).bytes, fixed = 1024 + 8 * 512;
+        plan.stages = static_cast<int>(std::min<int64_t>(kActStages, (shared_per_block - fixed) / bytes));
+        if (wish.stages) plan.stages = std::min(plan.stages, wish.stages);
+        if (plan.stages < 2) continue;
+        plan.shared_bytes = static_cast<unsigned>(fixed + plan.stages * bytes);
+        const int64_t rest = plan.items % units;
+        if (wish.shared < 0 && sharing == 1 && rest == 0) continue;
+        if (wish.shared >= 0) plan.shared = std::min(wish.shared, plan.items);
+        else plan.shared = sharing ? static_cast<int>(rest) : 0;
+        // Every block has a step of the shared items at least: who waits for the others counts them.
+        if (plan.shared > 0)
+          plan.shared =
+              static_cast<int>(std::min<int64_t>(plan.items, std::max<int64_t>(plan.shared, up(units, k_blocks))));
+        plan.blocks =
+            static_cast<int>(std::min<int64_t>(units, plan.shared > 0 ? plan.shared * k_blocks : plan.items)) * cluster;
+        const double steps = static_cast<double>(up(plan.items - plan.shared, units) * k_blocks) +
+                             static_cast<double>(plan.shared * k_blocks) / static_cast<double>(units);
+        const double cost = kActBegin + std::max(steps * kActStep[nibbles][cluster - 1][size], memory) +
+                            (plan.shared > 0 ? kActShare[size] : 0);
+        if (!best || cost < least) best = plan, least = cost;
+      }
+  return best;
+}
+
+}  // namespace lpq::cuda

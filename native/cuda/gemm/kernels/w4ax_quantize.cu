@@ -1,0 +1,146 @@
+// Activations as codes of 8 and 4 bits; the same bytes as the CPU's (native/cpu/w4ax). Scales are fp32: products of
+// fp32 numbers, rounded once, IEEE divisions.
+#include <cuda_fp8.h>
+
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/types.cuh"
+
+namespace lpq {
+
+__device__ __forceinline__ float quantize_scale(float most, float ratio) {
+  const float scale = __fmul_rn(most, ratio);
+  return scale < 1.17549435e-38f ? 0.0f : scale;
+}
+__device__ __forceinline__ float quantize_code(float x, float inverse, float top) {
+  const float v = fminf(fmaxf(__fmul_rn(x, inverse), -top), top);
+  return __fadd_rn(__fadd_rn(v, 12582912.0f), -12582912.0f);
+}
+
+// A block a token: codes s8 or e4m3 [t, k], scales [t] = largest magnitude / top.
+template <class T, bool Float>
+__device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes, float* scales, int k, int fours,
+                                               uint32_t* fault) {
+  cuda::griddepcontrol_wait_and_launch();
+  __shared__ float most_of[8];
+  const long long token = blockIdx.x;
+  const T* const row = x + token * k;
+  unsigned char* const to = codes + token * k;
+  constexpr float kTop = Float ? 448.0f : 127.0f;
+  float most = 0;
+  bool bad = false;
+  const auto see = [&](float v) {
+    bad |= !(fabsf(v) <= 3.40282347e38f);
+    most = fmaxf(most, fabsf(v));
+  };
+  if (fours) {
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < k; i += 1024) {
+      const float4 v = load4(row + i);
+      see(v.x), see(v.y), see(v.z), see(v.w);
+    }
+  } else {
+    for (int i = static_cast<int>(threadIdx.x); i < k; i += 256) see(widen(row[i]));
+  }
+  if (bad) *fault = 1;
+  most = warp_max(most);
+  if ((threadIdx.x & 31) == 0) most_of[threadIdx.x >> 5] = most;
+  __syncthreads();
+  for (float other : most_of) most = fmaxf(most, other);
+  const float scale = quantize_scale(most, 1.0f / kTop), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  if (threadIdx.x == 0) scales[token] = scale;
+  const auto code = [&](float v) -> uint32_t {
+    if constexpr (Float)
+      return __nv_cvt_float_to_fp8(fminf(fmaxf(__fmul_rn(v, inverse), -kTop), kTop), __NV_SATFINITE, __NV_E4M3);
+    else return static_cast<uint32_t>(static_cast<int>(quantize_code(v, inverse, kTop))) & 255u;
+  };
+  if (fours) {
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < k; i += 1024) {
+      const float4 v = load4(row + i);
+      *reinterpret_cast<uint32_t*>(to + i) = code(v.x) | code(v.y) << 8 | code(v.z) << 16 | code(v.w) << 24;
+    }
+  } else {
+    for (int i = static_cast<int>(threadIdx.x); i < k; i += 256)
+      to[i] = static_cast<unsigned char>(code(widen(row[i])));
+  }
+}
+
+// A warp a token and block of 128 columns, a lane four of them. order (or null): column j reads x's column order[j].
+// `blocks` null: codes s8 [t, k] and scales [t, k / 128]. Else blocks of 8 bits side by side in `codes` [t, 128
+// eights], those of 4 in `nibbles`
+// [t, 64 fours]: of each 32 codes word i holds codes 4 i .. 4 i + 3 in the low nibbles of its bytes and 16 + 4 i .. in
+// the high ones; scales [k / 128, pitch].
+template <class T>
+__device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char* bits, const float* clip,
+                                                const int* order, const int* blocks, signed char* codes,
+                                                unsigned char* nibbles, float* scales, long long tokens, int k,
+                                                int eights, int fours, int pitch, uint32_t* fault) {
+  cuda::griddepcontrol_wait_and_launch();
+  const int lane = threadIdx.x & 31, count = k / 128;
+  const long long warps = static_cast<long long>(gridDim.x) * (blockDim.x >> 5);
+  for (long long u = blockIdx.x * static_cast<long long>(blockDim.x >> 5) + (threadIdx.x >> 5); u < tokens * count;
+       u += warps) {
+    const long long t = u / count;
+    const int b = static_cast<int>(u % count);
+    float v[4];
+    float most = 0;
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      int column = b * 128 + lane * 4 + i;
+      if (order) {
+        column = order[column];
+        if (column < 0 || column >= k) bad = true, column = 0;
+      }
+      v[i] = widen(x[t * k + column]);
+      bad |= !(fabsf(v[i]) <= 3.40282347e38f);
+      most = fmaxf(most, fabsf(v[i]));
+    }
+    if (bad || (bits[b] != 4 && bits[b] != 8)) *fault = 1;
+    most = warp_max(most);
+    const float top = bits[b] == 4 ? 7.0f : 127.0f;
+    const float scale = quantize_scale(most, __fdiv_rn(clip[b], top)),
+                inverse = scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f;
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      word |= (static_cast<uint32_t>(static_cast<int>(quantize_code(v[i], inverse, top))) & 255u) << 8 * i;
+    if (!blocks) {
+      *reinterpret_cast<uint32_t*>(codes + t * k + b * 128 + lane * 4) = word;
+      if (lane == 0) scales[t * count + b] = scale;
+      continue;
+    }
+    if (lane == 0) scales[static_cast<long long>(b) * pitch + t] = scale;
+    const int place = blocks[b];
+    if ((bits[b] == 8) != (place >= 0) || (place >= 0 ? place >= eights : ~place >= fours)) {
+      *fault = 1;
+      continue;
+    }
+    if (place >= 0) {
+      *reinterpret_cast<uint32_t*>(codes + t * 128 * eights + place * 128 + lane * 4) = word;
+    } else {
+      const uint32_t low = word & 0x0f0f0f0fu, other = __shfl_xor_sync(0xffffffffu, low, 4);
+      if ((lane & 4) == 0)
+        *reinterpret_cast<uint32_t*>(nibbles + t * 64 * fours + ~place * 64 + (lane >> 3) * 16 + (lane & 3) * 4) =
+            low | other << 4;
+    }
+  }
+}
+
+}  // namespace lpq
+
+#define LPQ_QUANTIZE(T, name)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(256) lpq_quantize_tokens_i8_##name(                                 \
+      const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
+    lpq::quantize_token<T, false>(x, codes, scales, k, fours, fault);                                              \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256) lpq_quantize_tokens_f8_##name(                                 \
+      const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
+    lpq::quantize_token<T, true>(x, codes, scales, k, fours, fault);                                               \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256)                                                                \
+      lpq_quantize_blocks_##name(const T* x, const unsigned char* bits, const float* clip, const int* order,       \
+                                 const int* blocks, signed char* codes, unsigned char* nibbles, float* scales,     \
+                                 long long tokens, int k, int eights, int fours, int pitch, uint32_t* fault) {     \
+    lpq::quantize_blocks<T>(x, bits, clip, order, blocks, codes, nibbles, scales, tokens, k, eights, fours, pitch, \
+                            fault);                                                                                \
+  }
+LPQ_EACH_TYPE(LPQ_QUANTIZE)
