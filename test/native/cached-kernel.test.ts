@@ -20,13 +20,13 @@ if (typeof made !== 'string') after(() => fake.remove());
 
 test('the operations of kept rows launch what the CPU computes, run on a simulated device', (t) => {
   if (typeof made === 'string') return t.skip(made);
-  const emulator = fake.emulator(['fake-cuda/cached.cpp', 'simulator/simulator.cpp'], ['simulator']);
-  if (typeof emulator === 'string') return t.skip(emulator);
+  const kernels = fake.simulated('cached');
+  if (typeof kernels === 'string') return t.skip(kernels);
   const lines = ['cached', 'step'].flatMap((name) => {
     const script = fileURLToPath(new URL(`./fake-cuda/${name}.js`, import.meta.url));
     const run = spawnSync(process.execPath, [script], {
       encoding: 'utf8',
-      env: { ...process.env, ...fake.env, FAKE_CUDA_KERNELS: emulator.file },
+      env: { ...process.env, ...fake.env, FAKE_CUDA_KERNELS: kernels.file },
     });
     assert.equal(run.status, 0, run.stderr);
     assert.equal(complaints(run.stderr), '');

@@ -10,12 +10,12 @@ if (typeof made !== 'string') after(() => fake.remove());
 
 test('the layout kernels give the bytes of the CPU engine, run on a simulated device', (t) => {
   if (typeof made === 'string') return t.skip(made);
-  const emulator = fake.emulator();
-  if (typeof emulator === 'string') return t.skip(emulator);
+  const kernels = fake.simulated('layout');
+  if (typeof kernels === 'string') return t.skip(kernels);
   const script = fileURLToPath(new URL('./fake-cuda/layouts.js', import.meta.url));
   const run = spawnSync(process.execPath, [script], {
     encoding: 'utf8',
-    env: { ...process.env, ...fake.env, FAKE_CUDA_KERNELS: emulator.file },
+    env: { ...process.env, ...fake.env, FAKE_CUDA_KERNELS: kernels.file },
   });
   assert.equal(run.status, 0, run.stderr);
   assert.equal(complaints(run.stderr), '');

@@ -1,6 +1,7 @@
 // layout_pack and layout_unpack by the tables of a plan: a thread makes a word (packing) or a stored element or byte of
 // the matrix (unpacking), so nothing is written twice and nothing needs an order.
 #include "cuda/layout/pack.h"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 namespace {
@@ -198,8 +199,7 @@ __device__ __forceinline__ uint32_t padded(uint32_t codes, int64_t left, uint32_
 // turns together.
 template <int bits>
 __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
-  extern __shared__ uint4 shared_bytes[];
-  uint32_t* steps = reinterpret_cast<uint32_t*>(shared_bytes);
+  uint32_t* steps = reinterpret_cast<uint32_t*>(dynamic_shared());
   uint16_t* quads = reinterpret_cast<uint16_t*>(steps + (a.step_count + 3) / 4 * 4);
   uint32_t* words = reinterpret_cast<uint32_t*>(quads + (4 * a.quad_count + 7) / 8 * 8);
   uint8_t* tile = reinterpret_cast<uint8_t*>(words + (a.word_count + 3) / 4 * 4);
@@ -314,8 +314,7 @@ __device__ __forceinline__ void pack_by_quads(const LayoutQuadArgs& a) {
 // `tiles` tiles side by side go to shared memory as words, and every word of the output is cut out of two of them. A
 // word at the matrix's edge is made code by code.
 __device__ __forceinline__ void pack_by_runs(const LayoutRunsArgs& a) {
-  extern __shared__ uint4 shared_bytes[];
-  uint32_t* staged = reinterpret_cast<uint32_t*>(shared_bytes);
+  uint32_t* staged = reinterpret_cast<uint32_t*>(dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x);
   const unsigned groups = (a.tiles_across + a.tiles - 1) / a.tiles, total = a.tiles_down * groups;
   const Piece* pieces = static_cast<const Piece*>(a.general.pieces);

@@ -30,10 +30,9 @@ export interface FakeCuda {
   /** A folder with a library NAME made of the C text: for LPQ_CUDA_LIBS. */
   library(name: string, text: string): string;
   /**
-   * Compiles emulator.cpp, or other sources below test/native, for FAKE_CUDA_KERNELS; `includes` are folders there whose headers come
-   * first. A sentence why not where there is no C++ compiler.
+   * Compiles layout.cpp or cached.cpp with the simulator, for FAKE_CUDA_KERNELS. A sentence why not where there is no C++ compiler.
    */
-  emulator(from?: readonly string[], includes?: readonly string[]): { readonly file: string } | string;
+  simulated(kernels: 'layout' | 'cached'): { readonly file: string } | string;
   remove(): void;
 }
 
@@ -73,15 +72,16 @@ export function fakeCuda(kernels: readonly string[] = [], { hopper = false } = {
       compile(path.join(folder, 'library.c'), path.join(folder, name));
       return folder;
     },
-    emulator(from = ['fake-cuda/emulator.cpp'], includes = []) {
+    simulated(kernels) {
       const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
         (name) => name !== undefined && spawnSync(name, ['--version']).status === 0,
       );
-      if (compiler === undefined) return 'SKIPPED: there is no C++ compiler for the emulator';
-      const file = path.join(dir, 'emulator.so');
+      if (compiler === undefined) return 'SKIPPED: there is no C++ compiler for the simulator';
+      const file = path.join(dir, `${kernels}.so`);
       const native = path.join(root, 'native');
       const tests = path.join(root, 'test', 'native');
-      const folders = [...includes.map((each) => path.join(tests, each)), native, path.join(native, 'include')];
+      const folders = [path.join(tests, 'simulator'), native, path.join(native, 'include')];
+      const from = [`fake-cuda/${kernels}.cpp`, 'simulator/simulator.cpp'];
       const flags = [
         '-std=c++20',
         '-O1',

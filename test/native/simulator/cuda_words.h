@@ -95,6 +95,23 @@ void __stcg(T* to, const T& v) {
   *to = v;
 }
 
+template <class T>
+void __stcs(T* to, const T& v) {
+  *to = v;
+}
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>(((uint64_t{high} << 32 | low) << (by & 31)) >> 32);
+}
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31));
+}
+// a + b of each byte.
+inline uint32_t __vadd4(uint32_t a, uint32_t b) {
+  uint32_t out = 0;
+  for (int at = 0; at < 32; at += 8) out |= ((a >> at) + (b >> at) & 255u) << at;
+  return out;
+}
+
 struct Place {
   unsigned x = 0;
 };

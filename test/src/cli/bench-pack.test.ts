@@ -63,13 +63,13 @@ test('wrong options of bench pack are refused', async () => {
 });
 
 test('lpq pack --device cuda writes the bytes of the CPU', { skip }, async (t) => {
-  const emulator = fake.emulator();
-  if (typeof emulator === 'string') return t.skip(emulator);
+  const kernels = fake.simulated('layout');
+  if (typeof kernels === 'string') return t.skip(kernels);
   const dir = scratch(t);
   const quantized = path.join(dir, 'quantized');
   const made = await lpq(['quantize', model, '-o', quantized, '--bits', '3', '--method', 'rtn']);
   assert.equal(made.code, 0, made.stderr);
-  const env = { ...fake.env, FAKE_CUDA_KERNELS: emulator.file };
+  const env = { ...fake.env, FAKE_CUDA_KERNELS: kernels.file };
   const [here, there] = [path.join(dir, 'cpu'), path.join(dir, 'cuda')];
   for (const [output, device] of [
     [here, 'cpu'],
