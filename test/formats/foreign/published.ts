@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
-import { PlainFile, SHARED } from '../../src/model/fixtures.js';
+import { ARCHITECTURES, PlainFile, writeWidened } from '../../src/model/fixtures.js';
 import { values } from '../../src/model/reference-runtime.js';
 import type { Encoded } from './encode.js';
 import { writeModel } from './mini.js';
@@ -38,15 +38,14 @@ function generator(seed: number): (limit: number) => number {
   };
 }
 
-/** The checkpoint of `archs/ARCH` twice: tensors that `encode` takes in floats and in low bits, the rest as they are. */
+/** The checkpoint `dir` twice: tensors that `encode` takes in floats and in low bits, the rest as they are. */
 async function twice(
   root: string,
   name: string,
-  arch: string,
+  dir: string,
   settings: object,
   encode: (name: string, shape: readonly number[]) => Twice | undefined,
 ): Promise<Published> {
-  const dir = path.join(SHARED, 'archs', arch);
   const file = new PlainFile(path.join(dir, 'model.safetensors'));
   const both: { plain: Encoded[]; low: Encoded[] } = { plain: [], low: [] };
   const weights = new Map<string, Float32Array>();
@@ -70,7 +69,7 @@ async function twice(
 /** GPT-OSS: experts.gate_up_proj and down_proj of all experts as NAME_blocks and NAME_scales, the rest in floats. */
 export function gptOss(root: string): Promise<Published> {
   const random = generator(7);
-  return twice(root, 'gpt_oss', 'gpt_oss', { quant_method: 'mxfp4' }, (name, shape) => {
+  return twice(root, 'gpt_oss', path.join(ARCHITECTURES, 'gpt_oss'), { quant_method: 'mxfp4' }, (name, shape) => {
     if (!/experts\.(gate_up|down)_proj$/.test(name)) return undefined;
     const [experts, k, n] = shape as [number, number, number];
     const codes = Uint8Array.from({ length: experts * n * k }, () => random(16));
@@ -108,10 +107,12 @@ export function gptOss(root: string): Promise<Published> {
 export type Fp8Scales = 'f32' | 'powers' | 'bf16';
 
 /** DeepSeek-V3: every linear of a block but the router in E4M3, with weight_scale_inv for 128 x 128 weights. */
-export function deepseek(root: string, form: Fp8Scales = 'f32'): Promise<Published> {
+export async function deepseek(root: string, form: Fp8Scales = 'f32'): Promise<Published> {
+  const wide = path.join(root, `deepseek-${form}-wide`);
+  await writeWidened('deepseek_v3', wide);
   const random = generator(11);
   const settings = { quant_method: 'fp8', fmt: 'e4m3', activation_scheme: 'dynamic', weight_block_size: [128, 128] };
-  return twice(root, `deepseek-${form}`, 'deepseek_v3', settings, (name, shape) => {
+  return twice(root, `deepseek-${form}`, wide, settings, (name, shape) => {
     if (!/proj(_with_mqa)?\.weight$/.test(name)) return undefined;
     const [n, k] = shape as [number, number];
     const [rows, columns] = [Math.ceil(n / 128), Math.ceil(k / 128)];

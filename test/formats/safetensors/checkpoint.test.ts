@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import {
   closeSync,
-  existsSync,
   ftruncateSync,
   mkdirSync,
   openSync,
@@ -17,6 +16,7 @@ import { test } from 'node:test';
 import { Checkpoint, readConfig } from '../../../formats/safetensors/checkpoint.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { typed } from '../../../native/binding.js';
+import { ARCHITECTURES, GOLDENS } from '../../src/model/fixtures.js';
 import { designed, handmade, scratch } from '../scratch.js';
 
 const root = scratch();
@@ -190,12 +190,9 @@ test('files above 4 GiB: offsets are exact on both sides of 2^32', () => {
   assert.deepEqual([...big.bytes(4 * gib, 4)], [0, 0, 0xcd, 0xab]);
 });
 
-const shared = process.env.LPQ_SHARED ?? path.resolve('..', 'shared');
-test('real checkpoints of the reference writer open', {
-  skip: existsSync(shared) ? false : `${shared} is absent`,
-}, () => {
-  for (const name of ['models/tiny-llama', 'models/tiny-qwen3-moe', 'archs/llama', 'archs/gpt_oss']) {
-    const checkpoint = Checkpoint.open(path.join(shared, name));
+test('checkpoints of the reference writer open', () => {
+  for (const name of GOLDENS) {
+    const checkpoint = Checkpoint.open(path.join(ARCHITECTURES, name));
     assert.ok([...checkpoint.names()].length > 10);
     assert.match(checkpoint.fingerprint(), /^[0-9a-f]{64}$/);
   }

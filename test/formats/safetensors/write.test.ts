@@ -14,6 +14,7 @@ import { planShards } from '../../../formats/safetensors/shard-plan.js';
 import type { ShardFile } from '../../../formats/safetensors/tensor-slot.js';
 import { copyTensors, SafetensorsWriter, writeSafetensors } from '../../../formats/safetensors/write.js';
 import { fromTyped } from '../../../native/binding.js';
+import { ARCHITECTURES, GOLDENS } from '../../src/model/fixtures.js';
 import { designed, scratch } from '../scratch.js';
 import { tensorHash } from './tensor-hash.js';
 
@@ -289,19 +290,10 @@ test('a real full device says the same', { skip: existsSync('/dev/full') ? false
   );
 });
 
-const shared = process.env.LPQ_SHARED ?? path.resolve('..', 'shared');
-test('the same tensors written again are the reference writer’s bytes', {
-  skip: existsSync(shared) ? false : `${shared} is absent`,
-}, async () => {
-  const models = [
-    'models/tiny-llama',
-    'models/tiny-qwen3-moe',
-    ...readdirSync(path.join(shared, 'archs')).map((name) => `archs/${name}`),
-  ];
-  for (const model of models)
+test('the same tensors written again are the reference writer’s bytes', async () => {
+  for (const model of GOLDENS)
     for (const name of ['model.safetensors', 'golden.safetensors']) {
-      const source = path.join(shared, model, name);
-      if (!existsSync(source)) continue;
+      const source = path.join(ARCHITECTURES, model, name);
       const from = SafetensorsFile.open(source);
       const dir = fresh();
       const list = [...from.names()].map((tensor) => from.spec(tensor));

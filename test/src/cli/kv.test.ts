@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { SHARED, skipWithout } from '../model/fixtures.js';
+import { ARCHITECTURES } from '../model/fixtures.js';
 import { events, lpq, model, root, scratch } from './lpq.js';
 
 const base = ['quantize', model, '-o', 'never', '--bits', '4', '--method', 'rtn'];
@@ -24,12 +24,10 @@ for (const [args, names] of [
     assert.equal(existsSync(path.join(root, 'never')), false);
   });
 
-test('a cache of latent vectors is none of keys and values', {
-  skip: skipWithout('archs', 'deepseek_v3'),
-}, async () => {
+test('a cache of latent vectors is none of keys and values', async () => {
   const ran = await lpq([
     'quantize',
-    path.join(SHARED, 'archs', 'deepseek_v3'),
+    path.join(ARCHITECTURES, 'deepseek_v3'),
     ...base.slice(2),
     '--group-size',
     'channel',

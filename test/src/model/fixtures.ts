@@ -1,7 +1,8 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { type DType, fromTyped, type Tensor } from '../../../native/binding.js';
+import { writeSafetensors } from '../../../formats/safetensors/write.js';
+import { type DType, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { architectureOf } from '../../../src/model/architectures/index.js';
 import { buildGraph } from '../../../src/model/graph.js';
 import { planModel } from '../../../src/model/plan.js';
@@ -11,31 +12,14 @@ import type { WeightSource } from '../../../src/model/source.js';
 export const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../../..');
 export const SHARED = process.env.LPQ_SHARED ?? path.resolve(ROOT, '../shared');
 
-/** Every architecture that ../shared has goldens of, by folder. */
-export const GOLDENS = [
-  'cohere',
-  'deepseek_v3',
-  'gemma2',
-  'gemma3_text',
-  'glm4',
-  'gpt2',
-  'gpt_neox',
-  'gpt_oss',
-  'granite',
-  'llama',
-  'llama3-rope',
-  'llama-yarn-bias',
-  'mistral-window',
-  'mixtral',
-  'olmo2',
-  'opt',
-  'phi3',
-  'qwen2',
-  'qwen2_moe',
-  'qwen3',
-  'qwen3_moe',
-  'starcoder2',
-];
+/** A small checkpoint of every architecture with the logits that transformers computes (made by make.py there). */
+export const ARCHITECTURES = path.join(ROOT, 'test', 'fixtures', 'architectures');
+
+/** Their names, by folder. */
+export const GOLDENS = readdirSync(ARCHITECTURES, { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .map(({ name }) => name)
+  .sort();
 
 /** Reason to skip a test that needs a folder of ../shared, or false; said aloud by node:test. */
 export function skipWithout(...parts: string[]): string | false {
@@ -103,6 +87,36 @@ export function demanded(config: Record<string, unknown>): Map<string, readonly 
   const graph = buildGraph(planModel(architectureOf(config, 'models/test'), config, 'models/test'));
   const all = [graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((tensors) => [...tensors]);
   return new Map(all.map(([name, shape]) => [name, graph.transposed.has(name) ? [...shape].reverse() : shape]));
+}
+
+/** Sizes of a configuration that grow together; vocabularies, counts of heads and of experts stay. */
+const SIZES =
+  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|head_dim|v_head_dim|query_pre_attn_scalar|\w*intermediate_size|qk_\w+_dim|\w+_lora_rank)$/;
+
+/**
+ * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights, to `dir`; with
+ * `more` in its configuration.
+ */
+export async function writeWidened(name: string, dir: string, more: Record<string, unknown> = {}): Promise<void> {
+  const narrow = JSON.parse(readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8')) as object;
+  const wide = Object.entries(narrow).map(([key, value]) => [
+    key,
+    SIZES.test(key) && value !== null ? 4 * value : value,
+  ]);
+  const config = { ...Object.fromEntries(wide), ...more };
+  const source = randomSource(config);
+  mkdirSync(dir, { recursive: true });
+  writeFileSync(path.join(dir, 'config.json'), JSON.stringify(config));
+  const tensors = [...source.names()].map(async (each) => {
+    const exact = typed<Float32Array>(await source.tensor(each));
+    const data = fromTyped(
+      'bf16',
+      source.shape(each),
+      Uint16Array.from(new Uint32Array(exact.buffer), (v) => v >>> 16),
+    );
+    return { name: each, dtype: 'BF16' as const, shape: source.shape(each), data };
+  });
+  await writeSafetensors(path.join(dir, 'model.safetensors'), await Promise.all(tensors));
 }
 
 /** A source of pseudo-random weights in f32; `base` is left out of their names. */

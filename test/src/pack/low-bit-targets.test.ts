@@ -12,7 +12,6 @@ import { PACK_TARGETS } from '../../../src/pack/targets/index.js';
 import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { deepseek, e4m3, gptOss, type Published } from '../../formats/foreign/published.js';
-import { skipWithout } from '../model/fixtures.js';
 
 /**
  * Models that are published in low bits, packed as they are for every target there is: their codes and scales are the canonical
@@ -83,9 +82,7 @@ async function tryAll(name: string, { low, weights }: Published, outcome: Record
   }
 }
 
-test('GPT-OSS in MXFP4: every target takes its experts as they are, or says why not', {
-  skip: skipWithout('archs', 'gpt_oss'),
-}, async () => {
+test('GPT-OSS in MXFP4: every target takes its experts as they are, or says why not', async () => {
   const model = await gptOss(root);
   const byName = ['gptq', 'gptq_v2', 'awq', 'compressed-tensors', 'compressed-tensors-w8a8'];
   await tryAll('gpt-oss', model, {
@@ -94,9 +91,7 @@ test('GPT-OSS in MXFP4: every target takes its experts as they are, or says why 
   });
 });
 
-test('DeepSeek-V3 in FP8 blocks: every target takes them as they are, or says why not', {
-  skip: skipWithout('archs', 'deepseek_v3'),
-}, async () => {
+test('DeepSeek-V3 in FP8 blocks: every target takes them as they are, or says why not', async () => {
   const BLOCKS = /its scales cover blocks/;
   // F32 scales that are all powers of two lose nothing in the 16 bits that kernels read; others would.
   for (const form of ['f32', 'powers', 'bf16'] as const) {

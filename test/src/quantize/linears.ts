@@ -1,5 +1,5 @@
 /**
- * Every architecture of ../shared/archs with the number of linears that its blocks have: what the tests of every method go
+ * Every architecture of test/fixtures/architectures with the number of linears that its blocks have: what the tests of every method go
  * through. docs/architectures.md lists them.
  */
 export const DENSE: Readonly<Record<string, number>> = {
@@ -25,8 +25,8 @@ export const DENSE: Readonly<Record<string, number>> = {
 /** Mixtures: attention, experts, shared expert, dense MLP of two blocks. */
 export const MIXTURES: Readonly<Record<string, number>> = {
   mixtral: 2 * (4 + 4 * 3),
-  qwen2_moe: 2 * (4 + 8 * 3 + 3),
-  qwen3_moe: 2 * (4 + 8 * 3),
-  deepseek_v3: 2 * 5 + 3 + 8 * 3 + 3,
+  qwen2_moe: 2 * (4 + 4 * 3 + 3),
+  qwen3_moe: 2 * (4 + 4 * 3),
+  deepseek_v3: 2 * 5 + 3 + 4 * 3 + 3,
   gpt_oss: 2 * (4 + 4 * 3),
 };
