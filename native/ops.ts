@@ -43,18 +43,11 @@ export const ops = {
   embedding: (rt: NativeRuntime, ids: Tensor, table: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('embedding', [ids, table], [y], p),
 
-  /**
-   * y = x / sqrt(mean(x^2) + eps) * (weight + offset), row by row; x, y f32 [T,C], weight [C]. y may be x. With `first` and `runs`
-   * instead, in place, so many runs of columns of each row from column `first` on, as wide as weight is long.
-   */
+  /** An RMS norm of rows, or of runs of columns (native/ops/norm.h). */
   rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number } & Runs) =>
     rt.enqueue('rmsnorm', [x, weight], [y], p),
 
-  /**
-   * y = (x - mean) / sqrt(var + eps) * weight + bias, row by row (var: the mean of squared differences); x, y f32 [T,C],
-   * weight and bias [C], or [turns,C] where row t takes row t mod turns; 1 and 0 where absent. y may be x. `first` and `runs` as of
-   * rmsnorm, of `width` columns each, which count as rows.
-   */
+  /** A layer norm of rows, or of runs of columns. */
   layernorm: (
     rt: NativeRuntime,
     x: Tensor,
@@ -64,10 +57,7 @@ export const ops = {
     p: { eps: number; turns?: number; width?: number } & Runs,
   ) => rt.enqueue('layernorm', weight ? (bias ? [x, weight, bias] : [x, weight]) : [x], [y], p),
 
-  /**
-   * h += y * scale, then x = what rmsnorm or layernorm makes of h; h f32 [T,C], y f32, f16 or bf16, x f32 (on CUDA of y's 16 bits, or any of
-   * an f32 y). weight and bias as of those, an RMS norm's bias absent. On the CPU the bits of add, then the norm.
-   */
+  /** h += y * scale, then x = a norm of h. */
   addNorm: (
     rt: NativeRuntime,
     h: Tensor,

@@ -10,21 +10,33 @@
 
 namespace lpq {
 
+void Params::set(std::string name, Value value) {
+  if (const int i = place(name); i >= 0) values_[static_cast<size_t>(i)].value = std::move(value);
+  else values_.push_back({std::move(name), std::move(value)});
+}
+
+int Params::place(const std::string& name) const {
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
 const Params::Value* Params::find(const std::string& name) const {
-  auto it = values_.find(name);
-  if (it == values_.end()) return nullptr;
-  std::atomic_ref(it->second.asked).store(1, std::memory_order_relaxed);
-  return &it->second.value;
+  const int i = place(name);
+  if (i < 0) return nullptr;
+  const Given& given = values_[static_cast<size_t>(i)];
+  std::atomic_ref(given.asked).store(1, std::memory_order_relaxed);
+  return &given.value;
 }
 
 std::vector<std::string> Params::unasked() const {
   // A number type is described whole (typeParams of src/core/quant-type.ts): whoever asks for its kind knows the rest.
   static const std::set<std::string> type{"signed", "exponent", "mantissa", "bias", "special"};
-  const auto kind = values_.find("kind");
-  const bool typed = kind != values_.end() && kind->second.asked;
+  const int kind = place("kind");
+  const bool typed = kind >= 0 && values_[static_cast<size_t>(kind)].asked;
   std::vector<std::string> names;
-  for (const auto& [name, given] : values_)
-    if (!given.asked && !(typed && type.count(name))) names.push_back(name);
+  for (const Given& given : values_)
+    if (!given.asked && !(typed && type.count(given.name))) names.push_back(given.name);
   return names;
 }
 

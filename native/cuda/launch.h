@@ -13,6 +13,10 @@ inline int64_t div_up(int64_t value, int64_t unit) { return (value + unit - 1) /
 // load_any() in types.cuh.
 inline int type_index(DType dtype) { return dtype == DType::f32 ? 0 : dtype == DType::f16 ? 1 : 2; }
 
+// Of an optional tensor, as kernels take it.
+inline const void* raw_of(const Tensor* tensor) { return tensor ? tensor->raw() : nullptr; }
+inline int type_of(const Tensor* tensor) { return tensor ? type_index(tensor->dtype) : 0; }
+
 inline std::string suffix(const Tensor& tensor) { return std::string("_").append(dtype_name(tensor.dtype)); }
 
 // Blocks for a grid-stride loop: enough to fill the device, never more than the work.

@@ -1,6 +1,7 @@
 // embedding, rmsnorm, layernorm, rope, neg_log_likelihood. Contracts: native/ops.ts; bad ids and positions are found
 // when the queue is next waited for.
 #include "cuda/launch.h"
+#include "ops/norm.h"
 
 namespace lpq::cuda {
 namespace {
@@ -20,74 +21,44 @@ void embedding(Call& call, CudaExec& exec) {
               y.data<float>(), scale, vocabulary, width, fault);
 }
 
-// What is normalised: whole rows of x, or with `first` and `runs` so many runs of columns of each, in place.
-struct Rows {
-  long long count, pitch;
-  int runs, vec;
+// The columns to be normalised, and whether they can be read in fours.
+struct Columns4 {
   const void* from;
   void* to;
+  int vec;
 };
 
-Rows rows_of(const Params& p, const Tensor& x, const Tensor& y, int64_t width) {
-  const int64_t runs = p.integer("runs", 1);
-  require(runs > 0, "runs is " + std::to_string(runs));
-  require_dtype(x, "x", kActivations);
-  const Columns columns = columns_of(p, "first", x, "x", runs * width);
-  require_dtype(y, "y", kActivations);
-  require(x.dtype == DType::f32 || x.dtype == y.dtype, "y of a 16-bit x has another dtype");
-  require_shape(y, "y", x.shape);
-  require(columns.pitch == runs * width || y.raw() == x.raw(), "some columns are normalised in place only");
-  const bool vec = width % 4 == 0 && columns.pitch % 4 == 0 && columns.first % 4 == 0 && fours(x) && fours(y);
-  return {x.dim(0) * runs,
-          columns.pitch,
-          static_cast<int>(runs),
-          vec,
-          x.raw() + columns.first * static_cast<int64_t>(dtype_bytes(x.dtype)),
-          y.raw() + columns.first * static_cast<int64_t>(dtype_bytes(y.dtype))};
+Columns4 columns_from(const ops::NormRows& rows, const Tensor& x, const Tensor& y) {
+  const bool vec = rows.width % 4 == 0 && rows.pitch % 4 == 0 && rows.first % 4 == 0 && fours(x) && fours(y);
+  return {x.raw() + rows.first * static_cast<int64_t>(dtype_bytes(x.dtype)),
+          y.raw() + rows.first * static_cast<int64_t>(dtype_bytes(y.dtype)), vec};
 }
 
 void rmsnorm(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
-  require_dtype(weight, "weight", kActivations);
-  require_shape(x, "x", {-1, -1});
-  if (call.params.integer("first", -1) < 0) require_shape(weight, "weight", {x.dim(1)});
-  require_shape(weight, "weight", {-1});
-  const int width = static_cast<int>(weight.dim(0));
-  const Rows rows = rows_of(call.params, x, y, width);
-  const float eps = static_cast<float>(call.params.number("eps"));
-  const float offset = static_cast<float>(call.params.number("offset", 0.0));
-  const void* gain = weight.raw();
+  const ops::Rmsnorm a = ops::Rmsnorm::parse(call);
+  const auto [from, to, vec] = columns_from(a.rows, a.x, a.y);
+  const int width = static_cast<int>(a.rows.width), runs = static_cast<int>(a.rows.runs);
+  const long long count = a.rows.count, pitch = a.rows.pitch;
+  const float eps = static_cast<float>(a.eps);
+  const void* gain = a.weight.raw();
   const bool by_warp = width <= 512;
-  exec.launch_after("lpq_rmsnorm" + suffix(x) + suffix(y), {by_warp ? div_up(rows.count, 8) : rows.count},
-                    by_warp ? Dim3(32, 8) : Dim3(256), 0, rows.from, gain, type_index(weight.dtype), rows.to,
-                    rows.count, width, rows.runs, rows.pitch, eps, offset, rows.vec);
-  exec.wrote(y);
+  exec.launch_after("lpq_rmsnorm" + suffix(a.x) + suffix(a.y), {by_warp ? div_up(count, 8) : count},
+                    by_warp ? Dim3(32, 8) : Dim3(256), 0, from, gain, type_index(a.weight.dtype), to, count, width,
+                    runs, pitch, eps, a.offset, vec);
+  exec.wrote(a.y);
 }
 
 void layernorm(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
-  const int width = static_cast<int>(call.params.integer("width", x.dim(1))),
-            turns = static_cast<int>(call.params.integer("turns", 1));
-  require(width > 0 || x.dim(1) == 0, "width is " + std::to_string(width));
-  const Rows rows = rows_of(call.params, x, y, width);
-  require(turns > 0 && rows.count % turns == 0,
-          "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(rows.count) + " rows");
-  const auto vector = [&](size_t input, const char* name) -> const Tensor* {
-    if (call.in.size() <= input) return nullptr;
-    const Tensor& from = call.input(input);
-    require_dtype(from, name, kActivations);
-    require(from.elements() == static_cast<int64_t>(turns) * width,
-            std::string(name) + " has " + std::to_string(from.elements()) + " elements");
-    return &from;
-  };
-  const Tensor *weight = vector(1, "weight"), *bias = vector(2, "bias");
-  const float eps = static_cast<float>(call.params.number("eps"));
-  const void *gain = weight ? weight->raw() : nullptr, *shift = bias ? bias->raw() : nullptr;
-  exec.launch_after("lpq_layernorm" + suffix(x) + suffix(y), {rows.count}, {256}, 0, rows.from, gain,
-                    weight ? type_index(weight->dtype) : 0, shift, bias ? type_index(bias->dtype) : 0, rows.to, width,
-                    rows.runs, rows.pitch, turns, eps);
-  exec.wrote(y);
+  const ops::Layernorm a = ops::Layernorm::parse(call);
+  const auto [from, to, vec] = columns_from(a.rows, a.x, a.y);
+  const int width = static_cast<int>(a.rows.width), runs = static_cast<int>(a.rows.runs),
+            turns = static_cast<int>(a.turns);
+  const long long pitch = a.rows.pitch;
+  const float eps = static_cast<float>(a.eps);
+  const void *gain = raw_of(a.weight), *shift = raw_of(a.bias);
+  exec.launch_after("lpq_layernorm" + suffix(a.x) + suffix(a.y), {a.rows.count}, {256}, 0, from, gain,
+                    type_of(a.weight), shift, type_of(a.bias), to, width, runs, pitch, turns, eps);
+  exec.wrote(a.y);
 }
 
 void rope(Call& call, CudaExec& exec) {

@@ -25,7 +25,11 @@ namespace lpq {
 class Params {
  public:
   using Value = std::variant<double, std::string, std::vector<double>>;
-  void set(std::string name, Value value) { values_[std::move(name)] = Given{std::move(value)}; }
+  void set(std::string name, Value value);
+  size_t size() const { return values_.size(); }
+  const std::string& name(size_t i) const { return values_[i].name; }
+  // Which one is called so; -1: none.
+  int place(const std::string& name) const;
   bool has(const std::string& name) const { return find(name) != nullptr; }
   double number(const std::string& name) const;
   double number(const std::string& name, double fallback) const;
@@ -44,11 +48,12 @@ class Params {
 
  private:
   struct Given {
+    std::string name;
     Value value;
     mutable char asked = 0;  // atomic_ref: workers may ask too
   };
   const Value* find(const std::string& name) const;
-  std::map<std::string, Given> values_;
+  std::vector<Given> values_;
 };
 
 // Threads that share loops. Results must not depend on which worker runs a chunk, nor on the number of workers:
