@@ -45,8 +45,7 @@ export const packedOps = {
   /**
    * The same from MARLIN's bytes (docs/layouts.md): weights I32 [K'/16, N' bits / 2], scales F16 [G, N'], zeros I32
    * [G, N' bits / 32] (else the middle code), permutation I32 [K]: the column of x of each row of weights. K' and N' are K and
-   * N with padding, G = K' / groupLength, or 1. On CUDA stripes, serial and replicate (0 or 1) turn the kernel's mechanisms on
-   * and off; warpsN, warpsK, stages and blocks override its choice of tiles.
+   * N with padding, G = K' / groupLength, or 1. On CUDA warpsN, warpsK, stages and blocks override the choice of tiles.
    */
   gemmMarlin: (
     rt: NativeRuntime,
@@ -143,9 +142,6 @@ export const packedOps = {
 } as const;
 
 interface StripeParams {
-  stripes?: 0 | 1;
-  serial?: 0 | 1;
-  replicate?: 0 | 1;
   warpsN?: number;
   warpsK?: number;
   stages?: number;

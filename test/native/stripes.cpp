@@ -26,7 +26,7 @@ uint64_t draw(uint64_t below) { return engine() % below; }
 struct Case {
   int m, n, k, group;  // group 0: one scale a row
   int log_n, log_k, stages, blocks;
-  bool stripes = true, serial = false, bias = false, experts = false;
+  bool bias = false, experts = false;
 };
 
 long long checks = 0, failures = 0;
@@ -114,7 +114,7 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
   a.group_shift = 30;
   for (int shift : {5, 6, 7})
     if (c.group == 1 << shift) a.group_shift = shift;
-  a.log_n = c.log_n, a.log_k = c.log_k, a.stages = c.stages, a.serial = c.serial;
+  a.log_n = c.log_n, a.log_k = c.log_k, a.stages = c.stages;
   // As stage_bytes() and shared_bytes() of stripes.cpp: what does not fit has fewer stages.
   const int64_t long_step = int64_t{16} * sub_tiles(bits) << c.log_k,
                 rows = a.channel ? 1 : std::max<int64_t>(1, long_step >> a.group_shift);
@@ -129,18 +129,11 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
   const int64_t step_k = int64_t{16} * sub_tiles(bits) << c.log_k;
   a.steps = static_cast<int>(up(kp, step_k) / step_k);
   a.batches = (c.m + 8 * T - 1) / (8 * T);
-  const int columns = a.strips * a.batches;
-  int blocks;
-  if (c.stripes) {
-    a.slices = 1;
-    a.per = (columns * a.steps + c.blocks - 1) / c.blocks;
-    blocks = (columns * a.steps + a.per - 1) / a.per;
-  } else {
-    a.slices = std::clamp(c.blocks / columns, 1, a.steps);
-    blocks = std::min(columns * a.slices, std::max(1, c.blocks / a.slices) * a.slices);
-  }
-  std::vector<float> partial(static_cast<size_t>(std::max(blocks, columns)) * (size_t{512} * T << c.log_n));
-  std::vector<unsigned> counters(static_cast<size_t>(std::max(blocks, columns)), 0);
+  const int tiles = a.strips * a.batches * a.steps;
+  a.per = (tiles + c.blocks - 1) / c.blocks;
+  const int blocks = (tiles + a.per - 1) / a.per;
+  std::vector<float> partial(static_cast<size_t>(blocks) * (size_t{512} * T << c.log_n));
+  std::vector<unsigned> counters(static_cast<size_t>(blocks), 0);
   a.partial = partial.data(), a.counters = counters.data();
   const auto bytes = [](const auto& memory) {
     return std::pair<const unsigned char*, size_t>(reinterpret_cast<const unsigned char*>(memory.words.data()),
@@ -155,7 +148,7 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
                            std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " g" +
                            std::to_string(c.group) + " warps " + std::to_string(1 << c.log_n) + "x" +
                            std::to_string(1 << c.log_k) + " stages " + std::to_string(c.stages) + " blocks " +
-                           std::to_string(blocks) + (c.stripes ? "" : " no stripes");
+                           std::to_string(blocks);
   const auto wrong = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", text.c_str(), what.c_str());
   };
@@ -190,19 +183,18 @@ template <class Form, bool BF>
 void sweep(const char* name, bool marlin, bool floats) {
   const int long_group = marlin ? 0 : 128;
   // Warps along N and K, columns shared by blocks, blocks with many columns, tails of N, K and tokens.
-  run<Form, 1, BF>(name, {5, 300, 704, 128, 1, 2, 4, 5, true, false, true, false}, marlin, floats);
-  run<Form, 1, BF>(name, {8, 70, 1024, 32, 0, 4, 3, 2, true, true, false, false}, marlin, floats);
-  run<Form, 1, BF>(name, {1, 130, 512, 64, 2, 0, 2, 3, false, false, false, !marlin && !floats}, marlin, floats);
-  run<Form, 2, BF>(name, {13, 530, 416, 64, 2, 2, 4, 3, true, false, true, !marlin && !floats}, marlin, floats);
-  run<Form, 2, BF>(name, {40, 100, 256, long_group, 1, 1, 4, 4, true, false, false, false}, marlin, floats);
-  run<Form, 4, BF>(name, {29, 140, 608, 32, 0, 3, 4, 3, true, false, true, false}, marlin, floats);
-  run<Form, 4, BF>(name, {20, 300, 384, 128, 1, 1, 2, 2, false, true, false, false}, marlin, floats);
-  run<Form, 8, BF>(name, {61, 150, 352, 32, 1, 2, 3, 4, true, false, false, !marlin && !floats}, marlin, floats);
-  run<Form, 8, BF>(name, {100, 70, 256, marlin ? 0 : 64, 3, 0, 3, 2, true, false, true, false}, marlin, floats);
+  run<Form, 1, BF>(name, {5, 300, 704, 128, 1, 2, 4, 5, true, false}, marlin, floats);
+  run<Form, 1, BF>(name, {8, 70, 1024, 32, 0, 4, 3, 2, false, false}, marlin, floats);
+  run<Form, 1, BF>(name, {1, 130, 512, 64, 2, 0, 2, 3, false, !marlin && !floats}, marlin, floats);
+  run<Form, 2, BF>(name, {13, 530, 416, 64, 2, 2, 4, 3, true, !marlin && !floats}, marlin, floats);
+  run<Form, 2, BF>(name, {40, 100, 256, long_group, 1, 1, 4, 4, false, false}, marlin, floats);
+  run<Form, 4, BF>(name, {29, 140, 608, 32, 0, 3, 4, 3, true, false}, marlin, floats);
+  run<Form, 4, BF>(name, {20, 300, 384, 128, 1, 1, 2, 2, false, false}, marlin, floats);
+  run<Form, 8, BF>(name, {61, 150, 352, 32, 1, 2, 3, 4, false, !marlin && !floats}, marlin, floats);
+  run<Form, 8, BF>(name, {100, 70, 256, marlin ? 0 : 64, 3, 0, 3, 2, true, false}, marlin, floats);
   if (marlin)
-    run<Form, 8, BF>(name,
-                     {33, 260, Form::kZeros ? 256 : 203, Form::kZeros ? 0 : 64, 1, 1, 4, 7, false, false, false, false},
-                     marlin, floats);
+    run<Form, 8, BF>(name, {33, 260, Form::kZeros ? 256 : 203, Form::kZeros ? 0 : 64, 1, 1, 4, 7, false, false}, marlin,
+                     floats);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //   layouts: MARLIN u4 g128 and TurboMind u4 g128 over the table's shapes, with MARLIN's published figures and cuBLAS
 //   f16, MARLIN at
 //     M = 128 to 4096, and the other forms at one shape;
-//   layouts-tune: every cut of the work; layouts-ablate: MARLIN's mechanisms, one off at a time.
+//   layouts-tune: every cut of the work.
 
 struct LayoutBench {
   std::string op, type;
@@ -90,14 +90,13 @@ void bench_layouts(Bench& b, const std::string& set, double copy) {
       const Dense d = make_dense(b, 8192, 8192);
       const int64_t ms[] = {128, 256, 1024, 4096};
       for (int i = 0; i < 4; ++i) {
-        const double mine = time_layout(b, p, ms[i], DType::f16),
-                     apart = time_layout(b, p, ms[i], DType::f16, {{"replicate", 0}}), dense = time_dense(b, d, ms[i]);
-        std::printf("8192x8192 M=%lld marlin %.1f us (without virtual replication %.1f), published %.1f, cublas %.1f\n",
-                    (long long)ms[i], mine * 1e6, apart * 1e6, published[i], dense * 1e6);
+        const double mine = time_layout(b, p, ms[i], DType::f16), dense = time_dense(b, d, ms[i]);
+        std::printf("8192x8192 M=%lld marlin %.1f us, published %.1f, cublas %.1f\n", (long long)ms[i], mine * 1e6,
+                    published[i], dense * 1e6);
         std::snprintf(line, sizeof(line),
                       "{\"set\": \"layouts\", \"k\": 8192, \"n\": 8192, \"m\": %lld, \"marlin_us\": %.3f, "
-                      "\"not_replicated_us\": %.3f, \"published_us\": %.1f, \"cublas_us\": %.3f}",
-                      (long long)ms[i], mine * 1e6, apart * 1e6, published[i], dense * 1e6);
+                      "\"published_us\": %.1f, \"cublas_us\": %.3f}",
+                      (long long)ms[i], mine * 1e6, published[i], dense * 1e6);
         b.row(line);
       }
     }
@@ -172,30 +171,5 @@ void bench_layouts(Bench& b, const std::string& set, double copy) {
       }
     }
     b.replays = 11;
-  }
-  if (set == "layouts-ablate") {
-    const struct {
-      const char* what;
-      std::initializer_list<std::pair<const char*, double>> options;
-    } variants[] = {{"all as chosen", {}},
-                    {"whole columns or slices, no stripes", {{"stripes", 0}}},
-                    {"warps along K added one by one", {{"serial", 1}}},
-                    {"all warps along N, none along K", {{"warpsN", 8}, {"warpsK", 1}}}};
-    std::printf("%-38s %8s %8s %8s   (us, M = 1, 16, 64)\n", "MARLIN u4 g128 f16", "1", "16", "64");
-    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{8192, 57344}, {4096, 4096}}) {
-      const LayoutBench p = make_layout(b, "marlin", "u4", n, k, 128);
-      std::printf("%lldx%lld\n", (long long)k, (long long)n);
-      for (const auto& v : variants) {
-        double us[3];
-        const int64_t ms[] = {1, 16, 64};
-        for (int i = 0; i < 3; ++i) us[i] = time_layout(b, p, ms[i], DType::f16, v.options) * 1e6;
-        std::printf("  %-36s %8.2f %8.2f %8.2f\n", v.what, us[0], us[1], us[2]);
-        std::snprintf(line, sizeof(line),
-                      "{\"set\": \"layouts-ablate\", \"k\": %lld, \"n\": %lld, \"what\": \"%s\", \"m\": [1, 16, 64], "
-                      "\"us\": [%.3f, %.3f, %.3f]}",
-                      (long long)k, (long long)n, v.what, us[0], us[1], us[2]);
-        b.row(line);
-      }
-    }
   }
 }

@@ -294,10 +294,8 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool s
           c.m = 1000, c.n = 200, c.k = 384;
           const LayoutWeights w = make_layout_weights(c);
           one(c, w);
-          c.tiling = {{"replicate", 0.0}};
-          one(c, w);
         }
-        // Cuts: columns of tiles shared by many blocks, blocks with many columns, every mechanism off.
+        // Cuts: columns of tiles shared by many blocks, blocks with many columns, all warps along N.
         c = base;
         c.n = 530, c.k = 1312;
         c.group = 32;
@@ -310,9 +308,6 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool s
               c.tiling = {{"blocks", double(blocks)},
                           {"warpsN", double(1 << log_n)},
                           {"stages", double(2 + (blocks + log_n) % 3)}};
-              if ((blocks + log_n) % 2) c.tiling.push_back({"serial", 1.0});
-              one(c, w);
-              c.tiling.push_back({"stripes", 0.0});
               one(c, w);
             }
           c.tiling = {{"warpsN", 8.0}, {"warpsK", 1.0}};

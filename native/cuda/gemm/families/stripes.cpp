@@ -89,12 +89,9 @@ void multiply(StripeArgs& a, const Weights& w, const Tensor& x, const Tensor* or
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;
   a.strips = static_cast<int>(div_up(a.n_pad, int64_t{kTileColumns} << t.log_n));
   a.steps = static_cast<int>(div_up(a.k_pad, stripe_step(t.log_k, w.bits)));
-  a.serial = p.integer("serial", 0) != 0;
-  const bool stripes = p.integer("stripes", 1) != 0, replicate = p.integer("replicate", 1) != 0;
   const int64_t all = div_up(a.m, 8 * t.tiles);
   // A stripe's tiles are counted in 32 bits.
-  const int64_t fit = std::max<int64_t>(1, (int64_t{1} << 30) / (int64_t{a.strips} * a.steps));
-  const int64_t together = replicate ? std::min(all, fit) : 1;
+  const int64_t together = std::clamp<int64_t>((int64_t{1} << 30) / (int64_t{a.strips} * a.steps), 1, all);
   const Scratch partial =
       exec.scratch(static_cast<size_t>(t.blocks) * (size_t{2048} * static_cast<size_t>(t.tiles) << t.log_n));
   a.partial = partial.as<float>();
@@ -102,17 +99,9 @@ void multiply(StripeArgs& a, const Weights& w, const Tensor& x, const Tensor* or
   for (int64_t first = 0; first < all; first += together) {
     a.first_batch = static_cast<int>(first);
     a.batches = static_cast<int>(std::min(together, all - first));
-    const int64_t columns = int64_t{a.strips} * a.batches;
-    int64_t blocks;
-    a.per = 0, a.slices = 1;
-    if (stripes) {
-      a.per = static_cast<int>(div_up(columns * a.steps, t.blocks));
-      blocks = div_up(columns * a.steps, a.per);
-    } else {
-      a.slices = static_cast<int>(std::clamp<int64_t>(t.blocks / columns, 1, a.steps));
-      blocks = std::min<int64_t>(columns * a.slices, t.blocks / a.slices * a.slices);
-    }
-    exec.launch(name, {blocks}, {32 << (t.log_n + t.log_k)}, t.shared, a);
+    const int64_t tiles = int64_t{a.strips} * a.batches * a.steps;
+    a.per = static_cast<int>(div_up(tiles, t.blocks));
+    exec.launch(name, {div_up(tiles, a.per)}, {32 << (t.log_n + t.log_k)}, t.shared, a);
   }
 }
 

@@ -30,9 +30,7 @@ struct StripeArgs {
   int log_n, log_k, stages;  // warps: 2^log_n along N times 2^log_k along K; 2, 3 or 4 stages
   int strips, steps;         // tiles of 64 << log_n columns, and of 16 sub_tiles(bits) << log_k along K
   int first_batch, batches;  // of 8 T tokens, that this launch multiplies
-  int per;                   // tiles of a block's stripe; 0: whole columns of tiles, or `slices` of one
-  int slices;
-  int serial;  // warps along K are added one after another, not in pairs
+  int per;                   // tiles of a block's stripe
 };
 
 }  // namespace lpq::cuda

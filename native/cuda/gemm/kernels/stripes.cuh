@@ -13,8 +13,7 @@
 //  - a column that several blocks share is added up from the bottom block to the top one, in fp32, each waiting for the
 //    one
 //    below: the bottom block began the column and is done first. MARLIN does so in fp16 in the output;
-//  - a warp owns 64 columns; warps split K besides (log_k) and add up in pairs through shared memory (`serial`: one by
-//    one);
+//  - a warp owns 64 columns; warps split K besides (log_k) and add up in pairs through shared memory;
 //  - scales are read from shared memory once for every two sub-tiles of 16 k;
 //  - more than 8 T tokens: the columns of tiles are counted `batches` times over, as if W were repeated (`batches`).
 //
@@ -150,21 +149,10 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
   float4* const exchange = reinterpret_cast<float4*>(shared + g.stages * stage_bytes);
   const uint32_t magic = g.magic;
 
-  // The tiles of this block: `count` in a row down columns of tiles, from (column, step); the next column is `stride`
-  // away.
-  const int columns = g.strips * g.batches;
-  int column, step, count, stride;
-  if (g.per > 0) {
-    const int first = blockIdx.x * g.per;
-    count = max(0, min(g.per, columns * g.steps - first));
-    column = first / g.steps, step = first - column * g.steps, stride = 1;
-  } else {
-    const int slice = blockIdx.x % g.slices;
-    column = blockIdx.x / g.slices, stride = gridDim.x / g.slices;
-    step = static_cast<int>(static_cast<long long>(slice) * g.steps / g.slices);
-    const int end = static_cast<int>(static_cast<long long>(slice + 1) * g.steps / g.slices);
-    count = g.slices > 1 ? end - step : (columns - column + stride - 1) / stride * g.steps;
-  }
+  // The tiles of this block: `count` in a row down columns of tiles, from (column, step).
+  const int columns = g.strips * g.batches, first = blockIdx.x * g.per,
+            count = max(0, min(g.per, columns * g.steps - first));
+  int column = first / g.steps, step = first - column * g.steps;
   // The batch and the strip of a column, without dividing each time.
   const auto wrap = [&](int& batch, int& strip) {
     while (strip >= g.strips) strip -= g.strips, ++batch;
@@ -238,7 +226,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       }
       w_from += w_jump, w_left -= step_k, x_from += step_k, x_left -= step_k, load_k += step_k;
       if (++load_step == g.steps) {
-        load_step = 0, load_strip += stride;
+        load_step = 0, ++load_strip;
         wrap(load_batch, load_strip);
         aim();
       }
@@ -410,28 +398,15 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       };
       const int warps_k = 1 << g.log_k;
       const int tile = 4 * T * 32;  // float4s of a warp's sums
-      if (g.serial) {
-        for (int from = 1; from < warps_k; ++from) {
-          __syncthreads();
-          if (wk == from) give(exchange + wn * tile + lane);
-          __syncthreads();
-          if (wk == 0) take(exchange + wn * tile + lane);
-        }
-      } else {
-        for (int half = warps_k / 2; half > 0; half /= 2) {
-          __syncthreads();
-          if (wk >= half && wk < 2 * half) give(exchange + (((wk - half) << g.log_n) + wn) * tile + lane);
-          __syncthreads();
-          if (wk < half) take(exchange + ((wk << g.log_n) + wn) * tile + lane);
-        }
+      for (int half = warps_k / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (wk >= half && wk < 2 * half) give(exchange + (((wk - half) << g.log_n) + wn) * tile + lane);
+        __syncthreads();
+        if (wk < half) take(exchange + ((wk << g.log_n) + wn) * tile + lane);
       }
       // Who shares this column, counted from its bottom.
-      int sharers = g.slices, rank = g.slices - 1 - static_cast<int>(blockIdx.x) % g.slices, slot = column;
-      if (g.per > 0) {
-        const int top = column * g.steps / g.per;
-        slot = ((column + 1) * g.steps - 1) / g.per;
-        sharers = slot - top + 1, rank = slot - static_cast<int>(blockIdx.x);
-      }
+      const int slot = ((column + 1) * g.steps - 1) / g.per, sharers = slot - column * g.steps / g.per + 1,
+                rank = slot - static_cast<int>(blockIdx.x);
       float4* const mine =
           reinterpret_cast<float4*>(g.partial) + (static_cast<long long>((slot << g.log_n) + wn)) * tile + lane;
       if (rank > 0) {
@@ -483,7 +458,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
       clear();
     }
     if (column_ends) {
-      step = 0, column += stride, strip += stride;
+      step = 0, ++column, ++strip;
       wrap(batch, strip);
     }
   }
