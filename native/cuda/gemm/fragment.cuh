@@ -49,8 +49,8 @@ struct FragmentC : Registers<Number, 4> {
 };
 
 /**
- * Metadata of mma.sp.m16n8k32, a nibble for every four columns of a row: rows by quads of columns. Selector: lanes 0 and
- * 1 of every four hold it, or 2 and 3.
+ * Metadata of mma.sp.m16n8k32, a nibble for every four columns of a row: rows by quads of columns. Selector: lanes 0
+ * and 1 of every four hold it, or 2 and 3.
  */
 template <int Selector>
 struct FragmentMetadata : Registers<uint32_t, 1> {
