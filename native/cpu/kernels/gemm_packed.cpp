@@ -1,19 +1,17 @@
-// gemm_packed on the CPU (contract: native/ops.ts; format: docs/kernels.md): what the CUDA kernels are to compute,
+// gemm_packed on the CPU (format: docs/kernels.md): what the CUDA kernels are to compute,
 // plainly. Every weight is (decode(code) - zero) * scale in f32, every output element one chain of fma over ascending
 // k, then the bias.
 #include <array>
 #include <cmath>
 #include <vector>
 
-#include "lpq/checks.h"
-#include "lpq/exec.h"
 #include "lpq/half.h"
-#include "lpq/quant_type.h"
+#include "ops/gemm_packed.h"
 
 namespace lpq {
 namespace {
 
-constexpr int64_t kBlockN = 32, kBlockK = 128;
+constexpr int64_t kBlockN = ops::GemmPacked::kBlockN, kBlockK = ops::GemmPacked::kBlockK;
 
 // Where the bits of one code lie in its packed block: byte << 3 | bit.
 using Place = std::array<uint16_t, 8>;
@@ -60,42 +58,19 @@ float element(const Tensor& tensor, int64_t at) {
 }
 
 void gemm_packed(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const QuantType type = QuantType::from(p);
-  const bool has_zeros = p.integer("hasZeros", 0) != 0, has_bias = p.integer("hasBias", 0) != 0;
-  const Tensor &x = call.input(0), &weights = call.input(1), &scales = call.input(2), &y = call.output(0);
-  require_dtype(x, "x", {DType::f16, DType::bf16});
-  require_shape(x, "x", {-1, -1});
-  const int64_t m = x.dim(0), k = x.dim(1);
-  require_tensor(y, "y", x.dtype, {m, -1});
-  const int64_t n = y.dim(1), n_blocks = (n + kBlockN - 1) / kBlockN, k_blocks = (k + kBlockK - 1) / kBlockK;
-  const int64_t block_bytes = 512 * type.bits;
-  require_tensor(weights, "weights", DType::u8, {n_blocks, k_blocks, block_bytes});
-  const int64_t group = p.integer("groupLength", 0);
-  require(group == 0 || group == 32 || group == 64 || group == 128,
-          "groupLength is not 0 (one scale a row), 32, 64 or 128");
-  const int64_t groups = group == 0 ? 1 : (k + group - 1) / group;
-  require_dtype(scales, "scales", {DType::f16, DType::bf16});
-  require_shape(scales, "scales", {n_blocks, groups, kBlockN});
-  size_t next = 3;
-  const Tensor* zeros = has_zeros ? &call.input(next++) : nullptr;
-  if (zeros) {
-    require(type.kind == QuantType::Kind::integer, "floating-point types have no zero points");
-    require_dtype(*zeros, "zeros", {DType::u8, DType::f16});
-    require_shape(*zeros, "zeros", {n_blocks, groups, kBlockN});
-  }
-  const Tensor* bias = has_bias ? &call.input(next++) : nullptr;
-  if (bias) require_tensor(*bias, "bias", x.dtype, {n});
-  const float constant = static_cast<float>(p.number("zero", 0));
-  require(type.kind == QuantType::Kind::integer || constant == 0, "floating-point types have no zero points");
+  const ops::GemmPacked p = ops::GemmPacked::parse(call);
+  const int64_t m = p.m, n = p.n, k = p.k;
+  const QuantType& type = p.type;
+  const int64_t n_blocks = p.weights.dim(0), k_blocks = p.weights.dim(1), block_bytes = p.weights.dim(2);
+  const float constant = static_cast<float>(p.zero);
   if (m == 0 || n == 0) return;
 
   const std::vector<Place> table = places(type.bits);
   std::vector<float> values(type.codes()), activations(static_cast<size_t>(m * k));
   for (uint32_t code = 0; code < type.codes(); ++code) values[code] = type.decode(code);
-  for (int64_t i = 0; i < m * k; ++i) activations[static_cast<size_t>(i)] = element(x, i);
-  const uint8_t* bytes = weights.data<uint8_t>();
-  uint16_t* out = y.data<uint16_t>();
+  for (int64_t i = 0; i < m * k; ++i) activations[static_cast<size_t>(i)] = element(p.x, i);
+  const uint8_t* bytes = p.weights.data<uint8_t>();
+  uint16_t* out = p.y.data<uint16_t>();
   exec.pool.parallel_for(n_blocks, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<float> row(static_cast<size_t>(k));
     for (int64_t nb = begin; nb < end; ++nb)
@@ -108,16 +83,17 @@ void gemm_packed(Call& call, Exec& exec) {
             code |= static_cast<uint32_t>(
                         block[place[static_cast<size_t>(b)] >> 3] >> (place[static_cast<size_t>(b)] & 7) & 1)
                     << b;
-          const int64_t at = (nb * groups + (group == 0 ? 0 : j / group)) * kBlockN + 4 * (r % 8) + r / 8;
-          const float zero = zeros ? element(*zeros, at) : constant;
-          row[static_cast<size_t>(j)] = (values[code] - zero) * element(scales, at);
+          const int64_t at =
+              (nb * p.groups + (p.group_size == 0 ? 0 : j / p.group_size)) * kBlockN + 4 * (r % 8) + r / 8;
+          const float zero = p.zeros ? element(*p.zeros, at) : constant;
+          row[static_cast<size_t>(j)] = (values[code] - zero) * element(p.scales, at);
         }
         for (int64_t i = 0; i < m; ++i) {
           float sum = 0;
           for (int64_t j = 0; j < k; ++j)
             sum = std::fma(activations[static_cast<size_t>(i * k + j)], row[static_cast<size_t>(j)], sum);
-          if (bias) sum += element(*bias, nb * kBlockN + r);
-          out[i * n + nb * kBlockN + r] = x.dtype == DType::f16 ? f32_to_f16(sum) : f32_to_bf16(sum);
+          if (p.bias) sum += element(*p.bias, nb * kBlockN + r);
+          out[i * n + nb * kBlockN + r] = p.x.dtype == DType::f16 ? f32_to_f16(sum) : f32_to_bf16(sum);
         }
       }
   });

@@ -1,4 +1,4 @@
-// gemm_sparse_marlin on the CPU (contract: native/ops.ts): what the CUDA kernel is to compute, plainly. Where a code,
+// gemm_sparse_marlin on the CPU: what the CUDA kernel is to compute, plainly. Where a code,
 // its place and its scale lie comes from the closed forms in which the format is published (docs/sparsity.md), one
 // element at a time: nothing of the packer's layouts, of the kernel's loads or of the verifier's tables is used.
 // Every weight is a number in f32, every output element one chain of fma over the weights that stay, ascending in k,
@@ -6,9 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "lpq/checks.h"
-#include "lpq/exec.h"
 #include "lpq/half.h"
+#include "ops/gemm_sparse_marlin.h"
 
 namespace lpq {
 namespace {
@@ -19,36 +18,16 @@ float number(const Tensor& tensor, int64_t at) {
 }
 
 void gemm_sparse_marlin(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const int64_t bits = p.integer("bits"), group = p.integer("groupLength", 0);
-  require(bits == 4 || bits == 8, "bits is not 4 or 8");
-  require(group == 0 || group == 128, "groupLength is not 0 (one scale a row) or 128");
-  const Tensor &x = call.input(0), &weights = call.input(1), &metadata = call.input(2), &scales = call.input(3),
-               &y = call.output(0);
-  const Tensor* bias = p.integer("hasBias", 0) != 0 ? &call.input(4) : nullptr;
-  require_dtype(x, "x", {DType::f16, DType::bf16});
-  require_shape(x, "x", {-1, -1});
-  const int64_t m = x.dim(0), k = x.dim(1);
-  require_tensor(y, "y", x.dtype, {m, -1});
-  const int64_t n = y.dim(1);
-  require(k >= 1, "K is 0");
-  if (bias) require_tensor(*bias, "bias", x.dtype, {n});
-  require_dtype(metadata, "metadata", {DType::i16});
-  require_shape(metadata, "metadata", {-1, -1});
-  const int64_t k_pad = metadata.dim(0) * 32, n_pad = metadata.dim(1) / 2;
-  require(metadata.dim(1) % 128 == 0 && k_pad % 128 == 0 && n_pad >= n && k_pad >= k,
-          "metadata is not of whole tiles of 64 columns and 128 rows that hold N and K");
-  require_tensor(weights, "weights", DType::i32, {k_pad / 32, n_pad * bits / 2});
-  const int64_t groups = group == 0 ? 1 : k_pad / group;
-  require_tensor(scales, "scales", DType::f16, {groups, n_pad});
-
+  const ops::GemmSparseMarlin p = ops::GemmSparseMarlin::parse(call);
+  const int64_t bits = p.bits, groups = p.groups, m = p.m, n = p.n, k = p.k, n_pad = p.n_pad;
+  const Tensor& scales = p.scales;
   std::vector<float> activations(static_cast<size_t>(m * k));
-  for (int64_t i = 0; i < m * k; ++i) activations[static_cast<size_t>(i)] = number(x, i);
-  const auto* words = reinterpret_cast<const uint32_t*>(weights.raw());
-  const auto* places = reinterpret_cast<const uint16_t*>(metadata.raw());
-  const int64_t kept = k_pad / 2;
+  for (int64_t i = 0; i < m * k; ++i) activations[static_cast<size_t>(i)] = number(p.x, i);
+  const auto* words = reinterpret_cast<const uint32_t*>(p.weights.raw());
+  const auto* places = reinterpret_cast<const uint16_t*>(p.metadata.raw());
+  const int64_t kept = p.k_pad / 2;
   constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};  // of a feature modulo 8 among the scales of its eight
-  uint16_t* out = y.data<uint16_t>();
+  uint16_t* out = p.y.data<uint16_t>();
   exec.pool.parallel_for(n, 8, [&](int64_t begin, int64_t end, int) {
     std::vector<float> weight(static_cast<size_t>(kept));
     std::vector<int64_t> column(static_cast<size_t>(kept));
@@ -74,8 +53,8 @@ void gemm_sparse_marlin(Call& call, Exec& exec) {
           if (at < k)
             sum = std::fma(activations[static_cast<size_t>(i * k + at)], weight[static_cast<size_t>(kc)], sum);
         }
-        if (bias) sum += number(*bias, c);
-        out[i * n + c] = x.dtype == DType::f16 ? f32_to_f16(sum) : f32_to_bf16(sum);
+        if (p.bias) sum += number(*p.bias, c);
+        out[i * n + c] = p.x.dtype == DType::f16 ? f32_to_f16(sum) : f32_to_bf16(sum);
       }
     }
   });

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "lpq/checks.h"
+#include "cpu/checks.h"
 
 namespace lpq::w4ax {
 

@@ -1,48 +1,37 @@
-// quantize_comet, gemm_comet: W4Ax in the form that the GPU's kernel reads. Contracts: native/w4ax-ops.ts.
+// quantize_comet, gemm_comet: W4Ax in the form that the GPU's kernel reads.
 #include <atomic>
 #include <vector>
 
 #include "cpu/w4ax/codes.h"
 #include "cpu/w4ax/kernels.h"
 #include "lpq/half.h"
+#include "ops/gemm_comet.h"
 
 namespace lpq::w4ax {
 namespace {
 
-void require_blocks(const Tensor& blocks, int64_t count, const Tensor& x8, const Tensor& x4, int64_t rows) {
-  require_tensor(blocks, "blocks", DType::i32, {count});
-  require_tensor(x8, "x8", DType::i8, {rows, -1});
-  require_tensor(x4, "x4", DType::u8, {rows, -1});
-  const int64_t eights = x8.dim(1) / kBlock, fours = x4.dim(1) / (kBlock / 2);
-  require(x8.dim(1) % kBlock == 0 && x4.dim(1) % (kBlock / 2) == 0 && eights + fours == count,
-          "x8 and x4 have not " + std::to_string(count) + " blocks");
-  for (int64_t b = 0; b < count; ++b) {
-    const int32_t place = blocks.data<int32_t>()[b];
-    require(place >= 0 ? place < eights : ~place < fours,
+// Every block is one that x8 or x4 has.
+void require_blocks(const ops::W4axBlocks& x) {
+  for (int64_t b = 0; b < x.count; ++b) {
+    const int32_t place = x.blocks.data<int32_t>()[b];
+    require(place >= 0 ? place < x.eights : ~place < x.fours,
             "blocks holds " + std::to_string(place) + ", a block that is not there");
   }
 }
 
 void quantize_comet(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &bits = call.input(1), &clip = call.input(2), &blocks = call.input(3);
-  const Tensor &x8 = call.output(0), &x4 = call.output(1), &scales = call.output(2);
-  require_tensor(x, "x", DType::f32, {-1, -1});
-  const int64_t rows = x.dim(0), k = x.dim(1), count = k / kBlock, pitch = (rows + 3) / 4 * 4;
-  require(k > 0 && k % kBlock == 0, "x has " + std::to_string(k) + " columns, which is no multiple of 128");
-  require_tensor(bits, "bits", DType::u8, {count});
-  require_tensor(clip, "clip", DType::f32, {count});
-  require_blocks(blocks, count, x8, x4, rows);
-  require_tensor(scales, "scales", DType::f32, {count, pitch});
-  const uint8_t* width = bits.data<uint8_t>();
+  const ops::QuantizeComet p = ops::QuantizeComet::parse(call);
+  const Tensor &x8 = p.to.x8, &x4 = p.to.x4, &blocks = p.to.blocks;
+  const int64_t count = p.to.count;
+  require_f32({{&p.x, "x"}});
+  require_blocks(p.to);
+  const int64_t rows = p.rows, k = p.k, pitch = p.scales.dim(1);
+  const uint8_t* width = p.bits.data<uint8_t>();
   for (int64_t b = 0; b < count; ++b)
     require(width[b] == (blocks.data<int32_t>()[b] < 0 ? 4 : 8),
             "bits holds " + std::to_string(width[b]) + " where blocks says otherwise");
-  const int32_t* order = nullptr;
-  if (call.in.size() > 4) {
-    require_order(call.input(4), "order", k);
-    require_shape(call.input(4), "order", {k});
-    order = call.input(4).data<int32_t>();
-  }
+  if (p.order) require_order(*p.order, "order", k);
+  const int32_t* order = p.order ? p.order->data<int32_t>() : nullptr;
   std::atomic<bool> bad{false};
   exec.pool.parallel_for(rows, rows_grain(6 * k), [&](int64_t begin, int64_t end, int) {
     float values[kBlock];
@@ -53,14 +42,14 @@ void quantize_comet(Call& call, Exec& exec) {
         bool finite = true;
         for (int64_t i = 0; i < kBlock; ++i) {
           const int64_t column = b * kBlock + i;
-          values[i] = x.data<float>()[t * k + (order ? order[column] : column)];
+          values[i] = p.x.data<float>()[t * k + (order ? order[column] : column)];
           finite &= std::fabs(values[i]) <= std::numeric_limits<float>::max();
           most = std::max(most, std::fabs(values[i]));
         }
         if (!finite) bad = true;
-        const float s = finite ? block_scale(most, width[b], clip.data<float>()[b]) : 0.0f;
+        const float s = finite ? block_scale(most, width[b], p.clip.data<float>()[b]) : 0.0f;
         const float inverse = s > 0 ? 1.0f / s : 0.0f, top = top_code(width[b]);
-        scales.data<float>()[b * pitch + t] = s;
+        p.scales.data<float>()[b * pitch + t] = s;
         for (int64_t i = 0; i < kBlock; ++i)
           codes[i] = finite ? static_cast<int>(block_code(values[i], inverse, top)) : 0;
         const int32_t place = blocks.data<int32_t>()[b];
@@ -82,23 +71,13 @@ void quantize_comet(Call& call, Exec& exec) {
 int signed_nibble(int bits) { return bits >= 8 ? bits - 16 : bits; }
 
 void gemm_comet(Call& call, Exec& exec) {
-  const Tensor &x8 = call.input(0), &x4 = call.input(1), &x_scales = call.input(2), &blocks = call.input(3),
-               &w = call.input(4), &w_scales = call.input(5);
-  const Tensor& y = call.output(0);
-  require_dtype(y, "y", {DType::f32, DType::f16, DType::bf16});
-  require_shape(y, "y", {-1, -1});
-  require_tensor(blocks, "blocks", DType::i32, {-1});
-  const int64_t m = y.dim(0), n = y.dim(1), count = blocks.dim(0), x_pitch = (m + 3) / 4 * 4;
-  require_blocks(blocks, count, x8, x4, m);
-  require_tensor(x_scales, "x_scales", DType::f32, {count, x_pitch});
-  require_tensor(w, "w", DType::u8, {(n + 15) / 16, count, 1024});
-  require_tensor(w_scales, "w_scales", DType::f32, {count, -1});
-  require(w_scales.dim(1) >= n, "rows of w_scales are shorter than y's");
-  const float* bias = nullptr;
-  if (call.in.size() > 6) {
-    require_tensor(call.input(6), "bias", DType::f32, {n});
-    bias = call.input(6).data<float>();
-  }
+  const ops::GemmComet p = ops::GemmComet::parse(call);
+  const Tensor &x8 = p.x.x8, &x4 = p.x.x4, &blocks = p.x.blocks;
+  const int64_t count = p.x.count;
+  const Tensor &x_scales = p.x_scales, &w = p.w, &w_scales = p.w_scales, &y = p.y;
+  const int64_t m = p.m, n = p.n, x_pitch = x_scales.dim(1);
+  require_blocks(p.x);
+  const float* bias = p.bias ? p.bias->data<float>() : nullptr;
   // Activations once, [m, count, 128].
   std::vector<int8_t> codes(static_cast<size_t>(m * count * kBlock));
   for (int64_t t = 0; t < m; ++t)

@@ -1,8 +1,9 @@
-// gemm_w4ax: integer products of activation and weight codes, rescaled block by block. Contract: native/ops.ts.
+// gemm_w4ax: integer products of activation and weight codes, rescaled block by block.
 #include <vector>
 
 #include "cpu/w4ax/codes.h"
 #include "cpu/w4ax/kernels.h"
+#include "ops/w4ax.h"
 
 namespace lpq::w4ax {
 namespace {
@@ -15,25 +16,13 @@ void widen(const int8_t* from, int64_t count, int16_t* to) {
 }
 
 void gemm_w4ax(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &x_scales = call.input(1), &w = call.input(2), &w_scales = call.input(3);
-  const Tensor& y = call.output(0);
-  require_tensor(x, "x", DType::i8, {-1, -1});
-  const int64_t tokens = x.dim(0), k = x.dim(1), blocks = k / kBlock;
-  require(k > 0 && k % kBlock == 0, "x has " + std::to_string(k) + " columns, which is no multiple of 128");
-  require_tensor(x_scales, "x_scales", DType::f32, {tokens, blocks});
-  require_tensor(w, "w", DType::i8, {-1, k});
-  const int64_t n = w.dim(0);
-  require_tensor(w_scales, "w_scales", DType::f32, {n, blocks});
-  require_tensor(y, "y", DType::f32, {tokens, n});
-  const float* bias = nullptr;
-  if (call.in.size() > 4) {
-    require_tensor(call.input(4), "bias", DType::f32, {n});
-    bias = call.input(4).data<float>();
-  }
-  const bool accumulate = call.params.number("accumulate", 0) != 0;
-  const int8_t *x_codes = x.data<int8_t>(), *w_codes = w.data<int8_t>();
-  const float *x_scale = x_scales.data<float>(), *w_scale = w_scales.data<float>();
-  float* to = y.data<float>();
+  const ops::GemmW4ax p = ops::GemmW4ax::parse(call);
+  const int64_t tokens = p.tokens, n = p.n, k = p.k, blocks = p.blocks;
+  const float* bias = p.bias ? p.bias->data<float>() : nullptr;
+  const bool accumulate = p.accumulate;
+  const int8_t *x_codes = p.x.data<int8_t>(), *w_codes = p.w.data<int8_t>();
+  const float *x_scale = p.x_scales.data<float>(), *w_scale = p.w_scales.data<float>();
+  float* to = p.y.data<float>();
   const Kernels& kernels = active_kernels();
   exec.pool.parallel_for((tokens + kTokens - 1) / kTokens, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<int16_t> wide_x(static_cast<size_t>(kTokens * k)), wide_w(static_cast<size_t>(kRows * k));

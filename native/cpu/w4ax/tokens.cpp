@@ -1,9 +1,11 @@
-// quantize_tokens, gemm_act: activations of 8 bits with one scale a token. Contracts: native/packed-ops.ts.
+// quantize_tokens, gemm_act: activations of 8 bits with one scale a token.
 #include <atomic>
 #include <vector>
 
 #include "cpu/w4ax/codes.h"
 #include "lpq/half.h"
+#include "ops/gemm_act.h"
+#include "ops/w4ax.h"
 
 namespace lpq::w4ax {
 namespace {
@@ -35,18 +37,14 @@ float from_e4m3(uint8_t code) {
 }
 
 void quantize_tokens(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &codes = call.output(0), &scales = call.output(1);
-  require_dtype(x, "x", {DType::f32, DType::f16, DType::bf16});
-  require_shape(x, "x", {-1, -1});
-  require_dtype(codes, "codes", {DType::i8, DType::f8_e4m3});
-  require_shape(codes, "codes", x.shape);
-  require_tensor(scales, "scales", DType::f32, {x.dim(0)});
+  const ops::QuantizeTokens p = ops::QuantizeTokens::parse(call);
+  const Tensor &x = p.x, &codes = p.codes;
   require_aligned(x, "x");
   const int64_t rows = x.dim(0), k = x.dim(1);
   const bool integer = codes.dtype == DType::i8;
   const float top = integer ? 127.0f : 448.0f;
   uint8_t* to = reinterpret_cast<uint8_t*>(codes.raw());
-  float* scale = scales.data<float>();
+  float* scale = p.scales.data<float>();
   std::atomic<bool> bad{false};
   exec.pool.parallel_for(rows, rows_grain(8 * k), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
@@ -81,35 +79,15 @@ int nibble(const uint8_t* words, int64_t k_blocks, int64_t n, int64_t k) {
 }
 
 void gemm_act(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &x_scales = call.input(1), &w = call.input(2), &w_scales = call.input(3),
-               &y = call.output(0);
-  require_dtype(x, "x", {DType::i8, DType::f8_e4m3});
-  require_shape(x, "x", {-1, -1});
-  const int64_t m = x.dim(0), k = x.dim(1), k_blocks = (k + 127) / 128;
-  require_tensor(x_scales, "x_scales", DType::f32, {m});
-  require_dtype(y, "y", {DType::f32, DType::f16, DType::bf16});
-  require_shape(y, "y", {m, -1});
-  const int64_t n = y.dim(1);
-  const bool packed = w.rank() == 3, integer = x.dtype == DType::i8;
-  if (packed) {
-    require_tensor(w, "w", DType::u8, {(n + 15) / 16, k_blocks, 1024});
-    require_tensor(w_scales, "w_scales", DType::f32, {k_blocks, -1});
-    require(w_scales.dim(1) >= n, "rows of w_scales are shorter than y's");
-  } else {
-    require_dtype(w, "w", {x.dtype});
-    require_shape(w, "w", {n, k});
-    require_tensor(w_scales, "w_scales", DType::f32, {n});
-    require(!integer || k < 131072, "sums of " + std::to_string(k) + " products of s8 may not fit 32 bits");
-  }
-  const float* bias = nullptr;
-  if (call.in.size() > 4) {
-    require_tensor(call.input(4), "bias", DType::f32, {n});
-    bias = call.input(4).data<float>();
-  }
-  const uint8_t *codes = reinterpret_cast<const uint8_t*>(x.raw()),
-                *weights = reinterpret_cast<const uint8_t*>(w.raw());
-  const float *sx = x_scales.data<float>(), *sw = w_scales.data<float>();
-  const int64_t pitch = packed ? w_scales.dim(1) : 0;
+  const ops::GemmAct p = ops::GemmAct::parse(call);
+  const Tensor& y = p.y;
+  const int64_t m = p.m, n = p.n, k = p.k, k_blocks = p.k_blocks;
+  const bool packed = p.packed, integer = p.integer;
+  const float* bias = p.bias ? p.bias->data<float>() : nullptr;
+  const uint8_t *codes = reinterpret_cast<const uint8_t*>(p.x.raw()),
+                *weights = reinterpret_cast<const uint8_t*>(p.w.raw());
+  const float *sx = p.x_scales.data<float>(), *sw = p.w_scales.data<float>();
+  const int64_t pitch = packed ? p.w_scales.dim(1) : 0;
   float values[256];
   for (int i = 0; i < 256; ++i)
     values[i] = integer ? static_cast<float>(static_cast<int8_t>(i)) : from_e4m3(static_cast<uint8_t>(i));
