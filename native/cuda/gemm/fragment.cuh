@@ -73,16 +73,16 @@ struct WarpgroupA : Registers<uint32_t, 4> {
   }
 };
 
-/** D of wgmma.m64nNkK with N = 8 T: T tiles of mma's D a warp. */
+/** D of wgmma.m64nNkK with N = 8 T: T tiles of mma's D a warp, [tile][register]. */
 template <class Number, int T>
-struct WarpgroupD : Registers<Number, 4 * T> {
+struct WarpgroupD : Registers<Number[4], T> {
   using Warp = FragmentC<Number>;
-  static constexpr int kLanes = 128, kParts = 1, kColumns = 8 * T;
-  __host__ __device__ static constexpr int row(int thread, int reg, int = 0) {
-    return 16 * (thread >> 5) + Warp::row(thread & 31, reg & 3);
+  static constexpr int kLanes = 128, kParts = 4, kColumns = 8 * T;
+  __host__ __device__ static constexpr int row(int thread, int, int reg) {
+    return 16 * (thread >> 5) + Warp::row(thread & 31, reg);
   }
-  __host__ __device__ static constexpr int column(int thread, int reg, int = 0) {
-    return 8 * (reg >> 2) + Warp::column(thread & 31, reg & 3);
+  __host__ __device__ static constexpr int column(int thread, int tile, int reg) {
+    return 8 * tile + Warp::column(thread & 31, reg);
   }
 };
 

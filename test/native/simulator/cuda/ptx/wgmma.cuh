@@ -90,14 +90,21 @@ template <bool BF, int T>
 void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   begin_product("wgmma k16", c, T, a, 0, b, add, multiply_k16<BF>);
 }
-template <int T, class Sum>
-void wgmma_k32(Sum (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-  begin_product("wgmma k32", c, T, a, 0, b, add, multiply_k32<Sum>);
+template <int T>
+void wgmma_k32(int (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  begin_product("wgmma k32", c, T, a, 0, b, add, multiply_k32<int>);
 }
-template <int T, class Sum>
-void wgmma_k32(Sum (&c)[T][4], uint64_t a, uint64_t b, bool add) {
-  const uint32_t none[4] = {};
-  begin_product("wgmma k32 shared", c, T, none, a, b, add, multiply_k32<Sum>);
+template <int T>
+void wgmma_k32(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  begin_product("wgmma k32", c, T, a, 0, b, add, multiply_k32<float>);
+}
+template <int T>
+void wgmma_k32(int (&c)[T][4], uint64_t a, uint64_t b, bool add) {
+  begin_product("wgmma k32 shared", c, T, {}, a, b, add, multiply_k32<int>);
+}
+template <int T>
+void wgmma_k32(float (&c)[T][4], uint64_t a, uint64_t b, bool add) {
+  begin_product("wgmma k32 shared", c, T, {}, a, b, add, multiply_k32<float>);
 }
 
 }  // namespace lpq::cuda
