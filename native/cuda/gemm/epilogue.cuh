@@ -1,12 +1,28 @@
-// What both kernels do with sums: scales and zero points of a group, outputs, strips that several blocks share.
+// What kernels do with sums: scales and zero points of a group, outputs, strips that several blocks share.
 #pragma once
+#include "cuda/gemm/accumulators.cuh"
 #include "cuda/gemm/dequant.cuh"
 #include "cuda/gemm/families/packed.h"
+#include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/global_memory.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
+
+// Whether a group begins, or ends, with chunk c of 32 k of a packed block; which group that is. Ends by branches: where
+// the compiler makes one predicate of all, 64 tokens of f16 times floats of 7 bits spill.
+__device__ __forceinline__ bool group_begins(const GemmPackedArgs& g, int c) {
+  return c == 0 || g.groups_per_block == 4 || (c == 2 && g.groups_per_block == 2);
+}
+__device__ __forceinline__ bool group_ends(const GemmPackedArgs& g, int c) {
+  if (c == 3) return true;
+  if (g.groups_per_block == 4) return true;
+  return c == 1 && g.groups_per_block == 2;
+}
+__device__ __forceinline__ int group_of(const GemmPackedArgs& g, int c) {
+  return g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
+}
 
 // Of this lane's rows n' = 8 r + lane / 4 in one group: what sums of pairs are multiplied by, and minus what is
 // subtracted for each unit of S. Scales and zeros lie in shared memory as packed.
@@ -79,44 +95,47 @@ __device__ __forceinline__ void store_vector(const GemmPackedArgs& g, int strip,
   }
 }
 
-// The strips at both ends of the run [first, last) of steps, if others share them: waits for their parts, adds up a
-// slice in the order of the blocks. All blocks of the grid run at once, so nobody waits for ever.
+// A strip ends, or the block's share of it: the warps along K add up in pairs, then those at their head store y where
+// the block has all of the strip (`alone`), else its part to the workspace. Then the sums are 0. `begins`: the block's
+// run begins with this strip. sync(): of all warps that multiply.
 template <int T, bool XB, class Sync>
-__device__ __forceinline__ void finish_shared(const GemmPackedArgs& g, int first, int last, int thread, int threads,
-                                              const Sync& sync) {
-  if (first == last) return;
-  const long long total = static_cast<long long>(g.strips) * g.steps;
-  const int tile_vectors = g.warps_n * 2 * T * 32;
-  const int front = first / g.steps, back = (last - 1) / g.steps;
-  for (int strip = front; strip <= back; strip += max(1, back - front)) {
-    const long long begin = static_cast<long long>(strip) * g.steps, end = begin + g.steps;
-    const int from = static_cast<int>(((begin + 1) * gridDim.x - 1) / total),
-              to = static_cast<int>((end * gridDim.x - 1) / total);
-    if (from == to) continue;
-    const int sharers = to - from + 1, rank = static_cast<int>(blockIdx.x) - from;
-    if (thread == 0) {
-      wait_for_count(g.counters + 2 * strip, static_cast<unsigned>(sharers));
+__device__ __forceinline__ void end_strip(const GemmPackedArgs& g, float (&sum)[2][T][4], float4* exchange, int strip,
+                                          bool begins, bool alone, int wn, int wk, int lane, const Sync& sync) {
+  add_up_warps(sum, exchange, g.warps_n, g.warps_k, wn, wk, lane, sync);
+  if (wk == 0) {
+    const int part = begins ? 0 : 1;
+    float4* to = reinterpret_cast<float4*>(g.partial) +
+                 (static_cast<long long>(blockIdx.x) * 2 + part) * (g.warps_n * 2 * T * 32) + wn * 2 * T * 32 + lane;
+#pragma unroll
+    for (int v = 0; v < 2 * T; ++v) {
+      if (alone) store_vector<T, XB>(g, strip, wn, v, lane, sum_vector(sum, v));
+      else __stcg(to + v * 32, sum_vector(sum, v));
     }
-    sync();
-    const int slice_begin = static_cast<int>(static_cast<long long>(tile_vectors) * rank / sharers);
-    const int slice_end = static_cast<int>(static_cast<long long>(tile_vectors) * (rank + 1) / sharers);
-    for (int f = slice_begin + thread; f < slice_end; f += threads) {
-      float4 value = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-      for (int c = from; c <= to; ++c) {
-        // A block keeps its first strip's part in its first tile. Only `from` may have begun in an earlier strip.
-        const int own = c == from && c * total / gridDim.x < begin ? 1 : 0;
-        const float4 part = __ldcg(reinterpret_cast<const float4*>(g.partial) +
-                                   (static_cast<long long>(c) * 2 + own) * tile_vectors + f);
-        value.x += part.x, value.y += part.y, value.z += part.z, value.w += part.w;
-      }
-      store_vector<T, XB>(g, strip, f / (2 * T * 32), f / 32 % (2 * T), f % 32, value);
-    }
-    sync();
-    // The last to be done leaves both counters at 0 for the next launch.
-    if (thread == 0 && atomicAdd(g.counters + 2 * strip + 1, 1u) + 1 == static_cast<unsigned>(sharers))
-      g.counters[2 * strip] = g.counters[2 * strip + 1] = 0;
   }
+  clear_sums(sum);
+  if (!alone) publish_part(g.counters + 2 * strip, threadIdx.x == 0, sync);
+}
+
+// The strips at both ends of the run, if others share them: each sharer adds up and stores a slice of the tile.
+template <int T, bool XB, class Sync>
+__device__ __forceinline__ void finish_shared(const GemmPackedArgs& g, const EvenRuns& runs, int first, int last,
+                                              int thread, int threads, const Sync& sync) {
+  const int tile_vectors = g.warps_n * 2 * T * 32;
+  fixup_together(
+      runs, first, last, thread == 0, [&](int strip) { return g.counters + 2 * strip; }, sync,
+      [&](int strip, const TileSharers& sharers) {
+        const int rank = static_cast<int>(blockIdx.x) - sharers.from;
+        const int slice_begin = static_cast<int>(static_cast<long long>(tile_vectors) * rank / sharers.count());
+        const int slice_end = static_cast<int>(static_cast<long long>(tile_vectors) * (rank + 1) / sharers.count());
+        for (int f = slice_begin + thread; f < slice_end; f += threads) {
+          float4 value = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+          for (int c = sharers.from; c <= sharers.to; ++c)
+            add(value, __ldcg(reinterpret_cast<const float4*>(g.partial) +
+                              (static_cast<long long>(c) * 2 + runs.part(sharers, c)) * tile_vectors + f));
+          store_vector<T, XB>(g, strip, f / (2 * T * 32), f / 32 % (2 * T), f % 32, value);
+        }
+      });
 }
 
 }  // namespace lpq::cuda

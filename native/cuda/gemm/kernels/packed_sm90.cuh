@@ -5,7 +5,10 @@
 // which costs about a hundred cycles. Barriers count bytes (full), warps that are done with a stage (empty), and sums
 // (summed).
 #pragma once
+#include "cuda/gemm/activations.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/packed_words.cuh"
+#include "cuda/gemm/pipeline.cuh"
 #include "cuda/ptx/features.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/shared_memory.cuh"
@@ -22,226 +25,196 @@ constexpr int kHopperThreads = (T <= 4 ? 512 : 256) + 128;
 
 #if LPQ_HAS_WGMMA
 
+// A stage: activations [2 warps_k][8 T tokens][128 bytes], weights [warps_n][warps_k][512 B], scales and zeros
+// [warps_n][groups of the step][32].
+template <int B, int T>
+struct HopperStage {
+  static constexpr int kSlab = 8 * T * 128;
+  int groups, weights_at, scales_at, zeros_at, filled, bytes;
+
+  __device__ __forceinline__ explicit HopperStage(const GemmPackedArgs& g) {
+    groups = g.channel ? 1 : g.groups_per_block * g.warps_k;
+    weights_at = 2 * g.warps_k * kSlab, scales_at = weights_at + g.warps_n * g.warps_k * 512 * B,
+    zeros_at = scales_at + g.warps_n * groups * 64;
+    filled = zeros_at + g.warps_n * groups * 32 * g.zero_kind, bytes = (filled + 1023) & ~1023;
+  }
+};
+
+// The steps [first, last), by one thread.
+template <int B, int T>
+__device__ __forceinline__ void produce(const GemmPackedArgs& g, const PackedMaps& maps, const HopperStage<B, T>& place,
+                                        const TmaPipeline& pipeline, uint32_t ring, int first, int last) {
+  int strip = first / g.steps, step = first % g.steps;
+  PipelineState at;
+  for (int left = last - first; left > 0; --left) {
+    const uint32_t to = ring + at.stage * place.bytes;
+    const int nb = strip * g.warps_n, kb = step * g.warps_k, group = g.channel ? 0 : kb * g.groups_per_block;
+    pipeline.producer_acquire(at);
+    // Boxes are whole beyond the tensors too, with zeros.
+    const uint32_t full = pipeline.producer_commit(at.stage, place.filled);
+    tma_load_3d_evict_first(to + place.weights_at, &maps.weights, 0, kb * B, nb, full);
+    tma_load_3d(to, &maps.x, 0, 0, kb * 2, full);
+    tma_load_3d(to + place.scales_at, &maps.scales, 0, group, nb, full);
+    if (g.zero_kind) tma_load_3d(to + place.zeros_at, &maps.zeros, 0, group, nb, full);
+    if (++step == g.steps) step = 0, ++strip;
+    at.advance(g.stages);
+  }
+}
+
+// S of `steps` steps, [stages][warps_k][4 groups][8 T], by warp `w` of three. Eight lanes take the eight chunks of a
+// token's 64 k, so four tokens at once; not on the tensor core, which is busy.
+template <int T, bool BF>
+__device__ __forceinline__ void sum_stages(const GemmPackedArgs& g, const TmaPipeline& pipeline, uint32_t summed,
+                                           uint32_t ring, int stage_bytes, float* sums, int steps, int w, int lane) {
+  constexpr int kSlab = 8 * T * 128;
+  const int items = g.warps_k * 2 * T, eighth = lane & 7;
+  const auto eight = [&](uint32_t slab, int row) {
+    const uint4 v = ld_shared_v4(slab + row * 128 + ((eighth ^ (row & 7)) << 4));
+    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+    float two[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) two[i] = sum_of_pair<BF>(pairs[i]);
+    return (two[0] + two[1]) + (two[2] + two[3]);
+  };
+  const auto with = [](float v, int distance) { return v + __shfl_xor_sync(0xffffffffu, v, distance); };
+  PipelineState at;
+  for (; steps > 0; --steps) {
+    pipeline.consumer_wait(at);
+#pragma unroll 2
+    for (int i = w; i < items; i += 3) {
+      const int wk = i / (2 * T), row = i % (2 * T) * 4 + (lane >> 3);
+      const uint32_t slab = ring + at.stage * stage_bytes + 2 * wk * kSlab;
+      float front = eight(slab, row), back = eight(slab + kSlab, row);
+      float* to = sums + ((at.stage * g.warps_k + wk) * 4) * 8 * T + row;
+      if (g.groups_per_block == 1) {
+        front = with(with(with(front + back, 1), 2), 4);
+        if (eighth == 0) *to = front;
+      } else {
+        front = with(with(front, 1), 2), back = with(with(back, 1), 2);
+        if (g.groups_per_block == 4) {
+          if ((eighth & 3) == 0) to[(eighth >> 2) * 8 * T] = front, to[(2 + (eighth >> 2)) * 8 * T] = back;
+        } else {
+          front = with(front, 4), back = with(back, 4);
+          if (eighth == 0) to[0] = front, to[8 * T] = back;
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(summed + 8 * at.stage), mbarrier_arrive(pipeline.empty + 8 * at.stage);
+    at.advance(g.stages);
+  }
+}
+
+// sum += of the packed block at `words` of the stage at `here`, whose activations a wgmma descriptor finds.
+// wait_for_sums(): S lies at `ones`, [4 groups][8 T].
+template <int B, int T, bool BF, class Cast, class Wait>
+__device__ __forceinline__ void multiply_block(const GemmPackedArgs& g, const Cast& cast, float (&sum)[2][T][4],
+                                               const HopperStage<B, T>& place, uint32_t here, int wn, int wk, int kb,
+                                               const float* ones, int lane, const Wait& wait_for_sums) {
+  constexpr int kSlab = HopperStage<B, T>::kSlab;
+  const uint32_t words = here + place.weights_at + (wn * g.warps_k + wk) * 512 * B + lane * 16;
+  uint32_t q[4 * B];
+  float part[2][T][4];
+  const uint64_t x0 = wgmma_descriptor(here + 2 * wk * kSlab);
+  bool awaits_sums = Cast::kSums;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const bool begins = group_begins(g, c);
+    load_ahead<B>(q, words, c);
+#pragma unroll
+    for (int ks = 0; ks < 2; ++ks) {
+      uint32_t a[2][4];
+#pragma unroll
+      for (int nt = 0; nt < 2; ++nt)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+      const uint64_t x = x0 + (c >> 1) * (kSlab >> 4) + (c & 1) * 4 + ks * 2;
+      wgmma_fence();
+      wgmma_k16<BF, T>(part[0], a[0], x, ks != 0 || !begins);
+      wgmma_k16<BF, T>(part[1], a[1], x, ks != 0 || !begins);
+      wgmma_commit();
+      wgmma_wait<1>();  // the registers of the products before are free
+    }
+    const int group = group_of(g, c);
+    if (group_ends(g, c)) {
+      if (awaits_sums) wait_for_sums(), awaits_sums = false;
+      wgmma_wait<0>();
+      keep_sums(part);
+      // A last block may hold fewer groups than others.
+      if (g.channel || kb * g.groups_per_block + group < g.groups) {
+        float scale[4], zero[4];
+        const int at = wn * place.groups + (g.channel ? 0 : wk * g.groups_per_block + group);
+        group_factors(g, cast, here + place.scales_at + at * 64, here + place.zeros_at + at * 32 * g.zero_kind, lane,
+                      scale, zero);
+        add_group<T, Cast::kSums>(sum, part, scale, zero, ones + group * 8 * T, lane);
+      }
+    }
+  }
+}
+
 template <int B, int T, bool BF, class Cast>
 __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, const PackedMaps& maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int kSlab = 8 * T * 128;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int warps = g.warps_n * g.warps_k;  // that multiply; a multiple of four
-  // A stage: activations [2 warps_k][8 T tokens][128 bytes], weights [warps_n][warps_k][512 B], scales and zeros
-  // [warps_n][groups of the step][32].
-  const int step_groups = g.channel ? 1 : g.groups_per_block * g.warps_k;
-  const int weights_at = 2 * g.warps_k * kSlab, scales_at = weights_at + warps * 512 * B,
-            zeros_at = scales_at + g.warps_n * step_groups * 64;
-  const int used_bytes = zeros_at + g.warps_n * step_groups * 32 * g.zero_kind,
-            stage_bytes = (used_bytes + 1023) & ~1023;
-  const uint32_t full = shared_address(shared), empty = full + 8 * kMostStages, summed = empty + 8 * kMostStages,
-                 ring = full + 1024;
+  const HopperStage<B, T> place(g);
+  const uint32_t barriers = shared_address(shared), summed = barriers + 16 * kMostStages, ring = barriers + 1024;
+  const TmaPipeline pipeline{barriers, barriers + 8 * kMostStages};
   float* const sums =
-      reinterpret_cast<float*>(shared + 1024 + g.stages * stage_bytes);  // [stages][warps_k][4 groups][8 T]
+      reinterpret_cast<float*>(shared + 1024 + g.stages * place.bytes);  // [stages][warps_k][4 groups][8 T]
   float4* const exchange = reinterpret_cast<float4*>(sums + g.stages * g.warps_k * 32 * T);
 
-  const long long total = static_cast<long long>(g.strips) * g.steps;
-  const int first = static_cast<int>(blockIdx.x * total / gridDim.x),
-            last = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
+  const EvenRuns runs(g.strips, g.steps, gridDim.x);
+  const int first = runs.first(blockIdx.x), last = runs.first(blockIdx.x + 1);
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, warps + (Cast::kSums ? 3 : 0));
+      pipeline.init(s, warps + (Cast::kSums ? 3 : 0));
       mbarrier_init(summed + 8 * s, 3);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_mbarrier_init();
+    fence_proxy_async_shared();
   }
   __syncthreads();
 
   if (warp >= warps) {
     setmaxnreg_dec<T <= 4 ? 32 : 40>();
-    int strip = first / g.steps, step = first % g.steps, stage = 0, parity = 0;
     if (warp == warps) {
-      if (lane == 0)
-        for (int at = first; at < last; ++at) {
-          const uint32_t barrier = full + 8 * stage, to = ring + stage * stage_bytes;
-          const int nb = strip * g.warps_n, kb = step * g.warps_k, group = g.channel ? 0 : kb * g.groups_per_block;
-          mbarrier_wait_parity(empty + 8 * stage, parity ^ 1);
-          mbarrier_arrive_expect_tx(barrier, used_bytes);  // boxes are whole beyond the tensors too, with zeros
-          tma_load_3d_evict_first(to + weights_at, &maps.weights, 0, kb * B, nb, barrier);
-          tma_load_3d(to, &maps.x, 0, 0, kb * 2, barrier);
-          tma_load_3d(to + scales_at, &maps.scales, 0, group, nb, barrier);
-          if (g.zero_kind) tma_load_3d(to + zeros_at, &maps.zeros, 0, group, nb, barrier);
-          if (++step == g.steps) step = 0, ++strip;
-          if (++stage == g.stages) stage = 0, parity ^= 1;
-        }
+      if (lane == 0) produce(g, maps, place, pipeline, ring, first, last);
     } else if (Cast::kSums) {
-      // Eight lanes take the eight chunks of a token's 64 k, so four tokens at once; not on the tensor core, which is
-      // busy.
-      const int w = warp - warps - 1, items = g.warps_k * 2 * T, eighth = lane & 7;
-      const auto eight = [&](uint32_t slab, int row) {
-        const uint4 v = ld_shared_v4(slab + row * 128 + ((eighth ^ (row & 7)) << 4));
-        const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-        float low[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          low[i] = BF ? __uint_as_float(pairs[i] << 16) + __uint_as_float(pairs[i] & 0xffff0000u)
-                      : __low2float(*reinterpret_cast<const __half2*>(&pairs[i])) +
-                            __high2float(*reinterpret_cast<const __half2*>(&pairs[i]));
-        return (low[0] + low[1]) + (low[2] + low[3]);
-      };
-      const auto with = [](float v, int distance) { return v + __shfl_xor_sync(0xffffffffu, v, distance); };
-      for (int at = first; at < last; ++at) {
-        mbarrier_wait_parity(full + 8 * stage, parity);
-#pragma unroll 2
-        for (int i = w; i < items; i += 3) {
-          const int wk = i / (2 * T), row = i % (2 * T) * 4 + (lane >> 3);
-          const uint32_t slab = ring + stage * stage_bytes + 2 * wk * kSlab;
-          float front = eight(slab, row), back = eight(slab + kSlab, row);
-          float* to = sums + ((stage * g.warps_k + wk) * 4) * 8 * T + row;
-          if (g.groups_per_block == 1) {
-            front = with(with(with(front + back, 1), 2), 4);
-            if (eighth == 0) *to = front;
-          } else {
-            front = with(with(front, 1), 2), back = with(with(back, 1), 2);
-            if (g.groups_per_block == 4) {
-              if ((eighth & 3) == 0) to[(eighth >> 2) * 8 * T] = front, to[(2 + (eighth >> 2)) * 8 * T] = back;
-            } else {
-              front = with(front, 4), back = with(back, 4);
-              if (eighth == 0) to[0] = front, to[8 * T] = back;
-            }
-          }
-        }
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(summed + 8 * stage), mbarrier_arrive(empty + 8 * stage);
-        if (++stage == g.stages) stage = 0, parity ^= 1;
-      }
+      sum_stages<T, BF>(g, pipeline, summed, ring, place.bytes, sums, last - first, warp - warps - 1, lane);
     }
     return;
   }
 
   setmaxnreg_inc<T <= 4 ? 112 : 232>();
-  const int wn = warp % g.warps_n, wk = warp / g.warps_n;
-  const int threads = warps * 32, warp_slot = wn * g.warps_k + wk;
+  const int wn = warp % g.warps_n, wk = warp / g.warps_n, threads = warps * 32;
+  const auto sync = [threads] { bar_sync(1, threads); };
   const Cast cast(g.is_signed != 0, g.exponent);
   float sum[2][T][4];
-#pragma unroll
-  for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-    for (int t = 0; t < T; ++t)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[nt][t][i] = 0;
+  clear_sums(sum);
 
-  const int tile_vectors = g.warps_n * 2 * T * 32;
-  int strip = first / g.steps, step = first % g.steps, stage = 0, parity = 0;
+  const int front = first / g.steps;
+  int strip = front, step = first % g.steps;
   bool began_inside = step != 0;
-  for (int at = first; at < last; ++at) {
-    const uint32_t here = ring + stage * stage_bytes;
-    mbarrier_wait_parity(full + 8 * stage, parity);
+  PipelineState at;
+  for (int done = first; done < last; ++done) {
+    pipeline.consumer_wait(at);
     // A warpgroup multiplies together, whether all of its rows exist or not.
     const int kb = step * g.warps_k + wk;
-    if (kb < g.k_blocks) {
-      const uint32_t words = here + weights_at + warp_slot * 512 * B + lane * 16;
-      uint32_t q[4 * B];
-      float part[2][T][4];
-      const uint64_t x0 = wgmma_descriptor(here + 2 * wk * kSlab);
-      bool awaits_sums = Cast::kSums;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const bool begins = c == 0 || g.groups_per_block == 4 || (c == 2 && g.groups_per_block == 2);
-        // The vectors that the next chunk is the first to need (and, to begin with, this one).
-#pragma unroll
-        for (int v = 0; v < B; ++v)
-          if (v >= (c == 0 ? 0 : ((c + 1) * B + 3) / 4) && v < ((c + 2) * B + 3) / 4) {
-            const uint4 word = ld_shared_v4(words + v * 512);
-            q[4 * v] = word.x, q[4 * v + 1] = word.y, q[4 * v + 2] = word.z, q[4 * v + 3] = word.w;
-          }
-#pragma unroll
-        for (int ks = 0; ks < 2; ++ks) {
-          uint32_t a[2][4];
-#pragma unroll
-          for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
-          const uint64_t x = x0 + (c >> 1) * (kSlab >> 4) + (c & 1) * 4 + ks * 2;
-          wgmma_fence();
-          wgmma_k16<BF, T>(part[0], a[0], x, ks != 0 || !begins);
-          wgmma_k16<BF, T>(part[1], a[1], x, ks != 0 || !begins);
-          wgmma_commit();
-          wgmma_wait<1>();  // the registers of the products before are free
-        }
-        const int group = g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
-        if (c == 3 || g.groups_per_block == 4 || (c == 1 && g.groups_per_block == 2)) {
-          if (awaits_sums) mbarrier_wait_parity(summed + 8 * stage, parity), awaits_sums = false;
-          wgmma_wait<0>();
-#pragma unroll
-          for (int t = 0; t < T; ++t)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(part[0][t][i]), "+f"(part[1][t][i])::"memory");
-          // A last block may hold fewer groups than others.
-          if (g.channel || kb * g.groups_per_block + group < g.groups) {
-            float scale[4], zero[4];
-            const int at_group = wn * step_groups + (g.channel ? 0 : wk * g.groups_per_block + group);
-            group_factors(g, cast, here + scales_at + at_group * 64, here + zeros_at + at_group * 32 * g.zero_kind,
-                          lane, scale, zero);
-            add_group<T, Cast::kSums>(sum, part, scale, zero, sums + ((stage * g.warps_k + wk) * 4 + group) * 8 * T,
-                                      lane);
-          }
-        }
-      }
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(empty + 8 * stage);
-    if (++stage == g.stages) stage = 0, parity ^= 1;
+    if (kb < g.k_blocks)
+      multiply_block<B, T, BF>(g, cast, sum, place, ring + at.stage * place.bytes, wn, wk, kb,
+                               sums + (at.stage * g.warps_k + wk) * 4 * 8 * T, lane,
+                               [&] { mbarrier_wait_parity(summed + 8 * at.stage, at.parity); });
+    pipeline.consumer_release(at.stage, lane);
+    at.advance(g.stages);
 
     const bool strip_ends = ++step == g.steps;
-    if (strip_ends || at + 1 == last) {
-      for (int half = g.warps_k / 2; half > 0; half /= 2) {
-        bar_sync(1, threads);
-        if (wk >= half && wk < 2 * half) {
-          float4* to = exchange + ((wk - half) * g.warps_n + wn) * 2 * T * 32 + lane;
-#pragma unroll
-          for (int v = 0; v < 2 * T; ++v)
-            to[v * 32] =
-                make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]);
-        }
-        bar_sync(1, threads);
-        if (wk < half) {
-          const float4* from = exchange + (wk * g.warps_n + wn) * 2 * T * 32 + lane;
-#pragma unroll
-          for (int v = 0; v < 2 * T; ++v) {
-            const float4 other = from[v * 32];
-            sum[v / T][v % T][0] += other.x, sum[v / T][v % T][1] += other.y, sum[v / T][v % T][2] += other.z,
-                sum[v / T][v % T][3] += other.w;
-          }
-        }
-      }
-      const bool alone = strip_ends && !began_inside;
-      if (wk == 0) {
-        const int own = strip == first / g.steps ? 0 : 1;
-        float4* to = reinterpret_cast<float4*>(g.partial) +
-                     (static_cast<long long>(blockIdx.x) * 2 + own) * tile_vectors + wn * 2 * T * 32 + lane;
-#pragma unroll
-        for (int v = 0; v < 2 * T; ++v) {
-          const float4 value =
-              make_float4(sum[v / T][v % T][0], sum[v / T][v % T][1], sum[v / T][v % T][2], sum[v / T][v % T][3]);
-          if (alone) store_vector<T, BF>(g, strip, wn, v, lane, value);
-          else __stcg(to + v * 32, value);
-        }
-      }
-#pragma unroll
-      for (int nt = 0; nt < 2; ++nt)
-#pragma unroll
-        for (int t = 0; t < T; ++t)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) sum[nt][t][i] = 0;
-      if (!alone) {
-        __threadfence();
-        bar_sync(1, threads);
-        if (threadIdx.x == 0) atomicAdd(g.counters + 2 * strip, 1u);
-      }
-    }
+    if (strip_ends || done + 1 == last)
+      end_strip<T, BF>(g, sum, exchange, strip, strip == front, strip_ends && !began_inside, wn, wk, lane, sync);
     if (strip_ends) step = 0, ++strip, began_inside = false;
   }
-  finish_shared<T, BF>(g, first, last, threadIdx.x, threads, [threads] { bar_sync(1, threads); });
+  finish_shared<T, BF>(g, runs, first, last, threadIdx.x, threads, sync);
 }
 
 #endif

@@ -15,6 +15,7 @@
 // All that is the device's own is called by name (cuda/ptx), so that the kernel runs on a simulated device, too
 // (test/native/simulator).
 #pragma once
+#include "cuda/gemm/activations.cuh"
 #include "cuda/gemm/dequant_chunk.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/families/stream.h"
@@ -44,15 +45,6 @@ struct StreamGroups {
 // of registers (a second would spill), and words are replaced as soon as they are cast.
 template <int B>
 constexpr bool kStreamAhead = B <= 4;
-
-// A pair of f16 times 2^kFarPower as the sum of two pairs of bf16, exactly (11 bits are 8 and 3).
-__device__ __forceinline__ void split_pair(uint32_t pair, uint32_t& high, uint32_t& low) {
-  const __half2 both = *reinterpret_cast<const __half2*>(&pair);
-  const float far = __uint_as_float(kFar & 0xffff0000u), x = __low2float(both) * far, y = __high2float(both) * far;
-  const uint32_t a = __float_as_uint(x) & 0xffff0000u, b = __float_as_uint(y) & 0xffff0000u;
-  high = a >> 16 | b;
-  low = __float_as_uint(x - __uint_as_float(a)) >> 16 | (__float_as_uint(y - __uint_as_float(b)) & 0xffff0000u);
-}
 
 // `Lean`: only for products of stream_simple() whose packed blocks have one group each. A kernel of its own, since what
 // is small starts sooner and keeps its registers.
@@ -178,8 +170,8 @@ __device__ __forceinline__ void gemm_stream(const GemmPackedArgs& g, const Strea
           uint32_t word = words[t];
           if constexpr (Far && !Split) word = fma_bf16x2(word, kFar, twice(0x8000));
           if constexpr (Split)
-            split_pair(words[t], word,
-                       *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, T + tile, TX, token, j, t)));
+            split_pair<true>(words[t], word,
+                             *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, T + tile, TX, token, j, t)));
           *reinterpret_cast<uint32_t*>(shared + stream_pair(kb, c, tile, TX, token, j, t)) = word;
           if constexpr (!Cast::kSums) continue;
           two[t] = BF ? __uint_as_float(words[t] << 16) + __uint_as_float(words[t] & 0xffff0000u)
