@@ -67,8 +67,8 @@ export function addBranch(
     state.pending = { y, scale: plan.multiplier };
     if (!wait) settle(rt, state);
   } else if (packed && wait) {
-    // Rounded to 16 bits, or in comet's fp32, as where it is added at once.
-    const dtype = packed.layout === 'comet' ? 'f32' : rt.activationDtype;
+    // Rounded to 16 bits, or in fp32, as where it is added at once.
+    const dtype = packed.kernel.wide ? 'f32' : rt.activationDtype;
     state.pending = { y: applyLinear(rt, weights, linear, x, undefined, dtype), scale: 1 };
   } else applyLinear(rt, weights, linear, x, { y: h, accumulate: true });
   if (plan.residualNorm) applyNorm(rt, weights, plan.residualNorm, h, true);

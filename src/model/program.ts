@@ -2,7 +2,8 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { HeadNorms, Rotation } from '../../native/cache-ops.js';
 import type { AttentionParams } from '../../native/ops.js';
 import type { Columns } from './columns.js';
-import type { ActivationForm, KvForm, MixedWeight, PackedWeight } from './source.js';
+import type { PackedWeight } from './kernels/kernel.js';
+import type { ActivationForm, KvForm, MixedWeight } from './source.js';
 
 /** A ragged batch of token sequences, the unit in which activations flow. */
 export interface Batch {

@@ -1,5 +1,6 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
-import type { OpParams, Tensor } from '../../native/binding.js';
+import type { Tensor } from '../../native/binding.js';
+import type { PackedWeight } from './kernels/kernel.js';
 
 export type { KvScheme } from '../../formats/kv/scheme.js';
 
@@ -59,55 +60,3 @@ export interface KvChannels {
 
 /** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */
 export type KvForm = KvChannels | KvScheme;
-
-/** A weight as the kernel of its layout takes it (ops.gemmPacked, gemmMarlin, gemmTurbomind, gemmSparseMarlin, gemmAct, gemmComet). */
-export type PackedWeight = {
-  /** [N, K]. */
-  readonly shape: readonly [number, number];
-  /** typeParams() of the codes' type. */
-  readonly type: OpParams;
-  /** 32, 64, 128, or 0 for one scale a row. */
-  readonly groupLength: number;
-  readonly weights: Tensor;
-  readonly scales: Tensor;
-} & (
-  | {
-      readonly layout: 'tilus';
-      /** Of grids without zero points. */
-      readonly zero: number;
-      readonly zeros?: Tensor;
-    }
-  | {
-      readonly layout: 'marlin';
-      readonly zeros?: Tensor;
-      /** I32 [K]: the input feature of each stored row. */
-      readonly permutation?: Tensor;
-    }
-  | {
-      readonly layout: 'sparse_marlin';
-      /** I16 [K/32, 2N]: where the weights that stay stood. */
-      readonly metadata: Tensor;
-    }
-  | {
-      readonly layout: 'turbomind';
-      /** Tiles run along K first. */
-      readonly experts: boolean;
-    }
-  | {
-      /** weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale a token. */
-      readonly layout: 'w8a8';
-    }
-  | {
-      /** W4Ax: weights U8 [N'/16, K/128, 1024], scales f32 [K/128, N']; activations become codes of 4 and 8 bits by blocks of 128. */
-      readonly layout: 'comet';
-      /** U8 and f32 [K/128]. */
-      readonly bits: Tensor;
-      readonly clip: Tensor;
-      /** I32 [K/128]: a block's number among those of 8 bits, or ~ its number among those of 4. */
-      readonly blocks: Tensor;
-      /** I32 [K]: column j reads channel permutation[j]. */
-      readonly permutation?: Tensor;
-      /** Blocks of 8 bits. */
-      readonly eights: number;
-    }
-);

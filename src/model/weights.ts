@@ -3,7 +3,6 @@ import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { applyMixed, asRead, disposeMixed } from './activations.js';
 import { type Columns, standsAlone } from './columns.js';
-import { applyComet } from './comet.js';
 import { expertSource } from './fused-experts.js';
 import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
@@ -126,7 +125,6 @@ export function applyLinear(
   dtype: DType = 'f32',
 ): Tensor {
   const packed = weights.packed?.get(`${linear.name}.weight`);
-  if (packed?.layout === 'comet') return applyComet(rt, weights, linear, packed, x, into, dtype);
   if (packed) return applyPacked(rt, weights, linear, packed, x, into, dtype);
   const mixed = weights.mixed?.get(`${linear.name}.weight`);
   if (mixed) return applyMixed(rt, weights, linear, mixed, x, into);

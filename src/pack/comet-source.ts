@@ -1,7 +1,6 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { quantType, typeParams } from '../core/quant-type.js';
-import type { CometWeight } from '../model/comet.js';
+import { type CometWeight, cometKernel } from '../model/kernels/comet.js';
 import { cometLayout } from './layouts/comet-layout.js';
 import { fits } from './tile-layout.js';
 
@@ -21,18 +20,11 @@ export async function cometWeight(
   const permutation = checkpoint.part(name, 'permutation');
   const tensors = await cometLayout.pack({ rt, name, module, ...parts, permutation }, fit);
   for (const tensor of [...Object.values(parts), permutation]) tensor?.dispose();
-  const part = (suffix: string): Tensor => tensors.get(suffix)!;
-  return {
-    layout: 'comet',
-    shape: module.shape,
-    type: typeParams(quantType(module.type)),
-    groupLength: 128,
-    weights: part('packed'),
-    scales: part('scales'),
-    bits: part('bits'),
-    clip: part('clip'),
-    blocks: part('blocks'),
-    ...(tensors.has('permutation') && { permutation: part('permutation') }),
-    eights: module.activations!.bits.filter((bits) => bits === 8).length,
-  };
+  return cometKernel.bind({
+    name,
+    module,
+    has: (suffix) => tensors.has(suffix),
+    load: (suffix) => tensors.get(suffix) as Tensor,
+    codes: true,
+  });
 }

@@ -1,7 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { type CometWeight, multiplyComet } from '../model/comet.js';
+import type { CometWeight } from '../model/kernels/comet.js';
 import type { Decoded } from './decode.js';
 import { disposeMixedCodes, mixedOf } from './decode-comet.js';
 import { activations, bitsOf, chooseColumns, download, MOST_TOKENS, numberOf, POISON, TOKENS } from './kernel-data.js';
@@ -224,7 +224,7 @@ async function productsAgree(
         fromTyped(dtype, [rows, n], new Uint16Array(rows * n).fill(POISON)),
       ];
       const [there, y] = host.map((tensor) => rt.upload(tensor)) as [Tensor, Tensor];
-      multiplyComet(rt, there, packed, undefined, y);
+      packed.kernel.multiply(rt, there, packed, undefined, y);
       const got = await download(rt, y);
       for (const tensor of [...host, there, y]) tensor.dispose();
       ctx.recorder.count('kernel', rows * columns.length);

@@ -9,7 +9,9 @@ import {
   typed,
 } from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
-import { disposePacked, multiplyPacked } from '../model/packed.js';
+import { type CometWeight, cometKernel } from '../model/kernels/comet.js';
+import { w8a8Kernel } from '../model/kernels/w8a8.js';
+import { disposePacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
 import { runCometKernel } from './kernel-comet.js';
 import { activations, bitsOf, chooseColumns, download, MOST_TOKENS, numberOf, POISON, TOKENS } from './kernel-data.js';
@@ -62,16 +64,17 @@ export async function runKernel(
   const [n, k] = module.shape;
   let ratio = 0;
   try {
-    if (packed.layout === 'comet') return await runCometKernel(ctx, rt, name, module, decoded, packed);
+    if (packed.kernel === cometKernel)
+      return await runCometKernel(ctx, rt, name, module, decoded, packed as CometWeight);
     const x = activations(k, ctx.seed);
-    const codes = packed.layout === 'w8a8' ? packed.weights.dtype : undefined;
+    const codes = packed.kernel === w8a8Kernel ? packed.weights.dtype : undefined;
     const reference = await referenceOf(ctx, module, decoded, codes ? asCodes(x, k, codes) : x, codes === 'f8_e4m3');
     for (const dtype of ['f16', 'bf16'] as const)
       for (const tokens of TOKENS) {
         const rows = fromTyped(dtype, [tokens, k], Uint16Array.from(x.subarray(0, tokens * k), bitsOf(dtype)));
         const poison = fromTyped(dtype, [tokens, n], new Uint16Array(tokens * n).fill(POISON));
         const [there, y] = [rt.upload(rows), rt.upload(poison)];
-        multiplyPacked(rt, there, packed, undefined, y);
+        packed.kernel.multiply(rt, there, packed, undefined, y);
         const got = await download(rt, y);
         for (const tensor of [rows, poison, there, y]) tensor.dispose();
         ratio = Math.max(ratio, compare(ctx, name, dtype, tokens, n, k, got, reference));

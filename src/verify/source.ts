@@ -4,7 +4,8 @@ import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js'
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { quantType, typeParams } from '../core/quant-type.js';
-import type { MixedWeight, PackedWeight, WeightSource } from '../model/source.js';
+import type { PackedWeight } from '../model/kernels/kernel.js';
+import type { MixedWeight, WeightSource } from '../model/source.js';
 import { type Decoded, decodeModule, disposeDecoded, weightLike } from './decode.js';
 import { mixedOf } from './decode-comet.js';
 import { isGguf } from './gguf.js';

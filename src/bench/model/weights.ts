@@ -1,10 +1,14 @@
 import { type DType, type NativeRuntime, type Tensor, uploadTyped } from '../../../native/binding.js';
 import { quantType, typeParams } from '../../core/quant-type.js';
 import type { ResidentModel } from '../../generate/resident.js';
+import { type CometWeight, cometKernel } from '../../model/kernels/comet.js';
+import type { PackedWeight } from '../../model/kernels/kernel.js';
+import { type TilusWeight, tilusKernel } from '../../model/kernels/tilus.js';
+import { w8a8Kernel } from '../../model/kernels/w8a8.js';
 import { tensorsOf } from '../../model/packed.js';
 import type { BlockWeights, ModelGraph } from '../../model/program.js';
 import { joinSiblings } from '../../model/siblings.js';
-import type { PackedWeight, WeightSource } from '../../model/source.js';
+import type { WeightSource } from '../../model/source.js';
 import { disposeWeights } from '../../model/weights.js';
 import type { Noise } from '../kernels/operands.js';
 import { mixture } from '../w4ax-schedule.js';
@@ -99,11 +103,11 @@ function weightOfType(
   { noise, dtype, shape, shift }: Place,
   { type }: Extract<PackedForm, { kind: 'type' }>,
   group: number,
-): PackedWeight {
+): TilusWeight {
   const [n, k] = shape;
   const [down, across] = [Math.ceil(n / BLOCK_N), Math.ceil(k / BLOCK_K)];
   return {
-    layout: 'tilus',
+    kernel: tilusKernel,
     shape,
     type: typeParams(type),
     groupLength: group,
@@ -125,7 +129,7 @@ function scalesOf(rt: NativeRuntime, shape: readonly number[], size: number, k: 
 function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8'): PackedWeight {
   const [n, k] = shape;
   return {
-    layout: 'w8a8',
+    kernel: w8a8Kernel,
     shape,
     type: typeParams(quantType(kind === 'w8a8' ? 'i8' : 'f8e4m3')),
     groupLength: 0,
@@ -135,7 +139,7 @@ function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8')
 }
 
 /** Layout comet (docs/layouts.md), with blocks of 8 bits at places of their own for every input, and no permutation. */
-function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number): PackedWeight {
+function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number): CometWeight {
   const [n, k] = shape;
   const [down, across] = [Math.ceil(n / 16), k / 128];
   const bits = mixture(across, share, feed);
@@ -143,7 +147,7 @@ function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number)
   let [eight, four] = [0, 0];
   const places = bits.map((each) => (each === 8 ? eight++ : ~four++));
   return {
-    layout: 'comet',
+    kernel: cometKernel,
     shape,
     type: typeParams(quantType('i4')),
     groupLength: 128,

@@ -55,7 +55,7 @@ test('a packed model computes through the kernels of its layouts what its decode
     await packCheckpoint({ input, target, output, runtime: rt });
     const [decoded, packed] = [artifactSource(output, rt), artifactSource(output, rt, true)];
     assert.ok('packed' in packed);
-    assert.equal(packed.packed('model.layers.0.mlp.up_proj.weight')?.layout, target);
+    assert.equal(packed.packed('model.layers.0.mlp.up_proj.weight')?.kernel.name, target);
     assert.equal(packed.packed('model.norm.weight'), undefined);
     const text = windows(2, 24);
     const want = await perplexity(rt, decoded, openModel(decoded), text, { ctx: 24 });

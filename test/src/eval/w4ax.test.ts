@@ -77,10 +77,10 @@ test('W4Ax is computed alike from a checkpoint and an artifact, decoded and thro
   assert.equal(await nats(decoded), want);
   const packed = artifactSource(output, rt, true, true);
   assert.ok('packed' in packed);
-  assert.equal(packed.packed('model.layers.0.mlp.up_proj.weight')?.layout, 'comet');
+  assert.equal(packed.packed('model.layers.0.mlp.up_proj.weight')?.kernel.name, 'comet');
   assert.equal(await nats(packed), want);
   const laidOut = withComet(CanonicalSource.open(quantized, rt), rt);
-  assert.equal((await laidOut.packed?.('model.layers.0.self_attn.o_proj.weight'))?.layout, 'comet');
+  assert.equal((await laidOut.packed?.('model.layers.0.self_attn.o_proj.weight'))?.kernel.name, 'comet');
   assert.equal(laidOut.packed?.('model.norm.weight'), undefined);
   assert.equal(await nats(laidOut), want);
 });

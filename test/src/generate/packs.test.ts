@@ -101,7 +101,7 @@ for (const target of TARGETS)
     const packed = path.join(dir, target);
     assert.deepEqual(await texts(artifactSource(packed, rt), PROMPTS), want);
     const kernels = artifactSource(packed, rt, true);
-    assert.ok('packed' in kernels && kernels.packed('model.layers.0.mlp.up_proj.weight')?.layout === target);
+    assert.ok('packed' in kernels && kernels.packed('model.layers.0.mlp.up_proj.weight')?.kernel.name === target);
     // Sums of 16-bit products differ from those of decoded weights; a choice between near ties may, but did not in 200 tokens.
     const through = await texts(kernels, PROMPTS.slice(0, 1), { maxTokens: KERNEL_TOKENS });
     assert.deepEqual(through[0]?.ids, want[0]?.ids.slice(0, KERNEL_TOKENS));
@@ -123,7 +123,7 @@ test('comet: a model whose activations are codes writes the same, decoded and th
     const artifact = artifactSource(to, rt, kernels, kernels);
     assert.ok('packed' in artifact);
     assert.deepEqual(artifact.kv, { bits: 4, group: 64 });
-    const layout = artifact.packed('model.layers.0.mlp.down_proj.weight')?.layout;
+    const layout = artifact.packed('model.layers.0.mlp.down_proj.weight')?.kernel.name;
     assert.equal(layout, kernels ? 'comet' : undefined);
     assert.deepEqual(await texts(artifact, PROMPTS, options, artifact.kv), want);
   }
@@ -139,7 +139,7 @@ test('w8a8: a model of bytes writes through its kernel what its decoded weights 
     const options = { maxTokens: 8 };
     const [want] = await texts(artifactSource(to, rt), PROMPTS.slice(0, 1), options);
     const kernels = artifactSource(to, rt, true, true);
-    assert.ok('packed' in kernels && kernels.packed('model.layers.0.mlp.up_proj.weight')?.layout === 'w8a8');
+    assert.ok('packed' in kernels && kernels.packed('model.layers.0.mlp.up_proj.weight')?.kernel.name === 'w8a8');
     const [through] = await texts(kernels, PROMPTS.slice(0, 1), options);
     assert.deepEqual(through?.ids, want?.ids);
   }

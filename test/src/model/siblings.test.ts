@@ -4,10 +4,10 @@ import { test } from 'node:test';
 import type { Activations } from '../../../formats/canonical/schema.js';
 import type { ModuleData } from '../../../formats/canonical/write.js';
 import { createRuntime, readTyped } from '../../../native/binding.js';
+import type { PackedWeight } from '../../../src/model/kernels/kernel.js';
 import { disposePacked, tensorsOf, uploadPacked } from '../../../src/model/packed.js';
 import type { Block, BlockWeights } from '../../../src/model/program.js';
 import { joinSiblings } from '../../../src/model/siblings.js';
-import type { PackedWeight } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { artifactSource } from '../../../src/verify/source.js';
 import { scratch } from '../../formats/scratch.js';
@@ -45,7 +45,7 @@ const activations = (bits: readonly (4 | 8)[]): Activations => ({
   bits: [...bits],
   clip: bits.map((_, i) => 1 - i / 16),
 });
-const CASES: readonly (readonly [target: string, layout: string, options: Parameters<typeof made>[0]])[] = [
+const CASES: readonly (readonly [target: string, kernel: string, options: Parameters<typeof made>[0]])[] = [
   ['tilus', 'tilus', { type: 'i4', n: 0, k: 256, group: 128 }],
   ['tilus', 'tilus', { type: 'u3', n: 0, k: 256, group: 64, zeros: { kind: 'int', dtype: 'u8' } }],
   ['tilus', 'tilus', { type: 'f6e3m2', n: 0, k: 256, scaleDtype: 'bf16' }],
@@ -63,7 +63,7 @@ const CASES: readonly (readonly [target: string, layout: string, options: Parame
   ['compressed-tensors-w8a8', 'w8a8', { type: 'i8', n: 0, k: 256 }],
 ];
 
-for (const [target, layout, options] of CASES)
+for (const [target, kernel, options] of CASES)
   test(`${target} of ${options.type}${options.group ? ` in groups of ${options.group}` : ''}: joined siblings are the pack of both`, async () => {
     const [q, k] = [made({ ...options, n: 512, seed: 3 }), made({ ...options, n: 256, seed: 50 })];
     const dir = scratch();
@@ -76,7 +76,7 @@ for (const [target, layout, options] of CASES)
     const weights: BlockWeights = new Map();
     weights.packed = new Map([Q, K].map((name) => [`${name}.weight`, packed(name)]));
     const want = packed(WHOLE);
-    assert.equal(want.layout, layout);
+    assert.equal(want.kernel.name, kernel);
     await joinSiblings(rt, blockOf([q, k].map(({ declaration }) => declaration.shape as [number, number])), weights);
     const joined = weights.joined?.get(Q);
     assert.deepEqual(joined, { name: `${Q}+${K}`, n: 768, k: 256, bias: false });

@@ -1,0 +1,109 @@
+import { type NativeRuntime, readTyped, type Tensor } from '../../../native/binding.js';
+import { ops } from '../../../native/ops.js';
+import { below, beside } from './join.js';
+import { common, type PackedKernel, type PackedWeight } from './kernel.js';
+
+/** W4Ax: weights U8 [N'/16, K/128, 1024], scales f32 [K/128, N']; activations become codes of 4 and 8 bits by blocks of 128. */
+export interface CometWeight extends PackedWeight {
+  /** U8 and f32 [K/128]. */
+  readonly bits: Tensor;
+  readonly clip: Tensor;
+  /** I32 [K/128]: a block's number among those of 8 bits, or ~ its number among those of 4. */
+  readonly blocks: Tensor;
+  /** I32 [K]: column j reads channel permutation[j]. */
+  readonly permutation?: Tensor;
+  /** Blocks of 8 bits. */
+  readonly eights: number;
+}
+
+/** ops.quantizeComet and ops.gemmComet. */
+export const cometKernel: PackedKernel<CometWeight> = {
+  name: 'comet',
+  tensors: ['weights', 'scales', 'bits', 'clip', 'blocks', 'permutation'],
+  wide: true,
+
+  bind(binding) {
+    const { module, has, load, codes } = binding;
+    if (!codes) return undefined;
+    return {
+      kernel: cometKernel,
+      ...common(binding),
+      weights: load('packed'),
+      scales: load('scales'),
+      bits: load('bits'),
+      clip: load('clip'),
+      blocks: load('blocks'),
+      ...(has('permutation') && { permutation: load('permutation') }),
+      eights: module.activations!.bits.filter((bits) => bits === 8).length,
+    };
+  },
+
+  /** x f32, f16 or bf16 becomes codes. Throws LPQ_NATIVE_NUMERICS, late, for NaN and infinity in x. */
+  multiply(rt, x, packed, bias, y) {
+    const [rows, k] = x.shape as [number, number];
+    const blocks = k / 128;
+    const made: Tensor[] = [];
+    const keep = (tensor: Tensor): Tensor => {
+      made.push(tensor);
+      return tensor;
+    };
+    try {
+      let read = x;
+      if (rt.device === 'cpu' && x.dtype !== 'f32') {
+        read = keep(rt.allocate('f32', x.shape));
+        ops.cast(rt, x, read);
+      }
+      const codes = {
+        x8: keep(rt.allocate('i8', [rows, 128 * packed.eights])),
+        x4: keep(rt.allocate('u8', [rows, 64 * (blocks - packed.eights)])),
+        scales: keep(rt.allocate('f32', [blocks, Math.ceil(rows / 4) * 4])),
+      };
+      const { bits, clip, permutation } = packed;
+      ops.quantizeComet(
+        rt,
+        read,
+        { bits, clip, blocks: packed.blocks, ...(permutation && { order: permutation }) },
+        codes,
+      );
+      const w = { codes: packed.weights, scales: packed.scales };
+      ops.gemmComet(rt, { ...codes, blocks: packed.blocks }, w, bias, y);
+    } finally {
+      for (const tensor of made) tensor.dispose();
+    }
+  },
+
+  joining: {
+    tile: 16,
+    rows: ({ weights }) => 16 * weights.shape[0]!,
+    readAlike,
+    join(rt, parts, shape) {
+      const { bits, clip, blocks, permutation } = parts[0]!;
+      return {
+        ...parts[0]!,
+        shape,
+        weights: below(
+          rt,
+          parts.map(({ weights }) => weights),
+        ),
+        scales: beside(
+          rt,
+          parts.map(({ scales }) => scales),
+        ),
+        bits: bits.view(bits.shape),
+        clip: clip.view(clip.shape),
+        blocks: blocks.view(blocks.shape),
+        ...(permutation && { permutation: permutation.view(permutation.shape) }),
+      };
+    },
+  },
+};
+
+/** In one order, and with the same blocks. */
+async function readAlike(rt: NativeRuntime, parts: readonly CometWeight[]): Promise<boolean> {
+  for (const field of ['bits', 'clip', 'blocks', 'permutation'] as const) {
+    const texts = new Set<string>();
+    for (const { [field]: tensor } of parts) texts.add(tensor ? String(await readTyped<Int32Array>(rt, tensor)) : '');
+    if (texts.size > 1) return false;
+  }
+  return true;
+}

@@ -1,0 +1,64 @@
+import type { CanonicalModule } from '../../../formats/canonical/schema.js';
+import type { NativeRuntime, OpParams, Tensor } from '../../../native/binding.js';
+import { quantType, typeParams } from '../../core/quant-type.js';
+
+/** A weight as the kernel of its layout takes it. A kernel's own weights have further tensors and numbers. */
+export interface PackedWeight {
+  readonly kernel: PackedKernel;
+  /** [N, K]. */
+  readonly shape: readonly [number, number];
+  /** typeParams() of the codes' type. */
+  readonly type: OpParams;
+  /** 32, 64, 128, or 0 for one scale a row. */
+  readonly groupLength: number;
+  readonly weights: Tensor;
+  readonly scales: Tensor;
+}
+
+/** A module whose tensors are to be bound, by the last part of their names. */
+export interface Binding {
+  readonly name: string;
+  readonly module: Pick<CanonicalModule, 'type' | 'shape' | 'granularity' | 'scales' | 'zeros' | 'activations'>;
+  has(suffix: string): boolean;
+  load(suffix: string): Tensor;
+  /** What the linear reads becomes codes, and the device multiplies these. */
+  readonly codes: boolean;
+}
+
+/** How weights of one input become one, the output features of the first before those of the next. */
+export interface Joining<W extends PackedWeight> {
+  /** Output features of a tile: whole tiles stand beside or below one another. */
+  readonly tile: number;
+  /** Output features that the tensors have, padding included. */
+  rows(packed: W): number;
+  /** Whether weights of one form read their input alike, too. */
+  readAlike(rt: NativeRuntime, parts: readonly W[]): boolean | Promise<boolean>;
+  join(rt: NativeRuntime, parts: readonly W[], shape: readonly [number, number]): W;
+}
+
+/** What runs a packed weight: which tensors it binds, the native operation, and how siblings join. One file each. */
+export interface PackedKernel<W extends PackedWeight = PackedWeight> {
+  /** For tests and messages. */
+  readonly name: string;
+  /** Fields of a weight that are tensors. */
+  readonly tensors: readonly string[];
+  /** x, y and the bias may be of any float dtype, and sums stay in fp32; else they have 16 bits. */
+  readonly wide?: boolean;
+  /** The module's weight; undefined where the kernel does not take it. */
+  bind(binding: Binding): W | undefined;
+  /** What is done once the tensors are on the device; may let go of some. */
+  arrive?(rt: NativeRuntime, packed: W): W;
+  /** y = x Wᵀ + bias; x [M,K], y [M,N] and bias [N] f16 or bf16, or as `wide` says (bias f32). */
+  multiply(rt: NativeRuntime, x: Tensor, packed: W, bias: Tensor | undefined, y: Tensor): void;
+  /** Undefined where weights do not come apart so. */
+  readonly joining?: Joining<W>;
+}
+
+/** What every kernel asks of a module. */
+export function common({ module }: Binding): Pick<PackedWeight, 'shape' | 'type' | 'groupLength'> {
+  return {
+    shape: module.shape,
+    type: typeParams(quantType(module.type)),
+    groupLength: module.granularity.kind === 'group' ? module.granularity.size : 0,
+  };
+}
