@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import type { DType, Tensor } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { type HashMismatch, readManifest } from '../canonical/read.js';
 import { listFiles } from '../directory/output-directory.js';
@@ -51,7 +52,10 @@ export class Artifact {
   /** Compares every tensor with the manifest's hash. `onBytes` tells of progress. */
   async verifyTensors(onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
     const mismatches: HashMismatch[] = [];
+    let done = 0;
+    const total = [...this.weights.names()].length;
     const check = async (name: string, expected: string, module?: string): Promise<void> => {
+      tell(`hashing ${name}`, done++, total);
       const tensor = this.weights.tensor(name);
       const got = await hashTensor(this.weights.spec(name), tensor);
       onBytes?.(tensor.byteLength);

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { constants, createReadStream } from 'node:fs';
 import path from 'node:path';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { compareNatural } from '../canonical/order.js';
 import type { Provenance } from '../canonical/schema.js';
@@ -106,6 +107,7 @@ const NOT_WAITING = (constants.O_RDONLY | constants.O_NONBLOCK) as unknown as st
 
 /** sha256 (hex) of a file. Throws LPQ_FILE. */
 export async function hashFile(file: string): Promise<string> {
+  tell(`hashing ${path.basename(file)}`);
   const hash = createHash('sha256');
   try {
     for await (const chunk of createReadStream(file, { flags: NOT_WAITING })) hash.update(chunk as Buffer);

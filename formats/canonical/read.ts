@@ -1,6 +1,7 @@
 import path from 'node:path';
 import type { z } from 'zod';
 import { type Tensor, typed } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
@@ -101,8 +102,14 @@ export class CanonicalCheckpoint {
   /** Compares every tensor, carried ones too, with the manifest's hashes. `onBytes` tells of progress. */
   async verifyHashes(onBytes?: (bytes: number) => void): Promise<HashMismatch[]> {
     const mismatches: HashMismatch[] = [];
-    for (const module of this.moduleNames()) mismatches.push(...(await this.mismatches(module, onBytes)));
-    for (const [name, expected] of Object.entries(this.manifest.carried)) {
+    const [names, carried] = [this.moduleNames(), Object.entries(this.manifest.carried)];
+    const total = names.length + carried.length;
+    for (const [i, module] of names.entries()) {
+      tell(`hashing ${module}`, i, total);
+      mismatches.push(...(await this.mismatches(module, onBytes)));
+    }
+    for (const [i, [name, expected]] of carried.entries()) {
+      tell(`hashing ${name}`, names.length + i, total);
       const got = await this.hash(name, onBytes);
       if (got !== expected) mismatches.push({ module: '', name, expected, got });
     }

@@ -1,6 +1,7 @@
 import { constants, type Dirent, realpathSync, statSync } from 'node:fs';
 import { copyFile, mkdir, readdir } from 'node:fs/promises';
 import path from 'node:path';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { writeError } from './write-error.js';
 
@@ -41,6 +42,7 @@ export async function carryFiles(source: string, target: string, except: readonl
         const reason = entry.isSymbolicLink() ? linkProblem(place, homes) : undefined;
         if (reason) skipped.push({ file, reason });
         else {
+          tell(`copying ${file}`);
           await copy(place, path.join(target, file));
           carried.push(file);
         }

@@ -1,3 +1,4 @@
+import { tell } from '../../src/core/activity.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { printed } from '../../src/core/printed.js';
 import type { ModuleDeclaration, Part } from '../canonical/tensors.js';
@@ -43,6 +44,7 @@ export function readEach(names: Iterable<string>, read: (name: string) => Foreig
   const modules: ForeignModule[] = [];
   const problems: LpqError[] = [];
   for (const name of names) {
+    tell(`reading ${name}`);
     try {
       const module = read(name);
       if (module) modules.push(module);

@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { compareNatural } from '../canonical/order.js';
 import { CanonicalCheckpoint } from '../canonical/read.js';
@@ -77,7 +78,7 @@ export async function hashedCanonical(
     }
   };
   const modules: CanonicalManifest['modules'] = {};
-  const names = Object.keys(manifest.modules);
+  const [names, others] = [Object.keys(manifest.modules), Object.keys(manifest.carried)];
   for (const [i, name] of names.entries()) {
     const module = canonical.module(name);
     const hashes: Record<string, string> = {};
@@ -87,7 +88,8 @@ export async function hashedCanonical(
     onModule?.(i + 1, names.length);
   }
   const carried: Record<string, string> = {};
-  for (const name of Object.keys(manifest.carried)) {
+  for (const [i, name] of others.entries()) {
+    tell(`hashing ${name}`, i, others.length);
     carried[name] = await hash(name);
     weights.advise(name, 'dontneed');
   }

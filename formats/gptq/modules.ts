@@ -1,4 +1,5 @@
 import { typed } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { patternsOf } from '../../src/core/patterns.js';
 import type { ModuleDeclaration, Part } from '../canonical/tensors.js';
@@ -61,13 +62,15 @@ export function gptqLinears(ctx: ForeignContext): { linears: GptqLinear[]; probl
   const base = readGptqConfig(ctx.where, ctx.settings);
   const linears: GptqLinear[] = [];
   const problems: LpqError[] = [];
-  for (const name of stems(ctx.weights, 'qweight', 'qzeros'))
+  for (const name of stems(ctx.weights, 'qweight', 'qzeros')) {
+    tell(`reading ${name}`);
     try {
       linears.push(gptqLinear(ctx, name, ruled(ctx, name, base)));
     } catch (error) {
       if (!(error instanceof LpqError)) throw error;
       problems.push(error);
     }
+  }
   return { linears, problems };
 }
 
@@ -172,6 +175,7 @@ export function readZeros(ctx: ForeignContext, linears: readonly GptqLinear[]): 
   const open: GptqLinear[] = [];
   for (const linear of linears) {
     const { name, sym, bits, groups, n, stated } = linear;
+    tell(`zero points of ${name}`);
     const convention = sym ? symmetricUnder(int32(ctx, `${name}.qzeros`), groups, n, bits) : undefined;
     if (convention) readings.set(name, { convention, stated, by: 'words' });
     else open.push(linear);
@@ -182,6 +186,7 @@ export function readZeros(ctx: ForeignContext, linears: readonly GptqLinear[]): 
   const samples: ZeroSample[] = [];
   for (let i = 0; i < telling.length; i += step) {
     const linear = telling[i] as GptqLinear;
+    tell(`zero points of ${linear.name}`, i, telling.length);
     const size = linear.groupSize ?? linear.k;
     const { gIdx } = linear;
     const group = gIdx ? (k: number) => gIdx[k] as number : (k: number) => Math.floor(k / size);

@@ -1,5 +1,6 @@
 import { createHash, type Hash } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import type { SafetensorsFile } from './read.js';
 
@@ -28,12 +29,14 @@ function sample({ path, header }: SafetensorsFile, pieces: number, hash: Hash): 
   const fd = openSync(path, 'r');
   const buffer = Buffer.alloc(PIECE * pieces);
   try {
-    for (const { begin, end } of header.tensors)
+    for (const { name, begin, end } of header.tensors) {
+      tell(`sampling ${name}`);
       for (const [at, length] of places(end - begin, pieces)) {
         const got = readSync(fd, buffer, 0, length, header.dataStart + begin + at);
         if (got !== length) throw new LpqError('LPQ_FILE', `${path} became shorter while it was read`);
         hash.update(buffer.subarray(0, length));
       }
+    }
   } finally {
     closeSync(fd);
   }

@@ -1,4 +1,6 @@
+import { basename } from 'node:path';
 import { allocate, type DType, type MappedFile, mapFile, type Tensor } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { dtypeFacts, nativeBytes, type SafetensorsDtype } from './dtypes.js';
 import { type Header, headerLength, parseHeader, type TensorEntry } from './header.js';
@@ -38,6 +40,7 @@ export class SafetensorsFile implements TensorReader {
 
   /** Throws LPQ_FILE when the file cannot be read and LPQ_SAFETENSORS when it breaks a rule. */
   static open(path: string): SafetensorsFile {
+    tell(`opening ${basename(path)}`);
     const map = mapFile(path);
     try {
       const length = headerLength(path, map.read(0, Math.min(8, map.size)), map.size);

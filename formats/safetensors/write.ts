@@ -2,6 +2,7 @@ import { existsSync, rmSync } from 'node:fs';
 import { open, rename, rm, truncate } from 'node:fs/promises';
 import path from 'node:path';
 import { requireWholeFiles } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { sync } from '../directory/output-directory.js';
 import { writeError } from '../directory/write-error.js';
@@ -171,7 +172,8 @@ export class SafetensorsWriter {
       await this.flushing;
       requireWholeFiles();
       this.check();
-      for (const { file } of this.opened) {
+      for (const [i, { shard, file }] of this.opened.entries()) {
+        tell(`waiting for the disk: ${shard.file}`, i, this.opened.length);
         await file.sync();
         await file.close();
       }

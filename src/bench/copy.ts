@@ -5,6 +5,7 @@ import { promisify } from 'node:util';
 import { sync } from '../../formats/directory/output-directory.js';
 import { writeFully } from '../../formats/safetensors/tensor-slot.js';
 import { FLUSH_BYTES } from '../../formats/safetensors/write.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { type FileSize, fileSizes, totalBytes } from './directory.js';
 
@@ -49,6 +50,7 @@ async function readAll(
         const { bytesRead } = await handle.read(buffer, 0, buffer.length);
         if (bytesRead === 0) break;
         done += bytesRead;
+        tell(`reading and writing ${name}, %`, Math.floor((100 * done) / total), 100);
         await writing;
         writing = onShare(done / total);
         writing.catch(() => {}); // thrown where it is waited for
@@ -122,7 +124,10 @@ class ShareWriter {
 
 /** Waits until every file of a directory is on the disk, so that writing it back disturbs no measurement. */
 export async function settle(dir: string): Promise<void> {
-  for (const { name } of await fileSizes(dir)) await sync(path.join(dir, name));
+  for (const { name } of await fileSizes(dir)) {
+    tell(`waiting for the disk: ${name}`);
+    await sync(path.join(dir, name));
+  }
 }
 
 /**

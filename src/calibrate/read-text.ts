@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import path from 'node:path';
 import { readRegular } from '../../formats/directory/read-file.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { Conversation } from './chat.js';
 
@@ -21,6 +22,7 @@ export interface TextFile {
  * lines. Throws LPQ_FILE, LPQ_CALIBRATION_TEXT.
  */
 export function readTextFile(file: string): TextFile {
+  tell(`reading ${path.basename(file)}`);
   let bytes: Buffer;
   try {
     bytes = readRegular(file);

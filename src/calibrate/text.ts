@@ -1,4 +1,5 @@
 import type { CalibrationRecord } from '../../formats/canonical/schema.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { ChatTemplate, Conversation } from './chat.js';
 import { inOrder } from './confined/ahead.js';
@@ -122,7 +123,7 @@ async function chooseWindows(
 }
 
 async function chooseDocuments(
-  { file, content }: TextFile,
+  { file, name, content }: TextFile,
   encode: Encode,
   { samples, length, prefix = NONE, prefixConversations }: CalibrationOptions,
   random: Random,
@@ -133,6 +134,7 @@ async function chooseDocuments(
   const sequences: Int32Array[] = [];
   for (const index of random.shuffled(all.length)) {
     if (sequences.length === samples) break;
+    tell(`encoding ${name}`, sequences.length, samples);
     const one = all[index] as string | Conversation;
     // Rendered only once chosen. A template prints the special tokens itself and encode() adds none: each is there once.
     const ids = await encode(typeof one === 'string' ? one : await (chat as ChatTemplate).render(one, file));
@@ -164,11 +166,15 @@ export async function encodeAll(
   chat?: CalibrationOptions['chat'],
 ): Promise<Int32Array> {
   const { content, file } = source;
-  if (content.kind === 'text') return encode(content.text);
+  if (content.kind === 'text') {
+    tell(`encoding ${source.name}`);
+    return encode(content.text);
+  }
   const template = content.kind === 'conversations' ? await templateOf(source, chat) : undefined;
   const parts = await inOrder<string | Conversation, Int32Array>(
     content.kind === 'documents' ? content.documents : content.conversations,
     async (one) => encode(typeof one === 'string' ? one : await (template as ChatTemplate).render(one, file)),
+    `encoding ${source.name}`,
   );
   const ids = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;

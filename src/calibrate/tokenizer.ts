@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { inOrder } from './confined/ahead.js';
 import { type Allowance, budgetFor, GENEROUS, secondsFor } from './confined/allowance.js';
@@ -35,6 +36,7 @@ export async function openTokenizer(dir: string, allowance: Allowance = GENEROUS
 /** The same in both directions. Throws LPQ_CONFIG, LPQ_BUDGET. */
 export async function openCodec(dir: string, allowance: Allowance = GENEROUS): Promise<Codec> {
   const file = path.join(dir, 'tokenizer.json');
+  tell('opening the tokenizer');
   const opened = await Opened.open<OpenedTokenizer>({ kind: 'tokenizer', dir }, budgetFor(allowance), (excess) =>
     beyond(file, 'be opened', excess),
   );
@@ -51,7 +53,9 @@ export async function openCodec(dir: string, allowance: Allowance = GENEROUS): P
   const prefix = openPrefix(dir, 'auto').ids;
   return {
     async encode(text) {
-      const pieces = await inOrder(cut(text, PIECE_CHARACTERS), (piece) => idsOf(piece, false));
+      const parts = cut(text, PIECE_CHARACTERS);
+      const told = parts.length > 1 ? `encoding text, pieces of ${PIECE_CHARACTERS} characters` : undefined;
+      const pieces = await inOrder(parts, (piece) => idsOf(piece, false), told);
       const [first] = pieces;
       if (first && pieces.length === 1) return first;
       const ids = new Int32Array(pieces.reduce((sum, piece) => sum + piece.length, 0));

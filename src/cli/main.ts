@@ -70,7 +70,7 @@ async function command(argv: readonly string[], report: Reporter): Promise<ExitC
   };
   process.on('uncaughtException', crash);
   try {
-    const program = declareAll(report, run);
+    const program = declareAll(report, run).hook('preAction', (_, action) => report.begin(pathOf(action)));
     if (argv.length === 0) {
       program.outputHelp({ error: true });
       return 2;
@@ -89,6 +89,12 @@ async function command(argv: readonly string[], report: Reporter): Promise<ExitC
     interrupt.uninstall();
     process.off('uncaughtException', crash);
   }
+}
+
+/** 'bench model' of `lpq bench model`. */
+function pathOf(command: Command): string {
+  const above = command.parent?.parent ? `${pathOf(command.parent)} ` : '';
+  return `${above}${command.name()}`;
 }
 
 /** A file that lost bytes is the cause of whatever they were taken for: a difference, NaN, a failed write. */

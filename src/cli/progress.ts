@@ -4,6 +4,8 @@ import { duration } from './units.js';
 /** How a running piece of work is shown. */
 export interface ProgressView {
   update(done: number, detail?: string): void;
+  /** A step that goes on: what it is at, and for how long already. Shown before it returns. */
+  wait(what: string, seconds: number): void;
   /** A line of the log, without tearing the bar. */
   log(line: string): void;
   stop(): void;
@@ -27,11 +29,15 @@ export class Eta {
   }
 }
 
+/** Turns with every look at a step that goes on: two of the same name and length look different. */
+const TURNS = '⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏';
+
 /** A bar on a terminal. */
 export class Bar implements ProgressView {
   private readonly bars: MultiBar;
   private readonly bar: SingleBar;
   private readonly eta: Eta;
+  private turn = 0;
 
   constructor(stream: NodeJS.WriteStream, label: string, total: number) {
     this.eta = new Eta(total);
@@ -58,6 +64,11 @@ export class Bar implements ProgressView {
     });
   }
 
+  wait(what: string, seconds: number): void {
+    this.bar.update({ detail: `${waiting(what, seconds)} ${TURNS[this.turn++ % TURNS.length]}` });
+    this.bars.update();
+  }
+
   log(line: string): void {
     this.bars.log(`${line}\n`);
   }
@@ -69,10 +80,48 @@ export class Bar implements ProgressView {
   }
 }
 
-/** A line at most every ten seconds, for logs and CI. */
+/** A line on a terminal about work whose amount nobody knows; it goes when anything else is written. */
+export class Line implements ProgressView {
+  private shown = false;
+  private turn = 0;
+
+  constructor(
+    private readonly stream: NodeJS.WriteStream,
+    private readonly label: string,
+  ) {}
+
+  update(_done: number, detail = ''): void {
+    this.wait(detail, 0);
+  }
+
+  wait(what: string, seconds: number): void {
+    const turn = TURNS[this.turn++ % TURNS.length];
+    const text = [`${turn} ${this.label}`, waiting(what, seconds)].filter((part) => part !== '').join('  ');
+    this.shown = true;
+    this.stream.write(`\r\x1b[2K${text.slice(0, Math.max(10, (this.stream.columns || 80) - 1))}`);
+  }
+
+  log(line: string): void {
+    this.stop();
+    this.stream.write(`${line}\n`);
+  }
+
+  stop(): void {
+    if (this.shown) this.stream.write('\r\x1b[2K');
+    this.shown = false;
+  }
+}
+
+/** 'hashing lm_head.weight  14s'. */
+function waiting(what: string, seconds: number): string {
+  return [what, ...(seconds >= 1 ? [duration(seconds)] : [])].filter((part) => part !== '').join('  ');
+}
+
+/** A line at most every ten seconds, for logs and CI. `total` 0: nobody knows it. */
 export class PlainProgress implements ProgressView {
   private readonly eta: Eta;
   private told: number;
+  private done = 0;
 
   constructor(
     private readonly label: string,
@@ -86,13 +135,18 @@ export class PlainProgress implements ProgressView {
   }
 
   update(done: number, detail?: string): void {
+    this.done = done;
     if (this.now() - this.told < this.everySeconds) return;
     this.told = this.now();
     const left = this.eta.left(done);
-    const percent = Math.floor((100 * done) / this.total);
+    const percent = this.total > 0 ? ` ${Math.floor((100 * done) / this.total)}%` : '';
     this.write(
-      `${this.label} ${percent}%${left === undefined ? '' : `, ${duration(left)} left`}${detail ? `  ${detail}` : ''}`,
+      `${this.label}${percent}${left === undefined ? '' : `, ${duration(left)} left`}${detail ? `  ${detail}` : ''}`,
     );
+  }
+
+  wait(what: string, seconds: number): void {
+    this.update(this.done, waiting(what, seconds));
   }
 
   log(line: string): void {
@@ -107,6 +161,8 @@ export class SilentProgress implements ProgressView {
   constructor(private readonly write: (line: string) => void) {}
 
   update(): void {}
+
+  wait(): void {}
 
   log(line: string): void {
     this.write(line);

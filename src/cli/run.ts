@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { createRuntime, type MeasuredRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import type { ExitCode } from '../core/error.js';
 import { chooseDevice, chooseDevices, obstacle, parseBytes } from './device.js';
 import type { Interrupt } from './interrupt.js';
@@ -56,6 +57,7 @@ export function openRuntime(run: Run, options: ComputeOptions, cuda = true): Mea
   const device = chooseDevice(options.device, cuda);
   const why = cuda && options.device === 'auto' && device === 'cpu' ? obstacle() : undefined;
   if (why !== undefined) run.report.warn(`computing on the CPU: ${why}`);
+  tell(`starting ${device}`);
   try {
     const half = device !== 'cpu' && activations !== undefined ? { activationDtype: activations } : {};
     return run.interrupt.watch(createRuntime({ device, threads, vramLimit, ...half }));

@@ -1,5 +1,6 @@
 import { type NativeRuntime, readTyped } from '../../native/binding.js';
 import type { BosMode } from '../calibrate/prefix.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
@@ -96,6 +97,7 @@ export async function textDivergence(
         states.push([...(await runForward(own, source, graph, outers[i] as BlockWeights, its, { onBatch }))]);
       }
       for (const [i, batch] of batches[0].entries()) {
+        tell('comparing batch', i, batches[0].length);
         const pair = runtimes.map((own, m) => ({
           rt: own,
           graph: graphs[m] as ModelGraph,

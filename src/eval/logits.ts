@@ -2,6 +2,7 @@ import path from 'node:path';
 import { SafetensorsFile } from '../../formats/safetensors/read.js';
 import { SafetensorsWriter } from '../../formats/safetensors/write.js';
 import { allocate, type NativeRuntime, readTyped, type Tensor, typed } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS, batchSequences, disposeBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
@@ -108,6 +109,7 @@ async function eachSequence(
       for (const { h, batch } of states)
         for (let first = 0; first < batch.tokens; first += length) {
           const part = h.view([length, graph.hidden], first * graph.hidden);
+          tell('logits of sequence', row, rows);
           const logits = graph.logits(rt, outer, part);
           part.dispose();
           await use(row++, logits);

@@ -1,6 +1,7 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { BosMode } from '../calibrate/prefix.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
 import { disposeStates, loadOuter, runForward } from '../model/forward.js';
@@ -95,6 +96,7 @@ export async function perplexity(
       });
       try {
         for (const [i, { h }] of states.entries()) {
+          tell('scoring batch', i, states.length);
           const batch = batches[i] as TokenBatch;
           const scores = await scoreBatch(rt, graph, outer, batch, h);
           for (let at = 0; at < batch.tokens; at += ctx)

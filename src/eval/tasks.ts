@@ -55,6 +55,7 @@ export async function evaluateChoices(
       choices.map((choice, i) => ({ line, context: contexts[i] as string, choice })),
     ),
     ({ line, context, choice }) => continuationOf(reader, context, choice, most, `line ${line} of ${file}`),
+    `encoding ${name}`,
   );
   const found = await likelihoods(rt, source, asked, options);
   let at = 0;
@@ -95,8 +96,10 @@ export async function evaluateLastWords(
   const { name, sha256, items } = readClozes(file);
   const reader = { codec: await openCodec(source.dir), prefix: openPrefix(source.dir, bos) };
   const most = contextLength(source).tokens;
-  const asked = await inOrder(items, ({ line, context, word }) =>
-    continuationOf(reader, context, word, most, `line ${line} of ${file}`),
+  const asked = await inOrder(
+    items,
+    ({ line, context, word }) => continuationOf(reader, context, word, most, `line ${line} of ${file}`),
+    `encoding ${name}`,
   );
   const found = await likelihoods(rt, source, asked, { ...options, greedy: true });
   const nll = estimate(found.map(({ sum }) => -sum));

@@ -1,5 +1,6 @@
 import { type NativeRuntime, readTyped } from '../../native/binding.js';
 import type { Codec } from '../calibrate/tokenizer.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { BATCH_TOKENS } from '../model/batch.js';
 import type { ContextLength } from '../model/context.js';
@@ -148,6 +149,7 @@ export async function generate(
   const started = performance.now();
   const sequences = await Promise.all(prompts.map((prompt, number) => Sequence.open(number, prompt, codec, options)));
   for (const entries of prefillSteps(prompts, cache.pieces)) {
+    tell('reading prompts, tokens', entries[0]?.past, prompts[entries[0]?.slot ?? 0]?.ids.length);
     const ends = entries.map(({ slot, past, ids }) => past + ids.length === prompts[slot]!.ids.length);
     const rows = await logitsOf(rt, model, cache, entries, hooks);
     await Promise.all(
@@ -159,6 +161,7 @@ export async function generate(
   for (;;) {
     const open = sequences.filter(({ generated }) => !generated);
     if (open.length === 0) break;
+    tell(`writing ${open.length > 1 ? `${open.length} texts, ` : ''}token`, open[0]?.ids.length, options.maxTokens);
     const rows = await logitsOf(
       rt,
       model,

@@ -68,7 +68,7 @@ export async function encodePrompts(
   options: PromptOptions,
 ): Promise<Prompt[]> {
   let template: Promise<ChatTemplate> | undefined;
-  return inOrder(given, async (one, i) => {
+  const encoded = async (one: Given, i: number): Promise<Prompt> => {
     const conversation = typeof one === 'string' ? options.chat && asConversation(one, i + 1) : one;
     if (!conversation) return withTokens(one as string, await codec.encodePrompt(one as string), i);
     template ??= ChatTemplate.open(dir);
@@ -77,7 +77,8 @@ export async function encodePrompts(
     const text = await (await template).render({ ...conversation, messages }, 'the prompts', true);
     // The template has printed the special tokens.
     return withTokens(text, await codec.encode(text), i);
-  });
+  };
+  return inOrder(given, encoded, 'encoding prompts');
 }
 
 function asConversation(content: string, line: number): Conversation {

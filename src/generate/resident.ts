@@ -1,4 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { loadOuter } from '../model/forward.js';
 import { openModel } from '../model/graph.js';
 import type { BlockWeights, ModelGraph } from '../model/program.js';
@@ -34,6 +35,7 @@ export async function loadResident(
       const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
       blocks.push(weights);
       if (join) await joinSiblings(rt, block, weights);
+      tell('loading block', blocks.length, graph.blocks.length);
       // What is being copied to a device is held on the host until it has arrived.
       await rt.sync();
       onBlock(blocks.length, graph.blocks.length);

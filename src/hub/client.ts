@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Dispatcher, EnvHttpProxyAgent, errors, request } from 'undici';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { HubEnvironment } from './environment.js';
 import { cutOff, disconnection, type Headers, header, place, Transient } from './failures.js';
@@ -159,7 +160,9 @@ export class HubClient {
         if (failures >= (thrown.attempts ?? ATTEMPTS) || asked > LONGEST_WAIT_SECONDS * 1000) throw thrown.error;
         // A random share, so that several downloads that were refused at once do not come back at once.
         const backoff = Math.min(LONGEST_BACKOFF_MS, this.backoffMs * 2 ** (failures - 1)) * (0.75 + Math.random() / 2);
-        await this.pause(Math.max(asked, backoff));
+        const wait = Math.max(asked, backoff);
+        tell(`waiting ${Math.ceil(wait / 1000)} s to ask the Hub again`);
+        await this.pause(wait);
       }
     }
   }

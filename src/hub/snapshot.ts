@@ -1,5 +1,6 @@
 import { mkdirSync, statfsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { RepositoryCache, sizeOf } from './cache.js';
 import { diskError, offline } from './cache-failures.js';
@@ -80,6 +81,7 @@ export async function hubSnapshot(model: ModelName, options: SnapshotOptions = {
     missing?.length === 0 && { dir: cache.snapshot(known), commit: known, downloaded: 0 };
   if (here && (environment.offline || isCommit(model.revision))) return here;
   if (environment.offline) throw offline(model, environment, missing);
+  tell(`asking ${environment.endpoint} for ${printModelName(model)}`);
   const client = new HubClient(environment, options);
   try {
     const commit = isCommit(model.revision) ? model.revision : await resolveRevision(client, model);

@@ -1,4 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { checkIds, type TokenBatch } from './batch.js';
 import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
@@ -68,6 +69,7 @@ export async function runForward(
       try {
         if (rt.device !== 'cpu') await joinSiblings(rt, block, weights);
         for (let i = 0; i < states.length; i++) {
+          tell(`block ${block.index + 1} of ${graph.blocks.length}, batch`, i, states.length);
           states[i] = await runBlock(rt, block, weights, states[i] as BlockState);
           // Outputs are allocated when enqueued: waiting here bounds memory to one batch's activations.
           await rt.sync();

@@ -1,5 +1,6 @@
 import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import { applyMixed, asRead, disposeMixed } from './activations.js';
 import { type Columns, standsAlone } from './columns.js';
@@ -24,6 +25,7 @@ export async function loadWeights(
   if (view.kv) weights.kv = view.kv;
   try {
     for (const name of names) {
+      tell(`loading ${name}`);
       const packed = await view.packed?.(name);
       if (packed) {
         weights.packed ??= new Map();

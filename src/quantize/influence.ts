@@ -1,5 +1,6 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { copyState } from '../calibrate/streams.js';
+import { tell } from '../core/activity.js';
 import { batchSequences, disposeBatch } from '../model/batch.js';
 import { disposeStates, embedBatches, loadOuter, runBlock } from '../model/forward.js';
 import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
@@ -49,6 +50,7 @@ export async function influenceOf(
           await rt.sync();
         }
         for (const unit of units.filter((each) => each.block === block.index)) {
+          tell(`rounding ${unit.linears[0]?.name} alone`, changed.size, units.length);
           const { replaced, made } = await rounded(rt, weights, unit, scheme);
           try {
             changed.set(unit, await runBlock(rt, block, replaced, copyState(rt, original)));

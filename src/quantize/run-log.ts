@@ -1,6 +1,7 @@
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
 import type { OutputDirectory } from '../../formats/directory/output-directory.js';
 import { journalPath } from '../../formats/directory/partial.js';
+import { tell } from '../core/activity.js';
 import type { ModuleLine } from './events.js';
 import { requireSame } from './identity.js';
 import {
@@ -48,7 +49,9 @@ export class RunLog {
   ): Promise<RunLog> {
     const kept = new Map<BlockKey, JournalBlock>();
     const damaged: BlockKey[] = [];
-    for (const [key, block] of before?.blocks ?? []) {
+    const blocks = [...(before?.blocks ?? [])];
+    for (const [i, [key, block]] of blocks.entries()) {
+      tell('checking what is finished, block', i, blocks.length);
       if (await whole(writer, block)) {
         for (const { name, sha256, quality } of block.modules) await writer.adopt(name, sha256, quality);
         kept.set(key, block);

@@ -12,6 +12,7 @@ import { SHARD_FILE, type Shard, type ShardManifest } from '../../formats/shards
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { TensorRewrite } from '../model/folded.js';
 import { openModel, unusedTensors } from '../model/graph.js';
@@ -132,7 +133,10 @@ export async function quantizeCheckpoint(
         log = await timed(events, 'read', () => RunLog.open(output, writer, identity, before));
         progress = new Progress(log, writer, events, graph, schemes);
         if (before) events.onResume?.(progress.resumption());
-        for (const name of carried) await progress.carry(source, name);
+        for (const [i, name] of carried.entries()) {
+          tell(`writing ${name}`, i, carried.length);
+          await progress.carry(source, name);
+        }
         if (kept) for (const name of keptNames) await progress.keep(kept, name);
         const context: BlockContext = {
           quantizer: request.quantizer,

@@ -1,5 +1,6 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { openModel } from '../model/graph.js';
 import type { Block, ModelGraph } from '../model/program.js';
 import type { BlockContext } from './blocks.js';
@@ -47,6 +48,7 @@ export async function timeBlock(
   const alone: ModelGraph = { ...graph, blocks: first };
   const whole = { ...request, lmHead: false } as QuantizeRequest;
   let blockSeconds = 0;
+  tell(`quantizing block ${block.index + 1} to time it`);
   const started = performance.now();
   await quantizeModel(
     context,

@@ -5,6 +5,7 @@ import { openSource } from '../../formats/canonical/source.js';
 import { GgufFile } from '../../formats/gguf/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { typed } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { ModelPlan } from '../model/plan.js';
 import type { WeightSource } from '../model/source.js';
@@ -52,6 +53,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {
+      tell(`verifying ${name}`, modules.length, names.length);
       const shared: GgufExpectation = { ...context, from, source };
       modules.push(await verifyGgufModule(shared, name, manifest.modules[name] as PackedModule));
       options.onModule?.(modules.at(-1) as ModuleReport, modules.length, names.length);

@@ -1,5 +1,6 @@
 import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { planSource } from '../model/graph.js';
 import type { WeightSource } from '../model/source.js';
 import type { CacheMaker } from './kv-case.js';
@@ -57,7 +58,11 @@ export async function verifyCache(context: KvContext, scheme: KvScheme, source: 
         ].join(', ');
         const one: Case = { runtime, device, recorder, maker, seed, scheme, page, queries: { heads, scale }, name };
         const lengths = lengthsAround(batch);
-        for (const length of lengths) await prompt(one, length);
+        for (const length of lengths) {
+          tell(`cache of ${name}: a prompt of ${length}`);
+          await prompt(one, length);
+        }
+        tell(`cache of ${name}`);
         if (i !== 1) await together(one, lengths);
         if (i === 0 && steps > 0) await appended(one, steps);
       }

@@ -2,6 +2,7 @@ import { openSource } from '../../formats/canonical/source.js';
 import { openForeign } from '../../formats/foreign/open.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { typed } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { expertSource } from '../model/fused-experts.js';
 import { compare, convertExact } from './native.js';
 import { quantizedWeight } from './quantized-weight.js';
@@ -42,6 +43,7 @@ export async function decodeForeignDirectory(
     const names = canonical.moduleNames();
     const decoded: DecodedModule[] = [];
     for (const name of names) {
+      tell(`decoding ${name}`, decoded.length, names.length);
       const weight = await quantizedWeight(rt, canonical, name, 'f32');
       const notFinite = typed<Float32Array>(weight).reduce((sum, value) => sum + (Number.isFinite(value) ? 0 : 1), 0);
       const other = view?.has(`${name}.weight`) ? await view.tensor(`${name}.weight`) : undefined;

@@ -7,6 +7,7 @@ import { Checkpoint, readConfig } from '../../formats/safetensors/checkpoint.js'
 import { describeNotFinite, findNotFiniteStored } from '../../formats/safetensors/finite.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import { tell } from '../core/activity.js';
 import { multipliesCodes } from '../model/packed.js';
 import { compareCarried, compareManifests, otherCheckpoint } from './against.js';
 import { checkConfig } from './config.js';
@@ -96,6 +97,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {
+      tell(`verifying ${name}`, modules.length, names.length);
       const report = await verifyModule(context, name, manifest.modules[name]!);
       modules.push(report);
       options.onModule?.(report, modules.length, names.length);
@@ -165,7 +167,8 @@ function checkCache(recorder: Recorder, { kv, provenance }: ArtifactManifest): v
 async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Promise<void> {
   const { recorder, weights, canonical, runtime } = ctx;
   const names = Object.keys(manifest.carried);
-  for (const name of names) {
+  for (const [i, name] of names.entries()) {
+    tell(`hashing ${name}`, i, names.length);
     const present = weights.has(name);
     if (!present) {
       recorder.check(false, { check: 'carried', tensor: name, message: `tensor '${name}' is not in the shards` });

@@ -1,4 +1,5 @@
 import { addon, type KernelChoice, type KernelQuestion } from '../../../native/binding.js';
+import { tell } from '../../core/activity.js';
 import type { QuantType } from '../../core/quant-type.js';
 import type { GemmShape } from './cases.js';
 
@@ -32,6 +33,7 @@ export function explainKernels(
           // The middle code of symmetric types (docs/kernels.md, section 5).
           zero: type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0,
         };
+        tell(`choosing for ${type.name} ${k}x${n} M=${m}`);
         return { type: type.name, k, n, m, choice: addon().explainKernel(question) };
       }),
     ),

@@ -1,4 +1,5 @@
 import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
+import { tell } from '../../core/activity.js';
 import { LpqError } from '../../core/error.js';
 import { type Cache, type CacheShape, makeCache } from '../../generate/cache.js';
 import { pageTokens } from '../../generate/paged-cache.js';
@@ -185,7 +186,9 @@ async function measure(
   const { runtime, calls } = recorder;
   const count = phase === 'prefill' ? context : 1;
   const scheme = kv === 16 ? undefined : schemeOf(plan, kv);
+  const name = nameOf(point);
   try {
+    tell(`${name}: recording`);
     const step = makeStep(
       runtime,
       Array.from({ length: m }, (_, slot) => ({
@@ -209,6 +212,7 @@ async function measure(
     };
     let seconds = 0;
     const besides = await scratch.during(async () => {
+      tell(`${name}: timing`);
       seconds = await secondsOf(rt, calls, timing);
     });
     const spent = await sharesOf(rt, calls, timing);

@@ -1,4 +1,5 @@
 import type { MeasuredRuntime, TimedCall } from '../../../native/binding.js';
+import { tell } from '../../core/activity.js';
 import { median } from '../kernels/time.js';
 import type { ModelRow } from './schema.js';
 
@@ -44,7 +45,9 @@ export async function sharesOf(
   const parts = partsOf(calls, timing);
   const passes = Math.min(timing.passes, 5);
   const seconds = new Map<string, number>();
-  for (const op of new Set(calls.map((call) => call.op))) {
+  const names = [...new Set(calls.map((call) => call.op))];
+  for (const [i, op] of names.entries()) {
+    tell(`timing ${op} alone`, i, names.length);
     const own = parts.map((part) => ({ ...part, calls: part.calls.filter((call) => call.op === op) }));
     seconds.set(op, await secondsOfParts(rt, own, passes));
   }

@@ -1,4 +1,5 @@
 import { type DType, type NativeRuntime, type Tensor, uploadTyped } from '../../../native/binding.js';
+import { tell } from '../../core/activity.js';
 import { quantType, typeParams } from '../../core/quant-type.js';
 import type { ResidentModel } from '../../generate/resident.js';
 import { type CometWeight, cometKernel } from '../../model/kernels/comet.js';
@@ -40,6 +41,7 @@ export async function randomModel(
   const dtype: DType = rt.activationDtype === 'f32' ? 'f16' : rt.activationDtype;
   let shift = 0;
   const fill = (shape: readonly number[]) => noise.fill('numbers', dtype, shape, shift++);
+  tell(`${form.name}: making what is outside of blocks`);
   const outer: BlockWeights = new Map([...graph.outer].map(([name, shape]) => [name, fill(shape)]));
   const blocks: BlockWeights[] = [];
   try {

@@ -1,4 +1,5 @@
 import type { MeasuredRuntime } from '../../../native/binding.js';
+import { tell } from '../../core/activity.js';
 import { layoutParams } from '../../layout/engine.js';
 import { Noise } from '../kernels/operands.js';
 import { copyBandwidth, median } from '../kernels/time.js';
@@ -37,7 +38,8 @@ export async function benchEngine(
   try {
     const copyBytesPerSecond = await copyBandwidth(rt, passes);
     const cpu = rt.device === 'cpu';
-    for (const { layout, bits, memory } of cases) {
+    for (const [i, { layout, bits, memory }] of cases.entries()) {
+      tell(`${layout} ${bits} bits`, i, cases.length);
       const rowBytes = Math.ceil((k * bits) / 8);
       const matrix = noise.fill('codes', 'u8', [n, rowBytes]);
       const packed = rt.allocate('u8', [memory.bytes]);

@@ -4,6 +4,7 @@ import { readModules } from '../../../formats/foreign/read.js';
 import { readGptqConfig } from '../../../formats/gptq/config.js';
 import { borrowedWords, storedZeros } from '../../../formats/gptq/zeros.js';
 import { typed } from '../../../native/binding.js';
+import { tell } from '../../core/activity.js';
 import { LpqError } from '../../core/error.js';
 import type { Findings } from './finding.js';
 
@@ -26,15 +27,15 @@ export function diagnoseModules(ctx: ForeignContext, method: string, findings: F
     findings.add('modules', 'problem', 'the settings say that it is quantized, but no tensor is', {
       got: `quant_method ${method}`,
     });
-  tell(modules, ({ contradictions = [] }) => contradictions, 'problem', findings);
-  tell(modules, ({ notes }) => notes, 'warning', findings);
+  note(modules, ({ contradictions = [] }) => contradictions, 'problem', findings);
+  note(modules, ({ notes }) => notes, 'warning', findings);
   if (method === 'gptq') diagnoseGptqZeros(ctx, modules, findings);
   if (method === 'awq') findings.looked('zeros', 'true zero points, one convention');
   return modules;
 }
 
 /** The same sentence of many modules is said once, with how many. */
-function tell(
+function note(
   modules: readonly ForeignModule[],
   of: (module: ForeignModule) => readonly string[],
   severity: 'problem' | 'warning',
@@ -63,7 +64,8 @@ function diagnoseGptqZeros(ctx: ForeignContext, modules: readonly ForeignModule[
   if (settings.convention !== 'v1' || settings.sym) return;
   let [words, borrowed, below] = [0, 0, 0];
   let first: string | undefined;
-  for (const { name, declaration } of modules) {
+  for (const [i, { name, declaration }] of modules.entries()) {
+    tell(`zero points of ${name}`, i, modules.length);
     const bits = Number(declaration.type.slice(1));
     const [n, k] = declaration.shape;
     const tensor = ctx.weights.tensor(`${name}.qzeros`, 'i32');

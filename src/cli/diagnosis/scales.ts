@@ -1,5 +1,6 @@
 import type { ForeignModule } from '../../../formats/foreign/module.js';
 import { numbersOf } from '../../../formats/foreign/numbers.js';
+import { tell } from '../../core/activity.js';
 import { quantType } from '../../core/quant-type.js';
 import type { Findings } from './finding.js';
 
@@ -22,13 +23,14 @@ export async function diagnoseScales(
 ): Promise<void> {
   let total = 0;
   const negative: string[] = [];
-  for (const module of modules) {
+  for (const [i, module] of modules.entries()) {
+    tell(`scales of ${module.name}`, i, modules.length);
     const { dtype } = module.declaration.scales;
     const scales = numbersOf(module.decode('scales'), dtype);
     const integer = quantType(module.declaration.type).kind === 'int';
     const counts = countScales(scales, integer && (dtype === 'f32' || dtype === 'bf16'));
     total += scales.length;
-    tell(module.name, counts, scales.length, findings);
+    note(module.name, counts, scales.length, findings);
     if (counts.negative > 0) negative.push(`'${module.name}': ${counts.negative} of ${scales.length}`);
     await step();
   }
@@ -54,7 +56,7 @@ function countScales(scales: Float32Array, narrow: boolean): Counts {
   return counts;
 }
 
-function tell(name: string, { notFinite, zero, beyond }: Counts, of: number, findings: Findings): void {
+function note(name: string, { notFinite, zero, beyond }: Counts, of: number, findings: Findings): void {
   if (notFinite > 0)
     findings.add('scales', 'problem', `module '${name}': ${notFinite} of ${of} scales are NaN or infinite`, {
       remedy: 'They went beyond the range of fp16 when it was quantized: quantize this module again.',

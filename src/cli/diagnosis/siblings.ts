@@ -1,5 +1,6 @@
 import type { ForeignModule } from '../../../formats/foreign/module.js';
 import type { TensorReader } from '../../../formats/safetensors/read.js';
+import { tell } from '../../core/activity.js';
 import { printGranularity } from '../../core/granularity.js';
 import type { Findings } from './finding.js';
 
@@ -25,6 +26,7 @@ export function diagnoseSiblings(modules: readonly ForeignModule[], weights: Ten
     const there = set.filter((part) => byName.has(parent + part) || weights.has(`${parent}${part}.weight`));
     if (there.length < 2) continue;
     sets++;
+    tell(`comparing ${parent}{${there.join(', ')}}`);
     compare(parent, there, byName, findings);
   }
   findings.looked('siblings', `${sets} sets that loaders fuse (q/k/v, gate/up)`);
