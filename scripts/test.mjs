@@ -19,7 +19,17 @@ if (files.length === 0) {
 }
 // node:test would leave one core idle, which is half of a small machine; many of the tests wait for timers and child processes.
 const concurrency = `--test-concurrency=${availableParallelism()}`;
-const run = spawnSync(process.execPath, ['--test', concurrency, '--enable-source-maps', ...files], {
+// LPQ_TEST_TIMES=FILE: each file's seconds, too.
+const times = process.env.LPQ_TEST_TIMES;
+const reporters = times
+  ? [
+      '--test-reporter=tap',
+      '--test-reporter-destination=stdout',
+      `--test-reporter=${path.join(root, 'scripts', 'test', 'times.mjs')}`,
+      `--test-reporter-destination=${times}`,
+    ]
+  : [];
+const run = spawnSync(process.execPath, ['--test', concurrency, ...reporters, '--enable-source-maps', ...files], {
   cwd: root,
   stdio: 'inherit',
   env: { ...process.env, LPQ_GPU_TESTS: 'skip' },
