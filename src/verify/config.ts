@@ -1,37 +1,13 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import { LpqError } from '../core/error.js';
-import { quantType } from '../core/quant-type.js';
-import { awqReading } from './config-awq.js';
-import { compressedReading, storageForm } from './config-compressed.js';
-import { gptqReading } from './config-gptq.js';
+import { expectation } from './expectation.js';
 import { asObject, checkKeys, type Fail, type Json, Maybe } from './keys.js';
-import { expectation, isSymmetric, PACKED_LAYOUTS } from './layouts.js';
+import { isPacked } from './layouts/index.js';
 import type { Linear, ModelLinears } from './linears.js';
 import type { Recorder } from './report.js';
-import { type TargetFacts, targetFacts } from './targets.js';
-
-/** What a loader would believe of a module; undefined: it would take it for an unquantized one. */
-export interface Scheme {
-  readonly bits: unknown;
-  /** Features a group, -1 for whole channels. */
-  readonly group: unknown;
-  readonly sym: unknown;
-  /** Whether groups are named by g_idx. */
-  readonly order?: unknown;
-  /** int or float; the storage form; what is said of activations. compressed-tensors only. */
-  readonly type?: unknown;
-  readonly format?: unknown;
-  readonly activations?: unknown;
-}
-
-/** A quantization_config as a loader of its kind reads it. */
-export interface Reading {
-  /** What it says of a linear; undefined: that it is plain. */
-  scheme(linear: Linear): Scheme | undefined;
-  /** Whether it claims a tensor that is no linear, by its name. */
-  byName(name: string): boolean;
-}
+import type { LoaderConfig, Reading, Scheme, VerifiedTarget } from './target.js';
+import { verifiedTarget } from './targets/index.js';
 
 /**
  * quantization_config (and quantize_config.json, `mirror`): every key is one that the modules explain, every packed module is
@@ -55,7 +31,7 @@ export function checkConfig(
     });
   };
   recorder.count('config');
-  const facts = targetFacts(target);
+  const facts = verifiedTarget(target);
   if (!facts) {
     fail(`lpq.json names '${target}', which is no target of lpq`, target);
     return;
@@ -73,12 +49,12 @@ export function checkConfig(
         ? 'quantize_config.json is not the quantization_config of config.json'
         : `quantize_config.json is there, which no artifact for ${target} has`,
     );
-  if (facts.config === 'lpq') {
+  if (!facts.config) {
     checkOwn(fail, quantization, manifest);
     return;
   }
   try {
-    checkLinears(recorder, fail, quantization, manifest, model, facts);
+    checkLinears(recorder, fail, quantization, manifest, model, facts.config);
   } catch (error) {
     if (!(error instanceof LpqError)) throw error;
     // A rule that cannot be followed says nothing about any module.
@@ -93,15 +69,10 @@ function checkLinears(
   quantization: Json,
   manifest: ArtifactManifest,
   model: ModelLinears,
-  facts: TargetFacts,
+  loader: LoaderConfig,
 ): void {
-  const reading =
-    facts.config === 'gptq'
-      ? gptqReading(fail, quantization, manifest, model)
-      : facts.config === 'awq'
-        ? awqReading(fail, quantization, model)
-        : compressedReading(fail, quantization, manifest, model);
-  for (const linear of model.linears.values()) checkLinear(recorder, fail, reading, linear, manifest.target);
+  const reading = loader.read(fail, quantization, manifest, model);
+  for (const linear of model.linears.values()) checkLinear(recorder, fail, loader, reading, linear);
   for (const name of model.others) {
     recorder.count('config');
     if (reading.byName(name)) fail(`quantization_config claims that '${name}' is quantized, which is no linear`);
@@ -109,7 +80,7 @@ function checkLinears(
 }
 
 /** Each module is in a layout of the target, or left as the target leaves modules. */
-function checkLayouts(fail: Fail, { modules, target }: ArtifactManifest, { layouts, left }: TargetFacts): void {
+function checkLayouts(fail: Fail, { modules, target }: ArtifactManifest, { layouts, left }: VerifiedTarget): void {
   for (const [name, { layout }] of Object.entries(modules))
     if (!layouts.includes(layout) && layout !== left)
       fail(
@@ -139,12 +110,12 @@ function checkOwn(fail: Fail, config: Json, { target, modules }: ArtifactManifes
   });
 }
 
-function checkLinear(recorder: Recorder, fail: Fail, reading: Reading, linear: Linear, target: string): void {
+function checkLinear(recorder: Recorder, fail: Fail, loader: LoaderConfig, reading: Reading, linear: Linear): void {
   const { name, module } = linear;
   if (module && expectation(name, module).problems.length > 0) return; // told with the tensors
   recorder.count('config');
   const stated = reading.scheme(linear);
-  if (!module || !PACKED_LAYOUTS.includes(module.layout)) {
+  if (!module || !isPacked(module.layout)) {
     if (stated)
       fail(
         `quantization_config claims that ${module ? 'the dense module' : 'the plain linear'} '${name}' is quantized`,
@@ -158,7 +129,7 @@ function checkLinear(recorder: Recorder, fail: Fail, reading: Reading, linear: L
     fail(`quantization_config leaves out module '${name}', which is packed`, undefined, undefined, name);
     return;
   }
-  const actual = schemeOf(module, target);
+  const actual = loader.scheme(module);
   for (const key of Object.keys(actual) as (keyof Scheme)[])
     if (stated[key] !== actual[key])
       fail(`quantization_config states another ${WORD[key]} for module '${name}'`, stated[key], actual[key], name);
@@ -173,24 +144,6 @@ const WORD: Readonly<Record<keyof Scheme, string>> = {
   format: 'storage form',
   activations: 'treatment of activations',
 };
-
-function schemeOf(module: PackedModule, target: string): Scheme {
-  const { bits, kind } = quantType(module.type);
-  const [rows] = module.scales.block;
-  const size = module.granularity.kind === 'channel' ? -1 : module.granularity.size;
-  const shared = /^(int|float)-quantized$/.test(module.layout) ? module.scales.stored : undefined;
-  const group = shared === 'tensor' ? shared : shared ? shared.join(' x ') : rows > 1 ? `${rows} x ${size}` : size;
-  const own = { bits, group };
-  if (target === 'awq') return { ...own, sym: true };
-  const scheme = { ...own, sym: kind === 'float' || isSymmetric(module), order: module.canonical.g_idx !== undefined };
-  if (!target.startsWith('compressed-tensors')) return scheme;
-  return {
-    ...scheme,
-    type: kind,
-    format: storageForm(module),
-    activations: target === 'compressed-tensors-w8a8' ? `${bits}-bit ${kind}, dynamic, token` : 'none',
-  };
-}
 
 function show(value: unknown): string {
   return typeof value === 'string' ? value : (JSON.stringify(value) ?? 'nothing');

@@ -2,10 +2,9 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupLength } from '../core/granularity.js';
-import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
-import { constantZero } from './foreign-layouts.js';
 import { storedOrder } from './gguf-tables.js';
+import { storedForm } from './layout.js';
 import { ggufFields, ggufValues, settle, type Wrong } from './native.js';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -56,15 +55,13 @@ export async function decodeBlocks(
 ): Promise<Decoded> {
   const decoded: Decoded = { parts: new Map(), problems: [] };
   const [n, k] = module.shape;
-  const type = quantType(module.type);
-  const flip = type.kind === 'int' && type.signed ? 2 ** (type.bits - 1) : 0;
+  const { bits, flip, zero } = storedForm(module);
   const name = file.matrix(tensor).type.name;
-  const zero = constantZero(module);
   const center = CENTER[name];
   const stored = file.tensor(tensor);
   const order = fromTyped('i32', [n], storedOrder(tensor, n, config));
   const add = center === undefined || zero === undefined ? 0 : (center - zero + 256) % 256;
-  const fields = ggufFields(rt, stored, order, [n, k], { type: name, bits: type.bits, flip, add });
+  const fields = ggufFields(rt, stored, order, [n, k], { type: name, bits, flip, add });
   await settle(rt);
   for (const each of [stored, order]) each.dispose();
   const wrong = fields.wrong();
@@ -82,7 +79,7 @@ export async function decodeBlocks(
     const minima = merged(fields.minima, n, repeats, (at, got, expected) =>
       problem('the blocks of one group have different minima', { count: 1, ...at, got, expected }),
     );
-    const zeros = zeroPoints(scales, minima, type.bits, (at, got) =>
+    const zeros = zeroPoints(scales, minima, bits, (at, got) =>
       problem('a minimum is no rounded product of a zero point and the scale', { count: 1, ...at, got, expected: 0 }),
     );
     const signed = Int16Array.from(zeros, (value) => value - flip);

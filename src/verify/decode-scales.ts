@@ -2,10 +2,9 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { ScaleDtype } from '../../formats/canonical/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { quantType } from '../core/quant-type.js';
 import type { Decoded, DecodedPart } from './decode.js';
 import { convertExact, decodeParameters, type Pending, settle, splitPairs, type Wrong } from './native.js';
-import { codeTensor, type TileScales, tileCodes } from './tile-layouts.js';
+import type { TileCodes, TileScales } from './tile-rules.js';
 
 /** A module or a rank's part of it, in canonical form. */
 export type Parts = Map<DecodedPart, Tensor>;
@@ -29,44 +28,37 @@ export function readScales(
   scales: TileScales,
   n: number,
   np: number,
-  module: PackedModule,
+  bits: number,
 ): ReadScales {
-  const { form, groups, padded } = scales;
+  const { name, form, groups, padded } = scales;
   const read = (suffix: string, as: string, bits: number, dtype: DType) => {
     const tensor = weights.tensor(`${prefix}.${suffix}`);
     const pending = decodeParameters(rt, as, tensor, dtype, [n, groups], { bits, np, gp: padded });
     tensor.dispose();
     return pending;
   };
-  if (scales.zeros === 'fused')
-    return { name: `${prefix}.scales_zeros`, scales: read('scales_zeros', form, 32, 'i32') };
+  if (scales.fused) return { name: `${prefix}.${name}`, scales: read(name, form, 32, 'i32') };
   const dtype = STORED[scales.dtype];
-  const suffix = codeTensor(module.layout) === 'B' ? 's' : 'scales';
-  const found = { name: `${prefix}.${suffix}`, scales: read(suffix, form, WIDTHS[dtype], dtype) };
-  if (scales.zeros === 'none') return found;
-  const { bits } = quantType(module.type);
-  const [zeroSuffix, zeroForm, width, zeroDtype]: [string, string, number, DType] =
-    scales.zeros === 'I32'
-      ? ['zp', 'marlin_zeros', bits, 'u8']
-      : ['zeros', form, scales.zeros === 'U8' ? 8 : 16, scales.zeros === 'U8' ? 'u8' : 'f16'];
-  return {
-    ...found,
-    zeros: { name: `${prefix}.${zeroSuffix}`, pending: read(zeroSuffix, zeroForm, width, zeroDtype) },
-  };
+  const found = { name: `${prefix}.${name}`, scales: read(name, form, WIDTHS[dtype], dtype) };
+  if (!scales.zeros) return found;
+  const { name: suffix, form: zeroForm } = scales.zeros;
+  // Words hold zero points as wide as the codes.
+  const [width, zeroDtype]: [number, DType] = { U8: [8, 'u8'], F16: [16, 'f16'], I32: [bits, 'u8'] }[
+    scales.zeros.dtype
+  ] as [number, DType];
+  return { ...found, zeros: { name: `${prefix}.${suffix}`, pending: read(suffix, zeroForm, width, zeroDtype) } };
 }
 
 /** {s, -z s} taken apart. */
 export async function unfuse(
   rt: NativeRuntime,
   read: ReadScales,
-  n: number,
-  { groups }: TileScales,
   module: PackedModule,
-  zero: number | undefined,
+  { bits, flip, zero }: TileCodes,
   parts: Parts,
   decoded: Decoded,
 ): Promise<void> {
-  const { bits, flip } = tileCodes('', module);
+  const { shape } = read.scales.output;
   const split = splitPairs(rt, read.scales.output, { bits, constant: zero ?? -1 });
   await settle(rt);
   note(decoded, read.name, split, 'the second half is no rounded product of a zero point and the scale');
@@ -74,7 +66,7 @@ export async function unfuse(
   parts.set('scales', split.output);
   const values = Uint8Array.from(typed<Int16Array>(split.zeros));
   split.zeros.dispose();
-  setZeros(read.name, module, flip, zero, fromTyped('u8', [n, groups], values), parts, decoded);
+  setZeros(read.name, module, flip, zero, fromTyped('u8', shape, values), parts, decoded);
 }
 
 /** Stored zero points as the canonical ones, or compared with the constant. Takes `zeros`. */

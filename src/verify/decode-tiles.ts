@@ -2,13 +2,13 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { Decoded } from './decode.js';
-import { checkActivations, narrowScales } from './decode-comet.js';
 import { note, type Parts, problem, readScales, setScales, setZeros, unfuse } from './decode-scales.js';
-import { decodeSparse, decodeTiles, settle, type Wrong } from './native.js';
-import { codeTensor, partShape, rankPrefixes, tileCodes, tileScales } from './tile-layouts.js';
+import { decodeTiles, settle, type Wrong } from './native.js';
+import { partShape, rankPrefixes, type TileRules, tileCodes } from './tile-rules.js';
 
 /** A module in a layout of tiles: every rank's part is decoded, and the parts are joined. */
 export async function decodeTileModule(
+  rules: TileRules,
   rt: NativeRuntime,
   weights: TensorReader,
   name: string,
@@ -17,7 +17,7 @@ export async function decodeTileModule(
 ): Promise<void> {
   const parts: Parts[] = [];
   for (const prefix of rankPrefixes(name, module))
-    parts.push(await decodePart(rt, weights, name, prefix, module, decoded));
+    parts.push(await decodePart(rules, rt, weights, name, prefix, module, decoded));
   const first = parts[0]!;
   const { ranks } = module;
   for (const part of ['codes', 'mask', 'scales', 'zeros', 'g_idx', 'permutation'] as const) {
@@ -51,6 +51,7 @@ export async function decodeTileModule(
 
 /** One rank's part, or the whole. The caller disposes of what it returns. */
 export async function decodePart(
+  rules: TileRules,
   rt: NativeRuntime,
   weights: TensorReader,
   name: string,
@@ -58,27 +59,27 @@ export async function decodePart(
   module: PackedModule,
   decoded: Decoded,
 ): Promise<Parts> {
+  const part = { rt, weights, name, prefix, module, decoded };
+  if (rules.decodePart) return rules.decodePart(part);
   const [n, k] = partShape(module);
   const [np, kp] = module.padded;
-  const { bits, flip, pad, form, zero } = tileCodes(name, module);
-  const scales = tileScales(module);
+  const stored = tileCodes(rules, module);
+  const { bits, flip, pad, zero } = stored;
+  const scales = rules.scales(module);
   const parts: Parts = new Map();
-  if (module.layout === 'sparse_marlin') return decodeSparsePart(rt, weights, prefix, module, decoded);
-  const packedName = `${prefix}.${codeTensor(module.layout)}`;
+  const packedName = `${prefix}.${rules.codes}`;
   const packed = weights.tensor(packedName);
-  const stored = weights.has(`${prefix}.permutation`) ? weights.tensor(`${prefix}.permutation`) : undefined;
-  const order = stored && readOrder(`${prefix}.permutation`, module, stored, parts, decoded);
-  const codes = decodeTiles(rt, form, packed, { bits, n, k, np, kp, flip, pad }, order);
-  const read = readScales(rt, weights, prefix, scales, n, np, module);
+  const permutation = weights.has(`${prefix}.permutation`) ? weights.tensor(`${prefix}.permutation`) : undefined;
+  const order = permutation && readOrder(`${prefix}.permutation`, module, permutation, parts, decoded);
+  const codes = decodeTiles(rt, rules.form(name, module), packed, { bits, n, k, np, kp, flip, pad }, order);
+  const read = readScales(rt, weights, prefix, scales, n, np, bits);
   await settle(rt);
   note(decoded, packedName, codes, 'a code of the padding is not what padding holds');
   parts.set('codes', codes.output);
   note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
-  if (scales.zeros === 'fused') await unfuse(rt, read, n, scales, module, zero, parts, decoded);
-  else if (form === 'comet') {
-    parts.set('scales', await narrowScales(rt, read.name, read.scales.output, module, decoded));
-    checkActivations(weights, prefix, module, rankPrefixes(name, module).indexOf(prefix), decoded);
-  } else {
+  if (scales.fused) await unfuse(rt, read, module, stored, parts, decoded);
+  else if (rules.takeScales) await rules.takeScales(part, read, parts);
+  else {
     setScales(read.name, module, read.scales.output, parts, decoded);
     if (read.zeros) {
       note(decoded, read.zeros.name, read.zeros.pending, 'the zero point of a padding column or group is not 0');
@@ -86,36 +87,7 @@ export async function decodePart(
     }
   }
   packed.dispose();
-  stored?.dispose();
-  return parts;
-}
-
-/** Codes of all K and the mask from kept codes and metadata. */
-async function decodeSparsePart(
-  rt: NativeRuntime,
-  weights: TensorReader,
-  prefix: string,
-  module: PackedModule,
-  decoded: Decoded,
-): Promise<Parts> {
-  const [n, k] = partShape(module);
-  const [np, kp] = module.padded;
-  const { bits, flip, pad } = tileCodes('', module);
-  const parts: Parts = new Map();
-  const [packed, meta] = [weights.tensor(`${prefix}.B`), weights.tensor(`${prefix}.meta`)];
-  const codes = decodeSparse(rt, packed, meta, { bits, n, k, np, kp, flip, pad });
-  const read = readScales(rt, weights, prefix, tileScales(module), n, np, module);
-  await settle(rt);
-  note(decoded, `${prefix}.B`, codes, 'a code or the metadata of the padding is not what padding holds');
-  const places = codes.places();
-  if (places.count > 0)
-    problem(decoded, `${prefix}.meta`, 'the metadata of a four does not name two places in ascending order', places);
-  parts.set('codes', codes.output);
-  parts.set('mask', codes.mask);
-  note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
-  setScales(read.name, module, read.scales.output, parts, decoded);
-  packed.dispose();
-  meta.dispose();
+  permutation?.dispose();
   return parts;
 }
 

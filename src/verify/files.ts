@@ -10,7 +10,7 @@ import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import { encodeHeader } from '../../formats/safetensors/header.js';
 import { parseStrictJson, StrictJsonError } from '../../formats/safetensors/strict-json.js';
 import type { Recorder } from './report.js';
-import { targetFacts } from './targets.js';
+import { verifiedTarget } from './targets/index.js';
 
 const INDEX = 'model.safetensors.index.json';
 /** Settings of quantization, which loaders look for beside config.json: the packer writes them anew, or leaves them out. */
@@ -46,7 +46,7 @@ export async function checkFiles(
   weights: Checkpoint,
 ): Promise<void> {
   const shards = weights.files.map((file) => path.relative(dir, file.path));
-  await checkListed(recorder, dir, manifest, shards, targetFacts(manifest.target)?.files ?? []);
+  await checkListed(recorder, dir, manifest, shards, verifiedTarget(manifest.target)?.files ?? []);
   const total = String(shards.length).padStart(5, '0');
   for (const [i, file] of weights.files.entries()) {
     const name = path.basename(file.path);

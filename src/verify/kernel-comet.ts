@@ -2,6 +2,7 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { CometWeight } from '../model/kernels/comet.js';
+import type { PackedWeight } from '../model/kernels/kernel.js';
 import type { Decoded } from './decode.js';
 import { disposeMixedCodes, mixedOf } from './decode-comet.js';
 import { activations, bitsOf, chooseColumns, download, MOST_TOKENS, numberOf, POISON, TOKENS } from './kernel-data.js';
@@ -33,14 +34,15 @@ interface Case {
  * products with all scales one, which must be exact, for many numbers of tokens and for single blocks; and products as they
  * are, in f16 and bf16, against f64. Returns the largest error / bound of the last.
  */
-export async function runCometKernel(
+export async function compareComet(
   ctx: ModuleContext,
   rt: NativeRuntime,
   name: string,
   module: PackedModule,
   decoded: Decoded,
-  packed: CometWeight,
+  weight: PackedWeight,
 ): Promise<number> {
+  const packed = weight as CometWeight;
   const [n, k] = module.shape;
   const mixed = await mixedOf(ctx.runtime, module, decoded);
   try {

@@ -9,12 +9,11 @@ import {
   typed,
 } from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
-import { type CometWeight, cometKernel } from '../model/kernels/comet.js';
-import { w8a8Kernel } from '../model/kernels/w8a8.js';
 import { disposePacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
-import { runCometKernel } from './kernel-comet.js';
 import { activations, bitsOf, chooseColumns, download, MOST_TOKENS, numberOf, POISON, TOKENS } from './kernel-data.js';
+import type { KernelRules } from './layout.js';
+import { layoutOf } from './layouts/index.js';
 import type { ModuleContext } from './module.js';
 import { dequantize, settle } from './native.js';
 import { packedWeight } from './packed-weight.js';
@@ -33,9 +32,9 @@ interface Reference {
   readonly rounds: boolean;
 }
 
-/** Devices without wgmma take gemm_large above 16 tokens, which dequantizes as MARLIN does (docs/kernels.md). */
-function roundsPacked(rt: NativeRuntime, module: PackedModule): boolean {
-  if (module.layout !== 'tilus' || rt.device === 'cpu') return false;
+/** Such devices take gemm_large above 16 tokens, which dequantizes as MARLIN does (docs/kernels.md). */
+function lacksWgmma(rt: NativeRuntime): boolean {
+  if (rt.device === 'cpu') return false;
   const facts = addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];
   return facts !== undefined && facts.arch < 90;
 }
@@ -60,15 +59,16 @@ export async function runKernel(
     return there;
   };
   const packed = packedWeight(name, module, load, ctx.dynamic);
-  if (!packed) return undefined;
+  const rules = layoutOf(module.layout)?.kernel;
+  if (!packed || !rules) return undefined;
   const [n, k] = module.shape;
   let ratio = 0;
   try {
-    if (packed.kernel === cometKernel)
-      return await runCometKernel(ctx, rt, name, module, decoded, packed as CometWeight);
+    if (rules.compare) return await rules.compare(ctx, rt, name, module, decoded, packed);
     const x = activations(k, ctx.seed);
-    const codes = packed.kernel === w8a8Kernel ? packed.weights.dtype : undefined;
-    const reference = await referenceOf(ctx, module, decoded, codes ? asCodes(x, k, codes) : x, codes === 'f8_e4m3');
+    const codes = rules.codes ? packed.weights.dtype : undefined;
+    const read = codes ? asCodes(x, k, codes) : x;
+    const reference = await referenceOf(ctx, rules, module, decoded, read, codes === 'f8_e4m3');
     for (const dtype of ['f16', 'bf16'] as const)
       for (const tokens of TOKENS) {
         const rows = fromTyped(dtype, [tokens, k], Uint16Array.from(x.subarray(0, tokens * k), bitsOf(dtype)));
@@ -87,6 +87,7 @@ export async function runKernel(
 
 async function referenceOf(
   { runtime, seed, kernel }: ModuleContext,
+  rules: KernelRules,
   module: PackedModule,
   { parts, group }: Decoded,
   x: Float64Array,
@@ -107,9 +108,9 @@ async function referenceOf(
   const size = new Float64Array(product.length);
   const off = new Float64Array(product.length);
   const halves = new Float64Array(product.length);
-  const integers = type.kind === 'int' && module.layout !== 'tilus' && module.layout !== 'int-quantized';
-  const fused = integers && module.layout === 'turbomind';
-  const rounds = kernel !== undefined && roundsPacked(kernel, module);
+  const integers = type.kind === 'int' && rules.rounds === true;
+  const fused = integers && rules.fused === true;
+  const rounds = rules.roundsWithoutWgmma === true && kernel !== undefined && lacksWgmma(kernel);
   const groupOf = groupsOf(k, blockK, group, permutation);
   const groups = scales.shape[1] as number;
   const stored = typed<Uint16Array | Uint8Array | Float32Array>(scales);

@@ -5,8 +5,8 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { type CanonicalSide, compareModule } from './against.js';
 import { canonicalFacts, type DecodedPart, decodeModule, disposeDecoded } from './decode.js';
 import { emulateModule } from './emulate.js';
+import { expectation } from './expectation.js';
 import { runKernel } from './kernels.js';
-import { expectation } from './layouts.js';
 import type { ModuleReport, Recorder } from './report.js';
 
 export interface ModuleContext {

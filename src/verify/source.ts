@@ -8,11 +8,12 @@ import type { PackedWeight } from '../model/kernels/kernel.js';
 import type { MixedWeight, WeightSource } from '../model/source.js';
 import { type Decoded, decodeModule, disposeDecoded, weightLike } from './decode.js';
 import { mixedOf } from './decode-comet.js';
+import { expectation } from './expectation.js';
 import { isGguf } from './gguf.js';
 import { GgufSource } from './gguf-source.js';
-import { expectation } from './layouts.js';
 import { dequantize, settle } from './native.js';
-import { packedWeight, quantizesActivations } from './packed-weight.js';
+import { packedWeight } from './packed-weight.js';
+import { quantizesActivations } from './targets/index.js';
 
 /**
  * A packed directory as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and

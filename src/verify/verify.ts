@@ -17,10 +17,9 @@ import { verifyCache } from './kv.js';
 import type { CacheMaker } from './kv-case.js';
 import { modelLinears } from './linears.js';
 import { type ModuleContext, verifyModule } from './module.js';
-import { quantizesActivations } from './packed-weight.js';
 import { CHECKS, type ModuleReport, Recorder, type VerifyFailure, type VerifyReport } from './report.js';
 import { ArtifactSource, artifactSource } from './source.js';
-import { targetFacts } from './targets.js';
+import { quantizesActivations, verifiedTarget } from './targets/index.js';
 
 export interface VerifyOptions {
   /** A packed directory. */
@@ -78,7 +77,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       compareManifests(recorder, canonical, manifest);
       const made = [
         ...weights.files.map((file) => path.relative(dir, file.path)),
-        ...(targetFacts(manifest.target)?.files ?? []),
+        ...(verifiedTarget(manifest.target)?.files ?? []),
       ];
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config, made);
     } else recorder.detail('against', 'no quantized checkpoint was given');

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { PackedModule } from '../../../formats/artifact/schema.js';
-import { expectation } from '../../../src/verify/layouts.js';
+import { expectation } from '../../../src/verify/expectation.js';
 
 const HASH = '0'.repeat(64);
 

@@ -1,13 +1,13 @@
-import type { ArtifactManifest } from '../../formats/artifact/schema.js';
-import { Patterns } from '../core/patterns.js';
-import type { Reading, Scheme } from './config.js';
-import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, Maybe } from './keys.js';
-import type { Linear, ModelLinears } from './linears.js';
+import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
+import { Patterns } from '../../core/patterns.js';
+import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, Maybe } from '../keys.js';
+import type { Linear, ModelLinears } from '../linears.js';
+import { plainScheme, type Reading, type Scheme, type VerifiedTarget } from '../target.js';
 
 const SCHEME = { bits: ELSEWHERE, group_size: ELSEWHERE, desc_act: ELSEWHERE, sym: ELSEWHERE };
 
 /** GPTQ: one scheme, and GPTQModel's `dynamic` rules, '+:REGEX' with what differs and '-:REGEX' for what is plain. */
-export function gptqReading(fail: Fail, config: Json, manifest: ArtifactManifest, { linears }: ModelLinears): Reading {
+function read(fail: Fail, config: Json, manifest: ArtifactManifest, { linears }: ModelLinears): Reading {
   const { lpq, options } = manifest.provenance;
   const dynamic = Object.entries(asObject(config.dynamic) ?? {});
   const patterns = new Patterns(
@@ -50,3 +50,20 @@ export function gptqReading(fail: Fail, config: Json, manifest: ArtifactManifest
     byName: () => false,
   };
 }
+
+/** The convention has the name of its layout, and checkpoint_format is that. */
+function gptqTarget(name: string): VerifiedTarget {
+  return {
+    name,
+    layouts: [name],
+    left: 'dense',
+    files: ['quantize_config.json'],
+    config: {
+      read,
+      scheme: (module) => ({ ...plainScheme(module), order: module.canonical.g_idx !== undefined }),
+    },
+  };
+}
+
+export const gptq = gptqTarget('gptq');
+export const gptqV2 = gptqTarget('gptq_v2');

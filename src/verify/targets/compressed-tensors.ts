@@ -1,22 +1,20 @@
-import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
-import { quantType } from '../core/quant-type.js';
-import type { Reading, Scheme } from './config.js';
-import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, strings } from './keys.js';
-import { isSymmetric } from './layouts.js';
-import type { Linear, ModelLinears } from './linears.js';
-import { NameList } from './patterns.js';
+import type { PackedModule } from '../../../formats/artifact/schema.js';
+import { quantType } from '../../core/quant-type.js';
+import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, strings } from '../keys.js';
+import { isSymmetric } from '../layout.js';
+import { layoutOf } from '../layouts/index.js';
+import type { Linear, ModelLinears } from '../linears.js';
+import { NameList } from '../patterns.js';
+import { plainScheme, type Reading, type Scheme, type VerifiedTarget } from '../target.js';
 
 /** The storage form of a packed module, by the format's name. */
-export function storageForm({ layout }: PackedModule): string {
-  return layout === 'compressed-tensors' ? 'pack-quantized' : layout;
-}
+const formOf = ({ layout }: PackedModule) => layoutOf(layout)?.compressed ?? { format: layout };
 
 /** compressed-tensors: groups of modules by exact name, re:REGEX or class, and a list of what is plain. */
-export function compressedReading(fail: Fail, config: Json, manifest: ArtifactManifest, model: ModelLinears): Reading {
-  const dynamic = manifest.target === 'compressed-tensors-w8a8';
+function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): Reading {
   const linears = [...model.linears.values()];
   const packed = linears.filter(({ module }) => module !== undefined && module.layout !== 'dense');
-  const forms = [...new Set(packed.map(({ module }) => storageForm(module as PackedModule)))];
+  const forms = [...new Set(packed.map(({ module }) => formOf(module as PackedModule).format))];
   const mixed = forms.length > 1;
   checkKeys(fail, 'quantization_config', config, {
     quant_method: 'compressed-tensors',
@@ -118,9 +116,10 @@ function classesOf({ head, transposed }: Linear): string[] {
 /** `weights` of a group, whole. */
 function weightArguments(module: PackedModule): Json {
   const { bits, kind } = quantType(module.type);
-  const { granularity, scales, layout } = module;
-  const whole = /^(int|float)-quantized$/.test(layout);
-  const block = whole ? (scales.stored ?? (granularity.kind === 'group' ? scales.block : undefined)) : undefined;
+  const { granularity, scales } = module;
+  const block = formOf(module).whole
+    ? (scales.stored ?? (granularity.kind === 'group' ? scales.block : undefined))
+    : undefined;
   const size = granularity.kind === 'group' ? granularity.size : null;
   const strategy =
     block === 'tensor'
@@ -129,7 +128,7 @@ function weightArguments(module: PackedModule): Json {
         ? 'block'
         : size === null
           ? 'channel'
-          : layout === 'nvfp4-pack-quantized'
+          : scales.global
             ? 'tensor_group'
             : 'group';
   return {
@@ -162,3 +161,36 @@ function tokenActivations({ type }: PackedModule): Json {
     observer_kwargs: {},
   };
 }
+
+function compressedTarget(name: string, layouts: readonly string[], dynamic: boolean): VerifiedTarget {
+  return {
+    ...{ name, layouts, left: 'dense', files: [] },
+    ...(dynamic && { activations: 'tokens' }),
+    config: {
+      read: (fail, config, _manifest, model) => read(dynamic, fail, config, model),
+      scheme(module) {
+        const { bits, kind } = quantType(module.type);
+        return {
+          ...plainScheme(module),
+          order: module.canonical.g_idx !== undefined,
+          type: kind,
+          format: formOf(module).format,
+          activations: dynamic ? `${bits}-bit ${kind}, dynamic, token` : 'none',
+        };
+      },
+    },
+  };
+}
+
+export const compressedTensors = compressedTarget(
+  'compressed-tensors',
+  ['compressed-tensors', 'float-quantized', 'nvfp4-pack-quantized', 'mxfp4-pack-quantized'],
+  false,
+);
+
+/** Weights and activations of 8 bits. */
+export const compressedTensorsW8A8 = compressedTarget(
+  'compressed-tensors-w8a8',
+  ['int-quantized', 'float-quantized'],
+  true,
+);

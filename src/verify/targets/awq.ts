@@ -1,10 +1,14 @@
-import type { Reading, Scheme } from './config.js';
-import { checkKeys, ELSEWHERE, type Fail, type Json, strings } from './keys.js';
-import type { ModelLinears } from './linears.js';
+import type { ArtifactManifest } from '../../../formats/artifact/schema.js';
+import { checkKeys, ELSEWHERE, type Fail, type Json, strings } from '../keys.js';
+import { isPacked } from '../layouts/index.js';
+import type { Linear, ModelLinears } from '../linears.js';
+import { plainScheme, type Reading, type Scheme, type VerifiedTarget } from '../target.js';
+
+const packed = ({ module }: Linear): boolean => module !== undefined && isPacked(module.layout);
 
 /** AWQ: one scheme; a linear is plain when an entry of modules_to_not_convert is part of its name. qzeros are always read. */
-export function awqReading(fail: Fail, config: Json, { linears }: ModelLinears): Reading {
-  const packedHead = [...linears.values()].some(({ head, module }) => head && module?.layout === 'awq');
+function read(fail: Fail, config: Json, _manifest: ArtifactManifest, { linears }: ModelLinears): Reading {
+  const packedHead = [...linears.values()].some((linear) => linear.head && packed(linear));
   checkKeys(fail, 'quantization_config', config, {
     quant_method: 'awq',
     bits: ELSEWHERE,
@@ -18,7 +22,7 @@ export function awqReading(fail: Fail, config: Json, { linears }: ModelLinears):
   const left = strings(stated);
   if (stated !== null && (!Array.isArray(stated) || left.length !== stated.length || left.length === 0))
     fail('quantization_config.modules_to_not_convert is no list of names', stated, 'null, or names');
-  const plain = [...linears.values()].filter(({ module }) => module?.layout !== 'awq').map(({ name }) => name);
+  const plain = [...linears.values()].filter((linear) => !packed(linear)).map(({ name }) => name);
   for (const part of left)
     if (!plain.some((name) => name.includes(part)))
       fail(`quantization_config.modules_to_not_convert names '${part}', which is no plain linear of the model`, part);
@@ -30,3 +34,11 @@ export function awqReading(fail: Fail, config: Json, { linears }: ModelLinears):
     byName: () => false,
   };
 }
+
+export const awq: VerifiedTarget = {
+  name: 'awq',
+  layouts: ['awq'],
+  left: 'dense',
+  files: ['quantize_config.json'],
+  config: { read, scheme: (module) => ({ ...plainScheme(module), sym: true }) },
+};

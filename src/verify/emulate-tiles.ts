@@ -1,0 +1,97 @@
+import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { quantType, typeParams } from '../core/quant-type.js';
+import type { EmulatedPart } from './layout.js';
+import type { ModuleContext } from './module.js';
+import { convertExact, type EmulatorResult, emulateTiles, settle } from './native.js';
+import { partShape, type TileRules, tileCodes } from './tile-rules.js';
+
+/** A part through emulate_tiles.cpp; undefined when a scale or zero point is no fp16 number. */
+export async function emulateGeneral(
+  rules: TileRules,
+  ctx: ModuleContext,
+  { name, prefix, module, parts, strips }: EmulatedPart,
+): Promise<EmulatorResult | undefined> {
+  const { runtime, weights } = ctx;
+  const { bits, flip, zero } = tileCodes(rules, module);
+  const stored = rules.scales(module);
+  const [, k] = partShape(module);
+  const [np, kp] = module.padded;
+  const scales = await halfScales(ctx, parts.get('scales')!);
+  if (!scales) return undefined;
+  const zeros = halfZeros(parts.get('zeros'), scales.shape, zero, flip);
+  const part = (suffix: string): Tensor => weights.tensor(`${prefix}.${suffix}`);
+  const ordered = module.canonical.g_idx !== undefined;
+  const inputs = [
+    part(rules.codes),
+    scales,
+    zeros,
+    parts.get('codes')!,
+    part(stored.name),
+    ...(stored.zeros ? [part(stored.zeros.name)] : []),
+    ...(ordered ? [part('permutation')] : []),
+  ];
+  const type = quantType(module.type);
+  const result = await emulateTiles(runtime, inputs, {
+    ...typeParams(type),
+    // Codes that were made unsigned are numbers as they are stored.
+    ...(flip ? { signed: 0 } : {}),
+    form: rules.form(name, module),
+    scaleForm: stored.form,
+    bits,
+    k,
+    np,
+    kp,
+    gp: stored.padded,
+    group: module.granularity.kind === 'group' ? module.granularity.size : kp,
+    flip,
+    zero: zero ?? 0,
+    fused: stored.fused === true,
+    hasZeros: stored.zeros !== undefined,
+    zeroBits: { I32: bits, U8: 8, F16: 16 }[stored.zeros?.dtype ?? 'F16'],
+    hasOrder: ordered,
+    seed: ctx.seed,
+    strips,
+  });
+  const mine = new Set<Tensor | undefined>(parts.values());
+  for (const tensor of inputs) if (!mine.has(tensor)) tensor.dispose();
+  return result;
+}
+
+/** Scales in f16, undefined when one of them is no f16 number. */
+async function halfScales({ runtime }: ModuleContext, scales: Tensor): Promise<Tensor | undefined> {
+  if (scales.dtype === 'f16') return scales;
+  const wide = allocate('f32', scales.shape);
+  if (scales.dtype === 'bf16') runtime.enqueue('verify_convert_exact', [scales], [wide, allocate('i64', [5])]);
+  else typed(wide).set(Float32Array.from(scales.bytes(), (e) => 2 ** (e - 127)));
+  await settle(runtime);
+  const half = convertExact(runtime, wide, 'f16');
+  await settle(runtime);
+  wide.dispose();
+  if (half.wrong().count === 0) return half.output;
+  half.output.dispose();
+  return undefined;
+}
+
+/** Zero points of the codes as they are stored, F16. */
+function halfZeros(
+  zeros: Tensor | undefined,
+  shape: readonly number[],
+  constant: number | undefined,
+  flip: number,
+): Tensor {
+  if (zeros?.dtype === 'f16') return zeros;
+  const count = shape.reduce((all, size) => all * size, 1);
+  const values = zeros ? typed<Int16Array | Uint8Array>(zeros) : undefined;
+  return fromTyped(
+    'f16',
+    shape,
+    Uint16Array.from({ length: count }, (_, i) => halfBits(values ? values[i]! + flip : (constant ?? 0))),
+  );
+}
+
+/** f16 bits of a number that it holds exactly and that is normal or 0. */
+function halfBits(value: number): number {
+  if (value === 0) return 0;
+  const exponent = Math.floor(Math.log2(Math.abs(value)));
+  return (value < 0 ? 0x8000 : 0) | ((exponent + 15) << 10) | ((Math.abs(value) / 2 ** exponent - 1) * 1024);
+}

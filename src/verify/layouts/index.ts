@@ -1,0 +1,42 @@
+import type { VerifiedLayout } from '../layout.js';
+import { awq } from './awq.js';
+import { comet } from './comet.js';
+import { mxfp4, nvfp4 } from './fp4.js';
+import { gptq, gptqV2 } from './gptq.js';
+import { marlin } from './marlin.js';
+import { packQuantized } from './pack-quantized.js';
+import { carried, dense } from './plain.js';
+import { sparseMarlin } from './sparse-marlin.js';
+import { tilus } from './tilus.js';
+import { turbomind, turbomindSm70 } from './turbomind.js';
+import { floatQuantized, intQuantized } from './whole-bytes.js';
+
+/** Every layout of packed modules. */
+export const LAYOUTS: readonly VerifiedLayout[] = [
+  marlin,
+  sparseMarlin,
+  turbomind,
+  turbomindSm70,
+  tilus,
+  comet,
+  gptq,
+  gptqV2,
+  packQuantized,
+  awq,
+  intQuantized,
+  floatQuantized,
+  nvfp4,
+  mxfp4,
+];
+
+const BY_NAME = new Map([...LAYOUTS, dense, carried].map((layout) => [layout.name, layout]));
+
+/** A layout, or the form in which a module is left, by its name in an artifact. */
+export function layoutOf(name: string): VerifiedLayout | undefined {
+  return BY_NAME.get(name);
+}
+
+/** Whether modules of a layout of that name are packed, and not left as they were. */
+export function isPacked(name: string): boolean {
+  return LAYOUTS.some((layout) => layout.name === name);
+}

@@ -1,0 +1,106 @@
+import type { Tensor } from '../../../native/binding.js';
+import { quantType } from '../../core/quant-type.js';
+import { sparseMarlinKernel } from '../../model/kernels/sparse-marlin.js';
+import { note, type Parts, problem, readScales, setScales } from '../decode-scales.js';
+import { decodeSparse, emulateSparse, settle } from '../native.js';
+import { tileLayout } from '../tile-layout.js';
+import {
+  integerProblems,
+  orderProblems,
+  partGroups,
+  partShape,
+  type TilePart,
+  type TileRules,
+  tileCodes,
+} from '../tile-rules.js';
+
+const rules: TileRules = {
+  name: 'sparse_marlin',
+  steps: [256, 128],
+  codes: 'B',
+  unsigned: true,
+  middle: true,
+  rows: true,
+  sparse: true,
+  form: () => 'sparse_marlin',
+
+  scales: (module) => ({
+    ...{ name: 's', form: 'sparse_marlin_scales', dtype: 'F16' },
+    groups: partGroups(module),
+    padded: partGroups(module, module.padded[1]),
+  }),
+
+  tensors(module) {
+    const [np, kp] = module.padded;
+    return [
+      { suffix: 'B', dtypes: ['I32'], shape: [kp / 32, (np * quantType(module.type).bits) / 2] },
+      { suffix: 'meta', dtypes: ['I16'], shape: [kp / 32, 2 * np] },
+      { suffix: 's', dtypes: ['F16'], shape: [rules.scales(module).padded, np] },
+    ];
+  },
+
+  *problems(module) {
+    const { canonical, granularity } = module;
+    const type = quantType(module.type);
+    if (canonical.mask === undefined) yield 'layout sparse_marlin needs a 2:4 mask';
+    if (partShape(module)[1] % 4 !== 0) yield 'layout sparse_marlin needs fours of input features';
+    if (granularity.kind === 'group' && granularity.size !== 128)
+      yield `layout sparse_marlin has no groups of ${granularity.size}`;
+    if (tileCodes(rules, module).zero !== 2 ** (type.bits - 1)) yield 'layout sparse_marlin has no zero points';
+    if (type.kind === 'int') yield* integerProblems(rules, module);
+    else yield `layout sparse_marlin holds integers, not ${type.name}`;
+    yield* orderProblems(rules, module);
+  },
+
+  decodePart,
+
+  /** The metadata selects of each four activations the two that the kept weights meet. */
+  emulator: {
+    strip: () => 64,
+    async run(ctx, { prefix, module, parts, strips }) {
+      const type = quantType(module.type);
+      const [packed, meta, packedScales] = ['B', 'meta', 's'].map((suffix) =>
+        ctx.weights.tensor(`${prefix}.${suffix}`),
+      ) as [Tensor, Tensor, Tensor];
+      const [codes, mask, scales] = [parts.get('codes')!, parts.get('mask')!, parts.get('scales')!];
+      const inputs = { packed, meta, packedScales, codes, mask, scales };
+      const result = await emulateSparse(ctx.runtime, inputs, {
+        bits: type.bits,
+        k: partShape(module)[1],
+        zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
+        signed: type.kind === 'int' && type.signed,
+        seed: ctx.seed,
+        strips,
+      });
+      for (const tensor of [packed, meta, packedScales]) tensor.dispose();
+      return result;
+    },
+  },
+
+  kernel: { binds: sparseMarlinKernel, rounds: true },
+};
+
+export const sparseMarlin = tileLayout(rules);
+
+/** Codes of all K and the mask from kept codes and metadata. */
+async function decodePart({ rt, weights, prefix, module, decoded }: TilePart): Promise<Parts> {
+  const [n, k] = partShape(module);
+  const [np, kp] = module.padded;
+  const { bits, flip, pad } = tileCodes(rules, module);
+  const parts: Parts = new Map();
+  const [packed, meta] = [weights.tensor(`${prefix}.B`), weights.tensor(`${prefix}.meta`)];
+  const codes = decodeSparse(rt, packed, meta, { bits, n, k, np, kp, flip, pad });
+  const read = readScales(rt, weights, prefix, rules.scales(module), n, np, bits);
+  await settle(rt);
+  note(decoded, `${prefix}.B`, codes, 'a code or the metadata of the padding is not what padding holds');
+  const places = codes.places();
+  if (places.count > 0)
+    problem(decoded, `${prefix}.meta`, 'the metadata of a four does not name two places in ascending order', places);
+  parts.set('codes', codes.output);
+  parts.set('mask', codes.mask);
+  note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
+  setScales(read.name, module, read.scales.output, parts, decoded);
+  packed.dispose();
+  meta.dispose();
+  return parts;
+}

@@ -1,0 +1,84 @@
+import type { PackedModule } from '../../../formats/artifact/schema.js';
+import { quantType } from '../../core/quant-type.js';
+import { turbomindKernel } from '../../model/kernels/turbomind.js';
+import { emulateGeneral } from '../emulate-tiles.js';
+import type { KernelRules } from '../layout.js';
+import { tileLayout } from '../tile-layout.js';
+import {
+  integerProblems,
+  orderProblems,
+  partGroups,
+  type TileRules,
+  type TileScales,
+  tileCodes,
+} from '../tile-rules.js';
+
+/** Integers with scale and zero point fused, and floats. Experts are stored along K first, but for sm70. */
+function turbomindRules(
+  name: string,
+  form: TileRules['form'],
+  strip: (module: PackedModule) => number,
+  kernel?: KernelRules,
+): TileRules {
+  const rules: TileRules = {
+    ...{ name, form, steps: [64, 32], codes: 'packed', unsigned: true, rows: false },
+
+    scales(module): TileScales {
+      const { dtype } = module.scales;
+      const groups = partGroups(module);
+      const same = { form: name, groups, padded: groups };
+      if (quantType(module.type).kind === 'int') return { name: 'scales_zeros', dtype: 'F16', ...same, fused: true };
+      return { name: 'scales', dtype: dtype === 'f8_e8m0' ? 'U8' : dtype === 'f16' ? 'F16' : 'BF16', ...same };
+    },
+
+    tensors(module) {
+      const [np, kp] = module.padded;
+      const scales = rules.scales(module);
+      return [
+        { suffix: 'packed', dtypes: ['I32'], shape: [(np * kp * quantType(module.type).bits) / 32] },
+        { suffix: scales.name, dtypes: [scales.dtype], shape: [scales.groups, np, ...(scales.fused ? [2] : [])] },
+      ];
+    },
+
+    *problems(module) {
+      const type = quantType(module.type);
+      if (type.kind === 'int') yield* integerProblems(rules, module);
+      else {
+        if (type.name !== 'f4e2m1' && type.name !== 'f8e4m3') yield `layout ${name} has no ${type.name} codes`;
+        const dtypes = type.bits === 4 ? ['f8_e8m0'] : ['f16', 'bf16'];
+        if (!dtypes.includes(module.scales.dtype))
+          yield `layout ${name} has ${dtypes.join(' or ')} scales for ${type.name}`;
+        if (tileCodes(rules, module).zero !== 0) yield 'floats have no zero points';
+      }
+      yield* orderProblems(rules, module);
+    },
+
+    emulator: { strip, run: (ctx, part) => emulateGeneral(rules, ctx, part) },
+    ...(kernel && { kernel }),
+  };
+  return rules;
+}
+
+/** sm75 to sm90. */
+export const turbomind = tileLayout(
+  turbomindRules(
+    'turbomind',
+    (name, { type }) =>
+      quantType(type).kind === 'float'
+        ? 'turbomind_a'
+        : /(^|\.)experts\.\d+\./.test(name)
+          ? 'turbomind_b_experts'
+          : 'turbomind_b',
+    ({ type }) => (quantType(type).kind === 'float' ? 16 : 32),
+    { binds: turbomindKernel, rounds: true, fused: true },
+  ),
+);
+
+/** lpq has no kernel for sm70. */
+export const turbomindSm70 = tileLayout(
+  turbomindRules(
+    'turbomind_sm70',
+    () => 'turbomind_sm70',
+    () => 32,
+  ),
+);
