@@ -138,7 +138,7 @@ export class PlainProgress implements ProgressView {
     this.done = done;
     if (this.now() - this.told < this.everySeconds) return;
     this.told = this.now();
-    const left = this.eta.left(done);
+    const left = this.total > 0 ? this.eta.left(done) : undefined;
     const percent = this.total > 0 ? ` ${Math.floor((100 * done) / this.total)}%` : '';
     this.write(
       `${this.label}${percent}${left === undefined ? '' : `, ${duration(left)} left`}${detail ? `  ${detail}` : ''}`,

@@ -1,5 +1,6 @@
 import { existsSync, readFileSync, statSync } from 'node:fs';
-import { rename, rm, writeFile } from 'node:fs/promises';
+import { readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import path from 'node:path';
 import { writeError } from '../../formats/directory/write-error.js';
 import { readReport } from '../../formats/report/read.js';
 import type { Report } from '../../formats/report/schema.js';
@@ -36,15 +37,30 @@ export async function writeReport(dir: string, report: Report): Promise<{ json: 
   return { json, html };
 }
 
+/** Writing takes less: what is older was left by a process that was killed, though another now have its id. */
+const WRITING_MS = 60_000;
+
 /** Writes a file beside itself, and then in its place. */
 export async function replaceFile(file: string, text: string): Promise<void> {
   const temporary = `${file}.lpq-tmp-${process.pid}`;
   try {
+    await clearAbandoned(file);
     await writeFile(temporary, text);
     await rename(temporary, file);
   } catch (cause) {
     await rm(temporary, { force: true });
     throw writeError(file, cause);
+  }
+}
+
+/** Removes what killed processes left of a file that they were writing. */
+async function clearAbandoned(file: string): Promise<void> {
+  const [dir, prefix] = [path.dirname(file), `${path.basename(file)}.lpq-tmp-`];
+  for (const name of await readdir(dir).catch(() => [])) {
+    if (!name.startsWith(prefix) || !/^\d+$/.test(name.slice(prefix.length))) continue;
+    const left = path.join(dir, name);
+    const { mtimeMs = Date.now() } = await stat(left).catch(() => ({}) as { mtimeMs?: number });
+    if (Date.now() - mtimeMs > WRITING_MS) await rm(left, { force: true });
   }
 }
 

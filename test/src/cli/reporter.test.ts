@@ -113,6 +113,28 @@ test('without a terminal progress is a line every ten seconds', () => {
   ]);
 });
 
+test('without a terminal a step that goes on is told every ten seconds, too, with its total or without', () => {
+  let now = 0;
+  const lines: string[] = [];
+  for (const total of [4, 0]) {
+    const view = new PlainProgress(
+      'verify',
+      total,
+      (line) => lines.push(line),
+      10,
+      () => now,
+    );
+    view.update(1, 'q');
+    for (const end = now + 25; now < end; now++) view.wait('hashing q, 1 of 4', now);
+  }
+  assert.deepEqual(lines, [
+    'verify 25%, 30s left  hashing q, 1 of 4  10s',
+    'verify 25%, 1m 00s left  hashing q, 1 of 4  20s',
+    'verify  hashing q, 1 of 4  35s',
+    'verify  hashing q, 1 of 4  45s',
+  ]);
+});
+
 test('the first signal stops the runtimes and raises the signal; the second cleans up and leaves with 130', () => {
   const said: string[] = [];
   const left: number[] = [];

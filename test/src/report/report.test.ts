@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
@@ -9,7 +9,7 @@ import { publishedSchemas } from '../../../src/cli/schemas.js';
 import type { LpqError } from '../../../src/core/error.js';
 import { compareReports, comparisonPage } from '../../../src/report/compare.js';
 import { reportPage } from '../../../src/report/html.js';
-import { writeReport } from '../../../src/report/write.js';
+import { replaceFile, writeReport } from '../../../src/report/write.js';
 import { scratch } from '../../formats/scratch.js';
 import { root } from '../cli/lpq.js';
 import { wellFormed } from './markup.js';
@@ -167,6 +167,24 @@ test('a report is read back as it was written; a damaged one is refused at its p
       (error: LpqError) => error.code === 'LPQ_REPORT' && says.test(error.message),
     );
   }
+});
+
+test('what killed processes left of a file goes when it is written again; what is being written stays', async () => {
+  const dir = scratch();
+  const file = path.join(dir, 'run.report.json');
+  const hourAgo = new Date(Date.now() - 3_600_000);
+  for (const name of ['run.report.json.lpq-tmp-7', 'run.report.json.lpq-tmp-x', 'other.report.json.lpq-tmp-7']) {
+    writeFileSync(path.join(dir, name), 'half');
+    utimesSync(path.join(dir, name), hourAgo, hourAgo);
+  }
+  writeFileSync(`${file}.lpq-tmp-8`, 'of a live one');
+  await replaceFile(file, 'whole');
+  assert.deepEqual(readdirSync(dir).sort(), [
+    'other.report.json.lpq-tmp-7',
+    'run.report.json',
+    'run.report.json.lpq-tmp-8',
+    'run.report.json.lpq-tmp-x',
+  ]);
 });
 
 test('columns of which nothing is known are left out, and tokens are counted to the last', () => {
