@@ -1,36 +1,34 @@
 #include <cmath>
 
 #include "cpu/nn/cast.h"
+#include "ops/elementwise.h"
 
 namespace lpq::nn {
 namespace {
 
-constexpr const char* kActs = "silu, gelu, gelu_tanh, relu, relu2, quick_gelu or sigmoid";
-
-// The vectorised activation of this name; `exact` for gelu: x times the normal distribution function of x, in f64,
-// which has no vector variants, so libm's erfc will do.
-Act act_named(const std::string& act, bool& exact) {
-  exact = act == "gelu";
-  if (act == "silu" || exact) return Act::silu;
-  if (act == "gelu_tanh") return Act::gelu_tanh;
-  if (act == "relu") return Act::relu;
-  if (act == "relu2") return Act::relu2;
-  if (act == "quick_gelu") return Act::quick_gelu;
-  require(act == "sigmoid", "act is '" + act + "', not " + kActs);
-  return Act::sigmoid;
+// The vectorised activation. gelu, x times the normal distribution function of x, has none: f64 and libm's erfc will
+// do.
+Act act_of(ops::Act act) {
+  switch (act) {
+    case ops::Act::gelu_tanh: return Act::gelu_tanh;
+    case ops::Act::relu: return Act::relu;
+    case ops::Act::relu2: return Act::relu2;
+    case ops::Act::quick_gelu: return Act::quick_gelu;
+    case ops::Act::sigmoid: return Act::sigmoid;
+    default: return Act::silu;
+  }
 }
 
 float gelu(float x) { return static_cast<float>(0.5 * x * std::erfc(-static_cast<double>(x) * 0.70710678118654752)); }
 
 void activation(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", {DType::f32});
-  require_tensor(y, "y", DType::f32, x.shape);
-  bool exact;
-  const Act act = act_named(call.params.text("act"), exact);
-  const float* from = x.data<float>();
-  float* out = y.data<float>();
-  exec.pool.parallel_for(x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+  const ops::Activation a = ops::Activation::parse(call);
+  require_f32({{&a.x, "x"}});
+  const bool exact = a.act == ops::Act::gelu;
+  const Act act = act_of(a.act);
+  const float* from = a.x.data<float>();
+  float* out = a.y.data<float>();
+  exec.pool.parallel_for(a.x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
     if (exact)
       for (int64_t i = begin; i < end; ++i) out[i] = gelu(from[i]);
     else vector_kernels().activate(act, from + begin, out + begin, end - begin);
@@ -38,69 +36,54 @@ void activation(Call& call, Exec& exec) {
 }
 
 void soft_cap(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", {DType::f32});
-  require_tensor(y, "y", DType::f32, x.shape);
-  const float scale = static_cast<float>(call.params.number("scale", 1.0));
-  const float cap = static_cast<float>(call.params.number("cap", 0.0));
-  require(cap >= 0, "cap is " + std::to_string(cap));
-  const float* from = x.data<float>();
-  float* out = y.data<float>();
-  exec.pool.parallel_for(x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
-    vector_kernels().scale(from + begin, scale, out + begin, end - begin);
-    if (cap > 0) vector_kernels().soft_cap(out + begin, cap, out + begin, end - begin);
+  const ops::SoftCap a = ops::SoftCap::parse(call);
+  const float* from = a.x.data<float>();
+  float* out = a.y.data<float>();
+  exec.pool.parallel_for(a.x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+    vector_kernels().scale(from + begin, a.scale, out + begin, end - begin);
+    if (a.cap > 0) vector_kernels().soft_cap(out + begin, a.cap, out + begin, end - begin);
   });
 }
 
 void gated_activation(Call& call, Exec& exec) {
-  const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
-  require_dtype(gate, "gate", {DType::f32});
-  bool exact;
-  const Act act = act_named(call.params.text("act"), exact);
-  float* out = y.data<float>();
+  const ops::GatedActivation a = ops::GatedActivation::parse(call);
+  require_f32({{&a.gate, "gate"}});
+  const bool exact = a.act == ops::Act::gelu;
+  const Act act = act_of(a.act);
+  float* out = a.y.data<float>();
   const auto run = [&](const float* g, const float* u, float* to, int64_t n) {
     if (exact)
       for (int64_t i = 0; i < n; ++i) to[i] = gelu(g[i]) * u[i];
     else vector_kernels().gated(act, g, u, to, n);
   };
-  if (call.params.integer("first", -1) < 0) {
-    require_tensor(up, "up", DType::f32, gate.shape);
-    require_tensor(y, "y", DType::f32, gate.shape);
-    const float *g = gate.data<float>(), *u = up.data<float>();
-    exec.pool.parallel_for(gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
+  const float *g = a.gate.data<float>() + a.gates.first, *u = a.up.data<float>() + a.ups.first;
+  if (!a.rows) {
+    exec.pool.parallel_for(a.gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
       run(g + begin, u + begin, out + begin, end - begin);
     });
     return;
   }
-  require_tensor(y, "y", DType::f32, {gate.dim(0), -1});
-  const int64_t rows = y.dim(0), width = y.dim(1);
-  require_tensor(up, "up", DType::f32, {rows, -1});
-  const Columns gates = columns_of(call.params, "first", gate, "gate", width),
-                ups = columns_of(call.params, "upFirst", up, "up", width);
-  require(rows == 0 || (y.raw() != gate.raw() && y.raw() != up.raw()), "y must be neither gate nor up");
-  const float *g = gate.data<float>() + gates.first, *u = up.data<float>() + ups.first;
-  exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) run(g + t * gates.pitch, u + t * ups.pitch, out + t * width, width);
+  const int64_t width = a.y.dim(1);
+  exec.pool.parallel_for(a.y.dim(0), rows_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) run(g + t * a.gates.pitch, u + t * a.ups.pitch, out + t * width, width);
   });
 }
 
 void add(Call& call, Exec& exec) {
-  const Tensor &a = call.input(0), &b = call.input(1), &y = call.output(0);
-  require_dtype(a, "a", {DType::f32, DType::f64});
-  require_tensor(b, "b", a.dtype, a.shape);
-  require_tensor(y, "y", a.dtype, a.shape);
+  const auto [a, b, y, by] = ops::Add::parse(call);
+  require_dtype(b, "b", {a.dtype});
   if (a.dtype == DType::f64) {  // moments of several devices
-    const double *from_a = a.data<double>(), *from_b = b.data<double>(), scale = call.params.number("scale", 1.0);
+    const double *from_a = a.data<double>(), *from_b = b.data<double>(), scale = by;
     double* out = y.data<double>();
-    exec.pool.parallel_for(a.elements(), 1 << 15, [&](int64_t begin, int64_t end, int) {
+    exec.pool.parallel_for(y.elements(), 1 << 15, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) out[i] = std::fma(scale, from_b[i], from_a[i]);
     });
     return;
   }
-  const float scale = static_cast<float>(call.params.number("scale", 1.0));
+  const float scale = static_cast<float>(by);
   const float *from_a = a.data<float>(), *from_b = b.data<float>();
   float* out = y.data<float>();
-  exec.pool.parallel_for(a.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
+  exec.pool.parallel_for(y.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
     vector_kernels().add_scaled(from_a + begin, from_b + begin, scale, out + begin, end - begin);
   });
 }

@@ -1,27 +1,15 @@
-// attention: every token of a sequence over those before it. Contract: native/ops.ts.
+// attention: every token of a sequence over those before it.
 #include "cpu/nn/attention.h"
 
 namespace lpq::nn {
 namespace {
 
 void attention(Call& call, Exec& exec) {
-  const Tensor &q = call.input(0), &k = call.input(1), &v = call.input(2), &starts = call.input(3), &y = call.output(0);
-  const AttentionShape shape = attention_shape(call.params);
-  for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}})
-    require_dtype(*tensor, name, {DType::f32});
-  const Columns queries = columns_of(call.params, "qFirst", q, "q", shape.heads * shape.head_dim);
-  const Columns keys = columns_of(call.params, "kFirst", k, "k", shape.kv_heads * shape.head_dim);
-  const Columns values = columns_of(call.params, "vFirst", v, "v", shape.kv_heads * shape.value_dim);
-  const int64_t tokens = q.dim(0);
-  require_shape(k, "k", {tokens, -1});
-  require_shape(v, "v", {tokens, -1});
-  require_tensor(y, "y", DType::f32, {tokens, shape.heads * shape.value_dim});
-  require(tokens == 0 || (y.raw() != q.raw() && y.raw() != k.raw() && y.raw() != v.raw()),
-          "y must be none of q, k and v");
-  require_tensor(starts, "starts", DType::i32, {-1});
-  const int64_t sequences = starts.dim(0) - 1;
-  require(sequences >= 0, "starts is empty");
-  const int32_t* start = starts.data<int32_t>();
+  const ops::Attention a = ops::Attention::parse(call);
+  require_f32({{&a.k, "k"}, {&a.v, "v"}, {&a.y, "y"}});
+  const ops::AttentionShape& shape = a.shape;
+  const int64_t tokens = a.q.dim(0), sequences = a.starts.dim(0) - 1;
+  const int32_t* start = a.starts.data<int32_t>();
   require(start[0] == 0 && start[sequences] == tokens,
           "starts does not run from 0 to the number of tokens, " + std::to_string(tokens));
   for (int64_t s = 0; s < sequences; ++s)
@@ -36,10 +24,11 @@ void attention(Call& call, Exec& exec) {
     for (int64_t query = (length - 1) / kQueries * kQueries; length > 0 && query >= 0; query -= kQueries)
       for (int64_t head = 0; head < shape.heads; ++head) tasks.push_back({first, query, length, head, block});
   }
-  const std::vector<float> sinks = attention_sinks(call, 4, shape.heads);
-  const KeysValues read{k.raw() + keys.first * 4, v.raw() + values.first * 4, DType::f32, keys.pitch, values.pitch};
-  const Attention work(shape, q.data<float>() + queries.first, queries.pitch, read,
-                       sinks.empty() ? nullptr : sinks.data(), y.data<float>());
+  const std::vector<float> sinks = attention_sinks(a.sinks, shape.heads);
+  const KeysValues read{a.k.raw() + a.of_k.first * 4, a.v.raw() + a.of_v.first * 4, DType::f32, a.of_k.pitch,
+                        a.of_v.pitch};
+  const Attention work(shape, a.q.data<float>() + a.of_q.first, a.of_q.pitch, read,
+                       sinks.empty() ? nullptr : sinks.data(), a.y.data<float>());
   run_attention(exec, work, blocks, tasks, shape.kv_heads);
 }
 

@@ -14,16 +14,14 @@
 #include "cpu/linalg/kernels.h"
 #include "cpu/linalg/scratch.h"
 #include "cpu/nn/cast.h"
+#include "ops/attention.h"
 
 namespace lpq::nn {
 
 inline constexpr int64_t kQueries = 84;  // a multiple of the row counts of all kernels' tiles
 inline constexpr int64_t kKeys = 128;    // likewise of their columns
 
-struct AttentionShape {
-  int64_t heads, kv_heads, head_dim, value_dim, window;
-  float scale, cap;
-};
+using ops::AttentionShape;
 
 // Keys and values, one token a row: of f32, f16 or bf16; elements from one row to the next.
 struct KeysValues {
@@ -158,32 +156,10 @@ class Attention {
   int64_t value_panels_, block_floats_;
 };
 
-// heads, kvHeads, headDim, valueDim, window, scale and softCap of a call, checked.
-inline AttentionShape attention_shape(const Params& params) {
-  AttentionShape shape;
-  shape.heads = params.integer("heads");
-  shape.kv_heads = params.integer("kvHeads");
-  shape.head_dim = params.integer("headDim");
-  shape.value_dim = params.integer("valueDim", shape.head_dim);
-  shape.window = params.integer("window", 0);
-  shape.scale = static_cast<float>(params.number("scale"));
-  shape.cap = static_cast<float>(params.number("softCap", 0.0));
-  require(
-      shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
-      "heads is " + std::to_string(shape.heads) + ", not a multiple of kvHeads = " + std::to_string(shape.kv_heads));
-  require(shape.head_dim > 0 && shape.value_dim > 0, "headDim and valueDim must be positive");
-  require(shape.window >= 0, "window is " + std::to_string(shape.window));
-  require(shape.cap >= 0, "softCap is " + std::to_string(shape.cap));
-  return shape;
-}
-
-// f32 [heads] of input `at`, or nothing where there is none.
-inline std::vector<float> attention_sinks(const Call& call, size_t at, int64_t heads) {
-  std::vector<float> sinks(call.in.size() > at ? static_cast<size_t>(heads) : 0);
-  if (sinks.empty()) return sinks;
-  require_dtype(call.input(at), "sinks", {DType::f32, DType::f16, DType::bf16});
-  require_shape(call.input(at), "sinks", {heads});
-  widen(call.input(at), 0, heads, sinks.data());
+// One logit a head, or nothing where there is no tensor.
+inline std::vector<float> attention_sinks(const Tensor* from, int64_t heads) {
+  std::vector<float> sinks(from ? static_cast<size_t>(heads) : 0);
+  if (from) widen(*from, 0, heads, sinks.data());
   for (const float sink : sinks)
     if (!std::isfinite(sink)) throw Failure("LPQ_NATIVE_NUMERICS", "a sink is NaN or infinite");
   return sinks;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lpq/half.h"
+#include "ops/elementwise.h"
 
 namespace lpq::nn {
 namespace {
@@ -27,11 +28,8 @@ void from_f32(const float* x, DType to, std::byte* y, int64_t n) {
 }
 
 void cast(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32});
-  require_dtype(y, "y", {DType::f64, DType::f32, DType::f16, DType::bf16});
-  require(x.dtype != DType::i32 || y.dtype == DType::f32, "i32 is cast to f32 only");
-  require_shape(y, "y", x.shape);
+  const ops::Cast a = ops::Cast::parse(call);
+  const Tensor &x = a.x, &y = a.y;
   const int64_t from_bytes = static_cast<int64_t>(dtype_bytes(x.dtype)),
                 to_bytes = static_cast<int64_t>(dtype_bytes(y.dtype));
   exec.pool.parallel_for(x.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
@@ -62,7 +60,7 @@ void cast(Call& call, Exec& exec) {
 }
 
 void zero(Call& call, Exec& exec) {
-  const Tensor& y = call.output(0);
+  const Tensor& y = ops::Zero::parse(call).y;
   exec.pool.parallel_for(static_cast<int64_t>(y.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
     std::memset(y.raw() + begin, 0, static_cast<size_t>(end - begin));
   });

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu/checks.h"
+#include "ops/reshape.h"
 
 namespace lpq::nn {
 namespace {
@@ -11,28 +12,16 @@ namespace {
 constexpr int64_t kTile = 32;  // rows and columns a tile: its lines of both sides stay in the first cache
 
 void copy_heads(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  const int64_t heads = call.params.integer("heads"), width = call.params.integer("width");
-  const int64_t from_dim = call.params.integer("fromDim"), from = call.params.integer("from");
-  const int64_t to_dim = call.params.integer("toDim"), to = call.params.integer("to");
-  const bool shared = call.params.number("shared", 0) != 0;  // one head of x for all of y
-  require(heads > 0 && width >= 0, "heads is " + std::to_string(heads) + " and width " + std::to_string(width));
-  require(from >= 0 && from + width <= from_dim, "columns " + std::to_string(from) + " to " +
-                                                     std::to_string(from + width) + " are not in a head of " +
-                                                     std::to_string(from_dim));
-  require(to >= 0 && to + width <= to_dim, "columns " + std::to_string(to) + " to " + std::to_string(to + width) +
-                                               " are not in a head of " + std::to_string(to_dim));
-  require_shape(x, "x", {-1, (shared ? 1 : heads) * from_dim});
-  require_shape(y, "y", {x.dim(0), heads * to_dim});
-  require(x.dtype == y.dtype, "y has another dtype than x");
-  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size;
-  const std::byte* source = x.raw();
-  std::byte* target = y.raw();
-  exec.pool.parallel_for(x.dim(0), rows_grain(heads * width), [&](int64_t begin, int64_t end, int) {
+  const ops::CopyHeads a = ops::CopyHeads::parse(call);
+  const int64_t heads = a.heads, width = a.width;
+  const size_t size = dtype_bytes(a.x.dtype), bytes = static_cast<size_t>(width) * size;
+  const std::byte* source = a.x.raw();
+  std::byte* target = a.y.raw();
+  exec.pool.parallel_for(a.x.dim(0), rows_grain(heads * width), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
       for (int64_t h = 0; h < heads; ++h)
-        std::memcpy(target + static_cast<size_t>((t * heads + h) * to_dim + to) * size,
-                    source + static_cast<size_t>((shared ? t : t * heads + h) * from_dim + from) * size, bytes);
+        std::memcpy(target + static_cast<size_t>((t * heads + h) * a.to_dim + a.to) * size,
+                    source + static_cast<size_t>((a.shared ? t : t * heads + h) * a.from_dim + a.from) * size, bytes);
   });
 }
 
@@ -52,22 +41,16 @@ void strided(const std::byte* source, std::byte* target, int64_t rows, int64_t c
 }
 
 void strided_matrix(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(y, "y", {-1, -1});
-  require(x.dtype == y.dtype, "y has another dtype than x");
-  const int64_t rows = y.dim(0), columns = y.dim(1), first = call.params.integer("first");
-  const int64_t row_step = call.params.integer("rowStep"), column_step = call.params.integer("columnStep");
-  require(first >= 0 && row_step >= 0 && column_step >= 0, "first, rowStep and columnStep must not be negative");
-  if (y.elements() == 0) return;
-  require(first + (rows - 1) * row_step + (columns - 1) * column_step < x.elements(),
-          "the last element lies outside x of " + std::to_string(x.elements()) + " elements");
-  const size_t size = dtype_bytes(x.dtype);
-  const std::byte* source = x.raw() + static_cast<size_t>(first) * size;
-  std::byte* target = y.raw();
-  if (size == 1) strided<uint8_t>(source, target, rows, columns, row_step, column_step, exec.pool);
-  else if (size == 2) strided<uint16_t>(source, target, rows, columns, row_step, column_step, exec.pool);
-  else if (size == 4) strided<uint32_t>(source, target, rows, columns, row_step, column_step, exec.pool);
-  else strided<uint64_t>(source, target, rows, columns, row_step, column_step, exec.pool);
+  const ops::StridedMatrix a = ops::StridedMatrix::parse(call);
+  const int64_t rows = a.y.dim(0), columns = a.y.dim(1);
+  if (a.y.elements() == 0) return;
+  const size_t size = dtype_bytes(a.x.dtype);
+  const std::byte* source = a.x.raw() + static_cast<size_t>(a.first) * size;
+  std::byte* target = a.y.raw();
+  if (size == 1) strided<uint8_t>(source, target, rows, columns, a.row_step, a.column_step, exec.pool);
+  else if (size == 2) strided<uint16_t>(source, target, rows, columns, a.row_step, a.column_step, exec.pool);
+  else if (size == 4) strided<uint32_t>(source, target, rows, columns, a.row_step, a.column_step, exec.pool);
+  else strided<uint64_t>(source, target, rows, columns, a.row_step, a.column_step, exec.pool);
 }
 
 }  // namespace

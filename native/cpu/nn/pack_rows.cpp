@@ -1,19 +1,18 @@
-// pack_rows, unpack_rows: activations as 16 bits with a scale for each row. Contracts: native/ops.ts.
+// pack_rows, unpack_rows: activations as 16 bits with a scale for each row.
 #include <algorithm>
 #include <bit>
 
 #include "lpq/checks.h"
 #include "lpq/half.h"
 #include "lpq/row_scale.h"
+#include "ops/tokens.h"
 
 namespace lpq::nn {
 namespace {
 
 void pack_rows(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0), &scales = call.output(1);
-  require_tensor(x, "x", DType::f32, {-1, -1});
-  require_tensor(y, "y", DType::f16, x.shape);
-  require_tensor(scales, "scales", DType::f32, {x.dim(0)});
+  const ops::PackRows a = ops::PackRows::parse(call);
+  const Tensor &x = a.x, &y = a.y, &scales = a.scales;
   const int64_t width = x.dim(1);
   const float* from = x.data<float>();
   uint16_t* to = y.data<uint16_t>();
@@ -36,10 +35,8 @@ void pack_rows(Call& call, Exec& exec) {
 }
 
 void unpack_rows(Call& call, Exec& exec) {
-  const Tensor &y = call.input(0), &scales = call.input(1), &x = call.output(0);
-  require_tensor(y, "y", DType::f16, {-1, -1});
-  require_tensor(scales, "scales", DType::f32, {y.dim(0)});
-  require_tensor(x, "x", DType::f32, y.shape);
+  const ops::UnpackRows a = ops::UnpackRows::parse(call);
+  const Tensor &x = a.x, &y = a.y, &scales = a.scales;
   const int64_t width = y.dim(1);
   const uint16_t* from = y.data<uint16_t>();
   const float* scale = scales.data<float>();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/checks.h"
+#include "ops/reshape.h"
 
 namespace lpq::nn {
 namespace {
@@ -12,15 +13,8 @@ namespace {
 constexpr int64_t kTile = 32;  // elements a side: both sides of a tile stay in the first cache
 
 void slice_columns(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
-  const int64_t rows = x.dim(0), columns = x.dim(1), first = call.params.integer("first");
-  require_shape(y, "y", {rows, -1});
-  require(y.dtype == x.dtype, "y has another dtype than x");
-  const int64_t width = y.dim(1);
-  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " +
-                                                      std::to_string(first + width) + " are not among the " +
-                                                      std::to_string(columns) + " of x");
+  const auto [x, y, first] = ops::SomeColumns::parse_slice(call);
+  const int64_t rows = x.dim(0), columns = x.dim(1), width = y.dim(1);
   const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size;
   const std::byte* from = x.raw() + static_cast<size_t>(first) * size;
   std::byte* to = y.raw();
@@ -32,15 +26,8 @@ void slice_columns(Call& call, Exec& exec) {
 }
 
 void place_columns(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
-  const int64_t rows = x.dim(0), width = x.dim(1), first = call.params.integer("first");
-  require_shape(y, "y", {rows, -1});
-  require(y.dtype == x.dtype, "y has another dtype than x");
-  const int64_t columns = y.dim(1);
-  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " +
-                                                      std::to_string(first + width) + " are not among the " +
-                                                      std::to_string(columns) + " of y");
+  const auto [x, y, first] = ops::SomeColumns::parse_place(call);
+  const int64_t rows = x.dim(0), width = x.dim(1), columns = y.dim(1);
   const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size,
                stride = static_cast<size_t>(columns) * size;
   const std::byte* from = x.raw();
@@ -60,12 +47,8 @@ void turn(const std::byte* from, std::byte* to, int64_t rows, int64_t columns, i
 }
 
 void transpose(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
+  const auto [x, y] = ops::Transpose::parse(call);
   const int64_t rows = x.dim(0), columns = x.dim(1);
-  require_shape(y, "y", {columns, rows});
-  require(y.dtype == x.dtype, "y has another dtype than x");
-  require(x.elements() == 0 || y.raw() != x.raw(), "y must not be x");
   const size_t size = dtype_bytes(x.dtype);
   const std::byte* from = x.raw();
   std::byte* to = y.raw();

@@ -1,6 +1,7 @@
 // Rotary positions of rows of heads, and the tables of their angles.
 #pragma once
 #include "cpu/nn/cast.h"
+#include "ops/attention.h"
 
 namespace lpq::nn {
 
@@ -33,27 +34,15 @@ struct Rotation {
   }
 };
 
-// headDim, rotary and style of a call, and its tables: inputs `at` and on.
-inline Rotation rotation(const Call& call, size_t at, int64_t tokens) {
-  Rotation r;
-  r.head_dim = call.params.integer("headDim");
-  const int64_t rotary = call.params.integer("rotary");
-  const std::string& style = call.params.text("style");
-  require(r.head_dim > 0 && rotary >= 0 && rotary <= r.head_dim && rotary % 2 == 0,
-          "rotary is " + std::to_string(rotary) +
-              ", not an even number of at most headDim = " + std::to_string(r.head_dim));
-  require(style == "half" || style == "interleaved", "style is '" + style + "', not half or interleaved");
-  r.half = rotary / 2;
-  r.halves = style == "half";
-  const Tensor &cosines = call.input(at), &sines = call.input(at + 1), &positions = call.input(at + 2);
-  require_tensor(cosines, "cos", DType::f32, {-1, r.half});
-  require_tensor(sines, "sin", DType::f32, cosines.shape);
-  require_tensor(positions, "positions", DType::i32, {tokens});
-  r.places = cosines.dim(0);
-  r.cos = cosines.data<float>();
-  r.sin = sines.data<float>();
-  r.position = positions.data<int32_t>();
-  return r;
+inline Rotation rotation(const ops::Rotation& of, int64_t head_dim) {
+  if (of.rotary == 0) return {};
+  return {head_dim,
+          of.rotary / 2,
+          of.cos->dim(0),
+          of.halves,
+          of.cos->data<float>(),
+          of.sin->data<float>(),
+          of.positions->data<int32_t>()};
 }
 
 }  // namespace lpq::nn

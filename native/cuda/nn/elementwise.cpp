@@ -1,4 +1,5 @@
-// cast, zero, add, activation, soft_cap, gated_activation. Contracts: native/ops.ts.
+// cast, zero, add, activation, soft_cap, gated_activation.
+#include "ops/elementwise.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
@@ -7,27 +8,21 @@ namespace {
 constexpr int kThreads = 256;
 
 void cast(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32});
-  require_dtype(y, "y", {DType::f64, DType::f32, DType::f16, DType::bf16});
-  require(x.dtype != DType::i32 || y.dtype == DType::f32, "i32 is cast to f32 only");
-  require_shape(y, "y", x.shape);
+  const auto [x, y] = ops::Cast::parse(call);
   if (x.dtype == y.dtype) return exec.copy(y.raw(), x.raw(), x.bytes());
   cast_elements(exec, x.raw(), x.dtype, y.raw(), y.dtype, x.elements());
 }
 
 void zero(Call& call, CudaExec& exec) {
-  const Tensor& y = call.output(0);
+  const Tensor& y = ops::Zero::parse(call).y;
   exec.fill_zero(y.raw(), y.bytes());
 }
 
 void add(Call& call, CudaExec& exec) {
-  const Tensor &a = call.input(0), &b = call.input(1), &y = call.output(0);
+  const auto [a, b, y, by] = ops::Add::parse(call);
   require_dtype(a, "a", {DType::f32});
   require_dtype(b, "b", kActivations);
-  require_shape(b, "b", a.shape);
-  require_tensor(y, "y", DType::f32, a.shape);
-  const float scale = static_cast<float>(call.params.number("scale", 1.0));
+  const float scale = static_cast<float>(by);
   const long long count = a.elements();
   const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);
   const void* more = b.raw();
@@ -36,20 +31,10 @@ void add(Call& call, CudaExec& exec) {
   exec.wrote(y);
 }
 
-// The number of an activation in elementwise.cu.
-int act_named(const std::string& act) {
-  constexpr const char* kActs[] = {"silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid"};
-  for (int i = 0; i < 7; ++i)
-    if (act == kActs[i]) return i;
-  require(false, "act is '" + act + "', not silu, gelu, gelu_tanh, relu, relu2, quick_gelu or sigmoid");
-  return 0;
-}
-
 void activation(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", kActivations);
-  require_tensor(y, "y", x.dtype, x.shape);
-  const int kind = act_named(call.params.text("act"));
+  const ops::Activation a = ops::Activation::parse(call);
+  const Tensor &x = a.x, &y = a.y;
+  const int kind = static_cast<int>(a.act);
   const long long count = x.elements();
   const void* from = x.raw();
   void* to = y.raw();
@@ -58,24 +43,18 @@ void activation(Call& call, CudaExec& exec) {
 }
 
 void soft_cap(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_dtype(x, "x", {DType::f32});
-  require_tensor(y, "y", DType::f32, x.shape);
-  const float scale = static_cast<float>(call.params.number("scale", 1.0)),
-              cap = static_cast<float>(call.params.number("cap", 0.0));
-  require(cap >= 0, "cap is " + std::to_string(cap));
+  const ops::SoftCap a = ops::SoftCap::parse(call);
+  const Tensor &x = a.x, &y = a.y;
   const long long count = x.elements();
   exec.launch("lpq_soft_cap", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, x.data<float>(), y.data<float>(),
-              scale, cap, count);
+              a.scale, a.cap, count);
 }
 
 void gated_activation(Call& call, CudaExec& exec) {
-  const Tensor &gate = call.input(0), &up = call.input(1), &y = call.output(0);
-  require_dtype(gate, "gate", kActivations);
-  const int kind = act_named(call.params.text("act"));
-  if (call.params.integer("first", -1) < 0) {
-    require_tensor(up, "up", gate.dtype, gate.shape);
-    require_tensor(y, "y", gate.dtype, gate.shape);
+  const ops::GatedActivation a = ops::GatedActivation::parse(call);
+  const Tensor &gate = a.gate, &up = a.up, &y = a.y;
+  const int kind = static_cast<int>(a.act);
+  if (!a.rows) {
     const long long count = gate.elements();
     const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
     const void *g = gate.raw(), *u = up.raw();
@@ -84,18 +63,12 @@ void gated_activation(Call& call, CudaExec& exec) {
                       0, g, u, out, kind, count, vec);
     return exec.wrote(y);
   }
-  require_shape(gate, "gate", {-1, -1});
-  require_tensor(y, "y", gate.dtype, {gate.dim(0), -1});
   const long long rows = y.dim(0), width = y.dim(1), size = static_cast<long long>(dtype_bytes(y.dtype)),
                   wide = 16 / size;
-  require_tensor(up, "up", gate.dtype, {rows, -1});
-  const Columns gates = columns_of(call.params, "first", gate, "gate", width),
-                ups = columns_of(call.params, "upFirst", up, "up", width);
-  require(rows == 0 || (y.raw() != gate.raw() && y.raw() != up.raw()), "y must be neither gate nor up");
   if (y.elements() == 0) return;
-  const void *g = gate.raw() + gates.first * size, *u = up.raw() + ups.first * size;
+  const void *g = gate.raw() + a.gates.first * size, *u = up.raw() + a.ups.first * size;
   void* out = y.raw();
-  const long long gate_pitch = gates.pitch, up_pitch = ups.pitch;
+  const long long gate_pitch = a.gates.pitch, up_pitch = a.ups.pitch;
   const auto sixteens = [&](const void* p, long long pitch) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0;
   };

@@ -1,23 +1,16 @@
-// copy_heads. Contract: native/ops.ts.
 #include "cuda/launch.h"
+#include "ops/reshape.h"
 
 namespace lpq::cuda {
 namespace {
 
 void copy_heads(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  auto integer = [&](const char* name) { return static_cast<int>(call.params.integer(name)); };
-  const int heads = integer("heads"), width = integer("width"), from_dim = integer("fromDim"), from = integer("from");
-  const int to_dim = integer("toDim"), to = integer("to"), shared = call.params.number("shared", 0) != 0;
-  require(heads > 0 && width >= 0, "heads is " + std::to_string(heads) + " and width " + std::to_string(width));
-  require(from >= 0 && from + width <= from_dim, "columns " + std::to_string(from) + " to " +
-                                                     std::to_string(from + width) + " are not in a head of " +
-                                                     std::to_string(from_dim));
-  require(to >= 0 && to + width <= to_dim, "columns " + std::to_string(to) + " to " + std::to_string(to + width) +
-                                               " are not in a head of " + std::to_string(to_dim));
+  const ops::CopyHeads a = ops::CopyHeads::parse(call);
+  const Tensor &x = a.x, &y = a.y;
   require_dtype(x, "x", kActivations);
-  require_shape(x, "x", {-1, static_cast<int64_t>(shared ? 1 : heads) * from_dim});
-  require_tensor(y, "y", x.dtype, {x.dim(0), static_cast<int64_t>(heads) * to_dim});
+  const int heads = static_cast<int>(a.heads), width = static_cast<int>(a.width), shared = a.shared;
+  const int from_dim = static_cast<int>(a.from_dim), from = static_cast<int>(a.from);
+  const int to_dim = static_cast<int>(a.to_dim), to = static_cast<int>(a.to);
   const long long count = x.dim(0) * heads * static_cast<int64_t>(width);
   const void* source = x.raw();
   void* target = y.raw();

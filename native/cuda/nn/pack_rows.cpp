@@ -1,5 +1,5 @@
-// pack_rows, unpack_rows. Contracts: native/ops.ts.
 #include "cuda/launch.h"
+#include "ops/tokens.h"
 
 namespace lpq::cuda {
 namespace {
@@ -7,10 +7,7 @@ namespace {
 constexpr int kThreads = 256;
 
 void pack_rows(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0), &scales = call.output(1);
-  require_tensor(x, "x", DType::f32, {-1, -1});
-  require_tensor(y, "y", DType::f16, x.shape);
-  require_tensor(scales, "scales", DType::f32, {x.dim(0)});
+  const auto [x, y, scales] = ops::PackRows::parse(call);
   const long long width = x.dim(1);
   const bool vec = width % 4 == 0 && fours(x) && fours(y);
   const int threads = width <= 4096 || !vec ? kThreads : 512;
@@ -26,10 +23,7 @@ void pack_rows(Call& call, CudaExec& exec) {
 }
 
 void unpack_rows(Call& call, CudaExec& exec) {
-  const Tensor &y = call.input(0), &scales = call.input(1), &x = call.output(0);
-  require_tensor(y, "y", DType::f16, {-1, -1});
-  require_tensor(scales, "scales", DType::f32, {y.dim(0)});
-  require_tensor(x, "x", DType::f32, y.shape);
+  const auto [y, scales, x] = ops::UnpackRows::parse(call);
   const long long width = y.dim(1);
   const int vec = width % 4 == 0 && fours(x) && fours(y);
   exec.launch("lpq_unpack_rows", {y.dim(0)}, {kThreads}, 0, y.data<uint16_t>(), scales.data<float>(), x.data<float>(),

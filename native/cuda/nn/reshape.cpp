@@ -1,19 +1,12 @@
-// slice_columns, place_columns, transpose. Contracts: native/ops.ts.
+#include "ops/reshape.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
 namespace {
 
 void slice_columns(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
-  const long long rows = x.dim(0), columns = x.dim(1), first = call.params.integer("first");
-  require_shape(y, "y", {rows, -1});
-  require(y.dtype == x.dtype, "y has another dtype than x");
-  const long long width = y.dim(1);
-  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " +
-                                                      std::to_string(first + width) + " are not among the " +
-                                                      std::to_string(columns) + " of x");
+  const auto [x, y, from_column] = ops::SomeColumns::parse_slice(call);
+  const long long rows = x.dim(0), columns = x.dim(1), width = y.dim(1), first = from_column;
   if (y.elements() == 0) return;
   const void* from = x.raw();
   void* to = y.raw();
@@ -22,15 +15,8 @@ void slice_columns(Call& call, CudaExec& exec) {
 }
 
 void place_columns(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
-  const long long rows = x.dim(0), width = x.dim(1), first = call.params.integer("first");
-  require_shape(y, "y", {rows, -1});
-  require(y.dtype == x.dtype, "y has another dtype than x");
-  const long long columns = y.dim(1);
-  require(first >= 0 && first + width <= columns, "columns " + std::to_string(first) + " to " +
-                                                      std::to_string(first + width) + " are not among the " +
-                                                      std::to_string(columns) + " of y");
+  const auto [x, y, first] = ops::SomeColumns::parse_place(call);
+  const long long rows = x.dim(0), width = x.dim(1), columns = y.dim(1);
   if (x.elements() == 0) return;
   const long long size = static_cast<long long>(dtype_bytes(x.dtype));
   std::byte* target = y.raw() + first * size;
@@ -48,13 +34,9 @@ void place_columns(Call& call, CudaExec& exec) {
 }
 
 void transpose(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &y = call.output(0);
-  require_shape(x, "x", {-1, -1});
+  const auto [x, y] = ops::Transpose::parse(call);
   const long long rows = x.dim(0), columns = x.dim(1);
-  require_shape(y, "y", {columns, rows});
-  require(y.dtype == x.dtype, "y has another dtype than x");
   if (x.elements() == 0) return;
-  require(x.raw() != y.raw(), "y must not be x");
   const void* from = x.raw();
   void* to = y.raw();
   exec.launch("lpq_transpose_" + std::to_string(dtype_bytes(x.dtype)), {div_up(rows, 32) * div_up(columns, 32)},

@@ -1,19 +1,16 @@
-// embedding, rmsnorm, layernorm, rope, neg_log_likelihood. Contracts: native/ops.ts; bad ids and positions are found
+// embedding, rmsnorm, layernorm, rope, neg_log_likelihood; bad ids and positions are found
 // when the queue is next waited for.
 #include "cuda/launch.h"
+#include "ops/attention.h"
 #include "ops/norm.h"
+#include "ops/tokens.h"
 
 namespace lpq::cuda {
 namespace {
 
 void embedding(Call& call, CudaExec& exec) {
-  const Tensor &ids = call.input(0), &table = call.input(1), &y = call.output(0);
-  require_tensor(ids, "ids", DType::i32, {-1});
-  require_dtype(table, "table", kActivations);
-  require_shape(table, "table", {-1, -1});
+  const auto [ids, table, y, scale] = ops::Embedding::parse(call);
   const long long vocabulary = table.dim(0), width = table.dim(1);
-  require_tensor(y, "y", DType::f32, {ids.dim(0), width});
-  const float scale = static_cast<float>(call.params.number("scale", 1.0));
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "a token id lies outside the table of " + std::to_string(vocabulary) + " rows");
   const void* rows = table.raw();
@@ -62,37 +59,23 @@ void layernorm(Call& call, CudaExec& exec) {
 }
 
 void rope(Call& call, CudaExec& exec) {
-  const Tensor &x = call.output(0), &cosines = call.input(1), &sines = call.input(2), &positions = call.input(3);
-  const int heads = static_cast<int>(call.params.integer("heads")),
-            head_dim = static_cast<int>(call.params.integer("headDim"));
-  const int rotary = static_cast<int>(call.params.integer("rotary"));
-  const std::string& style = call.params.text("style");
-  require(
-      heads > 0 && head_dim > 0 && rotary >= 0 && rotary <= head_dim && rotary % 2 == 0,
-      "rotary is " + std::to_string(rotary) + ", not an even number of at most headDim = " + std::to_string(head_dim));
-  require(style == "half" || style == "interleaved", "style is '" + style + "', not half or interleaved");
-  require_dtype(x, "x", kActivations);
-  const Columns columns = columns_of(call.params, "first", x, "x", static_cast<int64_t>(heads) * head_dim);
-  require_tensor(cosines, "cos", DType::f32, {-1, rotary / 2});
-  require_tensor(sines, "sin", DType::f32, cosines.shape);
-  require_tensor(positions, "positions", DType::i32, {x.dim(0)});
-  if (rotary == 0) return;
+  const ops::Rope a = ops::Rope::parse(call);
+  if (a.rotation.rotary == 0) return;
+  const Tensor &x = a.x, &cosines = *a.rotation.cos;
+  const int heads = static_cast<int>(a.heads), head_dim = static_cast<int>(a.head_dim);
+  const int rotary = static_cast<int>(a.rotation.rotary), halves = a.rotation.halves;
   const long long places = cosines.dim(0);
   uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(places));
-  void* data = x.raw() + columns.first * static_cast<int64_t>(dtype_bytes(x.dtype));
-  const long long pitch = columns.pitch;
-  const int halves = style == "half";
-  exec.launch("lpq_rope" + suffix(x), {x.dim(0)}, {256}, 0, data, cosines.data<float>(), sines.data<float>(),
-              positions.data<int32_t>(), heads, head_dim, pitch, rotary, halves, places, fault);
+  void* data = x.raw() + a.columns.first * static_cast<int64_t>(dtype_bytes(x.dtype));
+  const long long pitch = a.columns.pitch;
+  exec.launch("lpq_rope" + suffix(x), {x.dim(0)}, {256}, 0, data, cosines.data<float>(), a.rotation.sin->data<float>(),
+              a.rotation.positions->data<int32_t>(), heads, head_dim, pitch, rotary, halves, places, fault);
 }
 
 void neg_log_likelihood(Call& call, CudaExec& exec) {
-  const Tensor &logits = call.input(0), &targets = call.input(1), &nll = call.output(0);
-  require_tensor(logits, "logits", DType::f32, {-1, -1});
+  const auto [logits, targets, nll] = ops::NegLogLikelihood::parse(call);
   const int64_t tokens = logits.dim(0);
   const int vocabulary = static_cast<int>(logits.dim(1));
-  require_tensor(targets, "targets", DType::i32, {tokens});
-  require_tensor(nll, "nll", DType::f64, {tokens});
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "a target lies outside the vocabulary of " + std::to_string(vocabulary));
   exec.launch("lpq_nll", {tokens}, {256}, 0, logits.data<float>(), targets.data<int32_t>(), nll.data<double>(),

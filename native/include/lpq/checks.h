@@ -11,7 +11,7 @@ namespace lpq {
 
 inline std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? "," : "") + std::to_string(shape[i]);
+  for (const int64_t dim : shape) text.append(text.size() > 1 ? "," : "").append(std::to_string(dim));
   return text + "]";
 }
 
