@@ -1,0 +1,174 @@
+// Sums of w4ax.cuh to y, at once or, of items that blocks share, through the workspace.
+#pragma once
+#include "cuda/gemm/families/w4ax.h"
+#include "cuda/gemm/fragment.cuh"
+#include "cuda/gemm/kernels/w4ax_producer.cuh"
+#include "cuda/gemm/kernels/w4ax_products.cuh"
+#include "cuda/gemm/stream_k.cuh"
+#include "cuda/numbers.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+
+namespace lpq::cuda {
+
+#if LPQ_HAS_WGMMA
+
+// Of a lane's four rows, 8 apart.
+struct RowFactors {
+  float scale[4], bias[4];
+};
+template <class Kind>
+__device__ __forceinline__ RowFactors row_factors(const ActArgs& a, int row0, int lane) {
+  using Sums = FragmentC<float>;
+  RowFactors f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int n = row0 + 8 * i + Sums::row(lane);
+    f.scale[i] = !Kind::kNibbles && n < a.n ? __ldg(a.w_scales + n) : 1.0f;
+    f.bias[i] = a.bias && n < a.n ? __ldg(a.bias + n) : 0.0f;
+  }
+  return f;
+}
+
+// Eight tokens of a warp's 32 rows to y; v: [eight of rows][token], as FragmentC has a lane's row and its two columns.
+// `staging`: 512 bytes of the warp's own.
+template <class Kind>
+__device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int token0,
+                                             const typename Kind::Sum (&v)[4][2], const RowFactors& f, uint32_t staging,
+                                             int lane) {
+  using Sums = FragmentC<typename Kind::Sum>;
+  float x_scale[2] = {1.0f, 1.0f};
+  if constexpr (!Kind::kMixed) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int m = token0 + Sums::column(lane, j);
+      if (m < a.m) x_scale[j] = __ldg(a.x_scales + m);
+    }
+  }
+  float out[4][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      out[i][j] = __fadd_rn(__fmul_rn(static_cast<float>(v[i][j]), __fmul_rn(x_scale[j], f.scale[i])), f.bias[i]);
+  if (a.store == kActStoreF32) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int n = row0 + 8 * i + Sums::row(lane), m = token0 + Sums::column(lane, j);
+        if (n < a.n && m < a.m) static_cast<float*>(a.y)[static_cast<long long>(m) * a.n + n] = out[i][j];
+      }
+    return;
+  }
+  uint32_t r[4];
+  if (a.store == kActStoreBf16) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      r[i] = from_float<true>(out[i][0]) | static_cast<uint32_t>(from_float<true>(out[i][1])) << 16;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      r[i] = from_float<false>(out[i][0]) | static_cast<uint32_t>(from_float<false>(out[i][1])) << 16;
+  }
+  // Token j's 64 bytes are four chunks, xor-ed with j / 2: neither side meets a bank twice.
+  const int row = Matrix8x8::addressed_row(lane);
+  __syncwarp();
+  stmatrix_x4_trans(staging + row * 64 + ((Matrix8x8::addressed(lane) ^ (row >> 1)) << 4), r);
+  __syncwarp();
+  const int token = lane >> 2, chunk = lane & 3, n = row0 + 8 * chunk, m = token0 + token;
+  const uint4 line = ld_shared_v4(staging + token * 64 + ((chunk ^ (token >> 1)) << 4));
+  if (m >= a.m) return;
+  uint16_t* const to = static_cast<uint16_t*>(a.y) + static_cast<long long>(m) * a.n + n;
+  if (a.vectors && n + 8 <= a.n) {
+    *reinterpret_cast<uint4*>(to) = line;
+  } else {
+    const uint32_t words[4] = {line.x, line.y, line.z, line.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (n + i < a.n) to[i] = static_cast<uint16_t>(words[i >> 1] >> 16 * (i & 1));
+  }
+}
+
+// Where an item's rows and tokens begin.
+template <int T>
+struct ActOrigin {
+  int row, token;
+  __device__ __forceinline__ ActOrigin(const ActArgs& a, int item, int rank)
+      : row(item / a.token_tiles * kActRows), token((item % a.token_tiles * a.cluster + rank) * 8 * T) {}
+};
+
+template <class Kind, int T>
+__device__ __forceinline__ void store_item(const ActArgs& a, int item, int rank, const ActWarp& place,
+                                           const typename ActStep<Kind, T>::Sums (&sum)[2], uint32_t staging) {
+  const ActOrigin<T> origin(a, item, rank);
+  const int row0 = origin.row + place.warp * 32;
+  const RowFactors f = row_factors<Kind>(a, row0, place.lane);
+#pragma unroll
+  for (int t = 0; t < T; ++t) {
+    typename Kind::Sum v[4][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[row_eight<Kind>(h, i >> 1)][i & 1] = sum[h][t][i];
+    store_tokens<Kind>(a, row0, origin.token + 8 * t, v, f, staging, place.lane);
+  }
+}
+
+// A shared item's parts in the workspace: of each block two places, in the first the item that its run begins with. A
+// place has kActWarps T units of 32 rows by eight tokens, 1 KiB of sums each.
+template <int T>
+__device__ __forceinline__ int4* part_of(const ActArgs& a, long long block, int place, int unit, int lane) {
+  return reinterpret_cast<int4*>(a.partial) + ((block * 2 + place) * (kActWarps * T) + unit) * 64 + lane;
+}
+template <class Kind, int T>
+__device__ __forceinline__ void keep_part(const ActArgs& a, bool first, const ActWarp& place,
+                                          const typename ActStep<Kind, T>::Sums (&sum)[2]) {
+  int4* const to = part_of<T>(a, blockIdx.x, first ? 0 : 1, 0, place.lane);
+#pragma unroll
+  for (int t = 0; t < T; ++t)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto& four = sum[h][t];
+      int4 bits;
+      if constexpr (Kind::kWhole) bits = make_int4(four[0], four[1], four[2], four[3]);
+      else
+        bits = make_int4(__float_as_int(four[0]), __float_as_int(four[1]), __float_as_int(four[2]),
+                         __float_as_int(four[3]));
+      __stcg(to + (place.warp * T + t) * 64 + h * 32, bits);
+    }
+}
+
+// A sharer's share of a shared item: the parts of all, added in the order of K.
+template <class Kind, int T>
+__device__ __forceinline__ void add_up_parts(const ActArgs& a, const EvenRuns& runs, const TileSharers& sharers,
+                                             int item, const ActUnit& unit, const ActWarp& place, uint32_t staging) {
+  constexpr int kUnits = kActWarps * T;
+  const ActOrigin<T> origin(a, item, unit.rank);
+  const int share = unit.number - sharers.from, end = kUnits * (share + 1) / sharers.count();
+  for (int u = kUnits * share / sharers.count() + place.warp; u < end; u += kActWarps) {
+    typename Kind::Sum v[4][2] = {};
+#pragma unroll 4
+    for (int c = sharers.from; c <= sharers.to; ++c) {
+      const int4* const part = part_of<T>(a, c * a.cluster + unit.rank, runs.part(sharers, c), u, place.lane);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int4 bits = __ldcg(part + 32 * h);
+        const int four[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (Kind::kWhole) v[row_eight<Kind>(h, i >> 1)][i & 1] += four[i];
+          else v[row_eight<Kind>(h, i >> 1)][i & 1] += __int_as_float(four[i]);
+        }
+      }
+    }
+    const int row0 = origin.row + u / T * 32;
+    store_tokens<Kind>(a, row0, origin.token + 8 * (u % T), v, row_factors<Kind>(a, row0, place.lane), staging,
+                       place.lane);
+  }
+}
+
+#endif
+
+}  // namespace lpq::cuda
