@@ -2,7 +2,7 @@ import type { KvScheme } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
 import { reorderLocals, storedTile, WORD_75316420 } from '../layout/fragment.js';
 import { local, spatial } from '../layout/make.js';
-import { type PackLayout, type PackMode, packLayout } from '../layout/memory.js';
+import { type MemoryLayout, memoryLayout, type PackMode } from '../layout/memory.js';
 import { product } from '../layout/product.js';
 import type { KvPart } from './part.js';
 import { residualBlock, valueTile, WORD_BITS } from './tiles.js';
@@ -83,7 +83,7 @@ function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): K
   const tile = residualBlock(keys.bits);
   const k = matrix(tokens / codesPerWord, headDim, WORD_BITS);
   // The register tile's outermost step is the place in the word; warps and lanes count words, row after row.
-  const keyCodes = packLayout({
+  const keyCodes = memoryLayout({
     bits: keys.bits,
     rows: [
       { size: tokens / tile, stride: (tile / codesPerWord) * k.row },
@@ -99,7 +99,7 @@ function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): K
   const valueWord = WORD_BITS / values.bits;
   const chunk = valueTile(values.bits, headDim).shape[1] as number;
   const v = matrix(tokens, headDim / valueWord, WORD_BITS);
-  const valueCodes = packLayout({
+  const valueCodes = memoryLayout({
     bits: values.bits,
     rows: [{ size: tokens, stride: v.row }],
     columns: [
@@ -112,8 +112,8 @@ function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): K
   });
   // Of two neighbouring channels first both scales, then both zeros.
   const c = matrix(tokens / keys.group, headDim, 32);
-  const pairs = (half: 0 | 1): PackLayout =>
-    packLayout({
+  const pairs = (half: 0 | 1): MemoryLayout =>
+    memoryLayout({
       bits: 16,
       rows: [{ size: tokens / keys.group, stride: c.row }],
       columns: [
@@ -125,11 +125,11 @@ function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): K
       bytes: (tokens / keys.group) * heads * headDim * 4,
     });
   const run = Math.min(TOKEN_RUN, block);
-  const perToken = (group: number, half: 0 | 1): PackLayout => {
+  const perToken = (group: number, half: 0 | 1): MemoryLayout => {
     const groups = headDim / group;
     const line = 32 * tokens;
     const [head, of] = order === 'inner' ? [line, heads * line] : [groups * line, line];
-    return packLayout({
+    return memoryLayout({
       bits: 16,
       rows: [
         { size: tokens / run, stride: 32 * run },
@@ -191,7 +191,7 @@ function turbomindPage(scheme: KvScheme, { heads, headDim, tokens }: KvPageShape
   const side = (bits: number, base: number, second: 0 | 1): KvSide => {
     const at = (half: 0 | 1): KvPart => ({
       tensor: 0,
-      layout: packLayout({
+      layout: memoryLayout({
         bits: 16,
         rows: [{ size: tokens, stride: 32 }],
         columns: [{ size: heads, stride: 2 * tokens * 32 }],
@@ -205,7 +205,7 @@ function turbomindPage(scheme: KvScheme, { heads, headDim, tokens }: KvPageShape
       groupDims: headDim,
       codes: {
         tensor: 0,
-        layout: packLayout({
+        layout: memoryLayout({
           bits,
           rows: [{ size: tokens, stride: row(bits) }],
           columns: [{ size: heads, stride: head }, ...dims(bits, headDim)],

@@ -1,18 +1,18 @@
 import { LpqError } from '../core/error.js';
-import { bitPositions, extents, type PackLayout, type PackMode, packLayout } from '../layout/memory.js';
+import { bitPositions, extents, type MemoryLayout, memoryLayout, type PackMode } from '../layout/memory.js';
 
 /** What lies in a page: a matrix of codes or 16-bit numbers, in one of the page's tensors. */
 export interface KvPart {
   /** Which of the page's tensors. */
   readonly tensor: number;
-  readonly layout: PackLayout;
+  readonly layout: MemoryLayout;
 }
 
 /**
  * The part of a layout that holds rows first .. first + count, in the same block of bytes. `count` is made of whole inner modes of
  * the rows, and `first` a multiple of it. Throws LPQ_LAYOUT.
  */
-export function rowsOf(layout: PackLayout, first: number, count: number): PackLayout {
+export function rowsOf(layout: MemoryLayout, first: number, count: number): MemoryLayout {
   const [rows] = extents(layout);
   const fail = (): never => {
     throw new LpqError('LPQ_LAYOUT', `rows ${first} to ${first + count - 1} are no tile of a layout of ${rows} rows`);
@@ -28,5 +28,5 @@ export function rowsOf(layout: PackLayout, first: number, count: number): PackLa
     need /= size;
   }
   const base = bitPositions(layout, first, 0)[0] as number;
-  return packLayout({ ...layout, rows: kept, base });
+  return memoryLayout({ ...layout, rows: kept, base });
 }

@@ -1,7 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { LayoutDevice } from './device.js';
-import type { PackLayout, PackMode } from './memory.js';
+import type { MemoryLayout, PackMode } from './memory.js';
 
 /** A runtime of the CPU; with `layouts`, a CUDA device lays out codes for it. */
 export type PackRuntime = NativeRuntime & { readonly layouts?: LayoutDevice };
@@ -21,7 +21,7 @@ export interface PackOptions {
  */
 export function pack(
   rt: PackRuntime,
-  layout: PackLayout,
+  layout: MemoryLayout,
   matrix: Tensor,
   packed: Tensor,
   options: PackOptions & { pad?: number; order?: Tensor; keep?: boolean } = {},
@@ -42,7 +42,7 @@ export async function allPacked(rt: PackRuntime): Promise<void> {
 /** Enqueues the inverse: `packed` -> `matrix`, whose missing rows and columns are left out. */
 export function unpack(
   rt: NativeRuntime,
-  layout: PackLayout,
+  layout: MemoryLayout,
   packed: Tensor,
   matrix: Tensor,
   options: PackOptions = {},
@@ -51,7 +51,7 @@ export function unpack(
 }
 
 /** The params of layout_pack and layout_unpack that stand for a layout. */
-export function layoutParams(layout: PackLayout, options: PackOptions) {
+export function layoutParams(layout: MemoryLayout, options: PackOptions) {
   const modes: [number, PackMode][] = [
     ...layout.rows.map((mode): [number, PackMode] => [0, mode]),
     ...layout.columns.map((mode): [number, PackMode] => [1, mode]),

@@ -2,7 +2,7 @@ import { LpqError } from '../core/error.js';
 import { canonical } from './canonical.js';
 import { type Layout, layout, localCount, threadCount } from './layout.js';
 import { columnLocal, columnSpatial, local, spatial } from './make.js';
-import type { PackLayout, PackMode } from './memory.js';
+import type { MemoryLayout, PackMode } from './memory.js';
 import { assemble, type Part, replacePart, takeApart } from './parts.js';
 import { product } from './product.js';
 
@@ -82,7 +82,7 @@ export function reorderLocals(f: Layout, order: Layout): Layout {
 }
 
 /** The modes of a stored tile, and the bits that it fills. */
-export interface StoredTile extends Pick<PackLayout, 'rows' | 'columns' | 'unit'> {
+export interface StoredTile extends Pick<MemoryLayout, 'rows' | 'columns' | 'unit'> {
   readonly bits: number;
 }
 

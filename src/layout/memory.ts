@@ -4,7 +4,7 @@ import { LpqError } from '../core/error.js';
 export interface PackMode {
   readonly size: number;
   readonly stride: number;
-  /** Counted along a stream that is cut into units (see PackLayout.unit), instead of as an address. */
+  /** Counted along a stream that is cut into units (see MemoryLayout.unit), instead of as an address. */
   readonly stream?: true;
 }
 
@@ -16,7 +16,7 @@ export interface PackMode {
  * units of `unit.bits` that lie `unit.stride` bits apart: it contributes (p / unit) * stride + p % unit. Fixed patterns
  * of nibbles are modes with small strides; bits that belong to no element are 0.
  */
-export interface PackLayout {
+export interface MemoryLayout {
   /** Width of an element: 1 to 8 bits (codes), 16 or 32 (scales). */
   readonly bits: number;
   readonly rows: readonly PackMode[];
@@ -33,7 +33,7 @@ export interface PackLayout {
 }
 
 /** Checks that no two elements overlap or leave the block, and freezes. Throws LPQ_LAYOUT. */
-export function packLayout(value: PackLayout): PackLayout {
+export function memoryLayout(value: MemoryLayout): MemoryLayout {
   const fail = (why: string, got: unknown): never => {
     throw new LpqError('LPQ_LAYOUT', `a pack layout of ${value.bits}-bit elements is wrong: ${why}`, { got });
   };
@@ -82,12 +82,12 @@ export function packLayout(value: PackLayout): PackLayout {
 }
 
 /** Rows and columns the layout holds. */
-export function extents(value: PackLayout): [number, number] {
+export function extents(value: MemoryLayout): [number, number] {
   return [extent(value.rows), extent(value.columns)];
 }
 
 /** Where each bit of element (row, column) lies, lowest first: the definition that the engine is tested against. */
-export function bitPositions(value: PackLayout, row: number, column: number): number[] {
+export function bitPositions(value: MemoryLayout, row: number, column: number): number[] {
   const along = (modes: readonly PackMode[], index: number, stream: boolean): number => {
     let rest = index;
     let sum = 0;
@@ -110,10 +110,10 @@ export function bitPositions(value: PackLayout, row: number, column: number): nu
 
 /** Repeats a tile: its outer modes come first. `strides` in bits, one a dimension. */
 export function repeatTile(
-  tile: Pick<PackLayout, 'rows' | 'columns'>,
+  tile: Pick<MemoryLayout, 'rows' | 'columns'>,
   counts: readonly [number, number],
   strides: readonly [number, number],
-): Pick<PackLayout, 'rows' | 'columns'> {
+): Pick<MemoryLayout, 'rows' | 'columns'> {
   return {
     rows: [{ size: counts[0], stride: strides[0] }, ...tile.rows],
     columns: [{ size: counts[1], stride: strides[1] }, ...tile.columns],

@@ -1,4 +1,4 @@
-import { bitPositions, extents, type PackLayout } from './memory.js';
+import { bitPositions, extents, type MemoryLayout } from './memory.js';
 import { alignRows } from './print.js';
 
 /**
@@ -6,7 +6,7 @@ import { alignRows } from './print.js';
  * (column,row), which for weights is (k,n). A field that holds only part of an element's bits names them: (k,n)[2..].
  * Enumerates the whole layout, so give it a small one.
  */
-export function printWords(layout: PackLayout, first: number, count: number, wordBits = 32): string {
+export function printWords(layout: MemoryLayout, first: number, count: number, wordBits = 32): string {
   const [rows, columns] = extents(layout);
   const words = Array.from({ length: count }, (): { at: number; text: string }[] => []);
   for (let row = 0; row < rows; row++)

@@ -1,7 +1,7 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { type CometWeight, cometKernel } from '../model/kernels/comet.js';
-import { cometLayout } from './layouts/comet-layout.js';
+import { cometLayout } from './layouts/comet.js';
 import { fits } from './tile-layout.js';
 
 /**

@@ -1,9 +1,10 @@
+import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { scaleShape } from '../../formats/canonical/tensors.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { groupLength } from '../core/granularity.js';
-import type { IntegerForm } from './integer-form.js';
-import type { PackJob } from './target.js';
+import type { IntegerForm, NoForm } from './integer-form.js';
+import type { ModuleFacts, PackJob } from './target.js';
 import type { Operands } from './tile-layout.js';
 
 /**
@@ -59,4 +60,19 @@ export function groupIndex({ checkpoint, name, module }: PackJob): Tensor {
     [k],
     Int32Array.from({ length: k }, (_, feature) => Math.floor(feature / length)),
   );
+}
+
+/** Whether columns that are not in place can be named by one permutation whose groups are runs. */
+export function reorderProblem(module: CanonicalModule, facts: ModuleFacts): NoForm | undefined {
+  if (module.groupIndex && module.permutation)
+    return {
+      reason: 'its columns are permuted and its groups are named besides',
+      remedy: 'Quantize it with --order static, which keeps them in place.',
+    };
+  if (module.groupIndex && facts.evenGroups === false)
+    return {
+      reason: 'its groups (g_idx) have different numbers of input features',
+      remedy: 'Quantize it with --order static, which keeps groups of one size.',
+    };
+  return undefined;
 }

@@ -37,7 +37,7 @@ export interface Operands {
 }
 
 /** A layout of fragments for a kernel: what fits it, and how it is packed. Targets choose among these. */
-export interface TileLayout {
+export interface PackLayout {
   /** As artifacts name it. */
   readonly name: string;
   /** Decides by the manifest entry of a module, or of a rank's part of one. */

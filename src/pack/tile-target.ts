@@ -3,11 +3,11 @@ import type { Tensor } from '../../native/binding.js';
 import type { NoForm } from './integer-form.js';
 import { partOf, partOperands } from './parallel.js';
 import type { Decision, ModuleFacts, PackJob, PackTarget } from './target.js';
-import { fits, type Operands, type TileFit, type TileLayout } from './tile-layout.js';
+import { fits, type Operands, type PackLayout, type TileFit } from './tile-layout.js';
 
 /** A layout that was chosen, and why in one sentence (none where the target has no choice). */
 export interface Choice {
-  readonly layout: TileLayout;
+  readonly layout: PackLayout;
   readonly fit: TileFit;
   readonly why?: string;
 }
@@ -98,7 +98,7 @@ export function tileTarget(
 
 /** The first layout of a list that a module fits, or the last one's reason. */
 export function firstFit(
-  layouts: readonly TileLayout[],
+  layouts: readonly PackLayout[],
   name: string,
   module: CanonicalModule,
   facts: ModuleFacts,

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { allocate, createRuntime, fromTyped } from '../../native/binding.js';
 import { LayoutDevice } from '../../src/layout/device.js';
 import { allPacked, pack } from '../../src/layout/engine.js';
-import type { PackLayout } from '../../src/layout/memory.js';
+import type { MemoryLayout } from '../../src/layout/memory.js';
 import { marlinWeight } from '../../src/pack/layouts/marlin.js';
 import { rowStreams } from '../../src/pack/layouts/stream.js';
 import { tilusWeight } from '../../src/pack/layouts/tilus.js';
@@ -10,8 +10,8 @@ import { turbomindWeight } from '../../src/pack/layouts/turbomind.js';
 import { gpuTest } from './gpu.js';
 
 /** [layout, rows, columns of the matrix]: whole, and with tails whose rows begin at any byte. */
-function cases(): [string, PackLayout, number, number][] {
-  const list: [string, PackLayout, number, number][] = [];
+function cases(): [string, MemoryLayout, number, number][] {
+  const list: [string, MemoryLayout, number, number][] = [];
   for (let bits = 1; bits <= 8; bits++)
     list.push(
       [`tilus ${bits}`, tilusWeight(1024, 2048, bits), 1024, 2048],

@@ -3,12 +3,12 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { allocate, createRuntime, fromTyped, type NativeRuntime, typed } from '../../native/binding.js';
 import { pack, unpack } from '../../src/layout/engine.js';
-import { bitPositions, extents, type PackLayout, type PackMode, packLayout } from '../../src/layout/memory.js';
+import { bitPositions, extents, type MemoryLayout, memoryLayout, type PackMode } from '../../src/layout/memory.js';
 
 const runtimes: NativeRuntime[] = [createRuntime(1), createRuntime(2), createRuntime(3)];
 
 /** Bit by bit, from the definition of a layout's positions. */
-function packed(layout: PackLayout, element: (row: number, column: number) => number): Uint8Array {
+function packed(layout: MemoryLayout, element: (row: number, column: number) => number): Uint8Array {
   const bytes = new Uint8Array(layout.bytes);
   const [rows, columns] = extents(layout);
   for (let row = 0; row < rows; row++)
@@ -89,7 +89,7 @@ const randomPackLayout = fc
         .filter((each) => each.dim === which)
         .sort((a, b) => a.key - b.key)
         .map((each) => each.mode);
-    return packLayout({
+    return memoryLayout({
       bits,
       rows: dim(0),
       columns: dim(1),
@@ -170,7 +170,12 @@ test('any layout: the engine agrees with the definition, padding and bias includ
 
 test('an order takes columns from elsewhere', async () => {
   const rt = runtimes[1]!;
-  const layout = packLayout({ bits: 4, rows: [{ size: 2, stride: 32 }], columns: [{ size: 8, stride: 4 }], bytes: 8 });
+  const layout = memoryLayout({
+    bits: 4,
+    rows: [{ size: 2, stride: 32 }],
+    columns: [{ size: 8, stride: 4 }],
+    bytes: 8,
+  });
   const codes = Uint8Array.from({ length: 16 }, (_, i) => i);
   const order = fromTyped('i32', [8], Int32Array.from([7, 0, 6, 1, 5, 2, 4, 3]));
   const out = allocate('u32', [2]);

@@ -32,7 +32,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
       'per-channel scales are in another order',
     ],
   ]),
-  ...mutants('src/pack/layouts/marlin-layout', MARLIN, [
+  ...mutants('src/pack/layouts/marlin', MARLIN, [
     ['pad: symmetric ? 2 ** (bits - 1) : 0', 'pad: 0', 'padding has code 0 instead of the zero point'],
     ['            bias,\n', '            bias: 0,\n', 'codes stay signed'],
     ['groups === 1), scales', 'false), scales', 'per-channel scales are in the order of grouped ones'],
@@ -62,7 +62,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
       'scales are not permuted',
     ],
   ]),
-  ...mutants('src/pack/layouts/sparse-marlin-layout', SPARSE, [
+  ...mutants('src/pack/layouts/sparse-marlin', SPARSE, [
     ['const NO_WEIGHTS = 0xeeee', 'const NO_WEIGHTS = 0x4444', 'padding has metadata (0, 1)'],
     ['{ bias, pad: middle }', '{ bias, pad: 0 }', 'padding has code 0'],
     ['{ bias, pad: middle }', '{ bias: 0, pad: middle }', 'kept codes stay signed'],
@@ -89,7 +89,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
     ],
   ),
   ...mutants(
-    'src/pack/layouts/turbomind-layout',
+    'src/pack/layouts/turbomind',
     [...TURBOMIND, 'sm86'],
     [
       [
@@ -125,7 +125,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
     ],
   ),
   ...mutants(
-    'src/pack/layouts/tilus-layout',
+    'src/pack/layouts/tilus',
     ['tilus'],
     [
       [
@@ -150,7 +150,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
     ],
   ),
   ...mutants(
-    'src/pack/layouts/comet-layout',
+    'src/pack/layouts/comet',
     ['comet'],
     [
       ['Uint8Array.from(bits)', 'Uint8Array.from(bits, () => 8)', 'all blocks are said to have activations of 8 bits'],

@@ -1,5 +1,5 @@
 import { LpqError } from '../../core/error.js';
-import type { PackLayout } from '../../layout/memory.js';
+import type { MemoryLayout } from '../../layout/memory.js';
 import { cometWeight } from '../../pack/layouts/comet.js';
 import { marlinWeight } from '../../pack/layouts/marlin.js';
 import { columnStreams, rowStreams } from '../../pack/layouts/stream.js';
@@ -10,7 +10,7 @@ interface Kind {
   readonly bits: readonly number[];
   /** N and K are multiples of these. */
   readonly unit: readonly [number, number];
-  make(n: number, k: number, bits: number): PackLayout;
+  make(n: number, k: number, bits: number): MemoryLayout;
 }
 
 const from = (first: number): number[] => [1, 2, 3, 4, 5, 6, 7, 8].slice(first - 1);
@@ -29,7 +29,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
 export interface PackCase {
   readonly layout: string;
   readonly bits: number;
-  readonly memory: PackLayout;
+  readonly memory: MemoryLayout;
 }
 
 /**

@@ -1,4 +1,4 @@
-import { type PackLayout, packLayout } from '../../layout/memory.js';
+import { type MemoryLayout, memoryLayout } from '../../layout/memory.js';
 
 const WORD = 32;
 
@@ -6,9 +6,9 @@ const WORD = 32;
  * I32 [rows, ceil(columns * bits / 32)]: each row a little-endian bitstream, padded with zero bits to whole words
  * (compressed-tensors weight_packed of codes [N, K]).
  */
-export function rowStreams(rows: number, columns: number, bits: number): PackLayout {
+export function rowStreams(rows: number, columns: number, bits: number): MemoryLayout {
   const words = Math.ceil((columns * bits) / WORD);
-  return packLayout({
+  return memoryLayout({
     bits,
     rows: [{ size: rows, stride: words * WORD }],
     columns: [{ size: columns, stride: bits }],
@@ -20,9 +20,9 @@ export function rowStreams(rows: number, columns: number, bits: number): PackLay
 const perWord = (bits: number): number => Math.floor(WORD / bits);
 
 /** I32 [rows, ceil(columns / (32 div bits))]: whole codes only in each word (compressed-tensors before 0.13). */
-export function wholeWordRows(rows: number, columns: number, bits: number): PackLayout {
+export function wholeWordRows(rows: number, columns: number, bits: number): MemoryLayout {
   const words = Math.ceil(columns / perWord(bits));
-  return packLayout({
+  return memoryLayout({
     bits,
     rows: [{ size: rows, stride: words * WORD }],
     columns: [
@@ -34,9 +34,9 @@ export function wholeWordRows(rows: number, columns: number, bits: number): Pack
 }
 
 /** As wholeWordRows, down the columns of the transposed matrix: I32 [ceil(rows / (32 div bits)), columns] of zeros [N, G]. */
-export function wholeWordColumns(rows: number, columns: number, bits: number): PackLayout {
+export function wholeWordColumns(rows: number, columns: number, bits: number): MemoryLayout {
   const words = Math.ceil(rows / perWord(bits));
-  return packLayout({
+  return memoryLayout({
     bits,
     rows: [
       { size: words, stride: columns * WORD },
@@ -51,9 +51,9 @@ export function wholeWordColumns(rows: number, columns: number, bits: number): P
  * I32 [ceil(columns * bits / 32), rows]: each row of the matrix a bitstream that runs down a column of words (GPTQ
  * qweight of codes [N, K]). A code may straddle two words, which lie `rows` words apart.
  */
-export function columnStreams(rows: number, columns: number, bits: number): PackLayout {
+export function columnStreams(rows: number, columns: number, bits: number): MemoryLayout {
   const words = Math.ceil((columns * bits) / WORD);
-  return packLayout({
+  return memoryLayout({
     bits,
     rows: [{ size: rows, stride: WORD }],
     columns: [{ size: columns, stride: bits, stream: true }],
@@ -63,20 +63,20 @@ export function columnStreams(rows: number, columns: number, bits: number): Pack
 }
 
 /** As rowStreams of the transposed matrix: I32 [columns, ceil(rows * bits / 32)] (GPTQ qzeros of zeros [N, G]). */
-export function transposedRowStreams(rows: number, columns: number, bits: number): PackLayout {
+export function transposedRowStreams(rows: number, columns: number, bits: number): MemoryLayout {
   const { rows: a, columns: b, ...rest } = rowStreams(columns, rows, bits);
-  return packLayout({ ...rest, rows: b, columns: a });
+  return memoryLayout({ ...rest, rows: b, columns: a });
 }
 
 /** As columnStreams of the transposed matrix: I32 [ceil(rows * bits / 32), columns] (weight_zero_point of zeros [N, G]). */
-export function transposedColumnStreams(rows: number, columns: number, bits: number): PackLayout {
+export function transposedColumnStreams(rows: number, columns: number, bits: number): MemoryLayout {
   const { rows: a, columns: b, ...rest } = columnStreams(columns, rows, bits);
-  return packLayout({ ...rest, rows: b, columns: a });
+  return memoryLayout({ ...rest, rows: b, columns: a });
 }
 
 /** Elements [rows, columns] of 16 or 32 bits, transposed: GPTQ scales F16 [G, N] of scales [N, G]. */
-export function transposed(rows: number, columns: number, bits: 16 | 32): PackLayout {
-  return packLayout({
+export function transposed(rows: number, columns: number, bits: 16 | 32): MemoryLayout {
+  return memoryLayout({
     bits,
     rows: [{ size: rows, stride: bits }],
     columns: [{ size: columns, stride: rows * bits }],

@@ -1,7 +1,7 @@
-import { cometLayout } from '../layouts/comet-layout.js';
+import { cometLayout } from '../layouts/comet.js';
 import { firstFit, tileTarget } from '../tile-target.js';
 
-/** W4Ax (layouts/comet-layout.ts): what `lpq quantize --method fmpq` makes, with its activations. */
+/** W4Ax (layouts/comet.ts): what `lpq quantize --method fmpq` makes, with its activations. */
 export const comet = tileTarget(
   'comet',
   'COMET: 4-bit weights in fragments for activations of 4 and 8 bits by blocks of 128 channels, of --method fmpq',

@@ -1,7 +1,7 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
-import { marlinLayout } from '../layouts/marlin-layout.js';
-import { tilusLayout } from '../layouts/tilus-layout.js';
-import { turbomindLayout } from '../layouts/turbomind-layout.js';
+import { marlinLayout } from '../layouts/marlin.js';
+import { tilusLayout } from '../layouts/tilus.js';
+import { turbomindLayout } from '../layouts/turbomind.js';
 import type { PackTarget } from '../target.js';
 import { fits } from '../tile-layout.js';
 import { type Choose, tileTarget } from '../tile-target.js';

@@ -1,7 +1,7 @@
-import { marlinLayout } from '../layouts/marlin-layout.js';
+import { marlinLayout } from '../layouts/marlin.js';
 import { firstFit, tileTarget } from '../tile-target.js';
 
-/** MARLIN (layouts/marlin-layout.ts). */
+/** MARLIN (layouts/marlin.ts). */
 export const marlin = tileTarget(
   'marlin',
   'MARLIN 4- and 8-bit weights for mma.m16n8k16: integers, f16 scales, groups of 32, 64, 128 or per channel',

@@ -1,7 +1,7 @@
-import { tilusLayout } from '../layouts/tilus-layout.js';
+import { tilusLayout } from '../layouts/tilus.js';
 import { firstFit, tileTarget } from '../tile-target.js';
 
-/** Any type of 1 to 8 bits for lpq's own kernels (layouts/tilus-layout.ts). */
+/** Any type of 1 to 8 bits for lpq's own kernels (layouts/tilus.ts). */
 export const tilus = tileTarget(
   'tilus',
   "fragments as bytes for lpq's kernels: every type of 1 to 8 bits, f16 or bf16 scales, groups of 32, 64, 128 or per channel",

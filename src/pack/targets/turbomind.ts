@@ -1,7 +1,7 @@
-import { turbomindLayout } from '../layouts/turbomind-layout.js';
+import { turbomindLayout } from '../layouts/turbomind.js';
 import { firstFit, tileTarget } from '../tile-target.js';
 
-/** TurboMind for sm75 and later (layouts/turbomind-layout.ts). */
+/** TurboMind for sm75 and later (layouts/turbomind.ts). */
 export const turbomind = tileTarget(
   'turbomind',
   'TurboMind fragments for sm75 to sm90: u4 and u8 with fused {scale, -zero scale}, fp4 (mxfp4), fp8, groups of 32, 64 or 128',

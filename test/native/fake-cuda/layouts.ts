@@ -3,7 +3,7 @@
 import { allocate, createRuntime, fromTyped, type Tensor } from '../../../native/binding.js';
 import { LayoutDevice } from '../../../src/layout/device.js';
 import { allPacked, pack, unpack } from '../../../src/layout/engine.js';
-import { extents, type PackLayout } from '../../../src/layout/memory.js';
+import { extents, type MemoryLayout } from '../../../src/layout/memory.js';
 import { marlinWeight } from '../../../src/pack/layouts/marlin.js';
 import { columnStreams, rowStreams } from '../../../src/pack/layouts/stream.js';
 import { tilusWeight } from '../../../src/pack/layouts/tilus.js';
@@ -23,7 +23,7 @@ function codes(rows: number, bytes: number): Tensor {
   return fromTyped('u8', [rows, bytes], data);
 }
 
-const cases: [name: string, layout: PackLayout][] = [];
+const cases: [name: string, layout: MemoryLayout][] = [];
 for (let bits = 1; bits <= 8; bits++) {
   // Several tiles either way, and one; then what the matrix lacks is padding.
   cases.push([`tilus ${bits}`, tilusWeight(128, 256, bits)], [`tilus ${bits} short`, tilusWeight(32, 128, bits)]);

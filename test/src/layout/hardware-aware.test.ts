@@ -6,7 +6,7 @@ import { MMA_M16N8K16, reorderLocals, storedTile, WORD_3120, WORD_75316420 } fro
 import { loadedFragment, loadedTile, TENSOR_CORES } from '../../../src/layout/hardware-aware.js';
 import { indexAt } from '../../../src/layout/layout.js';
 import { local, spatial } from '../../../src/layout/make.js';
-import { bitPositions, type PackLayout, packLayout, repeatTile } from '../../../src/layout/memory.js';
+import { bitPositions, type MemoryLayout, memoryLayout, repeatTile } from '../../../src/layout/memory.js';
 import { permute, product } from '../../../src/layout/product.js';
 import { type TurboMindForm, turbomindWeight } from '../../../src/pack/layouts/turbomind.js';
 import { designed } from '../../formats/scratch.js';
@@ -15,7 +15,7 @@ const runtime = createRuntime(2);
 const FORMS: readonly TurboMindForm[] = ['b', 'a', 'sm70'];
 
 /** The table that the derivation took the place of: fragments of the PTX ISA by hand, and the order of words by name. */
-function declared(n: number, k: number, bits: 4 | 8, form: TurboMindForm, order: 'k-major' | 'n-major'): PackLayout {
+function declared(n: number, k: number, bits: 4 | 8, form: TurboMindForm, order: 'k-major' | 'n-major'): MemoryLayout {
   const tile = {
     b: permute(product(local(1, 2), local(1, 2), MMA_M16N8K16.b), [1, 0]),
     a: MMA_M16N8K16.a,
@@ -27,7 +27,7 @@ function declared(n: number, k: number, bits: 4 | 8, form: TurboMindForm, order:
   const strides: readonly [number, number] = inner
     ? [across * stored.bits, stored.bits]
     : [stored.bits, down * stored.bits];
-  return packLayout({ bits, ...repeatTile(stored, [down, across], strides), bytes: (n * k * bits) / 8 });
+  return memoryLayout({ bits, ...repeatTile(stored, [down, across], strides), bytes: (n * k * bits) / 8 });
 }
 
 test('the derivation puts every bit where the declared table does', () => {

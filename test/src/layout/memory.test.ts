@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bitPositions, extents, packLayout } from '../../../src/layout/memory.js';
+import { bitPositions, extents, memoryLayout } from '../../../src/layout/memory.js';
 import { MARLIN_WARP_TILE, marlinScales, marlinWeight } from '../../../src/pack/layouts/marlin.js';
 import {
   columnStreams,
@@ -71,7 +71,7 @@ test('streams put bit b k of column n into word (b k div 32, n)', () => {
 
 test('overlapping or straying layouts are refused with LPQ_LAYOUT', () => {
   const good = { bits: 4, rows: [{ size: 2, stride: 16 }], columns: [{ size: 4, stride: 4 }], bytes: 4 };
-  packLayout(good);
+  memoryLayout(good);
   for (const wrong of [
     { ...good, bits: 9 },
     { ...good, bytes: 3 },
@@ -83,7 +83,7 @@ test('overlapping or straying layouts are refused with LPQ_LAYOUT', () => {
     { ...good, unit: { bits: 12, stride: 12 } },
   ])
     assert.throws(
-      () => packLayout(wrong),
+      () => memoryLayout(wrong),
       (error: { code?: string }) => error.code === 'LPQ_LAYOUT',
     );
 });

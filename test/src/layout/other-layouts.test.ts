@@ -11,7 +11,7 @@ import {
 } from '../../../src/layout/fragment.js';
 import { indexAt, layout } from '../../../src/layout/layout.js';
 import { local, replicated, spatial } from '../../../src/layout/make.js';
-import { bitPositions, extents, type PackLayout, packLayout, repeatTile } from '../../../src/layout/memory.js';
+import { bitPositions, extents, type MemoryLayout, memoryLayout, repeatTile } from '../../../src/layout/memory.js';
 import { permute, product } from '../../../src/layout/product.js';
 import { integers } from '../../formats/canonical/fixture.js';
 
@@ -26,7 +26,7 @@ const [n, k] = [256, 128];
 /** Checks positions against a closed form, then packing and unpacking of random codes bit by bit. */
 async function check(
   name: string,
-  value: PackLayout,
+  value: MemoryLayout,
   bitsOf: (n: number, k: number, bit: number) => number,
 ): Promise<void> {
   const [rows, columns] = extents(value);
@@ -54,7 +54,7 @@ async function check(
 test('Tilus: every width as bytes, tile after tile', async () => {
   for (let bits = 1; bits <= 8; bits++) {
     const tile = reinterpretedTile(permute(pair, [1, 0]), bits);
-    const value = packLayout({
+    const value = memoryLayout({
       bits,
       ...repeatTile(tile, [n / 16, k / 16], [tile.bits, (n / 16) * tile.bits]),
       unit: tile.unit!,
@@ -74,8 +74,8 @@ test('Tilus: every width as bytes, tile after tile', async () => {
 
 test('TurboMind: u4 dense and grouped, two fragments a store', async () => {
   const tile = storedTile(permute(reorderLocals(product(local(1, 2), pair), WORD_75316420), [1, 0]), 4);
-  const build = (strides: readonly [number, number]): PackLayout =>
-    packLayout({ bits: 4, ...repeatTile(tile, [n / 32, k / 16], strides), bytes: (n * k) / 2 });
+  const build = (strides: readonly [number, number]): MemoryLayout =>
+    memoryLayout({ bits: 4, ...repeatTile(tile, [n / 32, k / 16], strides), bytes: (n * k) / 2 });
   const form = (tileIndex: (kt: number, nt: number) => number) => (row: number, column: number, bit: number) => {
     const [p, s, c, e] = [div(row % 32, 16), div(row % 16, 8), div(column % 16, 8), column % 2];
     const lane = 4 * (row % 8) + div(column % 8, 2);
@@ -98,7 +98,7 @@ test('MARLIN, 8 bits', async () => {
   // A word holds the four codes of one B fragment: bytes 2e + c, so the words of a lane are those of j and s.
   const order = layout([4], [2, 2], [], [1, 0]);
   const tile = storedTile(permute(reorderLocals(product(local(1, 4), pair), order), [1, 0]), 8);
-  const value = packLayout({
+  const value = memoryLayout({
     bits: 8,
     ...repeatTile(tile, [n / 64, k / 16], [tile.bits, (n / 64) * tile.bits]),
     bytes: n * k,
@@ -112,7 +112,7 @@ test('MARLIN, 8 bits', async () => {
 });
 
 test('AWQ words and MARLIN zero points are modes too', async () => {
-  const awq = packLayout({
+  const awq = memoryLayout({
     bits: 4,
     rows: [
       { size: n / 8, stride: 32 },
@@ -124,7 +124,7 @@ test('AWQ words and MARLIN zero points are modes too', async () => {
   });
   const nibble = [0, 4, 1, 5, 2, 6, 3, 7];
   await check('awq', awq, (row, column, bit) => (column * (n / 8) + div(row, 8)) * 32 + 4 * nibble[row % 8]! + bit);
-  const zeros = packLayout({
+  const zeros = memoryLayout({
     bits: 4,
     rows: [
       { size: n / 64, stride: 256 },

@@ -7,7 +7,7 @@ import { pack, unpack } from '../../../src/layout/engine.js';
 import { MMA_M16N8K16, reorderLocals } from '../../../src/layout/fragment.js';
 import { layout, localCount, threadCount } from '../../../src/layout/layout.js';
 import { columnSpatial, local } from '../../../src/layout/make.js';
-import { bitPositions, extents, type PackLayout } from '../../../src/layout/memory.js';
+import { bitPositions, extents, type MemoryLayout } from '../../../src/layout/memory.js';
 import { product } from '../../../src/layout/product.js';
 import { COMET_TILE, cometScales, cometWeight } from '../../../src/pack/layouts/comet.js';
 import { marlinWeight, marlinZeros } from '../../../src/pack/layouts/marlin.js';
@@ -24,7 +24,7 @@ const [n, k] = [256, 256];
 
 type Form = (n: number, k: number, bit: number) => number;
 
-async function check(name: string, value: PackLayout, form: Form): Promise<void> {
+async function check(name: string, value: MemoryLayout, form: Form): Promise<void> {
   const [rows, columns] = extents(value);
   const codes = Uint8Array.from(integers(rows * columns, 2 ** Math.min(8, value.bits), 7));
   const expected = new Uint8Array(value.bytes);
