@@ -1,8 +1,8 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { type CometWeight, cometKernel } from '../model/kernels/comet.js';
+import { fits } from './layout.js';
 import { cometLayout } from './layouts/comet.js';
-import { fits } from './tile-layout.js';
 
 /**
  * A quantized module as ops.gemmComet takes it, laid out on `rt`, a runtime of the CPU: so that what was not packed yet can be

@@ -1,41 +1,37 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { scaleShape } from '../../formats/canonical/tensors.js';
-import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { groupLength } from '../core/granularity.js';
 import type { IntegerForm, NoForm } from './integer-form.js';
-import type { ModuleFacts, PackJob } from './target.js';
-import type { Operands } from './tile-layout.js';
+import type { Operands } from './layout.js';
+import type { ModuleFacts } from './target.js';
 
 /**
- * Zero points in offset form, U8 [N, G], whatever the module stores (u8, i16, one constant). `plan` has checked that
+ * Zero points in offset form, U8 [N, G], whatever the module stores (u8, i16, one constant). `fit` has checked that
  * they fit. The caller disposes of it.
  */
-export function offsetZeros(from: PackJob | Operands, form: IntegerForm): Tensor {
-  const shape = scaleShape(from.module);
+export function offsetZeros({ module, zeros }: Pick<Operands, 'module' | 'zeros'>, form: IntegerForm): Tensor {
+  const shape = scaleShape(module);
   if (form.zero !== 'tensor') {
     const tensor = allocate('u8', shape);
     tensor.bytes().fill(form.zero);
     return tensor;
   }
-  const stored = 'checkpoint' in from ? from.checkpoint.require(from.name, 'zeros') : from.zeros!;
-  const values = typed<Uint8Array | Int16Array>(stored);
-  const tensor = fromTyped(
+  const values = typed<Uint8Array | Int16Array>(zeros!);
+  return fromTyped(
     'u8',
     shape,
     Uint8Array.from(values, (value) => value + form.bias),
   );
-  if ('checkpoint' in from) stored.dispose();
-  return tensor;
 }
 
-/** Scales f16 or bf16 as f16; what does not fit f16 was refused before. Takes `scales`. The caller disposes of the result. */
-export async function halfScales(rt: NativeRuntime, scales: Tensor): Promise<Tensor> {
-  if (scales.dtype === 'f16') return scales;
+/** Scales f16 or bf16 as f16; what does not fit f16 was refused before. The caller disposes of it. */
+export async function halfScales({ rt, scales }: Operands): Promise<Tensor> {
+  if (scales.dtype === 'f16') return scales.view(scales.shape);
   const half = allocate('f16', scales.shape);
   ops.cast(rt, scales, half);
   await rt.sync();
-  scales.dispose();
   return half;
 }
 
@@ -50,9 +46,8 @@ export function columnOrder(groupIndex: Tensor): Tensor {
 }
 
 /** I32 [K]: the group of every input feature, k / group size unless the module names them. The caller disposes of it. */
-export function groupIndex({ checkpoint, name, module }: PackJob): Tensor {
-  const stored = checkpoint.part(name, 'g_idx');
-  if (stored) return stored;
+export function groupIndex({ module, groupIndex: stored }: Operands): Tensor {
+  if (stored) return stored.view(stored.shape);
   const k = module.shape[1];
   const length = groupLength(module.granularity, k);
   return fromTyped(

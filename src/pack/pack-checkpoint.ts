@@ -21,7 +21,7 @@ export interface PackedRow {
   readonly name: string;
   readonly type: string;
   readonly action: Decision['action'];
-  /** As in the artifact's manifest: marlin, turbomind, tilus, gptq, compressed-tensors, carried, dense, ... */
+  /** As in the artifact's manifest: a layout's name, carried or dense. */
   readonly layout: string;
   /** [N, K] of the weight, and as the layout holds it. */
   readonly shape: readonly [number, number];
@@ -217,7 +217,7 @@ function declaration(
     scales: module.scales,
     zeros: module.zeros,
     ...(module.transposed && { transposed: true }),
-    ...(module.packing && !fallback && decision.layout === 'compressed-tensors' && { packing: module.packing }),
+    ...(!fallback && decision.packing && { packing: decision.packing }),
     ...(!fallback && decision.ranks && { ranks: decision.ranks }),
     ...(module.activations && target.activations && { activations: module.activations }),
     layout: fallback ? decision.form : decision.layout,

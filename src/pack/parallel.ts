@@ -3,7 +3,7 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { allocate, type Tensor } from '../../native/binding.js';
 import { groupLength } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
-import type { Operands } from './tile-layout.js';
+import type { Operands } from './layout.js';
 
 /** How the ranks of tensor parallelism share a module: by output features n, by input features k, or each has it whole. */
 export type Split = { readonly count: number; readonly split: 'n' | 'k' } | { readonly whole: string };

@@ -23,8 +23,10 @@ export interface ModuleFacts {
 /** A module that the target takes: its tensors, and what was done to make it fit. */
 export interface Taken {
   readonly action: 'ok' | 'pad';
-  /** As artifacts name it: marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2, compressed-tensors. */
+  /** As artifacts name it (layouts/). */
   readonly layout: string;
+  /** PackedModule.packing. */
+  readonly packing?: 'whole';
   /** [N, K] that the layout holds, of one rank's part where there are `ranks`. */
   readonly padded: readonly [number, number];
   /** The ranks that share it: by output features (n) or input features (k). */

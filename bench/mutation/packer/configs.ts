@@ -25,7 +25,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ['static_groups: options.staticGroups ?? false', 'static_groups: true', 'static_groups is claimed'],
     ['...(options.dynamic && { dynamic: options.dynamic }),', '', 'dynamic rules are lost'],
   ]),
-  ...mutants('src/pack/gptq-family', GPTQ, [
+  ...mutants('src/pack/gptq-target', GPTQ, [
     [
       'for (const name of [...plain, ...plainLinears.filter',
       'for (const name of [...plain, ...[].filter',
@@ -127,7 +127,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ],
   ]),
   ...mutants(
-    'src/pack/tile-target',
+    'src/pack/layout-target',
     ['marlin', 'sm80', 'marlin/alike'],
     [
       ["manifest: 'lpq.json'", "manifest: 'manifest.json'", 'quantization_config names another manifest'],

@@ -179,7 +179,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
     ],
   ),
   ...mutants(
-    'src/pack/targets/awq',
+    'src/pack/layouts/awq',
     ['awq'],
     [
       [
@@ -194,7 +194,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
       ],
     ],
   ),
-  ...mutants('src/pack/gptq-family', GPTQ, [
+  ...mutants('src/pack/layouts/gptq', GPTQ, [
     ["convention === 'v1' ? 2 ** bits - 1 : 0", '0', 'v1 stores zero points as they are'],
     ["convention === 'v1' ? 2 ** bits - 1 : 0", '2 ** bits - 1', 'v2 stores zero points minus one'],
     ["at('qweight'), { streamColumns: k, bias }", "at('qweight'), { streamColumns: k }", 'codes stay signed'],
@@ -214,7 +214,7 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
         'constant zero points are one too small',
       ],
       ['(value) => value + form.bias', '(value) => value + form.bias + 1', 'stored zero points are one too large'],
-      ['if (stored)\n        return stored;', '', 'g_idx of the checkpoint is replaced by runs'],
+      ['if (stored)\n        return stored.view(stored.shape);', '', 'g_idx of the checkpoint is replaced by runs'],
       [
         'groups[a] - groups[b] || a - b',
         'groups[a] - groups[b] || b - a',
@@ -244,18 +244,28 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
     ],
   ),
   ...mutants(
-    'src/pack/compressed-forms',
-    ['compressed-tensors', 'compressed-tensors-w8a8'],
+    'src/pack/layouts/pack-quantized',
+    ['compressed-tensors'],
     [
       ['BigInt64Array.of(BigInt(n), BigInt(k))', 'BigInt64Array.of(BigInt(k), BigInt(n))', 'weight_shape is [K, N]'],
+      ['codes, packed, { streamColumns: k, bias }', 'codes, packed, { streamColumns: k }', 'codes stay signed'],
+    ],
+  ),
+  ...mutants(
+    'src/pack/layouts/fp4',
+    ['compressed-tensors'],
+    [
       [
         'Float32Array.of(own ? divisor : 1 / factor)',
         'Float32Array.of(own ? divisor : factor)',
         'the second level multiplies instead of dividing',
       ],
-      ['codes, packed, { streamColumns: k, bias }', 'codes, packed, { streamColumns: k }', 'codes stay signed'],
-      ['if (quantType(module.type).signed)', 'if (!quantType(module.type).signed)', 'signed bytes are turned by 128'],
     ],
+  ),
+  ...mutants(
+    'src/pack/layouts/whole-bytes',
+    ['compressed-tensors-w8a8'],
+    [['if (quantType(module.type).signed)', 'if (!quantType(module.type).signed)', 'signed bytes are turned by 128']],
   ),
   ...mutants(
     'src/pack/parallel',

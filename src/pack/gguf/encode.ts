@@ -2,7 +2,7 @@ import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/typ
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
-import { hasForm, type IntegerForm, integerForm } from '../integer-form.js';
+import { hasForm, integerForm } from '../integer-form.js';
 import { offsetZeros } from '../operands.js';
 import type { PackJob } from '../target.js';
 import type { CodesForm } from './forms.js';
@@ -19,7 +19,9 @@ export async function encodeCodes(
   const scales = checkpoint.require(name, 'scales');
   const rows = fromTyped('i32', [n], order);
   const integers = integerForm(module, { zeroRange: [0, 0] });
-  const zeros = form.minima && hasForm(integers) ? offsetZeros(job as PackJob, integers as IntegerForm) : undefined;
+  const stored = form.minima ? checkpoint.part(name, 'zeros') : undefined;
+  const zeros = form.minima && hasForm(integers) ? offsetZeros({ module, zeros: stored }, integers) : undefined;
+  stored?.dispose();
   if (zeros) checkMinima(name, scales, zeros);
   const blocks = allocate('u8', [n, rowBytes(ggufType(form.type), k) as number]);
   const { type, bits, group, flip, add } = form;

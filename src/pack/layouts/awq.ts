@@ -1,4 +1,53 @@
+import { awqProblem, awqTensors } from '../../../formats/awq/layout.js';
+import { allocate, type Tensor } from '../../../native/binding.js';
+import { groupCount } from '../../core/granularity.js';
+import { allPacked, pack } from '../../layout/engine.js';
 import { type MemoryLayout, memoryLayout } from '../../layout/memory.js';
+import { halfScalesProblem, hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
+import { exactFit, type Fit, type PackLayout } from '../layout.js';
+import { halfScales, offsetZeros } from '../operands.js';
+import { transposed } from './stream.js';
+
+/** AWQ (GEMM): 4 bits, symmetric or not, f16 scales. */
+export const awqLayout: PackLayout = {
+  name: 'awq',
+
+  fit(name, module, facts): Fit | NoForm {
+    const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
+    const form = integerForm(module, facts);
+    if (!hasForm(form)) return form;
+    if (form.bits !== 4)
+      return no(`it has ${form.bits} bits and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
+    if (module.groupIndex)
+      return no('its groups follow g_idx, which AWQ does not have', 'Pack it for gptq or compressed-tensors.');
+    const scales = halfScalesProblem(module, facts, 'AWQ');
+    if (scales) return scales;
+    if (module.transposed)
+      return no('its class is no Linear, and transformers replaces no other by AWQ', 'Pack it for gptq.');
+    const problem = awqProblem(module);
+    if (problem) return no(problem, 'Pack it for compressed-tensors, which takes any shape.');
+    return exactFit(name, module, awqTensors(name, module));
+  },
+
+  async pack(operands, fit) {
+    const { rt, module, codes } = operands;
+    const form = integerForm(module, { zeroRange: [0, 0] }) as IntegerForm;
+    const [n, k] = module.shape;
+    const groups = groupCount(module.granularity, k);
+    const out = new Map<string, Tensor>();
+    for (const { suffix, dtype, shape } of fit.tensors)
+      out.set(suffix, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
+    const at = (part: string): Tensor => out.get(part)!;
+    const scales = await halfScales(operands);
+    const zeros = offsetZeros(operands, form);
+    pack(rt, awqWords(n, k), codes, at('qweight'), { streamColumns: k, bias: form.bias });
+    pack(rt, awqWords(n, groups), zeros, at('qzeros'));
+    pack(rt, transposed(n, groups, 16), scales, at('scales'));
+    for (const tensor of [scales, zeros]) tensor.dispose();
+    await allPacked(rt);
+    return out;
+  },
+};
 
 /**
  * I32 [columns, rows/8] of a matrix [rows, columns] of nibbles: word (column, c) holds rows 8c to 8c + 7, the even ones in

@@ -8,7 +8,11 @@ import { local } from '../../layout/make.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { permute, product } from '../../layout/product.js';
 import type { NoForm } from '../integer-form.js';
-import { type Operands, type PackLayout, paddingNote, roundUp, type TileFit } from '../tile-layout.js';
+import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
+
+/** Output features (n) and input features (k) of a block. */
+export const COMET_N = 16;
+export const COMET_K = 128;
 
 const SCALES: readonly string[] = ['f16', 'bf16', 'f32'];
 
@@ -21,7 +25,7 @@ const SCALES: readonly string[] = ['f16', 'bf16', 'f32'];
 export const cometLayout: PackLayout = {
   name: 'comet',
 
-  fit(_name, module, facts): TileFit | NoForm {
+  fit(_name, module, facts): Fit | NoForm {
     const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const { activations } = module;
     // What reads codes has symmetric integers in groups of 128, in place (formats/canonical/tensors.ts).
@@ -67,7 +71,7 @@ export const cometLayout: PackLayout = {
     };
   },
 
-  async pack(operands: Operands, fit: TileFit): Promise<Map<string, Tensor>> {
+  async pack(operands: Operands, fit: Fit): Promise<Map<string, Tensor>> {
     const { rt, module, codes, permutation } = operands;
     const [n, k] = fit.padded;
     const groups = k / COMET_K;
@@ -85,6 +89,8 @@ export const cometLayout: PackLayout = {
     if (permutation) out.set('permutation', permutation.view(permutation.shape));
     return out;
   },
+
+  memory: { bits: [4], unit: [COMET_N, COMET_K], of: cometWeight },
 };
 
 /** bits U8, clip F32 and blocks I32, [K/128] each. */
@@ -98,10 +104,6 @@ function activationTensors({ bits, clip }: Activations): [string, Tensor][] {
     ['blocks', fromTyped('i32', shape, blocks)],
   ];
 }
-
-/** Output features (n) and input features (k) of a block. */
-export const COMET_N = 16;
-export const COMET_K = 128;
 
 /**
  * Who holds what of a block, [k, n] = [128, 16]: fragments of operand B of mma.m16n8k32 (the registers of operand A of wgmma

@@ -8,9 +8,9 @@ import { local } from '../../layout/make.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { permute, product } from '../../layout/product.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
+import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import { columnOrder, offsetZeros, reorderProblem } from '../operands.js';
 import type { ModuleFacts } from '../target.js';
-import { type Operands, type PackLayout, paddingNote, roundUp, type TileFit } from '../tile-layout.js';
 
 /** Tile sizes that MARLIN's own kernel asks of K and N; newer ports accept less, and these too. */
 const STEP_K = 128;
@@ -30,7 +30,7 @@ const form = (module: CanonicalModule, facts: ModuleFacts) => integerForm(module
 export const marlinLayout: PackLayout = {
   name: 'marlin',
 
-  fit(_name, module, facts): TileFit | NoForm {
+  fit(_name, module, facts): Fit | NoForm {
     const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const integer = form(module, facts);
     if (!hasForm(integer)) return integer;
@@ -79,7 +79,7 @@ export const marlinLayout: PackLayout = {
     };
   },
 
-  async pack(operands: Operands, fit: TileFit): Promise<Map<string, Tensor>> {
+  async pack(operands: Operands, fit: Fit): Promise<Map<string, Tensor>> {
     const { rt, module, codes, scales } = operands;
     const { bits, bias, symmetric } = form(module, { zeroRange: [0, 0] }) as IntegerForm;
     const [n, k] = fit.padded;
@@ -107,6 +107,8 @@ export const marlinLayout: PackLayout = {
     order?.dispose();
     return out;
   },
+
+  memory: { bits: [4, 8], unit: [64, 16], of: (n, k, bits) => marlinWeight(n, k, bits as 4 | 8) },
 };
 
 /**

@@ -6,8 +6,8 @@ import { groupCount } from '../../core/granularity.js';
 import { pack } from '../../layout/engine.js';
 import { type MemoryLayout, memoryLayout } from '../../layout/memory.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
+import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import type { ModuleFacts } from '../target.js';
-import { type Operands, type PackLayout, paddingNote, roundUp, type TileFit } from '../tile-layout.js';
 
 const STEP_K = 128;
 /** Of the reference kernel with more than 16 tokens; fewer make do with 128. */
@@ -27,7 +27,7 @@ const form = (module: CanonicalModule, facts: ModuleFacts) => integerForm(module
 export const sparseMarlinLayout: PackLayout = {
   name: 'sparse_marlin',
 
-  fit(_name, module, facts): TileFit | NoForm {
+  fit(_name, module, facts): Fit | NoForm {
     const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     if (module.sparsity !== '2:4')
       return no('it is not 2:4 sparse', 'Quantize it with --sparsity 2:4, or pack it for another target.');
@@ -64,7 +64,7 @@ export const sparseMarlinLayout: PackLayout = {
     };
   },
 
-  async pack(operands: Operands, fit: TileFit): Promise<Map<string, Tensor>> {
+  async pack(operands: Operands, fit: Fit): Promise<Map<string, Tensor>> {
     const { rt, name, module, codes, scales, mask } = operands;
     const { bits, bias } = form(module, {}) as IntegerForm;
     const [n, k] = fit.padded;

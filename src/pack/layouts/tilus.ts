@@ -10,8 +10,12 @@ import { columnSpatial, local } from '../../layout/make.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { permute, product } from '../../layout/product.js';
 import type { NoForm } from '../integer-form.js';
+import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import { columnOrder, reorderProblem } from '../operands.js';
-import { type Operands, type PackLayout, paddingNote, roundUp, type TileFit } from '../tile-layout.js';
+
+/** Columns (n) and rows (k) of a block, and how many k a chunk of 32 codes a lane spans. */
+export const TILUS_N = 32;
+export const TILUS_K = 128;
 
 const GROUPS: readonly number[] = [32, 64, 128];
 
@@ -24,7 +28,7 @@ const GROUPS: readonly number[] = [32, 64, 128];
 export const tilusLayout: PackLayout = {
   name: 'tilus',
 
-  fit(_name, module, facts): TileFit | NoForm {
+  fit(_name, module, facts): Fit | NoForm {
     const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const { bits } = quantType(module.type);
     if (module.sparsity !== 'none')
@@ -72,7 +76,7 @@ export const tilusLayout: PackLayout = {
     };
   },
 
-  async pack(operands: Operands, fit: TileFit): Promise<Map<string, Tensor>> {
+  async pack(operands: Operands, fit: Fit): Promise<Map<string, Tensor>> {
     const { rt, module, codes } = operands;
     const { bits } = quantType(module.type);
     const [n, k] = fit.padded;
@@ -100,6 +104,8 @@ export const tilusLayout: PackLayout = {
     order?.dispose();
     return out;
   },
+
+  memory: { bits: [1, 2, 3, 4, 5, 6, 7, 8], unit: [TILUS_N, TILUS_K], of: tilusWeight },
 };
 
 function zeroStorage({ zeros }: CanonicalModule): 'U8' | 'F16' | undefined {
@@ -132,10 +138,6 @@ function halfZeros(zeros: Tensor): Tensor {
   };
   return fromTyped('f16', zeros.shape, Uint16Array.from(typed<Int16Array>(zeros), half));
 }
-
-/** Columns (n) and rows (k) of a block, and how many k a chunk of 32 codes a lane spans. */
-export const TILUS_N = 32;
-export const TILUS_K = 128;
 
 /**
  * Who holds what of a block, [k, n] = [128, 32]: fragments of operand B of mma.m16n8k16 (operand A of its transpose), a

@@ -9,9 +9,9 @@ import { hardwareAwareTile, loadedTile, TENSOR_CORES } from '../../layout/hardwa
 import type { Layout } from '../../layout/layout.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
+import { type Fit, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import { offsetZeros } from '../operands.js';
 import type { ModuleFacts } from '../target.js';
-import { type PackLayout, paddingNote, roundUp, type TileFit } from '../tile-layout.js';
 
 /** N of the smallest tile of TurboMind's GEMM; K comes in whole groups, which hold its smallest of 32. */
 const STEP_N = 64;
@@ -67,11 +67,11 @@ const isExpert = (name: string): boolean => /(^|\.)experts\.\d+\./.test(name);
  * one load, MODULE.scales_zeros F16 [G, N, 2] = {s, -z s} rounded once, for integers; MODULE.scales U8 or 16-bit [G, N] for
  * floats. N is padded to a multiple of 64 with codes and scales of 0.
  */
-export function turbomindLayout(sm70: boolean): PackLayout {
+function fragments(sm70: boolean): PackLayout {
   return {
     name: sm70 ? 'turbomind_sm70' : 'turbomind',
 
-    fit(name, module, facts): TileFit | NoForm {
+    fit(name, module, facts): Fit | NoForm {
       const found = kindOf(module, facts);
       if (!('kind' in found)) return found;
       if (module.groupIndex)
@@ -150,8 +150,15 @@ export function turbomindLayout(sm70: boolean): PackLayout {
       out.set('scales_zeros', target);
       return out;
     },
+
+    ...(!sm70 && {
+      memory: { bits: [4, 8], unit: [32, 32], of: (n, k, bits) => turbomindWeight(n, k, bits as 4 | 8, 'b') },
+    }),
   };
 }
+
+export const turbomindLayout = fragments(false);
+export const turbomindSm70Layout = fragments(true);
 
 /**
  * The ways TurboMind stores a weight (TurboMind, section 4: extend to 16 bits, load fragments as the GEMM would, compress,

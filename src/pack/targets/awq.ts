@@ -1,54 +1,35 @@
 import { awqConfig } from '../../../formats/awq/config.js';
-import { awqProblem, awqTensors } from '../../../formats/awq/layout.js';
-import { allocate, type Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
-import { groupCount, printGranularity } from '../../core/granularity.js';
-import { allPacked, pack } from '../../layout/engine.js';
-import { halfScalesProblem, hasForm, type IntegerForm, integerForm } from '../integer-form.js';
-import { awqWords } from '../layouts/awq.js';
-import { transposed } from '../layouts/stream.js';
-import { halfScales, offsetZeros } from '../operands.js';
-import type { Decision, PackTarget } from '../target.js';
+import { printGranularity } from '../../core/granularity.js';
+import { fits } from '../layout.js';
+import { layoutTarget } from '../layout-target.js';
+import { awqLayout } from '../layouts/awq.js';
+import type { PackTarget } from '../target.js';
 
 /** AWQ of one group size, `granularity` as printGranularity writes it; undefined: whichever comes. */
 function awqTarget(granularity?: string): PackTarget {
-  return {
+  return layoutTarget({
     name: 'awq',
     byName: true,
     describe: 'AWQ (GEMM) tensors for transformers, vLLM and others: 4 bits, symmetric or not, f16 scales',
+    left: 'dense',
 
-    plan(name, module, facts): Decision {
-      const fallback = (reason: string, remedy: string): Decision => ({
-        action: 'fallback',
-        form: 'dense',
-        reason,
-        remedy,
-      });
-      const form = integerForm(module, facts);
-      if (!hasForm(form)) return fallback(form.reason, form.remedy);
-      if (form.bits !== 4)
-        return fallback(`it has ${form.bits} bits and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
-      if (module.groupIndex)
-        return fallback('its groups follow g_idx, which AWQ does not have', 'Pack it for gptq or compressed-tensors.');
-      const scales = halfScalesProblem(module, facts, 'AWQ');
-      if (scales) return fallback(scales.reason, scales.remedy);
-      if (module.transposed)
-        return fallback('its class is no Linear, and transformers replaces no other by AWQ', 'Pack it for gptq.');
-      const problem = awqProblem(module);
-      if (problem) return fallback(problem, 'Pack it for compressed-tensors, which takes any shape.');
+    choose(name, module, facts) {
+      const fit = awqLayout.fit(name, module, facts);
       const own = printGranularity(module.granularity);
+      if (!fits(fit)) return fit;
       if (granularity !== undefined && own !== granularity)
-        return fallback(
-          `its group size is ${own} and that of the checkpoint ${granularity}, and AWQ has one`,
-          'Quantize all modules with the same --group-size.',
-        );
-      return { action: 'ok', layout: 'awq', padded: module.shape, tensors: awqTensors(name, module), notes: [] };
+        return {
+          reason: `its group size is ${own} and that of the checkpoint ${granularity}, and AWQ has one`,
+          remedy: 'Quantize all modules with the same --group-size.',
+        };
+      return { layout: awqLayout, fit };
     },
 
     resolve(modules) {
       const counts = new Map<string, number>();
       for (const [name, { module, facts }] of modules) {
-        if (awqTarget().plan(name, module, facts).action === 'fallback') continue;
+        if (!fits(awqLayout.fit(name, module, facts))) continue;
         const own = printGranularity(module.granularity);
         counts.set(own, (counts.get(own) ?? 0) + 1);
       }
@@ -59,26 +40,6 @@ function awqTarget(granularity?: string): PackTarget {
         target: awqTarget(main[0]),
         note: `AWQ has one group size: ${left} modules with another than ${main[0]} stay as plain weights.`,
       };
-    },
-
-    async pack(job) {
-      const { rt, checkpoint, name, module, plan } = job;
-      const form = integerForm(module, { zeroRange: [0, 0] }) as IntegerForm;
-      const [n, k] = module.shape;
-      const groups = groupCount(module.granularity, k);
-      const out = new Map<string, Tensor>();
-      for (const { name: tensor, dtype, shape } of plan.tensors)
-        out.set(tensor, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
-      const at = (part: string): Tensor => out.get(`${name}.${part}`)!;
-      const codes = checkpoint.require(name, 'codes');
-      const scales = await halfScales(rt, checkpoint.require(name, 'scales'));
-      const zeros = offsetZeros(job, form);
-      pack(rt, awqWords(n, k), codes, at('qweight'), { streamColumns: k, bias: form.bias });
-      pack(rt, awqWords(n, groups), zeros, at('qzeros'));
-      pack(rt, transposed(n, groups, 16), scales, at('scales'));
-      for (const tensor of [codes, scales, zeros]) tensor.dispose();
-      await allPacked(rt);
-      return out;
     },
 
     config({ checkpoint, decisions, plainLinears, roles }) {
@@ -98,7 +59,7 @@ function awqTarget(granularity?: string): PackTarget {
       const quantization = awqConfig({ granularity, plain: [...plain].sort(), lmHead: taken.some(roles.isHead) });
       return { quantization, files: { 'quantize_config.json': quantization } };
     },
-  };
+  });
 }
 
 export const awq: PackTarget = awqTarget();

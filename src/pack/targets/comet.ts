@@ -1,5 +1,5 @@
+import { firstFit, tileTarget } from '../layout-target.js';
 import { cometLayout } from '../layouts/comet.js';
-import { firstFit, tileTarget } from '../tile-target.js';
 
 /** W4Ax (layouts/comet.ts): what `lpq quantize --method fmpq` makes, with its activations. */
 export const comet = tileTarget(

@@ -1,44 +1,37 @@
 import { type CompressedScheme, quantizationConfig } from '../../../formats/compressed-tensors/schemes.js';
-import { type CompressedForm, floatQuantized, fp4, intQuantized, packQuantized } from '../compressed-forms.js';
+import type { CompressedLayout } from '../compressed.js';
 import type { NoForm } from '../integer-form.js';
+import { fits } from '../layout.js';
+import { type Choice, layoutTarget } from '../layout-target.js';
+import { mxfp4Layout, nvfp4Layout } from '../layouts/fp4.js';
+import { packQuantized } from '../layouts/pack-quantized.js';
+import { floatQuantized, intQuantized } from '../layouts/whole-bytes.js';
 import { escaped, type ModelRoles } from '../roles.js';
-import type { Decision, PackTarget } from '../target.js';
+import type { PackTarget } from '../target.js';
 
 /** The forms in the order in which a module tries them; the reason of the last related one is told. */
-function compressedTarget(name: string, describe: string, forms: readonly CompressedForm[]): PackTarget {
-  const formOf = (format: string): CompressedForm => forms.find((form) => form.format === format)!;
-  return {
+function compressedTarget(name: string, describe: string, layouts: readonly CompressedLayout[]): PackTarget {
+  return layoutTarget({
     name,
     describe,
     byName: true,
+    left: 'dense',
 
-    plan(moduleName, module, facts): Decision {
+    choose(moduleName, module, facts): Choice | NoForm {
       if (module.transposed)
         return {
-          action: 'fallback',
-          form: 'dense',
           reason: 'its class is no Linear, and the compressed-tensors library quantizes no other',
           remedy: 'Pack it for gptq.',
         };
       const reasons: NoForm[] = [];
-      for (const form of forms) {
-        const fit = form.fit(moduleName, module, facts);
-        if (!('reason' in fit))
-          return {
-            action: 'ok',
-            layout: form.format === 'pack-quantized' ? 'compressed-tensors' : form.format,
-            padded: module.shape,
-            tensors: fit,
-            notes: [],
-          };
+      for (const layout of layouts) {
+        const fit = layout.fit(moduleName, module, facts);
+        if (fits(fit)) return { layout, fit };
         reasons.push(fit);
       }
       // A form of the module's own kind of codes says most about it.
-      const told = reasons.find(({ reason }) => !/^it holds /.test(reason)) ?? (reasons[0] as NoForm);
-      return { action: 'fallback', form: 'dense', ...told };
+      return reasons.find(({ reason }) => !/^it holds /.test(reason)) ?? (reasons[0] as NoForm);
     },
-
-    pack: (job) => formOf(formatOf(job.plan.layout)).pack(job),
 
     config({ checkpoint, decisions, plainLinears, roles }) {
       const groups = new Map<string, CompressedScheme & { targets: string[] }>();
@@ -49,7 +42,8 @@ function compressedTarget(name: string, describe: string, forms: readonly Compre
           ignore.add(moduleName);
           continue;
         }
-        const scheme = formOf(formatOf(decision.layout)).scheme(checkpoint.module(moduleName));
+        const layout = layouts.find((each) => each.name === decision.layout) as CompressedLayout;
+        const scheme = layout.scheme(checkpoint.module(moduleName));
         const key = JSON.stringify(scheme);
         const group = groups.get(key) ?? { ...scheme, targets: [] };
         group.targets.push(moduleName);
@@ -63,7 +57,7 @@ function compressedTarget(name: string, describe: string, forms: readonly Compre
           : list.map((group) => ({ ...group, targets: group.targets.map((each) => target(each, roles)) }));
       return { quantization: quantizationConfig({ groups: schemes, ignore: [...ignore].sort() }), files: {} };
     },
-  };
+  });
 }
 
 /** Loaders that hold experts in one tensor take the group of a regular expression that speaks of experts for theirs. */
@@ -71,15 +65,11 @@ function target(name: string, roles: ModelRoles): string {
   return roles.isExpert(name) ? `re:^${escaped(name)}$` : name;
 }
 
-function formatOf(layout: string): string {
-  return layout === 'compressed-tensors' ? 'pack-quantized' : layout;
-}
-
 /** Weights only: dense bitstreams of 1 to 8 bits (version 0.13 and later for 3, 5, 6 and 7), FP8, NVFP4, MXFP4. */
 export const compressedTensors = compressedTarget(
   'compressed-tensors',
   'compressed-tensors for vLLM, SGLang and transformers: integers of 1 to 8 bits, symmetric or not, FP8, NVFP4, MXFP4',
-  [packQuantized, floatQuantized(false), fp4('nvfp4'), fp4('mxfp4')],
+  [packQuantized, floatQuantized(false), nvfp4Layout, mxfp4Layout],
 );
 
 /** Weights and activations of 8 bits: activations are rounded by the engine, one scale a token. */

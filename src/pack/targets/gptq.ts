@@ -1,11 +1,12 @@
-import { gptqTarget } from '../gptq-family.js';
+import { gptqTarget } from '../gptq-target.js';
 import { hasForm, integerForm } from '../integer-form.js';
+import { gptqLayout } from '../layouts/gptq.js';
 import type { PackTarget, Redirect } from '../target.js';
 import { gptqV2 } from './gptq_v2.js';
 
 /** GPTQ as everybody reads it (v1: zero points stored minus one). Asymmetric checkpoints are redirected to v2. */
 export const gptq: PackTarget = {
-  ...gptqTarget('gptq', 'v1', 'GPTQ tensors for transformers, vLLM and others: 2, 3, 4 or 8 bits, f16 scales'),
+  ...gptqTarget(gptqLayout, 'v1', 'GPTQ tensors for transformers, vLLM and others: 2, 3, 4 or 8 bits, f16 scales'),
 
   /** v1 cannot say a zero point of 0, and one checkpoint has one convention. */
   resolve(modules): Redirect | undefined {

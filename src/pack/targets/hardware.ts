@@ -1,12 +1,10 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
+import { fits } from '../layout.js';
+import { type Choose, tileTarget } from '../layout-target.js';
 import { marlinLayout } from '../layouts/marlin.js';
 import { tilusLayout } from '../layouts/tilus.js';
 import { turbomindLayout } from '../layouts/turbomind.js';
 import type { PackTarget } from '../target.js';
-import { fits } from '../tile-layout.js';
-import { type Choose, tileTarget } from '../tile-target.js';
-
-const turbomind = turbomindLayout(false);
 
 /**
  * Ampere: 4-bit symmetric modules that need no padding go to MARLIN, whose kernel was made for these devices and comes close
@@ -21,10 +19,10 @@ const ampere: Choose = (name, module, facts) => {
       fit: marlin,
       why: 'marlin, because it is symmetric, has 4 bits and fits its tiles without padding on the devices MARLIN was made for.',
     };
-  const turbo = turbomind.fit(name, module, facts);
+  const turbo = turbomindLayout.fit(name, module, facts);
   if (fits(turbo) && module.type.slice(1) === '4' && unpadded(module, turbo.padded))
     return {
-      layout: turbomind,
+      layout: turbomindLayout,
       fit: turbo,
       why: 'turbomind, because it has 4 bits and fits its tiles without padding, with scale and zero point in one load.',
     };

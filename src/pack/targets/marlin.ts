@@ -1,5 +1,5 @@
+import { firstFit, tileTarget } from '../layout-target.js';
 import { marlinLayout } from '../layouts/marlin.js';
-import { firstFit, tileTarget } from '../tile-target.js';
 
 /** MARLIN (layouts/marlin.ts). */
 export const marlin = tileTarget(

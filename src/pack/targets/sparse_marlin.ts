@@ -1,5 +1,5 @@
+import { firstFit, tileTarget } from '../layout-target.js';
 import { sparseMarlinLayout } from '../layouts/sparse-marlin.js';
-import { firstFit, tileTarget } from '../tile-target.js';
 
 /** Sparse-MARLIN (layouts/sparse-marlin.ts). */
 export const sparseMarlin = tileTarget(

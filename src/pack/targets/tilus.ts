@@ -1,5 +1,5 @@
+import { firstFit, tileTarget } from '../layout-target.js';
 import { tilusLayout } from '../layouts/tilus.js';
-import { firstFit, tileTarget } from '../tile-target.js';
 
 /** Any type of 1 to 8 bits for lpq's own kernels (layouts/tilus.ts). */
 export const tilus = tileTarget(

@@ -1,18 +1,28 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { SafetensorsDtype } from '../../formats/safetensors/dtypes.js';
-import type { Tensor } from '../../native/binding.js';
+import type { TensorSpec } from '../../formats/safetensors/header.js';
+import type { DType, Tensor } from '../../native/binding.js';
 import type { PackRuntime } from '../layout/engine.js';
+import type { MemoryLayout } from '../layout/memory.js';
 import type { NoForm } from './integer-form.js';
 import type { ModuleFacts } from './target.js';
 
 /** How a module, or a rank's part of one, fits a layout. */
-export interface TileFit {
+export interface Fit {
   /** [N, K] that the layout holds. */
   readonly padded: readonly [number, number];
   /** By the last part of their names. */
-  readonly tensors: readonly { readonly suffix: string; readonly dtype: SafetensorsDtype; readonly shape: number[] }[];
+  readonly tensors: readonly LayoutTensor[];
   /** One sentence each. */
   readonly notes: readonly string[];
+  /** Codes stand whole in each word, as in the file that the module came from. */
+  readonly packing?: 'whole';
+}
+
+interface LayoutTensor {
+  readonly suffix: string;
+  readonly dtype: SafetensorsDtype;
+  readonly shape: readonly number[];
 }
 
 /** The tensors of a module, or of a rank's part of it, in canonical form. */
@@ -34,19 +44,43 @@ export interface Operands {
   readonly permutation?: Tensor | undefined;
   /** U8 [N, ceil(K/8)] of a 2:4 module: bit k of a row is 1 where the weight stays. */
   readonly mask?: Tensor | undefined;
+  /** F32 [1]: the second level of scales. */
+  readonly globalScale?: Tensor | undefined;
 }
 
-/** A layout of fragments for a kernel: what fits it, and how it is packed. Targets choose among these. */
+/**
+ * A layout to the packer: what it takes, which tensors that makes, and how they are packed. One file each in layouts/, and targets choose
+ * among them. What the runtime binds stands in src/model/kernels, and how the verifier reads it in src/verify/layouts.
+ */
 export interface PackLayout {
   /** As artifacts name it. */
   readonly name: string;
   /** Decides by the manifest entry of a module, or of a rank's part of one. */
-  fit(name: string, module: CanonicalModule, facts: ModuleFacts): TileFit | NoForm;
+  fit(name: string, module: CanonicalModule, facts: ModuleFacts): Fit | NoForm;
   /** The tensors of the fit, by suffix. The caller disposes of them and of the operands. Throws LPQ_PACK. */
-  pack(operands: Operands, fit: TileFit): Promise<Map<string, Tensor>>;
+  pack(operands: Operands, fit: Fit): Promise<Map<string, Tensor>>;
+  /** Dtype that the operands' codes are handed out with; default U8. */
+  readonly codes?: DType;
+  /** Where the codes of a weight lie, for measuring the engine. */
+  readonly memory?: {
+    readonly bits: readonly number[];
+    /** N and K are multiples of these. */
+    readonly unit: readonly [number, number];
+    of(n: number, k: number, bits: number): MemoryLayout;
+  };
 }
 
-export function fits(fit: TileFit | NoForm): fit is TileFit {
+/** Tensors `name`.SUFFIX of a format by their suffixes. */
+function bySuffix(name: string, tensors: readonly TensorSpec[]): LayoutTensor[] {
+  return tensors.map(({ name: full, dtype, shape }) => ({ suffix: full.slice(name.length + 1), dtype, shape }));
+}
+
+/** A module that is stored as it is, without padding. */
+export function exactFit(name: string, { shape }: CanonicalModule, tensors: readonly TensorSpec[]): Fit {
+  return { padded: shape, tensors: bySuffix(name, tensors), notes: [] };
+}
+
+export function fits(fit: Fit | NoForm): fit is Fit {
   return 'padded' in fit;
 }
 
