@@ -84,6 +84,171 @@ __device__ __forceinline__ int tiles_before(int chunk) { return chunk * (15 - ch
 
 enum : int { kWholeZeros, kAnyZeros, kFloats };  // grids: integers whose zeros are whole numbers, any integers, floats
 
+// What the blocks of the matrix are in shared memory, and a warp's part of it.
+struct BlockShared {
+  const uint4* fragments;          // [kBlockTiles][32]
+  const float* diagonal;           // [8][16][16]
+  const float *inverse, *upscale;  // [128] each
+  float* x;                        // of the warp: [kRows][kPitch]
+  uint16_t* planes;                // of the warp: [2][kRows][kPlanePitch]
+  __device__ __forceinline__ BlockShared(uint4* shared, int warp, int rows) {
+    fragments = shared;
+    diagonal = reinterpret_cast<const float*>(fragments + kBlockTiles * 32);
+    inverse = diagonal + kBlockColumns * kChunk;
+    upscale = inverse + kBlockColumns;
+    x = const_cast<float*>(upscale) + kBlockColumns + warp * rows * (kPitch + kPlanePitch);
+    planes = reinterpret_cast<uint16_t*>(x + rows * kPitch);
+  }
+};
+
+// A thread's row: where it lies, and what of the half chunk to come is under way.
+template <bool kDescend, bool kFull>
+struct BlockRow {
+  int row;
+  float down, up;  // descend: powers of two of the row
+  const float *scale_t, *zero_t, *t;
+  float* level;
+  uint16_t *hi, *lo;
+  float next_scale[kHalf], next_zero[kHalf], next_level[kHalf], next_t[kHalf];
+  __device__ __forceinline__ BlockRow(const BlockArgs& a, int row) : row(row) {
+    const int shift = kDescend ? a.row_exponent[row] : 0;
+    down = power_of_two(-shift), up = power_of_two(shift);
+    scale_t = a.scale_t + row, zero_t = a.zero_t + row;
+    level = a.level + static_cast<int64_t>(row) * a.k + a.first;
+    t = kDescend ? a.t + static_cast<int64_t>(row) * a.k + a.first : nullptr;
+    hi = a.hi + static_cast<int64_t>(row) * a.k + a.first,
+    lo = a.lo ? a.lo + static_cast<int64_t>(row) * a.k + a.first : nullptr;
+  }
+  __device__ __forceinline__ void prefetch(const BlockArgs& a, const int* group_of, int c) {
+    const int count = a.width - c;
+#pragma unroll
+    for (int j = 0; j < kHalf; ++j) {
+      const int64_t at = static_cast<int64_t>(group_of[min(c, kBlockColumns - kHalf) + j]) * a.n;
+      next_scale[j] = scale_t[at];
+      next_zero[j] = zero_t[at];
+    }
+    if constexpr (kDescend) {
+      if (kFull && count <= 0) return;
+      load8(next_level, level + c, count, kFull);
+      load8(next_t, t + c, count, kFull);
+    }
+  }
+  // Levels and the operands of the products outside: solve's are its steps, descend's what its goals are off by.
+  __device__ __forceinline__ void store(const BlockArgs& a, int c, const float (&levels)[kHalf], float (&goal)[kHalf],
+                                        uint4 high, uint4 low) const {
+    const int count = a.width - c;
+    store8(level + c, levels, count, kFull);
+    if constexpr (kDescend) {
+      const int64_t delta_at = static_cast<int64_t>(row) * a.ldd + c;
+      store8(a.delta_hi + delta_at, high, count, kFull);
+      if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, kFull);
+      uint32_t upper[4], rest[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        goal[2 * j] = fminf(fmaxf(goal[2 * j], -65504.0f), 65504.0f),
+                 goal[2 * j + 1] = fminf(fmaxf(goal[2 * j + 1], -65504.0f), 65504.0f);
+        upper[j] = pack_half2(goal[2 * j], goal[2 * j + 1]);
+      }
+      store8(hi + c, make_uint4(upper[0], upper[1], upper[2], upper[3]), count, kFull);
+      if (lo) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) split_pair<true>(goal[2 * j], goal[2 * j + 1], upper[j], rest[j]);
+        store8(lo + c, make_uint4(rest[0], rest[1], rest[2], rest[3]), count, kFull);
+      }
+    } else {
+      store8(hi + c, high, count, kFull);
+      if (lo) store8(lo + c, low, count, kFull);
+    }
+  }
+};
+
+// Half a chunk from column c on, one column after the other: steps, levels, and for descend goals.
+template <int kGrid, bool kDescend, bool kFull>
+__device__ __forceinline__ void walk_half(const BlockArgs& a, const BlockShared& shared,
+                                          const DeviceGrid<kGrid == kFloats>& grid,
+                                          const BlockRow<kDescend, kFull>& row, int c, int half,
+                                          const float (&scale)[kHalf], const float (&zero)[kHalf],
+                                          const float (&before)[kHalf], float (&x)[kChunk], float (&goal)[kHalf],
+                                          float (&level)[kHalf], float (&step)[kHalf], int& moved) {
+#pragma unroll
+  for (int j = 0; j < kHalf; ++j) {
+    float line[kChunk];  // from the diagonal on
+#pragma unroll
+    for (int i = (half + j) / 4 * 4; i < kChunk; i += 4)
+      *reinterpret_cast<float4*>(line + i) = *reinterpret_cast<const float4*>(shared.diagonal + (c + j) * kChunk + i);
+    // Without the branch for subnormal numbers that __frcp_rn takes; such scales do not occur.
+    const float inverse_scale = rcp_approx(scale[j]);
+    const float factor = kDescend ? shared.upscale[c + j] * row.up : 1.0f;
+    const float quotient = kDescend
+                               ? __fmaf_rn(-x[half + j], shared.inverse[c + j] * row.down * inverse_scale, before[j])
+                               : divide(x[half + j], scale[j], inverse_scale);
+    float after;  // level - zero
+    if constexpr (kGrid == kWholeZeros) {
+      constexpr float kRint = 12582912.0f;
+      after = fminf(fmaxf(quotient, a.grid.low - zero[j]), a.grid.high - zero[j]) + kRint - kRint;
+      level[j] = after + zero[j];
+    } else {
+      level[j] = grid.nearest_quotient(quotient, grid.step(scale[j], zero[j]));
+      after = level[j] - zero[j];
+    }
+    // Errors of solve, changes of descend; the matrix of solve is there with its sign turned.
+    step[j] = kDescend ? (after - before[j]) * (scale[j] * factor)
+                       : divide(x[half + j] - after * scale[j], -line[half + j], shared.inverse[c + j]);
+    if (!kFull && j >= a.width - c) step[j] = 0;
+    if constexpr (kDescend) {
+      moved += step[j] != 0.0f;
+      goal[j] = (after * scale[j] - goal[j]) * factor;
+    }
+#pragma unroll
+    for (int i = half + j + 1; i < kChunk; ++i) x[i] = __fmaf_rn(step[j], line[i], x[i]);
+  }
+}
+
+// A chunk's steps, which lie in shared memory as two planes, into the columns behind it; those move to the front.
+template <bool kDescend, int kTiles>
+__device__ __forceinline__ void update_behind(const BlockShared& shared, int chunk, int lane,
+                                              float (&acc)[kTiles][kBlockColumns / 8][4]) {
+  constexpr int kRows = 16 * kTiles;
+  const int g = lane / 4, t = lane % 4;
+  uint32_t hi[kTiles][4], lo[kTiles][4];
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const int at = (16 * m + 8 * (v & 1) + g) * kPlanePitch + 2 * t + 8 * (v >> 1);
+      hi[m][v] = *reinterpret_cast<const uint32_t*>(shared.planes + at);
+      lo[m][v] = *reinterpret_cast<const uint32_t*>(shared.planes + kRows * kPlanePitch + at);
+    }
+  const int behind = kBlockColumns / 8 - 2 * (chunk + 1);
+  const uint4* tile = shared.fragments + tiles_before(chunk) * 32 + lane;
+#pragma unroll
+  for (int q = 0; q < kBlockColumns / 8 - 2; ++q) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) acc[m][q][v] = acc[m][q + 2][v];
+  }
+  // Four tiles at a time, so that no product waits for the one before. Those behind the last one meet other operands
+  // and are never looked at again.
+#pragma unroll
+  for (int q0 = 0; q0 < kBlockColumns / 8 - 2; q0 += 4) {
+    if (q0 >= behind) break;
+    constexpr int kLast = kBlockColumns / 8 - 3;
+    uint4 b[4];
+#pragma unroll
+    for (int q = 0; q < 4; ++q) b[q] = tile[min(q0 + q, behind - 1) * 32];
+#pragma unroll
+    for (int product = 0; product < 3; ++product)
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m)
+          if (q0 + q <= kLast)
+            mma_m16n8k16<!kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x,
+                                    product == 1 ? b[q].w : b[q].y);
+  }
+}
+
 // A warp takes 16 kTiles rows. What is left of their columns stays in registers as accumulators of the tensor cores: a
 // chunk of 16 columns leaves them through shared memory, one thread a row walks it in fp32 (with 16 rows both halves of
 // the warp walk the same), and its steps come back as two 16-bit planes that bring the columns behind up to date.
@@ -93,20 +258,14 @@ enum : int { kWholeZeros, kAnyZeros, kFloats };  // grids: integers whose zeros 
 template <int kGrid, bool kDescend, int kTiles, int kWarps, bool kFull>
 __device__ __forceinline__ void block_body(const BlockArgs& a) {
   constexpr int kRows = 16 * kTiles;
-  extern __shared__ uint4 shared[];
-  uint4* fragments = shared;                                                             // [kBlockTiles][32]
-  const float* diagonal = reinterpret_cast<const float*>(fragments + kBlockTiles * 32);  // [8][16][16]
-  const float* inverse_of = diagonal + kBlockColumns * kChunk;                           // [128]
-  const float* upscale = inverse_of + kBlockColumns;                                     // [128]
+  extern __shared__ uint4 shared_words[];
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
-  float* x_tile =
-      const_cast<float*>(upscale) + kBlockColumns + warp * kRows * (kPitch + kPlanePitch);  // [kRows][kPitch]
-  uint16_t* planes = reinterpret_cast<uint16_t*>(x_tile + kRows * kPitch);                  // [2][kRows][kPlanePitch]
+  const BlockShared shared(shared_words, warp, kRows);
   __shared__ int group_of[kBlockColumns];
   const DeviceGrid<kGrid == kFloats> grid(a.grid);
 
   const uint4* from = a.blocks + static_cast<int64_t>(a.first / kBlockColumns) * kBlockWords;
-  for (int i = tid; i < kBlockWords; i += 32 * kWarps) cp_async_16(shared_address(shared + i), from + i);
+  for (int i = tid; i < kBlockWords; i += 32 * kWarps) cp_async_16(shared_address(shared_words + i), from + i);
   cp_async_commit();
   for (int j = tid; j < kBlockColumns; j += 32 * kWarps) group_of[j] = j < a.width ? a.group[a.first + j] : 0;
   const int row0 = (blockIdx.x * kWarps + warp) * kRows;
@@ -123,38 +282,17 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
         acc[m][q][2 * h] = v.x, acc[m][q][2 * h + 1] = v.y;
       }
     }
-  const int own = lane % kRows, row = min(row0 + own, a.n - 1);
+  const int own = lane % kRows;
   const bool writes = lane < kRows && row0 + own < a.n;
-  const int shift = kDescend ? a.row_exponent[row] : 0;
-  const float row_down = power_of_two(-shift), row_up = power_of_two(shift);
-  const float *scale_t = a.scale_t + row, *zero_t = a.zero_t + row;
-  float *level_row = a.level + static_cast<int64_t>(row) * a.k + a.first, *x_row = x_tile + own * kPitch;
-  const float* t_row = kDescend ? a.t + static_cast<int64_t>(row) * a.k + a.first : nullptr;
-  uint16_t *hi_row = a.hi + static_cast<int64_t>(row) * a.k + a.first,
-           *lo_row = a.lo ? a.lo + static_cast<int64_t>(row) * a.k + a.first : nullptr;
+  BlockRow<kDescend, kFull> row(a, min(row0 + own, a.n - 1));
   if constexpr (kDescend && kFull)
     if (lane < kRows)
 #pragma unroll
-      for (int j = 0; j < kBlockColumns; j += 32) prefetch_l2(level_row + j), prefetch_l2(t_row + j);
+      for (int j = 0; j < kBlockColumns; j += 32) prefetch_l2(row.level + j), prefetch_l2(row.t + j);
   int moved = 0;
-  float next_scale[kHalf], next_zero[kHalf], next_level[kHalf], next_t[kHalf];
-  const auto prefetch = [&](int c) {
-    const int count = a.width - c;
-#pragma unroll
-    for (int j = 0; j < kHalf; ++j) {
-      const int64_t at = static_cast<int64_t>(group_of[min(c, kBlockColumns - kHalf) + j]) * a.n;
-      next_scale[j] = scale_t[at];
-      next_zero[j] = zero_t[at];
-    }
-    if constexpr (kDescend) {
-      if (kFull && count <= 0) return;
-      load8(next_level, level_row + c, count, kFull);
-      load8(next_t, t_row + c, count, kFull);
-    }
-  };
   cp_async_wait<0>();
   __syncthreads();
-  prefetch(0);
+  row.prefetch(a, group_of, 0);
 #pragma unroll 1
   for (int chunk = 0; chunk * kChunk < a.width; ++chunk) {
 #pragma unroll
@@ -163,127 +301,37 @@ __device__ __forceinline__ void block_body(const BlockArgs& a) {
       for (int q = 0; q < 2; ++q)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          *reinterpret_cast<float2*>(x_tile + (16 * m + 8 * h + g) * kPitch + 8 * q + 2 * t) =
+          *reinterpret_cast<float2*>(shared.x + (16 * m + 8 * h + g) * kPitch + 8 * q + 2 * t) =
               make_float2(acc[m][q][2 * h], acc[m][q][2 * h + 1]);
     __syncwarp();
     float x[kChunk];
 #pragma unroll
-    for (int j = 0; j < kChunk; j += 4) *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(x_row + j);
+    for (int j = 0; j < kChunk; j += 4)
+      *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(shared.x + own * kPitch + j);
 #pragma unroll
     for (int half = 0; half < kChunk; half += kHalf) {
-      const int c = chunk * kChunk + half, count = a.width - c;
+      const int c = chunk * kChunk + half;
       float scale[kHalf], zero[kHalf], before[kHalf], goal[kHalf], level[kHalf], step[kHalf];
 #pragma unroll
       for (int j = 0; j < kHalf; ++j) {
-        scale[j] = next_scale[j], zero[j] = next_zero[j];
-        if constexpr (kDescend) before[j] = next_level[j] - zero[j], goal[j] = next_t[j];
+        scale[j] = row.next_scale[j], zero[j] = row.next_zero[j];
+        if constexpr (kDescend) before[j] = row.next_level[j] - zero[j], goal[j] = row.next_t[j];
       }
-      prefetch(c + kHalf);
+      row.prefetch(a, group_of, c + kHalf);
       __syncwarp();  // with 16 rows a warp, before the other half's levels are stored
-#pragma unroll
-      for (int j = 0; j < kHalf; ++j) {
-        float line[kChunk];  // from the diagonal on
-#pragma unroll
-        for (int i = (half + j) / 4 * 4; i < kChunk; i += 4)
-          *reinterpret_cast<float4*>(line + i) =
-              *reinterpret_cast<const float4*>(diagonal + (chunk * kChunk + half + j) * kChunk + i);
-        // Without the branch for subnormal numbers that __frcp_rn takes; such scales do not occur.
-        const float inverse_scale = rcp_approx(scale[j]);
-        const float factor = kDescend ? upscale[c + j] * row_up : 1.0f;
-        const float quotient = kDescend
-                                   ? __fmaf_rn(-x[half + j], inverse_of[c + j] * row_down * inverse_scale, before[j])
-                                   : divide(x[half + j], scale[j], inverse_scale);
-        float after;  // level - zero
-        if constexpr (kGrid == kWholeZeros) {
-          constexpr float kRint = 12582912.0f;
-          after = fminf(fmaxf(quotient, a.grid.low - zero[j]), a.grid.high - zero[j]) + kRint - kRint;
-          level[j] = after + zero[j];
-        } else {
-          level[j] = grid.nearest_quotient(quotient, grid.step(scale[j], zero[j]));
-          after = level[j] - zero[j];
-        }
-        // Errors of solve, changes of descend; the matrix of solve is there with its sign turned.
-        step[j] = kDescend ? (after - before[j]) * (scale[j] * factor)
-                           : divide(x[half + j] - after * scale[j], -line[half + j], inverse_of[c + j]);
-        if (!kFull && j >= count) step[j] = 0;
-        if constexpr (kDescend) {
-          moved += step[j] != 0.0f;
-          goal[j] = (after * scale[j] - goal[j]) * factor;
-        }
-#pragma unroll
-        for (int i = half + j + 1; i < kChunk; ++i) x[i] = __fmaf_rn(step[j], line[i], x[i]);
-      }
+      walk_half<kGrid>(a, shared, grid, row, c, half, scale, zero, before, x, goal, level, step, moved);
       uint32_t hi[4], lo[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) split_pair<kDescend>(step[2 * j], step[2 * j + 1], hi[j], lo[j]);
       const uint4 high = make_uint4(hi[0], hi[1], hi[2], hi[3]), low = make_uint4(lo[0], lo[1], lo[2], lo[3]);
       if (lane < kRows) {
-        *reinterpret_cast<uint4*>(planes + own * kPlanePitch + half) = high;
-        *reinterpret_cast<uint4*>(planes + (kRows + own) * kPlanePitch + half) = low;
+        *reinterpret_cast<uint4*>(shared.planes + own * kPlanePitch + half) = high;
+        *reinterpret_cast<uint4*>(shared.planes + (kRows + own) * kPlanePitch + half) = low;
       }
-      if (writes) {
-        const bool whole = kFull;
-        store8(level_row + c, level, count, whole);
-        if constexpr (kDescend) {
-          const int64_t delta_at = static_cast<int64_t>(row) * a.ldd + c;
-          store8(a.delta_hi + delta_at, high, count, whole);
-          if (a.delta_lo) store8(a.delta_lo + delta_at, low, count, whole);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            goal[2 * j] = fminf(fmaxf(goal[2 * j], -65504.0f), 65504.0f),
-                     goal[2 * j + 1] = fminf(fmaxf(goal[2 * j + 1], -65504.0f), 65504.0f);
-            hi[j] = pack_half2(goal[2 * j], goal[2 * j + 1]);
-          }
-          store8(hi_row + c, make_uint4(hi[0], hi[1], hi[2], hi[3]), count, whole);
-          if (lo_row) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) split_pair<true>(goal[2 * j], goal[2 * j + 1], hi[j], lo[j]);
-            store8(lo_row + c, make_uint4(lo[0], lo[1], lo[2], lo[3]), count, whole);
-          }
-        } else {
-          store8(hi_row + c, high, count, whole);
-          if (lo_row) store8(lo_row + c, low, count, whole);
-        }
-      }
+      if (writes) row.store(a, c, level, goal, high, low);
     }
     __syncwarp();
-    uint32_t hi[kTiles][4], lo[kTiles][4];
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        const int at = (16 * m + 8 * (v & 1) + g) * kPlanePitch + 2 * t + 8 * (v >> 1);
-        hi[m][v] = *reinterpret_cast<const uint32_t*>(planes + at);
-        lo[m][v] = *reinterpret_cast<const uint32_t*>(planes + kRows * kPlanePitch + at);
-      }
-    const int behind = kBlockColumns / 8 - 2 * (chunk + 1);
-    const uint4* tile = fragments + tiles_before(chunk) * 32 + lane;
-#pragma unroll
-    for (int q = 0; q < kBlockColumns / 8 - 2; ++q) {
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-        for (int v = 0; v < 4; ++v) acc[m][q][v] = acc[m][q + 2][v];
-    }
-    // Four tiles at a time, so that no product waits for the one before. Those behind the last one meet other operands
-    // and are never looked at again.
-#pragma unroll
-    for (int q0 = 0; q0 < kBlockColumns / 8 - 2; q0 += 4) {
-      if (q0 >= behind) break;
-      constexpr int kLast = kBlockColumns / 8 - 3;
-      uint4 b[4];
-#pragma unroll
-      for (int q = 0; q < 4; ++q) b[q] = tile[min(q0 + q, behind - 1) * 32];
-#pragma unroll
-      for (int product = 0; product < 3; ++product)
-#pragma unroll
-        for (int q = 0; q < 4; ++q)
-#pragma unroll
-          for (int m = 0; m < kTiles; ++m)
-            if (q0 + q <= kLast)
-              mma_m16n8k16<!kDescend>(acc[m][q0 + q], product == 0 ? lo[m] : hi[m], product == 1 ? b[q].z : b[q].x,
-                                      product == 1 ? b[q].w : b[q].y);
-    }
+    update_behind<kDescend>(shared, chunk, lane, acc);
   }
   if constexpr (kDescend) {
     if (!writes) moved = 0;
