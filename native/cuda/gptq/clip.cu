@@ -98,6 +98,64 @@ __device__ __forceinline__ void quadratic(const uint32_t (&e)[kTiles][4], const 
   }
 }
 
+// What two rows of a warp's sixteen are multiplied by: powers of two that bring weights near 2^8, where f16 is precise.
+struct Lift {
+  float a, b;
+};
+
+// Errors of a scale of each row, and of its negative, which one rounding serves.
+template <int kTiles>
+__device__ __forceinline__ void signed_errors(const float (&w)[kTiles][8], float sa, float sb, float low, float high,
+                                              uint32_t (&e)[kTiles][4], uint32_t (&f)[kTiles][4]) {
+  const float ia = __frcp_rn(sa), ib = __frcp_rn(sb);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia;
+      const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
+      const float rx = divide(x, s, inverse) + kRint - kRint, ry = divide(y, s, inverse) + kRint - kRint;
+      e[tile][v] =
+          pack_half2(__fmaf_rn(fminf(fmaxf(rx, low), high), s, -x), __fmaf_rn(fminf(fmaxf(ry, low), high), s, -y));
+      f[tile][v] =
+          pack_half2(__fmaf_rn(fminf(fmaxf(rx, -high), -low), s, -x), __fmaf_rn(fminf(fmaxf(ry, -high), -low), s, -y));
+    }
+}
+
+// Errors of a scale and a zero of each row.
+template <int kTiles, bool kFloats>
+__device__ __forceinline__ void errors(const DeviceGrid<kFloats>& grid, const float (&w)[kTiles][8], float sa, float sb,
+                                       float za, float zb, uint32_t (&e)[kTiles][4]) {
+  const float ia = __frcp_rn(sa), ib = __frcp_rn(sb);
+  const GridStep step_a = grid.step(sa, za), step_b = grid.step(sb, zb);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const GridStep& step = v & 1 ? step_b : step_a;
+      const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia, z = v & 1 ? zb : za;
+      const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
+      const float ex = __fmaf_rn(grid.nearest_quotient(divide(x, s, inverse), step) - z, s, -x);
+      const float ey = __fmaf_rn(grid.nearest_quotient(divide(y, s, inverse), step) - z, s, -y);
+      e[tile][v] = pack_half2(ex, ey);
+    }
+}
+
+// A piece of both rows as the A operand: row g columns 2t, 2t+1; row g+8; the same 8 columns on.
+template <int kTiles>
+__device__ __forceinline__ void load_piece(const float* ta, const float* tb, int first, Lift lift, int t,
+                                           float (&w)[kTiles][8]) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int j = first + 16 * i + 8 * half + 2 * t;
+      const float2 va = *reinterpret_cast<const float2*>(ta + j), vb = *reinterpret_cast<const float2*>(tb + j);
+      w[i][4 * half] = va.x * lift.a, w[i][4 * half + 1] = va.y * lift.a;
+      w[i][4 * half + 2] = vb.x * lift.b, w[i][4 * half + 3] = vb.y * lift.b;
+    }
+}
+
 // kMode 0: symmetric integers with a whole zero, both signs: one rounding serves a scale and its negative.
 // 1: any integer grid, 2: any float grid; two candidates at a time.
 template <int kTiles, int kMode>
@@ -130,10 +188,9 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
     lo_a = fminf(lo_a, __shfl_xor_sync(~0u, lo_a, mask)), hi_a = fmaxf(hi_a, __shfl_xor_sync(~0u, hi_a, mask));
     lo_b = fminf(lo_b, __shfl_xor_sync(~0u, lo_b, mask)), hi_b = fmaxf(hi_b, __shfl_xor_sync(~0u, hi_b, mask));
   }
-  // Powers of two that bring a row's weights near 2^8, where f16 is precise.
   const float most_a = fmaxf(-lo_a, hi_a), most_b = fmaxf(-lo_b, hi_b);
-  const float lift_a = most_a > 0 ? power_of_two(min(7 - exponent_of(most_a), 40)) : 1.0f;
-  const float lift_b = most_b > 0 ? power_of_two(min(7 - exponent_of(most_b), 40)) : 1.0f;
+  const Lift lift{most_a > 0 ? power_of_two(min(7 - exponent_of(most_a), 40)) : 1.0f,
+                  most_b > 0 ? power_of_two(min(7 - exponent_of(most_b), 40)) : 1.0f};
   // Lane t of a row's four makes every fourth candidate.
   for (int i = t; i < rows_of_table; i += 4) {
     float scale, zero;
@@ -161,53 +218,18 @@ __device__ __forceinline__ void clip_body(const ClipArgs& a) {
     for (int i = threadIdx.x; i < kWords; i += blockDim.x) fragments[i] = from[i];
     __syncthreads();
     const float weight = a.weight[group * a.pieces + piece];
-    float w[kTiles][8];  // as the A operand: row g columns 2t, 2t+1; row g+8; the same 8 columns on
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int j = piece * kPiece + 16 * i + 8 * half + 2 * t;
-        const float2 va = *reinterpret_cast<const float2*>(ta + j), vb = *reinterpret_cast<const float2*>(tb + j);
-        w[i][4 * half] = va.x * lift_a, w[i][4 * half + 1] = va.y * lift_a;
-        w[i][4 * half + 2] = vb.x * lift_b, w[i][4 * half + 3] = vb.y * lift_b;
-      }
+    float w[kTiles][8];
+    load_piece(ta, tb, piece * kPiece, lift, t, w);
     for (int i = 0; i < rows_of_table; i += kMode == 0 ? 1 : 2) {
       uint32_t e[kTiles][4], f[kTiles][4];
       const int next = kMode == 0 ? i : min(i + 1, rows_of_table - 1);
       if constexpr (kMode == 0) {
-        const float sa = scales[i * 16 + g] * lift_a, sb = scales[i * 16 + g + 8] * lift_b;
-        const float ia = __frcp_rn(sa), ib = __frcp_rn(sb);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia;
-            const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
-            const float rx = divide(x, s, inverse) + kRint - kRint, ry = divide(y, s, inverse) + kRint - kRint;
-            e[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, low), high), s, -x),
-                                    __fmaf_rn(fminf(fmaxf(ry, low), high), s, -y));
-            f[tile][v] = pack_half2(__fmaf_rn(fminf(fmaxf(rx, -high), -low), s, -x),
-                                    __fmaf_rn(fminf(fmaxf(ry, -high), -low), s, -y));
-          }
+        signed_errors(w, scales[i * 16 + g] * lift.a, scales[i * 16 + g + 8] * lift.b, low, high, e, f);
       } else {
 #pragma unroll
         for (int which = 0; which < 2; ++which) {
-          const int c = which ? next : i;
-          const float sa = scales[c * 16 + g] * lift_a, sb = scales[c * 16 + g + 8] * lift_b;
-          const float za = zeros[c * 16 + g], zb = zeros[c * 16 + g + 8];
-          const float ia = __frcp_rn(sa), ib = __frcp_rn(sb);
-          const GridStep step_a = grid.step(sa, za), step_b = grid.step(sb, zb);
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-            for (int v = 0; v < 4; ++v) {
-              const GridStep& step = v & 1 ? step_b : step_a;
-              const float s = v & 1 ? sb : sa, inverse = v & 1 ? ib : ia, z = v & 1 ? zb : za;
-              const float x = w[tile][2 * v], y = w[tile][2 * v + 1];
-              const float ex = __fmaf_rn(grid.nearest_quotient(divide(x, s, inverse), step) - z, s, -x);
-              const float ey = __fmaf_rn(grid.nearest_quotient(divide(y, s, inverse), step) - z, s, -y);
-              (which ? f : e)[tile][v] = pack_half2(ex, ey);
-            }
+          const int c = (which ? next : i) * 16 + g;
+          errors(grid, w, scales[c] * lift.a, scales[c + 8] * lift.b, zeros[c], zeros[c + 8], which ? f : e);
         }
       }
       float sum[4];
