@@ -78,10 +78,14 @@ class Arguments {
   int one_of(const std::string& name, std::initializer_list<const char*> names, int fallback) {
     return has(name) ? one_of(name, names) : fallback;
   }
+  // For a reader of these names.
+  const Params& params(std::initializer_list<const char*> names) {
+    for (const char* name : names) read(name);
+    return call_.params;
+  }
   // What typeParams() of src/core/quant-type.ts says.
   QuantType quant_type() {
-    for (const char* name : {"kind", "bits", "signed", "exponent", "mantissa", "bias", "special"}) read(name);
-    return QuantType::from(call_.params);
+    return QuantType::from(params({"kind", "bits", "signed", "exponent", "mantissa", "bias", "special"}));
   }
   // `width` columns of a matrix: from the one that parameter `key` names on, or all that there are where it is not
   // given.

@@ -276,7 +276,7 @@ test('wrong shapes, dtypes and combinations are refused', async () => {
   await assert.rejects(rtn(w, 'i4', { groupLength: 16 }, 'f16', 'u8'), refused);
   await assert.rejects(rtn(w, 'i4', { groupLength: 16, global: true }, 'f16'), refused);
   await assert.rejects(rtn(allocate('i32', [4, 32]), 'i4', { groupLength: 16 }, 'f16'), refused);
-  await assert.rejects(rtn(w, 'i4', { groupLength: 16 }, 'i16'), { code: 'LPQ_NATIVE_DTYPE' });
+  await assert.rejects(rtn(w, 'i4', { groupLength: 16 }, 'i16'), { code: 'LPQ_NATIVE_ARGUMENT' });
 });
 
 test('floats saturate, at the top of their range', async () => {

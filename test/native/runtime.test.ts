@@ -74,8 +74,8 @@ test('wrong shapes, dtypes and parameters are named, never a crash', async () =>
     [() => ops.cholesky(rt, T('f64', 5, 6), T('i32', 1)), /a has the shape/],
     [() => ops.cholesky(rt, T('f64', 5), T('i32', 1)), /a has the shape/],
     [() => ops.cholesky(rt, T('f64', 5, 5), T('i32', 2)), /info has the shape/],
-    [() => rt.enqueue('linear', [x], [y]), /input 1 is missing/],
-    [() => rt.enqueue('linear', [x, w], []), /output 0 is missing/],
+    [() => rt.enqueue('linear', [x], [y]), /the input weight is missing/],
+    [() => rt.enqueue('linear', [x, T('f32', 5, 6)], []), /the output y is missing/],
   ];
   for (const [call, message] of cases) await fails(rt, call, 'LPQ_NATIVE_ARGUMENT', message);
   await fails(rt, () => rt.enqueue('rmsnorm', [x, w], [y]), 'LPQ_NATIVE_PARAM', /'eps' is missing/);

@@ -1,13 +1,5 @@
 // gptq_clip: a scale and a zero point for every group, by search in the Hessian's metric.
 //
-//   in:  T f32 [N,K], M f32 [K,K], group I32 [K] (solving order)
-//   out: scale f32 [N,G], zero f32 [N,G]
-//   params: the type; symmetric (0|1); constantZero (used when symmetric); steps, shrink: candidates p = 1 - i*shrink,
-//           i < steps; bothSigns (0|1): a symmetric integer grid has one more level on the negative side, so a negative
-//           scale is tried as well; scaleDtype: the coarse types f8_e8m0 and f8_e4m3 get only candidates that they can
-//           hold, the others are searched in fp32 and rounded at the end (rounding first flips ties); scaleUnit: the
-//           global factor that stored e4m3 scales are multiplied by
-//
 // The grid is clipped at p times the group's range and the candidate that minimises e M_gg e^T is kept (MARLIN section
 // 3.5 searches by squared error; the metric is that of its code), e = rounded - T. M_gg is the group's diagonal block.
 // Groups longer than 128 use the diagonal blocks of 128 columns inside them, which keeps the cost at 128 products a
@@ -20,7 +12,7 @@
 #include "cpu/gptq/kernels.h"
 #include "cpu/linalg/gemm.h"
 #include "cpu/quant/scale.h"
-#include "lpq/exec.h"
+#include "ops/gptq.h"
 
 namespace lpq::gptq {
 namespace {
@@ -87,28 +79,22 @@ struct Search {
 };
 
 void clip(Call& call, Exec& exec) {
-  const Tensor &t_in = call.input(0), &m_in = call.input(1), &group_in = call.input(2);
-  Tensor scale_out = call.output(0), zero_out = call.output(1);
-  require(t_in.rank() == 2 && scale_out.rank() == 2 && zero_out.shape == scale_out.shape,
-          "T must be [N,K], scale and zero [N,G]");
-  const int64_t n = t_in.dim(0), k = t_in.dim(1), groups = scale_out.dim(1);
-  require(scale_out.dim(0) == n && m_in.elements() == k * k && group_in.elements() == k, "gptq_clip: shapes disagree");
-  const float *t = t_in.data<float>(), *m = m_in.data<float>();
-  const int32_t* group = group_in.data<int32_t>();
-  float *scale_of = scale_out.data<float>(), *zero_of = zero_out.data<float>();
-  const QuantType type = QuantType::from(call.params);
-  Search search{};
-  search.symmetric = call.params.integer("symmetric") != 0;
-  search.both_signs = call.params.integer("bothSigns", 0) != 0;
-  search.constant_zero = static_cast<float>(call.params.number("constantZero", 0.0));
-  search.steps = static_cast<int>(call.params.integer("steps"));
-  search.shrink = call.params.number("shrink", 0.01);
-  search.scale_dtype = dtype_from_name(call.params.text("scaleDtype", "f32"));
-  search.unit = static_cast<float>(call.params.number("scaleUnit", 1.0));
+  const ops::GptqClip a = ops::GptqClip::parse(call);
+  const int64_t n = a.problem.n, k = a.problem.k, groups = a.problem.groups;
+  const float *t = a.problem.t.data<float>(), *m = a.problem.matrix.data<float>();
+  const int32_t* group = a.problem.group.data<int32_t>();
+  float *scale_of = a.problem.scale.data<float>(), *zero_of = a.problem.zero.data<float>();
+  const QuantType& type = a.type;
   const bool is_float = type.kind == QuantType::Kind::floating;
-  search.low = is_float ? -type.top() : type.min_value();
-  search.high = is_float ? type.top() : type.max_value();
-  require(search.steps >= 1 && search.steps * search.shrink < 1.0, "steps times shrink must stay below 1");
+  const Search search{a.symmetric,
+                      a.both_signs,
+                      a.constant_zero,
+                      a.steps,
+                      a.shrink,
+                      a.scale_dtype,
+                      a.unit,
+                      is_float ? -type.top() : type.min_value(),
+                      is_float ? type.top() : type.max_value()};
 
   std::vector<std::vector<int64_t>> members(static_cast<size_t>(groups));
   for (int64_t j = 0; j < k; ++j) {

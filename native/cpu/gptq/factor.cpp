@@ -1,11 +1,5 @@
 // gptq_factor: the Hessian in solving order and the factor that propagates rounding errors.
 //
-//   in:  H f64 [K,K] symmetric, order I32 [K] (order[j] = column solved j-th)
-//   out: U f32 [K,K] upper, U^T U = (P H P^T + damp)^-1;  M f32 [K,K] = P H P^T + damp, solving order;
-//        dead U8 [K] 1 where H[k][k] = 0 (original order);  info f64 [3] = {damp fraction used, attempts, floored
-//        columns}
-//   params: damp (fraction of mean(diag H))
-//
 // GPTQ needs the upper Cholesky factor of H^-1. Factoring H itself from the far end, H = R R^T with R upper, gives H^-1
 // = R^-T R^-1, so U = R^-1: one Cholesky and one triangular inverse, no explicit H^-1 and half the work (spec: reverse
 // factorisation). Flipping rows and columns turns R into an ordinary lower factor.
@@ -13,24 +7,20 @@
 #include <vector>
 
 #include "cpu/linalg/cholesky.h"
-#include "lpq/exec.h"
+#include "ops/gptq.h"
 
 namespace lpq::gptq {
 namespace {
 
 void factor(Call& call, Exec& exec) {
-  const Tensor &h_in = call.input(0), &order_in = call.input(1);
-  Tensor u_out = call.output(0), m_out = call.output(1), dead_out = call.output(2), info_out = call.output(3);
-  require(h_in.rank() == 2 && h_in.dim(0) == h_in.dim(1), "H must be square");
-  const int64_t k = h_in.dim(0);
-  require(order_in.elements() == k && u_out.elements() == k * k && m_out.elements() == k * k &&
-              dead_out.elements() == k && info_out.elements() == 3,
-          "gptq_factor: shapes disagree with K");
-  const double* h = h_in.data<double>();
-  const int32_t* order = order_in.data<int32_t>();
-  float *u = u_out.data<float>(), *m = m_out.data<float>();
-  uint8_t* dead = dead_out.data<uint8_t>();
-  double* info = info_out.data<double>();
+  const ops::GptqFactor of = ops::GptqFactor::parse(call);
+  require_dtype(of.h, "H", {DType::f64});
+  const int64_t k = of.h.dim(0);
+  const double* h = of.h.data<double>();
+  const int32_t* order = of.order.data<int32_t>();
+  float *u = of.u.data<float>(), *m = of.m.data<float>();
+  uint8_t* dead = of.dead.data<uint8_t>();
+  double* info = of.info.data<double>();
 
   std::vector<uint8_t> seen(static_cast<size_t>(k), 0);
   for (int64_t j = 0; j < k; ++j) {
@@ -51,8 +41,7 @@ void factor(Call& call, Exec& exec) {
 
   // Damping that is too small for the factorisation grows by a half decade a time; past 1 the diagonal itself gets a
   // floor.
-  double fraction = call.params.number("damp");
-  require(fraction > 0 && fraction < 10, "damp must be between 0 and 10");
+  double fraction = of.damp;
   std::vector<double> a(static_cast<size_t>(k * k));
   int attempts = 0;
   double floored = 0;

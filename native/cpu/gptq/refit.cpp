@@ -1,18 +1,11 @@
 // gptq_refit: the scales that fit fixed codes best, and module_error: how far the result is.
-//
-//   gptq_refit  in:  T f32 [N,K], M f32 [K,K], level f32 [N,K], scale, zero f32 [N,G], group I32 [K] (solving order)
-//               out: scale (in place), refitted f64 [1] = rows that improved
-//               With v_g the row's (level - zero) inside group g, the row's error is the quadratic s^T A s - 2 b^T s +
-//               const, A_gh = v_g M v_h^T, b_g = v_g M t^T: G equations a row. A row keeps its old scales when the
-//               solution is no improvement, or when a scale would change sign or by more than a factor of 4.
-//   module_error in:  W f32 [N,K], What f32 [N,K], H f64 [K,K]; out: f64 [2] = tr(D H D^T), tr(W H W^T), D = W - What.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
 #include "cpu/linalg/gemm.h"
-#include "lpq/exec.h"
+#include "ops/gptq.h"
 
 namespace lpq::gptq {
 namespace {
@@ -43,22 +36,19 @@ bool solve_spd(double* a, double* b, int64_t n) {
 }
 
 void refit(Call& call, Exec& exec) {
-  const Tensor &t_in = call.input(0), &m_in = call.input(1), &level_in = call.input(2), &zero_in = call.input(3),
-               &group_in = call.input(4);
-  Tensor scale_out = call.output(0), refitted_out = call.output(1);
-  require(t_in.rank() == 2 && scale_out.rank() == 2, "T must be [N,K] and scale [N,G]");
-  const int64_t n = t_in.dim(0), k = t_in.dim(1), groups = scale_out.dim(1);
-  require(m_in.elements() == k * k && level_in.elements() == n * k && zero_in.elements() == n * groups &&
-              group_in.elements() == k && scale_out.dim(0) == n && refitted_out.elements() == 1,
-          "gptq_refit: shapes disagree");
-  const float *t = t_in.data<float>(), *m = m_in.data<float>(), *level = level_in.data<float>(),
-              *zero = zero_in.data<float>();
-  const int32_t* group = group_in.data<int32_t>();
-  float* scale = scale_out.data<float>();
+  const ops::GptqRefit of = ops::GptqRefit::parse(call);
+  const int64_t n = of.problem.n, k = of.problem.k, groups = of.problem.groups;
+  const float *t = of.problem.t.data<float>(), *m = of.problem.matrix.data<float>(), *level = of.level.data<float>(),
+              *zero = of.problem.zero.data<float>();
+  const int32_t* group = of.problem.group.data<int32_t>();
+  float* scale = of.problem.scale.data<float>();
 
   // Columns sorted by group: the quadratic form then falls into contiguous blocks.
   std::vector<int64_t> columns(static_cast<size_t>(k)), start(static_cast<size_t>(groups) + 1, 0);
-  for (int64_t j = 0; j < k; ++j) ++start[static_cast<size_t>(group[j]) + 1];
+  for (int64_t j = 0; j < k; ++j) {
+    require(group[j] >= 0 && group[j] < groups, "group holds an index outside the scales");
+    ++start[static_cast<size_t>(group[j]) + 1];
+  }
   for (int64_t g = 0; g < groups; ++g) start[static_cast<size_t>(g) + 1] += start[static_cast<size_t>(g)];
   {
     auto next = start;
@@ -156,17 +146,17 @@ void refit(Call& call, Exec& exec) {
   }
   double count = 0;
   for (uint8_t flag : better) count += flag;
-  *refitted_out.data<double>() = count;
+  *of.refitted.data<double>() = count;
 }
 
 void error(Call& call, Exec& exec) {
-  const Tensor &w_in = call.input(0), &q_in = call.input(1), &h_in = call.input(2);
-  Tensor out = call.output(0);
-  require(w_in.rank() == 2 && q_in.shape == w_in.shape, "W and What must be [N,K]");
-  const int64_t n = w_in.dim(0), k = w_in.dim(1);
-  require(h_in.elements() == k * k && out.elements() == 2, "gptq_error: shapes disagree");
-  const float *w = w_in.data<float>(), *q = q_in.data<float>();
-  const double* h = h_in.data<double>();
+  const ops::ModuleError a = ops::ModuleError::parse(call);
+  require_dtype(a.weight, "weight", {DType::f32});
+  require_dtype(a.quantized, "quantized", {DType::f32});
+  require_dtype(a.h, "H", {DType::f64});
+  const int64_t n = a.weight.dim(0), k = a.weight.dim(1);
+  const float *w = a.weight.data<float>(), *q = a.quantized.data<float>();
+  const double* h = a.h.data<double>();
   std::vector<float> metric(static_cast<size_t>(k * k));
   for (size_t i = 0; i < metric.size(); ++i) metric[i] = static_cast<float>(h[i]);
   const int64_t chunk = std::min<int64_t>(n, 1024);
@@ -181,8 +171,8 @@ void error(Call& call, Exec& exec) {
       for (int64_t r = 0; r < rows; ++r)
         sums[which] += kernels().dot(&d[static_cast<size_t>(r * k)], &product[static_cast<size_t>(r * k)], k);
     }
-  out.data<double>()[0] = sums[0];
-  out.data<double>()[1] = sums[1];
+  a.sums.data<double>()[0] = sums[0];
+  a.sums.data<double>()[1] = sums[1];
 }
 
 LPQ_OP(refit, "gptq_refit");

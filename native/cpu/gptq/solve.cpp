@@ -1,30 +1,11 @@
-// gptq_solve and gptq_descend: codes from a target, block of columns by block of columns.
-//
-//   gptq_solve    in:  T f32 [N,K], U f32 [K,K], scale f32 [N,G], zero f32 [N,G], group I32 [K]
-//                 out: level f32 [N,K]
-//                 GPTQ's walk: round a column, push its error onto the columns not yet rounded.
-//   gptq_descend  in:  T, M f32 [K,K], scale, zero, group, level
-//                 out: level (in place), changed f64 [1] = codes that moved, summed over the sweeps
-//                 params: sweeps. Each code to its best value given all others, in the metric M: never increases (What
-//                 - T) M (What - T)^T; stops when a sweep moves nothing.
-//
-// 2:4 sparsity (SparseGPT, Frantar and Alistarh 2023, section 3, whose saliency w^2 / U_jj^2 is here the exact price of
-// each pair that may stay, rounding included). Columns 4i .. 4i+3 of the solving order are neighbours in the stored
-// weight, K % 4 == 0:
-//
-//   gptq_prune           in: T, U; out: W f32 [N,K] pruned, not rounded; keep f32 [N,K] 1 where a weight stays, else 0
-//   gptq_sparse_solve    as gptq_solve; out: level, the zero where pruned; keep
-//   gptq_sparse_descend  as gptq_descend; in and out: level, changed, keep. Pairs change where that lowers the sum.
-//   params of the last two: fixed (0|1, default 0): keep, of two ones in every four, is given and stays.
-//
-// Everything is in solving order; group[j] is the scale group of the j-th solved column. params: the type.
+// gptq_solve, gptq_descend and their 2:4 siblings: codes from a target, block of columns by block of columns.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
 #include "cpu/linalg/gemm.h"
-#include "lpq/exec.h"
+#include "ops/gptq.h"
 
 namespace lpq::gptq {
 namespace {
@@ -35,35 +16,21 @@ struct Problem {
   const int32_t* group;
 };
 
-Problem read_problem(const Call& call) {
-  const Tensor &t = call.input(0), &matrix = call.input(1), &scale = call.input(2), &zero = call.input(3),
-               &group = call.input(4);
-  require(t.rank() == 2, "T must be [N,K]");
-  Problem p{t.dim(0),
-            t.dim(1),
-            0,
-            t.data<float>(),
-            matrix.data<float>(),
-            scale.data<float>(),
-            zero.data<float>(),
-            group.data<int32_t>()};
-  require(matrix.elements() == p.k * p.k, "the matrix must be [K,K]");
-  require(scale.rank() == 2 && scale.dim(0) == p.n && zero.shape == scale.shape, "scale and zero must be [N,G]");
-  p.groups = scale.dim(1);
-  require(group.elements() == p.k, "group must be [K]");
+Problem read_problem(const ops::GptqProblem& of) {
+  const Problem p{of.n,
+                  of.k,
+                  of.groups,
+                  of.t.data<float>(),
+                  of.matrix.data<float>(),
+                  of.scale.data<float>(),
+                  of.zero.data<float>(),
+                  of.group.data<int32_t>()};
   for (int64_t j = 0; j < p.k; ++j)
-    require(p.group[j] >= 0 && p.group[j] < p.groups, "group holds an index outside the scales");
+    if (p.group[j] < 0 || p.group[j] >= p.groups) require(false, "group holds an index outside the scales");
   return p;
 }
 
 using Block = void (*)(const BlockArgs&, int64_t, int64_t);
-
-// [n, k] of who stays, of a 2:4 problem; null for an output that is not there.
-float* read_keep(const Problem& p, const Tensor& keep) {
-  require(p.k % 4 == 0, "2:4 needs K divisible by 4");
-  require(keep.elements() == p.n * p.k, "keep must be [N,K]");
-  return keep.data<float>();
-}
 
 // Block by block of columns: `block` rounds (or prunes) w, the rest of w is then updated at once.
 void walk(Exec& exec, const Problem& p, BlockArgs args, Block block) {
@@ -82,45 +49,39 @@ void walk(Exec& exec, const Problem& p, BlockArgs args, Block block) {
   }
 }
 
-void solve_with(Call& call, Exec& exec, bool sparse) {
-  const Problem p = read_problem(call);
-  Tensor level = call.output(0);
-  require(level.elements() == p.n * p.k, "level must be [N,K]");
-  const QuantType type = QuantType::from(call.params);
-  BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, nullptr, level.data<float>(), nullptr, p.matrix};
-  if (sparse) args.keep = read_keep(p, call.output(1));
-  args.fixed = call.params.integer("fixed", 0) != 0;
-  walk(exec, p, args, sparse ? kernels().sparse_solve : kernels().solve);
+void solve_with(Exec& exec, const ops::GptqSolve& of) {
+  const Problem p = read_problem(of.problem);
+  BlockArgs args{&of.type, p.k,     0, 0, p.group, p.scale, p.zero, p.groups, nullptr, of.level.data<float>(),
+                 nullptr,  p.matrix};
+  args.keep = of.keep ? of.keep->data<float>() : nullptr;
+  args.fixed = of.fixed;
+  walk(exec, p, args, of.keep ? kernels().sparse_solve : kernels().solve);
 }
 
 void prune(Call& call, Exec& exec) {
-  const Tensor &t = call.input(0), &u = call.input(1);
-  Tensor w = call.output(0);
-  require(t.rank() == 2 && w.shape == t.shape && u.elements() == t.dim(1) * t.dim(1), "gptq_prune: shapes disagree");
-  const Problem p{t.dim(0), t.dim(1), 1, t.data<float>(), u.data<float>(), nullptr, nullptr, nullptr};
+  const ops::GptqPrune of = ops::GptqPrune::parse(call);
+  const Problem p{of.t.dim(0), of.t.dim(1), 1, of.t.data<float>(), of.u.data<float>(), nullptr, nullptr, nullptr};
   const std::vector<int32_t> group(static_cast<size_t>(p.k), 0);
-  BlockArgs args{nullptr, p.k, 0, 0, group.data(), nullptr, nullptr, 1, nullptr, w.data<float>(), nullptr, p.matrix};
-  args.keep = read_keep(p, call.output(1));
+  BlockArgs args{nullptr, p.k,     0, 0, group.data(), nullptr, nullptr, 1, nullptr, of.pruned.data<float>(),
+                 nullptr, p.matrix};
+  args.keep = of.keep.data<float>();
   walk(exec, p, args, kernels().prune);
 }
 
-void descend_with(Call& call, Exec& exec, bool sparse) {
-  const Problem p = read_problem(call);
-  Tensor level_out = call.output(0), changed_out = call.output(1);
-  require(level_out.elements() == p.n * p.k && changed_out.elements() == 1, "level must be [N,K] and changed [1]");
-  const QuantType type = QuantType::from(call.params);
-  const int64_t sweeps = call.params.integer("sweeps");
-  float* level = level_out.data<float>();
+void descend_with(Exec& exec, const ops::GptqDescend& of) {
+  const Problem p = read_problem(of.problem);
+  float* level = of.level.data<float>();
   const size_t size = static_cast<size_t>(p.n * p.k);
   std::vector<float> error(size), gradient(size), delta(static_cast<size_t>(p.n * kBlock));
   std::vector<int64_t> moved(static_cast<size_t>(p.n));
-  BlockArgs args{&type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, gradient.data(), level, delta.data(), p.matrix};
-  if (sparse) args.keep = read_keep(p, call.output(2));
-  args.fixed = call.params.integer("fixed", 0) != 0;
-  const Block block = sparse ? kernels().sparse_descend : kernels().descend;
-  double& changed = *changed_out.data<double>();
+  BlockArgs args{&of.type, p.k,          0,       0, p.group, p.scale, p.zero, p.groups, gradient.data(),
+                 level,    delta.data(), p.matrix};
+  args.keep = of.keep ? of.keep->data<float>() : nullptr;
+  args.fixed = of.fixed;
+  const Block block = of.keep ? kernels().sparse_descend : kernels().descend;
+  double& changed = *of.changed.data<double>();
   changed = 0;
-  for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
+  for (int64_t sweep = 0; sweep < of.sweeps; ++sweep) {
     exec.pool.parallel_for(p.n, 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         moved[static_cast<size_t>(row)] = 0;
@@ -154,10 +115,10 @@ void descend_with(Call& call, Exec& exec, bool sparse) {
   }
 }
 
-void solve(Call& call, Exec& exec) { solve_with(call, exec, false); }
-void sparse_solve(Call& call, Exec& exec) { solve_with(call, exec, true); }
-void descend(Call& call, Exec& exec) { descend_with(call, exec, false); }
-void sparse_descend(Call& call, Exec& exec) { descend_with(call, exec, true); }
+void solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve::parse(call)); }
+void sparse_solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve::parse_sparse(call)); }
+void descend(Call& call, Exec& exec) { descend_with(exec, ops::GptqDescend::parse(call)); }
+void sparse_descend(Call& call, Exec& exec) { descend_with(exec, ops::GptqDescend::parse_sparse(call)); }
 
 LPQ_OP(solve, "gptq_solve");
 LPQ_OP(descend, "gptq_descend");

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lpq/exec.h"
+#include "ops/quant.h"
 
 namespace lpq {
 namespace {
@@ -83,39 +83,20 @@ void by_row(Exec& exec, int64_t rows, int64_t k, Row&& row) {
   });
 }
 
-struct Shapes {
-  int64_t n, k;
-  int bits;
-};
-Shapes check(const Call& call, const Tensor& codes, const Tensor& stream) {
-  const int64_t bits = call.params.integer("bits");
-  require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits, not " + std::to_string(bits));
-  require(codes.dtype == DType::u8 && stream.dtype == DType::u8, "codes and streams are u8");
-  require(codes.rank() == 2 && stream.rank() == 2, "codes and streams have two dimensions");
-  require(stream.dim(0) == codes.dim(0), "codes and stream have different rows");
-  require(stream.dim(1) == stream_bytes(codes.dim(1), static_cast<int>(bits)),
-          "a row of " + std::to_string(codes.dim(1)) + " codes of " + std::to_string(bits) + " bits is " +
-              std::to_string(stream_bytes(codes.dim(1), static_cast<int>(bits))) + " bytes, not " +
-              std::to_string(stream.dim(1)));
-  return {codes.dim(0), codes.dim(1), static_cast<int>(bits)};
-}
-
 void pack_codes(Call& call, Exec& exec) {
-  const Tensor &codes = call.input(0), &stream = call.output(0);
-  const Shapes s = check(call, codes, stream);
-  const uint8_t* from = codes.data<uint8_t>();
-  uint8_t* to = stream.data<uint8_t>();
-  const int64_t bytes = stream.dim(1);
-  by_row(exec, s.n, s.k, [&](int64_t n) { pack_row(from + n * s.k, s.k, s.bits, to + n * bytes); });
+  const ops::Bitstream a = ops::Bitstream::parse_pack(call);
+  const uint8_t* from = a.codes.data<uint8_t>();
+  uint8_t* to = a.stream.data<uint8_t>();
+  const int64_t k = a.codes.dim(1), bytes = a.stream.dim(1);
+  by_row(exec, a.codes.dim(0), k, [&](int64_t n) { pack_row(from + n * k, k, a.bits, to + n * bytes); });
 }
 
 void unpack_codes(Call& call, Exec& exec) {
-  const Tensor &stream = call.input(0), &codes = call.output(0);
-  const Shapes s = check(call, codes, stream);
-  const uint8_t* from = stream.data<uint8_t>();
-  uint8_t* to = codes.data<uint8_t>();
-  const int64_t bytes = stream.dim(1);
-  by_row(exec, s.n, s.k, [&](int64_t n) { unpack_row(from + n * bytes, s.k, s.bits, to + n * s.k); });
+  const ops::Bitstream a = ops::Bitstream::parse_unpack(call);
+  const uint8_t* from = a.stream.data<uint8_t>();
+  uint8_t* to = a.codes.data<uint8_t>();
+  const int64_t k = a.codes.dim(1), bytes = a.stream.dim(1);
+  by_row(exec, a.codes.dim(0), k, [&](int64_t n) { unpack_row(from + n * bytes, k, a.bits, to + n * k); });
 }
 
 LPQ_OP(pack_codes, "pack_codes");

@@ -5,44 +5,19 @@
 
 #include "cpu/quant/grid.h"
 #include "cpu/quant/scale.h"
-#include "lpq/exec.h"
 #include "lpq/half.h"
-#include "lpq/quant_type.h"
+#include "ops/quant.h"
 
 namespace lpq {
 namespace {
 
 void dequantize(Call& call, Exec& exec) {
-  const Params& params = call.params;
-  const QuantType type = QuantType::from(params);
-  const Tensor &codes = call.input(0), &scales = call.input(1), &w = call.output(0);
-  const bool has_zeros = params.integer("hasZeros", 0) != 0, has_group = params.integer("hasGroup", 0) != 0;
-  const Tensor* zeros = has_zeros ? &call.input(2) : nullptr;
-  const Tensor* group = has_group ? &call.input(has_zeros ? 3 : 2) : nullptr;
-  const int64_t block_n = params.integer("blockN"), block_k = params.integer("blockK");
-  const float constant = static_cast<float>(params.number("zero", 0));
-  const float global = static_cast<float>(params.number("global", 1));
-
-  require(codes.dtype == DType::u8 && codes.rank() == 2, "codes are u8 [N,K]");
-  require(w.shape == codes.shape, "the weight has another shape than its codes");
-  require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "the weight is f32, f16 or bf16");
-  require(block_n > 0 && block_k > 0, "a block has at least one row and one column");
-  const int64_t n = codes.dim(0), k = codes.dim(1);
-  const int64_t rows = (n + block_n - 1) / block_n, groups = (k + block_k - 1) / block_k;
-  require(is_scale_dtype(scales.dtype), "scales are f16, bf16, f32, f8_e8m0 or f8_e4m3");
-  require(scales.rank() == 2 && scales.dim(0) == rows, "scales are [N/blockN, K/blockK]");
-  // With a group index any number of groups is possible.
-  require(scales.dim(1) == groups || group, "scales are [N/blockN, K/blockK]");
-  const int64_t width = scales.dim(1);
-  if (zeros) {
-    const DType dtype = zeros->dtype;
-    require(dtype == DType::u8 || dtype == DType::i16 || dtype == DType::f16 || dtype == DType::f32,
-            "zeros are u8, i16, f16 or f32");
-    require(zeros->shape == scales.shape, "zeros have another shape than the scales");
-  }
+  const ops::Dequantize a = ops::Dequantize::parse(call);
+  const Tensor &codes = a.codes, &scales = a.scales, &w = a.w, *zeros = a.zeros, *group = a.group;
+  const int64_t n = codes.dim(0), k = codes.dim(1), width = scales.dim(1), block_n = a.block_n, block_k = a.block_k;
+  const float constant = a.zero, global = a.global;
   std::vector<int32_t> group_of(static_cast<size_t>(k));
   if (group) {
-    require(group->dtype == DType::i32 && group->elements() == k, "the group index is i32 [K]");
     const int32_t* index = group->data<int32_t>();
     for (int64_t i = 0; i < k; ++i) {
       require(index[i] >= 0 && index[i] < width, "the group index of input feature " + std::to_string(i) + " is " +
@@ -54,10 +29,10 @@ void dequantize(Call& call, Exec& exec) {
   }
 
   float table[256];
-  with_grid(type, [&](const auto& grid) {
+  with_grid(a.type, [&](const auto& grid) {
     for (uint32_t code = 0; code < 256; ++code) {
-      const uint32_t pattern = code & (type.codes() - 1u);  // bits above the type's are ignored
-      const float number = type.decode(pattern);
+      const uint32_t pattern = code & (a.type.codes() - 1u);  // bits above the type's are ignored
+      const float number = a.type.decode(pattern);
       table[code] = std::isnan(number) ? number : grid.value(pattern);
     }
   });

@@ -7,7 +7,7 @@
 #include "cpu/isa.h"
 #include "cpu/quant/bitstream.h"
 #include "cpu/quant/rtn_kernels.h"
-#include "lpq/exec.h"
+#include "ops/quant.h"
 
 namespace lpq {
 namespace {
@@ -32,37 +32,16 @@ const RtnKernels& kernels() {
 bool finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 void rtn(Call& call, Exec& exec) {
-  const Params& params = call.params;
-  const QuantType type = QuantType::from(params);
-  const Tensor &w = call.input(0), &stream = call.output(0), &scales = call.output(1), &stats = call.output(2);
-  const bool symmetric = params.integer("symmetric") != 0;
-  const Tensor* zeros = symmetric ? nullptr : &call.output(3);
-  const int64_t length = params.integer("groupLength");
-
-  require(w.rank() == 2, "the weight is [N,K]");
-  require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "the weight is f32, f16 or bf16");
-  const int64_t n = w.dim(0), k = w.dim(1);
-  require(length > 0 && k % length == 0,
-          "groups of " + std::to_string(length) + " do not divide K = " + std::to_string(k));
-  const int64_t groups = k / length, bytes = stream_bytes(k, type.bits);
-  require(stream.dtype == DType::u8 && stream.shape == std::vector<int64_t>({n, bytes}),
-          "the codes are u8 [N, ceil(K*bits/8)]");
-  require(scales.shape == std::vector<int64_t>({n, groups}), "the scales are [N, K/groupLength]");
-  require(stats.dtype == DType::f64 && stats.elements() == kStats,
-          "the stats are f64 [" + std::to_string(kStats) + "]");
-
-  ScaleRule rule(type, scales.dtype, params);
+  const ops::Rtn a = ops::Rtn::parse(call);
+  const QuantType& type = a.type;
+  const Tensor &w = a.w, &stream = a.codes, &scales = a.scales, *zeros = a.zeros;
+  const int64_t n = w.dim(0), k = w.dim(1), length = a.length, groups = a.groups, bytes = stream.dim(1);
+  ScaleRule rule(type, scales.dtype);
+  rule.constant_zero = a.zero, rule.cover = a.cover, rule.has_global = a.global;
   if (zeros) {
-    require(type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
-    require(zeros->shape == scales.shape, "the zeros are [N, K/groupLength]");
-    const bool whole = zeros->dtype == DType::i16 || (zeros->dtype == DType::u8 && !type.is_signed);
-    require(whole || zeros->dtype == DType::f16 || zeros->dtype == DType::f32,
-            "zeros are u8 (unsigned types), i16, f16 or f32");
-    rule.zero_mode = whole ? ZeroMode::whole : ZeroMode::real;
+    rule.zero_mode = a.whole_zeros ? ZeroMode::whole : ZeroMode::real;
     rule.zero_dtype = zeros->dtype;
   }
-  rule.has_global = params.integer("global", 0) != 0;
-  require(!rule.has_global || scales.dtype == DType::f8_e4m3, "only e4m3 scales have a second level");
 
   const RtnKernels& run = kernels();
   const bool integer = type.kind == QuantType::Kind::integer;
@@ -148,7 +127,7 @@ void rtn(Call& call, Exec& exec) {
     total.smallest = std::min(total.smallest, row.smallest);
     total.largest = std::max(total.largest, row.largest);
   }
-  double* out = stats.data<double>();
+  double* out = a.stats.data<double>();
   out[kError] = total.sums.error;
   out[kNorm] = total.sums.norm;
   out[kOverflow] = static_cast<double>(total.overflow);

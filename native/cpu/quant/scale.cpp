@@ -119,11 +119,6 @@ ScaleRule::ScaleRule(const QuantType& type, DType dtype)
     throw Failure("LPQ_NATIVE_DTYPE", "scales are not stored as " + std::string(dtype_name(dtype)));
 }
 
-ScaleRule::ScaleRule(const QuantType& type, DType dtype, const Params& params) : ScaleRule(type, dtype) {
-  constant_zero = static_cast<float>(params.number("zero", 0));
-  cover = params.integer("scaleCover", 0) != 0;
-}
-
 float ScaleRule::ideal(const Extent& extent) const {
   const float low = std::min(extent.min, 0.0f), high = std::max(extent.max, 0.0f);
   float scale;

@@ -49,8 +49,6 @@ struct ScaleChoice {
 struct ScaleRule {
   // Throws Failure("LPQ_NATIVE_DTYPE") when dtype is none for scales.
   ScaleRule(const QuantType& type, DType dtype);
-  // The same, with constant_zero and cover from the parameters zero and scaleCover.
-  ScaleRule(const QuantType& type, DType dtype, const Params& params);
 
   ZeroMode zero_mode = ZeroMode::constant;
   DType zero_dtype = DType::u8;  // of whole and real zeros

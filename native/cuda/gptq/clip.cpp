@@ -1,4 +1,4 @@
-// gptq_clip (contract: native/cpu/gptq/clip.cpp). All candidates are tried, as on the CPU; their costs are computed on
+// gptq_clip. All candidates are tried, as on the CPU; their costs are computed on
 // the tensor cores (clip.cu says how precisely).
 #include <cmath>
 
@@ -12,29 +12,25 @@ namespace lpq::cuda::gptq {
 namespace {
 
 void clip(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &scale = call.output(0), &zero = call.output(1);
-  const Problem p = read_problem(exec, call.input(0), call.input(1), scale, zero, call.input(2));
-  const Params& params = call.params;
-  const QuantType type = QuantType::from(params);
+  const ops::GptqClip of = ops::GptqClip::parse(call);
+  const Problem p = read_problem(exec, of.problem);
+  const QuantType& type = of.type;
   ClipArgs args{};
   args.grid = grid_spec(type);
   args.n = static_cast<int>(p.n);
   args.groups = static_cast<int>(p.groups);
-  args.scale = scale.data<float>();
-  args.zero = zero.data<float>();
-  args.symmetric = params.integer("symmetric") != 0;
-  args.both_signs = params.integer("bothSigns", 0) != 0;
-  args.constant_zero = static_cast<float>(params.number("constantZero", 0.0));
-  args.steps = static_cast<int>(params.integer("steps"));
-  args.shrink = params.number("shrink", 0.01);
-  const std::string dtype = params.text("scaleDtype", "f32");
-  args.scale_kind = dtype == "f8_e8m0" ? 1 : dtype == "f8_e4m3" ? 2 : 0;
+  args.scale = of.problem.scale.data<float>();
+  args.zero = of.problem.zero.data<float>();
+  args.symmetric = of.symmetric;
+  args.both_signs = of.both_signs;
+  args.constant_zero = of.constant_zero;
+  args.steps = of.steps;
+  args.shrink = of.shrink;
+  args.scale_kind = of.scale_dtype == DType::f8_e8m0 ? 1 : of.scale_dtype == DType::f8_e4m3 ? 2 : 0;
   args.least_scale = args.scale_kind == 2 ? 0x1p-9f : least_scale(kNumberE8m0);  // e4m3 may go down to its subnormals
   args.low = args.grid.is_float ? -type.top() : args.grid.low;
   args.high = args.grid.is_float ? type.top() : args.grid.high;
-  args.scale_unit = static_cast<float>(params.number("scaleUnit", 1.0));
-  require(args.steps >= 1 && args.steps * args.shrink < 1.0, "steps times shrink must stay below 1");
+  args.scale_unit = of.unit;
   args.candidates = args.steps * (args.symmetric && args.both_signs ? 2 : 1);
   if (p.n * p.groups == 0) return;
 

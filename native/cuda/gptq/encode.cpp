@@ -1,4 +1,4 @@
-// gptq_encode, gptq_store_scales (contracts: native/cpu/gptq/encode.cpp) and module_error (native/cpu/gptq/refit.cpp).
+// gptq_encode, gptq_store_scales and module_error.
 //
 // module_error multiplies on f16 operands in scaled units (block.h), fp32 accumulation inside a row's product and f64
 // across: each of the K^2 terms of a row is off by about 2^-12 at random, so the sums, traces over all rows, are right
@@ -11,28 +11,20 @@ namespace lpq::cuda::gptq {
 namespace {
 
 void encode(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &level = call.input(0), &order = call.input(1), &codes = call.output(0);
-  require(level.rank() == 2 && codes.shape == level.shape, "level and codes must be [N,K]");
+  const ops::GptqEncode a = ops::GptqEncode::parse(call);
+  const Tensor &level = a.level, &order = a.order, &codes = a.codes;
   const int64_t n = level.dim(0), k = level.dim(1);
-  require(order.elements() == k, "order must be [K]");
   const int staged = k <= exec.device().shared_per_block;
   exec.launch("lpq_gptq_encode", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k) : 0u,
               static_cast<const float*>(level.data<float>()), static_cast<const int32_t*>(order.data<int32_t>()),
-              static_cast<int>(k), grid_spec(QuantType::from(call.params)), codes.data<uint8_t>(), staged,
+              static_cast<int>(k), grid_spec(a.type), codes.data<uint8_t>(), staged,
               exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
 }
 
 void store_scales(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &scale = call.input(0), &stored = call.output(0), &rounded = call.output(1), &info = call.output(2);
+  const auto [scale, stored, rounded, info, unit] = ops::GptqStoreScales::parse(call);
   const int64_t count = scale.elements();
-  require(stored.elements() == count && rounded.elements() == count && info.elements() == 2,
-          "gptq_store_scales: shapes disagree");
   const int dtype = number_type(stored.dtype);
-  if (dtype < 0 || dtype > kNumberE4m3)
-    throw Failure("LPQ_NATIVE_DTYPE", "scales cannot be stored as " + std::string(dtype_name(stored.dtype)));
-  const float unit = static_cast<float>(call.params.number("unit", 1.0));
   Scratch counts = exec.scratch(16);
   exec.fill_zero(counts.as<void>(), 16);
   if (count > 0)
@@ -44,15 +36,10 @@ void store_scales(Call& call, CudaExec& exec) {
 }
 
 void error(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &w = call.input(0), &q = call.input(1), &h = call.input(2), &out = call.output(0);
-  require(w.rank() == 2 && q.shape == w.shape, "W and What must be [N,K]");
+  const ops::ModuleError a = ops::ModuleError::parse(call);
+  const Tensor &w = a.weight, &q = a.quantized, &h = a.h, &out = a.sums;
   const int64_t n = w.dim(0), k = w.dim(1);
-  require(h.elements() == k * k && out.elements() == 2, "module_error: shapes disagree");
-  require(h.dtype == DType::f64 || h.dtype == DType::f32, "H is f64 or f32");
   const int w_type = number_type(w.dtype), q_type = number_type(q.dtype);
-  require(w_type >= 0 && w_type <= kNumberBf16 && q_type >= 0 && q_type <= kNumberBf16,
-          "W and What are f32, f16 or bf16");
   if (n * k == 0) return exec.fill_zero(out.data<double>(), 16);
   const int ki = static_cast<int>(k);
   const int64_t chunk = std::min<int64_t>(n, 4096);

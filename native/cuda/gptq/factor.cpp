@@ -1,7 +1,7 @@
-// gptq_factor (contract: native/cpu/gptq/factor.cpp), in f64: U is the inverse of a matrix whose condition number
+// gptq_factor in f64: U is the inverse of a matrix whose condition number
 // reaches K / damp, about 10^6, so f32 would leave it one or two correct digits in the worst direction. Only products
-// whose result feeds nothing but U, which is f32, are of f16 planes (split.h), where they are large enough to pay;
-// params: splitFrom, the columns from which on they do (0: f64 throughout).
+// whose result feeds nothing but U, which is f32, are of f16 planes (split.h), where they are large enough to pay
+// (splitFrom).
 //
 // Only the inverse X = L^-1 is wanted. Recursively, for a matrix cut in two,
 //     X11 = inverse of the upper left half;  L21 = A21 X11^T;  X22 = inverse of A22 - L21 L21^T;  X21 = -X22 (L21 X11),
@@ -20,7 +20,6 @@ namespace lpq::cuda::gptq {
 namespace {
 
 constexpr int64_t kLeaf = 128;
-constexpr int64_t kSplitFrom = 3072;   // columns of a block whose last products are worth splitting
 constexpr int64_t kRowsAtOnce = 2048;  // of a split operand
 
 struct Factorisation {
@@ -114,19 +113,11 @@ struct Factorisation {
 };
 
 void factor(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &h = call.input(0), &order = call.input(1);
-  const Tensor &u = call.output(0), &m = call.output(1), &dead = call.output(2), &info = call.output(3);
-  require(h.rank() == 2 && h.dim(0) == h.dim(1) && h.dim(0) > 0, "H must be square");
+  const ops::GptqFactor of = ops::GptqFactor::parse(call);
+  const Tensor &h = of.h, &order = of.order, &u = of.u, &m = of.m, &dead = of.dead, &info = of.info;
   const int64_t k = h.dim(0);
-  require(order.elements() == k && u.elements() == k * k && m.elements() == k * k && dead.elements() == k &&
-              info.elements() == 3,
-          "gptq_factor: shapes disagree with K");
-  double fraction = call.params.number("damp");
-  require(fraction > 0 && fraction < 10, "damp must be between 0 and 10");
-  const int64_t split_from = call.params.integer("splitFrom", kSplitFrom);
+  double fraction = of.damp;
   const int ki = static_cast<int>(k);
-  require(h.dtype == DType::f64 || h.dtype == DType::f32, "H is f64 or f32");
   const int narrow = h.dtype == DType::f32;
   const void* h_data = h.raw();
   const int32_t* order_data = order.data<int32_t>();
@@ -156,7 +147,7 @@ void factor(Call& call, CudaExec& exec) {
                        k,
                        own ? own->as<double>() : reinterpret_cast<double*>(m_data),
                        facts_room.as<int>(offsetof(Facts, failed)),
-                       split_from};
+                       of.split_from};
   const int staged = k * 8 <= exec.device().shared_per_block;
   const auto gather = [&](double floor, double* to_reversed, float* to_m, unsigned long long* count) {
     exec.launch("lpq_gptq_factor_gather", Dim3(k), Dim3(512), staged ? static_cast<unsigned>(k * 8) : 0u, h_data,

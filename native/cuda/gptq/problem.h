@@ -1,4 +1,4 @@
-// What the solver's operations read from a call, checked.
+// What the solver's operations share.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -6,6 +6,7 @@
 #include "cuda/exec.h"
 #include "cuda/gptq/block.h"
 #include "cuda/quant/grid.cuh"
+#include "ops/gptq.h"
 
 namespace lpq::cuda::gptq {
 
@@ -16,33 +17,21 @@ struct Problem {
   Scratch checked_group;
 };
 
-inline void on_device(CudaExec& exec, const Call& call) {
-  for (const Tensor& tensor : call.in) require_device(exec, tensor, "an input");
-  for (const Tensor& tensor : call.out) require_device(exec, tensor, "an output");
-}
-
-// T [N,K], a [K,K] matrix, scale and zero [N,G], group [K]. Groups outside [0,G) fail the next wait.
-inline Problem read_problem(CudaExec& exec, const Tensor& t, const Tensor& matrix, const Tensor& scale,
-                            const Tensor& zero, const Tensor& group) {
-  require(t.rank() == 2, "T must be [N,K]");
-  const int64_t columns = t.dim(1);
-  Problem p{t.dim(0),
-            columns,
-            0,
-            t.data<float>(),
-            matrix.data<float>(),
-            scale.data<float>(),
-            zero.data<float>(),
+// Groups outside [0,G) fail the next wait.
+inline Problem read_problem(CudaExec& exec, const ops::GptqProblem& of) {
+  require(of.n < (int64_t{1} << 24) && of.k < (int64_t{1} << 20), "T has too many rows or columns");
+  Problem p{of.n,
+            of.k,
+            of.groups,
+            of.t.data<float>(),
+            of.matrix.data<float>(),
+            of.scale.data<float>(),
+            of.zero.data<float>(),
             nullptr,
-            exec.scratch(static_cast<size_t>(columns + 4) * 4)};
-  require(p.n < (int64_t{1} << 24) && p.k < (int64_t{1} << 20), "T has too many rows or columns");
-  require(matrix.elements() == p.k * p.k, "the matrix must be [K,K]");
-  require(scale.rank() == 2 && scale.dim(0) == p.n && zero.shape == scale.shape, "scale and zero must be [N,G]");
-  p.groups = scale.dim(1);
-  require(group.elements() == p.k, "group must be [K]");
+            exec.scratch(static_cast<size_t>(of.k + 4) * 4)};
   p.group = p.checked_group.as<int32_t>();
   exec.launch("lpq_gptq_check_groups", Dim3((p.k + 255) / 256), Dim3(256), 0,
-              static_cast<const int32_t*>(group.data<int32_t>()), static_cast<int>(p.k), static_cast<int>(p.groups),
+              static_cast<const int32_t*>(of.group.data<int32_t>()), static_cast<int>(p.k), static_cast<int>(p.groups),
               p.checked_group.as<int32_t>(),
               exec.fault("LPQ_NATIVE_ARGUMENT", "group holds an index outside the scales"));
   return p;

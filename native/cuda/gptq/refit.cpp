@@ -1,5 +1,3 @@
-// gptq_refit (contract: native/cpu/gptq/refit.cpp).
-//
 // The CPU solves A s = b with A_gh = v_g M v_h^T, b_g = v_g M t. Here the same solution is reached by Newton's step
 // from the present scales, A d = r with r = -v (What - T) M: r is small where s is good, so that operands of 11 bits
 // (f16 in scaled units, block.h) cost r and A 2^-12 of themselves and the new scale about 1e-4 of the *step*, below
@@ -15,10 +13,9 @@ namespace {
 constexpr int64_t kProducts = int64_t{1} << 28;  // floats of A held at once
 
 void refit(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &level = call.input(2), &scale = call.output(0), &refitted = call.output(1);
-  const Problem p = read_problem(exec, call.input(0), call.input(1), scale, call.input(3), call.input(4));
-  require(level.elements() == p.n * p.k && refitted.elements() == 1, "gptq_refit: shapes disagree");
+  const ops::GptqRefit of = ops::GptqRefit::parse(call);
+  const Tensor &level = of.level, &scale = of.problem.scale, &refitted = of.refitted;
+  const Problem p = read_problem(exec, of.problem);
   const int64_t n = p.n, k = p.k;
   Scratch count = exec.scratch(8);
   exec.fill_zero(count.as<void>(), 8);

@@ -1,4 +1,4 @@
-// gptq_solve and gptq_descend (contracts: native/cpu/gptq/solve.cpp).
+// gptq_solve and gptq_descend.
 //
 // One kernel walks a block of 128 columns for all rows; products bring the next columns up to date only when their turn
 // comes (a left-looking walk): 512 columns at a time from everything before them, then 128 at a time from inside the
@@ -63,13 +63,9 @@ void launch_block(CudaExec& exec, const char* op, BlockArgs& args) {
 }
 
 void solve(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Problem p = read_problem(exec, call.input(0), call.input(1), call.input(2), call.input(3), call.input(4));
-  const Tensor& level = call.output(0);
-  require(level.elements() == p.n * p.k, "level must be [N,K]");
-  const QuantType type = QuantType::from(call.params);
-  const int64_t passes = call.params.integer("passes", 3);
-  require(passes == 1 || passes == 3, "passes is 1 or 3");
+  const ops::GptqSolve of = ops::GptqSolve::parse(call);
+  const Problem p = read_problem(exec, of.problem);
+  const int64_t passes = of.passes;
   const int64_t n = p.n, k = p.k, area = n * k;
   if (area == 0) return;
   const Transposed grid(exec, p);
@@ -81,12 +77,12 @@ void solve(Call& call, CudaExec& exec) {
   exec.launch("lpq_gptq_split_bf16", Dim3(blocks_for(exec, k * k, 256)), Dim3(256), 0, p.matrix, u_hi, u_lo, k * k);
   const Planes u{u_hi, passes == 3 ? u_lo : nullptr}, e{e_hi, passes == 3 ? e_lo : nullptr};
   BlockArgs args{};
-  args.grid = grid_spec(type);
+  args.grid = grid_spec(of.type);
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
   args.ldx = kOuterColumns;
   grid.give(args, p);
-  args.level = level.data<float>();
+  args.level = of.level.data<float>();
   const Scratch blocks = block_operands(exec, "solve", p, nullptr);
   args.blocks = blocks.as<uint4>();
   args.hi = e_hi;
@@ -126,13 +122,10 @@ void solve(Call& call, CudaExec& exec) {
 }
 
 void descend(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Problem p = read_problem(exec, call.input(0), call.input(1), call.input(2), call.input(3), call.input(4));
-  const Tensor &level = call.output(0), &changed = call.output(1);
-  require(level.elements() == p.n * p.k && changed.elements() == 1, "level must be [N,K] and changed [1]");
-  const QuantType type = QuantType::from(call.params);
-  const int64_t sweeps = call.params.integer("sweeps"), passes = call.params.integer("passes", 1);
-  require(passes == 1 || passes == 3, "passes is 1 or 3");
+  const ops::GptqDescend of = ops::GptqDescend::parse(call);
+  const Problem p = read_problem(exec, of.problem);
+  const Tensor &level = of.level, &changed = of.changed;
+  const int64_t sweeps = of.sweeps, passes = of.passes;
   const int64_t n = p.n, k = p.k, area = n * k, planes = passes == 3 ? 2 : 1;
   Scratch moved = exec.scratch(8);
   exec.fill_zero(moved.as<void>(), 8);
@@ -153,7 +146,7 @@ void descend(Call& call, CudaExec& exec) {
                 p.scale, p.zero, p.group, groups, ki, scaling.columns.as<int32_t>(), scaling.rows.as<int32_t>(), e.hi,
                 e.lo);
     BlockArgs args{};
-    args.grid = grid_spec(type);
+    args.grid = grid_spec(of.type);
     args.n = static_cast<int>(n);
     args.k = ki;
     args.x = x.as<float>();

@@ -1,4 +1,4 @@
-// gptq_prune, gptq_sparse_solve and gptq_sparse_descend (contracts: native/cpu/gptq/solve.cpp): blocks of 128 columns
+// gptq_prune, gptq_sparse_solve and gptq_sparse_descend: blocks of 128 columns
 // by sparse.cu, everything behind a block brought up to date by one product in fp32, as on the CPU. Products add in
 // another order than the CPU's, so choices that cost the same to some 1e-6 may differ.
 #include "cuda/gptq/sparse.h"
@@ -9,12 +9,6 @@
 
 namespace lpq::cuda::gptq {
 namespace {
-
-float* read_keep(const Tensor& keep, int64_t n, int64_t k) {
-  require(k % 4 == 0, "2:4 needs K divisible by 4");
-  require(keep.elements() == n * k, "keep must be [N,K]");
-  return keep.data<float>();
-}
 
 void launch_block(CudaExec& exec, const std::string& kernel, const SparseArgs& args) {
   exec.launch(kernel, Dim3(div_up(args.n, kSparseWarps)), Dim3(32 * kSparseWarps), 0, args);
@@ -51,9 +45,7 @@ void walk(CudaExec& exec, const std::string& kernel, SparseArgs args, float* x, 
   }
 }
 
-SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& level, const Tensor& keep,
-                     const Params& params) {
-  require(level.elements() == p.n * p.k, "level must be [N,K]");
+SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& level, const Tensor& keep, bool fixed) {
   SparseArgs args{};
   args.grid = grid_spec(type);
   args.n = static_cast<int>(p.n);
@@ -64,21 +56,19 @@ SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& leve
   args.zero = p.zero;
   args.matrix = p.matrix;
   args.level = level.data<float>();
-  args.keep = read_keep(keep, p.n, p.k);
-  args.fixed = params.integer("fixed", 0) != 0;
+  args.keep = keep.data<float>();
+  args.fixed = fixed;
   return args;
 }
 
 void prune(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &t = call.input(0), &u = call.input(1), &w = call.output(0), &keep = call.output(1);
-  require(t.rank() == 2 && w.shape == t.shape && u.elements() == t.dim(1) * t.dim(1), "gptq_prune: shapes disagree");
+  const auto [t, u, w, keep] = ops::GptqPrune::parse(call);
   SparseArgs args{};
   args.n = static_cast<int>(t.dim(0));
   args.k = static_cast<int>(t.dim(1));
   args.matrix = u.data<float>();
   args.level = w.data<float>();
-  args.keep = read_keep(keep, t.dim(0), t.dim(1));
+  args.keep = keep.data<float>();
   if (t.elements() == 0) return;
   Scratch x = exec.scratch(static_cast<size_t>(t.elements()) * 4),
           delta = exec.scratch(static_cast<size_t>(t.dim(0) * kSparseBlock) * 4);
@@ -87,25 +77,21 @@ void prune(Call& call, CudaExec& exec) {
 }
 
 void sparse_solve(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Problem p = read_problem(exec, call.input(0), call.input(1), call.input(2), call.input(3), call.input(4));
-  const QuantType type = QuantType::from(call.params);
-  const SparseArgs args = arguments(p, type, call.output(0), call.output(1), call.params);
+  const ops::GptqSolve of = ops::GptqSolve::parse_sparse(call);
+  const Problem p = read_problem(exec, of.problem);
+  const SparseArgs args = arguments(p, of.type, of.level, *of.keep, of.fixed);
   if (p.n * p.k == 0) return;
   Scratch x = exec.scratch(static_cast<size_t>(p.n * p.k) * 4),
           delta = exec.scratch(static_cast<size_t>(p.n * kSparseBlock) * 4);
   exec.copy(x.as<float>(), p.t, static_cast<size_t>(p.n * p.k) * 4);
-  walk(exec, name_of("solve", type), args, x.as<float>(), delta.as<float>(), -1);
+  walk(exec, name_of("solve", of.type), args, x.as<float>(), delta.as<float>(), -1);
 }
 
 void sparse_descend(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Problem p = read_problem(exec, call.input(0), call.input(1), call.input(2), call.input(3), call.input(4));
-  const QuantType type = QuantType::from(call.params);
-  const Tensor& changed = call.output(1);
-  require(changed.elements() == 1, "changed must be [1]");
-  SparseArgs args = arguments(p, type, call.output(0), call.output(2), call.params);
-  const int64_t sweeps = call.params.integer("sweeps");
+  const ops::GptqDescend of = ops::GptqDescend::parse_sparse(call);
+  const Problem p = read_problem(exec, of.problem);
+  SparseArgs args = arguments(p, of.type, of.level, *of.keep, of.fixed);
+  const int64_t sweeps = of.sweeps;
   Scratch moved = exec.scratch(8);
   exec.fill_zero(moved.as<void>(), 8);
   args.moved = moved.as<unsigned long long>();
@@ -124,11 +110,11 @@ void sparse_descend(Call& call, CudaExec& exec) {
       product.c = gradient.as<float>();
       product.lda = product.ldb = product.ldc = p.k;
       exec.gemm(product);
-      walk(exec, name_of("descend", type), args, gradient.as<float>(), delta.as<float>(), 1);
+      walk(exec, name_of("descend", of.type), args, gradient.as<float>(), delta.as<float>(), 1);
     }
   }
   exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0,
-              static_cast<const unsigned long long*>(moved.as<unsigned long long>()), changed.data<double>());
+              static_cast<const unsigned long long*>(moved.as<unsigned long long>()), of.changed.data<double>());
 }
 
 LPQ_CUDA_OP(prune, "gptq_prune");

@@ -1,4 +1,4 @@
-// gptq_target and gptq_correction (contracts: native/cpu/gptq/target.cpp). GPTAQ's correction alpha T D U^T U from f16
+// gptq_target and gptq_correction. GPTAQ's correction alpha T D U^T U from f16
 // planes (split.h): U^T U is as ill-conditioned as H, so that one plane, or tf32, would leave nothing of it in the
 // worst direction. Columns are in units of U's largest entries, rows of U in units of their own, which cancel between
 // the two products with it. Weights of 16 bits fit one plane exactly.
@@ -65,19 +65,13 @@ Scratch checked_order(CudaExec& exec, const Tensor& order, int64_t k) {
 }
 
 Source read_drift(const Tensor& drift, int64_t k, const int32_t* order) {
-  require(drift.elements() == k * k, "D must be [K,K]");
-  require(drift.dtype == DType::f64 || drift.dtype == DType::f32, "D is f64 or f32");
   return {drift.raw(), drift.dtype == DType::f32 ? 1 : 0, k, order};
 }
 
 void correction(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &drift = call.input(0), &order = call.input(1), &u = call.input(2), &b = call.output(0);
-  require(drift.rank() == 2 && drift.dim(0) == drift.dim(1), "D must be square");
+  const auto [drift, order, u, b] = ops::GptqCorrection::parse(call);
   const int64_t k = drift.dim(0);
   if (k == 0) return;
-  require(order.elements() == k && u.elements() == k * k && b.elements() == k * k,
-          "gptq_correction: shapes disagree with K");
   const Scratch checked = checked_order(exec, order, k);
   const Source d = read_drift(drift, k, checked.as<int32_t>());
   Inverse inverse(exec, k, std::min(k, kRowsAtOnce), u.data<float>());
@@ -87,13 +81,9 @@ void correction(Call& call, CudaExec& exec) {
 }
 
 void target(Call& call, CudaExec& exec) {
-  on_device(exec, call);
-  const Tensor &w = call.input(0), &order = call.input(1), &dead = call.input(2), &t = call.output(0),
-               &bad = call.output(1);
-  require(w.rank() == 2 && t.shape == w.shape, "W and T must be [N,K]");
+  const ops::GptqTarget of = ops::GptqTarget::parse(call);
+  const Tensor &w = of.w, &order = of.order, &dead = of.dead, &t = of.t, &bad = of.bad;
   const int64_t n = w.dim(0), k = w.dim(1);
-  require(order.elements() == k && dead.elements() == k && bad.elements() == 2, "order and dead must be [K], bad [2]");
-  require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "W must be f32, f16 or bf16");
   const int ki = static_cast<int>(k), dtype = w.dtype == DType::f32 ? 0 : w.dtype == DType::f16 ? 1 : 2;
   const int aligned = reinterpret_cast<uintptr_t>(w.raw()) % dtype_bytes(w.dtype) == 0,
             staged = k * 4 <= exec.device().shared_per_block;
@@ -108,13 +98,11 @@ void target(Call& call, CudaExec& exec) {
               exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
   exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0,
               static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, bad.data<double>());
-  const double alpha = call.params.number("alpha", 0.0);
+  const double alpha = of.alpha;
   if (alpha == 0 || n * k == 0) return;
   // T X 2^-units for the rows of a chunk; X = D, of which U^T U is still to come, or the finished matrix.
-  const bool finished = call.in.size() == 4;
-  const Tensor& matrix = call.input(3);
-  if (finished) require(matrix.dtype == DType::f32 && matrix.elements() == k * k, "the correction must be f32 [K,K]");
-  else require(call.input(4).elements() == k * k, "U must be [K,K]");
+  const bool finished = of.matrix != nullptr;
+  const Tensor& matrix = finished ? *of.matrix : *of.drift;
   const int64_t most = std::min(n, kRowsAtOnce);
   std::optional<Scratch> checked;
   if (!finished) checked.emplace(checked_order(exec, order, k));
@@ -124,7 +112,7 @@ void target(Call& call, CudaExec& exec) {
   std::optional<Inverse> inverse;
   std::optional<Scratch> own;
   if (finished) own.emplace(exec.scratch(static_cast<size_t>(most * k) * 4));
-  else inverse.emplace(exec, k, most, call.input(4).data<float>());
+  else inverse.emplace(exec, k, most, of.u->data<float>());
   const Units columns = finished ? Units{} : inverse->inverse_scaled(), weights{rows_of_x.as<int32_t>(), -1};
   row_units(exec, x, 0, k, k, columns, rows_of_x.as<int32_t>());
   float* product = finished ? own->as<float>() : inverse->product.as<float>();

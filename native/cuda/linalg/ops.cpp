@@ -1,5 +1,3 @@
-// linear, gram_accumulate, cross_accumulate, gram_finish, cholesky. Contracts: native/ops.ts.
-//
 // Second moments: x is 16-bit, so every product is exact in fp32. One call adds the fp32 sum over its rows (a batch,
 // some thousands) to H, f32 with one rounding an element, or f64. The sum inside a product goes wrong by at most
 // rows/16 steps of 2^-24, that of H by calls * 2^-25: together under 1e-4 of the diagonal for 2^18 rows, a hundredth of
@@ -7,6 +5,7 @@
 #include <cmath>
 
 #include "cuda/launch.h"
+#include "ops/linalg.h"
 
 namespace lpq::cuda {
 namespace {
@@ -15,18 +14,9 @@ constexpr int kThreads = 256;
 
 // x Wᵀ needs one dtype: weights are converted to that of x when they differ.
 void linear(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &weight = call.input(1), &y = call.output(0);
-  require_dtype(x, "x", kActivations);
-  require_shape(x, "x", {-1, -1});
-  const int64_t m = x.dim(0), k = x.dim(1);
-  require_dtype(weight, "weight", kActivations);
-  require_shape(weight, "weight", {-1, k});
-  const int64_t n = weight.dim(0);
-  require(y.dtype == DType::f32 || y.dtype == x.dtype,
-          "y is " + std::string(dtype_name(y.dtype)) + ", neither f32 nor the dtype of x");
-  require_shape(y, "y", {m, n});
-  require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
-  const bool accumulate = call.params.number("accumulate", 0) != 0;
+  const ops::Linear a = ops::Linear::parse(call);
+  const Tensor &x = a.x, &weight = a.weight, &y = a.y;
+  const int64_t m = x.dim(0), k = x.dim(1), n = weight.dim(0);
   Gemm product;
   product.m = m;
   product.n = n;
@@ -37,7 +27,7 @@ void linear(Call& call, CudaExec& exec) {
   product.ab = x.dtype;
   product.out = y.dtype;
   product.transpose_b = true;
-  product.beta = accumulate ? 1 : 0;
+  product.beta = a.accumulate ? 1 : 0;
   std::optional<Scratch> converted;
   if (weight.dtype != x.dtype) {
     converted.emplace(exec.scratch(static_cast<size_t>(n * k) * dtype_bytes(x.dtype)));
@@ -45,15 +35,12 @@ void linear(Call& call, CudaExec& exec) {
     product.b = converted->as<void>();
   }
   exec.gemm(product);
-  if (call.in.size() > 2) {
-    const Tensor& bias = call.input(2);
-    require_dtype(bias, "bias", kActivations);
-    require_shape(bias, "bias", {n});
+  if (a.bias) {
     void* out = y.raw();
-    const void* added = bias.raw();
+    const void* added = a.bias->raw();
     const long long rows = m, columns = n;
     exec.launch("lpq_bias" + suffix(y), {stride_blocks(exec, m * n, kThreads)}, {kThreads}, 0, out, added,
-                type_index(bias.dtype), rows, columns);
+                type_index(a.bias->dtype), rows, columns);
   }
 }
 
@@ -98,23 +85,6 @@ void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor&
               apart, weight);
 }
 
-struct Moments {
-  int64_t rows, n;
-  double weight;
-};
-
-Moments check_moments(Call& call, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b,
-                      const Tensor& sum) {
-  require_dtype(a, name_a, kActivations);
-  require_shape(a, name_a, {-1, -1});
-  require_tensor(b, name_b, a.dtype, a.shape);
-  require_dtype(sum, "the sum", {DType::f32, DType::f64});
-  require_shape(sum, "the sum", {a.dim(1), a.dim(1)});
-  const double weight = call.params.number("weight", 1.0);
-  require(std::isfinite(weight), "weight is not finite");
-  return {a.dim(0), a.dim(1), weight};
-}
-
 // Finite inputs may still overflow f32; the diagonal bounds the rest.
 void check_diagonal(CudaExec& exec, const Tensor& sum, int64_t n) {
   uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", "the products overflow f32, or the sum was not finite before");
@@ -125,21 +95,21 @@ void check_diagonal(CudaExec& exec, const Tensor& sum, int64_t n) {
 
 // The lower triangle in panels of rows, each up to its last column: (1 + 1/panels)/2 of the work of a full product.
 void gram_accumulate(Call& call, CudaExec& exec) {
-  const Tensor &x = call.input(0), &sum = call.output(0);
-  const auto [rows, n, weight] = check_moments(call, "x", x, "x", x, sum);
+  const auto [x, other, sum, weight] = ops::Moments::parse_gram(call);
+  const int64_t rows = x.dim(0), n = x.dim(1);
   if (rows == 0 || n == 0) return;
   require_finite(exec, "x", x);
   const int64_t panel = n >= 8192 ? 2048 : 1024;
   for (int64_t first = 0; first < n; first += panel) {
     const int64_t height = std::min(panel, n - first);
-    add_product(exec, x, x, sum, first, height, first + height, weight);
+    add_product(exec, x, other, sum, first, height, first + height, weight);
   }
   check_diagonal(exec, sum, n);
 }
 
 void cross_accumulate(Call& call, CudaExec& exec) {
-  const Tensor &a = call.input(0), &b = call.input(1), &sum = call.output(0);
-  const auto [rows, n, weight] = check_moments(call, "a", a, "b", b, sum);
+  const auto [a, b, sum, weight] = ops::Moments::parse_cross(call);
+  const int64_t rows = a.dim(0), n = a.dim(1);
   if (rows == 0 || n == 0) return;
   require_finite(exec, "a", a);
   require_finite(exec, "b", b);
@@ -149,22 +119,14 @@ void cross_accumulate(Call& call, CudaExec& exec) {
 }
 
 void gram_finish(Call& call, CudaExec& exec) {
-  const Tensor& h = call.output(0);
-  require_dtype(h, "h", {DType::f32, DType::f64});
-  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  const Tensor& h = ops::GramFinish::parse(call).h;
   const int n = static_cast<int>(h.dim(0));
   void* data = h.raw();
   exec.launch("lpq_mirror" + suffix(h), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, data, n);
 }
 
 void cross_drift(Call& call, CudaExec& exec) {
-  const Tensor &h = call.input(0), &c = call.output(0);
-  require_dtype(h, "h", {DType::f32, DType::f64});
-  require_shape(h, "h", {h.dim(0), h.dim(0)});
-  require_tensor(c, "c", h.dtype, h.shape);
-  require(c.raw() != h.raw() || h.elements() == 0, "c must not be h");
-  const double scale = call.params.number("scale", 1.0);
-  require(std::isfinite(scale), "scale is not finite");
+  const auto [h, c, scale] = ops::CrossDrift::parse(call);
   const int n = static_cast<int>(h.dim(0));
   if (n == 0) return;
   const void* sum = h.raw();
@@ -173,20 +135,14 @@ void cross_drift(Call& call, CudaExec& exec) {
 }
 
 void diagonal(Call& call, CudaExec& exec) {
-  const Tensor &h = call.input(0), &d = call.output(0);
-  require_dtype(h, "h", {DType::f32, DType::f64});
-  require_shape(h, "h", {h.dim(0), h.dim(0)});
+  const auto [h, d] = ops::Diagonal::parse(call);
   const long long n = h.dim(0);
-  require_tensor(d, "d", DType::f64, {n});
   const void* data = h.raw();
   exec.launch("lpq_diagonal" + suffix(h), {div_up(n, kThreads)}, {kThreads}, 0, data, d.data<double>(), n);
 }
 
 void cholesky(Call& call, CudaExec& exec) {
-  const Tensor &a = call.output(0), &info = call.output(1);
-  require_tensor(a, "a", DType::f64, {-1, -1});
-  require_shape(a, "a", {a.dim(0), a.dim(0)});
-  require_tensor(info, "info", DType::i32, {1});
+  const auto [a, info] = ops::Cholesky::parse(call);
   const long long n = a.dim(0);
   if (n == 0) return exec.fill_zero(info.raw(), info.bytes());
   const Cusolver& solver = exec.solver();

@@ -1,0 +1,168 @@
+// kv_decode, kv_pack, kv_append: a cache of keys and values in few bits (docs/kv-cache.md, formats/kv/spec.md).
+#pragma once
+#include <algorithm>
+
+#include "ops/arguments.h"
+
+namespace lpq::ops {
+
+// Pages of a cache in a form that kernels read, keys, their numbers, values, theirs: U8 [pages, bytes] each, of
+// turbomind one block four times. bits: 2, 4 or 8, of keys and, where valueBits is not given, of values; valueBits:
+// also 4, with keys of 8. form: bitdecoding, or turbomind (4 and 8 bits, one scale and zero a token and head, pages of
+// whole 64 tokens; keyGroup and valueGroup are headDim). granularity, of keys: a scale a channel over keyGroup tokens,
+// or a token over keyGroup dims. headDim: 64, 128 or 256. keyGroup: 32, 64 or 128 tokens; by token, dims, and
+// valueGroup. valueGroup, dims: min(keyGroup, headDim). outer: heads outside tokens (0). What one device refuses no
+// other takes.
+struct KvForm {
+  int64_t bits, value_bits, dims, heads, key_group, value_group, page_tokens;
+  bool turbomind, channel, outer;
+  int64_t tile, block;  // packed tokens of a sequence are whole tiles; tokens are packed in whole blocks
+  const Tensor* pages[4];
+
+  int64_t width() const { return heads * dims; }
+
+  static KvForm read(Arguments& a, const Tensor* const (&pages)[4]) {
+    KvForm f{};
+    f.bits = a.integer("bits"), f.value_bits = a.integer("valueBits", f.bits), f.dims = a.integer("headDim");
+    f.heads = a.integer("kvHeads"), f.key_group = a.integer("keyGroup"), f.value_group = a.integer("valueGroup");
+    f.page_tokens = a.integer("pageTokens"), f.outer = a.flag("outer");
+    f.turbomind = a.one_of("form", {"bitdecoding", "turbomind"}, 0) == 1;
+    const bool by_token = a.one_of("granularity", {"channel", "token"}, 0) == 1;
+    f.channel = !f.turbomind && !by_token;
+    require(f.bits == 4 || f.bits == 8 || (f.bits == 2 && !f.turbomind),
+            f.turbomind ? "bits is not 4 or 8" : "bits is not 2, 4 or 8");
+    require(f.value_bits == f.bits || (f.bits == 8 && f.value_bits == 4), "valueBits is not bits, nor 4 beside 8");
+    require(f.dims == 64 || f.dims == 128 || f.dims == 256, "headDim is not 64, 128 or 256");
+    require(f.heads > 0, "kvHeads is not positive");
+    if (f.turbomind) {
+      require(f.key_group == f.dims && f.value_group == f.dims, "keyGroup and valueGroup of turbomind are headDim");
+      require(!f.outer, "turbomind has one order of heads");
+      f.tile = f.block = 1;
+    } else {
+      require(f.key_group == 32 || f.key_group == 64 || f.key_group == 128, "keyGroup is not 32, 64 or 128");
+      require(f.value_group == std::min(f.key_group, f.dims), "valueGroup is not that of keyGroup");
+      require(f.channel || f.key_group == f.value_group, "keyGroup does not divide headDim");
+      f.tile = 512 / f.bits, f.block = std::max({f.tile, 512 / f.value_bits, f.channel ? f.key_group : 0});
+    }
+    const int64_t whole = f.turbomind ? 64 : f.block;
+    require(f.page_tokens > 0 && f.page_tokens % whole == 0, "pageTokens is no multiple of " + std::to_string(whole));
+    f.read_pages(pages);
+    return f;
+  }
+  static void require_tails(const Tensor& keys, const Tensor& values, int64_t sequences, int64_t width) {
+    require_tensor(keys, "tailKeys", DType::f16, {sequences, -1, width});
+    require_tensor(values, "tailValues", DType::f16, keys.shape);
+  }
+
+ private:
+  void read_pages(const Tensor* const (&given)[4]) {
+    const int64_t all = page_tokens * width(), one = heads * page_tokens * (dims * (bits + value_bits) / 8 + 8);
+    const int64_t bytes[4] = {all * bits / 8, 4 * all / key_group, all * value_bits / 8, 4 * all / value_group};
+    const char* const names[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
+    for (int i = 0; i < 4; ++i) {
+      pages[i] = given[i];
+      require_tensor(*pages[i], names[i], DType::u8, {pages[0]->rank() == 2 ? pages[0]->dim(0) : -1, turbomind ? one : bytes[i]});
+      require(!turbomind || pages[i]->raw() == pages[0]->raw(), "turbomind has one block a page");
+    }
+  }
+};
+
+// Decode attention over packed pages and an exact tail: y [B*queries, heads*headDim] f16 or f32, 0 where a query sees no
+// token. q f16 [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of packed tokens (bitdecoding:
+// whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R. queries (1) tokens of a
+// sequence are its newest, packed or in the tail: query i sees tokens up to its own, the (lengths + tails - queries +
+// i)-th. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block has, stages (1) its
+// rings; none changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
+struct KvDecode {
+  const Tensor &q, &table, &lengths, &tail_keys, &tail_values, &tails, &y;
+  KvForm form;
+  int64_t sequences, heads, queries;
+  double scale;
+  int64_t splits, warps, stages;  // splits, warps 0: not given
+
+  static KvDecode parse(const Call& call) {
+    Arguments a(call, "kv_decode");
+    const Tensor& q = a.input("q");
+    const Tensor *keys = &a.input("keys"), *key_numbers = &a.input("keyNumbers"), *values = &a.input("values"),
+                 *value_numbers = &a.input("valueNumbers");
+    const Tensor &table = a.input("table"), &lengths = a.input("lengths", {DType::i32}, {-1}),
+                 &tail_keys = a.input("tailKeys"), &tail_values = a.input("tailValues"), &tails = a.input("tails"),
+                 &y = a.output("y");
+    const KvForm form = KvForm::read(a, {keys, key_numbers, values, value_numbers});
+    const int64_t sequences = lengths.dim(0), heads = a.integer("heads"), queries = a.integer("queries", 1);
+    require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
+    require(queries >= 1, "queries is not positive");
+    require_tensor(q, "q", DType::f16, {sequences * queries, heads * form.dims});
+    require_dtype(y, "y", {DType::f16, DType::f32});
+    require_shape(y, "y", q.shape);
+    require_tensor(table, "table", DType::i32, {sequences, -1});
+    require_tensor(tails, "tails", DType::i32, {sequences});
+    KvForm::require_tails(tail_keys, tail_values, sequences, form.width());
+    const int64_t splits = a.integer("splits", 0), warps = a.integer("warps", 0), stages = a.integer("stages", 1);
+    require((!a.has("splits") || splits >= 1) && splits <= 1024 && (!a.has("warps") || warps >= 1) && stages >= 1,
+            "splits is not 1 to 1024, or warps or stages not positive");
+    const KvDecode of{q,    table,     lengths, tail_keys, tail_values, tails,  y, form,
+                      sequences, heads, queries, a.number("scale"), splits, warps, stages};
+    return a.done(), of;
+  }
+};
+
+// Quantizes k, v f16 [T, kvHeads*headDim] (bitdecoding: whole blocks) as kv_quantize does, and packs them as tokens
+// first (0) .. of the sequence whose pages table I32 [P] names. NaN and infinity: LPQ_NATIVE_NUMERICS; a page that is
+// none: LPQ_NATIVE_ARGUMENT. The same bytes on every device.
+struct KvPack {
+  const Tensor &k, &v, &table;
+  KvForm form;
+  int64_t first;
+
+  static KvPack parse(const Call& call) {
+    Arguments a(call, "kv_pack");
+    const Tensor &k = a.input("k"), &v = a.input("v"), &table = a.input("table", {DType::i32}, {-1});
+    const Tensor *keys = &a.output("keys"), *key_numbers = &a.output("keyNumbers"), *values = &a.output("values"),
+                 *value_numbers = &a.output("valueNumbers");
+    const KvPack of{k, v, table, KvForm::read(a, {keys, key_numbers, values, value_numbers}), a.integer("first", 0)};
+    require_tensor(k, "k", DType::f16, {-1, of.form.width()});
+    require_tensor(v, "v", DType::f16, k.shape);
+    require(of.first >= 0 && of.first % of.form.block == 0 && k.dim(0) % of.form.block == 0,
+            "tokens come in blocks of " + std::to_string(of.form.block));
+    require(of.first + k.dim(0) <= table.dim(0) * of.form.page_tokens, "the table has too few pages");
+    return a.done(), of;
+  }
+};
+
+// A step's token of every sequence, k and v f16 [B, kvHeads*headDim]. Where the tail is full (tails = residual, R where
+// it is not given, whole blocks) it is packed first, as tokens lengths .. (whole blocks), lengths grows by residual and
+// tails becomes 0; then the token goes to the tail, and tails grows by 1. So the step that fills a tail still reads it
+// exactly (BitDecoding, section V-B). turbomind, which has no residual: the token is packed at once, lengths grows by 1.
+// table I32 [B,P]; lengths, tails I32 [B] and tailKeys, tailValues f16 [B, R, kvHeads*headDim] are read and written where
+// they are. Failures as of kv_pack.
+struct KvAppend {
+  const Tensor &k, &v, &table, &lengths, &tails, &tail_keys, &tail_values;
+  KvForm form;
+  int64_t sequences, residual;
+
+  static KvAppend parse(const Call& call) {
+    Arguments a(call, "kv_append");
+    const Tensor &k = a.input("k"), &v = a.input("v"), &table = a.input("table");
+    const Tensor *keys = &a.output("keys"), *key_numbers = &a.output("keyNumbers"), *values = &a.output("values"),
+                 *value_numbers = &a.output("valueNumbers");
+    const Tensor &lengths = a.output("lengths"), &tails = a.output("tails"), &tail_keys = a.output("tailKeys"),
+                 &tail_values = a.output("tailValues");
+    const KvForm form = KvForm::read(a, {keys, key_numbers, values, value_numbers});
+    require_tensor(k, "k", DType::f16, {-1, form.width()});
+    require_tensor(v, "v", DType::f16, k.shape);
+    const int64_t sequences = k.dim(0);
+    require_tensor(table, "table", DType::i32, {sequences, -1});
+    require_tensor(lengths, "lengths", DType::i32, {sequences});
+    require_tensor(tails, "tails", DType::i32, {sequences});
+    KvForm::require_tails(tail_keys, tail_values, sequences, form.width());
+    const int64_t room = tail_keys.dim(1), residual = a.integer("residual", form.turbomind ? 0 : room);
+    require(form.turbomind ? residual == 0 : residual > 0 && residual <= room && residual % form.block == 0,
+            form.turbomind ? "turbomind has no residual"
+                           : "residual is no multiple of " + std::to_string(form.block) + " up to the tails' room");
+    const KvAppend of{k, v, table, lengths, tails, tail_keys, tail_values, form, sequences, residual};
+    return a.done(), of;
+  }
+};
+
+}  // namespace lpq::ops
