@@ -119,6 +119,11 @@ struct IntCast {
   // constant), and the assembler sees through constants: hence a choice.
   static constexpr bool kOneBit = BF && B == 1;
 
+  // Of 3 bits as bf16, what a pair is xor-ed with for even and odd row classes: left to the compiler it is made anew for
+  // each pair in some kernels.
+  static constexpr bool kMade = BF && B == 3;
+  uint32_t made[2] = {0, 0};
+
   LPQ_BOTH IntCast(bool is_signed, int /*exponent*/)
       : flip(kOneBit              ? (is_signed ? 0 : twice(0x4300))
              : B > 1 && is_signed ? twice(1u << (B - 1))
@@ -127,6 +132,14 @@ struct IntCast {
     // A value in a register, or it would be selected anew for each packed block.
     if constexpr (B > 1 || kOneBit) asm volatile("" : "+r"(flip));
 #endif
+    if constexpr (kMade) {
+      for (int j = 0; j < 2; ++j) {
+        made[j] = twice(0x4300) ^ (flip << shift(j));
+#ifdef __CUDA_ARCH__
+        asm volatile("" : "+r"(made[j]));
+#endif
+      }
+    }
   }
 
   LPQ_BOTH uint32_t pair(const uint32_t* q, int i) const {
@@ -142,7 +155,7 @@ struct IntCast {
       const int s = shift(i & 3);
       const uint32_t keep = twice(((1u << B) - 1) << s);
       const uint32_t v = F::whole(i) ? moved(q[F::word(i)], F::offset(i) - s) : joined<B>(q, i, s);
-      return (v & keep) ^ (kOneBit ? flip : kMagic ^ (flip << s));
+      return (v & keep) ^ (kMade ? made[i & 1] : kOneBit ? flip : kMagic ^ (flip << s));
     }
   }
 };
