@@ -2,11 +2,14 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { CompressedScheme } from '../../formats/compressed-tensors/schemes.js';
 import type { NoForm } from './integer-form.js';
 import type { PackLayout } from './layout.js';
+import type { ReaderLimit } from './reader-limits.js';
 
 /** A storage form of compressed-tensors. */
 export interface CompressedLayout extends PackLayout {
   /** What config.json says of a module that fits. */
   scheme(module: CanonicalModule): CompressedScheme;
+  /** Of modules in this form. */
+  readonly limits?: readonly ReaderLimit[];
 }
 
 export const SCALE_DTYPES: Readonly<Record<string, 'F16' | 'BF16' | 'F32'>> = { f16: 'F16', bf16: 'BF16', f32: 'F32' };

@@ -5,15 +5,22 @@ import { printGranularity } from '../core/granularity.js';
 import { type IntegerForm, integerForm } from './integer-form.js';
 import type { PackLayout } from './layout.js';
 import { firstFit, layoutTarget } from './layout-target.js';
+import type { ReaderLimit } from './reader-limits.js';
 import { escaped } from './roles.js';
 import type { PackedModel, PackTarget } from './target.js';
 
 /** The two conventions share everything but the bias of the zero points and a word in the config. */
-export function gptqTarget(layout: PackLayout, convention: ZeroConvention, describe: string): PackTarget {
+export function gptqTarget(
+  layout: PackLayout,
+  convention: ZeroConvention,
+  describe: string,
+  limits: readonly ReaderLimit[],
+): PackTarget {
   return layoutTarget({
     name: layout.name,
     describe,
     byName: true,
+    limits,
     left: 'dense',
     choose: (moduleName, module, facts) => firstFit([layout], moduleName, module, facts),
     config: (model) => gptqModelConfig(model, convention),

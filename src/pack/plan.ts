@@ -65,7 +65,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     ...model,
     target,
     requested: targetName,
-    notes: [...(redirect ? [redirect.note] : []), ...readerLimits(target.name, model)],
+    notes: [...(redirect ? [redirect.note] : []), ...readerLimits(target, model)],
     carried,
     facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
     refusal: refusal(checkpoint.dir, target, decisions, roles, ranks),

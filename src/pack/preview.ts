@@ -2,7 +2,6 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { ggufModel } from '../../formats/gguf/model-metadata.js';
 import { quantType } from '../core/quant-type.js';
-import { codesForm } from './gguf/forms.js';
 import { splitOf } from './parallel.js';
 import { noRanks, refusal } from './plan.js';
 import { rolesOf } from './roles.js';
@@ -53,8 +52,8 @@ export function previewDecisions(
 function decide(target: PackTarget, name: string, module: CanonicalModule, facts: ModuleFacts): Decision {
   if (!target.bind) return target.plan(name, module, facts);
   // Searched types of GGUF take every module whose rows are whole blocks; the others have the grids of the codes or none.
-  const form = target.name === 'gguf' ? codesForm(module, facts) : undefined;
-  if (form && 'reason' in form) return { action: 'fallback', form: 'dense', ...form };
+  const problem = target.preview?.(module, facts);
+  if (problem) return { action: 'fallback', form: 'dense', ...problem };
   return { action: 'ok', layout: target.name, padded: module.shape, tensors: [], notes: [] };
 }
 

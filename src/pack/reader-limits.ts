@@ -1,8 +1,8 @@
 import { type IntegerForm, integerForm } from './integer-form.js';
-import type { PackedModel } from './target.js';
+import type { PackedModel, PackTarget } from './target.js';
 
 /** A module as a reader sees it. */
-interface Written {
+export interface Written {
   readonly layout: string;
   readonly expert: boolean;
   /** Of integers. */
@@ -13,85 +13,76 @@ interface Written {
 
 /** What a program that reads a format does with some of what the format can say. */
 export interface ReaderLimit {
-  /** Targets that it is about. */
-  readonly targets: readonly string[];
   applies(module: Written, model: { readonly dtype: unknown }): boolean;
   /** One sentence: the program, what it does, and what to do instead. docs/who-loads-what.md repeats each. */
   readonly says: string;
 }
 
-const GPTQ = ['gptq', 'gptq_v2'];
-const COMPRESSED = ['compressed-tensors', 'compressed-tensors-w8a8'];
 const wide = ({ form }: Written) => form !== undefined && form.bits !== 4 && form.bits !== 8;
 
-/** As seen when versions of 2026 ran or were read; docs/who-loads-what.md says which and how. */
-export const READER_LIMITS: readonly ReaderLimit[] = [
+/** As seen when versions of 2026 ran or were read; docs/who-loads-what.md says which and how. Targets and layouts name theirs. */
+export const SYMMETRIC_GPTQ: ReaderLimit = {
+  applies: ({ form }) => form?.symmetric === false,
+  says: 'vLLM refuses asymmetric GPTQ when it starts: for vLLM pack this checkpoint for awq (4 bits) or compressed-tensors.',
+};
+
+export const V1_ZEROS: ReaderLimit = {
+  applies: () => true,
+  says: 'LMDeploy adds 1 to the zero points of gptq_v2 and so computes wrong weights without an error: for LMDeploy pack for awq, or for gptq where all is symmetric.',
+};
+
+export const GPTQ_WIDTHS: ReaderLimit = {
+  applies: wide,
+  says: 'vLLM takes 4 and 8 bits of GPTQ and refuses others: for vLLM pack for compressed-tensors, or quantize to 4 or 8 bits.',
+};
+
+export const NO_EXPERTS: ReaderLimit = {
+  applies: ({ expert }) => expert,
+  says: 'transformers 5 does not read experts of a mixture in GPTQ or AWQ: for transformers pack for compressed-tensors.',
+};
+
+export const COMPRESSED: readonly ReaderLimit[] = [
   {
-    targets: GPTQ,
-    applies: ({ form }) => form?.symmetric === false,
-    says: 'vLLM refuses asymmetric GPTQ when it starts: for vLLM pack this checkpoint for awq (4 bits) or compressed-tensors.',
-  },
-  {
-    targets: ['gptq_v2'],
-    applies: () => true,
-    says: 'LMDeploy adds 1 to the zero points of gptq_v2 and so computes wrong weights without an error: for LMDeploy pack for awq, or for gptq where all is symmetric.',
-  },
-  {
-    targets: GPTQ,
-    applies: wide,
-    says: 'vLLM takes 4 and 8 bits of GPTQ and refuses others: for vLLM pack for compressed-tensors, or quantize to 4 or 8 bits.',
-  },
-  {
-    targets: [...GPTQ, 'awq'],
-    applies: ({ expert }) => expert,
-    says: 'transformers 5 does not read experts of a mixture in GPTQ or AWQ: for transformers pack for compressed-tensors.',
-  },
-  {
-    targets: COMPRESSED,
     applies: (module) => wide(module) && module.form?.symmetric === false,
     says: 'vLLM takes 4 and 8 bits with zero points and refuses others: for vLLM quantize without --asym, or to 4 or 8 bits.',
   },
   {
-    targets: COMPRESSED,
     applies: ({ expert, form }) => expert && form?.symmetric === false,
     says: 'transformers 5 does not read zero points of experts and stops: for transformers quantize without --asym.',
   },
   {
-    targets: COMPRESSED,
     applies: ({ expert, actOrder }) => expert && actOrder,
     says: 'transformers 5 ignores g_idx of experts and so computes wrong weights without an error: quantize with --order static.',
   },
-  {
-    targets: COMPRESSED,
-    applies: ({ expert, layout }) => expert && layout === 'nvfp4-pack-quantized',
-    says: 'transformers 5 ignores the second level of scales of NVFP4 experts and so computes wrong weights without an error: for transformers quantize them to mxfp4 or to 4-bit integers.',
-  },
-  {
-    targets: ['compressed-tensors-w8a8'],
-    applies: ({ expert, layout }) => expert && layout === 'int-quantized',
-    says: 'transformers 5 does not read INT8 experts and stops: for transformers pack for compressed-tensors, or quantize them to f8e4m3.',
-  },
-  {
-    targets: ['compressed-tensors'],
-    applies: ({ expert, layout }) => expert && layout === 'float-quantized',
-    says: 'vLLM does not load FP8 experts without FP8 activations: for vLLM pack for compressed-tensors-w8a8.',
-  },
-  {
-    targets: [...GPTQ, 'awq', 'compressed-tensors'],
-    applies: ({ scaleDtype }, { dtype }) => scaleDtype === 'f16' && dtype === 'bfloat16',
-    says: 'The model computes in bfloat16, to which vLLM rounds these f16 scales (by up to 2^-9 of their size): --scale-dtype bf16 of lpq quantize solves the weights for scales that stay.',
-  },
 ];
 
+export const NVFP4_EXPERTS: ReaderLimit = {
+  applies: ({ expert }) => expert,
+  says: 'transformers 5 ignores the second level of scales of NVFP4 experts and so computes wrong weights without an error: for transformers quantize them to mxfp4 or to 4-bit integers.',
+};
+
+export const INT8_EXPERTS: ReaderLimit = {
+  applies: ({ expert }) => expert,
+  says: 'transformers 5 does not read INT8 experts and stops: for transformers pack for compressed-tensors, or quantize them to f8e4m3.',
+};
+
+export const FP8_EXPERTS: ReaderLimit = {
+  applies: ({ expert }) => expert,
+  says: 'vLLM does not load FP8 experts without FP8 activations: for vLLM pack for compressed-tensors-w8a8.',
+};
+
+export const HALF_SCALES: ReaderLimit = {
+  applies: ({ scaleDtype }, { dtype }) => scaleDtype === 'f16' && dtype === 'bfloat16',
+  says: 'The model computes in bfloat16, to which vLLM rounds these f16 scales (by up to 2^-9 of their size): --scale-dtype bf16 of lpq quantize solves the weights for scales that stay.',
+};
+
 /** What the user should hear before a reader does otherwise than this artifact says. */
-export function readerLimits(target: string, model: PackedModel): string[] {
+export function readerLimits({ limits = [] }: PackTarget, model: PackedModel): string[] {
   const { config } = model.checkpoint;
   const text = config.text_config as { dtype?: unknown; torch_dtype?: unknown } | undefined;
   const dtype = config.dtype ?? config.torch_dtype ?? text?.dtype ?? text?.torch_dtype;
   const written = [...writtenModules(model)];
-  return READER_LIMITS.filter(
-    ({ targets, applies }) => targets.includes(target) && written.some((module) => applies(module, { dtype })),
-  ).map(({ says }) => says);
+  return limits.filter(({ applies }) => written.some((module) => applies(module, { dtype }))).map(({ says }) => says);
 }
 
 function* writtenModules({ checkpoint, decisions, roles }: PackedModel): Generator<Written> {

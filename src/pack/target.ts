@@ -3,9 +3,11 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
 import type { Tensor } from '../../native/binding.js';
 import type { PackRuntime } from '../layout/engine.js';
+import type { NoForm } from './integer-form.js';
 import type { PackReport, PackRequest } from './pack-checkpoint.js';
 import type { Split } from './parallel.js';
 import type { PackPlan } from './plan.js';
+import type { ReaderLimit } from './reader-limits.js';
 import type { ModelRoles } from './roles.js';
 
 /** What a target needs to know of a module besides its manifest entry. */
@@ -88,6 +90,10 @@ export interface PackTarget {
   readonly tensorParallel?: boolean;
   /** Whether what linears read instead of their input (W4Ax) goes along; else weights are packed alone, for 16 bits. */
   readonly activations?: boolean;
+  /** What programs that read its artifacts do otherwise than these say. */
+  readonly limits?: readonly ReaderLimit[];
+  /** Of a target that bind() makes: why a module that is not quantized yet will not fit. */
+  preview?(module: CanonicalModule, facts: ModuleFacts): NoForm | undefined;
   /** Decides by the manifest alone; nothing is read or written. */
   plan(name: string, module: CanonicalModule, facts: ModuleFacts): Decision;
   /** The target to use instead once all modules are known, with a sentence that says why. */

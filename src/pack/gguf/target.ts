@@ -41,6 +41,12 @@ export function ggufTarget(search?: GgufTypeName): PackTarget {
     name,
     describe,
     bind: (checkpoint) => bound({ name, describe }, search, checkpoint),
+    ...(search === undefined && {
+      preview(module, facts) {
+        const form = codesForm(module, facts);
+        return 'reason' in form ? form : undefined;
+      },
+    }),
     plan: unbound,
     pack: unbound,
     config: unbound,

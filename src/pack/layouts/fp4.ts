@@ -3,6 +3,7 @@ import { fromTyped, typed } from '../../../native/binding.js';
 import { printGranularity } from '../../core/granularity.js';
 import { type CompressedLayout, floatProblem, none } from '../compressed.js';
 import { exactFit } from '../layout.js';
+import { NVFP4_EXPERTS } from '../reader-limits.js';
 
 /** Two E2M1 codes a byte: NVFP4 and MXFP4. The canonical codes and scales are these very bytes. */
 function fp4(kind: 'nvfp4' | 'mxfp4'): CompressedLayout {
@@ -11,6 +12,7 @@ function fp4(kind: 'nvfp4' | 'mxfp4'): CompressedLayout {
     kind === 'nvfp4' ? ([16, 'f8_e4m3', true] as const) : ([32, 'f8_e8m0', false] as const);
   return {
     name: format,
+    ...(global && { limits: [NVFP4_EXPERTS] }),
 
     fit(name, module) {
       const remedy = 'Quantize it with --dtype nvfp4 or --dtype mxfp4.';

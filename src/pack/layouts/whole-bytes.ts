@@ -8,10 +8,12 @@ import { quantType } from '../../core/quant-type.js';
 import { type CompressedLayout, floatProblem, none, SCALE_DTYPES } from '../compressed.js';
 import { hasForm, integerForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
+import { FP8_EXPERTS, INT8_EXPERTS } from '../reader-limits.js';
 
 /** Signed bytes with one scale a row: W8A8, where the engine rounds activations to 8 bits as it runs. */
 export const intQuantized: CompressedLayout = {
   name: 'int-quantized',
+  limits: [INT8_EXPERTS],
 
   fit(name, module, facts) {
     const form = integerForm(module, facts);
@@ -54,6 +56,7 @@ export function floatQuantized(dynamicActivations: boolean): CompressedLayout {
   return {
     name: 'float-quantized',
     codes: 'f8_e4m3',
+    ...(!dynamicActivations && { limits: [FP8_EXPERTS] }),
 
     fit(name, module) {
       if (module.type !== 'f8e4m3') return none(`it holds ${module.type} codes`, 'Quantize it with --dtype f8e4m3.');

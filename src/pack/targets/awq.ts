@@ -4,6 +4,7 @@ import { printGranularity } from '../../core/granularity.js';
 import { fits } from '../layout.js';
 import { layoutTarget } from '../layout-target.js';
 import { awqLayout } from '../layouts/awq.js';
+import { HALF_SCALES, NO_EXPERTS } from '../reader-limits.js';
 import type { PackTarget } from '../target.js';
 
 /** AWQ of one group size, `granularity` as printGranularity writes it; undefined: whichever comes. */
@@ -12,6 +13,7 @@ function awqTarget(granularity?: string): PackTarget {
     name: 'awq',
     byName: true,
     describe: 'AWQ (GEMM) tensors for transformers, vLLM and others: 4 bits, symmetric or not, f16 scales',
+    limits: [NO_EXPERTS, HALF_SCALES],
     left: 'dense',
 
     choose(name, module, facts) {

@@ -6,15 +6,27 @@ import { type Choice, layoutTarget } from '../layout-target.js';
 import { mxfp4Layout, nvfp4Layout } from '../layouts/fp4.js';
 import { packQuantized } from '../layouts/pack-quantized.js';
 import { floatQuantized, intQuantized } from '../layouts/whole-bytes.js';
+import { COMPRESSED, HALF_SCALES, type ReaderLimit } from '../reader-limits.js';
 import { escaped, type ModelRoles } from '../roles.js';
 import type { PackTarget } from '../target.js';
 
 /** The forms in the order in which a module tries them; the reason of the last related one is told. */
-function compressedTarget(name: string, describe: string, layouts: readonly CompressedLayout[]): PackTarget {
+function compressedTarget(
+  name: string,
+  describe: string,
+  layouts: readonly CompressedLayout[],
+  limits: readonly ReaderLimit[] = [],
+): PackTarget {
+  const ofLayouts = layouts.flatMap(({ name: layout, limits: own = [] }) =>
+    own.map(({ applies, says }): ReaderLimit => {
+      return { says, applies: (module, model) => module.layout === layout && applies(module, model) };
+    }),
+  );
   return layoutTarget({
     name,
     describe,
     byName: true,
+    limits: [...COMPRESSED, ...ofLayouts, ...limits],
     left: 'dense',
 
     choose(moduleName, module, facts): Choice | NoForm {
@@ -70,6 +82,7 @@ export const compressedTensors = compressedTarget(
   'compressed-tensors',
   'compressed-tensors for vLLM, SGLang and transformers: integers of 1 to 8 bits, symmetric or not, FP8, NVFP4, MXFP4',
   [packQuantized, floatQuantized(false), nvfp4Layout, mxfp4Layout],
+  [HALF_SCALES],
 );
 
 /** Weights and activations of 8 bits: activations are rounded by the engine, one scale a token. */

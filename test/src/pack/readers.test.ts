@@ -6,7 +6,6 @@ import { createRuntime } from '../../../native/binding.js';
 import { ARCHITECTURES } from '../../../src/model/architectures/index.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { planPack } from '../../../src/pack/plan.js';
-import { READER_LIMITS } from '../../../src/pack/reader-limits.js';
 import { rolesOf } from '../../../src/pack/roles.js';
 import { PACK_TARGETS } from '../../../src/pack/targets/index.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
@@ -161,7 +160,7 @@ test('what a reader makes of the artifact is told before it is written, and docs
   assert.match(await notes('gptq', 'l.q', { ...int, scaleDtype: 'f16' }), /--scale-dtype bf16/);
 
   const text = readFileSync(path.join(ROOT, 'docs/who-loads-what.md'), 'utf8').replace(/\s+/g, ' ');
-  for (const { says } of READER_LIMITS) {
+  for (const { says } of PACK_TARGETS.flatMap(({ limits = [] }) => limits)) {
     assert.ok(said.has(says), `no case above provokes: ${says}`);
     assert.ok(text.includes(says), `docs/who-loads-what.md does not say: ${says}`);
   }
