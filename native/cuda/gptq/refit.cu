@@ -339,17 +339,13 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
 // The same for up to 16 kTile groups, a row a block of 16 x 16 threads with kTile x kTile elements each: the inverse of
 // the Cholesky factor in place (as in factor.cu), then two products with a vector.
 namespace {
-template <int kTile>
-__device__ __forceinline__ void solve_small(const RefitArgs& a) {
-  constexpr int kSize = 16 * kTile;
-  extern __shared__ float matrix[];  // [n (n + 1) / 2]
-  __shared__ float residual[kSize], step[kSize], middle[kSize], column_of[2][kSize], row_of[2][kSize], parts[16][kSize],
-      sums[8];
-  const int n = a.groups, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, ty = tid / 16, tx = tid % 16,
-            r = blockIdx.x;
+
+// Sums of products over the pieces of two groups, packed, and what is left of the errors along each group.
+__device__ __forceinline__ void gather_small(const RefitArgs& a, int r, int tid, int warp, int lane, float* matrix,
+                                             float* residual) {
   const int64_t row = a.row0 + r;
   const float* products = a.products + a.pairs * r;
-  const int width = a.pieces_per_group * a.piece, count = n * (n + 1) / 2;
+  const int n = a.groups, width = a.pieces_per_group * a.piece, count = n * (n + 1) / 2;
   if (a.pieces_per_group == 1) {
 #pragma unroll 4
     for (int i = tid; i < count; i += 256) matrix[i] = products[i];
@@ -376,6 +372,46 @@ __device__ __forceinline__ void solve_small(const RefitArgs& a) {
     for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
     if (lane == 0) residual[g] = -sum * down;
   }
+}
+
+// middle = X step, and the parts of step = X^T middle: sums over the 16 threads of a row, and of a column through
+// shared memory.
+template <int kTile>
+__device__ __forceinline__ void multiply_twice(int n, int ty, int tx, const float (&v)[kTile][kTile], const float* step,
+                                               float* middle, float (&parts)[16][16 * kTile]) {
+#pragma unroll
+  for (int i = 0; i < kTile; ++i) {
+    const int g = ty + 16 * i;
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c <= i; ++c)
+      if (tx + 16 * c <= g && g < n) sum = __fmaf_rn(v[i][c], step[tx + 16 * c], sum);
+    for (int mask = 8; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (tx == 0) middle[g] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kTile; ++c) {
+    const int h = tx + 16 * c;
+    float sum = 0;
+#pragma unroll
+    for (int i = c; i < kTile; ++i)
+      if (h <= ty + 16 * i && ty + 16 * i < n) sum = __fmaf_rn(v[i][c], middle[ty + 16 * i], sum);
+    parts[ty][h] = sum;
+  }
+  __syncthreads();
+}
+
+template <int kTile>
+__device__ __forceinline__ void solve_small(const RefitArgs& a) {
+  constexpr int kSize = 16 * kTile;
+  extern __shared__ float matrix[];  // [n (n + 1) / 2]
+  __shared__ float residual[kSize], step[kSize], middle[kSize], column_of[2][kSize], row_of[2][kSize], parts[16][kSize],
+      sums[8];
+  const int n = a.groups, tid = threadIdx.x, warp = tid / 32, lane = tid % 32, ty = tid / 16, tx = tid % 16,
+            r = blockIdx.x;
+  const int64_t row = a.row0 + r;
+  gather_small(a, r, tid, warp, lane, matrix, residual);
   __syncthreads();
   if (warp == 0) {
     float sum = 0;
@@ -441,28 +477,8 @@ __device__ __forceinline__ void solve_small(const RefitArgs& a) {
       }
     }
   if (!definite) return;  // the same for all
-  // middle = X step, then step = X^T middle: sums over the 16 threads of a row, and of a column through shared memory.
-#pragma unroll
-  for (int i = 0; i < kTile; ++i) {
-    const int g = ty + 16 * i;
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c <= i; ++c)
-      if (tx + 16 * c <= g && g < n) sum = __fmaf_rn(v[i][c], step[tx + 16 * c], sum);
-    for (int mask = 8; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
-    if (tx == 0) middle[g] = sum;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int c = 0; c < kTile; ++c) {
-    const int h = tx + 16 * c;
-    float sum = 0;
-#pragma unroll
-    for (int i = c; i < kTile; ++i)
-      if (h <= ty + 16 * i && ty + 16 * i < n) sum = __fmaf_rn(v[i][c], middle[ty + 16 * i], sum);
-    parts[ty][h] = sum;
-  }
-  __syncthreads();
+  multiply_twice(n, ty, tx, v, step, middle, parts);
+  // Usable, and an improvement with the scales as they round to f32?
   bool usable = true;
   for (int g = tid; g < n; g += 256) {
     float sum = 0;
