@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/verify/half.h"
+#include "cpu/verify/outputs.h"
 #include "cpu/verify/stream.h"
 #include "cpu/verify/tile_forms.h"
 #include "cpu/verify/wrong.h"
@@ -143,45 +144,65 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// Inputs: packed; scales F16 [N, G] and zeros F16 [N, G] in canonical order, of codes as they are stored; codes U8 [N,
-// K stream], canonical; packed scales (F16, BF16, U8 = e8m0, or halves {s, -z s}); then, as told, packed zeros and
-// order I32 [K]. Outputs as those of verify_emulate_marlin. zero: of all, where there are no packed zeros.
-void emulate_tiles(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const Tensor &packed = call.input(0), &scales = call.input(1), &zeros = call.input(2), &codes = call.input(3);
-  const Tensor& packed_scales = call.input(4);
-  size_t next = 5;
-  const Tensor* packed_zeros = p.integer("hasZeros", 0) ? &call.input(next++) : nullptr;
-  const Tensor* order = p.integer("hasOrder", 0) ? &call.input(next++) : nullptr;
-  const std::string& form_name = p.text("form");
-  const std::string& scale_form = p.text("scaleForm");
-  const int bits = static_cast<int>(p.integer("bits"));
-  const int64_t np = p.integer("np"), kp = p.integer("kp"), gp = p.integer("gp"), group = p.integer("group");
-  const int64_t n_true = codes.dim(0), k_true = p.integer("k"), groups = scales.dim(1);
-  const uint32_t flip = static_cast<uint32_t>(p.integer("flip", 0));
-  const bool fused = p.integer("fused", 0) != 0;
-  const uint16_t constant = half_from_float(static_cast<float>(p.number("zero", 0)));
-  const int zero_bits = static_cast<int>(p.integer("zeroBits", 0));
-  const TileForm form = tile_form(form_name, bits);  // for the order and size of tiles only
-  require(np % form.tile_n == 0 && kp % form.tile_k == 0, "the padded shape is whole tiles");
-  require(static_cast<int64_t>(packed.bytes()) * 8 == np * kp * bits, "the packed tensor holds the padded shape");
-  require(scales.dim(0) == n_true && zeros.shape == scales.shape, "scales and zeros are [N, G]");
-  const auto* in = reinterpret_cast<const uint8_t*>(packed.raw());
-  const auto* in_scales = reinterpret_cast<const uint8_t*>(packed_scales.raw());
-  const int scale_width = fused ? 4 : static_cast<int>(dtype_bytes(packed_scales.dtype));
-  const uint16_t *true_scales = scales.data<uint16_t>(), *true_zeros = zeros.data<uint16_t>();
-  std::vector<uint16_t> cast(size_t{1} << bits);
-  for (uint32_t c = 0; c < cast.size(); ++c) cast[c] = half_from_float(static_cast<float>(number_of(c, p, bits)));
+// What the kernel has: packed tensors, how they are laid out, and its arithmetic.
+struct TileKernel {
+  const Params& params;
+  const Tensor &packed, &packed_scales;
+  const Tensor* packed_zeros;
+  const std::string &form_name, &scale_form;
+  int bits, zero_bits;
+  TileForm form;  // for the order and size of tiles only
+  int64_t np, kp, gp, group;
+  bool fused;
+  int scale_width;             // bytes
+  uint16_t constant;           // the zero point of all, where there are no packed ones
+  std::vector<uint16_t> cast;  // numbers of codes
 
+  TileKernel(const Params& p, const Tensor& packed, const Tensor& packed_scales, const Tensor* packed_zeros)
+      : params(p),
+        packed(packed),
+        packed_scales(packed_scales),
+        packed_zeros(packed_zeros),
+        form_name(p.text("form")),
+        scale_form(p.text("scaleForm")),
+        bits(static_cast<int>(p.integer("bits"))),
+        zero_bits(static_cast<int>(p.integer("zeroBits", 0))),
+        form(tile_form(form_name, bits)),
+        np(p.integer("np")),
+        kp(p.integer("kp")),
+        gp(p.integer("gp")),
+        group(p.integer("group")),
+        fused(p.integer("fused", 0) != 0),
+        scale_width(fused ? 4 : static_cast<int>(dtype_bytes(packed_scales.dtype))),
+        constant(half_from_float(static_cast<float>(p.number("zero", 0)))),
+        cast(size_t{1} << bits) {
+    require(np % form.tile_n == 0 && kp % form.tile_k == 0, "the padded shape is whole tiles");
+    require(static_cast<int64_t>(packed.bytes()) * 8 == np * kp * bits, "the packed tensor holds the padded shape");
+    for (uint32_t c = 0; c < cast.size(); ++c) cast[c] = half_from_float(static_cast<float>(number_of(c, p, bits)));
+  }
+
+  // What the registers of all lanes hold of a tile.
+  void read(int64_t strip, int64_t kt, std::vector<Register>& held) const {
+    const int64_t index = form.tile_index(strip, kt, np / form.tile_n, kp / form.tile_k);
+    const uint8_t* tile = reinterpret_cast<const uint8_t*>(packed.raw()) + index * form.tile_bits() / 8;
+    held.clear();
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (form_name == "tilus") tilus(tile, bits, lane, held);
+      else if (form_name == "turbomind_a") operand_a(tile, bits, lane, held);
+      else if (form_name == "turbomind_sm70") sm70(tile, bits, lane, held);
+      else operand_b(tile, bits, form.tile_n / 16, lane, held);
+    }
+  }
   // A weight from a code as stored, with the kernel's roundings.
-  const auto weight = [&](uint32_t code, uint16_t s, uint16_t z_or_t) {
+  uint16_t weight(uint32_t code, uint16_t s, uint16_t z_or_t) const {
     return fused ? half_fma(cast[code], s, z_or_t) : half_mul(half_sub(cast[code], z_or_t), s);
-  };
+  }
   // The lane's own look-up of column n and group g.
-  const auto parameters = [&](int64_t n, int64_t g, uint16_t& s, uint16_t& z) {
-    const uint8_t* at = in_scales + parameter_at(scale_form, n, g, np, gp, 8 * scale_width) / 8;
+  void parameters(int64_t n, int64_t g, uint16_t& s, uint16_t& z) const {
+    const auto* scales = reinterpret_cast<const uint8_t*>(packed_scales.raw());
     uint32_t raw = 0;
-    std::memcpy(&raw, at, static_cast<size_t>(scale_width));
+    std::memcpy(&raw, scales + parameter_at(scale_form, n, g, np, gp, 8 * scale_width) / 8,
+                static_cast<size_t>(scale_width));
     z = constant;
     if (fused) {
       s = static_cast<uint16_t>(raw), z = static_cast<uint16_t>(raw >> 16);
@@ -198,102 +219,133 @@ void emulate_tiles(Call& call, Exec& exec) {
     const auto* from = reinterpret_cast<const uint8_t*>(packed_zeros->raw());
     if (zero_bits == 16) std::memcpy(&z, from + bit / 8, 2);
     else z = half_from_float(static_cast<float>(from[bit / 8] >> (bit % 8) & ((1 << zero_bits) - 1)));
-  };
+  }
+};
 
+// What was quantized, in canonical form.
+struct Canonical {
+  const Tensor &scales, &zeros, &codes;
+  const Tensor* order;
+  int64_t k;
+  uint32_t flip;
+
+  // The code, scale and zero point of a weight, as they are stored.
+  struct Parts {
+    int64_t column;
+    uint32_t code;
+    uint16_t scale, zero;
+  };
+  Parts at(int64_t n, int64_t of_k, const TileKernel& kernel) const {
+    const int64_t column = order ? order->data<int32_t>()[of_k] : of_k, at = n * scales.dim(1) + of_k / kernel.group;
+    const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), column, kernel.bits) ^ flip;
+    return {column, code, scales.data<uint16_t>()[at], zeros.data<uint16_t>()[at]};
+  }
+};
+
+// Outputs of a strip, [tile_n][kM]: as the kernel adds them up, in double precision, and how far roundings of weights
+// may take them.
+struct Outputs {
+  std::vector<float> sum;
+  std::vector<double> exact, size, loose;
+  explicit Outputs(size_t count) : sum(count), exact(count), size(count), loose(count) {}
+
+  // A weight's products with all tokens x, and `off`, how far roundings may take it from its value.
+  void add(int n, const float* x, double value, double off) {
+    for (int m = 0; m < kM; ++m) {
+      const size_t o = static_cast<size_t>(n * kM + m);
+      exact[o] += x[m] * value, size[o] += std::fabs(x[m] * value), loose[o] += std::fabs(x[m]) * off;
+    }
+  }
+  WorstOutput worst(int64_t first, int64_t k) const {
+    const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, kd = static_cast<double>(k);
+    const double gamma = kd * e / (1 - kd * e), own = (kd + 4) * 0x1p-53;
+    WorstOutput worst;
+    for (size_t o = 0; o < sum.size(); ++o) {
+      if (!std::isfinite(exact[o])) continue;  // a code that is no number: the registers were compared
+      const double before = loose[o] + gamma * (size[o] + loose[o]);
+      const double bound = before + u * (std::fabs(exact[o]) + before) + h + own * size[o];
+      worst.see(static_cast<int64_t>(o % kM), first + static_cast<int64_t>(o / kM), half_value(half_from_float(sum[o])),
+                exact[o], bound);
+    }
+    return worst;
+  }
+};
+
+// [K][kM], m/1024 with |m| <= 1024: exact in fp16; 0 beyond K, as kernels feed.
+std::vector<float> activations(uint64_t seed, int64_t kp, int64_t k_true) {
+  std::vector<float> a(static_cast<size_t>(kM * kp));
+  for (size_t i = 0; i < static_cast<size_t>(kM * std::min(k_true, kp)); ++i)
+    a[i] = (static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f;
+  return a;
+}
+
+void emulate_strip(const TileKernel& kernel, const Canonical& canonical, const std::vector<float>& a, int64_t strip,
+                   Outputs& outputs, Wrong& wrong) {
+  const TileForm& form = kernel.form;
+  std::vector<float> w(static_cast<size_t>(form.tile_n * form.tile_k));
+  std::vector<Register> held;
+  for (int64_t kt = 0; kt < kernel.kp / form.tile_k; ++kt) {
+    const float* x = &a[static_cast<size_t>(kt * form.tile_k * kM)];
+    kernel.read(strip, kt, held);
+    for (const Register& r : held) {
+      const int64_t n = strip * form.tile_n + r.n, k = kt * form.tile_k + r.k;
+      uint16_t s, z;
+      kernel.parameters(n, std::min(k / kernel.group, kernel.gp - 1), s, z);
+      const uint16_t got = kernel.weight(r.code, s, z);
+      w[static_cast<size_t>(r.n * form.tile_k + r.k)] = half_value(got);
+      if (n >= canonical.codes.dim(0) || k >= canonical.k) continue;
+      const auto [column, code, stored_scale, stored_zero] = canonical.at(n, k, kernel);
+      const uint16_t zero =
+          kernel.fused ? half_from_float(-(half_value(stored_zero) * half_value(stored_scale))) : stored_zero;
+      const uint16_t want = kernel.weight(code, stored_scale, zero);
+      if (got != want) wrong.see(n, column, got, want);
+      const double scale = half_value(stored_scale), shift = half_value(stored_zero),
+                   q = number_of(code, kernel.params, kernel.bits);
+      const double value = (q - shift) * scale, u = 0x1p-11, h = 0x1p-25;
+      const double off = kernel.fused ? u * (std::fabs(value) + (2 + u) * std::fabs(shift * scale)) + 3 * h
+                                      : (2 * u + u * u) * std::fabs(value) + h * (2 + std::fabs(scale));
+      outputs.add(r.n, x + r.k * kM, value, off);
+    }
+    // mma: every column's products in order of k, in fp32. Products of two halves are exact there.
+    for (int n = 0; n < form.tile_n; ++n)
+      for (int k = 0; k < form.tile_k; ++k)
+        for (int m = 0; m < kM; ++m)
+          outputs.sum[static_cast<size_t>(n * kM + m)] += x[k * kM + m] * w[static_cast<size_t>(n * form.tile_k + k)];
+  }
+}
+
+// Inputs: packed; scales F16 [N, G] and zeros F16 [N, G] in canonical order, of codes as they are stored; codes U8 [N,
+// K stream], canonical; packed scales (F16, BF16, U8 = e8m0, or halves {s, -z s}); then, as told, packed zeros and
+// order I32 [K]. Outputs as those of verify_emulate_marlin. zero: of all, where there are no packed zeros.
+void emulate_tiles(Call& call, Exec& exec) {
+  const Params& p = call.params;
+  size_t next = 5;
+  const Tensor* packed_zeros = p.integer("hasZeros", 0) ? &call.input(next++) : nullptr;
+  const Tensor* order = p.integer("hasOrder", 0) ? &call.input(next++) : nullptr;
+  const TileKernel kernel(p, call.input(0), call.input(4), packed_zeros);
+  const Canonical canonical{call.input(1), call.input(2),  call.input(3),
+                            order,         p.integer("k"), static_cast<uint32_t>(p.integer("flip", 0))};
+  require(canonical.scales.dim(0) == canonical.codes.dim(0) && canonical.zeros.shape == canonical.scales.shape,
+          "scales and zeros are [N, G]");
   const std::vector<double>& strips = p.list("strips");
-  const auto seed = static_cast<uint64_t>(p.integer("seed"));
-  std::vector<float> a(
-      static_cast<size_t>(kM * kp));  // m/1024 with |m| <= 1024: exact in fp16; 0 beyond K, as kernels feed
-  for (int64_t k = 0; k < kp; ++k)
-    for (int m = 0; m < kM; ++m)
-      a[static_cast<size_t>(k * kM + m)] =
-          k < k_true
-              ? (static_cast<float>(mix(seed ^ mix(static_cast<uint64_t>(k * kM + m))) % 2049) - 1024.0f) / 1024.0f
-              : 0;
-  const int64_t n_tiles = np / form.tile_n, k_tiles = kp / form.tile_k;
+  const std::vector<float> a = activations(static_cast<uint64_t>(p.integer("seed")), kernel.kp, canonical.k);
   exec.total = static_cast<int64_t>(strips.size());
   WrongReport registers;
-  std::mutex mutex;
-  int64_t bad = 0, bad_m = -1, bad_n = -1;
-  double bad_got = 0, bad_expected = 0, bad_bound = 0, top = 0;
+  OutputReport report;
   exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t index = begin; index < end; ++index) {
       const auto strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
-      require(strip >= 0 && strip < n_tiles, "a strip inside N");
-      const size_t outputs = static_cast<size_t>(form.tile_n * kM);
-      std::vector<float> sum(outputs);
-      std::vector<double> exact(outputs), size(outputs), loose(outputs);
-      std::vector<float> w(static_cast<size_t>(form.tile_n * form.tile_k));
-      std::vector<Register> held;
+      require(strip >= 0 && strip < kernel.np / kernel.form.tile_n, "a strip inside N");
+      Outputs outputs(static_cast<size_t>(kernel.form.tile_n * kM));
       Wrong wrong;
-      for (int64_t kt = 0; kt < k_tiles; ++kt) {
-        const uint8_t* tile = in + form.tile_index(strip, kt, n_tiles, k_tiles) * form.tile_bits() / 8;
-        held.clear();
-        for (int lane = 0; lane < kLanes; ++lane) {
-          if (form_name == "tilus") tilus(tile, bits, lane, held);
-          else if (form_name == "turbomind_a") operand_a(tile, bits, lane, held);
-          else if (form_name == "turbomind_sm70") sm70(tile, bits, lane, held);
-          else operand_b(tile, bits, form.tile_n / 16, lane, held);
-        }
-        for (const Register& r : held) {
-          const int64_t n = strip * form.tile_n + r.n, k = kt * form.tile_k + r.k;
-          uint16_t s, z;
-          parameters(n, std::min(k / group, gp - 1), s, z);
-          const uint16_t got = weight(r.code, s, z);
-          w[static_cast<size_t>(r.n * form.tile_k + r.k)] = half_value(got);
-          if (n >= n_true || k >= k_true) continue;
-          const int64_t column = order ? order->data<int32_t>()[k] : k, at = n * groups + k / group;
-          const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), column, bits) ^ flip;
-          const uint16_t zero =
-              fused ? half_from_float(-(half_value(true_zeros[at]) * half_value(true_scales[at]))) : true_zeros[at];
-          const uint16_t want = weight(code, true_scales[at], zero);
-          if (got != want) wrong.see(n, column, got, want);
-          // The reference, and how far roundings may take this weight from it.
-          const double scale = half_value(true_scales[at]), shift = half_value(true_zeros[at]),
-                       q = number_of(code, p, bits);
-          const double value = (q - shift) * scale, u = 0x1p-11, h = 0x1p-25;
-          const double off = fused ? u * (std::fabs(value) + (2 + u) * std::fabs(shift * scale)) + 3 * h
-                                   : (2 * u + u * u) * std::fabs(value) + h * (2 + std::fabs(scale));
-          for (int m = 0; m < kM; ++m) {
-            const double x = a[static_cast<size_t>(k * kM + m)];
-            const size_t o = static_cast<size_t>(r.n * kM + m);
-            exact[o] += x * value, size[o] += std::fabs(x * value), loose[o] += std::fabs(x) * off;
-          }
-        }
-        // mma: every column's products in order of k, in fp32. Products of two halves are exact there.
-        for (int n = 0; n < form.tile_n; ++n)
-          for (int k = 0; k < form.tile_k; ++k)
-            for (int m = 0; m < kM; ++m)
-              sum[static_cast<size_t>(n * kM + m)] +=
-                  a[static_cast<size_t>((kt * form.tile_k + k) * kM + m)] * w[static_cast<size_t>(n * form.tile_k + k)];
-      }
-      const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, kd = static_cast<double>(kp);
-      const double gamma = kd * e / (1 - kd * e), own = (kd + 4) * 0x1p-53;
-      std::lock_guard lock(mutex);
-      for (int n = 0; n < form.tile_n; ++n)
-        for (int m = 0; m < kM; ++m) {
-          const size_t o = static_cast<size_t>(n * kM + m);
-          const double got = half_value(half_from_float(sum[o])), expected = exact[o];
-          const double before = loose[o] + gamma * (size[o] + loose[o]);
-          const double bound = before + u * (std::fabs(expected) + before) + h + own * size[o];
-          if (std::isinf(got) && std::fabs(expected) + bound >= 65504 && std::signbit(got) == std::signbit(expected))
-            continue;
-          if (!std::isfinite(expected)) continue;  // a code that is no number: the registers were compared
-          const double error = std::fabs(got - expected);
-          top = std::max(top, error / bound);
-          if (error <= bound) continue;
-          const int64_t column = strip * form.tile_n + n;
-          if (bad++ == 0 || column < bad_n || (column == bad_n && m < bad_m))
-            bad_m = m, bad_n = column, bad_got = got, bad_expected = expected, bad_bound = bound;
-        }
+      emulate_strip(kernel, canonical, a, strip, outputs, wrong);
       registers.merge(wrong);
+      report.merge(outputs.worst(strip * kernel.form.tile_n, kernel.kp));
       ++exec.done;
     }
   });
   registers.write(call.output(0));
-  double* out = call.output(1).data<double>();
-  out[0] = static_cast<double>(bad), out[1] = static_cast<double>(bad_m), out[2] = static_cast<double>(bad_n);
-  out[3] = bad_got, out[4] = bad_expected, out[5] = bad_bound, out[6] = top;
+  report.write(call.output(1));
 }
 LPQ_OP(emulate_tiles, "verify_emulate_tiles");
 
