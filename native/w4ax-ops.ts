@@ -2,12 +2,7 @@ import type { NativeRuntime, Tensor } from './binding.js';
 
 /** W4Ax (docs/fmpq.md), part of the operation table (ops.ts); on CUDA quantizeActivations, quantizeComet and gemmComet. */
 export const w4axOps = {
-  /**
-   * Codes I8 [T,K] and scales f32 [T,K/128] of x f32 [T,K], block by block of 128 columns with bits U8 [K/128] (4 or 8) and
-   * clip f32 [K/128]: scale = max|x| * (clip / top), top 7 or 127; code = x * (1 / scale) clamped to +-top, rounded to nearest
-   * even; a scale below 2^-126 is 0 and its codes are 0. order (optional) I32 [K]: column j reads x's column order[j]. Fails
-   * with LPQ_NATIVE_NUMERICS for NaN and infinity.
-   */
+  /** Codes of 4 or 8 bits a block of 128 columns (native/ops/w4ax.h). */
   quantizeActivations: (
     rt: NativeRuntime,
     x: Tensor,
@@ -20,19 +15,15 @@ export const w4axOps = {
       [out.codes, out.scales],
     ),
 
-  /** x f32 [T,K] = code * scale; codes I8 [T,K], scales f32 [T,K/128]. */
+  /** x = code * scale. */
   dequantizeActivations: (rt: NativeRuntime, q: { codes: Tensor; scales: Tensor }, x: Tensor) =>
     rt.enqueue('dequantize_activations', [q.codes, q.scales], [x]),
 
-  /** y[t][j] = x[t][order[j]]; x, y f32 [T,K], order I32 [K]; y is not x. */
+  /** y[t][j] = x[t][order[j]]. */
   gatherColumns: (rt: NativeRuntime, x: Tensor, order: Tensor, y: Tensor) =>
     rt.enqueue('gather_columns', [x, order], [y]),
 
-  /**
-   * y f32 [T,N] = start + sum: sum runs over blocks b of 128 columns from 0, sum = fma(P, sx[t][b] * sw[n][b], sum), P the
-   * exact integer sum of the block's products of codes I8 x [T,K] and w [N,K], as f32 (|P| <= 128 * 127 * 128 < 2^24); start
-   * is bias f32 [N] (optional), with `accumulate` y + bias. sx f32 [T,K/128], sw f32 [N,K/128].
-   */
+  /** Integer products of such codes, rescaled block by block; with `accumulate` they are added to y. */
   gemmW4ax: (
     rt: NativeRuntime,
     x: { codes: Tensor; scales: Tensor },
@@ -48,12 +39,7 @@ export const w4axOps = {
       p.accumulate ? { accumulate: 1 } : {},
     ),
 
-  /**
-   * What gemmComet reads: the codes of quantizeActivations of x f32 (CUDA: f16 and bf16 too) [M,K], those of blocks of 8 bits side
-   * by side in x8 I8 [M, 128 e], of 4 bits in x4 U8 [M, 64 f]: byte 16 c + i of a block has column 32 c + i in its low nibble and
-   * 32 c + 16 + i in its high one. blocks I32 [K/128]: a block's number among the e of 8 bits, or ~ its number among the f of
-   * 4. scales f32 [K/128, M'], M' = M rounded up to fours.
-   */
+  /** quantizeActivations in the form that gemmComet reads. */
   quantizeComet: (
     rt: NativeRuntime,
     x: Tensor,
@@ -66,13 +52,7 @@ export const w4axOps = {
       [out.x8, out.x4, out.scales],
     ),
 
-  /**
-   * gemmW4ax of such activations and 4-bit weights U8 [ceil(N/16), K/128, 1024] (layout comet, docs/layouts.md) with scales f32
-   * [K/128, N'], N' >= N a multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA items that blocks share
-   * add the sums of runs of blocks of K, and up to 16 tokens 16 warps those of every 16th block, in a fixed order. kernel: few (up to 16
-   * tokens, 9.0 alone, chosen there), wgmma (9.0 alone, chosen there) or mma (8.0 and later, chosen before 9.0), else LPQ_NATIVE_ARGUMENT.
-   * tokens and shared as gemmAct's, of mma not 32 tokens; cluster and stages are wgmma's; few has none of these.
-   */
+  /** gemmW4ax of such activations and 4-bit weights in the layout comet (native/ops/gemm_comet.h). */
   gemmComet: (
     rt: NativeRuntime,
     x: { x8: Tensor; x4: Tensor; scales: Tensor; blocks: Tensor },

@@ -9,13 +9,13 @@
 namespace lpq::addon {
 namespace {
 
-cuda::Product product_from(const Napi::Object& from) {
+ops::GemmProduct product_from(const Napi::Object& from) {
   const auto text = [&](const char* name) { return from.Get(name).ToString().Utf8Value(); };
   const auto number = [&](const char* name) { return from.Get(name).ToNumber().Int64Value(); };
-  cuda::Product p;
+  ops::GemmProduct p;
   p.layout = text("layout");
   p.type = text("type");
-  p.m = number("m"), p.n = number("n"), p.k = number("k"), p.group = number("group");
+  p.m = number("m"), p.n = number("n"), p.k = number("k"), p.group_size = number("group");
   p.x = dtype_from_name(text("activations"));
   p.scales = from.Has("scales") ? dtype_from_name(text("scales")) : p.x;
   if (from.Has("zeros")) p.zeros = dtype_from_name(text("zeros"));
@@ -42,15 +42,15 @@ Napi::Value explain_kernel_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   try {
     const auto wish = info[0].As<Napi::Object>();
-    const cuda::Product product = product_from(wish);
+    const ops::GemmProduct product = product_from(wish);
     const bool asked = wish.Get("device").IsNumber();
     cuda::DeviceFacts facts = asked ? cuda::device_facts(wish.Get("device").ToNumber().Int32Value())
                                     : cuda::described_device(wish.Get("device").ToString().Utf8Value());
-    const cuda::Tuning none, &tuning = asked ? cuda::tuning_of(facts) : none;
+    const cuda::Tuning* const tuning = asked ? &cuda::tuning_of(facts) : nullptr;
     // What planners keep about a device that was asked must not come from here.
     if (asked) facts.ordinal = -1000 - facts.ordinal;
     const std::optional<std::set<std::string>>& names = built_kernels();
-    const cuda::Choice choice = cuda::choose_kernel(facts, nullptr, product, &tuning, names ? &*names : nullptr);
+    const cuda::Choice choice = cuda::choose_kernel(facts, nullptr, product, tuning, names ? &*names : nullptr);
     auto out = Napi::Object::New(env);
     out.Set("device", facts.name);
     out.Set("tuned", choice.tuned);

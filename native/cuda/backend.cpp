@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/device.h"
-#include "cuda/gemm/chooser.h"
+#include "cuda/gemm/tuning.h"
 
 namespace lpq::cuda {
 namespace {
@@ -40,6 +40,7 @@ CudaBackend::CudaBackend(int ordinal, size_t vram_limit, size_t host_limit, cons
   check(driver().context_set(exec_.context_), "selecting the device");
   kernels_ = new Kernels(exec_.context_, kernels);
   exec_.kernels_ = kernels_;
+  exec_.tune(&tuning_of(exec_.facts_));
   check(driver().stream_create(&exec_.stream_, kNonBlocking), "making a stream");
   exec_.allocator_ = std::make_shared<Allocator>(exec_.context_, ordinal, vram_limit, exec_.stream_);
   exec_.pinned_ = std::make_shared<PinnedPool>(exec_.context_, host_limit);
@@ -135,7 +136,7 @@ void CudaBackend::run(const std::string& op, Call& call) {
   check(driver().event_record(running.begin, exec_.stream_), "timing an operation");
   running_.push_back(running);  // also when the operation fails half-way: what it launched is waited for
   try {
-    run_cuda_op(op, found->second, call, exec_);
+    found->second(call, exec_);
   } catch (...) {
     driver().event_record(running.end, exec_.stream_);
     throw;

@@ -21,6 +21,7 @@ namespace lpq::cuda {
 
 class Arena;
 struct Rehearsal;
+struct Tuning;
 
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -98,7 +99,11 @@ class CudaExec {
   const void* owner() const { return owner_ ? owner_ : allocator_.get(); }
   // Launches are written down, not launched (hosted.h), and so are sentences that say why they are what they are.
   bool rehearsing() const { return rehearsal_ != nullptr; }
+  Rehearsal* rehearsal() const { return rehearsal_; }
   void because(std::string reason);
+  // Settings of products that were timed on this device (gemm/tuning.h), or null.
+  void tune(const Tuning* tuning) { tuning_ = tuning; }
+  const Tuning* tuning() const { return tuning_; }
 
   Scratch scratch(size_t bytes) { return arena_ ? Scratch(*arena_, bytes) : Scratch(*allocator_, bytes); }
   Tensor allocate(DType dtype, std::vector<int64_t> shape) { return allocator_->allocate(dtype, std::move(shape)); }
@@ -223,6 +228,7 @@ class CudaExec {
   Arena* arena_ = nullptr;          // instead of an allocator
   std::byte* head_ = nullptr;       // and what its memory begins with
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
+  const Tuning* tuning_ = nullptr;
   std::optional<bool> follows_;
   bool recording_ = false;  // launches go into a graph (timing.cpp)
   bool launched_ = false;   // the newest thing on the stream is a launch of a kernel of ours

@@ -1,5 +1,5 @@
 // Operations without a backend: on a stream and in memory that somebody else owns (native/library), or on nothing at
-// all, to see what they would launch (kernels/choice.h).
+// all, to see what they would launch (gemm/chooser.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +45,7 @@ struct Rehearsal {
   const std::set<std::string>* names = nullptr;
   std::vector<Launch> launches;
   std::vector<std::string> reasons;
+  bool tuned = false;  // with settings that were timed
 };
 
 // What the memory of a hosted call begins with: a word that kernels set when they meet bad data, and counters. Both are

@@ -29,6 +29,18 @@ inline bool fours(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.raw()) % (4 * dtype_bytes(tensor.dtype)) == 0;
 }
 
+// Where a copy of sixteen bytes, or TMA, may begin.
+inline void require_sixteen(const Tensor& tensor, const char* name) {
+  require(reinterpret_cast<uintptr_t>(tensor.raw()) % 16 == 0,
+          std::string(name) + " does not start at a multiple of 16 bytes");
+}
+
+inline int log2_of(int64_t v) {
+  int log = 0;
+  while (v > 1) v /= 2, ++log;
+  return log;
+}
+
 // `count` elements of one dtype to another (nn/elementwise.cpp): what the operation cast does.
 void cast_elements(CudaExec& exec, const void* from, DType from_type, void* to, DType to_type, int64_t count);
 

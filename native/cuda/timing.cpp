@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "cuda/backend.h"
-#include "cuda/gemm/chooser.h"
 
 namespace lpq::cuda {
 namespace {
@@ -112,7 +111,7 @@ std::vector<double> CudaBackend::time(std::vector<std::pair<std::string, Call>>&
     exec_.forget_written();  // a pass does not overlap the one before, from which an event or a graph's end parts it
     for (auto& [op, call] : calls) {
       exec_.op_ = op;
-      run_cuda_op(op, cuda_op_table().at(op), call, exec_);
+      cuda_op_table().at(op)(call, exec_);
     }
   };
   std::optional<Recording> recording;

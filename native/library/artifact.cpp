@@ -110,7 +110,7 @@ void read_module(lpq_artifact& artifact, const std::string& name, const Json& en
   m.layout_name = member(entry, "layout", Kind::string, where).text();
   m.type = member(entry, "type", Kind::string, where).text();
   try {
-    cuda::type_params(m.type);
+    ops::type_params(m.type);
   } catch (const Failure& failure) {
     malformed(where + ": " + failure.what());
   }
@@ -284,7 +284,6 @@ int64_t eight_bit_blocks(const Module& m) {
 // The tensors of a module in the order in which Layer's calls, and then the bias, have them, and what these take.
 std::vector<std::pair<const char*, const Tensor*>> layer_tensors(const Layer& layer, bool permutation) {
   const auto &codes = layer.codes.in, &product = layer.product.in;
-  if (layer.layout == LPQ_LAYOUT_SPARSE_MARLIN) return {{"B", &product[1]}, {"meta", &product[2]}, {"s", &product[3]}};
   std::vector<std::pair<const char*, const Tensor*>> list = {{"bits", &codes[1]},
                                                              {"clip", &codes[2]},
                                                              {"blocks", &codes[3]},
@@ -438,9 +437,10 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
       for (const auto& [suffix, wanted] : layer_tensors(*made->layer, permutation != nullptr))
         require_shape(*m.own(suffix), *wanted);
     } else {
-      // In the order of product_call: x, weights, scales, zeros, permutation, bias.
+      // In the order of product_call: x, weights, metadata, scales, zeros, permutation, bias.
+      const StoredTensor* metadata = m.layout == LPQ_LAYOUT_SPARSE_MARLIN ? m.own("meta") : nullptr;
       size_t next = 1;
-      for (const StoredTensor* tensor : {weights, scales, zeros, permutation})
+      for (const StoredTensor* tensor : {weights, metadata, scales, zeros, permutation})
         if (tensor) require_shape(*tensor, made->call.in[next++]);
     }
     const auto on = static_cast<cuda::CUstream>(stream);

@@ -63,7 +63,7 @@ void require_address(const void* address, const char* name, uintptr_t unit = 16)
 
 Choice choice_of(const lpq_weight& weight, int64_t m) {
   if (weight.layer) return choose_layer(*weight.layer, m, weight.context->facts, weight.context->kernels.get());
-  Product product = weight.product;
+  ops::GemmProduct product = weight.product;
   product.m = m;
   return choose_kernel(weight.context->facts, weight.context->kernels.get(), product, &weight.context->tuning);
 }
@@ -99,20 +99,21 @@ Current::~Current() {
   if (changed_) driver().context_set(before_);
 }
 
-Product product_of(const lpq_weight_desc& d) {
-  Product p;
+ops::GemmProduct product_of(const lpq_weight_desc& d) {
+  ops::GemmProduct p;
   switch (d.layout) {
     case LPQ_LAYOUT_TILUS: p.layout = "tilus"; break;
     case LPQ_LAYOUT_MARLIN: p.layout = "marlin"; break;
     case LPQ_LAYOUT_TURBOMIND: p.layout = "turbomind"; break;
+    case LPQ_LAYOUT_SPARSE_MARLIN: p.layout = "sparse_marlin"; break;
     default: throw Failure("LPQ_UNSUPPORTED", "layout " + std::to_string(d.layout) + " has no kernel here");
   }
   argument(d.type != nullptr, "type is NULL");
   p.type = d.type;
-  type_params(p.type);
+  ops::type_params(p.type);
   if (p.layout == "marlin" && (p.type == "i4" || p.type == "i8")) p.type[0] = 'u';
   p.n = d.n, p.k = d.k, p.n_padded = d.n_padded, p.k_padded = d.k_padded;
-  p.group = d.group;
+  p.group_size = d.group;
   p.x = half_type(d.activations, "activations");
   switch (d.scale_type) {
     case LPQ_F16: p.scales = DType::f16; break;
@@ -142,10 +143,8 @@ std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_d
     weight->layer = make_layer(d, context->facts.ordinal, context);
     require_address(d.weights, "weights");
     require_address(d.scales, "scales");
-    if (d.layout == LPQ_LAYOUT_SPARSE_MARLIN) require_address(d.metadata, "metadata");
-    else
-      require_address(d.block_bits, "block_bits"), require_address(d.block_clip, "block_clip"),
-          require_address(d.blocks, "blocks");
+    require_address(d.block_bits, "block_bits"), require_address(d.block_clip, "block_clip"),
+        require_address(d.blocks, "blocks");
     if (d.permutation) require_address(d.permutation, "permutation");
     if (d.bias) require_address(d.bias, "bias");
     choice_of(*weight, 1);
@@ -154,11 +153,13 @@ std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_d
   weight->product = product_of(d);
   require_address(d.weights, "weights");
   require_address(d.scales, "scales");
+  if (d.layout == LPQ_LAYOUT_SPARSE_MARLIN) require_address(d.metadata, "metadata");
   if (weight->product.zeros) require_address(d.zeros, "zeros");
   if (d.permutation) require_address(d.permutation, "permutation");
   if (d.bias) require_address(d.bias, "bias");
   Addresses at;
-  at.weights = d.weights, at.scales = d.scales, at.zeros = d.zeros, at.permutation = d.permutation, at.bias = d.bias;
+  at.weights = d.weights, at.metadata = d.metadata, at.scales = d.scales, at.zeros = d.zeros,
+  at.permutation = d.permutation, at.bias = d.bias;
   auto [op, call] = product_call(weight->product, at, context->facts.ordinal, context);
   weight->call = std::move(call);
   weight->op = cuda_op_table().at(op);
@@ -292,6 +293,7 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
     const Current current(context);
     Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(stream), context,
                   static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
+    hosted.exec().tune(&context->tuning);
     if (weight->layer) return run_layer(*weight->layer, m, x, y, hosted.exec());
     Call call = weight->call;
     const auto place = [&](Tensor& tensor, const void* address) {
@@ -303,10 +305,7 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
     };
     place(call.in[0], x);
     place(call.out[0], y);
-    if (context->tuning.points.empty()) return weight->op(call, hosted.exec());
-    Product product = weight->product;
-    product.m = m;
-    run_tuned(weight->op, call, hosted.exec(), context->tuning, product);
+    weight->op(call, hosted.exec());
   });
 }
 
@@ -340,7 +339,7 @@ lpq_status lpq_explain(const char* device, const lpq_weight_desc* desc, int64_t 
       return give_text(choice_text(choose_layer(make_layer(d, facts.ordinal, &owner), m, facts, nullptr, known)), text,
                        size, needed);
     }
-    Product product = product_of(d);
+    ops::GemmProduct product = product_of(d);
     product.m = m;
     give_text(choice_text(choose_kernel(facts, nullptr, product, nullptr, known)), text, size, needed);
   });

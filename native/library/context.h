@@ -19,10 +19,10 @@ struct lpq_context {
 
 struct lpq_weight {
   lpq_context* context = nullptr;
-  lpq::cuda::Product product;  // its m is of no account
+  lpq::ops::GemmProduct product;  // its m is of no account
   lpq::cuda::CudaOpFn op = nullptr;
   lpq::Call call;                            // with x and y to be put in
-  std::optional<lpq::library::Layer> layer;  // instead of all these, for sparse_marlin and comet
+  std::optional<lpq::library::Layer> layer;  // instead of all these, for comet
 };
 
 namespace lpq::library {
@@ -40,7 +40,7 @@ class Current {
   bool changed_ = false;
 };
 
-cuda::Product product_of(const lpq_weight_desc& desc);
+ops::GemmProduct product_of(const lpq_weight_desc& desc);
 std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_desc& desc);
 
 }  // namespace lpq::library

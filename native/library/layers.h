@@ -1,5 +1,4 @@
-// Products that the table of choices (cuda/gemm/chooser.h) does not have: 2:4 weights, and W4Ax, which is two
-// operations, for tokens become codes in the workspace first.
+// W4Ax, which is two operations, for tokens become codes in the workspace first.
 #pragma once
 #include <set>
 #include <string>
@@ -14,15 +13,13 @@ bool is_layer(int layout);
 
 // One of them, on a device. In its calls the places of x and y, and of the codes between, are empty.
 struct Layer {
-  int layout = LPQ_LAYOUT_OTHER;
   int64_t n = 0, k = 0, eights = 0;  // eights: blocks of 128 columns whose activations have 8 bits (W4Ax)
   DType x = DType::f16;
   int ordinal = 0;
   const void* owner = nullptr;
   cuda::CudaOpFn quantize = nullptr, multiply = nullptr;
   Call codes;    // quantize_comet: x, bits, clip, blocks, [permutation] -> x8, x4, scales
-  Call product;  // gemm_comet: x8, x4, scales, blocks, weights, scales, [bias] -> y; gemm_sparse_marlin: x, weights,
-                 // metadata, scales, [bias] -> y
+  Call product;  // gemm_comet: x8, x4, scales, blocks, weights, scales, [bias] -> y
 };
 
 // Tensors without an address lie nowhere (lpq_explain). Throws Failure("LPQ_NATIVE_ARGUMENT") for what no kernel takes.

@@ -16,7 +16,9 @@ struct GemmSettings {
   std::string kernel, reduce;
   int64_t warps_n = 0, warps_k = 0, stages = 0, blocks = 0, tokens = 0, width = 0, slices = 0, cluster = 0, shared = -1;
   bool overlap = true, tuned = true;
+  bool timed = false;  // they come from a tuning, which does not decide about rounding
 
+  bool operator==(const GemmSettings&) const = default;
   // Those of these names that the call has; `kernels`: what `kernel` may be.
   static GemmSettings read(Arguments& a, std::initializer_list<const char*> names,
                            std::initializer_list<const char*> kernels = {}) {

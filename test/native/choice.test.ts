@@ -57,7 +57,7 @@ test("the cut of TurboMind's and MARLIN's layouts is told with what it is predic
       const { reasons } = ask(u4(16, 4096, 28672, { layout, device }));
       assert.match(
         reasons.at(-1) as string,
-        /busiest block, \d+ steps, and the \d+ blocks? that share a column: \d+\.\d us/,
+        /^First stripes, \d+\.\d us of an H200: .* busiest block, \d+ steps, and the \d+ blocks? that share a column\.$/,
       );
     }
 });
@@ -101,6 +101,21 @@ test('every product has launches, reasons and a workspace that holds them, the s
       assert.deepEqual(ask(asked), choice);
     }),
     { numRuns: 300 },
+  );
+});
+
+test('a rehearsal tells the whole ranking: plans with their times, and why there is none', () => {
+  const told = (question: KernelQuestion) => ask(question).reasons.slice(1);
+  const few = told(u4(16, 4096, 4096));
+  assert.deepEqual(
+    few.map((reason) => /^(?:First|Then|Not) \w+/.exec(reason)?.[0]),
+    ['First stream', 'Then wide', 'Then hopper', 'Then portable', 'Not scaled', 'Not large'],
+  );
+  assert.match(few[0] as string, /^First stream, \d+\.\d us of an H200: /);
+  assert.match(few[4] as string, /^Not scaled: up to 64 tokens are multiplied with weights that are not rounded\.$/);
+  assert.match(
+    told(u4(16, 4096, 4096, { device: 'a100' }))[1] as string,
+    /^Not stream: it needs wgmma, which NVIDIA A100 \(8\.0\) /,
   );
 });
 

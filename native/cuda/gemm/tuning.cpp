@@ -68,13 +68,13 @@ void read_points(const Json& root, Tuning& tuning) {
 
 }  // namespace
 
-std::string tuning_key(const Product& p) {
+std::string tuning_key(const ops::GemmProduct& p) {
   return p.layout + " " + p.type + " " + std::string(dtype_name(p.x)) + " " +
-         (p.group == 0 ? "channel" : "g" + std::to_string(p.group)) + " " +
+         (p.group_size == 0 ? "channel" : "g" + std::to_string(p.group_size)) + " " +
          (p.zeros ? std::string(dtype_name(*p.zeros)) : "none") + " " + std::to_string(p.k) + "x" + std::to_string(p.n);
 }
 
-const TunedPoint* Tuning::find(const Product& product) const {
+const TunedPoint* Tuning::find(const ops::GemmProduct& product) const {
   const auto list = points.find(tuning_key(product));
   if (list == points.end()) return nullptr;
   const auto eights = [](int64_t m) { return (m + 7) / 8; };

@@ -9,12 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/gemm/chooser.h"
+#include "cuda/exec.h"
+#include "ops/gemm.h"
 
 namespace lpq::cuda {
-
-// The param `tuned` of a call whose settings come from a tuning; 0: none are looked for.
-constexpr int kTuned = 2;
 
 struct TunedPoint {
   int64_t m = 0;
@@ -27,11 +25,11 @@ struct Tuning {
   std::string problem;  // why the file there is not used; empty: it is, or there is none
   std::map<std::string, std::vector<TunedPoint>> points;  // by tuning_key
   // The point of as many eights of tokens whose M is nearest; null: none, or its best is the choice itself.
-  const TunedPoint* find(const Product& product) const;
+  const TunedPoint* find(const ops::GemmProduct& product) const;
 };
 
 // What a point stands for, but for M: 'tilus u4 f16 g128 none 4096x28672' (K x N).
-std::string tuning_key(const Product& product);
+std::string tuning_key(const ops::GemmProduct& product);
 
 // Where the tuning of a device lies; empty: nowhere (off, or no home).
 std::string tuning_path(const std::string& device, int driver_version);

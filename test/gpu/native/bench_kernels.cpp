@@ -14,7 +14,6 @@
 #include <map>
 #include <sstream>
 
-#include "cuda/gemm/families/large.h"
 #include "cuda/launch.h"
 #include "harness.h"
 #include "lpq/quant_type.h"
@@ -176,7 +175,7 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
 double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = {}, size_t least = 20) {
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
-  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width", "stripes"})
+  for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width"})
     if (tiling.has(name)) all.set(name, tiling.number(name));
   for (const char* name : {"kernel", "reduce"})
     if (tiling.has(name)) all.set(name, tiling.text(name));

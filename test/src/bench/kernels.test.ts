@@ -83,13 +83,12 @@ test('the tuning space has every setting once, and none that repeats another', (
     assert.ok(list.every((each) => Object.entries(each).every(([, value]) => value !== 0)));
   }
   assert.ok(settings(16).length >= 200 && settings(128).length < settings(64).length);
-  // What gemm_packed's own code takes: every kernel, and no setting that it would pass over.
-  const [packed, wide] = ['packed.cpp', 'wide.cpp'].map((file) =>
-    readFileSync(new URL(`../../../../native/cuda/gemm/${file}`, import.meta.url), 'utf8'),
-  ) as [string, string];
-  const forced = [...packed.matchAll(/forced [!=]= "(\w+)"/g)].map((match) => match[1]);
-  assert.deepEqual([...new Set(SPACE.map(({ fixed }) => fixed.kernel))].sort(), [...new Set(forced)].sort());
-  const taken = [...(packed + wide).matchAll(/(?:integer|text|wished)\("(\w+)"/g)].map((match) => match[1]);
+  // What gemm_packed takes: every kernel, and no setting that it would refuse.
+  const header = readFileSync(new URL('../../../../native/ops/gemm_packed.h', import.meta.url), 'utf8');
+  const [taken = [], forced = []] = [
+    ...(/GemmSettings::read\(([^;]*);/.exec(header)?.[1] ?? '').matchAll(/\{([^}]*)\}/g),
+  ].map(([, list]) => [...(list as string).matchAll(/"(\w+)"/g)].map((match) => match[1]));
+  assert.deepEqual([...new Set(SPACE.map(({ fixed }) => fixed.kernel))].sort(), [...forced].sort());
   for (const name of SPACE.flatMap(({ axes }) => Object.keys(axes))) assert.ok(taken.includes(name), name);
   assert.equal(
     settingText({ kernel: 'stream', warps: 8, reduce: 'cluster', slices: 2 }),

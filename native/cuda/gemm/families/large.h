@@ -24,8 +24,4 @@ __host__ __device__
          kLargeWarps * kLargeShelf + 16;
 }
 
-// Of dense.cu: 64 k of 256 columns and 128 tokens a stage.
-constexpr int kDenseStages = 3;
-inline int dense_shared() { return kDenseStages * 128 * (256 + 128) + kLargeWarps * kLargeShelf; }
-
 }  // namespace lpq::cuda

@@ -17,6 +17,7 @@ struct ActPlan {
   int tiles = 0;  // of eight tokens
   int blocks = 0;
   unsigned shared_bytes = 0;
+  double microseconds = 0;  // as predicted
   int token_tiles = 0, items = 0, shared = 0, stages = 0, cluster = 1;
 };
 
@@ -35,7 +36,6 @@ inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block
   const int64_t strips = up(n, kActRows), k_blocks = up(k, 128);
   const double memory = static_cast<double>(n) * static_cast<double>(k) * (nibbles ? 0.5 : 1.0) / kActWeights;
   std::optional<ActPlan> best;
-  double least = 0;
   for (int size = 0; size < 4; ++size)
     for (int cluster = 1; cluster <= 2; ++cluster)
       for (int sharing = 0; sharing <= 1; ++sharing) {
@@ -64,9 +64,9 @@ inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block
             static_cast<int>(std::min<int64_t>(units, plan.shared > 0 ? plan.shared * k_blocks : plan.items)) * cluster;
         const double steps = static_cast<double>(up(plan.items - plan.shared, units) * k_blocks) +
                              static_cast<double>(plan.shared * k_blocks) / static_cast<double>(units);
-        const double cost = kActBegin + std::max(steps * kActStep[nibbles][cluster - 1][size], memory) +
+        plan.microseconds = kActBegin + std::max(steps * kActStep[nibbles][cluster - 1][size], memory) +
                             (plan.shared > 0 ? kActShare[size] : 0);
-        if (!best || cost < least) best = plan, least = cost;
+        if (!best || plan.microseconds < best->microseconds) best = plan;
       }
   return best;
 }

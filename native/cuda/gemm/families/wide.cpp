@@ -1,108 +1,73 @@
-#include "cuda/gemm/families/wide.h"
-
-#include <optional>
-
-#include "cuda/gemm/families/scaled_plan.h"
+// Any number of tokens by wgmma in wide strips, weights not rounded (wide.cuh).
+#include "cuda/gemm/families/packed_problem.h"
 #include "cuda/gemm/families/wide_plan.h"
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
-
-bool has_gemm_wide(CudaExec& exec, const std::string& name) {
-  return exec.device().features.wgmma && exec.has_kernel(name + "_m2_o") && can_describe_tensors();
-}
-
-bool wide_pays(const GemmPackedArgs& a, const QuantType& type, bool bf16, int64_t tokens) {
-  const bool integer = type.kind == QuantType::Kind::integer;
-  return integer && type.bits == 4 && tokens > 8 && a.groups_per_block == 1 &&
-         wide_zero_mode(a, integer, type.bits, bf16) != kZeroSums;
-}
-
-bool has_gemm_scaled(CudaExec& exec, const std::string& name) {
-  return exec.device().features.wgmma && exec.has_kernel(name + "_c16x2") && can_describe_tensors();
-}
-
 namespace {
 
-WideWish wishes(CudaExec& exec, const Params& params) {
-  const auto wished = [&](const char* what) { return static_cast<int>(params.integer(what, 0)); };
-  const WideWish wish{wished("tokens"), wished("width"), wished("stages"), wished("blocks")};
-  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kMostWideStages), "stages is not between 2 and 16");
-  require(wish.blocks >= 0 && wish.blocks <= exec.device().multiprocessors,
-          "blocks is not between 1 and the number of multiprocessors");
-  return wish;
+// Whether it is what was timed and was the fastest (docs/kernels.md): integers of 4 bits, one group a packed block or
+// one scale a row, zero points that leave in the pairs, from 9 tokens on.
+bool was_timed(const PackedProblem& p) {
+  return p.integer && p.bits == 4 && p.op.m > 8 && p.args.groups_per_block == 1 &&
+         wide_zero_mode(p.args, true, p.bits, p.bf16) != kZeroSums;
+}
+
+std::string how(const WidePlan& cut) {
+  return "tiles of " + std::to_string(8 * cut.tiles) + " tokens and " + std::to_string(32 * cut.args.width) +
+         " rows, " + std::to_string(cut.stages) + " stages, " + std::to_string(cut.args.items) + " items on " +
+         std::to_string(cut.blocks) + " blocks";
+}
+
+// Up to 16 tokens it was never slower than the Hopper kernel, whose time stands for both.
+Answer plan_wide(const PackedProblem& p, CudaExec& exec) {
+  if (!p.asked() && !was_timed(p))
+    return "it was timed for u4 and i4 with a scale for 128 of K or a row, from 9 tokens on, and not for this";
+  if (!exec.has_kernel(p.name + "_m2_o") || !can_describe_tensors()) return "there is no wide kernel for this type";
+  const WideWish wish = wide_wish(p.wish, exec.device().multiprocessors);
+  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
+          "tokens is not 16, 32, 64 or 128");
+  std::optional<WidePlan> cut =
+      choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits, wish);
+  require(cut.has_value(), "no tiling of the wide kernel fits");
+  cut->args.zero_mode = wide_zero_mode(p.args, p.integer, p.bits, p.bf16);
+  cut->args.vectors = p.args.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.args.y) % 16 == 0;
+  const double time = p.op.m <= 16 ? few_tokens_microseconds(p) : cut->cycles / kWideClock;
+  return Plan{1, time, *cut, exec.rehearsing() ? how(*cut) : ""};
+}
+
+void launch_wide(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
+  WidePlan cut = std::any_cast<const WidePlan&>(plan.cut);
+  const PackedRows rows(p, 64, exec);
+  GemmPackedArgs a = rows.args;
+  a.stages = cut.stages;
+  cut.args.overlap = p.wish.overlap && rows.untouched && !rows.padded;
+  std::optional<Scratch> sums;
+  if (cut.args.zero_mode == kZeroSums) {
+    const int pitch = cut.args.token_tiles * 8 * cut.tiles;
+    sums.emplace(exec.scratch(static_cast<size_t>(a.k_blocks) * static_cast<size_t>(a.groups_per_block * pitch) * 4));
+    float* to = sums->as<float>();
+    exec.launch(p.bf16 ? "lpq_group_sums_bf16" : "lpq_group_sums_f16", {div_up(pitch, 8), a.k_blocks}, {256}, 0, a.x,
+                to, a.m, a.k, a.groups_per_block, pitch);
+    cut.args.sums = to;
+    cut.args.sums_pitch = pitch;
+    cut.args.overlap = 0;  // the sums are read by all warps
+  }
+  std::optional<Scratch> partial;
+  if (cut.args.items % cut.blocks != 0) {
+    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(cut.blocks * cut.args.width * cut.tiles) * 1024));
+    a.partial = partial->as<float>();
+    a.counters = exec.counters(size_t{2} * static_cast<size_t>(cut.args.items));
+  }
+  const bool one = a.groups_per_block == 1 && cut.args.zero_mode != kZeroSums;
+  exec.launch_clusters(p.name + "_m" + std::to_string(cut.tiles) + (one ? "_o" : "_g"), {cut.blocks},
+                       {32 * cut.warps + 128}, cut.shared, 1, cut.args.overlap != 0, a, cut.args,
+                       wide_maps(a, p.bits, cut));
+  exec.wrote(p.op.y);
 }
 
 }  // namespace
 
-void gemm_scaled(CudaExec& exec, const std::string& name, GemmPackedArgs a, const QuantType& type, bool bf16, bool safe,
-                 const Params& params) {
-  const bool integer = type.kind == QuantType::Kind::integer, constant = scaled_constant(a, integer, type.bits, bf16);
-  const std::string kind = name + (integer && !constant ? "_z" : "_c");
-  const std::optional<ScaledPlan> chosen =
-      choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, a, type.bits, wishes(exec, params),
-                    [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); });
-  require(chosen.has_value(), "no tiling of the kernel of scaled weights fits");
-  ScaledPlan plan = *chosen;
-  if (exec.rehearsing())
-    exec.because("Tiles of " + std::to_string(8 * plan.form.tiles) + " tokens and " +
-                 std::to_string(128 * plan.form.halves) + " rows, " + std::to_string(plan.args.items) +
-                 " items, of which " + std::to_string(plan.args.shared_items) +
-                 " are cut along K: the least time by the planner's model.");
-  a.stages = plan.stages;
-  plan.args.lift = integer && type.is_signed ? static_cast<float>(1 << (type.bits - 1)) : 0.0f;
-  plan.args.zero = a.zero - plan.args.lift;
-  plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
-  plan.args.overlap = params.integer("overlap", 1) != 0 && safe;
-  std::optional<Scratch> partial;
-  if (plan.args.shared_items > 0) {
-    const size_t sums = static_cast<size_t>(plan.form.tiles * plan.form.halves) * 8 * 512;  // of a block, in bytes
-    partial.emplace(exec.scratch(static_cast<size_t>(plan.args.shared_blocks) * sums));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.shared_items));
-  }
-  exec.launch_clusters(kind + plan.form.name(), {plan.blocks}, {32 * 8 + 128}, plan.shared, 1, plan.args.overlap != 0,
-                       a, plan.args, scaled_maps(a, type.bits, plan));
-}
-
-void gemm_wide(CudaExec& exec, const std::string& name, GemmPackedArgs a, int bits, bool bf16, bool safe,
-               const Params& params) {
-  const WideWish wish = wishes(exec, params);
-  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
-          "tokens is not 16, 32, 64 or 128");
-  const std::optional<WidePlan> chosen =
-      choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, a, bits, wish);
-  require(chosen.has_value(), "no tiling of the wide kernel fits");
-  WidePlan plan = *chosen;
-  if (exec.rehearsing())
-    exec.because("Tiles of " + std::to_string(8 * plan.tiles) + " tokens and " + std::to_string(32 * plan.args.width) +
-                 " rows, " + std::to_string(plan.stages) + " stages, " + std::to_string(plan.args.items) +
-                 " items on " + std::to_string(plan.blocks) + " blocks: the fewest cycles by the planner's model.");
-  a.stages = plan.stages;
-  plan.args.zero_mode = wide_zero_mode(a, name.find("_int") != std::string::npos, bits, bf16);
-  plan.args.vectors = a.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
-  plan.args.overlap = params.integer("overlap", 1) != 0 && safe;
-  std::optional<Scratch> sums;
-  if (plan.args.zero_mode == kZeroSums) {
-    const int pitch = plan.args.token_tiles * 8 * plan.tiles;
-    sums.emplace(exec.scratch(static_cast<size_t>(a.k_blocks) * static_cast<size_t>(a.groups_per_block * pitch) * 4));
-    float* to = sums->as<float>();
-    exec.launch(bf16 ? "lpq_group_sums_bf16" : "lpq_group_sums_f16", {div_up(pitch, 8), a.k_blocks}, {256}, 0, a.x, to,
-                a.m, a.k, a.groups_per_block, pitch);
-    plan.args.sums = to;
-    plan.args.sums_pitch = pitch;
-    plan.args.overlap = 0;  // the sums are read by all warps
-  }
-  std::optional<Scratch> partial;
-  if (plan.args.items % plan.blocks != 0) {
-    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(plan.blocks * plan.args.width * plan.tiles) * 1024));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(plan.args.items));
-  }
-  const bool one = a.groups_per_block == 1 && plan.args.zero_mode != kZeroSums;
-  exec.launch_clusters(name + "_m" + std::to_string(plan.tiles) + (one ? "_o" : "_g"), {plan.blocks},
-                       {32 * plan.warps + 128}, plan.shared, 1, plan.args.overlap != 0, a, plan.args,
-                       wide_maps(a, bits, plan));
-}
+const Family<PackedProblem> kWideFamily{"wide", {.wgmma = true}, plan_wide, launch_wide};
 
 }  // namespace lpq::cuda

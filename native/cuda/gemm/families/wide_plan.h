@@ -7,6 +7,7 @@
 
 #include "cuda/gemm/families/packed.h"
 #include "cuda/gemm/tensor_maps.h"
+#include "ops/gemm.h"
 
 namespace lpq::cuda {
 
@@ -19,11 +20,21 @@ struct WideWish {
   int tokens = 0, width = 0, stages = 0, blocks = 0;
 };
 
+// Throws Failure("LPQ_NATIVE_ARGUMENT") for what no kernel has.
+inline WideWish wide_wish(const ops::GemmSettings& wish, int multiprocessors) {
+  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kMostWideStages), "stages is not between 2 and 16");
+  require(wish.blocks <= multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  return {static_cast<int>(wish.tokens), static_cast<int>(wish.width), static_cast<int>(wish.stages),
+          static_cast<int>(wish.blocks)};
+}
+
 struct WidePlan {
   int tiles = 2, stages = 4, warps = 4, blocks = 1;  // tiles: of eight tokens; warps that multiply
   unsigned shared = 0;
+  double cycles = 0;  // as predicted
   WideArgs args{};
 };
+constexpr double kWideClock = 1980;  // cycles a microsecond, at most: an H200 under load runs slower
 
 inline int wide_warps(int tiles, int width) {
   return std::min(tiles <= 4 ? 16 : 8, static_cast<int>(plan_div_up(width, 4)) * 4);
@@ -47,8 +58,7 @@ inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_p
   constexpr double kBlock[] = {54.6, 136.9, 132.3, 236.2, 342.1};
   const int64_t running = multiprocessors;  // more blocks than run at once would wait for each other for ever
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
-  WidePlan best;
-  double least = -1;
+  std::optional<WidePlan> best;
   for (int tiles : {2, 4, 8, 16}) {
     if (wish.tokens ? wish.tokens != 8 * tiles : (8 * tiles < a.m && tiles < 8) || (tiles > 2 && 4 * tiles >= a.m))
       continue;
@@ -77,19 +87,16 @@ inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_p
         const double store = static_cast<double>(plan_div_up(items, blocks)) * sums / 2 / kStore;
         const double cost = kBegin + steps * std::max({bytes, memory, multiply}) + store +
                             (whole ? 0 : (even ? 1 : 2) * sums * 2 / kSums + kShare);
-        if (least < 0 || cost < least) {
-          least = cost;
-          best.tiles = tiles, best.stages = static_cast<int>(stages), best.warps = warps,
-          best.blocks = static_cast<int>(blocks);
-          best.shared = static_cast<unsigned>(1024 + stages * stage + warps * 512);
-          best.args.width = width;
-          best.args.token_tiles = static_cast<int>(token_tiles), best.args.items = static_cast<int>(items);
+        if (!best || cost < best->cycles) {
+          best = WidePlan{tiles, static_cast<int>(stages), warps, static_cast<int>(blocks)};
+          best->shared = static_cast<unsigned>(1024 + stages * stage + warps * 512), best->cycles = cost;
+          best->args.width = width;
+          best->args.token_tiles = static_cast<int>(token_tiles), best->args.items = static_cast<int>(items);
         }
         if (wish.blocks) break;
       }
     }
   }
-  if (least < 0) return std::nullopt;
   return best;
 }
 

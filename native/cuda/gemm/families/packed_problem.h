@@ -1,0 +1,46 @@
+// What a product of the packed format (gemm_packed) is to its kernels.
+#pragma once
+#include <string>
+
+#include "cuda/gemm/families/packed.h"
+#include "cuda/gemm/family.h"
+#include "ops/gemm_packed.h"
+
+namespace lpq::cuda {
+
+constexpr int kMostExactTokens = 64;     // of kernels with wgmma; more are multiplied with weights that were rounded
+constexpr int kMostPortableTokens = 16;  // the same without wgmma
+
+struct PackedProblem {
+  const ops::GemmPacked& op;
+  ops::GemmSettings wish;
+  std::string name;     // of its kernels: lpq_gemm_TYPE_X
+  GemmPackedArgs args;  // of the whole product: all but its cut and its rows
+  bool integer, bf16;
+  int bits, side_bytes;  // side: scales and zero points of a packed block
+
+  explicit PackedProblem(const ops::GemmPacked& op);
+  bool asked() const { return !wish.kernel.empty(); }
+  double bytes() const { return static_cast<double>(args.n_blocks) * args.k_blocks * (512 * bits + side_bytes); }
+  // Weights as a kernel of many tokens rounds them, as if they were dequantized first, fit the activations' type.
+  bool may_round() const { return bf16 || !args.scale_bf16; }
+};
+
+// Rows of x and y as kernels take them: x starts at multiples of 16 bytes, K in whole `unit`s, padded where need be.
+struct PackedRows {
+  GemmPackedArgs args;
+  std::optional<Scratch> padded;
+  // The operation before wrote neither weights nor scales nor zero points: they may be read while it ends.
+  bool untouched;
+  PackedRows(const PackedProblem& problem, int unit, CudaExec& exec);
+  // `count` tokens from `first` on.
+  GemmPackedArgs from(int64_t first, int64_t count) const;
+};
+
+// The microseconds of a kernel of wgmma for up to 16 tokens: its bytes' time, a tenth more, and a start.
+inline double few_tokens_microseconds(const PackedProblem& p) { return 10.5 + 1.1 * p.bytes() / 4.2e6; }
+
+extern const Family<PackedProblem> kStreamFamily, kScaledFamily, kWideFamily, kHopperFamily, kLargeFamily,
+    kPortableFamily;
+
+}  // namespace lpq::cuda

@@ -1,0 +1,65 @@
+// Many tokens by wgmma, weights scaled as they are cast and rounded once (scaled.cuh).
+#include "cuda/gemm/families/packed_problem.h"
+#include "cuda/gemm/families/scaled_plan.h"
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+namespace {
+
+// lpq_gemm_TYPE_X_c, or _z where weights lose zero points of their own.
+std::string kind_of(const PackedProblem& p) {
+  return p.name + (p.integer && !scaled_constant(p.args, p.integer, p.bits, p.bf16) ? "_z" : "_c");
+}
+
+std::string how(const ScaledPlan& cut) {
+  return "tiles of " + std::to_string(8 * cut.form.tiles) + " tokens and " + std::to_string(128 * cut.form.halves) +
+         " rows, " + std::to_string(cut.args.items) + " items, of which " + std::to_string(cut.args.shared_items) +
+         " are cut along K; weights are rounded once";
+}
+
+// First wherever weights may be rounded unasked, as if they were dequantized first. A timing alone does not make a
+// product inexact.
+Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
+  const bool safe = p.op.m > kMostExactTokens && p.may_round();
+  if (p.wish.timed && p.asked() && !safe)
+    return "settings that were timed would round weights where they are multiplied exactly";
+  if (!p.asked() && p.op.m <= kMostExactTokens)
+    return "up to " + std::to_string(kMostExactTokens) + " tokens are multiplied with weights that are not rounded";
+  if (!p.asked() && !safe) return "scales in bf16 do not fit weights in f16";
+  if (!exec.has_kernel(p.name + "_c16x2") || !can_describe_tensors())
+    return "there is no kernel of scaled weights for this type";
+  const std::string kind = kind_of(p);
+  std::optional<ScaledPlan> cut =
+      choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits,
+                    wide_wish(p.wish, exec.device().multiprocessors),
+                    [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); });
+  require(cut.has_value(), "no tiling of the kernel of scaled weights fits");
+  cut->args.lift = p.integer && p.op.type.is_signed ? static_cast<float>(1 << (p.bits - 1)) : 0.0f;
+  cut->args.zero = p.args.zero - cut->args.lift;
+  cut->args.vectors = p.args.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.args.y) % 16 == 0;
+  return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
+}
+
+void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
+  ScaledPlan cut = std::any_cast<const ScaledPlan&>(plan.cut);
+  const PackedRows rows(p, 64, exec);
+  GemmPackedArgs a = rows.args;
+  a.stages = cut.stages;
+  cut.args.overlap = p.wish.overlap && rows.untouched && !rows.padded;
+  std::optional<Scratch> partial;
+  if (cut.args.shared_items > 0) {
+    const size_t sums = static_cast<size_t>(cut.form.tiles * cut.form.halves) * 8 * 512;  // of a block, in bytes
+    partial.emplace(exec.scratch(static_cast<size_t>(cut.args.shared_blocks) * sums));
+    a.partial = partial->as<float>();
+    a.counters = exec.counters(size_t{2} * static_cast<size_t>(cut.args.shared_items));
+  }
+  exec.launch_clusters(kind_of(p) + cut.form.name(), {cut.blocks}, {32 * 8 + 128}, cut.shared, 1, cut.args.overlap != 0,
+                       a, cut.args, scaled_maps(a, p.bits, cut));
+  exec.wrote(p.op.y);
+}
+
+}  // namespace
+
+const Family<PackedProblem> kScaledFamily{"scaled", {.wgmma = true}, plan_scaled, launch_scaled};
+
+}  // namespace lpq::cuda

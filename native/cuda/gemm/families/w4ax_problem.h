@@ -1,0 +1,28 @@
+// What a product of codes (gemm_act, gemm_comet) is to its kernels.
+#pragma once
+#include "cuda/gemm/families/w4ax.h"
+#include "cuda/gemm/family.h"
+#include "ops/gemm_act.h"
+#include "ops/gemm_comet.h"
+
+namespace lpq::cuda {
+
+struct W4axProblem {
+  const char* kind;     // of lpq_gemm_act_KIND_mT: f8, i8, w4, w4f8, w4ax
+  bool nibbles, mixed;  // weights of 4 bits; activations of 4 and of 8 (W4Ax)
+  const Tensor &x, &w, &x_scales, &w_scales, &y;
+  const Tensor* bias;
+  const ops::W4axBlocks* blocks;  // instead of x, where `mixed`
+  int64_t m, n, k;
+  ops::GemmSettings wish;
+  bool asked() const { return !wish.kernel.empty(); }
+  const float* bias_data() const { return bias ? bias->data<float>() : nullptr; }
+  int store() const {
+    return y.dtype == DType::f32 ? kActStoreF32 : y.dtype == DType::bf16 ? kActStoreBf16 : kActStoreF16;
+  }
+};
+
+// kWgmma: all kinds; the others W4Ax alone.
+extern const Family<W4axProblem> kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily;
+
+}  // namespace lpq::cuda
