@@ -68,8 +68,8 @@ const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
 });
 
 /**
- * Many tokens by mma.sync. On 9.0 wgmma does what LPQ_LARGE_ELSEWHERE lists; the others keep their largest tile there, for codes
- * that wgmma's kernel does not take.
+ * Many tokens by mma.sync. On 9.0 wgmma's kernels are chosen instead: of LPQ_LARGE the largest tile stays there for device checks, which
+ * force it (`kernel: large`), of LPQ_LARGE_ELSEWHERE nothing.
  */
 const large = [1, 2, 3, 4, 5, 6, 7, 8].map((bits) => ({
   name: `gemm_large_${bits}bit`,

@@ -110,3 +110,30 @@ test('shapes that disagree are refused', async () => {
     await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT' });
   }
 });
+
+test('what no parameter is called, and what a setting cannot be, is refused before anything runs', async () => {
+  const type = typeParams(QUANT_TYPES.find(({ name }) => name === 'u4')!);
+  const inputs = [allocate('f16', [1, 128]), allocate('u8', [1, 1, 2048]), allocate('f16', [1, 1, 32])];
+  for (const [wrong, code, detail] of [
+    [{ stripes: 0 }, 'LPQ_NATIVE_PARAM', "no parameter of gemm_packed is called 'stripes'"],
+    [
+      { kernel: 'fast' },
+      'LPQ_NATIVE_ARGUMENT',
+      "kernel is 'fast', not stream, wide, scaled, hopper, large or portable",
+    ],
+    [{ reduce: 'warp' }, 'LPQ_NATIVE_ARGUMENT', "reduce is 'warp', not global or cluster"],
+    [{ stages: -1 }, 'LPQ_NATIVE_ARGUMENT', 'stages is -1, below 0'],
+    [{ blocks: 1.5 }, 'LPQ_NATIVE_PARAM', "'blocks' is 1.500000, not a whole number"],
+  ] as const) {
+    rt.enqueue('gemm_packed', inputs, [allocate('f16', [1, 32])], { ...type, groupLength: 128, ...wrong });
+    await assert.rejects(rt.sync(), (error: { code?: string; message: string }) => {
+      assert.deepEqual([error.code, error.message.includes(detail)], [code, true], error.message);
+      return true;
+    });
+  }
+  rt.enqueue('gemm_packed', [...inputs, allocate('f16', [32])], [allocate('f16', [1, 32])], {
+    ...type,
+    groupLength: 128,
+  });
+  await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT' });
+});

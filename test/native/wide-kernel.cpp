@@ -26,9 +26,9 @@ TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3
                    {dims[0], dims[1], dims[2]},
                    {strides[0], strides[1]},
                    {box[0], box[1], box[2]},
-                   static_cast<uint16_t>(type == kMapByte    ? 1
-                                         : type == kMapShort ? 2
-                                                             : 8),
+                   static_cast<uint16_t>(type == kMap8    ? 1
+                                         : type == kMap16 ? 2
+                                                          : 8),
                    swizzle};
   for (uint32_t b : box)
     if (b < 1 || b > 256) throw std::runtime_error("a box of " + std::to_string(b));

@@ -1,4 +1,4 @@
-// How the bulk engine is told where boxes of a tensor lie.
+// How TMA is told where boxes of a tensor lie.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 namespace lpq::cuda {
 
 // Elements of boxes: unsigned of 8, 16 and 64 bits, since copies care for sizes alone.
-constexpr int kMapByte = 0, kMapShort = 1, kMapWide = 4;
+constexpr int kMap8 = 0, kMap16 = 1, kMap64 = 4;
 
 // The driver can describe tensors (CUDA 12 and later).
 bool can_describe_tensors();

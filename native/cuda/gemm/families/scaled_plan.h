@@ -112,7 +112,7 @@ inline PackedMaps scaled_maps(const GemmPackedArgs& a, int bits, const ScaledPla
   WidePlan boxes;
   boxes.tiles = plan.form.tiles, boxes.args.width = 4 * plan.form.halves;
   PackedMaps maps = wide_maps(a, bits, boxes);
-  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
+  maps.x = describe_boxes(a.x, kMap16, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
                           {64, static_cast<uint32_t>(plan.args.rows), 1}, true);
   return maps;
 }

@@ -120,13 +120,13 @@ SparseMaps describe(const SparseArgs& a, int bits, const SparseCut& t) {
                  groups = u64(a.channel ? 1 : a.k_pad / kSparseK);
   const uint32_t across = u32(1 << t.log_n), down = u32(1 << t.log_k);
   SparseMaps maps{};
-  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
+  maps.x = describe_boxes(a.x, kMap16, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
                           {64, u32(8 * t.tiles), 2 * down}, true);
-  maps.weights = describe_boxes(a.weights, kMapWide, {u64(16 * bits), tiles, rows},
+  maps.weights = describe_boxes(a.weights, kMap64, {u64(16 * bits), tiles, rows},
                                 {u64(128 * bits), tiles * u64(128 * bits)}, {u32(16 * bits), across, 4 * down}, false);
   maps.metadata =
-      describe_boxes(a.metadata, kMapWide, {32, tiles, rows}, {256, tiles * 256}, {32, across, 4 * down}, false);
-  maps.scales = describe_boxes(a.scales, kMapShort, {64, tiles, groups}, {128, tiles * 128}, {64, across, down}, false);
+      describe_boxes(a.metadata, kMap64, {32, tiles, rows}, {256, tiles * 256}, {32, across, 4 * down}, false);
+  maps.scales = describe_boxes(a.scales, kMap16, {64, tiles, groups}, {128, tiles * 128}, {64, across, down}, false);
   return maps;
 }
 

@@ -42,18 +42,18 @@ Answer plan_wgmma(const W4axProblem& p, CudaExec& exec) {
 // Rows of `bytes` bytes, `pitch` apart, in boxes of `box` bytes of `rows` rows.
 TensorMap byte_rows(const Tensor& from, int64_t count, int64_t box, int64_t rows, bool swizzle) {
   const int64_t pitch = from.dim(1);
-  return describe_boxes(from.raw(), kMapByte, {u64(pitch), u64(count), 1}, {u64(pitch), u64(pitch * count)},
+  return describe_boxes(from.raw(), kMap8, {u64(pitch), u64(count), 1}, {u64(pitch), u64(pitch * count)},
                         {u32(box), u32(rows), 1}, swizzle);
 }
 // f32 [rows, pitch] in boxes of `box` of a row.
 TensorMap float_rows(const Tensor& t, int64_t box) {
   const int64_t pitch = t.dim(1);
-  return describe_boxes(t.raw(), kMapWide, {u64(pitch / 2), u64(t.dim(0)), 1},
+  return describe_boxes(t.raw(), kMap64, {u64(pitch / 2), u64(t.dim(0)), 1},
                         {u64(pitch * 4), u64(pitch * t.dim(0) * 4)}, {u32(box / 2), 1, 1}, false);
 }
 TensorMap packed_rows(const Tensor& w) {
   const int64_t kb = w.dim(1);
-  return describe_boxes(w.raw(), kMapWide, {128, u64(kb), u64(w.dim(0))}, {1024, u64(kb * 1024)}, {128, 1, 8}, false);
+  return describe_boxes(w.raw(), kMap64, {128, u64(kb), u64(w.dim(0))}, {1024, u64(kb * 1024)}, {128, 1, 8}, false);
 }
 
 ActMaps describe(const W4axProblem& p, int tiles) {

@@ -106,15 +106,15 @@ inline PackedMaps wide_maps(const GemmPackedArgs& a, int bits, const WidePlan& p
   const uint64_t rows = u64(a.n_blocks);
   const uint32_t width = u32(plan.args.width), groups = u32(a.groups_per_block);
   PackedMaps maps{};
-  maps.x = describe_boxes(a.x, kMapShort, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
-                          {64, u32(8 * plan.tiles), 2}, true);
-  maps.weights = describe_boxes(a.weights, kMapWide, {64, u64(a.k_blocks) * u64(bits), rows},
+  maps.x = describe_boxes(a.x, kMap16, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128}, {64, u32(8 * plan.tiles), 2},
+                          true);
+  maps.weights = describe_boxes(a.weights, kMap64, {64, u64(a.k_blocks) * u64(bits), rows},
                                 {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits), width}, false);
-  maps.scales = describe_boxes(a.scales, kMapShort, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64},
-                               {32, groups, width}, false);
+  maps.scales =
+      describe_boxes(a.scales, kMap16, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64}, {32, groups, width}, false);
   if (a.zero_kind)
     maps.zeros =
-        describe_boxes(a.zeros, a.zero_kind == 1 ? kMapByte : kMapShort, {32, u64(a.groups), rows},
+        describe_boxes(a.zeros, a.zero_kind == 1 ? kMap8 : kMap16, {32, u64(a.groups), rows},
                        {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)}, {32, groups, width}, false);
   return maps;
 }
