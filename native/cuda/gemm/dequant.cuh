@@ -119,9 +119,9 @@ struct IntCast {
   // constant), and the assembler sees through constants: hence a choice.
   static constexpr bool kOneBit = BF && B == 1;
 
-  // Of 3 bits as bf16, what a pair is xor-ed with for even and odd row classes: left to the compiler it is made anew for
-  // each pair in some kernels.
-  static constexpr bool kMade = BF && B == 3;
+  // Of 3 bits as bf16, what a pair is xor-ed with for even and odd row classes: left to the compiler it is made anew
+  // for each pair in some kernels (not in those with Whole).
+  static constexpr bool kMade = BF && B == 3 && !Whole;
   uint32_t made[2] = {0, 0};
 
   LPQ_BOTH IntCast(bool is_signed, int /*exponent*/)

@@ -27,8 +27,10 @@
 // Tiles are whole where they fill the multiprocessors evenly; else each block owns an equal run of steps, and whoever
 // is last with a tile that several blocks share adds up all parts in fp32 in the order of K.
 #pragma once
+#include "cuda/gemm/accumulators.cuh"
 #include "cuda/gemm/dequant.cuh"
 #include "cuda/gemm/families/large.h"
+#include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/features.cuh"
@@ -158,32 +160,17 @@ __device__ __forceinline__ void store_tile(const GemmPackedArgs& g, bool vectors
 // A tile that several blocks share: true for the last of them, which then has all of its sums. part_of(block): where a
 // block's part is.
 template <int R, int W, class Parts>
-__device__ __forceinline__ bool gather_tile(const GemmPackedArgs& g, float (&sum)[R][W][4], unsigned* flag, int tile,
-                                            int top, int bottom, const Parts& part_of) {
+__device__ __forceinline__ bool gather_tile(float (&sum)[R][W][4], unsigned* counter, unsigned* flag,
+                                            const TileSharers& sharers, const Parts& part_of) {
   float4* to = part_of(static_cast<int>(blockIdx.x));
 #pragma unroll
-  for (int v = 0; v < R * W; ++v)
-    __stcg(to + v * 32,
-           make_float4(sum[v / W][v % W][0], sum[v / W][v % W][1], sum[v / W][v % W][2], sum[v / W][v % W][3]));
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    const unsigned before = atom_inc_acq_rel(g.counters + tile);
-    *flag = before;
-    if (before == static_cast<unsigned>(bottom - top)) g.counters[tile] = 0;
-  }
-  __syncthreads();
-  if (*flag != static_cast<unsigned>(bottom - top)) return false;
-#pragma unroll
-  for (int v = 0; v < R * W; ++v)
-    sum[v / W][v % W][0] = sum[v / W][v % W][1] = sum[v / W][v % W][2] = sum[v / W][v % W][3] = 0;
-  for (int block = top; block <= bottom; ++block) {
+  for (int v = 0; v < R * W; ++v) __stcg(to + v * 32, sum_vector(sum, v));
+  if (!is_last_sharer(counter, flag, sharers, threadIdx.x == 0, [] { __syncthreads(); })) return false;
+  clear_sums(sum);
+  for (int block = sharers.from; block <= sharers.to; ++block) {
     const float4* from = part_of(block);
 #pragma unroll
-    for (int v = 0; v < R * W; ++v) {
-      const float4 part = __ldcg(from + v * 32);
-      sum[v / W][v % W][0] += part.x, sum[v / W][v % W][1] += part.y, sum[v / W][v % W][2] += part.z,
-          sum[v / W][v % W][3] += part.w;
-    }
+    for (int v = 0; v < R * W; ++v) add_vector(sum, v, __ldcg(from + v * 32));
   }
   return true;
 }
@@ -337,6 +324,95 @@ struct PackedSource {
   }
 };
 
+// A block's steps: `count` in a row from (tile, step); the next tile is `stride` away.
+struct LargeWalk {
+  int tile, step, count, stride;
+
+  __device__ __forceinline__ LargeWalk(const LargeArgs& a, int tiles, int steps) {
+    if (a.per > 0) {
+      const int first = blockIdx.x * a.per;
+      count = max(0, min(a.per, tiles * steps - first));
+      tile = first / steps, step = first - tile * steps, stride = 1;
+    } else {
+      tile = blockIdx.x, step = 0, stride = gridDim.x;
+      count = (tiles - tile + stride - 1) / stride * steps;
+    }
+  }
+};
+
+// The copies of this thread, stages of 64 k in order: activations, and what the source has. Those of half H of a step
+// are spread over kSlots places between products.
+template <int R, int T, class Source>
+struct LargeProducer {
+  static constexpr int kSlots = 2 * R;
+  const GemmPackedArgs& g;
+  const LargeArgs& a;
+  Source& source;
+  const int steps, tiles, stride;
+  const uint32_t ring, ring_end;
+  int tile, step, strip, tokens;
+  uint32_t stage, x_to;
+  long long x_jump;
+  const uint16_t* x_from;
+  int x_tokens, x_left;
+
+  __device__ __forceinline__ LargeProducer(const GemmPackedArgs& g_, const LargeArgs& a_, Source& source_,
+                                           const LargeWalk& walk, int steps_, int tiles_, uint32_t ring_,
+                                           uint32_t ring_end_)
+      : g(g_),
+        a(a_),
+        source(source_),
+        steps(steps_),
+        tiles(tiles_),
+        stride(walk.stride),
+        ring(ring_),
+        ring_end(ring_end_),
+        tile(walk.tile),
+        step(walk.step),
+        stage(ring_) {
+    place_tile(g, a, tile, strip, tokens);
+    x_to = row() * 128 + ((chunk() ^ (row() & 7)) << 4), x_jump = 32ll * g.k;
+    aim();
+  }
+  // Copies of place N. Copies of nothing fill a stage with zeros that nobody reads.
+  template <int H, int N>
+  __device__ __forceinline__ void copy(bool any) const {
+    constexpr int kCopies = T / 4 + Source::template kHalf<H>;
+    const int most = any && x_left > 0 ? x_tokens : 0;
+    each<kCopies * N / kSlots, kCopies*(N + 1) / kSlots>([&](auto which) {
+      constexpr int I = decltype(which)::value;
+      if constexpr (I < T / 4) cp_async_16(stage + x_to + I * 4096, x_from + I * x_jump, 32 * I < most ? 16 : 0);
+      else source.template copy<H, I - T / 4>(any, stage);
+    });
+  }
+  // After the last of them.
+  template <int H>
+  __device__ __forceinline__ void commit(bool any, int half) {
+    cp_async_commit();
+    source.template copied<H>(any, half);
+    x_from += 64, x_left -= 64;
+    stage += Source::kStage;
+    if (stage == ring_end) stage = ring;
+    if (half == 1 && ++step == steps) {
+      step = 0, tile += stride;
+      if (tile < tiles) {
+        place_tile(g, a, tile, strip, tokens);
+        aim();
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int chunk() { return threadIdx.x & 7; }
+  __device__ __forceinline__ static int row() { return threadIdx.x >> 3; }
+  __device__ __forceinline__ void aim() {
+    const int column = step * kBlockK + chunk() * 8, token = tokens * 8 * T + row();
+    x_from = g.x + static_cast<long long>(token) * g.k + column;
+    x_tokens = g.m - token, x_left = g.k - column;
+    source.aim(strip, step);
+  }
+};
+
 // All tiles of a block. Source: kHalf, kStages, kStage, kProducts, and aim, copy, copied, prepare, fetch, make as
 // PackedSource has them; R 16s of columns by W eights of tokens are a warp's, whose first column of the strip is n0 and
 // first token of the tile m0.
@@ -347,78 +423,21 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
   const uint32_t ring = shared_address(shared), ring_end = ring + Source::kStages * Source::kStage;
   const int steps = g.k_blocks, tiles = g.strips * a.token_tiles;
 
-  // This block's steps: `count` in a row from (tile, step); the next tile is `stride` away.
-  int tile, step, count, stride;
-  if (a.per > 0) {
-    const int first = blockIdx.x * a.per;
-    count = max(0, min(a.per, tiles * steps - first));
-    tile = first / steps, step = first - tile * steps, stride = 1;
-  } else {
-    tile = blockIdx.x, step = 0, stride = gridDim.x;
-    count = (tiles - tile + stride - 1) / stride * steps;
-  }
-  if (count <= 0) return;
-
-  // Stages of 64 k, in order.
-  int load_tile = tile, load_step = step, load_strip, load_tokens;
-  place_tile(g, a, load_tile, load_strip, load_tokens);
-  uint32_t load_stage = ring;
-  const int chunk = threadIdx.x & 7, first_row = threadIdx.x >> 3;
-  const uint32_t x_to = first_row * 128 + ((chunk ^ (first_row & 7)) << 4);
-  const long long x_jump = 32ll * g.k;
-  const uint16_t* x_from;
-  int x_tokens, x_left;
-  const auto aim = [&] {
-    const int column = load_step * kBlockK + chunk * 8, token = load_tokens * 8 * T + first_row;
-    x_from = g.x + static_cast<long long>(token) * g.k + column;
-    x_tokens = g.m - token, x_left = g.k - column;
-    source.aim(load_strip, load_step);
-  };
-  aim();
-  // Copies of half H of a step, spread over kSlots places between products: those of place N. Copies of nothing fill a
-  // stage with zeros that nobody reads.
+  LargeWalk walk(a, tiles, steps);
+  if (walk.count <= 0) return;
+  LargeProducer<R, T, Source> producer(g, a, source, walk, steps, tiles, ring, ring_end);
   constexpr int kSlots = 2 * R;
-  const auto copies = [&](auto which_half, auto place, bool any) {
-    constexpr int H = decltype(which_half)::value, N = decltype(place)::value,
-                  kCopies = T / 4 + Source::template kHalf<H>;
-    const int tokens = any && x_left > 0 ? x_tokens : 0;
-    each<kCopies * N / kSlots, kCopies*(N + 1) / kSlots>([&](auto which) {
-      constexpr int I = decltype(which)::value;
-      if constexpr (I < T / 4) cp_async_16(load_stage + x_to + I * 4096, x_from + I * x_jump, 32 * I < tokens ? 16 : 0);
-      else source.template copy<H, I - T / 4>(any, load_stage);
-    });
-  };
-  // After the last of them.
-  const auto copied = [&](auto which_half, bool any, int half) {
-    cp_async_commit();
-    source.template copied<decltype(which_half)::value>(any, half);
-    x_from += 64, x_left -= 64;
-    load_stage += Source::kStage;
-    if (load_stage == ring_end) load_stage = ring;
-    if (half == 1 && ++load_step == steps) {
-      load_step = 0, load_tile += stride;
-      if (load_tile < tiles) {
-        place_tile(g, a, load_tile, load_strip, load_tokens);
-        aim();
-      }
-    }
-  };
   // Stages that are ahead: an even number, so that the half which is copied is the half at hand.
   static_assert(Source::kStages % 2 == 1);
   each<0, Source::kStages - 1>([&](auto which) {
     constexpr int S = decltype(which)::value;
-    each<0, kSlots>([&](auto place) { copies(Place<S % 2>(), place, S < 2 * count); });
-    copied(Place<S % 2>(), S < 2 * count, S % 2);
+    each<0, kSlots>([&](auto place) { producer.template copy<S % 2, decltype(place)::value>(S < 2 * walk.count); });
+    producer.template commit<S % 2>(S < 2 * walk.count, S % 2);
     if (S + 2 < Source::kStages) source.prepare(S % 2);
   });
 
   float sum[R][W][4];
-  const auto clear = [&] {
-#pragma unroll
-    for (int v = 0; v < R * W; ++v)
-      sum[v / W][v % W][0] = sum[v / W][v % W][1] = sum[v / W][v % W][2] = sum[v / W][v % W][3] = 0;
-  };
-  clear();
+  clear_sums(sum);
 
   // Activations of 16 k, in two halves of a warp's tokens: matrix i of ldmatrix is tokens 8 (i / 2) and 8 of K from 8
   // (i % 2).
@@ -439,7 +458,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
   each<0, R>([&](auto row) { source.template make<0, decltype(row)::value>(w[0][decltype(row)::value]); });
 
   int strip, tokens;
-  int left = 2 * count - Source::kStages + 1;  // stages of 64 k that are still to be copied
+  int left = 2 * walk.count - Source::kStages + 1;  // stages of 64 k that are still to be copied
   // The Q-th product of 16 k, and the fragments of the next: activations as soon as their registers are free. After the
   // barrier in the last product of a stage, the stage before it is free.
   const auto product = [&](auto which, int half) {
@@ -455,7 +474,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
     };
     each<0, R>([&](auto row) {
       multiply_part(row, 0);
-      if constexpr (Q % 4 < 2) copies(Place<H>(), Place<Q % 4 * R + decltype(row)::value>(), left > 0);
+      if constexpr (Q % 4 < 2) producer.template copy<H, Q % 4 * R + decltype(row)::value>(left > 0);
     });
     if constexpr (Q % 4 == 3) {
       cp_async_wait<Source::kStages - 2>();
@@ -472,13 +491,13 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
     activations(1, kNext % 4);
     if constexpr (Q % 4 == 1) {
       source.prepare(half ^ 1);
-      copied(Place<H>(), left > 0, half);
+      producer.template commit<H>(left > 0, half);
       --left;
     }
   };
-  while (count > 0) {
-    place_tile(g, a, tile, strip, tokens);
-    const int run = min(count, steps - step);
+  while (walk.count > 0) {
+    place_tile(g, a, walk.tile, strip, tokens);
+    const int run = min(walk.count, steps - walk.step);
     for (int i = 0; i < 2 * run; i += Source::kProducts / 4) {
       const int half = i & 1;
       product(Place<0>(), half), product(Place<1>(), half), product(Place<2>(), half), product(Place<3>(), half);
@@ -487,18 +506,18 @@ __device__ __forceinline__ void multiply_tiles(const GemmPackedArgs& g, const La
     }
     bool finishes = true;
     if (a.per > 0) {
-      const int top = tile * steps / a.per, bottom = ((tile + 1) * steps - 1) / a.per;
-      // A block keeps its first tile's part in its first place, and its last one's in its second.
-      if (bottom > top)
-        finishes = gather_tile<R, W>(g, sum, flag, tile, top, bottom, [&](int block) {
-          const int second = block * a.per / steps == tile ? 0 : 1;
+      const FixedRuns runs{steps, a.per};
+      const TileSharers sharers = runs.sharers(walk.tile);
+      if (sharers.to > sharers.from)
+        finishes = gather_tile(sum, g.counters + walk.tile, flag, sharers, [&](int block) {
           return reinterpret_cast<float4*>(g.partial) +
-                 (static_cast<long long>(2 * block + second) * kLargeWarps + warp) * (R * W * 32) + lane;
+                 (static_cast<long long>(2 * block + runs.part(walk.tile, block)) * kLargeWarps + warp) * (R * W * 32) +
+                 lane;
         });
     }
     if (finishes) store_tile<R, W, BF>(g, a.vectors != 0, sum, strip * 256 + n0, tokens * 8 * T + m0, shelf, lane);
-    clear();
-    count -= run, step = 0, tile += stride;
+    clear_sums(sum);
+    walk.count -= run, walk.step = 0, walk.tile += walk.stride;
   }
 }
 
@@ -515,7 +534,7 @@ __device__ __forceinline__ void gemm_large(const GemmPackedArgs& g, const LargeA
 }
 
 template <int B, bool BF>
-using WholeIntCast = IntCast<B, BF, !BF>;
+using WholeIntCast = IntCast<B, BF, true>;
 
 }  // namespace lpq::cuda
 
