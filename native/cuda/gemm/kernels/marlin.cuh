@@ -1,5 +1,7 @@
-// MARLIN's bytes (docs/layouts.md) for stripes.cuh: codes of 4 and 8 bits, f16 scales in the order in which lanes
-// read them, zero points as codes or the middle code.
+// MARLIN's bytes (docs/layouts.md) for stripes.cuh: codes of 4 and 8 bits, f16 scales in the order in which lanes read
+// them, zero points as codes or the middle code. 64 columns by 16 k, a lane's words one after another:
+//   (lane, word j of 4 bits, 2 j + h of 8) -> tile j (n = 16 j + ...) as unsigned_codes.cuh says
+//   (lane, scale i of 8)                   -> n = 8 i + lane / 4
 #pragma once
 #include "cuda/gemm/kernels/stripes.cuh"
 #include "cuda/numbers.cuh"
@@ -29,11 +31,11 @@ struct MarlinForm {
     if (Bits == 4) return Offset(zeros.x >> 4 * j & 0x000f000fu);
     return Offset((j < 2 ? zeros.x : zeros.y) >> 8 * (j & 1) & 0x00ff00ffu);
   }
-  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j,
+  __device__ __forceinline__ static void expand(FragmentA<16>& a, const uint32_t (&words)[Bits], int j,
                                                 const Offset& offset, uint32_t magic) {
     less_zero<Bits, BF, !Zeros>(a, words + j * (Bits / 4), offset, magic);
   }
-  __device__ __forceinline__ static void scaled(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, uint2 zeros,
+  __device__ __forceinline__ static void scaled(FragmentA<16>& a, const uint32_t (&words)[Bits], int j, uint2 zeros,
                                                 const uint32_t (&raw)[4], uint32_t magic) {
     expand(a, words, j, offset(zeros, j), magic);
 #pragma unroll
@@ -41,7 +43,7 @@ struct MarlinForm {
   }
   // Eight scales, 8 columns apart, in one 16-byte load.
   __device__ __forceinline__ static void read_scales(uint32_t (&raw)[4], uint32_t from, int lane) {
-    const uint4 four = ld_shared_v4(from + (lane >> 2) * 16);
+    const uint4 four = ld_shared_v4(from + FragmentA<16>::row(lane, 0) * 16);
     raw[0] = four.x, raw[1] = four.y, raw[2] = four.z, raw[3] = four.w;
   }
   __device__ __forceinline__ static float scale(const uint32_t (&raw)[4], int i, bool) {

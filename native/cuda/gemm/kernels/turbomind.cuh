@@ -1,5 +1,8 @@
-// TurboMind's bytes (docs/layouts.md, sm75 to sm90) for stripes.cuh. Integers: operand B, two 16x16 fragments a
-// store, half2 {s, t} a column and group. fp4 and fp8: operand A, one fragment a store, scales ue8m0 or 16 bits.
+// TurboMind's bytes (docs/layouts.md, sm75 to sm90) for stripes.cuh. Integers: operand B, two 16x16 fragments a store,
+// half2 {s, t} a column and group. fp4 and fp8: operand A, one fragment a store, scales ue8m0 or 16 bits. 64 columns by
+// 16 k, stores of all lanes one after another:
+//   integers: (store v, lane, word i of 4 bits, 2 i + h of 8) -> tile j = 2 v + i (n = 16 j + ...), unsigned_codes.cuh
+//   floats:   (store j, lane, nibble i of each half, or byte i % 2 of each half of word i / 2) -> register i of tile j
 #pragma once
 #include "cuda/gemm/kernels/stripes.cuh"
 #include "cuda/numbers.cuh"
@@ -30,11 +33,11 @@ struct TurboMindInteger {
     }
   }
   __device__ __forceinline__ static Offset offset(uint2, int) { return Offset(both(kMiddle)); }
-  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j,
+  __device__ __forceinline__ static void expand(FragmentA<16>& a, const uint32_t (&words)[Bits], int j,
                                                 const Offset& offset, uint32_t magic) {
     less_zero<Bits, BF, true>(a, words + j * (Bits / 4), offset, magic);
   }
-  __device__ __forceinline__ static void scaled(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, uint2,
+  __device__ __forceinline__ static void scaled(FragmentA<16>& a, const uint32_t (&words)[Bits], int j, uint2,
                                                 const uint32_t (&raw)[8], uint32_t magic) {
     less_zero<Bits, BF, false>(a, words + j * (Bits / 4), Offset(0), magic);
 #pragma unroll
@@ -46,7 +49,7 @@ struct TurboMindInteger {
   __device__ __forceinline__ static void read_scales(uint32_t (&raw)[8], uint32_t from, int lane) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint2 two = ld_shared_v2(from + j * 64 + (lane >> 2) * 8);
+      const uint2 two = ld_shared_v2(from + j * 64 + FragmentA<16>::row(lane, 0) * 8);
       raw[2 * j] = two.x, raw[2 * j + 1] = two.y;
     }
   }
@@ -84,7 +87,7 @@ struct TurboMindFloat {
   __device__ __forceinline__ static uint32_t place(uint32_t word, int at, int to) {
     return at >= to ? word >> (at - to) : word << (to - at);
   }
-  __device__ __forceinline__ static void expand(uint32_t (&a)[4], const uint32_t (&words)[Bits], int j, const Offset&,
+  __device__ __forceinline__ static void expand(FragmentA<16>& a, const uint32_t (&words)[Bits], int j, const Offset&,
                                                 uint32_t) {
     constexpr int kTo = Bits == 4 ? (BF ? 6 : 9) : (BF ? 4 : 7);
     constexpr uint32_t kKeep = (Bits == 4 ? 0x7u : 0x7fu) << kTo;
@@ -99,7 +102,8 @@ struct TurboMindFloat {
   __device__ __forceinline__ static void read_scales(uint32_t (&raw)[4], uint32_t from, int lane) {
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      raw[j] = Bits == 4 ? ld_shared_u16(from + j * 16 + (lane >> 2) * 2) : ld_shared(from + j * 32 + (lane >> 2) * 4);
+      raw[j] = Bits == 4 ? ld_shared_u16(from + j * 16 + FragmentA<16>::row(lane, 0) * 2)
+                         : ld_shared(from + j * 32 + FragmentA<16>::row(lane, 0) * 4);
   }
   __device__ __forceinline__ static float scale(const uint32_t (&raw)[4], int i, bool bf16) {
     if constexpr (Bits == 4) {
