@@ -1,0 +1,101 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { PACK_LAYOUTS } from '../src/pack/layouts/index.js';
+import { PACK_TARGETS } from '../src/pack/targets/index.js';
+import { LAYOUTS } from '../src/verify/layouts/index.js';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..');
+
+const METHODS = ['gptq', 'rtn', 'fmpq'];
+const NAMES = new Set([...PACK_LAYOUTS, ...LAYOUTS, ...PACK_TARGETS].map(({ name }) => name).concat(METHODS));
+
+/** Where layouts, targets and the file formats that some are called after say what they are. */
+const DESCRIPTORS: readonly RegExp[] = [
+  /^src\/(pack|verify)\/(layouts|targets)\//,
+  /^src\/model\/kernels\//,
+  /^src\/pack\/gguf\//,
+  /^src\/verify\/gguf[-\w]*\.ts$/,
+  /^formats\/(gptq|awq|compressed-tensors|gguf)\//,
+];
+
+/** Comparisons that are left, by file; numbers only go down. With a method of quantization: */
+const METHODS_LEFT: Readonly<Record<string, number>> = {
+  'src/cli/bench-quantize.ts': 3,
+  'src/cli/dry-run.ts': 2,
+  'src/cli/group-size.ts': 1,
+  'src/cli/method.ts': 1,
+  'src/cli/print-recipe.ts': 1,
+  'src/cli/quantize-options.ts': 3,
+  'src/cli/quantize-run.ts': 3,
+  'src/cli/quantize.ts': 3,
+  'src/cli/settings.ts': 4,
+  'src/cli/target-size.ts': 1,
+  'src/pack/pack-checkpoint.ts': 1,
+  'src/quantize/measures.ts': 1,
+};
+
+/** With the form of a cache of keys and values (formats/kv), one of which is called as a layout is. */
+const CACHES_LEFT: Readonly<Record<string, number>> = {
+  'formats/kv/kernels.ts': 3,
+  'src/bench/attention/markdown.ts': 1,
+  'src/bench/attention/run.ts': 1,
+  'src/kv/choose.ts': 3,
+  'src/kv/kernel-pool.ts': 2,
+  'src/kv/page.ts': 2,
+  'src/verify/kv.ts': 2,
+};
+
+/** With quant_method of a directory that another tool wrote (formats/foreign). */
+const FOREIGN_LEFT: Readonly<Record<string, number>> = { 'src/cli/diagnosis/modules.ts': 2 };
+
+/** Code that asks whether something has a name: comparisons, cases, prefixes, lists and tables of names. */
+function comparisons(text: string): string[] {
+  const code = text.replace(/\/\*[\s\S]*?\*\//g, '').replace(/^\s*\/\/.*$/gm, '');
+  const quoted = "'([\\w-]+)'";
+  const exact = [`[!=]==? *${quoted}`, `${quoted} *[!=]==?`, `\\bcase ${quoted}:`].map((each) => new RegExp(each, 'g'));
+  const found = exact.flatMap((pattern) => [...code.matchAll(pattern)]).filter(([, name]) => NAMES.has(name as string));
+  const parts = [...code.matchAll(/\.(?:starts|ends)With\('([\w-]{3,})'\)/g)].filter(([call, part]) =>
+    [...NAMES].some((name) =>
+      call.includes('starts') ? name.startsWith(part as string) : name.endsWith(part as string),
+    ),
+  );
+  const tables = /\[[^[\]]*\]\s*\.includes\(|\{[^{}]*\}\[\w/g;
+  const lists = [...code.matchAll(tables)].filter(([list]) =>
+    [...list.matchAll(/'([\w-]+)'|\b(\w+):/g)].some(([, text, key]) => NAMES.has((text ?? key) as string)),
+  );
+  return [...found, ...parts, ...lists].map(([match]) => match);
+}
+
+test('no name of a layout, target or method is compared outside what describes it', () => {
+  const found: Record<string, string[]> = {};
+  for (const dir of ['src', 'formats', 'native'])
+    for (const entry of readdirSync(path.join(root, dir), { recursive: true, withFileTypes: true })) {
+      if (!entry.isFile() || !entry.name.endsWith('.ts')) continue;
+      const file = path.relative(root, path.join(entry.parentPath, entry.name));
+      if (DESCRIPTORS.some((place) => place.test(file))) continue;
+      const all = comparisons(readFileSync(path.join(root, file), 'utf8'));
+      if (all.length > 0) found[file] = all;
+    }
+  const counts = Object.fromEntries(Object.entries(found).map(([file, all]) => [file, all.length]));
+  assert.deepEqual(counts, { ...METHODS_LEFT, ...CACHES_LEFT, ...FOREIGN_LEFT }, JSON.stringify(found, null, 1));
+});
+
+test('comparisons are found in whatever form', () => {
+  const text = `
+    // layout === 'tilus'
+    if (layout === 'tilus' || 'marlin' !== layout || other === 'none') return;
+    switch (target) { case 'awq': case 'some': }
+    return target.startsWith('compressed') || target.endsWith('_sm70') || ['gptq', 'x'].includes(method) || { gptq: 1 }[method];`;
+  assert.deepEqual(comparisons(text), [
+    "=== 'tilus'",
+    "'marlin' !==",
+    "case 'awq':",
+    ".startsWith('compressed')",
+    ".endsWith('_sm70')",
+    "['gptq', 'x'].includes(",
+    '{ gptq: 1 }[m',
+  ]);
+});
