@@ -7,7 +7,8 @@ namespace {
 
 std::string kernel_name(const QuantType& type, DType x) {
   const bool integer = type.kind == QuantType::Kind::integer;
-  // Both as bf16, activations in two parts: f16 holds 5 exponent bits where the type's highest exponent means infinity too.
+  // Both as bf16, activations in two parts: f16 holds 5 exponent bits where the type's highest exponent means infinity
+  // too.
   const bool split = !integer && x == DType::f16 &&
                      (type.exponent > 5 || (type.exponent == 5 && type.special != QuantType::Special::ieee));
   return "lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(type.bits) +
