@@ -111,7 +111,7 @@ void run_one(Case c) {
   simt::begin(engine());
   const std::string error =
       simt::try_run(blocks, (32 << (c.log_n + c.log_k)) + (Bulk ? 128 : 0), blocks, simt::kShared, engine(), [&] {
-        if constexpr (Bulk) gemm_sparse_bulk<Bits, T, BF>(a, maps);
+        if constexpr (Bulk) gemm_sparse_tma<Bits, T, BF>(a, maps);
         else gemm_sparse<Bits, T, BF>(a);
       });
 

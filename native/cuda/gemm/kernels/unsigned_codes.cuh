@@ -36,8 +36,8 @@ struct Offsets<8, false> {
   }
 };
 // Eight bits are one more than bf16 has: 128 + seven bits, and -256 or -128 by the eighth, exactly code - 128.
-__device__ __forceinline__ uint32_t bytes_less_128(uint32_t v) {
-  return fma_x2<true>((v & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (v & 0x00800080u) ^ 0xc380c380u);
+__device__ __forceinline__ uint32_t bytes_less_128(uint32_t v, uint32_t magic = 0x43004300u) {
+  return fma_x2<true>((v & 0x007f007fu) | magic, 0x3f803f80u, (v & 0x00800080u) ^ 0xc380c380u);
 }
 template <>
 struct Offsets<8, true> {
@@ -70,8 +70,8 @@ __device__ __forceinline__ void less_zero(FragmentA<16>& a, const uint32_t* word
       a[h] = sub_f16x2(__byte_perm(words[h], magic, 0x5250), o.plus[h]);
       a[2 + h] = sub_f16x2(__byte_perm(words[h], magic, 0x5351), o.plus[h]);
     } else {
-      a[h] = bytes_less_128(words[h]);
-      a[2 + h] = bytes_less_128(words[h] >> 8);
+      a[h] = bytes_less_128(words[h], magic);
+      a[2 + h] = bytes_less_128(words[h] >> 8, magic);
       if (!Middle) {
         a[h] = fma_x2<true>(a[h], 0x3f803f80u, o.minus[h]);
         a[2 + h] = fma_x2<true>(a[2 + h], 0x3f803f80u, o.minus[h]);
