@@ -1,6 +1,6 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { CompressedScheme } from '../../formats/compressed-tensors/schemes.js';
-import type { NoForm } from './integer-form.js';
+import { type NoForm, noForm } from './integer-form.js';
 import type { PackLayout } from './layout.js';
 import type { ReaderLimit } from './reader-limits.js';
 
@@ -14,14 +14,12 @@ export interface CompressedLayout extends PackLayout {
 
 export const SCALE_DTYPES: Readonly<Record<string, 'F16' | 'BF16' | 'F32'>> = { f16: 'F16', bf16: 'BF16', f32: 'F32' };
 
-export const none = (reason: string, remedy: string): NoForm => ({ reason, remedy });
-
 /** What no form of floats has. */
 export function floatProblem(module: CanonicalModule): NoForm | undefined {
-  if (module.zeros.kind !== 'none') return none('floats have no zero points', 'Quantize it anew.');
+  if (module.zeros.kind !== 'none') return noForm('floats have no zero points', 'Quantize it anew.');
   if (module.sparsity !== 'none')
-    return none('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
+    return noForm('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
   if (module.groupIndex || module.permutation)
-    return none('its columns are in another order', 'Quantize it with --order static, which keeps them in place.');
+    return noForm('its columns are in another order', 'Quantize it with --order static, which keeps them in place.');
   return undefined;
 }

@@ -19,6 +19,8 @@ export interface NoForm {
   readonly remedy: string;
 }
 
+export const noForm = (reason: string, remedy: string): NoForm => ({ reason, remedy });
+
 /**
  * The integer form that gptq, compressed-tensors and marlin have in common, or why there is none: floats, float zero
  * points, zero points outside the codes' range, scales over several rows, a second level of scales, 2:4 masks, permuted
@@ -31,25 +33,24 @@ export function integerForm(
   allow: { readonly permuted?: boolean; readonly sparse?: boolean } = {},
 ): IntegerForm | NoForm {
   const type = quantType(module.type);
-  const none = (reason: string, remedy: string): NoForm => ({ reason, remedy });
   if (type.kind === 'float')
-    return none(`it holds ${type.name} codes, not integers`, 'Quantize it to an integer type.');
+    return noForm(`it holds ${type.name} codes, not integers`, 'Quantize it to an integer type.');
   if (module.sparsity !== 'none' && !allow.sparse)
-    return none('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
+    return noForm('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
   if (module.permutation && !allow.permuted)
-    return none('its columns are permuted', 'Quantize it with --order static, which keeps them in place.');
-  if (module.scales.global) return none('its scales have a second level', 'Quantize it with plain f16 scales.');
+    return noForm('its columns are permuted', 'Quantize it with --order static, which keeps them in place.');
+  if (module.scales.global) return noForm('its scales have a second level', 'Quantize it with plain f16 scales.');
   if (module.scales.block[0] !== 1)
-    return none(`a scale covers ${module.scales.block[0]} output features`, 'Quantize it with scales for each row.');
+    return noForm(`a scale covers ${module.scales.block[0]} output features`, 'Quantize it with scales for each row.');
   const { bits } = type;
   const bias = type.signed ? 2 ** (bits - 1) : 0;
   const largest = 2 ** bits - 1;
   const { zeros } = module;
-  if (zeros.kind === 'float') return none('its zero points are floats', 'Quantize it with integer zero points.');
+  if (zeros.kind === 'float') return noForm('its zero points are floats', 'Quantize it with integer zero points.');
   if (zeros.kind === 'int') {
     const [low, high] = facts.zeroRange ?? [0, 0];
     if (low + bias < 0 || high + bias > largest)
-      return none(
+      return noForm(
         `its zero points run from ${low} to ${high}, beyond the ${bits}-bit range`,
         'Quantize it with zero points inside the range of the codes.',
       );
@@ -57,7 +58,7 @@ export function integerForm(
   }
   const zero = (zeros.kind === 'const' ? zeros.value : 0) + bias;
   if (!Number.isInteger(zero) || zero < 0 || zero > largest)
-    return none(
+    return noForm(
       `its zero point ${zero - bias} is no ${bits}-bit integer`,
       bits === 1 ? 'Quantize it with --asym, or pack it for tilus.' : 'Quantize it with --sym or --asym.',
     );

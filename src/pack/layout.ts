@@ -1,7 +1,7 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { SafetensorsDtype } from '../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
-import type { DType, Tensor } from '../../native/binding.js';
+import { allocate, type DType, type Tensor } from '../../native/binding.js';
 import type { PackRuntime } from '../layout/engine.js';
 import type { MemoryLayout } from '../layout/memory.js';
 import type { NoForm } from './integer-form.js';
@@ -92,4 +92,14 @@ export function paddingNote(shape: readonly number[], padded: readonly number[],
 
 export function roundUp(value: number, step: number): number {
   return Math.ceil(value / step) * step;
+}
+
+const NATIVE = { F32: 'f32', F16: 'f16', BF16: 'bf16', I32: 'i32', I16: 'i16', I8: 'i8', U8: 'u8' } as const;
+
+/** New tensors for those of a fit, but for those that `except` names. */
+export function allocateFit({ tensors }: Fit, ...except: readonly string[]): Map<string, Tensor> {
+  const mine = tensors.filter(({ suffix }) => !except.includes(suffix));
+  return new Map(
+    mine.map(({ suffix, dtype, shape }) => [suffix, allocate(NATIVE[dtype as keyof typeof NATIVE], shape)]),
+  );
 }

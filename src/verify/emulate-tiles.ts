@@ -2,7 +2,7 @@ import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js
 import { quantType, typeParams } from '../core/quant-type.js';
 import type { EmulatedPart } from './layout.js';
 import type { ModuleContext } from './module.js';
-import { convertExact, type EmulatorResult, emulateTiles, settle } from './native.js';
+import { convertExact, type EmulatorResult, emulate, settle } from './native.js';
 import { partShape, type TileRules, tileCodes } from './tile-rules.js';
 
 /** A part through emulate_tiles.cpp; undefined when a scale or zero point is no fp16 number. */
@@ -31,7 +31,7 @@ export async function emulateGeneral(
     ...(ordered ? [part('permutation')] : []),
   ];
   const type = quantType(module.type);
-  const result = await emulateTiles(runtime, inputs, {
+  const result = await emulate(runtime, 'tiles', inputs, {
     ...typeParams(type),
     // Codes that were made unsigned are numbers as they are stored.
     ...(flip ? { signed: 0 } : {}),

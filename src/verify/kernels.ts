@@ -13,10 +13,9 @@ import { disposePacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
 import { activations, bitsOf, chooseColumns, download, MOST_TOKENS, numberOf, POISON, TOKENS } from './kernel-data.js';
 import type { KernelRules } from './layout.js';
-import { layoutOf } from './layouts/index.js';
+import { layoutOf, packedWeight } from './layouts/index.js';
 import type { ModuleContext } from './module.js';
 import { dequantize, settle } from './native.js';
-import { packedWeight } from './packed-weight.js';
 import { asCodes } from './token-codes.js';
 
 interface Reference {

@@ -264,56 +264,16 @@ export function dequantize(
   });
 }
 
-/** Runs `strips` (64 columns each) of a MARLIN module through the emulated kernel; see emulate_marlin.cpp. */
-export async function emulateMarlin(
+/** Runs strips of a part through the emulated kernel `op`; native/cpu/verify/emulate_*.cpp say what each takes. */
+export async function emulate(
   rt: NativeRuntime,
-  t: { packed: Tensor; packedScales: Tensor; codes: Tensor; scales: Tensor },
-  p: { k: number; zero: number; signed: boolean; seed: number; strips: readonly number[] },
-): Promise<EmulatorResult> {
-  const registers = info();
-  const outputs = allocate('f64', [7]);
-  rt.enqueue('verify_emulate_marlin', [t.packed, t.packedScales, t.codes, t.scales], [registers, outputs], p);
-  return readEmulation(rt, registers, outputs);
-}
-
-/** Runs `strips` (64 columns each) of a Sparse-MARLIN module through the emulated kernel; see emulate_sparse.cpp. */
-export async function emulateSparse(
-  rt: NativeRuntime,
-  t: { packed: Tensor; meta: Tensor; packedScales: Tensor; codes: Tensor; mask: Tensor; scales: Tensor },
-  p: { bits: number; k: number; zero: number; signed: boolean; seed: number; strips: readonly number[] },
-): Promise<EmulatorResult> {
-  const registers = info();
-  const outputs = allocate('f64', [7]);
-  const inputs = [t.packed, t.meta, t.packedScales, t.codes, t.mask, t.scales];
-  rt.enqueue('verify_emulate_sparse', inputs, [registers, outputs], p);
-  return readEmulation(rt, registers, outputs);
-}
-
-/** Runs `strips` of tiles through an emulated kernel; see emulate_tiles.cpp for inputs and parameters. */
-export async function emulateTiles(
-  rt: NativeRuntime,
+  op: 'marlin' | 'sparse' | 'tiles' | 'comet',
   inputs: readonly Tensor[],
-  p: OpParams & { readonly strips: readonly number[] },
+  p: OpParams & { readonly seed: number; readonly strips: readonly number[] },
 ): Promise<EmulatorResult> {
   const registers = info();
   const outputs = allocate('f64', [7]);
-  rt.enqueue('verify_emulate_tiles', inputs, [registers, outputs], p);
-  return readEmulation(rt, registers, outputs);
-}
-
-/** Runs `strips` (16 output features each) of a W4Ax module through the emulated kernel; see emulate_comet.cpp for inputs. */
-export async function emulateComet(
-  rt: NativeRuntime,
-  inputs: readonly Tensor[],
-  p: { seed: number; strips: readonly number[] },
-): Promise<EmulatorResult> {
-  const registers = info();
-  const outputs = allocate('f64', [7]);
-  rt.enqueue('verify_emulate_comet', inputs, [registers, outputs], p);
-  return readEmulation(rt, registers, outputs);
-}
-
-async function readEmulation(rt: NativeRuntime, registers: Tensor, outputs: Tensor): Promise<EmulatorResult> {
+  rt.enqueue(`verify_emulate_${op}`, inputs, [registers, outputs], p);
   await settle(rt);
   const [count, row, column, got, expected, bound, ratio] = typed<Float64Array>(outputs);
   outputs.dispose();

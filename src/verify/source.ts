@@ -11,8 +11,8 @@ import { mixedOf } from './decode-comet.js';
 import { expectation } from './expectation.js';
 import { isGguf } from './gguf.js';
 import { GgufSource } from './gguf-source.js';
+import { packedWeight } from './layouts/index.js';
 import { dequantize, settle } from './native.js';
-import { packedWeight } from './packed-weight.js';
 import { quantizesActivations } from './targets/index.js';
 
 /**

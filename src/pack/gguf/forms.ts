@@ -1,7 +1,7 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
 import { groupLength } from '../../core/granularity.js';
-import { hasForm, integerForm, type NoForm } from '../integer-form.js';
+import { hasForm, integerForm, type NoForm, noForm } from '../integer-form.js';
 import type { ModuleFacts } from '../target.js';
 
 /** How the codes of a module become blocks of 32 whose grid is their own. */
@@ -39,7 +39,6 @@ const CENTERED = [
  * or q5_1. Scales of longer groups, or of whole rows, are repeated in each block.
  */
 export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesForm | NoForm {
-  const none = (reason: string, remedy: string): NoForm => ({ reason, remedy });
   const search = 'Pack it for gguf-q4_k or another type that is searched for.';
   const form = integerForm(module, facts);
   if (!hasForm(form)) return form;
@@ -47,20 +46,20 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
   const { bits, bias: flip, zero } = form;
   const group = groupLength(module.granularity, k);
   if (module.groupIndex)
-    return none('its groups follow g_idx, which GGUF does not have', 'Quantize it with --order static.');
+    return noForm('its groups follow g_idx, which GGUF does not have', 'Quantize it with --order static.');
   if (module.scales.dtype !== 'f16')
-    return none(`its scales are ${module.scales.dtype} and those of GGUF f16`, 'Quantize it with f16 scales.');
+    return noForm(`its scales are ${module.scales.dtype} and those of GGUF f16`, 'Quantize it with f16 scales.');
   if (group % 32 !== 0)
-    return none(`its groups of ${group} are no multiple of GGUF's 32`, 'Quantize it with --group-size 32.');
+    return noForm(`its groups of ${group} are no multiple of GGUF's 32`, 'Quantize it with --group-size 32.');
   const base = { kind: 'codes', bits, flip, group } as const;
   if (zero !== 'tensor') {
     const [low, high] = [-zero, 2 ** bits - 1 - zero];
     const fit = CENTERED.find(({ center, low: least, high: most }) => low + center >= least && high + center <= most);
-    if (!fit) return none(`codes from ${low} to ${high} steps are in no type of GGUF`, search);
+    if (!fit) return noForm(`codes from ${low} to ${high} steps are in no type of GGUF`, search);
     return { ...base, type: fit.type, add: (fit.center - zero + 256) % 256, minima: false };
   }
   if (bits > 5)
-    return none(`GGUF has no asymmetric codes of ${bits} bits`, 'Quantize it with --sym, or with at most 5 bits.');
+    return noForm(`GGUF has no asymmetric codes of ${bits} bits`, 'Quantize it with --sym, or with at most 5 bits.');
   return { ...base, type: bits <= 4 ? 'q4_1' : 'q5_1', add: 0, minima: true };
 }
 

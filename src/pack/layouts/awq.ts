@@ -1,10 +1,10 @@
 import { awqProblem, awqTensors } from '../../../formats/awq/layout.js';
-import { allocate, type Tensor } from '../../../native/binding.js';
+import type { Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { allPacked, pack } from '../../layout/engine.js';
 import { type MemoryLayout, memoryLayout } from '../../layout/memory.js';
-import { halfScalesProblem, hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
-import { exactFit, type Fit, type PackLayout } from '../layout.js';
+import { halfScalesProblem, hasForm, type IntegerForm, integerForm, type NoForm, noForm } from '../integer-form.js';
+import { allocateFit, exactFit, type Fit, type PackLayout } from '../layout.js';
 import { halfScales, offsetZeros } from '../operands.js';
 import { transposed } from './stream.js';
 
@@ -13,19 +13,18 @@ export const awqLayout: PackLayout = {
   name: 'awq',
 
   fit(name, module, facts): Fit | NoForm {
-    const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const form = integerForm(module, facts);
     if (!hasForm(form)) return form;
     if (form.bits !== 4)
-      return no(`it has ${form.bits} bits and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
+      return noForm(`it has ${form.bits} bits and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
     if (module.groupIndex)
-      return no('its groups follow g_idx, which AWQ does not have', 'Pack it for gptq or compressed-tensors.');
+      return noForm('its groups follow g_idx, which AWQ does not have', 'Pack it for gptq or compressed-tensors.');
     const scales = halfScalesProblem(module, facts, 'AWQ');
     if (scales) return scales;
     if (module.transposed)
-      return no('its class is no Linear, and transformers replaces no other by AWQ', 'Pack it for gptq.');
+      return noForm('its class is no Linear, and transformers replaces no other by AWQ', 'Pack it for gptq.');
     const problem = awqProblem(module);
-    if (problem) return no(problem, 'Pack it for compressed-tensors, which takes any shape.');
+    if (problem) return noForm(problem, 'Pack it for compressed-tensors, which takes any shape.');
     return exactFit(name, module, awqTensors(name, module));
   },
 
@@ -34,9 +33,7 @@ export const awqLayout: PackLayout = {
     const form = integerForm(module, { zeroRange: [0, 0] }) as IntegerForm;
     const [n, k] = module.shape;
     const groups = groupCount(module.granularity, k);
-    const out = new Map<string, Tensor>();
-    for (const { suffix, dtype, shape } of fit.tensors)
-      out.set(suffix, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
+    const out = allocateFit(fit);
     const at = (part: string): Tensor => out.get(part)!;
     const scales = await halfScales(operands);
     const zeros = offsetZeros(operands, form);

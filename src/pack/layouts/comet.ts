@@ -7,7 +7,7 @@ import { type Layout, layout } from '../../layout/layout.js';
 import { local } from '../../layout/make.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { permute, product } from '../../layout/product.js';
-import type { NoForm } from '../integer-form.js';
+import { type NoForm, noForm } from '../integer-form.js';
 import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 
 /** Output features (n) and input features (k) of a block. */
@@ -26,19 +26,18 @@ export const cometLayout: PackLayout = {
   name: 'comet',
 
   fit(_name, module, facts): Fit | NoForm {
-    const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const { activations } = module;
     // What reads codes has symmetric integers in groups of 128, in place (formats/canonical/tensors.ts).
     if (!activations)
-      return no(
+      return noForm(
         'its activations are not quantized and COMET multiplies codes with codes',
         'Quantize it with --method fmpq, or pack it for another target.',
       );
     if (module.type !== 'i4')
-      return no(`it holds ${module.type} codes and COMET i4`, 'Quantize it with --method fmpq --bits 4.');
-    if (module.sparsity !== 'none') return no('it is 2:4 sparse', 'Quantize it without --sparsity.');
+      return noForm(`it holds ${module.type} codes and COMET i4`, 'Quantize it with --method fmpq --bits 4.');
+    if (module.sparsity !== 'none') return noForm('it is 2:4 sparse', 'Quantize it without --sparsity.');
     if (!SCALES.includes(module.scales.dtype))
-      return no(
+      return noForm(
         `its scales are ${module.scales.dtype} and COMET's floats`,
         'Quantize it with f16, bf16 or f32 scales.',
       );

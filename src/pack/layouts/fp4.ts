@@ -1,7 +1,8 @@
 import { fp4Tensors } from '../../../formats/compressed-tensors/layout.js';
 import { fromTyped, typed } from '../../../native/binding.js';
 import { printGranularity } from '../../core/granularity.js';
-import { type CompressedLayout, floatProblem, none } from '../compressed.js';
+import { type CompressedLayout, floatProblem } from '../compressed.js';
+import { noForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
 import { NVFP4_EXPERTS } from '../reader-limits.js';
 
@@ -16,13 +17,13 @@ function fp4(kind: 'nvfp4' | 'mxfp4'): CompressedLayout {
 
     fit(name, module) {
       const remedy = 'Quantize it with --dtype nvfp4 or --dtype mxfp4.';
-      if (module.type !== 'f4e2m1') return none(`it holds ${module.type} codes`, remedy);
+      if (module.type !== 'f4e2m1') return noForm(`it holds ${module.type} codes`, remedy);
       const problem = floatProblem(module);
       if (problem) return problem;
       const { granularity, scales } = module;
       const same = granularity.kind === 'group' && granularity.size === group && scales.block[0] === 1;
       if (!same || scales.dtype !== dtype || scales.global !== global)
-        return none(
+        return noForm(
           `${scales.dtype} scales in groups of ${printGranularity(granularity)} make neither NVFP4 (f8_e4m3, 16) nor MXFP4 (f8_e8m0, 32)`,
           remedy,
         );

@@ -1,9 +1,9 @@
 import { gptqProblem, gptqTensors, type ZeroConvention } from '../../../formats/gptq/layout.js';
-import { allocate, type Tensor } from '../../../native/binding.js';
+import type { Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { allPacked, pack } from '../../layout/engine.js';
 import { halfScalesProblem, hasForm, type IntegerForm, integerForm } from '../integer-form.js';
-import { exactFit, type PackLayout } from '../layout.js';
+import { allocateFit, exactFit, type PackLayout } from '../layout.js';
 import { groupIndex, halfScales, offsetZeros } from '../operands.js';
 import { columnStreams, transposed, transposedRowStreams } from './stream.js';
 
@@ -29,9 +29,7 @@ function streams(name: string, convention: ZeroConvention): PackLayout {
       const [n, k] = module.shape;
       const { bits, bias } = form;
       const groups = groupCount(module.granularity, k);
-      const out = new Map<string, Tensor>();
-      for (const { suffix, dtype, shape } of fit.tensors)
-        if (suffix !== 'g_idx') out.set(suffix, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
+      const out = allocateFit(fit, 'g_idx');
       const at = (part: string): Tensor => out.get(part)!;
       const scales = await halfScales(operands);
       const zeros = offsetZeros(operands, form);

@@ -1,5 +1,5 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
-import { allocate, type Tensor } from '../../../native/binding.js';
+import type { Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { allPacked, pack } from '../../layout/engine.js';
 import { MMA_M16N8K16, reorderLocals, storedTile, WORD_3120, WORD_75316420 } from '../../layout/fragment.js';
@@ -7,8 +7,8 @@ import type { Layout } from '../../layout/layout.js';
 import { local } from '../../layout/make.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { permute, product } from '../../layout/product.js';
-import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
-import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
+import { hasForm, type IntegerForm, integerForm, type NoForm, noForm } from '../integer-form.js';
+import { allocateFit, type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import { columnOrder, offsetZeros, reorderProblem } from '../operands.js';
 import type { ModuleFacts } from '../target.js';
 
@@ -31,26 +31,25 @@ export const marlinLayout: PackLayout = {
   name: 'marlin',
 
   fit(_name, module, facts): Fit | NoForm {
-    const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const integer = form(module, facts);
     if (!hasForm(integer)) return integer;
     const { bits, symmetric } = integer;
     if (bits !== 4 && bits !== 8)
-      return no(`it has ${bits}-bit codes and MARLIN 4- or 8-bit ones`, 'Quantize it with --bits 4.');
+      return noForm(`it has ${bits}-bit codes and MARLIN 4- or 8-bit ones`, 'Quantize it with --bits 4.');
     if (module.scales.dtype !== 'f16')
-      return no(`its scales are ${module.scales.dtype} and MARLIN reads f16`, 'Quantize it with f16 scales.');
+      return noForm(`its scales are ${module.scales.dtype} and MARLIN reads f16`, 'Quantize it with f16 scales.');
     const reordered = reorderProblem(module, facts);
     if (reordered) return reordered;
     const [n, k] = module.shape;
     const { granularity } = module;
     if (granularity.kind === 'group' && !GROUPS.includes(granularity.size))
-      return no(
+      return noForm(
         `its groups are ${granularity.size} long and MARLIN reads groups of ${GROUPS.join(', ')} or whole rows`,
         'Quantize it with --group-size 128 or channel.',
       );
     const padded = [roundUp(n, STEP_N), roundUp(k, STEP_K)] as const;
     if (!symmetric && granularity.kind === 'channel' && padded[1] !== k)
-      return no(
+      return noForm(
         `its K = ${k} is no multiple of ${STEP_K}, and a row's own zero point cannot stand in the padding`,
         'Quantize it with --sym or in groups.',
       );
@@ -83,9 +82,7 @@ export const marlinLayout: PackLayout = {
     const { rt, module, codes, scales } = operands;
     const { bits, bias, symmetric } = form(module, { zeroRange: [0, 0] }) as IntegerForm;
     const [n, k] = fit.padded;
-    const out = new Map<string, Tensor>();
-    for (const { suffix, dtype, shape } of fit.tensors)
-      if (suffix !== 'permutation') out.set(suffix, allocate(dtype === 'F16' ? 'f16' : 'i32', shape));
+    const out = allocateFit(fit, 'permutation');
     const width = bits as 4 | 8;
     const order = operands.groupIndex && columnOrder(operands.groupIndex);
     pack(rt, marlinWeight(n, k, width), codes, out.get('B')!, {

@@ -2,8 +2,8 @@ import { packQuantizedTensors } from '../../../formats/compressed-tensors/layout
 import { allocate, fromTyped, type Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { allPacked, pack } from '../../layout/engine.js';
-import { type CompressedLayout, none, SCALE_DTYPES } from '../compressed.js';
-import { hasForm, type IntegerForm, integerForm } from '../integer-form.js';
+import { type CompressedLayout, SCALE_DTYPES } from '../compressed.js';
+import { hasForm, type IntegerForm, integerForm, noForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
 import { groupIndex, offsetZeros } from '../operands.js';
 import { rowStreams, transposedColumnStreams, wholeWordColumns, wholeWordRows } from './stream.js';
@@ -16,7 +16,7 @@ export const packQuantized: CompressedLayout = {
     const form = integerForm(module, facts);
     if (!hasForm(form)) return form;
     const scaleDtype = SCALE_DTYPES[module.scales.dtype];
-    if (!scaleDtype) return none(`its scales are ${module.scales.dtype}`, 'Quantize it with f16 or bf16 scales.');
+    if (!scaleDtype) return noForm(`its scales are ${module.scales.dtype}`, 'Quantize it with f16 or bf16 scales.');
     const tensors = packQuantizedTensors(name, {
       bits: form.bits,
       shape: module.shape,

@@ -5,8 +5,8 @@ import { LpqError } from '../../core/error.js';
 import { groupCount } from '../../core/granularity.js';
 import { pack } from '../../layout/engine.js';
 import { type MemoryLayout, memoryLayout } from '../../layout/memory.js';
-import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
-import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
+import { hasForm, type IntegerForm, integerForm, type NoForm, noForm } from '../integer-form.js';
+import { allocateFit, type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import type { ModuleFacts } from '../target.js';
 
 const STEP_K = 128;
@@ -28,25 +28,27 @@ export const sparseMarlinLayout: PackLayout = {
   name: 'sparse_marlin',
 
   fit(_name, module, facts): Fit | NoForm {
-    const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     if (module.sparsity !== '2:4')
-      return no('it is not 2:4 sparse', 'Quantize it with --sparsity 2:4, or pack it for another target.');
+      return noForm('it is not 2:4 sparse', 'Quantize it with --sparsity 2:4, or pack it for another target.');
     const integer = form(module, facts);
     if (!hasForm(integer)) return integer;
     const { bits, symmetric } = integer;
     if (bits !== 4 && bits !== 8)
-      return no(`it has ${bits}-bit codes and Sparse-MARLIN 4- or 8-bit ones`, 'Quantize it with --bits 4.');
-    if (!symmetric) return no('it has zero points and Sparse-MARLIN none', 'Quantize it with --sym.');
+      return noForm(`it has ${bits}-bit codes and Sparse-MARLIN 4- or 8-bit ones`, 'Quantize it with --bits 4.');
+    if (!symmetric) return noForm('it has zero points and Sparse-MARLIN none', 'Quantize it with --sym.');
     if (module.scales.dtype !== 'f16')
-      return no(`its scales are ${module.scales.dtype} and Sparse-MARLIN reads f16`, 'Quantize it with f16 scales.');
+      return noForm(
+        `its scales are ${module.scales.dtype} and Sparse-MARLIN reads f16`,
+        'Quantize it with f16 scales.',
+      );
     const { granularity } = module;
     if (granularity.kind === 'group' && granularity.size !== GROUP)
-      return no(
+      return noForm(
         `its groups are ${granularity.size} long and Sparse-MARLIN reads groups of ${GROUP} or whole rows`,
         'Quantize it with --group-size 128 or channel.',
       );
     if (module.groupIndex)
-      return no('its groups are named (g_idx)', 'Quantize it with --order static, which keeps groups in place.');
+      return noForm('its groups are named (g_idx)', 'Quantize it with --order static, which keeps groups in place.');
     const [n, k] = module.shape;
     const padded = [roundUp(n, STEP_N), roundUp(k, STEP_K)] as const;
     const groups = groupCount(granularity, granularity.kind === 'channel' ? k : padded[1]);
@@ -69,9 +71,7 @@ export const sparseMarlinLayout: PackLayout = {
     const { bits, bias } = form(module, {}) as IntegerForm;
     const [n, k] = fit.padded;
     const [rows, columns] = module.shape;
-    const out = new Map<string, Tensor>();
-    for (const { suffix, dtype, shape } of fit.tensors)
-      out.set(suffix, allocate(dtype === 'F16' ? 'f16' : dtype === 'I16' ? 'i16' : 'i32', shape));
+    const out = allocateFit(fit);
     const middle = 2 ** (bits - 1);
     const kept = allocate('u8', [rows, columns / 2]);
     const metadata = allocate('u16', [rows, Math.ceil(columns / 16)]);

@@ -1,5 +1,5 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
-import { allocate, fromTyped, type Tensor, typed } from '../../../native/binding.js';
+import { fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
@@ -9,8 +9,8 @@ import type { Layout } from '../../layout/layout.js';
 import { columnSpatial, local } from '../../layout/make.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
 import { permute, product } from '../../layout/product.js';
-import type { NoForm } from '../integer-form.js';
-import { type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
+import { type NoForm, noForm } from '../integer-form.js';
+import { allocateFit, type Fit, type Operands, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import { columnOrder, reorderProblem } from '../operands.js';
 
 /** Columns (n) and rows (k) of a block, and how many k a chunk of 32 codes a lane spans. */
@@ -29,27 +29,29 @@ export const tilusLayout: PackLayout = {
   name: 'tilus',
 
   fit(_name, module, facts): Fit | NoForm {
-    const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
     const { bits } = quantType(module.type);
     if (module.sparsity !== 'none')
-      return no('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
-    if (module.scales.global) return no('its scales have a second level', 'Quantize it with scales of one level.');
+      return noForm('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
+    if (module.scales.global) return noForm('its scales have a second level', 'Quantize it with scales of one level.');
     if (module.scales.block[0] !== 1)
-      return no(`a scale covers ${module.scales.block[0]} output features`, 'Quantize it with scales for each row.');
+      return noForm(
+        `a scale covers ${module.scales.block[0]} output features`,
+        'Quantize it with scales for each row.',
+      );
     const { dtype } = module.scales;
     if (dtype !== 'f16' && dtype !== 'bf16' && dtype !== 'f8_e8m0')
-      return no(`its scales are ${dtype} and the kernel reads 16 bits`, 'Quantize it with f16 or bf16 scales.');
+      return noForm(`its scales are ${dtype} and the kernel reads 16 bits`, 'Quantize it with f16 or bf16 scales.');
     const { granularity, zeros } = module;
     if (granularity.kind === 'group' && !GROUPS.includes(granularity.size))
-      return no(
+      return noForm(
         `its groups are ${granularity.size} long and the kernel reads groups of ${GROUPS.join(', ')} or whole rows`,
         'Quantize it with --group-size 128 or channel.',
       );
     if (zeros.kind === 'float' && zeros.dtype !== 'f16')
-      return no(`its zero points are ${zeros.dtype} and the kernel reads f16`, 'Quantize it with f16 zero points.');
+      return noForm(`its zero points are ${zeros.dtype} and the kernel reads f16`, 'Quantize it with f16 zero points.');
     const [low, high] = facts.zeroRange ?? [0, 0];
     if (zeros.kind === 'int' && (low < -2048 || high > 2048))
-      return no(`its zero points run from ${low} to ${high}, beyond what f16 holds exactly`, 'Quantize it anew.');
+      return noForm(`its zero points run from ${low} to ${high}, beyond what f16 holds exactly`, 'Quantize it anew.');
     const reordered = reorderProblem(module, facts);
     if (reordered) return reordered;
     const [n, k] = module.shape;
@@ -81,10 +83,7 @@ export const tilusLayout: PackLayout = {
     const { bits } = quantType(module.type);
     const [n, k] = fit.padded;
     const groups = groupCount(module.granularity, module.shape[1]);
-    const out = new Map<string, Tensor>();
-    const DTYPES = { U8: 'u8', F16: 'f16', BF16: 'bf16' } as const;
-    for (const { suffix, dtype, shape } of fit.tensors)
-      if (suffix !== 'permutation') out.set(suffix, allocate(DTYPES[dtype as keyof typeof DTYPES], shape));
+    const out = allocateFit(fit, 'permutation');
     const order = operands.groupIndex && columnOrder(operands.groupIndex);
     const options = { streamColumns: module.shape[1], ...(order && { order }) };
     pack(rt, tilusWeight(n, k, bits), codes, out.get('packed')!, options);

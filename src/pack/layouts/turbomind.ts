@@ -8,7 +8,7 @@ import { allPacked, pack } from '../../layout/engine.js';
 import { hardwareAwareTile, loadedTile, TENSOR_CORES } from '../../layout/hardware-aware.js';
 import type { Layout } from '../../layout/layout.js';
 import { type MemoryLayout, memoryLayout, repeatTile } from '../../layout/memory.js';
-import { hasForm, type IntegerForm, integerForm, type NoForm } from '../integer-form.js';
+import { hasForm, type IntegerForm, integerForm, type NoForm, noForm } from '../integer-form.js';
 import { type Fit, type PackLayout, paddingNote, roundUp } from '../layout.js';
 import { offsetZeros } from '../operands.js';
 import type { ModuleFacts } from '../target.js';
@@ -23,39 +23,37 @@ type Kind = 'fused' | 'e8m0' | 'plain';
 function kindOf(module: CanonicalModule, facts: ModuleFacts): { kind: Kind; bits: 4 | 8; form?: IntegerForm } | NoForm {
   const type = quantType(module.type);
   const { dtype } = module.scales;
-  const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
   if (type.kind === 'float') {
     if (module.zeros.kind !== 'none' && !(module.zeros.kind === 'const' && module.zeros.value === 0))
-      return no('it has floats with zero points', 'Quantize it with --sym.');
+      return noForm('it has floats with zero points', 'Quantize it with --sym.');
     const plain = floatProblem(module);
     if (plain) return plain;
     if (type.name === 'f4e2m1')
       return dtype === 'f8_e8m0'
         ? { kind: 'e8m0', bits: 4 }
-        : no(`its scales are ${dtype} and those of fp4 are f8_e8m0 here`, 'Quantize it with --dtype mxfp4.');
+        : noForm(`its scales are ${dtype} and those of fp4 are f8_e8m0 here`, 'Quantize it with --dtype mxfp4.');
     if (type.name === 'f8e4m3')
       return dtype === 'f16' || dtype === 'bf16'
         ? { kind: 'plain', bits: 8 }
-        : no(`its scales are ${dtype} and those of fp8 have 16 bits here`, 'Quantize it with f16 or bf16 scales.');
-    return no(`it holds ${type.name} codes; TurboMind has f4e2m1 and f8e4m3`, 'Quantize it to one of these.');
+        : noForm(`its scales are ${dtype} and those of fp8 have 16 bits here`, 'Quantize it with f16 or bf16 scales.');
+    return noForm(`it holds ${type.name} codes; TurboMind has f4e2m1 and f8e4m3`, 'Quantize it to one of these.');
   }
   const form = integerForm(module, facts);
   if (!hasForm(form)) return form;
   if (form.bits !== 4 && form.bits !== 8)
-    return no(`it has ${form.bits}-bit codes and TurboMind 4- or 8-bit ones`, 'Quantize it with --bits 4.');
+    return noForm(`it has ${form.bits}-bit codes and TurboMind 4- or 8-bit ones`, 'Quantize it with --bits 4.');
   if (dtype !== 'f16')
-    return no(`its scales are ${dtype} and TurboMind fuses f16 ones`, 'Quantize it with f16 scales.');
+    return noForm(`its scales are ${dtype} and TurboMind fuses f16 ones`, 'Quantize it with f16 scales.');
   return { kind: 'fused', bits: form.bits, form };
 }
 
 function floatProblem(module: CanonicalModule): NoForm | undefined {
-  const no = (reason: string, remedy: string): NoForm => ({ reason, remedy });
   if (module.sparsity !== 'none')
-    return no('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
-  if (module.permutation) return no('its columns are permuted', 'Quantize it with --order static.');
-  if (module.scales.global) return no('its scales have a second level', 'Quantize it with scales of one level.');
+    return noForm('it is 2:4 sparse', 'Pack it with --target sparse_marlin, or quantize it without --sparsity.');
+  if (module.permutation) return noForm('its columns are permuted', 'Quantize it with --order static.');
+  if (module.scales.global) return noForm('its scales have a second level', 'Quantize it with scales of one level.');
   if (module.scales.block[0] !== 1)
-    return no(`a scale covers ${module.scales.block[0]} output features`, 'Quantize it with scales for each row.');
+    return noForm(`a scale covers ${module.scales.block[0]} output features`, 'Quantize it with scales for each row.');
   return undefined;
 }
 

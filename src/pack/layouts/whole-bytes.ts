@@ -5,8 +5,8 @@ import type { CompressedScheme } from '../../../formats/compressed-tensors/schem
 import { allocate, type Tensor, typed } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { quantType } from '../../core/quant-type.js';
-import { type CompressedLayout, floatProblem, none, SCALE_DTYPES } from '../compressed.js';
-import { hasForm, integerForm } from '../integer-form.js';
+import { type CompressedLayout, floatProblem, SCALE_DTYPES } from '../compressed.js';
+import { hasForm, integerForm, noForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
 import { FP8_EXPERTS, INT8_EXPERTS } from '../reader-limits.js';
 
@@ -19,11 +19,12 @@ export const intQuantized: CompressedLayout = {
     const form = integerForm(module, facts);
     if (!hasForm(form)) return form;
     const scaleDtype = SCALE_DTYPES[module.scales.dtype];
-    if (form.bits !== 8) return none(`it has ${form.bits} bits and W8A8 has 8`, 'Quantize it with --bits 8.');
-    if (!form.symmetric) return none('W8A8 kernels have no zero points', 'Quantize it without --asym.');
+    if (form.bits !== 8) return noForm(`it has ${form.bits} bits and W8A8 has 8`, 'Quantize it with --bits 8.');
+    if (!form.symmetric) return noForm('W8A8 kernels have no zero points', 'Quantize it without --asym.');
     if (module.granularity.kind !== 'channel' || module.groupIndex)
-      return none('W8A8 kernels have one scale a row', 'Quantize it with --group-size channel.');
-    if (!scaleDtype) return none(`its scales are ${module.scales.dtype}`, 'Quantize it with f16, bf16 or f32 scales.');
+      return noForm('W8A8 kernels have one scale a row', 'Quantize it with --group-size channel.');
+    if (!scaleDtype)
+      return noForm(`its scales are ${module.scales.dtype}`, 'Quantize it with f16, bf16 or f32 scales.');
     const shapes = { shape: module.shape, scaleShape: storedShape(module), scaleDtype };
     return exactFit(name, module, byteTensors(name, { ...shapes, codeDtype: 'I8' }));
   },
@@ -59,17 +60,17 @@ export function floatQuantized(dynamicActivations: boolean): CompressedLayout {
     ...(!dynamicActivations && { limits: [FP8_EXPERTS] }),
 
     fit(name, module) {
-      if (module.type !== 'f8e4m3') return none(`it holds ${module.type} codes`, 'Quantize it with --dtype f8e4m3.');
+      if (module.type !== 'f8e4m3') return noForm(`it holds ${module.type} codes`, 'Quantize it with --dtype f8e4m3.');
       const problem = floatProblem(module);
       if (problem) return problem;
       const { stored, block } = module.scales;
       const scaleDtype = SCALE_DTYPES[module.scales.dtype];
       if (module.scales.global || !scaleDtype)
-        return none(`FP8 has no ${module.scales.dtype} scales`, 'Quantize it with f16, bf16 or f32 scales.');
+        return noForm(`FP8 has no ${module.scales.dtype} scales`, 'Quantize it with f16, bf16 or f32 scales.');
       if (module.granularity.kind !== 'channel' && block[0] === 1 && stored === undefined)
-        return none('FP8 kernels have a scale a row or a square block', 'Quantize it with --group-size channel.');
+        return noForm('FP8 kernels have a scale a row or a square block', 'Quantize it with --group-size channel.');
       if (dynamicActivations && storedStrategy(module).strategy === 'block')
-        return none('its scales cover blocks', 'Pack it for compressed-tensors, which leaves activations alone.');
+        return noForm('its scales cover blocks', 'Pack it for compressed-tensors, which leaves activations alone.');
       const shapes = { shape: module.shape, scaleShape: storedShape(module), scaleDtype };
       return exactFit(name, module, byteTensors(name, { ...shapes, codeDtype: 'F8_E4M3' }));
     },

@@ -2,8 +2,7 @@ import { allocate, type Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
 import { setStoredScales } from '../decode-scales.js';
-import { inPlaceProblems } from '../foreign.js';
-import { isOutside, storedForm, type VerifiedLayout } from '../layout.js';
+import { inPlaceProblems, isOutside, storedForm, type VerifiedLayout } from '../layout.js';
 import { settle, transpose, unpackAwq } from '../native.js';
 import { constantZeros } from '../streams.js';
 

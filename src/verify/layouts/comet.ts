@@ -1,7 +1,7 @@
 import { cometKernel } from '../../model/kernels/comet.js';
 import { checkActivations, narrowScales, wideScales } from '../decode-comet.js';
 import { compareComet } from '../kernel-comet.js';
-import { emulateComet } from '../native.js';
+import { emulate } from '../native.js';
 import { tileLayout } from '../tile-layout.js';
 import { orderTensor, partGroups, partShape, rankPrefixes, type TileRules } from '../tile-rules.js';
 
@@ -57,7 +57,7 @@ const rules: TileRules = {
       const own = ['packed', 'scales', 'bits', 'clip', 'blocks'].map((suffix) => weights.tensor(`${prefix}.${suffix}`));
       const permutation = parts.get('permutation');
       const inputs = [...own, parts.get('codes')!, scales, ...(permutation ? [permutation] : [])];
-      const result = await emulateComet(runtime, inputs, { seed, strips });
+      const result = await emulate(runtime, 'comet', inputs, { seed, strips });
       for (const tensor of [...own, scales]) tensor.dispose();
       return result;
     },

@@ -3,8 +3,7 @@ import { hashTensor } from '../../../formats/safetensors/hash.js';
 import { fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import type { Decoded } from '../decode.js';
-import { codeProblems } from '../foreign.js';
-import type { VerifiedLayout } from '../layout.js';
+import { codeProblems, type VerifiedLayout } from '../layout.js';
 
 /** Forms of compressed-tensors with two f4e2m1 codes a byte; `global`: with a second level of scales, stored as a divisor. */
 function fp4(name: string, group: number, dtype: string, stored: string, global: boolean): VerifiedLayout {

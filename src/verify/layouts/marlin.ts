@@ -4,7 +4,7 @@ import { marlinKernel } from '../../model/kernels/marlin.js';
 import { emulateGeneral } from '../emulate-tiles.js';
 import { type EmulatedPart, isSymmetric } from '../layout.js';
 import type { ModuleContext } from '../module.js';
-import { type EmulatorResult, emulateMarlin } from '../native.js';
+import { type EmulatorResult, emulate } from '../native.js';
 import { tileLayout } from '../tile-layout.js';
 import { integerProblems, orderTensor, partGroups, partShape, type TileRules, tileCodes } from '../tile-rules.js';
 
@@ -66,21 +66,15 @@ function isClassic(module: PackedModule): boolean {
 }
 
 async function classic(ctx: ModuleContext, { prefix, module, parts, strips }: EmulatedPart): Promise<EmulatorResult> {
-  const type = quantType(module.type);
-  const packed = ctx.weights.tensor(`${prefix}.B`);
-  const packedScales = ctx.weights.tensor(`${prefix}.s`);
-  const result = await emulateMarlin(
-    ctx.runtime,
-    { packed, packedScales, codes: parts.get('codes')!, scales: parts.get('scales')! },
-    {
-      k: partShape(module)[1],
-      zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
-      signed: type.kind === 'int' && type.signed,
-      seed: ctx.seed,
-      strips,
-    },
-  );
-  packed.dispose();
-  packedScales.dispose();
+  const { kind, signed } = quantType(module.type);
+  const stored = ['B', 's'].map((suffix) => ctx.weights.tensor(`${prefix}.${suffix}`));
+  const result = await emulate(ctx.runtime, 'marlin', [...stored, parts.get('codes')!, parts.get('scales')!], {
+    k: partShape(module)[1],
+    zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
+    signed: kind === 'int' && signed,
+    seed: ctx.seed,
+    strips,
+  });
+  for (const tensor of stored) tensor.dispose();
   return result;
 }

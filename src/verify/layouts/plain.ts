@@ -1,8 +1,8 @@
 import type { PackedModule } from '../../../formats/artifact/schema.js';
 import type { ScaleDtype } from '../../../formats/canonical/schema.js';
 import { quantType } from '../../core/quant-type.js';
-import { checkIndices } from '../decode-indices.js';
 import type { LayoutTensor, VerifiedLayout } from '../layout.js';
+import { checkIndices } from '../streams.js';
 
 /** How a module that a target does not take goes along: none of its codes, or all of it as it was quantized. */
 

@@ -1,8 +1,7 @@
-import type { Tensor } from '../../../native/binding.js';
 import { quantType } from '../../core/quant-type.js';
 import { sparseMarlinKernel } from '../../model/kernels/sparse-marlin.js';
 import { note, type Parts, problem, readScales, setScales } from '../decode-scales.js';
-import { decodeSparse, emulateSparse, settle } from '../native.js';
+import { decodeSparse, emulate, settle } from '../native.js';
 import { tileLayout } from '../tile-layout.js';
 import {
   integerProblems,
@@ -58,21 +57,18 @@ const rules: TileRules = {
   emulator: {
     strip: () => 64,
     async run(ctx, { prefix, module, parts, strips }) {
-      const type = quantType(module.type);
-      const [packed, meta, packedScales] = ['B', 'meta', 's'].map((suffix) =>
-        ctx.weights.tensor(`${prefix}.${suffix}`),
-      ) as [Tensor, Tensor, Tensor];
-      const [codes, mask, scales] = [parts.get('codes')!, parts.get('mask')!, parts.get('scales')!];
-      const inputs = { packed, meta, packedScales, codes, mask, scales };
-      const result = await emulateSparse(ctx.runtime, inputs, {
-        bits: type.bits,
+      const { bits, kind, signed } = quantType(module.type);
+      const stored = ['B', 'meta', 's'].map((suffix) => ctx.weights.tensor(`${prefix}.${suffix}`));
+      const own = (['codes', 'mask', 'scales'] as const).map((part) => parts.get(part)!);
+      const result = await emulate(ctx.runtime, 'sparse', [...stored, ...own], {
+        bits,
         k: partShape(module)[1],
         zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
-        signed: type.kind === 'int' && type.signed,
+        signed: kind === 'int' && signed,
         seed: ctx.seed,
         strips,
       });
-      for (const tensor of [packed, meta, packedScales]) tensor.dispose();
+      for (const tensor of stored) tensor.dispose();
       return result;
     },
   },

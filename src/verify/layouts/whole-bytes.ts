@@ -3,8 +3,7 @@ import { allocate, fromTyped, type Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
 import { w8a8Kernel } from '../../model/kernels/w8a8.js';
-import { codeProblems } from '../foreign.js';
-import { isSymmetric, type VerifiedLayout } from '../layout.js';
+import { codeProblems, isSymmetric, type VerifiedLayout } from '../layout.js';
 
 /** Forms of compressed-tensors with a code a byte, whose scales rows, blocks or the whole tensor share. */
 function wholeBytes(

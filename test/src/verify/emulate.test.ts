@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
-import { dequantize, emulateMarlin, settle } from '../../../src/verify/native.js';
+import { dequantize, emulate, settle } from '../../../src/verify/native.js';
 import { bitstream, half, marlinScales, marlinWords, random } from './build.js';
 
 const runtime = createRuntime(2);
@@ -29,18 +29,16 @@ function draw(n: number, k: number, groups: number, seed: number): Case {
 function run(rt: NativeRuntime, n: number, k: number, groups: number, c: Case, seed = 1) {
   const t = (dtype: 'i32' | 'f16' | 'u8', shape: number[], data: ArrayBufferView): Tensor =>
     fromTyped(dtype, shape, data);
-  return emulateMarlin(
+  const codes = bitstream(n, k, 4, 8, (row, i) => c.codes[row * k + i]!);
+  return emulate(
     rt,
-    {
-      packed: t('i32', [k / 16, 2 * n], c.packed),
-      packedScales: t('f16', [groups, n], c.packedScales),
-      codes: t(
-        'u8',
-        [n, k / 2],
-        bitstream(n, k, 4, 8, (row, i) => c.codes[row * k + i]!),
-      ),
-      scales: t('f16', [n, groups], c.scales),
-    },
+    'marlin',
+    [
+      t('i32', [k / 16, 2 * n], c.packed),
+      t('f16', [groups, n], c.packedScales),
+      t('u8', [n, k / 2], codes),
+      t('f16', [n, groups], c.scales),
+    ],
     { k, zero: 8, signed: false, seed, strips: Array.from({ length: n / 64 }, (_, i) => i) },
   );
 }
