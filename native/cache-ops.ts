@@ -30,10 +30,7 @@ export interface HeadNorms {
 
 /** Keys and values that are kept as they are, part of the operation table (ops.ts). */
 export const cacheOps = {
-  /**
-   * k [T, kvHeads*headDim] and v [T, kvHeads*valueDim] become rows total - new .. total of their sequences' slots in keys and
-   * values [S, R, ...], f32, f16 or bf16, rounded to nearest even. kFirst, vFirst: as of attention.
-   */
+  /** k and v become rows of their sequences' slots in keys and values. */
   cacheAppend: (
     rt: NativeRuntime,
     k: Tensor,
@@ -44,11 +41,7 @@ export const cacheOps = {
     p: Omit<FirstColumns, 'qFirst'> = {},
   ) => rt.enqueue('cache_append', [k, v, starts, slots, totals], [keys, values], p),
 
-  /**
-   * rope of q [T, heads*headDim] and k, then cacheAppend, in one: y [T, heads*headDim] = q turned, k is turned on its way into keys, and
-   * neither k nor v changes. Without a rotation nothing turns; with norms rmsnorm of each head comes first. y of any activation dtype; it may be q where that has no other columns and y's
-   * dtype. qFirst, kFirst, vFirst: as of attention. On CUDA headDim and valueDim are at most 256.
-   */
+  /** rope of q and k, then cacheAppend, in one; with norms rmsnorm of each head comes first. */
   ropeAppend: (
     rt: NativeRuntime,
     { q, k, v }: { q: Tensor; k: Tensor; v: Tensor },
@@ -73,10 +66,7 @@ export const cacheOps = {
   },
 
   /**
-   * attention() of the new tokens over all tokens of their sequences, which are in the cache already: q [T, heads*headDim], keys
-   * [S, R, kvHeads*headDim], values [S, R, kvHeads*valueDim], y [T, heads*valueDim]. most: the most new tokens of a
-   * sequence, longest: the most tokens of one; neither may be too small. On the CPU blocks of keys are those of attention(), so that
-   * with an f32 cache y is what that gives, bit by bit. On CUDA keys and values are of y's dtype.
+   * attention() of the new tokens over all tokens of their sequences, which are in the cache already. most: the most new tokens of a sequence, longest: the most tokens of one.
    */
   cachedAttention: (
     rt: NativeRuntime,

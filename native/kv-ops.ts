@@ -9,11 +9,7 @@ export interface KvTensors {
 
 /** The cache of keys and values in few bits (docs/kv-cache.md), part of the operation table (ops.ts); on CUDA kvDecode, kvPack and kvAppend alone. */
 export const kvOps = {
-  /**
-   * x [T,C] f32 (rounded to f16 first) or f16 -> codes U8 [T,C], scales and zeros f16 [ceil(T/groupTokens), C/groupDims]:
-   * zero = the smallest of the group, scale = f16((largest - zero) / (2^bits - 1)), code = (x - zero) / scale rounded to nearest even, at
-   * most 2^bits - 1, 0 where the scale is 0; the last group of tokens may be shorter. Fails with LPQ_NATIVE_NUMERICS for what f16 cannot hold.
-   */
+  /** x -> codes, scales and zeros (native/cpu/kv/quantize.cpp). */
   kvQuantize: (
     rt: NativeRuntime,
     x: Tensor,
@@ -21,7 +17,7 @@ export const kvOps = {
     p: { bits: number; groupTokens: number; groupDims: number },
   ) => rt.enqueue('kv_quantize', [x], [out.codes, out.scales, out.zeros], p),
 
-  /** y f32 [T,C] = fma(code, scale, zero), of what kvQuantize gives. */
+  /** The inverse of kvQuantize. */
   kvDequantize: (
     rt: NativeRuntime,
     q: KvTensors,
@@ -59,14 +55,7 @@ export const kvOps = {
     rt.enqueue('kv_attention', [q, ...sides, table, lengths, tailKeys, tailValues, tails], [y], { ...p, ...layout });
   },
 
-  /**
-   * Decode attention over packed pages (formats/kv/spec.md) and an exact tail: y [B*queries, heads*headDim] f16 or f32, 0 where a query
-   * sees no token. q f16 [B*queries, heads*headDim]; the pages U8 [pages, bytes]; table I32 [B,P]; lengths I32 [B] of packed tokens
-   * (bitdecoding: whole tiles), tails I32 [B], at most R; tailKeys, tailValues f16 [B, R, kvHeads*headDim]. queries (1 where it is not
-   * given) tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the
-   * (lengths + tails - queries + i)-th. splits overrides into how many runs tokens are cut, warps how many warps a block has; neither
-   * changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
-   */
+  /** Decode attention over packed pages and an exact tail (native/ops/kv.h). */
   kvDecode: (
     rt: NativeRuntime,
     q: Tensor,
@@ -78,20 +67,11 @@ export const kvOps = {
     rt.enqueue('kv_decode', [q, ...pages, table, lengths, tailKeys, tailValues, tails], [y], { ...p });
   },
 
-  /**
-   * Quantizes k, v f16 [T, kvHeads*headDim] (bitdecoding: whole blocks) as kvQuantize does, and packs them as tokens first .. of the
-   * sequence whose pages table I32 [P] names. NaN and infinity: LPQ_NATIVE_NUMERICS; a page that is none: LPQ_NATIVE_ARGUMENT.
-   */
+  /** Quantizes k and v and packs them as tokens first .. of a sequence. */
   kvPack: (rt: NativeRuntime, k: Tensor, v: Tensor, table: Tensor, pages: KvPages, p: KvForm & { first?: number }) =>
     rt.enqueue('kv_pack', [k, v, table], [...pages], { ...p }),
 
-  /**
-   * A step's token of every sequence, k and v f16 [B, kvHeads*headDim]. Where the tail is full (tails = residual, R where it is not
-   * given, whole blocks) it is packed first, as tokens lengths .. (whole blocks), lengths grows by residual and tails becomes 0; then the token
-   * goes to the tail, and tails grows by 1. So the step that fills a tail still reads it exactly (BitDecoding, section V-B). turbomind:
-   * the token is packed at once, lengths grows by 1. table I32 [B,P]; lengths, tails I32 [B] and the tails f16 [B, R, kvHeads*headDim] are
-   * read and written on the device. Failures as of kvPack.
-   */
+  /** A step's token of every sequence; a full tail is packed first. */
   kvAppend: (
     rt: NativeRuntime,
     k: Tensor,

@@ -13,7 +13,7 @@ namespace lpq::cuda {
 
 class CudaExec;
 
-// Operations have the names, the tensors and the meaning that native/ops.ts states; they launch and return.
+// Operations have the names, the tensors and the meaning that native/ops states; they launch and return.
 using CudaOpFn = void (*)(Call&, CudaExec&);
 std::map<std::string, CudaOpFn>& cuda_op_table();
 struct CudaOpRegistrar {

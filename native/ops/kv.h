@@ -61,18 +61,19 @@ struct KvForm {
     const char* const names[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
     for (int i = 0; i < 4; ++i) {
       pages[i] = given[i];
-      require_tensor(*pages[i], names[i], DType::u8, {pages[0]->rank() == 2 ? pages[0]->dim(0) : -1, turbomind ? one : bytes[i]});
+      require_tensor(*pages[i], names[i], DType::u8,
+                     {pages[0]->rank() == 2 ? pages[0]->dim(0) : -1, turbomind ? one : bytes[i]});
       require(!turbomind || pages[i]->raw() == pages[0]->raw(), "turbomind has one block a page");
     }
   }
 };
 
-// Decode attention over packed pages and an exact tail: y [B*queries, heads*headDim] f16 or f32, 0 where a query sees no
-// token. q f16 [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of packed tokens (bitdecoding:
-// whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R. queries (1) tokens of a
-// sequence are its newest, packed or in the tail: query i sees tokens up to its own, the (lengths + tails - queries +
-// i)-th. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block has, stages (1) its
-// rings; none changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
+// Decode attention over packed pages and an exact tail: y [B*queries, heads*headDim] f16 or f32, 0 where a query sees
+// no token. q f16 [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of packed tokens
+// (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R. queries (1)
+// tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the (lengths + tails -
+// queries + i)-th. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block has, stages
+// (1) its rings; none changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
 struct KvDecode {
   const Tensor &q, &table, &lengths, &tail_keys, &tail_values, &tails, &y;
   KvForm form;
@@ -101,8 +102,8 @@ struct KvDecode {
     const int64_t splits = a.integer("splits", 0), warps = a.integer("warps", 0), stages = a.integer("stages", 1);
     require((!a.has("splits") || splits >= 1) && splits <= 1024 && (!a.has("warps") || warps >= 1) && stages >= 1,
             "splits is not 1 to 1024, or warps or stages not positive");
-    const KvDecode of{q,    table,     lengths, tail_keys, tail_values, tails,  y, form,
-                      sequences, heads, queries, a.number("scale"), splits, warps, stages};
+    const KvDecode of{q,         table, lengths, tail_keys,         tail_values, tails, y,     form,
+                      sequences, heads, queries, a.number("scale"), splits,      warps, stages};
     return a.done(), of;
   }
 };
@@ -133,9 +134,9 @@ struct KvPack {
 // A step's token of every sequence, k and v f16 [B, kvHeads*headDim]. Where the tail is full (tails = residual, R where
 // it is not given, whole blocks) it is packed first, as tokens lengths .. (whole blocks), lengths grows by residual and
 // tails becomes 0; then the token goes to the tail, and tails grows by 1. So the step that fills a tail still reads it
-// exactly (BitDecoding, section V-B). turbomind, which has no residual: the token is packed at once, lengths grows by 1.
-// table I32 [B,P]; lengths, tails I32 [B] and tailKeys, tailValues f16 [B, R, kvHeads*headDim] are read and written where
-// they are. Failures as of kv_pack.
+// exactly (BitDecoding, section V-B). turbomind, which has no residual: the token is packed at once, lengths grows
+// by 1. table I32 [B,P]; lengths, tails I32 [B] and tailKeys, tailValues f16 [B, R, kvHeads*headDim] are read and
+// written where they are. Failures as of kv_pack.
 struct KvAppend {
   const Tensor &k, &v, &table, &lengths, &tails, &tail_keys, &tail_values;
   KvForm form;

@@ -6,6 +6,10 @@ namespace lpq::ops {
 
 inline constexpr Types kScaleTypes = {DType::f16, DType::bf16, DType::f32, DType::f8_e8m0, DType::f8_e4m3};
 
+// Whole, then real ones; those of signed types do not fit u8.
+inline constexpr Types kZeroTypes = {DType::u8, DType::i16, DType::f16, DType::f32};
+inline constexpr Types kSignedZeroTypes = {DType::i16, DType::f16, DType::f32};
+
 // Bytes of k codes as a bitstream.
 inline int64_t bitstream_bytes(int64_t k, int64_t bits) { return (k * bits + 7) / 8; }
 
@@ -63,14 +67,10 @@ struct Rtn {
                  &stats = a.output("stats", {DType::f64}, {9});
     const bool symmetric = a.number("symmetric") != 0, global = a.flag("global");
     require(!global || scales.dtype == DType::f8_e4m3, "only e4m3 scales have a second level");
-    const Tensor* zeros = symmetric ? nullptr : &a.output("zeros", scales.shape);
-    bool whole = false;
-    if (zeros) {
-      require(type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
-      whole = zeros->dtype == DType::i16 || (zeros->dtype == DType::u8 && !type.is_signed);
-      require(whole || zeros->dtype == DType::f16 || zeros->dtype == DType::f32,
-              "zeros are u8 (unsigned types), i16, f16 or f32");
-    }
+    require(symmetric || type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
+    const Tensor* zeros =
+        symmetric ? nullptr : &a.output("zeros", type.is_signed ? kSignedZeroTypes : kZeroTypes, scales.shape);
+    const bool whole = zeros && (zeros->dtype == DType::i16 || zeros->dtype == DType::u8);
     const Rtn of{w,      codes,      scales,
                  stats,  zeros,      type,
                  length, k / length, a.real("zero", 0),
@@ -99,8 +99,7 @@ struct Dequantize {
     const bool has_group = a.flag("hasGroup");
     const Tensor& scales =
         a.input("scales", kScaleTypes, {(n + block_n - 1) / block_n, has_group ? -1 : (k + block_k - 1) / block_k});
-    const Tensor *zeros = a.input_if(a.flag("hasZeros"), "zeros", {DType::u8, DType::i16, DType::f16, DType::f32},
-                                     scales.shape),
+    const Tensor *zeros = a.input_if(a.flag("hasZeros"), "zeros", kZeroTypes, scales.shape),
                  *group = a.input_if(has_group, "group", {DType::i32}, {k});
     const Dequantize of{codes,
                         scales,

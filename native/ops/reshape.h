@@ -1,4 +1,4 @@
-// slice_columns, place_columns, transpose, copy_heads, strided_matrix: elements moved, not computed with.
+// slice_columns, place_columns, transpose, copy_heads, copy, strided_matrix: elements moved, not computed with.
 #pragma once
 #include "ops/arguments.h"
 
@@ -65,6 +65,18 @@ struct CopyHeads {
     require(first >= 0 && first + width <= dim, "columns " + std::to_string(first) + " to " +
                                                     std::to_string(first + width) + " are not in a head of " +
                                                     std::to_string(dim));
+  }
+};
+
+// Bytes from one tensor to another of as many, for benchmarks.
+struct Copy {
+  const Tensor &from, &to;
+
+  static Copy parse(const Call& call) {
+    Arguments a(call, "copy");
+    const Tensor &from = a.input("from"), &to = a.output("to");
+    require(from.bytes() == to.bytes(), "the tensors have different sizes");
+    return a.done(), Copy{from, to};
   }
 };
 

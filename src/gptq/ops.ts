@@ -1,7 +1,7 @@
 import type { NativeRuntime, OpParams, Tensor } from '../../native/binding.js';
 
 /**
- * The solver's native operations (native/cpu/gptq/*.cpp state their contracts). Everything between factor and encode is
+ * The solver's native operations (native/ops/gptq.h states their contracts). Everything between factor and encode is
  * in solving order: column j of T, U, M and level is input feature order[j].
  */
 export const gptqOps = {

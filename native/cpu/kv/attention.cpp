@@ -43,11 +43,13 @@ void attend(const Shape& s, const Side& keys, const Side& values, const float* q
 }
 
 void attention(Call& call, Exec& exec) {
-  const Side keys(call, 1, "keys"), values(call, 4, "values");
-  const Tensor &q = call.input(0), &table = call.input(7), &lengths = call.input(8), &tail_keys = call.input(9),
-               &tail_values = call.input(10), &tails = call.input(11), &y = call.output(0);
-  Shape s{call.params.integer("heads"), call.params.integer("kvHeads"), call.params.integer("headDim"), 0, 0,
-          call.params.number("scale")};
+  ops::Arguments a(call, "kv_attention");
+  const Tensor& q = a.input("q");
+  const Side keys(a, "keys"), values(a, "values");
+  const Tensor &table = a.input("table"), &lengths = a.input("lengths"), &tail_keys = a.input("tailKeys"),
+               &tail_values = a.input("tailValues"), &tails = a.input("tails"), &y = a.output("y");
+  Shape s{a.integer("heads"), a.integer("kvHeads"), a.integer("headDim"), 0, 0, a.number("scale")};
+  a.done();
   require(s.kv_heads > 0 && s.dim > 0 && s.heads > 0 && s.heads % s.kv_heads == 0, "heads is no multiple of kvHeads");
   const int64_t width = s.kv_heads * s.dim;
   require(keys.columns == width && values.columns == width && keys.page_tokens == values.page_tokens,
@@ -90,10 +92,10 @@ LPQ_OP(attention, "kv_attention");
 
 // y f32 [T, width]: tokens 0 .. T-1 of a sequence whose pages `table` I32 [P] names.
 void unpack(Call& call, Exec& exec) {
-  const Side side(call, 0, "side");
-  const Tensor &table = call.input(3), &y = call.output(0);
-  require_tensor(table, "table", DType::i32, {-1});
-  require_tensor(y, "y", DType::f32, {-1, side.columns});
+  ops::Arguments a(call, "kv_unpack");
+  const Side side(a, "side");
+  const Tensor &table = a.input("table", {DType::i32}, {-1}), &y = a.output("y", {DType::f32}, {-1, side.columns});
+  a.done();
   const int64_t tokens = y.dim(0);
   require(tokens <= table.dim(0) * side.page_tokens, "y is longer than the pages");
   for (int64_t p = 0; p * side.page_tokens < tokens; ++p)

@@ -1,4 +1,4 @@
-// kv_decode: attention over packed pages as CUDA's operation of that name, summed in fp64. Contract: native/kv-ops.ts.
+// kv_decode: attention over packed pages as CUDA's operation of that name, summed in fp64.
 #include "cpu/kv/attend.h"
 #include "cpu/kv/form.h"
 
@@ -8,29 +8,13 @@ namespace {
 constexpr int64_t kQueries = 32;  // of a sequence that read its rows together
 
 void decode(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7),
-               &tail_values = call.input(8), &tails = call.input(9), &y = call.output(0);
-  const Tensor* const pages[4] = {&call.input(1), &call.input(2), &call.input(3), &call.input(4)};
-  const Form form(p, pages);
-  const int64_t heads = p.integer("heads"), queries = p.integer("queries", 1), width = form.heads * form.dims;
-  const double scale = p.number("scale");
-  require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
-  // How CUDA shares the work out; here it has no effect.
-  const int64_t splits = p.integer("splits", 1), warps = p.integer("warps", 1), stages = p.integer("stages", 1);
-  require(splits >= 1 && splits <= 1024 && warps >= 1 && stages >= 1,
-          "splits is not 1 to 1024, or warps or stages not positive");
-  require(queries >= 1, "queries is not positive");
-  require_tensor(lengths, "lengths", DType::i32, {-1});
-  const int64_t sequences = lengths.dim(0), group = heads / form.heads;
-  require_tensor(q, "q", DType::f16, {sequences * queries, heads * form.dims});
-  require_dtype(y, "y", {DType::f16, DType::f32});
-  require_shape(y, "y", q.shape);
-  require_tensor(table, "table", DType::i32, {sequences, -1});
-  require_tensor(tails, "tails", DType::i32, {sequences});
-  require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, width});
-  require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
-  const int64_t room = tail_keys.dim(1), table_pages = table.dim(1), runs = (queries + kQueries - 1) / kQueries;
+  const ops::KvDecode of = ops::KvDecode::parse(call);
+  const Tensor &q = of.q, &table = of.table, &lengths = of.lengths, &tail_keys = of.tail_keys,
+               &tail_values = of.tail_values, &tails = of.tails, &y = of.y;
+  const Form form(of.form);
+  const int64_t sequences = of.sequences, heads = of.heads, queries = of.queries, group = heads / form.heads,
+                room = tail_keys.dim(1), table_pages = table.dim(1), runs = (queries + kQueries - 1) / kQueries;
+  const double scale = of.scale;
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
     require(packed >= 0 && packed <= table_pages * form.page_tokens,

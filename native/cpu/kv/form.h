@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "lpq/checks.h"
 #include "lpq/half.h"
+#include "ops/kv.h"
 
 namespace lpq::kv {
 
@@ -20,9 +20,6 @@ struct FormSide {
 
   int64_t group_tokens() const { return channel ? group : 1; }
   int64_t group_dims() const { return channel ? 1 : group; }
-  int64_t code_bytes() const { return turbomind ? block_bytes() : tokens * heads * dims * bits / 8; }
-  int64_t number_bytes() const { return turbomind ? block_bytes() : 4 * tokens * heads * dims / group; }
-  int64_t block_bytes() const { return heads * tokens * (dims * (bits + other_bits) / 8 + 8); }
 
   // The 16-bit word of the code of dim d of head h of token t, and its first bit there.
   struct Code {
@@ -90,49 +87,15 @@ struct FormSide {
 
 struct Form {
   FormSide keys, values;
-  int64_t heads, dims, page_tokens;
-  int64_t tile, block;  // packed tokens of a sequence are whole tiles; tokens are packed in whole blocks
+  int64_t heads, dims, page_tokens, tile, block;
 
-  // `pages`: keys, their numbers, values, theirs. Throws LPQ_NATIVE_ARGUMENT for a form that no kernel reads, so that
-  // no device refuses what another takes.
-  Form(const Params& p, const Tensor* const (&pages)[4])
-      : heads(p.integer("kvHeads")), dims(p.integer("headDim")), page_tokens(p.integer("pageTokens")) {
-    const int64_t bits = p.integer("bits"), value_bits = p.integer("valueBits", bits),
-                  key_group = p.integer("keyGroup"), value_group = p.integer("valueGroup");
-    const bool outer = p.integer("outer", 0) != 0;
-    const std::string form = p.text("form", "bitdecoding"), granularity = p.text("granularity", "channel");
-    const bool turbomind = form == "turbomind", channel = !turbomind && granularity == "channel";
-    require(turbomind || form == "bitdecoding", "form is '" + form + "', not bitdecoding or turbomind");
-    require(granularity == "channel" || granularity == "token",
-            "granularity is '" + granularity + "', not channel or token");
-    require(bits == 4 || bits == 8 || (bits == 2 && !turbomind),
-            turbomind ? "bits is not 4 or 8" : "bits is not 2, 4 or 8");
-    require(value_bits == bits || (bits == 8 && value_bits == 4), "valueBits is not bits, nor 4 beside 8");
-    require(dims == 64 || dims == 128 || dims == 256, "headDim is not 64, 128 or 256");
-    require(heads > 0, "kvHeads is not positive");
-    if (turbomind) {
-      require(key_group == dims && value_group == dims, "keyGroup and valueGroup of turbomind are headDim");
-      require(!outer, "turbomind has one order of heads");
-      tile = block = 1;
-    } else {
-      require(key_group == 32 || key_group == 64 || key_group == 128, "keyGroup is not 32, 64 or 128");
-      require(value_group == std::min(key_group, dims), "valueGroup is not that of keyGroup");
-      require(channel || key_group == value_group, "keyGroup does not divide headDim");
-      tile = 32 * (16 / bits), block = std::max({tile, 32 * (16 / value_bits), channel ? key_group : 0});
-    }
-    const int64_t whole = turbomind ? 64 : block;
-    require(page_tokens > 0 && page_tokens % whole == 0, "pageTokens is no multiple of " + std::to_string(whole));
+  explicit Form(const ops::KvForm& f)
+      : heads(f.heads), dims(f.dims), page_tokens(f.page_tokens), tile(f.tile), block(f.block) {
     const int64_t run = std::min<int64_t>(128, block);
-    keys = {false,       turbomind, outer, channel, bits,     value_bits, key_group,
-            page_tokens, heads,     dims,  run,     pages[0], pages[1]};
-    values = {true,        turbomind, outer, false, value_bits, bits,    value_group,
-              page_tokens, heads,     dims,  run,   pages[2],   pages[3]};
-    const char* const names[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
-    const int64_t bytes[4] = {keys.code_bytes(), keys.number_bytes(), values.code_bytes(), values.number_bytes()};
-    for (int i = 0; i < 4; ++i) {
-      require_tensor(*pages[i], names[i], DType::u8, {pages[0]->dim(0), bytes[i]});
-      require(!turbomind || pages[i]->raw() == pages[0]->raw(), "turbomind has one block a page");
-    }
+    keys = {false,       f.turbomind, f.outer, f.channel, f.bits,     f.value_bits, f.key_group,
+            page_tokens, heads,       dims,    run,       f.pages[0], f.pages[1]};
+    values = {true,        f.turbomind, f.outer, false, f.value_bits, f.bits,    f.value_group,
+              page_tokens, heads,       dims,    run,   f.pages[2],   f.pages[3]};
   }
   int64_t pages() const { return keys.codes->dim(0); }
   void require_page(int32_t page) const {

@@ -1,20 +1,14 @@
-// kv_pack and kv_append: the bytes of CUDA's operations of those names. Contracts: native/kv-ops.ts.
+// kv_pack and kv_append: the bytes of CUDA's operations of those names.
 #include "cpu/kv/blocks.h"
 
 namespace lpq::kv {
 namespace {
 
 void pack(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2);
-  const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
-  const Form form(p, pages);
-  require_tensor(k, "k", DType::f16, {-1, form.heads * form.dims});
-  require_tensor(v, "v", DType::f16, k.shape);
-  require_tensor(table, "table", DType::i32, {-1});
-  const int64_t first = p.integer("first", 0), tokens = k.dim(0), width = form.heads * form.dims;
-  require(first >= 0 && first % form.block == 0 && tokens % form.block == 0,
-          "tokens come in blocks of " + std::to_string(form.block));
+  const ops::KvPack of = ops::KvPack::parse(call);
+  const Tensor &k = of.k, &v = of.v, &table = of.table;
+  const Form form(of.form);
+  const int64_t first = of.first, tokens = k.dim(0), width = of.form.width();
   form.require_pages(table.data<int32_t>(), table.dim(0), first, tokens);
   exec.pool.parallel_for(tokens / form.block * form.heads, rows_grain(64 * form.block * form.dims),
                          [&](int64_t begin, int64_t end, int) {
@@ -28,24 +22,12 @@ void pack(Call& call, Exec& exec) {
 LPQ_OP(pack, "kv_pack");
 
 void append(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2), &lengths = call.output(4),
-               &tails = call.output(5), &tail_keys = call.output(6), &tail_values = call.output(7);
-  const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
-  const Form form(p, pages);
-  const int64_t width = form.heads * form.dims;
-  require_tensor(k, "k", DType::f16, {-1, width});
-  require_tensor(v, "v", DType::f16, k.shape);
-  const int64_t sequences = k.dim(0);
-  require_tensor(table, "table", DType::i32, {sequences, -1});
-  require_tensor(lengths, "lengths", DType::i32, {sequences});
-  require_tensor(tails, "tails", DType::i32, {sequences});
-  require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, width});
-  require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
-  const int64_t room = tail_keys.dim(1), residual = p.integer("residual", room), table_pages = table.dim(1);
-  const bool whole = form.keys.turbomind;  // no tail: the token is packed as it comes
-  require(whole || (residual > 0 && residual <= room && residual % form.block == 0),
-          "residual is no multiple of " + std::to_string(form.block) + " up to the tail's room");
+  const ops::KvAppend of = ops::KvAppend::parse(call);
+  const Tensor &k = of.k, &v = of.v, &table = of.table, &lengths = of.lengths, &tails = of.tails;
+  const Form form(of.form);
+  const int64_t width = of.form.width(), sequences = of.sequences, room = of.tail_keys.dim(1), residual = of.residual,
+                table_pages = table.dim(1);
+  const bool whole = of.form.turbomind;  // no tail: the token is packed as it comes
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
     require(packed >= 0 && packed % form.block == 0,
@@ -68,8 +50,8 @@ void append(Call& call, Exec& exec) {
         pack_block(form, key, value, own, packed, h);
         continue;
       }
-      uint16_t *keys = tail_keys.data<uint16_t>() + b * room * width,
-               *values = tail_values.data<uint16_t>() + b * room * width;
+      uint16_t *keys = of.tail_keys.data<uint16_t>() + b * room * width,
+               *values = of.tail_values.data<uint16_t>() + b * room * width;
       if (tail == residual)
         for (int64_t at = 0; at < residual; at += form.block)
           pack_block(form, keys + at * width, values + at * width, own, packed + at, h);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lpq/checks.h"
+#include "ops/arguments.h"
 
 namespace lpq::kv {
 
@@ -17,15 +17,15 @@ class Place {
  public:
   // Reads NAMEBits, NAMEDims, NAMESizes, NAMEStrides and NAMEBase; `pages` U8 [pages, bytes]. Throws
   // LPQ_NATIVE_ARGUMENT for elements beyond a page.
-  Place(const Params& params, const std::string& name, const Tensor& pages)
-      : bits_(static_cast<int>(params.integer(name + "Bits"))), base_(params.integer(name + "Base")) {
+  Place(ops::Arguments& a, const std::string& name, const Tensor& pages)
+      : bits_(static_cast<int>(a.integer(name + "Bits"))), base_(a.integer(name + "Base")) {
     require_dtype(pages, name.c_str(), {DType::u8});
     require(pages.rank() == 2, name + " is not [pages, bytes]");
     bytes_ = reinterpret_cast<const uint8_t*>(pages.raw());
     count_ = pages.dim(0), page_bytes_ = pages.dim(1);
     require(bits_ == 2 || bits_ == 4 || bits_ == 8 || bits_ == 16, name + "Bits is " + std::to_string(bits_));
-    const std::vector<double>&dims = params.list(name + "Dims"), &sizes = params.list(name + "Sizes"),
-          &strides = params.list(name + "Strides");
+    const std::vector<double>&dims = a.list(name + "Dims"), &sizes = a.list(name + "Sizes"),
+          &strides = a.list(name + "Strides");
     require(dims.size() == sizes.size() && sizes.size() == strides.size(),
             "the modes of " + name + " have no equal lists");
     const int64_t bits = 8 * page_bytes_;
@@ -74,12 +74,12 @@ class Place {
 struct Side {
   Place codes, scales, zeros;
   int64_t page_tokens, columns, group_tokens, group_dims;
-  // inputs first .. first + 2 are the tensors that hold codes, scales and zeros (one tensor may hold them all);
-  // parameters NAMECodes..., NAMEScales..., NAMEZeros...
-  Side(const Call& call, size_t first, const std::string& name)
-      : codes(call.params, name + "Codes", call.input(first)),
-        scales(call.params, name + "Scales", call.input(first + 1)),
-        zeros(call.params, name + "Zeros", call.input(first + 2)),
+  // The next three inputs hold codes, scales and zeros (one tensor may hold them all); parameters NAMECodes...,
+  // NAMEScales..., NAMEZeros...
+  Side(ops::Arguments& a, const std::string& name)
+      : codes(a, name + "Codes", a.input((name + ".codes").c_str())),
+        scales(a, name + "Scales", a.input((name + ".scales").c_str())),
+        zeros(a, name + "Zeros", a.input((name + ".zeros").c_str())),
         page_tokens(codes.rows()),
         columns(codes.columns()) {
     require(codes.bits() <= 8 && scales.bits() == 16 && zeros.bits() == 16,

@@ -1,9 +1,16 @@
-// Codes, scales and zeros of keys or values, and what they stand for. Contract: native/kv-ops.ts.
+// Codes, scales and zeros of keys or values, and what they stand for.
+//
+//   kv_quantize    x [T,C] f32 (rounded to f16 first) or f16 -> codes U8 [T,C], scales and zeros f16
+//   [ceil(T/groupTokens),
+//                  C/groupDims]: zero = the smallest of the group, scale = f16((largest - zero) / (2^bits - 1)), code =
+//                  (x - zero) / scale rounded to nearest even, at most 2^bits - 1, 0 where the scale is 0; the last
+//                  group of tokens may be shorter. Fails with LPQ_NATIVE_NUMERICS for what f16 cannot hold.
+//   kv_dequantize  y f32 [T,C] = fma(code, scale, zero)
 #include <algorithm>
 #include <cmath>
 
 #include "cpu/kv/grid.h"
-#include "lpq/checks.h"
+#include "ops/arguments.h"
 
 namespace lpq::kv {
 namespace {
@@ -12,9 +19,9 @@ struct Groups {
   int64_t tokens, width, group_tokens, group_dims, rows, columns;
 };
 
-Groups groups_of(const Call& call, const Tensor& codes, const Tensor& scales, const Tensor& zeros) {
+Groups groups_of(ops::Arguments& a, const Tensor& codes, const Tensor& scales, const Tensor& zeros) {
   require_tensor(codes, "codes", DType::u8, {-1, -1});
-  Groups g{codes.dim(0), codes.dim(1), call.params.integer("groupTokens"), call.params.integer("groupDims"), 0, 0};
+  Groups g{codes.dim(0), codes.dim(1), a.integer("groupTokens"), a.integer("groupDims"), 0, 0};
   require(g.group_tokens > 0 && g.group_dims > 0 && g.width % g.group_dims == 0,
           "groups must be positive and divide the width");
   g.rows = (g.tokens + g.group_tokens - 1) / g.group_tokens, g.columns = g.width / g.group_dims;
@@ -24,11 +31,13 @@ Groups groups_of(const Call& call, const Tensor& codes, const Tensor& scales, co
 }
 
 void quantize(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &codes = call.output(0), &scales = call.output(1), &zeros = call.output(2);
-  const Groups g = groups_of(call, codes, scales, zeros);
+  ops::Arguments a(call, "kv_quantize");
+  const Tensor &x = a.input("x"), &codes = a.output("codes"), &scales = a.output("scales"), &zeros = a.output("zeros");
+  const Groups g = groups_of(a, codes, scales, zeros);
   require_dtype(x, "x", {DType::f32, DType::f16});
   require_shape(x, "x", {g.tokens, g.width});
-  const int64_t bits = call.params.integer("bits");
+  const int64_t bits = a.integer("bits");
+  a.done();
   require(bits >= 1 && bits <= 8, "bits is " + std::to_string(bits));
   const float top = static_cast<float>((1 << bits) - 1);
   const bool wide = x.dtype == DType::f32;
@@ -60,9 +69,11 @@ void quantize(Call& call, Exec& exec) {
 LPQ_OP(quantize, "kv_quantize");
 
 void dequantize(Call& call, Exec& exec) {
-  const Tensor &codes = call.input(0), &scales = call.input(1), &zeros = call.input(2), &y = call.output(0);
-  const Groups g = groups_of(call, codes, scales, zeros);
-  require_tensor(y, "y", DType::f32, {g.tokens, g.width});
+  ops::Arguments a(call, "kv_dequantize");
+  const Tensor &codes = a.input("codes"), &scales = a.input("scales"), &zeros = a.input("zeros");
+  const Groups g = groups_of(a, codes, scales, zeros);
+  const Tensor& y = a.output("y", {DType::f32}, {g.tokens, g.width});
+  a.done();
   const uint8_t* code = codes.data<uint8_t>();
   const uint16_t *scale = scales.data<uint16_t>(), *zero = zeros.data<uint16_t>();
   float* out = y.data<float>();

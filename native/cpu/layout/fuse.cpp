@@ -1,19 +1,20 @@
 // fuse_scale_zero: {s, -z s} of every group, the operand of one fma(q, s, -z s) (TurboMind's scales).
 #include <mutex>
 
-#include "lpq/exec.h"
 #include "lpq/half.h"
+#include "ops/arguments.h"
 
 namespace lpq::layout {
 namespace {
 
 void fuse_scale_zero(Call& call, Exec& exec) {
-  const Tensor &scales = call.input(0), &zeros = call.input(1), &pairs = call.output(0), &info = call.output(1);
+  ops::Arguments a(call, "fuse_scale_zero");
+  const Tensor& scales = a.input("scales", {DType::f16}, {-1, -1});
+  const Tensor &zeros = a.input("zeros", {DType::u8}, scales.shape),
+               &pairs = a.output("pairs", {DType::i32}, scales.shape), &info = a.output("info", {DType::i64}, {4});
+  const bool constant = a.flag("constant");
+  a.done();
   const int64_t total = scales.elements(), groups = scales.dim(1);
-  require(scales.rank() == 2 && zeros.shape == scales.shape && pairs.shape == scales.shape,
-          "scales, zeros and pairs are [N, G]");
-  require(info.elements() == 4, "info has four elements");
-  const bool constant = call.params.integer("constant", 0) != 0;
   const uint16_t* s = scales.data<uint16_t>();
   const uint8_t* z = zeros.data<uint8_t>();
   int32_t* out = pairs.data<int32_t>();

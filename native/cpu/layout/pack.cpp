@@ -1,12 +1,11 @@
-// layout_pack: a matrix of elements -> the words of a pack layout. layout_unpack: its inverse. See plan.h.
+// layout_pack: a matrix of elements -> the words of a pack layout. layout_unpack: its inverse. See lpq/layout_plan.h.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "cpu/layout/lanes.h"
 #include "cpu/layout/rows.h"
-#include "lpq/exec.h"
-#include "lpq/layout_plan.h"
+#include "ops/layout_pack.h"
 
 namespace lpq::layout {
 namespace {
@@ -20,20 +19,8 @@ struct Matrix {
   int64_t row_bytes;
 };
 
-Matrix read_matrix(const Tensor& tensor, const Params& params, const Spec& spec) {
-  Matrix m{tensor.raw(), 0, 0, spec.bits, params.integer("streamed", 0) != 0, 0};
-  require(tensor.rank() == 2, "the matrix has two dimensions");
-  m.rows = tensor.dim(0);
-  m.columns = params.integer("columns", tensor.dim(1));
-  const int64_t width = spec.bits <= 8 ? 1 : spec.bits / 8;
-  require(static_cast<int64_t>(dtype_bytes(tensor.dtype)) == width,
-          "the matrix has elements of another width than the layout");
-  require(!m.stream || spec.bits <= 8, "only codes of up to 8 bits come as a bitstream");
-  m.row_bytes = m.stream ? (m.columns * spec.bits + 7) / 8 : m.columns * width;
-  require(m.columns >= 0 && m.row_bytes == tensor.dim(1) * width,
-          "the matrix has another number of columns than it was said to have");
-  require(m.rows <= spec.extent[0] && m.columns <= spec.extent[1], "the matrix is larger than the layout");
-  return m;
+Matrix matrix_of(const ops::LayoutPack& of) {
+  return {of.matrix.raw(), of.rows, of.columns, of.spec.bits, of.streamed, of.row_bytes};
 }
 
 template <class T>
@@ -277,47 +264,35 @@ void run(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool 
   });
 }
 
-void dispatch(Exec& exec, const Plan& plan, const Matrix& m, std::byte* packed, bool inverse, const int32_t* order,
-              const Params& params) {
-  const auto pad = static_cast<uint32_t>(params.integer("pad", 0));
-  const auto bias = static_cast<uint32_t>(params.integer("bias", 0));
+void dispatch(Exec& exec, const ops::LayoutPack& of, const Plan& plan, bool inverse) {
+  const Matrix m = matrix_of(of);
+  std::byte* const packed = of.packed.raw();
+  const int32_t* const order = of.order ? of.order->data<int32_t>() : nullptr;
+  const uint32_t pad = of.pad, bias = of.bias;
   if (m.bits <= 8) return run<uint8_t>(exec, plan, m, packed, inverse, order, static_cast<uint8_t>(pad), bias);
   if (m.bits == 16) return run<uint16_t>(exec, plan, m, packed, inverse, order, static_cast<uint16_t>(pad), bias);
   return run<uint32_t>(exec, plan, m, packed, inverse, order, pad, bias);
 }
 
 void layout_pack(Call& call, Exec& exec) {
-  const Tensor& out = call.output(0);
-  const Spec spec = read_spec(call.params, out.bytes());
-  const Matrix m = read_matrix(call.input(0), call.params, spec);
-  const int32_t* order = nullptr;
-  if (call.in.size() > 1) {
-    require(call.in[1].elements() == m.columns, "the order names every column once");
-    order = call.in[1].data<int32_t>();
-    for (int64_t c = 0; c < m.columns; ++c)
-      require(order[c] >= 0 && order[c] < m.columns, "the order names a column that is not there");
+  const ops::LayoutPack of = ops::LayoutPack::parse_pack(call);
+  for (int64_t c = 0; of.order && c < of.columns; ++c) {
+    const int32_t from = of.order->data<int32_t>()[c];
+    if (from < 0 || from >= of.columns) require(false, "the order names a column that is not there");
   }
-  const int64_t pad = call.params.integer("pad", 0);
-  const bool keep = call.params.integer("keep", 0) != 0;
-  require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
-  const std::shared_ptr<const Plan> kept = plan_for(spec, 1);
-  const Plan& plan = *kept;
-  if (!plan.fills && !keep) {
-    exec.pool.parallel_for(static_cast<int64_t>(out.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
-      std::memset(out.raw() + begin, 0, static_cast<size_t>(end - begin));
+  const std::shared_ptr<const Plan> plan = plan_for(of.spec, 1);
+  if (!plan->fills && !of.keep) {
+    exec.pool.parallel_for(static_cast<int64_t>(of.packed.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
+      std::memset(of.packed.raw() + begin, 0, static_cast<size_t>(end - begin));
     });
   }
-  dispatch(exec, plan, m, out.raw(), false, order, call.params);
+  dispatch(exec, of, *plan, false);
 }
 LPQ_OP(layout_pack, "layout_pack");
 
 void layout_unpack(Call& call, Exec& exec) {
-  const Tensor& packed = call.input(0);
-  const Spec spec = read_spec(call.params, packed.bytes());
-  const Matrix m = read_matrix(call.output(0), call.params, spec);
-  const std::shared_ptr<const Plan> kept = plan_for(spec, m.stream ? 8 : 1);
-  const Plan& plan = *kept;
-  dispatch(exec, plan, m, packed.raw(), true, nullptr, call.params);
+  const ops::LayoutPack of = ops::LayoutPack::parse_unpack(call);
+  dispatch(exec, of, *plan_for(of.spec, of.streamed ? 8 : 1), true);
 }
 LPQ_OP(layout_unpack, "layout_unpack");
 

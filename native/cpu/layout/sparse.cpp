@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "cpu/quant/bitstream.h"
-#include "lpq/exec.h"
+#include "ops/arguments.h"
 
 namespace lpq {
 namespace {
@@ -30,19 +30,17 @@ struct Misfit {
 };
 
 void sparse_compress(Call& call, Exec& exec) {
-  const Tensor &codes = call.input(0), &mask = call.input(1);
-  const Tensor &kept = call.output(0), &metadata = call.output(1), &info = call.output(2);
-  const int bits = static_cast<int>(call.params.integer("bits"));
-  const uint8_t zero = static_cast<uint8_t>(call.params.integer("zero"));
-  require(kept.rank() == 2 && kept.dtype == DType::u8, "kept is U8 [N, K/2]");
+  ops::Arguments a(call, "sparse_compress");
+  const int bits = static_cast<int>(a.integer("bits"));
+  const uint8_t zero = static_cast<uint8_t>(a.integer("zero"));
+  require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits, not " + std::to_string(bits));
+  const Tensor& kept = a.output("kept", {DType::u8}, {-1, -1});
   const int64_t n = kept.dim(0), k = 2 * kept.dim(1), quads = k / 4, words = (k + 15) / 16;
   require(k % 4 == 0, "2:4 needs K divisible by 4");
-  require(codes.shape == std::vector<int64_t>({n, (k * bits + 7) / 8}) &&
-              mask.shape == std::vector<int64_t>({n, (k + 7) / 8}),
-          "codes and mask are bitstream rows of [N, K]");
-  require(metadata.dtype == DType::u16 && metadata.shape == std::vector<int64_t>({n, words}),
-          "metadata is U16 [N, ceil(K/16)]");
-  require(info.elements() == 5, "info has five elements");
+  const Tensor &codes = a.input("codes", {DType::u8}, {n, stream_bytes(k, bits)}),
+               &mask = a.input("mask", {DType::u8}, {n, stream_bytes(k, 1)}),
+               &metadata = a.output("metadata", {DType::u16}, {n, words}), &info = a.output("info", {DType::i64}, {5});
+  a.done();
   Misfit all;
   std::mutex mutex;
   exec.pool.parallel_for(n, 16, [&](int64_t begin, int64_t end, int) {

@@ -8,6 +8,7 @@
 #include "cpu/quant/bitstream.h"
 #include "lpq/exec.h"
 #include "lpq/half.h"
+#include "ops/arguments.h"
 
 namespace lpq::gguf {
 namespace {
@@ -58,29 +59,24 @@ void put_runs(const uint8_t* q, uint8_t* out) {
 // blocks U8 [N, K/32*bytes]; row r of the blocks is row order[r] of the codes. Stored codes are ((code ^ flip) + add)
 // mod 256; the minimum of a block is -(zero * scale), rounded once to f16.
 void encode_blocks(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const TypeFacts facts = type_facts(p.text("type"));
+  ops::Arguments a(call, "gguf_encode_blocks");
+  const TypeFacts facts = type_facts(a.text("type"));
   const bool minima = facts.type == Type::q4_1 || facts.type == Type::q5_1;
-  const Tensor &codes = call.input(0), &scales = call.input(1), &order = call.input(2), &blocks = call.output(0);
-  const int bits = static_cast<int>(p.integer("bits"));
-  const int64_t n = codes.dim(0), k = p.integer("k"), group = p.integer("group"), row_bytes = k / 32 * facts.bytes;
-  const auto flip = static_cast<uint8_t>(p.integer("flip", 0));
-  const auto add = static_cast<uint8_t>(p.integer("add", 0));
+  const int64_t k = a.integer("k"), group = a.integer("group"), row_bytes = k / 32 * facts.bytes;
+  const int bits = static_cast<int>(a.integer("bits"));
+  const auto flip = static_cast<uint8_t>(a.integer("flip", 0)), add = static_cast<uint8_t>(a.integer("add", 0));
   require(facts.block == 32, "codes go into blocks of 32 only");
   require(bits >= 1 && bits <= 8 && k % 32 == 0, "codes have 1 to 8 bits, K is a multiple of 32");
-  require(codes.dim(1) == stream_bytes(k, bits), "codes is U8 [N, K*bits/8]");
   require(group > 0 && group % 32 == 0 && k % group == 0, "groups are multiples of 32 that divide K");
-  const int64_t groups = k / group;
-  require(scales.elements() == n * groups && scales.dtype == DType::f16, "scales is F16 [N, K/group]");
-  require(order.elements() == n, "order is I32 [N]");
-  require(blocks.dim(0) == n && blocks.dim(1) == row_bytes, "blocks is U8 [N, K/32 blocks]");
+  const Tensor& codes = a.input("codes", {DType::u8}, {-1, stream_bytes(k, bits)});
+  const int64_t n = codes.dim(0), groups = k / group;
+  const Tensor &scales = a.input("scales", {DType::f16}, {n, groups}), &order = a.input("order", {DType::i32}, {n}),
+               *zeros = a.input_if(minima, "zeros", {DType::u8}, {n, groups}),
+               &blocks = a.output("blocks", {DType::u8}, {n, row_bytes});
+  a.done();
   const auto* from = codes.data<uint8_t>();
   const auto* scale = scales.data<uint16_t>();
-  const uint8_t* zero = nullptr;
-  if (minima) {
-    require(call.input(3).elements() == n * groups, "zeros is U8 [N, K/group]");
-    zero = call.input(3).data<uint8_t>();
-  }
+  const uint8_t* zero = zeros ? zeros->data<uint8_t>() : nullptr;
   const auto* rows = order.data<int32_t>();
   for (int64_t r = 0; r < n; ++r) require(rows[r] >= 0 && rows[r] < n, "order stays inside N");
   auto* to = blocks.data<uint8_t>();
@@ -103,11 +99,14 @@ void encode_blocks(Call& call, Exec& exec) {
 }
 LPQ_OP(encode_blocks, "gguf_encode_blocks");
 
-// x U8 [N, B], order I32 [N] -> y U8 [N, B]: row r of y is row order[r] of x.
+// x [N, ...], order I32 [N] -> y, of any dtype and as many bytes: row r of y is row order[r] of x.
 void take_rows(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &order = call.input(1), &y = call.output(0);
+  ops::Arguments a(call, "gguf_take_rows");
+  const Tensor &x = a.input("x"), &order = a.input("order"), &y = a.output("y");
+  require(x.rank() > 0 && y.bytes() == x.bytes(), "y has as many bytes as x");
   const int64_t n = x.dim(0);
-  require(order.elements() == n && y.bytes() == x.bytes(), "order is I32 [N], y as x");
+  require_tensor(order, "order", DType::i32, {n});
+  a.done();
   const size_t row_bytes = n == 0 ? 0 : x.bytes() / static_cast<size_t>(n);
   const auto* rows = order.data<int32_t>();
   for (int64_t r = 0; r < n; ++r) require(rows[r] >= 0 && rows[r] < n, "order stays inside N");

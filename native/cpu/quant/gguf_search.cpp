@@ -13,6 +13,7 @@
 #include "cpu/quant/gguf_blocks.h"
 #include "lpq/exec.h"
 #include "lpq/half.h"
+#include "ops/arguments.h"
 
 namespace lpq::gguf {
 namespace {
@@ -249,15 +250,15 @@ void search_q8(const float* x, uint8_t* out, float* y, bool& over) {
 // what the blocks stand for, in w's order of rows; stats F64 [N, 4]: of each row of w, the squared error, the squared
 // norm, weights that are not finite and blocks whose scale f16 does not hold.
 void search(Call& call, Exec& exec) {
-  const TypeFacts facts = type_facts(call.params.text("type"));
-  const Tensor &w = call.input(0), &order = call.input(1);
-  const Tensor &blocks = call.output(0), &mean = call.output(1), &stats = call.output(2);
-  const int64_t n = w.dim(0), k = w.dim(1), count = k / facts.block, row_bytes = count * facts.bytes;
+  ops::Arguments a(call, "gguf_search");
+  const TypeFacts facts = type_facts(a.text("type"));
   require(facts.type == Type::q8_0 || facts.block == 256, "the search is for q8_0 and the K types");
+  const Tensor& w = a.input("w", {DType::f32}, {-1, -1});
+  const int64_t n = w.dim(0), k = w.dim(1), count = k / facts.block, row_bytes = count * facts.bytes;
   require(k % facts.block == 0, "K is a multiple of the block");
-  require(order.elements() == n, "order is I32 [N]");
-  require(mean.elements() == n * k && stats.elements() == n * 4, "mean is F32 [N, K], stats F64 [N, 4]");
-  require(blocks.dim(0) == n && blocks.dim(1) == row_bytes, "blocks is U8 [N, bytes of a row]");
+  const Tensor &order = a.input("order", {DType::i32}, {n}), &blocks = a.output("blocks", {DType::u8}, {n, row_bytes}),
+               &mean = a.output("mean", {DType::f32}, w.shape), &stats = a.output("stats", {DType::f64}, {n, 4});
+  a.done();
   const auto* x = w.data<float>();
   const auto* rows = order.data<int32_t>();
   for (int64_t r = 0; r < n; ++r) require(rows[r] >= 0 && rows[r] < n, "order stays inside N");

@@ -7,6 +7,7 @@
 
 #include "cpu/math.h"
 #include "cpu/nn/cast.h"
+#include "ops/arguments.h"
 
 namespace lpq {
 namespace {
@@ -55,20 +56,20 @@ inline float normal(const float* half, uint32_t bits16) {
 // given spreads (standard deviation of the logarithm), a share of the columns multiplied by outlierGain. Rows count
 // from firstRow. Seeds are integers below 2^53; seed draws z and the rows, columnSeed the columns.
 void synth_weights(Call& call, Exec& exec) {
-  const Tensor& weights = call.output(0);
-  require_dtype(weights, "weights", {DType::f32, DType::f16, DType::bf16});
+  ops::Arguments a(call, "synth_weights");
+  const Tensor& weights = a.output("weights");
+  require_dtype(weights, "weights", ops::kFloats);
   require(weights.rank() == 1 || weights.rank() == 2, "weights has neither one dimension nor two");
   require_aligned(weights, "weights");
   const int64_t k = weights.shape.back(), n = weights.rank() == 2 ? weights.dim(0) : 1;
-  const Params& p = call.params;
-  const auto seed = static_cast<uint64_t>(p.integer("seed")),
-             column_seed = static_cast<uint64_t>(p.integer("columnSeed"));
-  const auto first_row = static_cast<uint64_t>(p.integer("firstRow", 0));
-  const float mean = static_cast<float>(p.number("mean", 0)), std = static_cast<float>(p.number("std"));
-  const float row_spread = static_cast<float>(p.number("rowSpread", 0)),
-              column_spread = static_cast<float>(p.number("columnSpread", 0));
-  const double share = p.number("outlierShare", 0);
-  const float gain = static_cast<float>(p.number("outlierGain", 1));
+  const auto seed = static_cast<uint64_t>(a.integer("seed")),
+             column_seed = static_cast<uint64_t>(a.integer("columnSeed"));
+  const auto first_row = static_cast<uint64_t>(a.integer("firstRow", 0));
+  const float mean = a.real("mean", 0), std = a.real("std"), row_spread = a.real("rowSpread", 0),
+              column_spread = a.real("columnSpread", 0);
+  const double share = a.number("outlierShare", 0);
+  const float gain = a.real("outlierGain", 1);
+  a.done();
   require(share >= 0 && share <= 1, "outlierShare is no share");
 
   const float* half = half_normal();

@@ -1,8 +1,9 @@
-// simulate_kv: keys or values as a cache of 4-bit codes gives them back. Contract: native/ops.ts.
+// simulate_kv: keys or values as a cache of 4-bit codes gives them back.
 #include <limits>
 
 #include "cpu/w4ax/codes.h"
 #include "lpq/half.h"
+#include "ops/arguments.h"
 
 namespace lpq::w4ax {
 namespace {
@@ -49,13 +50,12 @@ void channel(const float* x, float* y, int64_t count, int64_t stride, float top,
 }
 
 void simulate_kv(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &starts = call.input(1), &y = call.output(0);
-  require_tensor(x, "x", DType::f32, {-1, -1});
-  require_tensor(y, "y", DType::f32, x.shape);
-  require_tensor(starts, "starts", DType::i32, {-1});
-  const int64_t tokens = x.dim(0), width = x.dim(1), group = call.params.integer("group"),
-                bits = call.params.integer("bits");
-  const bool clip = call.params.integer("clip", 0) != 0;
+  ops::Arguments a(call, "simulate_kv");
+  const Tensor &x = a.input("x", {DType::f32}, {-1, -1}), &starts = a.input("starts", {DType::i32}, {-1}),
+               &y = a.output("y", {DType::f32}, x.shape);
+  const int64_t tokens = x.dim(0), width = x.dim(1), group = a.integer("group"), bits = a.integer("bits");
+  const bool clip = a.flag("clip");
+  a.done();
   require(group > 0 && bits >= 1 && bits <= 8, "group must be positive and bits 1 to 8");
   const int32_t* start = starts.data<int32_t>();
   const int64_t sequences = starts.elements() - 1;

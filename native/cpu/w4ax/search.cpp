@@ -1,20 +1,20 @@
-// channel_statistics, block_errors: what the permutation search and the choice of precisions measure. Contracts:
-// native/ops.ts.
+// channel_statistics, block_errors: what the permutation search and the choice of precisions measure.
 #include <atomic>
 #include <vector>
 
 #include "cpu/w4ax/codes.h"
 #include "cpu/w4ax/kernels.h"
+#include "ops/arguments.h"
 
 namespace lpq::w4ax {
 namespace {
 
 void channel_statistics(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &most = call.output(0), &moments = call.output(1);
-  require_tensor(x, "x", DType::f32, {-1, -1});
+  ops::Arguments a(call, "channel_statistics");
+  const Tensor& x = a.input("x", {DType::f32}, {-1, -1});
   const int64_t rows = x.dim(0), k = x.dim(1);
-  require_tensor(most, "most", DType::f32, {k});
-  require_tensor(moments, "moments", DType::f64, {k});
+  const Tensor &most = a.output("most", {DType::f32}, {k}), &moments = a.output("moments", {DType::f64}, {k});
+  a.done();
   const float* from = x.data<float>();
   float* peak = most.data<float>();
   double* sum = moments.data<double>();
@@ -47,18 +47,19 @@ double squared_error(const float* x, const float* weight, float most, int bits, 
 }
 
 void block_errors(Call& call, Exec& exec) {
-  const Tensor &x = call.input(0), &weight = call.input(1), &order = call.input(2), &errors = call.output(0);
-  require_tensor(x, "x", DType::f32, {-1, -1});
-  require_tensor(order, "order", DType::i32, {-1});
-  const int64_t rows = x.dim(0), k = x.dim(1), blocks = order.dim(0) / kBlock;
+  ops::Arguments a(call, "block_errors");
+  const Tensor& x = a.input("x", {DType::f32}, {-1, -1});
+  const int64_t rows = x.dim(0), k = x.dim(1);
+  const Tensor &weight = a.input("weight", {DType::f32}, {k}), &order = a.input("order", {DType::i32}, {-1});
+  const int64_t blocks = order.dim(0) / kBlock;
   require(blocks * kBlock == order.dim(0),
           "order has " + std::to_string(order.dim(0)) + " entries, no multiple of 128");
-  require_tensor(weight, "weight", DType::f32, {k});
   require_order(order, "order", k);
-  const std::vector<double>&bits = call.params.list("bits"), &clips = call.params.list("clips");
+  const std::vector<double>&bits = a.list("bits"), &clips = a.list("clips");
   const int64_t choices = static_cast<int64_t>(bits.size());
   require(choices > 0 && clips.size() == bits.size(), "bits and clips differ in length");
-  require_tensor(errors, "errors", DType::f64, {blocks, choices});
+  const Tensor& errors = a.output("errors", {DType::f64}, {blocks, choices});
+  a.done();
   const float *from = x.data<float>(), *importance = weight.data<float>();
   const int32_t* index = order.data<int32_t>();
   double* to = errors.data<double>();

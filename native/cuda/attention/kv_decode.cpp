@@ -1,4 +1,3 @@
-// kv_decode: contract in native/kv-ops.ts, bytes in formats/kv/spec.md.
 #include <cmath>
 
 #include "cuda/attention/kv_form.h"
@@ -51,13 +50,12 @@ int64_t resident(const Facts& facts, int64_t warps, int64_t stages, int64_t reco
 // bring together, and a quarter a split; measured on an H200 (docs/kv-cache.md). Rings of one unit are the fastest, as
 // keys are copied while values are read. Fewer than six warps are for short sequences, where they have nothing to hide;
 // fewer than three for devices that hold no more, as the tail is 16 tokens a warp.
-Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units,
+Choice choose(const ops::KvDecode& of, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units,
               const DeviceFacts& device) {
-  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4,
-                stages = p.integer("stages", 1), wanted = p.integer("warps", 0), splits_wanted = p.integer("splits", 0);
-  require(stages >= 1 && stages <= 4, "stages is not 1 to 4");
-  require(wanted >= 0 && wanted <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
-  require(splits_wanted >= 0 && splits_wanted <= 1024, "splits is not 1 to 1024");
+  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4, stages = of.stages,
+                wanted = of.warps, splits_wanted = of.splits;
+  require(stages <= 4, "stages is not 1 to 4");
+  require(wanted <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
   Choice best{0, stages, 1};
   int64_t least = INT64_MAX;
   for (const int64_t warps : {16, 12, 8, 6, 5, 4, 3, 2, 1}) {
@@ -82,23 +80,11 @@ Choice choose(const Params& p, const Facts& facts, int64_t bits, int64_t dims, i
 }
 
 void kv_decode(Call& call, CudaExec& exec) {
-  const Params& p = call.params;
-  const Tensor &q = call.input(0), &table = call.input(5), &lengths = call.input(6), &tail_keys = call.input(7),
-               &tail_values = call.input(8), &tails = call.input(9), &y = call.output(0);
-  const Tensor* const pages[4] = {&call.input(1), &call.input(2), &call.input(3), &call.input(4)};
-  const KvCache c = kv_cache_of(p, exec, pages);
-  const int64_t heads = p.integer("heads"), queries = p.integer("queries", 1);
-  require(heads > 0 && heads % c.heads == 0, "heads is no multiple of kvHeads");
-  require(queries > 0, "queries is not positive");
-  require_tensor(lengths, "lengths", DType::i32, {-1});
-  const int64_t sequences = lengths.dim(0);
-  require_tensor(q, "q", DType::f16, {sequences * queries, heads * c.dims});
-  require_dtype(y, "y", {DType::f16, DType::f32});
-  require_shape(y, "y", q.shape);
-  require_tensor(table, "table", DType::i32, {sequences, -1});
-  require_tensor(tails, "tails", DType::i32, {sequences});
-  require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, c.heads * c.dims});
-  require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
+  const ops::KvDecode of = ops::KvDecode::parse(call);
+  const Tensor &q = of.q, &table = of.table, &lengths = of.lengths, &tail_keys = of.tail_keys,
+               &tail_values = of.tail_values, &tails = of.tails, &y = of.y;
+  const KvCache c = kv_cache_of(of.form, exec);
+  const int64_t sequences = of.sequences, heads = of.heads, queries = of.queries;
   for (const Tensor* t : {&q, &table, &lengths, &tail_keys, &tail_values, &tails, &y})
     require_on_device(exec, *t, "a tensor");
   if (sequences == 0) return;
@@ -106,7 +92,7 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.q = q.data<uint16_t>(), a.table = table.data<int32_t>(), a.lengths = lengths.data<int32_t>(),
   a.table_pages = static_cast<int>(table.dim(1));
   a.heads = static_cast<int>(heads), a.queries = static_cast<int>(queries), a.room = static_cast<int>(tail_keys.dim(1));
-  a.scale = static_cast<float>(p.number("scale") * 1.4426950408889634);
+  a.scale = static_cast<float>(of.scale * 1.4426950408889634);
   a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>(),
   a.tails = tails.data<int32_t>();
   a.y = y.raw(), a.wide = y.dtype == DType::f32;
@@ -115,7 +101,6 @@ void kv_decode(Call& call, CudaExec& exec) {
                  "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
   const int64_t group = heads / c.heads;
   if (queries > 1) {
-    for (const char* name : {"splits", "warps", "stages"}) p.integer(name, 1);  // no effect here
     const int64_t shared = (64 + 2 * 64) * c.dims * 2;  // rows and twice tokens of kv_prefill.cuh
     exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)),
                 Dim3(128), static_cast<unsigned>(shared), a);
@@ -124,7 +109,7 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
   const Facts facts = facts_of(c);
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);
-  const Choice choice = choose(p, facts, c.bits, c.dims, tiles, units, exec.device());
+  const Choice choice = choose(of, facts, c.bits, c.dims, tiles, units, exec.device());
   a.splits = static_cast<int>(choice.splits), a.stages = static_cast<int>(choice.stages);
   const int64_t record = (2 * kKvQueries + kKvQueries * c.dims) * 4;
   const int64_t shared = std::max(choice.warps * choice.stages * facts.stage, choice.warps * record + 16);

@@ -1,7 +1,8 @@
-// What an operation is told of a packed cache, checked, as the kernels want it. Contract: native/kv-ops.ts.
+// What an operation is told of a packed cache, checked, as the kernels want it.
 #pragma once
 #include "cuda/attention/kv_shape.h"
 #include "cuda/launch.h"
+#include "ops/kv.h"
 
 namespace lpq::cuda {
 
@@ -18,9 +19,7 @@ struct KvCache {
   }
 };
 
-// Pages: keys, their numbers, values, their numbers; of turbomind the one block, four times. Throws
-// Failure("LPQ_NATIVE_ARGUMENT").
-KvCache kv_cache_of(const Params& p, CudaExec& exec, const Tensor* const (&pages)[4]);
+KvCache kv_cache_of(const ops::KvForm& form, CudaExec& exec);
 void require_on_device(const CudaExec& exec, const Tensor& tensor, const char* name);
 
 }  // namespace lpq::cuda

@@ -1,4 +1,4 @@
-// kv_pack and kv_append: contracts in native/kv-ops.ts, bytes in formats/kv/spec.md.
+// kv_pack and kv_append.
 #include "cuda/attention/kv_form.h"
 
 namespace lpq::cuda {
@@ -31,17 +31,11 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
 }
 
 void kv_pack(Call& call, CudaExec& exec) {
-  const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2);
-  const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
-  const KvCache c = kv_cache_of(p, exec, pages);
-  require_tensor(k, "k", DType::f16, {-1, c.heads * c.dims});
-  require_tensor(v, "v", DType::f16, k.shape);
-  require_tensor(table, "table", DType::i32, {-1});
+  const ops::KvPack of = ops::KvPack::parse(call);
+  const Tensor &k = of.k, &v = of.v, &table = of.table;
+  const KvCache c = kv_cache_of(of.form, exec);
   for (const Tensor* t : {&k, &v, &table}) require_on_device(exec, *t, "a tensor");
-  const int64_t first = p.integer("first", 0), tokens = k.dim(0), unit = c.form == KvForm::kWords ? 1 : c.block;
-  require(first >= 0 && first % unit == 0 && tokens % unit == 0, "tokens come in blocks of " + std::to_string(unit));
-  require(first + tokens <= table.dim(0) * c.page_tokens, "the table has too few pages");
+  const int64_t first = of.first, tokens = k.dim(0);
   if (tokens == 0) return;
   KvPackArgs a = pack_args(c, exec, k, v, table);
   a.first = static_cast<int>(first), a.tokens = static_cast<int>(tokens);
@@ -50,26 +44,13 @@ void kv_pack(Call& call, CudaExec& exec) {
 LPQ_CUDA_OP(kv_pack, "kv_pack");
 
 void kv_append(Call& call, CudaExec& exec) {
-  const Params& p = call.params;
-  const Tensor &k = call.input(0), &v = call.input(1), &table = call.input(2), &lengths = call.output(4),
-               &tails = call.output(5), &tail_keys = call.output(6), &tail_values = call.output(7);
-  const Tensor* const pages[4] = {&call.output(0), &call.output(1), &call.output(2), &call.output(3)};
-  const KvCache c = kv_cache_of(p, exec, pages);
-  require_tensor(k, "k", DType::f16, {-1, c.heads * c.dims});
-  const int64_t sequences = k.dim(0);
-  require_tensor(v, "v", DType::f16, k.shape);
-  require_tensor(table, "table", DType::i32, {sequences, -1});
-  require_tensor(lengths, "lengths", DType::i32, {sequences});
-  require_tensor(tails, "tails", DType::i32, {sequences});
-  require_tensor(tail_keys, "tailKeys", DType::f16, {sequences, -1, c.heads * c.dims});
-  require_tensor(tail_values, "tailValues", DType::f16, tail_keys.shape);
+  const ops::KvAppend of = ops::KvAppend::parse(call);
+  const Tensor &k = of.k, &v = of.v, &table = of.table, &lengths = of.lengths, &tails = of.tails,
+               &tail_keys = of.tail_keys, &tail_values = of.tail_values;
+  const KvCache c = kv_cache_of(of.form, exec);
   for (const Tensor* t : {&k, &v, &table, &lengths, &tails, &tail_keys, &tail_values})
     require_on_device(exec, *t, "a tensor");
-  const bool words = c.form == KvForm::kWords;
-  const int64_t room = tail_keys.dim(1), residual = p.integer("residual", words ? 0 : room);
-  require(words ? residual == 0 : residual > 0 && residual <= room && residual % c.block == 0,
-          words ? "turbomind has no residual"
-                : "residual is no multiple of " + std::to_string(c.block) + " up to the tails' room");
+  const int64_t sequences = of.sequences, room = tail_keys.dim(1), residual = of.residual;
   if (sequences == 0) return;
   KvPackArgs a = pack_args(c, exec, k, v, table);
   a.places.room = static_cast<int>(room), a.residual = static_cast<int>(residual);

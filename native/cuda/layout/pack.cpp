@@ -1,4 +1,4 @@
-// layout_pack and layout_unpack (native/ops.ts): the plan is made on the CPU, as for the CPU's engine, and its tables
+// layout_pack and layout_unpack: the plan is made on the CPU, as for the CPU's engine, and its tables
 // go along with the call.
 #include <algorithm>
 #include <bit>
@@ -8,13 +8,12 @@
 
 #include "cuda/exec.h"
 #include "cuda/layout/pack.h"
-#include "lpq/layout_plan.h"
+#include "ops/layout_pack.h"
 
 namespace lpq::cuda {
 namespace {
 
 using layout::Plan;
-using layout::Spec;
 
 template <class T>
 Scratch upload(CudaExec& exec, const std::vector<T>& table) {
@@ -23,26 +22,17 @@ Scratch upload(CudaExec& exec, const std::vector<T>& table) {
   return room;
 }
 
-LayoutArgs read_matrix(const Tensor& tensor, const Params& params, const Spec& spec) {
+LayoutArgs matrix_of(const ops::LayoutPack& of) {
+  require_aligned(of.matrix, "matrix");
   LayoutArgs a{};
-  require(tensor.rank() == 2, "the matrix has two dimensions");
-  a.matrix = reinterpret_cast<uint8_t*>(tensor.raw());
-  a.bits = spec.bits;
-  a.stream = params.integer("streamed", 0) != 0;
-  a.rows = tensor.dim(0);
-  a.columns = params.integer("columns", tensor.dim(1));
-  const int64_t width = spec.bits <= 8 ? 1 : spec.bits / 8;
-  require(static_cast<int64_t>(dtype_bytes(tensor.dtype)) == width,
-          "the matrix has elements of another width than the layout");
-  require(!a.stream || spec.bits <= 8, "only codes of up to 8 bits come as a bitstream");
-  a.row_bytes = a.stream ? (a.columns * spec.bits + 7) / 8 : a.columns * width;
-  require(a.columns >= 0 && a.row_bytes == tensor.dim(1) * width,
-          "the matrix has another number of columns than it was said to have");
-  require(a.rows <= spec.extent[0] && a.columns <= spec.extent[1], "the matrix is larger than the layout");
-  require(reinterpret_cast<uintptr_t>(a.matrix) % static_cast<size_t>(width) == 0,
-          "the matrix does not start at a multiple of its element's size");
-  a.bias = static_cast<uint32_t>(params.integer("bias", 0));
-  a.pad = static_cast<uint32_t>(params.integer("pad", 0));
+  a.matrix = reinterpret_cast<uint8_t*>(of.matrix.raw());
+  a.bits = of.spec.bits;
+  a.stream = of.streamed;
+  a.rows = of.rows;
+  a.columns = of.columns;
+  a.row_bytes = of.row_bytes;
+  a.bias = of.bias;
+  a.pad = of.pad;
   return a;
 }
 
@@ -287,36 +277,28 @@ bool pack_runs(CudaExec& exec, LayoutArgs a, const std::shared_ptr<const Plan>& 
 }
 
 void layout_pack(Call& call, CudaExec& exec) {
-  for (const Tensor& tensor : call.in) require_device(exec, tensor, "an input");
-  const Tensor& out = call.output(0);
-  require_device(exec, out, "the packed tensor");
-  const Spec spec = layout::read_spec(call.params, out.bytes());
-  LayoutArgs a = read_matrix(call.input(0), call.params, spec);
-  if (call.in.size() > 1) {
-    require(call.in[1].elements() == a.columns, "the order names every column once");
-    a.order = call.in[1].data<int32_t>();
+  const ops::LayoutPack of = ops::LayoutPack::parse_pack(call);
+  const Tensor& out = of.packed;
+  LayoutArgs a = matrix_of(of);
+  if (of.order) {
+    a.order = of.order->data<int32_t>();
     if (a.columns > 0)
       exec.launch("lpq_layout_check_order", Dim3((a.columns + 255) / 256), Dim3(256), 0, a.order, a.columns,
                   exec.fault("LPQ_NATIVE_ARGUMENT", "the order names a column that is not there"));
   }
-  const int64_t pad = call.params.integer("pad", 0);
-  require(pad >= 0 && (spec.bits == 32 || pad < (1LL << spec.bits)), "the padding is not a code");
-  const std::shared_ptr<const Plan> kept = layout::plan_for(spec, 1);
+  const std::shared_ptr<const Plan> kept = layout::plan_for(of.spec, 1);
   const Plan& plan = *kept;
-  const bool keep = call.params.integer("keep", 0) != 0;
-  if (!plan.fills && !keep) exec.fill_zero(out.raw(), out.bytes());
+  if (!plan.fills && !of.keep) exec.fill_zero(out.raw(), out.bytes());
   if (plan.tiles() > 0 && (pack_runs(exec, a, kept, out) || pack_quads(exec, a, kept, out))) return;
   run(exec, "lpq_layout_pack", a, plan, out, plan.first, upload(exec, plan.pieces),
       plan.tiles() * static_cast<int64_t>(plan.words.size()));
 }
 
 void layout_unpack(Call& call, CudaExec& exec) {
-  const Tensor &packed = call.input(0), &matrix = call.output(0);
-  require_device(exec, packed, "the packed tensor");
-  require_device(exec, matrix, "the matrix");
-  const Spec spec = layout::read_spec(call.params, packed.bytes());
-  const LayoutArgs a = read_matrix(matrix, call.params, spec);
-  const std::shared_ptr<const Plan> kept = layout::plan_for(spec, a.stream ? 8 : 1);
+  const ops::LayoutPack of = ops::LayoutPack::parse_unpack(call);
+  const Tensor& packed = of.packed;
+  const LayoutArgs a = matrix_of(of);
+  const std::shared_ptr<const Plan> kept = layout::plan_for(of.spec, a.stream ? 8 : 1);
   const Plan& plan = *kept;
   // The pieces by element instead of by word.
   const size_t elements = static_cast<size_t>(plan.tile[0] * plan.tile[1]);

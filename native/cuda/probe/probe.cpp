@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cuda/launch.h"
+#include "ops/arguments.h"
 
 namespace lpq::cuda {
 namespace {
@@ -290,9 +291,10 @@ class Probe {
 };
 
 void probe_map(Call& call, CudaExec& exec) {
-  const std::string instruction = call.params.text("instruction"), operand = call.params.text("operand", "");
-  const Tensor& out = call.output(0);
-  require_device(exec, out, "the map");
+  ops::Arguments a(call, "probe_map");
+  const std::string instruction = a.text("instruction"), operand = a.has("operand") ? a.text("operand") : "";
+  const Tensor& out = a.output("the map");
+  a.done();
   std::vector<int> map;
   if (instruction.rfind("ldmatrix.x", 0) == 0) {
     const int count = instruction[10] - '0';

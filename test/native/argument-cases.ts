@@ -1,0 +1,196 @@
+import type { DType, NativeRuntime, OpParams } from '../../native/binding.js';
+
+interface Given {
+  readonly name: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+}
+
+/** A call that every backend takes, as far as its arguments go. An output named as an input is that tensor. */
+interface ArgumentCase {
+  readonly op: string;
+  readonly inputs: readonly Given[];
+  readonly outputs: readonly Given[];
+  readonly params: OpParams;
+  /** Tensors that set what others must be: a wrong one is told of those, or is taken. */
+  readonly measures: readonly string[];
+}
+
+/** Tensors are written `name: dtype 2,3; name: dtype 4`. */
+function tensors(text: string): Given[] {
+  return text
+    .split('; ')
+    .filter((each) => each !== '')
+    .map((each) => {
+      const [, name, dtype, sizes] = /^(.+): (\w+) ([\d,]+)$/.exec(each) as unknown as [string, string, DType, string];
+      return { name, dtype, shape: sizes.split(',').map(Number) };
+    });
+}
+
+function row(op: string, inputs: string, outputs: string, params: OpParams = {}, measures = ''): ArgumentCase {
+  return { op, inputs: tensors(inputs), outputs: tensors(outputs), params, measures: measures.split(' ') };
+}
+
+const type = { kind: 'int', bits: 4, signed: 1, exponent: 0, mantissa: 0, bias: 0, special: 'none' };
+const grid = { bits: 4, headDim: 64, kvHeads: 1, keyGroup: 64, valueGroup: 64, pageTokens: 128 };
+const words = { bits: 4, modeDims: [0, 1], modeSizes: [4, 8], modeStrides: [32, 4], modeStream: [0, 0] };
+const pages = 'keys: u8 2,4096; keyNumbers: u8 2,512; values: u8 2,4096; valueNumbers: u8 2,512';
+const solver = 'T: f32 3,8; the matrix: f32 8,8; scale: f32 3,2; zero: f32 3,2; group: i32 8';
+
+const argumentCases: readonly ArgumentCase[] = [
+  row('cast', 'x: f32 2,3', 'y: f16 2,3', {}, 'x'),
+  row('zero', '', 'y: f32 2', {}, 'y'),
+  row('add', 'a: f32 6; b: f32 6', 'y: f32 6', {}, 'a'),
+  row('activation', 'x: f32 6', 'y: f32 6', { act: 'silu' }, 'x'),
+  row('soft_cap', 'x: f32 6', 'y: f32 6', { cap: 2 }, 'x'),
+  row('gated_activation', 'gate: f32 6; up: f32 6', 'y: f32 6', { act: 'gelu' }, 'gate'),
+  row('clamped_swiglu', 'gate: f32 6; up: f32 6', 'y: f32 6', { alpha: 1, limit: 2 }, 'gate'),
+  row('rmsnorm', 'x: f32 4,6; weight: f32 6', 'y: f32 4,6', { eps: 1 }),
+  row('layernorm', 'x: f32 4,6; weight: f32 6; bias: f32 6', 'y: f32 4,6', { eps: 1 }),
+  row('add_norm', 'h: f32 4,6; y: f32 4,6; weight: f32 6', 'h: f32 4,6; x: f32 4,6', { kind: 'rms', eps: 1 }),
+  row('slice_columns', 'x: f32 4,6', 'y: f32 4,2', { first: 1 }, 'x'),
+  row('place_columns', 'x: f32 4,2', 'y: f32 4,6', { first: 1 }, 'x'),
+  row('transpose', 'x: f32 4,6', 'y: f32 6,4', {}, 'x'),
+  row('copy_heads', 'x: f32 4,6', 'y: f32 4,8', { heads: 2, width: 2, fromDim: 3, from: 1, toDim: 4, to: 0 }, 'x'),
+  row('route_top_k', 'logits: f32 4,6; bias: f32 6', 'indices: i32 4,2; weights: f32 4,2', { k: 2, normalize: 1 }),
+  row('group_by_expert', 'indices: i32 4,2', 'rows: i32 8; offsets: i32 4', { experts: 3 }),
+  row('gather_rows', 'x: f32 4,6; rows: i32 3', 'y: f32 3,6'),
+  row(
+    'scatter_add_rows',
+    'x: f32 8,6; rows: i32 8; weights: f32 8; y: f32 4,6',
+    'y: f32 4,6',
+    { divide: 2 },
+    'weights',
+  ),
+  row('embedding', 'ids: i32 4; table: f32 9,6', 'y: f32 4,6'),
+  row('neg_log_likelihood', 'logits: f32 4,6; targets: i32 4', 'nll: f64 4'),
+  row('pack_rows', 'x: f32 4,6', 'y: f16 4,6; scales: f32 4'),
+  row('unpack_rows', 'y: f16 4,6; scales: f32 4', 'x: f32 4,6'),
+  row('rope', 'x: f32 4,16; cos: f32 9,4; sin: f32 9,4; positions: i32 4', 'x: f32 4,16', {
+    heads: 2,
+    headDim: 8,
+    rotary: 8,
+    style: 'half',
+  }),
+  row('attention', 'q: f32 4,16; k: f32 4,8; v: f32 4,8; starts: i32 3; sinks: f32 2', 'y: f32 4,16', {
+    heads: 2,
+    kvHeads: 1,
+    headDim: 8,
+    scale: 1,
+  }),
+  row(
+    'cached_attention',
+    'q: f32 4,16; keys: f32 2,9,8; values: f32 2,9,8; starts: i32 3; slots: i32 2; totals: i32 2; sinks: f32 2',
+    'y: f32 4,16',
+    { heads: 2, kvHeads: 1, headDim: 8, scale: 1, most: 4, longest: 4 },
+  ),
+  row(
+    'cache_append',
+    'k: f32 4,8; v: f32 4,8; starts: i32 3; slots: i32 2; totals: i32 2',
+    'keys: f16 2,9,8; values: f16 2,9,8',
+  ),
+  row(
+    'rope_append',
+    'q: f32 4,16; k: f32 4,8; v: f32 4,8; starts: i32 3; slots: i32 2; totals: i32 2; cos: f32 9,4; sin: f32 9,4; positions: i32 4; the norm of q: f32 8; the norm of k: f32 8',
+    'y: f32 4,16; keys: f16 2,9,8; values: f16 2,9,8',
+    { heads: 2, kvHeads: 1, headDim: 8, rotary: 8, style: 'half', eps: 1 },
+  ),
+  row('linear', 'x: f32 4,6; weight: f32 5,6; bias: f32 5', 'y: f32 4,5'),
+  row('gram_accumulate', 'x: f32 4,6; the sum: f64 6,6', 'the sum: f64 6,6'),
+  row('cross_accumulate', 'a: f32 4,6; b: f32 4,6; the sum: f64 6,6', 'the sum: f64 6,6'),
+  row('gram_finish', 'h: f64 6,6', 'h: f64 6,6'),
+  row('cross_drift', 'h: f64 6,6; c: f64 6,6', 'c: f64 6,6'),
+  row('diagonal', 'h: f64 6,6', 'd: f64 6'),
+  row('cholesky', 'a: f64 6,6', 'a: f64 6,6; info: i32 1'),
+  row('pack_codes', 'codes: u8 3,8', 'stream: u8 3,4', { bits: 4 }),
+  row('unpack_codes', 'stream: u8 3,4', 'codes: u8 3,8', { bits: 4 }),
+  row(
+    'dequantize',
+    'codes: u8 3,8; scales: f16 3,2; zeros: u8 3,2; group: i32 8',
+    'w: f32 3,8',
+    { ...type, blockN: 1, blockK: 4, hasZeros: 1, hasGroup: 1 },
+    'scales',
+  ),
+  row('rtn', 'w: f32 3,8', 'codes: u8 3,4; scales: f16 3,2; stats: f64 9; zeros: i16 3,2', {
+    ...type,
+    groupLength: 4,
+    symmetric: 0,
+  }),
+  row('prune_magnitude', 'w: f32 3,8', 'pruned: f32 3,8; mask: u8 3,1'),
+  row('gptq_factor', 'H: f64 8,8; order: i32 8', 'U: f32 8,8; M: f32 8,8; dead: u8 8; info: f64 3', { damp: 0.01 }),
+  row('gptq_correction', 'D: f64 8,8; order: i32 8; U: f32 8,8', 'B: f32 8,8'),
+  row('gptq_target', 'W: f32 3,8; order: i32 8; dead: u8 8; D: f64 8,8; U: f32 8,8', 'T: f32 3,8; bad: f64 2', {
+    alpha: 0.5,
+  }),
+  row('gptq_clip', 'T: f32 3,8; the matrix: f32 8,8; group: i32 8', 'scale: f32 3,2; zero: f32 3,2', {
+    ...type,
+    symmetric: 0,
+    steps: 4,
+  }),
+  row('gptq_solve', solver, 'level: f32 3,8', { ...type }),
+  row('gptq_descend', solver, 'level: f32 3,8; changed: f64 1', { ...type, sweeps: 1 }),
+  row('gptq_sparse_solve', solver, 'level: f32 3,8; keep: f32 3,8', { ...type }),
+  row('gptq_sparse_descend', solver, 'level: f32 3,8; changed: f64 1; keep: f32 3,8', { ...type, sweeps: 1 }),
+  row('gptq_prune', 'T: f32 3,8; U: f32 8,8', 'pruned: f32 3,8; keep: f32 3,8'),
+  row(
+    'gptq_refit',
+    'T: f32 3,8; the matrix: f32 8,8; level: f32 3,8; zero: f32 3,2; group: i32 8',
+    'scale: f32 3,2; refitted: f64 1',
+  ),
+  row('gptq_encode', 'level: f32 3,8; order: i32 8', 'codes: u8 3,8', { ...type }),
+  row('gptq_store_scales', 'scale: f32 3,2', 'stored: f16 3,2; rounded: f32 3,2; info: f64 2', {}, 'scale'),
+  row('module_error', 'weight: f32 3,8; quantized: f32 3,8; H: f64 8,8', 'sums: f64 2'),
+  row('layout_pack', 'matrix: u8 4,8; order: i32 8', 'packed: u8 16', { ...words }, 'packed'),
+  row('layout_unpack', 'packed: u8 16', 'matrix: u8 4,8', { ...words }, 'packed'),
+  row('copy', 'from: u8 16', 'to: u8 16', {}, 'from to'),
+  row(
+    'kv_decode',
+    `q: f16 2,128; ${pages}; table: i32 2,2; lengths: i32 2; tailKeys: f16 2,128,64; tailValues: f16 2,128,64; tails: i32 2`,
+    'y: f16 2,128',
+    { ...grid, heads: 2, scale: 1 },
+  ),
+  row('kv_pack', 'k: f16 128,64; v: f16 128,64; table: i32 2', pages, { ...grid }),
+  row(
+    'kv_append',
+    'k: f16 2,64; v: f16 2,64; table: i32 2,2',
+    `${pages}; lengths: i32 2; tails: i32 2; tailKeys: f16 2,128,64; tailValues: f16 2,128,64`,
+    { ...grid },
+  ),
+];
+
+/** What is wrong with a call, and what the backend says: `CODE: sentence`, or nothing where it takes it. */
+export interface Refusal {
+  readonly op: string;
+  readonly wrong: 'parameter' | 'dtype' | 'shape';
+  readonly name: string;
+  readonly said: string;
+}
+
+/** Calls every operation of the table with a parameter that it does not know, and with each tensor of a wrong dtype and of a wrong shape. */
+export async function refusals(rt: NativeRuntime): Promise<Refusal[]> {
+  const found: Refusal[] = [];
+  for (const { op, inputs, outputs, params, measures } of argumentCases) {
+    const attempt = async (wrong: Refusal['wrong'], name: string) => {
+      const made = new Map(
+        [...inputs, ...outputs].map(({ name: each, dtype, shape }) => {
+          const bad = each === name;
+          return [
+            each,
+            rt.allocate(bad && wrong === 'dtype' ? 'u64' : dtype, bad && wrong === 'shape' ? [...shape, 2] : shape),
+          ];
+        }),
+      );
+      const of = (list: readonly Given[]) => list.map(({ name: each }) => made.get(each)!);
+      rt.enqueue(op, of(inputs), of(outputs), wrong === 'parameter' ? { ...params, nonsense: 1 } : params);
+      const said = await rt.sync().then(
+        () => '',
+        (error: unknown) => `${(error as { code?: string }).code}: ${(error as Error).message}`,
+      );
+      found.push({ op, wrong, name, said });
+    };
+    await attempt('parameter', 'nonsense');
+    for (const name of new Set([...inputs, ...outputs].map((each) => each.name)))
+      if (!measures.includes(name)) for (const wrong of ['dtype', 'shape'] as const) await attempt(wrong, name);
+  }
+  return found;
+}
