@@ -30,6 +30,7 @@
 #include "cuda/gemm/accumulators.cuh"
 #include "cuda/gemm/dequant.cuh"
 #include "cuda/gemm/families/large.h"
+#include "cuda/gemm/packed_words.cuh"
 #include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/cp_async.cuh"
@@ -315,12 +316,11 @@ struct PackedSource {
   // The registers of 16 columns P for those 16 k.
   template <int N, int P>
   __device__ __forceinline__ void make(uint32_t (&w)[4]) {
-    constexpr int r = 2 * P, from = 8 * (N % 2) + r;
     const uint32_t* words = q + N / 2 * B;
-    w[0] = factors.template weights<r>(unpower, cast.pair(words, from));
-    w[1] = factors.template weights<r + 1>(unpower, cast.pair(words, from + 1));
-    w[2] = factors.template weights<r>(unpower, cast.pair(words, from + 4));
-    w[3] = factors.template weights<r + 1>(unpower, cast.pair(words, from + 5));
+    each<0, 4>([&](auto reg) {
+      constexpr int I = decltype(reg)::value;
+      w[I] = factors.template weights<2 * P + I % 2>(unpower, cast.pair(words, PackedChunk::pair(N % 2, P, I)));
+    });
   }
 };
 

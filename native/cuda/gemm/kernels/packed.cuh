@@ -1,6 +1,8 @@
 // y[m][n] = sum_k x[m][k] (decode(q[n][k]) - zero) scale [+ bias], weights in the packed format (docs/kernels.md), at
 // most 8 * T tokens. The weights are operand A of mma.m16n8k16 (rows are n), the activations operand B, so tokens come
-// in eights.
+// in eights:
+//   weights (lane, pair) -> (n, k): PackedChunk (packed_words.cuh)
+//   sums (lane, reg) -> (n = 16 nt + lane / 4 + 8 (reg / 2), token 8 t + 2 (lane % 4) + reg % 2) of sum[nt][t]
 //
 // A block owns a run of steps; a step is warps_n x warps_k blocks of 32 n x 128 k, one a warp, and steps run along K
 // through a strip of 32 warps_n columns, then into the next strip: every multiprocessor streams the same number of
@@ -180,7 +182,7 @@ __device__ __forceinline__ void multiply_block(const GemmPackedArgs& g, const Ca
 #pragma unroll
       for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+        for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, PackedChunk::pair(ks, nt, i));
       uint32_t x[2 * T];
       if constexpr (T == 1) x[0] = x1[2 * ks], x[1] = x1[2 * ks + 1];
       else {

@@ -127,7 +127,7 @@ __device__ __forceinline__ void multiply_block(const GemmPackedArgs& g, const Ca
 #pragma unroll
       for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1));
+        for (int i = 0; i < 4; ++i) a[nt][i] = cast.pair(q + c * B, PackedChunk::pair(ks, nt, i));
       const uint64_t x = x0 + (c >> 1) * (kSlab >> 4) + (c & 1) * 4 + ks * 2;
       wgmma_fence();
       wgmma_k16<BF, T>(part[0], a[0], x, ks != 0 || !begins);

@@ -336,7 +336,7 @@ struct ScaledMultiplier {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int own = 2 * p + (i & 1);
-        const uint32_t v = cast.value(q + c * B, 4 * (2 * ks + (i >> 1)) + 2 * Half + own, Zeros ? high[own] : 0,
+        const uint32_t v = cast.value(q + c * B, PackedChunk::pair(ks, Half + p, i), Zeros ? high[own] : 0,
                                       Zeros && BF ? low[own] : 0);
         if constexpr (BF) pairs[j & 3][p][i] = fma_x2<true>(v, scale[own], mul_x2<true>(v, rest[own]));
         else pairs[j & 3][p][i] = mul_x2<false>(v, scale[own]);

@@ -19,6 +19,7 @@
 #include "cuda/gemm/dequant_chunk.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/families/stream.h"
+#include "cuda/gemm/packed_words.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/features.cuh"
@@ -329,7 +330,7 @@ __device__ __forceinline__ void cast_chunk(const ChunkCast<Cast>& cast, StreamFr
 #pragma unroll
     for (int nt = 0; nt < 2; ++nt)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) f.a[ks][nt][i] = pairs[4 * (2 * ks + (i >> 1)) + 2 * nt + (i & 1)];
+      for (int i = 0; i < 4; ++i) f.a[ks][nt][i] = pairs[PackedChunk::pair(ks, nt, i)];
 }
 __device__ __forceinline__ void scales_of(uint2 s, bool bf16, float (&scale)[4]) {
   const uint32_t pairs[2] = {s.x, s.y};

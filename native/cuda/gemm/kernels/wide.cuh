@@ -205,9 +205,8 @@ struct WideMultiplier {
       for (int p = 0; p < P; ++p)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int r = 2 * (pass + p) + (i & 1);
-          w[p][i] = cast.pair(q, 4 * (2 * ks + (i >> 1)) + r);
-          if constexpr (Cast::kSums) w[p][i] = add_x2<BF>(w[p][i], minus[r]);
+          w[p][i] = cast.pair(q, PackedChunk::pair(ks, pass + p, i));
+          if constexpr (Cast::kSums) w[p][i] = add_x2<BF>(w[p][i], minus[2 * (pass + p) + (i & 1)]);
         }
       const uint64_t x = x0 + (c >> 1) * (WideStage<B, T>::kSlab >> 4) + (c & 1) * 4 + ks * 2;
       wgmma_fence();
