@@ -39,7 +39,7 @@ export interface TileRules {
   tensors(module: PackedModule): LayoutTensor[];
   /** What its kernel asks for beside what all tiles do. */
   problems(module: PackedModule): Iterable<string>;
-  /** Instead of decodePart (tile-layout.ts). */
+  /** Instead of decodePart (decode-tiles.ts). */
   decodePart?(part: TilePart): Promise<Map<DecodedPart, Tensor>>;
   /** Takes the scales that were read, where they are not canonical ones; default: setScales and setZeros (decode-scales.ts). */
   takeScales?(part: TilePart, read: ReadScales, parts: Map<DecodedPart, Tensor>): Promise<void>;

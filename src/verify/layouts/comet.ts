@@ -1,8 +1,8 @@
 import { cometKernel } from '../../model/kernels/comet.js';
 import { checkActivations, narrowScales, wideScales } from '../decode-comet.js';
+import { tileLayout } from '../decode-tiles.js';
 import { compareComet } from '../kernel-comet.js';
 import { emulate } from '../native.js';
-import { tileLayout } from '../tile-layout.js';
 import { orderTensor, partGroups, partShape, rankPrefixes, type TileRules } from '../tile-rules.js';
 
 /** W4Ax: codes that are multiplied with codes. */

@@ -1,11 +1,11 @@
 import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { quantType } from '../../core/quant-type.js';
 import { marlinKernel } from '../../model/kernels/marlin.js';
+import { tileLayout } from '../decode-tiles.js';
 import { emulateGeneral } from '../emulate-tiles.js';
 import { type EmulatedPart, isSymmetric } from '../layout.js';
 import type { ModuleContext } from '../module.js';
 import { type EmulatorResult, emulate } from '../native.js';
-import { tileLayout } from '../tile-layout.js';
 import { integerProblems, orderTensor, partGroups, partShape, type TileRules, tileCodes } from '../tile-rules.js';
 
 const rules: TileRules = {

@@ -1,8 +1,8 @@
 import { quantType } from '../../core/quant-type.js';
 import { sparseMarlinKernel } from '../../model/kernels/sparse-marlin.js';
 import { note, type Parts, problem, readScales, setScales } from '../decode-scales.js';
+import { tileLayout } from '../decode-tiles.js';
 import { decodeSparse, emulate, settle } from '../native.js';
-import { tileLayout } from '../tile-layout.js';
 import {
   integerProblems,
   orderProblems,

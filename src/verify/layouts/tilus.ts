@@ -1,7 +1,7 @@
 import { quantType } from '../../core/quant-type.js';
 import { tilusKernel } from '../../model/kernels/tilus.js';
+import { tileLayout } from '../decode-tiles.js';
 import { emulateGeneral } from '../emulate-tiles.js';
-import { tileLayout } from '../tile-layout.js';
 import { orderTensor, partGroups, type TileRules } from '../tile-rules.js';
 
 /** lpq's own: bit patterns as they are, of any type. */

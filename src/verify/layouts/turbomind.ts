@@ -1,9 +1,9 @@
 import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { quantType } from '../../core/quant-type.js';
 import { turbomindKernel } from '../../model/kernels/turbomind.js';
+import { tileLayout } from '../decode-tiles.js';
 import { emulateGeneral } from '../emulate-tiles.js';
 import type { KernelRules } from '../layout.js';
-import { tileLayout } from '../tile-layout.js';
 import {
   integerProblems,
   orderProblems,
