@@ -7,7 +7,7 @@ export interface KvTensors {
   readonly zeros: Tensor;
 }
 
-/** The cache of keys and values in few bits (docs/kv-cache.md), part of the operation table (ops.ts); on CUDA kvDecode, kvPack and kvAppend alone. */
+/** The cache of keys and values in few bits (docs/internals/kernels/attention.md), part of the operation table (ops.ts); on CUDA kvDecode, kvPack and kvAppend alone. */
 export const kvOps = {
   /** x -> codes, scales and zeros (native/cpu/kv/quantize.cpp). */
   kvQuantize: (

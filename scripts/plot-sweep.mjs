@@ -1,4 +1,4 @@
-// Draws the sweep over tokens of docs/kernels.md from the committed timings: node scripts/plot-sweep.mjs, after npm run build.
+// Draws the sweep over tokens of docs/internals/kernels/scaled.md from the committed timings: node scripts/plot-sweep.mjs, after npm run build.
 import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -18,7 +18,7 @@ export function sweepPlot() {
     sweep.map((row) => ({ m: row.m, us: row.us, cublasUs: row.cublas_us })),
     0.8,
   );
-  return { file: path.join(root, 'docs/kernels-sweep.svg'), svg };
+  return { file: path.join(root, 'docs/internals/kernels/kernels-sweep.svg'), svg };
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

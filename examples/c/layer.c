@@ -109,7 +109,7 @@ static uint16_t small_f16(int i) {
   return (uint16_t)((value < 0 ? 0x8000 : 0) | ((exponent + 6) << 10) | (mantissa & 1023));
 }
 
-/* ---- Weights of layout tilus, code by code (docs/kernels.md): types of 1, 2, 4 and 8 bits ---- */
+/* ---- Weights of layout tilus, code by code (docs/internals/layouts/tilus.md): types of 1, 2, 4 and 8 bits ---- */
 
 struct tilus {
   const uint8_t *codes, *scales, *zeros;
@@ -184,7 +184,7 @@ static void list(const lpq_artifact *artifact) {
   printf("%lld modules, %lld tensors\n", (long long)lpq_artifact_modules(artifact), (long long)lpq_artifact_tensors(artifact));
 }
 
-/* ---- Layout sparse_marlin, weight by weight (docs/sparsity.md) ---- */
+/* ---- Layout sparse_marlin, weight by weight (docs/internals/layouts/sparse-marlin.md) ---- */
 
 static double sparse_at(const lpq_tensor *codes, const lpq_tensor *meta, const lpq_tensor *scales, const lpq_module_info *info, int64_t n, int64_t k) {
   static const int order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
@@ -227,7 +227,7 @@ static int compare_sparse(const lpq_artifact *artifact, const lpq_module_info *i
   return worst > 1;
 }
 
-/* ---- Layout comet: what W4Ax computes (docs/fmpq.md, docs/layouts.md) ---- */
+/* ---- Layout comet: what W4Ax computes (docs/fmpq.md, docs/internals/layouts/comet.md) ---- */
 
 static int comet_code(const lpq_tensor *codes, int64_t n, int64_t k) {
   const int64_t chunk = k % 128 / 32, byte = chunk / 2 * 512 + (4 * (n % 8) + k % 16 / 4) * 16 + (chunk % 2 * 2 + n % 16 / 8) * 4 + k % 4;

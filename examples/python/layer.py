@@ -2,7 +2,7 @@
 
     python3 layer.py ARTIFACT MODULE [--tokens 1,16,64] [--dtype f16] [--codes TILUS_ARTIFACT] [--time]
 
-The weight is dequantized here, from bytes of layout tilus as docs/kernels.md has them; --codes names the artifact they are of, where
+The weight is dequantized here, from bytes of layout tilus as docs/internals/layouts/tilus.md has them; --codes names the artifact they are of, where
 ARTIFACT itself has another layout (both packed from one checkpoint). Exits with 1 when a difference is beyond its bound, and with 77
 where there is no GPU.
 """

@@ -2,7 +2,7 @@
  * lpq_kernels.h - products of packed weights on NVIDIA GPUs, and the artifacts of `lpq pack` that hold the weights.
  * C99.
  *
- *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/layouts.md and docs/kernels.md say; in
+ *   y [M,N] = x [M,K] W^T + bias      W [N,K] packed in 1 to 8 bits, as docs/internals/layouts says; in
  * W4Ax x becomes codes first
  *
  * Shapes and strides  x, y and bias are f16 or bf16 (all the same; a bias of comet is f32), dense, row-major: x has K
@@ -83,10 +83,10 @@ typedef enum lpq_dtype {
 /* Layouts of lpq_weight_desc. An artifact may hold others, which have names only (lpq_module_info). */
 typedef enum lpq_layout {
   LPQ_LAYOUT_OTHER = 0,
-  LPQ_LAYOUT_TILUS = 1,         /* lpq's own, for every type: docs/kernels.md */
+  LPQ_LAYOUT_TILUS = 1,         /* lpq's own, for every type: docs/internals/layouts/tilus.md */
   LPQ_LAYOUT_MARLIN = 2,        /* u4, u8 */
   LPQ_LAYOUT_TURBOMIND = 3,     /* u4, u8, f4e2m1, f8e4m3 */
-  LPQ_LAYOUT_SPARSE_MARLIN = 4, /* u4, u8, two of every four stored: docs/sparsity.md */
+  LPQ_LAYOUT_SPARSE_MARLIN = 4, /* u4, u8, two of every four stored: docs/internals/layouts/sparse-marlin.md */
   LPQ_LAYOUT_COMET = 5          /* i4 for activations of 4 and 8 bits (W4Ax: docs/fmpq.md), on 9.0 */
 } lpq_layout;
 

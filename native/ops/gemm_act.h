@@ -9,8 +9,8 @@ namespace lpq::ops {
 //   w of x's dtype [N,K], w_scales f32 [N]: y = P (sx sw) + bias, P the sum of products. i8: exact, then rounded to
 //   fp32 (K below 131072). f8_e4m3: sums of 128 columns are added in fp32; the tensor core has those within 2^-13 of
 //   the largest product for each product, the CPU exactly or w u8 [ceil(N/16), ceil(K/128), 1024], codes of 4 bits in
-//   the layout comet (docs/layouts.md), w_scales f32 [ceil(K/128), N'], N' >= N a multiple of 4: y = s sx + bias, over
-//   groups g s = fma(P_g, sw_g, s), P_g as above
+//   the layout comet (docs/internals/layouts/comet.md), w_scales f32 [ceil(K/128), N'], N' >= N a multiple of 4: y = s
+//   sx + bias, over groups g s = fma(P_g, sw_g, s), P_g as above
 // On CUDA items that blocks share add the sums of runs of groups; x, w and scales of groups start at multiples of 16
 // bytes. `cluster` 2: pairs of blocks fetch weights for each other.
 struct GemmAct {

@@ -5,10 +5,11 @@
 namespace lpq::ops {
 
 // gemm_w4ax of activations as quantize_comet leaves them (x8, x4, x_scales, blocks) and weights of 4 bits u8
-// [ceil(N/16), K/128, 1024] (layout comet, docs/layouts.md) with w_scales f32 [K/128, N'], N' >= N a multiple of 4: the
-// same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA items that blocks share add the sums of runs of blocks of
-// K, and up to 16 tokens 16 warps those of every 16th block, in a fixed order; x8, x4, w and scales start at multiples
-// of 16 bytes. kernel: few (up to 16 tokens), wgmma or mma. Of the settings few takes none, mma tokens and shared.
+// [ceil(N/16), K/128, 1024] (layout comet, docs/internals/layouts/comet.md) with w_scales f32 [K/128, N'], N' >= N a
+// multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA items that blocks share add the sums of
+// runs of blocks of K, and up to 16 tokens 16 warps those of every 16th block, in a fixed order; x8, x4, w and scales
+// start at multiples of 16 bytes. kernel: few (up to 16 tokens), wgmma or mma. Of the settings few takes none, mma
+// tokens and shared.
 struct GemmComet {
   W4axBlocks x;
   const Tensor &x_scales, &w, &w_scales;

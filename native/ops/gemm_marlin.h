@@ -4,7 +4,7 @@
 
 namespace lpq::ops {
 
-// y = x Wᵀ + bias of MARLIN's bytes (docs/layouts.md), unsigned codes of 4 or 8 `bits`.
+// y = x Wᵀ + bias of MARLIN's bytes (docs/internals/layouts/marlin.md), unsigned codes of 4 or 8 `bits`.
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]
 //   weights i32 [K'/16, N' bits / 2], K' and N' multiples of 32 and 64 that hold K and N
 //   scales f16 [G, N']; G = ceil(K' / groupLength), or 1 for groupLength 0, one scale a row

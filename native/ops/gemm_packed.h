@@ -4,7 +4,7 @@
 
 namespace lpq::ops {
 
-// y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale of the packed format of docs/kernels.md.
+// y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale of the packed format of docs/internals/layouts/tilus.md.
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]
 //   weights u8 [ceil(N/32), ceil(K/128), 512 bits]
 //   scales f16 or bf16, zeros u8 or f16 (integers only), both [ceil(N/32), G, 32]; G = ceil(K / groupLength), or 1

@@ -4,7 +4,7 @@
 
 namespace lpq::ops {
 
-// y = x Wᵀ + bias of Sparse-MARLIN's bytes (docs/sparsity.md), W 2:4 sparse along K.
+// y = x Wᵀ + bias of Sparse-MARLIN's bytes (docs/internals/layouts/sparse-marlin.md), W 2:4 sparse along K.
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]
 //   weights i32 [K'/32, N' bits / 2]: unsigned codes of 4 or 8 `bits` of what stays, zero point 2^(bits-1)
 //   metadata i16 [K'/32, 2N'] in ascending order; K' and N' multiples of 128 and 64 that hold K and N

@@ -4,7 +4,8 @@
 
 namespace lpq::ops {
 
-// y = x Wᵀ + bias of TurboMind's bytes for sm75 to sm90 (docs/layouts.md): integers of 4 and 8 bits, f4e2m1, f8e4m3.
+// y = x Wᵀ + bias of TurboMind's bytes for sm75 to sm90 (docs/internals/layouts/turbomind.md): integers of 4 and 8
+// bits, f4e2m1, f8e4m3.
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]; K a multiple of 32
 //   weights i32 [N' K bits / 32], N' a multiple of 64 that holds N
 //   scales of integers f16 [G, N', 2] = {s, t}, W = code s + t; of f4e2m1 f8_e8m0 or u8 [G, N'], of f8e4m3 f16 or bf16

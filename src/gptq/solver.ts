@@ -74,7 +74,7 @@ export class FeedSolver implements FeedQuantizer {
           ...type,
           symmetric: scheme.symmetric,
           constantZero: constantZero(scheme),
-          // Symmetric grids of 8 bits keep the full range (docs/numerics.md).
+          // Symmetric grids of 8 bits keep the full range (docs/internals/numerics.md).
           steps: scheme.type.bits >= 8 && scheme.symmetric ? 1 : options.clipSteps,
           bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
           scaleDtype: coarse ? scheme.scaleDtype : 'f32',
@@ -237,7 +237,7 @@ export class FeedSolver implements FeedQuantizer {
   }
 }
 
-/** Levels from the middle of a grid to its end, by the scale table of docs/numerics.md: |w| <= reach * scale. */
+/** Levels from the middle of a grid to its end, by the scale table of docs/internals/numerics.md: |w| <= reach * scale. */
 function reach(type: QuantType): number {
   if (type.kind === 'int') return (2 ** type.bits - 1) / 2;
   let top = valueRange(type).max;

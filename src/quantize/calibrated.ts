@@ -10,7 +10,7 @@ import { DEVICE_BATCH_TOKENS } from './memory-plan.js';
 const CPU_BATCH_TOKENS = 4096;
 /**
  * The share of the batches that also go through the original model. GPTAQ's correction is a quarter of what least squares
- * asks for and bears a noisier estimate: half of the data gives the same perplexity (docs/numerics.md) for two thirds of
+ * asks for and bears a noisier estimate: half of the data gives the same perplexity (docs/internals/numerics.md) for two thirds of
  * the forward passes.
  */
 const ORIGINAL_SHARE = 0.5;

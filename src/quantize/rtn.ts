@@ -23,7 +23,7 @@ export interface RtnResult extends QuantizedModule {
 
 /**
  * Rounds a weight [N, K] (f32, f16 or bf16, owned or mapped) to the nearest point of the scheme's grid, by the rules of
- * docs/numerics.md; 2:4 schemes keep the two largest of every four. Throws LPQ_TENSOR_SHAPE, LPQ_DTYPE, LPQ_GROUP_SIZE, LPQ_SPARSITY, LPQ_MODULE_NUMERICS (a weight is NaN or
+ * docs/internals/numerics.md; 2:4 schemes keep the two largest of every four. Throws LPQ_TENSOR_SHAPE, LPQ_DTYPE, LPQ_GROUP_SIZE, LPQ_SPARSITY, LPQ_MODULE_NUMERICS (a weight is NaN or
  * infinite) and LPQ_SCALE_RANGE, naming `moduleName`.
  */
 export async function quantizeRtn(

@@ -8,7 +8,7 @@ import { GROUP_SIZES, groupSizeError, groupsFit } from './group-size.js';
 /** What engines call FP8: their kernels have one scale a row or for square blocks, never for a row's groups. */
 const FP8 = 'f8e4m3';
 
-/** Everything that determines a weight's grid; docs/numerics.md has the rules. */
+/** Everything that determines a weight's grid; docs/internals/numerics.md has the rules. */
 export interface QuantScheme {
   readonly type: QuantType;
   readonly granularity: Granularity;

@@ -31,7 +31,7 @@ interface Reference {
   readonly rounds: boolean;
 }
 
-/** Such devices take gemm_large above 16 tokens, which dequantizes as MARLIN does (docs/kernels.md). */
+/** Such devices take gemm_large above 16 tokens, which dequantizes as MARLIN does (docs/internals/kernels/large.md). */
 function lacksWgmma(rt: NativeRuntime): boolean {
   if (rt.device === 'cpu') return false;
   const facts = addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];

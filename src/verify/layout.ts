@@ -65,7 +65,7 @@ export interface CompressedForm {
 
 /**
  * A layout to the verifier: what an artifact must hold, and how it is read back. Written from the layout's definition
- * (docs/layouts.md) and nothing of the packer's. One file each in layouts/, listed in layouts/index.ts.
+ * (docs/internals/layouts) and nothing of the packer's. One file each in layouts/, listed in layouts/index.ts.
  */
 export interface VerifiedLayout {
   /** As artifacts name it. */

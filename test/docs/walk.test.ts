@@ -206,7 +206,7 @@ test('docs/internals/walk.md: one weight through quantize, pack, verify and run'
     return `\`\`\`text ${name}\n${lines.map((line) => line.trimEnd()).join('\n')}\n\`\`\``;
   });
   if (process.env.LPQ_UPDATE_DOCS) writeFileSync(file, expected);
-  else assert.equal(page, expected, 'run LPQ_UPDATE_DOCS=1 node scripts/test.mjs docs/walk');
+  else assert.equal(page, expected, 'run LPQ_UPDATE_DOCS=1 node scripts/test.mjs walk.test');
 });
 
 test('docs/internals/walk.md names files and functions that exist', () => {

@@ -1,7 +1,7 @@
 // W4Ax without wgmma (native/cuda/gemm/kernels/w4ax_mixed.cuh), the kernel's own source on the simulated device
 // (simulator/): tiles, mixtures of blocks, cuts of the work, tails, all three outputs. Activations and weights are laid
-// out by their closed forms (native/w4ax-ops.ts, docs/layouts.md), sums are 64-bit integers and an fp32 chain over
-// blocks.
+// out by their closed forms (native/w4ax-ops.ts, docs/internals/layouts/comet.md), sums are 64-bit integers and an fp32
+// chain over blocks.
 //
 // Where no item is shared the result is that chain's, bit by bit; else each of at most k_blocks + units additions is
 // within 2^-24 of the magnitudes that went in, and y is rounded once.

@@ -1,5 +1,5 @@
-// A W4Ax product laid out by its closed forms (native/w4ax-ops.ts, docs/layouts.md), for kernels that run on the
-// simulator.
+// A W4Ax product laid out by its closed forms (native/w4ax-ops.ts, docs/internals/layouts/comet.md), for kernels that
+// run on the simulator.
 #pragma once
 #include <random>
 #include <string>

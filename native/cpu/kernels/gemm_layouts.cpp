@@ -1,7 +1,7 @@
 // gemm_marlin and gemm_turbomind on the CPU: what the CUDA kernels are to compute, plainly.
-// Where an element lies comes from the closed forms in which the formats are published (docs/layouts.md), one element
-// at a time: nothing of the packer's layouts, of the kernels' loads or of the verifier's tables is used. Every weight
-// is a number in f32, every output element one chain of fma over ascending k, then the bias.
+// Where an element lies comes from the closed forms in which the formats are published (docs/internals/layouts), one
+// element at a time: nothing of the packer's layouts, of the kernels' loads or of the verifier's tables is used. Every
+// weight is a number in f32, every output element one chain of fma over ascending k, then the bias.
 #include <cmath>
 #include <cstring>
 #include <functional>

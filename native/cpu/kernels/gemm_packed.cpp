@@ -1,4 +1,4 @@
-// gemm_packed on the CPU (format: docs/kernels.md): what the CUDA kernels are to compute,
+// gemm_packed on the CPU (format: docs/internals/layouts/tilus.md): what the CUDA kernels are to compute,
 // plainly. Every weight is (decode(code) - zero) * scale in f32, every output element one chain of fma over ascending
 // k, then the bias.
 #include <array>
@@ -16,7 +16,8 @@ constexpr int64_t kBlockN = ops::GemmPacked::kBlockN, kBlockK = ops::GemmPacked:
 // Where the bits of one code lie in its packed block: byte << 3 | bit.
 using Place = std::array<uint16_t, 8>;
 
-// Of every (n, k) of a block, k fastest. docs/kernels.md sections 2 to 4: lane, chunk, pair; words; vectors of a lane.
+// Of every (n, k) of a block, k fastest. docs/internals/layouts/tilus.md, closed forms: lane, chunk, pair; words;
+// vectors of a lane.
 std::vector<Place> places(int bits) {
   std::vector<Place> table(static_cast<size_t>(kBlockN * kBlockK));
   const int fields = 16 / bits, left = 16 % bits, top = 16 - left;

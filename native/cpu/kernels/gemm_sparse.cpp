@@ -1,8 +1,8 @@
 // gemm_sparse_marlin on the CPU: what the CUDA kernel is to compute, plainly. Where a code,
-// its place and its scale lie comes from the closed forms in which the format is published (docs/sparsity.md), one
-// element at a time: nothing of the packer's layouts, of the kernel's loads or of the verifier's tables is used.
-// Every weight is a number in f32, every output element one chain of fma over the weights that stay, ascending in k,
-// then the bias.
+// its place and its scale lie comes from the closed forms in which the format is published
+// (docs/internals/layouts/sparse-marlin.md), one element at a time: nothing of the packer's layouts, of the kernel's
+// loads or of the verifier's tables is used. Every weight is a number in f32, every output element one chain of fma
+// over the weights that stay, ascending in k, then the bias.
 #include <cmath>
 #include <vector>
 

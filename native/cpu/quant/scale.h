@@ -1,4 +1,4 @@
-// Scales and zeros: their storage types, and the rule that gives a group its scale (docs/numerics.md).
+// Scales and zeros: their storage types, and the rule that gives a group its scale (docs/internals/numerics.md).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -69,8 +69,8 @@ void quantize_tokens(Call& call, Exec& exec) {
   if (bad) throw Failure("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
 }
 
-// The nibble of row n, column k of the blocks [ceil(N/16), K/128, 1024] of 4-bit weights (docs/layouts.md, comet), as a
-// number.
+// The nibble of row n, column k of the blocks [ceil(N/16), K/128, 1024] of 4-bit weights
+// (docs/internals/layouts/comet.md), as a number.
 int nibble(const uint8_t* words, int64_t k_blocks, int64_t n, int64_t k) {
   const int64_t chunk = k % 128 / 32, lane = 4 * (n % 8) + k % 16 / 4;
   const int64_t byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + n % 16 / 8) * 4 + k % 4;

@@ -22,7 +22,7 @@ struct Field {
 };
 template <int BITS, int J>
 __device__ __forceinline__ uint32_t codes_of(uint32_t word) {
-#ifdef LPQ_KV_CONVERTED  // of the ablation in docs/kv-cache.md: integers become halves one by one
+#ifdef LPQ_KV_CONVERTED  // of the ablation in docs/internals/kernels/attention.md: integers become halves one by one
   constexpr uint32_t mask = (1u << BITS) - 1;
   return from_float<false>(static_cast<float>(word >> BITS * J & mask)) |
          static_cast<uint32_t>(from_float<false>(static_cast<float>(word >> (BITS * J + 16) & mask))) << 16;

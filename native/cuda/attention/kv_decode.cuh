@@ -187,7 +187,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const uint32_t ring = shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * a.stages * T::kStage);
   const auto stage = [&](int i) { return KvUnit<T>{ring + static_cast<uint32_t>(i * T::kStage)}; };
   int next = begin + warp;
-#ifdef LPQ_KV_WAITING  // of the ablation in docs/kv-cache.md: a unit is copied when its turn comes
+#ifdef LPQ_KV_WAITING  // of the ablation in docs/internals/kernels/attention.md: a unit is copied when its turn comes
   next = end;
 #endif
   for (int i = 0; i < a.stages; ++i, next += warps) {

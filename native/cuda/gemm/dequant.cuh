@@ -1,7 +1,7 @@
-// Fast casts of the packed format "tilus" (docs/kernels.md): the words of one lane's chunk -> pairs of f16 or bf16, by
-// shifts, three-input logic and multiplications by powers of two alone. Plain C++ that the host compiles too, so that
-// every code in every position is tested there; on the device (x & m) ^ f is one LOP3, and left shifts may run as
-// multiplications beside the logic pipe.
+// Fast casts of the packed format "tilus" (docs/internals/layouts/tilus.md): the words of one lane's chunk -> pairs of
+// f16 or bf16, by shifts, three-input logic and multiplications by powers of two alone. Plain C++ that the host
+// compiles too, so that every code in every position is tested there; on the device (x & m) ^ f is one LOP3, and left
+// shifts may run as multiplications beside the logic pipe.
 //
 // A pair is not the code's value but a value in proportion to it; the factors below turn sums of it into sums of
 // values:

@@ -1,6 +1,6 @@
 // The casts of dequant.cuh for the sixteen pairs of a chunk at once, from fewer instructions, for the streaming kernel,
 // which waits for these rather than
-// for memory: nothing issues in the shadow of mma.sync (docs/kernels.md, "What bounds narrow types").
+// for memory: nothing issues in the shadow of mma.sync (docs/internals/kernels/stream.md).
 //
 // Integers: as they are. Floats, a code being s r (sign, rest) and `low` where the lowest bit of r goes:
 //   3 bits, and 4 times bf16: one multiplication puts two copies of a code where they do not meet, r at `low` and s at

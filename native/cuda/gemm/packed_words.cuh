@@ -1,5 +1,6 @@
 // The words of a packed block as a warp finds them in shared memory: B vectors of 512 bytes, 16 bytes a lane; a lane's
-// 4 B words are its four chunks of 32 k, B words each (docs/kernels.md). `words`: where the lane's first vector lies.
+// 4 B words are its four chunks of 32 k, B words each (docs/internals/layouts/tilus.md). `words`: where the lane's
+// first vector lies.
 #pragma once
 #include "cuda/gemm/fragment.cuh"
 #include "cuda/ptx/shared_memory.cuh"

@@ -30,7 +30,7 @@ export function explainKernels(
           k,
           group,
           activations: dtype,
-          // The middle code of symmetric types (docs/kernels.md, section 5).
+          // The middle code of symmetric types (docs/internals/layouts/tilus.md).
           zero: type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0,
         };
         tell(`choosing for ${type.name} ${k}x${n} M=${m}`);

@@ -5,7 +5,7 @@ import type { GemmShape } from './cases.js';
 import type { Variant } from './schema.js';
 
 const NOISE_BYTES = 1 << 25;
-/** Blocks of the packed format (docs/kernels.md): N x K. */
+/** Blocks of the packed format (docs/internals/layouts/tilus.md): N x K. */
 const [BLOCK_N, BLOCK_K] = [32, 128];
 
 export type NoiseKind = 'codes' | 'finite' | 'numbers';

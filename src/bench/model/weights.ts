@@ -15,7 +15,7 @@ import type { Noise } from '../kernels/operands.js';
 import { mixture } from '../w4ax-schedule.js';
 import type { PackedForm, WeightForm } from './forms.js';
 
-/** Blocks of the packed format (docs/kernels.md): N x K. */
+/** Blocks of the packed format (docs/internals/layouts/tilus.md): N x K. */
 const [BLOCK_N, BLOCK_K] = [32, 128];
 
 export interface WeightOptions {
@@ -140,7 +140,7 @@ function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8')
   };
 }
 
-/** Layout comet (docs/layouts.md), with blocks of 8 bits at places of their own for every input, and no permutation. */
+/** Layout comet (docs/internals/layouts/comet.md), with blocks of 8 bits at places of their own for every input, and no permutation. */
 function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number): CometWeight {
   const [n, k] = shape;
   const [down, across] = [Math.ceil(n / 16), k / 128];

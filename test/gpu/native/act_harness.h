@@ -47,9 +47,9 @@ inline std::vector<int64_t> integer_products(const int8_t* x, const int8_t* w, i
   return sums;
 }
 
-// Codes -8 .. 7 [n, k] as the kernels of 4-bit weights have them: [ceil(n/16)][k/128][1024]; docs/layouts.md, comet.
-// From its
-// closed form: element (n, k) is nibble (k % 32) / 16 of byte k % 4 of the word named below.
+// Codes -8 .. 7 [n, k] as the kernels of 4-bit weights have them: [ceil(n/16)][k/128][1024];
+// docs/internals/layouts/comet.md, comet. From its closed form: element (n, k) is nibble (k % 32) / 16 of byte k % 4 of
+// the word named below.
 inline Tensor comet_weights(const int8_t* codes, int64_t n, int64_t k) {
   const int64_t rows = (n + 15) / 16, kb = k / 128;
   Tensor t = allocate(DType::u8, {rows, kb, 1024});

@@ -1,8 +1,8 @@
-// Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of docs/kernels.md,
-// u4 g128, with cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune (cuts of the work), stream (the
-// streaming kernel's cuts) and stream-types (its types; --few: some of them), wide-tune and wide-types (the wide
-// kernel's), wide-profile, profile, and those of bench_layouts.h, bench_sparse.h and bench_large.h. Default: table
-// types.
+// Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of
+// docs/internals/kernels/stream.md, u4 g128, with cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune
+// (cuts of the work), stream (the streaming kernel's cuts) and stream-types (its types; --few: some of them), wide-tune
+// and wide-types (the wide kernel's), wide-profile, profile, and those of bench_layouts.h, bench_sparse.h and
+// bench_large.h. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a
 // case; its replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and

@@ -71,7 +71,8 @@ std::vector<Type> all_types() {
   return list;
 }
 
-// The code's number by the definition of docs/formats (bias 2^(e-1)-1, 0 for e = 1), NaN where there is none.
+// The code's number by the definition of docs/internals/numerics.md (bias 2^(e-1)-1, 0 for e = 1), NaN where there is
+// none.
 double number(const QuantType& t, int code) {
   if (t.kind == QuantType::Kind::integer) return t.is_signed && code >> (t.bits - 1) ? code - (1 << t.bits) : code;
   const int m = t.mantissa, power = code >> m & ((1 << t.exponent) - 1), fraction = code & ((1 << m) - 1);

@@ -1,4 +1,4 @@
-// The packed format of docs/kernels.md, code by code: slow, plain, and sharing nothing with native/.
+// The packed format of docs/internals/layouts/tilus.md, code by code: slow, plain, and sharing nothing with native/.
 #pragma once
 #include <cstdint>
 #include <vector>

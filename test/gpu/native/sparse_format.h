@@ -1,5 +1,5 @@
-// Sparse-MARLIN's bytes by the format's published index formulas (docs/sparsity.md), one weight at a time: sharing
-// nothing with native/. Zero means pruned; values are codes less the middle one.
+// Sparse-MARLIN's bytes by the format's published index formulas (docs/internals/layouts/sparse-marlin.md), one weight
+// at a time: sharing nothing with native/. Zero means pruned; values are codes less the middle one.
 #pragma once
 #include <cstdint>
 #include <random>

@@ -63,7 +63,7 @@ test('steps over caches of 16 bits and of few are recorded and replayed on a dev
   assert.ok(bytes(8) > bytes(4));
   const products = { dense: 'linear', u4: 'gemm_packed', w4ax: 'gemm_comet', w8a8: 'gemm_act', fp8: 'gemm_act' };
   for (const [weights, op] of Object.entries(products)) assert.ok(of(weights, 4, 'decode', 300).kernels[op]! > 0);
-  // Launches: of a block those of docs/generate.md, then the embedding, the final norm and lm_head; 4 blocks.
+  // Launches: of a block those of docs/internals/decoding.md, then the embedding, the final norm and lm_head; 4 blocks.
   const launches = { dense: [9, 10], u4: [9, 10], w4ax: [13, 14], w8a8: [13, 14], fp8: [13, 14] } as const;
   for (const [weights, [exact, packed]] of Object.entries(launches))
     for (const kv of [16, 4])

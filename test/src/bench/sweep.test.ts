@@ -36,7 +36,7 @@ test('a sweep stands alone, knows both themes, and keeps its marks inside', () =
   );
 });
 
-test('docs/kernels-sweep.svg is what scripts/plot-sweep.mjs draws of the committed timings', async () => {
+test('docs/internals/kernels/kernels-sweep.svg is what scripts/plot-sweep.mjs draws of the committed timings', async () => {
   const script = pathToFileURL(path.join(ROOT, 'scripts/plot-sweep.mjs')).href;
   const { file, svg } = ((await import(script)) as { sweepPlot(): { file: string; svg: string } }).sweepPlot();
   assert.equal(readFileSync(file, 'utf8'), svg);

@@ -15,7 +15,7 @@ test('the ablation of COMET: what remapping and decomposing tiles gain, within 5
       if (want !== undefined) assert.ok(Math.abs(got[i]! / want - 1) < 0.05, `${model} ${got[i]} ${want}`);
     assert.deepEqual(
       got.map((speedup) => Number(speedup.toFixed(2))),
-      [...documented[model]], // docs/kernels.md
+      [...documented[model]], // docs/internals/kernels/w4ax.md
     );
   }
 });

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -16,7 +16,7 @@ import { pairWords, TILUS_TILE, tilusWeight } from '../../../src/pack/layouts/ti
 import { TURBOMIND_B, turbomindWeight } from '../../../src/pack/layouts/turbomind.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
-const file = path.join(root, 'docs', 'layouts.md');
+const dir = path.join(root, 'docs', 'internals', 'layouts');
 
 function modes(title: string, list: readonly PackMode[]): string[][] {
   return list.map((mode, i) => [i === 0 ? title : '', String(mode.size), 'x', String(mode.stride), 'bits']);
@@ -90,18 +90,21 @@ const blocks: Record<string, string> = {
   'compressed-3': printWords(rowStreams(1, 32, 3), 0, 3),
 };
 
-test('docs/layouts.md shows what the declarations say', () => {
-  const text = readFileSync(file, 'utf8');
+test('the pages of docs/internals/layouts show what the declarations say', () => {
   const used = new Set<string>();
-  const expected = text.replace(/```text (\S+)\n[\s\S]*?```/g, (_, name: string) => {
-    assert.ok(blocks[name] !== undefined, `docs/layouts.md has a block '${name}' that nothing prints`);
-    used.add(name);
-    return `\`\`\`text ${name}\n${blocks[name]
-      .split('\n')
-      .map((line) => line.trimEnd())
-      .join('\n')}\n\`\`\``;
-  });
+  for (const page of readdirSync(dir)) {
+    const file = path.join(dir, page);
+    const text = readFileSync(file, 'utf8');
+    const expected = text.replace(/```text (\S+)\n[\s\S]*?```/g, (_, name: string) => {
+      assert.ok(blocks[name] !== undefined, `${page} has a block '${name}' that nothing prints`);
+      used.add(name);
+      return `\`\`\`text ${name}\n${blocks[name]
+        .split('\n')
+        .map((line) => line.trimEnd())
+        .join('\n')}\n\`\`\``;
+    });
+    if (process.env.LPQ_UPDATE_DOCS) writeFileSync(file, expected);
+    else assert.equal(text, expected, `${page}: run LPQ_UPDATE_DOCS=1 node scripts/test.mjs layout/docs`);
+  }
   assert.deepEqual([...used].sort(), Object.keys(blocks).sort());
-  if (process.env.LPQ_UPDATE_DOCS) writeFileSync(file, expected);
-  else assert.equal(text, expected, 'run LPQ_UPDATE_DOCS=1 node scripts/test.mjs layout/docs');
 });

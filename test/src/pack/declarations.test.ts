@@ -149,7 +149,7 @@ test('turbomind: every form', async () => {
   }
 });
 
-test('comet: the closed form of docs/layouts.md, out of fragments of m16n8k32', async () => {
+test('comet: the closed form of docs/internals/layouts/comet.md, out of fragments of m16n8k32', async () => {
   assert.deepEqual([threadCount(COMET_TILE), localCount(COMET_TILE)], [32, 64]);
   await check('comet', cometWeight(n, k), (row, column, bit) => {
     const [chunk, quad, high] = [div(column % 128, 32), div(column % 16, 4), div(column % 32, 16)];

@@ -1,5 +1,5 @@
 /**
- * Round-to-nearest written again from docs/numerics.md, one weight at a time and by search: every code of a type is
+ * Round-to-nearest written again from docs/internals/numerics.md, one weight at a time and by search: every code of a type is
  * tried. It shares nothing with the implementation but the names of types. f32 is Math.fround after each operation
  * (a quotient or product of two f32 rounded from f64 is the correctly rounded f32 one).
  */

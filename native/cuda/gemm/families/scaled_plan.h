@@ -43,10 +43,10 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 }
 
 // Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants were fitted
-// to timings of every form on the shapes and numbers of tokens of docs/kernels.md: of those it takes 1.004 times the
-// best in the mean and 1.09 at most, but for tiles that are mostly beyond the tokens (which took longer then). To
-// begin; to meet, and sums of 128 KB written and read by two, and by twice as many; steps of equal runs, whose blocks
-// read other bytes at any time.
+// to timings of every form on the shapes and numbers of tokens of docs/internals/kernels/scaled.md: of those it
+// takes 1.004 times the best in the mean and 1.09 at most, but for tiles that are mostly beyond the tokens (which took
+// longer then). To begin; to meet, and sums of 128 KB written and read by two, and by twice as many; steps of equal
+// runs, whose blocks read other bytes at any time.
 template <class Has>
 std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
                                         int bits, const WideWish& wish, const Has& has) {

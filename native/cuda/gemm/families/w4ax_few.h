@@ -50,7 +50,7 @@ inline FewPlan plan_few(int multiprocessors, int shared_per_block, int64_t m, in
   return p;
 }
 
-// Whether it ends before the kernel of wgmma, on an H200 (docs/kernels.md, "W4Ax of few tokens"): always with one tile
+// Whether it ends before the kernel of wgmma, on an H200 (docs/internals/kernels/w4ax.md): always with one tile
 // of tokens, with two where a block has no more rows than its warps go through while all share K.
 inline bool few_is_faster(const FewPlan& p) {
   return p.shared_bytes > 0 && (p.tiles == 1 || p.rows <= kFewRows * p.blocks);

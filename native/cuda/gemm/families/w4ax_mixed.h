@@ -15,7 +15,7 @@ namespace lpq::cuda {
 constexpr int kMixedRows = 128;  // of weights in a strip
 constexpr int kMixedThreads = 256;
 // What a block of 128 of k costs where its activations have 4 and 8 bits: instructions of the tensor core of a 16x8
-// tile (docs/kernels.md).
+// tile (docs/internals/kernels/w4ax.md).
 constexpr int kMixedCost4 = 2, kMixedCost8 = 4;
 
 struct MixedArgs {

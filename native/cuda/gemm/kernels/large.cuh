@@ -1,10 +1,10 @@
 // gemm_packed for many tokens on devices without wgmma (sm_80 and its like): mma.m16n8k16 from the packed format
-// (docs/kernels.md).
+// (docs/internals/kernels/large.md).
 //
 // A block's tile is 256 columns by 8 T tokens. Each of eight warps owns 32 columns and all tokens, so every weight is
 // dequantized by one
 // warp alone: beside the products it is the number of instructions that this kernel's time depends on
-// (docs/kernels.md).
+// (docs/internals/kernels/large.md).
 //
 //   (lane, reg) -> (n, k) of a warp's operand A, 16 columns by 16 k: reg i holds n = lane / 4 + 8 (i % 2), k = 2 (lane
 //   % 4) + 8 (i / 2) and the next k

@@ -1,5 +1,6 @@
-// y[m][n] = sum_k x[m][k] W[n][k] [+ bias], W 2:4 sparse along k in Sparse-MARLIN's bytes (docs/sparsity.md), as they
-// are: the weight is operand A of mma.sp.m16n8k32, tokens are columns in eights. Written for sm_80 (mma.sp, cp.async).
+// y[m][n] = sum_k x[m][k] W[n][k] [+ bias], W 2:4 sparse along k in Sparse-MARLIN's bytes
+// (docs/internals/layouts/sparse-marlin.md), as they are: the weight is operand A of mma.sp.m16n8k32, tokens are
+// columns in eights. Written for sm_80 (mma.sp, cp.async).
 //
 // A warp owns 64 columns: four products of 16 rows, of which row r of product j is column 8 (r % 8) + 4 (r / 8) + j. So
 // a lane ends with eight neighbouring outputs of each of its tokens, which leave as one store of 16 bytes:

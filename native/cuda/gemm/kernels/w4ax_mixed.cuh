@@ -1,6 +1,6 @@
 // W4Ax for devices without wgmma (code for sm_80, which 8.6 and 8.9 run; COMET, section 4): y = x Wᵀ of 4-bit weights
-// in the packed order of docs/layouts.md (comet) and activations of 4 or 8 bits by blocks of 128 channels, a scale a
-// token and block and one a row and block.
+// in the packed order of docs/internals/layouts/comet.md and activations of 4 or 8 bits by blocks of 128
+// channels, a scale a token and block and one a row and block.
 //
 // A block has 128 rows of weights, which are the rows of the product, and 8 T tokens; cp.async feeds a ring of up to
 // four stages of 128 of k. A lane's sixteen bytes of a 16-row block are FragmentA<4> of m16n8k64.s4 as they lie, twice,
