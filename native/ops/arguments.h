@@ -90,8 +90,13 @@ class Arguments {
   // `width` columns of a matrix: from the one that parameter `key` names on, or all that there are where it is not
   // given.
   Columns columns(const std::string& key, const Tensor& matrix, const char* name, int64_t width) {
-    read(key);
-    return columns_of(call_.params, key.c_str(), matrix, name, width);
+    const int64_t first = integer(key, -1);
+    require_shape(matrix, name, {-1, first == -1 ? width : -1});
+    if (first == -1) return {0, width};
+    require(first >= 0 && first + width <= matrix.dim(1), std::string(name) + " has " + std::to_string(matrix.dim(1)) +
+                                                              " columns, not " + std::to_string(width) +
+                                                              " from column " + std::to_string(first) + " on");
+    return {first, matrix.dim(1)};
   }
 
   // Throws Failure("LPQ_NATIVE_PARAM") for a parameter that was not read, Failure("LPQ_NATIVE_ARGUMENT") for a tensor.

@@ -38,8 +38,9 @@ struct Add {
 
   static Add parse(const Call& call) {
     Arguments from(call, "add");
-    const Tensor &a = from.input("a"), &b = from.input("b", a.shape);
+    const Tensor& a = from.input("a");
     require_dtype(a, "a", {DType::f32, DType::f64});
+    const Tensor& b = from.input("b", {a.dtype, DType::f16, DType::bf16}, a.shape);
     const Add of{a, b, from.output("y", {a.dtype}, a.shape), from.number("scale", 1)};
     return from.done(), of;
   }

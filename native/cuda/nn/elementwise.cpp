@@ -21,7 +21,6 @@ void zero(Call& call, CudaExec& exec) {
 void add(Call& call, CudaExec& exec) {
   const auto [a, b, y, by] = ops::Add::parse(call);
   require_dtype(a, "a", {DType::f32});
-  require_dtype(b, "b", kActivations);
   const float scale = static_cast<float>(by);
   const long long count = a.elements();
   const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);

@@ -43,18 +43,6 @@ struct Columns {
   int64_t first, pitch;
 };
 
-// `width` columns of a matrix: from the one that parameter `key` names on, or all that there are where it is not given.
-inline Columns columns_of(const Params& params, const char* key, const Tensor& matrix, const char* name,
-                          int64_t width) {
-  const int64_t first = params.integer(key, -1);
-  require_shape(matrix, name, {-1, first == -1 ? width : -1});
-  if (first == -1) return {0, width};
-  require(first >= 0 && first + width <= matrix.dim(1), std::string(name) + " has " + std::to_string(matrix.dim(1)) +
-                                                            " columns, not " + std::to_string(width) + " from column " +
-                                                            std::to_string(first) + " on");
-  return {first, matrix.dim(1)};
-}
-
 // Elements must be reachable as their C++ type; a tensor of a mapped file may start at any byte.
 inline bool aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.raw()) % dtype_bytes(tensor.dtype) == 0;
