@@ -242,7 +242,7 @@ export const ops = {
       hasGroup: t.group !== undefined,
     }),
 
-  /** Round to nearest (docs/numerics.md); src/quantize/rtn.ts names the stats. */
+  /** Round to nearest (docs/internals/numerics.md); src/quantize/rtn.ts names the stats. */
   rtn: (
     rt: NativeRuntime,
     w: Tensor,

@@ -3,7 +3,7 @@ import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 /** Products of packed weights, part of the operation table (ops.ts). */
 export const packedOps = {
   /**
-   * y = x Wᵀ + bias of the packed format of docs/kernels.md (native/ops/gemm_packed.h). `kernel` names the family of CUDA kernels that
+   * y = x Wᵀ + bias of the packed format of docs/internals/layouts/tilus.md (native/ops/gemm_packed.h). `kernel` names the family of CUDA kernels that
    * runs; the other settings are of its cut.
    */
   gemmPacked: (

@@ -28,7 +28,7 @@ export const packedModuleSchema = z.strictObject({
    * Rank r has the tensors MODULE.rankR.*; shape and canonical are of the whole.
    */
   ranks: z.strictObject({ count: z.int().min(2), split: z.enum(['n', 'k']) }).optional(),
-  /** Name of the layout (docs/layouts.md, docs/targets.md); gguf-TYPE; carried: left as in the canonical checkpoint; dense: as a plain weight. */
+  /** Name of the layout (docs/internals/layouts, docs/targets.md); gguf-TYPE; carried: left as in the canonical checkpoint; dense: as a plain weight. */
   layout: z.string(),
   /** The source stores the weight as [K, N], and so does layout dense; every other layout holds [N, K]. */
   transposed: z.boolean().optional(),

@@ -40,13 +40,13 @@ struct Bitstream {
   }
 };
 
-// Round to nearest (docs/numerics.md): w f32, f16 or bf16 [N,K] -> codes, a bitstream U8 [N, ceil(K*bits/8)], scales
-// [N, K/groupLength] in their dtype and, for asymmetric grids (symmetric: 0; integers alone), zeros u8 (unsigned types)
-// or i16 (whole) or f16 or f32 (real) of that shape. `zero` is the constant of symmetric grids (0); `global` adds a
-// second level to e4m3 scales; `scaleCover` makes e8m0 scales saturate nothing. stats f64 [9]: sum of squared errors,
-// sum of squares, scales too large for the dtype, scales too small for it, weights that are not finite, flat index of
-// the first of them (or -1), the second level, smallest and largest fp32 scale. CUDA adds the two sums in another
-// order; all else is the CPU's, byte for byte.
+// Round to nearest (docs/internals/numerics.md): w f32, f16 or bf16 [N,K] -> codes, a bitstream U8 [N, ceil(K*bits/8)],
+// scales [N, K/groupLength] in their dtype and, for asymmetric grids (symmetric: 0; integers alone), zeros u8 (unsigned
+// types) or i16 (whole) or f16 or f32 (real) of that shape. `zero` is the constant of symmetric grids (0); `global`
+// adds a second level to e4m3 scales; `scaleCover` makes e8m0 scales saturate nothing. stats f64 [9]: sum of squared
+// errors, sum of squares, scales too large for the dtype, scales too small for it, weights that are not finite, flat
+// index of the first of them (or -1), the second level, smallest and largest fp32 scale. CUDA adds the two sums in
+// another order; all else is the CPU's, byte for byte.
 struct Rtn {
   const Tensor &w, &codes, &scales, &stats;
   const Tensor* zeros;

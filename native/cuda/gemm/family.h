@@ -13,7 +13,8 @@
 namespace lpq::cuda {
 
 struct Plan {
-  // A lower tier goes first: timings (docs/kernels.md) put its kernel ahead wherever it takes the product.
+  // A lower tier goes first: timings (docs/internals/kernels/choice.md) put its kernel ahead wherever it takes the
+  // product.
   int tier = 0;
   // As predicted, of an H200; within a tier the least goes first, then those without a model, in the operation's order.
   std::optional<double> microseconds;

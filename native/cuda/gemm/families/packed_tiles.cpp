@@ -16,7 +16,7 @@ int64_t shared_bytes(const PackedTiles& t, const PackedProblem& p) {
 
 }  // namespace
 
-// Measured in docs/kernels.md.
+// Measured in docs/internals/kernels/wide.md.
 //  - token tiles: the least of 1, 2, 4, 8 eights that hold them;
 //  - warps: 16 where their registers do (up to 16 tokens; wgmma 32), else 8. Eight along N, so that a stage of
 //    activations serves 256 columns, the rest along K; fewer along N only where N is smaller;

@@ -53,7 +53,8 @@ struct StreamModel {
     block = std::max(0.0284 * (512 * p.bits + p.side_bytes) / 1000, slow);
   }
 
-  // Microseconds of an H200, fitted to 72 cuts of six shapes (docs/kernels.md); only their proportions matter:
+  // Microseconds of an H200, fitted to 72 cuts of six shapes (docs/internals/kernels/stream.md); only their proportions
+  // matter:
   //  - the busiest block streams its packed blocks with their scales at a multiprocessor's share of the memory's speed;
   //  - before that it stages its slice of the activations: work for each packed block along K and tile, and bytes from
   //    L2;

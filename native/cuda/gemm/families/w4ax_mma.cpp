@@ -19,7 +19,7 @@ MixedArgs arguments(const W4axProblem& p) {
   return a;
 }
 
-// First where it was timed faster than wgmma's (docs/kernels.md, "W4Ax of few tokens"). Its time there, of six shapes
+// First where it was timed faster than wgmma's (docs/internals/kernels/w4ax.md). Its time there, of six shapes
 // and up to 8 tokens: that of the weights and scales at 3.5 MB a microsecond.
 Answer plan_few_tokens(const W4axProblem& p, CudaExec& exec) {
   const ops::GemmSettings& wish = p.wish;

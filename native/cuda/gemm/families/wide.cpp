@@ -6,8 +6,8 @@
 namespace lpq::cuda {
 namespace {
 
-// Whether it is what was timed and was the fastest (docs/kernels.md): integers of 4 bits, one group a packed block or
-// one scale a row, zero points that leave in the pairs, from 9 tokens on.
+// Whether it is what was timed and was the fastest (docs/internals/kernels/wide.md): integers of 4 bits, one group a
+// packed block or one scale a row, zero points that leave in the pairs, from 9 tokens on.
 bool was_timed(const PackedProblem& p) {
   return p.integer && p.bits == 4 && p.op.m > 8 && p.args.groups_per_block == 1 &&
          wide_zero_mode(p.args, true, p.bits, p.bf16) != kZeroSums;

@@ -1,5 +1,5 @@
-// MARLIN's bytes (docs/layouts.md) for stripes.cuh: codes of 4 and 8 bits, f16 scales in the order in which lanes read
-// them, zero points as codes or the middle code. 64 columns by 16 k, a lane's words one after another:
+// MARLIN's bytes (docs/internals/layouts/marlin.md) for stripes.cuh: codes of 4 and 8 bits, f16 scales in the order in
+// which lanes read them, zero points as codes or the middle code. 64 columns by 16 k, a lane's words one after another:
 //   (lane, word j of 4 bits, 2 j + h of 8) -> tile j (n = 16 j + ...) as unsigned_codes.cuh says
 //   (lane, scale i of 8)                   -> n = 8 i + lane / 4
 #pragma once

@@ -1,6 +1,6 @@
-// y[m][n] = sum_k x[m][k] (decode(q[n][k]) - zero) scale [+ bias], weights in the packed format (docs/kernels.md), at
-// most 8 * T tokens. The weights are operand A of mma.m16n8k16 (rows are n), the activations operand B, so tokens come
-// in eights:
+// y[m][n] = sum_k x[m][k] (decode(q[n][k]) - zero) scale [+ bias], weights in the packed format
+// (docs/internals/layouts/tilus.md), at most 8 * T tokens. The weights are operand A of mma.m16n8k16 (rows are n), the
+// activations operand B, so tokens come in eights:
 //   weights (lane, pair) -> (n, k): PackedChunk (packed_words.cuh)
 //   sums (lane, reg) -> (n = 16 nt + lane / 4 + 8 (reg / 2), token 8 t + 2 (lane % 4) + reg % 2) of sum[nt][t]
 //

@@ -1,6 +1,6 @@
-// TurboMind's bytes (docs/layouts.md, sm75 to sm90) for stripes.cuh. Integers: operand B, two 16x16 fragments a store,
-// half2 {s, t} a column and group. fp4 and fp8: operand A, one fragment a store, scales ue8m0 or 16 bits. 64 columns by
-// 16 k, stores of all lanes one after another:
+// TurboMind's bytes (docs/internals/layouts/turbomind.md, sm75 to sm90) for stripes.cuh. Integers: operand B, two 16x16
+// fragments a store, half2 {s, t} a column and group. fp4 and fp8: operand A, one fragment a store, scales ue8m0 or 16
+// bits. 64 columns by 16 k, stores of all lanes one after another:
 //   integers: (store v, lane, word i of 4 bits, 2 i + h of 8) -> tile j = 2 v + i (n = 16 j + ...), unsigned_codes.cuh
 //   floats:   (store j, lane, nibble i of each half, or byte i % 2 of each half of word i / 2) -> register i of tile j
 #pragma once
