@@ -35,6 +35,20 @@ test('every path of docs/ that is named anywhere exists', () => {
   assert.deepEqual(missing, []);
 });
 
+test('every source file that a page or ARCHITECTURE.md names exists', () => {
+  const missing = [...pages, 'ARCHITECTURE.md'].flatMap((page) =>
+    [
+      ...read(page).matchAll(
+        /(?<![\w./-])(?:src|native|test|formats|scripts|examples)\/[\w./-]*\.(?:tsx?|mjs|py|h|c|cpp|cuh?|json|txt|md)\b/g,
+      ),
+    ]
+      .map(([name]) => name)
+      .filter((name) => !/NAME/.test(name) && !existsSync(path.join(ROOT, name)))
+      .map((name) => `${page}: ${name}`),
+  );
+  assert.deepEqual(missing, []);
+});
+
 test('links and pictures between pages lead somewhere, and docs/README.md to every page', () => {
   const linked = new Set(['docs/README.md']);
   for (const page of [...pages, 'README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md'])
@@ -71,6 +85,7 @@ test('pages say how things are, and not how they came to be', () => {
   const date = /\b20\d\d-\d\d-\d\d(?!-[\w-]+\.json)/;
   const found = pages.flatMap((page) =>
     read(page)
+      .replace(/```[\s\S]*?```/g, (block) => block.replace(/[^\n]/g, ''))
       .split('\n')
       .map((line, i) => ({ line, at: `${page}:${i + 1}` }))
       .filter(({ line }) => story.test(line) || (page !== 'docs/comparison.md' && date.test(line)))

@@ -92,7 +92,7 @@ test('what a packed cache costs on the first windows of a text', async (t) => {
     return (events(found).at(-1) as { nll: number }).nll;
   };
   const plain = await nll();
-  // The bars of docs/kv-cache.md, which the whole text meets; ten windows scatter by some tenths of them.
+  // The bounds of docs/kv-cache.md, which the whole text meets; ten windows scatter by some tenths of them.
   for (const [args, bar] of [
     [['--kv', '4'], 0.0015],
     [['--kv', '2'], 0.015],
