@@ -5,7 +5,7 @@ import { importanceOf, type Reading } from './search.js';
 
 /**
  * The outlier criterion: a channel whose balance lies 2^3 times above the median's. Others keep their size, for orders
- * concentrate them better than factors level them (docs/fmpq.md has the measurement).
+ * concentrate them better than factors level them (docs/internals/fmpq.md has the measurement).
  */
 const OUTLIER_POWER = 3;
 /** Powers beyond this would be no balance but damage: weights of f16 end at 2^-24. */

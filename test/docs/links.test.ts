@@ -83,7 +83,7 @@ test('pages say how things are, and not how they came to be', () => {
     /\b(asked|tried|at first|used to be|was found|turned out|bars? of|sessions?|until 20\d\d|since then)\b/i;
   // Dates stand in the names of results and fixtures, and where docs/comparison.md says when its sources were read.
   const date = /\b20\d\d-\d\d-\d\d(?!-[\w-]+\.json)/;
-  const found = pages.flatMap((page) =>
+  const found = [...pages, 'README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md'].flatMap((page) =>
     read(page)
       .replace(/```[\s\S]*?```/g, (block) => block.replace(/[^\n]/g, ''))
       .split('\n')

@@ -44,8 +44,8 @@ struct Tokens {
   int64_t eights = 0, fours = 0;
 };
 
-// docs/fmpq.md: scale = max|x| (clip / top), code = x (1 / scale) to the nearest integer, ties to even, in fp32.
-// nearbyint rounds so by default.
+// formats/canonical/spec.md: scale = max|x| (clip / top), code = x (1 / scale) to the nearest integer, ties to even, in
+// fp32. nearbyint rounds so by default.
 Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, const float* clip, const int32_t* blocks,
                  const int32_t* order) {
   Tokens t;
