@@ -15,10 +15,11 @@ struct LayoutBench {
 
 LayoutBench make_layout(Bench& b, const std::string& layout, const std::string& type, int64_t n, int64_t k,
                         int64_t group, bool zeros = false) {
-  LayoutBench p{"gemm_" + layout, type, n, k, group, {}, {}, {}, type_params(type), 0};
   const int bits = type[1] - '0';
   const int64_t groups = group ? k / group : 1;
   const bool marlin = layout == "marlin";
+  const Params typed = marlin ? params({{"bits", double(bits)}}) : type_params(type);
+  LayoutBench p{"gemm_" + layout, type, n, k, group, {}, {}, {}, typed, 0};
   const std::vector<int64_t> shape =
       marlin ? std::vector<int64_t>{k / 16, n * bits / 2} : std::vector<int64_t>{n * k * bits / 32};
   const size_t one = static_cast<size_t>(n * k * bits / 8), wanted = 8 * b.exec.device().l2_bytes;
@@ -33,7 +34,7 @@ LayoutBench make_layout(Bench& b, const std::string& layout, const std::string& 
     p.bytes += p.zeros.bytes();
   }
   p.params.set("groupLength", double(group));
-  p.params.set("hasZeros", double(zeros));
+  if (marlin) p.params.set("hasZeros", double(zeros));
   return p;
 }
 

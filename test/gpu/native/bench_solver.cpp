@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
       run.op("cross_accumulate", {x, x, drift}, {drift}, params({{"weight", 0.95}}));
       run.op("cross_accumulate", {other, x, drift}, {drift}, params({{"weight", 0.1}}));
       run.op("cross_drift", {h, drift}, {drift});
-      run.op("gram_finish", {}, {h});
+      run.op("gram_finish", {h}, {h});
       run.wait();
     }
     // Solving order by descending diagonal.

@@ -90,7 +90,7 @@ void heads(Device& d, DType type, bool shared) {
       for (int64_t c = 0; c < 4; ++c)
         want[static_cast<size_t>((t * count + h) * to_dim + 1 + c)] =
             get(x, (shared ? t : t * count + h) * from_dim + 3 + c);
-  const auto got = d.run("copy_heads", {x, y}, {y},
+  const auto got = d.run("copy_heads", {x}, {y},
                          params({{"heads", 5.0},
                                  {"width", 4.0},
                                  {"fromDim", 7.0},
