@@ -97,7 +97,7 @@ Choice rehearse(const DeviceFacts& device, Kernels* kernels, const std::set<std:
   if (!kernels)
     rehearsal.reasons.push_back(device.name + " (" + compute_capability(device.arch) + ", " +
                                 std::to_string(device.multiprocessors) +
-                                " multiprocessors) is described, not asked: its clusters are taken to fit without "
+                                " multiprocessors) is a description: its clusters are taken to fit without "
                                 "gaps.");
   Hosted hosted(device, kernels, owner, rehearsal);
   hosted.exec().tune(tuning);
