@@ -72,20 +72,20 @@ struct StripeOperands {
   }
 };
 
-// Weights with their scales in f16. While a sub-tile is multiplied, the next one's registers are on their way.
+// Weights with their scales in f16. While a sub-tile is multiplied, the next one's registers are on their way. Who has
+// no k returns first: behind a condition, ptxas 13.0 spills the first sub-tile's registers in every step.
 template <class Form, int T, bool XB>
 __device__ __forceinline__ void multiply_scaled(const StripeOperands<Form, T>& from, float (&sum)[4][T][4]) {
   using Tile = StripeTile<Form, T>;
   uint32_t words[2][Tile::kBits], raw[Form::kRaw];
   FragmentB<16> x[2][T];
   uint2 zeros = make_uint2(0, 0);
-  if (from.left > 0) {
-    from.fetch_codes(words[0], 0);
-    from.fetch_tokens(x[0], 0);
-  }
+  if (from.left <= 0) return;
+  from.fetch_codes(words[0], 0);
+  from.fetch_tokens(x[0], 0);
 #pragma unroll
   for (int s = 0; s < Tile::kSub; ++s) {
-    if (16 * s >= from.left) break;
+    if (s > 0 && 16 * s >= from.left) break;
     if (s % kFold == 0) from.fetch_scales(raw, zeros, s);
     if (s + 1 < Tile::kSub) {
       from.fetch_codes(words[(s + 1) & 1], s + 1);
