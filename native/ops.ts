@@ -248,7 +248,7 @@ export const ops = {
     w: Tensor,
     out: { codes: Tensor; scales: Tensor; zeros?: Tensor; stats: Tensor },
     type: OpParams,
-    p: { groupLength: number; zero?: number; global?: boolean; scaleCover?: boolean },
+    p: { groupSize: number; zero?: number; global?: boolean; scaleCover?: boolean },
   ) =>
     rt.enqueue('rtn', [w], [out.codes, out.scales, out.stats, ...(out.zeros ? [out.zeros] : [])], {
       ...type,

@@ -14,7 +14,7 @@ export const packedOps = {
     y: Tensor,
     type: OpParams,
     p: {
-      groupLength: number;
+      groupSize: number;
       zero?: number;
       warpsN?: number;
       warpsK?: number;
@@ -42,7 +42,7 @@ export const packedOps = {
     w: { weights: Tensor; scales: Tensor; zeros?: Tensor; permutation?: Tensor },
     bias: Tensor | undefined,
     y: Tensor,
-    p: { bits: number; groupLength: number } & StripeParams,
+    p: { bits: number; groupSize: number } & StripeParams,
   ) =>
     rt.enqueue(
       'gemm_marlin',
@@ -71,7 +71,7 @@ export const packedOps = {
     bias: Tensor | undefined,
     y: Tensor,
     type: OpParams,
-    p: { groupLength: number; experts?: boolean } & StripeParams,
+    p: { groupSize: number; experts?: boolean } & StripeParams,
   ) =>
     rt.enqueue('gemm_turbomind', [x, w.weights, w.scales, ...(bias ? [bias] : [])], [y], {
       ...type,
@@ -87,7 +87,7 @@ export const packedOps = {
     w: { weights: Tensor; metadata: Tensor; scales: Tensor },
     bias: Tensor | undefined,
     y: Tensor,
-    p: { bits: number; groupLength: number; warpsN?: number; warpsK?: number; stages?: number; blocks?: number },
+    p: { bits: number; groupSize: number; warpsN?: number; warpsK?: number; stages?: number; blocks?: number },
   ) =>
     rt.enqueue('gemm_sparse_marlin', [x, w.weights, w.metadata, w.scales, ...(bias ? [bias] : [])], [y], {
       ...p,

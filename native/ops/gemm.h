@@ -74,7 +74,7 @@ inline int64_t parts_of(int64_t value, int64_t unit) { return (value + unit - 1)
 // 0: one scale a row.
 inline void require_group_size(int64_t size, bool may_be_0) {
   require((may_be_0 && size == 0) || size == 32 || size == 64 || size == 128,
-          "groupLength is " + std::to_string(size) +
+          "groupSize is " + std::to_string(size) +
               (may_be_0 ? ", not 0 (one scale a row), 32, 64 or 128" : ", not 32, 64 or 128"));
 }
 

@@ -7,7 +7,7 @@ namespace lpq::ops {
 // y = x Wᵀ + bias of MARLIN's bytes (docs/internals/layouts/marlin.md), unsigned codes of 4 or 8 `bits`.
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]
 //   weights i32 [K'/16, N' bits / 2], K' and N' multiples of 32 and 64 that hold K and N
-//   scales f16 [G, N']; G = ceil(K' / groupLength), or 1 for groupLength 0, one scale a row
+//   scales f16 [G, N']; G = ceil(K' / groupSize), or 1 for groupSize 0, one scale a row
 //   zeros i32 [G, N' bits / 32], else the middle code is the zero point
 //   permutation i32 [K]: the column of x of each row of weights
 // On CUDA weights, scales and zeros start at multiples of 16 bytes.
@@ -24,7 +24,7 @@ struct GemmMarlin {
 
   static GemmMarlin parse(const Call& call) {
     Arguments a(call, "gemm_marlin");
-    const int64_t bits = a.integer("bits"), group_size = a.integer("groupLength", 0);
+    const int64_t bits = a.integer("bits"), group_size = a.integer("groupSize", 0);
     require(bits == 4 || bits == 8, "bits is " + std::to_string(bits) + ", not 4 or 8");
     require_group_size(group_size, true);
     const Tensor& x = a.input("x", {DType::f16, DType::bf16}, {-1, -1});
@@ -66,7 +66,7 @@ struct GemmMarlin {
     if (p.permutation) call.in.push_back(place("permutation", DType::i32, {p.k}));
     if (p.bias) call.in.push_back(place("bias", p.x, {p.n}));
     call.out = {place("y", p.x, {p.m, p.n})};
-    call.params.set("bits", double(bits)), call.params.set("groupLength", double(p.group_size));
+    call.params.set("bits", double(bits)), call.params.set("groupSize", double(p.group_size));
     call.params.set("hasZeros", p.zeros ? 1.0 : 0.0), call.params.set("hasBias", p.bias ? 1.0 : 0.0),
         call.params.set("hasOrder", p.permutation ? 1.0 : 0.0);
     return call;

@@ -7,8 +7,8 @@ namespace lpq::ops {
 // y = x Wᵀ + bias with W[n][k] = (decode(code) - zero) * scale of the packed format of docs/internals/layouts/tilus.md.
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]
 //   weights u8 [ceil(N/32), ceil(K/128), 512 bits]
-//   scales f16 or bf16, zeros u8 or f16 (integers only), both [ceil(N/32), G, 32]; G = ceil(K / groupLength), or 1
-//   groupLength 32, 64, 128, or 0 for one scale a row; zero: the constant where there are no zeros
+//   scales f16 or bf16, zeros u8 or f16 (integers only), both [ceil(N/32), G, 32]; G = ceil(K / groupSize), or 1
+//   groupSize 32, 64, 128, or 0 for one scale a row; zero: the constant where there are no zeros
 // Sums are fp32. Codes are multiplied exactly for up to 64 tokens (on devices without wgmma 16) and wherever the kernel
 // is neither `scaled` nor `large`: those round W to the dtype of x first, as if it were dequantized.
 // On CUDA weights, scales and zeros start at multiples of 16 bytes.
@@ -34,7 +34,7 @@ struct GemmPacked {
     const bool integer = type.kind == QuantType::Kind::integer;
     const Tensor& x = a.input("x", {DType::f16, DType::bf16}, {-1, -1});
     const Tensor& y = a.output("y", {x.dtype}, {x.dim(0), -1});
-    const int64_t m = x.dim(0), k = x.dim(1), n = y.dim(1), group_size = a.integer("groupLength", 0);
+    const int64_t m = x.dim(0), k = x.dim(1), n = y.dim(1), group_size = a.integer("groupSize", 0);
     require_gemm_sizes(m, n, k);
     require_group_size(group_size, true);
     const int64_t groups = group_size == 0 ? 1 : parts_of(k, group_size), n_blocks = parts_of(n, kBlockN);
@@ -66,7 +66,7 @@ struct GemmPacked {
     if (p.zeros) call.in.push_back(place("zeros", *p.zeros, sides));
     if (p.bias) call.in.push_back(place("bias", p.x, {p.n}));
     call.out = {place("y", p.x, {p.m, p.n})};
-    call.params.set("zero", p.zero), call.params.set("groupLength", double(p.group_size));
+    call.params.set("zero", p.zero), call.params.set("groupSize", double(p.group_size));
     call.params.set("hasZeros", p.zeros ? 1.0 : 0.0), call.params.set("hasBias", p.bias ? 1.0 : 0.0);
     return call;
   }

@@ -8,7 +8,7 @@ namespace lpq::ops {
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]
 //   weights i32 [K'/32, N' bits / 2]: unsigned codes of 4 or 8 `bits` of what stays, zero point 2^(bits-1)
 //   metadata i16 [K'/32, 2N'] in ascending order; K' and N' multiples of 128 and 64 that hold K and N
-//   scales f16 [K'/128, N'] for groupLength 128, or [1, N'] for 0, one scale a row
+//   scales f16 [K'/128, N'] for groupSize 128, or [1, N'] for 0, one scale a row
 // On CUDA weights, metadata and scales start at multiples of 16 bytes.
 struct GemmSparseMarlin {
   const Tensor &x, &weights, &metadata, &scales;
@@ -19,10 +19,10 @@ struct GemmSparseMarlin {
 
   static GemmSparseMarlin parse(const Call& call) {
     Arguments a(call, "gemm_sparse_marlin");
-    const int64_t bits = a.integer("bits"), group_size = a.integer("groupLength", 0);
+    const int64_t bits = a.integer("bits"), group_size = a.integer("groupSize", 0);
     require(bits == 4 || bits == 8, "bits is " + std::to_string(bits) + ", not 4 or 8");
     require(group_size == 0 || group_size == 128,
-            "groupLength is " + std::to_string(group_size) + ", not 0 (one scale a row) or 128");
+            "groupSize is " + std::to_string(group_size) + ", not 0 (one scale a row) or 128");
     const Tensor& x = a.input("x", {DType::f16, DType::bf16}, {-1, -1});
     const Tensor& y = a.output("y", {x.dtype}, {x.dim(0), -1});
     const Tensor &weights = a.input("weights"), &metadata = a.input("metadata", {DType::i16}, {-1, -1});
@@ -58,7 +58,7 @@ struct GemmSparseMarlin {
                place("scales", DType::f16, {p.group_size ? k_pad / p.group_size : 1, n_pad})};
     if (p.bias) call.in.push_back(place("bias", p.x, {p.n}));
     call.out = {place("y", p.x, {p.m, p.n})};
-    call.params.set("bits", double(bits)), call.params.set("groupLength", double(p.group_size)),
+    call.params.set("bits", double(bits)), call.params.set("groupSize", double(p.group_size)),
         call.params.set("hasBias", p.bias ? 1.0 : 0.0);
     return call;
   }

@@ -9,7 +9,7 @@ namespace lpq::ops {
 //   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [N]; K a multiple of 32
 //   weights i32 [N' K bits / 32], N' a multiple of 64 that holds N
 //   scales of integers f16 [G, N', 2] = {s, t}, W = code s + t; of f4e2m1 f8_e8m0 or u8 [G, N'], of f8e4m3 f16 or bf16
-//   [G, N']; G = ceil(K / groupLength), groupLength 32, 64 or 128
+//   [G, N']; G = ceil(K / groupSize), groupSize 32, 64 or 128
 //   experts (integers only): tiles run along K first
 // On CUDA weights and scales start at multiples of 16 bytes.
 struct GemmTurbomind {
@@ -29,7 +29,7 @@ struct GemmTurbomind {
     Arguments a(call, "gemm_turbomind");
     const QuantType type = a.quant_type();
     const bool integer = type.kind == QuantType::Kind::integer, experts = a.flag("experts");
-    const int64_t bits = type.bits, group_size = a.integer("groupLength", 0);
+    const int64_t bits = type.bits, group_size = a.integer("groupSize", 0);
     require(integer ? bits == 4 || bits == 8 : (bits == 4 && type.exponent == 2) || (bits == 8 && type.exponent == 4),
             "the type is " + type_name(type) + ", none of 4- and 8-bit integers, f4e2m1 and f8e4m3");
     require(integer || !experts, "only integers have a form for experts");
@@ -69,7 +69,7 @@ struct GemmTurbomind {
                place("scales", p.scales, sides)};
     if (p.bias) call.in.push_back(place("bias", p.x, {p.n}));
     call.out = {place("y", p.x, {p.m, p.n})};
-    call.params.set("groupLength", double(p.group_size)), call.params.set("experts", p.experts ? 1.0 : 0.0),
+    call.params.set("groupSize", double(p.group_size)), call.params.set("experts", p.experts ? 1.0 : 0.0),
         call.params.set("hasBias", p.bias ? 1.0 : 0.0);
     return call;
   }

@@ -41,7 +41,7 @@ struct Bitstream {
 };
 
 // Round to nearest (docs/internals/numerics.md): w f32, f16 or bf16 [N,K] -> codes, a bitstream U8 [N, ceil(K*bits/8)],
-// scales [N, K/groupLength] in their dtype and, for asymmetric grids (symmetric: 0; integers alone), zeros u8 (unsigned
+// scales [N, K/groupSize] in their dtype and, for asymmetric grids (symmetric: 0; integers alone), zeros u8 (unsigned
 // types) or i16 (whole) or f16 or f32 (real) of that shape. `zero` is the constant of symmetric grids (0); `global`
 // adds a second level to e4m3 scales; `scaleCover` makes e8m0 scales saturate nothing. stats f64 [9]: sum of squared
 // errors, sum of squares, scales too large for the dtype, scales too small for it, weights that are not finite, flat
@@ -59,7 +59,7 @@ struct Rtn {
     Arguments a(call, "rtn");
     const QuantType type = a.quant_type();
     const Tensor& w = a.input("w", kFloats, {-1, -1});
-    const int64_t n = w.dim(0), k = w.dim(1), length = a.integer("groupLength");
+    const int64_t n = w.dim(0), k = w.dim(1), length = a.integer("groupSize");
     require(length > 0 && k % length == 0,
             "groups of " + std::to_string(length) + " do not divide K = " + std::to_string(k));
     const Tensor &codes = a.output("codes", {DType::u8}, {n, bitstream_bytes(k, type.bits)}),

@@ -2,13 +2,13 @@
 export type Granularity = { readonly kind: 'channel' } | { readonly kind: 'group'; readonly size: number };
 
 /** Weights along K that share one scale. */
-export function groupLength(granularity: Granularity, k: number): number {
+export function groupSizeOf(granularity: Granularity, k: number): number {
   return granularity.kind === 'channel' ? k : granularity.size;
 }
 
-/** Scales in a row: K / groupLength. */
+/** Scales in a row: K / groupSize. */
 export function groupCount(granularity: Granularity, k: number): number {
-  return k / groupLength(granularity, k);
+  return k / groupSizeOf(granularity, k);
 }
 
 /** '128' or 'channel': the form that options and tables use. */

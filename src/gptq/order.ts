@@ -1,4 +1,4 @@
-import { type Granularity, groupLength } from '../core/granularity.js';
+import { type Granularity, groupSizeOf } from '../core/granularity.js';
 import type { ColumnOrder } from './options.js';
 
 /**
@@ -18,7 +18,7 @@ export function solvingOrder(
   const byDiagonal = (a: number, b: number) => (diagonal[b] as number) - (diagonal[a] as number) || a - b;
   if (kind === 'static') order.sort(byDiagonal);
   if (kind === 'group') {
-    const size = groupLength(granularity, k);
+    const size = groupSizeOf(granularity, k);
     const groups = Array.from({ length: k / size }, (_, g) => order.slice(g * size, (g + 1) * size).sort(byDiagonal));
     groups.sort((a, b) => byDiagonal(a[0] as number, b[0] as number));
     let at = 0;
@@ -33,7 +33,7 @@ export function solvingOrder(
 /** Orders units by their largest entry, as columns are ordered by their own; where no unit spans two groups, else none. */
 function byUnits(kind: ColumnOrder, diagonal: ArrayLike<number>, granularity: Granularity, unit: number): Int32Array {
   const k = diagonal.length;
-  const size = groupLength(granularity, k);
+  const size = groupSizeOf(granularity, k);
   const largest = Float64Array.from({ length: k / unit }, (_, u) =>
     Math.max(...Array.from({ length: unit }, (_, i) => diagonal[u * unit + i] as number)),
   );
@@ -45,6 +45,6 @@ function byUnits(kind: ColumnOrder, diagonal: ArrayLike<number>, granularity: Gr
 
 /** The scale group of the j-th solved column. */
 export function solvingGroups(order: Int32Array, granularity: Granularity): Int32Array {
-  const size = groupLength(granularity, order.length);
+  const size = groupSizeOf(granularity, order.length);
   return order.map((k) => Math.floor(k / size));
 }

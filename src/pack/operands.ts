@@ -2,7 +2,7 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { scaleShape } from '../../formats/canonical/tensors.js';
 import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { groupLength } from '../core/granularity.js';
+import { groupSizeOf } from '../core/granularity.js';
 import type { IntegerForm, NoForm } from './integer-form.js';
 import type { Operands } from './layout.js';
 import type { ModuleFacts } from './target.js';
@@ -49,7 +49,7 @@ export function columnOrder(groupIndex: Tensor): Tensor {
 export function groupIndex({ module, groupIndex: stored }: Operands): Tensor {
   if (stored) return stored.view(stored.shape);
   const k = module.shape[1];
-  const length = groupLength(module.granularity, k);
+  const length = groupSizeOf(module.granularity, k);
   return fromTyped(
     'i32',
     [k],

@@ -1,7 +1,7 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { allocate, type Tensor } from '../../native/binding.js';
-import { groupLength } from '../core/granularity.js';
+import { groupSizeOf } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import type { Operands } from './layout.js';
 
@@ -50,7 +50,7 @@ function splitProblem(module: CanonicalModule, split: 'n' | 'k', count: number):
     return 'its input features are reordered, so a part of K is no run of them';
   if (k % count !== 0) return `its K = ${k} is no multiple of ${count}`;
   const part = k / count;
-  if (module.granularity.kind === 'group' && part % groupLength(module.granularity, k) !== 0)
+  if (module.granularity.kind === 'group' && part % groupSizeOf(module.granularity, k) !== 0)
     return `its groups of ${module.granularity.size} do not divide the ${part} input features of a rank`;
   if (module.sparsity !== 'none' && part % 8 !== 0)
     return `the mask of the ${part} input features of a rank is no whole bytes`;

@@ -13,7 +13,7 @@ export interface QuantizedModule {
   readonly shape: readonly [number, number];
   /** Bitstream U8 [N, ceil(K*bits/8)], element k of a row at bit k*bits. */
   readonly codes: Tensor;
-  /** [N, K/groupLength] of scheme.scaleDtype. */
+  /** [N, K/groupSize] of scheme.scaleDtype. */
   readonly scales: Tensor;
   /** Asymmetric schemes only: true zeros, u8 or i16 as zerosOf(scheme) says, shape of the scales. */
   readonly zeros?: Tensor;

@@ -1,7 +1,7 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import { groupCount, groupLength } from '../core/granularity.js';
+import { groupCount, groupSizeOf } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero, streamBytes, zerosOf } from './grid.js';
 import { disposeModule, type QuantizedModule } from './result.js';
@@ -61,7 +61,7 @@ export async function quantizeRtn(
   try {
     if (pruned && out.mask) ops.pruneMagnitude(rt, weight, { pruned, mask: out.mask });
     ops.rtn(rt, pruned ?? weight, out, typeParams(scheme.type), {
-      groupLength: groupLength(scheme.granularity, k),
+      groupSize: groupSizeOf(scheme.granularity, k),
       zero: constantZero(scheme),
       global: scheme.globalScale,
     });

@@ -1,6 +1,6 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { groupLength } from '../core/granularity.js';
+import { groupSizeOf } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
 import { constantZero, zerosOf } from './grid.js';
 import type { QuantizedModule } from './result.js';
@@ -33,7 +33,7 @@ export function dequantizeResult(rt: NativeRuntime, result: QuantizedModule): Te
     typeParams(scheme.type),
     {
       blockN: 1,
-      blockK: groupLength(scheme.granularity, shape[1]),
+      blockK: groupSizeOf(scheme.granularity, shape[1]),
       zero: constantZero(scheme),
       global: result.globalScale ?? 1,
     },

@@ -1,7 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { groupLength } from '../core/granularity.js';
+import { groupSizeOf } from '../core/granularity.js';
 import type { Decoded } from './decode.js';
 import { storedOrder } from './gguf-tables.js';
 import { storedForm } from './layout.js';
@@ -70,7 +70,7 @@ export async function decodeBlocks(
   };
   if (wrong.count > 0) problem(`a stored code is none of ${module.type}`, wrong);
   decoded.parts.set('codes', fields.output);
-  const repeats = groupLength(module.granularity, k) / 32;
+  const repeats = groupSizeOf(module.granularity, k) / 32;
   const scales = merged(fields.scales, n, repeats, (at, got, expected) =>
     problem('the blocks of one group have different scales', { count: 1, ...at, got, expected }),
   );

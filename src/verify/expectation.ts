@@ -1,5 +1,5 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import { groupLength } from '../core/granularity.js';
+import { groupSizeOf } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import type { LayoutTensor, VerifiedLayout } from './layout.js';
 import { layoutOf } from './layouts/index.js';
@@ -40,8 +40,8 @@ function* soundness(module: PackedModule, layout: VerifiedLayout | undefined): G
     return;
   }
   if (!layout) yield `'${module.layout}' is not a layout`;
-  if (k % groupLength(module.granularity, k) !== 0) yield `its groups do not divide K = ${k}`;
-  else if (blockK !== groupLength(module.granularity, k) || n % blockN !== 0)
+  if (k % groupSizeOf(module.granularity, k) !== 0) yield `its groups do not divide K = ${k}`;
+  else if (blockK !== groupSizeOf(module.granularity, k) || n % blockN !== 0)
     yield `scale blocks of [${blockN}, ${blockK}] contradict the granularity or N = ${n}`;
   const zeros = module.zeros.kind === 'int' || module.zeros.kind === 'float';
   if (zeros !== (module.canonical.zeros !== undefined)) yield 'zeros and the canonical hash of zeros contradict';

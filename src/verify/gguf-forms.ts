@@ -1,7 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { typed } from '../../native/binding.js';
-import { groupLength } from '../core/granularity.js';
+import { groupSizeOf } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 
 /** What decides in which type a module is stored. */
@@ -52,7 +52,7 @@ function typeOfCodes({ type: name, shape, granularity, scales, zeros, rearranged
   const type = quantType(name);
   if (type.kind !== 'int' || rearranged || zeros.kind === 'float') return undefined;
   if (scales.dtype !== 'f16' || scales.global || scales.block[0] !== 1) return undefined;
-  if (groupLength(granularity, shape[1]) % 32 !== 0) return undefined;
+  if (groupSizeOf(granularity, shape[1]) % 32 !== 0) return undefined;
   const codes = 2 ** type.bits;
   const lowest = type.signed ? -codes / 2 : 0;
   const inRange = (zero: number): boolean => Number.isInteger(zero) && zero >= lowest && zero < lowest + codes;

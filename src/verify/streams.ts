@@ -1,7 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { groupCount, groupLength } from '../core/granularity.js';
+import { groupCount, groupSizeOf } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
 import { note, setStoredScales } from './decode-scales.js';
@@ -102,7 +102,7 @@ export function constantZeros(decoded: Decoded, tensor: string, zeros: Tensor, e
 /** g_idx (`suffix`) that nothing in the canonical checkpoint stands behind must be k div g; any g_idx must name groups. */
 export function checkIndices(name: string, suffix: string, module: PackedModule, decoded: Decoded): void {
   const [, k] = module.shape;
-  const size = groupLength(module.granularity, k);
+  const size = groupSizeOf(module.granularity, k);
   const inspect = (what: string, ok: (v: number, i: number) => boolean) => {
     if (!decoded.group) return;
     const values = typed<Int32Array>(decoded.group);

@@ -169,7 +169,7 @@ async function multiplied(artifact: string, code: number, scaleBits: number, fou
     Uint16Array.from({ length: K }, (_, i) => (i === k ? 0x3c00 : 0)),
   );
   const y: Tensor = allocate('f16', [1, N]);
-  ops.gemmMarlin(rt, x, { weights: B, scales: s }, undefined, y, { bits: 4, groupLength: GROUP });
+  ops.gemmMarlin(rt, x, { weights: B, scales: s }, undefined, y, { bits: 4, groupSize: GROUP });
   await rt.sync();
   const got = typed<Uint16Array>(y)[n]!;
   assert.ok(Math.abs(half(got) - code * half(scaleBits)) <= Math.abs(half(got)) * 2 ** -11);

@@ -113,7 +113,7 @@ const argumentCases: readonly ArgumentCase[] = [
   ),
   row('rtn', 'w: f32 3,8', 'codes: u8 3,4; scales: f16 3,2; stats: f64 9; zeros: i16 3,2', {
     ...type,
-    groupLength: 4,
+    groupSize: 4,
     symmetric: 0,
   }),
   row('prune_magnitude', 'w: f32 3,8', 'pruned: f32 3,8; mask: u8 3,1'),

@@ -89,7 +89,7 @@ async function marlin(bits: 4 | 8, [m, n, k]: readonly [number, number, number],
   const activations = fromTyped('f16', [m, k], Uint16Array.from(x, half));
   ops.gemmMarlin(rt, activations, w, fromTyped('f16', [n], Uint16Array.from(bias, half)), y, {
     bits,
-    groupLength: group,
+    groupSize: group,
   });
   await rt.sync();
   const gathered = withZeros ? x.map((_, at) => x[at - (at % k) + order[at % k]!]!) : x;
@@ -171,7 +171,7 @@ async function turbomind(
     fromTyped('f16', [n], Uint16Array.from(bias, half)),
     y,
     typeParams(type),
-    { groupLength: group, experts },
+    { groupSize: group, experts },
   );
   await rt.sync();
   compare(y, x, k, bias, (j, c) => {
@@ -197,18 +197,18 @@ test('Sparse-MARLIN: shapes and numbers that disagree are refused', async () => 
     scales: allocate('f16', [1, 64]),
   };
   const cases: (() => void)[] = [
-    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 3, groupLength: 128 }),
-    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 4, groupLength: 64 }),
-    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 8, groupLength: 128 }),
+    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 3, groupSize: 128 }),
+    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 4, groupSize: 64 }),
+    () => ops.gemmSparseMarlin(rt, x, w, undefined, y, { bits: 8, groupSize: 128 }),
     () =>
       ops.gemmSparseMarlin(rt, x, { ...w, metadata: allocate('i16', [4, 96]) }, undefined, y, {
         bits: 4,
-        groupLength: 128,
+        groupSize: 128,
       }),
     () =>
       ops.gemmSparseMarlin(rt, x, { ...w, scales: allocate('f16', [2, 64]) }, undefined, y, {
         bits: 4,
-        groupLength: 128,
+        groupSize: 128,
       }),
   ];
   for (const run of cases) {
@@ -222,23 +222,22 @@ test('shapes and numbers that disagree are refused', async () => {
   const y = allocate('f16', [1, 256]);
   const w = { weights: allocate('i32', [8, 512]), scales: allocate('f16', [1, 256]) };
   const cases: (() => void)[] = [
-    () => ops.gemmMarlin(rt, x, w, undefined, y, { bits: 3, groupLength: 128 }),
-    () => ops.gemmMarlin(rt, x, w, undefined, y, { bits: 4, groupLength: 48 }),
-    () => ops.gemmMarlin(rt, x, w, undefined, y, { bits: 4, groupLength: 32 }),
+    () => ops.gemmMarlin(rt, x, w, undefined, y, { bits: 3, groupSize: 128 }),
+    () => ops.gemmMarlin(rt, x, w, undefined, y, { bits: 4, groupSize: 48 }),
+    () => ops.gemmMarlin(rt, x, w, undefined, y, { bits: 4, groupSize: 32 }),
     () =>
-      ops.gemmMarlin(rt, x, { ...w, weights: allocate('i32', [7, 512]) }, undefined, y, { bits: 4, groupLength: 128 }),
+      ops.gemmMarlin(rt, x, { ...w, weights: allocate('i32', [7, 512]) }, undefined, y, { bits: 4, groupSize: 128 }),
     () => {
       const permutation = fromTyped(
         'i32',
         [128],
         Int32Array.from({ length: 128 }, (_, i) => i + 1),
       );
-      ops.gemmMarlin(rt, x, { ...w, permutation }, undefined, y, { bits: 4, groupLength: 128 });
+      ops.gemmMarlin(rt, x, { ...w, permutation }, undefined, y, { bits: 4, groupSize: 128 });
     },
-    () => ops.gemmTurbomind(rt, x, w, undefined, y, typeParams(quantType('u4')), { groupLength: 128 }),
-    () => ops.gemmTurbomind(rt, x, w, undefined, y, typeParams(quantType('u3')), { groupLength: 128 }),
-    () =>
-      ops.gemmTurbomind(rt, x, w, undefined, y, typeParams(quantType('f4e2m1')), { groupLength: 128, experts: true }),
+    () => ops.gemmTurbomind(rt, x, w, undefined, y, typeParams(quantType('u4')), { groupSize: 128 }),
+    () => ops.gemmTurbomind(rt, x, w, undefined, y, typeParams(quantType('u3')), { groupSize: 128 }),
+    () => ops.gemmTurbomind(rt, x, w, undefined, y, typeParams(quantType('f4e2m1')), { groupSize: 128, experts: true }),
   ];
   for (const run of cases) {
     run();

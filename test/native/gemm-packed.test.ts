@@ -65,7 +65,7 @@ async function check(
     fromTyped('f16', [n], Uint16Array.from(bias, half)),
     y,
     typeParams(type),
-    { groupLength: group, zero },
+    { groupSize: group, zero },
   );
   await rt.sync();
   const got = typed<Uint16Array>(y);
@@ -102,9 +102,9 @@ test('shapes that disagree are refused', async () => {
   const x = allocate('f16', [1, 128]);
   const w = { weights: allocate('u8', [1, 1, 2048]), scales: allocate('f16', [1, 1, 32]) };
   for (const [wrong, weights] of [
-    [{ groupLength: 48 }, w],
-    [{ groupLength: 64 }, w],
-    [{ groupLength: 128 }, { ...w, weights: allocate('u8', [1, 1, 2047]) }],
+    [{ groupSize: 48 }, w],
+    [{ groupSize: 64 }, w],
+    [{ groupSize: 128 }, { ...w, weights: allocate('u8', [1, 1, 2047]) }],
   ] as const) {
     ops.gemmPacked(rt, x, weights, undefined, allocate('f16', [1, 32]), typeParams(type), wrong);
     await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT' });
@@ -125,7 +125,7 @@ test('what no parameter is called, and what a setting cannot be, is refused befo
     [{ stages: -1 }, 'LPQ_NATIVE_ARGUMENT', 'stages is -1, below 0'],
     [{ blocks: 1.5 }, 'LPQ_NATIVE_PARAM', "'blocks' is 1.500000, not a whole number"],
   ] as const) {
-    rt.enqueue('gemm_packed', inputs, [allocate('f16', [1, 32])], { ...type, groupLength: 128, ...wrong });
+    rt.enqueue('gemm_packed', inputs, [allocate('f16', [1, 32])], { ...type, groupSize: 128, ...wrong });
     await assert.rejects(rt.sync(), (error: { code?: string; message: string }) => {
       assert.deepEqual([error.code, error.message.includes(detail)], [code, true], error.message);
       return true;
@@ -133,7 +133,7 @@ test('what no parameter is called, and what a setting cannot be, is refused befo
   }
   rt.enqueue('gemm_packed', [...inputs, allocate('f16', [32])], [allocate('f16', [1, 32])], {
     ...type,
-    groupLength: 128,
+    groupSize: 128,
   });
   await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT' });
 });

@@ -27,14 +27,14 @@ interface Result {
 async function rtn(
   w: Tensor,
   type: string,
-  p: OpParams & { groupLength: number },
+  p: OpParams & { groupSize: number },
   scaleDtype: DType,
   zeroDtype?: DType,
 ): Promise<Result> {
   const [n, k] = w.shape as [number, number];
   const quant = quantType(type);
   const codes = allocate('u8', [n, Math.ceil((k * quant.bits) / 8)]);
-  const shape = [n, k / p.groupLength];
+  const shape = [n, k / p.groupSize];
   const scales = allocate(scaleDtype, shape);
   const zeros = zeroDtype && allocate(zeroDtype, shape);
   const stats = allocate('f64', [9]);
@@ -77,7 +77,7 @@ test('floats: with scale 1 every weight takes the nearest number, ties the even 
     const top = Math.max(...table.filter((x) => !Number.isNaN(x)));
     // e8m0: the power of two of the largest weight, which is the type's largest number, over that of the type: 1.
     const w = sweep(table, top);
-    const result = await rtn(fromTyped('f32', [1, w.length], w), type.name, { groupLength: w.length }, 'f8_e8m0');
+    const result = await rtn(fromTyped('f32', [1, w.length], w), type.name, { groupSize: w.length }, 'f8_e8m0');
     assert.equal(result.scales.bytes()[0], 127);
     for (let i = 0; i < w.length; i++) assert.equal(result.codes[i], nearest(table, w[i]!), `${type.name} of ${w[i]}`);
   }
@@ -93,7 +93,7 @@ test('symmetric integers: with scale 1 codes are clamp(rint(w) + zero)', async (
       table.map((x) => x - zero),
       levels / 2,
     );
-    const result = await rtn(fromTyped('f32', [1, w.length], w), type.name, { groupLength: w.length, zero }, 'f32');
+    const result = await rtn(fromTyped('f32', [1, w.length], w), type.name, { groupSize: w.length, zero }, 'f32');
     assert.equal(typed(result.scales)[0], 1);
     const low = Math.min(...table);
     const high = Math.max(...table);
@@ -108,8 +108,8 @@ test('a signed type and an unsigned one with its middle as zero are the same gri
   const w = Float32Array.from({ length: 256 }, (_, i) => Math.sin(i * i));
   const tensor = fromTyped('f32', [2, 128], w);
   for (let bits = 2; bits <= 8; bits++) {
-    const signed = await rtn(tensor, `i${bits}`, { groupLength: 32 }, 'f16');
-    const unsigned = await rtn(tensor, `u${bits}`, { groupLength: 32, zero: 2 ** (bits - 1) }, 'f16');
+    const signed = await rtn(tensor, `i${bits}`, { groupSize: 32 }, 'f16');
+    const unsigned = await rtn(tensor, `u${bits}`, { groupSize: 32, zero: 2 ** (bits - 1) }, 'f16');
     assert.deepEqual(
       signed.codes.map((code) => code ^ (2 ** (bits - 1))),
       unsigned.codes,
@@ -123,7 +123,7 @@ test('real zeros put the least weight at the least code', async () => {
   const w = Float32Array.from({ length: 64 }, (_, i) => Math.cos(i) * 3 - 0.3);
   for (const dtype of ['f16', 'f32'] as const)
     for (const type of ['u4', 'i4']) {
-      const { codes, scales, zeros } = await rtn(fromTyped('f32', [2, 32], w), type, { groupLength: 32 }, 'f32', dtype);
+      const { codes, scales, zeros } = await rtn(fromTyped('f32', [2, 32], w), type, { groupSize: 32 }, 'f32', dtype);
       const table = values(type);
       const raw = typed(zeros!);
       for (let row = 0; row < 2; row++) {
@@ -145,9 +145,9 @@ test('real zeros put the least weight at the least code', async () => {
 
 test('e8m0: the OCP rule may saturate, the covering one does not', async () => {
   const w = fromTyped('f32', [1, 4], Float32Array.of(7.5, 3, -1, 0.25));
-  const ocp = await rtn(w, 'f4e2m1', { groupLength: 4 }, 'f8_e8m0');
+  const ocp = await rtn(w, 'f4e2m1', { groupSize: 4 }, 'f8_e8m0');
   assert.deepEqual([ocp.scales.bytes()[0], ...ocp.codes], [127, 7, 5, 0b1010, 0]); // 6, 3, -1, 0
-  const covering = await rtn(w, 'f4e2m1', { groupLength: 4, scaleCover: true }, 'f8_e8m0');
+  const covering = await rtn(w, 'f4e2m1', { groupSize: 4, scaleCover: true }, 'f8_e8m0');
   assert.deepEqual([covering.scales.bytes()[0], ...covering.codes], [128, 6, 3, 0b1001, 0]); // 2*(4, 1.5, -0.5, 0)
   assert.equal(covering.stats[0], 0.5 ** 2 + 0.25 ** 2);
 });
@@ -161,7 +161,7 @@ test('stats: squared error and norm of what a reader of the stored numbers sees'
     ['f6e3m2', 'f8_e8m0', undefined],
   ] as const) {
     const tensor = fromTyped('f32', [n, k], w);
-    const { codes, scales, zeros, stats } = await rtn(tensor, type, { groupLength: 20 }, scaleDtype, zeroDtype);
+    const { codes, scales, zeros, stats } = await rtn(tensor, type, { groupSize: 20 }, scaleDtype, zeroDtype);
     const back = allocate('f32', [n, k]);
     ops.dequantize(
       rt,
@@ -204,16 +204,16 @@ const weights = [
 const hash = createHash('sha256');
 for (const w of weights)
   for (const type of ['u1', 'i3', 'i4', 'u8', 'f3e1m1', 'f4e2m1', 'f6e4m1', 'f8e4m3', 'f8e6m1'])
-    for (const [groupLength, scales, zeros] of [[16, 'f32'], [24, 'bf16'], [384, 'f16'], [48, 'f8_e8m0'], [16, 'f8_e4m3'], [32, 'f16', 'i16']]) {
+    for (const [groupSize, scales, zeros] of [[16, 'f32'], [24, 'bf16'], [384, 'f16'], [48, 'f8_e8m0'], [16, 'f8_e4m3'], [32, 'f16', 'i16']]) {
       const quant = quantType(type);
       if (zeros && quant.kind === 'float') continue;
       const out = {
         codes: allocate('u8', [n, (k * quant.bits) / 8]),
-        scales: allocate(scales, [n, k / groupLength]),
+        scales: allocate(scales, [n, k / groupSize]),
         stats: allocate('f64', [9]),
-        ...(zeros ? { zeros: allocate(zeros, [n, k / groupLength]) } : {}),
+        ...(zeros ? { zeros: allocate(zeros, [n, k / groupSize]) } : {}),
       };
-      o.rtn(rt, w, out, typeParams(quant), { groupLength, global: scales === 'f8_e4m3', zero: type === 'u1' ? 0.5 : type === 'u8' ? 128 : 0 });
+      o.rtn(rt, w, out, typeParams(quant), { groupSize, global: scales === 'f8_e4m3', zero: type === 'u1' ? 0.5 : type === 'u8' ? 128 : 0 });
       await rt.sync();
       for (const tensor of Object.values(out)) hash.update(tensor.bytes());
     }
@@ -258,8 +258,8 @@ test('a mapped weight may start at an odd byte', async () => {
     const file = path.join(folder, 'w');
     writeFileSync(file, Buffer.concat([Buffer.from([9]), Buffer.from(bits.buffer)]));
     for (const dtype of ['f16', 'bf16'] as const) {
-      const a = await rtn(mapFile(file).tensor(dtype, [2, 48], 1), 'i4', { groupLength: 16 }, 'f32');
-      const b = await rtn(fromTyped(dtype, [2, 48], bits), 'i4', { groupLength: 16 }, 'f32');
+      const a = await rtn(mapFile(file).tensor(dtype, [2, 48], 1), 'i4', { groupSize: 16 }, 'f32');
+      const b = await rtn(fromTyped(dtype, [2, 48], bits), 'i4', { groupSize: 16 }, 'f32');
       assert.deepEqual(a.codes, b.codes);
     }
   } finally {
@@ -271,12 +271,12 @@ test('wrong shapes, dtypes and combinations are refused', async () => {
   const w = allocate('f32', [4, 32]);
   w.bytes().fill(0);
   const refused = { code: 'LPQ_NATIVE_ARGUMENT' };
-  await assert.rejects(rtn(w, 'i4', { groupLength: 12 }, 'f16'), refused);
-  await assert.rejects(rtn(w, 'f4e2m1', { groupLength: 16 }, 'f16', 'i16'), refused);
-  await assert.rejects(rtn(w, 'i4', { groupLength: 16 }, 'f16', 'u8'), refused);
-  await assert.rejects(rtn(w, 'i4', { groupLength: 16, global: true }, 'f16'), refused);
-  await assert.rejects(rtn(allocate('i32', [4, 32]), 'i4', { groupLength: 16 }, 'f16'), refused);
-  await assert.rejects(rtn(w, 'i4', { groupLength: 16 }, 'i16'), { code: 'LPQ_NATIVE_ARGUMENT' });
+  await assert.rejects(rtn(w, 'i4', { groupSize: 12 }, 'f16'), refused);
+  await assert.rejects(rtn(w, 'f4e2m1', { groupSize: 16 }, 'f16', 'i16'), refused);
+  await assert.rejects(rtn(w, 'i4', { groupSize: 16 }, 'f16', 'u8'), refused);
+  await assert.rejects(rtn(w, 'i4', { groupSize: 16, global: true }, 'f16'), refused);
+  await assert.rejects(rtn(allocate('i32', [4, 32]), 'i4', { groupSize: 16 }, 'f16'), refused);
+  await assert.rejects(rtn(w, 'i4', { groupSize: 16 }, 'i16'), { code: 'LPQ_NATIVE_ARGUMENT' });
 });
 
 test('floats saturate, at the top of their range', async () => {
@@ -288,7 +288,7 @@ test('floats saturate, at the top of their range', async () => {
     const top = Math.max(...numbers);
     const power = 2 ** Math.floor(Math.log2(top));
     const w = Float32Array.from([1.99, -1.99, 1.5, -1.8, 1.76, 1, 0.9, 0.01], (x) => x * power);
-    const result = await rtn(fromTyped('f32', [1, 8], w), type.name, { groupLength: 8 }, 'f8_e8m0');
+    const result = await rtn(fromTyped('f32', [1, 8], w), type.name, { groupSize: 8 }, 'f8_e8m0');
     assert.equal(result.scales.bytes()[0], 127);
     for (let i = 0; i < 8; i++) assert.equal(result.codes[i], nearest(table, w[i]!), `${type.name} of ${w[i]}`);
     assert.deepEqual([table[result.codes[0]!], table[result.codes[1]!]], [top, -top]);

@@ -295,17 +295,17 @@ void width() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const std::string only = argc > 1 ? argv[1] : "";
-  const auto wanted = [&](const char* bits) { return only.empty() || only == bits; };
-  if (wanted("1")) width<1>();
-  if (wanted("2")) width<2>();
-  if (wanted("3")) width<3>();
-  if (wanted("4")) width<4>();
-  if (wanted("5")) width<5>();
-  if (wanted("6")) width<6>();
-  if (wanted("7")) width<7>();
-  if (wanted("8")) width<8>();
+// Of LPQ_BITS_FROM to LPQ_BITS_TO bits.
+template <int B>
+void widths() {
+  if constexpr (B <= LPQ_BITS_TO) {
+    width<B>();
+    widths<B + 1>();
+  }
+}
+
+int main() {
+  widths<LPQ_BITS_FROM>();
   std::printf("of the scaled products %lld were of whole items, %lld of items with owners, %lld of even shares\n",
               cuts[0], cuts[1], cuts[2]);
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);

@@ -126,7 +126,7 @@ export function packedOperands(noise: Noise, rt: NativeRuntime, setting: PackedS
         op: 'gemm_packed',
         inputs: [x, weights[i % copies]!, scales],
         outputs: [y],
-        params: { ...typeParams(type), groupLength: group, zero, ...params },
+        params: { ...typeParams(type), groupSize: group, zero, ...params },
       }));
       return { calls, tensors: [x, y] };
     },

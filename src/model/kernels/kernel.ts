@@ -10,7 +10,7 @@ export interface PackedWeight {
   /** typeParams() of the codes' type. */
   readonly type: OpParams;
   /** 32, 64, 128, or 0 for one scale a row. */
-  readonly groupLength: number;
+  readonly groupSize: number;
   readonly weights: Tensor;
   readonly scales: Tensor;
 }
@@ -55,10 +55,10 @@ export interface PackedKernel<W extends PackedWeight = PackedWeight> {
 }
 
 /** What every kernel asks of a module. */
-export function common({ module }: Binding): Pick<PackedWeight, 'shape' | 'type' | 'groupLength'> {
+export function common({ module }: Binding): Pick<PackedWeight, 'shape' | 'type' | 'groupSize'> {
   return {
     shape: module.shape,
     type: typeParams(quantType(module.type)),
-    groupLength: module.granularity.kind === 'group' ? module.granularity.size : 0,
+    groupSize: module.granularity.kind === 'group' ? module.granularity.size : 0,
   };
 }

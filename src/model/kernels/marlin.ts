@@ -27,7 +27,7 @@ export const marlinKernel: PackedKernel<MarlinWeight> = {
   },
 
   multiply: (rt, x, packed, bias, y) =>
-    ops.gemmMarlin(rt, x, packed, bias, y, { bits: packed.type.bits as number, groupLength: packed.groupLength }),
+    ops.gemmMarlin(rt, x, packed, bias, y, { bits: packed.type.bits as number, groupSize: packed.groupSize }),
 
   joining: {
     tile: 64,

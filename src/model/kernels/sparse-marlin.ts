@@ -26,6 +26,6 @@ export const sparseMarlinKernel: PackedKernel<SparseMarlinWeight> = {
   multiply: (rt, x, packed, bias, y) =>
     ops.gemmSparseMarlin(rt, x, packed, bias, y, {
       bits: packed.type.bits as number,
-      groupLength: packed.groupLength,
+      groupSize: packed.groupSize,
     }),
 };

@@ -28,7 +28,7 @@ export const tilusKernel: PackedKernel<TilusWeight> = {
   },
 
   multiply: (rt, x, packed, bias, y) =>
-    ops.gemmPacked(rt, x, packed, bias, y, packed.type, { groupLength: packed.groupLength, zero: packed.zero }),
+    ops.gemmPacked(rt, x, packed, bias, y, packed.type, { groupSize: packed.groupSize, zero: packed.zero }),
 
   joining: {
     tile: 32,

@@ -27,7 +27,7 @@ export const turbomindKernel: PackedKernel<TurbomindWeight> = {
 
   multiply: (rt, x, packed, bias, y) =>
     ops.gemmTurbomind(rt, x, packed, bias, y, packed.type, {
-      groupLength: packed.groupLength,
+      groupSize: packed.groupSize,
       experts: packed.experts,
     }),
 

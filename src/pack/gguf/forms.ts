@@ -1,6 +1,6 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
-import { groupLength } from '../../core/granularity.js';
+import { groupSizeOf } from '../../core/granularity.js';
 import { hasForm, integerForm, type NoForm, noForm } from '../integer-form.js';
 import type { ModuleFacts } from '../target.js';
 
@@ -44,7 +44,7 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
   if (!hasForm(form)) return form;
   const [, k] = module.shape;
   const { bits, bias: flip, zero } = form;
-  const group = groupLength(module.granularity, k);
+  const group = groupSizeOf(module.granularity, k);
   if (module.groupIndex)
     return noForm('its groups follow g_idx, which GGUF does not have', 'Quantize it with --order static.');
   if (module.scales.dtype !== 'f16')

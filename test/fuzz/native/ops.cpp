@@ -42,9 +42,9 @@ const char* const OPS[] = {
     "dequantize",           "gguf_encode_blocks",       "gguf_take_rows",     "sparse_compress",
     "fuse_scale_zero",      "prune_magnitude"};
 const char* const INTEGERS[] = {
-    "add",     "bias",           "bits",     "flip",   "k",      "stream",   "kp",          "np",        "pad",
-    "down",    "constant",       "gp",       "blockK", "blockN", "exponent", "mantissa",    "hasGlobal", "hasGroup",
-    "hasMask", "hasPermutation", "hasZeros", "signed", "rows",   "group",    "groupLength", "zero",      "global"};
+    "add",     "bias",           "bits",     "flip",   "k",      "stream",   "kp",        "np",        "pad",
+    "down",    "constant",       "gp",       "blockK", "blockN", "exponent", "mantissa",  "hasGlobal", "hasGroup",
+    "hasMask", "hasPermutation", "hasZeros", "signed", "rows",   "group",    "groupSize", "zero",      "global"};
 const char* const KINDS[] = {"int", "float"};
 const char* const SPECIALS[] = {"none", "ieee", "fn", "finite"};
 const char* const TYPES[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k",

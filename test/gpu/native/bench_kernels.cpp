@@ -166,7 +166,7 @@ Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k
     p.zeros = b.random_tensor(zero_kind == 1 ? DType::u8 : DType::f16, {nb, groups, 32});
     p.bytes += p.zeros.bytes();
   }
-  p.params.set("groupLength", double(group));
+  p.params.set("groupSize", double(group));
   p.params.set("hasZeros", double(zero_kind != 0));
   if (name[0] == 'u') p.params.set("zero", double(1 << (p.type.bits - 1)));
   return p;

@@ -33,7 +33,7 @@ LayoutBench make_layout(Bench& b, const std::string& layout, const std::string& 
     p.zeros = b.random_tensor(DType::i32, {groups, n * bits / 32});
     p.bytes += p.zeros.bytes();
   }
-  p.params.set("groupLength", double(group));
+  p.params.set("groupSize", double(group));
   if (marlin) p.params.set("hasZeros", double(zeros));
   return p;
 }

@@ -313,7 +313,7 @@ int main(int argc, char** argv) {
       for (size_t pass = 0; pass < static_cast<size_t>(passes); ++pass) {
         run.op("rtn", {w}, {stream, scales, run.make(DType::f64, {9})}, [] {
           Params p = int4();
-          p.set("groupLength", 128.0);
+          p.set("groupSize", 128.0);
           p.set("zero", 0.0);
           return p;
         }());

@@ -12,7 +12,7 @@ struct SparseBench {
 };
 
 SparseBench make_sparse_bench(Bench& b, int bits, int64_t n, int64_t k, bool channel = false) {
-  SparseBench p{n, k, {}, {}, {}, params({{"bits", double(bits)}, {"groupLength", channel ? 0.0 : 128.0}}), 0};
+  SparseBench p{n, k, {}, {}, {}, params({{"bits", double(bits)}, {"groupSize", channel ? 0.0 : 128.0}}), 0};
   // Metadata must be in order: of random fours.
   static const unsigned kPlaces[6] = {4, 8, 12, 9, 13, 14};
   Tensor host = allocate(DType::i16, {1 << 19});

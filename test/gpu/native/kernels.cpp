@@ -158,7 +158,7 @@ Params call_params(const Type& t, const Case& c) {
   Params p = t.params;
   if (!forced.empty()) p.set("kernel", forced);
   if (c.tiling.has("reduce")) p.set("reduce", c.tiling.text("reduce"));
-  p.set("groupLength", double(c.group));
+  p.set("groupSize", double(c.group));
   p.set("hasZeros", double(c.zeros != 0));
   p.set("hasBias", double(c.bias));
   p.set("zero", c.zero);
@@ -533,11 +533,11 @@ int main(int argc, char** argv) {
                   run({x, w.packed, w.scales}, p, poisoned(DType::bf16, {4, 64})));
     refused.fails("x in f32", "LPQ_NATIVE_ARGUMENT", run({gaussian(DType::f32, {4, 128}), w.packed, w.scales}, p, y));
     Params g = p;
-    g.set("groupLength", 48.0);
+    g.set("groupSize", 48.0);
     refused.fails("groups of 48", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.scales}, g, y));
     Params f = list.back().params;
     f.set("zero", 3.0);
-    f.set("groupLength", 128.0);
+    f.set("groupSize", 128.0);
     Params unknown = p;
     unknown.set("warps", 8.0);
     refused.fails("a parameter that it does not know", "LPQ_NATIVE_PARAM", run({x, w.packed, w.scales}, unknown, y));

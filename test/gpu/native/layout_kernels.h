@@ -123,7 +123,7 @@ inline LayoutWeights make_layout_weights(const LayoutCase& c) {
 }
 
 inline Params layout_params(const LayoutCase& c) {
-  Params p = params({{"bits", double(c.bits)}, {"groupLength", double(c.group)}, {"hasBias", double(c.bias)}});
+  Params p = params({{"bits", double(c.bits)}, {"groupSize", double(c.group)}, {"hasBias", double(c.bias)}});
   if (c.marlin) {
     p.set("hasZeros", double(c.zeros)), p.set("hasOrder", double(c.order));
   } else {
@@ -350,7 +350,7 @@ inline int sweep_layout(Device& d, const std::string& layout, bool quick, bool s
     refused.fails("y of another type", "LPQ_NATIVE_ARGUMENT",
                   run({x, w.packed, w.scales}, p, poisoned(DType::bf16, {4, 64})));
     Params g = p;
-    g.set("groupLength", 48.0);
+    g.set("groupSize", 48.0);
     refused.fails("groups of 48", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.scales}, g, y));
     if (marlin) {
       LayoutCase o = c;

@@ -461,7 +461,7 @@ void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dty
   for (int64_t i = 0; i < length && n > 1; ++i) set(w, k + i, 0.5 * static_cast<double>(between(-4, 4)));  // ties
   if (bad) set(w, n * k - 3, INFINITY), set(w, n * k / 2, NAN);
   Params p = type_params(type);
-  p.set("groupLength", static_cast<double>(length));
+  p.set("groupSize", static_cast<double>(length));
   p.set("zero", constant_zero(type, !zeros));
   p.set("symmetric", zeros ? 0.0 : 1.0);
   p.set("global", global ? 1.0 : 0.0);

@@ -59,7 +59,7 @@ inline SparseWeights make_sparse(const SparseCase& c) {
 }
 
 inline Params sparse_params(const SparseCase& c) {
-  Params p = params({{"bits", double(c.bits)}, {"groupLength", c.channel ? 0.0 : 128.0}, {"hasBias", double(c.bias)}});
+  Params p = params({{"bits", double(c.bits)}, {"groupSize", c.channel ? 0.0 : 128.0}, {"hasBias", double(c.bias)}});
   for (const auto& [name, value] : c.tiling) p.set(name, value);
   return p;
 }
@@ -211,7 +211,7 @@ inline int sweep_sparse(Device& d, bool quick) {
       return [&d, in, p, out] { d.run("gemm_sparse_marlin", in, {out}, p); };
     };
     Params p = sparse_params(c), g = p;
-    g.set("groupLength", 64.0);
+    g.set("groupSize", 64.0);
     refused.fails("groups of 64", "LPQ_NATIVE_ARGUMENT", run({x, w.packed, w.metadata, w.scales}, g, y));
     refused.fails("weights of another size", "LPQ_NATIVE_ARGUMENT",
                   run({x, allocate(DType::i32, {8, 256}), w.metadata, w.scales}, p, y));

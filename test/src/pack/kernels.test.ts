@@ -91,7 +91,7 @@ for (const [target, modules] of Object.entries(LAYOUTS))
 
 test('a kernel of another layout that is wrong by one step of one thing is caught', async () => {
   for (const [target, op, change] of [
-    ['marlin', 'gemm_marlin', { groupLength: 0 }],
+    ['marlin', 'gemm_marlin', { groupSize: 0 }],
     ['turbomind', 'gemm_turbomind', { experts: true }],
   ] as const) {
     const dir = await packed({ m: made({ type: 'i4', n: 40, k: 128, group: 128, seed: 5 }) }, target);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
-import { groupLength } from '../../../src/core/granularity.js';
+import { groupSizeOf } from '../../../src/core/granularity.js';
 import { QUANT_TYPES } from '../../../src/core/quant-type.js';
 import { disposeModule } from '../../../src/quantize/result.js';
 import { quantizeRtn } from '../../../src/quantize/rtn.js';
@@ -41,7 +41,7 @@ async function compare(options: SchemeOptions, dtype: 'f32' | 'bf16' | 'f16', n 
     scaleDtype: scheme.scaleDtype,
     zero: scheme.type.signed || !scheme.symmetric ? 0 : scheme.type.bits === 1 ? 0.5 : 2 ** (scheme.type.bits - 1),
   };
-  const length = groupLength(scheme.granularity, k);
+  const length = groupSizeOf(scheme.granularity, k);
   const parts: number[][] = [];
   for (let i = 0; i < n * k; i += length) parts.push(numbers.slice(i, i + length));
   const global = scheme.globalScale ? f32(Math.max(...parts.map((part) => idealScale(part, reference))) / 448) : 1;

@@ -12,7 +12,7 @@ import { OutputDirectory } from '../../../formats/directory/output-directory.js'
 import type { KvScheme } from '../../../formats/kv/scheme.js';
 import type { SafetensorsDtype } from '../../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
-import { type Granularity, groupCount, groupLength } from '../../../src/core/granularity.js';
+import { type Granularity, groupCount, groupSizeOf } from '../../../src/core/granularity.js';
 import { decodeCode, quantType } from '../../../src/core/quant-type.js';
 import { tensorHash } from '../../formats/safetensors/tensor-hash.js';
 
@@ -66,7 +66,7 @@ export function drawNumbers(spec: ModuleSpec, seed: number): Numbers {
   const { n, k, granularity, zeros } = spec;
   const { bits } = quantType(spec.type);
   const groups = groupCount(granularity, k);
-  const size = groupLength(granularity, k);
+  const size = groupSizeOf(granularity, k);
   const codes = Uint8Array.from({ length: n * k }, () => (next() >>> 8) % 2 ** bits);
   // Positive normal numbers between 2^-9 and 2^-5 (f16), 2^-15 and 2^-7 (bf16).
   const scales = Uint16Array.from({ length: n * groups }, () =>
@@ -436,7 +436,7 @@ function declare(spec: ModuleSpec): ModuleDeclaration & CanonicalModule {
     type: spec.type,
     shape: [spec.n, spec.k],
     granularity: spec.granularity,
-    scales: { dtype: spec.scaleDtype ?? 'f16', block: [1, groupLength(spec.granularity, spec.k)], global: false },
+    scales: { dtype: spec.scaleDtype ?? 'f16', block: [1, groupSizeOf(spec.granularity, spec.k)], global: false },
     zeros: spec.zeros,
     groupIndex: spec.actOrder ?? false,
     permutation: false,
