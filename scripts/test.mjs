@@ -1,15 +1,21 @@
 // Runs the compiled tests with node:test, each file in a process of its own. Arguments filter by path. Tests of the CUDA
-// backend are loaded and skipped, whatever the machine: scripts/test-gpu.mjs runs them.
+// backend are loaded and skipped, whatever the machine: scripts/test-gpu.mjs runs them. --quick leaves out test/slow.txt.
 import { spawnSync } from 'node:child_process';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
-const filters = process.argv.slice(2);
+const filters = process.argv.slice(2).filter((word) => word !== '--quick');
+const left = process.argv.includes('--quick')
+  ? readFileSync(path.join(root, 'test', 'slow.txt'), 'utf8')
+      .replaceAll('.ts', '.js')
+      .split('\n')
+  : [];
 const files = readdirSync(path.join(root, 'dist', 'test'), { recursive: true })
   .filter((file) => file.endsWith('.test.js'))
+  .filter((file) => !left.includes(path.join('test', file)))
   .filter((file) => filters.length === 0 || filters.some((filter) => file.includes(filter)))
   .sort()
   .map((file) => path.join('dist', 'test', file));
