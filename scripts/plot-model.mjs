@@ -4,8 +4,8 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { modelPlots } from '../dist/src/bench/model/plot.js';
-import { modelBenchSchema } from '../dist/src/bench/model/schema.js';
+import { modelPlots } from '../dist/bench/model/plot.js';
+import { modelBenchSchema } from '../dist/bench/model/schema.js';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 

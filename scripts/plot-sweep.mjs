@@ -2,7 +2,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { sweepSvg } from '../dist/src/bench/kernels/sweep.js';
+import { sweepSvg } from '../dist/bench/kernels/sweep.js';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 

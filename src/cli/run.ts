@@ -2,10 +2,10 @@ import type { Command } from 'commander';
 import { createRuntime, type MeasuredRuntime, MOST_THREADS, type NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import type { ExitCode } from '../core/error.js';
-import { chooseDevice, chooseDevices, obstacle, parseBytes } from './device.js';
-import type { Interrupt } from './interrupt.js';
-import { integer } from './parse.js';
-import type { Reporter } from './reporter.js';
+import { chooseDevice, chooseDevices, obstacle, parseBytes } from './options/device.js';
+import { integer } from './options/parse.js';
+import type { Interrupt } from './terminal/interrupt.js';
+import type { Reporter } from './terminal/reporter.js';
 
 /** What every command is given. */
 export interface Run {

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { reportSchema } from '../../formats/report/schema.js';
-import { recipeSchema } from './recipe.js';
-import { fieldFlag, fieldTakes } from './settings.js';
+import { recipeSchema } from './quantize/recipe.js';
+import { fieldFlag, fieldTakes } from './quantize/settings.js';
 
 /** share/schemas: file name -> JSON Schema (draft 2020-12), made from what lpq itself checks by. */
 export function publishedSchemas(): Record<string, object> {

@@ -9,7 +9,7 @@ let listener: ((now: Activity) => void) | undefined;
 
 /**
  * Tells what is done from here on. Whatever may last, between two steps of a bar or without one, calls it before each piece: a command
- * shows the last one while it waits (src/cli/reporter.ts). Costs nothing where nobody listens.
+ * shows the last one while it waits (src/cli/terminal/reporter.ts). Costs nothing where nobody listens.
  */
 export function tell(what: string, done?: number, total?: number): void {
   listener?.({ what, ...(done !== undefined && { done }), ...(total !== undefined && { total }) });

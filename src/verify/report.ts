@@ -1,4 +1,4 @@
-import { LpqError } from '../../src/core/error.js';
+import { LpqError } from '../core/error.js';
 
 /**
  * What is checked. manifest: lpq.json against its seal; files, tensors: presence, shapes, hashes; config: agreement of

@@ -34,7 +34,7 @@ test('the table of codes is sorted', () => {
 
 /** Text of every source file that may print a code. */
 function sources(): string {
-  const files = ['src', 'formats', 'native', 'bin', 'scripts'].flatMap((dir) =>
+  const files = ['src', 'formats', 'native', 'bench', 'bin', 'scripts'].flatMap((dir) =>
     readdirSync(path.join(root, dir), { recursive: true })
       .map((file) => path.join(dir, String(file)))
       .filter(

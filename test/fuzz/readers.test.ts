@@ -14,7 +14,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import fc from 'fast-check';
-import { asLpqError } from '../../src/cli/failure.js';
+import { asLpqError } from '../../src/cli/terminal/failure.js';
 import { damaged, damages, edited, edits } from './damage.js';
 import { makeTargets, type Target } from './targets.js';
 

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { median } from '../../bench/kernels/time.js';
 import {
   createRuntime,
   type NativeRuntime,
@@ -7,7 +8,6 @@ import {
   type Tensor,
   typed,
 } from '../../native/binding.js';
-import { median } from '../../src/bench/kernels/time.js';
 import { logitsOf } from '../../src/eval/logits.js';
 import { makeCache } from '../../src/generate/cache.js';
 import { disposeResident, loadResident } from '../../src/generate/resident.js';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { addon, type KernelQuestion } from '../../native/binding.js';
-import { DESCRIBED } from '../../src/cli/bench-explain.js';
+import { DESCRIBED } from '../../src/cli/bench/explain.js';
 import { QUANT_TYPES } from '../../src/core/quant-type.js';
 
 // The choice of kernel needs no device: it rehearses the operation on one that is described.

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { benchOps, type WeightDraw } from '../../bench/ops.js';
 import { allocate, createRuntime, type Tensor, typed } from '../../native/binding.js';
-import { benchOps, type WeightDraw } from '../../src/bench/ops.js';
 import { decodeBf16, decodeF16, poisoned } from './support.js';
 
 const rt = createRuntime(2);

@@ -22,7 +22,7 @@ test('test:quick runs something of every room', () => {
     readdirSync(path.join(ROOT, room), { withFileTypes: true })
       .filter((entry) => entry.isDirectory())
       .map(({ name }) => path.join('test', room, name));
-  const rooms = [...folders('src'), ...folders('formats'), 'test/native'].filter((room) =>
+  const rooms = [...folders('src'), ...folders('formats'), 'test/bench', 'test/native'].filter((room) =>
     existsSync(path.join(ROOT, room)),
   );
   assert.ok(rooms.length > 20);

@@ -6,7 +6,7 @@ import fc from 'fast-check';
 import { directoryKind, openQuantized, openSource } from '../../../formats/canonical/source.js';
 import { openForeign } from '../../../formats/foreign/open.js';
 import { createRuntime } from '../../../native/binding.js';
-import { diagnoseDirectory } from '../../../src/cli/diagnosis/diagnose.js';
+import { diagnoseDirectory } from '../../../src/cli/doctor/diagnosis/diagnose.js';
 import { LpqError } from '../../../src/core/error.js';
 import { designed, scratch } from '../scratch.js';
 import { awqTensors, type Encoded, gptqTensors, packedTensors, randomCodes } from './encode.js';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { diagnoseDirectory } from '../../../src/cli/diagnosis/diagnose.js';
+import { diagnoseDirectory } from '../../../src/cli/doctor/diagnosis/diagnose.js';
 import { type Encoded, gptqTensors } from './encode.js';
 import {
   AWQ,

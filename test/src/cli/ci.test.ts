@@ -4,9 +4,9 @@ import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node
 import path from 'node:path';
 import { test } from 'node:test';
 import { listCommands } from '../../../src/cli/commands.js';
-import { junitOf } from '../../../src/cli/junit.js';
 import { buildProgram } from '../../../src/cli/main.js';
 import { manualPage } from '../../../src/cli/manual.js';
+import { junitOf } from '../../../src/cli/verify/junit.js';
 import { version } from '../../../src/cli/version.js';
 import { CODES } from '../../../src/core/codes.js';
 import type { VerifyReport } from '../../../src/verify/report.js';

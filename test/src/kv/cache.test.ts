@@ -3,7 +3,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { createRuntime, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
-import { CACHE } from '../../../src/cli/kv-cache.js';
+import { CACHE } from '../../../src/cli/options/kv-cache.js';
 import { KvPool } from '../../../src/kv/cache.js';
 import { kvSchemeOf } from '../../../src/kv/choose.js';
 import { blockTokens, kvPage } from '../../../src/kv/page.js';

@@ -44,8 +44,11 @@ test('a new layout touches at most 8 files and a new target 6', async () => {
   const dir = scratch();
   const tree = path.join(dir, 'tree');
   mkdirSync(path.join(tree, 'native'), { recursive: true });
-  for (const each of ['src', 'formats', 'bin'])
-    cpSync(path.join(ROOT, each), path.join(tree, each), { recursive: true });
+  for (const each of ['src', 'formats', 'bin', 'bench'])
+    cpSync(path.join(ROOT, each), path.join(tree, each), {
+      recursive: true,
+      filter: (file) => !file.includes('results'),
+    });
   const native = readdirSync(path.join(ROOT, 'native')).filter((each) => each.endsWith('.ts'));
   for (const each of native) cpSync(path.join(ROOT, 'native', each), path.join(tree, 'native', each));
   for (const each of ['node_modules', 'native/build', 'package.json'])

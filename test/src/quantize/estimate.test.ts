@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { modelShape } from '../../../src/bench/shapes.js';
+import { modelShape } from '../../../bench/shapes.js';
 import { architectureOf } from '../../../src/model/architectures/index.js';
 import { buildGraph } from '../../../src/model/graph.js';
 import { planModel } from '../../../src/model/plan.js';

@@ -1,0 +1,146 @@
+import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
+import type { MeasuredRuntime } from '../../native/binding.js';
+import { Noise } from '../kernels/operands.js';
+import { copyBandwidth, median } from '../kernels/time.js';
+import { gpuOf, machineOf } from '../machine.js';
+import { type AttentionCase, type Context, contextName, type HeadCounts, headsName } from './cases.js';
+import { appendPass, cycleOf, decodePass, exactPass, type Pass, packPass } from './operands.js';
+import { TORCH_SOURCE, torchMicroseconds } from './peers.js';
+import type { AttentionBench, AttentionRow } from './schema.js';
+
+export interface AttentionBenchRequest {
+  readonly schemes: readonly KvScheme[];
+  readonly contexts: readonly Context[];
+  readonly heads: readonly HeadCounts[];
+  readonly headDim: number;
+  readonly tail: number;
+  readonly passes: number;
+  /** Also time the kernel over f16 alone. */
+  readonly exact: boolean;
+  readonly lpq: string;
+  readonly processor: string;
+}
+
+export interface AttentionBenchEvents {
+  readonly onRow?: (row: AttentionRow) => void;
+  /** What is being measured now. */
+  readonly onStep?: (what: string, done: number, total: number) => void;
+  /** Throws to stop. */
+  readonly check?: () => void;
+}
+
+/** KV4, K8V4: a scheme's widths. */
+export const widthsName = (scheme: KvScheme): string => printKvScheme(scheme).split(' ')[0] as string;
+
+/** Measures decode attention, appending and packing for every scheme, context and count of heads. */
+export async function benchAttention(
+  rt: MeasuredRuntime,
+  request: AttentionBenchRequest,
+  events: AttentionBenchEvents = {},
+): Promise<AttentionBench> {
+  const started = performance.now();
+  const { schemes, contexts, heads, headDim, passes } = request;
+  const facts = gpuOf(rt);
+  const l2Bytes = facts?.l2 ?? 0;
+  const total = schemes.length * contexts.length * heads.length;
+  const noise = new Noise(rt);
+  const rows: AttentionRow[] = [];
+  try {
+    events.onStep?.('copies on the device', 0, total);
+    const copies = await copyBandwidth(rt, passes);
+    for (const context of contexts)
+      for (const counts of heads) {
+        let exactUs: number | null = null;
+        for (const scheme of schemes) {
+          events.check?.();
+          const one: AttentionCase = { scheme, ...context, ...counts, headDim, tail: tailOf(scheme, request.tail) };
+          events.onStep?.(`${widthsName(scheme)} ${contextName(one)} ${headsName(one)}`, rows.length, total);
+          if (request.exact && exactUs === null)
+            exactUs = (await timed(rt, exactPass(rt, noise, one, l2Bytes), passes)).us;
+          const row = await rowOf(rt, noise, one, { l2Bytes, passes, copies, exactUs, gpu: facts?.name });
+          rows.push(row);
+          events.onRow?.(row);
+        }
+      }
+    return {
+      format: 'lpq-attention-bench',
+      version: 1,
+      lpq: request.lpq,
+      date: new Date().toISOString().slice(0, 10),
+      machine: machineOf(rt, request.processor),
+      passes,
+      copyBytesPerSecond: copies,
+      peers: rows.some(({ torchUs }) => torchUs !== null) ? { torch: TORCH_SOURCE } : {},
+      rows,
+      seconds: (performance.now() - started) / 1000,
+    };
+  } finally {
+    noise.dispose();
+  }
+}
+
+/** Of a scheme without exact tokens none, else so many as it may have. */
+function tailOf({ form, residual }: KvScheme, wish: number): number {
+  return form === 'turbomind' ? 0 : Math.min(wish, residual);
+}
+
+interface Setting {
+  readonly l2Bytes: number;
+  readonly passes: number;
+  /** Bytes a second, read and written. */
+  readonly copies: number;
+  readonly exactUs: number | null;
+  readonly gpu: string | undefined;
+}
+
+async function rowOf(
+  rt: MeasuredRuntime,
+  noise: Noise,
+  one: AttentionCase,
+  { l2Bytes, passes, copies, exactUs, gpu }: Setting,
+): Promise<AttentionRow> {
+  const { scheme, sequences, tokens, tail, heads, kvHeads, headDim } = one;
+  const share = (bytes: number, us: number): number => bytes / (us * 1e-6) / copies;
+  const decode = await timed(rt, decodePass(rt, noise, one, l2Bytes), passes);
+  const append = await timed(rt, appendPass(rt, noise, one, passes), passes);
+  const pack = await timed(rt, packPass(rt, noise, one), passes);
+  const halfFloorUs = ((4 * sequences * (tokens + tail) * kvHeads * headDim) / copies) * 1e6;
+  const torchUs = torchMicroseconds({ gpu, sequences, tokens, heads, kvHeads, headDim });
+  return {
+    name: widthsName(scheme),
+    scheme,
+    sequences,
+    tokens,
+    tail,
+    heads,
+    kvHeads,
+    headDim,
+    us: decode.us,
+    leastUs: decode.leastUs,
+    bytes: decode.bytes,
+    copyShare: share(decode.bytes, decode.us),
+    halfFloorUs,
+    halfFloorRatio: halfFloorUs / decode.us,
+    exactUs,
+    exactRatio: exactUs && exactUs / decode.us,
+    torchUs,
+    torchRatio: torchUs && torchUs / decode.us,
+    append: { us: append.us, cycle: cycleOf(one), share: append.us / (append.us + decode.us) },
+    pack: { us: pack.us, bytes: pack.bytes, copyShare: share(pack.bytes, pack.us) },
+  };
+}
+
+/** Microseconds of a pass's work, which is let go of. */
+async function timed(
+  rt: MeasuredRuntime,
+  pass: Pass,
+  passes: number,
+): Promise<{ us: number; leastUs: number; bytes: number }> {
+  try {
+    const seconds = await rt.time(pass.calls, { passes });
+    const scale = 1e6 / pass.times;
+    return { us: median(seconds) * scale, leastUs: Math.min(...seconds) * scale, bytes: pass.bytes };
+  } finally {
+    pass.dispose();
+  }
+}

@@ -1,0 +1,59 @@
+import type { NativeRuntime } from '../../native/binding.js';
+import { LpqError } from '../../src/core/error.js';
+import { type QuantType, quantType } from '../../src/core/quant-type.js';
+import { multipliesCodes } from '../../src/model/packed.js';
+import type { ModelGraph } from '../../src/model/program.js';
+import { parseTypes } from '../kernels/cases.js';
+
+/**
+ * What the linears of the blocks are multiplied as: `dense` in the activations' 16 bits; `type` as codes that become 16 bits in the kernel
+ * (ops.gemmPacked); `w4ax` as 4-bit codes by activations of 4 and 8 bits (ops.gemmComet); `w8a8` and `fp8` as i8 by i8 and f8e4m3 by
+ * f8e4m3 with a scale for each row and each token (ops.gemmAct).
+ */
+export type WeightForm = { readonly kind: 'dense'; readonly name: string } | PackedForm;
+
+export type PackedForm =
+  | { readonly kind: 'w4ax' | 'w8a8' | 'fp8'; readonly name: string }
+  | { readonly kind: 'type'; readonly name: string; readonly type: QuantType };
+
+const WHOLE = ['dense', 'w4ax', 'w8a8', 'fp8'] as const;
+
+/** --weights. Throws LPQ_USAGE, LPQ_TYPE. */
+export function parseForms(text: string): WeightForm[] {
+  const names = text.split(',').map((each) => each.trim());
+  const forms = names.flatMap((name): WeightForm[] => {
+    const kind = WHOLE.find((each) => each === name);
+    if (kind) return [{ kind, name }];
+    if (name === 'all') return parseTypes(name).map((type) => ({ kind: 'type', name: type.name, type }));
+    if (name !== '') return [{ kind: 'type', name: quantType(name).name, type: quantType(name) }];
+    throw new LpqError('LPQ_USAGE', `--weights does not take '${text}'`, {
+      got: text === '' ? 'an empty list' : text,
+      expected: `a list of ${WHOLE.join(', ')} and types such as u4`,
+    });
+  });
+  const twice = forms.find(({ name }, i) => forms.findIndex((each) => each.name === name) !== i);
+  if (!twice) return forms;
+  throw new LpqError('LPQ_USAGE', `--weights names ${twice.name} twice`, { got: text });
+}
+
+/** Input features of a linear come in such runs. */
+const RUNS = { w4ax: 128, w8a8: 16, fp8: 16 } as const;
+
+/** Throws LPQ_DEVICE where the device has no kernel for a form, LPQ_USAGE for shapes that its layout does not take. */
+export function requireForm(rt: NativeRuntime, graph: ModelGraph, shape: string, { kind, name }: WeightForm): void {
+  if (kind === 'dense' || kind === 'type') return;
+  if (!multipliesCodes(rt))
+    throw new LpqError('LPQ_DEVICE', `--weights ${name}: this device has no kernel that multiplies codes by codes`, {
+      got: rt.device,
+      expected: 'cpu, or a device of compute capability 9.0',
+      hint: 'Leave it out of --weights.',
+    });
+  const linears = graph.blocks.flatMap(({ stages }) => stages.flatMap(({ feeds }) => feeds.flatMap((f) => f.linears)));
+  const odd = linears.find(({ k }) => k % RUNS[kind] !== 0);
+  if (odd)
+    throw new LpqError('LPQ_USAGE', `--weights ${name} does not fit ${shape}: '${odd.name}' has ${odd.k} inputs`, {
+      got: odd.k,
+      expected: `a multiple of ${RUNS[kind]}`,
+      hint: 'Leave it out of --weights.',
+    });
+}

@@ -1,0 +1,292 @@
+import type { MeasuredRuntime, TimedCall } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
+import { LpqError } from '../../src/core/error.js';
+import { type Cache, type CacheShape, makeCache } from '../../src/generate/cache.js';
+import { pageTokens } from '../../src/generate/paged-cache.js';
+import { disposeResident, type ResidentModel } from '../../src/generate/resident.js';
+import { disposeStep, makeStep, runStep } from '../../src/generate/step.js';
+import { kvSchemeOf } from '../../src/kv/choose.js';
+import { architectureOf } from '../../src/model/architectures/index.js';
+import { buildGraph } from '../../src/model/graph.js';
+import { type ModelPlan, planModel } from '../../src/model/plan.js';
+import type { ModelGraph } from '../../src/model/program.js';
+import type { KvScheme } from '../../src/model/source.js';
+import { Noise } from '../kernels/operands.js';
+import { machineOf } from '../machine.js';
+import type { ModelShape } from '../shapes.js';
+import { requireForm, type WeightForm } from './forms.js';
+import { Scratch } from './memory.js';
+import { record } from './record.js';
+import type { ModelBench, ModelRow } from './schema.js';
+import { secondsOf, sharesOf } from './time.js';
+import { randomModel, weightBytes } from './weights.js';
+
+export interface ModelBenchRequest {
+  readonly shape: ModelShape;
+  /** Blocks that are measured; the time of the others is taken to be theirs. */
+  readonly blocks: number;
+  readonly forms: readonly WeightForm[];
+  /** Of types: weights that share a scale; 0: a row. */
+  readonly group: number;
+  /** Of w4ax: share of the blocks of activations that have 4 bits. */
+  readonly int4Share: number;
+  readonly kv: readonly (16 | 8 | 4 | 2)[];
+  /** Sequences of a decode step, and tokens of each. */
+  readonly m: readonly number[];
+  readonly contexts: readonly number[];
+  /** Tokens of one prompt, read at once; 0: none is measured. */
+  readonly prefill: number;
+  readonly passes: number;
+  readonly lpq: string;
+  readonly processor: string;
+}
+
+export interface ModelBenchEvents {
+  readonly onRow?: (row: ModelRow) => void;
+  readonly onStep?: (what: string, done: number, total: number) => void;
+  /** Throws to stop. */
+  readonly check?: () => void;
+}
+
+interface Point {
+  readonly form: WeightForm;
+  readonly kv: 16 | 8 | 4 | 2;
+  readonly phase: 'prefill' | 'decode';
+  readonly m: number;
+  readonly context: number;
+}
+
+/** Token ids need no meaning, only rows of the embedding. */
+const ID_STEP = 7919;
+
+/**
+ * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can. Throws LPQ_USAGE for
+ * shapes with mixtures of experts, whose routing is read back between stages, LPQ_DEVICE for caches of few bits on the CPU, LPQ_CONFIG, and what
+ * requireForm throws.
+ */
+export async function benchModel(
+  rt: MeasuredRuntime,
+  request: ModelBenchRequest,
+  events: ModelBenchEvents = {},
+): Promise<ModelBench> {
+  const started = performance.now();
+  const { shape, forms, blocks, passes } = request;
+  const config = { ...shape.config, num_hidden_layers: blocks };
+  const plan = planModel(architectureOf(config, shape.name), config, shape.name);
+  requireDense(plan, shape.name);
+  if (rt.device === 'cpu' && request.kv.some((bits) => bits < 16))
+    throw new LpqError('LPQ_DEVICE', 'steps over a cache of few bits are timed on a CUDA device only', {
+      got: rt.device,
+      hint: 'Use --device cuda, or --kv 16.',
+    });
+  const graph = buildGraph(plan);
+  for (const form of forms) requireForm(rt, graph, shape.name, form);
+  const scratch = new Scratch(rt);
+  const noise = new Noise(rt);
+  const rows: ModelRow[] = [];
+  const leftOut: string[] = [];
+  const points = forms.map((form) => pointsOf(form, request));
+  const total = points.flat().length;
+  let done = 0;
+  try {
+    for (const [i, form] of forms.entries()) {
+      const model = await randomModel(rt, noise, graph, form, request, (block) => {
+        events.check?.();
+        events.onStep?.(`${form.name}: making block ${block + 1} of ${blocks}`, done, total);
+      });
+      try {
+        for (const point of points[i] ?? []) {
+          events.check?.();
+          const what = nameOf(point);
+          events.onStep?.(what, done++, total);
+          try {
+            const row = await measure(rt, { noise, scratch }, model, plan, point, request);
+            rows.push(row);
+            events.onRow?.(row);
+          } catch (error) {
+            if (!isMemory(error)) throw error;
+            // What was still queued fails with it.
+            await rt.sync().catch(() => {});
+            leftOut.push(`${what}: ${(error as Error).message}`);
+          }
+        }
+      } finally {
+        disposeResident(model);
+      }
+    }
+  } finally {
+    noise.dispose();
+  }
+  return {
+    format: 'lpq-model-bench',
+    version: 1,
+    lpq: request.lpq,
+    date: new Date().toISOString().slice(0, 10),
+    machine: machineOf(rt, request.processor),
+    shape: shape.name,
+    blocks: shape.blocks,
+    measuredBlocks: blocks,
+    group: request.group,
+    int4Share: request.int4Share,
+    activations: rt.activationDtype,
+    passes,
+    rows,
+    leftOut,
+    seconds: (performance.now() - started) / 1000,
+  };
+}
+
+/**
+ * Memory of a run on a CPU, in bytes: weights at 16 bits (no form is wider), one block more while siblings are joined, the cache, and what the
+ * longest step holds in f32.
+ */
+export function benchBytes({ shape, blocks, m, contexts, prefill }: ModelBenchRequest): number {
+  const config = { ...shape.config, num_hidden_layers: blocks };
+  const plan = planModel(architectureOf(config, shape.name), config, shape.name);
+  const graph = buildGraph(plan);
+  const elements = (tensors: ReadonlyMap<string, readonly number[]>) =>
+    [...tensors.values()].reduce((sum, dims) => sum + dims.reduce((a, b) => a * b, 1), 0);
+  const ofBlocks = graph.blocks.map(({ tensors }) => elements(tensors));
+  const weights = 2 * (elements(graph.outer) + ofBlocks.reduce((a, b) => a + b, 0) + Math.max(0, ...ofBlocks));
+  const sequences = Math.max(1, ...m);
+  const kept = plan.blocks.reduce((sum, { attention }) => {
+    // Keys and values in 16 bits.
+    return sum + (attention.kind === 'mla' ? 4 * graph.hidden : 4 * attention.kvHeads * attention.headDim);
+  }, 0);
+  const cache = kept * Math.max(prefill, sequences * Math.max(...contexts));
+  const rows = Math.max(prefill, sequences);
+  // Gate, up and their product beside the residual stream; the logits of the last tokens.
+  const widest = Math.max(0, ...graph.blocks.flatMap(({ tensors }) => [...tensors.values()].map(([n = 0]) => n)));
+  return weights + cache + 4 * rows * (3 * widest + 6 * graph.hidden) + 4 * sequences * graph.vocab;
+}
+
+function pointsOf(form: WeightForm, { kv, m, contexts, prefill }: ModelBenchRequest): Point[] {
+  return kv.flatMap((bits) => [
+    ...(prefill > 0 ? [{ form, kv: bits, phase: 'prefill' as const, m: 1, context: prefill }] : []),
+    ...m.flatMap((sequences) =>
+      contexts.map((context) => ({ form, kv: bits, phase: 'decode' as const, m: sequences, context })),
+    ),
+  ]);
+}
+
+function nameOf({ form, kv, phase, m, context }: Point): string {
+  return `${form.name} KV${kv} ${phase} M=${m} of ${context}`;
+}
+
+async function measure(
+  rt: MeasuredRuntime,
+  { noise, scratch }: { readonly noise: Noise; readonly scratch: Scratch },
+  model: ResidentModel,
+  plan: ModelPlan,
+  point: Point,
+  { shape, passes, blocks }: ModelBenchRequest,
+): Promise<ModelRow> {
+  const { form, kv, phase, m, context } = point;
+  const recorder = record(rt);
+  const { runtime, calls } = recorder;
+  const count = phase === 'prefill' ? context : 1;
+  const scheme = kv === 16 ? undefined : schemeOf(plan, kv);
+  const name = nameOf(point);
+  try {
+    tell(`${name}: recording`);
+    const step = makeStep(
+      runtime,
+      Array.from({ length: m }, (_, slot) => ({
+        slot,
+        past: context - count,
+        ids: Int32Array.from({ length: count }, (_, i) => ((slot + i) * ID_STEP) % plan.vocab),
+      })),
+    );
+    const cache = cacheOf(runtime, scheme, { blocks, slots: m, most: context });
+    const marked = marks(model, calls);
+    const logits = await runStep(runtime, marked.model, cache, step);
+    logits.dispose();
+    // Numbers in pages, too: their scales must not be NaN, which has no code where products read codes.
+    for (const tensor of cache.tensors()) noise.spread('numbers', tensor);
+    const timing = {
+      passes,
+      measured: blocks,
+      all: shape.blocks,
+      packEvery: scheme && phase === 'decode' ? pageTokens(scheme) : 1,
+      blocks: marked.blocks,
+    };
+    let seconds = 0;
+    const besides = await scratch.during(async () => {
+      tell(`${name}: timing`);
+      seconds = await secondsOf(rt, calls, timing);
+    });
+    const spent = await sharesOf(rt, calls, timing);
+    const whole = (bytes: number) => Math.round((bytes * shape.blocks) / blocks);
+    const ofBlocks = model.blocks.reduce((sum, weights) => sum + weightBytes(weights), 0);
+    const bytes = {
+      weights: weightBytes(model.outer) + whole(ofBlocks),
+      cache: Math.max(1, whole(cache.bytes)),
+      work: recorder.peakBytes - cache.bytes + besides,
+    };
+    cache.dispose();
+    disposeStep(step);
+    return {
+      weights: form.name,
+      kv,
+      phase,
+      m,
+      context,
+      ms: 1e3 * seconds,
+      tokensPerSecond: (m * count) / seconds,
+      ...spent,
+      calls: calls.length,
+      weightBytes: bytes.weights,
+      cacheBytes: bytes.cache,
+      workBytes: bytes.work,
+      memoryBytes: bytes.weights + bytes.cache + bytes.work,
+    };
+  } finally {
+    recorder.dispose();
+  }
+}
+
+/** The model, which tells when it is run between which calls those of its blocks are: after the embedding, before the final norm. */
+function marks(model: ResidentModel, calls: readonly TimedCall[]) {
+  const blocks = { first: 0, end: 0 };
+  const graph: ModelGraph = {
+    ...model.graph,
+    embed: (...given) => {
+      const h = model.graph.embed(...given);
+      blocks.first = calls.length;
+      return h;
+    },
+    logits: (...given) => {
+      blocks.end = calls.length - (calls.at(-1)?.op === 'gather_rows' ? 1 : 0);
+      return model.graph.logits(...given);
+    },
+  };
+  return { model: { ...model, graph }, blocks };
+}
+
+function schemeOf(plan: ModelPlan, kv: 8 | 4 | 2): KvScheme {
+  const [first] = plan.blocks;
+  const { attention } = first as ModelPlan['blocks'][number];
+  const headDim = attention.kind === 'mla' ? attention.value : attention.headDim;
+  return kvSchemeOf({ kv: String(kv) as '2' | '4' | '8' }, headDim);
+}
+
+function cacheOf(rt: Parameters<typeof makeCache>[0], scheme: KvScheme | undefined, shape: CacheShape): Cache {
+  return makeCache(rt, scheme ?? (rt.device === 'cpu' ? 'f16' : 'exact'), shape);
+}
+
+function requireDense(plan: ModelPlan, name: string): void {
+  const at = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
+  if (at < 0) return;
+  throw new LpqError(
+    'LPQ_USAGE',
+    `block ${at} of ${name} has a mixture of experts, whose routing a recorded step cannot follow`,
+    {
+      hint: 'Use the shape of a dense model.',
+    },
+  );
+}
+
+function isMemory(error: unknown): boolean {
+  const code = (error as { code?: string }).code;
+  return code === 'LPQ_CUDA_MEMORY' || code === 'LPQ_NATIVE_MEMORY' || code === 'LPQ_MEMORY';
+}

@@ -1,0 +1,163 @@
+import { type DType, type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import { tell } from '../../src/core/activity.js';
+import { quantType, typeParams } from '../../src/core/quant-type.js';
+import type { ResidentModel } from '../../src/generate/resident.js';
+import { type CometWeight, cometKernel } from '../../src/model/kernels/comet.js';
+import type { PackedWeight } from '../../src/model/kernels/kernel.js';
+import { type TilusWeight, tilusKernel } from '../../src/model/kernels/tilus.js';
+import { w8a8Kernel } from '../../src/model/kernels/w8a8.js';
+import { tensorsOf } from '../../src/model/packed.js';
+import type { BlockWeights, ModelGraph } from '../../src/model/program.js';
+import { joinSiblings } from '../../src/model/siblings.js';
+import type { WeightSource } from '../../src/model/source.js';
+import { disposeWeights } from '../../src/model/weights.js';
+import type { Noise } from '../kernels/operands.js';
+import { mixture } from '../w4ax-schedule.js';
+import type { PackedForm, WeightForm } from './forms.js';
+
+/** Blocks of the packed format (docs/internals/layouts/tilus.md): N x K. */
+const [BLOCK_N, BLOCK_K] = [32, 128];
+
+export interface WeightOptions {
+  /** Of types: 32, 64, 128, or 0 for one scale a row. */
+  readonly group: number;
+  /** Of w4ax: share of the blocks of activations that have 4 bits. */
+  readonly int4Share: number;
+}
+
+/**
+ * A model of random weights on a runtime's device: linears of blocks in a form, those of one input joined (model/siblings.ts), types as
+ * `lpq pack --target tilus` lays them out (unsigned ones symmetric about their middle), all else in 16 bits. The caller disposes of it with
+ * disposeResident.
+ */
+export async function randomModel(
+  rt: NativeRuntime,
+  noise: Noise,
+  graph: ModelGraph,
+  form: WeightForm,
+  options: WeightOptions,
+  onBlock: (index: number) => void = () => {},
+): Promise<ResidentModel> {
+  const dtype: DType = rt.activationDtype === 'f32' ? 'f16' : rt.activationDtype;
+  let shift = 0;
+  const fill = (shape: readonly number[]) => noise.fill('numbers', dtype, shape, shift++);
+  tell(`${form.name}: making what is outside of blocks`);
+  const outer: BlockWeights = new Map([...graph.outer].map(([name, shape]) => [name, fill(shape)]));
+  const blocks: BlockWeights[] = [];
+  try {
+    for (const [index, block] of graph.blocks.entries()) {
+      onBlock(index);
+      // Linears that read one input have their blocks of 8 bits at the same places of it.
+      const feeds = block.stages.flatMap((stage) => stage.feeds);
+      const places = new Map(
+        feeds.flatMap((feed, f) => feed.linears.map(({ name }) => [`${name}.weight` as string, f] as const)),
+      );
+      const weights: BlockWeights = new Map();
+      blocks.push(weights);
+      if (form.kind !== 'dense') weights.packed = new Map();
+      for (const [name, shape] of block.tensors) {
+        const feed = places.get(name);
+        if (form.kind !== 'dense' && feed !== undefined) {
+          const place = { rt, noise, dtype, shape: shape as [number, number], shift: shift++, feed };
+          weights.packed?.set(name, packed(place, form, options));
+        } else weights.set(name, fill(shape));
+      }
+      await joinSiblings(rt, block, weights);
+      await rt.sync();
+    }
+  } catch (error) {
+    for (const weights of [outer, ...blocks]) disposeWeights(weights);
+    throw error;
+  }
+  const source: WeightSource = {
+    dir: graph.architecture,
+    config: {},
+    names: () => [],
+    has: () => false,
+    shape: () => [],
+    tensor: () => Promise.reject(new Error('random weights are not read')),
+  };
+  return { source, graph, outer, blocks };
+}
+
+/** Bytes of the tensors. */
+export function weightBytes(weights: BlockWeights): number {
+  const packed = [...(weights.packed?.values() ?? [])].flatMap((each) => Object.values(tensorsOf(each)));
+  return [...weights.values(), ...packed].reduce((sum, tensor) => sum + tensor.byteLength, 0);
+}
+
+interface Place {
+  readonly rt: NativeRuntime;
+  readonly noise: Noise;
+  readonly dtype: DType;
+  readonly shape: readonly [number, number];
+  readonly shift: number;
+  /** Number of what it reads in its block. */
+  readonly feed: number;
+}
+
+function packed(place: Place, form: PackedForm, options: WeightOptions): PackedWeight {
+  if (form.kind === 'type') return weightOfType(place, form, options.group);
+  return form.kind === 'w4ax' ? weightOfBlocks(place, options.int4Share) : weightOfBytes(place, form.kind);
+}
+
+function weightOfType(
+  { noise, dtype, shape, shift }: Place,
+  { type }: Extract<PackedForm, { kind: 'type' }>,
+  group: number,
+): TilusWeight {
+  const [n, k] = shape;
+  const [down, across] = [Math.ceil(n / BLOCK_N), Math.ceil(k / BLOCK_K)];
+  return {
+    kernel: tilusKernel,
+    shape,
+    type: typeParams(type),
+    groupSize: group,
+    zero: type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0,
+    weights: noise.fill('codes', 'u8', [down, across, (BLOCK_N * BLOCK_K * type.bits) / 8], shift),
+    scales: noise.fill('numbers', dtype, [down, group === 0 ? 1 : Math.ceil(k / group), BLOCK_N], shift),
+  };
+}
+
+/** Root mean squares of the random codes of 4 bits, of i8 and of f8e4m3. */
+const SIZES = { w4ax: 4.6, w8a8: 74, fp8: 110 } as const;
+
+/** A scale for every row or block, so that products stay as large as what is multiplied: what overflows has no codes. */
+function scalesOf(rt: NativeRuntime, shape: readonly number[], size: number, k: number): Tensor {
+  const count = shape.reduce((all, each) => all * each, 1);
+  return uploadTyped(rt, 'f32', shape, new Float32Array(count).fill(1 / (size * Math.sqrt(k))));
+}
+
+function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8'): PackedWeight {
+  const [n, k] = shape;
+  return {
+    kernel: w8a8Kernel,
+    shape,
+    type: typeParams(quantType(kind === 'w8a8' ? 'i8' : 'f8e4m3')),
+    groupSize: 0,
+    weights: kind === 'w8a8' ? noise.fill('codes', 'i8', shape, shift) : noise.fill('finite', 'f8_e4m3', shape, shift),
+    scales: scalesOf(rt, [n, 1], SIZES[kind], k),
+  };
+}
+
+/** Layout comet (docs/internals/layouts/comet.md), with blocks of 8 bits at places of their own for every input, and no permutation. */
+function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number): CometWeight {
+  const [n, k] = shape;
+  const [down, across] = [Math.ceil(n / 16), k / 128];
+  const bits = mixture(across, share, feed);
+  const eights = bits.filter((each) => each === 8).length;
+  let [eight, four] = [0, 0];
+  const places = bits.map((each) => (each === 8 ? eight++ : ~four++));
+  return {
+    kernel: cometKernel,
+    shape,
+    type: typeParams(quantType('i4')),
+    groupSize: 128,
+    weights: noise.fill('codes', 'u8', [down, across, 1024], shift),
+    scales: scalesOf(rt, [across, 16 * down], SIZES.w4ax, k),
+    bits: uploadTyped(rt, 'u8', [across], Uint8Array.from(bits)),
+    clip: uploadTyped(rt, 'f32', [across], new Float32Array(across).fill(1)),
+    blocks: uploadTyped(rt, 'i32', [across], Int32Array.from(places)),
+    eights,
+  };
+}

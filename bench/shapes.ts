@@ -1,0 +1,153 @@
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { LpqError } from '../src/core/error.js';
+
+type ModelConfig = Readonly<Record<string, unknown>>;
+
+const llama3: ModelConfig = {
+  architectures: ['LlamaForCausalLM'],
+  model_type: 'llama',
+  hidden_act: 'silu',
+  vocab_size: 128256,
+  bos_token_id: 128000,
+  eos_token_id: 128001,
+  max_position_embeddings: 8192,
+  rms_norm_eps: 1e-5,
+  rope_theta: 500000,
+  attention_bias: false,
+  mlp_bias: false,
+  tie_word_embeddings: false,
+  torch_dtype: 'bfloat16',
+};
+
+const qwen3: ModelConfig = {
+  architectures: ['Qwen3ForCausalLM'],
+  model_type: 'qwen3',
+  hidden_act: 'silu',
+  head_dim: 128,
+  vocab_size: 151936,
+  bos_token_id: 151643,
+  eos_token_id: 151645,
+  max_position_embeddings: 40960,
+  rms_norm_eps: 1e-6,
+  rope_theta: 1000000,
+  attention_bias: false,
+  use_sliding_window: false,
+  tie_word_embeddings: false,
+  torch_dtype: 'bfloat16',
+};
+
+const moe: ModelConfig = {
+  ...qwen3,
+  architectures: ['Qwen3MoeForCausalLM'],
+  model_type: 'qwen3_moe',
+  norm_topk_prob: true,
+  decoder_sparse_step: 1,
+  mlp_only_layers: [],
+};
+
+/** hidden, intermediate, blocks, heads, key and value heads. */
+function sizes(hidden: number, intermediate: number, blocks: number, heads: number, kvHeads: number): ModelConfig {
+  return {
+    hidden_size: hidden,
+    intermediate_size: intermediate,
+    num_hidden_layers: blocks,
+    num_attention_heads: heads,
+    num_key_value_heads: kvHeads,
+  };
+}
+
+/** Dimensions of published models, as their config.json state them; tiny ones for trying the benchmark itself. */
+const SHAPES: Readonly<Record<string, ModelConfig>> = {
+  tiny: { ...llama3, ...sizes(256, 768, 4, 4, 2), vocab_size: 2048, bos_token_id: 1, eos_token_id: 2 },
+  'tiny-moe': {
+    ...moe,
+    ...sizes(256, 768, 4, 4, 2),
+    head_dim: 64,
+    moe_intermediate_size: 128,
+    num_experts: 16,
+    num_experts_per_tok: 4,
+    vocab_size: 2048,
+    bos_token_id: 1,
+    eos_token_id: 2,
+  },
+  'llama-3.2-1b': {
+    ...llama3,
+    ...sizes(2048, 8192, 16, 32, 8),
+    head_dim: 64,
+    max_position_embeddings: 131072,
+    rope_scaling: {
+      rope_type: 'llama3',
+      factor: 32,
+      low_freq_factor: 1,
+      high_freq_factor: 4,
+      original_max_position_embeddings: 8192,
+    },
+    tie_word_embeddings: true,
+  },
+  'llama-3-8b': { ...llama3, ...sizes(4096, 14336, 32, 32, 8) },
+  'llama-3-70b': { ...llama3, ...sizes(8192, 28672, 80, 64, 8) },
+  'qwen3-8b': { ...qwen3, ...sizes(4096, 12288, 36, 32, 8) },
+  'qwen3-30b-a3b': {
+    ...moe,
+    ...sizes(2048, 6144, 48, 32, 4),
+    moe_intermediate_size: 768,
+    num_experts: 128,
+    num_experts_per_tok: 8,
+  },
+};
+
+export const SHAPE_NAMES: readonly string[] = Object.keys(SHAPES);
+
+export interface ModelShape {
+  readonly name: string;
+  readonly config: ModelConfig;
+  /** Blocks of the whole model. */
+  readonly blocks: number;
+}
+
+/** A shape by its name, or that of any config.json by its path. Throws LPQ_USAGE, LPQ_FILE, LPQ_CONFIG. */
+export function modelShape(wish: string): ModelShape {
+  const config = SHAPES[wish] ?? (/\.json$/.test(wish) ? readShape(wish) : undefined);
+  if (!config)
+    throw new LpqError('LPQ_USAGE', `--shape does not take '${wish}'`, {
+      got: wish,
+      expected: `${SHAPE_NAMES.join(', ')}, or the path of a config.json`,
+    });
+  const blocks = config.num_hidden_layers;
+  if (!Number.isSafeInteger(blocks) || (blocks as number) < 1)
+    throw new LpqError('LPQ_CONFIG', `${wish}: 'num_hidden_layers' is not a positive integer`, { got: blocks });
+  const name = wish in SHAPES ? wish : path.basename(path.dirname(path.resolve(wish)));
+  return { name, config, blocks: blocks as number };
+}
+
+/**
+ * The shape with another vocabulary: less to make, to read and to carry where only the blocks are measured. Throws
+ * LPQ_USAGE for one that is larger than the shape's.
+ */
+export function withVocabulary(shape: ModelShape, size: number | undefined): ModelShape {
+  if (size === undefined) return shape;
+  const whole = Number(shape.config.vocab_size);
+  if (size < 3 || size > whole)
+    throw new LpqError('LPQ_USAGE', `--vocab does not take ${size} for ${shape.name}`, {
+      got: size,
+      expected: `3 to ${whole}`,
+    });
+  return { ...shape, config: { ...shape.config, vocab_size: size, bos_token_id: 1, eos_token_id: 2 } };
+}
+
+function readShape(file: string): ModelConfig {
+  let text: string;
+  try {
+    text = readFileSync(file, 'utf8');
+  } catch (cause) {
+    throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as ModelConfig;
+  } catch (cause) {
+    throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });
+  }
+  throw new LpqError('LPQ_CONFIG', `${file} is not a JSON object`);
+}

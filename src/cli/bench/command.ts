@@ -1,0 +1,23 @@
+import type { Command } from 'commander';
+import { commonOptions, type Run } from '../run.js';
+import { benchAttentionCommand } from './attention.js';
+import { benchKernelsCommand } from './kernels.js';
+import { benchModelCommand } from './model.js';
+import { benchPackCommand } from './pack.js';
+import { benchQuantizeCommand } from './quantize.js';
+import { benchRtnCommand } from './rtn.js';
+
+/** `lpq bench quantize`, `rtn`, `kernels`, `attention`, `pack` and `model`. */
+export function benchCommand(program: Command, run: Run): Command {
+  const bench = program.command('bench').description('measure lpq on synthetic checkpoints and weights of any shape');
+  const commands = [
+    benchQuantizeCommand,
+    benchRtnCommand,
+    benchKernelsCommand,
+    benchAttentionCommand,
+    benchPackCommand,
+    benchModelCommand,
+  ];
+  for (const command of commands) commonOptions(command(bench, run));
+  return bench;
+}

@@ -1,0 +1,261 @@
+import os from 'node:os';
+import path from 'node:path';
+import type { Command } from 'commander';
+import type { Measurement } from '../../../bench/run.js';
+import type { ModelShape } from '../../../bench/shapes.js';
+import type { BlockEstimate } from '../../../bench/stages.js';
+import type { SyntheticCheckpoint } from '../../../bench/synthetic.js';
+import { addon, createRuntime, type NativeRuntime } from '../../../native/binding.js';
+import type { Calibration } from '../../calibrate/text.js';
+import { LpqError } from '../../core/error.js';
+import { integer } from '../options/parse.js';
+import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from '../quantize/method.js';
+import type { FullSettings } from '../quantize/settings.js';
+import { type ComputeOptions, computeOptions, openRuntimes, type Run } from '../run.js';
+import { facts, table } from '../terminal/table.js';
+import { bytes, duration } from '../terminal/units.js';
+import { version } from '../version.js';
+
+interface BenchFlags extends ComputeOptions, MethodFlags {
+  readonly shape: string;
+  readonly layers?: number;
+  readonly vocab?: number;
+  readonly ids?: string;
+  readonly keep?: string;
+  readonly output?: string;
+}
+
+/** `lpq bench quantize --shape NAME`. */
+export function benchQuantizeCommand(bench: Command, run: Run): Command {
+  const command = bench
+    .command('quantize')
+    .description('make a checkpoint of a shape, quantize it as `lpq quantize` does, and say where the time went')
+    .requiredOption('--shape <name>', 'tiny, llama-3-8b, llama-3-70b, qwen3-30b-a3b, ... or the path of a config.json')
+    .option('--blocks, --layers <n>', 'only the first n blocks; the whole is then estimated', integer('--layers', 1))
+    .option(
+      '--vocab <n>',
+      'a smaller vocabulary: less disk, where only the blocks are measured',
+      integer('--vocab', 3),
+    );
+  return computeOptions(
+    methodOptions(command)
+      .option('--ids <file>', 'calibration tokens: JSON, a list of ids or of lists (default: random ones)')
+      .option('--keep <dir>', 'keep the checkpoint there, and use one that is there already')
+      .option('-o, --output <dir>', 'keep the result'),
+  ).action((flags: BenchFlags) => benchQuantize(flags, run));
+}
+
+async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
+  const { shape: wish, layers, vocab, ids, keep, output: kept, threads } = flags;
+  const { modelShape, withVocabulary } = await import('../../../bench/shapes.js');
+  const { mergeSettings } = await import('../quantize/settings.js');
+  const { refuseExisting } = await import('../../../formats/directory/place.js');
+  const { workDirectory } = await import('../../../bench/directory.js');
+  const shape = withVocabulary(modelShape(wish), vocab);
+  const given = await givenSettings(flags);
+  // Seeds draw the weights too, whatever the method.
+  const { seed = 0, ...checked } = given;
+  const typed = checked.bits === undefined && checked.dtype === undefined ? { bits: 4, ...checked } : checked;
+  const settings: FullSettings = { ...mergeSettings(typed, {}), seed };
+  if (settings.method === 'fmpq')
+    throw new LpqError('LPQ_USAGE', '--method fmpq is not measured by bench quantize', { expected: 'gptq or rtn' });
+  if (settings.method === 'rtn' && ids !== undefined)
+    throw new LpqError('LPQ_USAGE', '--ids has no effect with --method rtn, which takes no calibration');
+  if (kept !== undefined) refuseExisting(kept);
+  const rts = openRuntimes(run, flags);
+  const blocks = layers ?? shape.blocks;
+  const calibration = settings.method === 'rtn' ? undefined : await calibrate(shape, settings, ids);
+  const work = await workDirectory(keep);
+  try {
+    const checkpoint = await synthesize(shape, { dir: path.join(work.dir, 'checkpoint'), blocks, seed }, threads, run);
+    const output = kept ?? path.join(work.dir, `output-${process.pid}`);
+    const measured = await measure({ checkpoint, output, settings, calibration }, rts, run);
+    await report(
+      { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rts, kept: kept !== undefined },
+      run,
+    );
+  } finally {
+    await work.remove();
+  }
+}
+
+async function calibrate(shape: ModelShape, settings: FullSettings, ids: string | undefined): Promise<Calibration> {
+  const { randomIds, readIds } = await import('../../../bench/ids.js');
+  const { samples, seqLen: length, seed } = settings;
+  const options = { samples, length, seed, vocab: Number(shape.config.vocab_size) };
+  return ids === undefined ? randomIds(options) : readIds(ids, options);
+}
+
+/** Makes the checkpoint, on the CPU whatever the device. */
+export async function synthesize(
+  shape: ModelShape,
+  { dir, blocks, seed }: { dir: string; blocks: number; seed: number },
+  threads: number | undefined,
+  run: Run,
+): Promise<SyntheticCheckpoint> {
+  const { makeSynthetic, removeSynthetic } = await import('../../../bench/synthetic.js');
+  const cpu = run.interrupt.watch(createRuntime(threads));
+  let task: ReturnType<typeof run.report.task> | undefined;
+  let begun = false;
+  try {
+    const made = await makeSynthetic(cpu, dir, shape, {
+      blocks,
+      seed,
+      onBytes: (done, total) => {
+        begun = true;
+        run.interrupt.check();
+        task ??= run.report.task('make', total);
+        task.update(done, bytes(done));
+      },
+    });
+    task?.end();
+    const { seconds, bytes: size } = made;
+    const how = seconds === undefined ? 'there already' : `made in ${duration(seconds)}`;
+    run.report.event(
+      'checkpoint',
+      { dir, shape: shape.name, blocks, seed, bytes: size, parameters: made.parameters, seconds: seconds ?? null },
+      `${blocks} of ${shape.blocks} blocks of ${shape.name}, ${bytes(size)}, ${how}`,
+    );
+    return made;
+  } catch (error) {
+    if (begun) await removeSynthetic(dir);
+    throw error;
+  }
+}
+
+interface Job {
+  readonly checkpoint: SyntheticCheckpoint;
+  readonly output: string;
+  readonly settings: FullSettings;
+  readonly calibration: Calibration | undefined;
+}
+
+/** One measured run of the pipeline. */
+export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run): Promise<Measurement> {
+  const { measureQuantization } = await import('../../../bench/run.js');
+  const { schemesFrom } = await import('../quantize/schemes.js');
+  const { checkpoint, output, settings, calibration } = job;
+  const quantizer = await quantizerFor(settings);
+  let task: ReturnType<typeof run.report.task> | undefined;
+  let [done, stage] = [0, ''];
+  const measured = await measureQuantization(
+    rts,
+    {
+      source: checkpoint.dir,
+      output,
+      ...schemesFrom(settings, []),
+      quantizer,
+      calibration,
+      lmHead: settings.lmHead,
+      options: { ...settings },
+      version: version(),
+      partial: 'restart',
+    },
+    {
+      onPlan: ({ modules }) => {
+        task = run.report.task('quantize', modules);
+      },
+      onStage: (block, blocks, name) => {
+        run.interrupt.check();
+        stage = `block ${block + 1}/${blocks} ${name}`;
+        task?.update(done, stage);
+      },
+      onModule: () => {
+        run.interrupt.check();
+        task?.update(++done, stage);
+      },
+    },
+    (directory) => run.interrupt.cleanup(() => directory.abortSync()),
+  );
+  task?.end();
+  return measured;
+}
+
+interface Finished extends Job {
+  readonly shape: ModelShape;
+  readonly blocks: number;
+  readonly vocab: number | undefined;
+  readonly measured: Measurement;
+  readonly rts: readonly NativeRuntime[];
+  readonly kept: boolean;
+}
+
+async function report(finished: Finished, run: Run): Promise<void> {
+  const { shape, blocks, settings, calibration, checkpoint, output, measured, rts, kept } = finished;
+  const { fileSizes, totalBytes } = await import('../../../bench/directory.js');
+  const { estimateWhole } = await import('../../../bench/stages.js');
+  const { schemeFrom } = await import('../quantize/schemes.js');
+  const { printScheme } = await import('../../quantize/scheme.js');
+  const { rm } = await import('node:fs/promises');
+  const outputBytes = totalBytes(await fileSizes(output));
+  if (!kept) await rm(output, { recursive: true, force: true });
+  const { summary, seconds, stages, overlap, blockSeconds, operations, peak } = measured;
+  const estimate = estimateWhole(seconds, blockSeconds, shape.blocks);
+  const errors = summary.modules.map((line) => line.relativeError).filter((error) => error !== null);
+  const data = {
+    command: 'bench quantize',
+    shape: shape.name,
+    blocks,
+    blocksOfShape: shape.blocks,
+    vocabulary: { size: Number(shape.config.vocab_size), reduced: finished.vocab !== undefined },
+    method: settings.method,
+    scheme: printScheme(schemeFrom(settings)),
+    settings,
+    calibration: calibration && {
+      name: calibration.name,
+      sequences: calibration.sequences.length,
+      tokens: calibration.tokens,
+    },
+    machine: machine(rts),
+    source: { bytes: checkpoint.bytes, parameters: checkpoint.parameters, seconds: checkpoint.seconds ?? null },
+    output: { bytes: outputBytes, bitsPerWeight: summary.bitsPerWeight, modules: summary.modules.length },
+    seconds,
+    stages,
+    overlap,
+    blockSeconds,
+    estimate,
+    peak,
+    relativeError: errors.length > 0 ? errors.reduce((a, b) => a + b, 0) / errors.length : null,
+    operations,
+  };
+  run.report.result(data, text(finished, outputBytes, estimate));
+}
+
+/** Where a benchmark ran. */
+export function machine(rts: readonly NativeRuntime[]): Record<string, unknown> {
+  const devices = rts.map(({ device }) => device);
+  const names = devices.filter((device) => device !== 'cpu').map((device) => deviceName(device));
+  return {
+    device: devices.join(','),
+    ...(names.length > 0 && { gpu: names.join(', ') }),
+    isa: addon().isa(),
+    threads: rts[0]?.threads,
+    processor: os.cpus()[0]?.model.trim() ?? os.arch(),
+  };
+}
+
+function deviceName(device: string): string {
+  return addon().cudaDevices()[Number(device.slice('cuda:'.length))]?.name ?? device;
+}
+
+function text(finished: Finished, outputBytes: number, estimate: BlockEstimate | null): string {
+  const { shape, blocks, vocab, settings, checkpoint, measured, rts } = finished;
+  const { seconds, stages, overlap, peak, blockSeconds } = measured;
+  const share = (part: number) => `${((100 * part) / seconds).toFixed(1)}%`;
+  const rows = Object.entries(stages).map(([name, part]) => [name, part.toFixed(3), share(part)]);
+  const { device, threads } = machine(rts);
+  return `${table(['stage', 'seconds', 'share'], rows)}\n${facts([
+    ['shape', `${shape.name}, ${blocks} of ${shape.blocks} blocks, ${settings.method}`],
+    ...(vocab === undefined ? [] : [['vocabulary', `${vocab} instead of the shape's`] as const]),
+    ['device', `${device}, ${threads} threads`],
+    ['wall time', `${duration(seconds)}${overlap > 0 ? `, ${duration(overlap)} of the stages beside others` : ''}`],
+    ['a block', `${(blockSeconds.reduce((a, b) => a + b, 0) / blockSeconds.length).toFixed(3)} s`],
+    ...(estimate && blocks < shape.blocks
+      ? [['whole model', `about ${duration(estimate.seconds)}, estimated`] as const]
+      : []),
+    ['read', bytes(checkpoint.bytes)],
+    ['written', bytes(outputBytes)],
+    ['peak memory', `${bytes(peak.rss)}, ${bytes(peak.anonymous)} of it anonymous`],
+    ...(peak.device === null ? [] : [['peak device memory', bytes(peak.device)] as const]),
+  ])}`;
+}

@@ -1,0 +1,84 @@
+import { FloatView } from '../../../../formats/foreign/floats.js';
+import type { ForeignContext, ForeignModule } from '../../../../formats/foreign/module.js';
+import { SOURCE_METHODS } from '../../../../formats/foreign/settings.js';
+import { LpqError } from '../../../core/error.js';
+import { architectureOf } from '../../../model/architectures/index.js';
+import { expertSource } from '../../../model/fused-experts.js';
+import { buildGraph } from '../../../model/graph.js';
+import { planModel } from '../../../model/plan.js';
+import type { ReadableTensors } from './files.js';
+import type { Findings } from './finding.js';
+
+/** Missing tensors are named up to this many. */
+const NAMED = 8;
+
+/** Every tensor that the architecture needs is there, in the shape that config.json says. */
+export function diagnoseModel(
+  dir: string,
+  config: Readonly<Record<string, unknown>>,
+  tensors: ReadableTensors,
+  foreign:
+    | { readonly ctx: ForeignContext; readonly method: string; readonly modules: readonly ForeignModule[] }
+    | undefined,
+  findings: Findings,
+): void {
+  try {
+    const graph = buildGraph(planModel(architectureOf(config, dir), config, dir));
+    const shapes = shapesOf(dir, config, tensors, foreign);
+    const missing: string[] = [];
+    let needed = 0;
+    for (const demanded of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
+      for (const [name, shape] of demanded) {
+        needed++;
+        const got = shapes(name);
+        if (!got) missing.push(name);
+        else if (`${got}` !== `${shape}`)
+          findings.add('model', 'problem', `'${name}' has another shape than config.json says`, {
+            got: `[${got}]`,
+            expected: `[${shape}]`,
+          });
+      }
+    if (missing.length > 0)
+      findings.add(
+        'model',
+        'problem',
+        `${missing.length} of ${needed} tensors that ${graph.architecture} needs are missing`,
+        {
+          got:
+            missing.slice(0, NAMED).join(', ') + (missing.length > NAMED ? `, and ${missing.length - NAMED} more` : ''),
+          remedy: 'Download the checkpoint again; a module that cannot be read counts as missing.',
+        },
+      );
+    findings.looked('model', `${needed} tensors of ${graph.architecture}`);
+  } catch (error) {
+    if (!(error instanceof LpqError)) throw error;
+    if (error.code === 'LPQ_ARCH_UNKNOWN')
+      findings.add('model', 'warning', `the architecture is unknown, so no tensor could be missed`, { got: error.got });
+    else findings.error('model', error);
+  }
+}
+
+type Shapes = (name: string) => readonly number[] | undefined;
+
+function shapesOf(
+  dir: string,
+  config: Readonly<Record<string, unknown>>,
+  tensors: ReadableTensors,
+  foreign: Parameters<typeof diagnoseModel>[3],
+): Shapes {
+  const own =
+    foreign && SOURCE_METHODS.includes(foreign.method) ? new FloatView(tensors, foreign.method, foreign.ctx) : tensors;
+  // Experts that share a tensor are looked for as the linears that they are; nothing is read of them.
+  const view = expertSource({
+    dir,
+    config: { ...config },
+    names: () => own.names(),
+    has: (name) => own.has(name),
+    shape: (name) => own.shape(name),
+    tensor: (name) => Promise.resolve(own.tensor(name)),
+  });
+  const modules = new Map(
+    own === tensors ? foreign?.modules.map(({ name, declaration }) => [`${name}.weight`, declaration.shape]) : [],
+  );
+  return (name) => modules.get(name) ?? (view.has(name) ? view.shape(name) : undefined);
+}

@@ -1,0 +1,142 @@
+import type { Command } from 'commander';
+import type { BosMode } from '../../calibrate/prefix.js';
+import { LpqError } from '../../core/error.js';
+import { counted } from '../../core/words.js';
+import type { WeightSource } from '../../model/source.js';
+import { activationOptions } from '../options/activations.js';
+import { modelDirectory } from '../options/hub.js';
+import { BOS_OPTION, bosMode, integer } from '../options/parse.js';
+import { kvOptions } from '../quantize/method.js';
+import { type ComputeOptions, computeOptions, type Run } from '../run.js';
+import { line } from '../terminal/terminal.js';
+import { duration } from '../terminal/units.js';
+
+export interface EvalFlags extends ComputeOptions {
+  readonly text?: string;
+  readonly choices?: string;
+  readonly lastWord?: string;
+  readonly ctx: number;
+  readonly bos?: BosMode;
+  readonly kv?: string;
+  readonly source?: string;
+  readonly report?: boolean;
+}
+
+/** The same of an evaluation of a text. */
+export interface TextOptions extends EvalFlags {
+  readonly text: string;
+}
+
+/** `lpq eval DIR --text FILE --ctx N`: perplexity of a source, quantized or packed directory; or the answers of --choices and --last-word. */
+export function evalCommand(program: Command, run: Run): Command {
+  return computeOptions(
+    activationOptions(
+      kvOptions(
+        program
+          .command('eval')
+          .description('perplexity of a plain, quantized or packed checkpoint on a text, or its answers to questions')
+          .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+          .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
+          .option(
+            '--choices <file>',
+            '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: how many are right',
+          )
+          .option('--last-word <file>', '.jsonl with {"text": ...} lines: how many last words the model would write')
+          .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+          .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
+          .option(
+            '--source <dir>',
+            'the checkpoint that was quantized: also its perplexity, and the KL divergence from it',
+          )
+          .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
+      ),
+    ),
+  ).action((dir: string, flags: EvalFlags) => evaluate(dir, flags, run));
+}
+
+async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void> {
+  const options = textOptions(flags);
+  const dir = await modelDirectory(given, run);
+  if (!options) return (await import('./tasks.js')).evaluateTask(dir, flags, run);
+  if (options.source !== undefined || options.report)
+    return (await import('./report.js')).evaluateAgainst(dir, options, run);
+  const started = performance.now();
+  const { textPerplexity } = await import('../../eval/perplexity.js');
+  const { openEvaluated } = await import('../options/kv.js');
+  const { rt, source, close } = await openEvaluated(dir, options, run);
+  try {
+    const onWindows = await lengthWarning(source, options.ctx, run);
+    let task: ReturnType<typeof run.report.task> | undefined;
+    const found = await textPerplexity(rt, source, options.text, {
+      ctx: options.ctx,
+      bos: options.bos,
+      onWindows,
+      onProgress: (done, total) => {
+        run.interrupt.check();
+        task ??= run.report.task('eval', total, false);
+        task.update(done);
+      },
+    });
+    task?.end();
+    const seconds = (performance.now() - started) / 1000;
+    const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
+    run.report.result(
+      { dir, ...found, seconds },
+      line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n`,
+    );
+  } finally {
+    close();
+  }
+}
+
+/** What a figure was taken of, in words. */
+export function scored({
+  tokens,
+  windows,
+  ctx,
+  prefix,
+}: {
+  tokens: number;
+  windows: number;
+  ctx: number;
+  prefix: readonly number[];
+}): string {
+  const begun = prefix.length > 0 ? `, each behind token ${prefix.join(' ')}` : '';
+  return `${tokens} tokens scored in ${counted(windows, 'window')} of ${ctx}${begun}`;
+}
+
+/**
+ * Warns of windows beyond the positions that a model was made for, where perplexity says nothing about its weights. To be called when the
+ * text is known to have such windows, and before anything is computed.
+ */
+export async function lengthWarning(source: WeightSource, ctx: number, run: Run): Promise<() => void> {
+  const { statedContext } = await import('../../model/context.js');
+  const { tokens, because } = statedContext(source);
+  return () => {
+    if (ctx > tokens)
+      run.report.warn(
+        `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
+        { ctx, made: tokens },
+      );
+  };
+}
+
+/** The flags where a text is to be evaluated; undefined where something else is. Throws LPQ_USAGE. */
+function textOptions(flags: EvalFlags): TextOptions | undefined {
+  const { text, choices, lastWord, source, report } = flags;
+  const given = [
+    ...(text === undefined ? [] : ['--text']),
+    ...(choices === undefined ? [] : ['--choices']),
+    ...(lastWord === undefined ? [] : ['--last-word']),
+  ];
+  if (given.length === 0)
+    throw new LpqError(
+      'LPQ_USAGE',
+      'nothing says what to evaluate on: --text FILE, --choices FILE or --last-word FILE',
+    );
+  if (given.length > 1) throw new LpqError('LPQ_USAGE', `${given.join(' and ')} exclude each other`);
+  if (text !== undefined) return { ...flags, text };
+  if (source !== undefined || report)
+    throw new LpqError('LPQ_USAGE', `${report ? '--report' : '--source'} has no effect without --text`);
+  return undefined;
+}

@@ -1,0 +1,109 @@
+import { isDeepStrictEqual } from 'node:util';
+import { SourceCheckpoint } from '../../../formats/canonical/source.js';
+import type { Evaluation } from '../../../formats/report/schema.js';
+import { LpqError } from '../../core/error.js';
+import { modelDirectory } from '../options/hub.js';
+import { openEvaluated } from '../options/kv.js';
+import { requireKind, warnOfOtherSource } from '../options/sources.js';
+import { openReport } from '../report/command.js';
+import type { Run } from '../run.js';
+import { line } from '../terminal/terminal.js';
+import { duration } from '../terminal/units.js';
+import { lengthWarning, scored, type TextOptions } from './command.js';
+
+/** `eval --source SRC` and `eval --report`: perplexity, and with a source also its own and the divergence from it. */
+export async function evaluateAgainst(dir: string, options: TextOptions, run: Run): Promise<void> {
+  const started = performance.now();
+  // What cannot be added to is told before anything is computed.
+  const report = options.report ? await openReport(dir) : undefined;
+  const original = options.source === undefined ? undefined : await modelDirectory(options.source, run);
+  if (original !== undefined) {
+    await requireKind(original, 'source');
+    await warnOfOtherSource(dir, original, run);
+  }
+  const found = await evaluation(dir, original, options, run);
+  const written = report && (await (await import('../../report/write.js')).writeReport(dir, added(report, found)));
+  const seconds = (performance.now() - started) / 1000;
+  const { perplexity, source, text } = found;
+  const bar = (value: number, error: number | null, digits: number) =>
+    `${value.toFixed(digits)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}`;
+  const lines = [
+    line`ppl ${bar(perplexity.ppl, perplexity.error, 4)}   ${scored(found)}   ${text}   ${duration(seconds)}\n`,
+    ...(source
+      ? [
+          line`source ppl ${bar(source.perplexity.ppl, source.perplexity.error, 4)}   ${source.name}\n`,
+          `KL ${bar(source.kl.mean, source.kl.error, 5)} nats a token   same top token ${bar(100 * source.sameTop.mean, source.sameTop.error === null ? null : 100 * source.sameTop.error, 2)} %\n`,
+        ]
+      : []),
+    ...(written ? [line`added to ${written.json}\n`] : []),
+  ];
+  const { ppl, error } = perplexity;
+  run.report.result(
+    { dir, ...found, ppl, standardError: error, ...(written && { report: written }), seconds },
+    lines.join(''),
+  );
+}
+
+async function evaluation(
+  dir: string,
+  original: string | undefined,
+  options: TextOptions,
+  run: Run,
+): Promise<Evaluation> {
+  const { text, ctx, bos } = options;
+  const { rt, source, close } = await openEvaluated(dir, options, run);
+  const onWindows = await lengthWarning(source, ctx, run);
+  let task: ReturnType<typeof run.report.task> | undefined;
+  const onProgress = (done: number, total: number) => {
+    run.interrupt.check();
+    task ??= run.report.task('eval', total, false);
+    task.update(done);
+  };
+  try {
+    if (original === undefined) {
+      const { textPerplexity } = await import('../../eval/perplexity.js');
+      const { ppl, standardError, tokens, windows, ...rest } = await textPerplexity(rt, source, text, {
+        ...{ ctx, bos, onWindows, onProgress },
+      });
+      const { sha256, text: name } = rest;
+      const prefix = [...rest.prefix];
+      return {
+        text: name,
+        sha256,
+        ctx,
+        prefix,
+        windows,
+        tokens,
+        perplexity: { ppl, error: standardError },
+        source: null,
+      };
+    }
+    const { textDivergence } = await import('../../eval/divergence.js');
+    const reference = SourceCheckpoint.open(original);
+    try {
+      const found = await textDivergence(rt, reference, source, text, { ctx, bos, onWindows, onProgress });
+      const { sha256, windows, tokens, ppl, referencePpl, kl, sameTop } = found;
+      const side = ({ mean, error }: typeof ppl) => ({ ppl: mean, error });
+      const { directoryOrigin } = await import('../../../formats/directory/origin.js');
+      return {
+        ...{ text: found.text, sha256, ctx, prefix: [...found.prefix], windows, tokens },
+        perplexity: side(ppl),
+        source: { name: directoryOrigin(original).name, perplexity: side(referencePpl), kl, sameTop },
+      };
+    } finally {
+      reference.close();
+    }
+  } finally {
+    task?.end();
+    close();
+  }
+}
+
+/** The same text and windows again replace what was there, but for a comparison with the source that was not asked for again. */
+function added<T extends { evaluations: Evaluation[] }>(report: T, found: Evaluation): T {
+  if (!Number.isFinite(found.perplexity.ppl)) throw new LpqError('LPQ_MODULE_NUMERICS', 'the perplexity is infinite');
+  const same = ({ sha256, ctx, prefix }: Evaluation) =>
+    sha256 === found.sha256 && ctx === found.ctx && isDeepStrictEqual(prefix, found.prefix);
+  const source = found.source ?? report.evaluations.find(same)?.source ?? null;
+  return { ...report, evaluations: [...report.evaluations.filter((each) => !same(each)), { ...found, source }] };
+}

@@ -1,0 +1,37 @@
+import type { Command } from 'commander';
+import { counted } from '../../core/words.js';
+import { registerOutput } from '../options/run-output.js';
+import type { Run } from '../run.js';
+import { line } from '../terminal/terminal.js';
+import { duration } from '../terminal/units.js';
+
+/** `lpq merge OUT`: puts OUT.shard-0-of-N and the others together. */
+export function mergeCommand(program: Command, run: Run): Command {
+  return program
+    .command('merge')
+    .description('put together what several processes made with --shard')
+    .argument('<out>', 'the -o of quantize or pack; its shards lie beside it')
+    .action((output: string) => merge(output, run));
+}
+
+async function merge(output: string, run: Run): Promise<void> {
+  const { mergeShards } = await import('../../../formats/shards/merge.js');
+  const { refuseExisting } = await import('../../../formats/directory/place.js');
+  refuseExisting(output);
+  const started = performance.now();
+  let task: ReturnType<typeof run.report.task> | undefined;
+  const merged = await mergeShards(output, {
+    check: () => run.interrupt.check(),
+    onOutput: (made) => registerOutput(made, run),
+    onModule: (name, done, total) => {
+      task ??= run.report.task('merge', total);
+      task.update(done, name);
+    },
+  });
+  task?.end();
+  const seconds = (performance.now() - started) / 1000;
+  run.report.result(
+    { command: 'merge', output, ...merged, seconds },
+    line`merged ${counted(merged.modules, 'module')} of ${counted(merged.shards, 'shard')} into ${output}, ${duration(seconds)}; the shards may be removed\n`,
+  );
+}

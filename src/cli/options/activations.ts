@@ -1,0 +1,45 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import type { Command } from 'commander';
+import { LpqError } from '../../core/error.js';
+
+/** What a CUDA device keeps numbers in between products. */
+export type HalfType = 'f16' | 'bf16';
+
+export interface ActivationFlags {
+  readonly activations?: HalfType;
+}
+
+/** The option of commands that run models. */
+export function activationOptions(command: Command): Command {
+  return command.option(
+    '--activations <type>',
+    'on CUDA: f16 or bf16 between products (default: f16 if all scales are, else bf16)',
+    halfType,
+  );
+}
+
+/** Throws LPQ_USAGE. */
+function halfType(text: string): HalfType {
+  if (text === 'f16' || text === 'bf16') return text;
+  throw new LpqError('LPQ_USAGE', `--activations does not take '${text}'`, { got: text, expected: 'f16 or bf16' });
+}
+
+/**
+ * What the products of DIR, quantized or packed by lpq, were made for: f16 where every scale is f16, as MARLIN and TurboMind have it, which need not be
+ * rounded to bf16 then; else bf16, whose range holds what any checkpoint computes. What is wrong with lpq.json its reader tells.
+ */
+export function activationsOf(dir: string, wish: HalfType | undefined): HalfType {
+  if (wish !== undefined) return wish;
+  const manifest = path.join(dir, 'lpq.json');
+  if (!existsSync(manifest)) return 'bf16';
+  try {
+    const { modules } = JSON.parse(readFileSync(manifest, 'utf8'));
+    const scales = Object.values(modules as Record<string, { scales?: { dtype?: string } }>).map(
+      (module) => module.scales?.dtype,
+    );
+    return scales.length > 0 && scales.every((dtype) => dtype === 'f16') ? 'f16' : 'bf16';
+  } catch {
+    return 'bf16';
+  }
+}

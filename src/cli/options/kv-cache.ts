@@ -1,0 +1,37 @@
+import { kvKernelForm } from '../../../formats/kv/kernels.js';
+import { KvPool } from '../../kv/cache.js';
+import { KernelPool, KernelSequence } from '../../kv/kernel-pool.js';
+import { blockTokens, kvPage } from '../../kv/page.js';
+import { KvSequence, type KvStore } from '../../kv/sequence.js';
+import type { CacheMaker, CacheUnderTest } from '../../verify/kv-case.js';
+
+const examined = <T extends KvStore & Pick<CacheUnderTest, 'tensors' | 'dispose'>>(
+  pool: T,
+  sequence: (pool: T, table: readonly number[]) => KvSequence,
+): CacheUnderTest => ({
+  tensors: pool.tensors,
+  sequence: (table) => sequence(pool, table),
+  attend: (sequences, q, y, queries) => pool.attend(sequences as readonly KvSequence[], q, y, queries),
+  dispose: () => pool.dispose(),
+});
+
+/** lpq's packed cache of any scheme, as the verifier examines it. */
+export const CACHE: CacheMaker = {
+  arithmetic: 'fp',
+  block: blockTokens,
+  obstacle: () => undefined,
+  make: (rt, scheme, page, pages) =>
+    examined(new KvPool(rt, kvPage(scheme, page), pages), (pool, table) => new KvSequence(pool, table)),
+};
+
+/** The cache that kernels fill and read. */
+export const KERNEL_CACHE: CacheMaker = {
+  arithmetic: 'tensor cores',
+  block: blockTokens,
+  obstacle: (scheme, headDim) => {
+    const form = kvKernelForm(scheme, { kvHeads: 1, headDim, pageTokens: blockTokens(scheme) });
+    return typeof form === 'string' ? form : undefined;
+  },
+  make: (rt, scheme, page, pages) =>
+    examined(new KernelPool(rt, scheme, page, pages), (pool, table) => new KernelSequence(pool, table)),
+};

@@ -1,0 +1,94 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import type { KvScheme } from '../../../formats/kv/scheme.js';
+import { LpqError } from '../../core/error.js';
+import { kvSchemeOf } from '../../kv/choose.js';
+import { planSource } from '../../model/graph.js';
+import type { KvForm, WeightSource } from '../../model/source.js';
+import { checkFlags, type KvSettings, requireKv } from '../quantize/settings.js';
+import { type ComputeOptions, openRuntime, type Run } from '../run.js';
+import { activationsOf } from './activations.js';
+import { openAnySource } from './sources.js';
+
+const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual'] as const;
+
+/** The options about the cache among a command's, checked. Throws LPQ_USAGE. */
+export function checkKvFlags(flags: object): KvSettings {
+  const given = Object.entries(flags).filter(
+    ([name, value]) => value !== undefined && FLAGS.some((flag) => flag === name),
+  );
+  const settings = checkFlags(Object.fromEntries(given));
+  requireKv(settings);
+  return settings;
+}
+
+/** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
+export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
+  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
+  if (kv === undefined) return undefined;
+  const dims = planSource(source).blocks.map(({ attention }, block) => {
+    if (attention.kind !== 'mla') return attention.headDim;
+    throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
+      hint: 'Leave the option out for this model.',
+    });
+  });
+  const [headDim] = dims;
+  return kvSchemeOf(
+    {
+      kv,
+      ...(granularity && { granularity }),
+      ...(group !== undefined && { group }),
+      ...(residual !== undefined && { residual }),
+    },
+    headDim as number,
+  );
+}
+
+/**
+ * The device to compute on. 'auto' takes the CPU for caches of few bits: devices have kernels for some of their forms only, and simulate none.
+ * What is wrong with lpq.json its reader tells.
+ */
+function cacheDevice(dir: string, wish: KvSettings, device: string): string {
+  if (device !== 'auto') return device;
+  const manifest = path.join(dir, 'lpq.json');
+  const stored = existsSync(manifest) && /"kv":\s*\{/.test(readFileSync(manifest, 'utf8'));
+  return wish.kv !== undefined || stored ? 'cpu' : device;
+}
+
+/**
+ * What is to be evaluated, with the cache that `flags` ask for, on a runtime that can compute it; `cache`: that of a generator,
+ * which also takes --kv 16. `kernels`: packed weights go through the operations of their kernels on the CPU, too.
+ */
+export async function openEvaluated(
+  dir: string,
+  { kv: bits, ...flags }: ComputeOptions & { readonly kv?: string },
+  run: Run,
+  { generates = false, kernels = false }: { readonly generates?: boolean; readonly kernels?: boolean | undefined } = {},
+) {
+  // 16 bits are no scheme: whatever lpq.json says is left aside.
+  const plain = generates && bits === '16';
+  const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
+  const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
+  const rt = openRuntime(run, { ...flags, device, activations: activationsOf(dir, flags.activations) });
+  const opened = await openAnySource(dir, rt, kernels);
+  const source = withCache(opened, wish);
+  const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
+  return { rt, source, cache, close: () => opened.close() };
+}
+
+/** The source with the cache that was asked for instead of its own. */
+function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
+  const kv: KvForm | undefined = kvOf(settings, source);
+  return kv ? replaced(source, { kv }) : source;
+}
+
+/** The source with some of its members replaced; its methods read its own fields. */
+export function replaced<T extends WeightSource>(source: T, by: Partial<WeightSource>): WeightSource {
+  return new Proxy<WeightSource>(source, {
+    get: (target, name) => {
+      if (Object.hasOwn(by, name)) return by[name as keyof WeightSource];
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}

@@ -1,0 +1,188 @@
+import type { Command } from 'commander';
+import { parseShard, type Shard, shardPath } from '../../../formats/shards/schema.js';
+import { counted } from '../../core/words.js';
+import type { PackRuntime } from '../../layout/engine.js';
+import { modelDirectory } from '../options/hub.js';
+import { registerOutput } from '../options/run-output.js';
+import { openQuantizedWith, requireKind } from '../options/sources.js';
+import { type ComputeOptions, computeOptions, openRuntime, type Run } from '../run.js';
+import { table } from '../terminal/table.js';
+import { line } from '../terminal/terminal.js';
+import { bytes, duration } from '../terminal/units.js';
+
+interface PackOptions extends ComputeOptions {
+  readonly target: string;
+  readonly output: string;
+  readonly dryRun?: boolean;
+  readonly tp?: string;
+  readonly source?: string;
+  readonly shard?: Shard;
+}
+
+/** `lpq pack QUANTIZED --target T -o OUT`. */
+export function packCommand(program: Command, run: Run): Command {
+  return computeOptions(
+    program
+      .command('pack')
+      .description('lay a quantized checkpoint out for a kernel or another program')
+      .argument(
+        '<quantized>',
+        'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+      )
+      .requiredOption(
+        '--target <name>',
+        'sm80, sm86, sm89, sm90 (choose for each module), marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2, awq, compressed-tensors, compressed-tensors-w8a8, gguf or gguf-q2_k to gguf-q8_0',
+      )
+      .requiredOption('-o, --output <dir>', 'directory to make')
+      .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
+      .option(
+        '--source <dir>',
+        'the checkpoint that was quantized, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
+      )
+      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge', parseShard)
+      .option(
+        '--dry-run',
+        'only say what would be done with each module, why, and what it takes; --target may be a list, or all',
+      ),
+  ).action((dir: string, options: PackOptions) => pack(dir, options, run));
+}
+
+async function pack(given: string, flags: PackOptions, run: Run): Promise<void> {
+  const { shard } = flags;
+  const options = shard && !flags.dryRun ? { ...flags, output: shardPath(flags.output, shard) } : flags;
+  const { refuseExisting, refuseInside } = await import('../../../formats/directory/place.js');
+  // What is wrong with the command is told before anything is downloaded.
+  const several = options.dryRun && /,|^all$/.test(options.target);
+  if (!several) (await import('../../pack/targets/index.js')).packTarget(options.target);
+  if (!options.dryRun) refuseExisting(options.output);
+  const telling = { events: !options.dryRun };
+  const dir = await modelDirectory(given, run, telling);
+  await requireKind(dir, 'lpq-canonical');
+  if (several) return (await import('./matrix.js')).printPackMatrix(dir, options.target, ranksOf(options.tp), run);
+  if (options.dryRun) return planOnly(dir, options, run);
+  const source = options.source && (await modelDirectory(options.source, run, telling));
+  for (const read of [dir, source]) if (read !== undefined) refuseInside(options.output, read);
+  const runtime = await openPackRuntime(options, run);
+  await packDirectory(dir, { ...options, ...(source && { source }) }, runtime, run);
+}
+
+/** The CPU; where a CUDA device was asked for by name, with that one to lay out codes. */
+export async function openPackRuntime(options: ComputeOptions, run: Run): Promise<PackRuntime> {
+  const cpu = openRuntime(run, { ...options, device: 'cpu' });
+  if (options.device === 'cpu' || options.device === 'auto') return cpu;
+  const { LayoutDevice } = await import('../../layout/device.js');
+  return Object.assign(cpu, { layouts: new LayoutDevice(openRuntime(run, options)) });
+}
+
+/** Packs; also the second half of `quantize --pack`. */
+export async function packDirectory(
+  dir: string,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'shard'>,
+  runtime: PackRuntime,
+  run: Run,
+): Promise<void> {
+  const { packCheckpoint } = await import('../../pack/pack-checkpoint.js');
+  const input = await openQuantizedWith(dir, run);
+  try {
+    const reading = Object.values(input.manifest.modules).filter(({ activations }) => activations).length;
+    const { packTarget } = await import('../../pack/targets/index.js');
+    if (reading > 0 && !packTarget(options.target).activations)
+      run.report.warn(
+        `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs their weights alone, for 16 bits; --target comet packs both`,
+        { modules: reading },
+      );
+    const task = run.report.task('pack', input.moduleNames().length);
+    // Hundreds of modules may have the same note: people read it once, programs with each module.
+    const said = new Set<string>();
+    const report = await packCheckpoint({
+      input,
+      target: options.target,
+      ranks: ranksOf(options.tp),
+      source: options.source,
+      output: options.output,
+      ...(options.shard && { shard: options.shard }),
+      runtime,
+      signal: run.interrupt.signal,
+      onPlan: async (plan) => {
+        const { estimatePack } = await import('../../pack/estimate.js');
+        (await import('../options/preflight.js')).preflight(options.output, await estimatePack(plan), run);
+      },
+      onOutput: (output) => registerOutput(output, run),
+      onModule: (row, done) => {
+        const fresh = row.notes.filter((note) => !said.has(note));
+        for (const note of fresh) said.add(note);
+        const padded = row.padded.some((dim, i) => dim !== row.shape[i]) ? ` padded to ${row.padded.join(' x ')}` : '';
+        run.report.event(
+          'module',
+          row,
+          `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}`,
+          fresh,
+        );
+        task.update(done, row.name);
+      },
+    });
+    task.end();
+    for (const note of report.notes) run.report.warn(note);
+    for (const { file, reason } of report.skippedFiles) run.report.warn(`${file} was not copied: ${reason}`);
+    const { manifest, ...facts } = report;
+    const left = report.modules.filter(({ action }) => action === 'fallback').length;
+    run.report.result(
+      { command: 'pack', output: options.output, ...facts, provenance: manifest.provenance },
+      line`packed ${counted(report.modules.length - left, 'module')} for ${report.target}${left > 0 ? `, left ${left} in another form` : ''}: ${bytes(report.bytes)} of packed modules in ${options.output}, ${duration(report.seconds)}\n`,
+    );
+  } finally {
+    input.close();
+  }
+}
+
+/** --tp; what is no number fails in planPack. */
+function ranksOf(tp: string | undefined): number {
+  return tp === undefined ? 1 : Number(tp.trim() || Number.NaN);
+}
+
+async function planOnly(dir: string, options: PackOptions, run: Run): Promise<void> {
+  const { directoryKind, openQuantized } = await import('../../../formats/canonical/source.js');
+  const { planPack } = await import('../../pack/plan.js');
+  const input = await openQuantized(dir, { blank: true });
+  try {
+    const plan = planPack(input, options.target, ranksOf(options.tp));
+    const { estimatePack, timePack } = await import('../../pack/estimate.js');
+    const { freeBytes, needsLine } = await import('../options/preflight.js');
+    const own = directoryKind(dir) === 'lpq-canonical';
+    const seconds = plan.refusal || !own ? undefined : await timePack(await openPackRuntime(options, run), plan);
+    const needs = { ...(await estimatePack(plan)), ...(seconds !== undefined && { seconds }) };
+    const modules = [...plan.decisions].map(([name, decision]) => {
+      const { type, shape } = input.module(name);
+      const fallback = decision.action === 'fallback';
+      return {
+        name,
+        type,
+        shape,
+        action: decision.action,
+        layout: fallback ? decision.form : decision.layout,
+        notes: fallback ? [`${decision.reason}. ${decision.remedy}`] : [...decision.notes],
+      };
+    });
+    run.report.result(
+      {
+        command: 'pack',
+        dryRun: true,
+        target: plan.target.name,
+        requested: plan.requested,
+        ranks: plan.ranks,
+        notes: plan.notes,
+        modules,
+        estimate: { ...needs, free: freeBytes(options.output) ?? null },
+      },
+      table(
+        ['module', 'type', 'shape', 'action', 'layout', 'notes'],
+        modules.map((m) => [m.name, m.type, m.shape.join(' x '), m.action, m.layout, m.notes.join('; ')]),
+      ) +
+        plan.notes.map((note) => line`${note}\n`).join('') +
+        `\n${needsLine(needs, freeBytes(options.output))}\n`,
+    );
+    if (plan.refusal) throw plan.refusal;
+  } finally {
+    input.close();
+  }
+}

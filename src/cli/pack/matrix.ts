@@ -1,0 +1,19 @@
+import { openQuantized } from '../../../formats/canonical/source.js';
+import { planPack } from '../../pack/plan.js';
+import type { Run } from '../run.js';
+import { columnOf, matrixRows, printMatrix, targetNames } from './target-matrix.js';
+
+/** `pack --dry-run --target all`, or a list: every module by every target. */
+export async function printPackMatrix(dir: string, targets: string, ranks: number, run: Run): Promise<void> {
+  const input = await openQuantized(dir, { blank: true });
+  try {
+    const names = input.moduleNames();
+    const columns = targetNames(targets).map((target) => columnOf(target, () => planPack(input, target, ranks)));
+    run.report.result(
+      { command: 'pack', dryRun: true, ranks, targets: matrixRows(columns, names) },
+      printMatrix(columns, names),
+    );
+  } finally {
+    input.close();
+  }
+}

@@ -1,0 +1,159 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import type { StatisticsManifest } from '../../../formats/statistics/schema.js';
+import type { NativeRuntime } from '../../../native/binding.js';
+import type { Calibration } from '../../calibrate/text.js';
+import { LpqError } from '../../core/error.js';
+import { registerOutput } from '../options/run-output.js';
+import type { Run } from '../run.js';
+import { bytes } from '../terminal/units.js';
+import { version } from '../version.js';
+import type { CalibrationOptions } from './options.js';
+
+/** The calibration sequences that the options ask for, reported. Errors as loadMix(). */
+export async function calibrate({ source, settings, calib }: CalibrationOptions, run: Run): Promise<Calibration> {
+  const { bundledCalibration } = await import('../../calibrate/bundled.js');
+  const { ChatTemplate } = await import('../../calibrate/chat.js');
+  const { loadMix } = await import('../../calibrate/mix.js');
+  const { openTokenizer } = await import('../../calibrate/tokenizer.js');
+  const { openPrefix } = await import('../../calibrate/prefix.js');
+  const { samples, seqLen, seed, calibJoin, bos } = settings;
+  const given = calib.length > 0 ? calib : [{ file: bundledCalibration(), weight: 1 }];
+  const found = await loadMix(given, await openTokenizer(source), {
+    samples,
+    length: seqLen,
+    seed,
+    join: calibJoin,
+    prefix: openPrefix(source, bos).ids,
+    prefixConversations: bos === 'always',
+    chat: () => ChatTemplate.open(source),
+  });
+  const { sequences, tokens, available, name, sha256, kind, prefix, chatTemplate, files } = found;
+  run.report.event(
+    'calibration',
+    {
+      ...(given.length === 1 && { file: given[0]?.file }),
+      ...{ name, sha256, kind, sequences: sequences.length, tokens, length: seqLen, seed, available },
+      ...(prefix && { prefix }),
+      ...(chatTemplate !== undefined && { chatTemplate }),
+      ...(files && { files }),
+    },
+    `calibrating on ${sequences.length} of ${available} ${kind === 'mix' ? 'sequences' : kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} a sequence${prefix ? `, each behind token ${prefix.join(' ')}` : ''}, seed ${seed}`,
+  );
+  await warnOfLength(source, found, run);
+  if (files && sequences.length < samples) {
+    const given = files.map((file) => `${file.sequences} of ${file.name}`).join(', ');
+    run.report.warn(`the texts give only ${sequences.length} of the ${samples} sequences asked for: ${given}`, {
+      sequences: sequences.length,
+      samples,
+      files,
+    });
+  } else if (sequences.length < samples)
+    run.report.warn(`${name} gives only ${sequences.length} of the ${samples} sequences asked for`, {
+      sequences: sequences.length,
+      samples,
+    });
+  return found;
+}
+
+/** Warns of sequences beyond the positions that the model was made for: what it computes there is not what it is used for. */
+async function warnOfLength(dir: string, { sequences }: Calibration, run: Run): Promise<void> {
+  const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
+  const { statedContext } = await import('../../model/context.js');
+  const longest = sequences.reduce((most, { length }) => Math.max(most, length), 0);
+  const source = SourceCheckpoint.open(dir);
+  try {
+    const { tokens, because } = statedContext(source);
+    if (longest > tokens)
+      run.report.warn(
+        `sequences of up to ${longest} tokens are longer than the ${tokens} that the model was made for (${because}): they calibrate it for tokens out of its reach; --seq-len ${tokens} is within it`,
+        { longest, made: tokens },
+      );
+  } finally {
+    source.close();
+  }
+}
+
+/** The statistics of --stats, opened; undefined without the option. The caller closes them. Throws LPQ_STATISTICS. */
+export async function openStatistics({ stats }: CalibrationOptions): Promise<SavedStatistics | undefined> {
+  if (stats === undefined) return undefined;
+  return (await import('../../../formats/statistics/read.js')).SavedStatistics.open(stats);
+}
+
+/**
+ * Takes and saves the statistics of --save-stats; with --resume those that are there are kept, if they are the same run's.
+ * Throws LPQ_RESUME where they are not.
+ */
+export async function saveStatistics(
+  options: CalibrationOptions,
+  calibration: Calibration,
+  rts: readonly NativeRuntime[],
+  run: Run,
+): Promise<{ manifest: StatisticsManifest; bytes: number }> {
+  const { existsSync } = await import('node:fs');
+  const { collectStatistics } = await import('../../quantize/collect.js');
+  const { statisticsBytes } = await import('../../../formats/statistics/write.js');
+  const { source, saveStats: output = '', partial } = options;
+  const request = { source, output, calibration, version: version() };
+  const sizeOf = (manifest: StatisticsManifest) => statisticsBytes(Object.values(manifest.feeds));
+  if (partial === 'resume' && existsSync(output)) {
+    const manifest = await sameStatistics(request, rts);
+    run.report.event('statistics', { output, kept: true }, `the statistics in ${output} are there already`);
+    return { manifest, bytes: sizeOf(manifest) };
+  }
+  let task: ReturnType<typeof run.report.task> | undefined;
+  let [done, stage] = [0, ''];
+  const manifest = await collectStatistics(
+    rts,
+    request,
+    {
+      onPlan: ({ feeds, bytes: size, blocks }) => {
+        run.report.event(
+          'statistics',
+          { output, feeds, bytes: size, blocks },
+          `taking statistics of ${feeds} inputs of linears in ${blocks} blocks, ${bytes(size)}, for ${output}`,
+        );
+        task = run.report.task('statistics', feeds);
+      },
+      onStage: (block, blocks, name) => {
+        run.interrupt.check();
+        stage = block === blocks ? name : `block ${block + 1}/${blocks} ${name}`;
+        task?.update(done, stage);
+      },
+      onFeed: () => {
+        run.interrupt.check();
+        task?.update(++done, stage);
+      },
+    },
+    (made) => registerOutput(made, run),
+  );
+  task?.end();
+  return { manifest, bytes: sizeOf(manifest) };
+}
+
+async function sameStatistics(
+  request: { source: string; output: string; calibration: Calibration; version: string },
+  rts: readonly NativeRuntime[],
+): Promise<StatisticsManifest> {
+  const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
+  const { SavedStatistics } = await import('../../../formats/statistics/read.js');
+  const { statisticsFacts } = await import('../../quantize/collect.js');
+  const saved = SavedStatistics.open(request.output);
+  const source = SourceCheckpoint.open(request.source);
+  try {
+    const { format, version, files, feeds, ...facts } = saved.manifest;
+    const now = JSON.parse(JSON.stringify(statisticsFacts(request, source, rts))) as Record<string, unknown>;
+    const other = Object.keys(now).filter((key) => !isDeepStrictEqual(now[key], facts[key as keyof typeof facts]));
+    if (other.length === 0) return saved.manifest;
+    throw new LpqError(
+      'LPQ_RESUME',
+      `the statistics in ${request.output} were taken with another ${other.join(', ')}`,
+      {
+        hint: 'Choose another directory for --save-stats, or remove this one.',
+      },
+    );
+  } finally {
+    saved.close();
+    source.close();
+  }
+}

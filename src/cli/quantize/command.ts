@@ -1,0 +1,178 @@
+import type { Command } from 'commander';
+import { parseShard } from '../../../formats/shards/schema.js';
+import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import { parseBytes } from '../options/device.js';
+import { modelDirectory } from '../options/hub.js';
+import { BOS_OPTION, integer, number } from '../options/parse.js';
+import { requireKind } from '../options/sources.js';
+import { packDirectory } from '../pack/command.js';
+import { computeOptions, openRuntime, openRuntimes, type Run } from '../run.js';
+import { line } from '../terminal/terminal.js';
+import { bytes, duration } from '../terminal/units.js';
+import { calibrate, openStatistics, saveStatistics } from './calibration.js';
+import { fmpqOptions, kvOptions, methodOptions } from './method.js';
+import {
+  type CalibrationOptions,
+  deviceFor,
+  type QuantizeFlags,
+  type QuantizeOptions,
+  quantizeOptions,
+  sizeTarget,
+} from './options.js';
+import { quantizeInto } from './run.js';
+
+/** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
+export function quantizeCommand(program: Command, run: Run): Command {
+  const command = program
+    .command('quantize')
+    .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
+    .argument('<model>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+    .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
+  return computeOptions(
+    kvOptions(fmpqOptions(methodOptions(command)))
+      .option(
+        '--calib <file[:weight]>',
+        'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
+        (given: string, before: readonly string[] = []) => [...before, given],
+      )
+      .option('--calib-join', 'join the documents of a .jsonl and cut windows')
+      .option('--bos <kind>', `${BOS_OPTION} (default: auto)`)
+      .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
+      .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
+      .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
+      .option('--pack <target>', 'also pack the result, into OUT-TARGET')
+      .option(
+        '--target-size <size>',
+        'choose bits of 2 to 8 for each module so that the output takes at most this, such as 5g',
+        parseBytes('--target-size'),
+      )
+      .option(
+        '--target-bpw <bits>',
+        'the same for the mean bits of a quantized weight, such as 3.6',
+        number('--target-bpw'),
+      )
+      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge; with --method rtn or --stats', parseShard)
+      .option('--redo <regex>', 'quantize only the modules whose path matches, and take the rest over from --from')
+      .option('--from <dir>', 'with --redo: the quantized checkpoint whose other modules are kept')
+      .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
+      .option('--restart', 'discard what a stopped run left of this output')
+      .option('--print-recipe', 'only print the recipe that repeats this run')
+      .option('--no-report', 'write no OUT.report.json and OUT.report.html')
+      .option(
+        '--dry-run',
+        'only list what would be done with each module and what it takes; --pack may be a list, or all',
+      )
+      .option('--tp <ranks>', 'with --dry-run --pack: for so many ranks of tensor parallelism', integer('--tp', 1))
+      .option('--timed', 'with --dry-run: quantize one block, and tell how long all will take'),
+  ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
+}
+
+async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
+  const checked = await quantizeOptions(given, flags);
+  const target = sizeTarget(flags);
+  if (flags.printRecipe && !target) return (await import('./print-recipe.js')).printRecipe(checked, run);
+  const { refuseExisting, refuseInside } = await import('../../../formats/directory/place.js');
+  const { clearFinished, refusePartial } = await import('../../../formats/directory/partial.js');
+  // Statistics that a stopped run has saved are those to go on with.
+  const { saveStats, partial } = checked;
+  if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
+  if (checked.output === undefined) {
+    const source = await modelDirectory(given, run, { events: true });
+    await requireKind(source, 'source');
+    refuseInside(saveStats as string, source);
+    return saveStatisticsOnly({ ...checked, source }, flags, run);
+  }
+  const { packTarget, output } = checked;
+  const packed = packTarget === undefined ? undefined : `${output.replace(/\/+$/, '')}-${packTarget}`;
+  if (partial === 'resume' && packed === undefined && (await clearFinished(output)))
+    return run.report.result({ command: 'quantize', output, finished: true }, line`${output} was finished already\n`);
+  // Everything that can be refused is refused before anything is computed.
+  for (const place of [output, packed]) if (place !== undefined) refuseExisting(place);
+  if (packTarget !== undefined && !flags.dryRun) (await import('../../pack/targets/index.js')).packTarget(packTarget);
+  // What is wrong with the command is told before anything is downloaded.
+  let options: QuantizeOptions = { ...checked, source: await modelDirectory(given, run, { events: true }) };
+  await requireKind(options.source, 'source');
+  for (const made of [output, packed, saveStats])
+    for (const read of [options.source, options.stats, options.redo?.from])
+      if (made !== undefined && read !== undefined) refuseInside(made, read);
+  options = (await import('./group-size.js')).fitGroupSize(options, run);
+  if (target) {
+    const { solveTarget } = await import('./target-size.js');
+    options = await solveTarget(options, target, openRuntimes(run, deviceFor(options, flags)), run);
+    if (flags.printRecipe) return (await import('./print-recipe.js')).printRecipe(options, run);
+  }
+  const statistics = await openStatistics(options);
+  try {
+    if (flags.dryRun) {
+      await (await import('./dry-run.js')).printPlan(options, flags, statistics, run);
+      return await checkPlan(
+        flags.pack?.match(/,|^all$/) ? { ...options, packTarget: undefined } : options,
+        statistics,
+      );
+    }
+    refusePartial(options.output, options.partial);
+    if (flags.report !== false && !flags.shard)
+      (await import('../../report/write.js')).refuseForeignReport(options.output);
+    await checkPlan(options, statistics);
+    const rts = openRuntimes(run, deviceFor(options, flags));
+    const noted =
+      flags.report === false || flags.shard ? undefined : new (await import('./run-report.js')).RunReport(rts);
+    await quantizeInto(options, statistics, rts, run, noted);
+    if (packTarget !== undefined && packed !== undefined)
+      await packDirectory(
+        options.output,
+        { target: packTarget, output: packed },
+        rts[0]?.device === 'cpu' ? rts[0] : openRuntime(run, { ...flags, device: 'cpu' }),
+        run,
+      );
+  } finally {
+    statistics?.close();
+  }
+}
+
+async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFlags, run: Run): Promise<void> {
+  const started = performance.now();
+  const calibration = await calibrate(options, run);
+  const { manifest, bytes: size } = await saveStatistics(options, calibration, openRuntimes(run, flags), run);
+  const seconds = (performance.now() - started) / 1000;
+  const feeds = Object.keys(manifest.feeds).length;
+  run.report.result(
+    { command: 'quantize', statistics: options.saveStats, feeds, bytes: size, seconds },
+    line`saved statistics of ${feeds} inputs in ${options.saveStats}, ${bytes(size)}, ${duration(seconds)}\n`,
+  );
+}
+
+/**
+ * Refuses what the runner and the packer would, before the calibration text is read: a broken checkpoint, groups that do not
+ * divide, types that the target does not have.
+ */
+async function checkPlan(
+  { source, settings, rules, packTarget, redo }: QuantizeOptions,
+  statistics: SavedStatistics | undefined,
+): Promise<void> {
+  const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
+  const { openModel } = await import('../../model/graph.js');
+  const { plannedModules, planQuantization } = await import('../../quantize/plan.js');
+  const { requireStatistics } = await import('../../quantize/from-statistics.js');
+  const { schemesFrom } = await import('./schemes.js');
+  const checkpoint = SourceCheckpoint.open(source);
+  try {
+    const graph = openModel(checkpoint);
+    const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(redo && { redo }) };
+    const plan =
+      settings.method === 'fmpq'
+        ? (await import('./fmpq.js')).planForFmpq(graph, request)
+        : planQuantization(graph, request);
+    if (packTarget !== undefined) {
+      const { previewPack } = await import('../../pack/preview.js');
+      const modules = plannedModules(checkpoint, { ...request, codes: settings.method === 'fmpq' });
+      previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
+    }
+    if (redo) plannedModules(checkpoint, request);
+    if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
+    if (settings.method === 'fmpq') (await import('./fmpq.js')).checkFmpq(checkpoint, settings, plan);
+    (await import('../options/kv.js')).kvOf(settings, checkpoint);
+  } finally {
+    checkpoint.close();
+  }
+}

@@ -1,0 +1,205 @@
+import { SourceCheckpoint } from '../../../formats/canonical/source.js';
+import { tensorBytes } from '../../../formats/safetensors/dtypes.js';
+import type { TensorSpec } from '../../../formats/safetensors/header.js';
+import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import { LpqError } from '../../core/error.js';
+import { printGranularity } from '../../core/granularity.js';
+import { openModel, unusedTensors } from '../../model/graph.js';
+import { previewDecisions } from '../../pack/preview.js';
+import { type CalibrationSize, memoryOf, outputBytes } from '../../quantize/estimate.js';
+import { bitsPerWeight } from '../../quantize/grid.js';
+import { linearsToQuantize, plannedModules } from '../../quantize/plan.js';
+import { requireGroupSizes, schemeOf } from '../../quantize/rules.js';
+import { SourceView } from '../../quantize/source-view.js';
+import { timeBlock } from '../../quantize/trial.js';
+import { freeBytes, type Needs, needsLine } from '../options/preflight.js';
+import { type Column, columnOf, matrixRows, printMatrix, targetNames } from '../pack/target-matrix.js';
+import { openRuntimes, type Run } from '../run.js';
+import { table } from '../terminal/table.js';
+import { calibrate } from './calibration.js';
+import { quantizerFor } from './method.js';
+import { deviceFor, type QuantizeFlags, type QuantizeOptions } from './options.js';
+import { schemesFrom } from './schemes.js';
+
+/** What a run would do with one linear. */
+interface PlannedModule {
+  readonly name: string;
+  readonly shape: readonly [number, number];
+  readonly action: 'quantize' | 'skip' | 'refuse';
+  readonly type?: string;
+  readonly groupSize?: string;
+  readonly bitsPerWeight?: number;
+  readonly reason?: string;
+}
+
+/**
+ * `quantize --dry-run`: every linear with its type and group, or why not, what targets would do with it, and what the run
+ * takes. Throws the first refusal after the table.
+ */
+export async function printPlan(
+  options: QuantizeOptions,
+  flags: QuantizeFlags,
+  statistics: SavedStatistics | undefined,
+  run: Run,
+): Promise<void> {
+  const source = SourceCheckpoint.open(options.source);
+  try {
+    const graph = openModel(source);
+    const { scheme, rules } = schemesFrom(options.settings, options.rules);
+    const linears = linearsToQuantize(graph, options.settings.lmHead);
+    let refusal = misfit(() => requireGroupSizes(linears, scheme, rules));
+    // A table of hundreds of rows would hide it.
+    if (refusal) run.report.warn(`${refusal.message}. ${refusal.hint}`);
+    const modules = linears.map((linear): PlannedModule => {
+      const { name, n, k } = linear;
+      const base = { name, shape: [n, k] as const };
+      try {
+        const chosen = schemeOf(linear, scheme, rules);
+        if (!chosen) return { ...base, action: 'skip', reason: 'a rule of the recipe leaves it as it is' };
+        const groups = printGranularity(chosen.granularity);
+        return {
+          ...base,
+          action: 'quantize',
+          type: chosen.type.name,
+          groupSize: groups,
+          bitsPerWeight: bitsPerWeight(chosen, n, k),
+        };
+      } catch (error) {
+        if (!(error instanceof LpqError)) throw error;
+        refusal ??= error;
+        return { ...base, action: 'refuse', reason: error.message };
+      }
+    });
+    const columns = refusal || flags.pack === undefined ? [] : targetColumns(source, options, flags.pack, flags.tp);
+    const names = modules.filter(({ action }) => action === 'quantize').map(({ name }) => name);
+    const needs = refusal ? undefined : await timedNeeds(options, flags, statistics, run);
+    const idle = options.rules.filter(({ match }) => !modules.some(({ name }) => match.test(name)));
+    const unused = unusedTensors(source, graph);
+    run.report.result(
+      {
+        command: 'quantize',
+        dryRun: true,
+        architecture: graph.architecture,
+        modules,
+        unused,
+        carried: [...source.names()].filter((name) => !names.includes(name.replace(/\.weight$/, ''))),
+        ...(columns.length > 0 && { targets: matrixRows(columns, names) }),
+        ...(needs && { estimate: { ...needs, free: freeBytes(options.output) ?? null } }),
+        idleRules: idle.map(({ match }) => match.source),
+      },
+      table(
+        ['module', 'shape', 'action', 'type', 'group', 'bits/weight', ''],
+        modules.map((m) => [
+          m.name,
+          m.shape.join(' x '),
+          m.action,
+          m.type ?? '-',
+          m.groupSize ?? '-',
+          m.bitsPerWeight?.toFixed(3) ?? '-',
+          m.reason ?? '',
+        ]),
+      ) +
+        totals(modules) +
+        (columns.length > 0 ? `\n${printMatrix(columns, names)}` : '') +
+        (needs ? `\n${needsLine(needs, freeBytes(options.output))}\n` : ''),
+    );
+    for (const { match } of idle) run.report.warn(`the rule ${match} matches no module`);
+    if (refusal) throw refusal;
+  } finally {
+    source.close();
+  }
+}
+
+/** The refusal that a check ends in. */
+function misfit(check: () => void): LpqError | undefined {
+  try {
+    check();
+  } catch (error) {
+    if (error instanceof LpqError) return error;
+    throw error;
+  }
+  return undefined;
+}
+
+/** What each target would do with the modules once they are quantized. */
+function targetColumns(source: SourceCheckpoint, options: QuantizeOptions, given: string, ranks = 1): Column[] {
+  const { settings, rules } = options;
+  const modules = plannedModules(source, {
+    ...schemesFrom(settings, rules),
+    lmHead: settings.lmHead,
+    codes: settings.method === 'fmpq',
+  });
+  const planned = { dir: options.source, config: source.config, modules };
+  return targetNames(given).map((target) => columnOf(target, () => previewDecisions(planned, target, ranks)));
+}
+
+/** What a run will take, by formulas. */
+export async function needsOf(
+  { source: dir, settings, rules, stats }: QuantizeOptions,
+  onDevice: boolean,
+): Promise<Needs> {
+  const source = SourceCheckpoint.open(dir);
+  try {
+    const output = await outputBytes(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+    const calibration: CalibrationSize | undefined =
+      settings.method === 'rtn'
+        ? undefined
+        : {
+            tokens: settings.samples * settings.seqLen,
+            original: settings.gptaq > 0 && stats === undefined,
+            kind: stats === undefined ? 'activations' : 'statistics',
+          };
+    const view = new SourceView(source);
+    const graph = openModel(view);
+    const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
+    return { output, ...memoryOf(graph, bytes, calibration, onDevice) };
+  } finally {
+    source.close();
+  }
+}
+
+/** The same, and with --timed how long it will take, by one block that is quantized. */
+async function timedNeeds(
+  options: QuantizeOptions,
+  flags: QuantizeFlags,
+  statistics: SavedStatistics | undefined,
+  run: Run,
+): Promise<Needs> {
+  if (!flags.timed) return needsOf(options, false);
+  const rts = openRuntimes(run, deviceFor(options, flags));
+  const needs = await needsOf(options, rts[0]?.device !== 'cpu');
+  const quantizer = await quantizerFor(options.settings);
+  const started = performance.now();
+  const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
+  const before = (performance.now() - started) / 1000;
+  const source = SourceCheckpoint.open(options.source);
+  try {
+    const request = {
+      ...schemesFrom(options.settings, options.rules),
+      quantizer,
+      calibration,
+      ...(statistics && { statistics }),
+    };
+    const { block, blockSeconds, seconds } = await timeBlock(rts, source, request, () => run.interrupt.check());
+    return { ...needs, seconds: before + seconds, block: { index: block, seconds: blockSeconds } };
+  } finally {
+    source.close();
+  }
+}
+
+function sizeOf({ dtype, shape }: TensorSpec): number {
+  const bytes = tensorBytes(dtype, shape);
+  return typeof bytes === 'number' ? bytes : 0;
+}
+
+function totals(modules: readonly PlannedModule[]): string {
+  let [bits, weights] = [0, 0];
+  for (const { bitsPerWeight: each, shape } of modules) {
+    if (each === undefined) continue;
+    bits += each * shape[0] * shape[1];
+    weights += shape[0] * shape[1];
+  }
+  const number = (action: string) => modules.filter((module) => module.action === action).length;
+  const mean = weights > 0 ? `, ${(bits / weights).toFixed(3)} bits per weight` : '';
+  return `\n${number('quantize')} to quantize${mean}; ${number('skip')} skipped, ${number('refuse')} refused\n`;
+}

@@ -1,0 +1,185 @@
+import type { PartialMode } from '../../../formats/directory/partial.js';
+import { type Shard, shardPath } from '../../../formats/shards/schema.js';
+import type { WeightedFile } from '../../calibrate/mix.js';
+import { LpqError } from '../../core/error.js';
+import { allButRedone, type Redo } from '../../quantize/redo-rule.js';
+import type { ComputeOptions } from '../run.js';
+import { givenSettings, type MethodFlags } from './method.js';
+import type { Recipe, RecipeRule } from './recipe.js';
+import type { FullSettings, Settings } from './settings.js';
+import type { SizeTarget } from './target-size.js';
+
+/** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
+export interface QuantizeFlags extends ComputeOptions, MethodFlags {
+  readonly output?: string;
+  readonly recipe?: string;
+  readonly calib?: readonly string[];
+  readonly saveStats?: string;
+  readonly stats?: string;
+  readonly pack?: string;
+  readonly dryRun?: boolean;
+  readonly resume?: boolean;
+  readonly restart?: boolean;
+  readonly report?: boolean;
+  readonly printRecipe?: boolean;
+  readonly targetSize?: number;
+  readonly targetBpw?: number;
+  readonly tp?: number;
+  readonly timed?: boolean;
+  readonly shard?: Shard;
+  readonly redo?: string;
+  readonly from?: string;
+}
+
+/** A checked command: everything the runner needs. */
+export interface QuantizeOptions extends CalibrationOptions {
+  readonly output: string;
+  readonly rules: readonly RecipeRule[];
+  readonly packTarget: string | undefined;
+  readonly shard?: Shard;
+  readonly redo?: Redo;
+}
+
+/** What concerns calibration alone, all that a run needs which only saves statistics. */
+export interface CalibrationOptions {
+  readonly source: string;
+  readonly settings: FullSettings;
+  /** Calibration texts; none: the bundled one. */
+  readonly calib: readonly WeightedFile[];
+  /** Directory to save statistics in. */
+  readonly saveStats: string | undefined;
+  /** Directory of statistics that take the place of a calibration text. */
+  readonly stats: string | undefined;
+  /** What to do about what a stopped run left. */
+  readonly partial: PartialMode;
+}
+
+/** Checks flags and recipe together. Without an output it is statistics alone. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
+export async function quantizeOptions(
+  source: string,
+  flags: QuantizeFlags,
+): Promise<QuantizeOptions | (CalibrationOptions & { readonly output?: undefined })> {
+  const { checkCalibration, mergeSettings } = await import('./settings.js');
+  const { readRecipe } = await import('./recipe.js');
+  const { parseWeighted } = await import('../../calibrate/mix.js');
+  const { output, recipe, saveStats, pack, resume, restart } = flags;
+  if (resume && restart)
+    throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
+  if (output === undefined && saveStats === undefined && !flags.printRecipe)
+    throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
+  const given = await givenSettings(flags);
+  const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
+  // A text on the command line takes the place of the recipe's statistics, and the other way round.
+  const calibrated = (given.method ?? file.settings.method) !== 'rtn';
+  const calib = flags.calib ?? (calibrated && flags.stats === undefined ? file.calib : undefined) ?? [];
+  const stats = flags.stats ?? (calibrated && flags.calib === undefined ? file.stats : undefined);
+  const idle =
+    output === undefined ? (['pack', 'dryRun'] as const).find((name) => flags[name] !== undefined) : undefined;
+  if (idle)
+    throw new LpqError('LPQ_USAGE', `--${idle === 'pack' ? 'pack' : 'dry-run'} has no effect without -o OUT`, {
+      hint: 'Without it, lpq quantize only saves statistics.',
+    });
+  const sized = checkTarget(flags, given);
+  for (const name of ['timed', 'tp'] as const)
+    if (flags[name] !== undefined && !flags.dryRun)
+      throw new LpqError('LPQ_USAGE', `--${name} has no effect without --dry-run`);
+  const settings = checkCalibration(mergeSettings(given, file.settings, output !== undefined && !sized), given, {
+    calib: flags.calib !== undefined,
+    saveStats: saveStats !== undefined,
+    stats: stats !== undefined,
+  });
+  const calibration: CalibrationOptions = {
+    source,
+    settings,
+    calib: calib.map(parseWeighted),
+    saveStats,
+    stats,
+    partial: resume ? 'resume' : restart ? 'restart' : 'new',
+  };
+  if (output === undefined) return calibration;
+  if (flags.shard && (pack !== undefined || flags.targetSize !== undefined || flags.targetBpw !== undefined))
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--shard does not go with ${pack === undefined ? '--target-size and --target-bpw' : '--pack'}`,
+      {
+        hint:
+          pack === undefined
+            ? 'Choose the bits once, with --print-recipe, and give every shard that recipe.'
+            : 'Pack what lpq merge makes of the shards.',
+      },
+    );
+  const redo = redoOf(flags, settings.method);
+  const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
+  return {
+    ...calibration,
+    output: place,
+    rules: redo
+      ? [{ place: '--redo', match: allButRedone(redo.match), skip: true, scheme: {} }, ...file.rules]
+      : file.rules,
+    packTarget: pack,
+    ...(redo && { redo }),
+    ...(flags.shard && { shard: flags.shard }),
+  };
+}
+
+/** What is kept of an earlier run, if anything is. Throws LPQ_USAGE. */
+function redoOf(flags: QuantizeFlags, method: string): Redo | undefined {
+  const { redo, from } = flags;
+  if (redo === undefined && from === undefined) return undefined;
+  if (redo === undefined || from === undefined)
+    throw new LpqError('LPQ_USAGE', `--${redo === undefined ? 'from' : 'redo'} has no effect alone`, {
+      hint: 'Give --redo REGEX and --from DIR together.',
+    });
+  const others = [
+    ...(['shard', 'targetSize', 'targetBpw', 'dryRun', 'printRecipe'] as const).filter((name) => flags[name]),
+    ...(method === 'fmpq' ? ['method fmpq'] : []),
+  ];
+  if (others.length > 0) {
+    const flag = (others[0] as string).replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+    throw new LpqError('LPQ_USAGE', `--redo does not go with --${flag}`, { hint: 'Leave one of them out.' });
+  }
+  try {
+    return { match: new RegExp(redo), from };
+  } catch (cause) {
+    throw new LpqError('LPQ_USAGE', `--redo '${redo}' is no regular expression`, {
+      got: (cause as Error).message,
+      expected: "for example 'layers\\.[0-3]\\..*down_proj'",
+      cause,
+    });
+  }
+}
+
+/** Whether bits are to be chosen. Throws LPQ_USAGE where they are given too, or both kinds of target are. */
+function checkTarget({ targetSize, targetBpw, output }: QuantizeFlags, { bits, dtype }: Settings): boolean {
+  const flag = targetSize !== undefined ? '--target-size' : targetBpw !== undefined ? '--target-bpw' : undefined;
+  if (flag === undefined) return false;
+  if (targetSize !== undefined && targetBpw !== undefined)
+    throw new LpqError('LPQ_USAGE', '--target-size and --target-bpw exclude each other', { hint: 'Give one of them.' });
+  if (bits !== undefined || dtype !== undefined)
+    throw new LpqError(
+      'LPQ_USAGE',
+      `${flag} chooses the bits, which ${bits === undefined ? '--dtype' : '--bits'} fixes`,
+      {
+        hint: 'Give one of them; a recipe rule fixes the bits of single modules.',
+      },
+    );
+  if (output === undefined) throw new LpqError('LPQ_USAGE', `${flag} has no effect without -o OUT`);
+  return true;
+}
+
+/** What size the output is to have, if its bits are to be chosen. */
+export function sizeTarget({ targetSize, targetBpw }: QuantizeFlags): SizeTarget | undefined {
+  if (targetSize !== undefined) return { kind: 'size', bytes: targetSize };
+  return targetBpw === undefined ? undefined : { kind: 'bpw', bits: targetBpw };
+}
+
+/** W4Ax is computed on the CPU only. Throws LPQ_DEVICE. */
+export function deviceFor({ settings }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
+  if (settings.method !== 'fmpq' || flags.device === 'cpu') return flags;
+  if (flags.device === 'auto') return { ...flags, device: 'cpu' };
+  throw new LpqError('LPQ_DEVICE', '--method fmpq computes on the CPU only', {
+    got: flags.device,
+    expected: 'cpu',
+    hint: 'Use --device cpu.',
+  });
+}

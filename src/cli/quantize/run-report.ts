@@ -1,0 +1,51 @@
+import os from 'node:os';
+import path from 'node:path';
+import type { NativeRuntime } from '../../../native/binding.js';
+import type { Span } from '../../quantize/events.js';
+import { buildReport, type ModuleFacts } from '../../report/build.js';
+import { StageClock } from '../../report/clock.js';
+import { writeReport } from '../../report/write.js';
+import type { Run } from '../run.js';
+
+/** Notes where a quantization's time and memory go, and writes its report when it has ended. */
+export class RunReport {
+  readonly clock: StageClock;
+  private readonly waits = { read: 0, write: 0 };
+
+  constructor(private readonly rts: readonly NativeRuntime[]) {
+    this.clock = new StageClock(() => {
+      const used = rts.flatMap((rt) => rt.memory()?.peakUsed ?? []);
+      return used.length > 0 ? used.reduce((a, b) => a + b, 0) : null;
+    });
+  }
+
+  span(span: Span, seconds: number): void {
+    if (span !== 'block') this.waits[span] += seconds;
+  }
+
+  /** The output is complete: a report that cannot be written is no reason to fail. */
+  async write(output: string, modules: readonly ModuleFacts[], run: Run): Promise<void> {
+    this.clock.end();
+    const { readManifest } = await import('../../../formats/canonical/read.js');
+    const { canonicalSchema } = await import('../../../formats/canonical/schema.js');
+    const report = buildReport(output, readManifest(output, canonicalSchema, 'LPQ_CANONICAL'), {
+      modules,
+      seconds: this.clock.seconds(),
+      peakRss: process.resourceUsage().maxRSS * 1024,
+      stages: this.clock.list(),
+      waits: this.waits,
+      machine: {
+        cpu: os.cpus()[0]?.model.trim() ?? 'unknown',
+        cores: os.availableParallelism(),
+        memory: os.totalmem(),
+        device: [...new Set(this.rts.map(({ device }) => device))].join(', '),
+      },
+    });
+    try {
+      const { json, html } = await writeReport(output, report);
+      run.report.event('report', { json, html }, `report in ${path.relative('.', html) || html}`);
+    } catch (error) {
+      run.report.warn(`the report was not written: ${(error as Error).message}`);
+    }
+  }
+}

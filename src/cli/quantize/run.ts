@@ -1,0 +1,169 @@
+import type { OutputDirectory } from '../../../formats/directory/output-directory.js';
+import type { KvScheme } from '../../../formats/kv/scheme.js';
+import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import type { NativeRuntime } from '../../../native/binding.js';
+import { counted } from '../../core/words.js';
+import type { ModuleLine } from '../../quantize/run.js';
+import { registerOutput } from '../options/run-output.js';
+import type { Run } from '../run.js';
+import { line } from '../terminal/terminal.js';
+import { bytes, duration, significant } from '../terminal/units.js';
+import { version } from '../version.js';
+import { calibrate, saveStatistics } from './calibration.js';
+import { quantizerFor } from './method.js';
+import type { QuantizeOptions } from './options.js';
+import { resumable } from './resumable.js';
+import type { RunReport } from './run-report.js';
+import type { FullSettings } from './settings.js';
+
+/** Calibrates, quantizes and tells of it: what is left of `lpq quantize` when all that can be refused has been. */
+export async function quantizeInto(
+  options: QuantizeOptions,
+  statistics: SavedStatistics | undefined,
+  rts: readonly NativeRuntime[],
+  run: Run,
+  noted: RunReport | undefined,
+): Promise<void> {
+  const { quantizeCheckpoint } = await import('../../quantize/run.js');
+  const { backendOf } = await import('../../quantize/identity.js');
+  const { schemesFrom } = await import('./schemes.js');
+  const { settings, source, output } = options;
+  const { scheme, rules } = schemesFrom(settings, options.rules);
+  const started = performance.now();
+  const quantizer = await quantizerFor(settings);
+  const { clock } = noted ?? {};
+  clock?.enter(quantizer.statistics && !statistics ? 'calibration text' : 'preflight');
+  const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
+  const { needsOf } = await import('./dry-run.js');
+  const { preflight } = await import('../options/preflight.js');
+  if (options.partial !== 'resume') {
+    const needs = await needsOf(options, rts[0]?.device !== 'cpu');
+    // What is kept counts there as if it went through unquantized.
+    preflight(output, options.redo ? { ...needs, output: undefined } : needs, run);
+  }
+  if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
+  if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
+  const request = { source, scheme, rules, lmHead: settings.lmHead };
+  if (settings.method === 'fmpq') clock?.enter('activations');
+  const fmpq =
+    settings.method === 'fmpq' && calibration
+      ? await (await import('./fmpq.js')).prepareFmpq(request, settings, quantizer, calibration, rts, run)
+      : undefined;
+  const kv = await cacheScheme(settings, source);
+  clock?.enter('reading the model');
+  let task: ReturnType<typeof run.report.task> | undefined;
+  let [done, stage, total] = [0, '', 0];
+  let directory: OutputDirectory | undefined;
+  const summary = await quantizeCheckpoint(
+    rts,
+    {
+      source,
+      output,
+      scheme,
+      rules,
+      quantizer,
+      calibration,
+      ...(statistics && { statistics }),
+      ...fmpq,
+      ...(kv && { kv }),
+      lmHead: settings.lmHead,
+      options: { ...recorded(options), backend: backendOf(rts) },
+      version: version(),
+      partial: options.partial,
+      ...(options.shard && { shard: options.shard }),
+      ...(options.redo && { redo: options.redo }),
+    },
+    {
+      onPlan: ({ modules, weights, blocks, left }) => {
+        run.report.event(
+          'plan',
+          { modules, weights, blocks, unused: left },
+          `${modules} modules of ${weights.toLocaleString('en')} weights in ${blocks} blocks`,
+        );
+        if (left.length > 0)
+          run.report.warn(`${left.length} tensors that the architecture does not use go through as they are`, {
+            tensors: left,
+          });
+        total = modules;
+        task = run.report.task('quantize', total);
+      },
+      onResume: ({ blocks, of, modules, damaged }) => {
+        run.report.event(
+          'resume',
+          { blocks, of, modules, damaged },
+          `going on from ${blocks} finished blocks of ${of}`,
+        );
+        if (damaged.length > 0)
+          run.report.warn(`block ${damaged.join(', ')} was finished but is damaged, and is done again`, { damaged });
+        task = run.report.task('quantize', total - modules);
+      },
+      onStage: (block, blocks, name) => {
+        run.interrupt.check();
+        stage = `block ${block + 1}/${blocks} ${name}`;
+        clock?.enter(`quantize ${name}`);
+        task?.update(done, stage);
+      },
+      onSpan: (span, seconds) => noted?.span(span, seconds),
+      onModule: (row) => {
+        run.interrupt.check();
+        clock?.sample();
+        run.report.event('module', row, moduleLine(row), row.note === undefined ? [] : [row.note]);
+        task?.update(++done, stage);
+      },
+    },
+    (made) => {
+      directory = made;
+      registerOutput(made, run);
+    },
+  ).catch((error: unknown) => {
+    throw resumable(error, directory);
+  });
+  task?.end();
+  const seconds = (performance.now() - started) / 1000;
+  const { modules, ...facts } = summary;
+  await noted?.write(output, modules, run);
+  run.report.result(
+    { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
+    line`quantized ${counted(modules.length, 'module')} to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
+  );
+}
+
+async function cacheScheme(settings: FullSettings, dir: string): Promise<KvScheme | undefined> {
+  if (settings.kv === undefined) return undefined;
+  const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
+  const source = SourceCheckpoint.open(dir);
+  try {
+    return (await import('../options/kv.js')).kvOf(settings, source);
+  } finally {
+    source.close();
+  }
+}
+
+/** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
+function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<string, unknown> {
+  // Settings of calibration and of the solver say nothing about weights that were only rounded, or what was saved before.
+  const { order, damp, gptaq, samples, seqLen, seed, calibJoin, bos, ...always } = settings;
+  // As tokenizers have it is no choice: what came of it is in the record of the calibration.
+  const begun = bos === 'auto' ? {} : { bos };
+  const text = stats === undefined ? { samples, seqLen, seed, calibJoin, ...begun } : {};
+  const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, ...text };
+  return {
+    ...always,
+    ...calibrated,
+    ...(redo && { redo: redo.match.source }),
+    ...(rules.length > 0 && {
+      rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),
+    }),
+  };
+}
+
+function moduleLine(row: ModuleLine): string {
+  return [
+    row.name,
+    row.scheme,
+    `${row.bitsPerWeight.toFixed(3)} b/w`,
+    ...(row.relativeError === null ? [] : [`error ${significant(row.relativeError)}`]),
+    ...(row.damp === null ? [] : [`damp ${significant(row.damp)}`]),
+    duration(row.seconds),
+  ].join('  ');
+}

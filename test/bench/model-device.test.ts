@@ -1,0 +1,108 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { after, test } from 'node:test';
+import { modelBenchSchema } from '../../bench/model/schema.js';
+import { attentionKernels } from '../native/fake-cuda/attention.js';
+import { type FakeCuda, fakeCuda } from '../native/fake-cuda/fake.js';
+import { events, lpq, model, scratch } from '../src/cli/lpq.js';
+
+/** Kernels whose names have more parts than the fake makes up. */
+const KERNELS = [
+  ...['f16', 'bf16'].flatMap((dtype) =>
+    [32, 64, 128, 256].flatMap((dims) => [`lpq_attention_${dtype}_${dims}`, `lpq_cached_attention_${dtype}_${dims}`]),
+  ),
+  ...attentionKernels(),
+  ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_bf16_h${tiles}`, `lpq_gemm_int4_bf16_t${tiles}`]),
+  ...['i8', 'f8', 'w4ax'].flatMap((kind) => [2, 4, 8, 16].map((tiles) => `lpq_gemm_act_${kind}_m${tiles}`)),
+  ...[1, 2].flatMap((tiles) => [2, 4].map((rows) => `lpq_gemm_few_t${tiles}_r${rows}`)),
+];
+const made = fakeCuda(KERNELS, { hopper: true });
+const fake = made as FakeCuda;
+const skip = typeof made === 'string' ? made : false;
+if (!skip) after(() => fake.remove());
+
+const BLAS = `
+  int cublasCreate_v2(void** h) { return *h = (void*)16, 0; } int cublasDestroy_v2(void* h) { return (void)h, 0; }
+  int cublasSetStream_v2(void* h, void* s) { return (void)h, (void)s, 0; }
+  int cublasSetWorkspace_v2(void* h, void* m, unsigned long b) { return (void)h, (void)m, (void)b, 0; }
+  int cublasSetMathMode(void* h, int m) { return (void)h, (void)m, 0; } int cublasGemmEx(void) { return 0; }
+  int cublasGemmStridedBatchedEx(void) { return 0; } int cublasStrsm_v2(void) { return 0; } int cublasDtrsm_v2(void) { return 0; }
+  int cublasSsyrk_v2(void) { return 0; } int cublasDsyrk_v2(void) { return 0; }`;
+
+// Kernels do nothing there: what is tried is everything before a launch, with the shapes and dtypes that whole models have.
+test('steps over caches of 16 bits and of few are recorded and replayed on a device, of weights in every form', {
+  skip,
+}, async (t) => {
+  const env = { ...fake.env, LPQ_CUDA_LIBS: fake.library('libcublas.so.12', BLAS) };
+  const results = path.join(scratch(t), 'bench.json');
+  const bench = ['bench', 'model', '--shape', 'tiny', '--device', 'cuda', '--passes', '1', '--m', '2'];
+  const ran = await lpq(
+    [
+      ...[...bench, '--weights', 'dense,u4,w4ax,w8a8,fp8', '--kv', '16,8,4,2', '--context', '300,512'],
+      ...['--prefill', '300', '--results', results],
+    ],
+    env,
+  );
+  assert.equal(ran.code, 0, ran.stderr);
+  const { rows, leftOut, machine, activations } = modelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
+  assert.deepEqual([rows.length, leftOut, machine.gpu, activations], [5 * 4 * 3, [], 'Fake 0', 'bf16']);
+  const of = (weights: string, kv: number, phase: string, context: number) =>
+    rows.find((row) => row.weights === weights && row.kv === kv && row.phase === phase && row.context === context)!;
+  // Every pass takes a millisecond of the fake's clock. Tokens are packed in 128s, of 2 bits in 256s: of so many steps one
+  // packs, as that to 512 tokens does.
+  for (const row of rows)
+    assert.equal(row.ms, row.context === 512 && row.kv < 16 ? 1 + 1 / (row.kv === 2 ? 256 : 128) : 1);
+  assert.deepEqual(
+    [of('dense', 4, 'decode', 300).kernels.kv_pack, of('dense', 4, 'prefill', 300).kernels.kv_pack! > 0],
+    [undefined, true],
+  );
+  const bytes = (kv: number) => of('dense', kv, 'decode', 300).cacheBytes;
+  // 2 sequences, 2 kv heads of 64, 4 blocks, keys and values.
+  assert.equal(bytes(16), 2 * 300 * 128 * 4 * 2 * 2);
+  assert.ok(bytes(8) > bytes(4));
+  const products = { dense: 'linear', u4: 'gemm_packed', w4ax: 'gemm_comet', w8a8: 'gemm_act', fp8: 'gemm_act' };
+  for (const [weights, op] of Object.entries(products)) assert.ok(of(weights, 4, 'decode', 300).kernels[op]! > 0);
+  // Launches: of a block those of docs/internals/decoding.md, then the embedding, the final norm and lm_head; 4 blocks.
+  const launches = { dense: [9, 10], u4: [9, 10], w4ax: [13, 14], w8a8: [13, 14], fp8: [13, 14] } as const;
+  for (const [weights, [exact, packed]] of Object.entries(launches))
+    for (const kv of [16, 4])
+      assert.equal(of(weights, kv, 'decode', 300).calls, 4 * (kv === 16 ? exact : packed) + 3, `${weights} KV${kv}`);
+  // The memory that a step needs holds at least what it reads at once, and cuBLAS's workspace is a part of it.
+  for (const row of rows) {
+    assert.equal(row.memoryBytes, row.weightBytes + row.cacheBytes + row.workBytes);
+    assert.ok(row.workBytes > 4 * 2 * 2048 && row.workBytes < 2 ** 27, `${row.workBytes}`);
+  }
+  // The older devices have no kernel that multiplies codes by codes.
+  const refused = await lpq([...bench, '--weights', 'fp8'], { ...env, FAKE_CUDA_ARCH: '80' });
+  assert.match(
+    refused.stderr,
+    /^LPQ_DEVICE {2}--weights fp8: this device has no kernel that multiplies codes by codes/,
+  );
+});
+
+test('text is generated on a device up to the logits, which kernels that do nothing leave to chance', {
+  skip,
+}, async () => {
+  const env = { ...fake.env, LPQ_CUDA_LIBS: fake.library('libcublas.so.12', BLAS) };
+  for (const kv of [[], ['--kv', '4']]) {
+    const args = [
+      'generate',
+      model,
+      '--prompt',
+      'Once upon a time',
+      '--prompt',
+      'The',
+      '--max-tokens',
+      '3',
+      '--ignore-eos',
+    ];
+    const ran = await lpq([...args, '--device', 'cuda', '--json', ...kv], env);
+    const last = events(ran).at(-1);
+    // Memory that no kernel wrote may read as NaN.
+    if (ran.code === 0) assert.equal(last?.event, 'result');
+    else assert.equal(last?.code, 'LPQ_MODULE_NUMERICS', JSON.stringify(last));
+  }
+  const refused = await lpq(['generate', model, '--prompt', 'x', '--device', 'cuda', '--kv', 'k8v4'], env);
+  assert.match(refused.stderr, /^LPQ_DEVICE {2}there is no kernel for this cache of few bits/);
+});

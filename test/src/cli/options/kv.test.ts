@@ -1,0 +1,104 @@
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { ARCHITECTURES } from '../../model/fixtures.js';
+import { events, lpq, model, root, scratch } from '../lpq.js';
+
+const base = ['quantize', model, '-o', 'never', '--bits', '4', '--method', 'rtn'];
+
+for (const [args, names] of [
+  [[...base, '--kv-group', '32'], /--kv-group has no effect without --kv/],
+  [[...base, '--kv', '3'], /--kv does not take '3'/],
+  [[...base, '--kv', '4', '--kv-residual', '100'], /--kv-residual 100/],
+  [[...base, '--kv', '4', '--kv-group', '48'], /--kv-group.*48/],
+  [[...base, '--kv', '4', '--kv-granularity', 'head'], /--kv-granularity.*head/],
+  [[...base.slice(0, -1), 'fmpq', '--kv', '4', '--act-kv', '4'], /--kv and --act-kv/],
+  [['eval', model, '--text', 'x.txt', '--kv-residual', '0'], /--kv-residual has no effect without --kv/],
+] as const)
+  test(`refused: ${args.slice(2).join(' ')}`, async () => {
+    const ran = await lpq([...args]);
+    assert.equal(ran.code, 2, ran.stderr);
+    assert.match(ran.stderr, /LPQ_USAGE/);
+    assert.match(ran.stderr, names);
+    assert.equal(existsSync(path.join(root, 'never')), false);
+  });
+
+test('a cache of latent vectors is none of keys and values', async () => {
+  const ran = await lpq([
+    'quantize',
+    path.join(ARCHITECTURES, 'deepseek_v3'),
+    ...base.slice(2),
+    '--group-size',
+    'channel',
+    '--kv',
+    '4',
+  ]);
+  assert.equal(ran.code, 2, ran.stderr);
+  assert.match(ran.stderr, /--kv.*block 0 caches latent vectors/);
+});
+
+test('the scheme goes from the command line to the checkpoint, the artifact, its evaluation and its verification', async (t) => {
+  const dir = scratch(t);
+  const [output, packed, text] = ['out', 'packed', 'text.txt'].map((name) => path.join(dir, name)) as [
+    string,
+    string,
+    string,
+  ];
+  assert.equal(
+    (await lpq([...base.slice(0, 3), output, ...base.slice(4), '--kv', '8', '--kv-granularity', 'token'])).code,
+    0,
+  );
+  const kv = {
+    form: 'turbomind',
+    keys: { bits: 8, granularity: 'token', group: 64 },
+    values: { bits: 8, group: 64 },
+    residual: 0,
+  };
+  const read = (...names: string[]) => JSON.parse(readFileSync(path.join(...names), 'utf8'));
+  assert.deepEqual(read(output, 'lpq.json').kv, kv);
+  assert.deepEqual(read(output, 'config.json').quantization_config.kv, kv);
+  const ran = await lpq(['pack', output, '-o', packed, '--target', 'tilus']);
+  assert.equal(ran.code, 0, ran.stderr);
+  assert.deepEqual(read(packed, 'lpq.json').kv, kv);
+
+  const { writeFileSync } = await import('node:fs');
+  writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 4000));
+  const nll = async (...args: string[]): Promise<number> => {
+    const found = await lpq(['eval', ...args, '--text', text, '--ctx', '128', '--json']);
+    assert.equal(found.code, 0, found.stderr);
+    return (events(found).at(-1) as { nll: number }).nll;
+  };
+  const own = await nll(output);
+  assert.equal(await nll(packed), own, 'the artifact evaluates with its own cache');
+  assert.equal(await nll(packed, '--kv', '8', '--kv-granularity', 'token'), own);
+  assert.notEqual(await nll(packed, '--kv', '2', '--kv-residual', '0'), own);
+
+  const proved = await lpq(['verify', packed, '--json']);
+  assert.equal(proved.code, 0, proved.stderr);
+  const { checks } = events(proved).at(-1) as { checks: { name: string; status: string; detail: string }[] };
+  const check = checks.find(({ name }) => name === 'kv');
+  assert.equal(check?.status, 'passed');
+  assert.match(check?.detail ?? '', /KV8 \(turbomind/);
+});
+
+test('what a packed cache costs on the first windows of a text', async (t) => {
+  const text = path.join(scratch(t), 'text.txt');
+  const { writeFileSync } = await import('node:fs');
+  writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 16_000));
+  const nll = async (...args: string[]): Promise<number> => {
+    const found = await lpq(['eval', model, '--text', text, '--ctx', '512', '--device', 'cpu', '--json', ...args]);
+    assert.equal(found.code, 0, found.stderr);
+    return (events(found).at(-1) as { nll: number }).nll;
+  };
+  const plain = await nll();
+  // The bounds of docs/kv-cache.md, which the whole text meets; ten windows scatter by some tenths of them.
+  for (const [args, bar] of [
+    [['--kv', '4'], 0.0015],
+    [['--kv', '2'], 0.015],
+    [['--kv', '8', '--kv-residual', '0'], 0.001],
+  ] as const) {
+    const excess = (await nll(...args)) - plain;
+    assert.ok(Math.abs(excess) <= bar, `${args.join(' ')}: ${excess}`);
+  }
+});
