@@ -1,8 +1,9 @@
+import { ALL } from '../sample.js';
 import { testHostProgram } from './host-program.js';
 
 testHostProgram('the kernels of low-bit activations on a simulated device: every kind, late boxes and products', {
   sources: ['act-kernel.cpp', 'simulator/simulator.cpp'],
   includes: ['test/native/simulator'],
-  options: process.env.LPQ_ALL_FORMS === '1' ? ['-DLPQ_ALL_FORMS'] : [],
+  options: ALL ? ['-DLPQ_ALL_FORMS'] : [],
   prints: /^\d+ products, 0 failures, at most 0\.\d\d of the bound$/m,
 });

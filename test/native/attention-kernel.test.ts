@@ -1,7 +1,8 @@
+import { ALL } from '../sample.js';
 import { testHostProgram } from './host-program.js';
 
-// LPQ_ALL_FORMS=1: every kernel that is compiled.
-const options = process.env.LPQ_ALL_FORMS === '1' ? ['-DLPQ_ALL_FORMS'] : [];
+// LPQ_TEST_ALL=1: every kernel that is compiled.
+const options = ALL ? ['-DLPQ_ALL_FORMS'] : [];
 
 // Bounds are sums of the worst cases of every rounding; what comes out errs by a hundredth of them, and may not by a thirtieth.
 testHostProgram('attention over packed keys and values, of one query and of many, on a simulated device', {

@@ -19,9 +19,9 @@ import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { artifactSource } from '../../../src/verify/source.js';
 import { scratch } from '../../formats/scratch.js';
+import { ALL } from '../../sample.js';
 
 const MODEL = path.join(shareDirectory(), 'tiny-llama');
-const ALL = process.env.LPQ_ALL_FORMS !== undefined;
 const TOKENS = ALL ? 200 : 60;
 /** Through the kernels' operations, which are slow on the CPU. */
 const KERNEL_TOKENS = ALL ? 200 : 8;

@@ -13,9 +13,9 @@ import { verifyCache } from '../../../src/verify/kv.js';
 import type { CacheMaker } from '../../../src/verify/kv-case.js';
 import { Recorder } from '../../../src/verify/report.js';
 import { decodeF16, poisoned, Random } from '../../native/support.js';
+import { ALL } from '../../sample.js';
 import { plainSource } from '../model/fixtures.js';
 
-const all = process.env.LPQ_ALL_FORMS === '1';
 const source = plainSource(path.join(shareDirectory(), 'tiny-llama'));
 const rt = createRuntime(2);
 
@@ -30,12 +30,12 @@ async function failuresOf(maker: CacheMaker, wish: Parameters<typeof kvSchemeOf>
 for (const wish of [
   { kv: '8' },
   { kv: '4', granularity: 'token' },
-  ...(all
+  ...(ALL
     ? ([{ kv: '4' }, { kv: '2' }, { kv: '4', group: 32 }, { kv: 'k8v4', granularity: 'token', group: 64 }] as const)
     : []),
 ] as const)
   test(`the verifier agrees with the CPU's kv_pack and kv_decode: ${JSON.stringify(wish)}`, async () => {
-    const { count, failures } = await failuresOf(KERNEL_CACHE, wish, all ? 1000 : 200);
+    const { count, failures } = await failuresOf(KERNEL_CACHE, wish, ALL ? 1000 : 200);
     assert.deepEqual(failures, []);
     assert.ok(count > 80);
   });
@@ -102,7 +102,7 @@ const WISHES = [
   ...(['4', '8', 'k8v4'] as const).map((kv) => ({ kv, granularity: 'token' }) as const),
 ] as const;
 const FORMS = WISHES.flatMap((wish, i) =>
-  (all ? [64, 128, 256] : [[64, 128, 256][i % 3] as number]).map((headDim) => ({ wish, headDim })),
+  (ALL ? [64, 128, 256] : [[64, 128, 256][i % 3] as number]).map((headDim) => ({ wish, headDim })),
 );
 
 test('kv_pack and kv_decode are the layout engine and kv_attention, in every form', async () => {

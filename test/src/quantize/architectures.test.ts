@@ -19,6 +19,7 @@ import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
+import { sampled } from '../../sample.js';
 import { ARCHITECTURES, plainSource } from '../model/fixtures.js';
 import { DENSE } from './linears.js';
 
@@ -69,7 +70,7 @@ async function quantize(arch: string, output: string, method: 'rtn' | 'gptq', bi
   });
 }
 
-for (const [arch, linears] of Object.entries(DENSE))
+for (const [arch, linears] of sampled('architectures', Object.entries(DENSE), 2))
   test(`${arch}: 8 bits of rtn and gptq give the logits of the source`, async (t) => {
     const dir = scratch(t);
     const want = await logitsOf(plainSource(path.join(ARCHITECTURES, arch)));

@@ -4,6 +4,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { expectedSeal } from '../../../formats/artifact/seal.js';
 import { createRuntime } from '../../../native/binding.js';
+import { ALL } from '../../sample.js';
 import { build, CHANNEL, group, type ModuleSpec, NONE, random } from './build.js';
 import { isCaught, type Recompute, Tampered } from './tamper.js';
 
@@ -11,8 +12,7 @@ const runtime = createRuntime(1);
 const u8 = { kind: 'int', dtype: 'u8' } as const;
 const i16 = { kind: 'int', dtype: 'i16' } as const;
 
-// LPQ_ALL_BITS=1 leaves out no bit of headers and JSON files either; 3 and 5 walk through all eight bits of bytes.
-const ALL = process.env.LPQ_ALL_BITS === '1';
+// LPQ_TEST_ALL=1 leaves out no bit of headers and JSON files either; 3 and 5 walk through all eight bits of bytes.
 
 const TINY: readonly [string, Readonly<Record<string, ModuleSpec>>][] = [
   ['gptq_v2', { m: { type: 'u4', n: 5, k: 8, granularity: group(4), zeros: u8, layout: 'gptq_v2', actOrder: true } }],
