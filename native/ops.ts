@@ -44,8 +44,13 @@ export const ops = {
     rt.enqueue('embedding', [ids, table], [y], p),
 
   /** An RMS norm of rows, or of runs of columns (native/ops/norm.h). */
-  rmsnorm: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: { eps: number; offset?: number } & Runs) =>
-    rt.enqueue('rmsnorm', [x, weight], [y], p),
+  rmsnorm: (
+    rt: NativeRuntime,
+    x: Tensor,
+    weight: Tensor | undefined,
+    y: Tensor,
+    p: { eps: number; offset?: number; width?: number } & Runs,
+  ) => rt.enqueue('rmsnorm', weight ? [x, weight] : [x], [y], p),
 
   /** A layer norm of rows, or of runs of columns. */
   layernorm: (
@@ -54,7 +59,7 @@ export const ops = {
     weight: Tensor | undefined,
     bias: Tensor | undefined,
     y: Tensor,
-    p: { eps: number; turns?: number; width?: number } & Runs,
+    p: { eps: number; offset?: number; turns?: number; width?: number } & Runs,
   ) => rt.enqueue('layernorm', weight ? (bias ? [x, weight, bias] : [x, weight]) : [x], [y], p),
 
   /** h += y * scale, then x = a norm of h. */
@@ -125,6 +130,14 @@ export const ops = {
   activation: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { act: ActivationName }) =>
     rt.enqueue('activation', [x], [y], p),
 
+  /** xIELU, whose four parameters are tensors of one element (native/ops/elementwise.h). */
+  xielu: (
+    rt: NativeRuntime,
+    x: Tensor,
+    of: { positive: Tensor; negative: Tensor; beta: Tensor; eps: Tensor },
+    y: Tensor,
+  ) => rt.enqueue('xielu', [x, of.positive, of.negative, of.beta, of.eps], [y]),
+
   /** y = x * scale, then with a cap > 0 cap * tanh(y / cap). */
   softCap: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { scale?: number; cap?: number }) =>
     rt.enqueue('soft_cap', [x], [y], p),
@@ -148,6 +161,15 @@ export const ops = {
   add: (rt: NativeRuntime, a: Tensor, b: Tensor, y: Tensor, p: { scale?: number } = {}) =>
     rt.enqueue('add', [a, b], [y], p),
 
+  /** y[t] = x[t] * scales[t] * factor, of rows or of some columns of each (native/ops/elementwise.h). */
+  scaleRows: (
+    rt: NativeRuntime,
+    x: Tensor,
+    scales: Tensor | undefined,
+    y: Tensor,
+    p: { factor?: number; first?: number; width?: number } = {},
+  ) => rt.enqueue('scale_rows', scales ? [x, scales] : [x], [y], p),
+
   /** Mixture-of-experts routing (native/ops/routing.h). */
   routeTopK: (
     rt: NativeRuntime,
@@ -162,6 +184,7 @@ export const ops = {
       topGroups?: number;
       topTwo?: boolean;
       scale?: number;
+      jitter?: number;
     },
     bias?: Tensor,
   ) => rt.enqueue('route_top_k', bias ? [logits, bias] : [logits], [indices, weights], p),

@@ -1,4 +1,4 @@
-// cast, zero, add, activation, soft_cap, gated_activation, clamped_swiglu.
+// cast, zero, add, scale_rows, activation, soft_cap, gated_activation, clamped_swiglu, xielu.
 #pragma once
 #include "ops/arguments.h"
 
@@ -43,6 +43,35 @@ struct Add {
     const Tensor& b = from.input("b", {a.dtype, DType::f16, DType::bf16}, a.shape);
     const Add of{a, b, from.output("y", {a.dtype}, a.shape), from.number("scale", 1)};
     return from.done(), of;
+  }
+};
+
+// y[t] = x[t] * scales[t] * factor (1), row by row; x, y f32 (on CUDA f16 or bf16 too) [T,C] of one dtype, y may be x;
+// scales [T], or one for all rows, f32 (one: f16 or bf16 too), 1 where absent. With `first` instead `width` columns of
+// each row from there on, in place.
+struct ScaleRows {
+  const Tensor &x, &y;
+  const Tensor* scales;
+  float factor;
+  int64_t width;
+  Columns columns;
+
+  static ScaleRows parse(const Call& call) {
+    Arguments a(call, "scale_rows");
+    const Tensor &x = a.input("x", kFloats, {-1, -1}), &y = a.output("y", {x.dtype}, x.shape);
+    const int64_t width = a.integer("width", x.dim(1));
+    const Columns columns = a.columns("first", x, "x", width);
+    require(columns.pitch == width || y.raw() == x.raw(), "some columns are scaled in place only");
+    const Tensor* scales = a.left() > 0 ? &a.input("scales") : nullptr;
+    if (scales) {
+      require_dtype(*scales, "scales", kFloats);
+      const int64_t count = scales->elements();
+      require(count == 1 || (count == x.dim(0) && scales->dtype == DType::f32),
+              "scales has " + std::to_string(count) + " elements of " + std::string(dtype_name(scales->dtype)) +
+                  ", not 1 or " + std::to_string(x.dim(0)) + " of f32");
+    }
+    const ScaleRows of{x, y, scales, a.real("factor", 1), width, columns};
+    return a.done(), of;
   }
 };
 
@@ -126,6 +155,28 @@ struct ClampedSwiglu {
                            a.real("alpha"), a.real("limit")};
     require(of.alpha > 0, "alpha is " + std::to_string(of.alpha) + ", not positive");
     require(of.limit > 0, "limit is " + std::to_string(of.limit) + ", not positive");
+    return a.done(), of;
+  }
+};
+
+// xIELU (arXiv:2411.13010): y = alphaP x^2 + beta x where x > 0, else alphaN (expm1(min(x, eps)) - x) + beta x, with
+// alphaP = softplus(positive), alphaN = beta + softplus(negative); positive, negative, beta, eps of one element each,
+// f32, f16 or bf16. x, y f32 (on CUDA f16 or bf16 too), any equal shapes and dtypes; y may be x.
+struct Xielu {
+  const Tensor &x, &positive, &negative, &beta, &eps, &y;
+
+  static Xielu parse(const Call& call) {
+    Arguments a(call, "xielu");
+    const Tensor& x = a.input("x");
+    require_dtype(x, "x", kFloats);
+    const auto one = [&](const char* name) -> const Tensor& {
+      const Tensor& tensor = a.input(name);
+      require_dtype(tensor, name, kFloats);
+      require(tensor.elements() == 1, std::string(name) + " has " + std::to_string(tensor.elements()) + " elements");
+      return tensor;
+    };
+    const Tensor &positive = one("positive"), &negative = one("negative"), &beta = one("beta"), &eps = one("eps");
+    const Xielu of{x, positive, negative, beta, eps, a.output("y", {x.dtype}, x.shape)};
     return a.done(), of;
   }
 };

@@ -31,33 +31,38 @@ inline const Tensor* norm_vector(Arguments& a, const char* name, int64_t size) {
 }
 
 // y = x / sqrt(mean(x^2) + eps) * (weight + offset), row by row; x, y f32, f16 or bf16 [T,C] (y of a 16-bit x of x's
-// dtype), weight f32, f16 or bf16 [C]; y may be x. With `first` and `runs` (1) instead, in place, so many runs of
-// columns of each row from column `first` on, as wide as weight is long. offset: 0.
+// dtype), weight f32, f16 or bf16 [C], times 1 where absent; y may be x. With `first` and `runs` (1) instead, in place,
+// so many runs of columns of each row from column `first` on, as wide as weight is long, or of `width` columns where it
+// is absent. offset: 0.
 struct Rmsnorm {
-  const Tensor &x, &weight, &y;
+  const Tensor &x, &y;
+  const Tensor* weight;
   NormRows rows;
   double eps;
   float offset;
 
   static Rmsnorm parse(const Call& call) {
     Arguments a(call, "rmsnorm");
-    const Tensor &x = a.input("x", kFloats, {-1, -1}), &weight = a.input("weight", kFloats, {-1}),
-                 &y = a.output("y", kFloats, x.shape);
-    if (a.integer("first", -1) < 0) require_shape(weight, "weight", {x.dim(1)});
-    const Rmsnorm of{x, weight, y, NormRows::read(a, x, y, weight.dim(0)), a.number("eps"), a.real("offset", 0)};
+    const Tensor &x = a.input("x", kFloats, {-1, -1}), &y = a.output("y", kFloats, x.shape);
+    const Tensor* weight = a.input_if(a.left() > 0, "weight", kFloats, {-1});
+    const int64_t width = weight ? weight->dim(0) : a.integer("width", x.dim(1));
+    require(width > 0 || x.dim(1) == 0, "width is " + std::to_string(width));
+    if (weight && a.integer("first", -1) < 0) require_shape(*weight, "weight", {x.dim(1)});
+    const Rmsnorm of{x, y, weight, NormRows::read(a, x, y, width), a.number("eps"), a.real("offset", 0)};
     return a.done(), of;
   }
 };
 
-// y = (x - mean) / sqrt(var + eps) * weight + bias, row by row (var: the mean of squared differences); x, y as of
-// rmsnorm, weight and bias f32, f16 or bf16 [C], or [turns,C] where row t takes row t mod turns (1); 1 and 0 where
-// absent. y may be x. `first` and `runs` as of rmsnorm, of `width` columns each, which count as rows.
+// y = (x - mean) / sqrt(var + eps) * (weight + offset) + bias, row by row (var: the mean of squared differences); x, y
+// as of rmsnorm, weight and bias f32, f16 or bf16 [C], or [turns,C] where row t takes row t mod turns (1); 1 and 0
+// where absent. y may be x. `first` and `runs` as of rmsnorm, of `width` columns each, which count as rows. offset: 0.
 struct Layernorm {
   const Tensor &x, &y;
   const Tensor *weight, *bias;
   NormRows rows;
   int64_t turns;
   double eps;
+  float offset;
 
   static Layernorm parse(const Call& call) {
     Arguments a(call, "layernorm");
@@ -68,7 +73,7 @@ struct Layernorm {
     require(turns > 0 && rows.count % turns == 0,
             "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(rows.count) + " rows");
     const Tensor *weight = norm_vector(a, "weight", turns * width), *bias = norm_vector(a, "bias", turns * width);
-    const Layernorm of{x, y, weight, bias, rows, turns, a.number("eps")};
+    const Layernorm of{x, y, weight, bias, rows, turns, a.number("eps"), a.real("offset", 0)};
     return a.done(), of;
   }
 };

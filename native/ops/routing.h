@@ -8,13 +8,15 @@ namespace lpq::ops {
 // bias (bias f32, f16 or bf16 [E], optional; ties: lower index) among those of the topGroups (1) best of `groups` (1)
 // groups of neighbours, a group scoring its best expert, or with `topTwo` the sum of its two best. weights f32 [T,k]:
 // their shares without the bias, normalize: divided by their sum, times scale (1); indices I32 [T,k]. NaN and infinity:
-// LPQ_NATIVE_NUMERICS.
+// LPQ_NATIVE_NUMERICS. With `jitter` > 0 (SparseMixer, arXiv:2310.00811, as Phi-3.5-MoE has it) instead: one expert
+// after another, that with the highest logit m of those left, whose weight is its softmax among those left with (m -
+// logit) / max(|logit|, m) <= 2 jitter; without bias, groups, sigmoid and normalize.
 struct RouteTopK {
   const Tensor &logits, &indices, &weights;
   const Tensor* bias;
   int64_t k, groups, top_groups;
   bool sigmoid, normalize, top_two;
-  float scale;
+  float scale, jitter;
 
   static RouteTopK parse(const Call& call) {
     Arguments a(call, "route_top_k");
@@ -41,7 +43,11 @@ struct RouteTopK {
                        a.flag("sigmoid"),
                        a.number("normalize") != 0,
                        top_two,
-                       a.real("scale", 1)};
+                       a.real("scale", 1),
+                       a.real("jitter", 0)};
+    require(of.jitter >= 0, "jitter is " + std::to_string(of.jitter));
+    require(of.jitter == 0 || (!of.bias && groups == 1 && !of.sigmoid && !of.normalize),
+            "jitter goes without bias, groups, sigmoid and normalize");
     return a.done(), of;
   }
 };

@@ -60,7 +60,7 @@ export interface SizeKeys {
 export interface NormTable {
   readonly kind: 'rms' | 'layer';
   readonly epsilon: Setting<number>;
-  /** Added to the stored weight (Gemma: 1). */
+  /** Added to the stored weight (Gemma, Nemotron: 1). */
   readonly offset?: number;
   /** Of LayerNorms: whether they have a bias, and whether they have a weight at all. */
   readonly bias?: Setting<boolean>;
@@ -82,6 +82,8 @@ export interface ResidualTable {
   readonly multiplier?: Setting<number>;
   /** True: attention and MLP both read the h that entered the block. */
   readonly parallel?: Setting<boolean>;
+  /** True: side by side, the MLP reads what attention's norm makes; otherwise it has a norm of its own all the same. */
+  readonly sharedNorm?: true;
   /** False: `norm` of each branch stands after the sum, h = norm(h + branch(h)), and there is no final norm. */
   readonly normFirst?: Setting<boolean>;
   /** True: no final norm, although norms come first. */
@@ -114,18 +116,14 @@ export interface AttentionTable {
     /** A tensor [heads] of logits that take part in each head's softmax without a value. */
     readonly sinks?: string;
   };
-  /**
-   * What the norms of q and k run over: each head with one weight [headDim] (the default), each head with weights of its
-   * own [heads, headDim], or all heads together [heads * headDim].
-   */
-  readonly headNorm?: { readonly over?: 'head' | 'own-head' | 'all'; readonly enabled?: Setting<boolean> };
+  readonly headNorm?: HeadNormTable;
   readonly bias: {
     readonly q: Setting<boolean>;
     readonly k: Setting<boolean>;
     readonly v: Setting<boolean>;
     readonly o: Setting<boolean>;
   };
-  /** Dimensions of a head where the config does not say: a number, or hidden_size / num_attention_heads. */
+  /** Dimensions of a head where the config does not say (null: always the quotient): a number, or hidden_size / num_attention_heads. */
   readonly headDim: number | 'hidden/heads';
   readonly scale?: ScaleTable;
   /** c: scores are c * tanh(score / c); an explicit null is none. */
@@ -133,6 +131,31 @@ export interface AttentionTable {
   /** None: positions are learned, or not told. */
   readonly rope?: RopeTable;
   readonly window: WindowTable;
+  /** Queries that grow with their position. */
+  readonly temperature?: TemperatureTable;
+}
+
+/** Norms of q and k. */
+export interface HeadNormTable {
+  /**
+   * What they run over: each head with one weight [headDim] (the default), each head with weights of its own [heads, headDim], or a
+   * tensor each where the name holds {head}, or all heads together [heads * headDim].
+   */
+  readonly over?: 'head' | 'own-head' | 'all';
+  readonly enabled?: Setting<boolean>;
+  /** False: LayerNorms without a bias, whatever the model's norms have. */
+  readonly bias?: false;
+  /** True: applied after the rotation. */
+  readonly afterRotation?: true;
+}
+
+/** A query at position p is multiplied by 1 + beta * ln(1 + floor((p + offset) / length)); no beta: by nothing. */
+export interface TemperatureTable {
+  /** 'rope': the keys stand in rope_parameters. */
+  readonly from?: 'rope';
+  readonly beta: Setting<number>;
+  readonly length: Setting<number>;
+  readonly offset: number;
 }
 
 /** What multiplies q kᵀ: 1 / sqrt(headDim) unless this says otherwise. */
@@ -154,8 +177,10 @@ export interface RopeTable {
   readonly share?: number;
   /** True: the class rotates only the first `partial_rotary_factor` of a head. Others read no such key. */
   readonly partial?: boolean;
-  /** True: blocks without a window rotate nothing. */
-  readonly slidingOnly?: boolean;
+  /** Blocks without a window rotate nothing: always, or only where `sliding_window` says that there are windows. */
+  readonly slidingOnly?: 'always' | 'if-windowed';
+  /** Blocks that rotate nothing: those of 0 in the list under `list`, where absent every so-many-th. */
+  readonly skip?: { readonly list: string; readonly every: Setting<number> };
   /** Older keys, beside rope_theta and partial_rotary_factor. */
   readonly thetaKeys?: readonly string[];
   readonly shareKeys?: readonly string[];
@@ -163,6 +188,10 @@ export interface RopeTable {
   readonly local?: Setting<number>;
   /** The trained length where LongRoPE's files do not state it. */
   readonly original?: number;
+  /** True: 'dynamic' with `alpha` is theta * alpha^(d / (d - 2)) for every length (Hunyuan). */
+  readonly alpha?: true;
+  /** What rope_parameters are where the file has neither these nor rope_scaling. */
+  readonly parameters?: Readonly<Record<string, unknown>>;
   /** Other names of scalings in older files. */
   readonly kinds?: Readonly<Record<string, string>>;
 }
@@ -181,6 +210,8 @@ export interface WindowTable {
   readonly layerTypes: boolean;
   /** Where `layer_types` does not decide: every second block has the window, the first one included, up to so many blocks. */
   readonly alternateUpTo?: Setting<number>;
+  /** True: where `layer_types` does not decide, the blocks that rotate nothing have the window, and no other. */
+  readonly unrotated?: true;
 }
 
 interface MlpCommon {
@@ -211,7 +242,8 @@ export interface FusedMlpTable extends MlpCommon {
 /** y = down(act(up x)). */
 export interface PlainMlpTable extends MlpCommon {
   readonly kind: 'plain';
-  readonly names: MlpNorms & { readonly up: string; readonly down: string };
+  /** `xielu`: the module of that activation's parameters alpha_p, alpha_n, beta and eps. */
+  readonly names: MlpNorms & { readonly up: string; readonly down: string; readonly xielu?: string };
 }
 
 export type MlpTable = GatedMlpTable | FusedMlpTable | PlainMlpTable;

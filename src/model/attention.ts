@@ -3,8 +3,9 @@ import type { HeadNorms } from '../../native/cache-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import { cachedAttention, requireCpu } from './cached-attention.js';
-import { apart, firstOf } from './columns.js';
+import { apart as alone, type Columns, firstOf } from './columns.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
+import type { TemperaturePlan } from './plan-attention.js';
 import type { AttentionTensors, Batch, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
@@ -48,16 +49,24 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       const x = branchInput(rt, weights, plan.norm, state);
       const made = project(rt, weights, plan, x);
       const { q, k, v } = made;
-      // A cache may take them with its own.
-      const norms = state.attend && headNorms(weights, plan);
-      if (plan.qNorm && !norms) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
-      if (plan.kNorm && !norms) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
+      const { normsLast, temperature } = plan;
+      // A cache may take norms and rotation with its own.
+      const apart = normsLast || temperature !== undefined;
+      const norms = !apart && state.attend && headNorms(weights, plan);
+      const normalize = (): void => {
+        if (plan.qNorm) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
+        if (plan.kNorm) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
+      };
+      if (!norms && !normsLast) normalize();
       const rotation = plan.rope && ropes.forBatch(rt, plan.rope, state.batch);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;
       const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
-      const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && { rotation }) };
+      if (apart) rotate(rt, { q, k, ...(rotation && { rotation }) }, params);
+      if (normsLast) normalize();
+      if (temperature) warm(rt, ropes, temperature, q, heads * headDim, state.batch);
+      const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && !apart && { rotation }) };
       if (state.attend) state.attend(tensors, params, sinks);
       else {
         rotate(rt, tensors, params);
@@ -75,6 +84,21 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
   };
 
   return [qkv, outputStage(plan)];
+}
+
+/** Multiplies the queries of each token by what its position says. */
+function warm(
+  rt: NativeRuntime,
+  ropes: RopeCache,
+  plan: TemperaturePlan,
+  { of, first }: Columns,
+  width: number,
+  batch: Batch,
+): void {
+  const scales = rt.allocate('f32', [batch.tokens, 1]);
+  ops.embedding(rt, batch.positions, ropes.temperatures(rt, plan, batch.longest), scales);
+  ops.scaleRows(rt, of, scales, of, { first, width });
+  scales.dispose();
 }
 
 /** RMS norms of the heads of q and k, where both have one for all heads. */
@@ -104,7 +128,7 @@ function attendWhole(
     ops.attention(rt, q.of, k.of, v.of, batch.starts, y, { ...p, ...firsts }, sinks);
     return;
   }
-  const [queries, keys, values] = [q, k, v].map((columns, i) => apart(rt, columns, widths[i] as number)) as [
+  const [queries, keys, values] = [q, k, v].map((columns, i) => alone(rt, columns, widths[i] as number)) as [
     Tensor,
     Tensor,
     Tensor,

@@ -3,8 +3,9 @@ import { ops } from '../../native/ops.js';
 import { PARALLEL_INPUT } from './attention.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import type { LinearPlan, MlpPlan } from './plan.js';
+import type { XieluPlan } from './plan-mlp.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
-import { applyLinear, linearRef, linearTensors } from './weights.js';
+import { applyLinear, linearRef, linearTensors, weightOf } from './weights.js';
 
 /** The linears of the first stage, which read one activation. */
 function firstLinears(plan: MlpPlan): LinearPlan[] {
@@ -13,18 +14,35 @@ function firstLinears(plan: MlpPlan): LinearPlan[] {
 }
 
 export function mlpTensors(plan: MlpPlan): [string, readonly number[]][] {
-  return [...branchTensors(plan), ...[...firstLinears(plan), plan.down].flatMap(linearTensors)];
+  const learned = typeof plan.activation === 'string' ? [] : xieluShapes(plan.activation);
+  return [...branchTensors(plan), ...[...firstLinears(plan), plan.down].flatMap(linearTensors), ...learned];
+}
+
+function xieluShapes({ positive, negative, beta, eps }: XieluPlan): [string, readonly number[]][] {
+  return [
+    [positive, [1]],
+    [negative, [1]],
+    [beta, []],
+    [eps, []],
+  ];
+}
+
+function xieluTensors(weights: BlockWeights, { positive, negative, beta, eps }: XieluPlan) {
+  const of = (name: string): Tensor => weightOf(weights, name);
+  return { positive: of(positive), negative: of(negative), beta: of(beta), eps: of(eps) };
 }
 
 /** What down reads, of x [T,C]: a new tensor [T, K of down]. */
 function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tensor): Tensor {
   const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
-  const act = plan.activation;
   if (plan.kind === 'plain') {
+    const act = plan.activation;
     const y = apply(plan.up);
-    ops.activation(rt, y, y, { act });
+    if (typeof act === 'string') ops.activation(rt, y, y, { act });
+    else ops.xielu(rt, y, xieluTensors(weights, act), y);
     return y;
   }
+  const act = plan.activation;
   const joined = plan.kind === 'gated' ? weights.joined?.get(plan.gate.name) : plan.gateUp;
   if (plan.kind === 'gated' && !joined) {
     const [gate, up] = [apply(plan.gate), apply(plan.up)];

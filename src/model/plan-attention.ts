@@ -1,7 +1,7 @@
-import type { Architecture, AttentionTable, WindowTable } from './architecture.js';
-import { type Config, settingNumber } from './config.js';
+import type { Architecture, AttentionTable, HeadNormTable, RopeTable, WindowTable } from './architecture.js';
+import { type Config, positive, settingNumber } from './config.js';
 import type { BranchPlan, LinearPlan, NormMaker, NormPlan, RopePlan } from './plan.js';
-import { ropeSpec } from './rope.js';
+import { ropeParameters, ropeSpec } from './rope.js';
 
 /** Grouped-query attention of one block. */
 export interface AttentionPlan extends BranchPlan {
@@ -27,6 +27,16 @@ export interface AttentionPlan extends BranchPlan {
   /** Full name of the tensor [heads] of sinks. */
   readonly sinks?: string;
   readonly rope: RopePlan | undefined;
+  /** True: norms of q and k come after the rotation. */
+  readonly normsLast?: true;
+  /** Queries are multiplied by what TemperatureTable says of their positions. */
+  readonly temperature?: TemperaturePlan;
+}
+
+export interface TemperaturePlan {
+  readonly beta: number;
+  readonly length: number;
+  readonly offset: number;
 }
 
 /** What a block's attention and MLP share. */
@@ -52,17 +62,16 @@ export function attentionPlanner(
   const kvHeads = config.count(kvKeys, heads);
   if (heads % kvHeads !== 0)
     throw config.error(kvKeys[0] as string, `does not divide ${headKeys[0]}`, kvHeads, `a divisor of ${heads}`);
-  const headDim = config.count(['head_dim'], table.headDim === 'hidden/heads' ? hidden / heads : table.headDim);
+  const quotient = table.headDim === 'hidden/heads' || config.has('head_dim');
+  const headDim = config.count(['head_dim'], quotient ? hidden / heads : (table.headDim as number));
   const { names } = table;
-  const over = table.headNorm?.over ?? 'head';
   const normed = config.flag(table.headNorm?.enabled ?? true);
-  const headNorm = (name: string | undefined, count: number): NormPlan | undefined => {
-    if (name === undefined || !normed) return undefined;
-    if (over === 'all') return norm(name, count * headDim);
-    return norm(name, headDim, over === 'own-head' ? count : 1);
-  };
+  const headNorm = (name: string | undefined, count: number): NormPlan | undefined =>
+    name === undefined || !normed ? undefined : headNormPlan(norm, table.headNorm, name, headDim, count);
+  const temperature = temperaturePlan(config, table);
   return ({ prefix, index, layers, linear, branch }) => {
-    const sliding = isSliding(config, table.window, index, layers);
+    const turns = table.rope !== undefined && !skipsRotation(config, table.rope, index);
+    const sliding = isSliding(config, table.window, index, layers, turns);
     const [qn, kn] = [heads * headDim, kvHeads * headDim];
     const bias = {
       q: config.flag(table.bias.q),
@@ -90,11 +99,38 @@ export function attentionPlanner(
       window: sliding ? windowSize(config, table.window) : 0,
       ...(names.sinks !== undefined && { sinks: prefix + names.sinks }),
       rope:
-        table.rope && (sliding || !table.rope.slidingOnly)
+        table.rope && turns && (sliding || !slidingOnly(config, table))
           ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)
           : undefined,
+      ...(table.headNorm?.afterRotation && { normsLast: true }),
+      ...(temperature && { temperature }),
     };
   };
+}
+
+function headNormPlan(
+  norm: NormMaker,
+  table: HeadNormTable | undefined,
+  name: string,
+  headDim: number,
+  count: number,
+): NormPlan {
+  const over = table?.over ?? 'head';
+  const made = over === 'all' ? norm(name, count * headDim) : norm(name, headDim, over === 'own-head' ? count : 1);
+  return {
+    ...made,
+    ...(table?.bias === false && { bias: undefined }),
+    ...(over === 'own-head' && name.includes('{head}') && { split: true }),
+  };
+}
+
+/** Undefined where queries stay as they are. */
+function temperaturePlan(config: Config, { temperature, rope }: AttentionTable): TemperaturePlan | undefined {
+  if (!temperature) return undefined;
+  const from = temperature.from === 'rope' && rope ? ropeParameters(config, rope) : config;
+  if (!from) return undefined;
+  const beta = settingNumber(from, temperature.beta);
+  return beta === 0 ? undefined : { beta, length: positive(from, temperature.length), offset: temperature.offset };
 }
 
 function scaleOf(config: Config, { scale }: AttentionTable, headDim: number, index: number): number {
@@ -110,13 +146,33 @@ function scaleOf(config: Config, { scale }: AttentionTable, headDim: number, ind
   return config.flag(scale?.byLayer ?? false) ? value / (index + 1) : value;
 }
 
+function slidingOnly(config: Config, { rope, window }: AttentionTable): boolean {
+  return rope?.slidingOnly === 'always' || (rope?.slidingOnly === 'if-windowed' && windowSize(config, window) > 0);
+}
+
+/** Whether a block rotates nothing, by the list of config.json or every so-many-th. */
+function skipsRotation(config: Config, { skip }: RopeTable, index: number): boolean {
+  if (!skip) return false;
+  const list = config.list(skip.list, 'number');
+  if (list.length === 0) return (index + 1) % positive(config, skip.every) === 0;
+  const turns = list[index];
+  if (turns === 0 || turns === 1) return turns === 0;
+  throw config.error(
+    skip.list,
+    `does not say whether block ${index} rotates`,
+    turns ?? `${list.length} entries`,
+    '0 or 1',
+  );
+}
+
 function windowSize(config: Config, window: WindowTable): number {
   return config.has('sliding_window') ? config.count(['sliding_window'], 0, 0) : (window.otherwise ?? 0);
 }
 
-function isSliding(config: Config, window: WindowTable, index: number, layers: number): boolean {
+function isSliding(config: Config, window: WindowTable, index: number, layers: number, turns: boolean): boolean {
   if (!config.flag(window.enabled)) return false;
   const types = window.layerTypes ? config.list('layer_types', 'string') : [];
+  if (types.length === 0 && window.unrotated) return !turns;
   if (types.length === 0 && window.alternateUpTo !== undefined)
     return index % 2 === 0 && index < settingNumber(config, window.alternateUpTo);
   if (types.length === 0) {

@@ -1,9 +1,10 @@
+import type { ActivationName } from '../../native/ops.js';
 import type { MlpTable } from './architecture.js';
 import type { Config } from './config.js';
 import type { BranchPlan, LinearPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
 
-export type Activation = 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'relu2' | 'quick_gelu' | 'sigmoid';
+export type Activation = ActivationName;
 
 export interface GatedMlpPlan extends BranchPlan {
   readonly kind: 'gated';
@@ -25,7 +26,15 @@ export interface PlainMlpPlan extends BranchPlan {
   readonly kind: 'plain';
   readonly up: LinearPlan;
   readonly down: LinearPlan;
-  readonly activation: Activation;
+  readonly activation: Activation | XieluPlan;
+}
+
+/** Full names of the tensors of one element. */
+export interface XieluPlan {
+  readonly positive: string;
+  readonly negative: string;
+  readonly beta: string;
+  readonly eps: string;
 }
 
 export type MlpPlan = GatedMlpPlan | FusedMlpPlan | PlainMlpPlan;
@@ -35,17 +44,26 @@ export function mlpPlan(
   config: Config,
   table: MlpTable,
   hidden: number,
-  activation: Activation,
+  activation: Activation | 'xielu',
   { prefix, linear, branch }: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>,
 ): MlpPlan {
   const inner = config.count(table.intermediate, table.widening && table.widening * hidden);
   const bias = config.flag(table.bias);
   const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
   const down = linear(prefix + table.names.down, hidden, inner, bias);
-  const common = { ...branch(table.names), down, activation };
+  const around = { ...branch(table.names), down };
+  if (table.kind === 'plain') {
+    const act = activation === 'xielu' ? xieluPlan(`${prefix}${table.names.xielu}`) : activation;
+    return { kind: 'plain', up: into(table.names.up), ...around, activation: act };
+  }
+  const common = { ...around, activation: activation as Activation };
   if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
-  if (table.kind === 'plain') return { kind: 'plain', up: into(table.names.up), ...common };
   return { kind: 'gated', gate: into(table.names.gate), up: into(table.names.up), ...common };
+}
+
+function xieluPlan(module: string): XieluPlan {
+  const [positive, negative] = [`${module}.alpha_p`, `${module}.alpha_n`];
+  return { positive, negative, beta: `${module}.beta`, eps: `${module}.eps` };
 }
 
 /** Names of transformers' ACT2FN. */
@@ -65,9 +83,11 @@ const ACTIVATIONS: Readonly<Record<string, Activation>> = {
   sigmoid: 'sigmoid',
 };
 
-/** Throws LPQ_CONFIG for a name that is not known. */
-export function activationOf(config: Config, keys: readonly string[], otherwise: string): Activation {
+/** xielu where the table says where its parameters are. Throws LPQ_CONFIG for a name that is not known. */
+export function activationOf(config: Config, table: MlpTable): Activation | 'xielu' {
+  const { keys, otherwise } = table.activation;
   const name = config.text(keys, otherwise);
+  if (name === 'xielu' && table.kind === 'plain' && table.names.xielu !== undefined) return name;
   const activation = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
   if (activation) return activation;
   throw config.error(

@@ -1,9 +1,9 @@
-import type { Architecture } from './architecture.js';
+import type { Architecture, MlpTable } from './architecture.js';
 import { type Config, positive, settingNumber } from './config.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
 import { type MlaPlan, mlaPlanner } from './plan-mla.js';
-import { activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
+import { type Activation, activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
 import type { RopeSpec } from './rope.js';
 import { settingsOf } from './settings.js';
 
@@ -56,6 +56,8 @@ export interface NormPlan {
   readonly turns: number;
   readonly epsilon: number;
   readonly offset: number;
+  /** True: each turn has a weight of its own, whose name has the turn for {head}. */
+  readonly split?: true;
 }
 
 /** The norm of a module path; `size` is the model's unless given, `turns` 1. */
@@ -89,13 +91,14 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const vocab = config.count(['vocab_size']);
   const layers = config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
   const norm = normMaker(config, table, hidden);
-  const activation = activationOf(config, table.mlp.activation.keys, table.mlp.activation.otherwise);
+  const activation = activationOf(config, table.mlp);
   const attention = table.mla
     ? mlaPlanner(config, table.mla, hidden, norm)
     : attentionPlanner(config, table, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
   const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);
+  const mlpTable = parallel && table.residual?.sharedNorm ? withNorm(table.mlp, table.attention.names.norm) : table.mlp;
   const normFirst = config.flag(table.residual?.normFirst ?? true);
   const linear: BlockParts['linear'] = (name, n, k, bias) => ({
     name,
@@ -115,8 +118,15 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     const parts = { prefix, index, layers, linear, branch };
     const mlp =
       table.experts && sparse?.(index)
-        ? expertsPlan(config, table.experts, prefix, hidden, norm(`${prefix}${table.mlp.names.norm}`), activation)
-        : mlpPlan(config, table.mlp, hidden, activation, parts);
+        ? expertsPlan(
+            config,
+            table.experts,
+            prefix,
+            hidden,
+            norm(`${prefix}${table.mlp.names.norm}`),
+            activation as Activation,
+          )
+        : mlpPlan(config, mlpTable, hidden, activation, parts);
     return { attention: attention(parts), mlp, parallel };
   });
   const embedding = embeddingPlan(config, table, hidden);
@@ -142,6 +152,10 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     },
     blocks,
   };
+}
+
+function withNorm(table: MlpTable, norm: string | undefined): MlpTable {
+  return { ...table, names: { ...table.names, norm } } as MlpTable;
 }
 
 function normMaker(config: Config, { norm }: Architecture, hidden: number): NormMaker {

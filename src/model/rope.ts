@@ -1,5 +1,5 @@
 import type { RopeTable } from './architecture.js';
-import { type Config, settingNumber } from './config.js';
+import { Config, positive, settingNumber } from './config.js';
 
 /** Rotary positions, resolved: how angles depend on position. Frequencies scale per the kind. */
 export interface RopeSpec {
@@ -48,6 +48,12 @@ export type RopeScaling =
   /** Pairs span the whole head, but only the first `turning` of them turn. */
   | { readonly kind: 'proportional'; readonly turning: number; readonly factor: number };
 
+/** What config.json says of rotary positions, in either spelling, or the class says where the file does not. */
+export function ropeParameters(config: Config, table: RopeTable): Config | undefined {
+  const written = config.object('rope_parameters') ?? config.object('rope_scaling');
+  return written ?? (table.parameters && new Config({ ...table.parameters }, 'the rope_parameters of the class'));
+}
+
 /**
  * Reads both spellings: `rope_parameters` {rope_type, rope_theta, ...}, as transformers 5 writes, and the older
  * top-level `rope_theta` with `rope_scaling` {type or rope_type, ...}; either may hold one object for blocks with a
@@ -60,7 +66,7 @@ export function ropeSpec(
   sliding = false,
   positions: readonly string[] = ['max_position_embeddings'],
 ): RopeSpec {
-  const all = config.object('rope_parameters') ?? config.object('rope_scaling');
+  const all = ropeParameters(config, table);
   const byType = all?.object(sliding ? 'sliding_attention' : 'full_attention');
   // Without an object of its own, a local theta comes unscaled (Gemma 3).
   const local = sliding && table.local !== undefined && !byType ? settingNumber(config, table.local) : undefined;
@@ -91,6 +97,11 @@ export function ropeSpec(
       `2, 4, ... ${headDim}`,
     );
   const facts = { kind, positions, headDim, rotary, share, original: table.original };
+  const alpha = table.alpha && kind === 'dynamic' ? parameters?.number(['alpha']) : undefined;
+  if (parameters && alpha !== undefined && rotary > 2) {
+    const grown = theta * positive(parameters, { keys: ['alpha'], otherwise: 1 }) ** (rotary / (rotary - 2));
+    return { style: table.style, rotary, theta: grown, scaling: { kind: 'default' } };
+  }
   return {
     style: table.style,
     rotary,

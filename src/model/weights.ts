@@ -98,8 +98,13 @@ export function linearTensors(linear: LinearPlan): [string, readonly number[]][]
 }
 
 export function normTensors(norm: NormPlan | undefined): [string, readonly number[]][] {
+  if (norm?.split) return splitNames(norm).map((name) => [name, [norm.size]]);
   const shape = norm && norm.turns > 1 ? [norm.turns, norm.size] : [norm?.size as number];
   return [norm?.weight, norm?.bias].flatMap((name) => (name === undefined ? [] : [[name, shape]]));
+}
+
+function splitNames({ weight, turns }: NormPlan): string[] {
+  return Array.from({ length: turns }, (_, turn) => (weight as string).replace('{head}', String(turn)));
 }
 
 export function linearRef(linear: LinearPlan, expert?: number): LinearRef {
@@ -152,8 +157,8 @@ export function applyNorm(
   const weight = norm.weight === undefined ? undefined : weightOf(weights, norm.weight);
   const bias = norm.bias === undefined ? undefined : weightOf(weights, norm.bias);
   const { epsilon: eps, offset, turns } = norm;
-  if (norm.kind === 'layer') ops.layernorm(rt, x, weight, bias, y, { eps, turns });
-  else ops.rmsnorm(rt, x, weight as Tensor, y, { eps, offset });
+  if (norm.kind === 'layer') ops.layernorm(rt, x, weight, bias, y, { eps, offset, turns });
+  else ops.rmsnorm(rt, x, weight, y, { eps, offset });
   return y;
 }
 
@@ -167,6 +172,17 @@ export function applyNormTo(
 ): void {
   const { of, first } = columns;
   const runs = width / norm.size;
+  if (norm.split) {
+    const { epsilon: eps, offset, size } = norm;
+    for (const [turn, name] of splitNames(norm).entries())
+      ops.layernorm(rt, of, weightOf(weights, name), undefined, of, {
+        eps,
+        offset,
+        first: first + turn * size,
+        width: size,
+      });
+    return;
+  }
   if (standsAlone(columns, width)) {
     const rows = of.view([(of.shape[0] as number) * runs, norm.size]);
     applyNorm(rt, weights, norm, rows, true);
@@ -175,6 +191,7 @@ export function applyNormTo(
   }
   const { weight, bias, epsilon: eps, offset, turns } = norm;
   const [gain, shift] = [weight, bias].map((name) => (name === undefined ? undefined : weightOf(weights, name)));
-  if (norm.kind === 'layer') ops.layernorm(rt, of, gain, shift, of, { eps, turns, first, runs, width: norm.size });
-  else ops.rmsnorm(rt, of, gain as Tensor, of, { eps, offset, first, runs });
+  if (norm.kind === 'layer')
+    ops.layernorm(rt, of, gain, shift, of, { eps, offset, turns, first, runs, width: norm.size });
+  else ops.rmsnorm(rt, of, gain, of, { eps, offset, first, runs, width: norm.size });
 }

@@ -46,6 +46,8 @@ const argumentCases: readonly ArgumentCase[] = [
   row('gated_activation', 'gate: f32 6; up: f32 6', 'y: f32 6', { act: 'gelu' }, 'gate'),
   row('clamped_swiglu', 'gate: f32 6; up: f32 6', 'y: f32 6', { alpha: 1, limit: 2 }, 'gate'),
   row('rmsnorm', 'x: f32 4,6; weight: f32 6', 'y: f32 4,6', { eps: 1 }),
+  row('scale_rows', 'x: f32 4,6; scales: f32 4', 'y: f32 4,6', {}, 'x'),
+  row('xielu', 'x: f32 6; positive: f32 1; negative: f32 1; beta: f32 1; eps: f32 1', 'y: f32 6', {}, 'x'),
   row('layernorm', 'x: f32 4,6; weight: f32 6; bias: f32 6', 'y: f32 4,6', { eps: 1 }),
   row('add_norm', 'h: f32 4,6; y: f32 4,6; weight: f32 6', 'h: f32 4,6; x: f32 4,6', { kind: 'rms', eps: 1 }),
   row('slice_columns', 'x: f32 4,6', 'y: f32 4,2', { first: 1 }, 'x'),

@@ -20,7 +20,7 @@ std::vector<float> floats_of(const Tensor* from, int64_t size, float offset, flo
 void rmsnorm(Call& call, Exec& exec) {
   const ops::Rmsnorm a = ops::Rmsnorm::parse(call);
   require_f32({{&a.x, "x"}, {&a.y, "y"}});
-  const std::vector<float> gain = floats_of(&a.weight, a.rows.width, a.offset, 1.0f);
+  const std::vector<float> gain = floats_of(a.weight, a.rows.width, a.offset, 1.0f);
   const float* from = a.x.data<float>();
   float* to = a.y.data<float>();
   exec.pool.parallel_for(a.rows.count, rows_grain(a.rows.width), [&](int64_t begin, int64_t end, int) {
@@ -33,7 +33,7 @@ void layernorm(Call& call, Exec& exec) {
   const ops::Layernorm a = ops::Layernorm::parse(call);
   require_f32({{&a.x, "x"}, {&a.y, "y"}});
   const int64_t width = a.rows.width, size = a.turns * width;
-  const std::vector<float> gain = floats_of(a.weight, size, 0.0f, 1.0f), bias = floats_of(a.bias, size, 0.0f, 0.0f);
+  const std::vector<float> gain = floats_of(a.weight, size, a.offset, 1.0f), bias = floats_of(a.bias, size, 0.0f, 0.0f);
   const float* from = a.x.data<float>();
   float* to = a.y.data<float>();
   exec.pool.parallel_for(a.rows.count, rows_grain(width), [&](int64_t begin, int64_t end, int) {
@@ -47,8 +47,7 @@ void add_norm(Call& call, Exec& exec) {
   const ops::AddNorm a = ops::AddNorm::parse(call);
   require_f32({{&a.x, "x"}});
   const int64_t rows = a.h.dim(0), c = a.h.dim(1);
-  const std::vector<float> gain = floats_of(a.weight, c, a.layer ? 0.0f : a.offset, 1.0f),
-                           bias = floats_of(a.bias, c, 0.0f, 0.0f);
+  const std::vector<float> gain = floats_of(a.weight, c, a.offset, 1.0f), bias = floats_of(a.bias, c, 0.0f, 0.0f);
   float *sums = a.h.data<float>(), *to = a.x.data<float>();
   exec.pool.parallel_for(rows, rows_grain(c), [&](int64_t begin, int64_t end, int) {
     std::vector<float> wide(static_cast<size_t>(c));

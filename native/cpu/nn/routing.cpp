@@ -14,7 +14,7 @@ namespace {
 struct Choice {
   int64_t experts, k, groups, top_groups;
   bool sigmoid, normalize, top_two;
-  float scale;
+  float scale, jitter;
   const float* bias;  // null: none
 
   // Shares keep the order of logits but may round two of them to one: without a bias the logits themselves decide.
@@ -42,6 +42,22 @@ void limit_groups(const Choice& how, float* choice, float* scores) {
       above += scores[other] > scores[g] || (scores[other] == scores[g] && other < g);
     if (above >= how.top_groups)
       std::fill(choice + g * size, choice + (g + 1) * size, -std::numeric_limits<float>::infinity());
+  }
+}
+
+// SparseMixer: `left` has the logits of experts not chosen yet, -infinity of the others.
+void mix_token(const Choice& how, const float* row, float* left, int32_t* index, float* weight) {
+  std::copy(row, row + how.experts, left);
+  for (int64_t j = 0; j < how.k; ++j) {
+    const int64_t best = std::max_element(left, left + how.experts) - left;
+    const float most = left[best];
+    double sum = 0;
+    for (int64_t e = 0; e < how.experts; ++e)
+      if (!((most - left[e]) / std::max(std::fabs(row[e]), most) > 2 * how.jitter))
+        sum += std::exp(static_cast<double>(left[e]) - most);
+    index[j] = static_cast<int32_t>(best);
+    weight[j] = static_cast<float>(how.scale / sum);
+    left[best] = -std::numeric_limits<float>::infinity();
   }
 }
 
@@ -79,7 +95,7 @@ void route_token(const Choice& how, const float* row, float* share, float* choic
 void route_top_k(Call& call, Exec& exec) {
   const ops::RouteTopK a = ops::RouteTopK::parse(call);
   const int64_t tokens = a.logits.dim(0), experts = a.logits.dim(1), k = a.k;
-  Choice how{experts, k, a.groups, a.top_groups, a.sigmoid, a.normalize, a.top_two, a.scale, nullptr};
+  Choice how{experts, k, a.groups, a.top_groups, a.sigmoid, a.normalize, a.top_two, a.scale, a.jitter, nullptr};
   std::vector<float> bias(a.bias ? static_cast<size_t>(experts) : 0);
   if (a.bias) {
     widen(*a.bias, 0, experts, bias.data());
@@ -99,7 +115,8 @@ void route_top_k(Call& call, Exec& exec) {
         if (!std::isfinite(row[e]))
           throw Failure("LPQ_NATIVE_NUMERICS", "the routing logit of token " + std::to_string(t) + " and expert " +
                                                    std::to_string(e) + " is NaN or infinite");
-      route_token(how, row, share.data(), choice.data(), groups.data(), index + t * k, weight + t * k);
+      if (how.jitter > 0) mix_token(how, row, choice.data(), index + t * k, weight + t * k);
+      else route_token(how, row, share.data(), choice.data(), groups.data(), index + t * k, weight + t * k);
     }
   });
 }

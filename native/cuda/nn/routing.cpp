@@ -16,6 +16,13 @@ void route_top_k(Call& call, CudaExec& exec) {
   const long long tokens = a.logits.dim(0);
   const int experts = static_cast<int>(a.logits.dim(1));
   require(experts <= 2048, "there are " + std::to_string(experts) + " experts, more than 2048");
+  if (a.jitter > 0) {
+    uint32_t* bad = exec.fault("LPQ_NATIVE_NUMERICS", "a routing logit is NaN or infinite");
+    const int k = static_cast<int>(a.k);
+    return exec.launch("lpq_route_mixer", {div_up(tokens, 4)}, {32, 4}, static_cast<unsigned>(4 * experts * 4),
+                       a.logits.data<float>(), a.indices.data<int32_t>(), a.weights.data<float>(), tokens, experts, k,
+                       a.jitter, a.scale, bad);
+  }
   const Choice how{experts,
                    static_cast<int>(a.k),
                    static_cast<int>(a.groups),

@@ -214,3 +214,56 @@ extern "C" __global__ void lpq_invert_rows(const int* rows, int count, int* plac
     }                                                                                                            \
   }
 LPQ_EACH_TYPE(LPQ_SCATTER)
+
+// SparseMixer (ops/routing.h): one warp a token, with `experts` floats of shared memory.
+extern "C" __global__ void lpq_route_mixer(const float* logits, int* indices, float* weights, index_t tokens,
+                                           int experts, int k, float jitter, float scale, unsigned* fault) {
+  extern __shared__ float memory[];
+  const index_t t = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (t >= tokens) return;
+  const int lane = threadIdx.x;
+  float* left = memory + threadIdx.y * experts;
+  const float* row = logits + t * experts;
+  bool bad = false;
+  for (int e = lane; e < experts; e += 32) {
+    left[e] = row[e];
+    bad |= !isfinite(row[e]);
+  }
+  if (__any_sync(0xffffffffu, bad)) {
+    if (lane == 0) *fault = 1;
+    for (int j = lane; j < k; j += 32) {  // defined, so that what follows stays inside its tensors
+      indices[t * k + j] = j;
+      weights[t * k + j] = 0;
+    }
+    return;
+  }
+  for (int j = 0; j < k; ++j) {
+    float most = -INFINITY;
+    int at = experts;
+    for (int e = lane; e < experts; e += 32)
+      if (left[e] > most) {
+        most = left[e];
+        at = e;
+      }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+      const float other = __shfl_xor_sync(0xffffffffu, most, step);
+      const int other_at = __shfl_xor_sync(0xffffffffu, at, step);
+      if (other > most || (other == most && other_at < at)) {
+        most = other;
+        at = other_at;
+      }
+    }
+    float sum = 0;
+    for (int e = lane; e < experts; e += 32)
+      if (!((most - left[e]) / fmaxf(fabsf(row[e]), most) > 2 * jitter)) sum += expf(left[e] - most);
+    sum = warp_sum(sum);
+    __syncwarp();  // all lanes have read what is left
+    if (lane == 0) {
+      left[at] = -INFINITY;
+      indices[t * k + j] = at;
+      weights[t * k + j] = scale / sum;
+    }
+    __syncwarp();
+  }
+}

@@ -65,16 +65,16 @@ __device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, i
     for (unsigned i = 0; i < blockDim.x / 32; ++i) sum += parts[i];
   }
   const float factor = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+  const auto gain_of = [&](int c) { return weight ? load_any(weight, weight_type, c) + offset : 1.0f; };
   if (vec) {
     for (int c = threadIdx.x; c < width / 4; c += blockDim.x) {
       const float4 v = load4(from + 4 * c);
-      auto gain = [&](int i) { return load_any(weight, weight_type, 4 * c + i) + offset; };
+      auto gain = [&](int i) { return gain_of(4 * c + i); };
       store4(to + 4 * c, make_float4(v.x * factor * gain(0), v.y * factor * gain(1), v.z * factor * gain(2),
                                      v.w * factor * gain(3)));
     }
   } else {
-    for (int c = threadIdx.x; c < width; c += blockDim.x)
-      to[c] = narrow<Y>(widen(from[c]) * factor * (load_any(weight, weight_type, c) + offset));
+    for (int c = threadIdx.x; c < width; c += blockDim.x) to[c] = narrow<Y>(widen(from[c]) * factor * gain_of(c));
   }
 }
 
@@ -93,7 +93,7 @@ __device__ float block_sum(float value) {
 // One block a row: the mean, then the mean of squared differences, so that nothing cancels.
 template <class X, class Y>
 __device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y,
-                          int width, int runs, index_t pitch, int turns, float eps) {
+                          int width, int runs, index_t pitch, int turns, float eps, float offset) {
   cuda::griddepcontrol_wait_and_launch();
   const index_t row = blockIdx.x, at = (row % turns) * width, start = row_start(row, width, runs, pitch);
   const X* from = x + start;
@@ -109,7 +109,7 @@ __device__ void layernorm(const X* x, const void* weight, int weight_type, const
   const float factor = 1.0f / sqrtf(block_sum(square) / static_cast<float>(width) + eps);
   for (int c = threadIdx.x; c < width; c += blockDim.x) {
     float v = (widen(from[c]) - mean) * factor;
-    if (weight) v *= load_any(weight, weight_type, at + c);
+    if (weight) v *= load_any(weight, weight_type, at + c) + offset;
     if (bias) v += load_any(bias, bias_type, at + c);
     to[c] = narrow<Y>(v);
   }
@@ -150,11 +150,11 @@ LPQ_NORM(float, f32, bf16, bf16)
 LPQ_NORM(f16, f16, f16, f16)
 LPQ_NORM(bf16, bf16, bf16, bf16)
 
-#define LPQ_LAYERNORM(x_type, x_name, y_type, y_name)                                                                 \
-  extern "C" __global__ void lpq_layernorm_##x_name##_##y_name(const x_type* x, const void* weight, int weight_type,  \
-                                                               const void* bias, int bias_type, y_type* y, int width, \
-                                                               int runs, index_t pitch, int turns, float eps) {       \
-    layernorm(x, weight, weight_type, bias, bias_type, y, width, runs, pitch, turns, eps);                            \
+#define LPQ_LAYERNORM(x_type, x_name, y_type, y_name)                                                              \
+  extern "C" __global__ void lpq_layernorm_##x_name##_##y_name(                                                    \
+      const x_type* x, const void* weight, int weight_type, const void* bias, int bias_type, y_type* y, int width, \
+      int runs, index_t pitch, int turns, float eps, float offset) {                                               \
+    layernorm(x, weight, weight_type, bias, bias_type, y, width, runs, pitch, turns, eps, offset);                 \
   }
 LPQ_LAYERNORM(float, f32, float, f32)
 LPQ_LAYERNORM(float, f32, f16, f16)

@@ -32,7 +32,7 @@ export const cohere2: Architecture = {
   attention: {
     ...cohere.attention,
     names: llama.attention.names,
-    rope: { style: 'interleaved', theta: 10_000, slidingOnly: true },
+    rope: { style: 'interleaved', theta: 10_000, slidingOnly: 'always' },
     window: {
       enabled: true,
       otherwise: 4096,

@@ -1,8 +1,13 @@
 import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
+import { apertus } from './apertus.js';
+import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
 import { deepseekV2 } from './deepseek_v2.js';
 import { deepseekV3 } from './deepseek_v3.js';
+import { ernie45 } from './ernie4_5.js';
+import { exaone4 } from './exaone4.js';
+import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3, gemma3Text } from './gemma3.js';
 import { glm4 } from './glm4.js';
@@ -10,24 +15,36 @@ import { gptOss } from './gpt_oss.js';
 import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
 import { granite } from './granite.js';
+import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { llama } from './llama.js';
+import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
+import { nemotron } from './nemotron.js';
 import { olmo2 } from './olmo2.js';
+import { olmo3 } from './olmo3.js';
 import { opt } from './opt.js';
 import { phi3 } from './phi3.js';
 import { qwen2 } from './qwen2.js';
 import { qwen2Moe } from './qwen2_moe.js';
 import { qwen3 } from './qwen3.js';
 import { qwen3Moe } from './qwen3-moe.js';
+import { seedOss } from './seed_oss.js';
+import { smollm3 } from './smollm3.js';
+import { stablelm } from './stablelm.js';
 import { starcoder2 } from './starcoder2.js';
 
 /** Every architecture lpq reads, by model_type. */
 export const ARCHITECTURES: readonly Architecture[] = [
+  apertus,
+  arcee,
   cohere,
   cohere2,
   deepseekV2,
   deepseekV3,
+  ernie45,
+  exaone4,
+  gemma,
   gemma2,
   gemma3,
   gemma3Text,
@@ -36,16 +53,23 @@ export const ARCHITECTURES: readonly Architecture[] = [
   gptNeox,
   gptOss,
   granite,
+  hunyuanV1Dense,
   llama,
+  ministral3,
   mistral,
   mixtral,
+  nemotron,
   olmo2,
+  olmo3,
   opt,
   phi3,
   qwen2,
   qwen2Moe,
   qwen3,
   qwen3Moe,
+  seedOss,
+  smollm3,
+  stablelm,
   starcoder2,
 ];
 

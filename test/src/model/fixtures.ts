@@ -131,7 +131,7 @@ export function randomSource(config: Record<string, unknown>, base = ''): Weight
       const count = shape.reduce((a, b) => a * b, 1);
       // Norms near 1, and linears large enough for scores that differ.
       const mean = shape.length === 1 && name.endsWith('.weight') ? 1 : 0;
-      const size = shape.length === 1 ? 0.6 : 4 / Math.sqrt(shape[1] as number);
+      const size = shape.length < 2 ? 0.6 : 4 / Math.sqrt(shape[1] as number);
       let state = [...name].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 65_521, 7);
       const data = Float32Array.from({ length: count }, () => {
         state = (state * 16_807) % 2_147_483_647;

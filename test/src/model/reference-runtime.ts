@@ -102,32 +102,52 @@ const OPERATIONS: Record<string, Operation> = {
     });
   },
   rmsnorm([x, weight], [y], p) {
-    const w = values(weight!);
-    const input = values(x!);
-    const out = typed(y!);
-    for (let first = 0; first < input.length; first += w.length) {
+    const width = weight ? dim(weight, 0) : number(p, 'width', dim(x!, 1));
+    const [w, input, out] = [weight && values(weight), values(x!), typed(y!)];
+    for (let first = 0; first < input.length; first += width) {
       let square = 0;
-      for (let c = 0; c < w.length; c++) square += at(input, first + c) ** 2;
-      const by = 1 / Math.sqrt(square / w.length + number(p, 'eps'));
-      for (let c = 0; c < w.length; c++) out[first + c] = at(input, first + c) * by * (at(w, c) + number(p, 'offset'));
+      for (let c = 0; c < width; c++) square += at(input, first + c) ** 2;
+      const by = 1 / Math.sqrt(square / width + number(p, 'eps'));
+      for (let c = 0; c < width; c++)
+        out[first + c] = at(input, first + c) * by * (w ? at(w, c) + number(p, 'offset') : 1);
     }
   },
   layernorm([x, weight, bias], [y], p) {
-    const [width, turns] = [dim(x!, 1), number(p, 'turns', 1)];
+    const [width, turns] = [number(p, 'width', dim(x!, 1)), number(p, 'turns', 1)];
     const [input, w, b, out] = [values(x!), weight && values(weight), bias && values(bias), typed(y!)];
-    for (let first = 0; first < input.length; first += width) {
+    // All rows, or where `first` is given the columns of each row from there on.
+    const some = p.first === undefined ? 0 : dim(x!, 1);
+    for (let first = number(p, 'first'); first < input.length; first += some || width) {
       const row = input.subarray(first, first + width);
       const mean = row.reduce((sum, value) => sum + value, 0) / width;
       const variance = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / width;
       const at0 = ((first / width) % turns) * width;
       for (let c = 0; c < width; c++)
         out[first + c] =
-          ((at(row, c) - mean) / Math.sqrt(variance + number(p, 'eps'))) * (w ? at(w, at0 + c) : 1) +
+          ((at(row, c) - mean) / Math.sqrt(variance + number(p, 'eps'))) *
+            (w ? at(w, at0 + c) + number(p, 'offset') : 1) +
           (b ? at(b, at0 + c) : 0);
     }
   },
   activation([x], [y], p) {
     typed(y!).set(values(x!).map(ACTIVATIONS[p.act as string]!));
+  },
+  xielu([x, positive, negative, beta, eps], [y]) {
+    const [p, n, b, e] = [positive, negative, beta, eps].map((tensor) => at(values(tensor!), 0)) as [
+      number,
+      number,
+      number,
+      number,
+    ];
+    const [above, below] = [Math.log1p(Math.exp(p)), b + Math.log1p(Math.exp(n))];
+    typed(y!).set(values(x!).map((v) => b * v + (v > 0 ? above * v * v : below * (Math.expm1(Math.min(v, e)) - v))));
+  },
+  scale_rows([x, scales], [y], p) {
+    const [input, out, by, pitch] = [values(x!), typed(y!), scales && values(scales), dim(x!, 1)];
+    const [first, width] = [number(p, 'first'), number(p, 'width', pitch)];
+    for (let t = 0; t < dim(x!, 0); t++)
+      for (let c = t * pitch + first; c < t * pitch + first + width; c++)
+        out[c] = at(input, c) * number(p, 'factor', 1) * (by ? at(by, by.length === 1 ? 0 : t) : 1);
   },
   soft_cap([x], [y], p) {
     const [scale, cap] = [number(p, 'scale', 1), number(p, 'cap')];
