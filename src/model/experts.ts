@@ -1,9 +1,11 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { branchInput } from './branch.js';
-import type { ExpertPlan, ExpertsPlan, GatePlan } from './plan-experts.js';
+import { applyGate } from './gate.js';
+import type { LinearPlan } from './plan.js';
+import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
-import { type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
+import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
 import { applyLinear, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {
@@ -35,58 +37,82 @@ type Routed = Omit<Routing, 'x'> & { readonly inner: Tensor };
  * reads every token. The router is no feed: it is small, and an error in it sends tokens to other experts.
  */
 export function expertsStages(plan: ExpertsPlan): Stage[] {
-  const { router, routing, intermediate } = plan;
-  const { perToken } = routing;
-  const count = plan.experts.length;
-  const hidden = router.k;
   const shared = plan.shared && sharedExpert(plan.shared, plan.gate);
-  const feed = (kind: 'gate_up' | 'down'): Feed[] =>
-    plan.experts.map(({ gate, up, down }, e) => ({
-      id: `experts.${e}.${kind}`,
-      linears: (kind === 'down' ? [down] : [gate, up]).map((linear) => linearRef(linear, e)),
-    }));
+  return [gateUpStage(plan, shared), downStage(plan, shared)];
+}
 
-  /** `normed` f32|16 bits [T,C] stays the caller's. */
-  const route = (rt: NativeRuntime, weights: BlockWeights, state: BlockState, normed: Tensor): Routing => {
-    const { tokens } = state.batch;
-    const scores = applyLinear(rt, weights, router, normed);
-    const indices = rt.allocate('i32', [tokens, perToken]);
-    const shares = rt.allocate('f32', [tokens, perToken]);
-    const rows = rt.allocate('i32', [tokens * perToken]);
-    const offsets = rt.allocate('i32', [count + 1]);
-    const x = rt.allocate(normed.dtype, [tokens * perToken, hidden]);
-    const { sigmoid, normalize, scale, groups, topGroups, topTwo } = routing;
-    const bias = routing.bias === undefined ? undefined : weightOf(weights, routing.bias);
-    const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo };
-    ops.routeTopK(rt, scores, indices, shares, choice, bias);
-    ops.groupByExpert(rt, indices, rows, offsets, { experts: count });
-    ops.gatherRows(rt, normed, rows, x, { divide: perToken });
-    for (const tensor of [scores, indices]) tensor.dispose();
-    return { x, rows, weights: shares, offsets };
-  };
+function feeds(plan: ExpertsPlan, kind: 'gate_up' | 'down'): Feed[] {
+  return plan.experts.map(({ gate, up, down }, e) => ({
+    id: `experts.${e}.${kind}`,
+    linears: (kind === 'down' ? [down] : [gate, up]).map((linear) => linearRef(linear, e)),
+  }));
+}
 
-  /** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */
-  const split = async (
-    rt: NativeRuntime,
-    x: Tensor,
-    offsets: Tensor,
-    each: (expert: number, rows: Tensor, first: number) => void,
-  ): Promise<void> => {
-    // How many rows each expert has is needed here, before anything can be enqueued for it.
-    const bounds = await readTyped<Int32Array>(rt, offsets);
-    const width = x.shape[1] as number;
-    for (let e = 0; e < count; e++) {
-      const first = bounds[e] as number;
-      each(e, x.view([(bounds[e + 1] as number) - first, width], first * width), first);
-    }
-  };
+/** `normed` f32|16 bits [T,C] stays the caller's. */
+function route(
+  rt: NativeRuntime,
+  plan: ExpertsPlan,
+  weights: BlockWeights,
+  state: BlockState,
+  normed: Tensor,
+): Routing {
+  const { perToken, sigmoid, normalize, scale, groups, topGroups, topTwo } = plan.routing;
+  const { tokens } = state.batch;
+  const experts = plan.experts.length;
+  const scores = applyLinear(rt, weights, plan.router, normed);
+  const indices = rt.allocate('i32', [tokens, perToken]);
+  const shares = rt.allocate('f32', [tokens, perToken]);
+  const rows = rt.allocate('i32', [tokens * perToken]);
+  const offsets = rt.allocate('i32', [experts + 1]);
+  const x = rt.allocate(normed.dtype, [tokens * perToken, plan.router.k]);
+  const bias = plan.routing.bias === undefined ? undefined : weightOf(weights, plan.routing.bias);
+  const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo };
+  ops.routeTopK(rt, scores, indices, shares, choice, bias);
+  ops.groupByExpert(rt, indices, rows, offsets, { experts });
+  ops.gatherRows(rt, normed, rows, x, { divide: perToken });
+  for (const tensor of [scores, indices]) tensor.dispose();
+  return { x, rows, weights: shares, offsets };
+}
 
-  const gateUp: Stage = {
+/** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */
+async function split(
+  rt: NativeRuntime,
+  x: Tensor,
+  offsets: Tensor,
+  each: (expert: number, rows: Tensor, first: number) => void,
+): Promise<void> {
+  // How many rows each expert has is needed here, before anything can be enqueued for it.
+  const bounds = await readTyped<Int32Array>(rt, offsets);
+  const width = x.shape[1] as number;
+  for (let e = 0; e + 1 < bounds.length; e++) {
+    const first = bounds[e] as number;
+    each(e, x.view([(bounds[e + 1] as number) - first, width], first * width), first);
+  }
+}
+
+/** A linear of one expert, from its rows into its part of `whole` [T*k, N]. */
+function applyTo(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  linear: LinearPlan,
+  rows: Tensor,
+  whole: Tensor,
+  first: number,
+): void {
+  const [count] = rows.shape as [number];
+  if (count === 0) return;
+  const y = whole.view([count, linear.n], first * linear.n);
+  applyLinear(rt, weights, linear, rows, { y, accumulate: false });
+  y.dispose();
+}
+
+function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
+  return {
     id: 'experts.gate_up',
-    feeds: [...feed('gate_up'), ...(shared ? [shared.gateUp] : [])],
+    feeds: [...feeds(plan, 'gate_up'), ...(shared ? [shared.gateUp] : [])],
     async capture(rt, weights, state) {
       const normed = branchInput(rt, weights, plan.norm, state);
-      const routed = route(rt, weights, state, normed);
+      const routed = route(rt, plan, weights, state, normed);
       const captured = new Map<string, Tensor>();
       await split(rt, routed.x, routed.offsets, (e, rows) => captured.set(`experts.${e}.gate_up`, rows));
       for (const tensor of Object.values(routed)) tensor.dispose();
@@ -96,19 +122,15 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
     },
     async advance(rt, weights, state) {
       const normed = branchInput(rt, weights, plan.norm, state);
-      const { x, ...routed } = route(rt, weights, state, normed);
+      const { x, ...routed } = route(rt, plan, weights, state, normed);
       const beside = shared ? shared.inner(rt, weights, normed) : {};
       normed.dispose();
-      const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, intermediate]);
+      const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
       const up = rt.allocate(gate.dtype, gate.shape);
       await split(rt, x, routed.offsets, (e, rows, first) => {
         const expert = plan.experts[e] as ExpertPlan;
-        for (const [linear, whole] of [[expert.gate, gate] as const, [expert.up, up] as const]) {
-          if (rows.shape[0] === 0) continue;
-          const y = whole.view([rows.shape[0] as number, intermediate], first * intermediate);
-          applyLinear(rt, weights, linear, rows, { y, accumulate: false });
-          y.dispose();
-        }
+        applyTo(rt, weights, expert.gate, rows, gate, first);
+        applyTo(rt, weights, expert.up, rows, up, first);
         rows.dispose();
       });
       applyGate(rt, plan.gate, gate, up);
@@ -117,10 +139,12 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
       return { ...state, aux: { ...routed, inner: gate, ...beside } };
     },
   };
+}
 
-  const down: Stage = {
+function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
+  return {
     id: 'experts.down',
-    feeds: [...feed('down'), ...(shared ? [shared.down] : [])],
+    feeds: [...feeds(plan, 'down'), ...(shared ? [shared.down] : [])],
     async capture(rt, _weights, state) {
       const { inner, offsets } = state.aux as unknown as Routed;
       const captured = new Map<string, Tensor>();
@@ -133,27 +157,16 @@ export function expertsStages(plan: ExpertsPlan): Stage[] {
     },
     async advance(rt, weights, state) {
       const routed = state.aux as unknown as Routed;
-      const out = rt.allocate('f32', [routed.inner.shape[0] as number, hidden]);
+      const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.router.k]);
       await split(rt, routed.inner, routed.offsets, (e, rows, first) => {
-        if (rows.shape[0] !== 0) {
-          const y = out.view([rows.shape[0] as number, hidden], first * hidden);
-          applyLinear(rt, weights, (plan.experts[e] as ExpertPlan).down, rows, { y, accumulate: false });
-          y.dispose();
-        }
+        applyTo(rt, weights, (plan.experts[e] as ExpertPlan).down, rows, out, first);
         rows.dispose();
       });
-      ops.scatterAddRows(rt, out, routed.rows, routed.weights, state.h, { divide: perToken });
+      ops.scatterAddRows(rt, out, routed.rows, routed.weights, state.h, { divide: plan.routing.perToken });
       out.dispose();
       shared?.addTo(rt, weights, state.aux as unknown as SharedInner, state.h);
       for (const tensor of Object.values(state.aux)) tensor.dispose();
       return { ...state, aux: {} };
     },
   };
-  return [gateUp, down];
-}
-
-/** gate [.., I] becomes the hidden activation. */
-export function applyGate(rt: NativeRuntime, plan: GatePlan, gate: Tensor, up: Tensor): void {
-  if (plan.kind === 'clamped') ops.clampedSwiglu(rt, gate, up, gate, { alpha: plan.alpha, limit: plan.limit });
-  else ops.gatedActivation(rt, gate, up, gate, { act: plan.activation });
 }

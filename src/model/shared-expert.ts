@@ -1,6 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { applyGate } from './experts.js';
+import { applyGate } from './gate.js';
 import type { GatePlan, SharedExpertPlan } from './plan-experts.js';
 import type { BlockWeights, Feed } from './program.js';
 import { applyLinear, linearRef, linearTensors } from './weights.js';
