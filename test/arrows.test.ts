@@ -85,6 +85,13 @@ function resolved(from: string, specifier: string): string {
   return path.join(path.dirname(from), specifier).replace(/\.js$/, '.ts');
 }
 
+/** Of those, what is loaded with the module itself: neither types nor what a function imports when it runs. */
+function loaded(text: string): string[] {
+  const code = text.replace(/\/\*[\s\S]*?\*\//g, '').replace(/^\s*\/\/.*$/gm, '');
+  const statements = /^(?:import|export)\s(?!type\s)[^;']*?\bfrom\s*'([^']+)'|^import\s*'([^']+)'/gm;
+  return [...code.matchAll(statements)].map(([, from, alone]) => (from ?? alone) as string);
+}
+
 /** Of bench, what `lpq bench` runs: the rest is programs of the repository's own. */
 const PROGRAMS = /^bench\/(native|mutation|quality)\//;
 const sources = ['src', 'formats', 'native', 'bench']
@@ -92,12 +99,16 @@ const sources = ['src', 'formats', 'native', 'bench']
   .filter((file) => !PROGRAMS.test(file));
 const imports = new Map(
   sources.map((file) => {
-    const all = specifiers(readFileSync(path.join(root, file), 'utf8'));
+    const text = readFileSync(path.join(root, file), 'utf8');
+    const all = specifiers(text);
     return [
       file,
       {
         own: all.filter((s) => s.startsWith('.')).map((s) => resolved(file, s)),
         packages: all.filter((s) => !s.startsWith('.')),
+        loaded: loaded(text)
+          .filter((s) => s.startsWith('.'))
+          .map((s) => resolved(file, s)),
       },
     ];
   }),
@@ -116,6 +127,25 @@ test('every import follows an arrow of ARCHITECTURE.md', () => {
   assert.deepEqual(wrong, []);
   // The reader of imports sees what is there: a pattern that matched nothing would pass everything.
   assert.ok([...imports.values()].reduce((sum, { own }) => sum + own.length, 0) > 300);
+});
+
+test('no modules load each other in a circle', () => {
+  const done = new Set<string>();
+  const circles: string[] = [];
+  const visit = (file: string, above: readonly string[]): void => {
+    if (above.includes(file)) circles.push([...above.slice(above.indexOf(file)), file].join(' -> '));
+    else if (!done.has(file)) {
+      for (const next of imports.get(file)?.loaded ?? []) visit(next, [...above, file]);
+      done.add(file);
+    }
+  };
+  for (const file of sources) visit(file, []);
+  assert.deepEqual(circles, []);
+  // Types alone may go round; the reader of statements tells the two apart.
+  assert.deepEqual(
+    loaded("import type { A } from './a.js';\nimport {\n  type B,\n  b,\n} from './b.js';\nimport './c.js';"),
+    ['./b.js', './c.js'],
+  );
 });
 
 test('every room has a row in ARCHITECTURE.md that names the same arrows', () => {

@@ -1,6 +1,7 @@
 import { allocate, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { quantType, typeParams } from '../../src/core/quant-type.js';
+import type { SafetensorsDtype } from '../safetensors/dtypes.js';
 import type { CanonicalCheckpoint } from './read.js';
 
 /** The codes of a module, one a byte: U8 [N,K], raw bit patterns, columns as stored. The caller disposes of it. */
@@ -78,4 +79,10 @@ function restoreColumns(weight: Tensor, permutation: Tensor): void {
     stored.set(values);
     for (let j = 0; j < k; j++) values[to[j] as number] = stored[j] as number;
   }
+}
+
+/** The dtype of a dequantized weight: the source's where that is a plain float, else BF16. */
+export function plainDtype(sourceDtype: string): Extract<SafetensorsDtype, 'F32' | 'F16' | 'BF16'> {
+  const name = sourceDtype.toUpperCase();
+  return name === 'F32' || name === 'F16' || name === 'BF16' ? name : 'BF16';
 }

@@ -1,7 +1,7 @@
+import { plainDtype } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
-import type { SafetensorsDtype } from '../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
 import { type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
@@ -85,12 +85,6 @@ export function plannedTensors(checkpoint: CanonicalCheckpoint, name: string, de
       shape: module.transposed ? [k, n] : [n, k],
     },
   ];
-}
-
-/** The dtype of a dequantized weight: the source's where that is a plain float, else BF16. */
-export function plainDtype(sourceDtype: string): Extract<SafetensorsDtype, 'F32' | 'F16' | 'BF16'> {
-  const name = sourceDtype.toUpperCase();
-  return name === 'F32' || name === 'F16' || name === 'BF16' ? name : 'BF16';
 }
 
 function factsOf(checkpoint: CanonicalCheckpoint, name: string, ranks: number): ModuleFacts {

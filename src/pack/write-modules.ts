@@ -1,6 +1,6 @@
 import { setImmediate } from 'node:timers/promises';
 import type { ArtifactWriter, PackedDeclaration } from '../../formats/artifact/write.js';
-import { dequantizeModule } from '../../formats/canonical/dequantize.js';
+import { dequantizeModule, plainDtype } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
@@ -9,7 +9,7 @@ import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { PackRuntime } from '../layout/engine.js';
 import type { PackedRow, PackRequest } from './pack-checkpoint.js';
-import { type PackPlan, plainDtype } from './plan.js';
+import type { PackPlan } from './plan.js';
 
 /** Throws where the run was interrupted, or something beside has failed. */
 export type Check = () => void;

@@ -4,8 +4,8 @@ import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import type { TensorReader } from '../../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
+import { type GgufContext, orderOf, tensorName } from './context.js';
 import { searchRows, takeRows } from './encode.js';
-import { type GgufContext, orderOf, tensorName } from './target.js';
 
 /** A tensor that was not quantized, on its way into the file. */
 export interface CarriedPlan {

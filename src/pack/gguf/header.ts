@@ -1,3 +1,4 @@
+import { plainDtype } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { type GgufMetadata, text, u32 } from '../../../formats/gguf/metadata.js';
@@ -5,9 +6,9 @@ import { ggufOrder } from '../../../formats/gguf/names.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
 import type { GgufTensorPlan } from '../../../formats/gguf/write.js';
 import { LpqError } from '../../core/error.js';
-import { type PackPlan, plainDtype } from '../plan.js';
+import type { PackPlan } from '../plan.js';
 import type { CarriedPlan } from './carried.js';
-import { type GgufContext, tensorName } from './target.js';
+import { type GgufContext, tensorName } from './context.js';
 
 /** Every tensor of the file, in its order; experts stacked. */
 export function tensorPlans(plan: PackPlan, context: GgufContext, carried: readonly CarriedPlan[]): GgufTensorPlan[] {

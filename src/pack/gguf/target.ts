@@ -1,31 +1,13 @@
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { type GgufModel, ggufModel } from '../../../formats/gguf/model-metadata.js';
-import { type GgufName, ggufName, rowOrder } from '../../../formats/gguf/names.js';
+import { type GgufName, ggufName } from '../../../formats/gguf/names.js';
 import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/types.js';
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
-import type { NoForm } from '../integer-form.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
+import { createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
 import { encodeCodes, searchBlocks } from './encode.js';
-import { codesForm, type GgufForm, searchForm } from './forms.js';
+import { codesForm } from './forms.js';
 import { moduleWeight, writeGguf } from './write.js';
-
-/** The model around the modules of a checkpoint, as GGUF sees it. */
-export interface GgufContext {
-  readonly model: GgufModel;
-  /** Searched type of the linears; undefined: blocks from the codes. */
-  readonly search: GgufTypeName | undefined;
-  form(name: string): GgufForm | NoForm;
-  /** Where MODULE.weight goes. Throws LPQ_TARGET for a module without a place. */
-  place(name: string): GgufName;
-}
-
-const contexts = new WeakMap<PackTarget, GgufContext>();
-
-/** The context of a target that bind() made. */
-export function contextOf(target: PackTarget): GgufContext {
-  return contexts.get(target) as GgufContext;
-}
 
 /** GGUF of blocks from the codes, or of one searched type. */
 export function ggufTarget(search?: GgufTypeName): PackTarget {
@@ -59,7 +41,7 @@ function bound(
   checkpoint: CanonicalCheckpoint,
 ): PackTarget {
   const context = createContext(search, checkpoint);
-  const target: PackTarget = {
+  return {
     ...about,
     readsSource: search !== undefined,
     plan: (name, module, facts) => decide(context, checkpoint, name, module.shape, facts),
@@ -81,33 +63,6 @@ function bound(
     config: () => ({ quantization: {}, files: {} }),
 
     write: (request, plan) => writeGguf(request, plan, context),
-  };
-  contexts.set(target, context);
-  return target;
-}
-
-function createContext(search: GgufTypeName | undefined, checkpoint: CanonicalCheckpoint): GgufContext {
-  const model = ggufModel(checkpoint.dir, checkpoint.config);
-  const forms = new Map<string, GgufForm | NoForm>();
-  return {
-    model,
-    search,
-    place(name) {
-      const found = ggufName(`${name}.weight`);
-      if (found) return found;
-      throw new LpqError('LPQ_TARGET', `module '${name}' of ${checkpoint.dir} has no place in GGUF`, {
-        hint: 'Leave it unquantized with a recipe rule, or pack for compressed-tensors.',
-      });
-    },
-    form(name) {
-      const known = forms.get(name);
-      if (known) return known;
-      const module = checkpoint.module(name);
-      const zeros = module.zeros.kind === 'int' ? { zeroRange: [0, 0] as const } : {};
-      const form = search === undefined ? codesForm(module, zeros) : searchForm(search, module.shape[1]);
-      forms.set(name, form);
-      return form;
-    },
   };
 }
 
@@ -165,18 +120,4 @@ function stackProblem(
     if (other.type !== type) return `its sibling '${sibling}' is ${other.type} and it is ${type}`;
   }
   return undefined;
-}
-
-export function tensorName({ name, expert }: GgufName): string {
-  return expert === undefined ? name : `${name}[${expert}]`;
-}
-
-/** The rows of a module in the order of the file. */
-export function orderOf(context: GgufContext, place: GgufName, rows: number): Int32Array {
-  const permuted = place.heads !== undefined && context.model.architecture.interleaved;
-  return rowOrder(rows, permuted ? headsOf(context, place) : undefined);
-}
-
-function headsOf({ model }: GgufContext, { heads }: GgufName): number {
-  return heads === 'q' ? model.heads : model.kvHeads;
 }

@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
 import { hashFile } from '../../../formats/artifact/write.js';
-import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
+import { dequantizeModule, plainDtype } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
@@ -19,11 +19,11 @@ import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
 import type { WeightSource } from '../../model/source.js';
 import type { PackedRow, PackReport, PackRequest } from '../pack-checkpoint.js';
-import { type PackPlan, plainDtype } from '../plan.js';
+import type { PackPlan } from '../plan.js';
 import { carriedBytes, planCarried } from './carried.js';
+import { type GgufContext, orderOf, tensorName } from './context.js';
 import { encodeCodes, searchBlocks, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
-import { type GgufContext, orderOf, tensorName } from './target.js';
 
 export const GGUF_FILE = 'model.gguf';
 
