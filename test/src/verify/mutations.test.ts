@@ -2,20 +2,20 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { mutateArtifact } from '../../../bench/mutation/artifact/mutate.js';
-import { CASES, type Case, caseName } from '../../../bench/mutation/cases.js';
-import { packedCase } from '../../../bench/mutation/packed.js';
-import { CONFIG_MUTANTS } from '../../../bench/mutation/packer/configs.js';
-import { ROOT, replaced } from '../../../bench/mutation/packer/copy.js';
-import { GGUF_MUTANTS } from '../../../bench/mutation/packer/gguf.js';
-import { LAYOUT_MUTANTS } from '../../../bench/mutation/packer/layouts.js';
-import { NATIVE_MUTANTS } from '../../../bench/mutation/packer/native.js';
-import { Shelf } from '../../../bench/mutation/quantized.js';
 import { createRuntime } from '../../../native/binding.js';
 import { PACK_TARGETS } from '../../../src/pack/targets/index.js';
 import { scratch } from '../../formats/scratch.js';
+import { mutateArtifact } from '../../mutation/artifact/mutate.js';
+import { CASES, type Case, caseName } from '../../mutation/cases.js';
+import { packedCase } from '../../mutation/packed.js';
+import { CONFIG_MUTANTS } from '../../mutation/packer/configs.js';
+import { ROOT, replaced } from '../../mutation/packer/copy.js';
+import { GGUF_MUTANTS } from '../../mutation/packer/gguf.js';
+import { LAYOUT_MUTANTS } from '../../mutation/packer/layouts.js';
+import { NATIVE_MUTANTS } from '../../mutation/packer/native.js';
+import { Shelf } from '../../mutation/quantized.js';
 
-// A sample of bench/mutation: the whole of it takes minutes.
+// A sample of test/mutation: the whole of it takes minutes.
 
 const runtime = createRuntime(2);
 const dir = scratch();
@@ -43,7 +43,7 @@ for (const [seed, each] of SAMPLE.entries())
     );
   });
 
-test('every fault of bench/mutation has its place in the packer', () => {
+test('every fault of test/mutation has its place in the packer', () => {
   for (const { file, find, replace } of [...LAYOUT_MUTANTS, ...CONFIG_MUTANTS, ...GGUF_MUTANTS]) {
     const text = readFileSync(path.join(ROOT, 'dist', `${file}.js`), 'utf8');
     assert.notEqual(replaced(file, text, find, replace), text);

@@ -16,7 +16,7 @@ import type { Mutant } from './packer/mutant.js';
 import { NATIVE_MUTANTS, NativeCopy } from './packer/native.js';
 import { Shelf } from './quantized.js';
 
-// node dist/bench/mutation/packer.js [--native] --out FILE: puts faults into a copy of the packer, one at a time, packs what
+// node dist/test/mutation/packer.js [--native] --out FILE: puts faults into a copy of the packer, one at a time, packs what
 // comes by the place, and asks verify --against. --native builds faults of the native engine too. Ends with 1 where a fault
 // survived that is not said to be none.
 
@@ -143,7 +143,7 @@ const count = (list: readonly Row[]) => ({
 });
 const result = {
   what: 'Faults put into the packer one at a time, and what verify --against says of what it packs then.',
-  command: `node dist/bench/mutation/packer.js${values.native ? ' --native' : ''}`,
+  command: `node dist/test/mutation/packer.js${values.native ? ' --native' : ''}`,
   machine: `${cpus()[0]?.model ?? 'unknown'}, ${availableParallelism()} cores, Node.js ${process.version}`,
   ...count(rows),
   areas: Object.fromEntries(

@@ -5,13 +5,13 @@ import { fileURLToPath } from 'node:url';
 import type { Job } from './job.js';
 import type { Mutant } from './mutant.js';
 
-/** The project's root, from dist/bench/mutation/packer. */
+/** The project's root, from dist/test/mutation/packer. */
 export const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../../..');
 
 /** The compiled packer once more, where one file at a time may be another. */
 export class PackerCopy {
   constructor(readonly dir: string) {
-    for (const room of ['src', 'formats', 'native', 'bench'])
+    for (const room of ['src', 'formats', 'native', 'test/mutation'])
       cpSync(path.join(ROOT, 'dist', room), this.at(room), { recursive: true });
     cpSync(path.join(ROOT, 'package.json'), path.join(dir, 'package.json'));
     symlinkSync(path.join(ROOT, 'node_modules'), path.join(dir, 'node_modules'));
@@ -32,7 +32,7 @@ export class PackerCopy {
 
   /** How each job ended: null, or what the packer said. A packer that dies has said so of the job it was at. */
   pack(jobs: readonly Job[], addon: string | undefined): (string | null)[] {
-    const run = spawnSync(process.execPath, [this.at('bench/mutation/packer/job.js'), JSON.stringify(jobs)], {
+    const run = spawnSync(process.execPath, [this.at('test/mutation/packer/job.js'), JSON.stringify(jobs)], {
       encoding: 'utf8',
       timeout: 120_000,
       env: { ...process.env, LPQ_ADDON: addon ?? defaultAddon() },

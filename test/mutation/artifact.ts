@@ -9,7 +9,7 @@ import { CASES, caseName } from './cases.js';
 import { packedCase } from './packed.js';
 import { Shelf } from './quantized.js';
 
-// node dist/bench/mutation/artifact.js --count 2000 --seed 1 --out FILE: changes artifacts of every target, redoes all hashes and
+// node dist/test/mutation/artifact.js --count 2000 --seed 1 --out FILE: changes artifacts of every target, redoes all hashes and
 // asks verify --against. Ends with 1 where something survived that docs/verification.md does not list.
 
 const { values } = parseArgs({
@@ -58,7 +58,7 @@ function countBy(key: (trial: Trial & { case: string }) => string): Record<strin
 
 const result = {
   what: 'Artifacts changed one value at a time, every hash and the seal redone, and read by verify --against.',
-  command: `node dist/bench/mutation/artifact.js --count ${count} --seed ${seed}`,
+  command: `node dist/test/mutation/artifact.js --count ${count} --seed ${seed}`,
   machine: `${cpus()[0]?.model ?? 'unknown'}, ${availableParallelism()} cores, Node.js ${process.version}`,
   mutations: all.length,
   outcomes: countBy(() => 'all').all,
