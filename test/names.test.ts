@@ -19,6 +19,8 @@ const DESCRIPTORS: readonly RegExp[] = [
   /^src\/pack\/gguf\//,
   /^src\/verify\/gguf[-\w]*\.ts$/,
   /^formats\/(gptq|awq|compressed-tensors|gguf)\//,
+  // Programs that compare methods by their names.
+  /^bench\/quality\//,
 ];
 
 /** Comparisons that are left, by file; numbers only go down. With a method of quantization: */

@@ -12,7 +12,6 @@ import { joinSiblings } from '../../src/model/siblings.js';
 import type { WeightSource } from '../../src/model/source.js';
 import { disposeWeights } from '../../src/model/weights.js';
 import type { Noise } from '../kernels/operands.js';
-import { mixture } from '../w4ax-schedule.js';
 import type { PackedForm, WeightForm } from './forms.js';
 
 /** Blocks of the packed format (docs/internals/layouts/tilus.md): N x K. */
@@ -160,4 +159,16 @@ function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number)
     blocks: uploadTyped(rt, 'i32', [across], Int32Array.from(places)),
     eights,
   };
+}
+
+/** `share` of `count` blocks of 4 bits, the others at places drawn with `seed`. */
+export function mixture(count: number, share: number, seed: number): (4 | 8)[] {
+  const bits = Array.from({ length: count }, (_, i): 4 | 8 => (i < Math.round(share * count) ? 4 : 8));
+  let state = seed >>> 0;
+  for (let i = count - 1; i > 0; i--) {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    const other = Math.floor((state / 2 ** 32) * (i + 1));
+    [bits[i], bits[other]] = [bits[other] as 4 | 8, bits[i] as 4 | 8];
+  }
+  return bits;
 }

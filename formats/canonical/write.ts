@@ -3,7 +3,6 @@ import { withMember } from '../directory/json-text.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
-import type { TensorReader } from '../safetensors/read.js';
 import { planShards } from '../safetensors/shard-plan.js';
 import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
 import { compareNatural } from './order.js';
@@ -171,12 +170,6 @@ function specsOf(plan: Omit<CanonicalPlan, 'config'>): TensorSpec[] {
     specs.push(...moduleTensors(name, module).values());
   }
   return specs.sort((a, b) => compareNatural(a.name, b.name));
-}
-
-/** The tensors of a source that go through unchanged when `modules` are quantized: all but each module's weight. */
-export function carriedSpecs(source: TensorReader, modules: Iterable<string>): TensorSpec[] {
-  const weights = new Set([...modules].map((name) => `${name}.weight`));
-  return [...source.names()].filter((name) => !weights.has(name)).map((name) => source.spec(name));
 }
 
 /** What other tools see in config.json: enough to refuse the checkpoint by name. */

@@ -29,11 +29,6 @@ export interface GptqConfig {
   readonly convention: ZeroConvention;
 }
 
-/** The convention a safe writer uses: v1, which everybody reads, for symmetric; v2 as soon as a zero point may be 0. */
-export function safeConvention(sym: boolean): ZeroConvention {
-  return sym ? 'v1' : 'v2';
-}
-
 /** config.json's quantization_config; quantize_config.json holds the same object. Throws LPQ_PACK. */
 export function gptqConfig(options: GptqOptions): Record<string, unknown> {
   const { bits, granularity, sym, convention } = options;

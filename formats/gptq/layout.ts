@@ -16,10 +16,10 @@ export type ZeroConvention = 'v1' | 'v2';
 export const GPTQ_BITS: readonly number[] = [2, 3, 4, 8];
 
 /**
- * The tensors of linear `name`, spec.md's table: qweight, qzeros, scales, g_idx and, if asked, bias. Throws LPQ_PACK
+ * The tensors of linear `name`, spec.md's table: qweight, qzeros, scales and g_idx. Throws LPQ_PACK
  * naming the module when the format cannot hold it.
  */
-export function gptqTensors(name: string, module: GptqShape & { readonly bias?: boolean }): TensorSpec[] {
+export function gptqTensors(name: string, module: GptqShape): TensorSpec[] {
   const problem = gptqProblem(module);
   if (problem) throw new LpqError('LPQ_PACK', `module '${name}' does not fit the GPTQ format: ${problem}`);
   const { bits } = module;
@@ -30,7 +30,6 @@ export function gptqTensors(name: string, module: GptqShape & { readonly bias?: 
     { name: `${name}.qzeros`, dtype: 'I32', shape: [groups, words(n, bits)] },
     { name: `${name}.scales`, dtype: 'F16', shape: [groups, n] },
     { name: `${name}.g_idx`, dtype: 'I32', shape: [k] },
-    ...(module.bias ? [{ name: `${name}.bias`, dtype: 'F16', shape: [n] } as const] : []),
   ];
 }
 
@@ -46,22 +45,9 @@ export function gptqProblem({ bits, shape: [n, k], granularity }: GptqShape): st
   return undefined;
 }
 
-/**
- * The field that stores a true zero point. Throws LPQ_PACK where the convention cannot say it: z = 0 in v1 would be -1,
- * which many readers take for a borrow from the neighbouring fields.
- */
-export function storedZero(zero: number, bits: number, convention: ZeroConvention): number {
-  const stored = convention === 'v1' ? zero - 1 : zero;
-  if (Number.isInteger(stored) && stored >= 0 && stored < 2 ** bits && zero < 2 ** bits) return stored;
-  throw new LpqError('LPQ_PACK', `GPTQ ${convention} cannot store the zero point ${zero} in ${bits} bits`, {
-    expected: convention === 'v1' ? `1 to ${2 ** bits - 1}` : `0 to ${2 ** bits - 1}`,
-    ...(convention === 'v1' && zero === 0 && { hint: 'Pack for gptq_v2, which stores zero points as they are.' }),
-  });
-}
-
 /** The words that every qzeros repeats when all zero points are 2^(bits-1). */
 export function symmetricZeroWords(bits: number, convention: ZeroConvention): Int32Array {
-  const field = BigInt(storedZero(2 ** (bits - 1), bits, convention));
+  const field = BigInt(2 ** (bits - 1) - (convention === 'v1' ? 1 : 0));
   let stream = 0n;
   for (let i = 0n; i < 32n; i++) stream |= field << (i * BigInt(bits));
   // 32 fields make `bits` words; where a field divides a word they are all the same.

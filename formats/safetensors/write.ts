@@ -8,7 +8,6 @@ import { sync } from '../directory/output-directory.js';
 import { writeError } from '../directory/write-error.js';
 import type { TensorData } from './hash.js';
 import type { TensorSpec } from './header.js';
-import type { TensorReader } from './read.js';
 import { type PlannedShard, planShards, type ShardPlan } from './shard-plan.js';
 import { type ShardFile, TensorSlot, writeFully } from './tensor-slot.js';
 
@@ -253,28 +252,6 @@ export class SafetensorsWriter {
   private check(): void {
     if (this.failure) throw this.failure;
     if (this.ended) throw new LpqError('LPQ_INTERNAL', `the writer of ${this.dir} was finished or aborted before`);
-  }
-}
-
-/**
- * Writes the named tensors of a checkpoint as they are (dtypes without a native one too) through `write`, and lets their
- * pages go afterwards. `onBytes` tells of progress.
- */
-export async function copyTensors(
-  from: TensorReader,
-  names: Iterable<string>,
-  write: (name: string, data: TensorData) => Promise<void>,
-  onBytes?: (bytes: number) => void,
-): Promise<void> {
-  for (const name of names) {
-    const tensor = from.tensor(name);
-    try {
-      await write(name, tensor);
-      onBytes?.(tensor.byteLength);
-    } finally {
-      tensor.dispose();
-    }
-    from.advise(name, 'dontneed');
   }
 }
 

@@ -31,20 +31,6 @@ export function canonical(value: Layout): Layout {
   return assemble(parts);
 }
 
-/** Whether two layouts are the same map. */
-export function equal(a: Layout, b: Layout): boolean {
-  const x = canonical(a);
-  const y = canonical(b);
-  const same = (p: readonly number[], q: readonly number[]): boolean =>
-    p.length === q.length && p.every((value, i) => value === q[i]);
-  return (
-    same(x.shape, y.shape) &&
-    same(x.modeShape, y.modeShape) &&
-    same(x.spatialModes, y.spatialModes) &&
-    same(x.localModes, y.localModes)
-  );
-}
-
 function adjacent(dims: readonly Part[][], upper: Part, lower: Part): boolean {
   const home = dims.find((list) => list.includes(upper));
   if (!home) return !dims.some((list) => list.includes(lower)); // both are replicas

@@ -16,11 +16,7 @@ export const MMA_M16N8K16 = {
   c: product(local(2, 1), spatial(8, 4), local(1, 2)),
 } as const;
 
-/** The same of mma.m16n8k8 with 16-bit, m16n8k32 with 8-bit and m16n8k64 with 4-bit operands; C and D are as above. */
-export const MMA_M16N8K8 = {
-  a: product(local(2, 1), spatial(8, 4), local(1, 2)),
-  b: product(columnSpatial(4, 8), local(2, 1)),
-} as const;
+/** The same of mma.m16n8k32 with 8-bit and m16n8k64 with 4-bit operands; C and D are as above. */
 export const MMA_M16N8K32 = {
   a: product(columnLocal(2, 2), spatial(8, 4), local(1, 4)),
   b: product(local(2, 1), columnSpatial(4, 8), local(4, 1)),

@@ -20,11 +20,6 @@ export function columnSpatial(...shape: number[]): Layout {
   return layout(shape, shape, axes(shape).reverse(), []);
 }
 
-/** One element of `rank` dimensions, held by `count` threads alike. */
-export function replicated(count: number, rank: number): Layout {
-  return layout(new Array(rank).fill(1), [], [-count], []);
-}
-
 function axes(shape: readonly number[]): number[] {
   return shape.map((_, axis) => axis);
 }

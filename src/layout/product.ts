@@ -1,5 +1,5 @@
 import { LpqError } from '../core/error.js';
-import { type Layout, layout } from './layout.js';
+import type { Layout } from './layout.js';
 import { assemble, takeApart } from './parts.js';
 
 /**
@@ -33,25 +33,4 @@ export function permute(value: Layout, order: readonly number[]): Layout {
     });
   const parts = takeApart(value);
   return assemble({ ...parts, dims: order.map((axis) => parts.dims[axis]!) });
-}
-
-/**
- * The layout of the tile reduced over `dims`: the threads that shared the reduction all hold its result, so spatial modes
- * become replicas, and local modes vanish. The dimensions stay with size 1, or go when `keep` is false.
- */
-export function reduce(value: Layout, dims: readonly number[], keep = true): Layout {
-  for (const dim of dims)
-    if (value.shape[dim] === undefined)
-      throw new LpqError('LPQ_LAYOUT', `a layout of rank ${value.shape.length} has no dimension ${dim}`, { got: dim });
-  const parts = takeApart(value);
-  const gone = new Set(dims.flatMap((dim) => parts.dims[dim]!));
-  const remaining = parts.dims.map((list, dim) => (dims.includes(dim) ? [] : list));
-  const result = assemble({
-    dims: remaining,
-    spatial: parts.spatial,
-    local: parts.local.filter((part) => !gone.has(part)),
-  });
-  if (keep) return result;
-  const shape = result.shape.filter((_, dim) => !dims.includes(dim));
-  return layout(shape, result.modeShape, result.spatialModes, result.localModes);
 }

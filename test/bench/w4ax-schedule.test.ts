@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { A100, ablation, makespans, mixture } from '../../bench/w4ax-schedule.js';
+import { mixture } from '../../bench/model/weights.js';
+import { A100, ablation, makespans } from './w4ax-schedule.js';
 
 test('the ablation of COMET: what remapping and decomposing tiles gain, within 5 % of the paper', () => {
   // Section 6.4: naive, with remapping, with decomposition as well. The order of the naive one's tiles is not stated; here LLaMA-3-70B

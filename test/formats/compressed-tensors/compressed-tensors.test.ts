@@ -1,17 +1,18 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { compressedTensorsConfig, readCompressedTensorsConfig } from '../../../formats/compressed-tensors/config.js';
-import { decodePackQuantized } from '../../../formats/compressed-tensors/decode.js';
 import {
   packedWords,
   packingsOf,
   packQuantizedTensors,
   type WordPacking,
 } from '../../../formats/compressed-tensors/layout.js';
+import { readWeightSchemes } from '../../../formats/compressed-tensors/read-schemes.js';
+import { quantizationConfig } from '../../../formats/compressed-tensors/schemes.js';
 import { integers } from '../canonical/fixture.js';
 import { designed } from '../scratch.js';
 import { hexWords, vectors } from '../vectors.js';
+import { decodePackQuantized } from './decode.js';
 
 const golden = vectors<{ rows: { bits: number; packing: WordPacking; codes: number[]; words: string[] }[] }>(
   'compressed-tensors.json',
@@ -132,8 +133,9 @@ test('tensor table', () => {
 });
 
 test('config: exactly the keys that its readers allow, read back, refused', () => {
-  const group = { targets: ['Linear'], bits: 4, symmetric: true, granularity: { kind: 'group', size: 128 } } as const;
-  const written = compressedTensorsConfig({ groups: [group], ignore: ['lm_head'] });
+  const [format, type, strategy] = ['pack-quantized', 'int', 'group'] as const;
+  const group = { targets: ['Linear'], format, bits: 4, type, symmetric: true, strategy, groupSize: 128 };
+  const written = quantizationConfig({ groups: [group], ignore: ['lm_head'] });
   assert.deepEqual(written, {
     quant_method: 'compressed-tensors',
     format: 'pack-quantized',
@@ -162,21 +164,15 @@ test('config: exactly the keys that its readers allow, read back, refused', () =
       },
     },
   });
-  assert.deepEqual(readCompressedTensorsConfig('x', written), {
-    schemes: [{ ...group, actorder: null }],
-    ignore: ['lm_head'],
-  });
-  const channel = compressedTensorsConfig({
-    groups: [{ ...group, granularity: { kind: 'channel' }, actorder: 'group' }],
-    ignore: [],
-  });
-  assert.deepEqual(readCompressedTensorsConfig('x', channel).schemes[0], {
-    ...group,
-    granularity: { kind: 'channel' },
-    actorder: 'group',
+  const read = { ...group, group: 'group_0', block: undefined, actorder: null };
+  assert.deepEqual(readWeightSchemes('x', written), { schemes: [read], ignore: ['lm_head'] });
+  const channel = { ...group, ...({ strategy: 'channel', groupSize: null, actorder: 'group' } as const) };
+  assert.deepEqual(readWeightSchemes('x', quantizationConfig({ groups: [channel], ignore: [] })).schemes[0], {
+    ...read,
+    ...{ strategy: 'channel', groupSize: undefined, actorder: 'group' },
   });
   assert.throws(
-    () => compressedTensorsConfig({ groups: [{ ...group, bits: 0 }], ignore: [] }),
+    () => quantizationConfig({ groups: [{ ...group, bits: 0 }], ignore: [] }),
     designed('LPQ_PACK', /1 to 8 bits, not 0/),
   );
   const edit = (key: string, value: unknown) => {
@@ -185,15 +181,14 @@ test('config: exactly the keys that its readers allow, read back, refused', () =
     return copy as unknown as Record<string, unknown>;
   };
   for (const [config, message] of [
-    [{ ...written, format: 'marlin-24' }, /format of .*got "marlin-24"/],
     [{ ...written, config_groups: null }, /config_groups/],
     [{ ...written, ignore: [1] }, /ignore/],
     [edit('num_bits', 9), /num_bits/],
-    [edit('type', 'float'), /weights\.type/],
+    [edit('type', 'code'), /weights\.type/],
     [edit('symmetric', 1), /symmetric/],
-    [edit('strategy', 'tensor_group'), /strategy/],
+    [edit('strategy', 'x'), /strategy/],
     [edit('group_size', null), /group_size/],
     [edit('actorder', 'x'), /actorder/],
   ] as const)
-    assert.throws(() => readCompressedTensorsConfig('cfg', config), designed('LPQ_CONFIG', message));
+    assert.throws(() => readWeightSchemes('cfg', config), designed('LPQ_CONFIG', message));
 });

@@ -1,18 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { gptqConfig, readGptqConfig, safeConvention } from '../../../formats/gptq/config.js';
-import { decodeGptq } from '../../../formats/gptq/decode.js';
-import {
-  detectZeroConvention,
-  gptqTensors,
-  storedZero,
-  symmetricZeroWords,
-  words,
-} from '../../../formats/gptq/layout.js';
+import { gptqConfig, readGptqConfig } from '../../../formats/gptq/config.js';
+import { detectZeroConvention, gptqTensors, symmetricZeroWords, words } from '../../../formats/gptq/layout.js';
 import { integers } from '../canonical/fixture.js';
 import { designed } from '../scratch.js';
 import { hexWords, vectors } from '../vectors.js';
+import { decodeGptq } from './decode.js';
 
 const golden = vectors<{
   qweight: { bits: number; codes: number[]; words: string[] }[];
@@ -121,16 +115,12 @@ test('refused: sizes that do not match, groups that do not exist', () => {
 });
 
 test('tensor table', () => {
-  assert.deepEqual(
-    gptqTensors('m', { bits: 3, shape: [64, 128], granularity: { kind: 'group', size: 32 }, bias: true }),
-    [
-      { name: 'm.qweight', dtype: 'I32', shape: [12, 64] },
-      { name: 'm.qzeros', dtype: 'I32', shape: [4, 6] },
-      { name: 'm.scales', dtype: 'F16', shape: [4, 64] },
-      { name: 'm.g_idx', dtype: 'I32', shape: [128] },
-      { name: 'm.bias', dtype: 'F16', shape: [64] },
-    ],
-  );
+  assert.deepEqual(gptqTensors('m', { bits: 3, shape: [64, 128], granularity: { kind: 'group', size: 32 } }), [
+    { name: 'm.qweight', dtype: 'I32', shape: [12, 64] },
+    { name: 'm.qzeros', dtype: 'I32', shape: [4, 6] },
+    { name: 'm.scales', dtype: 'F16', shape: [4, 64] },
+    { name: 'm.g_idx', dtype: 'I32', shape: [128] },
+  ]);
   for (const [module, message] of [
     [{ bits: 5, shape: [32, 32], granularity: { kind: 'channel' } }, /'m' .*2, 3, 4 or 8 bits, not 5/],
     [{ bits: 4, shape: [32, 32], granularity: { kind: 'group', size: 24 } }, /groups do not divide K = 32/],
@@ -140,15 +130,6 @@ test('tensor table', () => {
     [{ bits: 2, shape: [16, 24], granularity: { kind: 'channel' } }, /K = 24 is no multiple of 16/],
   ] as const)
     assert.throws(() => gptqTensors('m', module), designed('LPQ_PACK', message));
-});
-
-test('zero points: v1 refuses 0, both refuse what does not fit', () => {
-  assert.equal(storedZero(8, 4, 'v1'), 7);
-  assert.equal(storedZero(0, 4, 'v2'), 0);
-  assert.throws(() => storedZero(0, 4, 'v1'), designed('LPQ_PACK', /zero point 0 in 4 bits.*1 to 15.*gptq_v2/));
-  for (const convention of ['v1', 'v2'] as const)
-    for (const zero of [-1, 16, 1.5])
-      assert.throws(() => storedZero(zero, 4, convention), designed('LPQ_PACK', /cannot store/));
 });
 
 test('config: written, read back, refused', () => {
@@ -189,7 +170,6 @@ test('config: written, read back, refused', () => {
     [-1, 'gptq_v2', { '-:lm_head': {} }],
   );
   assert.deepEqual(readGptqConfig('x', channel).granularity, { kind: 'channel' });
-  assert.deepEqual([safeConvention(true), safeConvention(false)], ['v1', 'v2']);
   assert.throws(
     () => gptqConfig({ ...base, sym: false }),
     designed('LPQ_PACK', /v1 is unsafe for asymmetric.*gptq_v2/),

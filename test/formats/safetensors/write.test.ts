@@ -12,7 +12,7 @@ import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { planShards } from '../../../formats/safetensors/shard-plan.js';
 import type { ShardFile } from '../../../formats/safetensors/tensor-slot.js';
-import { copyTensors, SafetensorsWriter, writeSafetensors } from '../../../formats/safetensors/write.js';
+import { SafetensorsWriter, writeSafetensors } from '../../../formats/safetensors/write.js';
 import { fromTyped } from '../../../native/binding.js';
 import { ARCHITECTURES, GOLDENS } from '../../src/model/fixtures.js';
 import { designed, scratch } from '../scratch.js';
@@ -299,7 +299,7 @@ test('the same tensors written again are the reference writer’s bytes', async 
       const list = [...from.names()].map((tensor) => from.spec(tensor));
       const options = { stem: name.replace('.safetensors', ''), metadata: from.metadata ?? {} };
       const writer = await SafetensorsWriter.create(dir, list, options);
-      await copyTensors(from, from.names(), (tensor, data) => writer.write(tensor, data));
+      for (const tensor of from.names()) await writer.write(tensor, from.tensor(tensor));
       await writer.finish();
       assert.ok(readFileSync(path.join(dir, name)).equals(readFileSync(source)), source);
     }

@@ -6,14 +6,14 @@ import { fileURLToPath } from 'node:url';
 import { MMA_M16N8K16, WORD_75316420 } from '../../../src/layout/fragment.js';
 import { columnSpatial, local, spatial } from '../../../src/layout/make.js';
 import { bitPositions, type PackMode } from '../../../src/layout/memory.js';
-import { alignRows, printGrid, printLayout, printThreads } from '../../../src/layout/print.js';
-import { printWords } from '../../../src/layout/print-memory.js';
 import { product } from '../../../src/layout/product.js';
 import { COMET_TILE, cometWeight } from '../../../src/pack/layouts/comet.js';
 import { MARLIN_WARP_TILE, marlinScales, marlinWeight } from '../../../src/pack/layouts/marlin.js';
 import { columnStreams, rowStreams } from '../../../src/pack/layouts/stream.js';
 import { pairWords, TILUS_TILE, tilusWeight } from '../../../src/pack/layouts/tilus.js';
 import { TURBOMIND_B, turbomindWeight } from '../../../src/pack/layouts/turbomind.js';
+import { alignRows, printGrid, printLayout, printThreads } from './print.js';
+import { printWords } from './print-memory.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
 const dir = path.join(root, 'docs', 'internals', 'layouts');

@@ -1,13 +1,6 @@
-import {
-  LDMATRIX,
-  MMA_M16N8K8,
-  MMA_M16N8K16,
-  MMA_M16N8K32,
-  MMA_M16N8K64,
-  WGMMA_M64N8K16,
-} from '../../../src/layout/fragment.js';
+import { LDMATRIX, MMA_M16N8K16, MMA_M16N8K32, MMA_M16N8K64, WGMMA_M64N8K16 } from '../../../src/layout/fragment.js';
 import { indexAt, type Layout, localCount, threadCount } from '../../../src/layout/layout.js';
-import { local, spatial } from '../../../src/layout/make.js';
+import { columnSpatial, local, spatial } from '../../../src/layout/make.js';
 import { product } from '../../../src/layout/product.js';
 
 /** Of each lane, of each element in its registers: the coordinates. */
@@ -36,7 +29,7 @@ export function declaredMaps(): Record<string, FragmentMap> {
   const { c } = MMA_M16N8K16;
   add('m16n8k16.f16', MMA_M16N8K16);
   add('m16n8k16.bf16', MMA_M16N8K16);
-  add('m16n8k8.f16', { ...MMA_M16N8K8, c });
+  add('m16n8k8.f16', { a: c, b: product(columnSpatial(4, 8), local(2, 1)), c });
   add('m16n8k32.s8', { ...MMA_M16N8K32, c });
   add('m16n8k64.s4', { ...MMA_M16N8K64, c });
   // Sparse: A's kept columns are a dense A, B is two of B along k.

@@ -10,10 +10,11 @@ import {
   WORD_75316420,
 } from '../../../src/layout/fragment.js';
 import { indexAt, layout } from '../../../src/layout/layout.js';
-import { local, replicated, spatial } from '../../../src/layout/make.js';
+import { local, spatial } from '../../../src/layout/make.js';
 import { bitPositions, extents, type MemoryLayout, memoryLayout, repeatTile } from '../../../src/layout/memory.js';
 import { permute, product } from '../../../src/layout/product.js';
 import { integers } from '../../formats/canonical/fixture.js';
+import { replicated } from './random-layout.js';
 
 // Layouts that no target uses yet, built from the same pieces and run through the same engine: the declarations are data,
 // and the closed forms beside them come from the formats' descriptions.

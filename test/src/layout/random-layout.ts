@@ -35,3 +35,8 @@ function trimmed(modes: number[]): number[] {
   while (list.length > 1 && list.at(-1) === 1) list.pop();
   return list;
 }
+
+/** One element of `rank` dimensions, held by `count` threads alike. */
+export function replicated(count: number, rank: number): Layout {
+  return layout(new Array(rank).fill(1), [], [-count], []);
+}

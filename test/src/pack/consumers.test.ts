@@ -4,14 +4,14 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { Artifact } from '../../../formats/artifact/read.js';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { decodePackQuantized } from '../../../formats/compressed-tensors/decode.js';
-import { decodeGptq } from '../../../formats/gptq/decode.js';
 import { symmetricZeroWords } from '../../../formats/gptq/layout.js';
 import type { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { createRuntime, typed } from '../../../native/binding.js';
 import { quantType } from '../../../src/core/quant-type.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { planPack } from '../../../src/pack/plan.js';
+import { decodePackQuantized } from '../../formats/compressed-tensors/decode.js';
+import { decodeGptq } from '../../formats/gptq/decode.js';
 import { designed, scratch } from '../../formats/scratch.js';
 import { checkpointOf, type Made, made } from './checkpoint.js';
 

@@ -1,5 +1,5 @@
-import { LpqError } from '../../src/core/error.js';
-import { packedWords, packingsOf, type WordPacking } from './layout.js';
+import { packedWords, packingsOf, type WordPacking } from '../../../formats/compressed-tensors/layout.js';
+import { LpqError } from '../../../src/core/error.js';
 
 /** The packed tensors of a linear as they lie in the file, row-major. */
 export interface PackQuantizedTensors {

@@ -1,4 +1,4 @@
-import { bitPositions, extents, type MemoryLayout } from './memory.js';
+import { bitPositions, extents, type MemoryLayout } from '../../../src/layout/memory.js';
 import { alignRows } from './print.js';
 
 /**

@@ -1,5 +1,5 @@
-import { LpqError } from '../../src/core/error.js';
-import { words, type ZeroConvention } from './layout.js';
+import { words, type ZeroConvention } from '../../../formats/gptq/layout.js';
+import { LpqError } from '../../../src/core/error.js';
 
 /** The tensors of a GPTQ linear as they lie in the file, row-major; scales stay f16 bit patterns. */
 export interface GptqTensors {

@@ -1,5 +1,5 @@
-import { LpqError } from '../core/error.js';
-import { indexAt, type Layout, localCount, locate, threadCount } from './layout.js';
+import { LpqError } from '../../../src/core/error.js';
+import { indexAt, type Layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
 
 /** The four attributes on one line. */
 export function printLayout(value: Layout): string {

@@ -1,3 +1,5 @@
+import { mixture } from '../../bench/model/weights.js';
+
 /**
  * How long a W4Ax product takes under the schedules of COMET (section 4.4, figures 8 and 10), where tiles of blocks with 8-bit
  * activations cost more than those with 4-bit ones: a count of tile costs, without memory, caches or launches. Costs are data, so that
@@ -72,18 +74,6 @@ function longestRun(costs: readonly number[], items: number, processors: number)
     before = end;
   }
   return longest;
-}
-
-/** `share` of `count` blocks of 4 bits, the others at places drawn with `seed`. */
-export function mixture(count: number, share: number, seed: number): (4 | 8)[] {
-  const bits = Array.from({ length: count }, (_, i): 4 | 8 => (i < Math.round(share * count) ? 4 : 8));
-  let state = seed >>> 0;
-  for (let i = count - 1; i > 0; i--) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    const other = Math.floor((state / 2 ** 32) * (i + 1));
-    [bits[i], bits[other]] = [bits[other] as 4 | 8, bits[i] as 4 | 8];
-  }
-  return bits;
 }
 
 /** Linears [N, K] of a decoder layer, qkv and gate with up as one. */
