@@ -23,6 +23,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
   generate: ['core', 'formats', 'binding', 'model', 'calibrate', 'kv'],
   verify: ['core', 'binding', 'formats', 'model'],
+  artifact: ['core', 'binding', 'formats', 'model', 'pack', 'verify'],
   report: ['core', 'formats'],
   bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack', 'kv', 'generate'],
   cli: [
@@ -40,6 +41,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'eval',
     'generate',
     'verify',
+    'artifact',
     'bench',
     'report',
     'hub',

@@ -224,7 +224,8 @@ function strayCodes(weights: TensorReader): string | undefined {
   return undefined;
 }
 
-function floatTensor(weights: TensorReader, name: string): Tensor {
+/** F32, F16 and BF16 as they are, F64 rounded to f32. Throws LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING. */
+export function floatTensor(weights: TensorReader, name: string): Tensor {
   const dtype = weights.dtype(name);
   if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') return weights.tensor(name);
   if (dtype !== 'F64')

@@ -10,16 +10,17 @@ import { embed, headInput, logits, outerTensors } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
 import type { Block, ModelGraph } from './program.js';
 import { RopeCache } from './rope-cache.js';
-import type { WeightSource } from './source.js';
+import type { WeightShapes, WeightSource } from './source.js';
 import { linearRef, storedTurned } from './weights.js';
 
 /**
  * The graph of a checkpoint, with every weight it needs checked to be there in the right shape. Reads no weights.
  * Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG, LPQ_TENSOR_MISSING, LPQ_TENSOR_SHAPE.
  */
-export function openModel(source: WeightSource): ModelGraph {
+export function openModel(source: WeightShapes): ModelGraph {
   const graph = buildGraph(planSource(source));
-  const view = expertSource(source);
+  // Nothing but shapes is read of it.
+  const view: WeightShapes = expertSource(source as WeightSource);
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
     for (const [name, shape] of tensors) {
       const stored = storedTurned(view, name, graph.transposed) ? [...shape].reverse() : shape;
@@ -29,12 +30,12 @@ export function openModel(source: WeightSource): ModelGraph {
 }
 
 /** The plan of a checkpoint, by its own names. Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG. */
-export function planSource(source: WeightSource): ModelPlan {
+export function planSource(source: WeightShapes): ModelPlan {
   return planModel(asNamed(architectureOf(source.config, source.dir), source), source.config, source.dir);
 }
 
 /** The table with the names that this checkpoint has, where it is spelled in another way (GPT-2 as published). */
-function asNamed(table: Architecture, source: WeightSource): Architecture {
+function asNamed(table: Architecture, source: WeightShapes): Architecture {
   const { variants = [], ...names } = table.names;
   if (source.has(`${names.embedding}.weight`)) return table;
   for (const { prefix, instead } of variants) {
@@ -94,7 +95,7 @@ export function unusedTensors(source: WeightSource, graph: ModelGraph): string[]
   return [...expertSource(source).names()].filter((name) => !used.has(name)).sort();
 }
 
-function checkTensor(source: WeightSource, name: string, shape: readonly number[], architecture: string): void {
+function checkTensor(source: WeightShapes, name: string, shape: readonly number[], architecture: string): void {
   if (!source.has(name))
     throw new LpqError('LPQ_TENSOR_MISSING', `${source.dir} lacks the tensor '${name}' that ${architecture} needs`, {
       expected: `${name} [${shape.join(', ')}]`,

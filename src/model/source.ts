@@ -4,11 +4,8 @@ import type { PackedWeight } from './kernels/kernel.js';
 
 export type { KvScheme } from '../../formats/kv/scheme.js';
 
-/**
- * Where a model graph takes its weights from: a source checkpoint, a quantized one (dequantized on demand) or a packed
- * one (through the verifier's decoder).
- */
-export interface WeightSource {
+/** What the weights of a model are called and how they are shaped: all that its graph asks for. */
+export interface WeightShapes {
   /** The directory, for messages. */
   readonly dir: string;
   /** config.json, parsed and otherwise untouched. */
@@ -20,6 +17,13 @@ export interface WeightSource {
   shape(name: string): readonly number[];
   /** Whether the weight is the dequantized one of a module: [N, K], also where the source checkpoint had [K, N]. */
   quantized?(name: string): boolean;
+}
+
+/**
+ * Where a model graph takes its weights from: a source checkpoint, a quantized one (dequantized on demand) or a packed
+ * one (through the verifier's decoder).
+ */
+export interface WeightSource extends WeightShapes {
   /** f32, f16 or bf16; a zero-copy view where possible. The caller disposes of it. */
   tensor(name: string): Promise<Tensor>;
   /**

@@ -8,7 +8,7 @@ import { expertSource } from './fused-experts.js';
 import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
-import type { WeightSource } from './source.js';
+import type { WeightShapes, WeightSource } from './source.js';
 
 /**
  * Reads the named weights onto the runtime's device, linears as [N, K]: those under `transposed` are turned, unless the
@@ -69,7 +69,7 @@ function requireCpu(rt: NativeRuntime, name: string, source: WeightSource): void
 }
 
 /** Whether the source gives a weight as [K, N]. */
-export function storedTurned(source: WeightSource, name: string, transposed: ReadonlySet<string>): boolean {
+export function storedTurned(source: WeightShapes, name: string, transposed: ReadonlySet<string>): boolean {
   return transposed.has(name) && !source.quantized?.(name);
 }
 

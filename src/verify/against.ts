@@ -5,8 +5,8 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
+import { quantizedWeight } from './dequantize.js';
 import { compare, settle, transpose } from './native.js';
-import { quantizedWeight } from './quantized-weight.js';
 import type { Recorder, VerifyFailure } from './report.js';
 import { cacheOf, verifiedTarget } from './targets/index.js';
 

@@ -2,7 +2,7 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import { fromNativeDtype } from '../../formats/safetensors/dtypes.js';
 import type { HashedFacts } from '../../formats/safetensors/hash.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
-import { allocate, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { layoutOf } from './layouts/index.js';
 import type { Wrong } from './native.js';
 
@@ -44,9 +44,4 @@ export async function decodeModule(
   const decoded: Decoded = { parts: new Map(), problems: [] };
   await layoutOf(module.layout)!.decode(rt, weights, name, module, decoded);
   return decoded;
-}
-
-/** A tensor of the module's shape in `dtype`, for dequantizing into. */
-export function weightLike(module: PackedModule, dtype: 'f32' | 'f16' | 'bf16'): Tensor {
-  return allocate(dtype, module.shape);
 }

@@ -1,10 +1,10 @@
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from './decode-gguf.js';
+import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, settle } from './native.js';
-import { quantizedWeight } from './quantized-weight.js';
 
 /** Weights that are looked at together: embeddings are large. */
 const CHUNK = 2 ** 24;

@@ -1,21 +1,13 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import {
-  addon,
-  allocate,
-  type DType,
-  fromTyped,
-  type NativeRuntime,
-  type Tensor,
-  typed,
-} from '../../native/binding.js';
-import { quantType, typeParams } from '../core/quant-type.js';
+import { addon, type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { quantType } from '../core/quant-type.js';
 import { disposePacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
+import { dequantized } from './dequantize.js';
 import { activations, bitsOf, chooseColumns, download, MOST_TOKENS, numberOf, POISON, TOKENS } from './kernel-data.js';
 import type { KernelRules } from './layout.js';
 import { layoutOf, packedWeight } from './layouts/index.js';
 import type { ModuleContext } from './module.js';
-import { dequantize, settle } from './native.js';
 import { asCodes } from './token-codes.js';
 
 interface Reference {
@@ -88,20 +80,15 @@ async function referenceOf(
   { runtime, seed, kernel }: ModuleContext,
   rules: KernelRules,
   module: PackedModule,
-  { parts, group }: Decoded,
+  decoded: Decoded,
   x: Float64Array,
   aligned: boolean,
 ): Promise<Reference> {
   const [n, k] = module.shape;
-  const weight = allocate('f32', [n, k]);
-  const [codes, scales, zeros] = [parts.get('codes')!, parts.get('scales')!, parts.get('zeros')];
-  const [blockN, blockK] = module.scales.block;
-  const type = quantType(module.type);
-  const zero = module.zeros.kind === 'const' ? module.zeros.value : 0;
-  const permutation = parts.get('permutation');
-  dequantize(runtime, { codes, scales, zeros, group, permutation }, weight, typeParams(type), { blockN, blockK, zero });
-  await settle(runtime);
+  const { parts, group } = decoded;
+  const weight = await dequantized(runtime, module, decoded, 'f32');
   const w = typed(weight);
+  const type = quantType(module.type);
   const columns = chooseColumns(n, seed);
   const product = new Float64Array(MOST_TOKENS * columns.length);
   const size = new Float64Array(product.length);
@@ -110,7 +97,8 @@ async function referenceOf(
   const integers = type.kind === 'int' && rules.rounds === true;
   const fused = integers && rules.fused === true;
   const rounds = rules.roundsWithoutWgmma === true && kernel !== undefined && lacksWgmma(kernel);
-  const groupOf = groupsOf(k, blockK, group, permutation);
+  const groupOf = groupsOf(k, module.scales.block[1], group, parts.get('permutation'));
+  const scales = parts.get('scales')!;
   const groups = scales.shape[1] as number;
   const stored = typed<Uint16Array | Uint8Array | Float32Array>(scales);
   for (const [j, row] of columns.entries())

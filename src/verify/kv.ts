@@ -2,7 +2,7 @@ import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import { planSource } from '../model/graph.js';
-import type { WeightSource } from '../model/source.js';
+import type { WeightShapes } from '../model/source.js';
 import type { CacheMaker } from './kv-case.js';
 import type { Case } from './kv-check.js';
 import { appended, prompt, together } from './kv-runs.js';
@@ -28,7 +28,7 @@ const STEPS = 1000;
  * multiples of the residual, one by one and all at once, pages in any order and one contiguous one, empty and one-token caches, and,
  * in small pages, 1000 appended tokens against a prompt. Of caches that kernels read too, where a device is given.
  */
-export async function verifyCache(context: KvContext, scheme: KvScheme, source: WeightSource): Promise<void> {
+export async function verifyCache(context: KvContext, scheme: KvScheme, source: WeightShapes): Promise<void> {
   const { runtime, recorder, caches, seed, steps = STEPS } = context;
   const shapes = new Map<string, { heads: number; kvHeads: number; headDim: number; scale: number }>();
   for (const { attention } of planSource(source).blocks)

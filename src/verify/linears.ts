@@ -8,7 +8,7 @@ import { openModel, planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import type { Recorder } from './report.js';
-import type { ArtifactSource } from './source.js';
+import type { ArtifactShapes } from './shapes.js';
 
 /** A linear of the model, as a loader that builds it will ask for it. */
 export interface Linear {
@@ -36,7 +36,7 @@ const FLOATS = ['F64', 'F32', 'F16', 'BF16'];
  */
 export function modelLinears(
   recorder: Recorder,
-  source: ArtifactSource,
+  source: ArtifactShapes,
   weights: Checkpoint,
   canonical: CanonicalCheckpoint | undefined,
 ): ModelLinears {
@@ -69,7 +69,7 @@ export function modelLinears(
 }
 
 /** What the path of the head ends in: a model of more than text has its language model below another name. */
-function headName({ config, dir }: ArtifactSource): string {
+function headName({ config, dir }: ArtifactShapes): string {
   try {
     return architectureOf(config, dir).names.head;
   } catch (error) {
@@ -90,7 +90,7 @@ function opens(source: WeightSource): boolean {
 /** The graph, where there is one, and the path of the head. */
 function openGraph(
   recorder: Recorder,
-  source: ArtifactSource,
+  source: ArtifactShapes,
   canonical: CanonicalCheckpoint | undefined,
 ): { readonly graph: ModelGraph | undefined; readonly head?: string } {
   try {

@@ -233,37 +233,6 @@ export async function compare(
   return readWrong(report);
 }
 
-export interface DequantizeInputs {
-  readonly codes: Tensor;
-  readonly scales: Tensor;
-  readonly zeros?: Tensor | undefined;
-  readonly group?: Tensor | undefined;
-  readonly permutation?: Tensor | undefined;
-  readonly global?: Tensor | undefined;
-  readonly mask?: Tensor | undefined;
-}
-
-/** W [N, K] in f32, f16 or bf16 by the verifier's own arithmetic; `type` is typeParams() of src/core/quant-type.ts. */
-export function dequantize(
-  rt: NativeRuntime,
-  t: DequantizeInputs,
-  w: Tensor,
-  type: OpParams,
-  p: { blockN: number; blockK: number; zero: number },
-): void {
-  const optional = [t.zeros, t.group, t.permutation, t.global, t.mask];
-  const inputs = [t.codes, t.scales, ...optional.filter((tensor) => tensor !== undefined)];
-  rt.enqueue('verify_dequantize', inputs, [w], {
-    ...type,
-    ...p,
-    hasZeros: t.zeros !== undefined,
-    hasGroup: t.group !== undefined,
-    hasPermutation: t.permutation !== undefined,
-    hasGlobal: t.global !== undefined,
-    hasMask: t.mask !== undefined,
-  });
-}
-
 /** Runs strips of a part through the emulated kernel `op`; native/cpu/verify/emulate_*.cpp say what each takes. */
 export async function emulate(
   rt: NativeRuntime,

@@ -4,8 +4,8 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { typed } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import { expertSource } from '../model/fused-experts.js';
+import { quantizedWeight } from './dequantize.js';
 import { compare, convertExact } from './native.js';
-import { quantizedWeight } from './quantized-weight.js';
 
 /** One module of a checkpoint that another tool quantized, decoded. */
 export interface DecodedModule {

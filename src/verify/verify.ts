@@ -18,7 +18,7 @@ import type { CacheMaker } from './kv-case.js';
 import { modelLinears } from './linears.js';
 import { type ModuleContext, verifyModule } from './module.js';
 import { CHECKS, type ModuleReport, Recorder, type VerifyFailure, type VerifyReport } from './report.js';
-import { ArtifactSource, artifactSource } from './source.js';
+import { ArtifactShapes } from './shapes.js';
 import { quantizesActivations, verifiedTarget } from './targets/index.js';
 
 export interface VerifyOptions {
@@ -71,8 +71,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     checkSeal(recorder, dir, manifest);
     await checkFiles(recorder, dir, manifest, weights);
     checkTensorNames(recorder, manifest, weights);
-    const plain = new ArtifactSource(dir, config, manifest, weights, runtime);
-    checkConfig(recorder, manifest, config, readMirror(dir), modelLinears(recorder, plain, weights, canonical));
+    const shapes = new ArtifactShapes(dir, config, manifest, weights);
+    checkConfig(recorder, manifest, config, readMirror(dir), modelLinears(recorder, shapes, weights, canonical));
     if (canonical) {
       compareManifests(recorder, canonical, manifest);
       const made = [
@@ -91,7 +91,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     else {
       const caches = [{ maker: options.cache.reference, device: runtime }];
       if (kernel) caches.push({ maker: options.cache.kernel, device: kernel });
-      await verifyCache({ runtime, recorder, caches, seed }, manifest.kv, artifactSource(dir, runtime));
+      await verifyCache({ runtime, recorder, caches, seed }, manifest.kv, shapes);
     }
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);

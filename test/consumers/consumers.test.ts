@@ -7,7 +7,7 @@ import { execa } from 'execa';
 import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { createRuntime, typed } from '../../native/binding.js';
-import { artifactSource } from '../../src/verify/source.js';
+import { artifactSource } from '../../src/artifact/open.js';
 import { lpq, model, root } from '../src/cli/lpq.js';
 
 /**

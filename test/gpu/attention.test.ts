@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { createRuntime, fromTyped, type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
+import { openWeights } from '../../src/artifact/open.js';
 import { KERNEL_CACHE } from '../../src/cli/options/kv-cache.js';
-import { openAnySource } from '../../src/cli/options/sources.js';
 import { kvSchemeOf } from '../../src/kv/choose.js';
 import { KernelPool, KernelSequence } from '../../src/kv/kernel-pool.js';
 import { blockTokens } from '../../src/kv/page.js';
@@ -36,7 +36,7 @@ const WISHES = [
 for (const wish of WISHES)
   gpuTest(`the verifier agrees with the kernels' cache, 1000 tokens appended: ${JSON.stringify(wish)}`, async () => {
     const [runtime, device] = [createRuntime(), createRuntime({ device: 'cuda:0' })];
-    const source = await openAnySource(MODEL, runtime);
+    const source = await openWeights(MODEL, runtime);
     const recorder = new Recorder();
     const caches = [{ maker: KERNEL_CACHE, device }];
     await verifyCache({ runtime, recorder, caches, seed: 11 }, kvSchemeOf(wish, 64), source);

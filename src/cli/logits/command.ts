@@ -2,7 +2,6 @@ import { rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Command } from 'commander';
 import { modelDirectory } from '../options/hub.js';
-import { openAnySource } from '../options/sources.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 
@@ -30,7 +29,8 @@ async function logits(given: string, options: LogitsOptions, run: Run): Promise<
   const { writeLogits } = await import('../../eval/logits.js');
   const output = path.resolve(options.output);
   const rt = openRuntime(run, options);
-  const source = await openAnySource(dir, rt);
+  const { openWeights } = await import('../../artifact/open.js');
+  const source = await openWeights(dir, rt);
   // The writer's own name for the file until it is complete.
   run.interrupt.cleanup(() =>
     rmSync(path.join(path.dirname(output), `.${path.basename(output)}.lpq-tmp-${process.pid}`), { force: true }),

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { KvScheme } from '../../../formats/kv/scheme.js';
+import { replaced } from '../../artifact/replaced.js';
 import { LpqError } from '../../core/error.js';
 import { kvSchemeOf } from '../../kv/choose.js';
 import { planSource } from '../../model/graph.js';
@@ -8,7 +9,6 @@ import type { KvForm, WeightSource } from '../../model/source.js';
 import { checkFlags, type KvSettings, requireKv } from '../quantize/settings.js';
 import { type ComputeOptions, openRuntime, type Run } from '../run.js';
 import { activationsOf } from './activations.js';
-import { openAnySource } from './sources.js';
 
 const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual'] as const;
 
@@ -70,25 +70,15 @@ export async function openEvaluated(
   const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
   const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
   const rt = openRuntime(run, { ...flags, device, activations: activationsOf(dir, flags.activations) });
-  const opened = await openAnySource(dir, rt, kernels);
+  const { openWeights } = await import('../../artifact/open.js');
+  const opened = await openWeights(dir, rt, kernels);
   const source = withCache(opened, wish);
   const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
   return { rt, source, cache, close: () => opened.close() };
 }
 
 /** The source with the cache that was asked for instead of its own. */
-function withCache<T extends WeightSource>(source: T, settings: KvSettings): WeightSource {
+function withCache(source: WeightSource, settings: KvSettings): WeightSource {
   const kv: KvForm | undefined = kvOf(settings, source);
   return kv ? replaced(source, { kv }) : source;
-}
-
-/** The source with some of its members replaced; its methods read its own fields. */
-export function replaced<T extends WeightSource>(source: T, by: Partial<WeightSource>): WeightSource {
-  return new Proxy<WeightSource>(source, {
-    get: (target, name) => {
-      if (Object.hasOwn(by, name)) return by[name as keyof WeightSource];
-      const value: unknown = Reflect.get(target, name, target);
-      return typeof value === 'function' ? value.bind(target) : value;
-    },
-  });
 }

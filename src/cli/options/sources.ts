@@ -2,37 +2,10 @@ import { statSync } from 'node:fs';
 import path from 'node:path';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import type { DirectoryKind } from '../../../formats/canonical/source.js';
-import { createRuntime, type NativeRuntime } from '../../../native/binding.js';
 import type { ErrorCode } from '../../core/codes.js';
 import { LpqError } from '../../core/error.js';
-import type { WeightSource } from '../../model/source.js';
 import type { Run } from '../run.js';
 import type { Task } from '../terminal/reporter.js';
-
-/**
- * A weight source over a directory of any kind: plain, quantized or packed. `kernels`: packed weights are handed out as they lie there
- * on the CPU, too. The caller closes it.
- */
-export async function openAnySource(
-  dir: string,
-  rt: NativeRuntime,
-  kernels = false,
-): Promise<WeightSource & { close(): void }> {
-  const { directoryKind, openSource } = await import('../../../formats/canonical/source.js');
-  // Decoding reads files, follows permutations and masks: work of the CPU, whatever computes with the weights.
-  const decoder = rt.device === 'cpu' ? rt : createRuntime();
-  // On a device the packed bytes go through the kernels that they were packed for, and what reads codes is packed on the way.
-  const { multipliesCodes } = await import('../../model/packed.js');
-  if (directoryKind(dir) !== 'lpq-artifact') {
-    const source = openSource(dir, decoder);
-    return rt.device !== 'cpu' && multipliesCodes(rt)
-      ? (await import('../w4ax.js')).withComet(source, decoder)
-      : source;
-  }
-  const { artifactSource } = await import('../../verify/source.js');
-  const packed = kernels || rt.device !== 'cpu';
-  return artifactSource(dir, decoder, packed, packed && multipliesCodes(rt));
-}
 
 /** A quantized checkpoint of lpq or of another tool; decoding and hashing the latter is told of. The caller closes it. */
 export async function openQuantizedWith(dir: string, run: Run): Promise<CanonicalCheckpoint> {

@@ -1,11 +1,11 @@
 import type { NativeRuntime } from '../../../native/binding.js';
+import { artifactSource } from '../../artifact/open.js';
+import { replaced } from '../../artifact/replaced.js';
 import { type Divergence, textDivergence } from '../../eval/divergence.js';
 import { multipliesCodes } from '../../model/packed.js';
 import type { WeightSource } from '../../model/source.js';
 import type { Recorder } from '../../verify/report.js';
-import { artifactSource } from '../../verify/source.js';
 import { quantizesActivations } from '../../verify/targets/index.js';
-import { replaced } from '../options/kv.js';
 import type { Run } from '../run.js';
 import { written } from './text.js';
 

@@ -1,15 +1,15 @@
 import path from 'node:path';
-import { openSource } from '../../../formats/canonical/source.js';
+import { CanonicalSource, openSource } from '../../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
+import { artifactSource } from '../../artifact/open.js';
+import { replaced } from '../../artifact/replaced.js';
+import { w4axSource } from '../../artifact/w4ax-source.js';
 import { shareDirectory } from '../../calibrate/bundled.js';
 import { type Divergence, textDivergence } from '../../eval/divergence.js';
 import type { WeightSource } from '../../model/source.js';
 import type { Recorder } from '../../verify/report.js';
-import { artifactSource } from '../../verify/source.js';
-import { replaced } from '../options/kv.js';
 import type { Run } from '../run.js';
-import { withComet } from '../w4ax.js';
 import { throughKernels } from './kernels.js';
 import { firstDifference, written } from './text.js';
 
@@ -64,7 +64,7 @@ export async function wholeModel(recorder: Recorder, options: WholeModel, run: R
       ...(apart !== undefined && { got: apart }),
       message: `the decoded artifact writes another text than ${against} from token ${apart} on`,
     });
-    const there = asStored(rt, withComet(canonical, rt), decoded);
+    const there = asStored(rt, canonical instanceof CanonicalSource ? w4axSource(canonical, rt) : canonical, decoded);
     const through =
       kernel && (await throughKernels(recorder, { dir, against, runtime: rt, kernel, reference, there, file }, run));
     const device = through && firstDifference(texts[0], through.written);

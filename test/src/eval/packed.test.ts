@@ -4,6 +4,7 @@ import path from 'node:path';
 import test from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { createRuntime } from '../../../native/binding.js';
+import { artifactSource } from '../../../src/artifact/open.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { openTokenizer } from '../../../src/calibrate/tokenizer.js';
 import { perplexity } from '../../../src/eval/perplexity.js';
@@ -12,7 +13,6 @@ import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { scratch } from '../../formats/scratch.js';
 
 const MODEL = path.join(shareDirectory(), 'tiny-llama');

@@ -5,9 +5,10 @@ import test from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { CanonicalSource, SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { createRuntime } from '../../../native/binding.js';
+import { artifactSource } from '../../../src/artifact/open.js';
+import { w4axSource } from '../../../src/artifact/w4ax-source.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { openTokenizer } from '../../../src/calibrate/tokenizer.js';
-import { withComet } from '../../../src/cli/w4ax.js';
 import { perplexity } from '../../../src/eval/perplexity.js';
 import { openModel } from '../../../src/model/graph.js';
 import type { ActivationForm, WeightSource } from '../../../src/model/source.js';
@@ -15,7 +16,6 @@ import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { scratch } from '../../formats/scratch.js';
 
 const MODEL = path.join(shareDirectory(), 'tiny-llama');
@@ -79,7 +79,7 @@ test('W4Ax is computed alike from a checkpoint and an artifact, decoded and thro
   assert.ok('packed' in packed);
   assert.equal(packed.packed('model.layers.0.mlp.up_proj.weight')?.kernel.name, 'comet');
   assert.equal(await nats(packed), want);
-  const laidOut = withComet(CanonicalSource.open(quantized, rt), rt);
+  const laidOut = w4axSource(CanonicalSource.open(quantized, rt), rt);
   assert.equal((await laidOut.packed?.('model.layers.0.self_attn.o_proj.weight'))?.kernel.name, 'comet');
   assert.equal(laidOut.packed?.('model.norm.weight'), undefined);
   assert.equal(await nats(laidOut), want);

@@ -4,6 +4,7 @@ import { before, test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource, SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { createRuntime } from '../../../native/binding.js';
+import { artifactSource } from '../../../src/artifact/open.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { openCodec } from '../../../src/calibrate/tokenizer.js';
 import { makeCache } from '../../../src/generate/cache.js';
@@ -17,7 +18,6 @@ import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { scratch } from '../../formats/scratch.js';
 import { ALL } from '../../sample.js';
 

@@ -6,10 +6,10 @@ import { after, test } from 'node:test';
 import { openQuantized } from '../../../formats/canonical/source.js';
 import { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { createRuntime, typed } from '../../../native/binding.js';
+import { artifactSource } from '../../../src/artifact/open.js';
 import { LpqError } from '../../../src/core/error.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { PACK_TARGETS } from '../../../src/pack/targets/index.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { deepseek, e4m3, gptOss, type Published } from '../../formats/foreign/published.js';
 

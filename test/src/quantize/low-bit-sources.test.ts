@@ -5,6 +5,7 @@ import path from 'node:path';
 import { after, test } from 'node:test';
 import { openQuantized, openSource } from '../../../formats/canonical/source.js';
 import { createRuntime, typed } from '../../../native/binding.js';
+import { artifactSource } from '../../../src/artifact/open.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel } from '../../../src/model/graph.js';
@@ -13,7 +14,6 @@ import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { deepseek, gptOss } from '../../formats/foreign/published.js';
 
 /** Mixtures that are published in low bits, whole: what they compute, against the same model written out in floats. */

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
-import { dequantize, emulate, settle } from '../../../src/verify/native.js';
+import { dequantized } from '../../../src/verify/dequantize.js';
+import { emulate } from '../../../src/verify/native.js';
 import { bitstream, half, marlinScales, marlinWords, random } from './build.js';
 
 const runtime = createRuntime(2);
@@ -101,15 +102,21 @@ test('dequantize rounds once to fp16 and bf16, to nearest even', async () => {
       : (next() / 2 ** 32 + 0.5) * 2 ** ((next() % 48) - 28),
   );
   const codes = fromTyped('u8', [1, k / 8], new Uint8Array(k / 8).fill(255));
-  const type = { kind: 'int', bits: 1, signed: 0, exponent: 0, mantissa: 0, bias: 0, special: 'none' };
+  const module = {
+    type: 'u1',
+    shape: [1, k] as [number, number],
+    scales: { dtype: 'f32' as const, block: [1, 1] as [number, number], global: false },
+    zeros: { kind: 'none' as const },
+  };
   for (const [dtype, digits, lowest, top] of [
     ['f16', 10, -14, 65504],
     ['bf16', 7, -126, Infinity],
   ] as const) {
-    const w = fromTyped(dtype, [1, k], new Uint16Array(k));
-    const inputs = { codes, scales: fromTyped('f32', [1, k], scales) };
-    dequantize(runtime, inputs, w, type, { blockN: 1, blockK: 1, zero: 0 });
-    await settle(runtime);
+    const parts = new Map([
+      ['codes' as const, codes],
+      ['scales' as const, fromTyped('f32', [1, k], scales)],
+    ]);
+    const w = await dequantized(runtime, module, { parts }, dtype);
     typed<Uint16Array>(w).forEach((bits, i) => {
       const x = scales[i]!;
       const unit = 2 ** (Math.max(Math.floor(Math.log2(x)), lowest) - digits);

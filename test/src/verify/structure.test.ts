@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
+import { artifactSource } from '../../../src/artifact/open.js';
 import { LpqError } from '../../../src/core/error.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { type Built, build, type TensorOut } from './build.js';
 

@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { createRuntime, typed } from '../../../native/binding.js';
+import { artifactSource } from '../../../src/artifact/open.js';
 import { verificationError } from '../../../src/verify/report.js';
-import { artifactSource } from '../../../src/verify/source.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { build, CHANNEL, group, type ModuleSpec, NONE, weights } from './build.js';
 

@@ -5,9 +5,9 @@ import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { WeightSource } from '../model/source.js';
-import { decodeValues } from './decode-gguf.js';
-import { GGUF_FILE } from './gguf-context.js';
-import { checkpointName } from './gguf-tables.js';
+import { decodeValues } from '../verify/decode-gguf.js';
+import { GGUF_FILE } from '../verify/gguf-context.js';
+import { checkpointName } from '../verify/gguf-tables.js';
 
 /** A GGUF artifact as a weight source under the checkpoint's names: blocks are decoded to f32 with the verifier's tables. */
 export class GgufSource implements WeightSource {
