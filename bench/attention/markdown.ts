@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import { contextName, headsName } from './cases.js';
 import type { AttentionBench, AttentionRow } from './schema.js';
 
@@ -52,7 +53,8 @@ function cells(row: AttentionRow, exact: boolean, torch: boolean): string[] {
 
 /** KV4 channel 128: widths, granularity and group of keys. */
 export function schemeText({ name, scheme }: Pick<AttentionRow, 'name' | 'scheme'>): string {
-  return scheme.form === 'turbomind' ? `${name} token` : `${name} ${scheme.keys.granularity} ${scheme.keys.group}`;
+  const { granularity, group } = scheme.keys;
+  return KV_FORMS[scheme.form].wholeHeads ? `${name} token` : `${name} ${granularity} ${group}`;
 }
 
 export const micro = (us: number): string => (us < 10 ? us.toFixed(2) : us < 100 ? us.toFixed(1) : us.toFixed(0));

@@ -53,7 +53,13 @@ export async function benchAttention(
         let exactUs: number | null = null;
         for (const scheme of schemes) {
           events.check?.();
-          const one: AttentionCase = { scheme, ...context, ...counts, headDim, tail: tailOf(scheme, request.tail) };
+          const one: AttentionCase = {
+            scheme,
+            ...context,
+            ...counts,
+            headDim,
+            tail: Math.min(request.tail, scheme.residual),
+          };
           events.onStep?.(`${widthsName(scheme)} ${contextName(one)} ${headsName(one)}`, rows.length, total);
           if (request.exact && exactUs === null)
             exactUs = (await timed(rt, exactPass(rt, noise, one, l2Bytes), passes)).us;
@@ -77,11 +83,6 @@ export async function benchAttention(
   } finally {
     noise.dispose();
   }
-}
-
-/** Of a scheme without exact tokens none, else so many as it may have. */
-function tailOf({ form, residual }: KvScheme, wish: number): number {
-  return form === 'turbomind' ? 0 : Math.min(wish, residual);
 }
 
 interface Setting {

@@ -1,4 +1,5 @@
 import type { KvForm } from '../../native/kv-ops.js';
+import { KV_FORMS } from './forms.js';
 import type { KvScheme } from './scheme.js';
 
 /** Heads that share a page, and its tokens. */
@@ -16,9 +17,8 @@ export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelSh
   if (![64, 128, 256].includes(headDim)) return `no kernel reads heads of ${headDim} dims, only of 64, 128 and 256`;
   if (values.bits !== keys.bits && !(keys.bits === 8 && values.bits === 4))
     return `no kernel reads keys of ${keys.bits} bits beside values of ${values.bits}`;
-  const turbomind = form === 'turbomind';
   const [key, value] = [keys.group, values.group];
-  const groups = turbomind
+  const groups = KV_FORMS[form].wholeHeads
     ? key === headDim && value === headDim
     : keys.granularity === 'channel'
       ? [32, 64, 128].includes(key) && value === Math.min(key, headDim)
@@ -36,17 +36,26 @@ export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelSh
 }
 
 /** A page: a multiple of these tokens. */
-export function kvPageUnit({ form, bits, valueBits = bits, granularity, keyGroup }: KvForm): number {
-  if (form === 'turbomind') return 64;
-  return Math.max(512 / bits, 512 / valueBits, granularity === 'token' ? 0 : keyGroup);
+export function kvPageUnit({ form = 'bitdecoding', bits, valueBits = bits, granularity, keyGroup }: KvForm): number {
+  const { tail, leastPage } = KV_FORMS[form];
+  return tail ? Math.max(512 / bits, 512 / valueBits, granularity === 'token' ? 0 : keyGroup) : leastPage;
 }
 
-/** Bytes of the tensors of a page: of keys, their scales and zeros, values and theirs; of turbomind's one block. */
+/** Bytes of the tensors of a page: of keys, their scales and zeros, values and theirs; or of one block. */
 export function kvPageBytes(form: KvForm): number[] {
-  const { bits, valueBits = bits, headDim, kvHeads, keyGroup, valueGroup, pageTokens } = form;
+  const {
+    form: name = 'bitdecoding',
+    bits,
+    valueBits = bits,
+    headDim,
+    kvHeads,
+    keyGroup,
+    valueGroup,
+    pageTokens,
+  } = form;
   const rows = pageTokens * kvHeads;
   const cells = rows * headDim;
-  if (form.form === 'turbomind') return [(cells * (bits + valueBits)) / 8 + 8 * rows];
+  if (KV_FORMS[name].oneBlock) return [(cells * (bits + valueBits)) / 8 + 8 * rows];
   return [(cells * bits) / 8, (4 * cells) / keyGroup, (cells * valueBits) / 8, (4 * cells) / valueGroup];
 }
 

@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { CacheStep } from '../../native/cache-ops.js';
 import type { KvPages } from '../../native/kv-ops.js';
@@ -15,7 +16,7 @@ import type { Entry, Step } from './step.js';
 /** Whether ops.kvPack and kvDecode take a scheme. */
 export function isPaged({ form, keys, values }: KvScheme): boolean {
   return (
-    form === 'bitdecoding' &&
+    KV_FORMS[form].tail &&
     keys.bits === values.bits &&
     keys.granularity === 'channel' &&
     (keys.group === 128 ? values.group >= 64 : keys.group === 32 && values.group === 32)

@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
 import { blockTokens } from './page.js';
@@ -21,10 +22,10 @@ export function kvSchemeOf(wish: KvWish, headDim: number): KvScheme {
   const { kv, granularity = 'channel', group } = wish;
   const [k, v] = kv === 'k8v4' ? ([8, 4] as const) : ([Number(kv) as 2 | 4 | 8, Number(kv) as 2 | 4 | 8] as const);
   const form = granularity === 'token' && group === undefined && k !== 2 ? 'turbomind' : 'bitdecoding';
+  const { tail, wholeHeads } = KV_FORMS[form];
   if (group !== undefined && ![32, 64, 128].includes(group))
     throw new LpqError('LPQ_USAGE', `--kv-group does not take ${group}`, { got: group, expected: '32, 64 or 128' });
-  const ofHead = (bits: 2 | 4 | 8): number =>
-    form === 'turbomind' ? headDim : Math.min(group ?? GROUP[bits], headDim);
+  const ofHead = (bits: 2 | 4 | 8): number => (wholeHeads ? headDim : Math.min(group ?? GROUP[bits], headDim));
   for (const dims of [ofHead(v), ...(granularity === 'token' ? [ofHead(k)] : [])])
     if (headDim % dims !== 0)
       throw new LpqError('LPQ_USAGE', `groups of ${dims} dims do not divide the model's heads of ${headDim}`, {
@@ -38,8 +39,8 @@ export function kvSchemeOf(wish: KvWish, headDim: number): KvScheme {
     residual: 0,
   };
   const block = blockTokens(scheme);
-  const residual = wish.residual ?? (form === 'turbomind' ? 0 : block);
-  if (form === 'turbomind' && residual !== 0)
+  const residual = wish.residual ?? (tail ? block : 0);
+  if (!tail && residual !== 0)
     throw new LpqError('LPQ_USAGE', '--kv-residual has no effect on a cache that packs every token as it comes', {
       got: residual,
       hint: 'Leave it out, or name groups (--kv-group) or --kv-granularity channel.',

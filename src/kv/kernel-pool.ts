@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import { kvKernelForm, kvPageBytes, kvPages } from '../../formats/kv/kernels.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
@@ -12,6 +13,8 @@ export class KernelPool implements KvStore {
   readonly tensors: readonly Tensor[];
   readonly pages: KvPages;
   readonly form: KvForm;
+  /** The newest tokens may stay exact. */
+  readonly tail: boolean;
   readonly width: number;
   readonly residual: number;
   readonly batch: number;
@@ -26,6 +29,7 @@ export class KernelPool implements KvStore {
     const form = kvKernelForm(scheme, { kvHeads: heads, headDim, pageTokens: tokens, outer: order === 'outer' });
     if (typeof form === 'string') throw new LpqError('LPQ_LAYOUT', form);
     this.form = form;
+    this.tail = KV_FORMS[scheme.form].tail;
     this.width = heads * headDim;
     this.residual = scheme.residual;
     this.batch = Math.max(scheme.residual, blockTokens(scheme));
@@ -97,7 +101,7 @@ export class KernelSequence extends KvSequence {
     ops.kvAppend(pool.rt, key, value, cache, pool.form);
     for (const tensor of [key, value]) tensor.dispose();
     dispose();
-    if (pool.form.form === 'turbomind') this.packed += 1;
+    if (!pool.tail) this.packed += 1;
     else {
       if (this.tail === pool.batch) [this.packed, this.tail] = [this.packed + pool.batch, 0];
       this.tail += 1;
@@ -119,7 +123,7 @@ export class KernelSequence extends KvSequence {
   }
 
   private get appends(): boolean {
-    return this.pool.form.form === 'turbomind' || this.pool.residual > 0;
+    return !this.pool.tail || this.pool.residual > 0;
   }
 
   /** This sequence alone, as the operations take it: lengths and tails stay on the device. */

@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
 import { reorderLocals, storedTile, WORD_75316420 } from '../layout/fragment.js';
@@ -44,7 +45,7 @@ const TOKEN_RUN = 128;
 
 /** Tokens that are packed at once: of the residual blocks of both sides and the groups of keys the smallest common multiple. */
 export function blockTokens({ form, keys, values }: KvScheme): number {
-  if (form === 'turbomind') return 1;
+  if (!KV_FORMS[form].tail) return 1;
   return [residualBlock(values.bits), keys.granularity === 'channel' ? keys.group : 1].reduce(
     (all, each) => (all * each) / gcd(all, each),
     residualBlock(keys.bits),
@@ -65,7 +66,7 @@ export function kvPage(scheme: KvScheme, shape: KvPageShape): KvPage {
   for (const group of [scheme.values.group, ...(token ? [scheme.keys.group] : [])])
     if (!fits(group))
       throw new LpqError('LPQ_LAYOUT', `groups of ${group} dims do not divide heads of ${headDim}`, { got: group });
-  return scheme.form === 'turbomind' ? turbomindPage(scheme, shape) : bitdecodingPage(scheme, shape, block);
+  return PAGES[scheme.form](scheme, shape, block);
 }
 
 function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): KvPage {
@@ -234,6 +235,11 @@ function dims(bits: number, headDim: number): readonly PackMode[] {
   if (bits !== 4) return [{ size: headDim, stride: bits }];
   return storedTile(reorderLocals(product(spatial(1, headDim / 8), local(1, 8)), WORD_75316420), bits).columns;
 }
+
+const PAGES: Readonly<Record<KvScheme['form'], typeof bitdecodingPage>> = {
+  bitdecoding: bitdecodingPage,
+  turbomind: turbomindPage,
+};
 
 function gcd(a: number, b: number): number {
   return b === 0 ? a : gcd(b, a % b);

@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import { kvKernelForm, kvPageBytes, kvPages, kvPageUnit } from '../../formats/kv/kernels.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { KvForm } from '../../native/kv-ops.js';
@@ -18,7 +19,7 @@ export function decodingObstacle(
 ): string | undefined {
   const form = formOf(scheme, p);
   if (typeof form === 'string') return form;
-  if (scheme.form === 'bitdecoding' && scheme.residual === 0)
+  if (KV_FORMS[scheme.form].tail && scheme.residual === 0)
     return 'a cache of whole blocks has an exact tail; without one it can be simulated only';
   if (p.window !== undefined && p.window > 0 && p.window < longest)
     return 'no kernel leaves out tokens before a window';

@@ -1,3 +1,4 @@
+import { KV_FORMS } from '../../formats/kv/forms.js';
 import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
@@ -73,15 +74,15 @@ export async function verifyCache(context: KvContext, scheme: KvScheme, source: 
 
 /** Small pages, one page for everything, and heads outside. */
 function pagings(scheme: KvScheme, block: number, batch: number): readonly (readonly ['inner' | 'outer', number])[] {
-  const small = scheme.form === 'turbomind' ? 64 : block;
+  const { contiguous, leastPage } = KV_FORMS[scheme.form];
+  const small = Math.max(block, leastPage);
+  if (!contiguous) return [['inner', small]];
   const whole = Math.ceil((STEPS + 3 * batch) / small) * small;
-  return scheme.form === 'turbomind'
-    ? [['inner', small]]
-    : [
-        ['inner', small],
-        ['inner', whole],
-        ['outer', 2 * small],
-      ];
+  return [
+    ['inner', small],
+    ['inner', whole],
+    ['outer', 2 * small],
+  ];
 }
 
 function lengthsAround(batch: number): number[] {

@@ -29,10 +29,15 @@ export function diagnoseModules(ctx: ForeignContext, method: string, findings: F
     });
   note(modules, ({ contradictions = [] }) => contradictions, 'problem', findings);
   note(modules, ({ notes }) => notes, 'warning', findings);
-  if (method === 'gptq') diagnoseGptqZeros(ctx, modules, findings);
-  if (method === 'awq') findings.looked('zeros', 'true zero points, one convention');
+  ZEROS[method]?.(ctx, modules, findings);
   return modules;
 }
+
+/** What is said of zero points, by quant_method. */
+const ZEROS: Readonly<Record<string, typeof diagnoseGptqZeros>> = {
+  gptq: diagnoseGptqZeros,
+  awq: (_ctx, _modules, findings) => findings.looked('zeros', 'true zero points, one convention'),
+};
 
 /** The same sentence of many modules is said once, with how many. */
 function note(
