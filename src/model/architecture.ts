@@ -34,6 +34,8 @@ export interface Architecture {
   };
   /** True: lm_head shares the embedding's weight. */
   readonly tied: Setting<boolean>;
+  /** True: lm_head has a bias. */
+  readonly headBias?: Setting<boolean>;
   readonly norm: NormTable;
   readonly embedding?: EmbeddingTable;
   readonly residual?: ResidualTable;
@@ -116,6 +118,14 @@ export interface AttentionTable {
     /** A tensor [heads] of logits that take part in each head's softmax without a value. */
     readonly sinks?: string;
   };
+  /** True: only blocks with a window have sinks. */
+  readonly slidingSinks?: true;
+  /** How many times as many heads of keys and values blocks with a window have. */
+  readonly slidingKvHeads?: number;
+  /** Keys of the dimensions of a head's value, where they may differ from those of its key. */
+  readonly valueDim?: readonly string[];
+  /** Multiplies values; an explicit null is 1. */
+  readonly valueScale?: Setting<number>;
   readonly headNorm?: HeadNormTable;
   readonly bias: {
     readonly q: Setting<boolean>;
@@ -184,6 +194,8 @@ export interface RopeTable {
   /** Older keys, beside rope_theta and partial_rotary_factor. */
   readonly thetaKeys?: readonly string[];
   readonly shareKeys?: readonly string[];
+  /** A key of older files, those without rope_parameters: how many dimensions of a head turn. */
+  readonly dimensions?: string;
   /** The theta of blocks with a window, which take no scaling. */
   readonly local?: Setting<number>;
   /** The trained length where LongRoPE's files do not state it. */
@@ -192,6 +204,8 @@ export interface RopeTable {
   readonly alpha?: true;
   /** What rope_parameters are where the file has neither these nor rope_scaling. */
   readonly parameters?: Readonly<Record<string, unknown>>;
+  /** True: LongRoPE's `short_mscale` and `long_mscale` multiply cos and sin. */
+  readonly mscales?: true;
   /** Other names of scalings in older files. */
   readonly kinds?: Readonly<Record<string, string>>;
 }
@@ -294,8 +308,12 @@ export interface ExpertsTable {
   readonly intermediate: readonly string[];
   /** Biases of the router and of the experts' linears. */
   readonly bias?: { readonly router: boolean; readonly experts: boolean };
+  /** True: the tensor of `choiceBias` is [1, E]. */
+  readonly choiceBiasRow?: true;
   /** Shares: a softmax over all experts (default), or a sigmoid each. */
   readonly scoring?: Setting<string>;
+  /** SparseMixer's jitter (native/ops/routing.h), in the place of shares; 0: none. */
+  readonly jitter?: Setting<number>;
   /** Whether the k weights are divided by their sum. */
   readonly normalize: Setting<boolean>;
   /** Multiplies the weights; default 1. */
@@ -312,11 +330,15 @@ export interface ExpertsTable {
   readonly gate?: { readonly alpha: Setting<number>; readonly limit: Setting<number> };
   /** An MLP that every token goes through beside its experts. */
   readonly shared?: SharedExpertTable;
+  /** Key of a list that says of each block whether it is 'sparse' or 'dense'; where it is absent the rest decides. */
+  readonly blockTypes?: string;
   /** Blocks with (index + 1) divisible by this have experts, unless the list under `denseBlocks` has the index. */
   readonly every: Setting<number>;
   readonly denseBlocks: string;
-  /** Key of how many blocks come first without experts, and of the step between blocks with experts (by index). */
-  readonly firstDense?: string;
+  /** How many blocks come first without experts, the index of the last one with them (-1: the last of all). */
+  readonly firstDense?: Setting<number>;
+  readonly lastSparse?: Setting<number>;
+  /** Key of the step between blocks with experts (by index). */
   readonly frequency?: string;
   /** Tensors that hold the linears of all experts of a block: src/model/fused-experts.ts reads them one by one. */
   readonly fused?: readonly FusedExpertsTable[];
@@ -325,7 +347,7 @@ export interface ExpertsTable {
 export interface SharedExpertTable {
   readonly names: { readonly gate: string; readonly up: string; readonly down: string };
   /** Its intermediate size: a key of its own, or so many times the experts'. */
-  readonly intermediate: { readonly keys: readonly string[] } | { readonly timesKey: string };
+  readonly intermediate: { readonly keys: readonly string[] } | { readonly times: Setting<number> };
   /** A linear to one number, whose sigmoid multiplies the output. */
   readonly outputGate?: string;
 }

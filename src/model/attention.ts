@@ -37,7 +37,7 @@ export interface Beside {
  * the same h; its input is made here.
  */
 export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: Beside): Stage[] {
-  const { heads, kvHeads, headDim } = plan;
+  const { heads, kvHeads, headDim, valueDim, valueScale } = plan;
 
   const qkv: Stage = {
     id: 'qkv',
@@ -59,10 +59,11 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       };
       if (!norms && !normsLast) normalize();
       const rotation = plan.rope && ropes.forBatch(rt, plan.rope, state.batch);
-      const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * headDim]);
+      const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * valueDim]);
       const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
       const { scale, window, softCap } = plan;
-      const params = { heads, kvHeads, headDim, scale, window, ...(softCap > 0 && { softCap }) };
+      const widths = { heads, kvHeads, headDim, ...(valueDim !== headDim && { valueDim }) };
+      const params = { ...widths, scale, window, ...(softCap > 0 && { softCap }) };
       if (apart) rotate(rt, { q, k, ...(rotation && { rotation }) }, params);
       if (normsLast) normalize();
       if (temperature) warm(rt, ropes, temperature, q, heads * headDim, state.batch);
@@ -72,6 +73,8 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
         rotate(rt, tensors, params);
         attendWhole(rt, weights.kv, tensors, state.batch, params, sinks);
       }
+      // Of weighted means of values, as good as of the values.
+      if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
       const aux: Record<string, Tensor> = { attention };
       if (beside) {
         const same = beside.norm !== undefined && beside.norm.weight === plan.norm?.weight;
@@ -121,7 +124,8 @@ function attendWhole(
   p: AttentionParams,
   sinks: Tensor | undefined,
 ): void {
-  const widths = [p.heads * p.headDim, p.kvHeads * p.headDim, p.kvHeads * p.headDim] as const;
+  const { valueDim = p.headDim } = p;
+  const widths = [p.heads * p.headDim, p.kvHeads * p.headDim, p.kvHeads * valueDim] as const;
   if (!kv) {
     const [qFirst, kFirst, vFirst] = [q, k, v].map((columns, i) => firstOf(columns, widths[i] as number));
     const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };

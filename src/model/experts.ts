@@ -13,7 +13,7 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
   return [
     ...normTensors(plan.norm),
     ...linearTensors(plan.router),
-    ...(bias === undefined ? [] : [[bias, [plan.experts.length]] as [string, readonly number[]]]),
+    ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
     ...plan.experts.flatMap(({ gate, up, down }) => [gate, up, down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
   ];
@@ -56,7 +56,7 @@ function route(
   state: BlockState,
   normed: Tensor,
 ): Routing {
-  const { perToken, sigmoid, normalize, scale, groups, topGroups, topTwo } = plan.routing;
+  const { perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, jitter } = plan.routing;
   const { tokens } = state.batch;
   const experts = plan.experts.length;
   const scores = applyLinear(rt, weights, plan.router, normed);
@@ -65,9 +65,10 @@ function route(
   const rows = rt.allocate('i32', [tokens * perToken]);
   const offsets = rt.allocate('i32', [experts + 1]);
   const x = rt.allocate(normed.dtype, [tokens * perToken, plan.router.k]);
-  const bias = plan.routing.bias === undefined ? undefined : weightOf(weights, plan.routing.bias);
-  const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo };
+  const bias = plan.routing.bias && weightOf(weights, plan.routing.bias.name).view([experts]);
+  const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, ...(jitter > 0 && { jitter }) };
   ops.routeTopK(rt, scores, indices, shares, choice, bias);
+  bias?.dispose();
   ops.groupByExpert(rt, indices, rows, offsets, { experts });
   ops.gatherRows(rt, normed, rows, x, { divide: perToken });
   for (const tensor of [scores, indices]) tensor.dispose();

@@ -184,19 +184,20 @@ function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
 }
 
 /** One site a kv head: its rows of v, and the columns of o of every head that reads it. */
-function valueSites({ heads, kvHeads, headDim, fused, v, o }: AttentionPlan, index: number): FoldSite[] {
+function valueSites(attention: AttentionPlan, index: number): FoldSite[] {
+  const { heads, kvHeads, headDim, valueDim, fused, v, o } = attention;
   const group = heads / kvHeads;
   return Array.from({ length: kvHeads }, (_, kv): FoldSite => {
-    const columns = Array.from({ length: group }, (_, i) => (kv * group + i) * headDim);
+    const columns = Array.from({ length: group }, (_, i) => (kv * group + i) * valueDim);
     const row = !fused
-      ? kv * headDim
+      ? kv * valueDim
       : fused.order === 'parts'
-        ? (heads + kvHeads + kv) * headDim
+        ? (heads + kvHeads) * headDim + kv * valueDim
         : (kv * (group + 2) + group + 1) * headDim;
     return {
       id: `blocks.${index}.value.${kv}`,
       kind: 'value',
-      size: headDim,
+      size: valueDim,
       axes: [...rowsOf(fused?.linear ?? v, [row]), columnsOf(o, columns)],
       readers: [reader([o], columns)],
     };

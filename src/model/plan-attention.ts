@@ -18,6 +18,10 @@ export interface AttentionPlan extends BranchPlan {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
+  /** Dimensions of a head's value. */
+  readonly valueDim: number;
+  /** Multiplies values. */
+  readonly valueScale: number;
   /** Multiplies q kᵀ. */
   readonly scale: number;
   /** c > 0: scores become c * tanh(score / c). */
@@ -59,11 +63,19 @@ export function attentionPlanner(
   const headKeys = architecture.sizes?.heads ?? ['num_attention_heads'];
   const heads = config.count(headKeys);
   const kvKeys = architecture.sizes?.kvHeads ?? ['num_key_value_heads'];
-  const kvHeads = config.count(kvKeys, heads);
-  if (heads % kvHeads !== 0)
-    throw config.error(kvKeys[0] as string, `does not divide ${headKeys[0]}`, kvHeads, `a divisor of ${heads}`);
+  const stated = config.count(kvKeys, heads);
+  const { slidingKvHeads = 1 } = table;
+  if (heads % (stated * slidingKvHeads) !== 0)
+    throw config.error(
+      kvKeys[0] as string,
+      `does not divide ${headKeys[0]}`,
+      stated,
+      `a divisor of ${heads / slidingKvHeads}`,
+    );
   const quotient = table.headDim === 'hidden/heads' || config.has('head_dim');
   const headDim = config.count(['head_dim'], quotient ? hidden / heads : (table.headDim as number));
+  const valueDim = table.valueDim ? config.count(table.valueDim, headDim) : headDim;
+  const valueScale = table.valueScale === undefined ? 1 : config.optional(table.valueScale) || 1;
   const { names } = table;
   const normed = config.flag(table.headNorm?.enabled ?? true);
   const headNorm = (name: string | undefined, count: number): NormPlan | undefined =>
@@ -72,7 +84,8 @@ export function attentionPlanner(
   return ({ prefix, index, layers, linear, branch }) => {
     const turns = table.rope !== undefined && !skipsRotation(config, table.rope, index);
     const sliding = isSliding(config, table.window, index, layers, turns);
-    const [qn, kn] = [heads * headDim, kvHeads * headDim];
+    const kvHeads = sliding ? stated * slidingKvHeads : stated;
+    const [qn, kn, vn] = [heads * headDim, kvHeads * headDim, kvHeads * valueDim];
     const bias = {
       q: config.flag(table.bias.q),
       k: config.flag(table.bias.k),
@@ -86,18 +99,20 @@ export function attentionPlanner(
       ...branch(names),
       q: part(separate.q, qn, bias.q),
       k: part(separate.k, kn, bias.k),
-      v: part(separate.v, kn, bias.v),
-      fused: 'qkv' in names ? { linear: part(names.qkv, qn + 2 * kn, bias.q), order: names.order } : undefined,
-      o: linear(prefix + names.o, hidden, qn, bias.o),
+      v: part(separate.v, vn, bias.v),
+      fused: 'qkv' in names ? { linear: part(names.qkv, qn + kn + vn, bias.q), order: names.order } : undefined,
+      o: linear(prefix + names.o, hidden, heads * valueDim, bias.o),
       qNorm: headNorm(names.qNorm && prefix + names.qNorm, heads),
       kNorm: headNorm(names.kNorm && prefix + names.kNorm, kvHeads),
       heads,
       kvHeads,
       headDim,
+      valueDim,
+      valueScale,
       scale: scaleOf(config, table, headDim, index),
       softCap: config.optional(table.softCap),
       window: sliding ? windowSize(config, table.window) : 0,
-      ...(names.sinks !== undefined && { sinks: prefix + names.sinks }),
+      ...(names.sinks !== undefined && (sliding || !table.slidingSinks) && { sinks: prefix + names.sinks }),
       rope:
         table.rope && turns && (sliding || !slidingOnly(config, table))
           ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)

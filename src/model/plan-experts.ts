@@ -35,8 +35,10 @@ export interface RoutingPlan {
   readonly groups: number;
   readonly topGroups: number;
   readonly topTwo: boolean;
-  /** Full name of the tensor [E] that is added when experts are chosen. */
-  readonly bias: string | undefined;
+  /** SparseMixer's, or 0. */
+  readonly jitter: number;
+  /** Full name and shape of the tensor of E numbers that is added when experts are chosen. */
+  readonly bias: { readonly name: string; readonly shape: readonly number[] } | undefined;
 }
 
 export interface SharedExpertPlan extends ExpertPlan {
@@ -51,23 +53,44 @@ const MOST_EXPERTS = 4096;
 export function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
   const every = settingNumber(config, table.every);
   const dense = new Set(config.list(table.denseBlocks, 'number'));
-  const first = table.firstDense === undefined ? 0 : config.count([table.firstDense], 0, 0);
+  const first = settingNumber(config, table.firstDense ?? 0);
+  const written = settingNumber(config, table.lastSparse ?? -1);
+  const last = written === -1 ? Number.POSITIVE_INFINITY : written;
   const frequency = table.frequency === undefined ? 1 : config.count([table.frequency], 1);
-  return (index) =>
-    every > 0 && (index + 1) % every === 0 && !dense.has(index) && index >= first && index % frequency === 0;
+  const types = table.blockTypes === undefined ? [] : config.list(table.blockTypes, 'string');
+  return (index) => {
+    if (types.length > 0) return isSparse(config, table.blockTypes as string, types, index);
+    if (index < first || index > last || dense.has(index)) return false;
+    return every > 0 && (index + 1) % every === 0 && index % frequency === 0;
+  };
+}
+
+function isSparse(config: Config, key: string, types: readonly string[], index: number): boolean {
+  const type = types[index];
+  if (type === 'sparse' || type === 'dense') return type === 'sparse';
+  throw config.error(key, `does not say what block ${index} is`, type ?? `${types.length} entries`, 'sparse or dense');
+}
+
+/** A count that a list may state block by block. */
+function countAt(config: Config, keys: readonly string[], index: number, most?: number): number {
+  const found = config.find(...keys);
+  if (!Array.isArray(found?.value)) return config.count(keys, undefined, 1, most);
+  const value = config.list(found.key, 'number')[index];
+  if (Number.isSafeInteger(value) && value! >= 1 && value! <= (most ?? Number.MAX_SAFE_INTEGER)) return value!;
+  throw config.error(found.key, `has no count for block ${index}`, value ?? null, 'a positive integer for each block');
 }
 
 /** The experts of the block whose names start with `prefix`. Throws LPQ_CONFIG naming the key. */
 export function expertsPlan(
   config: Config,
   table: ExpertsTable,
-  prefix: string,
+  { prefix, index }: { readonly prefix: string; readonly index: number },
   hidden: number,
   norm: NormPlan,
   activation: Activation,
 ): ExpertsPlan {
-  const count = config.count(table.count, undefined, 1, MOST_EXPERTS);
-  const inner = config.count(table.intermediate);
+  const count = countAt(config, table.count, index, MOST_EXPERTS);
+  const inner = countAt(config, table.intermediate, index);
   const { names } = table;
   const linear = (name: string, n: number, k: number, bias = false): LinearPlan => ({
     name: prefix + name,
@@ -82,7 +105,7 @@ export function expertsPlan(
     kind: 'experts',
     norm,
     router: linear(names.router, count, hidden, table.bias?.router ?? false),
-    routing: routingPlan(config, table, count, prefix),
+    routing: routingPlan(config, table, count, prefix, countAt(config, table.perToken, index)),
     experts: Array.from({ length: count }, (_, e) => ({
       gate: expert(names.gate, e, inner, hidden),
       up: expert(names.up, e, inner, hidden),
@@ -96,8 +119,13 @@ export function expertsPlan(
   };
 }
 
-function routingPlan(config: Config, table: ExpertsTable, count: number, prefix: string): RoutingPlan {
-  const perToken = config.count(table.perToken);
+function routingPlan(
+  config: Config,
+  table: ExpertsTable,
+  count: number,
+  prefix: string,
+  perToken: number,
+): RoutingPlan {
   const { names, scoring = 'softmax' } = table;
   const kind = typeof scoring === 'string' ? scoring : config.text(scoring.keys, scoring.otherwise);
   if (kind !== 'softmax' && kind !== 'sigmoid')
@@ -119,7 +147,11 @@ function routingPlan(config: Config, table: ExpertsTable, count: number, prefix:
     groups,
     topGroups,
     topTwo,
-    bias: names.choiceBias === undefined ? undefined : prefix + names.choiceBias,
+    jitter: settingNumber(config, table.jitter ?? 0),
+    bias:
+      names.choiceBias === undefined
+        ? undefined
+        : { name: prefix + names.choiceBias, shape: table.choiceBiasRow ? [1, count] : [count] },
   };
 }
 
@@ -168,7 +200,7 @@ function sharedPlan(
   const inner =
     'keys' in intermediate
       ? config.count(intermediate.keys, undefined, 0)
-      : expertInner * config.count([intermediate.timesKey], 0, 0);
+      : expertInner * settingNumber(config, intermediate.times);
   if (inner === 0) return undefined;
   return {
     gate: linear(names.gate, inner, hidden),

@@ -121,7 +121,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
         ? expertsPlan(
             config,
             table.experts,
-            prefix,
+            parts,
             hidden,
             norm(`${prefix}${table.mlp.names.norm}`),
             activation as Activation,
@@ -143,7 +143,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       name: tied ? table.names.embedding : table.names.head,
       n: vocab,
       k: embedding.width,
-      bias: false,
+      bias: config.flag(table.headBias ?? false),
     },
     tied,
     logits: {

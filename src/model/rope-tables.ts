@@ -25,15 +25,21 @@ export function ropeTablesByToken(spec: RopeSpec, lengths: readonly number[]): R
   );
 }
 
+/** What multiplies cos and sin in a sequence of `length` tokens. */
+function attentionOf(by: RopeSpec['scaling'], length: number): number {
+  if (by.kind === 'longrope') return length > by.original ? by.longAttention : by.attention;
+  return by.kind === 'yarn' ? by.attention : 1;
+}
+
 function tablesOf(spec: RopeSpec, runs: readonly { length: number; positions: number }[]): RopeTables {
   const { rotary, scaling: by } = spec;
   const half = rotary / 2;
   const rows = runs.reduce((sum, run) => sum + run.positions, 0);
-  const attention = by.kind === 'yarn' || by.kind === 'longrope' ? by.attention : 1;
   const cos = new Float32Array(rows * half);
   const sin = new Float32Array(rows * half);
   let at = 0;
   for (const { length, positions } of runs) {
+    const attention = attentionOf(by, length);
     const frequency = Float32Array.from(frequencies(spec, length));
     for (let position = 0; position < positions; position++)
       for (let i = 0; i < half; i++, at++) {

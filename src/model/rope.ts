@@ -44,6 +44,8 @@ export type RopeScaling =
       readonly long: readonly number[];
       readonly original: number;
       readonly attention: number;
+      /** Of sequences of more than `original` tokens. */
+      readonly longAttention: number;
     }
   /** Pairs span the whole head, but only the first `turning` of them turn. */
   | { readonly kind: 'proportional'; readonly turning: number; readonly factor: number };
@@ -78,6 +80,7 @@ export function ropeSpec(
   if (!(theta > 1)) throw config.error('rope_theta', 'is out of range', theta, 'a number above 1');
   const stated =
     parameters?.number(['partial_rotary_factor']) ??
+    olderShare(config, table, headDim) ??
     config.number(['partial_rotary_factor', ...(table.shareKeys ?? ['rotary_pct'])], table.share ?? 1);
   const written = parameters?.text(['rope_type', 'type'], 'default') ?? 'default';
   const kind = table.kinds?.[written] ?? written;
@@ -96,7 +99,7 @@ export function ropeSpec(
       `${headDim} * ${share}`,
       `2, 4, ... ${headDim}`,
     );
-  const facts = { kind, positions, headDim, rotary, share, original: table.original };
+  const facts = { kind, positions, headDim, rotary, share, original: table.original, mscales: table.mscales ?? false };
   const alpha = table.alpha && kind === 'dynamic' ? parameters?.number(['alpha']) : undefined;
   if (parameters && alpha !== undefined && rotary > 2) {
     const grown = theta * positive(parameters, { keys: ['alpha'], otherwise: 1 }) ** (rotary / (rotary - 2));
@@ -110,6 +113,12 @@ export function ropeSpec(
   };
 }
 
+/** How much of a head turns, in files without rope_parameters that state a number of dimensions. */
+function olderShare(config: Config, { dimensions }: RopeTable, headDim: number): number | undefined {
+  if (dimensions === undefined || config.object('rope_parameters') || !config.find(dimensions)) return undefined;
+  return config.count([dimensions], undefined, 2, headDim) / headDim;
+}
+
 interface ScalingFacts {
   readonly kind: string;
   readonly positions: readonly string[];
@@ -117,6 +126,7 @@ interface ScalingFacts {
   readonly rotary: number;
   readonly share: number;
   readonly original: number | undefined;
+  readonly mscales: boolean;
 }
 
 function scaling(config: Config, parameters: Config, facts: ScalingFacts): RopeScaling {
@@ -166,14 +176,16 @@ function scaling(config: Config, parameters: Config, facts: ScalingFacts): RopeS
         throw parameters.error(key, 'has no positive number for each pair', list.length, `${facts.rotary / 2} numbers`);
       };
       const ratio = factor(trained() / original());
+      const attention =
+        parameters.number(['attention_factor']) ??
+        (ratio <= 1 ? 1 : Math.sqrt(1 + Math.log(ratio) / Math.log(original())));
       return {
         kind: 'longrope',
         short: divisors('short_factor'),
         long: divisors('long_factor'),
         original: original(),
-        attention:
-          parameters.number(['attention_factor']) ??
-          (ratio <= 1 ? 1 : Math.sqrt(1 + Math.log(ratio) / Math.log(original()))),
+        attention: (facts.mscales && parameters.number(['short_mscale'])) || attention,
+        longAttention: (facts.mscales && parameters.number(['long_mscale'])) || attention,
       };
     }
     case 'proportional':

@@ -1,8 +1,7 @@
 import type { Architecture } from '../architecture.js';
-import { deepseekV3 } from './deepseek_v3.js';
+import { deepseekExperts, deepseekV3 } from './deepseek_v3.js';
 
-type Experts = NonNullable<Architecture['experts']>;
-const { choiceBias: _, ...names } = (deepseekV3.experts as Experts).names;
+const { choiceBias: _, ...names } = deepseekExperts.names;
 
 /**
  * DeepSeek-V2, V2-Lite and V2.5 (arXiv:2405.04434): V3's blocks with softmax shares and no bias; the best experts of all,
@@ -15,7 +14,7 @@ export const deepseekV2: Architecture = {
   className: 'DeepseekV2ForCausalLM',
   mla: { ...(deepseekV3.mla as NonNullable<Architecture['mla']>), interleaved: true },
   experts: {
-    ...(deepseekV3.experts as Experts),
+    ...deepseekExperts,
     names,
     scoring: { keys: ['scoring_func'], otherwise: 'softmax' },
     normalize: false,

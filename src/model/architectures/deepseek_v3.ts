@@ -1,5 +1,35 @@
-import type { Architecture } from '../architecture.js';
+import type { Architecture, ExpertsTable } from '../architecture.js';
 import { llama } from './llama.js';
+
+/** Sigmoid shares, experts chosen in groups with a bias; shared experts beside them. */
+export const deepseekExperts = {
+  names: {
+    router: 'mlp.gate',
+    gate: 'mlp.experts.{expert}.gate_proj',
+    up: 'mlp.experts.{expert}.up_proj',
+    down: 'mlp.experts.{expert}.down_proj',
+    choiceBias: 'mlp.gate.e_score_correction_bias',
+  },
+  count: ['n_routed_experts', 'num_local_experts'],
+  perToken: ['num_experts_per_tok'],
+  intermediate: ['moe_intermediate_size'],
+  scoring: { keys: ['scoring_func'], otherwise: 'sigmoid' },
+  normalize: { keys: ['norm_topk_prob'], otherwise: true },
+  scale: { keys: ['routed_scaling_factor'], otherwise: 2.5 },
+  groups: { count: 'n_group', top: 'topk_group', score: 'two best' },
+  shared: {
+    names: {
+      gate: 'mlp.shared_experts.gate_proj',
+      up: 'mlp.shared_experts.up_proj',
+      down: 'mlp.shared_experts.down_proj',
+    },
+    intermediate: { times: { keys: ['n_shared_experts'], otherwise: 0 } },
+  },
+  every: 1,
+  denseBlocks: 'mlp_only_layers',
+  firstDense: { keys: ['first_k_dense_replace'], otherwise: 0 },
+  frequency: 'moe_layer_freq',
+} satisfies ExpertsTable;
 
 /**
  * DeepSeek-V3, V3.1 and R1 (arXiv:2412.19437): latent attention; sigmoid shares, experts chosen in groups with a bias that
@@ -29,32 +59,5 @@ export const deepseekV3: Architecture = {
     scaleScores: true,
   },
   mlp: { ...llama.mlp, bias: false },
-  experts: {
-    names: {
-      router: 'mlp.gate',
-      gate: 'mlp.experts.{expert}.gate_proj',
-      up: 'mlp.experts.{expert}.up_proj',
-      down: 'mlp.experts.{expert}.down_proj',
-      choiceBias: 'mlp.gate.e_score_correction_bias',
-    },
-    count: ['n_routed_experts', 'num_local_experts'],
-    perToken: ['num_experts_per_tok'],
-    intermediate: ['moe_intermediate_size'],
-    scoring: { keys: ['scoring_func'], otherwise: 'sigmoid' },
-    normalize: { keys: ['norm_topk_prob'], otherwise: true },
-    scale: { keys: ['routed_scaling_factor'], otherwise: 2.5 },
-    groups: { count: 'n_group', top: 'topk_group', score: 'two best' },
-    shared: {
-      names: {
-        gate: 'mlp.shared_experts.gate_proj',
-        up: 'mlp.shared_experts.up_proj',
-        down: 'mlp.shared_experts.down_proj',
-      },
-      intermediate: { timesKey: 'n_shared_experts' },
-    },
-    every: 1,
-    denseBlocks: 'mlp_only_layers',
-    firstDense: 'first_k_dense_replace',
-    frequency: 'moe_layer_freq',
-  },
+  experts: deepseekExperts,
 };

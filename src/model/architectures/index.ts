@@ -5,26 +5,36 @@ import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
 import { deepseekV2 } from './deepseek_v2.js';
 import { deepseekV3 } from './deepseek_v3.js';
+import { dots1 } from './dots1.js';
 import { ernie45 } from './ernie4_5.js';
+import { ernie45Moe } from './ernie4_5_moe.js';
+import { exaoneMoe } from './exaone_moe.js';
 import { exaone4 } from './exaone4.js';
 import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3, gemma3Text } from './gemma3.js';
 import { glm4 } from './glm4.js';
+import { glm4Moe, glm4MoeLite } from './glm4_moe.js';
 import { gptOss } from './gpt_oss.js';
 import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
 import { granite } from './granite.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
+import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
+import { hyV3 } from './hy_v3.js';
 import { llama } from './llama.js';
+import { mimoV2Flash } from './mimo_v2_flash.js';
+import { minimaxM2 } from './minimax_m2.js';
 import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
 import { nemotron } from './nemotron.js';
 import { olmo2 } from './olmo2.js';
 import { olmo3 } from './olmo3.js';
+import { olmoe } from './olmoe.js';
 import { opt } from './opt.js';
 import { phi3 } from './phi3.js';
+import { phimoe } from './phimoe.js';
 import { qwen2 } from './qwen2.js';
 import { qwen2Moe } from './qwen2_moe.js';
 import { qwen3 } from './qwen3.js';
@@ -42,27 +52,38 @@ export const ARCHITECTURES: readonly Architecture[] = [
   cohere2,
   deepseekV2,
   deepseekV3,
+  dots1,
   ernie45,
+  ernie45Moe,
   exaone4,
+  exaoneMoe,
   gemma,
   gemma2,
   gemma3,
   gemma3Text,
   glm4,
+  glm4Moe,
+  glm4MoeLite,
   gpt2,
   gptNeox,
   gptOss,
   granite,
   hunyuanV1Dense,
+  hunyuanV1Moe,
+  hyV3,
   llama,
+  mimoV2Flash,
+  minimaxM2,
   ministral3,
   mistral,
   mixtral,
   nemotron,
   olmo2,
   olmo3,
+  olmoe,
   opt,
   phi3,
+  phimoe,
   qwen2,
   qwen2Moe,
   qwen3,

@@ -1,5 +1,21 @@
-import type { Architecture } from '../architecture.js';
+import type { Architecture, ExpertsTable } from '../architecture.js';
 import { mistral } from './mistral.js';
+
+/** The best experts, whose shares are a softmax among them. */
+export const mixtralExperts = {
+  names: {
+    router: 'block_sparse_moe.gate',
+    gate: 'block_sparse_moe.experts.{expert}.w1',
+    up: 'block_sparse_moe.experts.{expert}.w3',
+    down: 'block_sparse_moe.experts.{expert}.w2',
+  },
+  count: ['num_local_experts', 'num_experts'],
+  perToken: ['num_experts_per_tok'],
+  intermediate: ['intermediate_size'],
+  normalize: true,
+  every: 1,
+  denseBlocks: 'mlp_only_layers',
+} satisfies ExpertsTable;
 
 /** Mixtral 8x7B and 8x22B: Mistral with experts in every block; no window unless the config says one. */
 export const mixtral: Architecture = {
@@ -12,18 +28,5 @@ export const mixtral: Architecture = {
     rope: { style: 'half', theta: 1_000_000 },
     window: { enabled: true, otherwise: null, fullBlocks: 0, layerTypes: false },
   },
-  experts: {
-    names: {
-      router: 'block_sparse_moe.gate',
-      gate: 'block_sparse_moe.experts.{expert}.w1',
-      up: 'block_sparse_moe.experts.{expert}.w3',
-      down: 'block_sparse_moe.experts.{expert}.w2',
-    },
-    count: ['num_local_experts', 'num_experts'],
-    perToken: ['num_experts_per_tok'],
-    intermediate: ['intermediate_size'],
-    normalize: true,
-    every: 1,
-    denseBlocks: 'mlp_only_layers',
-  },
+  experts: mixtralExperts,
 };

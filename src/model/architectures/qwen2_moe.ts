@@ -1,6 +1,6 @@
 import type { Architecture } from '../architecture.js';
 import { qwen2 } from './qwen2.js';
-import { qwen3Moe } from './qwen3-moe.js';
+import { qwenExperts } from './qwen3-moe.js';
 
 const qkv = { keys: ['qkv_bias'], otherwise: true } as const;
 
@@ -15,7 +15,7 @@ export const qwen2Moe: Architecture = {
     window: { ...qwen2.attention.window, alternateUpTo: { keys: ['max_window_layers'], otherwise: 28 } },
   },
   experts: {
-    ...(qwen3Moe.experts as NonNullable<Architecture['experts']>),
+    ...qwenExperts,
     shared: {
       names: {
         gate: 'mlp.shared_expert.gate_proj',

@@ -99,10 +99,10 @@ const SIZES =
  */
 export async function writeWidened(name: string, dir: string, more: Record<string, unknown> = {}): Promise<void> {
   const narrow = JSON.parse(readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8')) as object;
-  const wide = Object.entries(narrow).map(([key, value]) => [
-    key,
-    SIZES.test(key) && value !== null ? 4 * value : value,
-  ]);
+  const wide = Object.entries(narrow).map(([key, value]) => {
+    if (key === 'rope_parameters') return [key, widenedRope(value)];
+    return [key, SIZES.test(key) && value !== null ? 4 * value : value];
+  });
   const config = { ...Object.fromEntries(wide), ...more };
   const source = randomSource(config);
   mkdirSync(dir, { recursive: true });
@@ -117,6 +117,12 @@ export async function writeWidened(name: string, dir: string, more: Record<strin
     return { name: each, dtype: 'BF16' as const, shape: source.shape(each), data };
   });
   await writeSafetensors(path.join(dir, 'model.safetensors'), await Promise.all(tensors));
+}
+
+/** LongRoPE's divisors, one for each pair of a head's dimensions. */
+function widenedRope(parameters: Record<string, unknown>): Record<string, unknown> {
+  const wide = (value: unknown) => (Array.isArray(value) ? value.flatMap((each) => [each, each, each, each]) : value);
+  return Object.fromEntries(Object.entries(parameters).map(([key, value]) => [key, wide(value)]));
 }
 
 /** A source of pseudo-random weights in f32; `base` is left out of their names. */

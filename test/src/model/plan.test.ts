@@ -117,9 +117,10 @@ test('mixtures: groups, scoring, shared experts and dense blocks as published co
     groups: 2,
     topGroups: 1,
     topTwo: true,
-    bias: 'model.layers.3.mlp.gate.e_score_correction_bias',
+    jitter: 0,
+    bias: { name: 'model.layers.3.mlp.gate.e_score_correction_bias', shape: [8] },
   });
-  const soft = { perToken: 2, sigmoid: false, normalize: false, scale: 16, topTwo: false, bias: undefined };
+  const soft = { perToken: 2, sigmoid: false, normalize: false, scale: 16, topTwo: false, jitter: 0, bias: undefined };
   assert.deepEqual(routing(v2), { ...soft, groups: 4, topGroups: 2 });
   // V2-Lite: topk_method greedy, and groups that mean nothing.
   assert.deepEqual(routing({ ...v2, topk_method: 'greedy', n_group: 1, topk_group: 1 }), {

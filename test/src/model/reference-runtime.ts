@@ -263,6 +263,18 @@ const OPERATIONS: Record<string, Operation> = {
     const [scores, chosen, shares] = [values(logits!), typed<Int32Array>(indices!), typed(weights!)];
     const [groups, k] = [number(p, 'groups', 1), number(p, 'k')];
     const more = bias ? values(bias) : new Float64Array(experts);
+    const jitter = number(p, 'jitter');
+    for (let t = 0; jitter > 0 && t < dim(logits!, 0); t++) {
+      const left = new Map(scores.subarray(t * experts, (t + 1) * experts).entries());
+      for (let j = 0; j < k; j++) {
+        const [best, most] = [...left].reduce((a, b) => (b[1] > a[1] ? b : a));
+        const near = [...left.values()].filter((s) => (most - s) / Math.max(Math.abs(s), most) <= 2 * jitter);
+        chosen[t * k + j] = best;
+        shares[t * k + j] = 1 / near.reduce((sum, s) => sum + Math.exp(s - most), 0);
+        left.delete(best);
+      }
+    }
+    if (jitter > 0) return;
     for (let t = 0; t < dim(logits!, 0); t++) {
       const row = Array.from(scores.subarray(t * experts, (t + 1) * experts));
       const top = Math.max(...row);

@@ -110,6 +110,19 @@ for (const [name, linears] of Object.entries(MIXTURES))
       if (method === 'gptq') checkRows(summary, name);
     });
 
+/** Linears of shared experts, in all blocks. */
+const SHARED: Readonly<Record<string, number>> = {
+  deepseek_v3: 3,
+  dots1: 3,
+  ernie4_5_moe: 3,
+  exaone_moe: 3,
+  glm4_moe: 3,
+  glm4_moe_lite: 3,
+  hunyuan_v1_moe: 6,
+  hy_v3: 3,
+  qwen2_moe: 6,
+};
+
 /** Experts see their routed rows, shared experts every token. */
 function checkRows(summary: QuantizeSummary, name: string): void {
   const rows = (match: RegExp) => summary.modules.filter((line) => match.test(line.name)).map(({ tokens }) => tokens!);
@@ -117,9 +130,9 @@ function checkRows(summary: QuantizeSummary, name: string): void {
   const sum = (list: number[]) => list.reduce((a, b) => a + b, 0);
   assert.equal(sum(rows(/layers\.1\..*experts\.\d+\.(gate_proj|w1)$/)), 2 * all, 'two experts a token');
   assert.equal(sum(rows(/layers\.1\..*experts\.\d+\.(down_proj|w2)$/)), 2 * all);
-  const shared = rows(/shared_experts?\./);
+  const shared = rows(/shared_(experts?|mlp)\./);
   assert.ok(shared.every((count) => count === all));
-  assert.equal(shared.length, { qwen2_moe: 6, deepseek_v3: 3 }[name] ?? 0);
+  assert.equal(shared.length, SHARED[name] ?? 0);
 }
 
 test('fused experts become linears of their own, turned over; what is skipped is carried so too', async (t) => {

@@ -1,0 +1,46 @@
+import type { Architecture } from '../architecture.js';
+import { deepseekExperts } from './deepseek_v3.js';
+import { llama } from './llama.js';
+
+const { shared: _, ...experts } = deepseekExperts;
+const turned = (theta: number) => ({ rope_type: 'default', rope_theta: theta, partial_rotary_factor: 0.334 });
+
+/**
+ * MiMo-V2-Flash: five blocks with a window, sinks and twice as many heads of keys and values for each without, the first one
+ * without; heads whose values are narrower than their keys, and scaled; DeepSeek-V3's experts but for one dense block.
+ */
+export const mimoV2Flash: Architecture = {
+  ...llama,
+  modelType: 'mimo_v2_flash',
+  className: 'MiMoV2FlashForCausalLM',
+  only: { hybrid_layer_pattern: null, swa_head_dim: null, swa_num_key_value_heads: null },
+  defaults: { num_key_value_heads: 4, v_head_dim: 128 },
+  norm: { kind: 'rms', epsilon: { keys: ['rms_norm_eps'], otherwise: 1e-5 } },
+  attention: {
+    ...llama.attention,
+    names: { ...llama.attention.names, sinks: 'self_attn.attention_sink_bias' },
+    slidingSinks: true,
+    slidingKvHeads: 2,
+    valueDim: ['v_head_dim'],
+    // biome-ignore lint/suspicious/noApproximativeNumericConstant: the class's default, which is no root
+    valueScale: { keys: ['attention_value_scale'], otherwise: 0.707 },
+    bias: { ...llama.attention.bias, o: false },
+    headDim: 192,
+    rope: {
+      style: 'half',
+      theta: 5_000_000,
+      share: 0.334,
+      partial: true,
+      parameters: { full_attention: turned(5_000_000), sliding_attention: turned(10_000) },
+    },
+    window: { enabled: true, otherwise: 128, fullBlocks: 1, fullEvery: 6, layerTypes: true },
+  },
+  mlp: { ...llama.mlp, bias: false },
+  experts: {
+    ...experts,
+    scoring: 'sigmoid',
+    scale: { keys: ['routed_scaling_factor'], otherwise: 1 },
+    blockTypes: 'mlp_layer_types',
+    firstDense: 1,
+  },
+};
