@@ -2,7 +2,7 @@ import type { MeasuredRuntime, TimedCall } from '../../native/binding.js';
 import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { type Cache, type CacheShape, makeCache } from '../../src/generate/cache.js';
-import { pageTokens } from '../../src/generate/paged-cache.js';
+import { pageTokens } from '../../src/generate/device-packed-cache.js';
 import { disposeResident, type ResidentModel } from '../../src/generate/resident.js';
 import { disposeStep, makeStep, runStep } from '../../src/generate/step.js';
 import { kvSchemeOf } from '../../src/kv/choose.js';

@@ -5,8 +5,8 @@ import { LpqError } from '../core/error.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvForm } from '../model/source.js';
 import { DenseCache } from './dense-cache.js';
-import { PackedCache } from './packed-cache.js';
-import { isPaged, PagedCache } from './paged-cache.js';
+import { DevicePackedCache, isPackedOnDevice } from './device-packed-cache.js';
+import { HostPackedCache } from './host-packed-cache.js';
 import { SimulatedCache } from './simulated-cache.js';
 import type { Step } from './step.js';
 
@@ -44,8 +44,8 @@ export function makeCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', sha
   if (form === 'exact') return new DenseCache(rt, rt.activationDtype, shape);
   if (form === 'f16') return new DenseCache(rt, rt.device === 'cpu' ? 'f16' : rt.activationDtype, shape);
   if (rt.device === 'cpu')
-    return 'form' in form ? new PackedCache(rt, form, shape) : new SimulatedCache(rt, form, shape);
-  if ('form' in form && isPaged(form)) return new PagedCache(rt, form, shape);
+    return 'form' in form ? new HostPackedCache(rt, form, shape) : new SimulatedCache(rt, form, shape);
+  if ('form' in form && isPackedOnDevice(form)) return new DevicePackedCache(rt, form, shape);
   throw new LpqError('LPQ_DEVICE', 'there is no kernel for this cache of few bits', {
     got: 'form' in form ? printKvScheme(form) : `${form.bits} bits a channel`,
     expected: 'as many bits for keys as for values, keys by channel, groups of 128, or of 32 for both',

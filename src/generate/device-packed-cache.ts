@@ -13,8 +13,8 @@ import { appendTurned, firstColumns } from './append.js';
 import type { Cache, CacheShape } from './cache.js';
 import type { Entry, Step } from './step.js';
 
-/** Whether ops.kvPack and kvDecode take a scheme. */
-export function isPaged({ form, keys, values }: KvScheme): boolean {
+/** Whether there is a DevicePackedCache of a scheme. */
+export function isPackedOnDevice({ form, keys, values }: KvScheme): boolean {
   return (
     KV_FORMS[form].tail &&
     keys.bits === values.bits &&
@@ -37,11 +37,11 @@ interface Layer {
 }
 
 /**
- * Keys and values packed in few bits on a device, through its kernels (docs/kv-cache.md). Of a sequence of L tokens the first L - L mod
- * R are packed, the others exact; the step that fills the exact ones still reads them so (BitDecoding, section V-B). Prompts are read
- * exactly, and packed afterwards.
+ * Keys and values of the schemes that kernels take, packed in few bits in a device's memory and read by its kernels
+ * (docs/kv-cache.md). Of a sequence of L tokens the first L - L mod R are packed, the others exact; the step that fills the exact
+ * ones still reads them so (BitDecoding, section V-B). Prompts are read exactly, and packed afterwards.
  */
-export class PagedCache implements Cache {
+export class DevicePackedCache implements Cache {
   readonly pieces = false;
   private readonly layers: (Layer | undefined)[];
   /** pageTokens(). */

@@ -29,10 +29,11 @@ interface Layer {
 const PAGE_TOKENS = 256;
 
 /**
- * Keys and values packed in few bits (docs/kv-cache.md), on the CPU. The tokens of a prompt read each other as f16 holds them and are
- * packed afterwards, whole blocks of them (BitDecoding, section V-A); later tokens read what is packed, and the newest exactly.
+ * Keys and values of any scheme packed in few bits in host memory, read by the CPU's reference (docs/kv-cache.md). The tokens of
+ * a prompt read each other as f16 holds them and are packed afterwards, whole blocks of them (BitDecoding, section V-A); later
+ * tokens read what is packed, and the newest exactly.
  */
-export class PackedCache implements Cache {
+export class HostPackedCache implements Cache {
   readonly pieces = false;
   private readonly layers: (Layer | undefined)[];
 
