@@ -1,4 +1,4 @@
-// Sums of a warp as mma and wgmma leave them: [16s of rows][eights of tokens][registers of FragmentC].
+// Sums of a warp as mma and wgmma leave them: [16 rows][8 tokens][registers of FragmentC].
 #pragma once
 #include "cuda/ptx/warps.cuh"
 
@@ -25,6 +25,17 @@ __device__ __forceinline__ void add_vector(float (&sum)[M][T][4], int v, float4 
 }
 __device__ __forceinline__ void add(float4& sum, float4 more) {
   sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+}
+// All of a warp's in the workspace; `to` and `from`: the lane's first.
+template <int M, int T>
+__device__ __forceinline__ void keep_vectors(const float (&sum)[M][T][4], float4* to) {
+#pragma unroll
+  for (int v = 0; v < M * T; ++v) __stcg(to + v * 32, sum_vector(sum, v));
+}
+template <int M, int T>
+__device__ __forceinline__ void add_vectors(float (&sum)[M][T][4], const float4* from) {
+#pragma unroll
+  for (int v = 0; v < M * T; ++v) add_vector(sum, v, __ldcg(from + v * 32));
 }
 
 // After wgmma_wait: the asynchronous products have written `sum`.

@@ -2,8 +2,9 @@
 #pragma once
 #include <type_traits>
 
+#include "cuda/gemm/dequant.cuh"
+#include "cuda/gemm/families/packed.h"
 #include "cuda/gemm/families/scaled.h"
-#include "cuda/gemm/kernels/wide.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/features.cuh"
 #include "cuda/ptx/x2.cuh"

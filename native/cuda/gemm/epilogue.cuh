@@ -3,10 +3,12 @@
 #include "cuda/gemm/accumulators.cuh"
 #include "cuda/gemm/dequant.cuh"
 #include "cuda/gemm/families/packed.h"
+#include "cuda/gemm/store.cuh"
 #include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/global_memory.cuh"
 #include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -24,37 +26,47 @@ __device__ __forceinline__ int group_of(const GemmPackedArgs& g, int c) {
   return g.groups_per_block == 4 ? c : g.groups_per_block == 2 ? c >> 1 : 0;
 }
 
-// Of this lane's rows n' = 8 r + lane / 4 in one group: what sums of pairs are multiplied by, and minus what is
-// subtracted for each unit of S. Scales and zeros lie in shared memory as packed.
+// A lane's rows n' = 8 r + lane / 4 have four numbers of 16 bits side by side: two words.
+__device__ __forceinline__ void row_numbers(uint2 words, bool bf16, float (&v)[4]) {
+  const uint32_t pairs[2] = {words.x, words.y};
+  if (bf16) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) v[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), true);
+  } else {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) v[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), false);
+  }
+}
+// Their zero points, in shared memory four bytes at `bytes_at` or four f16 at `halves_at`.
+__device__ __forceinline__ void row_zeros(const GemmPackedArgs& g, uint32_t bytes_at, uint32_t halves_at,
+                                          float (&zero)[4]) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) zero[r] = g.zero;
+  if (g.zero_kind == 1) {
+    const uint32_t bytes = ld_shared(bytes_at);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) zero[r] += static_cast<float>((bytes >> 8 * r) & 255);
+  } else if (g.zero_kind == 2) {
+    const uint2 words = ld_shared_v2(halves_at);
+    const uint32_t halves[2] = {words.x, words.y};
+#pragma unroll
+    for (int r = 0; r < 4; ++r) zero[r] += to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
+  }
+}
+
+// Of this lane's rows in one group: what sums of pairs are multiplied by, and minus what is subtracted for each unit of
+// S. Scales and zeros lie in shared memory as packed.
 template <class Cast>
 __device__ __forceinline__ void group_factors(const GemmPackedArgs& g, const Cast& cast, uint32_t scales,
                                               uint32_t zeros, int lane, float (&scale)[4], float (&zero)[4]) {
-  uint32_t pairs[2];
-  ld_shared_v2(pairs[0], pairs[1], scales + (lane >> 2) * 8);
   float s[4];
-  if (g.scale_bf16) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) s[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), true);
-  } else {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) s[r] = to_float(static_cast<uint16_t>(pairs[r >> 1] >> 16 * (r & 1)), false);
-  }
+  row_numbers(ld_shared_v2(scales + (lane >> 2) * 8), g.scale_bf16, s);
   if constexpr (Cast::kSums) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) scale[r] = s[r] * Cast::ungain(r);
-    float z[4] = {g.zero, g.zero, g.zero, g.zero};
-    if (g.zero_kind == 1) {
-      const uint32_t bytes = ld_shared(zeros + (lane >> 2) * 4);
+    row_zeros(g, zeros + (lane >> 2) * 4, zeros + (lane >> 2) * 8, zero);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) z[r] += static_cast<float>((bytes >> 8 * r) & 255);
-    } else if (g.zero_kind == 2) {
-      uint32_t halves[2];
-      ld_shared_v2(halves[0], halves[1], zeros + (lane >> 2) * 8);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) z[r] += to_float(static_cast<uint16_t>(halves[r >> 1] >> 16 * (r & 1)), false);
-    }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) zero[r] = -fmaf(z[r], Cast::gain(r), Cast::bias());
+    for (int r = 0; r < 4; ++r) zero[r] = -fmaf(zero[r], Cast::gain(r), Cast::bias());
   } else {
 #pragma unroll
     for (int r = 0; r < 4; ++r) scale[r] = s[r] * cast.unpower, zero[r] = 0;
@@ -79,6 +91,26 @@ __device__ __forceinline__ void add_group(float (&sum)[2][T][4], const float (&p
       }
   }
 }
+
+#if LPQ_HAS_TMA
+// Sums of 16 P rows from n0 on, U parts of 16 / P tokens, with the bias to y through 512 U bytes at `staging`. sums(u,
+// p, i): of the u-th 8 tokens register i of the p-th 16 rows. Tokens before `least` are left out.
+template <bool BF, int P, int U, class Sums>
+__device__ __forceinline__ void store_tokens(const GemmPackedArgs& g, bool vectors, int n0, int token0, int least,
+                                             uint32_t staging, int lane, const Sums& sums) {
+  float bias[2 * P];
+#pragma unroll
+  for (int i = 0; i < 2 * P; ++i) {
+    const int n = n0 + 8 * i + (lane >> 2);
+    bias[i] = g.bias && n < g.n ? to_float(g.bias[n], BF) : 0.0f;
+  }
+  store_transposed<P, U>({g.y, g.m, g.n, vectors}, n0, token0, least, staging, lane, [&](int u, int i) {
+    const int eight = P == 2 ? u : 2 * u + (i >> 1), chunk = i % (2 * P);
+    return cvt_x2<BF>(sums(eight, chunk >> 1, 2 * (chunk & 1)) + bias[chunk],
+                      sums(eight, chunk >> 1, 2 * (chunk & 1) + 1) + bias[chunk]);
+  });
+}
+#endif
 
 // Vector v (of 2 T) of a warp's tile: rows 16 (v / T) + lane / 4 and 8 further, tokens 8 (v % T) + 2 (lane % 4) and the
 // next.

@@ -29,8 +29,7 @@ static_assert(PackedChunk::is_operand_a());
 
 template <int B>
 __device__ __forceinline__ void load_vector(uint32_t (&q)[4 * B], uint32_t words, int v) {
-  const uint4 four = ld_shared_v4(words + v * 512);
-  q[4 * v] = four.x, q[4 * v + 1] = four.y, q[4 * v + 2] = four.z, q[4 * v + 3] = four.w;
+  ld_shared_v4(q + 4 * v, words + v * 512);
 }
 // The vectors that chunk c + 1 is the first to need (and, to begin with, chunk 0).
 template <int B>

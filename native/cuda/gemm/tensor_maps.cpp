@@ -36,7 +36,7 @@ TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3
   const uint32_t ones[3] = {1, 1, 1};
   check(encode_tiled()(&map, type, 3, const_cast<void*>(address), dims, strides, box, ones, 0,
                        swizzle ? kSwizzle128 : 0, kPromote128, 0),
-        "describing a tensor to the bulk engine");
+        "describing a tensor to TMA");
   return map;
 }
 

@@ -41,6 +41,10 @@ __device__ __forceinline__ uint4 ld_shared_v4(uint32_t address) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ void ld_shared_v4(uint32_t* to, uint32_t address) {
+  const uint4 v = ld_shared_v4(address);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
 
 __device__ __forceinline__ void st_shared_u16(uint32_t address, uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");

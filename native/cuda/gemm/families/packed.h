@@ -6,7 +6,7 @@ namespace lpq::cuda {
 
 constexpr int kBlockN = 32, kBlockK = 128;  // of the packed format
 
-// The driver's CUtensorMap: how the bulk engine finds boxes of a tensor.
+// The driver's CUtensorMap: how TMA finds boxes of a tensor.
 struct alignas(64) TensorMap {
   uint64_t opaque[16];
 };

@@ -23,6 +23,8 @@ struct ScaledArgs {
   float zero;   // the constant zero point, without it
 };
 
+constexpr int kScaledWarps = 8;  // that multiply
+constexpr int kScaledThreads = 32 * kScaledWarps + 128;
 constexpr int kScaledStaging = 1024;  // bytes a warp
 constexpr int kMostScaledStages = 8, kMostScaledSlabs = 16;
 

@@ -29,13 +29,13 @@ struct SparseArgs {
   int channel;               // one scale a row of W, in place
   int overlap;               // launched while the operation before may still run
   int vectors;               // rows of y start at multiples of 16 bytes
-  int log_n, log_k, stages;  // warps: 2^log_n along N times 2^log_k along K; 2 to 6 stages, 8 with the bulk engine
+  int log_n, log_k, stages;  // warps: 2^log_n along N times 2^log_k along K; 2 to 6 stages, 8 with TMA
   int strips, steps;         // tiles of 64 << log_n columns, of 128 << log_k along K
   int batches;               // of 8 T tokens
   int per;                   // tiles of a block's run
 };
 
-// For the bulk engine: x as [k/64][m][64], codes and metadata as [k/32][n/64][bytes of a tile], scales as
+// For TMA: x as [k/64][m][64], codes and metadata as [k/32][n/64][bytes of a tile], scales as
 // [groups][n/64][64].
 struct SparseMaps {
   TensorMap x, weights, metadata, scales;

@@ -1,14 +1,14 @@
 // The same product as packed.cuh, cut and added up in the same way, with what Hopper has for it: wgmma with the
-// weights in registers (the packed order is that of its operand A too) and the activations behind a descriptor; the
-// bulk engine, which one warp of each block feeds, so that those that multiply spend no instruction on loads; three
-// more warps that sum activations. A step is one box of each tensor, three or four instructions to the engine, each of
-// which costs about a hundred cycles. Barriers count bytes (full), warps that are done with a stage (empty), and sums
-// (summed).
+// weights in registers (the packed order is that of its operand A too) and the activations behind a descriptor; TMA, by
+// one producer warp, so that consumers spend no instruction on loads; three more warps that sum activations. A step is
+// one box of each tensor, three or four copies, each of which costs its thread about a hundred cycles. Barriers count
+// bytes (full), warps that are done with a stage (empty), and sums (summed).
 #pragma once
 #include "cuda/gemm/activations.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/packed_words.cuh"
 #include "cuda/gemm/pipeline.cuh"
+#include "cuda/gemm/tma_stage.cuh"
 #include "cuda/ptx/features.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/shared_memory.cuh"
@@ -27,35 +27,29 @@ constexpr int kHopperThreads = (T <= 4 ? 512 : 256) + 128;
 
 // A stage: activations [2 warps_k][8 T tokens][128 bytes], weights [warps_n][warps_k][512 B], scales and zeros
 // [warps_n][groups of the step][32].
+__device__ __forceinline__ int groups_of_step(const GemmPackedArgs& g) {
+  return g.channel ? 1 : g.groups_per_block * g.warps_k;
+}
 template <int B, int T>
-struct HopperStage {
-  static constexpr int kSlab = 8 * T * 128;
-  int groups, weights_at, scales_at, zeros_at, filled, bytes;
-
-  __device__ __forceinline__ explicit HopperStage(const GemmPackedArgs& g) {
-    groups = g.channel ? 1 : g.groups_per_block * g.warps_k;
-    weights_at = 2 * g.warps_k * kSlab, scales_at = weights_at + g.warps_n * g.warps_k * 512 * B,
-    zeros_at = scales_at + g.warps_n * groups * 64;
-    filled = zeros_at + g.warps_n * groups * 32 * g.zero_kind, bytes = (filled + 1023) & ~1023;
-  }
-};
+__device__ __forceinline__ TmaStage hopper_stage(const GemmPackedArgs& g) {
+  const int x_bytes = g.warps_k * 16 * T * 128, blocks = g.warps_n * g.warps_k;
+  return {g, x_bytes, blocks * 512 * B, g.warps_n * groups_of_step(g), 1024, 64};
+}
 
 // The steps [first, last), by one thread.
-template <int B, int T>
-__device__ __forceinline__ void produce(const GemmPackedArgs& g, const PackedMaps& maps, const HopperStage<B, T>& place,
-                                        const TmaPipeline& pipeline, uint32_t ring, int first, int last) {
+template <int B>
+__device__ __forceinline__ void produce_hopper(const GemmPackedArgs& g, const PackedMaps& maps, const TmaStage& place,
+                                               const TmaPipeline& pipeline, uint32_t ring, int first, int last) {
   int strip = first / g.steps, step = first % g.steps;
   PipelineState at;
   for (int left = last - first; left > 0; --left) {
     const uint32_t to = ring + at.stage * place.bytes;
-    const int nb = strip * g.warps_n, kb = step * g.warps_k, group = g.channel ? 0 : kb * g.groups_per_block;
+    const int nb = strip * g.warps_n, kb = step * g.warps_k;
     pipeline.producer_acquire(at);
-    // Boxes are whole beyond the tensors too, with zeros.
     const uint32_t full = pipeline.producer_commit(at.stage, place.filled);
-    tma_load_3d_evict_first(to + place.weights_at, &maps.weights, 0, kb * B, nb, full);
+    place.load_words<B>(maps, to, nb, kb, true, full);
     tma_load_3d(to, &maps.x, 0, 0, kb * 2, full);
-    tma_load_3d(to + place.scales_at, &maps.scales, 0, group, nb, full);
-    if (g.zero_kind) tma_load_3d(to + place.zeros_at, &maps.zeros, 0, group, nb, full);
+    place.load_factors(g, maps, to, nb, kb, g.groups_per_block, full);
     if (++step == g.steps) step = 0, ++strip;
     at.advance(g.stages);
   }
@@ -69,9 +63,9 @@ __device__ __forceinline__ void sum_stages(const GemmPackedArgs& g, const TmaPip
   constexpr int kSlab = 8 * T * 128;
   const int items = g.warps_k * 2 * T, eighth = lane & 7;
   const auto eight = [&](uint32_t slab, int row) {
-    const uint4 v = ld_shared_v4(slab + row * 128 + ((eighth ^ (row & 7)) << 4));
-    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+    uint32_t pairs[4];
     float two[4];
+    ld_shared_v4(pairs, slab + row * 128 + ((eighth ^ (row & 7)) << 4));
 #pragma unroll
     for (int i = 0; i < 4; ++i) two[i] = sum_of_pair<BF>(pairs[i]);
     return (two[0] + two[1]) + (two[2] + two[3]);
@@ -109,9 +103,9 @@ __device__ __forceinline__ void sum_stages(const GemmPackedArgs& g, const TmaPip
 // wait_for_sums(): S lies at `ones`, [4 groups][8 T].
 template <int B, int T, bool BF, class Cast, class Wait>
 __device__ __forceinline__ void multiply_block(const GemmPackedArgs& g, const Cast& cast, float (&sum)[2][T][4],
-                                               const HopperStage<B, T>& place, uint32_t here, int wn, int wk, int kb,
+                                               const TmaStage& place, uint32_t here, int wn, int wk, int kb,
                                                const float* ones, int lane, const Wait& wait_for_sums) {
-  constexpr int kSlab = HopperStage<B, T>::kSlab;
+  constexpr int kSlab = 8 * T * 128;
   const uint32_t words = here + place.weights_at + (wn * g.warps_k + wk) * 512 * B + lane * 16;
   uint32_t q[4 * B];
   float part[2][T][4];
@@ -143,7 +137,7 @@ __device__ __forceinline__ void multiply_block(const GemmPackedArgs& g, const Ca
       // A last block may hold fewer groups than others.
       if (g.channel || kb * g.groups_per_block + group < g.groups) {
         float scale[4], zero[4];
-        const int at = wn * place.groups + (g.channel ? 0 : wk * g.groups_per_block + group);
+        const int at = wn * groups_of_step(g) + (g.channel ? 0 : wk * g.groups_per_block + group);
         group_factors(g, cast, here + place.scales_at + at * 64, here + place.zeros_at + at * 32 * g.zero_kind, lane,
                       scale, zero);
         add_group<T, Cast::kSums>(sum, part, scale, zero, ones + group * 8 * T, lane);
@@ -157,7 +151,7 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int warps = g.warps_n * g.warps_k;  // that multiply; a multiple of four
-  const HopperStage<B, T> place(g);
+  const TmaStage place = hopper_stage<B, T>(g);
   const uint32_t barriers = shared_address(shared), summed = barriers + 16 * kMostStages, ring = barriers + 1024;
   const TmaPipeline pipeline{barriers, barriers + 8 * kMostStages};
   float* const sums =
@@ -180,7 +174,7 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
   if (warp >= warps) {
     setmaxnreg_dec<T <= 4 ? 32 : 40>();
     if (warp == warps) {
-      if (lane == 0) produce(g, maps, place, pipeline, ring, first, last);
+      if (lane == 0) produce_hopper<B>(g, maps, place, pipeline, ring, first, last);
     } else if (Cast::kSums) {
       sum_stages<T, BF>(g, pipeline, summed, ring, place.bytes, sums, last - first, warp - warps - 1, lane);
     }

@@ -24,6 +24,10 @@ inline void ld_shared_v2(uint32_t& low, uint32_t& high, uint32_t address) {
   low = v.x, high = v.y;
 }
 inline uint4 ld_shared_v4(uint32_t address) { return load_shared_as<uint4>(address); }
+inline void ld_shared_v4(uint32_t* to, uint32_t address) {
+  const uint4 v = ld_shared_v4(address);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
 inline void st_shared_u16(uint32_t address, uint16_t v) { store_shared_as(address, v); }
 inline void st_shared(uint32_t address, uint32_t v) { store_shared_as(address, v); }
 inline void st_shared_v2(uint32_t address, uint32_t a, uint32_t b) { store_shared_as(address, uint2{a, b}); }

@@ -1,0 +1,107 @@
+// What becomes of a warp's sums of scaled.cuh: outputs, and the fixup of items that blocks share.
+#pragma once
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/kernels/scaled/producer.cuh"
+#include "cuda/ptx/warps.cuh"
+
+namespace lpq::cuda {
+
+#if LPQ_HAS_WGMMA
+
+// What becomes of a warp's sums of an item. Of a shared one its blocks add up eights of tokens: all those of the block
+// that begins it (owners), or each a share.
+template <int T, int P, bool BF>
+struct ScaledEpilogue {
+  static constexpr int kStored = 4 / P;  // eights a store
+  const GemmPackedArgs& g;
+  const ScaledArgs& a;
+  const uint32_t staging;
+  const int lane, warp, slot, half;
+  float (&sum)[P][T][4];
+
+  // `began`, `end`: the block's part of the item along K.
+  __device__ __forceinline__ void finish(int item, int began, int end) {
+    int block0, token0;
+    scaled_place(a, 4 * P, 8 * T, item, block0, token0);
+    const int first = first_token(g, a, token0);
+    const bool mine = block0 + slot < g.n_blocks;
+    // The eights from `low` to `high` are this block's to store, whole where nobody shares the item.
+    int low = 0, high = T;
+    if (end - began != g.k_blocks) fixup(item, began, first, token0, mine, low, high);
+    if (mine) {
+#pragma unroll
+      for (int t = 0; t < T; t += kStored)
+        if (t >= low && t < high && wanted(t, kStored, first, token0))
+          store_tokens<BF, P, 2>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0, staging, lane,
+                                 [&](int u, int p, int i) { return sum[p][t + u][i]; });
+    }
+  }
+
+ private:
+  // Whether any of so many eights of tokens are to be stored.
+  __device__ __forceinline__ bool wanted(int t, int eights, int first, int token0) const {
+    return first + 8 * t < g.m && first + 8 * (t + eights) > token0;
+  }
+  // A block's sums: [warp][eight of tokens][half][lane] float4.
+  __device__ __forceinline__ float4* sums_of(int block) const {
+    return reinterpret_cast<float4*>(g.partial) + (static_cast<long long>(block) * kScaledWarps + warp) * (T * P * 32) +
+           lane;
+  }
+  __device__ __forceinline__ void fixup(int item, int began, int first, int token0, bool mine, int& low, int& high) {
+    const TileSharers sharers = EvenRuns(a.shared_items, g.k_blocks, a.shared_blocks).sharers(item);
+    const int own = static_cast<int>(blockIdx.x), turn = own - sharers.from;
+    if (a.owners) high = began == 0 ? T : 0;
+    else
+      low = T / kStored * turn / sharers.count() * kStored, high = T / kStored * (turn + 1) / sharers.count() * kStored;
+    const auto sync = [] { bar_sync(1, 32 * kScaledWarps); };
+    unsigned* const counter = g.counters + 2 * item;
+    if (high - low < T) {
+      if (mine) keep_part(own, low, high, first, token0);
+      publish_part(counter, threadIdx.x == 0, sync);
+    }
+    // All blocks of the grid run at once, and those that are waited for do not wait before they have written, so
+    // nobody waits for ever.
+    const unsigned awaited = static_cast<unsigned>(a.owners ? sharers.to - own : sharers.count());
+    if (high > low) {
+      if (threadIdx.x == 0) wait_for_count(counter, awaited);
+      sync();
+    }
+    // For the next launch; of blocks that go on together the last.
+    if (threadIdx.x == 0 && (a.owners ? high > low : atomicAdd(counter + 1, 1u) + 1 == awaited))
+      counter[0] = counter[1] = 0;
+    for (int c = sharers.from; mine && high > low && c <= sharers.to; ++c)
+      if (c != own) add_part(c, low, high, first, token0);
+  }
+  // The eights that others store.
+  __device__ __forceinline__ void keep_part(int own, int low, int high, int first, int token0) const {
+    float4* const kept = sums_of(own);
+#pragma unroll
+    for (int t = 0; t < T; ++t)
+      if ((t < low || t >= high) && wanted(t, 1, first, token0)) {
+#pragma unroll
+        for (int p = 0; p < P; ++p) __stcg(kept + (t * P + p) * 32, sum_vector(sum, p * T + t));
+      }
+  }
+  __device__ __forceinline__ void add_part(int block, int low, int high, int first, int token0) {
+    constexpr int kBatch = 8 / P;
+    const float4* const part = sums_of(block);
+#pragma unroll
+    for (int t0 = 0; t0 < T; t0 += kBatch) {
+      if (t0 + kBatch <= low || t0 >= high || !wanted(t0, kBatch, first, token0)) continue;
+      float4 v[kBatch][P];
+#pragma unroll
+      for (int t = t0; t < t0 + kBatch && t < T; ++t)
+#pragma unroll
+        for (int p = 0; p < P; ++p)
+          v[t - t0][p] = t >= low && t < high ? __ldcg(part + (t * P + p) * 32) : make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int t = t0; t < t0 + kBatch && t < T; ++t)
+#pragma unroll
+        for (int p = 0; p < P; ++p) add_vector(sum, p * T + t, v[t - t0][p]);
+    }
+  }
+};
+
+#endif
+
+}  // namespace lpq::cuda
