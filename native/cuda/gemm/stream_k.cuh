@@ -2,6 +2,7 @@
 // every multiprocessor has the same work whatever the shape. Blocks may share the tiles at both ends of their runs. The
 // fixup adds up what the sharers of a tile hold, in the order of K: no sum depends on timing.
 #pragma once
+#include "cuda/gemm/accumulators.cuh"
 #include "cuda/ptx/global_memory.cuh"
 
 namespace lpq::cuda {
