@@ -135,6 +135,54 @@ VARIANTS = {
 }
 
 
+SPARSE = dict(moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
+KINDS = ["full_attention", "sliding_attention", "full_attention"]
+VARIANTS.update({
+    "olmo3-types": ("Olmo3", dict(num_hidden_layers=5, sliding_window=6)),
+    "olmo3-yarn": ("Olmo3", dict(layer_types=KINDS, sliding_window=6, attention_bias=True,
+                                 rope_parameters=dict(full_attention=YARN, sliding_attention=dict(rope_type="default", rope_theta=2000.0)))),
+    "smollm3-interval": ("SmolLM3", dict(no_rope_layer_interval=2)),
+    "smollm3-window": ("SmolLM3", dict(use_sliding_window=True, sliding_window=6, no_rope_layers=[1, 0, 1], tie_word_embeddings=False,
+                                       attention_bias=True, mlp_bias=True)),
+    "seed-oss-plain": ("SeedOss", dict(attention_bias=False, mlp_bias=True, head_dim=24)),
+    "seed-oss-quotient": ("SeedOss", dict(head_dim=None, tie_word_embeddings=True)),
+    "arcee-yarn": ("Arcee", dict(attention_bias=True, head_dim=24, rope_parameters=YARN)),
+    "ministral3-default": ("Ministral3", dict(head_dim=16)),
+    "ministral3-window": ("Ministral3", dict(head_dim=24, sliding_window=9, rope_parameters=dict(YARN, original_max_position_embeddings=8, llama_4_scaling_beta=0.3))),
+    "gemma-untied": ("Gemma", dict(head_dim=24, num_key_value_heads=4, tie_word_embeddings=False, attention_bias=True, hidden_act="gelu")),
+    "exaone4-whole": ("Exaone4", dict(sliding_window=None, layer_types=["full_attention"] * 3)),
+    "exaone4-pattern": ("Exaone4", dict(sliding_window=6, sliding_window_pattern=2, num_hidden_layers=5, head_dim=24, rope_parameters=LLAMA3)),
+    "hunyuan-plain": ("HunYuanDenseV1", dict(attention_bias=True, head_dim=24, tie_word_embeddings=True)),
+    "hunyuan-alpha": ("HunYuanDenseV1", dict(head_dim=16, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0))),
+    "ernie45-plain": ("Ernie4_5", dict(tie_word_embeddings=False, head_dim=24)),
+    "apertus-default": ("Apertus", dict(attention_bias=True)),
+    "apertus-silu": ("Apertus", dict(hidden_act="silu", head_dim=24, rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+    "nemotron-whole": ("Nemotron", dict(attention_bias=False, mlp_bias=True, head_dim=24, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0))),
+    "stablelm-serial": ("StableLm", dict(use_qkv_bias=True, qk_layernorm=True)),
+    "stablelm-parallel": ("StableLm", dict(use_parallel_residual=True, num_key_value_heads=4, tie_word_embeddings=True)),
+    "olmoe-normed": ("Olmoe", dict(num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True, num_key_value_heads=4)),
+    "glm4-moe-groups": ("Glm4Moe", dict(SPARSE, head_dim=16, n_group=4, topk_group=2, first_k_dense_replace=2, n_shared_experts=2, routed_scaling_factor=1.5)),
+    "glm4-moe-raw": ("Glm4Moe", dict(SPARSE, head_dim=24, use_qk_norm=True, first_k_dense_replace=0, norm_topk_prob=False)),
+    "glm4-moe-lite-types": ("Glm4MoeLite", dict(MLA, mlp_layer_types=["sparse", "dense", "sparse"], rope_interleave=False)),
+    "minimax-m2-whole": ("MiniMaxM2", dict(num_local_experts=6, num_experts_per_tok=2, head_dim=24)),
+    "dots1-window": ("Dots1", dict(SPARSE, max_window_layers=1, sliding_window=6, n_group=2, topk_group=1, first_k_dense_replace=1)),
+    "ernie45-moe-interval": ("Ernie4_5_Moe", dict(num_hidden_layers=6, moe_num_experts=6, moe_k=2, moe_intermediate_size=32, moe_layer_interval=2,
+                                                  moe_layer_start_index=2, moe_layer_end_index=4, moe_num_shared_experts=0)),
+    "ernie45-moe-shared": ("Ernie4_5_Moe", dict(moe_num_experts=6, moe_k=3, moe_intermediate_size=32, tie_word_embeddings=False)),
+    "hunyuan-moe-list": ("HunYuanMoEV1", dict(num_experts=6, moe_topk=[1, 2, 3], head_dim=16, attention_bias=True)),
+    "phimoe-longrope": ("Phimoe", dict(num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.2, sliding_window=9,
+                                       **{key: dict(value, short_mscale=1.1, long_mscale=1.3) if key == "rope_parameters" else value
+                                          for key, value in longrope(8, original=64).items()})),
+    "hy-v3-types": ("HYV3", dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, head_dim=16, num_shared_experts=2,
+                                 mlp_layer_types=["sparse", "dense", "sparse"])),
+    "exaone-moe-groups": ("ExaoneMoe", dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_group=4, topk_group=2,
+                                            sliding_window=6, sliding_window_pattern=2, first_k_dense_replace=2)),
+    "mimo-v2-flash-types": ("MiMoV2Flash", dict(num_hidden_layers=7, num_key_value_heads=1, head_dim=24, v_head_dim=16, sliding_window=6,
+                                                n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, attention_value_scale=None,
+                                                attention_bias=True)),
+})
+
+
 # Sizes that fill no register and no tile.
 ODD = dict(vocab_size=97, hidden_size=60, intermediate_size=52, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3)
 ODD_MOE = dict(ODD, num_experts=5, num_local_experts=5, num_experts_per_tok=3, moe_intermediate_size=20, shared_expert_intermediate_size=24)
@@ -227,7 +275,7 @@ def randomise(model, seed):
         for name, tensor in list(model.named_parameters()) + [(n, b) for n, b in model.named_buffers() if "correction_bias" in n]:
             noise = torch.randn(tensor.shape, generator=generator)
             if "norm" in name.lower() or ".ln_" in name:
-                plus = "gemma" in type(model).__name__.lower() or name.endswith("bias")
+                plus = any(word in type(model).__name__.lower() for word in ("gemma", "nemotron")) or name.endswith("bias")
                 value = 0.2 * noise + (0.0 if plus else 1.0)
             elif tensor.dim() < 2:
                 value = 0.3 * noise
