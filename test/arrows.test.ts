@@ -16,8 +16,9 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   model: ['core', 'formats', 'binding'],
   calibrate: ['core', 'formats', 'binding', 'model'],
   quantize: ['core', 'formats', 'binding', 'model', 'calibrate'],
+  rtn: ['quantize'],
   gptq: ['core', 'binding', 'quantize', 'calibrate'],
-  fmpq: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize'],
+  fmpq: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'gptq'],
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   kv: ['core', 'binding', 'layout', 'formats'],
   eval: ['core', 'binding', 'model', 'calibrate', 'formats'],
@@ -34,6 +35,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'model',
     'calibrate',
     'quantize',
+    'rtn',
     'gptq',
     'fmpq',
     'pack',
@@ -61,7 +63,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
 };
 
 /** What the packer and the quantizers consist of: a verifier that shared any of it would prove nothing. */
-const UNSHARED = ['layout', 'pack', 'kv', 'quantize', 'gptq', 'fmpq'];
+const UNSHARED = ['layout', 'pack', 'kv', 'quantize', 'rtn', 'gptq', 'fmpq'];
 
 function roomOf(file: string): string {
   const parts = file.split('/');

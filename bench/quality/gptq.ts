@@ -17,9 +17,9 @@ import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { textPerplexity } from '../../src/eval/perplexity.js';
 import { GPTQ_DEFAULTS, type GptqOptions } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
-import { rtnQuantizer } from '../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 
 /** Of the unquantized model, and the reference's best column (act-order, mse) and RTN by row. */
 const SOURCE_PPL = 24.8284;
@@ -66,6 +66,9 @@ const overrides = Object.fromEntries(
 ) as Partial<GptqOptions>;
 const options: GptqOptions = { ...GPTQ_DEFAULTS, ...overrides };
 const rt = createRuntime({ device: values.device as Device });
+const METHODS = { rtn: rtnQuantizer, gptq: () => gptqQuantizer(options) };
+const method = values.method as keyof typeof METHODS;
+const quantizer = METHODS[method]();
 /** Dequantizes what is read back: sources hand out tensors of the CPU. */
 const host = rt.device === 'cpu' ? rt : createRuntime(2);
 const encode = await openTokenizer(model);
@@ -91,11 +94,10 @@ for (const row of values.rows.split(',')) {
       output: path.join(work, 'out'),
       scheme,
       rules: [],
-      quantizer: values.method === 'rtn' ? rtnQuantizer() : gptqQuantizer(options),
-      calibration:
-        values.method === 'rtn'
-          ? undefined
-          : await loadCalibration(bundledCalibration(), encode, { samples: 128, length: 512, seed }),
+      quantizer,
+      calibration: !quantizer.statistics
+        ? undefined
+        : await loadCalibration(bundledCalibration(), encode, { samples: 128, length: 512, seed }),
       lmHead: false,
       options: {},
       version: 'bench',
@@ -106,10 +108,10 @@ for (const row of values.rows.split(',')) {
     ppls.push((await textPerplexity(rt, source, text, { ctx: 512 })).ppl);
     source.close();
     rmSync(work, { recursive: true });
-    if (values.method === 'rtn') break;
+    if (!quantizer.statistics) break;
   }
   const ppl = ppls.reduce((a, b) => a + b) / ppls.length;
-  const target = values.method === 'rtn' ? reference.rtn : reference.gptq;
+  const target = reference[method];
   const ratio = Math.log(ppl / SOURCE_PPL) / Math.log(target / SOURCE_PPL);
   const per = seconds / ppls.length;
   results.push({ row, ppl, ppls, reference: target, ratio, secondsPerRun: per, ...(values.errors && { errors }) });

@@ -40,6 +40,11 @@ class Shelved {
       this.home.dispose();
       [this.home, this.parked] = [away, true];
     }
+    this.leave();
+  }
+
+  /** Lets go of what get() fetched; the tensor waits where it did. */
+  leave(): void {
     this.near?.dispose();
     this.near = undefined;
   }
@@ -78,6 +83,10 @@ export class ShelvedState {
     return sum;
   }
 
+  get tokens(): number {
+    return this.batch.tokens;
+  }
+
   get streamBytes(): number {
     return this.h.bytes;
   }
@@ -108,6 +117,13 @@ export class ShelvedState {
       return [name, near.view(near.shape)] as const;
     });
     return { batch: this.batch, h, aux: Object.fromEntries(aux) };
+  }
+
+  /** A state with the same contents, while this one waits where it does. */
+  copy(): BlockState {
+    const state = this.open(false);
+    for (const tensor of this.tensors()) tensor.leave();
+    return state;
   }
 
   /** Takes over the state that stages have made of open()'s. */

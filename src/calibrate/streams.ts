@@ -41,6 +41,24 @@ export class ActivationStream {
     return this.shelf.length;
   }
 
+  get tokens(): number {
+    return this.shelf.reduce((sum, { tokens }) => sum + tokens, 0);
+  }
+
+  /** A batch's state where it waits, between two blocks; the caller disposes of it. */
+  peek(batch: number): BlockState {
+    return (this.shelf[batch] as ShelvedState).copy();
+  }
+
+  /** A second stream from where this one waits, between two blocks. */
+  copy(): ActivationStream {
+    return new ActivationStream(
+      this.rt,
+      this.shelf.map((slot) => slot.copy()),
+      this.batches,
+    );
+  }
+
   /** The next sweep passes this stage, after those named before. */
   follow(step: Step): void {
     this.pending.push(step);

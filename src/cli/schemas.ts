@@ -1,7 +1,8 @@
 import { z } from 'zod';
 import { reportSchema } from '../../formats/report/schema.js';
+import { flagOf, saysOf } from '../quantize/option.js';
+import { fieldOf } from './quantize/fields.js';
 import { recipeSchema } from './quantize/recipe.js';
-import { fieldFlag, fieldTakes } from './quantize/settings.js';
 
 /** share/schemas: file name -> JSON Schema (draft 2020-12), made from what lpq itself checks by. */
 export function publishedSchemas(): Record<string, object> {
@@ -26,7 +27,8 @@ interface Schema {
 /** What editors show beside a field: the option that it stands for, and what it takes. */
 function described(schema: Schema): Schema {
   for (const [name, field] of Object.entries(schema.properties ?? {})) {
-    const words = OTHERS[name] ?? (fieldFlag(name) && `${fieldFlag(name)}: ${fieldTakes(name)}`);
+    const option = fieldOf(name);
+    const words = OTHERS[name] ?? (option && `${flagOf(option)}: ${saysOf(option)}`);
     if (words !== undefined) field.description = words;
     if (field.items) described(field.items);
   }

@@ -1,3 +1,6 @@
+/** Channels of a block of codes (COMET, section 3.2), which share a scale. */
+export const BLOCK = 128;
+
 /** How FMPQ orders channels before they are cut into blocks. */
 export type SearchKind = 'none' | 'absmax' | 'error' | 'swap';
 

@@ -8,10 +8,10 @@ import type { ModelGraph } from '../model/program.js';
 import type { ActivationForm, WeightSource } from '../model/source.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { disposeFeeds, type ObservedFeed, observeFeeds } from './observe.js';
-import type { FmpqOptions } from './options.js';
+import { BLOCK, type FmpqOptions } from './options.js';
 import { choosePrecision, type OrderedFeed, type Precision } from './precision.js';
 import { balance, scaledFeeds } from './scale.js';
-import { type Allowance, BLOCK, type Reading, searchOrder } from './search.js';
+import { type Allowance, type Reading, searchOrder } from './search.js';
 
 /** What became of one set of channels. */
 export interface SiteRecord {

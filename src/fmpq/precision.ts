@@ -1,8 +1,7 @@
 import { fromTyped, type NativeRuntime, readTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { ObservedFeed } from './observe.js';
-import type { FmpqOptions } from './options.js';
-import { BLOCK } from './search.js';
+import { BLOCK, type FmpqOptions } from './options.js';
 
 /** Shares of a token's largest magnitude that 4-bit codes may reach; above it they saturate. */
 const CLIPS = [1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6];

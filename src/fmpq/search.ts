@@ -2,10 +2,7 @@ import { fromTyped, type NativeRuntime, readTyped, type Tensor } from '../../nat
 import { ops } from '../../native/ops.js';
 import { Random } from '../calibrate/random.js';
 import type { ObservedFeed } from './observe.js';
-import type { SearchKind } from './options.js';
-
-/** Channels of a block (COMET, section 3.2). */
-export const BLOCK = 128;
+import { BLOCK, type SearchKind } from './options.js';
 
 /** Columns start .. start + size of a feed, which are ordered by the permutation that is searched. */
 export interface Reading {

@@ -6,7 +6,13 @@ import { type QuantType, quantType, typeParams, valueRange } from '../core/quant
 import { bitsPerWeight, constantZero } from '../quantize/grid.js';
 import type { FeedQuantizer } from '../quantize/quantizer.js';
 import type { QuantizedModule } from '../quantize/result.js';
-import { notFiniteWeights, type ScaleRange, scaleRangeError, scalesMatter, smallScalesNote } from '../quantize/rtn.js';
+import {
+  notFiniteWeights,
+  type ScaleRange,
+  scaleRangeError,
+  scalesMatter,
+  smallScalesNote,
+} from '../quantize/round.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { storedZeros } from '../quantize/stored.js';
 import { gptqOps, type SolveInputs } from './ops.js';

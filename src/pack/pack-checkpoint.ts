@@ -84,13 +84,15 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     throw new LpqError('LPQ_USAGE', `--shard does not go with target ${whole.target.name}, which is one file`);
   const mine = <T>(all: Iterable<T>): T[] => [...all].filter((_, i) => !shard || i % shard.count === shard.index);
   const plan: PackPlan = { ...whole, decisions: new Map(mine(whole.decisions)), carried: mine(whole.carried) };
-  if (request.source !== undefined && request.input.manifest.provenance.method === 'fmpq')
+  // Who quantizes activations has folded an order of channels into the whole model.
+  const ordered = Object.values(input.manifest.modules).some(({ activations }) => activations !== undefined);
+  if (request.source !== undefined && ordered)
     throw new LpqError(
       'LPQ_USAGE',
       `--source does not suit ${request.input.dir}, whose channels are in another order`,
       {
         got: request.source,
-        hint: 'Leave --source out: --method fmpq has folded permutations into all weights (docs/fmpq.md).',
+        hint: 'Leave --source out: what quantized its activations has folded permutations into all weights (docs/fmpq.md).',
       },
     );
   if (request.source !== undefined && !plan.target.readsSource)

@@ -18,14 +18,13 @@ import { clipOf } from './measures.js';
 import { type BlockMemory, roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
 import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
+import { nearest } from './round.js';
 import type { QuantScheme } from './scheme.js';
 import { type Sibling, siblingRuns, solveSiblings } from './siblings.js';
 import { dequantizeResult } from './stored.js';
 
 export interface BlockContext {
   readonly quantizer: Quantizer;
-  /** For modules whose input was seen too rarely. */
-  readonly fallback: Quantizer;
   readonly schemes: ReadonlyMap<string, QuantScheme>;
   /** Takes the module over; its tensors are disposed of when this returns. */
   readonly onModule: (module: FinishedModule) => Promise<void>;
@@ -170,8 +169,7 @@ export async function quantizeShare(
 ): Promise<Replacement[]> {
   const k = (feed.linears[0] as LinearRef).k;
   const few = statistics !== undefined && statistics.tokens < Math.ceil(k * FEW_ROWS);
-  const quantizer = few ? context.fallback : context.quantizer;
-  const solver = quantizer.feed(rt, statistics);
+  const solver = few ? nearest(rt) : context.quantizer.feed(rt, statistics);
   const replaced: Replacement[] = [];
   try {
     for (const run of siblingRuns(parts, ({ linear }) => context.schemes.get(linear.name))) {

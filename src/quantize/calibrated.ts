@@ -13,18 +13,18 @@ const CPU_BATCH_TOKENS = 4096;
  * asks for and bears a noisier estimate: half of the data gives the same perplexity (docs/internals/numerics.md) for two thirds of
  * the forward passes.
  */
-const ORIGINAL_SHARE = 0.5;
+export const ORIGINAL_SHARE = 0.5;
 
 /**
- * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length; `original`: the
- * method compares with the original model. `outer`: one map a device.
+ * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length; `paired`: the share of
+ * them that also goes through the original model, of which the method wants to know. `outer`: one map a device.
  */
 export async function calibratedStreams(
   rts: readonly NativeRuntime[],
   graph: ModelGraph,
   outer: readonly BlockWeights[],
   sequences: readonly Int32Array[],
-  original: boolean,
+  paired: number,
 ): Promise<Streams[]> {
   const devices = Math.min(rts.length, sequences.length);
   const parts = Array.from({ length: rts.length }, (_, i) =>
@@ -39,16 +39,16 @@ export async function calibratedStreams(
     const rt = rts[i] as NativeRuntime;
     const batches = batchSequences(rt, part, rt.device === 'cpu' ? CPU_BATCH_TOKENS : DEVICE_BATCH_TOKENS);
     const states = embedBatches(rt, graph, outer[i] as BlockWeights, batches);
-    const paired = original ? states.slice(0, Math.ceil(states.length * ORIGINAL_SHARE)) : [];
-    return { rt, states, twins: paired.map((state) => copyState(rt, state)) };
+    const twins = states.slice(0, Math.ceil(states.length * paired)).map((state) => copyState(rt, state));
+    return { rt, states, twins };
   });
   const tokens = (states: readonly BlockState[]) => states.reduce((sum, { batch }) => sum + batch.tokens, 0);
   const all = tokens(drafts.flatMap(({ states }) => states));
-  const paired = tokens(drafts.flatMap(({ twins }) => twins));
+  const both = tokens(drafts.flatMap(({ twins }) => twins));
   const streams = drafts.map(({ rt, states, twins }) => ({
     quantized: new ActivationStream(rt, states, twins.length),
-    original: original ? new ActivationStream(rt, twins, states.length) : undefined,
-    driftScale: paired > 0 ? all / paired : 1,
+    original: paired > 0 ? new ActivationStream(rt, twins, states.length) : undefined,
+    driftScale: both > 0 ? all / both : 1,
   }));
   for (const rt of rts) await rt.sync();
   return streams;

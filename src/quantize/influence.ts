@@ -8,7 +8,7 @@ import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import { forActivations } from './blocks.js';
 import { disposeModule } from './result.js';
-import { quantizeRtn } from './rtn.js';
+import { roundWeight } from './round.js';
 import type { QuantScheme } from './scheme.js';
 import type { Unit } from './sensitivity.js';
 import { dequantizeResult } from './stored.js';
@@ -101,7 +101,7 @@ async function rounded(
   const made: Tensor[] = [];
   for (const { name } of unit.linears) {
     const key = `${name}.weight`;
-    const module = await quantizeRtn(rt, weights.get(key) as Tensor, scheme, name);
+    const module = await roundWeight(rt, weights.get(key) as Tensor, scheme, name);
     const weight = forActivations(rt, dequantizeResult(rt, module));
     disposeModule(module);
     replaced.set(key, weight);

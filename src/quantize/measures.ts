@@ -4,7 +4,7 @@ import { ops } from '../../native/ops.js';
 import { valueRange } from '../core/quant-type.js';
 import { constantZero } from './grid.js';
 import { disposeModule, type QuantizedModule } from './result.js';
-import { quantizeRtn } from './rtn.js';
+import { roundWeight } from './round.js';
 import type { QuantScheme } from './scheme.js';
 
 /** Rows whose groups stand for all of a module: with groups of 128 some thousand ratios. */
@@ -14,7 +14,7 @@ const CLASSES = [0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1];
 
 /**
  * The scales that a solver chose over those that hold the whole range of their groups, for the first rows of a module:
- * `weight` [N, K] and its result, both on `rt`. Nothing for rounding to nearest, whose ratio is 1, and for scales of 8
+ * `weight` [N, K] and its result, both on `rt`. Nothing for scales of 8
  * bits, whose steps are coarser than what clipping chooses among.
  */
 export async function clipOf(
@@ -23,8 +23,8 @@ export async function clipOf(
   weight: Tensor,
   result: QuantizedModule,
 ): Promise<Measures> {
-  const { scheme, scales, quality } = result;
-  if (quality.method === 'rtn' || scheme.globalScale || scheme.scaleDtype.startsWith('f8')) return {};
+  const { scheme, scales } = result;
+  if (scheme.globalScale || scheme.scaleDtype.startsWith('f8')) return {};
   const [n, k] = result.shape;
   const rows = Math.min(n, SAMPLED_ROWS);
   const groups = scales.shape[1] as number;
@@ -33,7 +33,7 @@ export async function clipOf(
   const chosen = rt.allocate('f32', [rows, groups]);
   const stored = scales.view([rows, groups]);
   try {
-    const full = await quantizeRtn(rt, sample, { ...dense, scaleDtype: 'f32' } as QuantScheme, name);
+    const full = await roundWeight(rt, sample, { ...dense, scaleDtype: 'f32' } as QuantScheme, name);
     try {
       ops.cast(rt, stored, chosen);
       const [ours, theirs] = await Promise.all([readTyped(rt, chosen), readTyped(rt, full.scales)]);

@@ -1,10 +1,12 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Streams } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
+import { planSource } from '../model/graph.js';
+import type { BlockPlan } from '../model/plan.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import { type BlockContext, quantizeBlock, replayBlock, type Walk } from './blocks.js';
-import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
+import { calibratedStreams, disposeStreams, headStage, ORIGINAL_SHARE } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
 import { quantizeFromStatistics } from './from-statistics.js';
 import type { BlockKey } from './journal.js';
@@ -12,9 +14,10 @@ import type { Lane } from './lanes.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
 import type { Progress } from './progress.js';
 import type { KeptModules } from './redo.js';
-import { WeightPipeline } from './rtn-pipeline.js';
 import type { QuantizeRequest } from './run.js';
 import type { SourceView } from './source-view.js';
+import { WeightPipeline } from './weight-pipeline.js';
+import { quantizeWholeBlock } from './whole-block.js';
 
 /** Quantizes every module of a model that has a scheme, block by block, on all the devices given. */
 export async function quantizeModel(
@@ -31,12 +34,15 @@ export async function quantizeModel(
   const work = workOf(graph, request, progress);
   if (work.length === 0) return;
   if (!quantizer.statistics) return quantizeAlone(context, rts[0] as NativeRuntime, work, source, events, progress);
-  if (request.statistics)
+  if (request.statistics && !quantizer.solveBlock)
     return quantizeFromStatistics(context, rts, request.statistics, work, source, events, progress);
   if (!calibration)
     throw new LpqError('LPQ_USAGE', `--method ${quantizer.method} needs a calibration text`, {
       hint: 'Give one with --calib.',
     });
+  // D may come of a part of the batches; targets of a block are wanted of all.
+  const paired = !quantizer.original ? 0 : quantizer.solveBlock ? 1 : ORIGINAL_SHARE;
+  const solveWhole = wholeBlocks(context, source);
   const load = (names: Iterable<string>) =>
     timed(events, 'read', () => {
       const list = [...names];
@@ -53,7 +59,7 @@ export async function quantizeModel(
     behind = { weights: [], made: [] };
   };
   try {
-    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, quantizer.original);
+    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, paired);
     if (work.at(-1)?.key !== 'head') for (const weights of outer) disposeWeights(weights);
     next = await load(work[0]?.block.tensors.keys() ?? []);
     for (const [index, { key, block }] of work.entries()) {
@@ -62,7 +68,7 @@ export async function quantizeModel(
         const weights = head ? outer : next;
         if (!head) next = [];
         const lanes = lanesOf(rts, streams, weights, request);
-        const memory = blockMemory(block, graph.hidden, quantizer.original ? 2 : 1);
+        const memory = blockMemory(block, graph.hidden, quantizer.original || quantizer.solveBlock ? 2 : 1);
         const following = work[index + 1];
         const wanted = following && following.key !== 'head' ? following.block.tensors : undefined;
         const ahead = wanted !== undefined && rts.every((rt) => mayPrefetch(rt, memory, block));
@@ -80,7 +86,7 @@ export async function quantizeModel(
           if (progress.has(key)) {
             made.push(...placed(lanes, (rt) => progress.replayed(rt, block, context.schemes)));
             await replayBlock(context, block, lanes, walk);
-          } else made.push(...(await quantizeBlock(context, block, lanes, walk)));
+          } else made.push(...(await (head ? quantizeBlock : solveWhole)(context, block, lanes, walk)));
         } finally {
           behind.made.push(...made);
           if (!head) behind.weights.push(...weights);
@@ -93,6 +99,20 @@ export async function quantizeModel(
     for (const weights of [...next, ...outer]) disposeWeights(weights);
     disposeStreams(streams);
   }
+}
+
+/** How a block of the model is solved: whole, where the method does so and there is something to solve, or feed by feed. */
+function wholeBlocks({ quantizer, schemes }: BlockContext, source: SourceView): typeof quantizeBlock {
+  if (!quantizer.solveBlock) return quantizeBlock;
+  const solve = quantizer.solveBlock.bind(quantizer);
+  const plans = planSource(source).blocks;
+  return (context, block, lanes, walk) => {
+    const feeds = block.stages.flatMap((stage) => stage.feeds);
+    const idle = !feeds.some(({ linears }) => linears.some(({ name }) => schemes.has(name)));
+    return idle
+      ? quantizeBlock(context, block, lanes, walk)
+      : quantizeWholeBlock(context, solve, plans[block.index] as BlockPlan, block, lanes, walk);
+  };
 }
 
 /** A block, or the head, to quantize. */

@@ -23,11 +23,14 @@ export function linearsToQuantize(graph: ModelGraph, lmHead: boolean): LinearRef
   return lmHead ? [...linears, graph.head] : linears;
 }
 
+/** What is quantized, and as what, in the order of the model. */
+export type ModulePlan = ReadonlyMap<string, { readonly linear: LinearRef; readonly scheme: QuantScheme }>;
+
 /** The modules a request quantizes, in the order of the model. Throws LPQ_GROUP_SIZE, LPQ_USAGE, LPQ_REDO. */
 export function planQuantization(
   graph: ModelGraph,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'>,
-): Map<string, { linear: LinearRef; scheme: QuantScheme }> {
+): ModulePlan {
   const linears = linearsToQuantize(graph, request.lmHead);
   requireGroupSizes(linears, request.scheme, request.rules);
   const plan = new Map<string, { linear: LinearRef; scheme: QuantScheme }>();
@@ -50,17 +53,22 @@ export function planQuantization(
  */
 export function plannedModules(
   checkpoint: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & { readonly codes?: boolean },
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & {
+    readonly codes?: { readonly block: number } | undefined;
+  },
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
   const graph = openModel(source);
   const plan = planQuantization(graph, request);
   const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
   kept?.close();
-  const form = (k: number): ActivationForm | undefined =>
-    request.codes && k % 128 === 0
-      ? { blocks: { bits: new Uint8Array(k / 128).fill(8), clip: new Float32Array(k / 128).fill(1) } }
+  const { codes } = request;
+  const form = (k: number): ActivationForm | undefined => {
+    const blocks = codes ? k / codes.block : 0.5;
+    return Number.isInteger(blocks)
+      ? { blocks: { bits: new Uint8Array(blocks).fill(8), clip: new Float32Array(blocks).fill(1) } }
       : undefined;
+  };
   return new Map([
     ...(kept?.declarations() ?? []),
     ...[...plan].map(

@@ -1,5 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
+import type { BlockTask } from './block-task.js';
 import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 
@@ -10,15 +11,20 @@ export interface FeedQuantizer {
   dispose(): void;
 }
 
-/** A method: what it needs from calibration, and how it turns weights into codes. */
+/** A method at work: what it needs from calibration, and how it turns weights into codes. */
 export interface Quantizer {
   readonly method: string;
   /** false: no calibration data, no forward pass. */
   readonly statistics: boolean;
-  /** Also wants D, hence a second forward pass of the unquantized model. */
+  /** Also wants what the unquantized model computes, hence a second forward pass: D of every feed; for solveBlock() all batches. */
   readonly original: boolean;
   /** Recorded in the checkpoint's provenance. */
   readonly options: Readonly<Record<string, unknown>>;
   /** On the device where the statistics are. Throws where the method needs some and has none. */
   feed(rt: NativeRuntime, statistics: FeedStatistics | undefined): FeedQuantizer;
+  /**
+   * Solves a whole block at once by its inputs and outputs; feed() is then for lm_head alone. Returns a module for each
+   * linear that the task has a scheme of, on `lanes[0].rt`; the caller disposes of their tensors.
+   */
+  solveBlock?(task: BlockTask): Promise<ReadonlyMap<string, QuantizedModule>>;
 }

@@ -28,7 +28,6 @@ import { Progress } from './progress.js';
 import type { Quantizer } from './quantizer.js';
 import { KeptModules } from './redo.js';
 import type { Redo } from './redo-rule.js';
-import { rtnQuantizer } from './rtn-quantizer.js';
 import type { ModuleRule } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
 import type { QuantScheme } from './scheme.js';
@@ -140,7 +139,6 @@ export async function quantizeCheckpoint(
         if (kept) for (const name of keptNames) await progress.keep(kept, name);
         const context: BlockContext = {
           quantizer: request.quantizer,
-          fallback: rtnQuantizer(),
           schemes,
           onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
           onModule: (module) => {

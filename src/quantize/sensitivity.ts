@@ -8,7 +8,7 @@ import { disposeWeights, loadWeights } from '../model/weights.js';
 import { sweepModel, walkOf } from './collect.js';
 import { bitsPerWeight } from './grid.js';
 import { disposeModule } from './result.js';
-import { quantizeRtn } from './rtn.js';
+import { roundWeight } from './round.js';
 import { checkGroupSize, checkSparsity, type QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
 
@@ -106,7 +106,7 @@ async function relativeError(
 ): Promise<number> {
   checkGroupSize(scheme, name, k);
   checkSparsity(scheme, name, k);
-  const rounded = await quantizeRtn(rt, weight, scheme, name);
+  const rounded = await roundWeight(rt, weight, scheme, name);
   try {
     const { squaredError, squaredNorm } = rounded.stats;
     if (!h) return squaredNorm > 0 ? squaredError / squaredNorm : 0;

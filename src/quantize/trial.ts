@@ -7,7 +7,6 @@ import type { BlockContext } from './blocks.js';
 import { quantizeModel } from './model.js';
 import { planQuantization } from './plan.js';
 import type { Progress } from './progress.js';
-import { rtnQuantizer } from './rtn-quantizer.js';
 import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
@@ -39,7 +38,6 @@ export async function timeBlock(
   const first = graph.blocks.slice(0, block.index + 1);
   const context: BlockContext = {
     quantizer: request.quantizer,
-    fallback: rtnQuantizer(),
     schemes: new Map([...schemes].filter(([name]) => namesOf(block).has(name))),
     onStage: check,
     onModule: async () => check(),

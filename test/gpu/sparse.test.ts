@@ -14,9 +14,9 @@ import { gptqOps } from '../../src/gptq/ops.js';
 import { GPTQ_DEFAULTS } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
 import type { Quantizer } from '../../src/quantize/quantizer.js';
-import { rtnQuantizer } from '../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 import { Random } from '../native/support.js';
 import { gpuTest } from './gpu.js';
 

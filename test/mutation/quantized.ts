@@ -9,9 +9,9 @@ import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { openModel } from '../../src/model/graph.js';
 import type { ActivationForm } from '../../src/model/source.js';
-import { rtnQuantizer } from '../../src/quantize/rtn-quantizer.js';
 import { type QuantizeRequest, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { type SchemeOptions, schemeFromOptions } from '../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 import { type ModelKind, writeModel } from './model.js';
 
 interface Variant {

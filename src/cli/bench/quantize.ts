@@ -9,7 +9,8 @@ import { addon, createRuntime, type NativeRuntime } from '../../../native/bindin
 import type { Calibration } from '../../calibrate/text.js';
 import { LpqError } from '../../core/error.js';
 import { integer } from '../options/parse.js';
-import { givenSettings, type MethodFlags, methodOptions, quantizerFor } from '../quantize/method.js';
+import { deviceFor, givenSettings, type MethodFlags, methodOptions, prepared } from '../quantize/method.js';
+import { methodOf } from '../quantize/methods.js';
 import type { FullSettings } from '../quantize/settings.js';
 import { type ComputeOptions, computeOptions, openRuntimes, type Run } from '../run.js';
 import { facts, table } from '../terminal/table.js';
@@ -57,14 +58,13 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   const { seed = 0, ...checked } = given;
   const typed = checked.bits === undefined && checked.dtype === undefined ? { bits: 4, ...checked } : checked;
   const settings: FullSettings = { ...mergeSettings(typed, {}), seed };
-  if (settings.method === 'fmpq')
-    throw new LpqError('LPQ_USAGE', '--method fmpq is not measured by bench quantize', { expected: 'gptq or rtn' });
-  if (settings.method === 'rtn' && ids !== undefined)
-    throw new LpqError('LPQ_USAGE', '--ids has no effect with --method rtn, which takes no calibration');
+  const calibrated = methodOf(settings).needs !== 'weights';
+  if (!calibrated && ids !== undefined)
+    throw new LpqError('LPQ_USAGE', `--ids has no effect with --method ${settings.method}, which takes no calibration`);
   if (kept !== undefined) refuseExisting(kept);
-  const rts = openRuntimes(run, flags);
+  const rts = openRuntimes(run, deviceFor(settings, flags));
   const blocks = layers ?? shape.blocks;
-  const calibration = settings.method === 'rtn' ? undefined : await calibrate(shape, settings, ids);
+  const calibration = calibrated ? await calibrate(shape, settings, ids) : undefined;
   const work = await workDirectory(keep);
   try {
     const checkpoint = await synthesize(shape, { dir: path.join(work.dir, 'checkpoint'), blocks, seed }, threads, run);
@@ -133,20 +133,24 @@ interface Job {
 /** One measured run of the pipeline. */
 export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run): Promise<Measurement> {
   const { measureQuantization } = await import('../../../bench/run.js');
+  const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const { schemesFrom } = await import('../quantize/schemes.js');
   const { checkpoint, output, settings, calibration } = job;
-  const quantizer = await quantizerFor(settings);
+  const quantizer = await methodOf(settings).quantizer(settings);
+  const request = { source: checkpoint.dir, ...schemesFrom(settings, []), lmHead: settings.lmHead };
+  const source = SourceCheckpoint.open(checkpoint.dir);
+  const work = { settings, quantizer, calibration };
+  const more = await prepared(source, request, work, rts, run).finally(() => source.close());
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage] = [0, ''];
   const measured = await measureQuantization(
     rts,
     {
-      source: checkpoint.dir,
+      ...request,
       output,
-      ...schemesFrom(settings, []),
       quantizer,
       calibration,
-      lmHead: settings.lmHead,
+      ...more,
       options: { ...settings },
       version: version(),
       partial: 'restart',

@@ -28,15 +28,15 @@ type Values = Readonly<Record<string, readonly string[]>>;
 async function values(): Promise<Values> {
   const { PACK_TARGETS } = await import('../../pack/targets/index.js');
   const { PRESETS } = await import('../../quantize/scheme.js');
+  const { flagOf, isWords } = await import('../../quantize/option.js');
+  const { FIELDS } = await import('../quantize/fields.js');
   const targets = PACK_TARGETS.map(({ name }) => name);
   const widths = Array.from({ length: 8 }, (_, i) => i + 1);
   return {
-    '--method': ['gptq', 'rtn', 'fmpq'],
-    '--order': ['static', 'group', 'none'],
-    '--sparsity': ['none', '2:4'],
-    '--scale-sign': ['either', 'positive'],
+    ...Object.fromEntries(
+      FIELDS.flatMap((field) => (isWords(field.takes) ? [[flagOf(field), field.takes] as const] : [])),
+    ),
     '--scale-dtype': ['f16', 'bf16', 'f32', 'e8m0', 'e4m3'],
-    '--act-search': ['swap', 'error', 'absmax', 'none'],
     '--device': ['auto', 'cpu', 'cuda', 'cuda:0', 'cuda:all'],
     '--group-size': ['32', '64', '128', 'channel'],
     '--bits': widths.map(String),

@@ -1,19 +1,22 @@
 import type { Command } from 'commander';
 import { parseShard } from '../../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import { LpqError } from '../../core/error.js';
+import type { Method } from '../../quantize/method.js';
 import { parseBytes } from '../options/device.js';
 import { modelDirectory } from '../options/hub.js';
-import { BOS_OPTION, integer, number } from '../options/parse.js';
+import { integer, number } from '../options/parse.js';
 import { requireKind } from '../options/sources.js';
 import { packDirectory } from '../pack/command.js';
 import { computeOptions, openRuntime, openRuntimes, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
-import { fmpqOptions, kvOptions, methodOptions } from './method.js';
+import { TEXT_FIELDS } from './fields.js';
+import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
+import { methodOf, methodThat } from './methods.js';
 import {
   type CalibrationOptions,
-  deviceFor,
   type QuantizeFlags,
   type QuantizeOptions,
   quantizeOptions,
@@ -29,14 +32,12 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .argument('<model>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
-    kvOptions(fmpqOptions(methodOptions(command)))
+    declare(kvOptions(methodOptions(command)), TEXT_FIELDS)
       .option(
         '--calib <file[:weight]>',
         'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
         (given: string, before: readonly string[] = []) => [...before, given],
       )
-      .option('--calib-join', 'join the documents of a .jsonl and cut windows')
-      .option('--bos <kind>', `${BOS_OPTION} (default: auto)`)
       .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
@@ -98,7 +99,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   options = (await import('./group-size.js')).fitGroupSize(options, run);
   if (target) {
     const { solveTarget } = await import('./target-size.js');
-    options = await solveTarget(options, target, openRuntimes(run, deviceFor(options, flags)), run);
+    options = await solveTarget(options, target, openRuntimes(run, deviceFor(options.settings, flags)), run);
     if (flags.printRecipe) return (await import('./print-recipe.js')).printRecipe(options, run);
   }
   const statistics = await openStatistics(options);
@@ -114,7 +115,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     if (flags.report !== false && !flags.shard)
       (await import('../../report/write.js')).refuseForeignReport(options.output);
     await checkPlan(options, statistics);
-    const rts = openRuntimes(run, deviceFor(options, flags));
+    const rts = openRuntimes(run, deviceFor(options.settings, flags));
     const noted =
       flags.report === false || flags.shard ? undefined : new (await import('./run-report.js')).RunReport(rts);
     await quantizeInto(options, statistics, rts, run, noted);
@@ -159,20 +160,33 @@ async function checkPlan(
   try {
     const graph = openModel(checkpoint);
     const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(redo && { redo }) };
-    const plan =
-      settings.method === 'fmpq'
-        ? (await import('./fmpq.js')).planForFmpq(graph, request)
-        : planQuantization(graph, request);
+    const method = methodOf(settings);
+    const plan = withGroups(method, () => planQuantization(graph, request));
     if (packTarget !== undefined) {
       const { previewPack } = await import('../../pack/preview.js');
-      const modules = plannedModules(checkpoint, { ...request, codes: settings.method === 'fmpq' });
+      const modules = plannedModules(checkpoint, { ...request, codes: method.codes });
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
     if (redo) plannedModules(checkpoint, request);
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
-    if (settings.method === 'fmpq') (await import('./fmpq.js')).checkFmpq(checkpoint, settings, plan);
+    await method.checkPlan?.(checkpoint, settings, plan);
     (await import('../options/kv.js')).kvOf(settings, checkpoint);
   } finally {
     checkpoint.close();
+  }
+}
+
+/** A plan, whose refusal of a group size offers no other to methods that have one of their own. */
+function withGroups<T>({ name, codes }: Method, plan: () => T): T {
+  try {
+    return plan();
+  } catch (error) {
+    if (!codes || !(error instanceof LpqError) || error.code !== 'LPQ_GROUP_SIZE') throw error;
+    throw new LpqError(error.code, error.message, {
+      got: error.got,
+      expected: `input features that groups of ${codes.block} divide: --method ${name} has no others`,
+      hint: `Leave such modules out with a rule of a recipe (skip), or use ${methodThat((method) => !method.codes)}.`,
+      cause: error,
+    });
   }
 }

@@ -6,7 +6,7 @@ import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import { openModel, unusedTensors } from '../../model/graph.js';
 import { previewDecisions } from '../../pack/preview.js';
-import { type CalibrationSize, memoryOf, outputBytes } from '../../quantize/estimate.js';
+import { memoryOf, outputBytes } from '../../quantize/estimate.js';
 import { bitsPerWeight } from '../../quantize/grid.js';
 import { linearsToQuantize, plannedModules } from '../../quantize/plan.js';
 import { requireGroupSizes, schemeOf } from '../../quantize/rules.js';
@@ -17,8 +17,9 @@ import { type Column, columnOf, matrixRows, printMatrix, targetNames } from '../
 import { openRuntimes, type Run } from '../run.js';
 import { table } from '../terminal/table.js';
 import { calibrate } from './calibration.js';
-import { quantizerFor } from './method.js';
-import { deviceFor, type QuantizeFlags, type QuantizeOptions } from './options.js';
+import { deviceFor } from './method.js';
+import { methodOf } from './methods.js';
+import type { QuantizeFlags, QuantizeOptions } from './options.js';
 import { schemesFrom } from './schemes.js';
 
 /** What a run would do with one linear. */
@@ -127,7 +128,7 @@ function targetColumns(source: SourceCheckpoint, options: QuantizeOptions, given
   const modules = plannedModules(source, {
     ...schemesFrom(settings, rules),
     lmHead: settings.lmHead,
-    codes: settings.method === 'fmpq',
+    codes: methodOf(settings).codes,
   });
   const planned = { dir: options.source, config: source.config, modules };
   return targetNames(given).map((target) => columnOf(target, () => previewDecisions(planned, target, ranks)));
@@ -141,14 +142,10 @@ export async function needsOf(
   const source = SourceCheckpoint.open(dir);
   try {
     const output = await outputBytes(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
-    const calibration: CalibrationSize | undefined =
-      settings.method === 'rtn'
-        ? undefined
-        : {
-            tokens: settings.samples * settings.seqLen,
-            original: settings.gptaq > 0 && stats === undefined,
-            kind: stats === undefined ? 'activations' : 'statistics',
-          };
+    const { statistics, original } = await methodOf(settings).quantizer(settings);
+    const tokens = settings.samples * settings.seqLen;
+    const kind = stats === undefined ? 'activations' : 'statistics';
+    const calibration = statistics ? ({ tokens, original, kind } as const) : undefined;
     const view = new SourceView(source);
     const graph = openModel(view);
     const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
@@ -166,9 +163,9 @@ async function timedNeeds(
   run: Run,
 ): Promise<Needs> {
   if (!flags.timed) return needsOf(options, false);
-  const rts = openRuntimes(run, deviceFor(options, flags));
+  const rts = openRuntimes(run, deviceFor(options.settings, flags));
   const needs = await needsOf(options, rts[0]?.device !== 'cpu');
-  const quantizer = await quantizerFor(options.settings);
+  const quantizer = await methodOf(options.settings).quantizer(options.settings);
   const started = performance.now();
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   const before = (performance.now() - started) / 1000;

@@ -4,6 +4,7 @@ import { commonGroupSize, GROUP_SIZES, type Width } from '../../quantize/group-s
 import { linearsToQuantize } from '../../quantize/plan.js';
 import { schemeFromOptions } from '../../quantize/scheme.js';
 import type { Run } from '../run.js';
+import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
 import type { RecipeRule } from './recipe.js';
 import { overrideScheme, type SchemeSettings } from './settings.js';
@@ -14,11 +15,11 @@ const UNSAID = -1;
 /**
  * The options with the group size that suits the model, where nobody chose one: the largest of 128, 64 and 32 that divides every
  * module, for formats have one for all. Modules that even 32 does not divide stay in 16 bits. Both are said. Types
- * that have groups of their own, and --method fmpq, whose blocks have 128, keep them. Throws what opening the model throws.
+ * and methods that have groups of their own keep them. Throws what opening the model throws.
  */
 export function fitGroupSize(options: QuantizeOptions, run: Run): QuantizeOptions {
   const { settings, source: dir } = options;
-  if (settings.groupSize !== undefined || settings.method === 'fmpq') return options;
+  if (settings.groupSize !== undefined || methodOf(settings).codes) return options;
   // What is kept of an earlier run had a part in its choice.
   const rules = options.redo ? options.rules.slice(1) : options.rules;
   const open = modulesWithoutSize(dir, settings, rules);

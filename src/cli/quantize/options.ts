@@ -2,9 +2,11 @@ import type { PartialMode } from '../../../formats/directory/partial.js';
 import { type Shard, shardPath } from '../../../formats/shards/schema.js';
 import type { WeightedFile } from '../../calibrate/mix.js';
 import { LpqError } from '../../core/error.js';
+import type { Method } from '../../quantize/method.js';
 import { allButRedone, type Redo } from '../../quantize/redo-rule.js';
 import type { ComputeOptions } from '../run.js';
 import { givenSettings, type MethodFlags } from './method.js';
+import { methodOf } from './methods.js';
 import type { Recipe, RecipeRule } from './recipe.js';
 import type { FullSettings, Settings } from './settings.js';
 import type { SizeTarget } from './target-size.js';
@@ -70,7 +72,8 @@ export async function quantizeOptions(
   const given = await givenSettings(flags);
   const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   // A text on the command line takes the place of the recipe's statistics, and the other way round.
-  const calibrated = (given.method ?? file.settings.method) !== 'rtn';
+  const named = given.method ?? file.settings.method;
+  const calibrated = named === undefined || methodOf({ method: named }).needs !== 'weights';
   const calib = flags.calib ?? (calibrated && flags.stats === undefined ? file.calib : undefined) ?? [];
   const stats = flags.stats ?? (calibrated && flags.calib === undefined ? file.stats : undefined);
   const idle =
@@ -108,7 +111,7 @@ export async function quantizeOptions(
             : 'Pack what lpq merge makes of the shards.',
       },
     );
-  const redo = redoOf(flags, settings.method);
+  const redo = redoOf(flags, methodOf(settings));
   const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
   return {
     ...calibration,
@@ -123,7 +126,7 @@ export async function quantizeOptions(
 }
 
 /** What is kept of an earlier run, if anything is. Throws LPQ_USAGE. */
-function redoOf(flags: QuantizeFlags, method: string): Redo | undefined {
+function redoOf(flags: QuantizeFlags, method: Method): Redo | undefined {
   const { redo, from } = flags;
   if (redo === undefined && from === undefined) return undefined;
   if (redo === undefined || from === undefined)
@@ -132,7 +135,7 @@ function redoOf(flags: QuantizeFlags, method: string): Redo | undefined {
     });
   const others = [
     ...(['shard', 'targetSize', 'targetBpw', 'dryRun', 'printRecipe'] as const).filter((name) => flags[name]),
-    ...(method === 'fmpq' ? ['method fmpq'] : []),
+    ...(method.codes ? [`method ${method.name}`] : []),
   ];
   if (others.length > 0) {
     const flag = (others[0] as string).replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
@@ -171,15 +174,4 @@ function checkTarget({ targetSize, targetBpw, output }: QuantizeFlags, { bits, d
 export function sizeTarget({ targetSize, targetBpw }: QuantizeFlags): SizeTarget | undefined {
   if (targetSize !== undefined) return { kind: 'size', bytes: targetSize };
   return targetBpw === undefined ? undefined : { kind: 'bpw', bits: targetBpw };
-}
-
-/** W4Ax is computed on the CPU only. Throws LPQ_DEVICE. */
-export function deviceFor({ settings }: QuantizeOptions, flags: QuantizeFlags): QuantizeFlags {
-  if (settings.method !== 'fmpq' || flags.device === 'cpu') return flags;
-  if (flags.device === 'auto') return { ...flags, device: 'cpu' };
-  throw new LpqError('LPQ_DEVICE', '--method fmpq computes on the CPU only', {
-    got: flags.device,
-    expected: 'cpu',
-    hint: 'Use --device cpu.',
-  });
 }

@@ -5,6 +5,7 @@ import { stringify } from 'yaml';
 import type { Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { version } from '../version.js';
+import { methodOf } from './methods.js';
 import type { CalibrationOptions, QuantizeOptions } from './options.js';
 import type { RecipeFile } from './recipe.js';
 
@@ -29,7 +30,8 @@ export function recipeOf(options: CalibrationOptions & Partial<Pick<QuantizeOpti
 /** `quantize --print-recipe`: YAML on stdout, and nothing is computed. */
 export function printRecipe(options: CalibrationOptions & Partial<Pick<QuantizeOptions, 'rules'>>, run: Run): void {
   const recipe = recipeOf(options);
-  const bundled = options.calib.length === 0 && options.stats === undefined && options.settings.method !== 'rtn';
+  const bundled =
+    options.calib.length === 0 && options.stats === undefined && methodOf(options.settings).needs !== 'weights';
   const schema = ['..', '..', '..', '..', 'share', 'schemas', 'recipe.schema.json'];
   const place = path.resolve(path.dirname(fileURLToPath(import.meta.url)), ...schema);
   const text = [

@@ -5,7 +5,9 @@ import { readRegularText } from '../../../formats/directory/read-file.js';
 import { bounded } from '../../core/bounded.js';
 import { LpqError } from '../../core/error.js';
 import { printed } from '../../core/printed.js';
-import { fieldTakes, type SchemeSettings, type Settings, schemeSettings, settingsSchema } from './settings.js';
+import { saysOf } from '../../quantize/option.js';
+import { fieldOf } from './fields.js';
+import { type SchemeSettings, type Settings, schemeShape, settingsShape } from './settings.js';
 
 /** Seconds for YAML, whose reader compares each key with all others. */
 const PARSING = 60;
@@ -31,11 +33,11 @@ export interface Recipe {
 const ruleSchema = z.strictObject({
   match: z.string().min(1),
   skip: z.literal(true).optional(),
-  ...schemeSettings.shape,
+  ...schemeShape,
 });
 
 export const recipeSchema = z.strictObject({
-  ...settingsSchema.shape,
+  ...settingsShape,
   calib: z.array(z.string().min(1)).optional(),
   stats: z.string().min(1).optional(),
   rules: z.array(ruleSchema).default([]),
@@ -90,7 +92,7 @@ export function parseRecipe(file: string, value: unknown): Recipe {
         });
       if (!skip && Object.keys(scheme).length === 0)
         throw bad(file, place, 'says nothing', {
-          expected: `"skip": true, or one of ${Object.keys(schemeSettings.shape).join(', ')}`,
+          expected: `"skip": true, or one of ${Object.keys(schemeShape).join(', ')}`,
         });
       bothTypes(file, place, scheme);
       return { place: `${file} at ${place}`, match: regex(file, `${place}/match`, match), skip: skip === true, scheme };
@@ -108,7 +110,8 @@ function malformed(file: string, value: unknown, issue: z.core.$ZodIssue): LpqEr
     (here, key) => (here as Record<PropertyKey, unknown> | undefined)?.[key],
     value,
   );
-  const takes = fieldTakes(String(issue.path.at(-1)));
+  const field = fieldOf(String(issue.path.at(-1)));
+  const takes = field && saysOf(field);
   return bad(file, place, takes ? 'has a value it does not take' : issue.message, {
     got: printed(got),
     ...(takes && { expected: takes }),

@@ -1,5 +1,5 @@
+import type { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import type { OutputDirectory } from '../../../formats/directory/output-directory.js';
-import type { KvScheme } from '../../../formats/kv/scheme.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { counted } from '../../core/words.js';
@@ -10,11 +10,12 @@ import { line } from '../terminal/terminal.js';
 import { bytes, duration, significant } from '../terminal/units.js';
 import { version } from '../version.js';
 import { calibrate, saveStatistics } from './calibration.js';
-import { quantizerFor } from './method.js';
+import { CALIBRATION_FIELDS, TEXT_FIELDS } from './fields.js';
+import { prepared } from './method.js';
+import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
 import { resumable } from './resumable.js';
 import type { RunReport } from './run-report.js';
-import type { FullSettings } from './settings.js';
 
 /** Calibrates, quantizes and tells of it: what is left of `lpq quantize` when all that can be refused has been. */
 export async function quantizeInto(
@@ -30,7 +31,8 @@ export async function quantizeInto(
   const { settings, source, output } = options;
   const { scheme, rules } = schemesFrom(settings, options.rules);
   const started = performance.now();
-  const quantizer = await quantizerFor(settings);
+  const method = methodOf(settings);
+  const quantizer = await method.quantizer(settings);
   const { clock } = noted ?? {};
   clock?.enter(quantizer.statistics && !statistics ? 'calibration text' : 'preflight');
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
@@ -44,12 +46,11 @@ export async function quantizeInto(
   if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
   const request = { source, scheme, rules, lmHead: settings.lmHead };
-  if (settings.method === 'fmpq') clock?.enter('activations');
-  const fmpq =
-    settings.method === 'fmpq' && calibration
-      ? await (await import('./fmpq.js')).prepareFmpq(request, settings, quantizer, calibration, rts, run)
-      : undefined;
-  const kv = await cacheScheme(settings, source);
+  if (method.prepare) clock?.enter('activations');
+  const { more, kv } = await withSource(source, async (opened) => ({
+    more: await prepared(opened, request, { settings, quantizer, calibration }, rts, run),
+    kv: (await import('../options/kv.js')).kvOf(settings, opened),
+  }));
   clock?.enter('reading the model');
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total] = [0, '', 0];
@@ -57,16 +58,13 @@ export async function quantizeInto(
   const summary = await quantizeCheckpoint(
     rts,
     {
-      source,
+      ...request,
       output,
-      scheme,
-      rules,
       quantizer,
       calibration,
       ...(statistics && { statistics }),
-      ...fmpq,
+      ...more,
       ...(kv && { kv }),
-      lmHead: settings.lmHead,
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
       partial: options.partial,
@@ -128,12 +126,11 @@ export async function quantizeInto(
   );
 }
 
-async function cacheScheme(settings: FullSettings, dir: string): Promise<KvScheme | undefined> {
-  if (settings.kv === undefined) return undefined;
+async function withSource<T>(dir: string, work: (source: SourceCheckpoint) => Promise<T>): Promise<T> {
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const source = SourceCheckpoint.open(dir);
   try {
-    return (await import('../options/kv.js')).kvOf(settings, source);
+    return await work(source);
   } finally {
     source.close();
   }
@@ -141,15 +138,15 @@ async function cacheScheme(settings: FullSettings, dir: string): Promise<KvSchem
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
 function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<string, unknown> {
-  // Settings of calibration and of the solver say nothing about weights that were only rounded, or what was saved before.
-  const { order, damp, gptaq, samples, seqLen, seed, calibJoin, bos, ...always } = settings;
-  // As tokenizers have it is no choice: what came of it is in the record of the calibration.
-  const begun = bos === 'auto' ? {} : { bos };
-  const text = stats === undefined ? { samples, seqLen, seed, calibJoin, ...begun } : {};
-  const calibrated = settings.method === 'rtn' ? {} : { order, damp, gptaq, ...text };
+  const { needs } = methodOf(settings);
+  // A text that nobody read, or that was read before, is no setting of this run; as tokenizers begin texts is no choice.
+  const read = needs !== 'weights' && stats === undefined;
+  const idle = read ? [] : [...CALIBRATION_FIELDS, ...TEXT_FIELDS].map(({ field }) => field);
+  const kept = Object.entries(settings).filter(
+    ([field, value]) => !idle.includes(field) && !(field === 'bos' && value === 'auto'),
+  );
   return {
-    ...always,
-    ...calibrated,
+    ...Object.fromEntries(kept),
     ...(redo && { redo: redo.match.source }),
     ...(rules.length > 0 && {
       rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),

@@ -12,6 +12,7 @@ import { SourceView } from '../../quantize/source-view.js';
 import type { Run } from '../run.js';
 import { bytes, significant } from '../terminal/units.js';
 import { calibrate } from './calibration.js';
+import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
 import type { RecipeRule } from './recipe.js';
 import { schemeFrom, schemesFrom } from './schemes.js';
@@ -170,7 +171,7 @@ async function allowedWidths(
     const modules = plannedModules(checkpoint, {
       ...schemesFrom({ ...settings, bits }, rules),
       lmHead: settings.lmHead,
-      codes: settings.method === 'fmpq',
+      codes: methodOf(settings).codes,
     });
     for (const [name, { action }] of previewDecisions({ dir: source, config: checkpoint.config, modules }, packTarget)
       .decisions) {

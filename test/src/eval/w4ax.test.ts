@@ -13,9 +13,9 @@ import { perplexity } from '../../../src/eval/perplexity.js';
 import { openModel } from '../../../src/model/graph.js';
 import type { ActivationForm, WeightSource } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { scratch } from '../../formats/scratch.js';
 
 const MODEL = path.join(shareDirectory(), 'tiny-llama');

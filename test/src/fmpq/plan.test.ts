@@ -20,7 +20,7 @@ import { openModel } from '../../../src/model/graph.js';
 import { loadWeights } from '../../../src/model/weights.js';
 import { planQuantization } from '../../../src/quantize/plan.js';
 import type { Quantizer } from '../../../src/quantize/quantizer.js';
-import { quantizeRtn } from '../../../src/quantize/rtn.js';
+import { roundWeight } from '../../../src/quantize/round.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { expectClose, Random } from '../../native/support.js';
@@ -77,7 +77,7 @@ function watching(diagonals: Map<string, Float64Array>): Quantizer {
         ops.diagonal(on, h, diagonal);
         diagonals.set(name, await readTyped<Float64Array>(on, diagonal));
         diagonal.dispose();
-        return quantizeRtn(on, weight, wanted, name);
+        return roundWeight(on, weight, wanted, name);
       },
       dispose() {},
     }),

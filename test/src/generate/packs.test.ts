@@ -15,9 +15,9 @@ import { GREEDY } from '../../../src/generate/sample.js';
 import { openModel } from '../../../src/model/graph.js';
 import type { ActivationForm, KvForm, WeightSource } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { scratch } from '../../formats/scratch.js';
 import { ALL } from '../../sample.js';
 

@@ -3,9 +3,9 @@ import { test } from 'node:test';
 import { createRuntime, fromTyped, typed } from '../../../native/binding.js';
 import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { type SchemeOptions, schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { dequantizeResult } from '../../../src/quantize/stored.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 
 const rt = createRuntime(2);
 const [n, k] = [4, 64];

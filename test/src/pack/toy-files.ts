@@ -1,9 +1,4 @@
-/** A file that is new, or lines that go into an old one where `before` stands for the last time. */
-export interface Touched {
-  readonly file: string;
-  readonly text: string;
-  readonly before?: string;
-}
+import type { Touched } from '../../toy-tree.js';
 
 /** A layout whose codes of 4 bits stand one a byte, input features first; and a target of it. */
 

@@ -11,9 +11,9 @@ import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel } from '../../../src/model/graph.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { deepseek, gptOss } from '../../formats/foreign/published.js';
 
 /** Mixtures that are published in low bits, whole: what they compute, against the same model written out in floats. */

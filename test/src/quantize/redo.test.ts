@@ -10,9 +10,9 @@ import type { Calibration } from '../../../src/calibrate/text.js';
 import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { allButRedone } from '../../../src/quantize/redo-rule.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { type QuantizeRequest, quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { designed } from '../../formats/scratch.js';
 
 const rt = createRuntime(2);

@@ -10,11 +10,11 @@ import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import type { Quantizer } from '../../../src/quantize/quantizer.js';
 import { disposeModule } from '../../../src/quantize/result.js';
-import { quantizeRtn } from '../../../src/quantize/rtn.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
+import { roundWeight } from '../../../src/quantize/round.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { siblingRuns, solveSiblings } from '../../../src/quantize/siblings.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 
 const rt = createRuntime(2);
 const nvfp4 = schemeFromOptions({ dtype: 'nvfp4' });
@@ -48,7 +48,7 @@ test('siblings get the codes and scales of one matrix of all their rows', async 
     { name: 'v', n: 40, values: matrix(40, k, 3, 0.01) },
   ];
   const all = Float32Array.from(parts.flatMap(({ values }) => [...values]));
-  const whole = await quantizeRtn(rt, fromTyped('f32', [72, k], all), nvfp4, 'all');
+  const whole = await roundWeight(rt, fromTyped('f32', [72, k], all), nvfp4, 'all');
   const solver = rtnQuantizer().feed(rt, undefined);
   const siblings = parts.map(({ name, n, values }) => ({ name, weight: fromTyped('f32', [n, k], values) }));
   const solved = await solveSiblings(rt, solver, siblings, nvfp4);

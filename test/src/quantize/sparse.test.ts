@@ -11,11 +11,11 @@ import { LpqError } from '../../../src/core/error.js';
 import { GPTQ_DEFAULTS, type GptqOptions } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { disposeModule, type QuantizedModule } from '../../../src/quantize/result.js';
-import { quantizeRtn } from '../../../src/quantize/rtn.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
+import { roundWeight } from '../../../src/quantize/round.js';
 import { type QuantizeRequest, quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { checkSparsity, printScheme, type SchemeOptions, schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { dequantizeResult } from '../../../src/quantize/stored.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { random } from './reference.js';
 
 const rt = createRuntime(2);
@@ -75,7 +75,7 @@ async function gptq(options: SchemeOptions, change: Partial<GptqOptions> = {}): 
 
 async function rtn(options: SchemeOptions): Promise<number> {
   const scheme = schemeFromOptions({ groupSize: 32, ...options, sparsity: '2:4' });
-  return checked(await quantizeRtn(rt, fromTyped('f32', [n, k], weights), scheme, 'm'), `rtn ${printScheme(scheme)}`);
+  return checked(await roundWeight(rt, fromTyped('f32', [n, k], weights), scheme, 'm'), `rtn ${printScheme(scheme)}`);
 }
 
 test('every kind of grid: two of four stay and the others are 0; solving beats rounding', async () => {
@@ -114,9 +114,9 @@ test('what cannot be 2:4 is refused', async () => {
   const scheme = schemeFromOptions({ bits: 4, groupSize: 'channel', sparsity: '2:4' });
   assert.throws(() => checkSparsity(scheme, 'x.proj', 66), refused('LPQ_SPARSITY', /x\.proj has 66/));
   const odd = fromTyped('f32', [2, 6], new Float32Array(12));
-  await assert.rejects(quantizeRtn(rt, odd, scheme, 'm'), refused('LPQ_SPARSITY', /m has 6/));
+  await assert.rejects(roundWeight(rt, odd, scheme, 'm'), refused('LPQ_SPARSITY', /m has 6/));
   const broken = fromTyped('f32', [1, 8], Float32Array.of(1, 2, 3, Number.NaN, 5, 6, 7, 8));
-  await assert.rejects(quantizeRtn(rt, broken, scheme, 'm'), refused('LPQ_MODULE_NUMERICS', /m holds a value/));
+  await assert.rejects(roundWeight(rt, broken, scheme, 'm'), refused('LPQ_MODULE_NUMERICS', /m holds a value/));
 });
 
 function request(t: TestContext): QuantizeRequest {

@@ -188,7 +188,7 @@ test('options about statistics that say nothing are refused', async (t) => {
   await usage(/--save-stats and --stats exclude/, ...out, ...stats, '--save-stats', 'x');
   await usage(/--calib has no effect with --stats/, ...out, ...stats, '--calib', 'x');
   await usage(/--seq-len has no effect with --stats/, ...out, ...stats, '--seq-len', '9');
-  await usage(/--gptaq needs the activations of both models/, ...out, ...stats, '--gptaq', '0.25');
+  await usage(/--gptaq needs activations/, ...out, ...stats, '--gptaq', '0.25');
   await usage(/-o, --output/, '--bits', '4');
   await usage(/--pack has no effect without -o/, '--save-stats', path.join(dir, 's'), '--pack', 'marlin');
   await usage(/--dry-run has no effect without -o/, '--save-stats', path.join(dir, 's'), '--dry-run');

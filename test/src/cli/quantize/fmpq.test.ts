@@ -24,7 +24,6 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [[...fmpq, '--group-size', '64'], 2, 'LPQ_USAGE', /128 channels.*q_proj/],
   [[...fmpq, '--device', 'cuda'], 3, 'LPQ_DEVICE', /CPU|cuda/],
   [[...fmpq, '--sparsity', '2:4'], 2, 'LPQ_USAGE', /2:4/],
-  [['bench', 'quantize', '--shape', 'llama-3-8b', '--bits', '4', '--method', 'fmpq'], 2, 'LPQ_USAGE', /fmpq/],
 ];
 
 const quick = (output: string, samples: number, length: number) => [

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { parseRecipe } from '../../../../src/cli/quantize/recipe.js';
 import { schemesFrom } from '../../../../src/cli/quantize/schemes.js';
-import { checkFlags, mergeSettings } from '../../../../src/cli/quantize/settings.js';
+import { checkFlags, mergeSettings, type Settings } from '../../../../src/cli/quantize/settings.js';
 import { LpqError } from '../../../../src/core/error.js';
 import { printGranularity } from '../../../../src/core/granularity.js';
 
@@ -95,7 +95,8 @@ test('the command line goes before the recipe, the recipe before the defaults', 
 });
 
 test('2:4 makes up for more of what lower layers changed, unless told otherwise', () => {
-  const share = (flags: object, recipe: object = {}) => mergeSettings(checkFlags({ bits: 4, ...flags }), recipe).gptaq;
+  const share = (flags: object, recipe: Settings = {}) =>
+    mergeSettings(checkFlags({ bits: 4, ...flags }), recipe).gptaq;
   assert.deepEqual([share({}), share({ sparsity: 'none' }), share({ sparsity: '2:4' })], [0.25, 0.25, 0.5]);
   assert.deepEqual([share({ sparsity: '2:4', gptaq: 0 }), share({}, { sparsity: '2:4', gptaq: 1 })], [0, 1]);
   const { settings, rules } = parseRecipe('r.json', {

@@ -4,10 +4,10 @@ import { createRuntime, fromTyped, type Tensor } from '../../../native/binding.j
 import type { LinearRef } from '../../../src/model/program.js';
 import type { FinishedModule } from '../../../src/quantize/assembly.js';
 import type { BlockContext } from '../../../src/quantize/blocks.js';
-import { quantizeRtn } from '../../../src/quantize/rtn.js';
-import { WeightPipeline } from '../../../src/quantize/rtn-pipeline.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
+import { roundWeight } from '../../../src/quantize/round.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { WeightPipeline } from '../../../src/quantize/weight-pipeline.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 
 const rt = createRuntime(2);
 const scheme = schemeFromOptions({ bits: 4, groupSize: 32 });
@@ -49,7 +49,7 @@ function source(count: number, broken: readonly number[] = [], absent: readonly 
 function context(linears: readonly LinearRef[], onModule: (module: FinishedModule) => Promise<void>): BlockContext {
   const quantizer = rtnQuantizer();
   const schemes = new Map(linears.map(({ name }) => [name, scheme]));
-  return { quantizer, fallback: quantizer, schemes, onModule, onStage: () => {} };
+  return { quantizer, schemes, onModule, onStage: () => {} };
 }
 
 test('modules come in order, one at a time, with the bytes of one alone; few are in flight', async () => {
@@ -61,7 +61,7 @@ test('modules come in order, one at a time, with the bytes of one alone; few are
     context(linears, async ({ linear, result }) => {
       assert.equal(busy, false);
       busy = true;
-      const alone = await quantizeRtn(rt, weight(seen.length), scheme, linear.name);
+      const alone = await roundWeight(rt, weight(seen.length), scheme, linear.name);
       assert.deepEqual(result.codes.bytes(), alone.codes.bytes());
       assert.deepEqual(result.scales.bytes(), alone.scales.bytes());
       seen.push(linear.name);

@@ -4,11 +4,12 @@ import { LpqError } from '../core/error.js';
 import { groupCount, groupSizeOf } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
 import { bitsPerWeight, constantZero, streamBytes, zerosOf } from './grid.js';
+import type { FeedQuantizer } from './quantizer.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import { checkGroupSize, checkSparsity, type QuantScheme } from './scheme.js';
 
 /** What rounding did to a weight; sums over all its elements, in f64. */
-export interface RtnStats {
+export interface RoundingSums {
   /** Sum of (W - Wq)^2 and of W^2. */
   readonly squaredError: number;
   readonly squaredNorm: number;
@@ -17,21 +18,24 @@ export interface RtnStats {
   readonly largestScale: number;
 }
 
-export interface RtnResult extends QuantizedModule {
-  readonly stats: RtnStats;
+export interface RoundedModule extends QuantizedModule {
+  readonly stats: RoundingSums;
 }
+
+type Four = [number, number, number, number];
+type Nine = [...Four, number, ...Four];
 
 /**
  * Rounds a weight [N, K] (f32, f16 or bf16, owned or mapped) to the nearest point of the scheme's grid, by the rules of
  * docs/internals/numerics.md; 2:4 schemes keep the two largest of every four. Throws LPQ_TENSOR_SHAPE, LPQ_DTYPE, LPQ_GROUP_SIZE, LPQ_SPARSITY, LPQ_MODULE_NUMERICS (a weight is NaN or
  * infinite) and LPQ_SCALE_RANGE, naming `moduleName`.
  */
-export async function quantizeRtn(
+export async function roundWeight(
   rt: NativeRuntime,
   weight: Tensor,
   scheme: QuantScheme,
   moduleName: string,
-): Promise<RtnResult> {
+): Promise<RoundedModule> {
   const start = performance.now();
   const [n, k] = weight.shape;
   if (n === undefined || k === undefined || weight.shape.length !== 2 || n === 0 || k === 0)
@@ -65,18 +69,8 @@ export async function quantizeRtn(
       zero: constantZero(scheme),
       global: scheme.globalScale,
     });
-    const [squaredError, squaredNorm, over, under, notFinite, first, global, smallestScale, largestScale] =
-      (await readTyped<Float64Array>(rt, out.stats)) as unknown as [
-        number,
-        number,
-        number,
-        number,
-        number,
-        number,
-        number,
-        number,
-        number,
-      ];
+    const found = [...(await readTyped<Float64Array>(rt, out.stats))] as Nine;
+    const [squaredError, squaredNorm, over, under, notFinite, first, global, smallestScale, largestScale] = found;
     if (notFinite > 0) throw notFiniteWeights(moduleName, k, notFinite, first);
     const range = { over, under, groups: n * grid[1], smallestScale, largestScale };
     if (scalesMatter(scheme, range)) throw scaleRangeError(moduleName, scheme, range);
@@ -103,6 +97,11 @@ export async function quantizeRtn(
     out.stats.dispose();
     pruned?.dispose();
   }
+}
+
+/** Rounding as the solver of a feed: what methods fall back to where they know too little of an input. */
+export function nearest(rt: NativeRuntime): FeedQuantizer {
+  return { solve: (name, weight, scheme) => roundWeight(rt, weight, scheme, name), dispose() {} };
 }
 
 /** Scales of a module that its dtype did not hold, and the extremes of all of them (magnitudes, fp32). */

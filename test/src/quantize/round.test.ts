@@ -5,7 +5,7 @@ import { LpqError } from '../../../src/core/error.js';
 import { groupSizeOf } from '../../../src/core/granularity.js';
 import { QUANT_TYPES } from '../../../src/core/quant-type.js';
 import { disposeModule } from '../../../src/quantize/result.js';
-import { quantizeRtn } from '../../../src/quantize/rtn.js';
+import { roundWeight } from '../../../src/quantize/round.js';
 import { type QuantScheme, type SchemeOptions, schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { codeAt, f32, fromBf16, fromF16, idealScale, random, roundGroup, stored } from './reference.js';
 
@@ -34,7 +34,7 @@ function weights(
 async function compare(options: SchemeOptions, dtype: 'f32' | 'bf16' | 'f16', n = 5, k = 96): Promise<void> {
   const scheme = schemeFromOptions(options);
   const { tensor, numbers } = weights(n * k + scheme.type.bits, n, k, dtype);
-  const result = await quantizeRtn(rt, tensor, scheme, 'm');
+  const result = await roundWeight(rt, tensor, scheme, 'm');
   const reference = {
     type: scheme.type.name,
     symmetric: scheme.symmetric,
@@ -101,7 +101,7 @@ test('a group of zeros has scale 1 and decodes to zeros; with u1 to the least ma
       groupSize: 'dtype' in options && /x|nv/.test(options.dtype) ? undefined : 16,
       ...options,
     });
-    const result = await quantizeRtn(rt, w, scheme, 'm');
+    const result = await roundWeight(rt, w, scheme, 'm');
     assert.equal(typed<Uint16Array>(result.scales)[0], scale);
     assert.equal(codeAt(result.codes.bytes(), 0, scheme.type.bits, 3), code);
     assert.deepEqual([result.stats.smallestScale, result.stats.largestScale], [0, 0]);
@@ -111,7 +111,7 @@ test('a group of zeros has scale 1 and decodes to zeros; with u1 to the least ma
 
 async function refused(tensor: Tensor, options: SchemeOptions, code: string): Promise<LpqError> {
   try {
-    await quantizeRtn(rt, tensor, schemeFromOptions(options), 'model.layers.7.mlp.up_proj');
+    await roundWeight(rt, tensor, schemeFromOptions(options), 'model.layers.7.mlp.up_proj');
   } catch (error) {
     assert.ok(error instanceof LpqError, String(error));
     assert.equal(error.code, code);
@@ -157,10 +157,10 @@ test('scales beyond their dtype name the module and the way out', async () => {
   for (const value of [1e6, 1e-7, 3.3e38, 1e-40])
     for (const scaleDtype of ['bf16', 'e8m0', 'e4m3', 'f32'])
       disposeModule(
-        await quantizeRtn(rt, constant(value, [9, -value]), schemeFromOptions({ bits: 4, scaleDtype }), 'm'),
+        await roundWeight(rt, constant(value, [9, -value]), schemeFromOptions({ bits: 4, scaleDtype }), 'm'),
       );
   // 2^-17, the least f16 scale that is taken, and the next below it.
-  disposeModule(await quantizeRtn(rt, constant(7.5 * 2 ** -17), schemeFromOptions({ bits: 4 }), 'm'));
+  disposeModule(await roundWeight(rt, constant(7.5 * 2 ** -17), schemeFromOptions({ bits: 4 }), 'm'));
   await refused(constant(7.4 * 2 ** -17), { bits: 4 }, 'LPQ_SCALE_RANGE');
 });
 
@@ -170,7 +170,7 @@ test('a nearly empty group among ordinary ones is noted, and its scale is never 
     values[i] = 1e-9; // scale 1.3e-10, far below 2^-24
     values[256 + i] = 7.4 * 2 ** -17;
   }
-  const result = await quantizeRtn(rt, fromTyped('f32', [4, 256], values), schemeFromOptions({ bits: 4 }), 'm');
+  const result = await roundWeight(rt, fromTyped('f32', [4, 256], values), schemeFromOptions({ bits: 4 }), 'm');
   assert.match(result.quality.note ?? '', /^2 scales of nearly empty groups are below what f16 holds precisely$/);
   const scales = typed<Uint16Array>(result.scales);
   assert.equal(scales[0], 1); // 2^-24

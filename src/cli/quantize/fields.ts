@@ -1,0 +1,149 @@
+import { MOST_RESIDUAL } from '../../../formats/kv/scheme.js';
+import type { MethodOption } from '../../quantize/option.js';
+import { BOS_OPTION } from '../options/parse.js';
+import { METHODS } from './methods.js';
+
+/** How a weight is stored; a recipe's rule may set the same fields for the modules it matches. */
+export const SCHEME_FIELDS: readonly MethodOption[] = [
+  {
+    field: 'bits',
+    flags: '--bits <n>',
+    help: 'an integer type of this many bits',
+    takes: { least: 1, most: 8, integer: true },
+  },
+  {
+    field: 'dtype',
+    flags: '--dtype <type>',
+    help: 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, mxfp4, nvfp4, ...',
+    takes: 'text',
+    says: 'the name of a type, for example u3 or f6e3m2',
+  },
+  {
+    field: 'groupSize',
+    flags: '--group-size <g>',
+    help: "weights that share a scale, or 'channel' (default: the largest of 128, 64, 32 that divides every module; channel for f8e4m3)",
+    takes: 'text',
+    says: "a positive integer, or 'channel'",
+  },
+  { field: 'symmetric', flags: '--sym', help: 'symmetric grid (default)', takes: 'switch' },
+  {
+    field: 'scaleDtype',
+    flags: '--scale-dtype <type>',
+    help: 'f16, bf16, f32, e8m0 or e4m3 (default: f16)',
+    takes: 'text',
+    says: 'f16, bf16, f32, e8m0 or e4m3',
+  },
+  {
+    field: 'sparsity',
+    flags: '--sparsity <pattern>',
+    help: '2:4: of every four weights along K two become 0 (default: none)',
+    takes: ['none', '2:4'],
+  },
+];
+
+export const METHOD_FIELD: MethodOption = {
+  field: 'method',
+  flags: '--method <name>',
+  help: `${METHODS.map(({ name, summary }) => (summary ? `${name} (${summary})` : name)).join(', ')} (default: ${METHODS[0]?.name})`,
+  takes: METHODS.map(({ name }) => name),
+  otherwise: METHODS[0]?.name as string,
+};
+
+/** What methods declare, each once. */
+export const METHODS_FIELDS: readonly MethodOption[] = [...new Set(METHODS.flatMap(({ options }) => options))];
+
+/** Which tokens methods calibrate with. */
+export const CALIBRATION_FIELDS: readonly MethodOption[] = [
+  {
+    field: 'samples',
+    flags: '--samples <n>',
+    help: 'calibration sequences (default: 128)',
+    takes: { least: 1, integer: true },
+    otherwise: 128,
+  },
+  {
+    field: 'seqLen',
+    flags: '--seq-len <n>',
+    help: 'tokens of a sequence (default: 512)',
+    takes: { least: 2, integer: true },
+    otherwise: 512,
+  },
+  {
+    field: 'seed',
+    flags: '--seed <s>',
+    help: 'of everything that is drawn at random (default: 0)',
+    takes: { least: 0, integer: true },
+    otherwise: 0,
+  },
+];
+
+/** How they are cut out of texts. */
+export const TEXT_FIELDS: readonly MethodOption[] = [
+  {
+    field: 'calibJoin',
+    flags: '--calib-join',
+    help: 'join the documents of a .jsonl and cut windows',
+    takes: 'switch',
+    otherwise: false,
+  },
+  {
+    field: 'bos',
+    flags: '--bos <kind>',
+    help: `${BOS_OPTION} (default: auto)`,
+    takes: ['auto', 'always', 'never'],
+    otherwise: 'auto',
+  },
+];
+
+export const HEAD_FIELD: MethodOption = {
+  field: 'lmHead',
+  flags: '--lm-head',
+  help: 'quantize lm_head too',
+  takes: 'switch',
+  otherwise: false,
+};
+
+/** How the cache of keys and values is packed (docs/kv-cache.md). */
+export const KV_FIELDS: readonly MethodOption[] = [
+  {
+    field: 'kv',
+    flags: '--kv <bits>',
+    help: 'pack the cache of keys and values: 2, 4, 8, or k8v4 (default: f16)',
+    takes: ['2', '4', '8', 'k8v4'],
+  },
+  {
+    field: 'kvGranularity',
+    flags: '--kv-granularity <kind>',
+    help: 'scales of keys by channel or by token (default: channel)',
+    takes: ['channel', 'token'],
+  },
+  {
+    field: 'kvGroup',
+    flags: '--kv-group <g>',
+    help: '32, 64 or 128 tokens or dims that share a scale (default: 128; 32 for 2 bits)',
+    takes: { least: 1, integer: true },
+    says: '32, 64 or 128',
+  },
+  {
+    field: 'kvResidual',
+    flags: '--kv-residual <n>',
+    help: 'newest tokens up to which stay exact; 0: none (default: one block of the layout)',
+    takes: { least: 0, most: MOST_RESIDUAL, integer: true },
+    says: `0 or a number of tokens, at most ${MOST_RESIDUAL}`,
+  },
+];
+
+/** Everything about a quantization that its bytes depend on, but for the model and the text, in the order of records. */
+export const FIELDS: readonly MethodOption[] = [
+  ...SCHEME_FIELDS,
+  METHOD_FIELD,
+  ...METHODS_FIELDS,
+  ...CALIBRATION_FIELDS,
+  ...TEXT_FIELDS,
+  HEAD_FIELD,
+  ...KV_FIELDS,
+];
+
+export function fieldOf(name: string): MethodOption | undefined {
+  return FIELDS.find(({ field }) => field === name);
+}

@@ -1,0 +1,52 @@
+import type { Method } from '../quantize/method.js';
+import { type ColumnOrder, GPTQ_DEFAULTS, SPARSE_ALPHA } from './options.js';
+
+/** The settings of the command line that are the solver's. */
+interface Given {
+  readonly order: ColumnOrder;
+  readonly gptaq: number;
+  readonly damp: number;
+  readonly scaleSign: 'either' | 'positive';
+}
+
+/** GPTQ with clip search, GPTAQ's correction, scale refit and coordinate descent (docs/methods.md). */
+export const gptq: Method = {
+  name: 'gptq',
+  needs: 'statistics',
+  options: [
+    {
+      field: 'order',
+      flags: '--order <kind>',
+      help: 'static (act-order, static groups), group or none (default: static)',
+      takes: ['static', 'group', 'none'],
+      otherwise: GPTQ_DEFAULTS.order,
+    },
+    {
+      field: 'gptaq',
+      flags: '--gptaq <share>',
+      help: "share of GPTAQ's correction, 0 to turn it off (default: 0.25, 0.5 with 2:4)",
+      takes: { least: 0, most: 1 },
+      otherwise: ({ sparsity }) => (sparsity === '2:4' ? SPARSE_ALPHA : GPTQ_DEFAULTS.alpha),
+      withoutActivations: 0,
+    },
+    {
+      field: 'damp',
+      flags: '--damp <fraction>',
+      help: 'damping, as a fraction of mean(diag H) (default: 0.01)',
+      takes: { above: 0, most: 1 },
+      otherwise: GPTQ_DEFAULTS.damp,
+    },
+    {
+      field: 'scaleSign',
+      flags: '--scale-sign <which>',
+      help: 'scales of symmetric integers: either, or positive for engines that read no negative ones (default: either)',
+      takes: ['either', 'positive'],
+      otherwise: 'either',
+    },
+  ],
+  async quantizer(settings) {
+    const { order, damp, gptaq, scaleSign } = settings as unknown as Given;
+    const { gptqQuantizer } = await import('./quantizer.js');
+    return gptqQuantizer({ ...GPTQ_DEFAULTS, order, damp, alpha: gptaq, bothSigns: scaleSign === 'either' });
+  },
+};

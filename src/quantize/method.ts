@@ -1,0 +1,59 @@
+import type { SourceCheckpoint } from '../../formats/canonical/source.js';
+import type { NativeRuntime } from '../../native/binding.js';
+import type { Calibration } from '../calibrate/text.js';
+import type { MethodOption, OptionValues } from './option.js';
+import type { ModulePlan } from './plan.js';
+import type { Quantizer } from './quantizer.js';
+import type { QuantizeRequest } from './run.js';
+
+/**
+ * A method of quantization, as everything outside its room knows it: the command line, recipes, schemas and the manual page
+ * are made from its list (src/cli/quantize/methods.ts). Descriptors are read by every command, so what they compute with is
+ * imported when it is called.
+ */
+export interface Method {
+  readonly name: string;
+  /** What it is, behind its name in the help of --method; none for those that the name says it all. */
+  readonly summary?: string;
+  /**
+   * What it looks at: weights alone; second moments of inputs too, which may have been saved (--stats); or what a forward
+   * pass computes.
+   */
+  readonly needs: 'weights' | 'statistics' | 'activations';
+  readonly options: readonly MethodOption[];
+  /** Computes on the CPU only. */
+  readonly cpuOnly?: true;
+  /**
+   * Linears read codes of this many channels that share a scale, which the weights have as their group, too; prepare() rewrites
+   * the whole model for it.
+   */
+  readonly codes?: { readonly block: number };
+  /** Throws LPQ_USAGE for settings that contradict each other. */
+  check?(settings: OptionValues): void;
+  /** Throws LPQ_USAGE, LPQ_GROUP_SIZE for what it cannot do to this model, before anything is computed. */
+  checkPlan?(source: SourceCheckpoint, settings: OptionValues, plan: ModulePlan): Promise<void>;
+  /** What solves: a feed, or a whole block (quantizer.ts). */
+  quantizer(settings: OptionValues): Promise<Quantizer>;
+  /** What is decided about the whole model before weights are solved, as a part of the request. */
+  prepare?(work: Preparation): Promise<Partial<QuantizeRequest>>;
+}
+
+/** What a method prepares with. */
+export interface Preparation {
+  readonly rt: NativeRuntime;
+  readonly source: SourceCheckpoint;
+  readonly request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>;
+  readonly settings: OptionValues;
+  readonly calibration: Calibration;
+  /** What quantizer() made. */
+  readonly quantizer: Quantizer;
+  readonly events: PreparationEvents;
+}
+
+/** Whom it tells; check() throws where the run is to stop. */
+export interface PreparationEvents {
+  check(): void;
+  task(name: string, total: number): { update(done: number, detail: string): void; end(): void };
+  event(name: string, data: object, line: string): void;
+  warn(line: string, data: object): void;
+}

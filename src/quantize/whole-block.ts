@@ -1,0 +1,116 @@
+import type { Tensor } from '../../native/binding.js';
+import { sweepStatistics } from '../calibrate/statistics.js';
+import type { ActivationStream } from '../calibrate/streams.js';
+import { LpqError } from '../core/error.js';
+import type { BlockPlan } from '../model/plan.js';
+import type { Block, LinearRef, Stage } from '../model/program.js';
+import { Assembly } from './assembly.js';
+import type { Batches } from './block-task.js';
+import { type BlockContext, forActivations, type Walk } from './blocks.js';
+import { distribute, type Lane, type Replacement, together } from './lanes.js';
+import { clipOf } from './measures.js';
+import { roomFor } from './memory-plan.js';
+import type { Quantizer } from './quantizer.js';
+import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
+import { dequantizeResult } from './stored.js';
+
+/** No feed is summed up: the sweep only takes the streams on. */
+const NONE: ReadonlySet<string> = new Set();
+
+/**
+ * As quantizeBlock(), by a method that solves the block at once: the streams wait at its entrance meanwhile, and what the
+ * unquantized block makes of them stands beside.
+ */
+export async function quantizeWholeBlock(
+  context: BlockContext,
+  solveBlock: NonNullable<Quantizer['solveBlock']>,
+  plan: BlockPlan,
+  block: Block,
+  lanes: readonly Lane[],
+  walk: Walk,
+): Promise<Tensor[]> {
+  const stage = block.stages[0] as Stage;
+  context.onStage(block, stage);
+  const room = ({ rt }: Lane) => roomFor(rt, walk.memory, block, 0, walk.held);
+  await together(
+    lanes.map((lane) => {
+      const { rt, streams, current, source } = lane;
+      return sweepStatistics(rt, streams, { stage, quantized: current, original: source }, NONE, room(lane));
+    }),
+  );
+  await walk.onFirstSweep();
+  const copies: ActivationStream[] = [];
+  try {
+    const targets = await together(
+      lanes.map(async (lane) => {
+        const { rt, streams, source } = lane;
+        const target = streams.original ?? streams.quantized.copy();
+        if (!streams.original) copies.push(target);
+        for (const each of block.stages) target.follow({ stage: each, weights: source });
+        const alone = { quantized: target, original: undefined, driftScale: 1 };
+        await sweepStatistics(rt, alone, { stage, quantized: source, original: source }, NONE, room(lane));
+        return target;
+      }),
+    );
+    const linears = block.stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears));
+    const wanted = linears.filter(({ name }) => context.schemes.has(name));
+    const solved = await solveBlock({
+      block,
+      plan,
+      schemes: new Map([...context.schemes].filter(([name]) => wanted.some((linear) => linear.name === name))),
+      lanes: lanes.map(({ rt, source, streams }, i) => ({
+        rt,
+        weights: source,
+        inputs: batchesOf(streams.quantized),
+        outputs: batchesOf(targets[i] as ActivationStream),
+      })),
+      check: () => context.onStage(block, stage),
+    });
+    const tokens = lanes.reduce((sum, { streams }) => sum + streams.quantized.tokens, 0);
+    const replaced = await record(context, lanes[0] as Lane, wanted, solved, tokens);
+    const made = await distribute(
+      lanes,
+      lanes.map((_, i) => (i === 0 ? replaced : [])),
+    );
+    for (const { streams, current } of lanes)
+      for (const each of block.stages) streams.quantized.follow({ stage: each, weights: current });
+    return made;
+  } finally {
+    for (const copy of copies) copy.dispose();
+  }
+}
+
+function batchesOf(stream: ActivationStream): Batches {
+  return { count: stream.batches, state: (batch) => stream.peek(batch) };
+}
+
+/** Hands the modules on, and returns their dequantized weights on the lane's device. Disposes of the modules. */
+async function record(
+  context: BlockContext,
+  { rt, source }: Lane,
+  wanted: readonly LinearRef[],
+  solved: ReadonlyMap<string, QuantizedModule>,
+  tokens: number,
+): Promise<Replacement[]> {
+  const replaced: Replacement[] = [];
+  const modules = new Assembly(context.onModule);
+  try {
+    for (const linear of wanted) {
+      const module = solved.get(linear.name);
+      if (!module) throw new LpqError('LPQ_INTERNAL', `--method ${context.quantizer.method} left out ${linear.name}`);
+      const clip = await clipOf(rt, linear.name, source.get(`${linear.name}.weight`) as Tensor, module);
+      const part = { linear, first: 0, rows: linear.n };
+      replaced.push({ part, weight: forActivations(rt, dequantizeResult(rt, module)) });
+      const result = await downloadModule(rt, { ...module, measures: { ...module.measures, ...clip } });
+      // How many of them an expert saw, only the method knows.
+      await modules.add({ part, result, sums: undefined, tokens: linear.expert === undefined ? tokens : null });
+    }
+    return replaced;
+  } catch (error) {
+    for (const { weight } of replaced) weight.dispose();
+    throw error;
+  } finally {
+    for (const module of solved.values()) disposeModule(module);
+    modules.dispose();
+  }
+}
