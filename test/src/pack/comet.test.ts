@@ -10,7 +10,7 @@ import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { planPack } from '../../../src/pack/plan.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { designed, scratch } from '../../formats/scratch.js';
-import { random } from '../verify/build.js';
+import { random } from '../verify/numbers.js';
 import { isCaught, Tampered } from '../verify/tamper.js';
 import { checkpointOf, type Made, made } from './checkpoint.js';
 

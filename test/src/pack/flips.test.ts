@@ -6,7 +6,7 @@ import { QUANT_TYPES } from '../../../src/core/quant-type.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { scratch } from '../../formats/scratch.js';
 import { sampled } from '../../sample.js';
-import { random } from '../verify/build.js';
+import { random } from '../verify/numbers.js';
 import { isCaught, Tampered } from '../verify/tamper.js';
 import { checkpointOf, type Made, made } from './checkpoint.js';
 

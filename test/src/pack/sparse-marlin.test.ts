@@ -11,7 +11,7 @@ import { planPack } from '../../../src/pack/plan.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { stream } from '../../formats/canonical/fixture.js';
 import { designed, scratch } from '../../formats/scratch.js';
-import { random } from '../verify/build.js';
+import { random } from '../verify/numbers.js';
 import { isCaught, Tampered } from '../verify/tamper.js';
 import { checkpointOf, type Made, made } from './checkpoint.js';
 

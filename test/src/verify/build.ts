@@ -1,39 +1,20 @@
-// Test-only artifacts, built from the closed forms of the layout facts (word and nibble of element (k, n)), never from
-// lpq's packer: what the verifier is tested with shares no code with it.
+// Test-only artifacts, which lpq's packer has no part in.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { ArtifactWriter, type PackedDeclaration } from '../../../formats/artifact/write.js';
-import type { CanonicalModule, Provenance, Zeros } from '../../../formats/canonical/schema.js';
+import type { CanonicalModule, Provenance } from '../../../formats/canonical/schema.js';
 import { type ModuleDeclaration, moduleTensors } from '../../../formats/canonical/tensors.js';
-import { CanonicalWriter, type ModuleData } from '../../../formats/canonical/write.js';
+import { CanonicalWriter } from '../../../formats/canonical/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import type { KvScheme } from '../../../formats/kv/scheme.js';
-import type { SafetensorsDtype } from '../../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
-import { type Granularity, groupCount, groupSizeOf } from '../../../src/core/granularity.js';
-import { decodeCode, quantType } from '../../../src/core/quant-type.js';
+import { groupSizeOf } from '../../../src/core/granularity.js';
+import { quantType } from '../../../src/core/quant-type.js';
 import { tensorHash } from '../../formats/safetensors/tensor-hash.js';
-
-export interface ModuleSpec {
-  readonly type: string;
-  readonly n: number;
-  readonly k: number;
-  readonly granularity: Granularity;
-  readonly zeros: Zeros;
-  readonly layout: PackedModule['layout'];
-  readonly scaleDtype?: 'f16' | 'bf16';
-  readonly actOrder?: boolean;
-}
-
-/** A module's numbers: codes as raw patterns [N][K], f16 or bf16 scale bits and zeros [N][G], groups [K]. */
-export interface Numbers {
-  readonly codes: Uint8Array;
-  readonly scales: Uint16Array;
-  readonly zeros: Int16Array;
-  readonly group: Int32Array;
-}
+import { packModule, type TensorOut } from './layouts.js';
+import { canonicalData, drawNumbers, type ModuleSpec, type Numbers } from './numbers.js';
 
 export interface Built {
   readonly quantized: string;
@@ -41,229 +22,6 @@ export interface Built {
   readonly numbers: Map<string, Numbers>;
   readonly bias: Uint16Array;
   remove(): void;
-}
-
-export interface TensorOut {
-  readonly name: string;
-  readonly dtype: SafetensorsDtype;
-  readonly shape: readonly number[];
-  readonly data: ArrayBufferView;
-}
-
-/** xorshift32: the same numbers every time. */
-export function random(seed: number): () => number {
-  let s = seed || 1;
-  return () => {
-    s ^= s << 13;
-    s ^= s >>> 17;
-    s ^= s << 5;
-    return s >>> 0;
-  };
-}
-
-export function drawNumbers(spec: ModuleSpec, seed: number): Numbers {
-  const next = random(seed);
-  const { n, k, granularity, zeros } = spec;
-  const { bits } = quantType(spec.type);
-  const groups = groupCount(granularity, k);
-  const size = groupSizeOf(granularity, k);
-  const codes = Uint8Array.from({ length: n * k }, () => (next() >>> 8) % 2 ** bits);
-  // Positive normal numbers between 2^-9 and 2^-5 (f16), 2^-15 and 2^-7 (bf16).
-  const scales = Uint16Array.from({ length: n * groups }, () =>
-    spec.scaleDtype === 'bf16' ? 0x3800 + ((next() >>> 7) % 0x400) : 0x1800 + ((next() >>> 7) % 0x1000),
-  );
-  const constant = zeros.kind === 'const' ? zeros.value : 0;
-  const zero = () => (zeros.kind === 'int' ? (next() >>> 8) % 2 ** bits : constant);
-  const low = zeros.kind === 'int' && zeros.dtype === 'i16' ? 2 ** (bits - 1) : 0;
-  const group = Int32Array.from({ length: k }, (_, i) => Math.floor(i / size));
-  if (spec.actOrder) for (let i = k - 1; i > 0; i--) swap(group, i, next() % (i + 1));
-  return { codes, scales, zeros: Int16Array.from({ length: n * groups }, () => zero() - low), group };
-}
-
-function swap(list: Int32Array, i: number, j: number): void {
-  [list[i], list[j]] = [list[j]!, list[i]!];
-}
-
-/** Rows of values as little-endian bitstreams of ceil(width*bits/unit)*unit bits. */
-export function bitstream(
-  rows: number,
-  width: number,
-  bits: number,
-  unit: number,
-  at: (r: number, i: number) => number,
-) {
-  const rowBytes = (Math.ceil((width * bits) / unit) * unit) / 8;
-  const bytes = new Uint8Array(rows * rowBytes);
-  for (let r = 0; r < rows; r++)
-    for (let i = 0; i < width; i++)
-      for (let b = 0; b < bits; b++) {
-        const bit = i * bits + b;
-        if ((at(r, i) >> b) & 1) bytes[r * rowBytes + (bit >> 3)]! |= 1 << (bit & 7);
-      }
-  return bytes;
-}
-
-/** Words of `rows` streams, transposed: word w of stream r lies at [w][r]. */
-function streamsDown(rows: number, width: number, bits: number, at: (r: number, i: number) => number): Int32Array {
-  const words = new Int32Array(bitstream(rows, width, bits, 32, at).buffer);
-  const count = words.length / rows;
-  return Int32Array.from({ length: words.length }, (_, i) => words[(i % rows) * count + Math.floor(i / rows)]!);
-}
-
-/** MARLIN's B from stored codes: the closed form of element (k, n). */
-export function marlinWords(np: number, kp: number, stored: (n: number, k: number) => number): Int32Array {
-  const words = new Uint32Array((kp / 16) * 2 * np);
-  for (let n = 0; n < np; n++)
-    for (let k = 0; k < kp; k++) {
-      const [kt, kr, nt, j, c] = [Math.floor(k / 16), k % 16, Math.floor(n / 64), Math.floor((n % 64) / 16), n % 16];
-      const lane = 4 * (c % 8) + Math.floor((kr % 8) / 2);
-      const nibble = 4 * (kr & 1) + 2 * Math.floor(c / 8) + Math.floor(kr / 8);
-      words[kt * 2 * np + nt * 128 + lane * 4 + j]! |= stored(n, k) << (4 * nibble);
-    }
-  return new Int32Array(words.buffer);
-}
-
-/** MARLIN's permuted scales [G][Np]: per 64 columns, or per 32 for whole channels. */
-export function marlinScales(np: number, groups: number, scale: (n: number, g: number) => number): Uint16Array {
-  const grouped = groups > 1;
-  const block = grouped ? 64 : 32;
-  const from = (p: number) =>
-    grouped ? Math.floor(p / 8) + 8 * (p % 8) : 2 * Math.floor(p / 8) + 8 * Math.floor((p % 8) / 2) + (p % 2);
-  return Uint16Array.from({ length: groups * np }, (_, i) => {
-    const column = i % np;
-    return scale(column - (column % block) + from(column % block), Math.floor(i / np));
-  });
-}
-
-export const roundUp = (value: number, step: number): number => Math.ceil(value / step) * step;
-
-/** The packed tensors of a module, and its padded shape. */
-export function packModule(
-  name: string,
-  spec: ModuleSpec,
-  numbers: Numbers,
-): { tensors: TensorOut[]; padded: [number, number] } {
-  const { n, k, layout } = spec;
-  const type = quantType(spec.type);
-  const { bits } = type;
-  const bias = type.kind === 'int' && type.signed ? 2 ** (bits - 1) : 0;
-  const groups = groupCount(spec.granularity, k);
-  const stored = (row: number, i: number) => numbers.codes[row * k + i]! ^ bias;
-  const zero = (row: number, g: number) => numbers.zeros[row * groups + g]! + bias;
-  const scale = (row: number, g: number) => (row < n ? numbers.scales[row * groups + g]! : 0);
-  const one = (suffix: string, dtype: SafetensorsDtype, shape: number[], data: ArrayBufferView): TensorOut => ({
-    name: `${name}.${suffix}`,
-    dtype,
-    shape,
-    data,
-  });
-  const words = (count: number) => Math.ceil((count * bits) / 32);
-  const scaleDtype = spec.scaleDtype === 'bf16' ? 'BF16' : 'F16';
-  if (layout === 'marlin') {
-    const [np, kp] = [roundUp(n, 256), roundUp(k, 128)];
-    const code = (row: number, i: number) => (row < n && i < k ? stored(row, i) : 8);
-    return {
-      padded: [np, kp],
-      tensors: [
-        one('B', 'I32', [kp / 16, 2 * np], marlinWords(np, kp, code)),
-        one('s', 'F16', [groups, np], marlinScales(np, groups, scale)),
-      ],
-    };
-  }
-  const padded: [number, number] = [n, k];
-  if (layout === 'compressed-tensors')
-    return {
-      padded,
-      tensors: [
-        one('weight_packed', 'I32', [n, words(k)], new Int32Array(bitstream(n, k, bits, 32, stored).buffer)),
-        one('weight_scale', scaleDtype, [n, groups], numbers.scales),
-        one('weight_shape', 'I64', [2], BigInt64Array.of(BigInt(n), BigInt(k))),
-        ...(spec.zeros.kind === 'int'
-          ? [
-              one(
-                'weight_zero_point',
-                'I32',
-                [words(n), groups],
-                streamsDown(groups, n, bits, (g, row) => zero(row, g)),
-              ),
-            ]
-          : []),
-        ...(spec.actOrder ? [one('weight_g_idx', 'I32', [k], numbers.group)] : []),
-      ],
-    };
-  if (layout === 'gptq' || layout === 'gptq_v2') {
-    const less = layout === 'gptq' ? 1 : 0;
-    const mask = 2 ** bits - 1;
-    const zeros = bitstream(groups, n, bits, 32, (g, row) => (zero(row, g) - less) & mask);
-    const turned = Uint16Array.from({ length: groups * n }, (_, i) => scale(i % n, Math.floor(i / n)));
-    return {
-      padded,
-      tensors: [
-        one('qweight', 'I32', [words(k), n], streamsDown(n, k, bits, stored)),
-        one('qzeros', 'I32', [groups, words(n)], new Int32Array(zeros.buffer)),
-        one('scales', 'F16', [groups, n], turned),
-        one('g_idx', 'I32', [k], numbers.group),
-      ],
-    };
-  }
-  if (layout === 'dense')
-    return { padded, tensors: [one('weight', 'F32', [n, k], Float32Array.from(weights(spec, numbers)))] };
-  const data = canonicalData(spec, numbers);
-  return {
-    padded,
-    tensors: [
-      one('codes', 'U8', [n, Math.ceil((k * bits) / 8)], data.codes as Uint8Array),
-      one('scales', scaleDtype, [n, groups], numbers.scales),
-      ...(data.zeros
-        ? [
-            one(
-              'zeros',
-              spec.zeros.kind === 'int' && spec.zeros.dtype === 'u8' ? 'U8' : 'I16',
-              [n, groups],
-              data.zeros as Uint8Array,
-            ),
-          ]
-        : []),
-      ...(spec.actOrder ? [one('g_idx', 'I32', [k], numbers.group)] : []),
-    ],
-  };
-}
-
-export function canonicalData(spec: ModuleSpec, numbers: Numbers): ModuleData {
-  const { n, k } = spec;
-  const { bits } = quantType(spec.type);
-  return {
-    codes: bitstream(n, k, bits, 8, (row, i) => numbers.codes[row * k + i]!),
-    scales: numbers.scales,
-    ...(spec.zeros.kind === 'int' && {
-      zeros: spec.zeros.dtype === 'u8' ? Uint8Array.from(numbers.zeros) : numbers.zeros,
-    }),
-    ...(spec.actOrder && { g_idx: numbers.group }),
-  };
-}
-
-/** W [N][K] in double precision: (q - z) * s. */
-export function weights(spec: ModuleSpec, numbers: Numbers): Float64Array {
-  const { n, k } = spec;
-  const type = quantType(spec.type);
-  const groups = groupCount(spec.granularity, k);
-  return Float64Array.from({ length: n * k }, (_, at) => {
-    const [row, i] = [Math.floor(at / k), at % k];
-    const where = row * groups + numbers.group[i]!;
-    const bitsOf = numbers.scales[where]!;
-    const scale = spec.scaleDtype === 'bf16' ? bfloat(bitsOf) : half(bitsOf);
-    return (decodeCode(type, numbers.codes[at]!) - numbers.zeros[where]!) * scale;
-  });
-}
-
-export function half(bits: number): number {
-  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
-  const magnitude = exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
-  return bits & 0x8000 ? -magnitude : magnitude;
-}
-
-function bfloat(bits: number): number {
-  return new Float32Array(Uint32Array.of(bits << 16).buffer)[0]!;
 }
 
 export const PROVENANCE: Provenance = {
@@ -445,7 +203,3 @@ function declare(spec: ModuleSpec): ModuleDeclaration & CanonicalModule {
     sha256: {},
   };
 }
-
-export const NONE: Zeros = { kind: 'none' };
-export const CHANNEL: Granularity = { kind: 'channel' };
-export const group = (size: number): Granularity => ({ kind: 'group', size });

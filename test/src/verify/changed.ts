@@ -8,7 +8,9 @@ import { hashFile } from '../../../formats/artifact/write.js';
 import { createRuntime } from '../../../native/binding.js';
 import type { CheckName, VerifyFailure, VerifyReport } from '../../../src/verify/report.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
-import { type BuildOptions, type Built, build, group, type ModuleSpec, NONE, type TensorOut } from './build.js';
+import { type BuildOptions, type Built, build } from './build.js';
+import type { TensorOut } from './layouts.js';
+import { group, type ModuleSpec, NONE } from './numbers.js';
 
 export const runtime = createRuntime(1);
 export const GPTQ: ModuleSpec = { type: 'i4', n: 16, k: 32, granularity: group(16), zeros: NONE, layout: 'gptq' };

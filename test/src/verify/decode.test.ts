@@ -12,7 +12,8 @@ import {
   decodeZeros,
   settle,
 } from '../../../src/verify/native.js';
-import { bitstream, half, marlinScales, marlinWords, random } from './build.js';
+import { marlinScales, marlinWords } from './layouts.js';
+import { bitstream, half, random } from './numbers.js';
 
 const runtime = createRuntime(2);
 const words = (shape: [number, number], ...values: number[]): Tensor =>

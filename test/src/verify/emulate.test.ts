@@ -3,7 +3,8 @@ import { test } from 'node:test';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { dequantized } from '../../../src/verify/dequantize.js';
 import { emulate } from '../../../src/verify/native.js';
-import { bitstream, half, marlinScales, marlinWords, random } from './build.js';
+import { marlinScales, marlinWords } from './layouts.js';
+import { bitstream, half, random } from './numbers.js';
 
 const runtime = createRuntime(2);
 

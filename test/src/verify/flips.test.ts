@@ -5,7 +5,8 @@ import { test } from 'node:test';
 import { expectedSeal } from '../../../formats/artifact/seal.js';
 import { createRuntime } from '../../../native/binding.js';
 import { ALL } from '../../sample.js';
-import { build, CHANNEL, group, type ModuleSpec, NONE, random } from './build.js';
+import { build } from './build.js';
+import { CHANNEL, group, type ModuleSpec, NONE, random } from './numbers.js';
 import { isCaught, type Recompute, Tampered } from './tamper.js';
 
 const runtime = createRuntime(1);

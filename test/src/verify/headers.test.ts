@@ -10,7 +10,8 @@ import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { createRuntime } from '../../../native/binding.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { tensorHash } from '../../formats/safetensors/tensor-hash.js';
-import { type Built, build, group, type ModuleSpec, NONE } from './build.js';
+import { type Built, build } from './build.js';
+import { group, type ModuleSpec, NONE } from './numbers.js';
 
 const runtime = createRuntime(1);
 const GPTQ: ModuleSpec = { type: 'i4', n: 16, k: 32, granularity: group(16), zeros: NONE, layout: 'gptq' };

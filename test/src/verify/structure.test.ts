@@ -6,9 +6,9 @@ import { test } from 'node:test';
 import { artifactSource } from '../../../src/artifact/open.js';
 import { LpqError } from '../../../src/core/error.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
-import { type Built, build, type TensorOut } from './build.js';
-
+import { type Built, build } from './build.js';
 import { CT, expectFailure, GPTQ, type Listed, runtime, testListed } from './changed.js';
+import type { TensorOut } from './layouts.js';
 
 const listed: readonly Listed[] = [
   [

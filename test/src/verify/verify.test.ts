@@ -6,7 +6,8 @@ import { createRuntime, typed } from '../../../native/binding.js';
 import { artifactSource } from '../../../src/artifact/open.js';
 import { verificationError } from '../../../src/verify/report.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
-import { build, CHANNEL, group, type ModuleSpec, NONE, weights } from './build.js';
+import { build } from './build.js';
+import { CHANNEL, group, type ModuleSpec, NONE, weights } from './numbers.js';
 
 const runtime = createRuntime(2);
 const u8: ModuleSpec['zeros'] = { kind: 'int', dtype: 'u8' };
