@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
-import { LpqError } from '../src/core/error.js';
+import { LpqError, notTaken } from '../src/core/error.js';
 
 type ModelConfig = Readonly<Record<string, unknown>>;
 
@@ -109,11 +109,7 @@ export interface ModelShape {
 /** A shape by its name, or that of any config.json by its path. Throws LPQ_USAGE, LPQ_FILE, LPQ_CONFIG. */
 export function modelShape(wish: string): ModelShape {
   const config = SHAPES[wish] ?? (/\.json$/.test(wish) ? readShape(wish) : undefined);
-  if (!config)
-    throw new LpqError('LPQ_USAGE', `--shape does not take '${wish}'`, {
-      got: wish,
-      expected: `${SHAPE_NAMES.join(', ')}, or the path of a config.json`,
-    });
+  if (!config) throw notTaken('--shape', wish, `${SHAPE_NAMES.join(', ')}, or the path of a config.json`);
   const blocks = config.num_hidden_layers;
   if (!Number.isSafeInteger(blocks) || (blocks as number) < 1)
     throw new LpqError('LPQ_CONFIG', `${wish}: 'num_hidden_layers' is not a positive integer`, { got: blocks });
@@ -128,11 +124,7 @@ export function modelShape(wish: string): ModelShape {
 export function withVocabulary(shape: ModelShape, size: number | undefined): ModelShape {
   if (size === undefined) return shape;
   const whole = Number(shape.config.vocab_size);
-  if (size < 3 || size > whole)
-    throw new LpqError('LPQ_USAGE', `--vocab does not take ${size} for ${shape.name}`, {
-      got: size,
-      expected: `3 to ${whole}`,
-    });
+  if (size < 3 || size > whole) throw notTaken('--vocab', size, `3 to ${whole}`, { of: shape.name });
   return { ...shape, config: { ...shape.config, vocab_size: size, bos_token_id: 1, eos_token_id: 2 } };
 }
 

@@ -7,7 +7,7 @@ import type { TensorSpec } from '../formats/safetensors/header.js';
 import { type PlannedShard, planShards } from '../formats/safetensors/shard-plan.js';
 import { writeFully } from '../formats/safetensors/tensor-slot.js';
 import { allocate, type NativeRuntime } from '../native/binding.js';
-import { LpqError } from '../src/core/error.js';
+import { LpqError, notTaken } from '../src/core/error.js';
 import { architectureOf } from '../src/model/architectures/index.js';
 import { buildGraph } from '../src/model/graph.js';
 import { planModel } from '../src/model/plan.js';
@@ -107,10 +107,7 @@ export async function removeSynthetic(dir: string): Promise<void> {
 
 function cutConfig(shape: ModelShape, blocks: number): Record<string, unknown> {
   if (blocks < 1 || blocks > shape.blocks)
-    throw new LpqError('LPQ_USAGE', `--layers does not take ${blocks} for ${shape.name}`, {
-      got: blocks,
-      expected: `1 to ${shape.blocks}`,
-    });
+    throw notTaken('--layers', blocks, `1 to ${shape.blocks}`, { of: shape.name });
   const { layer_types: types } = shape.config;
   return {
     ...shape.config,

@@ -1,5 +1,6 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
-import { LpqError } from '../../src/core/error.js';
+import { notTaken, oneOf } from '../../src/core/error.js';
+import { listed } from '../lists.js';
 
 /** Sequences that decode together, and the packed tokens that each has. */
 export interface Context {
@@ -45,10 +46,7 @@ export function parseContexts(text: string): Context[] {
     const [sequences, tokens] = [Number(match?.[1]), Number(match?.[2]) * (match?.[3] ? 1024 : 1)];
     if (sequences >= 1 && sequences <= 4096 && tokens >= UNIT && tokens <= MOST_TOKENS && tokens % UNIT === 0)
       return { sequences, tokens };
-    throw new LpqError('LPQ_USAGE', `--contexts does not take '${item}'`, {
-      got: item,
-      expected: `sequences x tokens such as 8x32k; tokens a multiple of ${UNIT}, up to 1024k`,
-    });
+    throw notTaken('--contexts', item, `sequences x tokens such as 8x32k; tokens a multiple of ${UNIT}, up to 1024k`);
   });
 }
 
@@ -58,27 +56,9 @@ export function parseHeads(text: string): HeadCounts[] {
     const match = /^(\d+)\/(\d+)$/.exec(item);
     const [heads, kvHeads] = [Number(match?.[1]), Number(match?.[2])];
     if (kvHeads >= 1 && heads <= 1024 && heads % kvHeads === 0 && heads >= kvHeads) return { heads, kvHeads };
-    throw new LpqError('LPQ_USAGE', `--heads does not take '${item}'`, {
-      got: item,
-      expected: 'query heads over kv heads that divide them, such as 32/8',
-    });
+    throw notTaken('--heads', item, 'query heads over kv heads that divide them, such as 32/8');
   });
 }
 
 /** --head-dim. Throws LPQ_USAGE. */
-export function parseHeadDim(text: string): number {
-  if (['64', '128', '256'].includes(text)) return Number(text);
-  throw new LpqError('LPQ_USAGE', `--head-dim does not take '${text}'`, { got: text, expected: '64, 128 or 256' });
-}
-
-/** A list with commas, of which each item is there once. Throws LPQ_USAGE. */
-export function listed<T>(option: string, text: string, name: (item: T) => string, parse: (item: string) => T): T[] {
-  const items = text.split(',').map((item) => item.trim());
-  if (items.some((item) => item === ''))
-    throw new LpqError('LPQ_USAGE', `${option} names nothing`, { got: text, expected: 'a list with commas' });
-  const parsed = items.map(parse);
-  const names = parsed.map(name);
-  const twice = names.find((each, i) => names.indexOf(each) !== i);
-  if (twice === undefined) return parsed;
-  throw new LpqError('LPQ_USAGE', `${option} names ${twice} twice`, { got: text });
-}
+export const parseHeadDim = (text: string): number => Number(oneOf('--head-dim', ['64', '128', '256'], text));

@@ -2,13 +2,14 @@ import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
 import type { MeasuredRuntime } from '../../native/binding.js';
 import { Noise } from '../kernels/operands.js';
 import { copyBandwidth, median } from '../kernels/time.js';
-import { gpuOf, machineOf } from '../machine.js';
+import { gpuOf } from '../machine.js';
+import { type BenchEvents, benchRecord } from '../record.js';
 import { type AttentionCase, type Context, contextName, type HeadCounts, headsName } from './cases.js';
 import { appendPass, cycleOf, decodePass, exactPass, type Pass, packPass } from './operands.js';
 import { TORCH_SOURCE, torchMicroseconds } from './peers.js';
 import type { AttentionBench, AttentionRow } from './schema.js';
 
-export interface AttentionBenchRequest {
+interface AttentionBenchRequest {
   readonly schemes: readonly KvScheme[];
   readonly contexts: readonly Context[];
   readonly heads: readonly HeadCounts[];
@@ -18,25 +19,16 @@ export interface AttentionBenchRequest {
   /** Also time the kernel over f16 alone. */
   readonly exact: boolean;
   readonly lpq: string;
-  readonly processor: string;
-}
-
-export interface AttentionBenchEvents {
-  readonly onRow?: (row: AttentionRow) => void;
-  /** What is being measured now. */
-  readonly onStep?: (what: string, done: number, total: number) => void;
-  /** Throws to stop. */
-  readonly check?: () => void;
 }
 
 /** KV4, K8V4: a scheme's widths. */
-export const widthsName = (scheme: KvScheme): string => printKvScheme(scheme).split(' ')[0] as string;
+const widthsName = (scheme: KvScheme): string => printKvScheme(scheme).split(' ')[0] as string;
 
 /** Measures decode attention, appending and packing for every scheme, context and count of heads. */
 export async function benchAttention(
   rt: MeasuredRuntime,
   request: AttentionBenchRequest,
-  events: AttentionBenchEvents = {},
+  events: BenchEvents<AttentionRow> = {},
 ): Promise<AttentionBench> {
   const started = performance.now();
   const { schemes, contexts, heads, headDim, passes } = request;
@@ -52,14 +44,8 @@ export async function benchAttention(
       for (const counts of heads) {
         let exactUs: number | null = null;
         for (const scheme of schemes) {
-          events.check?.();
-          const one: AttentionCase = {
-            scheme,
-            ...context,
-            ...counts,
-            headDim,
-            tail: Math.min(request.tail, scheme.residual),
-          };
+          const tail = Math.min(request.tail, scheme.residual);
+          const one: AttentionCase = { scheme, ...context, ...counts, headDim, tail };
           events.onStep?.(`${widthsName(scheme)} ${contextName(one)} ${headsName(one)}`, rows.length, total);
           if (request.exact && exactUs === null)
             exactUs = (await timed(rt, exactPass(rt, noise, one, l2Bytes), passes)).us;
@@ -69,16 +55,11 @@ export async function benchAttention(
         }
       }
     return {
-      format: 'lpq-attention-bench',
-      version: 1,
-      lpq: request.lpq,
-      date: new Date().toISOString().slice(0, 10),
-      machine: machineOf(rt, request.processor),
+      ...benchRecord('lpq-attention-bench', rt, request.lpq, started),
       passes,
       copyBytesPerSecond: copies,
       peers: rows.some(({ torchUs }) => torchUs !== null) ? { torch: TORCH_SOURCE } : {},
       rows,
-      seconds: (performance.now() - started) / 1000,
     };
   } finally {
     noise.dispose();

@@ -1,12 +1,9 @@
 import { z } from 'zod';
 import { kvSchemeSchema } from '../../formats/kv/scheme.js';
-import { machineSchema } from '../machine.js';
-
-const positive = z.number().positive();
-const count = z.int().positive();
+import { benchSchema, count, positive } from '../record.js';
 
 /** Attention of one token a sequence over one cache of a layer. */
-export const attentionRowSchema = z.strictObject({
+const attentionRowSchema = z.strictObject({
   /** KV4, K8V4, ... */
   name: z.string(),
   scheme: kvSchemeSchema,
@@ -46,16 +43,10 @@ export const attentionRowSchema = z.strictObject({
 });
 export type AttentionRow = z.infer<typeof attentionRowSchema>;
 
-export const attentionBenchSchema = z.strictObject({
-  format: z.literal('lpq-attention-bench'),
-  version: z.literal(1),
-  lpq: z.string(),
-  date: z.iso.date(),
-  machine: machineSchema,
+export const attentionBenchSchema = benchSchema('lpq-attention-bench', {
   passes: count,
   copyBytesPerSecond: positive,
   peers: z.record(z.string(), z.string()),
   rows: z.array(attentionRowSchema),
-  seconds: positive,
 });
 export type AttentionBench = z.infer<typeof attentionBenchSchema>;

@@ -1,15 +1,16 @@
 import type { MeasuredRuntime } from '../../native/binding.js';
 import type { QuantType } from '../../src/core/quant-type.js';
-import { gpuOf, machineOf } from '../machine.js';
+import { gpuOf } from '../machine.js';
+import { type BenchEvents, benchRecord, secondsSince } from '../record.js';
 import { type GemmShape, shapeName } from './cases.js';
-import { denseOperands, Noise, packedOperands } from './operands.js';
+import { denseOperands, Noise, type Operands, packedOperands } from './operands.js';
 import { MARLIN_SOURCE, marlinMicroseconds } from './peers.js';
 import type { KernelBench, KernelRow, Tuned } from './schema.js';
 import { settings } from './space.js';
 import { copyBandwidth, cublasFlops, sustain, timeProduct } from './time.js';
 import { tuneProduct } from './tune.js';
 
-export interface KernelBenchRequest {
+interface KernelBenchRequest {
   readonly types: readonly QuantType[];
   readonly shapes: readonly GemmShape[];
   readonly tokens: readonly number[];
@@ -22,16 +23,10 @@ export interface KernelBenchRequest {
   readonly seconds: number;
   readonly tune: boolean;
   readonly lpq: string;
-  readonly processor: string;
 }
 
-export interface KernelBenchEvents {
-  readonly onRow?: (row: KernelRow, done: number, total: number) => void;
+interface KernelBenchEvents extends BenchEvents<KernelRow> {
   readonly onTuned?: (point: Tuned) => void;
-  /** What is being measured now. */
-  readonly onStep?: (what: string, done: number, total: number) => void;
-  /** Throws to stop. */
-  readonly check?: () => void;
 }
 
 /** Measures packed products of every type, shape and number of tokens, with the peers that run here. */
@@ -48,52 +43,31 @@ export async function benchKernels(
   const rows: KernelRow[] = [];
   const points: Tuned[] = [];
   let tuneSeconds = 0;
-  const total = types.length * shapes.length * tokens.length;
+  const step = (what: string) => events.onStep?.(what, rows.length, types.length * shapes.length * tokens.length);
   try {
-    events.onStep?.('copies on the device', 0, total);
+    step('copies on the device');
     const copyBytesPerSecond = await copyBandwidth(rt, passes);
     let products = 1;
     for (const shape of shapes) {
-      const dense = facts && (await denseTimes(rt, noise, shape, request, l2Bytes, events));
+      const dense = facts && (await denseTimes(rt, noise, shape, request, l2Bytes, step));
       for (const type of types) {
         const operands = packedOperands(noise, rt, { type, dtype, group, ...shape, l2Bytes });
         products = Math.max(products, operands.products);
         try {
           for (const m of tokens) {
-            events.check?.();
-            events.onStep?.(`${type.name} ${shapeName(shape)} M=${m}`, rows.length, total);
-            const { us, leastUs } = await timeProduct(rt, operands, m, { passes });
-            const smClockMhz = rt.telemetry()?.smClock ?? null;
-            const cublasUs = dense?.get(m) ?? null;
-            const marlinUs = marlinMicroseconds({ gpu: facts?.name, type: type.name, group, ...shape, m });
-            const row: KernelRow = {
-              type: type.name,
-              ...shape,
-              m,
-              us,
-              leastUs,
-              smClockMhz,
-              bytes: operands.bytes(m),
-              copyShare: operands.bytes(m) / (us * 1e-6) / copyBytesPerSecond,
-              cublasUs,
-              cublasRatio: cublasUs && cublasUs / us,
-              marlinUs,
-              marlinRatio: marlinUs && marlinUs / us,
-              ...(sustains(request, shape, m) && {
-                sustained: await sustain(rt, operands, m, request.seconds, copyBytesPerSecond),
-              }),
-            };
+            const product = { type: type.name, ...shape, m };
+            const name = `${type.name} ${shapeName(shape)} M=${m}`;
+            step(name);
+            const row = await measure(rt, operands, product, request, copyBytesPerSecond, dense?.get(m) ?? null);
             rows.push(row);
-            events.onRow?.(row, rows.length, total);
+            events.onRow?.(row);
             if (!request.tune) continue;
             const from = performance.now();
             const space = settings(m);
-            const point = await tuneProduct(rt, operands, { type: type.name, ...shape, m }, space, {
-              onVariant: (i, n) =>
-                events.onStep?.(`${type.name} ${shapeName(shape)} M=${m}: setting ${i} of ${n}`, rows.length, total),
-              ...(events.check && { check: events.check }),
-            });
-            tuneSeconds += (performance.now() - from) / 1000;
+            const point = await tuneProduct(rt, operands, product, space, (i) =>
+              step(`${name}: setting ${i} of ${space.length}`),
+            );
+            tuneSeconds += secondsSince(from);
             points.push(point);
             events.onTuned?.(point);
           }
@@ -104,12 +78,9 @@ export async function benchKernels(
     }
     // Last: it takes so much power that clocks stay lower for a while.
     const flops = facts ? await cublasFlops(rt, noise, dtype) : null;
+    const sum = (of: (point: Tuned) => number) => points.reduce((all, point) => all + of(point), 0);
     return {
-      format: 'lpq-kernel-bench',
-      version: 1,
-      lpq: request.lpq,
-      date: new Date().toISOString().slice(0, 10),
-      machine: machineOf(rt, request.processor),
+      ...benchRecord('lpq-kernel-bench', rt, request.lpq, started),
       settings: { dtype, group: group === 0 ? 'channel' : (group as 32 | 64 | 128), passes, products },
       copyBytesPerSecond,
       cublasFlops: flops,
@@ -118,17 +89,43 @@ export async function benchKernels(
       ...(request.tune && {
         tuning: {
           space: Math.max(...tokens.map((m) => settings(m).length)),
-          configurations: points.reduce((sum, { variants }) => sum + variants.length, 0),
-          refused: points.reduce((sum, point) => sum + point.refused, 0),
+          configurations: sum(({ variants }) => variants.length),
+          refused: sum(({ refused }) => refused),
           seconds: tuneSeconds,
           points,
         },
       }),
-      seconds: (performance.now() - started) / 1000,
     };
   } finally {
     noise.dispose();
   }
+}
+
+async function measure(
+  rt: MeasuredRuntime,
+  operands: Operands,
+  product: GemmShape & { readonly type: string; readonly m: number },
+  request: KernelBenchRequest,
+  copies: number,
+  cublasUs: number | null,
+): Promise<KernelRow> {
+  const { k, n, m } = product;
+  const { us, leastUs } = await timeProduct(rt, operands, m, { passes: request.passes });
+  const smClockMhz = rt.telemetry()?.smClock ?? null;
+  const marlinUs = marlinMicroseconds({ gpu: gpuOf(rt)?.name, group: request.group, ...product });
+  return {
+    ...product,
+    us,
+    leastUs,
+    smClockMhz,
+    bytes: operands.bytes(m),
+    copyShare: operands.bytes(m) / (us * 1e-6) / copies,
+    cublasUs,
+    cublasRatio: cublasUs && cublasUs / us,
+    marlinUs,
+    marlinRatio: marlinUs && marlinUs / us,
+    ...(sustains(request, { k, n }, m) && { sustained: await sustain(rt, operands, m, request.seconds, copies) }),
+  };
 }
 
 /** Microseconds of cuBLAS by tokens. */
@@ -138,13 +135,13 @@ async function denseTimes(
   shape: GemmShape,
   { tokens, dtype, passes }: KernelBenchRequest,
   l2Bytes: number,
-  events: KernelBenchEvents,
+  step: (what: string) => void,
 ): Promise<Map<number, number>> {
   const operands = denseOperands(noise, rt, { dtype, ...shape, l2Bytes });
   const times = new Map<number, number>();
   try {
     for (const m of tokens) {
-      events.check?.();
+      step(`cuBLAS ${shapeName(shape)} M=${m}`);
       times.set(m, (await timeProduct(rt, operands, m, { passes })).us);
     }
   } finally {
@@ -157,7 +154,8 @@ async function denseTimes(
 function sustains({ sustained, shapes, tokens }: KernelBenchRequest, shape: GemmShape, m: number): boolean {
   if (sustained !== 'largest') return sustained === 'all';
   const size = ({ k, n }: GemmShape) => k * n;
-  const largest = Math.max(...shapes.map(size));
+  // The first of several.
+  const largest = shapes.reduce((a, b) => (size(b) > size(a) ? b : a));
   const few = Math.max(...tokens.filter((each) => each <= 16), Math.min(...tokens));
-  return shapes.find((each) => size(each) === largest) === shape && m === few;
+  return shapeName(largest) === shapeName(shape) && m === few;
 }

@@ -1,8 +1,5 @@
 import { z } from 'zod';
-import { machineSchema } from '../machine.js';
-
-const positive = z.number().positive();
-const count = z.int().positive();
+import { benchSchema, count, positive } from '../record.js';
 
 /** Params of gemm_packed that override the library's choice. */
 export const variantSchema = z.record(z.string(), z.union([z.number(), z.string()]));
@@ -12,7 +9,7 @@ export type Variant = z.infer<typeof variantSchema>;
 const sensorSchema = z.strictObject({ least: z.number(), mean: z.number(), most: z.number() }).nullable();
 
 /** A product run without a pause. */
-export const sustainedSchema = z.strictObject({
+const sustainedSchema = z.strictObject({
   seconds: positive,
   /** Median microseconds of a product in the second half, when clocks have settled. */
   us: positive,
@@ -30,7 +27,7 @@ export const sustainedSchema = z.strictObject({
 export type Sustained = z.infer<typeof sustainedSchema>;
 
 /** One product: y [M,N] = x [M,K] Wᵀ. */
-export const rowSchema = z.strictObject({
+const rowSchema = z.strictObject({
   type: z.string(),
   k: count,
   n: count,
@@ -55,7 +52,7 @@ export const rowSchema = z.strictObject({
 export type KernelRow = z.infer<typeof rowSchema>;
 
 /** What one product takes with each of the tuning space's settings. */
-export const tunedSchema = z.strictObject({
+const tunedSchema = z.strictObject({
   type: z.string(),
   k: count,
   n: count,
@@ -73,12 +70,7 @@ export const tunedSchema = z.strictObject({
 });
 export type Tuned = z.infer<typeof tunedSchema>;
 
-export const kernelBenchSchema = z.strictObject({
-  format: z.literal('lpq-kernel-bench'),
-  version: z.literal(1),
-  lpq: z.string(),
-  date: z.iso.date(),
-  machine: machineSchema,
+export const kernelBenchSchema = benchSchema('lpq-kernel-bench', {
   settings: z.strictObject({
     dtype: z.enum(['f16', 'bf16']),
     group: z.union([z.literal(32), z.literal(64), z.literal(128), z.literal('channel')]),
@@ -102,6 +94,5 @@ export const kernelBenchSchema = z.strictObject({
       points: z.array(tunedSchema),
     })
     .optional(),
-  seconds: positive,
 });
 export type KernelBench = z.infer<typeof kernelBenchSchema>;

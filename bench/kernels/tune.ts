@@ -14,25 +14,19 @@ const ROUNDS = 3;
 /** As the planners have it, whatever was found before. */
 const plain = (params: Variant): Variant => ({ tuned: 0, ...params });
 
-export interface TuneEvents {
-  readonly onVariant?: (done: number, total: number) => void;
-  /** Throws to stop. */
-  readonly check?: () => void;
-}
-
-/** Times a product with every setting, and the library's choice beside the best of them. */
+/** Times a product with every setting, and the library's choice beside the best of them. `onVariant` may throw. */
 export async function tuneProduct(
   rt: MeasuredRuntime,
   operands: Operands,
   point: GemmShape & { readonly type: string; readonly m: number },
   space: readonly Variant[],
-  { onVariant, check }: TuneEvents = {},
+  onVariant: (done: number) => void = () => {},
 ): Promise<Tuned> {
   const { type, k, n, m } = point;
   const variants: { params: Variant; us: number }[] = [];
   let refused = 0;
   for (const [i, params] of space.entries()) {
-    check?.();
+    onVariant(i);
     try {
       variants.push({ params, us: (await timeProduct(rt, operands, m, { passes: PASSES, params: plain(params) })).us });
     } catch (error) {
@@ -41,14 +35,13 @@ export async function tuneProduct(
       if (code !== 'LPQ_NATIVE_ARGUMENT' && code !== 'LPQ_CUDA_KERNELS') throw error;
       refused++;
     }
-    onVariant?.(i + 1, space.length);
   }
   variants.sort((a, b) => a.us - b.us);
   const finalists = [{ params: {} as Variant, us: Number.POSITIVE_INFINITY }, ...variants.slice(0, FINALISTS)];
   const times = finalists.map((): number[] => []);
   for (let round = 0; round < ROUNDS; round++)
     for (const [i, { params }] of finalists.entries()) {
-      check?.();
+      onVariant(space.length);
       times[i]!.push((await timeProduct(rt, operands, m, { passes: PASSES, params: plain(params) })).us);
     }
   // Which of three is the least is decided by the same rule for all, the choice included.

@@ -2,11 +2,9 @@ import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node
 import path from 'node:path';
 import { z } from 'zod';
 import { LpqError } from '../../src/core/error.js';
+import { count, positive } from '../record.js';
 import { type KernelBench, variantSchema } from './schema.js';
 import { TOLERANCE } from './tune.js';
-
-const count = z.int().positive();
-const positive = z.number().positive();
 
 /** A product, what the planners' choice takes and what the best setting, and that setting ({}: the choice itself). */
 export const tuningPointSchema = z.strictObject({

@@ -1,9 +1,10 @@
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
-import { type QuantType, quantType } from '../../src/core/quant-type.js';
+import type { QuantType } from '../../src/core/quant-type.js';
 import { multipliesCodes } from '../../src/model/packed.js';
 import type { ModelGraph } from '../../src/model/program.js';
 import { parseTypes } from '../kernels/cases.js';
+import { listed } from '../lists.js';
 
 /**
  * What the linears of the blocks are multiplied as: `dense` in the activations' 16 bits; `type` as codes that become 16 bits in the kernel
@@ -20,20 +21,16 @@ const WHOLE = ['dense', 'w4ax', 'w8a8', 'fp8'] as const;
 
 /** --weights. Throws LPQ_USAGE, LPQ_TYPE. */
 export function parseForms(text: string): WeightForm[] {
-  const names = text.split(',').map((each) => each.trim());
-  const forms = names.flatMap((name): WeightForm[] => {
-    const kind = WHOLE.find((each) => each === name);
-    if (kind) return [{ kind, name }];
-    if (name === 'all') return parseTypes(name).map((type) => ({ kind: 'type', name: type.name, type }));
-    if (name !== '') return [{ kind: 'type', name: quantType(name).name, type: quantType(name) }];
-    throw new LpqError('LPQ_USAGE', `--weights does not take '${text}'`, {
-      got: text === '' ? 'an empty list' : text,
-      expected: `a list of ${WHOLE.join(', ')} and types such as u4`,
-    });
-  });
-  const twice = forms.find(({ name }, i) => forms.findIndex((each) => each.name === name) !== i);
-  if (!twice) return forms;
-  throw new LpqError('LPQ_USAGE', `--weights names ${twice.name} twice`, { got: text });
+  return listed(
+    '--weights',
+    text,
+    ({ name }) => name,
+    (item): WeightForm | WeightForm[] => {
+      const kind = WHOLE.find((each) => each === item);
+      if (kind) return { kind, name: item };
+      return parseTypes(item).map((type) => ({ kind: 'type', name: type.name, type }));
+    },
+  );
 }
 
 /** Input features of a linear come in such runs. */

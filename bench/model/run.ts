@@ -12,7 +12,7 @@ import { type ModelPlan, planModel } from '../../src/model/plan.js';
 import type { ModelGraph } from '../../src/model/program.js';
 import type { KvScheme } from '../../src/model/source.js';
 import { Noise } from '../kernels/operands.js';
-import { machineOf } from '../machine.js';
+import { type BenchEvents, benchRecord } from '../record.js';
 import type { ModelShape } from '../shapes.js';
 import { requireForm, type WeightForm } from './forms.js';
 import { Scratch } from './memory.js';
@@ -38,14 +38,6 @@ export interface ModelBenchRequest {
   readonly prefill: number;
   readonly passes: number;
   readonly lpq: string;
-  readonly processor: string;
-}
-
-export interface ModelBenchEvents {
-  readonly onRow?: (row: ModelRow) => void;
-  readonly onStep?: (what: string, done: number, total: number) => void;
-  /** Throws to stop. */
-  readonly check?: () => void;
 }
 
 interface Point {
@@ -67,7 +59,7 @@ const ID_STEP = 7919;
 export async function benchModel(
   rt: MeasuredRuntime,
   request: ModelBenchRequest,
-  events: ModelBenchEvents = {},
+  events: BenchEvents<ModelRow> = {},
 ): Promise<ModelBench> {
   const started = performance.now();
   const { shape, forms, blocks, passes } = request;
@@ -91,12 +83,10 @@ export async function benchModel(
   try {
     for (const [i, form] of forms.entries()) {
       const model = await randomModel(rt, noise, graph, form, request, (block) => {
-        events.check?.();
         events.onStep?.(`${form.name}: making block ${block + 1} of ${blocks}`, done, total);
       });
       try {
         for (const point of points[i] ?? []) {
-          events.check?.();
           const what = nameOf(point);
           events.onStep?.(what, done++, total);
           try {
@@ -118,11 +108,7 @@ export async function benchModel(
     noise.dispose();
   }
   return {
-    format: 'lpq-model-bench',
-    version: 1,
-    lpq: request.lpq,
-    date: new Date().toISOString().slice(0, 10),
-    machine: machineOf(rt, request.processor),
+    ...benchRecord('lpq-model-bench', rt, request.lpq, started),
     shape: shape.name,
     blocks: shape.blocks,
     measuredBlocks: blocks,
@@ -132,32 +118,7 @@ export async function benchModel(
     passes,
     rows,
     leftOut,
-    seconds: (performance.now() - started) / 1000,
   };
-}
-
-/**
- * Memory of a run on a CPU, in bytes: weights at 16 bits (no form is wider), one block more while siblings are joined, the cache, and what the
- * longest step holds in f32.
- */
-export function benchBytes({ shape, blocks, m, contexts, prefill }: ModelBenchRequest): number {
-  const config = { ...shape.config, num_hidden_layers: blocks };
-  const plan = planModel(architectureOf(config, shape.name), config, shape.name);
-  const graph = buildGraph(plan);
-  const elements = (tensors: ReadonlyMap<string, readonly number[]>) =>
-    [...tensors.values()].reduce((sum, dims) => sum + dims.reduce((a, b) => a * b, 1), 0);
-  const ofBlocks = graph.blocks.map(({ tensors }) => elements(tensors));
-  const weights = 2 * (elements(graph.outer) + ofBlocks.reduce((a, b) => a + b, 0) + Math.max(0, ...ofBlocks));
-  const sequences = Math.max(1, ...m);
-  const kept = plan.blocks.reduce((sum, { attention }) => {
-    // Keys and values in 16 bits.
-    return sum + (attention.kind === 'mla' ? 4 * graph.hidden : 4 * attention.kvHeads * attention.headDim);
-  }, 0);
-  const cache = kept * Math.max(prefill, sequences * Math.max(...contexts));
-  const rows = Math.max(prefill, sequences);
-  // Gate, up and their product beside the residual stream; the logits of the last tokens.
-  const widest = Math.max(0, ...graph.blocks.flatMap(({ tensors }) => [...tensors.values()].map(([n = 0]) => n)));
-  return weights + cache + 4 * rows * (3 * widest + 6 * graph.hidden) + 4 * sequences * graph.vocab;
 }
 
 function pointsOf(form: WeightForm, { kv, m, contexts, prefill }: ModelBenchRequest): Point[] {

@@ -1,11 +1,8 @@
 import { z } from 'zod';
-import { machineSchema } from '../machine.js';
-
-const positive = z.number().positive();
-const count = z.int().positive();
+import { benchSchema, count, positive } from '../record.js';
 
 /** One step of a model. */
-export const modelRowSchema = z.strictObject({
+const modelRowSchema = z.strictObject({
   /** Of the blocks' linears: dense (16 bits), u4, ..., w4ax, w8a8, fp8. */
   weights: z.string(),
   /** Bits of keys and values. */
@@ -38,12 +35,7 @@ export const modelRowSchema = z.strictObject({
 export type ModelRow = z.infer<typeof modelRowSchema>;
 
 /** What `lpq bench model` writes. */
-export const modelBenchSchema = z.strictObject({
-  format: z.literal('lpq-model-bench'),
-  version: z.literal(1),
-  lpq: z.string(),
-  date: z.iso.date(),
-  machine: machineSchema,
+export const modelBenchSchema = benchSchema('lpq-model-bench', {
   shape: z.string(),
   blocks: count,
   measuredBlocks: count,
@@ -56,6 +48,5 @@ export const modelBenchSchema = z.strictObject({
   rows: z.array(modelRowSchema),
   /** Steps that did not fit the device's memory. */
   leftOut: z.array(z.string()),
-  seconds: positive,
 });
 export type ModelBench = z.infer<typeof modelBenchSchema>;

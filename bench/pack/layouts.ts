@@ -1,4 +1,4 @@
-import { LpqError } from '../../src/core/error.js';
+import { LpqError, notTaken } from '../../src/core/error.js';
 import type { MemoryLayout } from '../../src/layout/memory.js';
 import { PACK_LAYOUTS } from '../../src/pack/layouts/index.js';
 
@@ -24,10 +24,11 @@ export function packCases(text: string, n: number, k: number): PackCase[] {
       const kind = kinds.get(name);
       const widths = kind?.bits.filter((bits) => only === undefined || bits === Number(only)) ?? [];
       if (!kind || widths.length === 0)
-        throw new LpqError('LPQ_USAGE', `--layouts does not take '${item}'`, {
-          got: item,
-          expected: `all, ${known.map((each) => `${each}-${kinds.get(each)!.bits.join('|')}`).join(', ')}`,
-        });
+        throw notTaken(
+          '--layouts',
+          item,
+          `all, ${known.map((each) => `${each}-${kinds.get(each)!.bits.join('|')}`).join(', ')}`,
+        );
       const [unitN, unitK] = kind.unit;
       if (n % unitN !== 0 || k % unitK !== 0)
         throw new LpqError('LPQ_USAGE', `--shape does not divide into tiles of ${name}`, {

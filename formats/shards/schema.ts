@@ -1,7 +1,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
-import { LpqError } from '../../src/core/error.js';
+import { LpqError, notTaken } from '../../src/core/error.js';
 import { artifactSchema, packedModuleSchema } from '../artifact/schema.js';
 import { canonicalSchema } from '../canonical/schema.js';
 import { readRegularText } from '../directory/read-file.js';
@@ -53,11 +53,8 @@ export function parseShard(given: string): Shard {
   const found = /^(\d+)\/(\d+)$/.exec(given.trim());
   const [index, count] = [Number(found?.[1]), Number(found?.[2])];
   if (found && count >= 1 && index < count && count <= 10_000) return { index, count };
-  throw new LpqError('LPQ_USAGE', `--shard does not take '${given}'`, {
-    got: given,
-    expected: 'I/N, with I from 0 to N - 1',
-    hint: 'For four processes: 0/4, 1/4, 2/4 and 3/4.',
-  });
+  const hint = 'For four processes: 0/4, 1/4, 2/4 and 3/4.';
+  throw notTaken('--shard', given, 'I/N, with I from 0 to N - 1', { hint });
 }
 
 /** The shards of an output, in order, as directories with their manifests. Throws LPQ_FILE, LPQ_SHARDS. */

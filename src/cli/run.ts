@@ -5,7 +5,7 @@ import type { ExitCode } from '../core/error.js';
 import { chooseDevice, chooseDevices, obstacle, parseBytes } from './options/device.js';
 import { integer } from './options/parse.js';
 import type { Interrupt } from './terminal/interrupt.js';
-import type { Reporter } from './terminal/reporter.js';
+import type { Reporter, Task } from './terminal/reporter.js';
 
 /** What every command is given. */
 export interface Run {
@@ -80,4 +80,17 @@ export function openRuntimes(run: Run, options: ComputeOptions): NativeRuntime[]
 /** 'auto' stays what it is: it may fall back to the CPU. */
 function onlyDevice(wish: string, devices: readonly string[]): string {
   return wish === 'auto' ? wish : (devices[0] as string);
+}
+
+/** A bar that begins with the first step, when its total is known; each step answers Ctrl-C. `events`: as of Reporter.task. */
+export function progress(run: Run, label: string, events = true) {
+  let task: Task | undefined;
+  return {
+    step(done: number, total: number, detail?: string): void {
+      run.interrupt.check();
+      task ??= run.report.task(label, total, events);
+      task.update(done, detail);
+    },
+    end: () => task?.end(),
+  };
 }

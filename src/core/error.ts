@@ -16,6 +16,25 @@ export interface ErrorFacts {
  */
 export type ExitCode = 0 | 1 | 2 | 3 | 4 | 130 | 141;
 
+/** LPQ_USAGE of an option that does not take what it was given; `of`: where it would depend on something. */
+export function notTaken(
+  option: string,
+  got: unknown,
+  expected: string,
+  { of, hint }: { of?: string; hint?: string } = {},
+): LpqError {
+  const shown = typeof got === 'string' ? `'${got}'` : got;
+  const sentence = `${option} does not take ${shown}${of === undefined ? '' : ` for ${of}`}`;
+  return new LpqError('LPQ_USAGE', sentence, { got, expected, ...(hint !== undefined && { hint }) });
+}
+
+/** The option's value where it is one of `values`. Throws LPQ_USAGE. */
+export function oneOf<T extends string>(option: string, values: readonly T[], text: string): T {
+  const found = values.find((value) => value === text);
+  if (found !== undefined) return found;
+  throw notTaken(option, text, `${values.slice(0, -1).join(', ')} or ${values.at(-1)}`);
+}
+
 /** The only error lpq means a user to see: a code, one sentence that names the tensor, file or option, and facts. */
 export class LpqError extends Error {
   readonly code: ErrorCode;

@@ -27,7 +27,7 @@ test('a sweep stands alone, knows both themes, and keeps its marks inside', () =
   assert.match(svg, />M=129: 1\.21 times cuBLAS</);
   const marks = [...svg.matchAll(/<circle cx="([\d.]+)" cy="([\d.]+)"/g)];
   assert.equal(marks.length, 3 * 3 + 2); // two times and their quotient for each M, and the legend's
-  for (const [, x, y] of marks) assert.ok(Number(x) >= 76 && Number(x) <= 860 && Number(y) >= 50 && Number(y) <= 580);
+  for (const [, x, y] of marks) assert.ok(Number(x) >= 86 && Number(x) <= 860 && Number(y) >= 50 && Number(y) <= 580);
   // From left to right, whatever the order of the points was.
   const [line] = [...svg.matchAll(/<polyline points="([^"]+)"/g)].map(([, each]) => each!.split(' '));
   assert.deepEqual(

@@ -1,6 +1,6 @@
-import os from 'node:os';
 import path from 'node:path';
 import type { Command } from 'commander';
+import { gpuOf, processorName } from '../../../bench/machine.js';
 import type { Measurement } from '../../../bench/run.js';
 import type { ModelShape } from '../../../bench/shapes.js';
 import type { BlockEstimate } from '../../../bench/stages.js';
@@ -12,7 +12,7 @@ import { integer } from '../options/parse.js';
 import { deviceFor, givenSettings, type MethodFlags, methodOptions, prepared } from '../quantize/method.js';
 import { methodOf } from '../quantize/methods.js';
 import type { FullSettings } from '../quantize/settings.js';
-import { type ComputeOptions, computeOptions, openRuntimes, type Run } from '../run.js';
+import { type ComputeOptions, computeOptions, openRuntimes, progress, type Run } from '../run.js';
 import { facts, table } from '../terminal/table.js';
 import { bytes, duration } from '../terminal/units.js';
 import { version } from '../version.js';
@@ -95,7 +95,7 @@ export async function synthesize(
 ): Promise<SyntheticCheckpoint> {
   const { makeSynthetic, removeSynthetic } = await import('../../../bench/synthetic.js');
   const cpu = run.interrupt.watch(createRuntime(threads));
-  let task: ReturnType<typeof run.report.task> | undefined;
+  const shown = progress(run, 'make');
   let begun = false;
   try {
     const made = await makeSynthetic(cpu, dir, shape, {
@@ -103,12 +103,10 @@ export async function synthesize(
       seed,
       onBytes: (done, total) => {
         begun = true;
-        run.interrupt.check();
-        task ??= run.report.task('make', total);
-        task.update(done, bytes(done));
+        shown.step(done, total, bytes(done));
       },
     });
-    task?.end();
+    shown.end();
     const { seconds, bytes: size } = made;
     const how = seconds === undefined ? 'there already' : `made in ${duration(seconds)}`;
     run.report.event(
@@ -227,19 +225,14 @@ async function report(finished: Finished, run: Run): Promise<void> {
 
 /** Where a benchmark ran. */
 export function machine(rts: readonly NativeRuntime[]): Record<string, unknown> {
-  const devices = rts.map(({ device }) => device);
-  const names = devices.filter((device) => device !== 'cpu').map((device) => deviceName(device));
+  const names = rts.flatMap((rt) => gpuOf(rt)?.name ?? []);
   return {
-    device: devices.join(','),
+    device: rts.map(({ device }) => device).join(','),
     ...(names.length > 0 && { gpu: names.join(', ') }),
     isa: addon().isa(),
     threads: rts[0]?.threads,
-    processor: os.cpus()[0]?.model.trim() ?? os.arch(),
+    processor: processorName(),
   };
-}
-
-function deviceName(device: string): string {
-  return addon().cudaDevices()[Number(device.slice('cuda:'.length))]?.name ?? device;
 }
 
 function text(finished: Finished, outputBytes: number, estimate: BlockEstimate | null): string {

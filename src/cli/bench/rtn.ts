@@ -2,7 +2,7 @@ import path from 'node:path';
 import type { Command } from 'commander';
 import type { Measurement } from '../../../bench/run.js';
 import type { ModelShape } from '../../../bench/shapes.js';
-import { LpqError } from '../../core/error.js';
+import { LpqError, notTaken } from '../../core/error.js';
 import { integer, number } from '../options/parse.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from '../run.js';
 import { facts } from '../terminal/table.js';
@@ -137,8 +137,7 @@ async function rtnShape({ gb = 8, ...flags }: Pick<RtnFlags, 'gb' | 'shape'>): P
   const [hidden, inner] = [Number(config.hidden_size), Number(config.intermediate_size)];
   const blockBytes = 2 * (hidden * hidden * 2.5 + 3 * hidden * inner);
   const blocks = Math.round((gb * 1e9) / blockBytes);
-  if (blocks < 1)
-    throw new LpqError('LPQ_USAGE', `--gb does not take ${gb}`, { got: gb, expected: `at least ${blockBytes / 1e9}` });
+  if (blocks < 1) throw notTaken('--gb', gb, `at least ${blockBytes / 1e9}`);
   return {
     name: 'llama-3-8b-blocks',
     config: { ...config, vocab_size: 2048, bos_token_id: 1, eos_token_id: 2, tie_word_embeddings: true },

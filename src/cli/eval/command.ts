@@ -7,7 +7,7 @@ import { activationOptions } from '../options/activations.js';
 import { modelDirectory } from '../options/hub.js';
 import { BOS_OPTION, bosMode, integer } from '../options/parse.js';
 import { kvOptions } from '../quantize/method.js';
-import { type ComputeOptions, computeOptions, type Run } from '../run.js';
+import { type ComputeOptions, computeOptions, progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
 
@@ -66,18 +66,10 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
     const onWindows = await lengthWarning(source, options.ctx, run);
-    let task: ReturnType<typeof run.report.task> | undefined;
-    const found = await textPerplexity(rt, source, options.text, {
-      ctx: options.ctx,
-      bos: options.bos,
-      onWindows,
-      onProgress: (done, total) => {
-        run.interrupt.check();
-        task ??= run.report.task('eval', total, false);
-        task.update(done);
-      },
-    });
-    task?.end();
+    const { step: onProgress, end } = progress(run, 'eval', false);
+    const { ctx, bos } = options;
+    const found = await textPerplexity(rt, source, options.text, { ctx, bos, onWindows, onProgress });
+    end();
     const seconds = (performance.now() - started) / 1000;
     const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
     run.report.result(

@@ -6,7 +6,7 @@ import { modelDirectory } from '../options/hub.js';
 import { openEvaluated } from '../options/kv.js';
 import { requireKind, warnOfOtherSource } from '../options/sources.js';
 import { openReport } from '../report/command.js';
-import type { Run } from '../run.js';
+import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
 import { lengthWarning, scored, type TextOptions } from './command.js';
@@ -53,12 +53,7 @@ async function evaluation(
   const { text, ctx, bos } = options;
   const { rt, source, close } = await openEvaluated(dir, options, run);
   const onWindows = await lengthWarning(source, ctx, run);
-  let task: ReturnType<typeof run.report.task> | undefined;
-  const onProgress = (done: number, total: number) => {
-    run.interrupt.check();
-    task ??= run.report.task('eval', total, false);
-    task.update(done);
-  };
+  const { step: onProgress, end } = progress(run, 'eval', false);
   try {
     if (original === undefined) {
       const { textPerplexity } = await import('../../eval/perplexity.js');
@@ -94,7 +89,7 @@ async function evaluation(
       reference.close();
     }
   } finally {
-    task?.end();
+    end();
     close();
   }
 }

@@ -1,7 +1,7 @@
 import { counted } from '../../core/words.js';
 import type { Estimate } from '../../eval/estimate.js';
 import { openEvaluated } from '../options/kv.js';
-import type { Run } from '../run.js';
+import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
 import type { EvalFlags } from './command.js';
@@ -11,18 +11,13 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
   const started = performance.now();
   const { evaluateChoices, evaluateLastWords } = await import('../../eval/tasks.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
-  let task: ReturnType<typeof run.report.task> | undefined;
-  const onProgress = (done: number, total: number) => {
-    run.interrupt.check();
-    task ??= run.report.task('eval', total, false);
-    task.update(done);
-  };
+  const { step: onProgress, end } = progress(run, 'eval', false);
   const share = ({ mean, error }: Estimate) =>
     `${(100 * mean).toFixed(2)}${error === null ? '' : ` ± ${(100 * error).toPrecision(2)}`} %`;
   try {
     if (options.choices !== undefined) {
       const found = await evaluateChoices(rt, source, options.choices, { bos: options.bos, onProgress });
-      task?.end();
+      end();
       const seconds = (performance.now() - started) / 1000;
       run.report.result(
         { dir, ...found, seconds },
@@ -31,7 +26,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
       return;
     }
     const found = await evaluateLastWords(rt, source, options.lastWord as string, { bos: options.bos, onProgress });
-    task?.end();
+    end();
     const seconds = (performance.now() - started) / 1000;
     const { mean, error } = found.perplexity;
     run.report.result(

@@ -8,7 +8,7 @@ import { checkSampling, type Sampling } from '../../generate/sample.js';
 import { stopTokens } from '../../generate/stop-tokens.js';
 import { contextLength } from '../../model/context.js';
 import { openEvaluated } from '../options/kv.js';
-import type { Run } from '../run.js';
+import { progress, type Run } from '../run.js';
 import { bytes, duration } from '../terminal/units.js';
 import type { GenerateFlags } from './command.js';
 
@@ -35,13 +35,9 @@ export async function generateFrom(dir: string, flags: GenerateFlags, run: Run):
   try {
     const ends = flags.ignoreEos ? new Set<number>() : stopTokens(dir, source.config);
     const maxTokens = roomFor(prompts, flags.maxTokens, contextLength(source), TOKENS);
-    let task: ReturnType<typeof run.report.task> | undefined;
-    const model = await loadResident(rt, source, (done, total) => {
-      run.interrupt.check();
-      task ??= run.report.task('load', total, false);
-      task.update(done);
-    });
-    task?.end();
+    const { step, end } = progress(run, 'load', false);
+    const model = await loadResident(rt, source, step);
+    end();
     const loaded = performance.now();
     const longest = prompts.reduce((most, { ids }) => Math.max(most, ids.length), 0);
     const cache = makeCache(rt, form, {

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { counted } from '../../core/words.js';
 import { registerOutput } from '../options/run-output.js';
-import type { Run } from '../run.js';
+import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
 
@@ -19,16 +19,13 @@ async function merge(output: string, run: Run): Promise<void> {
   const { refuseExisting } = await import('../../../formats/directory/place.js');
   refuseExisting(output);
   const started = performance.now();
-  let task: ReturnType<typeof run.report.task> | undefined;
+  const { step, end } = progress(run, 'merge');
   const merged = await mergeShards(output, {
     check: () => run.interrupt.check(),
     onOutput: (made) => registerOutput(made, run),
-    onModule: (name, done, total) => {
-      task ??= run.report.task('merge', total);
-      task.update(done, name);
-    },
+    onModule: (name, done, total) => step(done, total, name),
   });
-  task?.end();
+  end();
   const seconds = (performance.now() - started) / 1000;
   run.report.result(
     { command: 'merge', output, ...merged, seconds },

@@ -1,28 +1,18 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { Command } from 'commander';
-import { LpqError } from '../../core/error.js';
+import { oneOf } from '../../core/error.js';
 
 /** What a CUDA device keeps numbers in between products. */
-export type HalfType = 'f16' | 'bf16';
-
-export interface ActivationFlags {
-  readonly activations?: HalfType;
-}
+type HalfType = 'f16' | 'bf16';
 
 /** The option of commands that run models. */
 export function activationOptions(command: Command): Command {
   return command.option(
     '--activations <type>',
     'on CUDA: f16 or bf16 between products (default: f16 if all scales are, else bf16)',
-    halfType,
+    (text: string) => oneOf('--activations', ['f16', 'bf16'], text),
   );
-}
-
-/** Throws LPQ_USAGE. */
-function halfType(text: string): HalfType {
-  if (text === 'f16' || text === 'bf16') return text;
-  throw new LpqError('LPQ_USAGE', `--activations does not take '${text}'`, { got: text, expected: 'f16 or bf16' });
 }
 
 /**

@@ -1,5 +1,5 @@
 import { addon, type Device } from '../../../native/binding.js';
-import { LpqError } from '../../core/error.js';
+import { LpqError, notTaken } from '../../core/error.js';
 
 /**
  * The device of --device. auto: cuda:0 where a driver shows a device, else cpu. `cuda`: whether the command has CUDA
@@ -9,11 +9,7 @@ export function chooseDevice(wish: string, cuda = true): Device {
   if (wish === 'cpu') return 'cpu';
   if (wish === 'auto') return cuda && deviceCount() > 0 ? 'cuda:0' : 'cpu';
   const match = /^cuda(?::(\d+))?$/.exec(wish);
-  if (!match)
-    throw new LpqError('LPQ_USAGE', `--device does not take '${wish}'`, {
-      got: wish,
-      expected: 'auto, cpu, cuda or cuda:N',
-    });
+  if (!match) throw notTaken('--device', wish, 'auto, cpu, cuda or cuda:N');
   if (!cuda)
     throw new LpqError('LPQ_DEVICE', `--device ${wish} is not available: this command computes on the CPU`, {
       got: wish,
@@ -105,9 +101,6 @@ export function parseBytes(option: string): (text: string) => number {
     const match = /^(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?$/i.exec(text.trim());
     const bytes = match ? Math.floor(Number(match[1]) * 1024 ** ' kmgt'.indexOf((match[2] || ' ').toLowerCase())) : 0;
     if (bytes > 0) return bytes;
-    throw new LpqError('LPQ_USAGE', `${option} does not take '${text}'`, {
-      got: text,
-      expected: 'a size such as 24g or 512m',
-    });
+    throw notTaken(option, text, 'a size such as 24g or 512m');
   };
 }

@@ -1,12 +1,12 @@
 import type { BosMode } from '../../calibrate/prefix.js';
-import { LpqError } from '../../core/error.js';
+import { notTaken, oneOf } from '../../core/error.js';
 
 /** Parses an option's number. Throws LPQ_USAGE naming the option. */
 export function number(flag: string): (text: string) => number {
   return (text) => {
     const value = text.trim() === '' ? Number.NaN : Number(text);
     if (Number.isFinite(value)) return value;
-    throw new LpqError('LPQ_USAGE', `${flag} does not take '${text}'`, { got: text, expected: 'a number' });
+    throw notTaken(flag, text, 'a number');
   };
 }
 
@@ -15,11 +15,8 @@ export function integer(flag: string, least: number, most = Number.MAX_SAFE_INTE
   return (text) => {
     const value = text.trim() === '' ? Number.NaN : Number(text);
     if (Number.isSafeInteger(value) && value >= least && value <= most) return value;
-    throw new LpqError('LPQ_USAGE', `${flag} does not take '${text}'`, {
-      got: text,
-      expected:
-        most < Number.MAX_SAFE_INTEGER ? `an integer from ${least} to ${most}` : `an integer of at least ${least}`,
-    });
+    const upTo = most < Number.MAX_SAFE_INTEGER ? `from ${least} to ${most}` : `of at least ${least}`;
+    throw notTaken(flag, text, `an integer ${upTo}`);
   };
 }
 
@@ -37,7 +34,4 @@ export function groupSize(text: string): number | string {
 export const BOS_OPTION = 'whether texts begin with the bos token: auto (as the tokenizer has it), always or never';
 
 /** --bos. */
-export function bosMode(text: string): BosMode {
-  if (text === 'auto' || text === 'always' || text === 'never') return text;
-  throw new LpqError('LPQ_USAGE', `--bos does not take '${text}'`, { got: text, expected: 'auto, always or never' });
-}
+export const bosMode = (text: string): BosMode => oneOf('--bos', ['auto', 'always', 'never'], text);

@@ -7,7 +7,7 @@ import { activationsOf } from '../options/activations.js';
 import { modelDirectory } from '../options/hub.js';
 import { integer } from '../options/parse.js';
 import { isReadableForeign, openQuantizedWith, requireKind, warnOfOtherSource } from '../options/sources.js';
-import { type ComputeOptions, computeOptions, openRuntime, type Run } from '../run.js';
+import { type ComputeOptions, computeOptions, openRuntime, progress, type Run } from '../run.js';
 import { table } from '../terminal/table.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
@@ -76,7 +76,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   const { directoryKind } = await import('../../../formats/canonical/source.js');
   const foreign = against && directoryKind(against).startsWith('foreign:');
   const opened = foreign ? await openQuantizedWith(against, run) : undefined;
-  let task: ReturnType<typeof run.report.task> | undefined;
+  const { step, end } = progress(run, 'verify', false);
   const report = await verifyArtifact({
     dir,
     against,
@@ -87,13 +87,9 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
     endToEnd: await endToEndOf(dir, against, options, { runtime, device }, run),
     runtime,
     ...(device !== runtime && { kernel: device }),
-    onModule: (module, done, total) => {
-      run.interrupt.check();
-      task ??= run.report.task('verify', total, false);
-      task.update(done, module.name);
-    },
+    onModule: ({ name }, done, total) => step(done, total, name),
   });
-  task?.end();
+  end();
   const { verificationError } = await import('../../verify/report.js');
   return {
     result: report,

@@ -2,7 +2,7 @@ import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import type { Diagnosis } from '../doctor/diagnosis/finding.js';
-import type { Run } from '../run.js';
+import { progress, type Run } from '../run.js';
 import { table } from '../terminal/table.js';
 import { line } from '../terminal/terminal.js';
 import { count, duration } from '../terminal/units.js';
@@ -97,13 +97,11 @@ async function decodeAll(
 ): Promise<number> {
   const { decodeForeignDirectory } = await import('../../verify/published.js');
   const before = failures.length;
-  let task: ReturnType<typeof run.report.task> | undefined;
-  const decoded = await decodeForeignDirectory(dir, runtime, published, (module, done, total) => {
-    run.interrupt.check();
-    task ??= run.report.task('decode', total, false);
-    task.update(done, module.name);
-  });
-  task?.end();
+  const { step, end } = progress(run, 'decode', false);
+  const decoded = await decodeForeignDirectory(dir, runtime, published, ({ name }, done, total) =>
+    step(done, total, name),
+  );
+  end();
   for (const { name, notFinite, weights, differing } of decoded) {
     if (notFinite > 0)
       failures.push({
