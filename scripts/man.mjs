@@ -10,4 +10,4 @@ const { manualPage } = await load('manual.js');
 const { version } = await load('version.js');
 const dir = path.join(root, 'share', 'man', 'man1');
 mkdirSync(dir, { recursive: true });
-writeFileSync(path.join(dir, 'lpq.1'), manualPage(buildProgram(), version()));
+writeFileSync(path.join(dir, 'lpq.1'), manualPage(await buildProgram(), version()));

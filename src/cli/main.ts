@@ -10,7 +10,7 @@ import { generateCommand } from './generate/command.js';
 import { inspectCommand } from './inspect/command.js';
 import { logitsCommand } from './logits/command.js';
 import { mergeCommand } from './merge/command.js';
-import { packCommand } from './pack/command.js';
+import { describeTargets, packCommand } from './pack/command.js';
 import { quantizeCommand } from './quantize/command.js';
 import { reportCommand } from './report/command.js';
 import { commonOptions, type Run } from './run.js';
@@ -71,6 +71,8 @@ async function command(argv: readonly string[], report: Reporter): Promise<ExitC
   process.on('uncaughtException', crash);
   try {
     const program = declareAll(report, run).hook('preAction', (_, action) => report.begin(pathOf(action)));
+    if (argv.includes('pack') && argv.some((arg) => ['--help', '-h', 'help'].includes(arg)))
+      await describeTargets(program);
     if (argv.length === 0) {
       program.outputHelp({ error: true });
       return 2;
@@ -113,9 +115,11 @@ export async function run(argv: readonly string[]): Promise<void> {
 }
 
 /** Every command declared but none run, for the manual page and for tests. */
-export function buildProgram(output: Output = process): Command {
+export async function buildProgram(output: Output = process): Promise<Command> {
   const report = new Reporter(output, reportOptions([]));
-  return declareAll(report, { report, interrupt: new Interrupt(() => {}), exit: 0 });
+  const program = declareAll(report, { report, interrupt: new Interrupt(() => {}), exit: 0 });
+  await describeTargets(program);
+  return program;
 }
 
 function declareAll(report: Reporter, run: Run): Command {

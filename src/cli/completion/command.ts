@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { LpqError } from '../../core/error.js';
 import { type CommandFacts, listCommands } from '../commands.js';
+import { describeTargets } from '../pack/command.js';
 import type { Run } from '../run.js';
 
 const SHELLS = { bash, zsh, fish } as const;
@@ -17,6 +18,7 @@ export function completionCommand(program: Command, run: Run): Command {
           got: shell,
           expected: Object.keys(SHELLS).join(', '),
         });
+      await describeTargets(program);
       const script = SHELLS[shell as keyof typeof SHELLS](listCommands(program), await values());
       run.report.result({ command: 'completion', shell, script }, script);
     });

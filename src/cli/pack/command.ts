@@ -29,10 +29,7 @@ export function packCommand(program: Command, run: Run): Command {
         '<quantized>',
         'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] of the Hugging Face Hub',
       )
-      .requiredOption(
-        '--target <name>',
-        'sm80, sm86, sm89, sm90 (choose for each module), marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2, awq, compressed-tensors, compressed-tensors-w8a8, gguf or gguf-q2_k to gguf-q8_0',
-      )
+      .requiredOption('--target <name>', TARGETS)
       .requiredOption('-o, --output <dir>', 'directory to make')
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
       .option(
@@ -45,6 +42,17 @@ export function packCommand(program: Command, run: Run): Command {
         'only say what would be done with each module, why, and what it takes; --target may be a list, or all',
       ),
   ).action((dir: string, options: PackOptions) => pack(dir, options, run));
+}
+
+/** What --target takes, where nobody asks for the names. */
+const TARGETS = 'a device, a kernel or another program (docs/targets.md)';
+
+/** Spells the targets out in the help of --target. For help and the manual page: loading them takes time. */
+export async function describeTargets(program: Command): Promise<void> {
+  const { PACK_TARGETS } = await import('../../pack/targets/index.js');
+  const names = PACK_TARGETS.map(({ name }) => name).join(', ');
+  const pack = program.commands.find((command) => command.name() === 'pack');
+  for (const option of pack?.options ?? []) if (option.description === TARGETS) option.description = names;
 }
 
 async function pack(given: string, flags: PackOptions, run: Run): Promise<void> {

@@ -13,7 +13,7 @@ import type { VerifyReport } from '../../../src/verify/report.js';
 import { wellFormed } from '../report/markup.js';
 import { events, lpq, model, root, scratch } from './lpq.js';
 
-const commands = listCommands(buildProgram());
+const commands = listCommands(await buildProgram());
 
 test('every code is explained; a code that is none is refused with those spelled alike', async () => {
   for (const code of Object.keys(CODES).filter((_, i) => i % 12 === 0)) {
@@ -29,10 +29,10 @@ test('every code is explained; a code that is none is refused with those spelled
   assert.match(wrong.stderr, /LPQ_DISK_FULL/);
 });
 
-test('the manual page is that of the command line, and groff finds nothing wrong with it', (t) => {
+test('the manual page is that of the command line, and groff finds nothing wrong with it', async (t) => {
   const file = path.join(root, 'share', 'man', 'man1', 'lpq.1');
   const page = readFileSync(file, 'utf8');
-  assert.equal(page, manualPage(buildProgram(), version()), 'npm run man');
+  assert.equal(page, manualPage(await buildProgram(), version()), 'npm run man');
   for (const { path: name } of commands) assert.ok(page.includes(`"lpq ${name.replace(/-/g, '\\-')}`), name);
   // Not under our sanitizers, which groff does not pass.
   const env = { ...process.env, LD_PRELOAD: '' };

@@ -125,13 +125,13 @@ for (const [command, args, told] of PHASES)
     for (const what of told) assert.match(shown.text, what);
   });
 
-test('every command is among them', () => {
+test('every command is among them', async () => {
   const paths = (of: Command, above = ''): string[] =>
     of.commands.flatMap((each) =>
       each.commands.length > 0 ? paths(each, `${above}${each.name()} `) : [`${above}${each.name()}`],
     );
   assert.deepEqual(
-    paths(buildProgram()).filter((each) => !PHASES.some(([command]) => command === each)),
+    paths(await buildProgram()).filter((each) => !PHASES.some(([command]) => command === each)),
     [],
   );
 });
