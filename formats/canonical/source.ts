@@ -7,7 +7,9 @@ import { FloatView } from '../foreign/floats.js';
 import { hashedCanonical, openForeign } from '../foreign/open.js';
 import { foreignContext } from '../foreign/read.js';
 import { foreignSettings, READ_METHODS, SOURCE_METHODS } from '../foreign/settings.js';
-import { Checkpoint } from '../safetensors/checkpoint.js';
+import { ggufFiles } from '../gguf/source/directory.js';
+import { GgufTensors } from '../gguf/source/tensors.js';
+import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import type { TensorReader } from '../safetensors/read.js';
 import { dequantizeModule } from './dequantize.js';
 import { mixedModule } from './mixed.js';
@@ -28,8 +30,10 @@ export class SourceCheckpoint {
     readonly weights: SourceTensors,
   ) {}
 
-  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN. */
+  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN; of weights in GGUF LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
   static open(dir: string): SourceCheckpoint {
+    const gguf = ggufFiles(dir);
+    if (gguf) return new SourceCheckpoint(dir, readConfig(dir), GgufTensors.open(gguf));
     const weights = Checkpoint.open(dir);
     try {
       const config = weights.config();

@@ -40,13 +40,14 @@ export interface GgufName {
   readonly heads?: 'q' | 'k';
 }
 
-const OUTER: Readonly<Record<string, string>> = {
+/** Names of a checkpoint → names of GGUF: outer tensors, parts of a block, linears of an expert. */
+export const OUTER: Readonly<Record<string, string>> = {
   'model.embed_tokens.weight': 'token_embd.weight',
   'model.norm.weight': 'output_norm.weight',
   'lm_head.weight': 'output.weight',
 };
 
-const INNER: Readonly<Record<string, string>> = {
+export const INNER: Readonly<Record<string, string>> = {
   input_layernorm: 'attn_norm',
   'self_attn.q_proj': 'attn_q',
   'self_attn.k_proj': 'attn_k',
@@ -66,7 +67,7 @@ const INNER: Readonly<Record<string, string>> = {
   'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
 };
 
-const EXPERTS: Readonly<Record<string, string>> = {
+export const EXPERTS: Readonly<Record<string, string>> = {
   gate_proj: 'ffn_gate_exps',
   up_proj: 'ffn_up_exps',
   down_proj: 'ffn_down_exps',

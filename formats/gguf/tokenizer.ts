@@ -8,7 +8,7 @@ import { bool, type GgufValue, text, u32 } from './metadata.js';
 const TYPE = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 } as const;
 
 /** The splitting patterns that llama.cpp knows, by the one in tokenizer.json, and what it calls them. */
-const PRE_TOKENIZERS: Readonly<Record<string, string>> = {
+export const PRE_TOKENIZERS: Readonly<Record<string, string>> = {
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+":
     'llama-bpe',
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+":

@@ -28,6 +28,7 @@ export const CODES = {
   LPQ_DTYPE: row(4, 'A tensor has a dtype that the operation does not take.'),
   LPQ_FILE: row(4, 'A file could not be read.'),
   LPQ_FOREIGN: row(4, 'A checkpoint that another tool quantized contradicts itself or its settings.'),
+  LPQ_GGUF: row(4, 'A GGUF file is damaged, or describes a model that lpq does not read.'),
   LPQ_GROUP_SIZE: row(2, 'The group size does not divide the input features of a module.'),
   LPQ_HOST_MEMORY: row(3, 'There is not enough host memory to keep what does not fit on the device.'),
   LPQ_HUB_ACCESS: row(3, 'The Hub does not give out a model: it is gated or private, or the token is wrong.'),

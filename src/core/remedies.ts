@@ -23,6 +23,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_DTYPE: 'Start from a checkpoint in F32, F16 or BF16.',
   LPQ_FILE: 'Check the path and its permissions.',
   LPQ_FOREIGN: '`lpq doctor DIR` lists everything that is wrong; correct the settings, or download it again.',
+  LPQ_GGUF: 'Download the file again, or start from the safetensors that it was converted from.',
   LPQ_GROUP_SIZE: 'Choose one of the sizes in the message, or a recipe rule for the module.',
   LPQ_HOST_MEMORY: 'Raise `--vram-limit` or `ulimit -l`, or use fewer or shorter calibration sequences.',
   LPQ_HUB_ACCESS: 'Ask for access on the page of the model, and set `HF_TOKEN`; check the spelling.',

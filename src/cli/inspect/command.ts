@@ -17,6 +17,8 @@ async function inspect(given: string, check: boolean, run: Run): Promise<void> {
   const dir = await modelDirectory(given, run);
   const { directoryKind } = await import('../../../formats/canonical/source.js');
   const kind = directoryKind(dir);
+  const { ggufFiles } = await import('../../../formats/gguf/source/directory.js');
+  const gguf = ggufFiles(dir);
   const { inspectSource } = await import('./source.js');
   const { inspectPacked, inspectQuantized } = await import('./quantized.js');
   const found =
@@ -24,7 +26,9 @@ async function inspect(given: string, check: boolean, run: Run): Promise<void> {
       ? inspectQuantized(dir)
       : kind === 'lpq-artifact'
         ? inspectPacked(dir)
-        : inspectSource(dir, kind);
+        : gguf
+          ? (await import('./gguf.js')).inspectGguf(dir, gguf)
+          : inspectSource(dir, kind);
   if (!check) return run.report.result(found.data, found.text);
   const { notFiniteTensors } = await import('./finite.js');
   const wrong = await notFiniteTensors(dir, run);

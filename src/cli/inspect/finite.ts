@@ -1,3 +1,5 @@
+import { ggufFiles } from '../../../formats/gguf/source/directory.js';
+import { GgufTensors } from '../../../formats/gguf/source/tensors.js';
 import { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { describeNotFinite, findNotFiniteStored } from '../../../formats/safetensors/finite.js';
 import type { Run } from '../run.js';
@@ -12,7 +14,8 @@ export interface NotFiniteTensor {
 
 /** The tensors of a checkpoint that hold NaN or infinity, of every float dtype. */
 export async function notFiniteTensors(dir: string, run: Run): Promise<NotFiniteTensor[]> {
-  const weights = Checkpoint.open(dir);
+  const gguf = ggufFiles(dir);
+  const weights = gguf ? GgufTensors.open(gguf) : Checkpoint.open(dir);
   const found: NotFiniteTensor[] = [];
   try {
     const names = [...weights.names()];

@@ -162,7 +162,7 @@ function graphOf(dir: string): { model?: ModelSummary; parameters: number; probl
   }
 }
 
-function modelSummary(graph: ModelGraph, unused: readonly string[]): ModelSummary {
+export function modelSummary(graph: ModelGraph, unused: readonly string[]): ModelSummary {
   const linears = graph.blocks.flatMap(({ stages }) =>
     stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
   );
@@ -182,7 +182,7 @@ function modelSummary(graph: ModelGraph, unused: readonly string[]): ModelSummar
   };
 }
 
-function modelFacts(model: ModelSummary): (readonly [string, string])[] {
+export function modelFacts(model: ModelSummary): (readonly [string, string])[] {
   const sizes = Object.entries(model.inputSizes).map(([k, times]) => `${k} (${times})`);
   return [
     [

@@ -16,6 +16,13 @@ export interface Telling {
  * Throws what hubSnapshot throws.
  */
 export async function modelDirectory(given: string, run: Run, telling: Telling = { events: false }): Promise<string> {
+  const { ggufDirectory, ggufFiles } = await import('../../../formats/gguf/source/directory.js');
+  const gguf = ggufFiles(given);
+  if (gguf) {
+    const { dir, notes } = ggufDirectory(gguf);
+    for (const note of notes) run.report.warn(note);
+    return dir;
+  }
   if (existsSync(given)) return given;
   const { parseModelName, printModelName } = await import('../../hub/name.js');
   const model = parseModelName(given);

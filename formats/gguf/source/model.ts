@@ -1,0 +1,76 @@
+import { LpqError } from '../../../src/core/error.js';
+import { type Shared, SOURCE_ARCHITECTURES, type SourceArchitecture } from './architectures.js';
+import { GgufFacts } from './facts.js';
+import { badGguf, type GgufModelFile } from './file.js';
+
+/** What a file is as a checkpoint: the table of its architecture, and its config.json. */
+export interface GgufSourceModel {
+  readonly facts: GgufFacts;
+  readonly architecture: SourceArchitecture;
+  readonly shared: Shared;
+  readonly kvHeads: number;
+  readonly config: Readonly<Record<string, unknown>>;
+}
+
+/**
+ * Reads the metadata of a model. Throws LPQ_ARCH_UNKNOWN for an architecture without a table, LPQ_GGUF for one that the file
+ * does not describe whole, or describes in a way that config.json has no words for.
+ */
+export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
+  const facts = new GgufFacts(file);
+  const { architecture: name } = facts;
+  const mixture = name === 'llama' && (facts.optional('expert_count') ?? 0) > 0;
+  const key = mixture ? 'llama with experts' : name;
+  if (!Object.hasOwn(SOURCE_ARCHITECTURES, key))
+    throw new LpqError('LPQ_ARCH_UNKNOWN', `${file.path} has an architecture that lpq does not read from GGUF`, {
+      got: name,
+      expected: Object.keys(SOURCE_ARCHITECTURES)
+        .filter((each) => !each.includes(' '))
+        .join(', '),
+      hint: 'Start from the safetensors that it was converted from.',
+    });
+  const architecture = SOURCE_ARCHITECTURES[key] as SourceArchitecture;
+  const hidden = facts.number('embedding_length');
+  const heads = facts.number('attention.head_count');
+  const headDim = facts.optional('attention.key_length') ?? hidden / heads;
+  const valueDim = facts.optional('attention.value_length') ?? headDim;
+  if (!(heads > 0) || !Number.isInteger(headDim) || headDim < 1)
+    badGguf(file.path, 'its heads do not divide its embeddings', { got: `${hidden} / ${heads}` });
+  if (valueDim !== headDim)
+    badGguf(file.path, 'its keys and values differ in length', { got: `${headDim}, ${valueDim}` });
+  const shared: Shared = { hidden, heads, headDim, layers: facts.number('block_count') };
+  const [vocab = 0, columns = 0] = facts.shape('token_embd.weight');
+  if (columns !== hidden)
+    badGguf(file.path, "'token_embd.weight' is not as wide as the metadata says", { got: columns, expected: hidden });
+  const [modelType, className] = architecture.model;
+  const config = {
+    architectures: [className],
+    model_type: modelType,
+    vocab_size: vocab,
+    ...architecture.config(facts, shared),
+    tie_word_embeddings: !facts.has('output.weight'),
+    ...tokenIds(facts),
+    dtype: dtypeOf(file),
+  };
+  return { facts, architecture, shared, kvHeads: facts.optional('attention.head_count_kv') ?? heads, config };
+}
+
+function tokenIds(facts: GgufFacts): Record<string, number> {
+  const ids: Record<string, number> = {};
+  for (const [key, name] of [
+    ['bos', 'bos_token_id'],
+    ['eos', 'eos_token_id'],
+    ['padding', 'pad_token_id'],
+  ] as const) {
+    const id = facts.optional(`tokenizer.ggml.${key}_token_id`);
+    if (id !== undefined) ids[name] = id;
+  }
+  return ids;
+}
+
+/** In which dtype other programs are to compute: the one of the file's matrices, where they are floats of 16 bits. */
+function dtypeOf(file: GgufModelFile): string {
+  const matrices = [...file.tensors.values()].filter(({ shape }) => shape.length > 1);
+  const has = (type: string) => matrices.some(({ type: { name } }) => name === type);
+  return has('F16') && !has('BF16') ? 'float16' : 'bfloat16';
+}

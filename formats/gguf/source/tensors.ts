@@ -1,0 +1,164 @@
+import { createHash } from 'node:crypto';
+import { closeSync, openSync, readSync } from 'node:fs';
+import { allocate, type DType, type Tensor, typed } from '../../../native/binding.js';
+import { LpqError } from '../../../src/core/error.js';
+import { dtypeFacts, type SafetensorsDtype } from '../../safetensors/dtypes.js';
+import type { TensorEntry } from '../../safetensors/header.js';
+import type { TensorReader } from '../../safetensors/read.js';
+import { rowOrder } from '../names.js';
+import { badGguf, GgufModelFile } from './file.js';
+import { type GgufSourceModel, ggufSourceModel } from './model.js';
+import { type Place, placesOf } from './places.js';
+
+/**
+ * The tensors of a model in GGUF under the names and shapes of its checkpoint: plain numbers as they lie there, blocks decoded to
+ * F32 when they are asked for, what llama.cpp's converter changed changed back.
+ */
+export class GgufTensors implements TensorReader {
+  private print: string | undefined;
+
+  private constructor(
+    /** For messages. */
+    readonly path: string,
+    readonly file: GgufModelFile,
+    readonly model: GgufSourceModel,
+    private readonly places: ReadonlyMap<string, Place>,
+  ) {}
+
+  /** `files`: those of splitOf. Throws LPQ_FILE, LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
+  static open(files: readonly string[]): GgufTensors {
+    const file = GgufModelFile.open(files);
+    try {
+      const model = ggufSourceModel(file);
+      return new GgufTensors(file.path, file, model, placesOf(file, model));
+    } catch (error) {
+      file.close();
+      throw error;
+    }
+  }
+
+  names(): Iterable<string> {
+    return this.places.keys();
+  }
+
+  has(name: string): boolean {
+    return this.places.has(name);
+  }
+
+  spec(name: string): TensorEntry {
+    return this.find(name).entry;
+  }
+
+  dtype(name: string): SafetensorsDtype {
+    return this.spec(name).dtype;
+  }
+
+  shape(name: string): readonly number[] {
+    return this.spec(name).shape;
+  }
+
+  tensor(name: string, as?: DType): Tensor {
+    const { entry, from, position, bytes, fix, minusOne } = this.find(name);
+    const own = dtypeFacts(entry.dtype).native as DType;
+    if (as !== undefined && as !== own)
+      throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${this.path} cannot be read as ${as}`, { got: entry.dtype });
+    const { holds } = from.type;
+    const { map } = from.part;
+    const order = this.orderOf(fix, entry);
+    if (typeof holds === 'string' && !order && !minusOne && fix !== 'turned')
+      return map.tensor(own, entry.shape, position);
+    const view = map.tensor('u8', [bytes], position);
+    const stored = order ? takeRows(typed<Uint8Array>(view), order) : typed<Uint8Array>(view);
+    const out = allocate(own, entry.shape);
+    if (typeof holds === 'string') out.bytes().set(stored);
+    else holds(stored, bytes / from.type.bytes, typed<Float32Array>(out));
+    view.dispose();
+    if (fix === 'turned') turn(out);
+    if (minusOne) {
+      const values = typed<Float32Array>(out);
+      for (let i = 0; i < values.length; i++) values[i] = (values[i] as number) - 1;
+    }
+    return out;
+  }
+
+  advise(name: string, advice: 'willneed' | 'dontneed'): void {
+    const { from, position, bytes } = this.find(name);
+    from.part.map.advise(advice, position, bytes);
+  }
+
+  /** Tells it from other models: sha256 over the headers, and pieces of every tensor. */
+  fingerprint(): string {
+    this.print ??= fingerprint(this.file);
+    return this.print;
+  }
+
+  close(): void {
+    this.file.close();
+  }
+
+  private find(name: string): Place {
+    const found = this.places.get(name);
+    if (found) return found;
+    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor that would be '${name}'`);
+  }
+
+  /** Row r of the checkpoint is row order[r] of the file; undefined where they are the same. */
+  private orderOf(fix: Place['fix'], { name, shape }: TensorEntry): Int32Array | undefined {
+    if (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k') return undefined;
+    const { heads, headDim } = this.model.shared;
+    const own = fix === 'interleaved-k' ? this.model.kvHeads : heads;
+    const rows = shape[0] as number;
+    const expected = own * headDim * (fix === 'heads' ? 3 : 1);
+    if (rows !== expected)
+      badGguf(this.path, `what would be '${name}' has not as many rows as its heads say`, { got: rows, expected });
+    if (fix === 'heads')
+      return Int32Array.from({ length: rows }, (_, row) => {
+        const part = Math.floor(row / headDim) % 3;
+        const head = Math.floor(row / (3 * headDim));
+        return (part * heads + head) * headDim + (row % headDim);
+      });
+    const back = new Int32Array(rows);
+    for (const [stored, row] of rowOrder(rows, own).entries()) back[row] = stored;
+    return back;
+  }
+}
+
+function takeRows(stored: Uint8Array, order: Int32Array): Uint8Array {
+  const width = stored.length / order.length;
+  const moved = new Uint8Array(stored.length);
+  for (const [row, at] of order.entries()) moved.set(stored.subarray(at * width, (at + 1) * width), row * width);
+  return moved;
+}
+
+/** Elements of [N, K] become those of [K, N], in place of a tensor that has that shape already. */
+function turn(tensor: Tensor): void {
+  const [k, n] = tensor.shape as [number, number];
+  const values = typed<Float32Array | Uint16Array>(tensor);
+  const stored = values.slice();
+  for (let row = 0; row < n; row++)
+    for (let column = 0; column < k; column++) values[column * n + row] = stored[row * k + column] as number;
+}
+
+const PIECE = 4096;
+
+function fingerprint({ parts }: GgufModelFile): string {
+  const hash = createHash('sha256');
+  const buffer = Buffer.alloc(PIECE);
+  for (const { path, map, dataStart, tensors } of parts) {
+    hash.update(map.read(0, dataStart));
+    // Read by offsets rather than through the mapping, which would read ahead around every piece.
+    const fd = openSync(path, 'r');
+    try {
+      for (const { bytes, position } of tensors)
+        for (const at of bytes <= PIECE ? [0] : [0, Math.floor((bytes - PIECE) / 2), bytes - PIECE]) {
+          const length = Math.min(PIECE, bytes);
+          if (readSync(fd, buffer, 0, length, position + at) !== length)
+            throw new LpqError('LPQ_FILE', `${path} became shorter while it was read`);
+          hash.update(buffer.subarray(0, length));
+        }
+    } finally {
+      closeSync(fd);
+    }
+  }
+  return hash.digest('hex');
+}
