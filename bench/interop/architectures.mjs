@@ -7,9 +7,9 @@ import { fileURLToPath } from 'node:url';
 import { createRuntime } from '../../dist/native/binding.js';
 import { GPTQ_DEFAULTS } from '../../dist/src/gptq/options.js';
 import { gptqQuantizer } from '../../dist/src/gptq/quantizer.js';
-import { rtnQuantizer } from '../../dist/src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../dist/src/quantize/run.js';
 import { schemeFromOptions } from '../../dist/src/quantize/scheme.js';
+import { rtnQuantizer } from '../../dist/src/rtn/quantizer.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..');
 const [out, ...names] = process.argv.slice(2);

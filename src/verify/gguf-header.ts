@@ -84,8 +84,9 @@ class Bytes {
 
   /** Without its length. */
   raw(text: string): void {
-    const size = Buffer.byteLength(text);
-    this.buffer.write(text, this.room(size), 'utf8');
+    // room() may put another buffer in place: before the call.
+    const at = this.room(Buffer.byteLength(text));
+    this.buffer.write(text, at, 'utf8');
   }
 
   text(text: string): void {

@@ -6,9 +6,9 @@ import { test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { createRuntime } from '../../../native/binding.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
-import { rtnQuantizer } from '../../../src/quantize/rtn-quantizer.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { writeWidened } from '../model/fixtures.js';
 
