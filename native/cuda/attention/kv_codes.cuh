@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/attention/kv_shape.h"
 #include "cuda/numbers.cuh"
+#include "cuda/unroll.cuh"
 
 namespace lpq::cuda {
 
@@ -36,18 +37,6 @@ __device__ __forceinline__ uint32_t codes_of(uint32_t word) {
 template <int X>
 __device__ __forceinline__ uint32_t two_bytes(uint32_t v) {
   return __byte_perm(v, 0, X == 0 ? 0x4140 : 0x4342);
-}
-
-template <int I>
-struct Step {
-  static constexpr int value = I;
-};
-template <int I, int N, class F>
-__device__ __forceinline__ void each_step(F&& f) {
-  if constexpr (I < N) {
-    f(Step<I>{});
-    each_step<I + 1, N>(f);
-  }
 }
 
 // First of two neighbouring dims that this lane's register `half` of operand B number kc stands for, (lane, half) ->

@@ -37,7 +37,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
                      rows[4] = {low, low, high, high};
       mma_m16n8k16<false>(zero, rows, q[kc][0], q[kc][1]);
     }
-    each_step<0, R>([&](auto step) {
+    each<0, R>([&](auto step) {
       constexpr int J = decltype(step)::value;
       if constexpr (J % T::kGroupSteps == 0) {
         const uint32_t at = unit.key_numbers() +
@@ -54,7 +54,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
       mma_m16n8k16<false>(score[J], codes, b[0], b[1]);
     });
   }
-  each_step<0, R>([&](auto step) {
+  each<0, R>([&](auto step) {
     constexpr int J = decltype(step)::value;
     float z[2];
 #pragma unroll
@@ -80,14 +80,14 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
     uint32_t word[4];
     ldmatrix_x4(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
     mma_m16n8k16<false>(sum, ones, q[kc][0], q[kc][1]);
-    each_step<0, R>([&](auto step) {
+    each<0, R>([&](auto step) {
       constexpr int J = decltype(step)::value;
       const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]),
                                  codes_of<B, J>(word[3])};
       mma_m16n8k16<false>(part[J], codes, q[kc][0], q[kc][1]);
     });
     if (kc % 2 == 0 || (16 * kc + 16) % a.key_group != 0) continue;
-    each_step<0, R>([&](auto step) {
+    each<0, R>([&](auto step) {
       constexpr int J = decltype(step)::value;
       const KvNumbers n = kv_numbers<T>(unit.key_numbers(), group, J);
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvU
     for (int j = 0; j < T::kSteps; ++j) {
       uint32_t word[4];
       ldmatrix_x4(word, unit.key_chunk(16 * j + row, 2 * k + (matrix >> 1)));
-      each_step<0, X>([&](auto step) {
+      each<0, X>([&](auto step) {
         constexpr int x = decltype(step)::value;
         uint32_t codes[4];
 #pragma unroll

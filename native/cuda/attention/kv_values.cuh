@@ -88,7 +88,7 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
           word, unit.value_chunk(16 * j + (lane & 7) + 8 * (matrix >> 1), 2 * w + (T::kNarrow ? 0 : matrix & 1)));
       if constexpr (T::kNarrow) {
         // Rows 8 to 15 of operand A are the next code of the same words.
-        each_step<0, R / 2>([&](auto step) {
+        each<0, R / 2>([&](auto step) {
           constexpr int I = decltype(step)::value;
           const uint32_t codes[4] = {codes_of<B, 2 * I>(word[0]), codes_of<B, 2 * I + 1>(word[0]),
                                      codes_of<B, 2 * I>(word[2]), codes_of<B, 2 * I + 1>(word[2])};
@@ -96,7 +96,7 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
           mma_m16n8k16<false>(state.out[I], codes, weights[v][0], weights[v][1]);
         });
       } else {
-        each_step<0, R>([&](auto step) {
+        each<0, R>([&](auto step) {
           constexpr int J = decltype(step)::value;
           const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]),
                                      codes_of<B, J>(word[3])};
@@ -114,64 +114,13 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
 // Multiplies sums by the powers of two that codes were made smaller by, or takes that back.
 template <class T, bool BACK>
 __device__ __forceinline__ void kv_settle(KvState<T>& state) {
-  each_step<0, T::kDims / 16>([&](auto step) {
+  each<0, T::kDims / 16>([&](auto step) {
     constexpr int M = decltype(step)::value;
     using F = ValueField<T, M>;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       state.out[M][i] *= i < 2 ? (BACK ? F::kBackLow : 1 / F::kBackLow) : (BACK ? F::kBackHigh : 1 / F::kBackHigh);
   });
-}
-
-// Sixteen tokens of the exact tail from `first` on, those beyond its end left out; outputs in their own units.
-template <class T>
-__device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int head, int first, int tail,
-                                        const KvQuery<T>& q, KvState<T>& state) {
-  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, tokens = tail - first,
-            row = a.kv_heads * T::kDims;
-  const long long base =
-      (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * T::kDims;
-  const unsigned short *keys = a.tail_keys + base, *values = a.tail_values + base;
-  float score[4] = {};
-#pragma unroll
-  for (int kc = 0; kc < T::kDims / 16; ++kc) {
-    uint32_t k[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = g + 8 * (i & 1);
-      k[i] = token < tokens ? *reinterpret_cast<const uint32_t*>(keys + token * row + kv_query_dim<T>(kc, i >> 1)) : 0;
-    }
-    mma_m16n8k16<false>(score, k, q[kc][0], q[kc][1]);
-  }
-  float peak[2] = {state.most[0], state.most[1]};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    score[i] = g + 8 * (i >> 1) < tokens ? score[i] * a.scale : -INFINITY;
-    peak[i & 1] = fmaxf(peak[i & 1], score[i]);
-  }
-  kv_raise<T>(peak, state);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) score[i] = ex2_approx(score[i] - state.most[i & 1]), state.total[i & 1] += score[i];
-  const uint32_t weights[2] = {movmatrix_trans(cvt_x2<false>(score[0], score[1])),
-                               movmatrix_trans(cvt_x2<false>(score[2], score[3]))};
-#pragma unroll
-  for (int m = 0; m < T::kDims / 16; ++m) {
-    uint32_t v[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (T::kInWords) {
-        const int token = 2 * t + 8 * (i >> 1), d = kv_value_dim<T>(m, g + 8 * (i & 1));
-        v[i] = (token < tokens ? values[token * row + d] : 0u) |
-               (token + 1 < tokens ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
-      } else {
-        const int token = g + 8 * (i >> 1);
-        v[i] = movmatrix_trans(
-            token < tokens ? *reinterpret_cast<const uint32_t*>(values + token * row + 16 * m + 8 * (i & 1) + 2 * t)
-                           : 0u);
-      }
-    }
-    mma_m16n8k16<false>(state.out[m], v, weights[0], weights[1]);
-  }
 }
 
 }  // namespace lpq::cuda
