@@ -1,6 +1,6 @@
 // The kernels that are made of templates: for each file that the build compiles, the header that declares them and the calls of
 // its macros. Files of one header compile side by side. scripts/build-cuda.mjs writes each row out as native/build/cuda/NAME.cu.
-//   { name, header, needs, defines, calls }  needs: 'sm_90a' where no other device can run any of its kernels.
+//   { name, header, headers, needs, defines, calls }  headers: where there are several; needs: 'sm_90a' where no other device can run any of its kernels.
 
 /** Codes of packed products; `wide`: with tiles for 17 to 64 tokens that TMA fills. */
 const CODES = [
@@ -15,25 +15,54 @@ const ACTIVATIONS = [
 const codesAndActivations = CODES.flatMap((code) => ACTIVATIONS.map((activations) => ({ ...code, ...activations })));
 const call = (macro, ...args) => `${macro}(${args.join(', ')})`;
 
-/** Few tokens, and portable tiles: the type of the codes times the type of the activations. */
+/** Up to 64 tokens without wgmma: tiles of 8 tokens, and threads. */
+const PACKED = [
+  [1, 512],
+  [2, 512],
+  [4, 256],
+  [8, 256],
+];
+const streams = (name, bits, bf16, cast, split) =>
+  [
+    ['s', 1, true],
+    ['s', 2, true],
+    ['x', 1, false],
+    ['x', 2, false],
+  ].map(([letter, tiles, lean]) => call('LPQ_GEMM_STREAM', name, letter, tiles, bits, lean, bf16, cast, split));
+const packedHeaders = ['packed', 'packed_sm90', 'stream', 'wide'].map((name) => `cuda/gemm/kernels/${name}.cuh`);
+
+/** Few tokens, and portable tiles: the type of the codes times the type of the activations. Wide: _o, one group a packed block; _g, any. */
 const packed = codesAndActivations.map(({ kind, bits, wide, dtype, bf16 }) => {
-  const args = [`${kind}${bits}_${dtype}`, bits, bf16, kind === 'int' ? 'IntCast' : 'FloatCast'];
+  const [name, cast] = [`${kind}${bits}_${dtype}`, kind === 'int' ? 'IntCast' : 'FloatCast'];
   return {
-    name: `gemm_packed_${kind}${bits}_${dtype}`,
-    header: 'cuda/gemm/kernels/packed.cuh',
+    name: `gemm_packed_${name}`,
+    header: packedHeaders[0],
+    headers: packedHeaders,
     defines: { LPQ_WEIGHTS_BF16: bf16 },
-    calls: [call('LPQ_GEMM_PACKED', ...args), ...(wide ? [call('LPQ_GEMM_WIDE', ...args)] : [])],
+    calls: [
+      call('LPQ_CAST_PAIRS', name, bits, cast),
+      ...PACKED.slice(0, 2).map((sizes) => call('LPQ_GEMM_PORTABLE', name, ...sizes, bits, bf16, cast)),
+      ...[1, 2, 4, 8].map((tiles) => call('LPQ_GEMM_HOPPER', name, tiles, bits, bf16, cast)),
+      ...streams(name, bits, bf16, cast, false),
+      ...['_o', '_g'].flatMap((form) =>
+        (wide ? [2, 4, 8, 16] : []).map((tiles) =>
+          call('LPQ_GEMM_WIDE', name, tiles, bits, bf16, cast, form, form === '_o'),
+        ),
+      ),
+    ],
   };
 });
 
 /** f16 activations times floats whose exponents f16 does not hold: both as bf16, the activations in two parts. */
 const split = [7, 8].map((bits) => ({
   name: `gemm_packed_float${bits}_split`,
-  header: 'cuda/gemm/kernels/packed.cuh',
+  header: packedHeaders[0],
+  headers: packedHeaders,
   defines: { LPQ_WEIGHTS_BF16: true },
   calls: [
-    call('LPQ_GEMM_PORTABLE', `float${bits}_wide`, bits, false, 'FloatCast'),
-    call('LPQ_GEMM_STREAM_SPLIT', `float${bits}_wide`, bits, 'FloatCast'),
+    call('LPQ_CAST_PAIRS', `float${bits}_wide`, bits, 'FloatCast'),
+    ...PACKED.map((sizes) => call('LPQ_GEMM_PACKED', `float${bits}_wide`, ...sizes, bits, false, 'FloatCast')),
+    ...streams(`float${bits}_wide`, bits, true, 'FloatCast', true),
   ],
 }));
 
@@ -197,7 +226,8 @@ export const INSTANCES = [
 ];
 
 /** A row as CUDA C++. */
-export function sourceOf({ header, defines = {}, calls }) {
+export function sourceOf({ header, headers = [header], defines = {}, calls }) {
+  const includes = headers.map((each) => `#include "${each}"\n`);
   const settings = Object.entries(defines).map(([name, value]) => `#define ${name} ${value}\n`);
-  return `#include "${header}"\n\n${settings.join('')}${calls.join('\n')}\n`;
+  return `${includes.join('')}\n${settings.join('')}${calls.join('\n')}\n`;
 }

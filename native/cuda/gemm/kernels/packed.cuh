@@ -18,9 +18,6 @@
 #include "cuda/gemm/activations.cuh"
 #include "cuda/gemm/dequant.cuh"
 #include "cuda/gemm/epilogue.cuh"
-#include "cuda/gemm/kernels/packed_sm90.cuh"
-#include "cuda/gemm/kernels/stream.cuh"
-#include "cuda/gemm/kernels/wide.cuh"
 #include "cuda/gemm/packed_words.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/features.cuh"
@@ -278,88 +275,15 @@ __device__ __forceinline__ void gemm_packed(const GemmPackedArgs& g) {
     }                                                                                                       \
   }
 
-// One kernel for each number of token tiles. Blocks of up to 512 threads where 128 registers do.
-#define LPQ_GEMM_PACKED_T(name, tiles, threads, bits, xb, cast)                                            \
+// Blocks of up to 512 threads where 128 registers do.
+#define LPQ_GEMM_PACKED(name, tiles, threads, bits, xb, cast)                                              \
   extern "C" __global__ void __launch_bounds__(threads, 1)                                                 \
       lpq_gemm_##name##_t##tiles(const lpq::cuda::GemmPackedArgs g) {                                      \
     lpq::cuda::gemm_packed<bits, tiles, xb, LPQ_WEIGHTS_BF16, lpq::cuda::cast<bits, LPQ_WEIGHTS_BF16>>(g); \
   }
-#define LPQ_GEMM_FEW(name, bits, xb, cast)        \
-  LPQ_CAST_PAIRS(name, bits, cast)                \
-  LPQ_GEMM_PACKED_T(name, 1, 512, bits, xb, cast) \
-  LPQ_GEMM_PACKED_T(name, 2, 512, bits, xb, cast)
-// More than 16 tokens, of what large.cuh has no kernel for.
-#define LPQ_GEMM_PORTABLE(name, bits, xb, cast)   \
-  LPQ_GEMM_FEW(name, bits, xb, cast)              \
-  LPQ_GEMM_PACKED_T(name, 4, 256, bits, xb, cast) \
-  LPQ_GEMM_PACKED_T(name, 8, 256, bits, xb, cast)
-
-// Hopper's kernels bear names of their own, which are there only if the file was compiled for sm_90a.
-#if LPQ_HAS_WGMMA
-#define LPQ_GEMM_HOPPER_T(name, tiles, bits, bf, cast)                                                           \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads<tiles>, 1) lpq_gemm_##name##_h##tiles(  \
-      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::PackedMaps maps) { \
-    lpq::cuda::gemm_packed_hopper<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, maps);                          \
-  }
-#define LPQ_GEMM_HOPPER(name, bits, bf, cast) \
-  LPQ_GEMM_HOPPER_T(name, 1, bits, bf, cast)  \
-  LPQ_GEMM_HOPPER_T(name, 2, bits, bf, cast)  \
-  LPQ_GEMM_HOPPER_T(name, 4, bits, bf, cast)  \
-  LPQ_GEMM_HOPPER_T(name, 8, bits, bf, cast)
-// Not of every type yet: those that were checked on a device. _o: one group a packed block; _g: any.
-#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)                                                     \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kWideThreads<tiles>, 1) lpq_gemm_##name##_m##tiles##kind( \
-      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::WideArgs a,           \
-      const __grid_constant__ lpq::cuda::PackedMaps maps) {                                                         \
-    lpq::cuda::gemm_wide<bits, tiles, one, bf, lpq::cuda::cast<bits, bf>>(g, a, maps);                              \
-  }
-#define LPQ_GEMM_WIDE(name, bits, bf, cast)           \
-  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast, _o, true)  \
-  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast, _o, true)  \
-  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast, _o, true)  \
-  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast, _o, true) \
-  LPQ_GEMM_WIDE_T(name, 2, bits, bf, cast, _g, false) \
-  LPQ_GEMM_WIDE_T(name, 4, bits, bf, cast, _g, false) \
-  LPQ_GEMM_WIDE_T(name, 8, bits, bf, cast, _g, false) \
-  LPQ_GEMM_WIDE_T(name, 16, bits, bf, cast, _g, false)
-// s: lean; x: all else.
-#define LPQ_GEMM_STREAM_T(name, letter, tiles, bits, lean, bf, cast)                                               \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kStreamWarps * 32, 1) lpq_gemm_##name##_##letter##tiles( \
-      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {      \
-    lpq::cuda::gemm_stream<bits, tiles, lpq::cuda::kStreamWarps, lean, bf, lpq::cuda::cast<bits, bf>>(g, a);       \
-  }
-// f16 activations in two parts of bf16.
-#define LPQ_GEMM_STREAM_SPLIT_T(name, letter, tiles, bits, lean, cast)                                                 \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kStreamWarps * 32, 1) lpq_gemm_##name##_##letter##tiles(     \
-      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::StreamArgs a) {          \
-    lpq::cuda::gemm_stream<bits, tiles, lpq::cuda::kStreamWarps, lean, true, lpq::cuda::cast<bits, true>, true>(g, a); \
-  }
-#define LPQ_GEMM_STREAM_SPLIT(name, bits, cast)          \
-  LPQ_GEMM_STREAM_SPLIT_T(name, s, 1, bits, true, cast)  \
-  LPQ_GEMM_STREAM_SPLIT_T(name, s, 2, bits, true, cast)  \
-  LPQ_GEMM_STREAM_SPLIT_T(name, x, 1, bits, false, cast) \
-  LPQ_GEMM_STREAM_SPLIT_T(name, x, 2, bits, false, cast)
-#define LPQ_GEMM_STREAM(name, bits, bf, cast)          \
-  LPQ_GEMM_STREAM_T(name, s, 1, bits, true, bf, cast)  \
-  LPQ_GEMM_STREAM_T(name, s, 2, bits, true, bf, cast)  \
-  LPQ_GEMM_STREAM_T(name, x, 1, bits, false, bf, cast) \
-  LPQ_GEMM_STREAM_T(name, x, 2, bits, false, bf, cast)
+// Of what Hopper has kernels for: built for sm_90a alone, these would never run.
+#if LPQ_PORTABLE_RUNS
+#define LPQ_GEMM_PORTABLE LPQ_GEMM_PACKED
 #else
-#define LPQ_GEMM_HOPPER(name, bits, bf, cast)
-#define LPQ_GEMM_WIDE(name, bits, bf, cast)
-#define LPQ_GEMM_WIDE_T(name, tiles, bits, bf, cast, kind, one)
-#define LPQ_GEMM_STREAM(name, bits, bf, cast)
-#define LPQ_GEMM_STREAM_SPLIT(name, bits, cast)
-#endif
-// Built for sm_90a alone, the portable ones would never run.
-#if !LPQ_PORTABLE_RUNS
-#define LPQ_GEMM_PACKED(name, bits, bf, cast) \
-  LPQ_CAST_PAIRS(name, bits, cast)            \
-  LPQ_GEMM_HOPPER(name, bits, bf, cast)       \
-  LPQ_GEMM_STREAM(name, bits, bf, cast)
-#else
-#define LPQ_GEMM_PACKED(name, bits, bf, cast) \
-  LPQ_GEMM_FEW(name, bits, bf, cast)          \
-  LPQ_GEMM_HOPPER(name, bits, bf, cast)       \
-  LPQ_GEMM_STREAM(name, bits, bf, cast)
+#define LPQ_GEMM_PORTABLE(name, tiles, threads, bits, xb, cast)
 #endif

@@ -214,3 +214,13 @@ __device__ __forceinline__ void gemm_packed_hopper(const GemmPackedArgs& g, cons
 #endif
 
 }  // namespace lpq::cuda
+
+#if LPQ_HAS_WGMMA
+#define LPQ_GEMM_HOPPER(name, tiles, bits, bf, cast)                                                             \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads<tiles>, 1) lpq_gemm_##name##_h##tiles(  \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::PackedMaps maps) { \
+    lpq::cuda::gemm_packed_hopper<bits, tiles, bf, lpq::cuda::cast<bits, bf>>(g, maps);                          \
+  }
+#else
+#define LPQ_GEMM_HOPPER(name, tiles, bits, bf, cast)
+#endif

@@ -146,3 +146,15 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
 #endif
 
 }  // namespace lpq::cuda
+
+#if LPQ_HAS_WGMMA
+// kind _o: one group a packed block; _g: any.
+#define LPQ_GEMM_WIDE(name, tiles, bits, bf, cast, kind, one)                                                       \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kWideThreads<tiles>, 1) lpq_gemm_##name##_m##tiles##kind( \
+      const __grid_constant__ lpq::cuda::GemmPackedArgs g, const __grid_constant__ lpq::cuda::WideArgs a,           \
+      const __grid_constant__ lpq::cuda::PackedMaps maps) {                                                         \
+    lpq::cuda::gemm_wide<bits, tiles, one, bf, lpq::cuda::cast<bits, bf>>(g, a, maps);                              \
+  }
+#else
+#define LPQ_GEMM_WIDE(name, tiles, bits, bf, cast, kind, one)
+#endif
