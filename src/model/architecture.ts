@@ -11,17 +11,14 @@ export interface Architecture {
   readonly className: string;
   /** Keys of config.json that hold sizes, where the class has names of its own. */
   readonly sizes?: Partial<SizeKeys>;
-  /** The object in config.json that is the language model's, in models of more than text; `defaults` are its class's. */
-  readonly text?: string;
+  /** Where config.json has the language model's settings, in models of more than text; `defaults` are its class's. */
+  readonly text?: TextTable;
   readonly defaults?: Readonly<Record<string, unknown>>;
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
   readonly only?: Readonly<Record<string, unknown>>;
   readonly names: {
-    /**
-     * Other spellings of a prefix in published checkpoints: '' for the path of the base model, which those that were saved
-     * from its class leave out.
-     */
-    readonly variants?: readonly { readonly prefix: string; readonly instead: string }[];
+    /** Other spellings in published checkpoints. */
+    readonly variants?: readonly NameVariant[];
     readonly embedding: string;
     /** Learned positions, added to the embedding. */
     readonly positions?: string;
@@ -48,6 +45,22 @@ export interface Architecture {
   readonly mlp: MlpTable;
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
+}
+
+/** An object in config.json, with the model_type inside it that the table is for; `flat`: older files have its keys outside. */
+export interface TextTable {
+  readonly key: string;
+  readonly modelType: string;
+  readonly flat?: true;
+}
+
+/** A prefix spelled in another way: '' for the path of the base model, which checkpoints saved from its class leave out. */
+export interface NameVariant {
+  readonly prefix: string;
+  readonly instead: string;
+  /** Names that differ by more; the head's only where the checkpoint has it. */
+  readonly block?: string;
+  readonly head?: string;
 }
 
 export interface SizeKeys {
@@ -342,6 +355,8 @@ export interface ExpertsTable {
   readonly frequency?: string;
   /** Tensors that hold the linears of all experts of a block: src/model/fused-experts.ts reads them one by one. */
   readonly fused?: readonly FusedExpertsTable[];
+  /** True: programs that load such checkpoints also know each expert's linears by `names`. */
+  readonly named?: true;
 }
 
 export interface SharedExpertTable {
@@ -352,10 +367,14 @@ export interface SharedExpertTable {
   readonly outputGate?: string;
 }
 
-/** One tensor [E, K, parts * N], i.e. transposed: each expert's linears of `parts`, their columns taking turns. */
+/** One tensor of the linears `parts` of all experts of a block. */
 export interface FusedExpertsTable {
   readonly tensor: string;
   /** [E, parts * N]. */
-  readonly bias: string;
+  readonly bias?: string;
   readonly parts: readonly ('gate' | 'up' | 'down')[];
+  /** True: output features of the parts take turns; otherwise those of one part come after another's. */
+  readonly interleaved?: true;
+  /** [E, K, parts * N] or [E, parts * N, K]; either: whichever has the sizes of config.json, the latter where both do. */
+  readonly stored: 'in-out' | 'out-in' | 'either';
 }

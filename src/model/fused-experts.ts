@@ -1,8 +1,10 @@
 import { allocate, createRuntime, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import type { Architecture } from './architecture.js';
-import { ARCHITECTURES } from './architectures/index.js';
+import type { Architecture, FusedExpertsTable } from './architecture.js';
+import { knownArchitecture } from './architectures/index.js';
+import { asNamed } from './named.js';
+import { settingsOf } from './settings.js';
 import type { KvForm, MixedWeight, WeightSource } from './source.js';
 
 /** Where one expert's matrix [N, K] or bias [N] lies in the tensor of all experts. */
@@ -46,34 +48,32 @@ export function slicesOf(source: WeightSource): ReadonlyMap<string, Slice> {
 
 /** Every linear and bias inside tensors of all experts, by its own name. */
 function expertSlices(source: WeightSource): Map<string, Slice> {
-  const { model_type: type, architectures } = source.config;
-  const classes = Array.isArray(architectures) ? architectures : [];
-  const table = ARCHITECTURES.find((each) =>
-    type === undefined ? classes.includes(each.className) : each.modelType === type,
-  );
   const slices = new Map<string, Slice>();
-  const { fused = [] } = table?.experts ?? {};
-  if (!table || fused.length === 0) return slices;
-  const ends = fused.flatMap(({ tensor, bias, parts }) => [
-    { end: tensor, bias: false, parts },
-    { end: bias, bias: true, parts },
-  ]);
+  const known = knownArchitecture(source.config);
+  const { experts } = known ?? {};
+  if (!known || !experts?.fused) return slices;
+  const table = asNamed(known, source);
+  const config = settingsOf(table, source.config, source.dir);
+  const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
+  const inner = config.count(experts.intermediate);
   for (const name of source.names())
-    for (const { end, bias, parts } of ends) {
-      const prefix = blockPrefix(table, name, end);
-      if (prefix === undefined) continue;
-      for (const [part, slice] of sliced(name, source.shape(name), parts, bias, source.dir)) {
-        const linear = (table.experts as NonNullable<Architecture['experts']>).names[part];
-        const expert = prefix + linear.replace('{expert}', String(slice.expert));
-        slices.set(`${expert}.${bias ? 'bias' : 'weight'}`, slice.slice);
+    for (const fused of experts.fused)
+      for (const bias of [false, true]) {
+        const prefix = blockPrefix(table, name, bias ? fused.bias : fused.tensor);
+        if (prefix === undefined) continue;
+        const down = fused.parts.includes('down');
+        const form = { ...fused, bias, n: down ? hidden : inner, k: down ? inner : hidden };
+        for (const [part, expert, slice] of sliced(name, source.shape(name), form, source.dir)) {
+          const linear = prefix + experts.names[part].replace('{expert}', String(expert));
+          slices.set(`${linear}.${bias ? 'bias' : 'weight'}`, slice);
+        }
       }
-    }
   return slices;
 }
 
 /** 'model.layers.7.' of a name in a block that ends so; undefined of any other. */
-function blockPrefix(table: Architecture, name: string, end: string): string | undefined {
-  if (!name.endsWith(end)) return undefined;
+function blockPrefix(table: Architecture, name: string, end: string | undefined): string | undefined {
+  if (end === undefined || !name.endsWith(end)) return undefined;
   const prefix = name.slice(0, -end.length);
   const [before = '', after = ''] = table.names.block.split('{layer}');
   const index = prefix.slice(before.length, prefix.length - after.length);
@@ -82,28 +82,43 @@ function blockPrefix(table: Architecture, name: string, end: string): string | u
 
 type Part = 'gate' | 'up' | 'down';
 
+interface FusedForm extends Omit<FusedExpertsTable, 'bias'> {
+  readonly bias: boolean;
+  /** Of one part. */
+  readonly n: number;
+  readonly k: number;
+}
+
+/** Where each expert's part lies. Throws LPQ_TENSOR_SHAPE for a tensor that has not the sizes of config.json. */
 function* sliced(
   tensor: string,
   shape: readonly number[],
-  parts: readonly Part[],
-  bias: boolean,
+  { parts, interleaved, stored, bias, n, k }: FusedForm,
   dir: string,
-): Generator<[Part, { expert: number; slice: Slice }]> {
+): Generator<[Part, number, Slice]> {
   const turns = parts.length;
-  const columns = shape.at(-1) ?? 0;
-  if (shape.length !== (bias ? 2 : 3) || columns % turns !== 0)
+  const rows = turns * n;
+  const [experts = 0, ...sizes] = shape;
+  const is = (...want: number[]) => `${sizes}` === `${want}`;
+  const outIn = !bias && stored !== 'in-out' && is(rows, k);
+  const inOut = !bias && stored !== 'out-in' && is(k, rows);
+  if (!outIn && !inOut && !(bias && is(rows)))
     throw new LpqError('LPQ_TENSOR_SHAPE', `tensor '${tensor}' of ${dir} is no tensor of all experts`, {
       got: `[${shape.join(', ')}]`,
-      expected: `[experts, ${bias ? '' : 'in_features, '}${turns > 1 ? `${turns} * ` : ''}out_features]`,
+      expected: bias
+        ? `[experts, ${rows}]`
+        : [...(stored === 'out-in' ? [] : [[k, rows]]), ...(stored === 'in-out' ? [] : [[rows, k]])]
+            .map((each) => `[experts, ${each.join(', ')}]`)
+            .join(' or '),
       hint: 'config.json and the weights are not of one model.',
     });
-  const [experts, k] = shape as [number, number];
-  const n = columns / turns;
+  // Steps from one output feature to the next, and from one input feature to the next.
+  const [out, into] = bias ? [1, 0] : outIn ? [k, 1] : [1, rows];
   for (let expert = 0; expert < experts; expert++)
     for (const [turn, part] of parts.entries()) {
-      const first = expert * (bias ? columns : k * columns) + turn;
-      const size = bias ? [n] : [n, k];
-      yield [part, { expert, slice: { tensor, shape: size, first, rowStep: turns, columnStep: bias ? 0 : columns } }];
+      const first = expert * rows * (bias ? 1 : k) + turn * out * (interleaved ? 1 : n);
+      const rowStep = interleaved ? turns * out : out;
+      yield [part, expert, { tensor, shape: bias ? [n] : [n, k], first, rowStep, columnStep: into }];
     }
 }
 

@@ -1,11 +1,11 @@
 import { LpqError } from '../core/error.js';
-import type { Architecture } from './architecture.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors } from './attention.js';
 import { expertsStages, expertsTensors } from './experts.js';
 import { expertSource } from './fused-experts.js';
 import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
+import { asNamed } from './named.js';
 import { embed, headInput, logits, outerTensors } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
 import type { Block, ModelGraph } from './program.js';
@@ -32,26 +32,6 @@ export function openModel(source: WeightShapes): ModelGraph {
 /** The plan of a checkpoint, by its own names. Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG. */
 export function planSource(source: WeightShapes): ModelPlan {
   return planModel(asNamed(architectureOf(source.config, source.dir), source), source.config, source.dir);
-}
-
-/** The table with the names that this checkpoint has, where it is spelled in another way (GPT-2 as published). */
-function asNamed(table: Architecture, source: WeightShapes): Architecture {
-  const { variants = [], ...names } = table.names;
-  if (source.has(`${names.embedding}.weight`)) return table;
-  for (const { prefix, instead } of variants) {
-    const renamed = Object.fromEntries(
-      Object.entries(names).map(([key, name]) => [
-        key,
-        name.startsWith(prefix) ? instead + name.slice(prefix.length) : name,
-      ]),
-    ) as unknown as Architecture['names'];
-    if (!source.has(`${renamed.embedding}.weight`)) continue;
-    // The head is beside the base model, or inside what the prefix names.
-    const inside = `${instead.split('.')[0]}.${names.head}`;
-    const head = source.has(`${inside}.weight`) ? inside : renamed.head;
-    return { ...table, names: { ...renamed, head } };
-  }
-  return table;
 }
 
 /** The graph of a plan. */

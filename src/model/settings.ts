@@ -14,9 +14,12 @@ export function settingsOf(table: Architecture, raw: Readonly<Record<string, unk
 function configOf(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): Config {
   const whole = new Config(raw, `${dir}/config.json`);
   if (table.text === undefined) return new Config({ ...table.defaults, ...raw }, `${dir}/config.json`);
-  const text = whole.object(table.text);
-  if (text) return new Config({ ...table.defaults, ...text.raw }, `${dir}/config.json: '${table.text}'`);
-  throw whole.error(table.text, 'is missing', null, 'the settings of the language model');
+  const { key, flat } = table.text;
+  const text = whole.object(key) ?? (flat ? whole : undefined);
+  if (!text) throw whole.error(key, 'is missing', null, 'the settings of the language model');
+  // The whole model's word counts: its class makes the head.
+  const tied = raw.tie_word_embeddings ?? text.raw.tie_word_embeddings;
+  return new Config({ ...table.defaults, ...text.raw, tie_word_embeddings: tied }, `${dir}/config.json: '${key}'`);
 }
 
 /** Refuses settings that change the computation in a way that the table does not describe. */

@@ -1,5 +1,6 @@
 import type { Architecture } from '../model/architecture.js';
-import { ARCHITECTURES } from '../model/architectures/index.js';
+import { knownArchitecture } from '../model/architectures/index.js';
+import { isBeside, spellings } from '../model/named.js';
 
 /** What the modules of a model are to the programs that load it, as far as its architecture's table is known. */
 export interface ModelRoles {
@@ -9,25 +10,27 @@ export interface ModelRoles {
   isHead(name: string): boolean;
   /** Whether a module belongs to one of a block's routed experts. */
   isExpert(name: string): boolean;
+  /** Every path under which programs look for a module of the language model, its own first. */
+  spellings(name: string): readonly string[];
+  /** Whether a module stands beside the language model (a tower, a projector) in a model of more than text. */
+  isBeside(name: string): boolean;
   /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
   readonly fusedExperts: boolean;
 }
 
 /** By the model's config.json; of an architecture without a table by the names that most models give. */
 export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
-  const { model_type: type, architectures } = config;
-  const classes = Array.isArray(architectures) ? architectures : [];
-  const table = ARCHITECTURES.find((each) =>
-    type === undefined ? classes.includes(each.className) : each.modelType === type,
-  );
+  const table = knownArchitecture(config);
   const name = table?.names.head ?? 'lm_head';
   const head = ending(name);
   const expert = table ? expertPattern(table) : /\.experts\.\d+\./;
   return {
     head: name,
     isHead: (module) => head.test(module),
+    spellings: (module) => (table ? spellings(table, module) : [module]),
+    isBeside: (module) => table !== undefined && !head.test(module) && isBeside(table, module),
     isExpert: (name) => expert?.test(name) ?? false,
-    fusedExperts: (table?.experts?.fused ?? []).length > 0,
+    fusedExperts: table?.experts?.fused !== undefined && !table.experts.named,
   };
 }
 

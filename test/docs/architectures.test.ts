@@ -4,6 +4,7 @@ import path from 'node:path';
 import test from 'node:test';
 import { GGUF_ARCHITECTURES } from '../../formats/gguf/names.js';
 import { architectureOf } from '../../src/model/architectures/index.js';
+import { refusedSites } from '../../src/model/folded.js';
 import { foldSites, scaleSites } from '../../src/model/folds.js';
 import { openModel, planSource } from '../../src/model/graph.js';
 import { ARCHITECTURES, GOLDENS, plainSource, ROOT } from '../src/model/fixtures.js';
@@ -20,7 +21,9 @@ function row(name: string): string {
     stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
   );
   assert.equal(linears.length, DENSE[name] ?? MIXTURES[name], name);
-  const sites = foldSites(plan);
+  const all = foldSites(plan);
+  const refused = refusedSites(source, graph, all);
+  const sites = all.filter(({ id }) => !refused.has(id));
   const kinds = ['residual', 'value', 'hidden', 'latent']
     .map((kind) => [kind, sites.filter((site) => site.kind === kind).length] as const)
     .filter(([, count]) => count > 0)
@@ -37,7 +40,9 @@ function row(name: string): string {
 
 test('docs/architectures.md lists every architecture with what is true of it', () => {
   assert.deepEqual([...GOLDENS].sort(), [...Object.keys(DENSE), ...Object.keys(MIXTURES)].sort());
-  const rows = text.split('\n').filter((line) => /^\| [\w-]+ \| \w+(ForCausalLM|LMHeadModel) \|/.test(line));
+  const rows = text
+    .split('\n')
+    .filter((line) => /^\| [\w-]+ \| \w+(ForCausalLM|LMHeadModel|ForConditionalGeneration) \|/.test(line));
   assert.equal(rows.join('\n'), GOLDENS.map(row).join('\n'));
 });
 

@@ -25,29 +25,3 @@ export const gemma3Text: Architecture = {
     },
   },
 };
-
-/**
- * Gemma 3 with its vision tower, which is carried through. Published files leave most sizes to the class; older ones have
- * the language model's path the other way round.
- */
-export const gemma3: Architecture = {
-  ...gemma3Text,
-  modelType: 'gemma3',
-  className: 'Gemma3ForConditionalGeneration',
-  text: 'text_config',
-  defaults: {
-    vocab_size: 262_208,
-    hidden_size: 2304,
-    intermediate_size: 9216,
-    num_hidden_layers: 26,
-    num_attention_heads: 8,
-    num_key_value_heads: 4,
-  },
-  names: {
-    variants: [{ prefix: 'model.language_model.', instead: 'language_model.model.' }],
-    embedding: 'model.language_model.embed_tokens',
-    finalNorm: 'model.language_model.norm',
-    head: 'lm_head',
-    block: 'model.language_model.layers.{layer}.',
-  },
-};

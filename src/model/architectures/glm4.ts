@@ -26,3 +26,15 @@ export const glm4: Architecture = {
     },
   },
 };
+
+/** The language model of GLM-4.1V: GLM-4 with biases on q, k and v, and heads that are parts of the hidden size. */
+export const glm4v: Architecture = {
+  ...glm4,
+  norm: { kind: 'rms', epsilon: { keys: ['rms_norm_eps'], otherwise: 1e-5 } },
+  attention: {
+    ...glm4.attention,
+    bias: { q: true, k: true, v: true, o: false },
+    headDim: 'hidden/heads',
+    rope: { style: 'interleaved', theta: 10_000, share: 1, partial: true },
+  },
+};

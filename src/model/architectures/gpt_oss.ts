@@ -46,8 +46,14 @@ export const gptOss: Architecture = {
     every: 1,
     denseBlocks: 'mlp_only_layers',
     fused: [
-      { tensor: 'mlp.experts.gate_up_proj', bias: 'mlp.experts.gate_up_proj_bias', parts: ['gate', 'up'] },
-      { tensor: 'mlp.experts.down_proj', bias: 'mlp.experts.down_proj_bias', parts: ['down'] },
+      {
+        tensor: 'mlp.experts.gate_up_proj',
+        bias: 'mlp.experts.gate_up_proj_bias',
+        parts: ['gate', 'up'],
+        interleaved: true,
+        stored: 'in-out',
+      },
+      { tensor: 'mlp.experts.down_proj', bias: 'mlp.experts.down_proj_bias', parts: ['down'], stored: 'in-out' },
     ],
   },
 };

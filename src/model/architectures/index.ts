@@ -1,5 +1,5 @@
-import { LpqError } from '../../core/error.js';
 import type { Architecture } from '../architecture.js';
+import { unknownArchitecture } from '../unknown.js';
 import { apertus } from './apertus.js';
 import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
@@ -12,7 +12,7 @@ import { exaoneMoe } from './exaone_moe.js';
 import { exaone4 } from './exaone4.js';
 import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
-import { gemma3, gemma3Text } from './gemma3.js';
+import { gemma3Text } from './gemma3.js';
 import { glm4 } from './glm4.js';
 import { glm4Moe, glm4MoeLite } from './glm4_moe.js';
 import { gptOss } from './gpt_oss.js';
@@ -28,6 +28,7 @@ import { minimaxM2 } from './minimax_m2.js';
 import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
+import { MULTIMODAL_TABLES } from './multimodal.js';
 import { nemotron } from './nemotron.js';
 import { olmo2 } from './olmo2.js';
 import { olmo3 } from './olmo3.js';
@@ -59,7 +60,6 @@ export const ARCHITECTURES: readonly Architecture[] = [
   exaoneMoe,
   gemma,
   gemma2,
-  gemma3,
   gemma3Text,
   glm4,
   glm4Moe,
@@ -92,22 +92,29 @@ export const ARCHITECTURES: readonly Architecture[] = [
   smollm3,
   stablelm,
   starcoder2,
+  ...MULTIMODAL_TABLES,
 ];
 
-/** The table for a config.json: by `model_type`, else by the class in `architectures`. Throws LPQ_ARCH_UNKNOWN. */
+/** The table for a config.json, by `model_type`, else by the class in `architectures`; undefined where there is none. */
+export function knownArchitecture(config: Readonly<Record<string, unknown>>): Architecture | undefined {
+  const { model_type: type, architectures } = config;
+  const classes = Array.isArray(architectures) ? architectures : [];
+  const found = ARCHITECTURES.filter((table) =>
+    type === undefined ? classes.includes(table.className) : table.modelType === type,
+  );
+  const text = found[0]?.text;
+  if (!text) return found[0];
+  // One class holds language models of several kinds.
+  const inner = (config[text.key] as { model_type?: unknown } | null | undefined)?.model_type;
+  return inner === undefined ? found[0] : found.find((table) => table.text?.modelType === inner);
+}
+
+/** The same. Throws LPQ_ARCH_UNKNOWN. */
 export function architectureOf(config: Readonly<Record<string, unknown>>, dir: string): Architecture {
-  const type = config.model_type;
+  const found = knownArchitecture(config);
   const classes = Array.isArray(config.architectures) ? config.architectures : [];
-  const found =
-    type === undefined
-      ? ARCHITECTURES.find((table) => classes.includes(table.className))
-      : ARCHITECTURES.find((table) => table.modelType === type);
   // A classifier or an embedding model has the blocks of a language model but no head to measure it by.
   const speaks = (name: unknown) => name === found?.className || /^\w+ForCausalLM$/.test(String(name));
   if (found && (classes.length === 0 || classes.some(speaks))) return found;
-  throw new LpqError('LPQ_ARCH_UNKNOWN', `${dir}/config.json names an architecture that lpq has no table for`, {
-    got: [type, ...classes].filter((part) => part !== undefined).join(', ') || 'neither model_type nor architectures',
-    expected: ARCHITECTURES.map((table) => `${table.modelType} (${table.className})`).join(', '),
-    hint: 'Adding an architecture is one table: see src/model/architectures/.',
-  });
+  throw unknownArchitecture(config, dir, ARCHITECTURES);
 }

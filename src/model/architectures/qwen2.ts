@@ -18,3 +18,14 @@ export const qwen2: Architecture = {
   },
   mlp: { ...llama.mlp, bias: false },
 };
+
+/** The language model of Qwen2.5-VL: other defaults, and an older name of the plain rotation. */
+export const qwen25Vl: Architecture = {
+  ...qwen2,
+  norm: { kind: 'rms', epsilon: { keys: ['rms_norm_eps'], otherwise: 1e-5 } },
+  attention: {
+    ...qwen2.attention,
+    rope: { style: 'half', theta: 1_000_000, kinds: { mrope: 'default' } },
+    window: { ...qwen2.attention.window, fullBlocks: { keys: ['max_window_layers'], otherwise: 80 } },
+  },
+};

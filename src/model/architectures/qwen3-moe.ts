@@ -1,4 +1,5 @@
 import type { Architecture, ExpertsTable } from '../architecture.js';
+import { llama } from './llama.js';
 import { qwen3 } from './qwen3.js';
 
 /** Softmax shares of experts in every block. */
@@ -33,4 +34,22 @@ export const qwen3Moe: Architecture = {
     },
   },
   experts: qwenExperts,
+};
+
+/**
+ * The language model of Qwen3-VL-MoE: weights of experts always add up to 1, and the linears of all experts of a block are in one
+ * tensor. Published files have those as [E, in, out], transformers 5 saves [E, out, in].
+ */
+export const qwen3VlMoe: Architecture = {
+  ...qwen3Moe,
+  attention: { ...qwen3Moe.attention, headDim: 128, window: llama.attention.window },
+  experts: {
+    ...qwenExperts,
+    normalize: true,
+    fused: [
+      { tensor: 'mlp.experts.gate_up_proj', parts: ['gate', 'up'], stored: 'either' },
+      { tensor: 'mlp.experts.down_proj', parts: ['down'], stored: 'either' },
+    ],
+    named: true,
+  },
 };

@@ -99,11 +99,7 @@ const SIZES =
  */
 export async function writeWidened(name: string, dir: string, more: Record<string, unknown> = {}): Promise<void> {
   const narrow = JSON.parse(readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8')) as object;
-  const wide = Object.entries(narrow).map(([key, value]) => {
-    if (key === 'rope_parameters') return [key, widenedRope(value)];
-    return [key, SIZES.test(key) && value !== null ? 4 * value : value];
-  });
-  const config = { ...Object.fromEntries(wide), ...more };
+  const config = { ...widened(narrow), ...more };
   const source = randomSource(config);
   mkdirSync(dir, { recursive: true });
   writeFileSync(path.join(dir, 'config.json'), JSON.stringify(config));
@@ -123,6 +119,16 @@ export async function writeWidened(name: string, dir: string, more: Record<strin
 function widenedRope(parameters: Record<string, unknown>): Record<string, unknown> {
   const wide = (value: unknown) => (Array.isArray(value) ? value.flatMap((each) => [each, each, each, each]) : value);
   return Object.fromEntries(Object.entries(parameters).map(([key, value]) => [key, wide(value)]));
+}
+
+/** Sizes four times as large, those of a language model inside, too. */
+function widened(narrow: object): Record<string, unknown> {
+  const wide = Object.entries(narrow).map(([key, value]) => {
+    if (key === 'text_config') return [key, widened(value)];
+    if (key === 'rope_parameters') return [key, widenedRope(value)];
+    return [key, SIZES.test(key) && value !== null ? 4 * value : value];
+  });
+  return Object.fromEntries(wide);
 }
 
 /** A source of pseudo-random weights in f32; `base` is left out of their names. */

@@ -189,6 +189,34 @@ test('latent attention: scales, ranks and what is refused', () => {
   rejects({ ...v3, qk_rope_head_dim: 7 }, 'LPQ_CONFIG', /'qk_rope_head_dim' is odd/);
 });
 
+test('an unknown architecture is answered with the nearest one and the keys that it does not read', () => {
+  const told = (config: Record<string, unknown>): string => {
+    try {
+      plan(config);
+    } catch (error) {
+      assert.ok(error instanceof LpqError && error.code === 'LPQ_ARCH_UNKNOWN' && /CONTRIBUTING/.test(`${error.hint}`));
+      return String(error.expected);
+    }
+    return assert.fail('the config makes a plan');
+  };
+  const { qwen3_moe: moe = {}, llama = {} } = CONFIGS;
+  const next = { ...moe, model_type: 'qwen4_moe', architectures: ['Qwen4MoeForCausalLM'] };
+  assert.match(told(next), /nearest is qwen3_moe \(Qwen3MoeForCausalLM\): it reads every key$/);
+  assert.match(
+    told({ ...next, gate_sharpness: 2, use_sinks: true }),
+    /it does not read 'gate_sharpness', 'use_sinks'$/,
+  );
+  const small = { ...llama, model_type: 'llamas', architectures: undefined, hidden_size: undefined };
+  assert.match(told(small), /nearest is llama .*lacks 'hidden_size'/);
+  // By its keys alone, and by those of the language model inside.
+  assert.match(told({ ...llama, model_type: 'zephyrion' }), /nearest is \w+/);
+  const inside = { model_type: 'seer_vl', text_config: { ...moe, model_type: 'seer_text' }, vision_config: {} };
+  assert.match(told(inside), /nearest is qwen3_moe/);
+  // A class that is known, with a language model inside that is not.
+  const mistral3 = { model_type: 'mistral3', text_config: { ...llama, model_type: 'mistrall' } };
+  assert.match(told(mistral3), /nearest is mistral /);
+});
+
 test('a config that cannot be read is refused with the key and the directory', () => {
   const llama = CONFIGS.llama!;
   rejects({ ...llama, model_type: 'mamba' }, 'LPQ_ARCH_UNKNOWN', /models\/test/);

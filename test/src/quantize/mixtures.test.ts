@@ -120,6 +120,7 @@ const SHARED: Readonly<Record<string, number>> = {
   glm4_moe_lite: 3,
   hunyuan_v1_moe: 6,
   hy_v3: 3,
+  kimi_k25: 3,
   qwen2_moe: 6,
 };
 
