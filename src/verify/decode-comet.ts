@@ -4,25 +4,8 @@ import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../
 import { quantType } from '../core/quant-type.js';
 import type { MixedWeight } from '../model/source.js';
 import type { Decoded } from './decode.js';
-import { note, problem } from './decode-scales.js';
+import { firstWrong, problem } from './decode-scales.js';
 import { convertExact, settle } from './native.js';
-
-/** The scales of layout comet, f32, in the canonical dtype: a value that would change on the way is a difference. Takes `scales`. */
-export async function narrowScales(
-  rt: NativeRuntime,
-  tensor: string,
-  scales: Tensor,
-  module: PackedModule,
-  decoded: Decoded,
-): Promise<Tensor> {
-  const { dtype } = module.scales;
-  if (dtype === 'f32') return scales;
-  const converted = convertExact(rt, scales, dtype);
-  await settle(rt);
-  note(decoded, tensor, converted, `a stored scale is no ${dtype} number`);
-  scales.dispose();
-  return converted.output;
-}
 
 /** What the manifest says that a part's linear reads: bits and clip of its blocks. */
 export function partActivations({ activations, ranks }: PackedModule, rank: number) {
@@ -45,16 +28,13 @@ export function checkActivations(
   const compare = (suffix: string, expected: ArrayLike<number>, what: string): void => {
     const tensor = weights.tensor(`${prefix}.${suffix}`);
     const got: ArrayLike<number> = suffix === 'clip' ? wordsOf(tensor) : typed<Uint8Array | Int32Array>(tensor);
-    const wrong = Array.from({ length: expected.length }, (_, b) => b).filter((b) => got[b] !== expected[b]);
-    const [column] = wrong;
-    if (column !== undefined)
-      problem(decoded, `${prefix}.${suffix}`, what, {
-        count: wrong.length,
-        row: 0,
-        column,
-        got: got[column]!,
-        expected: expected[column]!,
-      });
+    const wrong = firstWrong(
+      got,
+      expected.length,
+      (value, b) => value === expected[b],
+      (b) => expected[b]!,
+    );
+    problem(decoded, `${prefix}.${suffix}`, what, wrong);
     tensor.dispose();
   };
   const places = { 4: -1, 8: 0 };

@@ -3,6 +3,7 @@ import type { GgufFile } from '../../formats/gguf/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupSizeOf } from '../core/granularity.js';
 import type { Decoded } from './decode.js';
+import { halfValue, nearestHalf } from './floats.js';
 import { storedOrder } from './gguf-tables.js';
 import { storedForm } from './layout.js';
 import { ggufFields, ggufValues, settle, type Wrong } from './native.js';
@@ -136,30 +137,11 @@ function zeroPoints(scales: Tensor, minima: Tensor, bits: number, wrong: (at: At
     if (stored === 0) return 0;
     const zero = Math.round(-minimum / scale);
     // The product of 11 and 5 bits is exact in a double: what is left is the rounding to f16.
-    const ok = Number.isInteger(zero) && zero > 0 && zero < 2 ** bits && nearest(-zero * scale, minimum);
+    const ok = Number.isInteger(zero) && zero > 0 && zero < 2 ** bits && nearestHalf(zero * scale) === -minimum;
     if (!ok && !told) {
       told = true;
       wrong({ row: Math.floor(i / groups), column: i % groups }, stored);
     }
     return ok ? zero : 0;
   });
-}
-
-/** Whether `half`, an f16 number, is what `exact` rounds to: within half a unit in the last place, ties to even. */
-function nearest(exact: number, half: number): boolean {
-  const magnitude = Math.abs(half);
-  const exponent = Math.max(-14, Math.floor(Math.log2(Math.max(magnitude, 2 ** -24))));
-  const unit = 2 ** (exponent - 10);
-  const distance = Math.abs(exact - half);
-  // Below a power of two the units are half as wide.
-  const below = magnitude === 2 ** exponent && exponent > -14 && Math.abs(exact) < magnitude ? unit / 2 : unit;
-  return distance < below / 2 || (distance === below / 2 && (magnitude / unit) % 2 === 0);
-}
-
-function halfValue(bits: number): number {
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return Number.NaN;
-  const magnitude = exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15);
-  return bits & 0x8000 ? -magnitude : magnitude;
 }

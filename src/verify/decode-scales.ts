@@ -1,5 +1,4 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import type { ScaleDtype } from '../../formats/canonical/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { Decoded, DecodedPart } from './decode.js';
@@ -79,20 +78,9 @@ export function setZeros(
   parts: Parts,
   decoded: Decoded,
 ): void {
-  const groups = zeros.shape[1] as number;
   const kind = module.zeros;
   if (constant !== undefined) {
-    const values = zeros.bytes();
-    const at = values.findIndex((value) => value !== constant);
-    if (at >= 0)
-      problem(decoded, tensor, 'a zero point is not the one of the manifest', {
-        count: values.reduce((sum, value) => sum + (value === constant ? 0 : 1), 0),
-        row: Math.floor(at / groups),
-        column: at % groups,
-        got: values[at]!,
-        expected: constant,
-      });
-    zeros.dispose();
+    constantZeros(decoded, tensor, zeros, constant);
     return;
   }
   if (zeros.dtype === 'f16' && kind.kind === 'float') {
@@ -100,18 +88,17 @@ export function setZeros(
     return;
   }
   // f16 of whole numbers up to 2048 in size, each of which has one form.
-  const whole = zeros.dtype === 'f16' ? Array.from(typed<Uint16Array>(zeros), wholeOf) : [...zeros.bytes()];
-  const at = whole.findIndex(Number.isNaN);
-  if (at >= 0)
-    problem(decoded, tensor, 'a zero point is no whole number from -2048 to 2048', {
-      count: whole.filter(Number.isNaN).length,
-      row: Math.floor(at / groups),
-      column: at % groups,
-      got: typed<Uint16Array>(zeros)[at]!,
-      expected: 0,
-    });
+  const numberOf = zeros.dtype === 'f16' ? wholeOf : (value: number) => value;
+  const stored = typed<Uint16Array | Uint8Array>(zeros);
+  const wrong = firstWrong(
+    stored,
+    zeros.shape[1] as number,
+    (bits) => !Number.isNaN(numberOf(bits)),
+    () => 0,
+  );
+  problem(decoded, tensor, 'a zero point is no whole number from -2048 to 2048', wrong);
   const i16 = kind.kind === 'int' && kind.dtype === 'i16';
-  const values = whole.map((value) => value - flip);
+  const values = Array.from(stored, (bits) => numberOf(bits) - flip);
   parts.set(
     'zeros',
     i16
@@ -137,50 +124,72 @@ export function setScales(tensor: string, module: PackedModule, scales: Tensor, 
     // bf16 of 2^(e - 127): exponent field e, but for the subnormal 2^-127.
     const bits = typed<Uint16Array>(scales);
     const bytes = Uint8Array.from(bits, (value) => value >> 7);
-    const at = bits.findIndex((value) => (value !== 0x40 && (value & 0x807f) !== 0) || value === 0 || value >= 0x7f80);
-    if (at >= 0)
-      problem(decoded, tensor, 'a stored bf16 scale is no power of two', {
-        count: 1,
-        row: Math.floor(at / scales.shape[1]!),
-        column: at % scales.shape[1]!,
-        got: bits[at]!,
-        expected: bits[at]! & 0x7f80,
-      });
+    const power = (value: number) => (value === 0x40 || (value & 0x807f) === 0) && value !== 0 && value < 0x7f80;
+    const wrong = firstWrong(bits, scales.shape[1]!, power, (i) => bits[i]! & 0x7f80);
+    problem(decoded, tensor, 'a stored bf16 scale is no power of two', wrong);
     parts.set('scales', fromTyped('f8_e8m0', scales.shape, bytes));
     scales.dispose();
     return;
   }
-  const same: Partial<Record<ScaleDtype, DType>> = { f8_e8m0: 'u8' };
-  if ((same[dtype] ?? dtype) === 'u8') {
+  if (dtype === 'f8_e8m0') {
     parts.set('scales', fromTyped('f8_e8m0', scales.shape, scales.bytes()));
     scales.dispose();
   } else parts.set('scales', scales);
 }
 
-/** The scales in the canonical dtype; a value that would change on the way is a difference, not a rounding. */
-export async function setStoredScales(
+/** The scales in the canonical dtype; a value that would change on the way is a difference, not a rounding. Takes `scales`. */
+export async function storedScales(
   rt: NativeRuntime,
   tensor: string,
   module: PackedModule,
   decoded: Decoded,
   scales: Tensor,
-): Promise<void> {
-  if (scales.dtype === module.scales.dtype) {
-    decoded.parts.set('scales', scales);
-    return;
-  }
+): Promise<Tensor> {
+  if (scales.dtype === module.scales.dtype) return scales;
   const converted = convertExact(rt, scales, module.scales.dtype);
   await settle(rt);
   note(decoded, tensor, converted, `a stored ${scales.dtype} scale is no ${module.scales.dtype} number`);
-  decoded.parts.set('scales', converted.output);
   scales.dispose();
+  return converted.output;
+}
+
+/** A difference, where there is one. */
+export function problem(
+  decoded: Pick<Decoded, 'problems'>,
+  tensor: string,
+  what: string,
+  wrong: Wrong | undefined,
+): void {
+  if (wrong && wrong.count > 0) decoded.problems.push({ tensor, wrong, what });
 }
 
 export function note(decoded: Decoded, tensor: string, from: { wrong(): Wrong }, what: string): void {
-  const wrong = from.wrong();
-  if (wrong.count > 0) problem(decoded, tensor, what, wrong);
+  problem(decoded, tensor, what, from.wrong());
 }
 
-export function problem(decoded: Decoded, tensor: string, what: string, wrong: Wrong): void {
-  decoded.problems.push({ tensor, wrong, what });
+/** The first of values in rows of `columns` that is not `ok`, and how many are not. */
+export function firstWrong(
+  values: ArrayLike<number>,
+  columns: number,
+  ok: (value: number, i: number) => boolean,
+  expected: (i: number) => number,
+): Wrong | undefined {
+  const wrong = Array.from(values, (value, i) => (ok(value, i) ? -1 : i)).filter((i) => i >= 0);
+  const [at] = wrong;
+  if (at === undefined) return undefined;
+  const [row, column] = [Math.floor(at / columns), at % columns];
+  return { count: wrong.length, row, column, got: values[at] as number, expected: expected(at) };
+}
+
+/** Stored zero points against the one of the manifest, `expected` as it is decoded. Takes `zeros`. */
+export function constantZeros(decoded: Decoded, tensor: string, zeros: Tensor, expected: number): void {
+  const [, groups] = zeros.shape as [number, number];
+  const wrong = firstWrong(
+    typed<Int16Array>(zeros),
+    groups,
+    (value) => value === expected,
+    () => expected,
+  );
+  problem(decoded, tensor, 'a zero point is not the one of the manifest', wrong);
+  zeros.dispose();
 }

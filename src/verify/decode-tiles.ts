@@ -2,9 +2,10 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { Decoded } from './decode.js';
-import { note, type Parts, problem, readScales, setScales, setZeros, unfuse } from './decode-scales.js';
+import { firstWrong, note, type Parts, problem, readScales, setScales, setZeros, unfuse } from './decode-scales.js';
 import type { VerifiedLayout } from './layout.js';
 import { decodeTiles, settle, type Wrong } from './native.js';
+import { checkPermutation } from './streams.js';
 import { partShape, rankPrefixes, type TileRules, tileCodes, tileProblems } from './tile-rules.js';
 
 /** A layout of fragments, whose tensors a module has once, or once for each rank that shares it. */
@@ -46,13 +47,7 @@ async function decodeTileModule(
     if (!ranks) decoded.parts.set(part, pieces[0]!);
     else if (alike) {
       for (const [rank, piece] of pieces.entries())
-        if (!Buffer.from(piece!.bytes()).equals(pieces[0]!.bytes()))
-          problem(
-            decoded,
-            `${name}.rank${rank}`,
-            `its ${part} are not those of rank 0`,
-            firstWrong(piece!, pieces[0]!),
-          );
+        problem(decoded, `${name}.rank${rank}`, `its ${part} are not those of rank 0`, unlike(piece!, pieces[0]!));
       decoded.parts.set(part, pieces[0]!);
       for (const piece of pieces.slice(1)) piece!.dispose();
     } else {
@@ -119,36 +114,21 @@ function readOrder(
 ): Tensor | undefined {
   const values = typed<Int32Array>(stored);
   const k = values.length;
-  const seen = new Uint8Array(k);
-  const bad = values.findIndex((value) => value < 0 || value >= k || seen[value]++ !== 0);
-  if (bad >= 0)
-    problem(decoded, tensor, 'it is not a permutation of the input features', {
-      count: 1,
-      row: 0,
-      column: bad,
-      got: values[bad]!,
-      expected: bad,
-    });
+  const sound = checkPermutation(tensor, stored, decoded);
   if (module.canonical.permutation !== undefined) {
     parts.set('permutation', stored.view(stored.shape));
     return undefined;
   }
   const group = new Int32Array(k);
-  if (bad >= 0) {
+  if (!sound) {
     parts.set('g_idx', fromTyped('i32', [k], group));
     return undefined;
   }
   const size = module.granularity.kind === 'group' ? module.granularity.size : k;
   for (let j = 0; j < k; j++) group[values[j]!] = Math.floor(j / size);
-  const fall = values.findIndex((value, j) => j % size !== 0 && value < values[j - 1]!);
-  if (fall >= 0)
-    problem(decoded, tensor, 'the input features of a group are not in order', {
-      count: 1,
-      row: 0,
-      column: fall,
-      got: values[fall]!,
-      expected: values[fall - 1]!,
-    });
+  const ordered = (value: number, j: number) => j % size === 0 || value >= values[j - 1]!;
+  const fall = firstWrong(values, k, ordered, (j) => values[j - 1]!);
+  problem(decoded, tensor, 'the input features of a group are not in order', fall);
   parts.set('g_idx', fromTyped('i32', [k], group));
   return stored;
 }
@@ -170,9 +150,8 @@ function join(pieces: readonly Tensor[], split: 'n' | 'k'): Tensor {
   return whole;
 }
 
-function firstWrong(got: Tensor, expected: Tensor): Wrong {
-  const [a, b] = [got.bytes(), expected.bytes()];
-  const at = a.findIndex((value, i) => value !== b[i]);
-  const columns = got.byteLength / got.shape[0]!;
-  return { count: 1, row: Math.floor(at / columns), column: at % columns, got: a[at]!, expected: b[at]! };
+function unlike(got: Tensor, expected: Tensor): Wrong | undefined {
+  const want = expected.bytes();
+  const same = (value: number, i: number) => value === want[i];
+  return firstWrong(got.bytes(), got.byteLength / got.shape[0]!, same, (i) => want[i]!);
 }

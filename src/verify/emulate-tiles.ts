@@ -1,5 +1,6 @@
 import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
+import { bitsOf } from './floats.js';
 import type { EmulatedPart } from './layout.js';
 import type { ModuleContext } from './module.js';
 import { convertExact, type EmulatorResult, emulate, settle } from './native.js';
@@ -81,17 +82,11 @@ function halfZeros(
 ): Tensor {
   if (zeros?.dtype === 'f16') return zeros;
   const count = shape.reduce((all, size) => all * size, 1);
-  const values = zeros ? typed<Int16Array | Uint8Array>(zeros) : undefined;
+  const values = zeros && typed<Int16Array | Uint8Array>(zeros);
+  const bits = bitsOf('f16');
   return fromTyped(
     'f16',
     shape,
-    Uint16Array.from({ length: count }, (_, i) => halfBits(values ? values[i]! + flip : (constant ?? 0))),
+    Uint16Array.from({ length: count }, (_, i) => bits(values ? values[i]! + flip : (constant ?? 0))),
   );
-}
-
-/** f16 bits of a number that it holds exactly and that is normal or 0. */
-function halfBits(value: number): number {
-  if (value === 0) return 0;
-  const exponent = Math.floor(Math.log2(Math.abs(value)));
-  return (value < 0 ? 0x8000 : 0) | ((exponent + 15) << 10) | ((Math.abs(value) / 2 ** exponent - 1) * 1024);
 }

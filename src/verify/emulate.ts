@@ -1,6 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import { quantType, valueRange } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
+import { sampled } from './kernel-data.js';
 import type { Emulator } from './layout.js';
 import { layoutOf } from './layouts/index.js';
 import type { ModuleContext } from './module.js';
@@ -81,11 +82,5 @@ function report(ctx: ModuleContext, name: string, tensor: string, emulator: Emul
 function chooseStrips(module: PackedModule, strip: number, seed: number): number[] {
   const all = module.padded[0] / strip;
   if (all <= ALL_BELOW) return Array.from({ length: all }, (_, i) => i);
-  const strips = new Set([0, Math.ceil(partShape(module)[0] / strip) - 1]);
-  // A linear congruential step (Numerical Recipes) is random enough to pick columns.
-  for (let state = seed >>> 0; strips.size < SAMPLED; ) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    strips.add(Math.floor((state / 2 ** 32) * all));
-  }
-  return [...strips].sort((a, b) => a - b);
+  return sampled(all, SAMPLED, [0, Math.ceil(partShape(module)[0] / strip) - 1], seed);
 }

@@ -1,4 +1,4 @@
-import { type DType, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { settle } from './native.js';
 
 /** Tokens: one, whole tiles of each size, and tails around them. */
@@ -26,34 +26,17 @@ export function activations(k: number, seed: number): Float64Array {
   });
 }
 
-export function bitsOf(dtype: 'f16' | 'bf16'): (value: number) => number {
-  const mantissa = dtype === 'f16' ? 10 : 7;
-  const bias = dtype === 'f16' ? 15 : 127;
-  return (value) => {
-    if (value === 0) return 0;
-    const exponent = Math.floor(Math.log2(Math.abs(value)));
-    const fraction = (Math.abs(value) / 2 ** exponent - 1) * 2 ** mantissa;
-    return (value < 0 ? 0x8000 : 0) | ((exponent + bias) << mantissa) | fraction;
-  };
-}
-
-/** The number of a bit pattern; infinity and NaN as such. */
-export function numberOf(dtype: DType, bits: number): number {
-  const [mantissa, width, bias] = dtype === 'f16' ? [10, 5, 15] : [7, 8, 127];
-  const exponent = (bits >> mantissa) & (2 ** width - 1);
-  const fraction = bits & (2 ** mantissa - 1);
-  const sign = bits & 0x8000 ? -1 : 1;
-  if (exponent === 2 ** width - 1) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
-  if (exponent === 0) return sign * fraction * 2 ** (1 - bias - mantissa);
-  return sign * (2 ** mantissa + fraction) * 2 ** (exponent - bias - mantissa);
-}
-
+/** All of them, or 64: the first, the last and others that the seed draws. */
 export function chooseColumns(n: number, seed: number): number[] {
-  if (n <= COLUMNS) return Array.from({ length: n }, (_, i) => i);
-  const columns = new Set([0, n - 1]);
-  for (let state = seed >>> 0; columns.size < COLUMNS; ) {
+  return n <= COLUMNS ? Array.from({ length: n }, (_, i) => i) : sampled(n, COLUMNS, [0, n - 1], seed);
+}
+
+/** `count` different numbers below `all`, ascending: `always`, and what a linear congruential step (Numerical Recipes) draws. */
+export function sampled(all: number, count: number, always: readonly number[], seed: number): number[] {
+  const chosen = new Set(always);
+  for (let state = seed >>> 0; chosen.size < count; ) {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    columns.add(Math.floor((state / 2 ** 32) * n));
+    chosen.add(Math.floor((state / 2 ** 32) * all));
   }
-  return [...columns].sort((a, b) => a - b);
+  return [...chosen].sort((a, b) => a - b);
 }

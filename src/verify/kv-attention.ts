@@ -1,6 +1,7 @@
 import { allocate, type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { halfValue } from './floats.js';
 import type { Queries } from './kv-case.js';
-import { halfValue, type Rows } from './kv-numbers.js';
+import type { Rows } from './kv-numbers.js';
 import { settle } from './native.js';
 
 /** How far attention may be from fp64: half a unit of what it gives, and of tensor cores the largest code (else 0). */

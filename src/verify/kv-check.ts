@@ -1,8 +1,9 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { halfValue } from './floats.js';
 import { exactAttention, floatsOf, type OutputType, poisoned, UNIT } from './kv-attention.js';
 import type { CacheMaker, CacheUnderTest, PageShape, Queries, SequenceUnderTest } from './kv-case.js';
-import { decodeSide, gridOf, halfValue, type Numbers, quantizeRows, type Rows, rowsOf } from './kv-numbers.js';
+import { decodeSide, gridOf, type Numbers, quantizeRows, type Rows, rowsOf } from './kv-numbers.js';
 import { settle } from './native.js';
 import type { Recorder } from './report.js';
 

@@ -1,5 +1,6 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { halfValue, nearestEven, nearestHalf } from './floats.js';
 import type { PageShape } from './kv-case.js';
 import { settle } from './native.js';
 
@@ -23,19 +24,6 @@ export const gridOf = (scheme: KvScheme, side: 'keys' | 'values'): Grid => {
     ? { bits: keys.bits, groupTokens: keys.group, groupDims: 1 }
     : { bits: keys.bits, groupTokens: 1, groupDims: keys.group };
 };
-
-/** The nearest f16 of a positive number, ties to even; below 2^-14 multiples of 2^-24. */
-export function nearestHalf(x: number): number {
-  if (x === 0) return 0;
-  const unit = 2 ** (Math.max(Math.floor(Math.log2(x)), -14) - 10);
-  return nearestEven(x / unit) * unit;
-}
-
-function nearestEven(x: number): number {
-  const floor = Math.floor(x);
-  const rest = x - floor;
-  return rest > 0.5 || (rest === 0.5 && floor % 2 !== 0) ? floor + 1 : floor;
-}
 
 /** The first `tokens` rows of x [.., width], quantized by the rule of formats/kv/spec.md. */
 export function quantizeRows(x: Float32Array, tokens: number, width: number, grid: Grid): Numbers {
@@ -91,13 +79,6 @@ export function rowsOf(packed: Numbers, x: Float32Array, tokens: number, width: 
     zeros[at] = packed.zeros[group] as number;
   }
   return { steps, zeros };
-}
-
-/** The number that an f16 pattern stands for. */
-export function halfValue(bits: number): number {
-  const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
-  if (exponent === 31) return Number.NaN;
-  return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1024 + fraction) * 2 ** (exponent - 25);
 }
 
 /** One side of the pages as the verifier's own decoder reads it. */

@@ -4,7 +4,7 @@ import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js'
 import { groupCount, groupSizeOf } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
-import { note, setStoredScales } from './decode-scales.js';
+import { constantZeros, firstWrong, note, problem, storedScales } from './decode-scales.js';
 import { isOutside, storedForm } from './layout.js';
 import { type CodesShape, decodeZeros, type Pending, settle, transpose } from './native.js';
 
@@ -57,9 +57,9 @@ export async function decodeStreams(
   const { bits, flip, zero } = storedForm(module);
   const perWord = module.packing === 'whole' ? valuesAWord(bits) : 0;
   const packedCodes = weights.tensor(`${name}.${names.codes}`);
-  const storedScales = weights.tensor(`${name}.${names.scales}`);
+  const packedScales = weights.tensor(`${name}.${names.scales}`);
   const codes = decodeCodes(rt, packedCodes, { bits, n, k, flip, perWord });
-  const scales = turned ? transpose(rt, storedScales) : storedScales;
+  const scales = turned ? transpose(rt, packedScales) : packedScales;
   let zeros: Pending | undefined;
   if (weights.has(`${name}.${names.zeros}`)) {
     const dtype = module.zeros.kind === 'int' ? module.zeros.dtype : 'i16';
@@ -76,27 +76,14 @@ export async function decodeStreams(
     if (zero === undefined) decoded.parts.set('zeros', zeros.output);
     else constantZeros(decoded, `${name}.${names.zeros}`, zeros.output, zero - flip);
   }
-  await setStoredScales(rt, `${name}.${names.scales}`, module, decoded, scales);
+  decoded.parts.set('scales', await storedScales(rt, `${name}.${names.scales}`, module, decoded, scales));
   if (weights.has(`${name}.${names.group}`)) {
     decoded.group = weights.tensor(`${name}.${names.group}`);
     if (module.canonical.g_idx !== undefined) decoded.parts.set('g_idx', decoded.group);
   }
   packedCodes.dispose();
-  if (turned) storedScales.dispose();
+  if (turned) packedScales.dispose();
   checkIndices(name, names.group, module, decoded);
-}
-
-/** Stored zero points against the one of the manifest, `expected` as it is decoded. Takes `zeros`. */
-export function constantZeros(decoded: Decoded, tensor: string, zeros: Tensor, expected: number): void {
-  const values = typed<Int16Array>(zeros);
-  const groups = zeros.shape[1] as number;
-  const at = values.findIndex((value) => value !== expected);
-  if (at >= 0) {
-    const count = values.reduce((sum, value) => sum + (value === expected ? 0 : 1), 0);
-    const wrong = { count, row: Math.floor(at / groups), column: at % groups, got: values[at]!, expected };
-    decoded.problems.push({ tensor, wrong, what: 'a zero point is not the one of the manifest' });
-  }
-  zeros.dispose();
 }
 
 /** g_idx (`suffix`) that nothing in the canonical checkpoint stands behind must be k div g; any g_idx must name groups. */
@@ -105,23 +92,22 @@ export function checkIndices(name: string, suffix: string, module: PackedModule,
   const size = groupSizeOf(module.granularity, k);
   const inspect = (what: string, ok: (v: number, i: number) => boolean) => {
     if (!decoded.group) return;
-    const values = typed<Int32Array>(decoded.group);
-    const at = values.findIndex((value, i) => !ok(value, i));
-    if (at < 0) return;
-    const count = values.reduce((sum, value, i) => sum + (ok(value, i) ? 0 : 1), 0);
-    const wrong = { count, row: 0, column: at, got: values[at]!, expected: Math.floor(at / size) };
-    decoded.problems.push({ tensor: `${name}.${suffix}`, wrong, what });
+    const wrong = firstWrong(typed<Int32Array>(decoded.group), k, ok, (at) => Math.floor(at / size));
+    problem(decoded, `${name}.${suffix}`, what, wrong);
   };
   if (module.canonical.g_idx === undefined)
     inspect('an input feature is in the wrong group', (v, i) => v === Math.floor(i / size));
   else inspect('an input feature is in no group', (v) => v >= 0 && v < k / size);
-  const seen = new Uint8Array(k);
   const permutation = decoded.parts.get('permutation');
-  const first = (v: number) => v >= 0 && v < k && seen[v]++ === 0;
-  if (permutation && !typed<Int32Array>(permutation).every(first))
-    decoded.problems.push({
-      tensor: `${name}.permutation`,
-      wrong: { count: 1, row: 0, column: 0, got: 0, expected: 0 },
-      what: 'it is not a permutation of the input features',
-    });
+  if (permutation) checkPermutation(`${name}.permutation`, permutation, decoded);
+}
+
+/** Every input feature once. False where it is not so. */
+export function checkPermutation(tensor: string, permutation: Tensor, decoded: Decoded): boolean {
+  const values = typed<Int32Array>(permutation);
+  const seen = new Uint8Array(values.length);
+  const first = (v: number) => v >= 0 && v < values.length && seen[v]++ === 0;
+  const wrong = firstWrong(values, values.length, first, (i) => i);
+  problem(decoded, tensor, 'it is not a permutation of the input features', wrong);
+  return wrong === undefined;
 }

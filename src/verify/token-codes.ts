@@ -1,5 +1,6 @@
 import type { DType } from '../../native/binding.js';
 import type { MixedWeight } from '../model/source.js';
+import { nearestEven } from './floats.js';
 
 /**
  * What a kernel with codes for activations multiplies instead of x [M,K]: code times scale, a scale a token (native/packed-ops.ts,
@@ -16,23 +17,17 @@ export function asCodes(x: Float64Array, k: number, dtype: DType): Float64Array 
     const inverse = Math.fround(1 / scale);
     for (const [i, value] of token.entries()) {
       const ratio = Math.min(Math.max(Math.fround(value * inverse), -top), top);
-      read[start + i] = scale * (dtype === 'i8' ? toEven(ratio) : toE4M3(ratio));
+      read[start + i] = scale * (dtype === 'i8' ? nearestEven(ratio) : toE4M3(ratio));
     }
   }
   return read;
-}
-
-function toEven(value: number): number {
-  const down = Math.floor(value);
-  const rest = value - down;
-  return rest > 0.5 || (rest === 0.5 && down % 2 !== 0) ? down + 1 : down;
 }
 
 /** |value| <= 448: four significant bits, of numbers below 2^-6 multiples of 2^-9. */
 function toE4M3(value: number): number {
   if (value === 0) return 0;
   const step = 2 ** Math.max(Math.floor(Math.log2(Math.abs(value))) - 3, -9);
-  return toEven(value / step) * step;
+  return nearestEven(value / step) * step;
 }
 
 /** What a W4Ax linear reads of x [M,K], whose values f32 holds: codes [M,K] and scales [M,K/128]. */
@@ -60,7 +55,7 @@ export function asBlockCodes(x: Float64Array, k: number, { order, blocks }: Mixe
     scales[at] = scale;
     const inverse = Math.fround(1 / scale);
     for (let i = 0; i < 128; i++)
-      codes[128 * at + i] = toEven(Math.min(Math.max(Math.fround(value(i) * inverse), -top), top));
+      codes[128 * at + i] = nearestEven(Math.min(Math.max(Math.fround(value(i) * inverse), -top), top));
   }
   return { codes, scales };
 }

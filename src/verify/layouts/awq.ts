@@ -1,10 +1,9 @@
 import { allocate, type Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
-import { setStoredScales } from '../decode-scales.js';
+import { constantZeros, storedScales } from '../decode-scales.js';
 import { inPlaceProblems, isOutside, storedForm, type VerifiedLayout } from '../layout.js';
 import { settle, transpose, unpackAwq } from '../native.js';
-import { constantZeros } from '../streams.js';
 
 /** AWQ (GEMM): nibbles of eight output features a word. */
 export const awq: VerifiedLayout = {
@@ -47,7 +46,7 @@ export const awq: VerifiedLayout = {
     await settle(rt);
     for (const tensor of [qweight, qzeros, stored]) tensor.dispose();
     decoded.parts.set('codes', codes);
-    await setStoredScales(rt, `${name}.scales`, module, decoded, scales);
+    decoded.parts.set('scales', await storedScales(rt, `${name}.scales`, module, decoded, scales));
     if (zero === undefined) decoded.parts.set('zeros', zeros);
     else constantZeros(decoded, `${name}.qzeros`, zeros, zero - flip);
   },

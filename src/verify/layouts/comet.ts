@@ -1,5 +1,6 @@
 import { cometKernel } from '../../model/kernels/comet.js';
-import { checkActivations, narrowScales, wideScales } from '../decode-comet.js';
+import { checkActivations, wideScales } from '../decode-comet.js';
+import { storedScales } from '../decode-scales.js';
 import { tileLayout } from '../decode-tiles.js';
 import { compareComet } from '../kernel-comet.js';
 import { emulate } from '../native.js';
@@ -45,7 +46,7 @@ const rules: TileRules = {
   },
 
   async takeScales({ rt, weights, name, prefix, module, decoded }, read, parts) {
-    parts.set('scales', await narrowScales(rt, read.name, read.scales.output, module, decoded));
+    parts.set('scales', await storedScales(rt, read.name, module, decoded, read.scales.output));
     checkActivations(weights, prefix, module, rankPrefixes(name, module).indexOf(prefix), decoded);
   },
 

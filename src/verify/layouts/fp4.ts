@@ -3,6 +3,7 @@ import { hashTensor } from '../../../formats/safetensors/hash.js';
 import { fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import type { Decoded } from '../decode.js';
+import { firstWrong, problem } from '../decode-scales.js';
 import { codeProblems, type VerifiedLayout } from '../layout.js';
 
 /** Forms of compressed-tensors with two f4e2m1 codes a byte; `global`: with a second level of scales, stored as a divisor. */
@@ -58,12 +59,13 @@ async function inverseOf(
   const middle = Math.fround(1 / stored);
   const { divisor } = module.scales;
   if (divisor !== undefined) {
-    if (stored !== divisor)
-      decoded.problems.push({
-        tensor,
-        wrong: { count: 1, row: 0, column: 0, got: stored, expected: divisor },
-        what: 'it is not the divisor that lpq.json states',
-      });
+    const wrong = firstWrong(
+      [stored],
+      1,
+      (value) => value === divisor,
+      () => divisor,
+    );
+    problem(decoded, tensor, 'it is not the divisor that lpq.json states', wrong);
     return fromTyped('f32', [1], Float32Array.of(middle));
   }
   const [bits] = new Int32Array(Float32Array.of(middle).buffer) as unknown as [number];
@@ -74,11 +76,12 @@ async function inverseOf(
   for (const value of near)
     if ((await hashTensor(facts, value)) === module.canonical.global_scale) return fromTyped('f32', [1], value);
   const [first] = near;
-  if (!first)
-    decoded.problems.push({
-      tensor,
-      wrong: { count: 1, row: 0, column: 0, got: stored, expected: Math.fround(1 / middle) },
-      what: 'it is no reciprocal of a second level of scales',
-    });
+  const wrong = firstWrong(
+    [stored],
+    1,
+    () => first !== undefined,
+    () => Math.fround(1 / middle),
+  );
+  problem(decoded, tensor, 'it is no reciprocal of a second level of scales', wrong);
   return fromTyped('f32', [1], first ?? Float32Array.of(middle));
 }

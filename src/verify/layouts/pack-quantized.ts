@@ -3,6 +3,7 @@ import type { TensorReader } from '../../../formats/safetensors/read.js';
 import { typed } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import type { Decoded } from '../decode.js';
+import { firstWrong, problem } from '../decode-scales.js';
 import { isSymmetric, type VerifiedLayout } from '../layout.js';
 import { decodeCompressedTensors } from '../native.js';
 import { decodeStreams, type Streams, streamProblems, wordsFor } from '../streams.js';
@@ -47,9 +48,11 @@ function checkShape(weights: TensorReader, name: string, module: PackedModule, d
   const stored = weights.tensor(`${name}.weight_shape`);
   const values = [...typed<BigInt64Array>(stored)].map(Number);
   stored.dispose();
-  module.shape.forEach((dim, i) => {
-    if (values[i] === dim) return;
-    const wrong = { count: 1, row: 0, column: i, got: values[i]!, expected: dim };
-    decoded.problems.push({ tensor: `${name}.weight_shape`, wrong, what: 'the stored shape is not the module’s' });
-  });
+  const wrong = firstWrong(
+    values,
+    2,
+    (value, i) => value === module.shape[i],
+    (i) => module.shape[i] as number,
+  );
+  problem(decoded, `${name}.weight_shape`, 'the stored shape is not the module’s', wrong);
 }

@@ -89,9 +89,8 @@ async function decodePart({ rt, weights, prefix, module, decoded }: TilePart): P
   const read = readScales(rt, weights, prefix, rules.scales(module), n, np, bits);
   await settle(rt);
   note(decoded, `${prefix}.B`, codes, 'a code or the metadata of the padding is not what padding holds');
-  const places = codes.places();
-  if (places.count > 0)
-    problem(decoded, `${prefix}.meta`, 'the metadata of a four does not name two places in ascending order', places);
+  const order = 'the metadata of a four does not name two places in ascending order';
+  problem(decoded, `${prefix}.meta`, order, codes.places());
   parts.set('codes', codes.output);
   parts.set('mask', codes.mask);
   note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
