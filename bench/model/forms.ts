@@ -2,6 +2,7 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import type { QuantType } from '../../src/core/quant-type.js';
 import { multipliesCodes } from '../../src/model/packed.js';
+import type { ModelPlan } from '../../src/model/plan.js';
 import type { ModelGraph } from '../../src/model/program.js';
 import { parseTypes } from '../kernels/cases.js';
 import { listed } from '../lists.js';
@@ -53,4 +54,17 @@ export function requireForm(rt: NativeRuntime, graph: ModelGraph, shape: string,
       expected: `a multiple of ${RUNS[kind]}`,
       hint: 'Leave it out of --weights.',
     });
+}
+
+/** Throws LPQ_USAGE. */
+export function requireDense(plan: ModelPlan, name: string): void {
+  const at = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
+  if (at < 0) return;
+  throw new LpqError(
+    'LPQ_USAGE',
+    `block ${at} of ${name} has a mixture of experts, whose routing a recorded step cannot follow`,
+    {
+      hint: 'Use the shape of a dense model.',
+    },
+  );
 }

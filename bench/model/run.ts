@@ -14,7 +14,7 @@ import type { KvScheme } from '../../src/model/source.js';
 import { Noise } from '../kernels/operands.js';
 import { type BenchEvents, benchRecord } from '../record.js';
 import type { ModelShape } from '../shapes.js';
-import { requireForm, type WeightForm } from './forms.js';
+import { requireDense, requireForm, type WeightForm } from './forms.js';
 import { Scratch } from './memory.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
@@ -233,18 +233,6 @@ function schemeOf(plan: ModelPlan, kv: 8 | 4 | 2): KvScheme {
 
 function cacheOf(rt: Parameters<typeof makeCache>[0], scheme: KvScheme | undefined, shape: CacheShape): Cache {
   return makeCache(rt, scheme ?? (rt.device === 'cpu' ? 'f16' : 'exact'), shape);
-}
-
-function requireDense(plan: ModelPlan, name: string): void {
-  const at = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
-  if (at < 0) return;
-  throw new LpqError(
-    'LPQ_USAGE',
-    `block ${at} of ${name} has a mixture of experts, whose routing a recorded step cannot follow`,
-    {
-      hint: 'Use the shape of a dense model.',
-    },
-  );
 }
 
 function isMemory(error: unknown): boolean {

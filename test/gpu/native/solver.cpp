@@ -1,7 +1,7 @@
 // The solver, round-to-nearest and layout operations of the CUDA backend against the CPU's, on random problems with
 // tails.
 //   (no argument)  correctness; --small: tiny shapes only, for compute-sanitizer
-// Exit code: failures. bench_solver.cpp times the same operations.
+// Exit code: failures. bench/native/bench_solver.cpp times the same operations.
 #include <algorithm>
 #include <atomic>
 #include <numeric>
