@@ -6,7 +6,6 @@ import { type IntegerForm, integerForm } from './integer-form.js';
 import type { PackLayout } from './layout.js';
 import { firstFit, layoutTarget } from './layout-target.js';
 import type { ReaderLimit } from './reader-limits.js';
-import { escaped } from './roles.js';
 import type { PackedModel, PackTarget } from './target.js';
 
 /** The two conventions share everything but the bias of the zero points and a word in the config. */
@@ -50,12 +49,11 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears, roles }: PackedM
     desc_act: actOrder,
     sym: symmetric,
   });
-  const exactly = (name: string): string => `^${escaped(name)}$`;
   const dynamic: Record<string, Record<string, unknown>> = {};
-  for (const other of others) for (const name of other.names) dynamic[`+:${exactly(name)}`] = facts(other);
+  for (const other of others) for (const name of other.names) dynamic[`+:${roles.pattern(name)}`] = facts(other);
   const plain = [...decisions].filter(([, decision]) => decision.action === 'fallback').map(([name]) => name);
   for (const name of [...plain, ...plainLinears.filter((each) => !roles.isHead(each))])
-    dynamic[`-:${exactly(name)}`] = {};
+    dynamic[`-:${roles.pattern(name)}`] = {};
   const { provenance } = checkpoint.manifest;
   const damp = provenance.options.damp;
   const quantization = gptqConfig({

@@ -10,10 +10,10 @@ export interface ModelRoles {
   isHead(name: string): boolean;
   /** Whether a module belongs to one of a block's routed experts. */
   isExpert(name: string): boolean;
-  /** Every path under which programs look for a module of the language model, its own first. */
-  spellings(name: string): readonly string[];
-  /** Whether a module stands beside the language model (a tower, a projector) in a model of more than text. */
-  isBeside(name: string): boolean;
+  /** The model is one of more than text: programs have its modules below paths of their own. */
+  readonly nested: boolean;
+  /** A regular expression of a module as each program calls it; of one beside the language model (a tower, a projector) of all there. */
+  pattern(name: string): string;
   /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
   readonly fusedExperts: boolean;
 }
@@ -27,11 +27,20 @@ export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
   return {
     head: name,
     isHead: (module) => head.test(module),
-    spellings: (module) => (table ? spellings(table, module) : [module]),
-    isBeside: (module) => table !== undefined && !head.test(module) && isBeside(table, module),
+    nested: table?.text !== undefined,
+    pattern: (module) => (table?.text ? nestedPattern(table, module, head) : `^${escaped(module)}$`),
     isExpert: (name) => expert?.test(name) ?? false,
     fusedExperts: table?.experts?.fused !== undefined && !table.experts.named,
   };
+}
+
+/** transformers 5 moves what published checkpoints have at the top below 'model.'. */
+function nestedPattern(table: Architecture, module: string, head: RegExp): string {
+  if (head.test(module)) return `^(.*\\.)?${escaped(table.names.head)}$`;
+  if (isBeside(table, module))
+    return `^(model\\.)?${escaped(module.replace(/^model\./, '').split('.')[0] as string)}\\.`;
+  const all = spellings(table, module).map(escaped);
+  return all.length > 1 ? `^(${all.join('|')})$` : `^${all[0]}$`;
 }
 
 function expertPattern({ experts }: Architecture): RegExp | undefined {

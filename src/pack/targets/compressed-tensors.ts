@@ -7,7 +7,7 @@ import { mxfp4Layout, nvfp4Layout } from '../layouts/fp4.js';
 import { packQuantized } from '../layouts/pack-quantized.js';
 import { floatQuantized, intQuantized } from '../layouts/whole-bytes.js';
 import { COMPRESSED, HALF_SCALES, type ReaderLimit } from '../reader-limits.js';
-import { escaped, type ModelRoles } from '../roles.js';
+import type { ModelRoles } from '../roles.js';
 import type { PackTarget } from '../target.js';
 
 /** The forms in the order in which a module tries them; the reason of the last related one is told. */
@@ -67,14 +67,17 @@ function compressedTarget(
         list.length === 1
           ? list.map((group) => ({ ...group, targets: ['Linear', ...group.targets.filter(roles.isHead)] }))
           : list.map((group) => ({ ...group, targets: group.targets.map((each) => target(each, roles)) }));
-      return { quantization: quantizationConfig({ groups: schemes, ignore: [...ignore].sort() }), files: {} };
+      const left = roles.nested ? [...ignore].map((each) => `re:${roles.pattern(each)}`) : [...ignore];
+      // Its plain name, too, which loaders look for before they build a head.
+      if (roles.nested && ignore.has(roles.head)) left.push(roles.head);
+      return { quantization: quantizationConfig({ groups: schemes, ignore: [...new Set(left)].sort() }), files: {} };
     },
   });
 }
 
 /** Loaders that hold experts in one tensor take the group of a regular expression that speaks of experts for theirs. */
 function target(name: string, roles: ModelRoles): string {
-  return roles.isExpert(name) ? `re:^${escaped(name)}$` : name;
+  return roles.isExpert(name) || roles.nested ? `re:${roles.pattern(name)}` : name;
 }
 
 /** Weights only: dense bitstreams of 1 to 8 bits (version 0.13 and later for 3, 5, 6 and 7), FP8, NVFP4, MXFP4. */
