@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "cuda/telemetry.h"
+#include "lpq/arguments.h"
 
 namespace lpq::addon {
 
@@ -160,10 +161,12 @@ Napi::Value RuntimeHandle::time(const Napi::CallbackInfo& info) {
                           call_from_js(each.Get("inputs"), each.Get("outputs"), each.Get("params")));
     }
     require(!calls->empty(), "there are no calls to time");
-    const Params options = params_from_js(info[1]);
+    const Call given{{}, {}, params_from_js(info[1])};
+    Arguments options(given, "time");
     how.passes = static_cast<int>(options.integer("passes", how.passes));
     how.seconds = options.number("seconds", 0);
-    how.graph = options.integer("graph", 1) != 0;
+    how.graph = options.flag("graph", true);
+    options.done();
     require(how.passes >= 1 && how.seconds >= 0, "passes are 1 or more, seconds are not negative");
   } catch (const Failure& failure) {
     throw to_js(info.Env(), failure.code, failure.what());

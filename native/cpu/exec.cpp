@@ -1,86 +1,12 @@
 #include "lpq/exec.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <exception>
-#include <set>
 #include <system_error>
 #include <utility>
 
 namespace lpq {
-
-void Params::set(std::string name, Value value) {
-  if (const int i = place(name); i >= 0) values_[static_cast<size_t>(i)].value = std::move(value);
-  else values_.push_back({std::move(name), std::move(value)});
-}
-
-int Params::place(const std::string& name) const {
-  for (size_t i = 0; i < values_.size(); ++i)
-    if (values_[i].name == name) return static_cast<int>(i);
-  return -1;
-}
-
-const Params::Value* Params::find(const std::string& name) const {
-  const int i = place(name);
-  if (i < 0) return nullptr;
-  const Given& given = values_[static_cast<size_t>(i)];
-  std::atomic_ref(given.asked).store(1, std::memory_order_relaxed);
-  return &given.value;
-}
-
-std::vector<std::string> Params::unasked() const {
-  // A number type is described whole (typeParams of src/core/quant-type.ts): whoever asks for its kind knows the rest.
-  static const std::set<std::string> type{"signed", "exponent", "mantissa", "bias", "special"};
-  const int kind = place("kind");
-  const bool typed = kind >= 0 && values_[static_cast<size_t>(kind)].asked;
-  std::vector<std::string> names;
-  for (const Given& given : values_)
-    if (!given.asked && !(typed && type.count(given.name))) names.push_back(given.name);
-  return names;
-}
-
-void Params::know(std::initializer_list<const char*> names) const {
-  for (const char* name : names) find(name);
-}
-
-void Params::refuse_unasked(const std::string& op) const {
-  if (const auto unknown = unasked(); !unknown.empty())
-    throw Failure("LPQ_NATIVE_PARAM", "no parameter of " + op + " is called '" + unknown.front() + "'");
-}
-
-template <typename T>
-static const T& value_of(const Params::Value* found, const char* what, const std::string& name) {
-  const T* value = found ? std::get_if<T>(found) : nullptr;
-  if (!value) throw Failure("LPQ_NATIVE_PARAM", std::string("the ") + what + " '" + name + "' is missing");
-  return *value;
-}
-
-double Params::number(const std::string& name) const { return value_of<double>(find(name), "number", name); }
-double Params::number(const std::string& name, double fallback) const { return has(name) ? number(name) : fallback; }
-int64_t Params::integer(const std::string& name, int64_t fallback) const {
-  return has(name) ? integer(name) : fallback;
-}
-const std::string& Params::text(const std::string& name) const {
-  return value_of<std::string>(find(name), "string", name);
-}
-std::string Params::text(const std::string& name, const std::string& fallback) const {
-  return has(name) ? text(name) : fallback;
-}
-const std::vector<double>& Params::list(const std::string& name) const {
-  return value_of<std::vector<double>>(find(name), "list", name);
-}
-
-const Tensor& Call::input(size_t i) const {
-  if (i >= in.size()) throw Failure("LPQ_NATIVE_ARGUMENT", "input " + std::to_string(i) + " is missing");
-  return in[i];
-}
-const Tensor& Call::output(size_t i) const {
-  if (i >= out.size()) throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is missing");
-  if (!out[i].writable)
-    throw Failure("LPQ_NATIVE_ARGUMENT", "output " + std::to_string(i) + " is a read-only view of a file");
-  return out[i];
-}
 
 std::map<std::string, OpFn>& op_table() {
   static std::map<std::string, OpFn> table;
@@ -216,7 +142,6 @@ class CpuBackend : public Backend {
       throw;
     }
     finish(op, start);
-    call.params.refuse_unasked(op);
   }
 
   void abort() override {

@@ -110,7 +110,7 @@ void read_module(lpq_artifact& artifact, const std::string& name, const Json& en
   m.layout_name = member(entry, "layout", Kind::string, where).text();
   m.type = member(entry, "type", Kind::string, where).text();
   try {
-    ops::type_params(m.type);
+    ops::type_named(m.type);
   } catch (const Failure& failure) {
     malformed(where + ": " + failure.what());
   }

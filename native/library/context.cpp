@@ -110,7 +110,7 @@ ops::GemmProduct product_of(const lpq_weight_desc& d) {
   }
   argument(d.type != nullptr, "type is NULL");
   p.type = d.type;
-  ops::type_params(p.type);
+  ops::type_named(p.type);
   if (p.layout == "marlin" && (p.type == "i4" || p.type == "i8")) p.type[0] = 'u';
   p.n = d.n, p.k = d.k, p.n_padded = d.n_padded, p.k_padded = d.k_padded;
   p.group_size = d.group;

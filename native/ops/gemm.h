@@ -2,6 +2,7 @@
 // its kernel, and checks.
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -22,10 +23,7 @@ struct GemmSettings {
   // Those of these names that the call has; `kernels`: what `kernel` may be.
   static GemmSettings read(Arguments& a, std::initializer_list<const char*> names,
                            std::initializer_list<const char*> kernels = {}) {
-    static constexpr struct {
-      const char* name;
-      int64_t GemmSettings::* number;
-    } kNumbers[] = {
+    static const std::map<std::string, int64_t GemmSettings::*> kNumbers = {
         {"warpsN", &GemmSettings::warps_n}, {"warpsK", &GemmSettings::warps_k},  {"stages", &GemmSettings::stages},
         {"blocks", &GemmSettings::blocks},  {"tokens", &GemmSettings::tokens},   {"width", &GemmSettings::width},
         {"slices", &GemmSettings::slices},  {"cluster", &GemmSettings::cluster}, {"shared", &GemmSettings::shared}};
@@ -33,13 +31,10 @@ struct GemmSettings {
     for (const std::string name : names) {
       if (!a.has(name)) continue;
       if (name == "reduce") s.reduce = a.one_of(name, {"global", "cluster"}) == 0 ? "global" : "cluster";
-      if (name == "overlap") s.overlap = a.flag(name);
-      if (name == "tuned") s.tuned = a.flag(name);
-      for (const auto& row : kNumbers) {
-        if (name != row.name) continue;
-        s.*row.number = a.integer(name);
-        require(s.*row.number >= 0, name + " is " + std::to_string(s.*row.number) + ", below 0");
-      }
+      else if (name == "overlap") s.overlap = a.flag(name);
+      else if (name == "tuned") s.tuned = a.flag(name);
+      else if (const int64_t value = s.*kNumbers.at(name) = a.integer(name); value < 0)
+        throw Failure("LPQ_NATIVE_ARGUMENT", name + " is " + std::to_string(value) + ", below 0");
     }
     if (kernels.size() > 0 && a.has("kernel")) s.kernel = *(kernels.begin() + a.one_of("kernel", kernels));
     return s;
@@ -52,7 +47,7 @@ struct GemmProduct {
   int64_t m = 1, n = 0, k = 0;
   int64_t n_padded = 0, k_padded = 0;  // as stored; 0: as `lpq pack` pads
   int64_t group_size = 128;            // along K; 0: one scale a row
-  DType x = DType::f16, scales = DType::f16;
+  DType x = f16, scales = f16;
   std::optional<DType> zeros;  // of groups: u8 or f16 (tilus), i32 (marlin)
   double zero = 0;             // tilus: the constant, where there are none of groups
   bool bias = false, permutation = false, experts = false;
@@ -70,45 +65,95 @@ inline void require_gemm_sizes(int64_t m, int64_t n, int64_t k) {
 
 inline int64_t up_to(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 inline int64_t parts_of(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
-
 // 0: one scale a row.
-inline void require_group_size(int64_t size, bool may_be_0) {
-  require((may_be_0 && size == 0) || size == 32 || size == 64 || size == 128,
-          "groupSize is " + std::to_string(size) +
-              (may_be_0 ? ", not 0 (one scale a row), 32, 64 or 128" : ", not 32, 64 or 128"));
+inline int64_t groups_of(int64_t k, int64_t group_size) { return group_size == 0 ? 1 : parts_of(k, group_size); }
+
+inline int64_t checked_group_size(int64_t size, std::initializer_list<int64_t> sizes) {
+  std::string all;
+  for (const int64_t& each : sizes) {
+    if (each == size) return size;
+    all += (&each == sizes.begin()     ? ""
+            : &each + 1 == sizes.end() ? " or "
+                                       : ", ") +
+           std::to_string(each) + (each == 0 ? " (one scale a row)" : "");
+  }
+  throw Failure("LPQ_NATIVE_ARGUMENT", "groupSize is " + std::to_string(size) + ", not " + all);
+}
+inline int64_t checked_bits(int64_t bits) {
+  require(bits == 4 || bits == 8, "bits is " + std::to_string(bits) + ", not 4 or 8");
+  return bits;
+}
+// Weights of whole tiles hold N and K.
+inline bool holds(int64_t n_pad, int64_t n, int64_t k_pad, int64_t k) {
+  return n_pad >= n && k_pad >= k && n_pad < kMostRows + 1024 && k_pad < kMostRows + 1024;
 }
 
-// What a quantized type sends with a call (QuantType::from), of a name such as u4 or f6e3m2. Throws
-// Failure("LPQ_NATIVE_PARAM").
-inline Params type_params(const std::string& name) {
-  Params params;
-  const auto set = [&](const char* kind, int bits, bool is_signed, int exponent, int mantissa, int bias,
-                       const char* special) {
-    params.set("kind", kind);
-    params.set("bits", double(bits)), params.set("signed", is_signed ? 1.0 : 0.0);
-    params.set("exponent", double(exponent)), params.set("mantissa", double(mantissa)),
-        params.set("bias", double(bias));
-    params.set("special", special);
-  };
+// What every product of activations in 16 bits reads: x f16 or bf16 [M,K], y of its dtype [M,N].
+struct GemmArguments : Arguments {
+  const Tensor& x = input("x", kHalves, {-1, -1});
+  const Tensor& y = output("y", {x.dtype}, {x.dim(0), -1});
+  int64_t m = x.dim(0), n = y.dim(1), k = x.dim(1);
+
+  GemmArguments(const Call& call, const char* op) : Arguments(call, op) { require_gemm_sizes(m, n, k); }
+
+ protected:
+  const Tensor* read_bias() { return input_if(flag("hasBias"), "bias", {x.dtype}, {n}); }
+};
+
+// One of the tensors of a described call.
+struct Described {
+  const char* name;
+  DType dtype;
+  Dims shape;
+  bool given = true;
+};
+
+// The call of GemmArguments with these weights.
+inline Call described_call(const GemmProduct& p, const Place& place, std::initializer_list<Described> weights,
+                           Params params) {
+  params.set("groupSize", double(p.group_size)), params.set("hasBias", double(p.bias));
+  Call call{{place("x", p.x, {p.m, p.k})}, {}, std::move(params)};
+  for (const Described& each : weights)
+    if (each.given) call.in.push_back(place(each.name, each.dtype, each.shape));
+  if (p.bias) call.in.push_back(place("bias", p.x, {p.n}));
+  call.out = {place("y", p.x, {p.m, p.n})};
+  return call;
+}
+
+// The type of a name such as u4 or f6e3m2. Throws Failure("LPQ_NATIVE_PARAM").
+inline QuantType type_named(const std::string& name) {
   const auto digit = [&](size_t at) {
     return at < name.size() && name[at] >= '0' && name[at] <= '9' ? name[at] - '0' : -1;
   };
-  const int bits = digit(1);
-  if (name.size() == 2 && (name[0] == 'u' || name[0] == 'i') && bits >= (name[0] == 'i' ? 2 : 1) && bits <= 8) {
-    set("int", bits, name[0] == 'i', 0, 0, 0, "none");
-    return params;
-  }
-  const int exponent = digit(3), mantissa = digit(5);
+  const int bits = digit(1), exponent = digit(3), mantissa = digit(5);
+  using Special = QuantType::Special;
+  if (name.size() == 2 && (name[0] == 'u' || name[0] == 'i') && bits >= (name[0] == 'i' ? 2 : 1) && bits <= 8)
+    return {QuantType::Kind::integer, bits, name[0] == 'i'};
   if (name.size() == 6 && name[0] == 'f' && name[2] == 'e' && name[4] == 'm' && bits >= 3 && bits <= 8 &&
-      exponent >= 1 && mantissa >= 1 && 1 + exponent + mantissa == bits) {
-    set("float", bits, true, exponent, mantissa, exponent == 1 ? 0 : (1 << (exponent - 1)) - 1,
-        name == "f8e4m3"   ? "fn"
-        : name == "f8e5m2" ? "ieee"
-                           : "none");
-    return params;
-  }
+      exponent >= 1 && mantissa >= 1 && 1 + exponent + mantissa == bits)
+    return {QuantType::Kind::floating,
+            bits,
+            true,
+            exponent,
+            mantissa,
+            exponent == 1 ? 0 : (1 << (exponent - 1)) - 1,
+            name == "f8e4m3"   ? Special::fn
+            : name == "f8e5m2" ? Special::ieee
+                               : Special::none};
   throw Failure("LPQ_NATIVE_PARAM",
                 "'" + name + "' is no quantized type: u1 to u8, i2 to i8, or fBeXmY of 3 to 8 bits with 1 + X + Y = B");
+}
+
+// What a quantized type sends with a call (QuantType::from).
+inline Params type_params(const QuantType& t) {
+  static constexpr const char* kSpecial[] = {"none", "fn", "ieee"};
+  return {{"kind", t.kind == QuantType::Kind::integer ? "int" : "float"},
+          {"bits", double(t.bits)},
+          {"signed", double(t.is_signed)},
+          {"exponent", double(t.exponent)},
+          {"mantissa", double(t.mantissa)},
+          {"bias", double(t.bias)},
+          {"special", kSpecial[static_cast<int>(t.special)]}};
 }
 
 inline std::string type_name(const QuantType& t) {

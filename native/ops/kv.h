@@ -21,8 +21,10 @@ struct KvForm {
 
   int64_t width() const { return heads * dims; }
 
-  static KvForm read(Arguments& a, const Tensor* const (&pages)[4]) {
+  // `page`: an input or an output of a.
+  static KvForm read(Arguments& a, const Tensor& (Arguments::*page)(const char*, Types)) {
     KvForm f{};
+    for (int i = 0; i < 4; ++i) f.pages[i] = &(a.*page)(kPages[i], {u8});
     f.bits = a.integer("bits"), f.value_bits = a.integer("valueBits", f.bits), f.dims = a.integer("headDim");
     f.heads = a.integer("kvHeads"), f.key_group = a.integer("keyGroup"), f.value_group = a.integer("valueGroup");
     f.page_tokens = a.integer("pageTokens"), f.outer = a.flag("outer");
@@ -46,23 +48,17 @@ struct KvForm {
     }
     const int64_t whole = f.turbomind ? 64 : f.block;
     require(f.page_tokens > 0 && f.page_tokens % whole == 0, "pageTokens is no multiple of " + std::to_string(whole));
-    f.read_pages(pages);
+    f.check_pages();
     return f;
-  }
-  static void require_tails(const Tensor& keys, const Tensor& values, int64_t sequences, int64_t width) {
-    require_tensor(keys, "tailKeys", DType::f16, {sequences, -1, width});
-    require_tensor(values, "tailValues", DType::f16, keys.shape);
   }
 
  private:
-  void read_pages(const Tensor* const (&given)[4]) {
+  static constexpr const char* kPages[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
+  void check_pages() const {
     const int64_t all = page_tokens * width(), one = heads * page_tokens * (dims * (bits + value_bits) / 8 + 8);
     const int64_t bytes[4] = {all * bits / 8, 4 * all / key_group, all * value_bits / 8, 4 * all / value_group};
-    const char* const names[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
     for (int i = 0; i < 4; ++i) {
-      pages[i] = given[i];
-      require_tensor(*pages[i], names[i], DType::u8,
-                     {pages[0]->rank() == 2 ? pages[0]->dim(0) : -1, turbomind ? one : bytes[i]});
+      require_shape(*pages[i], kPages[i], {pages[0]->rank() == 2 ? pages[0]->dim(0) : -1, turbomind ? one : bytes[i]});
       require(!turbomind || pages[i]->raw() == pages[0]->raw(), "turbomind has one block a page");
     }
   }
@@ -74,60 +70,45 @@ struct KvForm {
 // tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the (lengths + tails -
 // queries + i)-th. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block has, stages
 // (1) its rings; none changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
-struct KvDecode {
-  const Tensor &q, &table, &lengths, &tail_keys, &tail_values, &tails, &y;
-  KvForm form;
-  int64_t sequences, heads, queries;
-  double scale;
-  int64_t splits, warps, stages;  // splits, warps 0: not given
+struct KvDecode : Arguments {
+  int64_t heads = integer("heads"), queries = integer("queries", 1);
+  const Tensor& q = input("q", {f16});
+  KvForm form = KvForm::read(*this, &Arguments::input);
+  const Tensor& table = input("table", {i32}, {-1, -1});
+  int64_t sequences = table.dim(0);
+  const Tensor& lengths = input("lengths", {i32}, {sequences});
+  const Tensor& tail_keys = input("tailKeys", {f16}, {sequences, -1, form.width()});
+  const Tensor& tail_values = input("tailValues", {f16}, tail_keys.shape);
+  const Tensor& tails = input("tails", {i32}, {sequences});
+  const Tensor& y = output("y", {f16, f32}, {sequences * queries, heads * form.dims});
+  double scale = number("scale");
+  int64_t splits = integer("splits", 0), warps = integer("warps", 0), stages = integer("stages", 1);  // 0: not given
 
-  static KvDecode parse(const Call& call) {
-    Arguments a(call, "kv_decode");
-    const Tensor& q = a.input("q");
-    const Tensor *keys = &a.input("keys"), *key_numbers = &a.input("keyNumbers"), *values = &a.input("values"),
-                 *value_numbers = &a.input("valueNumbers");
-    const Tensor &table = a.input("table"), &lengths = a.input("lengths", {DType::i32}, {-1}),
-                 &tail_keys = a.input("tailKeys"), &tail_values = a.input("tailValues"), &tails = a.input("tails"),
-                 &y = a.output("y");
-    const KvForm form = KvForm::read(a, {keys, key_numbers, values, value_numbers});
-    const int64_t sequences = lengths.dim(0), heads = a.integer("heads"), queries = a.integer("queries", 1);
+  explicit KvDecode(const Call& call) : Arguments(call, "kv_decode") {
     require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
     require(queries >= 1, "queries is not positive");
-    require_tensor(q, "q", DType::f16, {sequences * queries, heads * form.dims});
-    require_dtype(y, "y", {DType::f16, DType::f32});
-    require_shape(y, "y", q.shape);
-    require_tensor(table, "table", DType::i32, {sequences, -1});
-    require_tensor(tails, "tails", DType::i32, {sequences});
-    KvForm::require_tails(tail_keys, tail_values, sequences, form.width());
-    const int64_t splits = a.integer("splits", 0), warps = a.integer("warps", 0), stages = a.integer("stages", 1);
-    require((!a.has("splits") || splits >= 1) && splits <= 1024 && (!a.has("warps") || warps >= 1) && stages >= 1,
+    require_shape(q, "q", {sequences * queries, heads * form.dims});
+    require((!has("splits") || splits >= 1) && splits <= 1024 && (!has("warps") || warps >= 1) && stages >= 1,
             "splits is not 1 to 1024, or warps or stages not positive");
-    const KvDecode of{q,         table, lengths, tail_keys,         tail_values, tails, y,     form,
-                      sequences, heads, queries, a.number("scale"), splits,      warps, stages};
-    return a.done(), of;
+    done();
   }
 };
 
 // Quantizes k, v f16 [T, kvHeads*headDim] (bitdecoding: whole blocks) as kv_quantize does, and packs them as tokens
 // first (0) .. of the sequence whose pages table I32 [P] names. NaN and infinity: LPQ_NATIVE_NUMERICS; a page that is
 // none: LPQ_NATIVE_ARGUMENT. The same bytes on every device.
-struct KvPack {
-  const Tensor &k, &v, &table;
-  KvForm form;
-  int64_t first;
+struct KvPack : Arguments {
+  const Tensor &k = input("k", {f16}), &v = input("v", {f16}), &table = input("table", {i32}, {-1});
+  KvForm form = KvForm::read(*this, &Arguments::output);
+  int64_t first = integer("first", 0);
 
-  static KvPack parse(const Call& call) {
-    Arguments a(call, "kv_pack");
-    const Tensor &k = a.input("k"), &v = a.input("v"), &table = a.input("table", {DType::i32}, {-1});
-    const Tensor *keys = &a.output("keys"), *key_numbers = &a.output("keyNumbers"), *values = &a.output("values"),
-                 *value_numbers = &a.output("valueNumbers");
-    const KvPack of{k, v, table, KvForm::read(a, {keys, key_numbers, values, value_numbers}), a.integer("first", 0)};
-    require_tensor(k, "k", DType::f16, {-1, of.form.width()});
-    require_tensor(v, "v", DType::f16, k.shape);
-    require(of.first >= 0 && of.first % of.form.block == 0 && k.dim(0) % of.form.block == 0,
-            "tokens come in blocks of " + std::to_string(of.form.block));
-    require(of.first + k.dim(0) <= table.dim(0) * of.form.page_tokens, "the table has too few pages");
-    return a.done(), of;
+  explicit KvPack(const Call& call) : Arguments(call, "kv_pack") {
+    require_shape(k, "k", {-1, form.width()});
+    require_shape(v, "v", k.shape);
+    require(first >= 0 && first % form.block == 0 && k.dim(0) % form.block == 0,
+            "tokens come in blocks of " + std::to_string(form.block));
+    require(first + k.dim(0) <= table.dim(0) * form.page_tokens, "the table has too few pages");
+    done();
   }
 };
 
@@ -137,32 +118,23 @@ struct KvPack {
 // exactly (BitDecoding, section V-B). turbomind, which has no residual: the token is packed at once, lengths grows
 // by 1. table I32 [B,P]; lengths, tails I32 [B] and tailKeys, tailValues f16 [B, R, kvHeads*headDim] are read and
 // written where they are. Failures as of kv_pack.
-struct KvAppend {
-  const Tensor &k, &v, &table, &lengths, &tails, &tail_keys, &tail_values;
-  KvForm form;
-  int64_t sequences, residual;
+struct KvAppend : Arguments {
+  const Tensor &k = input("k", {f16}), &v = input("v", {f16}), &table = input("table", {i32}, {-1, -1});
+  int64_t sequences = table.dim(0);
+  KvForm form = KvForm::read(*this, &Arguments::output);
+  const Tensor& lengths = output("lengths", {i32}, {sequences});
+  const Tensor& tails = output("tails", {i32}, {sequences});
+  const Tensor& tail_keys = output("tailKeys", {f16}, {sequences, -1, form.width()});
+  const Tensor& tail_values = output("tailValues", {f16}, tail_keys.shape);
+  int64_t residual = integer("residual", form.turbomind ? 0 : tail_keys.dim(1));
 
-  static KvAppend parse(const Call& call) {
-    Arguments a(call, "kv_append");
-    const Tensor &k = a.input("k"), &v = a.input("v"), &table = a.input("table");
-    const Tensor *keys = &a.output("keys"), *key_numbers = &a.output("keyNumbers"), *values = &a.output("values"),
-                 *value_numbers = &a.output("valueNumbers");
-    const Tensor &lengths = a.output("lengths"), &tails = a.output("tails"), &tail_keys = a.output("tailKeys"),
-                 &tail_values = a.output("tailValues");
-    const KvForm form = KvForm::read(a, {keys, key_numbers, values, value_numbers});
-    require_tensor(k, "k", DType::f16, {-1, form.width()});
-    require_tensor(v, "v", DType::f16, k.shape);
-    const int64_t sequences = k.dim(0);
-    require_tensor(table, "table", DType::i32, {sequences, -1});
-    require_tensor(lengths, "lengths", DType::i32, {sequences});
-    require_tensor(tails, "tails", DType::i32, {sequences});
-    KvForm::require_tails(tail_keys, tail_values, sequences, form.width());
-    const int64_t room = tail_keys.dim(1), residual = a.integer("residual", form.turbomind ? 0 : room);
-    require(form.turbomind ? residual == 0 : residual > 0 && residual <= room && residual % form.block == 0,
+  explicit KvAppend(const Call& call) : Arguments(call, "kv_append") {
+    require_shape(k, "k", {sequences, form.width()});
+    require_shape(v, "v", k.shape);
+    require(form.turbomind ? residual == 0 : residual > 0 && residual <= tail_keys.dim(1) && residual % form.block == 0,
             form.turbomind ? "turbomind has no residual"
                            : "residual is no multiple of " + std::to_string(form.block) + " up to the tails' room");
-    const KvAppend of{k, v, table, lengths, tails, tail_keys, tail_values, form, sequences, residual};
-    return a.done(), of;
+    done();
   }
 };
 

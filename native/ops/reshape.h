@@ -5,96 +5,77 @@
 namespace lpq::ops {
 
 // Of one dtype: x [R,W] is columns first .. first+W-1 of y [R,C], or the other way round.
-struct SomeColumns {
-  const Tensor &x, &y;
-  int64_t first;
+struct SomeColumns : Arguments {
+  bool places;
+  const Tensor& x = input("x", {-1, -1});
+  const Tensor& y = output("y", {x.dtype}, {x.dim(0), -1});
+  int64_t first = integer("first");
 
-  // y [R,W] = columns first .. first+W-1 of x [R,C]; one dtype, any.
-  static SomeColumns parse_slice(const Call& call) { return parse(call, "slice_columns", false); }
-  // Columns first .. first+W-1 of y [R,C] = x [R,W], the others left as they are; one dtype, any.
-  static SomeColumns parse_place(const Call& call) { return parse(call, "place_columns", true); }
-
- private:
-  static SomeColumns parse(const Call& call, const char* op, bool place) {
-    Arguments a(call, op);
-    const Tensor &x = a.input("x", {-1, -1}), &y = a.output("y", {x.dtype}, {x.dim(0), -1});
-    const int64_t first = a.integer("first"), width = (place ? x : y).dim(1), all = (place ? y : x).dim(1);
+  // y [R,W] = columns first .. first+W-1 of x [R,C]; or columns first .. first+W-1 of y [R,C] = x [R,W], the others
+  // left as they are. One dtype, any.
+  SomeColumns(const Call& call, bool to_place)
+      : Arguments(call, to_place ? "place_columns" : "slice_columns"), places(to_place) {
+    const int64_t width = (places ? x : y).dim(1), all = (places ? y : x).dim(1);
     require(first >= 0 && first + width <= all, "columns " + std::to_string(first) + " to " +
                                                     std::to_string(first + width) + " are not among the " +
-                                                    std::to_string(all) + " of " + (place ? "y" : "x"));
-    return a.done(), SomeColumns{x, y, first};
+                                                    std::to_string(all) + " of " + (places ? "y" : "x"));
+    done();
   }
 };
 
 // y [C,R] = xᵀ of x [R,C]; one dtype, any of 1 to 8 bytes; y is not x.
-struct Transpose {
-  const Tensor &x, &y;
+struct Transpose : Arguments {
+  const Tensor& x = input("x", {-1, -1});
+  const Tensor& y = output("y", {x.dtype}, {x.dim(1), x.dim(0)});
 
-  static Transpose parse(const Call& call) {
-    Arguments a(call, "transpose");
-    const Tensor &x = a.input("x", {-1, -1}), &y = a.output("y", {x.dtype}, {x.dim(1), x.dim(0)});
+  explicit Transpose(const Call& call) : Arguments(call, "transpose") {
     require(x.elements() == 0 || y.raw() != x.raw(), "y must not be x");
-    return a.done(), Transpose{x, y};
+    done();
   }
 };
 
 // Part of every head copied: y[t][h][to .. to+width) = x[t][h][from .. from+width), the rest of y left as it is. x
 // [T, heads*fromDim] (`shared`: [T, fromDim], one head for all), y [T, heads*toDim], of one dtype (on CUDA f32, f16 or
 // bf16).
-struct CopyHeads {
-  const Tensor &x, &y;
-  int64_t heads, width, from_dim, from, to_dim, to;
-  bool shared;
+struct CopyHeads : Arguments {
+  const Tensor &x = input("x"), &y = output("y");
+  int64_t heads = integer("heads"), width = integer("width");
+  int64_t from_dim = integer("fromDim"), from = integer("from"), to_dim = integer("toDim"), to = integer("to");
+  bool shared = flag("shared");
 
-  static CopyHeads parse(const Call& call) {
-    Arguments a(call, "copy_heads");
-    const CopyHeads of{a.input("x"),       a.output("y"),        a.integer("heads"),
-                       a.integer("width"), a.integer("fromDim"), a.integer("from"),
-                       a.integer("toDim"), a.integer("to"),      a.flag("shared")};
-    require(of.heads > 0 && of.width >= 0,
-            "heads is " + std::to_string(of.heads) + " and width " + std::to_string(of.width));
-    inside(of.from, of.width, of.from_dim);
-    inside(of.to, of.width, of.to_dim);
-    require_shape(of.x, "x", {-1, (of.shared ? 1 : of.heads) * of.from_dim});
-    require_tensor(of.y, "y", of.x.dtype, {of.x.dim(0), of.heads * of.to_dim});
-    return a.done(), of;
-  }
-
- private:
-  static void inside(int64_t first, int64_t width, int64_t dim) {
-    require(first >= 0 && first + width <= dim, "columns " + std::to_string(first) + " to " +
-                                                    std::to_string(first + width) + " are not in a head of " +
-                                                    std::to_string(dim));
+  explicit CopyHeads(const Call& call) : Arguments(call, "copy_heads") {
+    require(heads > 0 && width >= 0, "heads is " + std::to_string(heads) + " and width " + std::to_string(width));
+    for (const auto& [first, dim] : {std::pair{from, from_dim}, {to, to_dim}})
+      require(first >= 0 && first + width <= dim, "columns " + std::to_string(first) + " to " +
+                                                      std::to_string(first + width) + " are not in a head of " +
+                                                      std::to_string(dim));
+    require_shape(x, "x", {-1, (shared ? 1 : heads) * from_dim});
+    require_tensor(y, "y", x.dtype, {x.dim(0), heads * to_dim});
+    done();
   }
 };
 
 // Bytes from one tensor to another of as many, for benchmarks.
-struct Copy {
-  const Tensor &from, &to;
+struct Copy : Arguments {
+  const Tensor &from = input("from"), &to = output("to");
 
-  static Copy parse(const Call& call) {
-    Arguments a(call, "copy");
-    const Tensor &from = a.input("from"), &to = a.output("to");
+  explicit Copy(const Call& call) : Arguments(call, "copy") {
     require(from.bytes() == to.bytes(), "the tensors have different sizes");
-    return a.done(), Copy{from, to};
+    done();
   }
 };
 
 // CPU only: y[n][k] = x.flat[first + n*rowStep + k*columnStep]; y [N,K], x of the same dtype and any shape.
-struct StridedMatrix {
-  const Tensor &x, &y;
-  int64_t first, row_step, column_step;
+struct StridedMatrix : Arguments {
+  const Tensor& x = input("x");
+  const Tensor& y = output("y", {x.dtype}, {-1, -1});
+  int64_t first = integer("first"), row_step = integer("rowStep"), column_step = integer("columnStep");
 
-  static StridedMatrix parse(const Call& call) {
-    Arguments a(call, "strided_matrix");
-    const Tensor &x = a.input("x"), &y = a.output("y", {x.dtype}, {-1, -1});
-    const StridedMatrix of{x, y, a.integer("first"), a.integer("rowStep"), a.integer("columnStep")};
-    require(of.first >= 0 && of.row_step >= 0 && of.column_step >= 0,
-            "first, rowStep and columnStep must not be negative");
-    require(
-        y.elements() == 0 || of.first + (y.dim(0) - 1) * of.row_step + (y.dim(1) - 1) * of.column_step < x.elements(),
-        "the last element lies outside x of " + std::to_string(x.elements()) + " elements");
-    return a.done(), of;
+  explicit StridedMatrix(const Call& call) : Arguments(call, "strided_matrix") {
+    require(first >= 0 && row_step >= 0 && column_step >= 0, "first, rowStep and columnStep must not be negative");
+    require(y.elements() == 0 || first + (y.dim(0) - 1) * row_step + (y.dim(1) - 1) * column_step < x.elements(),
+            "the last element lies outside x of " + std::to_string(x.elements()) + " elements");
+    done();
   }
 };
 

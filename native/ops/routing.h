@@ -11,19 +11,17 @@ namespace lpq::ops {
 // LPQ_NATIVE_NUMERICS. With `jitter` > 0 (SparseMixer, arXiv:2310.00811, as Phi-3.5-MoE has it) instead: one expert
 // after another, that with the highest logit m of those left, whose weight is its softmax among those left with (m -
 // logit) / max(|logit|, m) <= 2 jitter; without bias, groups, sigmoid and normalize.
-struct RouteTopK {
-  const Tensor &logits, &indices, &weights;
-  const Tensor* bias;
-  int64_t k, groups, top_groups;
-  bool sigmoid, normalize, top_two;
-  float scale, jitter;
+struct RouteTopK : Arguments {
+  const Tensor& logits = input("logits", {f32}, {-1, -1});
+  int64_t tokens = logits.dim(0), experts = logits.dim(1);
+  int64_t k = integer("k"), groups = integer("groups", 1), top_groups = integer("topGroups", 1);
+  const Tensor& indices = output("indices", {i32}, {tokens, k});
+  const Tensor& weights = output("weights", {f32}, {tokens, k});
+  const Tensor* bias = last_input("bias", kFloats, {experts});
+  bool sigmoid = flag("sigmoid"), normalize = number("normalize") != 0, top_two = flag("topTwo");
+  float scale = real("scale", 1), jitter = real("jitter", 0);
 
-  static RouteTopK parse(const Call& call) {
-    Arguments a(call, "route_top_k");
-    const Tensor& logits = a.input("logits", {DType::f32}, {-1, -1});
-    const int64_t tokens = logits.dim(0), experts = logits.dim(1), k = a.integer("k");
-    const int64_t groups = a.integer("groups", 1), top_groups = a.integer("topGroups", 1);
-    const bool top_two = a.flag("topTwo");
+  explicit RouteTopK(const Call& call) : Arguments(call, "route_top_k") {
     require(groups >= 1 && experts % groups == 0,
             "groups is " + std::to_string(groups) + ", which does not divide " + std::to_string(experts) + " experts");
     require(top_groups >= 1 && top_groups <= groups,
@@ -33,80 +31,49 @@ struct RouteTopK {
     require(k >= 1 && k <= open, "k is " + std::to_string(k) +
                                      ", not between 1 and the number of experts to choose from, " +
                                      std::to_string(open));
-    const RouteTopK of{logits,
-                       a.output("indices", {DType::i32}, {tokens, k}),
-                       a.output("weights", {DType::f32}, {tokens, k}),
-                       a.input_if(a.left() > 0, "bias", kFloats, {experts}),
-                       k,
-                       groups,
-                       top_groups,
-                       a.flag("sigmoid"),
-                       a.number("normalize") != 0,
-                       top_two,
-                       a.real("scale", 1),
-                       a.real("jitter", 0)};
-    require(of.jitter >= 0, "jitter is " + std::to_string(of.jitter));
-    require(of.jitter == 0 || (!of.bias && groups == 1 && !of.sigmoid && !of.normalize),
+    require(jitter >= 0, "jitter is " + std::to_string(jitter));
+    require(jitter == 0 || (!bias && groups == 1 && !sigmoid && !normalize),
             "jitter goes without bias, groups, sigmoid and normalize");
-    return a.done(), of;
+    done();
   }
 };
 
 // Groups routed tokens by expert: indices I32 [T,k] -> rows I32 [T*k] (flat t*k+j, ascending inside an expert) and
 // offsets I32 [E+1], E = `experts`. An index that is none: LPQ_NATIVE_ARGUMENT.
-struct GroupByExpert {
-  const Tensor &indices, &rows, &offsets;
-  int64_t experts;
+struct GroupByExpert : Arguments {
+  const Tensor& indices = input("indices", {i32}, {-1, -1});
+  int64_t experts = at_least(1, "experts");
+  const Tensor& rows = output("rows", {i32}, {indices.elements()});
+  const Tensor& offsets = output("offsets", {i32}, {experts + 1});
 
-  static GroupByExpert parse(const Call& call) {
-    Arguments a(call, "group_by_expert");
-    const Tensor& indices = a.input("indices", {DType::i32}, {-1, -1});
-    const int64_t experts = a.integer("experts"), count = indices.elements();
-    require(experts > 0, "experts is " + std::to_string(experts));
-    require(count < (int64_t{1} << 31), "there are 2^31 routed tokens or more");
-    const GroupByExpert of{indices, a.output("rows", {DType::i32}, {count}),
-                           a.output("offsets", {DType::i32}, {experts + 1}), experts};
-    return a.done(), of;
+  explicit GroupByExpert(const Call& call) : Arguments(call, "group_by_expert") {
+    require(indices.elements() < (int64_t{1} << 31), "there are 2^31 routed tokens or more");
+    done();
   }
 };
 
-inline int64_t checked_divide(int64_t divide) {
-  require(divide >= 1, "divide is " + std::to_string(divide));
-  return divide;
-}
-
 // y[m] = x[rows[m] div `divide`] (1); x f32 (on CUDA f16 or bf16 too) [T,C], rows I32 [M], y of x's dtype [M,C]. A row
 // that x does not have: LPQ_NATIVE_ARGUMENT.
-struct GatherRows {
-  const Tensor &x, &rows, &y;
-  int64_t divide;
+struct GatherRows : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  const Tensor& rows = input("rows", {i32}, {-1});
+  const Tensor& y = output("y", {x.dtype}, {rows.dim(0), x.dim(1)});
+  int64_t divide = at_least(1, "divide", 1);
 
-  static GatherRows parse(const Call& call) {
-    Arguments a(call, "gather_rows");
-    const Tensor &x = a.input("x", kFloats, {-1, -1}), &rows = a.input("rows", {DType::i32}, {-1});
-    const GatherRows of{x, rows, a.output("y", {x.dtype}, {rows.dim(0), x.dim(1)}),
-                        checked_divide(a.integer("divide", 1))};
-    return a.done(), of;
-  }
+  explicit GatherRows(const Call& call) : Arguments(call, "gather_rows") { done(); }
 };
 
 // y[rows[m] div `divide`] += weights.flat[rows[m]] * x[m]; in order of m, so experts add in a fixed order. x f32 (on
 // CUDA f16 or bf16 too) [M,C], rows I32 [M], weights f32 (on CUDA `divide` for each row of y), y f32 [T,C]. A row that
 // is none: LPQ_NATIVE_ARGUMENT.
-struct ScatterAddRows {
-  const Tensor &x, &rows, &weights, &y;
-  int64_t divide;
+struct ScatterAddRows : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  const Tensor& rows = input("rows", {i32}, {x.dim(0)});
+  const Tensor& weights = input("weights", {f32});
+  const Tensor& y = in_place("y", {f32}, {-1, x.dim(1)});
+  int64_t divide = at_least(1, "divide");
 
-  static ScatterAddRows parse(const Call& call) {
-    Arguments a(call, "scatter_add_rows");
-    const Tensor &x = a.input("x", kFloats, {-1, -1}), &rows = a.input("rows", {DType::i32}, {x.dim(0)}),
-                 &weights = a.input("weights");
-    require_dtype(weights, "weights", {DType::f32});
-    a.input("y");  // which is the output of that name
-    const ScatterAddRows of{x, rows, weights, a.output("y", {DType::f32}, {-1, x.dim(1)}),
-                            checked_divide(a.integer("divide"))};
-    return a.done(), of;
-  }
+  explicit ScatterAddRows(const Call& call) : Arguments(call, "scatter_add_rows") { done(); }
 };
 
 }  // namespace lpq::ops

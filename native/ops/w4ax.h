@@ -18,67 +18,51 @@ inline int64_t blocks_of(const Tensor& x, const char* name) {
 // clamped to +-top, rounded to nearest even; a scale below 2^-126 is 0 and its codes are 0. order (optional) i32 [K]:
 // column j reads x's column order[j]. Fails with LPQ_NATIVE_NUMERICS for NaN and infinity. On CUDA codes start at a
 // multiple of 4 bytes.
-struct QuantizeActivations {
-  const Tensor &x, &bits, &clip;
-  const Tensor* order;
-  const Tensor &codes, &scales;
-  int64_t rows, k, blocks;
+struct QuantizeActivations : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  int64_t rows = x.dim(0), k = x.dim(1), blocks = blocks_of(x, "x");
+  const Tensor& bits = input("bits", {u8}, {blocks});
+  const Tensor& clip = input("clip", {f32}, {blocks});
+  const Tensor* order = last_input("order", {i32}, {k});
+  const Tensor& codes = output("codes", {i8}, {rows, k});
+  const Tensor& scales = output("scales", {f32}, {rows, blocks});
 
-  static QuantizeActivations parse(const Call& call) {
-    Arguments a(call, "quantize_activations");
-    const Tensor& x = a.input("x", kFloats, {-1, -1});
-    const int64_t rows = x.dim(0), k = x.dim(1), blocks = blocks_of(x, "x");
-    const Tensor &bits = a.input("bits", {DType::u8}, {blocks}), &clip = a.input("clip", {DType::f32}, {blocks});
-    const Tensor* order = a.input_if(a.left() > 0, "order", {DType::i32}, {k});
-    const Tensor &codes = a.output("codes", {DType::i8}, {rows, k}),
-                 &scales = a.output("scales", {DType::f32}, {rows, blocks});
-    a.done();
-    return {x, bits, clip, order, codes, scales, rows, k, blocks};
-  }
+  explicit QuantizeActivations(const Call& call) : Arguments(call, "quantize_activations") { done(); }
 };
 
 // x f32 [T,K] = code * scale; codes i8 [T,K], scales f32 [T,K/128].
-struct DequantizeActivations {
-  const Tensor &codes, &scales, &x;
-  int64_t rows, k, blocks;
+struct DequantizeActivations : Arguments {
+  const Tensor& codes = input("codes", {i8}, {-1, -1});
+  int64_t rows = codes.dim(0), k = codes.dim(1), blocks = blocks_of(codes, "codes");
+  const Tensor& scales = input("scales", {f32}, {rows, blocks});
+  const Tensor& x = output("x", {f32}, {rows, k});
 
-  static DequantizeActivations parse(const Call& call) {
-    Arguments a(call, "dequantize_activations");
-    const Tensor& codes = a.input("codes", {DType::i8}, {-1, -1});
-    const int64_t rows = codes.dim(0), k = codes.dim(1), blocks = blocks_of(codes, "codes");
-    const Tensor &scales = a.input("scales", {DType::f32}, {rows, blocks}), &x = a.output("x", {DType::f32}, {rows, k});
-    a.done();
-    return {codes, scales, x, rows, k, blocks};
-  }
+  explicit DequantizeActivations(const Call& call) : Arguments(call, "dequantize_activations") { done(); }
 };
 
 // y[t][j] = x[t][order[j]]; x, y f32 [T,K], order i32 [K]; y is not x.
-struct GatherColumns {
-  const Tensor &x, &order, &y;
+struct GatherColumns : Arguments {
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& order = input("order", {i32}, {x.dim(1)});
+  const Tensor& y = output("y", {f32}, x.shape);
 
-  static GatherColumns parse(const Call& call) {
-    Arguments a(call, "gather_columns");
-    const Tensor &x = a.input("x", {DType::f32}, {-1, -1}), &order = a.input("order", {DType::i32}, {x.dim(1)}),
-                 &y = a.output("y", {DType::f32}, x.shape);
+  explicit GatherColumns(const Call& call) : Arguments(call, "gather_columns") {
     require(x.raw() != y.raw(), "y is x");
-    a.done();
-    return {x, order, y};
+    done();
   }
 };
 
 // Codes and scales f32 [M] of x f32, f16 or bf16 [M,K], a token at a time: scale = max|x| * f32(1 / top), 0 below
 // 2^-126; code = x * (1 / scale) clamped to +-top, rounded to nearest even; all in fp32. codes i8 [M,K]: top 127;
 // f8_e4m3 [M,K]: top 448. The same bytes on every device. Fails with LPQ_NATIVE_NUMERICS for NaN and infinity.
-struct QuantizeTokens {
-  const Tensor &x, &codes, &scales;
+struct QuantizeTokens : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  const Tensor& codes = output("codes", {i8, f8_e4m3}, x.shape);
+  const Tensor& scales = output("scales", {f32}, {x.dim(0)});
 
-  static QuantizeTokens parse(const Call& call) {
-    Arguments a(call, "quantize_tokens");
-    const Tensor &x = a.input("x", kFloats, {-1, -1}), &codes = a.output("codes", {DType::i8, DType::f8_e4m3}, x.shape),
-                 &scales = a.output("scales", {DType::f32}, {x.dim(0)});
+  explicit QuantizeTokens(const Call& call) : Arguments(call, "quantize_tokens") {
     require(x.dim(1) < kMostRows, "x has " + std::to_string(x.dim(1)) + " columns, which is 2^31 or more");
-    a.done();
-    return {x, codes, scales};
+    done();
   }
 };
 
@@ -90,9 +74,9 @@ struct W4axBlocks {
   int64_t count, eights, fours;
 
   static W4axBlocks of(const Tensor& x8, const Tensor& x4, const Tensor& blocks, int64_t rows, int64_t count) {
-    require_tensor(blocks, "blocks", DType::i32, {count});
-    require_tensor(x8, "x8", DType::i8, {rows, -1});
-    require_tensor(x4, "x4", DType::u8, {rows, -1});
+    require_tensor(blocks, "blocks", i32, {count});
+    require_tensor(x8, "x8", i8, {rows, -1});
+    require_tensor(x4, "x4", u8, {rows, -1});
     const int64_t eights = x8.dim(1) / 128, fours = x4.dim(1) / 64;
     require(count > 0 && x8.dim(1) % 128 == 0 && x4.dim(1) % 64 == 0 && eights + fours == count,
             "x8 and x4 hold " + std::to_string(x8.dim(1)) + " and " + std::to_string(x4.dim(1)) +
@@ -103,52 +87,35 @@ struct W4axBlocks {
 
 // What gemm_comet reads: the codes of quantize_activations of x f32 (CUDA: f16 and bf16 too) [M,K] as W4axBlocks, and
 // scales f32 [K/128, M'], M' = M rounded up to fours. order as there. On CUDA x8 and x4 start at multiples of 4 bytes.
-struct QuantizeComet {
-  const Tensor &x, &bits, &clip;
-  const Tensor* order;
-  W4axBlocks to;
-  const Tensor& scales;
-  int64_t rows, k;
+struct QuantizeComet : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  int64_t rows = x.dim(0), k = x.dim(1), count = blocks_of(x, "x");
+  const Tensor& bits = input("bits", {u8}, {count});
+  const Tensor& clip = input("clip", {f32}, {count});
+  const Tensor& blocks = input("blocks");
+  const Tensor* order = last_input("order", {i32}, {k});
+  const Tensor &x8 = output("x8"), &x4 = output("x4");
+  const Tensor& scales = output("scales", {f32}, {count, up_to(rows, 4)});
+  W4axBlocks to = W4axBlocks::of(x8, x4, blocks, rows, count);
 
-  static QuantizeComet parse(const Call& call) {
-    Arguments a(call, "quantize_comet");
-    const Tensor& x = a.input("x", kFloats, {-1, -1});
-    const int64_t rows = x.dim(0), k = x.dim(1), count = blocks_of(x, "x");
-    const Tensor &bits = a.input("bits", {DType::u8}, {count}), &clip = a.input("clip", {DType::f32}, {count}),
-                 &blocks = a.input("blocks");
-    const Tensor* order = a.input_if(a.left() > 0, "order", {DType::i32}, {k});
-    const Tensor &x8 = a.output("x8"), &x4 = a.output("x4"),
-                 &scales = a.output("scales", {DType::f32}, {count, up_to(rows, 4)});
-    const W4axBlocks to = W4axBlocks::of(x8, x4, blocks, rows, count);
-    a.done();
-    return {x, bits, clip, order, to, scales, rows, k};
-  }
+  explicit QuantizeComet(const Call& call) : Arguments(call, "quantize_comet") { done(); }
 };
 
 // y f32 [T,N] = start + sum: sum runs over blocks b of 128 columns from 0, sum = fma(P, sx[t][b] * sw[n][b], sum), P
 // the exact integer sum of the block's products of codes i8 x [T,K] and w [N,K], as f32 (|P| <= 128 * 127 * 128 <
 // 2^24); start is bias f32 [N] (optional), with `accumulate` y + bias. x_scales f32 [T,K/128], w_scales f32 [N,K/128].
-struct GemmW4ax {
-  const Tensor &x, &x_scales, &w, &w_scales;
-  const Tensor* bias;
-  const Tensor& y;
-  int64_t tokens, n, k, blocks;
-  bool accumulate;
+struct GemmW4ax : Arguments {
+  const Tensor& x = input("x", {i8}, {-1, -1});
+  int64_t tokens = x.dim(0), k = x.dim(1), blocks = blocks_of(x, "x");
+  const Tensor& x_scales = input("x_scales", {f32}, {tokens, blocks});
+  const Tensor& w = input("w", {i8}, {-1, k});
+  int64_t n = w.dim(0);
+  const Tensor& w_scales = input("w_scales", {f32}, {n, blocks});
+  const Tensor* bias = last_input("bias", {f32}, {n});
+  const Tensor& y = output("y", {f32}, {tokens, n});
+  bool accumulate = flag("accumulate");
 
-  static GemmW4ax parse(const Call& call) {
-    Arguments a(call, "gemm_w4ax");
-    const Tensor& x = a.input("x", {DType::i8}, {-1, -1});
-    const int64_t tokens = x.dim(0), k = x.dim(1), blocks = blocks_of(x, "x");
-    const Tensor &x_scales = a.input("x_scales", {DType::f32}, {tokens, blocks}),
-                 &w = a.input("w", {DType::i8}, {-1, k});
-    const int64_t n = w.dim(0);
-    const Tensor& w_scales = a.input("w_scales", {DType::f32}, {n, blocks});
-    const Tensor* bias = a.input_if(a.left() > 0, "bias", {DType::f32}, {n});
-    const Tensor& y = a.output("y", {DType::f32}, {tokens, n});
-    const bool accumulate = a.flag("accumulate");
-    a.done();
-    return {x, x_scales, w, w_scales, bias, y, tokens, n, k, blocks, accumulate};
-  }
+  explicit GemmW4ax(const Call& call) : Arguments(call, "gemm_w4ax") { done(); }
 };
 
 }  // namespace lpq::ops

@@ -160,6 +160,121 @@ const argumentCases: readonly ArgumentCase[] = [
   ),
 ];
 
+const run = { seed: 1, strips: [0] };
+const found = 'registers: i64 5; outputs: f64 7';
+
+/** The verifier's, which run on the CPU alone. */
+export const verifierCases: readonly ArgumentCase[] = [
+  row('verify_compare', 'a: u8 2,4; b: u8 2,4', 'info: i64 5', { rows: 2, bits: 8 }, 'a b'),
+  row('verify_decode_awq', 'packed: i32 4,2', 'values: u8 16,4; info: i64 5'),
+  row('verify_gguf_values', 'blocks: u8 2,18; order: i32 2', 'w: f32 2,32; info: i64 5', { type: 'q4_0' }),
+  row(
+    'verify_gguf_fields',
+    'blocks: u8 2,18; order: i32 2',
+    'codes: u8 2,16; scales: f16 2,1; minima: f16 2,1; info: i64 5',
+    { type: 'q4_0', bits: 4, k: 32 },
+  ),
+  row('verify_gguf_nearest', 'blocks: u8 2,18; order: i32 2; w: f32 2,32', 'codes: i64 5; norms: i64 5', {
+    type: 'q4_0',
+  }),
+  row('verify_near_rows', 'a: f32 2,8; w: f32 2,8', 'info: i64 5'),
+  row('verify_decode_gptq', 'packed: i32 1,3', 'codes: u8 3,4; info: i64 5', { bits: 4, k: 8 }),
+  row('verify_decode_ct', 'packed: i32 3,1', 'codes: u8 3,4; info: i64 5', { bits: 4, k: 8 }),
+  row('verify_decode_zeros', 'packed: i32 2,1', 'zeros: u8 8,2; info: i64 5', { bits: 4, down: 0 }),
+  row(
+    'verify_decode_tiles',
+    'packed: u8 512; order: i32 16',
+    'codes: u8 64,8; info: i64 5',
+    { form: 'marlin', bits: 4, np: 64, kp: 16, k: 16 },
+    'packed',
+  ),
+  row(
+    'verify_decode_parameters',
+    'packed: f16 64',
+    'elements: f16 64,1; info: i64 5',
+    { form: 'marlin_scales', bits: 16, np: 64, gp: 1 },
+    'packed elements',
+  ),
+  row('verify_split_pairs', 'pairs: i32 3,2', 'scales: f16 3,2; zeros: i16 3,2; info: i64 5', { bits: 4, constant: 8 }),
+  row(
+    'verify_decode_sparse',
+    'B: i32 128; meta: i16 128',
+    'codes: u8 64,16; mask: u8 64,4; padding: i64 5; places: i64 5',
+    { bits: 4, np: 64, kp: 32, k: 32, flip: 0, pad: 8 },
+    'B meta',
+  ),
+  row('verify_transpose', 'x: f32 2,3', 'y: f32 3,2', {}, 'x'),
+  row('verify_convert_exact', 'x: f32 2,3', 'y: f16 2,3; info: i64 5'),
+  row(
+    'verify_dequantize',
+    'codes: u8 3,4; scales: f16 3,2; mask: u8 3,1',
+    'w: f32 3,8',
+    { ...type, blockN: 1, blockK: 4, hasMask: 1 },
+    'scales',
+  ),
+  row('verify_fragments', '', 'table: i32 32,8,2', { operand: 'a' }),
+  row(
+    'verify_kv_decode',
+    'pages: u8 1,4096; numbers: u8 1,512; table: i32 1',
+    'codes: u8 64,64; scales: f16 1,64; zeros: f16 1,64',
+    {
+      form: 'bitdecoding',
+      outer: 0,
+      values: 0,
+      channel: 1,
+      heads: 1,
+      headDim: 64,
+      pageTokens: 64,
+      bits: 4,
+      otherBits: 4,
+      group: 64,
+      run: 8,
+    },
+  ),
+  row(
+    'verify_kv_attention',
+    'q: f32 4; keys: f64 3,4; zeros of keys: f64 3,4; values: f64 3,4; zeros of values: f64 3,4',
+    'y: f64 4; bound: f64 4',
+    { heads: 1, kvHeads: 1, headDim: 4, scale: 1, unit: 1e-7, top: 0 },
+  ),
+  row('verify_emulate_marlin', 'B: i32 1,128; s: f16 1,64; codes: u8 64,8; scales: f16 64,1', found, {
+    ...run,
+    k: 16,
+    zero: 8,
+    signed: 0,
+  }),
+  row(
+    'verify_emulate_sparse',
+    'B: i32 1,128; meta: i16 1,128; s: f16 1,64; codes: u8 64,16; mask: u8 64,4; scales: f16 64,1',
+    found,
+    { ...run, bits: 4, k: 32, zero: 8, signed: 0 },
+  ),
+  row(
+    'verify_emulate_comet',
+    'packed: u8 1,1,1024; packed scales: f32 1,16; bits: u8 1; clip: f32 1; blocks: i32 1; codes: u8 16,64; scales: f32 16,1; permutation: i32 128',
+    found,
+    run,
+  ),
+  row(
+    'verify_emulate_tiles',
+    'packed: u8 512; scales: f16 64,1; zeros: f16 64,1; codes: u8 64,8; packed_scales: f16 64; order: i32 16',
+    found,
+    {
+      ...type,
+      ...run,
+      form: 'marlin',
+      scaleForm: 'marlin_scales',
+      np: 64,
+      kp: 16,
+      gp: 1,
+      group: 16,
+      k: 16,
+      hasOrder: 1,
+    },
+    'packed packed_scales',
+  ),
+];
+
 /** What is wrong with a call, and what the backend says: `CODE: sentence`, or nothing where it takes it. */
 export interface Refusal {
   readonly op: string;
@@ -169,9 +284,9 @@ export interface Refusal {
 }
 
 /** Calls every operation of the table with a parameter that it does not know, and with each tensor of a wrong dtype and of a wrong shape. */
-export async function refusals(rt: NativeRuntime): Promise<Refusal[]> {
+export async function refusals(rt: NativeRuntime, cases = argumentCases): Promise<Refusal[]> {
   const found: Refusal[] = [];
-  for (const { op, inputs, outputs, params, measures } of argumentCases) {
+  for (const { op, inputs, outputs, params, measures } of cases) {
     const attempt = async (wrong: Refusal['wrong'], name: string) => {
       const made = new Map(
         [...inputs, ...outputs].map(({ name: each, dtype, shape }) => {

@@ -3,15 +3,15 @@ import { spawnSync } from 'node:child_process';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createRuntime } from '../../native/binding.js';
-import { type Refusal, refusals } from './argument-cases.js';
+import { type Refusal, refusals, verifierCases } from './argument-cases.js';
 import { complaints, type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 
 const made = fakeCuda();
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());
 
-function judge(all: readonly Refusal[]): void {
-  assert.ok(all.length > 400);
+function judge(all: readonly Refusal[], least = 400): void {
+  assert.ok(all.length > least);
   for (const { op, wrong, name, said } of all) {
     const code = wrong === 'parameter' ? 'LPQ_NATIVE_PARAM' : 'LPQ_NATIVE_ARGUMENT';
     assert.ok(said.startsWith(`${code}: `), `${op}, ${wrong} of ${name}: ${said || 'taken'}`);
@@ -25,6 +25,10 @@ function judge(all: readonly Refusal[]): void {
 
 test('every operation refuses an unknown parameter, a wrong dtype and a wrong shape by name', async () => {
   judge(await refusals(createRuntime({ threads: 1 })));
+});
+
+test("so do the verifier's operations", async () => {
+  judge(await refusals(createRuntime({ threads: 1 }), verifierCases), 150);
 });
 
 test('the CUDA backend refuses them with the same sentences', async (t) => {

@@ -79,7 +79,7 @@ struct Search {
 };
 
 void clip(Call& call, Exec& exec) {
-  const ops::GptqClip a = ops::GptqClip::parse(call);
+  const ops::GptqClip a(call);
   const int64_t n = a.problem.n, k = a.problem.k, groups = a.problem.groups;
   const float *t = a.problem.t.data<float>(), *m = a.problem.matrix.data<float>();
   const int32_t* group = a.problem.group.data<int32_t>();

@@ -9,7 +9,7 @@ namespace lpq::gptq {
 namespace {
 
 void encode(Call& call, Exec& exec) {
-  const ops::GptqEncode a = ops::GptqEncode::parse(call);
+  const ops::GptqEncode a(call);
   const int64_t n = a.level.dim(0), k = a.level.dim(1);
   const float* level = a.level.data<float>();
   const int32_t* order = a.order.data<int32_t>();
@@ -25,23 +25,23 @@ void encode(Call& call, Exec& exec) {
 }
 
 void store_scales(Call& call, Exec&) {
-  const auto [scale_in, stored, rounded_out, info_out, unit] = ops::GptqStoreScales::parse(call);
-  const int64_t count = scale_in.elements();
-  const float *scale = scale_in.data<float>(), least = least_scale(stored.dtype);
-  float* rounded = rounded_out.data<float>();
+  const ops::GptqStoreScales op(call);
+  const int64_t count = op.scale.elements();
+  const float *scale = op.scale.data<float>(), least = least_scale(op.stored.dtype);
+  float* rounded = op.rounded.data<float>();
   double overflows = 0, underflows = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const float x = scale[i] / unit;
-    float held = write_number(stored.dtype, stored.raw(), i, x);
+    const float x = scale[i] / op.unit;
+    float held = write_number(op.stored.dtype, op.stored.raw(), i, x);
     // Never 0: the least subnormal of f16 instead.
-    if (held == 0.0f && stored.dtype == DType::f16)
-      held = write_number(stored.dtype, stored.raw(), i, std::copysign(0x1p-24f, x));
+    if (held == 0.0f && op.stored.dtype == DType::f16)
+      held = write_number(op.stored.dtype, op.stored.raw(), i, std::copysign(0x1p-24f, x));
     overflows += !std::isfinite(held);
-    underflows += std::fabs(x) < least && stored.dtype != DType::f8_e4m3;
-    rounded[i] = held * unit;
+    underflows += std::fabs(x) < least && op.stored.dtype != DType::f8_e4m3;
+    rounded[i] = held * op.unit;
   }
-  info_out.data<double>()[0] = overflows;
-  info_out.data<double>()[1] = underflows;
+  op.info.data<double>()[0] = overflows;
+  op.info.data<double>()[1] = underflows;
 }
 
 LPQ_OP(encode, "gptq_encode");

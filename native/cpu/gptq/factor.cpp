@@ -13,7 +13,7 @@ namespace lpq::gptq {
 namespace {
 
 void factor(Call& call, Exec& exec) {
-  const ops::GptqFactor of = ops::GptqFactor::parse(call);
+  const ops::GptqFactor of(call);
   require_dtype(of.h, "H", {DType::f64});
   const int64_t k = of.h.dim(0);
   const double* h = of.h.data<double>();

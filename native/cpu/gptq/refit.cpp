@@ -36,7 +36,7 @@ bool solve_spd(double* a, double* b, int64_t n) {
 }
 
 void refit(Call& call, Exec& exec) {
-  const ops::GptqRefit of = ops::GptqRefit::parse(call);
+  const ops::GptqRefit of(call);
   const int64_t n = of.problem.n, k = of.problem.k, groups = of.problem.groups;
   const float *t = of.problem.t.data<float>(), *m = of.problem.matrix.data<float>(), *level = of.level.data<float>(),
               *zero = of.problem.zero.data<float>();
@@ -150,7 +150,7 @@ void refit(Call& call, Exec& exec) {
 }
 
 void error(Call& call, Exec& exec) {
-  const ops::ModuleError a = ops::ModuleError::parse(call);
+  const ops::ModuleError a(call);
   require_dtype(a.weight, "weight", {DType::f32});
   require_dtype(a.quantized, "quantized", {DType::f32});
   require_dtype(a.h, "H", {DType::f64});

@@ -59,7 +59,7 @@ void solve_with(Exec& exec, const ops::GptqSolve& of) {
 }
 
 void prune(Call& call, Exec& exec) {
-  const ops::GptqPrune of = ops::GptqPrune::parse(call);
+  const ops::GptqPrune of(call);
   const Problem p{of.t.dim(0), of.t.dim(1), 1, of.t.data<float>(), of.u.data<float>(), nullptr, nullptr, nullptr};
   const std::vector<int32_t> group(static_cast<size_t>(p.k), 0);
   BlockArgs args{nullptr, p.k,     0, 0, group.data(), nullptr, nullptr, 1, nullptr, of.pruned.data<float>(),
@@ -115,10 +115,10 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
   }
 }
 
-void solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve::parse(call)); }
-void sparse_solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve::parse_sparse(call)); }
-void descend(Call& call, Exec& exec) { descend_with(exec, ops::GptqDescend::parse(call)); }
-void sparse_descend(Call& call, Exec& exec) { descend_with(exec, ops::GptqDescend::parse_sparse(call)); }
+void solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve(call)); }
+void sparse_solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve(call, true)); }
+void descend(Call& call, Exec& exec) { descend_with(exec, ops::GptqDescend(call)); }
+void sparse_descend(Call& call, Exec& exec) { descend_with(exec, ops::GptqDescend(call, true)); }
 
 LPQ_OP(solve, "gptq_solve");
 LPQ_OP(descend, "gptq_descend");

@@ -28,16 +28,17 @@ std::vector<double> in_solving_order(Exec& exec, const double* drift, const int3
 }
 
 void correction(Call& call, Exec& exec) {
-  const auto [drift, order, u_in, out] = ops::GptqCorrection::parse(call);
-  require_dtype(drift, "D", {DType::f64});
-  const int64_t k = drift.dim(0);
+  const ops::GptqCorrection op(call);
+  require_dtype(op.drift, "D", {DType::f64});
+  const int64_t k = op.drift.dim(0);
   for (int64_t j = 0; j < k; ++j)
-    require(order.data<int32_t>()[j] >= 0 && order.data<int32_t>()[j] < k, "order holds a column that is not there");
-  std::vector<double> d = in_solving_order(exec, drift.data<double>(), order.data<int32_t>(), k);
-  const std::vector<double> u(u_in.data<float>(), u_in.data<float>() + k * k);
+    require(op.order.data<int32_t>()[j] >= 0 && op.order.data<int32_t>()[j] < k,
+            "order holds a column that is not there");
+  std::vector<double> d = in_solving_order(exec, op.drift.data<double>(), op.order.data<int32_t>(), k);
+  const std::vector<double> u(op.u.data<float>(), op.u.data<float>() + k * k);
   constexpr int64_t kRows = 1024;
   std::vector<double> room(static_cast<size_t>(std::min(k, kRows) * k));
-  float* b = out.data<float>();
+  float* b = op.matrix.data<float>();
   for (int64_t row = 0; row < k; row += kRows) {
     const int64_t rows = std::min(kRows, k - row);
     times_inverse(exec, rows, k, d.data() + row * k, u.data(), room.data(), d.data() + row * k);
@@ -46,7 +47,7 @@ void correction(Call& call, Exec& exec) {
 }
 
 void target(Call& call, Exec& exec) {
-  const ops::GptqTarget of = ops::GptqTarget::parse(call);
+  const ops::GptqTarget of(call);
   if (of.drift) require_dtype(*of.drift, "D", {DType::f64});
   const int64_t n = of.w.dim(0), k = of.w.dim(1);
   const int32_t* order = of.order.data<int32_t>();

@@ -53,7 +53,7 @@ void multiply(const Tensor& x, const Tensor* order, const Tensor* bias, const Te
 }
 
 void gemm_marlin(Call& call, Exec& exec) {
-  const ops::GemmMarlin p = ops::GemmMarlin::parse(call);
+  const ops::GemmMarlin p(call);
   const int64_t bits = p.bits, groups = p.groups, n_pad = p.n_pad;
   const Tensor& weights = p.weights;
   if (p.permutation)
@@ -89,8 +89,8 @@ void gemm_marlin(Call& call, Exec& exec) {
 LPQ_OP(gemm_marlin, "gemm_marlin");
 
 void gemm_turbomind(Call& call, Exec& exec) {
-  const ops::GemmTurbomind p = ops::GemmTurbomind::parse(call);
-  const bool integer = p.integer, experts = p.experts;
+  const ops::GemmTurbomind p(call);
+  const bool integer = p.integers, experts = p.experts;
   const int64_t bits = p.type.bits, k_tiles = p.k / 16, n_pad = p.n_pad;
   const Tensor &weights = p.weights, &scales = p.scales;
   multiply(p.x, nullptr, p.bias, p.y, exec, [&](int64_t n, float* row) {

@@ -59,7 +59,7 @@ float element(const Tensor& tensor, int64_t at) {
 }
 
 void gemm_packed(Call& call, Exec& exec) {
-  const ops::GemmPacked p = ops::GemmPacked::parse(call);
+  const ops::GemmPacked p(call);
   const int64_t m = p.m, n = p.n, k = p.k;
   const QuantType& type = p.type;
   const int64_t n_blocks = p.weights.dim(0), k_blocks = p.weights.dim(1), block_bytes = p.weights.dim(2);

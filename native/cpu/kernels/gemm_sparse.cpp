@@ -18,7 +18,7 @@ float number(const Tensor& tensor, int64_t at) {
 }
 
 void gemm_sparse_marlin(Call& call, Exec& exec) {
-  const ops::GemmSparseMarlin p = ops::GemmSparseMarlin::parse(call);
+  const ops::GemmSparseMarlin p(call);
   const int64_t bits = p.bits, groups = p.groups, m = p.m, n = p.n, k = p.k, n_pad = p.n_pad;
   const Tensor& scales = p.scales;
   std::vector<float> activations(static_cast<size_t>(m * k));

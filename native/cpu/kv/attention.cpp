@@ -43,7 +43,7 @@ void attend(const Shape& s, const Side& keys, const Side& values, const float* q
 }
 
 void attention(Call& call, Exec& exec) {
-  ops::Arguments a(call, "kv_attention");
+  Arguments a(call, "kv_attention");
   const Tensor& q = a.input("q");
   const Side keys(a, "keys"), values(a, "values");
   const Tensor &table = a.input("table"), &lengths = a.input("lengths"), &tail_keys = a.input("tailKeys"),
@@ -92,7 +92,7 @@ LPQ_OP(attention, "kv_attention");
 
 // y f32 [T, width]: tokens 0 .. T-1 of a sequence whose pages `table` I32 [P] names.
 void unpack(Call& call, Exec& exec) {
-  ops::Arguments a(call, "kv_unpack");
+  Arguments a(call, "kv_unpack");
   const Side side(a, "side");
   const Tensor &table = a.input("table", {DType::i32}, {-1}), &y = a.output("y", {DType::f32}, {-1, side.columns});
   a.done();

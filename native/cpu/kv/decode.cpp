@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kQueries = 32;  // of a sequence that read its rows together
 
 void decode(Call& call, Exec& exec) {
-  const ops::KvDecode of = ops::KvDecode::parse(call);
+  const ops::KvDecode of(call);
   const Tensor &q = of.q, &table = of.table, &lengths = of.lengths, &tail_keys = of.tail_keys,
                &tail_values = of.tail_values, &tails = of.tails, &y = of.y;
   const Form form(of.form);

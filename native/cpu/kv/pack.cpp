@@ -5,7 +5,7 @@ namespace lpq::kv {
 namespace {
 
 void pack(Call& call, Exec& exec) {
-  const ops::KvPack of = ops::KvPack::parse(call);
+  const ops::KvPack of(call);
   const Tensor &k = of.k, &v = of.v, &table = of.table;
   const Form form(of.form);
   const int64_t first = of.first, tokens = k.dim(0), width = of.form.width();
@@ -22,7 +22,7 @@ void pack(Call& call, Exec& exec) {
 LPQ_OP(pack, "kv_pack");
 
 void append(Call& call, Exec& exec) {
-  const ops::KvAppend of = ops::KvAppend::parse(call);
+  const ops::KvAppend of(call);
   const Tensor &k = of.k, &v = of.v, &table = of.table, &lengths = of.lengths, &tails = of.tails;
   const Form form(of.form);
   const int64_t width = of.form.width(), sequences = of.sequences, room = of.tail_keys.dim(1), residual = of.residual,

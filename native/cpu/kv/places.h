@@ -17,7 +17,7 @@ class Place {
  public:
   // Reads NAMEBits, NAMEDims, NAMESizes, NAMEStrides and NAMEBase; `pages` U8 [pages, bytes]. Throws
   // LPQ_NATIVE_ARGUMENT for elements beyond a page.
-  Place(ops::Arguments& a, const std::string& name, const Tensor& pages)
+  Place(Arguments& a, const std::string& name, const Tensor& pages)
       : bits_(static_cast<int>(a.integer(name + "Bits"))), base_(a.integer(name + "Base")) {
     require_dtype(pages, name.c_str(), {DType::u8});
     require(pages.rank() == 2, name + " is not [pages, bytes]");
@@ -76,7 +76,7 @@ struct Side {
   int64_t page_tokens, columns, group_tokens, group_dims;
   // The next three inputs hold codes, scales and zeros (one tensor may hold them all); parameters NAMECodes...,
   // NAMEScales..., NAMEZeros...
-  Side(ops::Arguments& a, const std::string& name)
+  Side(Arguments& a, const std::string& name)
       : codes(a, name + "Codes", a.input((name + ".codes").c_str())),
         scales(a, name + "Scales", a.input((name + ".scales").c_str())),
         zeros(a, name + "Zeros", a.input((name + ".zeros").c_str())),

@@ -19,7 +19,7 @@ struct Groups {
   int64_t tokens, width, group_tokens, group_dims, rows, columns;
 };
 
-Groups groups_of(ops::Arguments& a, const Tensor& codes, const Tensor& scales, const Tensor& zeros) {
+Groups groups_of(Arguments& a, const Tensor& codes, const Tensor& scales, const Tensor& zeros) {
   require_tensor(codes, "codes", DType::u8, {-1, -1});
   Groups g{codes.dim(0), codes.dim(1), a.integer("groupTokens"), a.integer("groupDims"), 0, 0};
   require(g.group_tokens > 0 && g.group_dims > 0 && g.width % g.group_dims == 0,
@@ -31,7 +31,7 @@ Groups groups_of(ops::Arguments& a, const Tensor& codes, const Tensor& scales, c
 }
 
 void quantize(Call& call, Exec& exec) {
-  ops::Arguments a(call, "kv_quantize");
+  Arguments a(call, "kv_quantize");
   const Tensor &x = a.input("x"), &codes = a.output("codes"), &scales = a.output("scales"), &zeros = a.output("zeros");
   const Groups g = groups_of(a, codes, scales, zeros);
   require_dtype(x, "x", {DType::f32, DType::f16});
@@ -69,7 +69,7 @@ void quantize(Call& call, Exec& exec) {
 LPQ_OP(quantize, "kv_quantize");
 
 void dequantize(Call& call, Exec& exec) {
-  ops::Arguments a(call, "kv_dequantize");
+  Arguments a(call, "kv_dequantize");
   const Tensor &codes = a.input("codes"), &scales = a.input("scales"), &zeros = a.input("zeros");
   const Groups g = groups_of(a, codes, scales, zeros);
   const Tensor& y = a.output("y", {DType::f32}, {g.tokens, g.width});

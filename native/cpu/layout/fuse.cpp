@@ -8,7 +8,7 @@ namespace lpq::layout {
 namespace {
 
 void fuse_scale_zero(Call& call, Exec& exec) {
-  ops::Arguments a(call, "fuse_scale_zero");
+  Arguments a(call, "fuse_scale_zero");
   const Tensor& scales = a.input("scales", {DType::f16}, {-1, -1});
   const Tensor &zeros = a.input("zeros", {DType::u8}, scales.shape),
                &pairs = a.output("pairs", {DType::i32}, scales.shape), &info = a.output("info", {DType::i64}, {4});

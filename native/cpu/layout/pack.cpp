@@ -275,7 +275,7 @@ void dispatch(Exec& exec, const ops::LayoutPack& of, const Plan& plan, bool inve
 }
 
 void layout_pack(Call& call, Exec& exec) {
-  const ops::LayoutPack of = ops::LayoutPack::parse_pack(call);
+  const ops::LayoutPack of(call, true);
   for (int64_t c = 0; of.order && c < of.columns; ++c) {
     const int32_t from = of.order->data<int32_t>()[c];
     if (from < 0 || from >= of.columns) require(false, "the order names a column that is not there");
@@ -291,7 +291,7 @@ void layout_pack(Call& call, Exec& exec) {
 LPQ_OP(layout_pack, "layout_pack");
 
 void layout_unpack(Call& call, Exec& exec) {
-  const ops::LayoutPack of = ops::LayoutPack::parse_unpack(call);
+  const ops::LayoutPack of(call, false);
   dispatch(exec, of, *plan_for(of.spec, of.streamed ? 8 : 1), true);
 }
 LPQ_OP(layout_unpack, "layout_unpack");

@@ -300,24 +300,24 @@ void find_runs(Plan& plan, int bits) {
 
 }  // namespace
 
-Spec read_spec(const Params& params, size_t out_bytes) {
+Spec read_spec(Arguments& a, size_t out_bytes) {
   Spec spec;
-  spec.bits = static_cast<int>(params.integer("bits"));
+  spec.bits = static_cast<int>(a.integer("bits"));
   require((spec.bits >= 1 && spec.bits <= 8) || spec.bits == 16 || spec.bits == 32, "bits is 1 to 8, 16 or 32");
-  const auto& dims = params.list("modeDims");
-  const auto& sizes = params.list("modeSizes");
-  const auto& strides = params.list("modeStrides");
-  const auto& stream = params.list("modeStream");
+  const auto& dims = a.list("modeDims");
+  const auto& sizes = a.list("modeSizes");
+  const auto& strides = a.list("modeStrides");
+  const auto& stream = a.list("modeStream");
   require(dims.size() == sizes.size() && dims.size() == strides.size() && dims.size() == stream.size(),
           "modeDims, modeSizes, modeStrides and modeStream have one entry a mode each");
   spec.extent[0] = spec.extent[1] = 1;
-  spec.unit = params.integer("unit", 0);
-  spec.unit_stride = params.integer("unitStride", 0);
-  spec.base = params.integer("base", 0);
-  spec.word = static_cast<int>(params.integer("word", 0));
+  spec.unit = a.integer("unit", 0);
+  spec.unit_stride = a.integer("unitStride", 0);
+  spec.base = a.integer("base", 0);
+  spec.word = static_cast<int>(a.integer("word", 0));
   spec.out_bits = static_cast<int64_t>(out_bytes) * 8;
-  if (params.has("wordOrder")) {
-    const auto& order = params.list("wordOrder");
+  if (a.has("wordOrder")) {
+    const auto& order = a.list("wordOrder");
     require(spec.unit > 0 && order.size() <= 4096, "a word order of at most 4096 bits goes with units");
     std::vector<bool> seen(order.size(), false);
     for (double bit : order) {

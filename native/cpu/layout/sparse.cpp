@@ -30,7 +30,7 @@ struct Misfit {
 };
 
 void sparse_compress(Call& call, Exec& exec) {
-  ops::Arguments a(call, "sparse_compress");
+  Arguments a(call, "sparse_compress");
   const int bits = static_cast<int>(a.integer("bits"));
   const uint8_t zero = static_cast<uint8_t>(a.integer("zero"));
   require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits, not " + std::to_string(bits));

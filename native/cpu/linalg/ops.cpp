@@ -14,7 +14,7 @@ namespace lpq {
 namespace {
 
 void linear(Call& call, Exec& exec) {
-  const ops::Linear a = ops::Linear::parse(call);
+  const ops::Linear a(call);
   require_f32({{&a.x, "x"}});
   const Tensor &x = a.x, &weight = a.weight;
   require_aligned(weight, "weight");
@@ -61,7 +61,7 @@ void require_finite(ThreadPool& pool, const char* name, const float* x, int64_t 
 }
 
 void gram(Exec& exec, const ops::Moments& of, const char* name_a, const char* name_b) {
-  const auto& [a, b, sum, weight] = of;
+  const Tensor &a = of.a, &b = of.b, &sum = of.sum;
   require_f32({{&a, name_a}});
   require_dtype(sum, "the sum", {DType::f64});
   const int64_t rows = a.dim(0), n = a.dim(1);
@@ -69,7 +69,7 @@ void gram(Exec& exec, const ops::Moments& of, const char* name_a, const char* na
   require_finite(exec.pool, name_a, pa, rows, n);
   if (pb != pa) require_finite(exec.pool, name_b, pb, rows, n);
   double* c = sum.data<double>();
-  gram_f64(exec.pool, rows, n, pa, pb, n, weight, c, &exec);
+  gram_f64(exec.pool, rows, n, pa, pb, n, of.weight, c, &exec);
   // Finite inputs may still overflow f32; the diagonal of a Gram matrix bounds the rest.
   std::atomic<int64_t> overflow{n};
   exec.pool.parallel_for(n, pa == pb ? n : rows_grain(n), [&](int64_t begin, int64_t end, int) {
@@ -87,24 +87,24 @@ void gram(Exec& exec, const ops::Moments& of, const char* name_a, const char* na
                                              name_a + " overflow f32, or the sum was not finite before");
 }
 
-void gram_accumulate(Call& call, Exec& exec) { gram(exec, ops::Moments::parse_gram(call), "x", "x"); }
+void gram_accumulate(Call& call, Exec& exec) { gram(exec, ops::Moments(call, true), "x", "x"); }
 
-void cross_accumulate(Call& call, Exec& exec) { gram(exec, ops::Moments::parse_cross(call), "a", "b"); }
+void cross_accumulate(Call& call, Exec& exec) { gram(exec, ops::Moments(call, false), "a", "b"); }
 
 void diagonal(Call& call, Exec&) {
-  const auto [h, d] = ops::Diagonal::parse(call);
-  const int64_t n = h.dim(0);
+  const ops::Diagonal op(call);
+  const int64_t n = op.h.dim(0);
   for (int64_t i = 0; i < n; ++i)
-    d.data<double>()[i] =
-        h.dtype == DType::f32 ? static_cast<double>(h.data<float>()[i * n + i]) : h.data<double>()[i * n + i];
+    op.d.data<double>()[i] =
+        op.h.dtype == DType::f32 ? static_cast<double>(op.h.data<float>()[i * n + i]) : op.h.data<double>()[i * n + i];
 }
 
 // The sums above are symmetric already.
-void gram_finish(Call& call, Exec&) { require_dtype(ops::GramFinish::parse(call).h, "h", {DType::f64}); }
+void gram_finish(Call& call, Exec&) { require_dtype(ops::GramFinish(call).h, "h", {DType::f64}); }
 
 // c = (c - h) * scale, of h only the lower triangle.
 void cross_drift(Call& call, Exec& exec) {
-  const ops::CrossDrift a = ops::CrossDrift::parse(call);
+  const ops::CrossDrift a(call);
   require_dtype(a.h, "h", {DType::f64});
   const int64_t n = a.h.dim(0);
   const double *sum = a.h.data<double>(), scale = a.scale;
@@ -117,13 +117,13 @@ void cross_drift(Call& call, Exec& exec) {
 }
 
 void cholesky(Call& call, Exec& exec) {
-  const auto [a, info] = ops::Cholesky::parse(call);
-  *info.data<int32_t>() = static_cast<int32_t>(cholesky_f64(exec.pool, a.data<double>(), a.dim(0)));
+  const ops::Cholesky op(call);
+  *op.info.data<int32_t>() = static_cast<int32_t>(cholesky_f64(exec.pool, op.a.data<double>(), op.a.dim(0)));
 }
 
 // C = alpha op(A) op(B) + beta C in f32 or f64; params alpha, beta, transA, transB. For tests and small tools.
 void gemm(Call& call, Exec& exec) {
-  ops::Arguments args(call, "gemm");
+  Arguments args(call, "gemm");
   const Tensor &a = args.input("a", {DType::f32, DType::f64}, {-1, -1}), &b = args.input("b"),
                &c = args.output("c", {a.dtype}, {-1, -1});
   const Trans ta = args.flag("transA") ? Trans::yes : Trans::no, tb = args.flag("transB") ? Trans::yes : Trans::no;
@@ -142,7 +142,7 @@ void gemm(Call& call, Exec& exec) {
 
 // C = alpha op(A) op(A)^T + beta C, f32 or f64, of which the lower triangle is read; params alpha, beta, transA.
 void syrk(Call& call, Exec& exec) {
-  ops::Arguments args(call, "syrk");
+  Arguments args(call, "syrk");
   const Tensor& a = args.input("a", {DType::f32, DType::f64}, {-1, -1});
   const Trans ta = args.flag("transA") ? Trans::yes : Trans::no;
   const double alpha = args.number("alpha", 1), beta = args.number("beta", 0);
@@ -157,15 +157,15 @@ void syrk(Call& call, Exec& exec) {
 
 // A lower triangular f64 matrix becomes its inverse, in place.
 void triangular_inverse(Call& call, Exec& exec) {
-  ops::Arguments args(call, "triangular_inverse");
-  const Tensor& l = ops::square(args.output("l"), "l", {DType::f64});
+  Arguments args(call, "triangular_inverse");
+  const Tensor& l = Arguments::square(args.output("l", {DType::f64}), "l");
   args.done();
   trtri_lower_f64(exec.pool, l.data<double>(), l.dim(0));
 }
 
 // B becomes the solution of op(L) X = B (side left) or X op(L) = B (side right); params side, trans.
 void triangular_solve(Call& call, Exec& exec) {
-  ops::Arguments args(call, "triangular_solve");
+  Arguments args(call, "triangular_solve");
   const Side side = args.one_of("side", {"left", "right"}) == 0 ? Side::left : Side::right;
   const Trans trans = args.flag("trans") ? Trans::yes : Trans::no;
   const Tensor& b = args.output("b", {DType::f64}, {-1, -1});
@@ -177,7 +177,7 @@ void triangular_solve(Call& call, Exec& exec) {
 
 // For bench/native: facts f64 [2] = flops done and seconds taken by fma on registers, on every thread.
 void fma_peak(Call& call, Exec& exec) {
-  ops::Arguments args(call, "fma_peak");
+  Arguments args(call, "fma_peak");
   const Tensor& facts = args.output("facts", {DType::f64}, {2});
   const bool single = args.one_of("dtype", {"f32", "f64"}) == 0;
   const int64_t rounds = args.integer("rounds");

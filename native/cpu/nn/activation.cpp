@@ -22,7 +22,7 @@ Act act_of(ops::Act act) {
 float gelu(float x) { return static_cast<float>(0.5 * x * std::erfc(-static_cast<double>(x) * 0.70710678118654752)); }
 
 void activation(Call& call, Exec& exec) {
-  const ops::Activation a = ops::Activation::parse(call);
+  const ops::Activation a(call);
   require_f32({{&a.x, "x"}});
   const bool exact = a.act == ops::Act::gelu;
   const Act act = act_of(a.act);
@@ -36,7 +36,7 @@ void activation(Call& call, Exec& exec) {
 }
 
 void soft_cap(Call& call, Exec& exec) {
-  const ops::SoftCap a = ops::SoftCap::parse(call);
+  const ops::SoftCap a(call);
   const float* from = a.x.data<float>();
   float* out = a.y.data<float>();
   exec.pool.parallel_for(a.x.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
@@ -46,7 +46,7 @@ void soft_cap(Call& call, Exec& exec) {
 }
 
 void gated_activation(Call& call, Exec& exec) {
-  const ops::GatedActivation a = ops::GatedActivation::parse(call);
+  const ops::GatedActivation a(call);
   require_f32({{&a.gate, "gate"}});
   const bool exact = a.act == ops::Act::gelu;
   const Act act = act_of(a.act);
@@ -70,20 +70,20 @@ void gated_activation(Call& call, Exec& exec) {
 }
 
 void add(Call& call, Exec& exec) {
-  const auto [a, b, y, by] = ops::Add::parse(call);
-  require_dtype(b, "b", {a.dtype});
-  if (a.dtype == DType::f64) {  // moments of several devices
-    const double *from_a = a.data<double>(), *from_b = b.data<double>(), scale = by;
-    double* out = y.data<double>();
-    exec.pool.parallel_for(y.elements(), 1 << 15, [&](int64_t begin, int64_t end, int) {
+  const ops::Add op(call);
+  require_dtype(op.b, "b", {op.a.dtype});
+  if (op.a.dtype == DType::f64) {  // moments of several devices
+    const double *from_a = op.a.data<double>(), *from_b = op.b.data<double>(), scale = op.scale;
+    double* out = op.y.data<double>();
+    exec.pool.parallel_for(op.y.elements(), 1 << 15, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) out[i] = std::fma(scale, from_b[i], from_a[i]);
     });
     return;
   }
-  const float scale = static_cast<float>(by);
-  const float *from_a = a.data<float>(), *from_b = b.data<float>();
-  float* out = y.data<float>();
-  exec.pool.parallel_for(y.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
+  const float scale = static_cast<float>(op.scale);
+  const float *from_a = op.a.data<float>(), *from_b = op.b.data<float>();
+  float* out = op.y.data<float>();
+  exec.pool.parallel_for(op.y.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
     vector_kernels().add_scaled(from_a + begin, from_b + begin, scale, out + begin, end - begin);
   });
 }

@@ -5,7 +5,7 @@ namespace lpq::nn {
 namespace {
 
 void attention(Call& call, Exec& exec) {
-  const ops::Attention a = ops::Attention::parse(call);
+  const ops::Attention a(call);
   require_f32({{&a.k, "k"}, {&a.v, "v"}, {&a.y, "y"}});
   const ops::AttentionShape& shape = a.shape;
   const int64_t tokens = a.q.dim(0), sequences = a.starts.dim(0) - 1;

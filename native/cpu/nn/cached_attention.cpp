@@ -35,7 +35,7 @@ std::vector<Entry> entries(const ops::CacheStep& step, int64_t tokens, const Ten
 }
 
 void cached_attention(Call& call, Exec& exec) {
-  const ops::CachedAttention a = ops::CachedAttention::parse(call);
+  const ops::CachedAttention a(call);
   require_f32({{&a.q, "q"}, {&a.y, "y"}});
   const ops::AttentionShape& shape = a.shape;
   const Tensor &q = a.q, &keys = a.keys, &values = a.values;
@@ -70,7 +70,7 @@ std::vector<Row> rows_of(const std::vector<Entry>& sequences, const Tensor& cach
 }
 
 void cache_append(Call& call, Exec& exec) {
-  const ops::CacheAppend a = ops::CacheAppend::parse(call);
+  const ops::CacheAppend a(call);
   require_f32({{&a.k, "k"}});
   const std::vector<Row> rows = rows_of(entries(a.step, a.k.dim(0), a.keys), a.keys);
   const auto side = [](const Tensor& x, const Columns& columns, const Tensor& cache, const Row& row) {
@@ -86,7 +86,7 @@ void cache_append(Call& call, Exec& exec) {
 }
 
 void rope_append(Call& call, Exec& exec) {
-  const ops::RopeAppend a = ops::RopeAppend::parse(call);
+  const ops::RopeAppend a(call);
   require_f32({{&a.q, "q"}});
   const int64_t heads = a.shape.heads, kv_heads = a.shape.kv_heads, head_dim = a.shape.head_dim;
   const std::vector<Row> rows = rows_of(entries(a.step, a.q.dim(0), a.keys), a.keys);

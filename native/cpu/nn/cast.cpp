@@ -28,7 +28,7 @@ void from_f32(const float* x, DType to, std::byte* y, int64_t n) {
 }
 
 void cast(Call& call, Exec& exec) {
-  const ops::Cast a = ops::Cast::parse(call);
+  const ops::Cast a(call);
   const Tensor &x = a.x, &y = a.y;
   const int64_t from_bytes = static_cast<int64_t>(dtype_bytes(x.dtype)),
                 to_bytes = static_cast<int64_t>(dtype_bytes(y.dtype));
@@ -60,7 +60,7 @@ void cast(Call& call, Exec& exec) {
 }
 
 void zero(Call& call, Exec& exec) {
-  const Tensor& y = ops::Zero::parse(call).y;
+  const Tensor& y = ops::Zero(call).y;
   exec.pool.parallel_for(static_cast<int64_t>(y.bytes()), 1 << 20, [&](int64_t begin, int64_t end, int) {
     std::memset(y.raw() + begin, 0, static_cast<size_t>(end - begin));
   });

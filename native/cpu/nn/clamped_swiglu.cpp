@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kChunk = 512;
 
 void clamped_swiglu(Call& call, Exec& exec) {
-  const ops::ClampedSwiglu a = ops::ClampedSwiglu::parse(call);
+  const ops::ClampedSwiglu a(call);
   require_f32({{&a.gate, "gate"}});
   const float *g = a.gate.data<float>(), *u = a.up.data<float>(), alpha = a.alpha, limit = a.limit;
   float* out = a.y.data<float>();

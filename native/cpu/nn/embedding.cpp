@@ -5,7 +5,7 @@ namespace lpq::nn {
 namespace {
 
 void embedding(Call& call, Exec& exec) {
-  const ops::Embedding a = ops::Embedding::parse(call);
+  const ops::Embedding a(call);
   const int64_t vocabulary = a.table.dim(0), c = a.table.dim(1);
   const int32_t* id = a.ids.data<int32_t>();
   float* out = a.y.data<float>();

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kTile = 32;  // rows and columns a tile: its lines of both sides stay in the first cache
 
 void copy_heads(Call& call, Exec& exec) {
-  const ops::CopyHeads a = ops::CopyHeads::parse(call);
+  const ops::CopyHeads a(call);
   const int64_t heads = a.heads, width = a.width;
   const size_t size = dtype_bytes(a.x.dtype), bytes = static_cast<size_t>(width) * size;
   const std::byte* source = a.x.raw();
@@ -41,7 +41,7 @@ void strided(const std::byte* source, std::byte* target, int64_t rows, int64_t c
 }
 
 void strided_matrix(Call& call, Exec& exec) {
-  const ops::StridedMatrix a = ops::StridedMatrix::parse(call);
+  const ops::StridedMatrix a(call);
   const int64_t rows = a.y.dim(0), columns = a.y.dim(1);
   if (a.y.elements() == 0) return;
   const size_t size = dtype_bytes(a.x.dtype);

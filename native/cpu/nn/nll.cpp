@@ -7,7 +7,7 @@ namespace lpq::nn {
 namespace {
 
 void neg_log_likelihood(Call& call, Exec& exec) {
-  const ops::NegLogLikelihood a = ops::NegLogLikelihood::parse(call);
+  const ops::NegLogLikelihood a(call);
   const int64_t tokens = a.logits.dim(0), vocabulary = a.logits.dim(1);
   const float* from = a.logits.data<float>();
   const int32_t* target = a.targets.data<int32_t>();

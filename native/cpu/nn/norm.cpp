@@ -18,7 +18,7 @@ std::vector<float> floats_of(const Tensor* from, int64_t size, float offset, flo
 }
 
 void rmsnorm(Call& call, Exec& exec) {
-  const ops::Rmsnorm a = ops::Rmsnorm::parse(call);
+  const ops::Rmsnorm a(call);
   require_f32({{&a.x, "x"}, {&a.y, "y"}});
   const std::vector<float> gain = floats_of(a.weight, a.rows.width, a.offset, 1.0f);
   const float* from = a.x.data<float>();
@@ -30,7 +30,7 @@ void rmsnorm(Call& call, Exec& exec) {
 }
 
 void layernorm(Call& call, Exec& exec) {
-  const ops::Layernorm a = ops::Layernorm::parse(call);
+  const ops::Layernorm a(call);
   require_f32({{&a.x, "x"}, {&a.y, "y"}});
   const int64_t width = a.rows.width, size = a.turns * width;
   const std::vector<float> gain = floats_of(a.weight, size, a.offset, 1.0f), bias = floats_of(a.bias, size, 0.0f, 0.0f);
@@ -44,7 +44,7 @@ void layernorm(Call& call, Exec& exec) {
 }
 
 void add_norm(Call& call, Exec& exec) {
-  const ops::AddNorm a = ops::AddNorm::parse(call);
+  const ops::AddNorm a(call);
   require_f32({{&a.x, "x"}});
   const int64_t rows = a.h.dim(0), c = a.h.dim(1);
   const std::vector<float> gain = floats_of(a.weight, c, a.offset, 1.0f), bias = floats_of(a.bias, c, 0.0f, 0.0f);

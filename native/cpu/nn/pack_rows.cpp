@@ -11,7 +11,7 @@ namespace lpq::nn {
 namespace {
 
 void pack_rows(Call& call, Exec& exec) {
-  const ops::PackRows a = ops::PackRows::parse(call);
+  const ops::PackRows a(call);
   const Tensor &x = a.x, &y = a.y, &scales = a.scales;
   const int64_t width = x.dim(1);
   const float* from = x.data<float>();
@@ -35,7 +35,7 @@ void pack_rows(Call& call, Exec& exec) {
 }
 
 void unpack_rows(Call& call, Exec& exec) {
-  const ops::UnpackRows a = ops::UnpackRows::parse(call);
+  const ops::UnpackRows a(call);
   const Tensor &x = a.x, &y = a.y, &scales = a.scales;
   const int64_t width = y.dim(1);
   const uint16_t* from = y.data<uint16_t>();

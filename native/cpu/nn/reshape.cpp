@@ -13,11 +13,11 @@ namespace {
 constexpr int64_t kTile = 32;  // elements a side: both sides of a tile stay in the first cache
 
 void slice_columns(Call& call, Exec& exec) {
-  const auto [x, y, first] = ops::SomeColumns::parse_slice(call);
-  const int64_t rows = x.dim(0), columns = x.dim(1), width = y.dim(1);
-  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size;
-  const std::byte* from = x.raw() + static_cast<size_t>(first) * size;
-  std::byte* to = y.raw();
+  const ops::SomeColumns op(call, false);
+  const int64_t rows = op.x.dim(0), columns = op.x.dim(1), width = op.y.dim(1);
+  const size_t size = dtype_bytes(op.x.dtype), bytes = static_cast<size_t>(width) * size;
+  const std::byte* from = op.x.raw() + static_cast<size_t>(op.first) * size;
+  std::byte* to = op.y.raw();
   const size_t stride = static_cast<size_t>(columns) * size;
   exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
@@ -26,12 +26,12 @@ void slice_columns(Call& call, Exec& exec) {
 }
 
 void place_columns(Call& call, Exec& exec) {
-  const auto [x, y, first] = ops::SomeColumns::parse_place(call);
-  const int64_t rows = x.dim(0), width = x.dim(1), columns = y.dim(1);
-  const size_t size = dtype_bytes(x.dtype), bytes = static_cast<size_t>(width) * size,
+  const ops::SomeColumns op(call, true);
+  const int64_t rows = op.x.dim(0), width = op.x.dim(1), columns = op.y.dim(1);
+  const size_t size = dtype_bytes(op.x.dtype), bytes = static_cast<size_t>(width) * size,
                stride = static_cast<size_t>(columns) * size;
-  const std::byte* from = x.raw();
-  std::byte* to = y.raw() + static_cast<size_t>(first) * size;
+  const std::byte* from = op.x.raw();
+  std::byte* to = op.y.raw() + static_cast<size_t>(op.first) * size;
   exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t)
       std::memcpy(to + static_cast<size_t>(t) * stride, from + static_cast<size_t>(t) * bytes, bytes);
@@ -47,11 +47,11 @@ void turn(const std::byte* from, std::byte* to, int64_t rows, int64_t columns, i
 }
 
 void transpose(Call& call, Exec& exec) {
-  const auto [x, y] = ops::Transpose::parse(call);
-  const int64_t rows = x.dim(0), columns = x.dim(1);
-  const size_t size = dtype_bytes(x.dtype);
-  const std::byte* from = x.raw();
-  std::byte* to = y.raw();
+  const ops::Transpose op(call);
+  const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
+  const size_t size = dtype_bytes(op.x.dtype);
+  const std::byte* from = op.x.raw();
+  std::byte* to = op.y.raw();
   exec.pool.parallel_for((columns + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end, int) {
     const int64_t first = begin * kTile, last = std::min(columns, end * kTile);
     if (size == 1) turn<1>(from, to, rows, columns, first, last);

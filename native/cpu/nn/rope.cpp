@@ -4,7 +4,7 @@ namespace lpq::nn {
 namespace {
 
 void rope(Call& call, Exec& exec) {
-  const ops::Rope a = ops::Rope::parse(call);
+  const ops::Rope a(call);
   require_f32({{&a.x, "x"}});
   const Rotation rotate = rotation(a.rotation, a.head_dim);
   float* data = a.x.data<float>() + a.columns.first;

@@ -93,7 +93,7 @@ void route_token(const Choice& how, const float* row, float* share, float* choic
 }
 
 void route_top_k(Call& call, Exec& exec) {
-  const ops::RouteTopK a = ops::RouteTopK::parse(call);
+  const ops::RouteTopK a(call);
   const int64_t tokens = a.logits.dim(0), experts = a.logits.dim(1), k = a.k;
   Choice how{experts, k, a.groups, a.top_groups, a.sigmoid, a.normalize, a.top_two, a.scale, a.jitter, nullptr};
   std::vector<float> bias(a.bias ? static_cast<size_t>(experts) : 0);
@@ -122,7 +122,7 @@ void route_top_k(Call& call, Exec& exec) {
 }
 
 void group_by_expert(Call& call, Exec&) {
-  const ops::GroupByExpert a = ops::GroupByExpert::parse(call);
+  const ops::GroupByExpert a(call);
   const int64_t experts = a.experts, count = a.indices.elements();
   const int32_t* index = a.indices.data<int32_t>();
   std::vector<int64_t> next(static_cast<size_t>(experts) + 1);
@@ -146,7 +146,7 @@ void require_rows(const int32_t* row, int64_t count, int64_t divide, int64_t lim
 }
 
 void gather_rows(Call& call, Exec& exec) {
-  const ops::GatherRows a = ops::GatherRows::parse(call);
+  const ops::GatherRows a(call);
   require_f32({{&a.x, "x"}});
   const int64_t count = a.rows.dim(0), c = a.x.dim(1), divide = a.divide;
   const int32_t* row = a.rows.data<int32_t>();
@@ -160,7 +160,7 @@ void gather_rows(Call& call, Exec& exec) {
 }
 
 void scatter_add_rows(Call& call, Exec& exec) {
-  const ops::ScatterAddRows a = ops::ScatterAddRows::parse(call);
+  const ops::ScatterAddRows a(call);
   require_f32({{&a.x, "x"}});
   const int64_t count = a.x.dim(0), c = a.x.dim(1), divide = a.divide;
   const int32_t* row = a.rows.data<int32_t>();

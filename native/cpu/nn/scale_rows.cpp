@@ -5,7 +5,7 @@ namespace lpq::nn {
 namespace {
 
 void scale_rows(Call& call, Exec& exec) {
-  const ops::ScaleRows a = ops::ScaleRows::parse(call);
+  const ops::ScaleRows a(call);
   require_f32({{&a.x, "x"}});
   std::vector<float> scales(static_cast<size_t>(a.scales ? a.scales->elements() : 1), 1.0f);
   if (a.scales) widen(*a.scales, 0, static_cast<int64_t>(scales.size()), scales.data());

@@ -16,7 +16,7 @@ float only(const Tensor& tensor) {
 double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 void xielu(Call& call, Exec& exec) {
-  const ops::Xielu a = ops::Xielu::parse(call);
+  const ops::Xielu a(call);
   require_f32({{&a.x, "x"}});
   const double beta = only(a.beta), eps = only(a.eps);
   const double above = softplus(only(a.positive)), below = beta + softplus(only(a.negative));

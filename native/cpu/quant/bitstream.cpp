@@ -84,7 +84,7 @@ void by_row(Exec& exec, int64_t rows, int64_t k, Row&& row) {
 }
 
 void pack_codes(Call& call, Exec& exec) {
-  const ops::Bitstream a = ops::Bitstream::parse_pack(call);
+  const ops::Bitstream a(call, true);
   const uint8_t* from = a.codes.data<uint8_t>();
   uint8_t* to = a.stream.data<uint8_t>();
   const int64_t k = a.codes.dim(1), bytes = a.stream.dim(1);
@@ -92,7 +92,7 @@ void pack_codes(Call& call, Exec& exec) {
 }
 
 void unpack_codes(Call& call, Exec& exec) {
-  const ops::Bitstream a = ops::Bitstream::parse_unpack(call);
+  const ops::Bitstream a(call, false);
   const uint8_t* from = a.stream.data<uint8_t>();
   uint8_t* to = a.codes.data<uint8_t>();
   const int64_t k = a.codes.dim(1), bytes = a.stream.dim(1);

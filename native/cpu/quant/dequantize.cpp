@@ -12,7 +12,7 @@ namespace lpq {
 namespace {
 
 void dequantize(Call& call, Exec& exec) {
-  const ops::Dequantize a = ops::Dequantize::parse(call);
+  const ops::Dequantize a(call);
   const Tensor &codes = a.codes, &scales = a.scales, &w = a.w, *zeros = a.zeros, *group = a.group;
   const int64_t n = codes.dim(0), k = codes.dim(1), width = scales.dim(1), block_n = a.block_n, block_k = a.block_k;
   const float constant = a.zero, global = a.global;

@@ -59,7 +59,7 @@ void put_runs(const uint8_t* q, uint8_t* out) {
 // blocks U8 [N, K/32*bytes]; row r of the blocks is row order[r] of the codes. Stored codes are ((code ^ flip) + add)
 // mod 256; the minimum of a block is -(zero * scale), rounded once to f16.
 void encode_blocks(Call& call, Exec& exec) {
-  ops::Arguments a(call, "gguf_encode_blocks");
+  Arguments a(call, "gguf_encode_blocks");
   const TypeFacts facts = type_facts(a.text("type"));
   const bool minima = facts.type == Type::q4_1 || facts.type == Type::q5_1;
   const int64_t k = a.integer("k"), group = a.integer("group"), row_bytes = k / 32 * facts.bytes;
@@ -101,7 +101,7 @@ LPQ_OP(encode_blocks, "gguf_encode_blocks");
 
 // x [N, ...], order I32 [N] -> y, of any dtype and as many bytes: row r of y is row order[r] of x.
 void take_rows(Call& call, Exec& exec) {
-  ops::Arguments a(call, "gguf_take_rows");
+  Arguments a(call, "gguf_take_rows");
   const Tensor &x = a.input("x"), &order = a.input("order"), &y = a.output("y");
   require(x.rank() > 0 && y.bytes() == x.bytes(), "y has as many bytes as x");
   const int64_t n = x.dim(0);

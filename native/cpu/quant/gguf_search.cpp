@@ -250,7 +250,7 @@ void search_q8(const float* x, uint8_t* out, float* y, bool& over) {
 // what the blocks stand for, in w's order of rows; stats F64 [N, 4]: of each row of w, the squared error, the squared
 // norm, weights that are not finite and blocks whose scale f16 does not hold.
 void search(Call& call, Exec& exec) {
-  ops::Arguments a(call, "gguf_search");
+  Arguments a(call, "gguf_search");
   const TypeFacts facts = type_facts(a.text("type"));
   require(facts.type == Type::q8_0 || facts.block == 256, "the search is for q8_0 and the K types");
   const Tensor& w = a.input("w", {DType::f32}, {-1, -1});

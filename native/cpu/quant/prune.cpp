@@ -19,7 +19,7 @@ float weight_at(const Tensor& w, int64_t i) {
 }
 
 void prune_magnitude(Call& call, Exec& exec) {
-  const ops::PruneMagnitude a = ops::PruneMagnitude::parse(call);
+  const ops::PruneMagnitude a(call);
   const Tensor &w = a.w, &pruned = a.pruned, &mask = a.mask;
   const int64_t n = w.dim(0), k = w.dim(1), row_bytes = mask.dim(1);
   exec.pool.parallel_for(n, 16, [&](int64_t begin, int64_t end, int) {

@@ -3,25 +3,28 @@
 #include <cmath>
 #include <limits>
 
+#include "lpq/arguments.h"
+
 namespace lpq {
 
-QuantType QuantType::from(const Params& params) {
+QuantType QuantType::from(Arguments& a) {
   const auto bad = [](const std::string& what) -> Failure { return Failure("LPQ_NATIVE_PARAM", what); };
   QuantType type;
-  const std::string& kind = params.text("kind");
+  const std::string& kind = a.text("kind");
   if (kind != "int" && kind != "float") throw bad("no kind of type is called " + kind);
   type.kind = kind == "int" ? Kind::integer : Kind::floating;
-  type.bits = static_cast<int>(params.integer("bits"));
-  type.is_signed = params.integer("signed") != 0;
+  type.bits = static_cast<int>(a.integer("bits"));
+  type.is_signed = a.integer("signed") != 0;
   if (type.bits < 1 || type.bits > 8) throw bad("a type has 1 to 8 bits, not " + std::to_string(type.bits));
   if (type.kind == Kind::integer) {
+    for (const char* of_floats : {"exponent", "mantissa", "bias", "special"}) a.has(of_floats);
     if (type.is_signed && type.bits < 2) throw bad("a signed integer has at least 2 bits");
     return type;
   }
-  type.exponent = static_cast<int>(params.integer("exponent"));
-  type.mantissa = static_cast<int>(params.integer("mantissa"));
-  type.bias = static_cast<int>(params.integer("bias"));
-  const std::string& special = params.text("special", "none");
+  type.exponent = static_cast<int>(a.integer("exponent"));
+  type.mantissa = static_cast<int>(a.integer("mantissa"));
+  type.bias = static_cast<int>(a.integer("bias"));
+  const std::string special = a.has("special") ? a.text("special") : "none";
   if (special != "none" && special != "fn" && special != "ieee")
     throw bad("no set of special values is called " + special);
   type.special = special == "fn" ? Special::fn : special == "ieee" ? Special::ieee : Special::none;

@@ -32,7 +32,7 @@ const RtnKernels& kernels() {
 bool finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 void rtn(Call& call, Exec& exec) {
-  const ops::Rtn a = ops::Rtn::parse(call);
+  const ops::Rtn a(call);
   const QuantType& type = a.type;
   const Tensor &w = a.w, &stream = a.codes, &scales = a.scales, *zeros = a.zeros;
   const int64_t n = w.dim(0), k = w.dim(1), length = a.length, groups = a.groups, bytes = stream.dim(1);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lpq/exec.h"
 #include "lpq/quant_type.h"
 #include "lpq/tensor.h"
 

@@ -56,7 +56,7 @@ inline float normal(const float* half, uint32_t bits16) {
 // given spreads (standard deviation of the logarithm), a share of the columns multiplied by outlierGain. Rows count
 // from firstRow. Seeds are integers below 2^53; seed draws z and the rows, columnSeed the columns.
 void synth_weights(Call& call, Exec& exec) {
-  ops::Arguments a(call, "synth_weights");
+  Arguments a(call, "synth_weights");
   const Tensor& weights = a.output("weights");
   require_dtype(weights, "weights", ops::kFloats);
   require(weights.rank() == 1 || weights.rank() == 2, "weights has neither one dimension nor two");

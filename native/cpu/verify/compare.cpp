@@ -9,9 +9,10 @@ namespace {
 // Elements of `bits` bits (at most 32) at bit i*bits of a row of bytes; the first difference and their number go to
 // info I64 [5] as raw bit patterns. `rows` and the byte length say how long a row is.
 void compare(Call& call, Exec& exec) {
-  const Tensor &a = call.input(0), &b = call.input(1);
-  const int64_t rows = call.params.integer("rows");
-  const int bits = static_cast<int>(call.params.integer("bits"));
+  Arguments args(call, "verify_compare");
+  const Tensor &a = args.input("a"), &b = args.input("b"), &info = report_output(args, "info");
+  const int64_t rows = args.integer("rows"), bits = args.integer("bits");
+  args.done();
   require(a.bytes() == b.bytes() && rows > 0 && a.bytes() % static_cast<size_t>(rows) == 0,
           "two tensors of equal rows");
   require(bits >= 1 && bits <= 64, "elements of 1 to 64 bits");
@@ -26,20 +27,14 @@ void compare(Call& call, Exec& exec) {
     }
     return static_cast<int64_t>(value);
   };
-  WrongReport report;
-  exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
-    Wrong wrong;
-    for (int64_t row = begin; row < end; ++row) {
-      const uint8_t *x = left + row * row_bytes, *y = right + row * row_bytes;
-      if (std::memcmp(x, y, static_cast<size_t>(row_bytes)) == 0) continue;
-      for (int64_t i = 0; i < per_row; ++i) {
-        const int64_t got = element(x, i), expected = element(y, i);
-        if (got != expected) wrong.see(row, i, got, expected);
-      }
+  report_rows(exec, rows, 16, info, [&](int64_t row, Wrong& wrong) {
+    const uint8_t *x = left + row * row_bytes, *y = right + row * row_bytes;
+    if (std::memcmp(x, y, static_cast<size_t>(row_bytes)) == 0) return;
+    for (int64_t i = 0; i < per_row; ++i) {
+      const int64_t got = element(x, i), expected = element(y, i);
+      if (got != expected) wrong.see(row, i, got, expected);
     }
-    report.merge(wrong);
   });
-  report.write(call.output(0));
 }
 LPQ_OP(compare, "verify_compare");
 

@@ -12,19 +12,22 @@ namespace {
 // `pad`, or metadata there that is not (2, 3); places I64 [5]: fours whose two places are not in ascending order (row
 // n, column k of the four, the metadata, the least that is allowed with its first place).
 void decode_sparse(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const Tensor &packed = call.input(0), &meta = call.input(1), &codes = call.output(0), &mask = call.output(1);
-  const int bits = static_cast<int>(p.integer("bits"));
-  const int64_t np = p.integer("np"), kp = p.integer("kp"), n_true = codes.dim(0), k_true = p.integer("k");
-  const uint32_t flip = static_cast<uint32_t>(p.integer("flip")), pad = static_cast<uint32_t>(p.integer("pad"));
+  Arguments a(call, "verify_decode_sparse");
+  const Tensor &packed = a.input("B"), &meta = a.input("meta");
+  const int bits = static_cast<int>(a.integer("bits"));
+  const int64_t np = a.integer("np"), kp = a.integer("kp"), k_true = a.integer("k");
+  const Tensor& codes = a.output("codes", {DType::u8}, {-1, ceil_div(k_true * bits, 8)});
+  const int64_t n_true = codes.dim(0);
+  const Tensor& mask = a.output("mask", {DType::u8}, {n_true, ceil_div(k_true, 8)});
+  const Tensor &padding_info = report_output(a, "padding"), &places_info = report_output(a, "places");
+  const uint32_t flip = static_cast<uint32_t>(a.integer("flip")), pad = static_cast<uint32_t>(a.integer("pad"));
+  a.done();
   require(bits == 4 || bits == 8, "codes of 4 or 8 bits");
   require(np % kSparseN == 0 && kp % kSparseK == 0 && n_true <= np && k_true <= kp && k_true % 4 == 0,
           "the padded shape is whole tiles");
   require(
       static_cast<int64_t>(packed.bytes()) * 16 == np * kp * bits && static_cast<int64_t>(meta.bytes()) * 8 == np * kp,
       "the packed tensors hold the padded shape");
-  require(codes.dim(1) == ceil_div(k_true * bits, 8) && mask.dim(0) == n_true && mask.dim(1) == ceil_div(k_true, 8),
-          "codes and mask are bitstream rows of [N, K]");
   const auto* words = reinterpret_cast<const uint32_t*>(packed.raw());
   const auto* metadata = reinterpret_cast<const uint32_t*>(meta.raw());
   const int64_t strips = np / kSparseN, steps = kp / kSparseK;
@@ -79,8 +82,8 @@ void decode_sparse(Call& call, Exec& exec) {
     padding.merge(outside);
     places.merge(unordered);
   });
-  padding.write(call.output(2));
-  places.write(call.output(3));
+  padding.write(padding_info);
+  places.write(places_info);
 }
 LPQ_OP(decode_sparse, "verify_decode_sparse");
 

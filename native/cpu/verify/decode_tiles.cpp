@@ -12,22 +12,21 @@ namespace {
 // packed (bytes of [np, kp] codes), order I32 [K] (optional) -> codes U8 [N, ceil(K*bits/8)], info I64 [5]. Column j of
 // the tiles is column order[j] of codes. Each code is exclusive-or flip; stored codes outside [N, K] must be `pad`.
 void decode_tiles(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  const Tensor &packed = call.input(0), &codes = call.output(0);
-  const int bits = static_cast<int>(p.integer("bits"));
-  const TileForm form = tile_form(p.text("form"), bits);
-  const int64_t np = p.integer("np"), kp = p.integer("kp"), n_true = codes.dim(0), k_true = p.integer("k");
+  Arguments a(call, "verify_decode_tiles");
+  const Tensor& packed = a.input("packed");
+  const int bits = static_cast<int>(a.integer("bits"));
+  const TileForm form = tile_form(a.text("form"), bits);
+  const int64_t np = a.integer("np"), kp = a.integer("kp"), k_true = a.integer("k");
+  const Tensor* order = a.last_input("order", {DType::i32}, {k_true});
+  const Tensor& codes = a.output("codes", {DType::u8}, {-1, ceil_div(k_true * bits, 8)});
+  const Tensor& info = report_output(a, "info");
+  const uint32_t flip = static_cast<uint32_t>(a.integer("flip", 0)), pad = static_cast<uint32_t>(a.integer("pad", 0));
+  a.done();
+  const int64_t n_true = codes.dim(0);
   require(np % form.tile_n == 0 && kp % form.tile_k == 0, "the padded shape is whole tiles");
   require(static_cast<int64_t>(packed.bytes()) * 8 == np * kp * bits, "the packed tensor holds the padded shape");
   require(n_true <= np && k_true <= kp, "the padded shape holds [N, K]");
-  require(codes.dim(1) == ceil_div(k_true * bits, 8), "codes is U8 [N, ceil(K*bits/8)]");
-  const int32_t* order = nullptr;
-  if (call.in.size() > 1) {
-    order = call.in[1].data<int32_t>();
-    require(call.in[1].elements() == k_true, "the order is I32 [K]");
-    for (int64_t j = 0; j < k_true; ++j) require(order[j] >= 0 && order[j] < k_true, "the order stays inside K");
-  }
-  const uint32_t flip = static_cast<uint32_t>(p.integer("flip", 0)), pad = static_cast<uint32_t>(p.integer("pad", 0));
+  const int32_t* columns = order ? checked_order(*order) : nullptr;
   const auto* in = reinterpret_cast<const uint8_t*>(packed.raw());
   uint8_t* out = codes.data<uint8_t>();
   const int64_t n_tiles = np / form.tile_n, k_tiles = kp / form.tile_k, row_bytes = codes.dim(1);
@@ -50,7 +49,7 @@ void decode_tiles(Call& call, Exec& exec) {
           if (row[k] != pad) wrong.see(n, k, row[k], pad);
         if (n >= n_true) continue;
         for (int64_t j = 0; j < k_true; ++j)
-          line[static_cast<size_t>(order ? order[j] : j)] = static_cast<uint8_t>(row[j] ^ flip);
+          line[static_cast<size_t>(columns ? columns[j] : j)] = static_cast<uint8_t>(row[j] ^ flip);
         uint8_t* to = out + n * row_bytes;
         uint32_t pending = 0;
         int held = 0;
@@ -65,21 +64,21 @@ void decode_tiles(Call& call, Exec& exec) {
     }
     report.merge(wrong);
   });
-  report.write(call.output(1));
+  report.write(info);
 }
 LPQ_OP(decode_tiles, "verify_decode_tiles");
 
 // packed -> elements [N, G] of u8, 16 or 32 bits, info I64 [5]. Elements of columns >= N or groups >= G must be 0.
 void decode_parameters(Call& call, Exec&) {
-  const Params& p = call.params;
-  const Tensor &packed = call.input(0), &out = call.output(0);
-  const int bits = static_cast<int>(p.integer("bits"));
-  const int64_t np = p.integer("np"), gp = p.integer("gp"), n_true = out.dim(0), g_true = out.dim(1);
-  const int width = static_cast<int>(dtype_bytes(out.dtype));
+  Arguments a(call, "verify_decode_parameters");
+  const Tensor &packed = a.input("packed"), &out = a.output("elements", {-1, -1}), &info = report_output(a, "info");
+  const int bits = static_cast<int>(a.integer("bits")), width = static_cast<int>(dtype_bytes(out.dtype));
+  const int64_t np = a.integer("np"), gp = a.integer("gp"), n_true = out.dim(0), g_true = out.dim(1);
+  const std::string& form = a.text("form");
+  a.done();
   require((bits == 4 && width == 1) || bits == 8 * width, "elements of 4, 8, 16 or 32 bits");
   require(static_cast<int64_t>(packed.bytes()) * 8 == np * gp * bits, "the packed tensor is [G, N]");
   require(n_true <= np && g_true <= gp, "the padded shape holds [N, G]");
-  const std::string& form = p.text("form");
   const auto* in = reinterpret_cast<const uint8_t*>(packed.raw());
   auto* to = reinterpret_cast<uint8_t*>(out.raw());
   const int64_t total = np * gp * bits;
@@ -97,19 +96,22 @@ void decode_parameters(Call& call, Exec&) {
     }
   WrongReport report;
   report.merge(wrong);
-  report.write(call.output(1));
+  report.write(info);
 }
 LPQ_OP(decode_parameters, "verify_decode_parameters");
 
 // pairs I32 [N, G] of halves {s, t} -> scales F16 [N, G], zeros I16 [N, G], info I64 [5]: t must be the rounded -z s of
 // one z in 0 .. 2^bits - 1; where s is 0, of z = `constant` (-1: there is none, so such a pair is wrong).
 void split_pairs(Call& call, Exec&) {
-  const Tensor &pairs = call.input(0), &scales = call.output(0), &zeros = call.output(1);
-  const int64_t groups = pairs.dim(1), constant = call.params.integer("constant");
-  const int64_t bits = call.params.integer("bits");
+  Arguments a(call, "verify_split_pairs");
+  const Tensor& pairs = a.input("pairs", {DType::i32}, {-1, -1});
+  const Tensor& scales = a.output("scales", {DType::f16}, pairs.shape);
+  const Tensor& zeros = a.output("zeros", {DType::i16}, pairs.shape);
+  const Tensor& info = report_output(a, "info");
+  const int64_t groups = pairs.dim(1), constant = a.integer("constant"), bits = a.integer("bits");
+  a.done();
   require(bits >= 1 && bits <= 8, "bits is 1 to 8");
   const int limit = 1 << bits;
-  require(scales.shape == pairs.shape && zeros.shape == pairs.shape, "scales and zeros are [N, G]");
   Wrong wrong;
   for (int64_t i = 0; i < pairs.elements(); ++i) {
     const auto pair = static_cast<uint32_t>(pairs.data<int32_t>()[i]);
@@ -126,7 +128,7 @@ void split_pairs(Call& call, Exec&) {
   }
   WrongReport report;
   report.merge(wrong);
-  report.write(call.output(2));
+  report.write(info);
 }
 LPQ_OP(split_pairs, "verify_split_pairs");
 

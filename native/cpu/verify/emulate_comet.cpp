@@ -6,33 +6,20 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/verify/emulation.h"
 #include "cpu/verify/fragments.h"
-#include "cpu/verify/outputs.h"
 #include "cpu/verify/stream.h"
-#include "cpu/verify/wrong.h"
 
 namespace lpq::verify {
 namespace {
 
 constexpr int kTokens = 16, kFeatures = 16, kBlock = 128, kChunk = 32;
 
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 // Registers of mma.m16n8k32 with 8-bit operands, as the PTX ISA has them: byte i of register r of operand A is row lane
 // / 4 + 8 (r % 2), column 4 (lane % 4) + i + 16 (r / 2); of operand B row 4 (lane % 4) + i + 16 r, column lane / 4.
 Cell a_byte(int lane, int r, int i) { return {lane / 4 + 8 * (r % 2), 4 * (lane % 4) + i + 16 * (r / 2)}; }
 Cell b_byte(int lane, int r, int i) { return {4 * (lane % 4) + i + 16 * r, lane / 4}; }
 
-uint32_t word_at(const uint8_t* bytes) {
-  uint32_t word;
-  std::memcpy(&word, bytes, 4);
-  return word;
-}
 int signed_byte(uint32_t word, int i) { return static_cast<int8_t>(word >> 8 * i & 0xff); }
 
 // What the rows of x are to a linear of this form: codes [kTokens, K], their scales [kTokens, K/128], and the same
@@ -85,19 +72,20 @@ Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, co
 // output features each). Outputs: registers I64 [5], the first wrong integer sum of a block (row n, column k of the
 // block); outputs F64 [7] as emulate_marlin.cpp's.
 void emulate_comet(Call& call, Exec& exec) {
-  const Tensor &packed = call.input(0), &packed_scales = call.input(1), &bits = call.input(2), &clip = call.input(3),
-               &blocks = call.input(4);
-  const Tensor &codes = call.input(5), &scales = call.input(6);
-  const Params& p = call.params;
-  const int64_t count = bits.elements(), k = count * kBlock, np = packed_scales.dim(1), n_true = codes.dim(0),
-                strips_all = np / kFeatures;
-  require(packed.rank() == 3 && packed.dim(0) == strips_all && packed.dim(1) == count && packed.dim(2) == 1024 &&
-              np % kFeatures == 0,
-          "packed is whole blocks");
-  require(packed_scales.dim(0) == count && clip.elements() == count && blocks.elements() == count && n_true <= np,
-          "scales, bits, clip and blocks are of one K");
-  require(codes.dim(1) == k / 2 && scales.dim(0) == n_true && scales.dim(1) == count,
-          "codes and scales are of one shape");
+  Arguments a(call, "verify_emulate_comet");
+  const Tensor& packed = a.input("packed", {DType::u8}, {-1, -1, 1024});
+  const int64_t strips_all = packed.dim(0), count = packed.dim(1), k = count * kBlock, np = strips_all * kFeatures;
+  const Tensor& packed_scales = a.input("packed scales", {DType::f32}, {count, np});
+  const Tensor& bits = a.input("bits", {DType::u8}, {count});
+  const Tensor& clip = a.input("clip", {DType::f32}, {count});
+  const Tensor& blocks = a.input("blocks", {DType::i32}, {count});
+  const Tensor& codes = a.input("codes", {DType::u8}, {-1, k / 2});
+  const int64_t n_true = codes.dim(0);
+  const Tensor& scales = a.input("scales", {DType::f32}, {n_true, count});
+  const Tensor* permutation = a.last_input("permutation", {DType::i32}, {k});
+  const Strips strips(a);
+  a.done();
+  require(n_true <= np, "packed holds N");
   const uint8_t* width = bits.data<uint8_t>();
   const int32_t* place = blocks.data<int32_t>();
   int64_t eights = 0;
@@ -107,20 +95,8 @@ void emulate_comet(Call& call, Exec& exec) {
     require(width[b] == 8 ? place[b] >= 0 && place[b] < eights : place[b] < 0 && ~place[b] < count - eights,
             "blocks numbers the blocks of each precision");
   }
-  const int32_t* order = nullptr;
-  if (call.in.size() > 7) {
-    require(call.in[7].elements() == k, "the permutation is I32 [K]");
-    order = call.in[7].data<int32_t>();
-    for (int64_t j = 0; j < k; ++j) require(order[j] >= 0 && order[j] < k, "the permutation stays inside K");
-  }
-  const uint64_t seed = static_cast<uint64_t>(p.integer("seed"));
-  std::vector<float> x(static_cast<size_t>(kTokens * k));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = (static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f;
-  const Tokens tokens = quantized(x, k, width, clip.data<float>(), place, order);
-  const std::vector<double>& strips = p.list("strips");
-  exec.total = static_cast<int64_t>(strips.size());
-  WrongReport registers;
-  OutputReport outputs;
+  const int32_t* order = permutation ? checked_order(*permutation) : nullptr;
+  const Tokens tokens = quantized(activations(strips.seed, kTokens * k), k, width, clip.data<float>(), place, order);
 
   const auto canonical = [&](int64_t n, int64_t column) {
     if (n >= n_true) return 0;
@@ -128,83 +104,71 @@ void emulate_comet(Call& call, Exec& exec) {
     return code >= 8 ? code - 16 : code;
   };
 
-  exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t index = begin; index < end; ++index) {
-      const int64_t strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
-      require(strip >= 0 && strip < strips_all, "a strip inside N");
-      float sums[kTokens][kFeatures] = {};
-      double exact[kTokens][kFeatures] = {}, size[kTokens][kFeatures] = {};
-      Wrong wrong;
-      for (int64_t b = 0; b < count; ++b) {
-        const uint8_t* tile = packed.data<uint8_t>() + (strip * count + b) * 1024;
-        const bool four = width[b] == 4;
-        int32_t d[kTokens][kFeatures] = {};
-        for (int chunk = 0; chunk < kBlock / kChunk; ++chunk) {
-          int a[kTokens][kChunk];
-          for (int lane = 0; lane < kLanes; ++lane)
-            for (int r = 0; r < 4; ++r) {
-              const int row = a_byte(lane, r, 0).row, at = 4 * (lane % 4);
-              uint32_t word;
-              if (four) {
-                word =
-                    word_at(&tokens.x4[static_cast<size_t>((row * tokens.fours + ~place[b]) * 64 + 16 * chunk + at)]);
-                word = (r < 2 ? word << 4 : word) & 0xf0f0f0f0u;
-              } else {
-                word = word_at(&tokens.x8[static_cast<size_t>((row * tokens.eights + place[b]) * 128 + 32 * chunk + at +
-                                                              16 * (r / 2))]);
-              }
-              for (int i = 0; i < 4; ++i) a[a_byte(lane, r, i).row][a_byte(lane, r, i).col] = signed_byte(word, i);
+  strips.run(exec, strips_all, [&](int64_t strip, Wrong& wrong, WorstOutput& worst) {
+    float sums[kTokens][kFeatures] = {};
+    double exact[kTokens][kFeatures] = {}, size[kTokens][kFeatures] = {};
+    for (int64_t b = 0; b < count; ++b) {
+      const uint8_t* tile = packed.data<uint8_t>() + (strip * count + b) * 1024;
+      const bool four = width[b] == 4;
+      int32_t d[kTokens][kFeatures] = {};
+      for (int chunk = 0; chunk < kBlock / kChunk; ++chunk) {
+        int a[kTokens][kChunk];
+        for (int lane = 0; lane < kLanes; ++lane)
+          for (int r = 0; r < 4; ++r) {
+            const int row = a_byte(lane, r, 0).row, at = 4 * (lane % 4);
+            uint32_t word;
+            if (four) {
+              word = word_at(&tokens.x4[static_cast<size_t>((row * tokens.fours + ~place[b]) * 64 + 16 * chunk + at)]);
+              word = (r < 2 ? word << 4 : word) & 0xf0f0f0f0u;
+            } else {
+              word = word_at(&tokens.x8[static_cast<size_t>((row * tokens.eights + place[b]) * 128 + 32 * chunk + at +
+                                                            16 * (r / 2))]);
             }
-          for (int eight = 0; eight < 2; ++eight) {
-            int w[kChunk][8];
-            for (int lane = 0; lane < kLanes; ++lane) {
-              const uint32_t word = word_at(tile + 512 * (chunk / 2) + 16 * lane + 4 * (2 * (chunk % 2) + eight));
-              const uint32_t b01[2] = {word << 4 & 0xf0f0f0f0u, word & 0xf0f0f0f0u};
-              for (int r = 0; r < 2; ++r)
-                for (int i = 0; i < 4; ++i) w[b_byte(lane, r, i).row][b_byte(lane, r, i).col] = signed_byte(b01[r], i);
-            }
-            for (int row = 0; row < kTokens; ++row)
-              for (int c = 0; c < 8; ++c)
-                for (int j = 0; j < kChunk; ++j) d[row][8 * eight + c] += a[row][j] * w[j][c];
+            for (int i = 0; i < 4; ++i) a[a_byte(lane, r, i).row][a_byte(lane, r, i).col] = signed_byte(word, i);
           }
-        }
-        const int times = four ? 256 : 16;
-        for (int f = 0; f < kFeatures; ++f) {
-          const int64_t n = strip * kFeatures + f;
-          const double scale = n < n_true ? scales.data<float>()[n * count + b] : 0;
-          int weights[kBlock];
-          for (int i = 0; i < kBlock; ++i) weights[i] = canonical(n, b * kBlock + i);
-          for (int row = 0; row < kTokens; ++row) {
-            int32_t want = 0;
-            for (int i = 0; i < kBlock; ++i)
-              want += tokens.codes[static_cast<size_t>(row * k + b * kBlock + i)] * weights[i];
-            if (d[row][f] != times * want) wrong.see(n, b * kBlock, d[row][f], times * want);
-            const float token = tokens.scales[static_cast<size_t>(row * count + b)],
-                        factor = token * packed_scales.data<float>()[b * np + n];
-            // Dividing by a power of two is exact but for what underflows.
-            sums[row][f] = std::fma(static_cast<float>(d[row][f]) / static_cast<float>(times), factor, sums[row][f]);
-            exact[row][f] += want * (static_cast<double>(token) * scale);
-            size[row][f] += std::fabs(want * (static_cast<double>(token) * scale));
+        for (int eight = 0; eight < 2; ++eight) {
+          int w[kChunk][8];
+          for (int lane = 0; lane < kLanes; ++lane) {
+            const uint32_t word = word_at(tile + 512 * (chunk / 2) + 16 * lane + 4 * (2 * (chunk % 2) + eight));
+            const uint32_t b01[2] = {word << 4 & 0xf0f0f0f0u, word & 0xf0f0f0f0u};
+            for (int r = 0; r < 2; ++r)
+              for (int i = 0; i < 4; ++i) w[b_byte(lane, r, i).row][b_byte(lane, r, i).col] = signed_byte(b01[r], i);
           }
+          for (int row = 0; row < kTokens; ++row)
+            for (int c = 0; c < 8; ++c)
+              for (int j = 0; j < kChunk; ++j) d[row][8 * eight + c] += a[row][j] * w[j][c];
         }
       }
-      // One rounding of each factor (2^-24 of it, or 2^-150 where it is subnormal) and one for each of K/128 steps, of
-      // at most the sum of sizes so far; and the reference's own.
-      constexpr double e = 0x1p-24;
-      const double steps = static_cast<double>(count), g = steps * e / (1 - steps * e), f64 = (steps + 4) * 0x1p-53;
-      WorstOutput worst;
-      for (int row = 0; row < kTokens; ++row)
-        for (int f = 0; f < kFeatures; ++f) {
-          const double bound = size[row][f] * ((1 + e) * (1 + g) - 1 + f64) + steps * 0x1p-125;
-          worst.see(row, strip * kFeatures + f, sums[row][f], exact[row][f], bound);
+      const int times = four ? 256 : 16;
+      for (int f = 0; f < kFeatures; ++f) {
+        const int64_t n = strip * kFeatures + f;
+        const double scale = n < n_true ? scales.data<float>()[n * count + b] : 0;
+        int weights[kBlock];
+        for (int i = 0; i < kBlock; ++i) weights[i] = canonical(n, b * kBlock + i);
+        for (int row = 0; row < kTokens; ++row) {
+          int32_t want = 0;
+          for (int i = 0; i < kBlock; ++i)
+            want += tokens.codes[static_cast<size_t>(row * k + b * kBlock + i)] * weights[i];
+          if (d[row][f] != times * want) wrong.see(n, b * kBlock, d[row][f], times * want);
+          const float token = tokens.scales[static_cast<size_t>(row * count + b)],
+                      factor = token * packed_scales.data<float>()[b * np + n];
+          // Dividing by a power of two is exact but for what underflows.
+          sums[row][f] = std::fma(static_cast<float>(d[row][f]) / static_cast<float>(times), factor, sums[row][f]);
+          exact[row][f] += want * (static_cast<double>(token) * scale);
+          size[row][f] += std::fabs(want * (static_cast<double>(token) * scale));
         }
-      registers.merge(wrong);
-      outputs.merge(worst);
-      ++exec.done;
+      }
     }
+    // One rounding of each factor (2^-24 of it, or 2^-150 where it is subnormal) and one for each of K/128 steps, of
+    // at most the sum of sizes so far; and the reference's own.
+    constexpr double e = 0x1p-24;
+    const double steps = static_cast<double>(count), g = steps * e / (1 - steps * e), f64 = (steps + 4) * 0x1p-53;
+    for (int row = 0; row < kTokens; ++row)
+      for (int f = 0; f < kFeatures; ++f) {
+        const double bound = size[row][f] * ((1 + e) * (1 + g) - 1 + f64) + steps * 0x1p-125;
+        worst.see(row, strip * kFeatures + f, sums[row][f], exact[row][f], bound);
+      }
   });
-  registers.write(call.output(0));
-  outputs.write(call.output(1));
 }
 LPQ_OP(emulate_comet, "verify_emulate_comet");
 

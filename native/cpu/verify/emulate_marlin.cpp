@@ -6,9 +6,9 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/verify/emulation.h"
 #include "cpu/verify/fragments.h"
 #include "cpu/verify/half.h"
-#include "cpu/verify/outputs.h"
 #include "cpu/verify/stream.h"
 
 namespace lpq::verify {
@@ -28,21 +28,6 @@ void dequantize(uint32_t q, Half2 out[2]) {
   const Half2 hi = split((q & 0x00f000f0u) | 0x64006400u);
   out[0] = {half_sub(lo.low, 0x6408), half_sub(lo.high, 0x6408)};
   out[1] = {half_fma(hi.low, 0x2c00, 0xd480), half_fma(hi.high, 0x2c00, 0xd480)};
-}
-
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-// Random activations m/1024 with -1024 <= m <= 1024: fp16 holds each exactly.
-std::vector<uint16_t> activations(int64_t k, uint64_t seed) {
-  std::vector<uint16_t> a(static_cast<size_t>(kM * k));
-  for (size_t i = 0; i < a.size(); ++i)
-    a[i] = half_from_float((static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f);
-  return a;
 }
 
 struct Lane {
@@ -73,117 +58,95 @@ void mma(const float a[kM][16], const float b[16][8], Lane* lanes, int j, int ri
 // outputs F64 [7]: count, m, n, got, expected, bound of outputs off by more than the bound, and the largest error /
 // bound.
 void emulate_marlin(Call& call, Exec& exec) {
-  const Tensor &packed = call.input(0), &packed_scales = call.input(1), &codes = call.input(2), &scales = call.input(3);
-  const Params& p = call.params;
+  Arguments a(call, "verify_emulate_marlin");
+  const Tensor& packed = a.input("B", {DType::i32}, {-1, -1});
   const int64_t tiles = packed.dim(0), strips_all = packed.dim(1) / 128, width = strips_all * kTileN, kp = tiles * 16;
-  const int64_t n_true = codes.dim(0), k_true = p.integer("k"), rows = packed_scales.dim(0);
-  const bool per_channel = rows == 1, is_signed = p.integer("signed") != 0;
-  const int zero = static_cast<int>(p.integer("zero"));
+  const Tensor& packed_scales = a.input("s", {DType::f16}, {-1, width});
+  const int64_t rows = packed_scales.dim(0), k_true = a.integer("k");
+  const Tensor& codes = a.input("codes", {DType::u8}, {-1, ceil_div(k_true, 2)});
+  const int64_t n_true = codes.dim(0);
+  const Tensor& scales = a.input("scales", {DType::f16}, {n_true, rows});
+  const bool per_channel = rows == 1, is_signed = a.flag("signed");
+  const int64_t zero = a.integer("zero");
+  const Strips strips(a);
+  a.done();
+  require(packed.dim(1) % 128 == 0 && rows > 0 && kp % rows == 0 && kp / rows % 16 == 0, "B and s are of one shape");
   const int64_t group = kp / rows;
-  require(packed.dim(1) % 128 == 0 && packed_scales.dim(1) == width && kp % rows == 0 && group % 16 == 0,
-          "B and s are of one shape");
-  require(scales.dim(0) == n_true && scales.dim(1) == rows && codes.dim(1) == ceil_div(k_true, 2),
-          "codes and scales are of one shape");
   const uint32_t* words = reinterpret_cast<const uint32_t*>(packed.data<int32_t>());
   const uint16_t* s = packed_scales.data<uint16_t>();
   const uint16_t* want_scales = scales.data<uint16_t>();
   const uint8_t* want_codes = codes.data<uint8_t>();
-  const std::vector<uint16_t> a = activations(kp, static_cast<uint64_t>(p.integer("seed")));
-  std::vector<double> a_columns(a.size());  // [Kp][16] for the reference
+  const std::vector<float> x = activations(strips.seed, kM * kp);
+  std::vector<float> columns(x.size());  // [Kp][16] for the reference
   for (int64_t k = 0; k < kp; ++k)
-    for (int m = 0; m < kM; ++m)
-      a_columns[static_cast<size_t>(k * kM + m)] = half_value(a[static_cast<size_t>(m * kp + k)]);
-  const std::vector<double>& strips = p.list("strips");
-  exec.total = static_cast<int64_t>(strips.size());
-  WrongReport registers;
-  OutputReport outputs;
+    for (int m = 0; m < kM; ++m) columns[static_cast<size_t>(k * kM + m)] = x[static_cast<size_t>(m * kp + k)];
 
-  const auto canonical = [&](int64_t n, int64_t k) {  // q - zero, and 0 in the padding
+  const auto canonical = [&](int64_t n, int64_t k) -> int64_t {  // q - zero, and 0 in the padding
     if (n >= n_true || k >= k_true) return 0;
-    const int code = static_cast<int>(stream_get(want_codes + n * codes.dim(1), k, 4));
+    const int64_t code = static_cast<int64_t>(stream_get(want_codes + n * codes.dim(1), k, 4));
     return (is_signed && code >= 8 ? code - 16 : code) - zero;
   };
 
-  exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t index = begin; index < end; ++index) {
-      const int64_t strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
-      require(strip >= 0 && strip < strips_all, "a strip inside N");
-      std::vector<Lane> lanes(kLanes);
-      std::vector<double> sum(kM * kTileN), size(kM * kTileN), plain(kM * kTileN), plain_size(kM * kTileN);
-      std::vector<double> input(kM);  // sum of |a| of a row, for the subnormal term
-      Wrong wrong;
-      for (int64_t kt = 0; kt < tiles; ++kt) {
-        float a_tile[kM][16];
-        for (int lane = 0; lane < kLanes; ++lane)
-          for (int i = 0; i < 8; ++i) {
-            const Cell cell = fragment_a(lane, i);
-            a_tile[cell.row][cell.col] = half_value(a[static_cast<size_t>(cell.row * kp + kt * 16 + cell.col)]);
-          }
-        for (int j = 0; j < 4; ++j)
-          for (int right = 0; right < 2; ++right) {
-            float b_tile[16][8];
-            for (int lane = 0; lane < kLanes; ++lane) {
-              const uint32_t q = words[(kt * strips_all + strip) * 128 + lane * 4 + j] >> (right ? 8 : 0);
-              Half2 b[2];
-              dequantize(q, b);
-              uint16_t registers4[4] = {b[0].low, b[0].high, b[1].low, b[1].high};
-              for (int i = 0; i < 4; ++i) {
-                const Cell cell = fragment_b(lane, i);
-                const int64_t n = strip * kTileN + 16 * j + 8 * right + cell.col, k = kt * 16 + cell.row;
-                const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
-                if (registers4[i] != want) wrong.see(n, k, registers4[i], want);
-                // Eight scales, one 16-byte read a lane: element 2j + right belongs to this fragment's column.
-                if (!per_channel)
-                  registers4[i] = half_mul(
-                      registers4[i], s[(kt * 16 / group) * width + strip * kTileN + 8 * (lane / 4) + 2 * j + right]);
-                b_tile[cell.row][cell.col] = half_value(registers4[i]);
-              }
-            }
-            mma(a_tile, b_tile, lanes.data(), j, right);
-          }
-        // The reference: canonical codes and scales, fp64.
-        for (int c = 0; c < kTileN; ++c) {
-          const int64_t n = strip * kTileN + c;
-          for (int r = 0; r < 16; ++r) {
-            const int64_t k = kt * 16 + r;
-            const double q = canonical(n, k);
-            const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
-            const double* x = &a_columns[static_cast<size_t>(k * kM)];
-            for (int m = 0; m < kM; ++m) {
-              const int at = c * kM + m;
-              sum[at] += x[m] * w;
-              size[at] += std::fabs(x[m] * w);
-              plain[at] += x[m] * q;
-              plain_size[at] += std::fabs(x[m] * q);
-              if (c == 0) input[m] += std::fabs(x[m]);
+  strips.run(exec, strips_all, [&](int64_t strip, Wrong& wrong, WorstOutput& worst) {
+    std::vector<Lane> lanes(kLanes);
+    ExactStrip exact(kTileN, kM);
+    for (int64_t kt = 0; kt < tiles; ++kt) {
+      float a_tile[kM][16];
+      for (int lane = 0; lane < kLanes; ++lane)
+        for (int i = 0; i < 8; ++i) {
+          const Cell cell = fragment_a(lane, i);
+          a_tile[cell.row][cell.col] = x[static_cast<size_t>(cell.row * kp + kt * 16 + cell.col)];
+        }
+      for (int j = 0; j < 4; ++j)
+        for (int right = 0; right < 2; ++right) {
+          float b_tile[16][8];
+          for (int lane = 0; lane < kLanes; ++lane) {
+            const uint32_t q = words[(kt * strips_all + strip) * 128 + lane * 4 + j] >> (right ? 8 : 0);
+            Half2 b[2];
+            dequantize(q, b);
+            uint16_t registers4[4] = {b[0].low, b[0].high, b[1].low, b[1].high};
+            for (int i = 0; i < 4; ++i) {
+              const Cell cell = fragment_b(lane, i);
+              const int64_t n = strip * kTileN + 16 * j + 8 * right + cell.col, k = kt * 16 + cell.row;
+              const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
+              if (registers4[i] != want) wrong.see(n, k, registers4[i], want);
+              // Eight scales, one 16-byte read a lane: element 2j + right belongs to this fragment's column.
+              if (!per_channel)
+                registers4[i] = half_mul(
+                    registers4[i], s[(kt * 16 / group) * width + strip * kTileN + 8 * (lane / 4) + 2 * j + right]);
+              b_tile[cell.row][cell.col] = half_value(registers4[i]);
             }
           }
+          mma(a_tile, b_tile, lanes.data(), j, right);
+        }
+      // The reference: canonical codes and scales, fp64.
+      for (int c = 0; c < kTileN; ++c) {
+        const int64_t n = strip * kTileN + c;
+        for (int r = 0; r < 16; ++r) {
+          const int64_t k = kt * 16 + r;
+          const double q = static_cast<double>(canonical(n, k));
+          const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
+          exact.add(c, &columns[static_cast<size_t>(k * kM)], q, w);
         }
       }
-      WorstOutput worst;
-      for (int lane = 0; lane < kLanes; ++lane)
-        for (int j = 0; j < 4; ++j)
-          for (int right = 0; right < 2; ++right)
-            for (int i = 0; i < 4; ++i) {
-              const Cell cell = fragment_c(lane, i);
-              const int c = 16 * j + 8 * right + cell.col, at = c * kM + cell.row;
-              const int64_t n = strip * kTileN + c;
-              uint16_t y = half_from_float(lanes[lane].c[j][right][i]);
-              if (per_channel) {
-                const int half = j / 2, element = 2 * (2 * (j % 2) + right) + i % 2;
-                y = half_mul(y, s[strip * kTileN + 32 * half + 8 * (lane % 4) + element]);
-              }
-              const double scale = per_channel && n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
-              const ExactOutput exact{sum[at], size[at], plain[at], plain_size[at], input[cell.row]};
-              worst.see(cell.row, n, half_value(y), exact.sum, output_bound(exact, kp, per_channel, scale));
-            }
-      registers.merge(wrong);
-      outputs.merge(worst);
-      ++exec.done;
     }
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int j = 0; j < 4; ++j)
+        for (int right = 0; right < 2; ++right)
+          for (int i = 0; i < 4; ++i) {
+            const Cell cell = fragment_c(lane, i);
+            const int c = 16 * j + 8 * right + cell.col;
+            const int64_t n = strip * kTileN + c;
+            uint16_t y = half_from_float(lanes[lane].c[j][right][i]);
+            if (per_channel) {
+              const int half = j / 2, element = 2 * (2 * (j % 2) + right) + i % 2;
+              y = half_mul(y, s[strip * kTileN + 32 * half + 8 * (lane % 4) + element]);
+            }
+            const double scale = per_channel && n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
+            const ExactOutput want = exact.at(c, cell.row);
+            worst.see(cell.row, n, half_value(y), want.sum, output_bound(want, kp, per_channel, scale));
+          }
   });
-  registers.write(call.output(0));
-  outputs.write(call.output(1));
 }
 LPQ_OP(emulate_marlin, "verify_emulate_marlin");
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/verify/emulation.h"
 #include "cpu/verify/half.h"
-#include "cpu/verify/outputs.h"
 #include "cpu/verify/sparse_words.h"
 #include "cpu/verify/stream.h"
 
@@ -41,124 +41,94 @@ void fragment(const SparseTile& tile, int lane, int j, uint16_t a[8]) {
   }
 }
 
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 // Inputs: B I32 [kp/32, np*bits/2], meta I16 [kp/32, 2np], s F16 [R, np]; what they should hold: codes U8 [N,
 // ceil(K*bits/8)], mask U8 [N, ceil(K/8)], scales F16 [N, R]. Params: bits, k, zero (subtracted from a canonical code),
 // signed, seed, strips (64 columns each). Outputs as emulate_marlin.cpp's: registers I64 [5], outputs F64 [7].
 void emulate_sparse(Call& call, Exec& exec) {
-  const Tensor &packed = call.input(0), &meta = call.input(1), &packed_scales = call.input(2);
-  const Tensor &codes = call.input(3), &mask = call.input(4), &scales = call.input(5);
-  const Params& p = call.params;
-  const int bits = static_cast<int>(p.integer("bits"));
+  Arguments a(call, "verify_emulate_sparse");
+  const int64_t bits = a.integer("bits"), k_true = a.integer("k");
+  require(bits == 4 || bits == 8, "codes of 4 or 8 bits");
+  const Tensor &packed = a.input("B", {DType::i32}, {-1, -1}), &meta = a.input("meta", {DType::i16}, {-1, -1});
   const int64_t steps = meta.dim(0), np = meta.dim(1) / 2, kp = steps * kSparseK, strips_all = np / kSparseN;
-  const int64_t n_true = codes.dim(0), k_true = p.integer("k"), rows = packed_scales.dim(0), group = kp / rows;
-  const bool per_channel = rows == 1, is_signed = p.integer("signed") != 0;
-  const int zero = static_cast<int>(p.integer("zero"));
-  require((bits == 4 || bits == 8) && np % kSparseN == 0 && packed.dim(0) == steps && packed.dim(1) == np * bits / 2,
+  const Tensor& packed_scales = a.input("s", {DType::f16}, {-1, np});
+  const int64_t rows = packed_scales.dim(0);
+  const Tensor& codes = a.input("codes", {DType::u8}, {-1, ceil_div(k_true * bits, 8)});
+  const int64_t n_true = codes.dim(0);
+  const Tensor& mask = a.input("mask", {DType::u8}, {n_true, ceil_div(k_true, 8)});
+  const Tensor& scales = a.input("scales", {DType::f16}, {n_true, rows});
+  const bool per_channel = rows == 1, is_signed = a.flag("signed");
+  const int64_t zero = a.integer("zero");
+  const Strips strips(a);
+  a.done();
+  require(np % kSparseN == 0 && packed.dim(0) == steps && packed.dim(1) == np * bits / 2,
           "B and meta are of one shape");
-  require(packed_scales.dim(1) == np && kp % rows == 0 && group % kSparseK == 0, "s and B are of one shape");
-  require(codes.dim(1) == ceil_div(k_true * bits, 8) && mask.dim(0) == n_true && mask.dim(1) == ceil_div(k_true, 8) &&
-              scales.dim(0) == n_true && scales.dim(1) == rows,
-          "codes, mask and scales are of one shape");
+  require(rows > 0 && kp % rows == 0 && kp / rows % kSparseK == 0, "s and B are of one shape");
+  const int64_t group = kp / rows;
   const auto* words = reinterpret_cast<const uint32_t*>(packed.raw());
   const auto* metadata = reinterpret_cast<const uint32_t*>(meta.raw());
   const uint16_t *s = packed_scales.data<uint16_t>(), *want_scales = scales.data<uint16_t>();
-  // Random activations m/1024 with -1024 <= m <= 1024, which fp16 holds.
-  const uint64_t seed = static_cast<uint64_t>(p.integer("seed"));
-  std::vector<float> x(static_cast<size_t>(kp * kTokens));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = (static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f;
-  const std::vector<double>& strips = p.list("strips");
-  exec.total = static_cast<int64_t>(strips.size());
-  WrongReport registers;
-  OutputReport outputs;
+  const std::vector<float> x = activations(strips.seed, kp * kTokens);
 
-  const auto canonical = [&](int64_t n, int64_t k) {  // q - zero, and 0 where pruned and in the padding
+  const auto canonical = [&](int64_t n, int64_t k) -> int64_t {  // q - zero, and 0 where pruned and in the padding
     if (n >= n_true || k >= k_true || !stream_get(mask.data<uint8_t>() + n * mask.dim(1), k, 1)) return 0;
-    const int code = static_cast<int>(stream_get(codes.data<uint8_t>() + n * codes.dim(1), k, bits));
-    return (is_signed && code >> (bits - 1) ? code - (1 << bits) : code) - zero;
+    const int64_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), k, static_cast<int>(bits));
+    return (is_signed && code >> (bits - 1) ? code - (int64_t{1} << bits) : code) - zero;
   };
 
-  exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t index = begin; index < end; ++index) {
-      const int64_t strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
-      require(strip >= 0 && strip < strips_all, "a strip inside N");
-      float d[4][16][kTokens] = {};
-      std::vector<double> sum(kSparseN * kTokens), size(sum.size()), plain(sum.size()), plain_size(sum.size()),
-          input(kTokens);
-      Wrong wrong;
-      for (int64_t kt = 0; kt < steps; ++kt) {
-        const SparseTile tile = sparse_tile(words, metadata, bits, strips_all, strip, kt);
-        for (int j = 0; j < 4; ++j) {
-          float a[16][16];
-          for (int lane = 0; lane < kLanes; ++lane) {
-            uint16_t v[8];
-            fragment(tile, lane, j, v);
-            for (int i = 0; i < 8; ++i) {
-              const Cell cell = fragment_a(lane, i);
-              const int64_t n = strip * kSparseN + sparse_feature(j, cell.row);
-              const int place = static_cast<int>(tile.places(j, cell.row, cell.col / 2) >> 2 * (cell.col % 2) & 3);
-              const int64_t k = kt * kSparseK + 4 * (cell.col / 2) + place;
-              const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
-              if (v[i] != want) wrong.see(n, k, v[i], want);
-              // Eight scales a lane, those of its eight features: element 2j + (lower rows).
-              if (!per_channel)
-                v[i] = half_mul(
-                    v[i], s[(kt * kSparseK / group) * np + strip * kSparseN + 8 * (lane / 4) + 2 * j + cell.row / 8]);
-              a[cell.row][cell.col] = half_value(v[i]);
-            }
+  strips.run(exec, strips_all, [&](int64_t strip, Wrong& wrong, WorstOutput& worst) {
+    float d[4][16][kTokens] = {};
+    ExactStrip exact(kSparseN, kTokens);
+    for (int64_t kt = 0; kt < steps; ++kt) {
+      const SparseTile tile = sparse_tile(words, metadata, static_cast<int>(bits), strips_all, strip, kt);
+      for (int j = 0; j < 4; ++j) {
+        float held[16][16];
+        for (int lane = 0; lane < kLanes; ++lane) {
+          uint16_t v[8];
+          fragment(tile, lane, j, v);
+          for (int i = 0; i < 8; ++i) {
+            const Cell cell = fragment_a(lane, i);
+            const int64_t n = strip * kSparseN + sparse_feature(j, cell.row);
+            const int place = static_cast<int>(tile.places(j, cell.row, cell.col / 2) >> 2 * (cell.col % 2) & 3);
+            const int64_t k = kt * kSparseK + 4 * (cell.col / 2) + place;
+            const uint16_t want = half_from_float(static_cast<float>(canonical(n, k)));
+            if (v[i] != want) wrong.see(n, k, v[i], want);
+            // Eight scales a lane, those of its eight features: element 2j + (lower rows).
+            if (!per_channel)
+              v[i] = half_mul(
+                  v[i], s[(kt * kSparseK / group) * np + strip * kSparseN + 8 * (lane / 4) + 2 * j + cell.row / 8]);
+            held[cell.row][cell.col] = half_value(v[i]);
           }
-          // mma.sp: row r's compressed column c meets row 4 (c/2) + place of B.
-          for (int row = 0; row < 16; ++row)
-            for (int c = 0; c < 16; ++c) {
-              const int place = static_cast<int>(tile.places(j, row, c / 2) >> 2 * (c % 2) & 3);
-              const float* b = &x[static_cast<size_t>((kt * kSparseK + 4 * (c / 2) + place) * kTokens)];
-              // The product of two fp16 values is exact in fp32.
-              for (int t = 0; t < kTokens; ++t) d[j][row][t] = d[j][row][t] + a[row][c] * b[t];
-            }
         }
-        for (int f = 0; f < kSparseN; ++f) {
-          const int64_t n = strip * kSparseN + f;
-          for (int r = 0; r < kSparseK; ++r) {
-            const int64_t k = kt * kSparseK + r;
-            const double q = canonical(n, k);
-            const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
-            for (int t = 0; t < kTokens; ++t) {
-              const double value = x[static_cast<size_t>(k * kTokens + t)];
-              const size_t at = static_cast<size_t>(f * kTokens + t);
-              sum[at] += value * w;
-              size[at] += std::fabs(value * w);
-              plain[at] += value * q;
-              plain_size[at] += std::fabs(value * q);
-              if (f == 0) input[static_cast<size_t>(t)] += std::fabs(value);
-            }
+        // mma.sp: row r's compressed column c meets row 4 (c/2) + place of B.
+        for (int row = 0; row < 16; ++row)
+          for (int c = 0; c < 16; ++c) {
+            const int place = static_cast<int>(tile.places(j, row, c / 2) >> 2 * (c % 2) & 3);
+            const float* b = &x[static_cast<size_t>((kt * kSparseK + 4 * (c / 2) + place) * kTokens)];
+            // The product of two fp16 values is exact in fp32.
+            for (int t = 0; t < kTokens; ++t) d[j][row][t] = d[j][row][t] + held[row][c] * b[t];
           }
+      }
+      for (int f = 0; f < kSparseN; ++f) {
+        const int64_t n = strip * kSparseN + f;
+        for (int r = 0; r < kSparseK; ++r) {
+          const int64_t k = kt * kSparseK + r;
+          const double q = static_cast<double>(canonical(n, k));
+          const double w = n < n_true ? q * half_value(want_scales[n * rows + k / group]) : 0.0;
+          exact.add(f, &x[static_cast<size_t>(k * kTokens)], q, w);
         }
       }
-      WorstOutput worst;
-      for (int j = 0; j < 4; ++j)
-        for (int row = 0; row < 16; ++row)
-          for (int t = 0; t < kTokens; ++t) {
-            const int f = sparse_feature(j, row);
-            const size_t at = static_cast<size_t>(f * kTokens + t);
-            const int64_t n = strip * kSparseN + f;
-            const uint16_t acc = half_from_float(d[j][row][t]), y = per_channel ? half_mul(acc, s[n]) : acc;
-            const double scale = per_channel && n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
-            const ExactOutput exact{sum[at], size[at], plain[at], plain_size[at], input[static_cast<size_t>(t)]};
-            worst.see(t, n, half_value(y), exact.sum, output_bound(exact, kp, per_channel, scale));
-          }
-      registers.merge(wrong);
-      outputs.merge(worst);
-      ++exec.done;
     }
+    for (int j = 0; j < 4; ++j)
+      for (int row = 0; row < 16; ++row)
+        for (int t = 0; t < kTokens; ++t) {
+          const int f = sparse_feature(j, row);
+          const int64_t n = strip * kSparseN + f;
+          const uint16_t acc = half_from_float(d[j][row][t]), y = per_channel ? half_mul(acc, s[n]) : acc;
+          const double scale = per_channel && n < n_true ? std::fabs(half_value(want_scales[n])) : 0.0;
+          const ExactOutput want = exact.at(f, t);
+          worst.see(t, n, half_value(y), want.sum, output_bound(want, kp, per_channel, scale));
+        }
   });
-  registers.write(call.output(0));
-  outputs.write(call.output(1));
 }
 LPQ_OP(emulate_sparse, "verify_emulate_sparse");
 

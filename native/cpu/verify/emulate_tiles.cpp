@@ -4,14 +4,12 @@
 // verifier's tables only in parameter_at. Accumulation as in emulate_marlin.cpp: fp32, k ascending, rounded to nearest
 // at each step.
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "cpu/verify/emulation.h"
 #include "cpu/verify/half.h"
-#include "cpu/verify/outputs.h"
 #include "cpu/verify/stream.h"
 #include "cpu/verify/tile_forms.h"
-#include "cpu/verify/wrong.h"
 
 namespace lpq::verify {
 namespace {
@@ -23,12 +21,6 @@ struct Register {
   int n, k;
   uint32_t code;
 };
-
-uint32_t word_at(const uint8_t* bytes) {
-  uint32_t word;
-  std::memcpy(&word, bytes, 4);
-  return word;
-}
 
 // Two codes of one register pair: `low` from the lower half of a word, `high` from the upper.
 struct Two {
@@ -122,63 +114,33 @@ void tilus(const uint8_t* block, int bits, int lane, std::vector<Register>& out)
   }
 }
 
-double number_of(uint32_t code, const Params& p, int bits) {
-  if (p.text("kind") == "int") {
-    const bool negative = p.integer("signed") && (code >> (bits - 1));
-    return negative ? static_cast<double>(code) - (1 << bits) : code;
-  }
-  const int e_bits = static_cast<int>(p.integer("exponent")), m_bits = static_cast<int>(p.integer("mantissa"));
-  const int bias = static_cast<int>(p.integer("bias")), e = static_cast<int>(code >> m_bits & ((1u << e_bits) - 1));
-  const int m = static_cast<int>(code & ((1u << m_bits) - 1)), top = (1 << e_bits) - 1;
-  const std::string& special = p.text("special");
-  if ((special == "ieee" && e == top) || (special == "fn" && e == top && m == (1 << m_bits) - 1))
-    return std::numeric_limits<double>::quiet_NaN();
-  const double size = e == 0 ? std::ldexp(m, 1 - bias - m_bits) : std::ldexp((1 << m_bits) + m, e - bias - m_bits);
-  return code >> (bits - 1) ? -size : size;
-}
+// What the kernel has: packed tensors, how they are laid out, and its arithmetic; and what was quantized: scales F16
+// [N, G] and zeros F16 [N, G] in canonical order, of codes as they are stored, and codes U8 [N, K stream].
+struct TileKernel : Arguments {
+  CodeType type = CodeType::read(*this);
+  int bits = type.bits, zero_bits = static_cast<int>(integer("zeroBits", 0));
+  const std::string &form_name = text("form"), &scale_form = text("scaleForm");
+  TileForm form = tile_form(form_name, bits);  // for the order and size of tiles only
+  int64_t np = integer("np"), kp = integer("kp"), gp = integer("gp"), group = integer("group"), k = integer("k");
+  const Tensor& packed = input("packed");
+  const Tensor& scales = input("scales", {DType::f16}, {-1, -1});
+  const Tensor& zeros = input("zeros", {DType::f16}, scales.shape);
+  const Tensor& codes = input("codes", {DType::u8}, {scales.dim(0), -1});
+  const Tensor& packed_scales = input("packed scales");
+  const Tensor* packed_zeros = flag("hasZeros") ? &input("packed zeros") : nullptr;
+  const Tensor* order = input_if(flag("hasOrder"), "order", {DType::i32}, {k});
+  uint32_t flip = static_cast<uint32_t>(integer("flip", 0));
+  bool fused = flag("fused");
+  int scale_width = fused ? 4 : static_cast<int>(dtype_bytes(packed_scales.dtype));  // bytes
+  uint16_t constant = half_from_float(real("zero", 0));  // the zero point of all, where there are no packed ones
+  std::vector<uint16_t> cast{};                          // numbers of codes
+  Strips strips{*this};
 
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-// What the kernel has: packed tensors, how they are laid out, and its arithmetic.
-struct TileKernel {
-  const Params& params;
-  const Tensor &packed, &packed_scales;
-  const Tensor* packed_zeros;
-  const std::string &form_name, &scale_form;
-  int bits, zero_bits;
-  TileForm form;  // for the order and size of tiles only
-  int64_t np, kp, gp, group;
-  bool fused;
-  int scale_width;             // bytes
-  uint16_t constant;           // the zero point of all, where there are no packed ones
-  std::vector<uint16_t> cast;  // numbers of codes
-
-  TileKernel(const Params& p, const Tensor& packed, const Tensor& packed_scales, const Tensor* packed_zeros)
-      : params(p),
-        packed(packed),
-        packed_scales(packed_scales),
-        packed_zeros(packed_zeros),
-        form_name(p.text("form")),
-        scale_form(p.text("scaleForm")),
-        bits(static_cast<int>(p.integer("bits"))),
-        zero_bits(static_cast<int>(p.integer("zeroBits", 0))),
-        form(tile_form(form_name, bits)),
-        np(p.integer("np")),
-        kp(p.integer("kp")),
-        gp(p.integer("gp")),
-        group(p.integer("group")),
-        fused(p.integer("fused", 0) != 0),
-        scale_width(fused ? 4 : static_cast<int>(dtype_bytes(packed_scales.dtype))),
-        constant(half_from_float(static_cast<float>(p.number("zero", 0)))),
-        cast(size_t{1} << bits) {
+  explicit TileKernel(const Call& call) : Arguments(call, "verify_emulate_tiles") {
+    done();
     require(np % form.tile_n == 0 && kp % form.tile_k == 0, "the padded shape is whole tiles");
     require(static_cast<int64_t>(packed.bytes()) * 8 == np * kp * bits, "the packed tensor holds the padded shape");
-    for (uint32_t c = 0; c < cast.size(); ++c) cast[c] = half_from_float(static_cast<float>(number_of(c, p, bits)));
+    for (uint32_t c = 0; c < 1u << bits; ++c) cast.push_back(half_from_float(static_cast<float>(type.value(c))));
   }
 
   // What the registers of all lanes hold of a tile.
@@ -199,9 +161,9 @@ struct TileKernel {
   }
   // The lane's own look-up of column n and group g.
   void parameters(int64_t n, int64_t g, uint16_t& s, uint16_t& z) const {
-    const auto* scales = reinterpret_cast<const uint8_t*>(packed_scales.raw());
+    const auto* from = reinterpret_cast<const uint8_t*>(packed_scales.raw());
     uint32_t raw = 0;
-    std::memcpy(&raw, scales + parameter_at(scale_form, n, g, np, gp, 8 * scale_width) / 8,
+    std::memcpy(&raw, from + parameter_at(scale_form, n, g, np, gp, 8 * scale_width) / 8,
                 static_cast<size_t>(scale_width));
     z = constant;
     if (fused) {
@@ -216,18 +178,10 @@ struct TileKernel {
     if (!packed_zeros) return;
     const std::string zero_form = scale_form == "marlin_scales" ? "marlin_zeros" : scale_form;
     const int64_t bit = parameter_at(zero_form, n, g, np, gp, zero_bits);
-    const auto* from = reinterpret_cast<const uint8_t*>(packed_zeros->raw());
-    if (zero_bits == 16) std::memcpy(&z, from + bit / 8, 2);
-    else z = half_from_float(static_cast<float>(from[bit / 8] >> (bit % 8) & ((1 << zero_bits) - 1)));
+    const auto* zero = reinterpret_cast<const uint8_t*>(packed_zeros->raw());
+    if (zero_bits == 16) std::memcpy(&z, zero + bit / 8, 2);
+    else z = half_from_float(static_cast<float>(zero[bit / 8] >> (bit % 8) & ((1 << zero_bits) - 1)));
   }
-};
-
-// What was quantized, in canonical form.
-struct Canonical {
-  const Tensor &scales, &zeros, &codes;
-  const Tensor* order;
-  int64_t k;
-  uint32_t flip;
 
   // The code, scale and zero point of a weight, as they are stored.
   struct Parts {
@@ -235,9 +189,9 @@ struct Canonical {
     uint32_t code;
     uint16_t scale, zero;
   };
-  Parts at(int64_t n, int64_t of_k, const TileKernel& kernel) const {
-    const int64_t column = order ? order->data<int32_t>()[of_k] : of_k, at = n * scales.dim(1) + of_k / kernel.group;
-    const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), column, kernel.bits) ^ flip;
+  Parts canonical(int64_t n, int64_t of_k) const {
+    const int64_t column = order ? order->data<int32_t>()[of_k] : of_k, at = n * scales.dim(1) + of_k / group;
+    const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), column, bits) ^ flip;
     return {column, code, scales.data<uint16_t>()[at], zeros.data<uint16_t>()[at]};
   }
 };
@@ -256,10 +210,9 @@ struct Outputs {
       exact[o] += x[m] * value, size[o] += std::fabs(x[m] * value), loose[o] += std::fabs(x[m]) * off;
     }
   }
-  WorstOutput worst(int64_t first, int64_t k) const {
+  void compare(int64_t first, int64_t k, WorstOutput& worst) const {
     const double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24, kd = static_cast<double>(k);
     const double gamma = kd * e / (1 - kd * e), own = (kd + 4) * 0x1p-53;
-    WorstOutput worst;
     for (size_t o = 0; o < sum.size(); ++o) {
       if (!std::isfinite(exact[o])) continue;  // a code that is no number: the registers were compared
       const double before = loose[o] + gamma * (size[o] + loose[o]);
@@ -267,20 +220,11 @@ struct Outputs {
       worst.see(static_cast<int64_t>(o % kM), first + static_cast<int64_t>(o / kM), half_value(half_from_float(sum[o])),
                 exact[o], bound);
     }
-    return worst;
   }
 };
 
-// [K][kM], m/1024 with |m| <= 1024: exact in fp16; 0 beyond K, as kernels feed.
-std::vector<float> activations(uint64_t seed, int64_t kp, int64_t k_true) {
-  std::vector<float> a(static_cast<size_t>(kM * kp));
-  for (size_t i = 0; i < static_cast<size_t>(kM * std::min(k_true, kp)); ++i)
-    a[i] = (static_cast<float>(mix(seed ^ mix(i)) % 2049) - 1024.0f) / 1024.0f;
-  return a;
-}
-
-void emulate_strip(const TileKernel& kernel, const Canonical& canonical, const std::vector<float>& a, int64_t strip,
-                   Outputs& outputs, Wrong& wrong) {
+void emulate_strip(const TileKernel& kernel, const std::vector<float>& a, int64_t strip, Outputs& outputs,
+                   Wrong& wrong) {
   const TileForm& form = kernel.form;
   std::vector<float> w(static_cast<size_t>(form.tile_n * form.tile_k));
   std::vector<Register> held;
@@ -293,14 +237,13 @@ void emulate_strip(const TileKernel& kernel, const Canonical& canonical, const s
       kernel.parameters(n, std::min(k / kernel.group, kernel.gp - 1), s, z);
       const uint16_t got = kernel.weight(r.code, s, z);
       w[static_cast<size_t>(r.n * form.tile_k + r.k)] = half_value(got);
-      if (n >= canonical.codes.dim(0) || k >= canonical.k) continue;
-      const auto [column, code, stored_scale, stored_zero] = canonical.at(n, k, kernel);
+      if (n >= kernel.codes.dim(0) || k >= kernel.k) continue;
+      const auto [column, code, stored_scale, stored_zero] = kernel.canonical(n, k);
       const uint16_t zero =
           kernel.fused ? half_from_float(-(half_value(stored_zero) * half_value(stored_scale))) : stored_zero;
       const uint16_t want = kernel.weight(code, stored_scale, zero);
       if (got != want) wrong.see(n, column, got, want);
-      const double scale = half_value(stored_scale), shift = half_value(stored_zero),
-                   q = number_of(code, kernel.params, kernel.bits);
+      const double scale = half_value(stored_scale), shift = half_value(stored_zero), q = kernel.type.value(code);
       const double value = (q - shift) * scale, u = 0x1p-11, h = 0x1p-25;
       const double off = kernel.fused ? u * (std::fabs(value) + (2 + u) * std::fabs(shift * scale)) + 3 * h
                                       : (2 * u + u * u) * std::fabs(value) + h * (2 + std::fabs(scale));
@@ -314,38 +257,19 @@ void emulate_strip(const TileKernel& kernel, const Canonical& canonical, const s
   }
 }
 
-// Inputs: packed; scales F16 [N, G] and zeros F16 [N, G] in canonical order, of codes as they are stored; codes U8 [N,
-// K stream], canonical; packed scales (F16, BF16, U8 = e8m0, or halves {s, -z s}); then, as told, packed zeros and
-// order I32 [K]. Outputs as those of verify_emulate_marlin. zero: of all, where there are no packed zeros.
+// Inputs: packed; scales, zeros and codes in canonical form; packed scales (F16, BF16, U8 = e8m0, or halves {s, -z s});
+// then, as told, packed zeros and order I32 [K]. Outputs as those of verify_emulate_marlin. zero: of all, where there
+// are no packed zeros.
 void emulate_tiles(Call& call, Exec& exec) {
-  const Params& p = call.params;
-  size_t next = 5;
-  const Tensor* packed_zeros = p.integer("hasZeros", 0) ? &call.input(next++) : nullptr;
-  const Tensor* order = p.integer("hasOrder", 0) ? &call.input(next++) : nullptr;
-  const TileKernel kernel(p, call.input(0), call.input(4), packed_zeros);
-  const Canonical canonical{call.input(1), call.input(2),  call.input(3),
-                            order,         p.integer("k"), static_cast<uint32_t>(p.integer("flip", 0))};
-  require(canonical.scales.dim(0) == canonical.codes.dim(0) && canonical.zeros.shape == canonical.scales.shape,
-          "scales and zeros are [N, G]");
-  const std::vector<double>& strips = p.list("strips");
-  const std::vector<float> a = activations(static_cast<uint64_t>(p.integer("seed")), kernel.kp, canonical.k);
-  exec.total = static_cast<int64_t>(strips.size());
-  WrongReport registers;
-  OutputReport report;
-  exec.pool.parallel_for(static_cast<int64_t>(strips.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t index = begin; index < end; ++index) {
-      const auto strip = static_cast<int64_t>(strips[static_cast<size_t>(index)]);
-      require(strip >= 0 && strip < kernel.np / kernel.form.tile_n, "a strip inside N");
-      Outputs outputs(static_cast<size_t>(kernel.form.tile_n * kM));
-      Wrong wrong;
-      emulate_strip(kernel, canonical, a, strip, outputs, wrong);
-      registers.merge(wrong);
-      report.merge(outputs.worst(strip * kernel.form.tile_n, kernel.kp));
-      ++exec.done;
-    }
+  const TileKernel kernel(call);
+  const TileForm& form = kernel.form;
+  std::vector<float> a = activations(kernel.strips.seed, kM * kernel.kp);  // [K][kM], 0 beyond K, as kernels feed
+  std::fill(a.begin() + kM * std::min(kernel.k, kernel.kp), a.end(), 0.0f);
+  kernel.strips.run(exec, kernel.np / form.tile_n, [&](int64_t strip, Wrong& wrong, WorstOutput& worst) {
+    Outputs outputs(static_cast<size_t>(form.tile_n * kM));
+    emulate_strip(kernel, a, strip, outputs, wrong);
+    outputs.compare(strip * form.tile_n, kernel.kp, worst);
   });
-  registers.write(call.output(0));
-  report.write(call.output(1));
 }
 LPQ_OP(emulate_tiles, "verify_emulate_tiles");
 

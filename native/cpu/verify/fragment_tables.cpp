@@ -1,26 +1,20 @@
 // Shows the tables that the emulated kernels feed their fragments by, so that tests can compare them with what a device
 // was found to do (native/cuda/probe).
-#include <vector>
-
 #include "cpu/verify/fragments.h"
-#include "lpq/exec.h"
+#include "lpq/arguments.h"
 
 namespace lpq::verify {
 namespace {
 
 // params: operand a, b or c of mma.m16n8k16. Output I32 [32, 8 | 4 | 4, 2]: row and column of each lane's elements.
 void fragments(Call& call, Exec&) {
-  const std::string& operand = call.params.text("operand");
-  require(operand == "a" || operand == "b" || operand == "c", "operand is none of a, b, c");
-  const int elements = operand == "a" ? 8 : 4;
-  const Tensor& out = call.output(0);
-  require(out.dtype == DType::i32 && out.shape == std::vector<int64_t>{kLanes, elements, 2},
-          "the table is I32 [32, elements, 2]");
+  Arguments a(call, "verify_fragments");
+  const int operand = a.one_of("operand", {"a", "b", "c"}), elements = operand == 0 ? 8 : 4;
+  const Tensor& out = a.output("table", {DType::i32}, {kLanes, elements, 2});
+  a.done();
   for (int lane = 0; lane < kLanes; ++lane)
     for (int i = 0; i < elements; ++i) {
-      const Cell cell = operand == "a"   ? fragment_a(lane, i)
-                        : operand == "b" ? fragment_b(lane, i)
-                                         : fragment_c(lane, i);
+      const Cell cell = operand == 0 ? fragment_a(lane, i) : operand == 1 ? fragment_b(lane, i) : fragment_c(lane, i);
       out.data<int32_t>()[(lane * elements + i) * 2] = cell.row;
       out.data<int32_t>()[(lane * elements + i) * 2 + 1] = cell.col;
     }

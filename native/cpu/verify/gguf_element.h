@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cpu/verify/half.h"
-#include "lpq/exec.h"
+#include "lpq/arguments.h"
 
 namespace lpq::verify {
 
@@ -88,12 +88,28 @@ inline Element element_at(const BlockType& t, const uint8_t* b, int e) {
   }
 }
 
-// order I32 [N]: stored row r is row order[r].
-inline const int32_t* checked_order(const Tensor& order, int64_t rows) {
-  require(order.elements() == rows, "the order is I32 [N]");
-  const auto* p = order.data<int32_t>();
-  for (int64_t r = 0; r < rows; ++r) require(p[r] >= 0 && p[r] < rows, "the order stays inside N");
-  return p;
-}
+// blocks U8 [N, bytes] of `type`, order I32 [N]: stored row r is row order[r].
+struct GgufBlocks {
+  explicit GgufBlocks(Arguments& a)
+      : type(block_type(a.text("type"))),
+        blocks(a.input("blocks", {DType::u8}, {-1, -1})),
+        rows(blocks.dim(0)),
+        order(a.input("order", {DType::i32}, {rows})) {}
+  // That they are of k columns, and the order one of N rows.
+  void check(int64_t k) const {
+    for (int64_t r = 0; r < rows; ++r) require(row(r) >= 0 && row(r) < rows, "the order stays inside N");
+    require(k % type.size == 0 && blocks.dim(1) == k / type.size * type.bytes, "blocks is U8 [N, bytes of a row]");
+  }
+  int64_t row(int64_t r) const { return order.data<int32_t>()[r]; }
+  // That of element i of stored row r.
+  const uint8_t* block(int64_t r, int64_t i) const {
+    return blocks.data<uint8_t>() + r * blocks.dim(1) + i / type.size * type.bytes;
+  }
+
+  const BlockType type;
+  const Tensor& blocks;
+  const int64_t rows;
+  const Tensor& order;
+};
 
 }  // namespace lpq::verify

@@ -7,16 +7,9 @@
 
 #include "cpu/verify/gguf_element.h"
 #include "cpu/verify/wrong.h"
-#include "lpq/exec.h"
 
 namespace lpq::verify {
 namespace {
-
-float weight_at(const Tensor& w, int64_t i) {
-  if (w.dtype == DType::f32) return w.data<float>()[i];
-  const uint16_t bits = w.data<uint16_t>()[i];
-  return w.dtype == DType::f16 ? half_value(bits) : bfloat_value(bits);
-}
 
 // Distance of neighbours among fp16 numbers of this size.
 double half_unit(double x) { return std::ldexp(1.0, std::max(std::ilogb(std::max(x, 0x1p-14)) - 10, -24)); }
@@ -74,49 +67,46 @@ Plain plain_rounding(const BlockType& t, const double* x) {
 // these: by least squares, with codes up to half a step off, they are at most twice as large. So the norm of the error
 // is at most 2 (error of plain rounding + what the grid adds). Zeros leave the whole norm, another block sqrt(2) of it.
 void gguf_nearest(Call& call, Exec& exec) {
-  const BlockType type = block_type(call.params.text("type"));
-  const Tensor &blocks = call.input(0), &w = call.input(2);
-  const int64_t n = w.dim(0), k = w.dim(1);
-  require(k % type.size == 0 && blocks.dim(0) == n && blocks.dim(1) == k / type.size * type.bytes,
-          "blocks is U8 [N, bytes of a row]");
-  require(w.dtype == DType::f32 || w.dtype == DType::f16 || w.dtype == DType::bf16, "w is f32, f16 or bf16");
-  const int32_t* rows = checked_order(call.input(1), n);
-  const auto* in = blocks.data<uint8_t>();
-  WrongReport codes, norms;
-  exec.pool.parallel_for(n, 4, [&](int64_t begin, int64_t end, int) {
-    Wrong wrong, far;
+  Arguments a(call, "verify_gguf_nearest");
+  const GgufBlocks from(a);
+  const Tensor& w = a.input("w", {DType::f32, DType::f16, DType::bf16}, {from.rows, -1});
+  const Tensor &codes_info = report_output(a, "codes"), &norms_info = report_output(a, "norms");
+  a.done();
+  const BlockType& type = from.type;
+  const int64_t k = w.dim(1);
+  from.check(k);
+  WrongReport norms;
+  report_rows(exec, from.rows, 4, codes_info, [&](int64_t r, Wrong& wrong) {
+    Wrong far;
     double x[256];
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t first = 0; first < k; first += type.size) {
-        const int64_t row = rows[r];
-        const uint8_t* b = in + r * blocks.dim(1) + first / type.size * type.bytes;
-        double norm = 0.0, error = 0.0;
-        for (int e = 0; e < type.size; ++e) {
-          x[e] = weight_at(w, row * k + first + e);
-          norm += x[e] * x[e];
-        }
-        const Plain plain = plain_rounding(type, x);
-        const double reach = std::max(std::abs(type.low), type.high);
-        for (int e = 0; e < type.size; ++e) {
-          const Element element = element_at(type, b, e);
-          const double step = element.step, value = step * element.code - element.min, off = x[e] - value;
-          error += off * off;
-          const double loose = 0x1p-22 * (std::fabs(x[e]) + std::fabs(double(element.min)));
-          const bool last = step != 0.0 && ((element.code == type.high && off * step > 0.0) ||
-                                            (element.code == type.low && off * step < 0.0));
-          const double most = step != 0.0 ? std::fabs(step) * (0.5 + 0x1p-10) : 3.0 * reach * plain.lost;
-          if (!(std::fabs(off) <= most + loose) && !last)
-            wrong.see(row, first + e, std::bit_cast<int32_t>(static_cast<float>(value)),
-                      std::bit_cast<int32_t>(static_cast<float>(x[e])));
-        }
-        const double bound = 2.0 * (plain.error + plain.grid) + 0x1p-20 * std::sqrt(norm);
-        if (!(std::sqrt(error) <= bound)) far.see(row, first, 0, 0);
+    for (int64_t first = 0; first < k; first += type.size) {
+      const int64_t row = from.row(r);
+      const uint8_t* b = from.block(r, first);
+      double norm = 0.0, error = 0.0;
+      for (int e = 0; e < type.size; ++e) {
+        x[e] = float_at(w, row * k + first + e);
+        norm += x[e] * x[e];
       }
-    codes.merge(wrong);
+      const Plain plain = plain_rounding(type, x);
+      const double reach = std::max(std::abs(type.low), type.high);
+      for (int e = 0; e < type.size; ++e) {
+        const Element element = element_at(type, b, e);
+        const double step = element.step, value = step * element.code - element.min, off = x[e] - value;
+        error += off * off;
+        const double loose = 0x1p-22 * (std::fabs(x[e]) + std::fabs(double(element.min)));
+        const bool last = step != 0.0 && ((element.code == type.high && off * step > 0.0) ||
+                                          (element.code == type.low && off * step < 0.0));
+        const double most = step != 0.0 ? std::fabs(step) * (0.5 + 0x1p-10) : 3.0 * reach * plain.lost;
+        if (!(std::fabs(off) <= most + loose) && !last)
+          wrong.see(row, first + e, std::bit_cast<int32_t>(static_cast<float>(value)),
+                    std::bit_cast<int32_t>(static_cast<float>(x[e])));
+      }
+      const double bound = 2.0 * (plain.error + plain.grid) + 0x1p-20 * std::sqrt(norm);
+      if (!(std::sqrt(error) <= bound)) far.see(row, first, 0, 0);
+    }
     norms.merge(far);
   });
-  codes.write(call.output(0));
-  norms.write(call.output(1));
+  norms.write(norms_info);
 }
 LPQ_OP(gguf_nearest, "verify_gguf_nearest");
 
@@ -125,28 +115,25 @@ LPQ_OP(gguf_nearest, "verify_gguf_nearest");
 // reported. A run, where a rounding to few bits may leave little of small weights, must still lie along w's: another
 // one has a cosine of 1/16 or so.
 void near_rows(Call& call, Exec& exec) {
-  const Tensor &a = call.input(0), &w = call.input(1);
-  const int64_t n = w.dim(0), k = w.dim(1);
-  require(a.dim(0) == n && a.dim(1) == k && a.dtype == DType::f32 && w.dtype == DType::f32, "two of F32 [N, K]");
-  WrongReport report;
-  exec.pool.parallel_for(n, 8, [&](int64_t begin, int64_t end, int) {
-    Wrong wrong;
-    for (int64_t r = begin; r < end; ++r) {
-      double off = 0.0, whole = 0.0;
-      for (int64_t first = 0; first < k; first += 256) {
-        double product = 0.0, got = 0.0, norm = 0.0;
-        for (int64_t i = first; i < std::min(first + 256, k); ++i) {
-          const double x = a.data<float>()[r * k + i], y = w.data<float>()[r * k + i];
-          product += x * y, got += x * x, norm += y * y, off += (x - y) * (x - y);
-        }
-        whole += norm;
-        if (norm > 0.0 && !(product > 0.25 * std::sqrt(got * norm))) wrong.see(r, first, 0, 0);
+  Arguments args(call, "verify_near_rows");
+  const Tensor& a = args.input("a", {DType::f32}, {-1, -1});
+  const Tensor& w = args.input("w", {DType::f32}, a.shape);
+  const Tensor& info = report_output(args, "info");
+  args.done();
+  const int64_t k = w.dim(1);
+  report_rows(exec, w.dim(0), 8, info, [&](int64_t r, Wrong& wrong) {
+    double off = 0.0, whole = 0.0;
+    for (int64_t first = 0; first < k; first += 256) {
+      double product = 0.0, got = 0.0, norm = 0.0;
+      for (int64_t i = first; i < std::min(first + 256, k); ++i) {
+        const double x = a.data<float>()[r * k + i], y = w.data<float>()[r * k + i];
+        product += x * y, got += x * x, norm += y * y, off += (x - y) * (x - y);
       }
-      if (whole > 0.0 && !(off < 0.5 * whole)) wrong.see(r, -1, 0, 0);
+      whole += norm;
+      if (norm > 0.0 && !(product > 0.25 * std::sqrt(got * norm))) wrong.see(r, first, 0, 0);
     }
-    report.merge(wrong);
+    if (whole > 0.0 && !(off < 0.5 * whole)) wrong.see(r, -1, 0, 0);
   });
-  report.write(call.output(0));
 }
 LPQ_OP(near_rows, "verify_near_rows");
 

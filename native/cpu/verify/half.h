@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "lpq/tensor.h"
+
 namespace lpq::verify {
 
 using Wide = __int128;
@@ -90,6 +92,21 @@ inline uint16_t bfloat_from_float(float f) {
   const uint32_t u = std::bit_cast<uint32_t>(f);
   if (std::isnan(f)) return static_cast<uint16_t>((u >> 16) | 0x40);
   return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+// Element i of a tensor in f32, f16 or bf16, and its bits.
+inline float float_at(const Tensor& x, int64_t i) {
+  if (x.dtype == DType::f32) return x.data<float>()[i];
+  const uint16_t bits = x.data<uint16_t>()[i];
+  return x.dtype == DType::f16 ? half_value(bits) : bfloat_value(bits);
+}
+inline uint32_t bits_at(const Tensor& x, int64_t i) {
+  return x.dtype == DType::f32 ? std::bit_cast<uint32_t>(x.data<float>()[i]) : x.data<uint16_t>()[i];
+}
+// Rounds once.
+inline void store_float(const Tensor& x, int64_t i, float value) {
+  if (x.dtype == DType::f32) x.data<float>()[i] = value;
+  else x.data<uint16_t>()[i] = x.dtype == DType::f16 ? half_from_float(value) : bfloat_from_float(value);
 }
 
 }  // namespace lpq::verify

@@ -1,17 +1,10 @@
 // The packed cache of keys and values, read by formulas of its own (docs/kv-cache.md).
 #include <algorithm>
-#include <vector>
 
-#include "lpq/exec.h"
+#include "lpq/arguments.h"
 
 namespace lpq::verify {
 namespace {
-
-void require_tensor(const Tensor& tensor, const char* name, DType dtype, const std::vector<int64_t>& shape) {
-  bool ok = tensor.dtype == dtype && tensor.rank() == shape.size();
-  for (size_t i = 0; ok && i < shape.size(); ++i) ok = shape[i] < 0 || tensor.shape[i] == shape[i];
-  require(ok, std::string(name) + " is of another dtype or shape");
-}
 
 struct Form {
   bool turbomind, outer, values, channel;
@@ -61,32 +54,32 @@ int64_t number_bit(const Form& f, int64_t row, int64_t h, int64_t column, bool z
 // Inputs: pages U8 of codes, of numbers (may be the same), table I32. Outputs: codes U8 [T, heads*dim], scales and
 // zeros f16 [T / group or T, ...].
 void decode(Call& call, Exec& exec) {
-  const Tensor &codes = call.input(0), &numbers = call.input(1), &table = call.input(2);
-  const Tensor &code = call.output(0), &scale = call.output(1), &zero = call.output(2);
-  const Params& p = call.params;
-  const Form f{p.text("form") == "turbomind",
-               p.integer("outer") != 0,
-               p.integer("values") != 0,
-               p.integer("channel") != 0,
-               p.integer("heads"),
-               p.integer("headDim"),
-               p.integer("pageTokens"),
-               p.integer("bits"),
-               p.integer("otherBits"),
-               p.integer("group"),
-               p.integer("run")};
+  Arguments a(call, "verify_kv_decode");
+  const Tensor& codes = a.input("pages", {DType::u8}, {-1, -1});
+  const Tensor& numbers = a.input("numbers", {DType::u8}, {-1, -1});
+  const Tensor& table = a.input("table", {DType::i32}, {-1});
+  const Form f{a.text("form") == "turbomind",
+               a.flag("outer"),
+               a.flag("values"),
+               a.flag("channel"),
+               a.integer("heads"),
+               a.integer("headDim"),
+               a.integer("pageTokens"),
+               a.integer("bits"),
+               a.integer("otherBits"),
+               a.integer("group"),
+               a.integer("run")};
   for (const int64_t size : {f.heads, f.dim, f.page, f.group, f.run})
     require(size > 0 && size <= 1 << 20, "a size of the cache is not between 1 and 2^20");
   for (const int64_t bits : {f.bits, f.other_bits})
     require(bits == 2 || bits == 4 || bits == 8, "codes have not 2, 4 or 8 bits");
   require(f.dim % f.group == 0 || f.channel, "groups do not divide a head");
-  for (const Tensor* pages : {&codes, &numbers}) require_tensor(*pages, "pages", DType::u8, {-1, -1});
   const int64_t width = f.heads * f.dim, columns = f.channel ? width : width / f.group;
-  require_tensor(code, "codes", DType::u8, {-1, width});
+  const Tensor& code = a.output("codes", {DType::u8}, {-1, width});
   const int64_t tokens = code.dim(0);
-  require_tensor(scale, "scales", DType::f16, {f.channel ? tokens / f.group : tokens, columns});
-  require_tensor(zero, "zeros", DType::f16, scale.shape);
-  require_tensor(table, "table", DType::i32, {-1});
+  const Tensor& scale = a.output("scales", {DType::f16}, {f.channel ? tokens / f.group : tokens, columns});
+  const Tensor& zero = a.output("zeros", {DType::f16}, scale.shape);
+  a.done();
   require(tokens <= table.dim(0) * f.page, "the table has too few pages");
   const auto page_of = [&](const Tensor& pages, int64_t t) {
     const int64_t page = table.data<int32_t>()[t / f.page];

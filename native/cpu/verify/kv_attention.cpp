@@ -3,16 +3,10 @@
 #include <cmath>
 #include <vector>
 
-#include "lpq/exec.h"
+#include "lpq/arguments.h"
 
 namespace lpq::verify {
 namespace {
-
-void require_rows(const Tensor& tensor, const char* name, DType dtype, const std::vector<int64_t>& shape) {
-  bool ok = tensor.dtype == dtype && tensor.rank() == shape.size();
-  for (size_t i = 0; ok && i < shape.size(); ++i) ok = shape[i] < 0 || tensor.shape[i] == shape[i];
-  require(ok, std::string(name) + " is of another dtype or shape");
-}
 
 // Inputs: q f32 [heads*dim]; of keys and of values f64 [T, kvHeads*dim] code times scale and, second, the zero (exact
 // numbers are zeros). Outputs f64 [heads*dim]: y, and how far from it a computation may be whose results are rounded to
@@ -38,19 +32,20 @@ void require_rows(const Tensor& tensor, const char* name, DType dtype, const std
 // With N the errors of the numerator and D those of the denominator, over the denominator, y errs by (N + |y| D) / (1 -
 // D) and the unit.
 void attention(Call& call, Exec& exec) {
-  const Tensor &q = call.input(0), &key_steps = call.input(1), &key_zeros = call.input(2), &value_steps = call.input(3),
-               &value_zeros = call.input(4), &y = call.output(0), &bound = call.output(1);
-  const int64_t heads = call.params.integer("heads"), kv_heads = call.params.integer("kvHeads"),
-                dim = call.params.integer("headDim");
-  const double scale = call.params.number("scale"), unit = call.params.number("unit"), top = call.params.number("top");
-  const int64_t width = kv_heads * dim, tokens = key_steps.dim(0);
+  Arguments a(call, "verify_kv_attention");
+  const int64_t heads = a.integer("heads"), kv_heads = a.integer("kvHeads"), dim = a.integer("headDim");
+  const double scale = a.number("scale"), unit = a.number("unit"), top = a.number("top");
   require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads is no multiple of kvHeads");
-  require_rows(q, "q", DType::f32, {heads * dim});
-  require_rows(key_steps, "keys", DType::f64, {-1, width});
-  for (const Tensor* rows : {&key_zeros, &value_steps, &value_zeros})
-    require_rows(*rows, "keys and values", DType::f64, {tokens, width});
-  require_rows(y, "y", DType::f64, {heads * dim});
-  require_rows(bound, "bound", DType::f64, {heads * dim});
+  const int64_t width = kv_heads * dim;
+  const Tensor& q = a.input("q", {DType::f32}, {heads * dim});
+  const Tensor& key_steps = a.input("keys", {DType::f64}, {-1, width});
+  const int64_t tokens = key_steps.dim(0);
+  const Tensor& key_zeros = a.input("zeros of keys", {DType::f64}, {tokens, width});
+  const Tensor& value_steps = a.input("values", {DType::f64}, {tokens, width});
+  const Tensor& value_zeros = a.input("zeros of values", {DType::f64}, {tokens, width});
+  const Tensor& y = a.output("y", {DType::f64}, q.shape);
+  const Tensor& bound = a.output("bound", {DType::f64}, q.shape);
+  a.done();
   const double T = static_cast<double>(tokens), d16 = static_cast<double>(dim) / 16, half = 0x1p-11, least = 0x1p-25;
   exec.pool.parallel_for(heads, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<double> score(static_cast<size_t>(tokens)), error(static_cast<size_t>(tokens));

@@ -12,7 +12,7 @@ namespace lpq::verify {
 
 // One output in double precision. plain: with scales of whole rows, the sum before the scale; input: sum |x|.
 struct ExactOutput {
-  double sum, size, plain, plain_size, input;
+  double sum = 0, size = 0, plain = 0, plain_size = 0, input = 0;
 };
 
 // How far y may be from `exact.sum` after K fused steps in fp32. u = 2^-11 and h = 2^-25 for a rounding to fp16
@@ -61,7 +61,6 @@ class OutputReport {
     all_.merge(worst);
   }
   void write(const Tensor& outputs) const {
-    require(outputs.elements() == 7, "outputs has seven elements");
     double* out = outputs.data<double>();
     out[0] = static_cast<double>(all_.count), out[1] = static_cast<double>(all_.row),
     out[2] = static_cast<double>(all_.column);

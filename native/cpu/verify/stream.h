@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "cpu/verify/wrong.h"
 
@@ -71,6 +72,16 @@ inline void close_gaps(const uint32_t* words, int64_t words_count, int bits, int
     }
   }
   if (pending_bits > 0) *dense = static_cast<uint32_t>(pending);
+}
+
+// restream() of words of either form; `dense` has room for the words where they have gaps.
+inline void unpack_words(const uint32_t* words, int64_t words_count, int64_t count, int bits, int64_t per_word,
+                         uint32_t flip, std::vector<uint32_t>& dense, uint8_t* out, int64_t row, Wrong& wrong) {
+  if (per_word > 0) {
+    close_gaps(words, words_count, bits, per_word, dense.data(), row, wrong);
+    words = dense.data(), words_count = ceil_div(words_count * per_word * bits, 32);
+  }
+  restream(words, words_count, count, bits, flip, out, row, wrong);
 }
 
 }  // namespace lpq::verify

@@ -10,7 +10,7 @@ namespace lpq::w4ax {
 namespace {
 
 void quantize_activations(Call& call, Exec& exec) {
-  const ops::QuantizeActivations p = ops::QuantizeActivations::parse(call);
+  const ops::QuantizeActivations p(call);
   require_f32({{&p.x, "x"}});
   const int64_t rows = p.rows, k = p.k, blocks = p.blocks;
   const uint8_t* width = p.bits.data<uint8_t>();
@@ -46,7 +46,7 @@ void quantize_activations(Call& call, Exec& exec) {
 }
 
 void dequantize_activations(Call& call, Exec& exec) {
-  const ops::DequantizeActivations p = ops::DequantizeActivations::parse(call);
+  const ops::DequantizeActivations p(call);
   const int8_t* from = p.codes.data<int8_t>();
   const float* scale = p.scales.data<float>();
   float* to = p.x.data<float>();
@@ -57,7 +57,7 @@ void dequantize_activations(Call& call, Exec& exec) {
 }
 
 void gather_columns(Call& call, Exec& exec) {
-  const ops::GatherColumns p = ops::GatherColumns::parse(call);
+  const ops::GatherColumns p(call);
   const int64_t k = p.x.dim(1);
   require_order(p.order, "order", k);
   const float* from = p.x.data<float>();

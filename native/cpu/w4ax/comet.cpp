@@ -20,7 +20,7 @@ void require_blocks(const ops::W4axBlocks& x) {
 }
 
 void quantize_comet(Call& call, Exec& exec) {
-  const ops::QuantizeComet p = ops::QuantizeComet::parse(call);
+  const ops::QuantizeComet p(call);
   const Tensor &x8 = p.to.x8, &x4 = p.to.x4, &blocks = p.to.blocks;
   const int64_t count = p.to.count;
   require_f32({{&p.x, "x"}});
@@ -71,7 +71,7 @@ void quantize_comet(Call& call, Exec& exec) {
 int signed_nibble(int bits) { return bits >= 8 ? bits - 16 : bits; }
 
 void gemm_comet(Call& call, Exec& exec) {
-  const ops::GemmComet p = ops::GemmComet::parse(call);
+  const ops::GemmComet p(call);
   const Tensor &x8 = p.x.x8, &x4 = p.x.x4, &blocks = p.x.blocks;
   const int64_t count = p.x.count;
   const Tensor &x_scales = p.x_scales, &w = p.w, &w_scales = p.w_scales, &y = p.y;

@@ -16,7 +16,7 @@ void widen(const int8_t* from, int64_t count, int16_t* to) {
 }
 
 void gemm_w4ax(Call& call, Exec& exec) {
-  const ops::GemmW4ax p = ops::GemmW4ax::parse(call);
+  const ops::GemmW4ax p(call);
   const int64_t tokens = p.tokens, n = p.n, k = p.k, blocks = p.blocks;
   const float* bias = p.bias ? p.bias->data<float>() : nullptr;
   const bool accumulate = p.accumulate;

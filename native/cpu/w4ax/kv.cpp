@@ -50,7 +50,7 @@ void channel(const float* x, float* y, int64_t count, int64_t stride, float top,
 }
 
 void simulate_kv(Call& call, Exec& exec) {
-  ops::Arguments a(call, "simulate_kv");
+  Arguments a(call, "simulate_kv");
   const Tensor &x = a.input("x", {DType::f32}, {-1, -1}), &starts = a.input("starts", {DType::i32}, {-1}),
                &y = a.output("y", {DType::f32}, x.shape);
   const int64_t tokens = x.dim(0), width = x.dim(1), group = a.integer("group"), bits = a.integer("bits");

@@ -10,7 +10,7 @@ namespace lpq::w4ax {
 namespace {
 
 void channel_statistics(Call& call, Exec& exec) {
-  ops::Arguments a(call, "channel_statistics");
+  Arguments a(call, "channel_statistics");
   const Tensor& x = a.input("x", {DType::f32}, {-1, -1});
   const int64_t rows = x.dim(0), k = x.dim(1);
   const Tensor &most = a.output("most", {DType::f32}, {k}), &moments = a.output("moments", {DType::f64}, {k});
@@ -47,7 +47,7 @@ double squared_error(const float* x, const float* weight, float most, int bits, 
 }
 
 void block_errors(Call& call, Exec& exec) {
-  ops::Arguments a(call, "block_errors");
+  Arguments a(call, "block_errors");
   const Tensor& x = a.input("x", {DType::f32}, {-1, -1});
   const int64_t rows = x.dim(0), k = x.dim(1);
   const Tensor &weight = a.input("weight", {DType::f32}, {k}), &order = a.input("order", {DType::i32}, {-1});

@@ -37,7 +37,7 @@ float from_e4m3(uint8_t code) {
 }
 
 void quantize_tokens(Call& call, Exec& exec) {
-  const ops::QuantizeTokens p = ops::QuantizeTokens::parse(call);
+  const ops::QuantizeTokens p(call);
   const Tensor &x = p.x, &codes = p.codes;
   require_aligned(x, "x");
   const int64_t rows = x.dim(0), k = x.dim(1);
@@ -79,10 +79,10 @@ int nibble(const uint8_t* words, int64_t k_blocks, int64_t n, int64_t k) {
 }
 
 void gemm_act(Call& call, Exec& exec) {
-  const ops::GemmAct p = ops::GemmAct::parse(call);
+  const ops::GemmAct p(call);
   const Tensor& y = p.y;
   const int64_t m = p.m, n = p.n, k = p.k, k_blocks = p.k_blocks;
-  const bool packed = p.packed, integer = p.integer;
+  const bool packed = p.packed, integer = p.integers;
   const float* bias = p.bias ? p.bias->data<float>() : nullptr;
   const uint8_t *codes = reinterpret_cast<const uint8_t*>(p.x.raw()),
                 *weights = reinterpret_cast<const uint8_t*>(p.w.raw());

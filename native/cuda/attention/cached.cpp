@@ -41,7 +41,7 @@ int64_t splits_for(int64_t tiles, int64_t units, int warps, int multiprocessors)
 }
 
 void cached_attention(Call& call, CudaExec& exec) {
-  const ops::CachedAttention of = ops::CachedAttention::parse(call);
+  const ops::CachedAttention of(call);
   const Tensor &q = of.q, &keys = of.keys, &values = of.values, &y = of.y;
   const int64_t most = of.most, longest = of.longest;
   require_dtype(keys, "keys", {y.dtype});
@@ -101,7 +101,7 @@ const void* columns(const Tensor& matrix, const Columns& of) {
 }
 
 void cache_append(Call& call, CudaExec& exec) {
-  const ops::CacheAppend a = ops::CacheAppend::parse(call);
+  const ops::CacheAppend a(call);
   const Tensor &k = a.k, &v = a.v, &keys = a.keys, &values = a.values;
   const int tokens = static_cast<int>(k.dim(0)), slots = static_cast<int>(keys.dim(0)),
             rows = static_cast<int>(keys.dim(1)), sequences = static_cast<int>(a.step.sequences);
@@ -118,7 +118,7 @@ void cache_append(Call& call, CudaExec& exec) {
 LPQ_CUDA_OP(cache_append, "cache_append");
 
 void rope_append(Call& call, CudaExec& exec) {
-  const ops::RopeAppend of = ops::RopeAppend::parse(call);
+  const ops::RopeAppend of(call);
   const Tensor &q = of.q, &k = of.k, &v = of.v, &y = of.y, &keys = of.keys, &values = of.values;
   require_head_dims(of.shape);
   RopeAppendArgs a{};

@@ -80,7 +80,7 @@ Choice choose(const ops::KvDecode& of, const Facts& facts, int64_t bits, int64_t
 }
 
 void kv_decode(Call& call, CudaExec& exec) {
-  const ops::KvDecode of = ops::KvDecode::parse(call);
+  const ops::KvDecode of(call);
   const Tensor &q = of.q, &table = of.table, &lengths = of.lengths, &tail_keys = of.tail_keys,
                &tail_values = of.tail_values, &tails = of.tails, &y = of.y;
   const KvCache c = kv_cache_of(of.form, exec);

@@ -31,7 +31,7 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
 }
 
 void kv_pack(Call& call, CudaExec& exec) {
-  const ops::KvPack of = ops::KvPack::parse(call);
+  const ops::KvPack of(call);
   const Tensor &k = of.k, &v = of.v, &table = of.table;
   const KvCache c = kv_cache_of(of.form, exec);
   for (const Tensor* t : {&k, &v, &table}) require_on_device(exec, *t, "a tensor");
@@ -44,7 +44,7 @@ void kv_pack(Call& call, CudaExec& exec) {
 LPQ_CUDA_OP(kv_pack, "kv_pack");
 
 void kv_append(Call& call, CudaExec& exec) {
-  const ops::KvAppend of = ops::KvAppend::parse(call);
+  const ops::KvAppend of(call);
   const Tensor &k = of.k, &v = of.v, &table = of.table, &lengths = of.lengths, &tails = of.tails,
                &tail_keys = of.tail_keys, &tail_values = of.tail_values;
   const KvCache c = kv_cache_of(of.form, exec);

@@ -55,7 +55,7 @@ std::pair<std::string, Call> product_call(const ops::GemmProduct& product, const
   const std::pair<const char*, const void*> places[] = {
       {"x", at.x},         {"weights", at.weights},         {"metadata", at.metadata}, {"scales", at.scales},
       {"zeros", at.zeros}, {"permutation", at.permutation}, {"bias", at.bias},         {"y", at.y}};
-  return {layout.op, layout.call(product, [&](const char* name, DType dtype, ops::Dims shape) {
+  return {layout.op, layout.call(product, [&](const char* name, DType dtype, Dims shape) {
             const auto* const row = std::find_if(std::begin(places), std::end(places),
                                                  [&](const auto& each) { return std::string(each.first) == name; });
             return tensor_at(row->second, static_cast<int>(row - places), dtype, std::move(shape), device, owner);

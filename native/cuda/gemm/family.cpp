@@ -60,7 +60,7 @@ const Ranked& best_plan(const std::vector<Ranked>& ranking) {
 }
 
 std::optional<ops::GemmSettings> tuned_settings(const ops::GemmSettings& wish, const ops::GemmProduct& product,
-                                                ops::GemmSettings (*read)(ops::Arguments&), CudaExec& exec) {
+                                                ops::GemmSettings (*read)(Arguments&), CudaExec& exec) {
   const Tuning* const tuning = exec.tuning();
   if (!tuning || wish != ops::GemmSettings{}) return std::nullopt;
   if (!tuning->problem.empty())
@@ -74,7 +74,7 @@ std::optional<ops::GemmSettings> tuned_settings(const ops::GemmSettings& wish, c
   exec.because("Settings that were timed at M = " + std::to_string(point->m) + " (" + tuning->path +
                "): the planners' choice took " + percent + " % longer.");
   try {
-    ops::Arguments arguments(call, "a tuned product");
+    Arguments arguments(call, "a tuned product");
     ops::GemmSettings settings = read(arguments);
     arguments.done();
     settings.timed = true;

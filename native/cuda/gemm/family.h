@@ -61,7 +61,7 @@ const Ranked& best_plan(const std::vector<Ranked>& ranking);
 // Settings that were timed for the product on this device (tuning.h), where a call that asks for nothing has some.
 // `read`: the operation's, of their names.
 std::optional<ops::GemmSettings> tuned_settings(const ops::GemmSettings& wish, const ops::GemmProduct& product,
-                                                ops::GemmSettings (*read)(ops::Arguments&), CudaExec& exec);
+                                                ops::GemmSettings (*read)(Arguments&), CudaExec& exec);
 
 template <class Problem, size_t Count>
 std::vector<Ranked> rank_families(const Problem& problem, const Family<Problem> (&families)[Count], CudaExec& exec) {
@@ -96,7 +96,7 @@ void run_families(const Problem& problem, const Family<Problem> (&families)[Coun
 // The same, with settings that were timed where there are some and they fit.
 template <class Problem, size_t Count>
 void run_families(Problem& problem, const Family<Problem> (&families)[Count], const ops::GemmProduct& product,
-                  ops::GemmSettings (*read)(ops::Arguments&), CudaExec& exec) {
+                  ops::GemmSettings (*read)(Arguments&), CudaExec& exec) {
   if (const std::optional<ops::GemmSettings> tuned = tuned_settings(problem.wish, product, read, exec)) {
     const ops::GemmSettings plain = std::exchange(problem.wish, *tuned);
     try {

@@ -12,7 +12,7 @@ namespace lpq::cuda::gptq {
 namespace {
 
 void clip(Call& call, CudaExec& exec) {
-  const ops::GptqClip of = ops::GptqClip::parse(call);
+  const ops::GptqClip of(call);
   const Problem p = read_problem(exec, of.problem);
   const QuantType& type = of.type;
   ClipArgs args{};

@@ -11,7 +11,7 @@ namespace lpq::cuda::gptq {
 namespace {
 
 void encode(Call& call, CudaExec& exec) {
-  const ops::GptqEncode a = ops::GptqEncode::parse(call);
+  const ops::GptqEncode a(call);
   const Tensor &level = a.level, &order = a.order, &codes = a.codes;
   const int64_t n = level.dim(0), k = level.dim(1);
   const int staged = k <= exec.device().shared_per_block;
@@ -22,21 +22,21 @@ void encode(Call& call, CudaExec& exec) {
 }
 
 void store_scales(Call& call, CudaExec& exec) {
-  const auto [scale, stored, rounded, info, unit] = ops::GptqStoreScales::parse(call);
-  const int64_t count = scale.elements();
-  const int dtype = number_type(stored.dtype);
+  const ops::GptqStoreScales op(call);
+  const int64_t count = op.scale.elements();
+  const int dtype = number_type(op.stored.dtype);
   Scratch counts = exec.scratch(16);
   exec.fill_zero(counts.as<void>(), 16);
   if (count > 0)
     exec.launch("lpq_gptq_store_scales", Dim3(blocks_for(exec, count, 256)), Dim3(256), 0,
-                static_cast<const float*>(scale.data<float>()), count, dtype, unit, least_scale(dtype),
-                reinterpret_cast<uint8_t*>(stored.raw()), rounded.data<float>(), counts.as<unsigned long long>());
+                static_cast<const float*>(op.scale.data<float>()), count, dtype, op.unit, least_scale(dtype),
+                reinterpret_cast<uint8_t*>(op.stored.raw()), op.rounded.data<float>(), counts.as<unsigned long long>());
   exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0,
-              static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, info.data<double>());
+              static_cast<const unsigned long long*>(counts.as<unsigned long long>()), 2, op.info.data<double>());
 }
 
 void error(Call& call, CudaExec& exec) {
-  const ops::ModuleError a = ops::ModuleError::parse(call);
+  const ops::ModuleError a(call);
   const Tensor &w = a.weight, &q = a.quantized, &h = a.h, &out = a.sums;
   const int64_t n = w.dim(0), k = w.dim(1);
   const int w_type = number_type(w.dtype), q_type = number_type(q.dtype);

@@ -113,7 +113,7 @@ struct Factorisation {
 };
 
 void factor(Call& call, CudaExec& exec) {
-  const ops::GptqFactor of = ops::GptqFactor::parse(call);
+  const ops::GptqFactor of(call);
   const Tensor &h = of.h, &order = of.order, &u = of.u, &m = of.m, &dead = of.dead, &info = of.info;
   const int64_t k = h.dim(0);
   double fraction = of.damp;

@@ -63,7 +63,7 @@ void launch_block(CudaExec& exec, const char* op, BlockArgs& args) {
 }
 
 void solve(Call& call, CudaExec& exec) {
-  const ops::GptqSolve of = ops::GptqSolve::parse(call);
+  const ops::GptqSolve of(call);
   const Problem p = read_problem(exec, of.problem);
   const int64_t passes = of.passes;
   const int64_t n = p.n, k = p.k, area = n * k;
@@ -122,7 +122,7 @@ void solve(Call& call, CudaExec& exec) {
 }
 
 void descend(Call& call, CudaExec& exec) {
-  const ops::GptqDescend of = ops::GptqDescend::parse(call);
+  const ops::GptqDescend of(call);
   const Problem p = read_problem(exec, of.problem);
   const Tensor &level = of.level, &changed = of.changed;
   const int64_t sweeps = of.sweeps, passes = of.passes;

@@ -62,22 +62,22 @@ SparseArgs arguments(const Problem& p, const QuantType& type, const Tensor& leve
 }
 
 void prune(Call& call, CudaExec& exec) {
-  const auto [t, u, w, keep] = ops::GptqPrune::parse(call);
+  const ops::GptqPrune op(call);
   SparseArgs args{};
-  args.n = static_cast<int>(t.dim(0));
-  args.k = static_cast<int>(t.dim(1));
-  args.matrix = u.data<float>();
-  args.level = w.data<float>();
-  args.keep = keep.data<float>();
-  if (t.elements() == 0) return;
-  Scratch x = exec.scratch(static_cast<size_t>(t.elements()) * 4),
-          delta = exec.scratch(static_cast<size_t>(t.dim(0) * kSparseBlock) * 4);
-  exec.copy(x.as<float>(), t.data<float>(), static_cast<size_t>(t.elements()) * 4);
+  args.n = static_cast<int>(op.t.dim(0));
+  args.k = static_cast<int>(op.t.dim(1));
+  args.matrix = op.u.data<float>();
+  args.level = op.pruned.data<float>();
+  args.keep = op.keep.data<float>();
+  if (op.t.elements() == 0) return;
+  Scratch x = exec.scratch(static_cast<size_t>(op.t.elements()) * 4),
+          delta = exec.scratch(static_cast<size_t>(op.t.dim(0) * kSparseBlock) * 4);
+  exec.copy(x.as<float>(), op.t.data<float>(), static_cast<size_t>(op.t.elements()) * 4);
   walk(exec, "lpq_gptq_prune", args, x.as<float>(), delta.as<float>(), -1);
 }
 
 void sparse_solve(Call& call, CudaExec& exec) {
-  const ops::GptqSolve of = ops::GptqSolve::parse_sparse(call);
+  const ops::GptqSolve of(call, true);
   const Problem p = read_problem(exec, of.problem);
   const SparseArgs args = arguments(p, of.type, of.level, *of.keep, of.fixed);
   if (p.n * p.k == 0) return;
@@ -88,7 +88,7 @@ void sparse_solve(Call& call, CudaExec& exec) {
 }
 
 void sparse_descend(Call& call, CudaExec& exec) {
-  const ops::GptqDescend of = ops::GptqDescend::parse_sparse(call);
+  const ops::GptqDescend of(call, true);
   const Problem p = read_problem(exec, of.problem);
   SparseArgs args = arguments(p, of.type, of.level, *of.keep, of.fixed);
   const int64_t sweeps = of.sweeps;

@@ -69,31 +69,30 @@ Source read_drift(const Tensor& drift, int64_t k, const int32_t* order) {
 }
 
 void correction(Call& call, CudaExec& exec) {
-  const auto [drift, order, u, b] = ops::GptqCorrection::parse(call);
-  const int64_t k = drift.dim(0);
+  const ops::GptqCorrection op(call);
+  const int64_t k = op.drift.dim(0);
   if (k == 0) return;
-  const Scratch checked = checked_order(exec, order, k);
-  const Source d = read_drift(drift, k, checked.as<int32_t>());
-  Inverse inverse(exec, k, std::min(k, kRowsAtOnce), u.data<float>());
+  const Scratch checked = checked_order(exec, op.order, k);
+  const Source d = read_drift(op.drift, k, checked.as<int32_t>());
+  Inverse inverse(exec, k, std::min(k, kRowsAtOnce), op.u.data<float>());
   for (int64_t row = 0; row < k; row += kRowsAtOnce)
     inverse.apply(d, row, std::min(kRowsAtOnce, k - row), inverse.inverse_scaled(), nullptr, 1, false,
-                  b.data<float>() + row * k);
+                  op.matrix.data<float>() + row * k);
 }
 
 void target(Call& call, CudaExec& exec) {
-  const ops::GptqTarget of = ops::GptqTarget::parse(call);
+  const ops::GptqTarget of(call);
   const Tensor &w = of.w, &order = of.order, &dead = of.dead, &t = of.t, &bad = of.bad;
   const int64_t n = w.dim(0), k = w.dim(1);
   const int ki = static_cast<int>(k), dtype = w.dtype == DType::f32 ? 0 : w.dtype == DType::f16 ? 1 : 2;
   const int aligned = reinterpret_cast<uintptr_t>(w.raw()) % dtype_bytes(w.dtype) == 0,
             staged = k * 4 <= exec.device().shared_per_block;
-  const int32_t* order_data = order.data<int32_t>();
   float* t_data = t.data<float>();
   Scratch counts = exec.scratch(16);
   const unsigned long long none[2] = {0, static_cast<unsigned long long>(n * k)};
   exec.write_small(counts.as<void>(), none, sizeof none);
   exec.launch("lpq_gptq_target", Dim3(n), Dim3(256), staged ? static_cast<unsigned>(k * 4) : 0u,
-              reinterpret_cast<const uint8_t*>(w.raw()), dtype, aligned, order_data,
+              reinterpret_cast<const uint8_t*>(w.raw()), dtype, aligned, order.data<int32_t>(),
               static_cast<const uint8_t*>(dead.data<uint8_t>()), ki, t_data, staged, counts.as<unsigned long long>(),
               exec.fault("LPQ_NATIVE_ARGUMENT", "order holds a column that is not there"));
   exec.launch("lpq_gptq_counts_to_f64", Dim3(1), Dim3(32), 0,

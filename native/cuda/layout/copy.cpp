@@ -6,8 +6,8 @@ namespace lpq::cuda {
 namespace {
 
 void copy(Call& call, CudaExec& exec) {
-  const auto [from, to] = ops::Copy::parse(call);
-  exec.copy(to.raw(), from.raw(), from.bytes());
+  const ops::Copy op(call);
+  exec.copy(op.to.raw(), op.from.raw(), op.from.bytes());
 }
 LPQ_CUDA_OP(copy, "copy");
 

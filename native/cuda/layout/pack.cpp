@@ -277,7 +277,7 @@ bool pack_runs(CudaExec& exec, LayoutArgs a, const std::shared_ptr<const Plan>& 
 }
 
 void layout_pack(Call& call, CudaExec& exec) {
-  const ops::LayoutPack of = ops::LayoutPack::parse_pack(call);
+  const ops::LayoutPack of(call, true);
   const Tensor& out = of.packed;
   LayoutArgs a = matrix_of(of);
   if (of.order) {
@@ -295,7 +295,7 @@ void layout_pack(Call& call, CudaExec& exec) {
 }
 
 void layout_unpack(Call& call, CudaExec& exec) {
-  const ops::LayoutPack of = ops::LayoutPack::parse_unpack(call);
+  const ops::LayoutPack of(call, false);
   const Tensor& packed = of.packed;
   const LayoutArgs a = matrix_of(of);
   const std::shared_ptr<const Plan> kept = layout::plan_for(of.spec, a.stream ? 8 : 1);

@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 
 // x Wᵀ needs one dtype: weights are converted to that of x when they differ.
 void linear(Call& call, CudaExec& exec) {
-  const ops::Linear a = ops::Linear::parse(call);
+  const ops::Linear a(call);
   const Tensor &x = a.x, &weight = a.weight, &y = a.y;
   const int64_t m = x.dim(0), k = x.dim(1), n = weight.dim(0);
   Gemm product;
@@ -36,10 +36,8 @@ void linear(Call& call, CudaExec& exec) {
   }
   exec.gemm(product);
   if (a.bias) {
-    void* out = y.raw();
-    const void* added = a.bias->raw();
     const long long rows = m, columns = n;
-    exec.launch("lpq_bias" + suffix(y), {stride_blocks(exec, m * n, kThreads)}, {kThreads}, 0, out, added,
+    exec.launch("lpq_bias" + suffix(y), {stride_blocks(exec, m * n, kThreads)}, {kThreads}, 0, y.raw(), a.bias->raw(),
                 type_index(a.bias->dtype), rows, columns);
   }
 }
@@ -48,9 +46,8 @@ void require_finite(CudaExec& exec, const char* name, const Tensor& x) {
   uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", std::string(name) + " holds NaN or infinity");
   const long long count = x.elements();
   const int vec = count % 4 == 0 && fours(x);
-  const void* data = x.raw();
-  exec.launch("lpq_finite" + suffix(x), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0, data,
-              count, vec, fault);
+  exec.launch("lpq_finite" + suffix(x), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
+              x.raw(), count, vec, fault);
 }
 
 // Adds weight * a[:, rows]ᵀ b[:, 0..columns) to rows of `sum`.
@@ -88,65 +85,61 @@ void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor&
 // Finite inputs may still overflow f32; the diagonal bounds the rest.
 void check_diagonal(CudaExec& exec, const Tensor& sum, int64_t n) {
   uint32_t* fault = exec.fault("LPQ_NATIVE_NUMERICS", "the products overflow f32, or the sum was not finite before");
-  const void* data = sum.raw();
   const long long size = n;
-  exec.launch("lpq_finite_diagonal" + suffix(sum), {div_up(n, kThreads)}, {kThreads}, 0, data, size, fault);
+  exec.launch("lpq_finite_diagonal" + suffix(sum), {div_up(n, kThreads)}, {kThreads}, 0, sum.raw(), size, fault);
 }
 
 // The lower triangle in panels of rows, each up to its last column: (1 + 1/panels)/2 of the work of a full product.
 void gram_accumulate(Call& call, CudaExec& exec) {
-  const auto [x, other, sum, weight] = ops::Moments::parse_gram(call);
-  const int64_t rows = x.dim(0), n = x.dim(1);
+  const ops::Moments op(call, true);
+  const int64_t rows = op.a.dim(0), n = op.a.dim(1);
   if (rows == 0 || n == 0) return;
-  require_finite(exec, "x", x);
+  require_finite(exec, "x", op.a);
   const int64_t panel = n >= 8192 ? 2048 : 1024;
   for (int64_t first = 0; first < n; first += panel) {
     const int64_t height = std::min(panel, n - first);
-    add_product(exec, x, other, sum, first, height, first + height, weight);
+    add_product(exec, op.a, op.b, op.sum, first, height, first + height, op.weight);
   }
-  check_diagonal(exec, sum, n);
+  check_diagonal(exec, op.sum, n);
 }
 
 void cross_accumulate(Call& call, CudaExec& exec) {
-  const auto [a, b, sum, weight] = ops::Moments::parse_cross(call);
-  const int64_t rows = a.dim(0), n = a.dim(1);
+  const ops::Moments op(call, false);
+  const int64_t rows = op.a.dim(0), n = op.a.dim(1);
   if (rows == 0 || n == 0) return;
-  require_finite(exec, "a", a);
-  require_finite(exec, "b", b);
-  const int64_t panel = sum.dtype == DType::f32 ? n : 1024;  // bounds the scratch of f64 sums
+  require_finite(exec, "a", op.a);
+  require_finite(exec, "b", op.b);
+  const int64_t panel = op.sum.dtype == DType::f32 ? n : 1024;  // bounds the scratch of f64 sums
   for (int64_t first = 0; first < n; first += panel)
-    add_product(exec, a, b, sum, first, std::min(panel, n - first), n, weight);
+    add_product(exec, op.a, op.b, op.sum, first, std::min(panel, n - first), n, op.weight);
 }
 
 void gram_finish(Call& call, CudaExec& exec) {
-  const Tensor& h = ops::GramFinish::parse(call).h;
+  const Tensor& h = ops::GramFinish(call).h;
   const int n = static_cast<int>(h.dim(0));
-  void* data = h.raw();
-  exec.launch("lpq_mirror" + suffix(h), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, data, n);
+  exec.launch("lpq_mirror" + suffix(h), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, h.raw(), n);
 }
 
 void cross_drift(Call& call, CudaExec& exec) {
-  const auto [h, c, scale] = ops::CrossDrift::parse(call);
-  const int n = static_cast<int>(h.dim(0));
+  const ops::CrossDrift op(call);
+  const int n = static_cast<int>(op.h.dim(0));
   if (n == 0) return;
-  const void* sum = h.raw();
-  void* data = c.raw();
-  exec.launch("lpq_cross_drift" + suffix(c), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, sum, data, n, scale);
+  exec.launch("lpq_cross_drift" + suffix(op.c), {div_up(n, 32), div_up(n, 32)}, {32, 8}, 0, op.h.raw(), op.c.raw(), n,
+              op.scale);
 }
 
 void diagonal(Call& call, CudaExec& exec) {
-  const auto [h, d] = ops::Diagonal::parse(call);
-  const long long n = h.dim(0);
-  const void* data = h.raw();
-  exec.launch("lpq_diagonal" + suffix(h), {div_up(n, kThreads)}, {kThreads}, 0, data, d.data<double>(), n);
+  const ops::Diagonal op(call);
+  const long long n = op.h.dim(0);
+  exec.launch("lpq_diagonal" + suffix(op.h), {div_up(n, kThreads)}, {kThreads}, 0, op.h.raw(), op.d.data<double>(), n);
 }
 
 void cholesky(Call& call, CudaExec& exec) {
-  const auto [a, info] = ops::Cholesky::parse(call);
-  const long long n = a.dim(0);
-  if (n == 0) return exec.fill_zero(info.raw(), info.bytes());
+  const ops::Cholesky op(call);
+  const long long n = op.a.dim(0);
+  if (n == 0) return exec.fill_zero(op.info.raw(), op.info.bytes());
   const Cusolver& solver = exec.solver();
-  double* data = a.data<double>();
+  double* data = op.a.data<double>();
   size_t device_bytes = 0, host_bytes = 0;
   // Our lower triangle is the upper one of a column-major matrix.
   check_library(
@@ -155,7 +148,7 @@ void cholesky(Call& call, CudaExec& exec) {
   const Scratch work = exec.scratch(device_bytes);
   std::vector<char> host(host_bytes);
   check_library(solver.potrf(solver.handle, solver.params, kUpper, n, kReal64, data, n, kReal64, work.as<void>(),
-                             device_bytes, host.empty() ? nullptr : host.data(), host_bytes, info.data<int32_t>()),
+                             device_bytes, host.empty() ? nullptr : host.data(), host_bytes, op.info.data<int32_t>()),
                 "cuSOLVER", "factoring a matrix");
   if (host_bytes > 0) check(driver().stream_wait(exec.stream()), "waiting for a factorisation");
   exec.launch("lpq_clear_upper_f64", {n}, {256}, 0, data, n);

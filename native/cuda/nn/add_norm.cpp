@@ -6,7 +6,7 @@ namespace lpq::cuda {
 namespace {
 
 void add_norm(Call& call, CudaExec& exec) {
-  const ops::AddNorm a = ops::AddNorm::parse(call);
+  const ops::AddNorm a(call);
   require(a.y.dtype == DType::f32 || a.y.dtype == a.x.dtype, "x of a 16-bit y has another dtype");
   const int64_t rows = a.h.dim(0), columns = a.h.dim(1);
   const int width = static_cast<int>(columns), layer = a.layer;
@@ -16,12 +16,11 @@ void add_norm(Call& call, CudaExec& exec) {
           "rows of " + std::to_string(columns) + " columns do not fit the device's shared memory");
   const int vec = width % 4 == 0 && fours(a.h) && fours(a.y) && fours(a.x);
   const void *more = a.y.raw(), *gain = raw_of(a.weight), *shift = raw_of(a.bias);
-  void* to = a.x.raw();
   // Few rows: as many threads as have a four each, so that all loads are under way at once.
   const int64_t threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, 1024);
   exec.launch_after("lpq_add_norm" + suffix(a.y) + suffix(a.x), {rows}, {threads}, static_cast<unsigned>(shared),
-                    a.h.data<float>(), more, gain, type_of(a.weight), shift, type_of(a.bias), to, width, a.scale, eps,
-                    a.offset, layer, vec);
+                    a.h.data<float>(), more, gain, type_of(a.weight), shift, type_of(a.bias), a.x.raw(), width, a.scale,
+                    eps, a.offset, layer, vec);
   exec.wrote(a.h, a.x);
 }
 

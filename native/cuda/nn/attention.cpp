@@ -20,18 +20,17 @@ Scratch pack(CudaExec& exec, const Tensor& from, const Columns& of, DType dtype,
   const long long rows = from.dim(0) * count, pitch = of.pitch;
   Scratch to = exec.scratch(static_cast<size_t>(rows * padded) * 2);
   const void* source = first_of(from, of);
-  void* target = to.as<void>();
   const int heads = static_cast<int>(count);
   const int fours =
       width % 4 == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(source) % (4 * dtype_bytes(from.dtype)) == 0;
   exec.launch("lpq_pack_heads" + suffix(from) + "_" + std::string(dtype_name(dtype)),
-              {stride_blocks(exec, rows * padded / 4, 256)}, {256}, 0, source, target, rows, heads, pitch, width,
+              {stride_blocks(exec, rows * padded / 4, 256)}, {256}, 0, source, to.as<void>(), rows, heads, pitch, width,
               padded, fours, factor);
   return to;
 }
 
 void attention(Call& call, CudaExec& exec) {
-  const ops::Attention a = ops::Attention::parse(call);
+  const ops::Attention a(call);
   const Tensor &q = a.q, &k = a.k, &v = a.v, &y = a.y, &starts = a.starts;
   const ops::AttentionShape& of = a.shape;
   require(of.head_dim <= 256 && of.value_dim <= 256, "headDim and valueDim are at most 256");
@@ -64,10 +63,9 @@ void attention(Call& call, CudaExec& exec) {
   const Scratch packed_keys = pack(exec, k, a.of_k, y.dtype, kv_heads, head_dim, padded, 1.0f);
   const Scratch values = pack(exec, v, a.of_v, y.dtype, kv_heads, value_dim, padded, 1.0f);
   const void *qs = queries.as<void>(), *ks = packed_keys.as<void>(), *vs = values.as<void>();
-  void* out = y.raw();
   const unsigned shared = static_cast<unsigned>((kQueries + 4 * keys) * padded * 2);
-  exec.launch("lpq_attention" + suffix(y) + "_" + std::to_string(padded), {heads, room}, {128}, shared, qs, ks, vs, out,
-              tasks, count, heads, kv_heads, value_dim, window, of.cap * log2e, sinks, sinks_type);
+  exec.launch("lpq_attention" + suffix(y) + "_" + std::to_string(padded), {heads, room}, {128}, shared, qs, ks, vs,
+              y.raw(), tasks, count, heads, kv_heads, value_dim, window, of.cap * log2e, sinks, sinks_type);
 }
 
 }  // namespace

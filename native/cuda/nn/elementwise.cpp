@@ -8,41 +8,38 @@ namespace {
 constexpr int kThreads = 256;
 
 void cast(Call& call, CudaExec& exec) {
-  const auto [x, y] = ops::Cast::parse(call);
-  if (x.dtype == y.dtype) return exec.copy(y.raw(), x.raw(), x.bytes());
-  cast_elements(exec, x.raw(), x.dtype, y.raw(), y.dtype, x.elements());
+  const ops::Cast op(call);
+  if (op.x.dtype == op.y.dtype) return exec.copy(op.y.raw(), op.x.raw(), op.x.bytes());
+  cast_elements(exec, op.x.raw(), op.x.dtype, op.y.raw(), op.y.dtype, op.x.elements());
 }
 
 void zero(Call& call, CudaExec& exec) {
-  const Tensor& y = ops::Zero::parse(call).y;
+  const Tensor& y = ops::Zero(call).y;
   exec.fill_zero(y.raw(), y.bytes());
 }
 
 void add(Call& call, CudaExec& exec) {
-  const auto [a, b, y, by] = ops::Add::parse(call);
-  require_dtype(a, "a", {DType::f32});
-  const float scale = static_cast<float>(by);
-  const long long count = a.elements();
-  const int vec = count % 4 == 0 && fours(a) && fours(b) && fours(y);
-  const void* more = b.raw();
-  exec.launch_after("lpq_add" + suffix(b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
-                    a.data<float>(), more, y.data<float>(), scale, count, vec);
-  exec.wrote(y);
+  const ops::Add op(call);
+  require_dtype(op.a, "a", {DType::f32});
+  const float scale = static_cast<float>(op.scale);
+  const long long count = op.a.elements();
+  const int vec = count % 4 == 0 && fours(op.a) && fours(op.b) && fours(op.y);
+  exec.launch_after("lpq_add" + suffix(op.b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
+                    op.a.data<float>(), op.b.raw(), op.y.data<float>(), scale, count, vec);
+  exec.wrote(op.y);
 }
 
 void activation(Call& call, CudaExec& exec) {
-  const ops::Activation a = ops::Activation::parse(call);
+  const ops::Activation a(call);
   const Tensor &x = a.x, &y = a.y;
   const int kind = static_cast<int>(a.act);
   const long long count = x.elements();
-  const void* from = x.raw();
-  void* to = y.raw();
-  exec.launch("lpq_activate" + suffix(x), {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, from, to, kind, count,
-              0);
+  exec.launch("lpq_activate" + suffix(x), {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, x.raw(), y.raw(), kind,
+              count, 0);
 }
 
 void soft_cap(Call& call, CudaExec& exec) {
-  const ops::SoftCap a = ops::SoftCap::parse(call);
+  const ops::SoftCap a(call);
   const Tensor &x = a.x, &y = a.y;
   const long long count = x.elements();
   exec.launch("lpq_soft_cap", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, x.data<float>(), y.data<float>(),
@@ -50,7 +47,7 @@ void soft_cap(Call& call, CudaExec& exec) {
 }
 
 void gated_activation(Call& call, CudaExec& exec) {
-  const ops::GatedActivation a = ops::GatedActivation::parse(call);
+  const ops::GatedActivation a(call);
   const Tensor &gate = a.gate, &up = a.up, &y = a.y;
   const int kind = static_cast<int>(a.act);
   if (!a.rows) {

@@ -5,42 +5,37 @@ namespace lpq::cuda {
 namespace {
 
 void slice_columns(Call& call, CudaExec& exec) {
-  const auto [x, y, from_column] = ops::SomeColumns::parse_slice(call);
-  const long long rows = x.dim(0), columns = x.dim(1), width = y.dim(1), first = from_column;
-  if (y.elements() == 0) return;
-  const void* from = x.raw();
-  void* to = y.raw();
-  exec.launch("lpq_slice_columns_" + std::to_string(dtype_bytes(x.dtype)), {stride_blocks(exec, rows * width, 256)},
-              {256}, 0, from, to, rows, columns, width, first);
+  const ops::SomeColumns op(call, false);
+  const long long rows = op.x.dim(0), columns = op.x.dim(1), width = op.y.dim(1), first = op.first;
+  if (op.y.elements() == 0) return;
+  exec.launch("lpq_slice_columns_" + std::to_string(dtype_bytes(op.x.dtype)), {stride_blocks(exec, rows * width, 256)},
+              {256}, 0, op.x.raw(), op.y.raw(), rows, columns, width, first);
 }
 
 void place_columns(Call& call, CudaExec& exec) {
-  const auto [x, y, first] = ops::SomeColumns::parse_place(call);
-  const long long rows = x.dim(0), width = x.dim(1), columns = y.dim(1);
-  if (x.elements() == 0) return;
-  const long long size = static_cast<long long>(dtype_bytes(x.dtype));
-  std::byte* target = y.raw() + first * size;
-  if (rows == 1 || width == columns) return exec.copy(target, x.raw(), x.bytes());
+  const ops::SomeColumns op(call, true);
+  const long long rows = op.x.dim(0), width = op.x.dim(1), columns = op.y.dim(1);
+  if (op.x.elements() == 0) return;
+  const long long size = static_cast<long long>(dtype_bytes(op.x.dtype));
+  std::byte* target = op.y.raw() + op.first * size;
+  if (rows == 1 || width == columns) return exec.copy(target, op.x.raw(), op.x.bytes());
   // In words as wide as both sides have them.
   long long word = 8;
-  while (word > size && (reinterpret_cast<uintptr_t>(x.raw()) % word || reinterpret_cast<uintptr_t>(target) % word ||
+  while (word > size && (reinterpret_cast<uintptr_t>(op.x.raw()) % word || reinterpret_cast<uintptr_t>(target) % word ||
                          width * size % word || columns * size % word))
     word /= 2;
   const long long across = width * size / word, apart = columns * size / word;
-  const void* from = x.raw();
   void* to = target;
-  exec.launch("lpq_place_columns_" + std::to_string(word), {stride_blocks(exec, rows * across, 256)}, {256}, 0, from,
-              to, rows, apart, across);
+  exec.launch("lpq_place_columns_" + std::to_string(word), {stride_blocks(exec, rows * across, 256)}, {256}, 0,
+              op.x.raw(), to, rows, apart, across);
 }
 
 void transpose(Call& call, CudaExec& exec) {
-  const auto [x, y] = ops::Transpose::parse(call);
-  const long long rows = x.dim(0), columns = x.dim(1);
-  if (x.elements() == 0) return;
-  const void* from = x.raw();
-  void* to = y.raw();
-  exec.launch("lpq_transpose_" + std::to_string(dtype_bytes(x.dtype)), {div_up(rows, 32) * div_up(columns, 32)},
-              Dim3(32, 8), 0, from, to, rows, columns);
+  const ops::Transpose op(call);
+  const long long rows = op.x.dim(0), columns = op.x.dim(1);
+  if (op.x.elements() == 0) return;
+  exec.launch("lpq_transpose_" + std::to_string(dtype_bytes(op.x.dtype)), {div_up(rows, 32) * div_up(columns, 32)},
+              Dim3(32, 8), 0, op.x.raw(), op.y.raw(), rows, columns);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ struct Choice {
 };
 
 void route_top_k(Call& call, CudaExec& exec) {
-  const ops::RouteTopK a = ops::RouteTopK::parse(call);
+  const ops::RouteTopK a(call);
   const long long tokens = a.logits.dim(0);
   const int experts = static_cast<int>(a.logits.dim(1));
   require(experts <= 2048, "there are " + std::to_string(experts) + " experts, more than 2048");
@@ -41,35 +41,34 @@ void route_top_k(Call& call, CudaExec& exec) {
 }
 
 void group_by_expert(Call& call, CudaExec& exec) {
-  const auto [indices, rows, offsets, all] = ops::GroupByExpert::parse(call);
-  const int experts = static_cast<int>(all), count = static_cast<int>(indices.elements());
+  const ops::GroupByExpert op(call);
+  const int experts = static_cast<int>(op.experts), count = static_cast<int>(op.indices.elements());
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "indices holds a value outside " + std::to_string(experts) + " experts");
   const Scratch counts = exec.scratch(static_cast<size_t>(experts) * 4);
   int32_t* sums = counts.as<int32_t>();
-  exec.launch("lpq_count_experts", {experts}, {512}, 0, indices.data<int32_t>(), count, sums, experts, fault);
-  exec.launch("lpq_expert_offsets", {1}, {1}, 0, sums, offsets.data<int32_t>(), experts);
-  exec.launch("lpq_group_rows", {experts}, {512}, 0, indices.data<int32_t>(), count, offsets.data<int32_t>(),
-              rows.data<int32_t>());
+  exec.launch("lpq_count_experts", {experts}, {512}, 0, op.indices.data<int32_t>(), count, sums, experts, fault);
+  exec.launch("lpq_expert_offsets", {1}, {1}, 0, sums, op.offsets.data<int32_t>(), experts);
+  exec.launch("lpq_group_rows", {experts}, {512}, 0, op.indices.data<int32_t>(), count, op.offsets.data<int32_t>(),
+              op.rows.data<int32_t>());
 }
 
 void gather_rows(Call& call, CudaExec& exec) {
-  const auto [x, rows, y, by] = ops::GatherRows::parse(call);
-  const int width = static_cast<int>(x.dim(1)), divide = static_cast<int>(by);
-  const long long limit = x.dim(0);
+  const ops::GatherRows op(call);
+  const int width = static_cast<int>(op.x.dim(1)), divide = static_cast<int>(op.divide);
+  const long long limit = op.x.dim(0);
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "rows holds a value outside x of " + std::to_string(limit) + " rows");
-  const void* from = x.raw();
-  void* to = y.raw();
-  exec.launch("lpq_gather" + suffix(x), {rows.dim(0)}, {256}, 0, from, rows.data<int32_t>(), to, width, divide, limit,
-              fault);
+  exec.launch("lpq_gather" + suffix(op.x), {op.rows.dim(0)}, {256}, 0, op.x.raw(), op.rows.data<int32_t>(), op.y.raw(),
+              width, divide, limit, fault);
 }
 
 void scatter_add_rows(Call& call, CudaExec& exec) {
-  const auto [x, rows, weights, y, by] = ops::ScatterAddRows::parse(call);
-  const int count = static_cast<int>(x.dim(0)), width = static_cast<int>(x.dim(1)), divide = static_cast<int>(by);
-  const int limit = static_cast<int>(weights.elements());
-  require(limit == y.dim(0) * divide,
+  const ops::ScatterAddRows op(call);
+  const int count = static_cast<int>(op.x.dim(0)), width = static_cast<int>(op.x.dim(1)),
+            divide = static_cast<int>(op.divide);
+  const int limit = static_cast<int>(op.weights.elements());
+  require(limit == op.y.dim(0) * divide,
           "weights has " + std::to_string(limit) + " elements, not " + std::to_string(divide) + " for each row of y");
   uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "rows holds a value outside y and weights");
   const Scratch scratch = exec.scratch(static_cast<size_t>(limit) * 4);
@@ -78,11 +77,10 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
     check(driver().fill_words(reinterpret_cast<CUdeviceptr>(place), 0xffffffffu, static_cast<size_t>(limit),
                               exec.stream()),
           "filling memory");
-  exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, rows.data<int32_t>(), count, place, limit, fault);
-  const void* from = x.raw();
+  exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, op.rows.data<int32_t>(), count, place, limit, fault);
   // Whole groups of four: the compiler reads the order four at a time.
-  exec.launch("lpq_scatter" + suffix(x), {y.dim(0)}, {256}, static_cast<unsigned>(div_up(divide, 4) * 16), from, place,
-              weights.data<float>(), y.data<float>(), width, divide);
+  exec.launch("lpq_scatter" + suffix(op.x), {op.y.dim(0)}, {256}, static_cast<unsigned>(div_up(divide, 4) * 16),
+              op.x.raw(), place, op.weights.data<float>(), op.y.data<float>(), width, divide);
 }
 
 }  // namespace

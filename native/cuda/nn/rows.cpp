@@ -9,13 +9,12 @@ namespace lpq::cuda {
 namespace {
 
 void embedding(Call& call, CudaExec& exec) {
-  const auto [ids, table, y, scale] = ops::Embedding::parse(call);
-  const long long vocabulary = table.dim(0), width = table.dim(1);
+  const ops::Embedding op(call);
+  const long long vocabulary = op.table.dim(0), width = op.table.dim(1);
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "a token id lies outside the table of " + std::to_string(vocabulary) + " rows");
-  const void* rows = table.raw();
-  exec.launch("lpq_embedding", {ids.dim(0)}, {256}, 0, ids.data<int32_t>(), rows, type_index(table.dtype),
-              y.data<float>(), scale, vocabulary, width, fault);
+  exec.launch("lpq_embedding", {op.ids.dim(0)}, {256}, 0, op.ids.data<int32_t>(), op.table.raw(),
+              type_index(op.table.dtype), op.y.data<float>(), op.scale, vocabulary, width, fault);
 }
 
 // The columns to be normalised, and whether they can be read in fours.
@@ -32,21 +31,20 @@ Columns4 columns_from(const ops::NormRows& rows, const Tensor& x, const Tensor& 
 }
 
 void rmsnorm(Call& call, CudaExec& exec) {
-  const ops::Rmsnorm a = ops::Rmsnorm::parse(call);
+  const ops::Rmsnorm a(call);
   const auto [from, to, vec] = columns_from(a.rows, a.x, a.y);
   const int width = static_cast<int>(a.rows.width), runs = static_cast<int>(a.rows.runs);
   const long long count = a.rows.count, pitch = a.rows.pitch;
   const float eps = static_cast<float>(a.eps);
-  const void* gain = raw_of(a.weight);
   const bool by_warp = width <= 512;
   exec.launch_after("lpq_rmsnorm" + suffix(a.x) + suffix(a.y), {by_warp ? div_up(count, 8) : count},
-                    by_warp ? Dim3(32, 8) : Dim3(256), 0, from, gain, type_of(a.weight), to, count, width, runs, pitch,
-                    eps, a.offset, vec);
+                    by_warp ? Dim3(32, 8) : Dim3(256), 0, from, raw_of(a.weight), type_of(a.weight), to, count,
+                    width, runs, pitch, eps, a.offset, vec);
   exec.wrote(a.y);
 }
 
 void layernorm(Call& call, CudaExec& exec) {
-  const ops::Layernorm a = ops::Layernorm::parse(call);
+  const ops::Layernorm a(call);
   const auto [from, to, vec] = columns_from(a.rows, a.x, a.y);
   const int width = static_cast<int>(a.rows.width), runs = static_cast<int>(a.rows.runs),
             turns = static_cast<int>(a.turns);
@@ -59,7 +57,7 @@ void layernorm(Call& call, CudaExec& exec) {
 }
 
 void rope(Call& call, CudaExec& exec) {
-  const ops::Rope a = ops::Rope::parse(call);
+  const ops::Rope a(call);
   if (a.rotation.rotary == 0) return;
   const Tensor &x = a.x, &cosines = *a.rotation.cos;
   const int heads = static_cast<int>(a.heads), head_dim = static_cast<int>(a.head_dim);
@@ -73,12 +71,12 @@ void rope(Call& call, CudaExec& exec) {
 }
 
 void neg_log_likelihood(Call& call, CudaExec& exec) {
-  const auto [logits, targets, nll] = ops::NegLogLikelihood::parse(call);
-  const int64_t tokens = logits.dim(0);
-  const int vocabulary = static_cast<int>(logits.dim(1));
+  const ops::NegLogLikelihood op(call);
+  const int64_t tokens = op.logits.dim(0);
+  const int vocabulary = static_cast<int>(op.logits.dim(1));
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "a target lies outside the vocabulary of " + std::to_string(vocabulary));
-  exec.launch("lpq_nll", {tokens}, {256}, 0, logits.data<float>(), targets.data<int32_t>(), nll.data<double>(),
+  exec.launch("lpq_nll", {tokens}, {256}, 0, op.logits.data<float>(), op.targets.data<int32_t>(), op.nll.data<double>(),
               vocabulary, fault);
 }
 

@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreads = 256;
 
 void scale_rows(Call& call, CudaExec& exec) {
-  const ops::ScaleRows a = ops::ScaleRows::parse(call);
+  const ops::ScaleRows a(call);
   const long long count = a.x.dim(0) * a.width, width = a.width, pitch = a.columns.pitch;
   if (count == 0) return;
   const auto at = [&](const Tensor& tensor) {
@@ -22,7 +22,7 @@ void scale_rows(Call& call, CudaExec& exec) {
 }
 
 void xielu(Call& call, CudaExec& exec) {
-  const ops::Xielu a = ops::Xielu::parse(call);
+  const ops::Xielu a(call);
   const long long count = a.x.elements();
   const void *from = a.x.raw(), *positive = a.positive.raw(), *negative = a.negative.raw(), *beta = a.beta.raw(),
              *eps = a.eps.raw();

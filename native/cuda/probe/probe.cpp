@@ -291,7 +291,7 @@ class Probe {
 };
 
 void probe_map(Call& call, CudaExec& exec) {
-  ops::Arguments a(call, "probe_map");
+  Arguments a(call, "probe_map");
   const std::string instruction = a.text("instruction"), operand = a.has("operand") ? a.text("operand") : "";
   const Tensor& out = a.output("the map");
   a.done();

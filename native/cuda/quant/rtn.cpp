@@ -13,7 +13,7 @@ namespace {
 uint8_t* bytes_of(const Tensor& tensor) { return reinterpret_cast<uint8_t*>(tensor.raw()); }
 
 void rtn(Call& call, CudaExec& exec) {
-  const ops::Rtn a = ops::Rtn::parse(call);
+  const ops::Rtn a(call);
   const QuantType& type = a.type;
   const Tensor &w = a.w, &stream = a.codes, &scales = a.scales;
   const int64_t n = w.dim(0), k = w.dim(1);
@@ -58,19 +58,21 @@ void rtn(Call& call, CudaExec& exec) {
 }
 
 void pack_codes(Call& call, CudaExec& exec) {
-  const auto [codes, stream, bits] = ops::Bitstream::parse_pack(call);
-  exec.launch("lpq_pack_codes", Dim3(codes.dim(0)), Dim3(256), 0, static_cast<const uint8_t*>(codes.data<uint8_t>()),
-              codes.dim(1), bits, stream.data<uint8_t>(), stream.dim(1));
+  const ops::Bitstream op(call, true);
+  exec.launch("lpq_pack_codes", Dim3(op.codes.dim(0)), Dim3(256), 0,
+              static_cast<const uint8_t*>(op.codes.data<uint8_t>()), op.codes.dim(1), op.bits,
+              op.stream.data<uint8_t>(), op.stream.dim(1));
 }
 
 void unpack_codes(Call& call, CudaExec& exec) {
-  const auto [codes, stream, bits] = ops::Bitstream::parse_unpack(call);
-  exec.launch("lpq_unpack_codes", Dim3(codes.dim(0)), Dim3(256), 0, static_cast<const uint8_t*>(stream.data<uint8_t>()),
-              codes.dim(1), bits, codes.data<uint8_t>(), stream.dim(1));
+  const ops::Bitstream op(call, false);
+  exec.launch("lpq_unpack_codes", Dim3(op.codes.dim(0)), Dim3(256), 0,
+              static_cast<const uint8_t*>(op.stream.data<uint8_t>()), op.codes.dim(1), op.bits,
+              op.codes.data<uint8_t>(), op.stream.dim(1));
 }
 
 void dequantize(Call& call, CudaExec& exec) {
-  const ops::Dequantize a = ops::Dequantize::parse(call);
+  const ops::Dequantize a(call);
   const Tensor &codes = a.codes, &scales = a.scales, &w = a.w;
   const int64_t n = codes.dim(0), k = codes.dim(1);
   const int s_type = number_type(scales.dtype), w_type = number_type(w.dtype);

@@ -20,40 +20,30 @@
 
 namespace lpq {
 
-// Named scalars, strings and lists that come with a call. Getters throw Failure("LPQ_NATIVE_PARAM") when a required
-// name is missing or has another type.
+// Named scalars, strings and lists that come with a call (lpq/arguments.h reads them).
 class Params {
  public:
   using Value = std::variant<double, std::string, std::vector<double>>;
-  void set(std::string name, Value value);
+  Params() = default;
+  Params(std::initializer_list<std::pair<const char*, Value>> values) {
+    for (const auto& [name, value] : values) set(name, value);
+  }
+  void set(std::string name, Value value) {
+    if (const int i = place(name); i >= 0) values_[static_cast<size_t>(i)].second = std::move(value);
+    else values_.emplace_back(std::move(name), std::move(value));
+  }
   size_t size() const { return values_.size(); }
-  const std::string& name(size_t i) const { return values_[i].name; }
+  const std::string& name(size_t i) const { return values_[i].first; }
+  const Value& value(size_t i) const { return values_[i].second; }
   // Which one is called so; -1: none.
-  int place(const std::string& name) const;
-  bool has(const std::string& name) const { return find(name) != nullptr; }
-  double number(const std::string& name) const;
-  double number(const std::string& name, double fallback) const;
-  int64_t integer(const std::string& name) const { return static_cast<int64_t>(number(name)); }
-  int64_t integer(const std::string& name, int64_t fallback) const;
-  const std::string& text(const std::string& name) const;
-  std::string text(const std::string& name, const std::string& fallback) const;
-  const std::vector<double>& list(const std::string& name) const;
-  // Names that were given and that no getter has asked for: those that an operation which has run does not know.
-  std::vector<std::string> unasked() const;
-  // Asks for what only some ways through an operation read. For settings, not for what changes results.
-  void know(std::initializer_list<const char*> names) const;
-  // Throws Failure("LPQ_NATIVE_PARAM") for the first unasked one of `op`, which has run: only the operation itself
-  // knows what it asks for.
-  void refuse_unasked(const std::string& op) const;
+  int place(const std::string& name) const {
+    for (size_t i = 0; i < values_.size(); ++i)
+      if (values_[i].first == name) return static_cast<int>(i);
+    return -1;
+  }
 
  private:
-  struct Given {
-    std::string name;
-    Value value;
-    mutable char asked = 0;  // atomic_ref: workers may ask too
-  };
-  const Value* find(const std::string& name) const;
-  std::vector<Given> values_;
+  std::vector<std::pair<std::string, Value>> values_;
 };
 
 // Threads that share loops. Results must not depend on which worker runs a chunk, nor on the number of workers:
@@ -96,8 +86,6 @@ struct Call {
   std::vector<Tensor> in;
   std::vector<Tensor> out;
   Params params;
-  const Tensor& input(size_t i) const;   // throws Failure("LPQ_NATIVE_ARGUMENT") when absent
-  const Tensor& output(size_t i) const;  // likewise, and when the tensor is a read-only view
 };
 
 using OpFn = void (*)(Call&, Exec&);

@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "lpq/exec.h"
+#include "lpq/arguments.h"
 
 namespace lpq::layout {
 
@@ -105,7 +105,7 @@ struct Plan {
 
 // Reads bits, modeDims, modeSizes, modeStrides, modeStream, unit, unitStride, wordOrder, base, word. Throws
 // LPQ_NATIVE_ARGUMENT when elements could overlap or leave `out_bytes`.
-Spec read_spec(const Params& params, size_t out_bytes);
+Spec read_spec(Arguments& a, size_t out_bytes);
 
 // `column_bits`: a tile's columns fill a multiple of so many bits (8 when tiles write parts of bitstream rows), else 1.
 Plan make_plan(const Spec& spec, int column_bits);

@@ -2,9 +2,9 @@
 #pragma once
 #include <cstdint>
 
-#include "lpq/exec.h"
-
 namespace lpq {
+
+class Arguments;
 
 struct QuantType {
   enum class Kind : uint8_t { integer, floating };
@@ -19,7 +19,7 @@ struct QuantType {
   Special special = Special::none;
 
   // Reads kind, bits, signed, exponent, mantissa, bias and special. Throws Failure("LPQ_NATIVE_PARAM").
-  static QuantType from(const Params& params);
+  static QuantType from(Arguments& a);
 
   uint32_t codes() const { return 1u << bits; }
   // The number that a bit pattern stands for (exact in f32); NaN for a pattern that is no finite number.

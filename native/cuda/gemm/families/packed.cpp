@@ -79,7 +79,7 @@ void gemm_packed(Call& call, CudaExec& exec) {
   // In the order of their tiers, and of preference where no model compares them.
   const Family<PackedProblem> families[] = {kStreamFamily, kScaledFamily, kWideFamily,
                                             kHopperFamily, kLargeFamily,  kPortableFamily};
-  const ops::GemmPacked op = ops::GemmPacked::parse(call);
+  const ops::GemmPacked op(call);
   PackedProblem problem(op);
   if (op.m == 0 || op.n == 0) return;
   ops::GemmProduct product;

@@ -195,7 +195,7 @@ constexpr Family<SparseProblem> kFamily = {
 
 void gemm_sparse_marlin(Call& call, CudaExec& exec) {
   constexpr Family<SparseProblem> families[] = {kFamily<true>, kFamily<false>};
-  const ops::GemmSparseMarlin op = ops::GemmSparseMarlin::parse(call);
+  const ops::GemmSparseMarlin op(call);
   const SparseProblem problem(op);
   if (op.m > 0 && op.n > 0) run_families(problem, families, exec);
 }

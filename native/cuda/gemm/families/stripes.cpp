@@ -136,7 +136,7 @@ ops::GemmProduct product_of(const Op& op, const char* layout, std::string type) 
 }
 
 void gemm_marlin(Call& call, CudaExec& exec) {
-  const ops::GemmMarlin op = ops::GemmMarlin::parse(call);
+  const ops::GemmMarlin op(call);
   StripesProblem p(op, op.permutation, "lpq_marlin_u", op.bits, op.k_pad);
   if (op.zeros) require_sixteen(*op.zeros, "zeros");
   if (op.m == 0 || op.n == 0) return;
@@ -151,14 +151,14 @@ void gemm_marlin(Call& call, CudaExec& exec) {
 LPQ_CUDA_OP(gemm_marlin, "gemm_marlin");
 
 void gemm_turbomind(Call& call, CudaExec& exec) {
-  const ops::GemmTurbomind op = ops::GemmTurbomind::parse(call);
+  const ops::GemmTurbomind op(call);
   const int64_t bits = op.type.bits, piece = 64 * bits;  // a sub-tile of 32 columns: one tile of operand B, two of A
-  StripesProblem p(op, nullptr, op.integer ? "lpq_turbomind_u" : "lpq_turbomind_f", bits, op.k);
+  StripesProblem p(op, nullptr, op.integers ? "lpq_turbomind_u" : "lpq_turbomind_f", bits, op.k);
   if (op.m == 0 || op.n == 0) return;
   p.args.scale_bf16 = op.scales.dtype == DType::bf16;
   p.args.n_stride = op.experts ? op.k / 16 * piece : piece;
   p.args.k_stride = op.experts ? piece : op.n_pad / 32 * piece;
-  p.scale_bytes = op.integer ? 4 : bits == 4 ? 1 : 2;
+  p.scale_bytes = op.integers ? 4 : bits == 4 ? 1 : 2;
   run_families(p, kFamilies, product_of(op, "turbomind", ops::type_name(op.type)), ops::GemmTurbomind::settings_of,
                exec);
 }

@@ -14,12 +14,12 @@ void require_settings(const ops::GemmSettings& wish) {
 }
 
 void gemm_act(Call& call, CudaExec& exec) {
-  const ops::GemmAct op = ops::GemmAct::parse(call);
+  const ops::GemmAct op(call);
   require_settings(op.settings);
   require_sixteen(op.x, "x"), require_sixteen(op.w, "w");
   if (op.packed) require_sixteen(op.w_scales, "w_scales");
   if (op.m == 0 || op.n == 0) return;
-  const char* const kind = op.packed ? (op.integer ? "w4" : "w4f8") : op.integer ? "i8" : "f8";
+  const char* const kind = op.packed ? (op.integers ? "w4" : "w4f8") : op.integers ? "i8" : "f8";
   const Family<W4axProblem> families[] = {kW4axWgmmaFamily};
   run_families(W4axProblem{kind, op.packed, false, op.x, op.w, op.x_scales, op.w_scales, op.y, op.bias, nullptr, op.m,
                            op.n, op.k, op.settings},
@@ -28,7 +28,7 @@ void gemm_act(Call& call, CudaExec& exec) {
 LPQ_CUDA_OP(gemm_act, "gemm_act");
 
 void gemm_comet(Call& call, CudaExec& exec) {
-  const ops::GemmComet op = ops::GemmComet::parse(call);
+  const ops::GemmComet op(call);
   require_settings(op.settings);
   require_sixteen(op.x.x8, "x8"), require_sixteen(op.x.x4, "x4"), require_sixteen(op.x_scales, "x_scales"),
       require_sixteen(op.w, "w"), require_sixteen(op.w_scales, "w_scales");

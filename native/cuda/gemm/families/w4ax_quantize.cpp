@@ -6,7 +6,7 @@ namespace lpq::cuda {
 namespace {
 
 void quantize_tokens(Call& call, CudaExec& exec) {
-  const ops::QuantizeTokens op = ops::QuantizeTokens::parse(call);
+  const ops::QuantizeTokens op(call);
   const Tensor &x = op.x, &codes = op.codes, &scales = op.scales;
   if (x.elements() == 0) return;
   const int k = static_cast<int>(x.dim(1)),
@@ -28,7 +28,7 @@ void require_four(const Tensor& codes, const char* name) {
 const int* order_of(const Tensor* order) { return order ? order->data<int32_t>() : nullptr; }
 
 void quantize_activations(Call& call, CudaExec& exec) {
-  const ops::QuantizeActivations op = ops::QuantizeActivations::parse(call);
+  const ops::QuantizeActivations op(call);
   require_four(op.codes, "codes");
   if (op.rows == 0) return;
   const int* const none = nullptr;
@@ -47,7 +47,7 @@ void quantize_activations(Call& call, CudaExec& exec) {
 
 // The same in the form that gemm_comet reads.
 void quantize_comet(Call& call, CudaExec& exec) {
-  const ops::QuantizeComet op = ops::QuantizeComet::parse(call);
+  const ops::QuantizeComet op(call);
   const ops::W4axBlocks& to = op.to;
   require_four(to.x8, "x8"), require_four(to.x4, "x4");
   if (op.rows == 0) return;
