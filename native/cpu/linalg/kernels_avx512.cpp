@@ -1,6 +1,8 @@
 // AVX-512 kernels: tiles of 14x32 (f32) and 14x16 (f64), 28 accumulators in registers.
 #include <immintrin.h>
 
+#include <array>
+#include <type_traits>
 #include <utility>
 
 #include "cpu/linalg/kernels_common.h"
@@ -11,107 +13,83 @@ namespace {
 constexpr int kRows = 14;
 constexpr int kAhead = 512;  // bytes that packing asks for ahead in every row; too many rows for the hardware's guesses
 
-template <int R>
-void tile_rows_f32(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, __mmask16 m0, __mmask16 m1,
-                   bool add) {
-  __m512 s0[R], s1[R];
-#pragma GCC unroll 14
-  for (int r = 0; r < R; ++r) {
-    s0[r] = s1[r] = _mm512_setzero_ps();
-    _mm_prefetch(reinterpret_cast<const char*>(c + r * ldc), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(c + r * ldc + 16), _MM_HINT_T0);
-  }
-  for (int64_t p = 0; p < kc; ++p, a += kRows, b += 32) {
-    const __m512 b0 = _mm512_load_ps(b), b1 = _mm512_load_ps(b + 16);
-#pragma GCC unroll 14
-    for (int r = 0; r < R; ++r) {
-      const __m512 x = _mm512_set1_ps(a[r]);
-      s0[r] = _mm512_fmadd_ps(x, b0, s0[r]);
-      s1[r] = _mm512_fmadd_ps(x, b1, s1[r]);
-    }
-  }
-#pragma GCC unroll 14
-  for (int r = 0; r < R; ++r) {
-    float* row = c + r * ldc;
-    if (add) {
-      s0[r] = _mm512_add_ps(_mm512_maskz_loadu_ps(m0, row), s0[r]);
-      s1[r] = _mm512_add_ps(_mm512_maskz_loadu_ps(m1, row + 16), s1[r]);
-    }
-    _mm512_mask_storeu_ps(row, m0, s0[r]);
-    _mm512_mask_storeu_ps(row + 16, m1, s1[r]);
-  }
-}
-
-template <int R>
-void tile_rows_f64(int64_t kc, const double* a, const double* b, double* c, int64_t ldc, __mmask8 m0, __mmask8 m1,
-                   bool add) {
-  __m512d s0[R], s1[R];
-#pragma GCC unroll 14
-  for (int r = 0; r < R; ++r) {
-    s0[r] = s1[r] = _mm512_setzero_pd();
-    _mm_prefetch(reinterpret_cast<const char*>(c + r * ldc), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(c + r * ldc + 8), _MM_HINT_T0);
-  }
-  for (int64_t p = 0; p < kc; ++p, a += kRows, b += 16) {
-    const __m512d b0 = _mm512_load_pd(b), b1 = _mm512_load_pd(b + 8);
-#pragma GCC unroll 14
-    for (int r = 0; r < R; ++r) {
-      const __m512d x = _mm512_set1_pd(a[r]);
-      s0[r] = _mm512_fmadd_pd(x, b0, s0[r]);
-      s1[r] = _mm512_fmadd_pd(x, b1, s1[r]);
-    }
-  }
-#pragma GCC unroll 14
-  for (int r = 0; r < R; ++r) {
-    double* row = c + r * ldc;
-    if (add) {
-      s0[r] = _mm512_add_pd(_mm512_maskz_loadu_pd(m0, row), s0[r]);
-      s1[r] = _mm512_add_pd(_mm512_maskz_loadu_pd(m1, row + 8), s1[r]);
-    }
-    _mm512_mask_storeu_pd(row, m0, s0[r]);
-    _mm512_mask_storeu_pd(row + 8, m1, s1[r]);
-  }
-}
-
-using TileF32 = void (*)(int64_t, const float*, const float*, float*, int64_t, __mmask16, __mmask16, bool);
-using TileF64 = void (*)(int64_t, const double*, const double*, double*, int64_t, __mmask8, __mmask8, bool);
-template <size_t... I>
-constexpr auto tiles_f32(std::index_sequence<I...>) {
-  struct Table {
-    TileF32 fn[sizeof...(I)];
-  };
-  return Table{{tile_rows_f32<static_cast<int>(I) + 1>...}};
-}
-template <size_t... I>
-constexpr auto tiles_f64(std::index_sequence<I...>) {
-  struct Table {
-    TileF64 fn[sizeof...(I)];
-  };
-  return Table{{tile_rows_f64<static_cast<int>(I) + 1>...}};
-}
-constexpr auto kTilesF32 = tiles_f32(std::make_index_sequence<kRows>{});
-constexpr auto kTilesF64 = tiles_f64(std::make_index_sequence<kRows>{});
-
 unsigned low_bits(int count, int most) {
   return count <= 0 ? 0u : count >= most ? (1u << most) - 1u : (1u << count) - 1u;
 }
 
-void tile_f32(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, int rows, int cols, bool add) {
-  kTilesF32.fn[rows - 1](kc, a, b, c, ldc, static_cast<__mmask16>(low_bits(cols, 16)),
-                         static_cast<__mmask16>(low_bits(cols - 16, 16)), add);
+struct Floats {
+  using T = float;
+  using V = __m512;
+  using Mask = __mmask16;
+  static constexpr int kWidth = 16;
+  static V load(const float* p) { return _mm512_loadu_ps(p); }
+  static V load(Mask m, const float* p) { return _mm512_maskz_loadu_ps(m, p); }
+  static void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+  static void store(Mask m, float* p, V a) { _mm512_mask_storeu_ps(p, m, a); }
+  static V set(float x) { return _mm512_set1_ps(x); }
+  static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+  static V add(V a, V b) { return _mm512_add_ps(a, b); }
+};
+struct Doubles {
+  using T = double;
+  using V = __m512d;
+  using Mask = __mmask8;
+  static constexpr int kWidth = 8, kRows = 4;
+  static V load(const double* p) { return _mm512_loadu_pd(p); }
+  static V load(Mask m, const double* p) { return _mm512_maskz_loadu_pd(m, p); }
+  static void store(double* p, V a) { _mm512_storeu_pd(p, a); }
+  static void store(Mask m, double* p, V a) { _mm512_mask_storeu_pd(p, m, a); }
+  static V set(double x) { return _mm512_set1_pd(x); }
+  static V fma(V a, V b, V c) { return _mm512_fmadd_pd(a, b, c); }
+  static V add(V a, V b) { return _mm512_add_pd(a, b); }
+  static V div(V a, V b) { return _mm512_div_pd(a, b); }
+};
+
+template <class Vec, int R, class T = typename Vec::T, class Mask = typename Vec::Mask>
+void tile_rows(int64_t kc, const T* a, const T* b, T* c, int64_t ldc, Mask m0, Mask m1, bool add) {
+  constexpr int w = Vec::kWidth;
+  typename Vec::V s0[R], s1[R];
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    s0[r] = s1[r] = Vec::set(0);
+    _mm_prefetch(reinterpret_cast<const char*>(c + r * ldc), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(c + r * ldc + w), _MM_HINT_T0);
+  }
+  for (int64_t p = 0; p < kc; ++p, a += kRows, b += 2 * w) {
+    const auto b0 = Vec::load(b), b1 = Vec::load(b + w);
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) {
+      const auto x = Vec::set(a[r]);
+      s0[r] = Vec::fma(x, b0, s0[r]);
+      s1[r] = Vec::fma(x, b1, s1[r]);
+    }
+  }
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    T* row = c + r * ldc;
+    if (add) {
+      s0[r] = Vec::add(Vec::load(m0, row), s0[r]);
+      s1[r] = Vec::add(Vec::load(m1, row + w), s1[r]);
+    }
+    Vec::store(m0, row, s0[r]);
+    Vec::store(m1, row + w, s1[r]);
+  }
 }
-void tile_f64(int64_t kc, const double* a, const double* b, double* c, int64_t ldc, int rows, int cols, bool add) {
-  kTilesF64.fn[rows - 1](kc, a, b, c, ldc, static_cast<__mmask8>(low_bits(cols, 8)),
-                         static_cast<__mmask8>(low_bits(cols - 8, 8)), add);
+
+template <class Vec, size_t... I>
+constexpr auto tiles_of(std::index_sequence<I...>) {
+  return std::array{&tile_rows<Vec, static_cast<int>(I) + 1>...};
+}
+
+template <class Vec, class T = typename Vec::T>
+void tile(int64_t kc, const T* a, const T* b, T* c, int64_t ldc, int rows, int cols, bool add) {
+  static constexpr auto kTiles = tiles_of<Vec>(std::make_index_sequence<kRows>{});
+  using Mask = typename Vec::Mask;
+  kTiles[static_cast<size_t>(rows - 1)](kc, a, b, c, ldc, static_cast<Mask>(low_bits(cols, Vec::kWidth)),
+                                        static_cast<Mask>(low_bits(cols - Vec::kWidth, Vec::kWidth)), add);
 }
 
 inline __m512 load16(const float* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
-struct F16 {
-  uint16_t bits;
-};
-struct BF16 {
-  uint16_t bits;
-};
 inline __m512 load16(const F16* from, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from)); }
 inline __m512 load16(const BF16* from, __mmask16 mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
@@ -189,63 +167,23 @@ void pack_along_i(float* dst, const Source* src, int64_t step_p, int count, int 
   }
 }
 
-template <class Source>
-void pack_f32_from(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
-  const auto* src = static_cast<const Source*>(s.data);
-  if (s.step_p == 1) pack_along_k(dst, src, s.step_i, count, width, kc, scale);
-  else pack_along_i(dst, src, s.step_p, count, width, kc, scale);
-}
-
 void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
-  if (s.dtype == DType::f32) pack_f32_from<float>(dst, s, count, width, kc, scale);
-  else if (s.dtype == DType::f16) pack_f32_from<F16>(dst, s, count, width, kc, scale);
-  else pack_f32_from<BF16>(dst, s, count, width, kc, scale);
+  with_source(s, [&](const auto* src) {
+    if constexpr (!std::is_same_v<decltype(src), const double*>) {
+      if (s.step_p == 1) pack_along_k(dst, src, s.step_i, count, width, kc, scale);
+      else pack_along_i(dst, src, s.step_p, count, width, kc, scale);
+    }
+  });
 }
-
-float spin_f32(int64_t n, float x) {
-  __m512 sum[2 * kRows];
-#pragma GCC unroll 28
-  for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_set1_ps(x * s);  // all different, lest chains be merged
-  const __m512 a = _mm512_set1_ps(x);
-  for (int64_t i = 0; i < n; ++i)
-#pragma GCC unroll 28
-    for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_fmadd_ps(a, a, sum[s]);
-#pragma GCC unroll 28
-  for (int s = 1; s < 2 * kRows; ++s) sum[0] = _mm512_add_ps(sum[0], sum[s]);
-  return sum[0][0];
-}
-
-double spin_f64(int64_t n, double x) {
-  __m512d sum[2 * kRows];
-#pragma GCC unroll 28
-  for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_set1_pd(x * s);  // all different, lest chains be merged
-  const __m512d a = _mm512_set1_pd(x);
-  for (int64_t i = 0; i < n; ++i)
-#pragma GCC unroll 28
-    for (int s = 0; s < 2 * kRows; ++s) sum[s] = _mm512_fmadd_pd(a, a, sum[s]);
-#pragma GCC unroll 28
-  for (int s = 1; s < 2 * kRows; ++s) sum[0] = _mm512_add_pd(sum[0], sum[s]);
-  return sum[0][0];
-}
-
-struct Doubles {
-  using V = __m512d;
-  static constexpr int kWidth = 8, kRows = 4;
-  static V load(const double* p) { return _mm512_loadu_pd(p); }
-  static void store(double* p, V a) { _mm512_storeu_pd(p, a); }
-  static V set(double x) { return _mm512_set1_pd(x); }
-  static V fma(V a, V b, V c) { return _mm512_fmadd_pd(a, b, c); }
-  static V div(V a, V b) { return _mm512_div_pd(a, b); }
-};
 
 }  // namespace
 
 const Kernels<float>& avx512_f32() {
-  static const Kernels<float> table = {kRows, 32, pack_f32, tile_f32, spin_f32};
+  static const Kernels<float> table = {kRows, 32, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>};
   return table;
 }
 const Kernels<double>& avx512_f64() {
-  static const Kernels<double> table = {kRows, 16, pack_scalar, tile_f64, spin_f64};
+  static const Kernels<double> table = {kRows, 16, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>};
   return table;
 }
 const TriangularKernels& avx512_triangular() { return kTriangular<Doubles>; }

@@ -9,30 +9,39 @@
 namespace lpq::linalg {
 namespace {
 
-template <class T, class Source, class Load>
-[[maybe_unused]] void pack_loop(T* dst, const Source* src, int64_t step_i, int64_t step_p, int count, int width,
-                                int64_t kc, T scale, Load load) {
-  for (int64_t p = 0; p < kc; ++p) {
-    T* row = dst + p * width;
-    const Source* from = src + p * step_p;
-    for (int i = 0; i < count; ++i) row[i] = load(from[i * step_i]) * scale;
-    for (int i = count; i < width; ++i) row[i] = 0;
-  }
+// Elements of panels' sources, and their values.
+struct F16 {
+  uint16_t bits;
+};
+struct BF16 {
+  uint16_t bits;
+};
+[[maybe_unused]] inline float load1(float v) { return v; }
+[[maybe_unused]] inline float load1(F16 v) { return f16_to_f32(v.bits); }
+[[maybe_unused]] inline float load1(BF16 v) { return bf16_to_f32(v.bits); }
+[[maybe_unused]] inline double load1(double v) { return v; }
+
+// Calls body with the source's data as a pointer to its elements.
+template <class Body>
+void with_source(const PackSource& s, const Body& body) {
+  if (s.dtype == DType::f64) body(static_cast<const double*>(s.data));
+  else if (s.dtype == DType::f32) body(static_cast<const float*>(s.data));
+  else if (s.dtype == DType::f16) body(static_cast<const F16*>(s.data));
+  else body(static_cast<const BF16*>(s.data));
 }
 
-[[maybe_unused]] void pack_scalar(float* dst, const PackSource& s, int count, int width, int64_t kc, float scale) {
-  if (s.dtype == DType::f32)
-    pack_loop(dst, static_cast<const float*>(s.data), s.step_i, s.step_p, count, width, kc, scale,
-              [](float v) { return v; });
-  else if (s.dtype == DType::f16)
-    pack_loop(dst, static_cast<const uint16_t*>(s.data), s.step_i, s.step_p, count, width, kc, scale, f16_to_f32);
-  else pack_loop(dst, static_cast<const uint16_t*>(s.data), s.step_i, s.step_p, count, width, kc, scale, bf16_to_f32);
-}
-
-[[maybe_unused]] void pack_scalar(double* dst, const PackSource& s, int count, int width, int64_t kc, double scale) {
-  const auto* src = static_cast<const double*>(s.data);
-  if (s.step_i == 1) pack_loop(dst, src, 1, s.step_p, count, width, kc, scale, [](double v) { return v; });
-  else pack_loop(dst, src, s.step_i, 1, count, width, kc, scale, [](double v) { return v; });
+template <class T>
+[[maybe_unused]] void pack_scalar(T* dst, const PackSource& s, int count, int width, int64_t kc, T scale) {
+  const auto pack = [&](const auto* src, int64_t step_i, int64_t step_p) {
+    for (int64_t p = 0; p < kc; ++p) {
+      for (int i = 0; i < count; ++i) dst[p * width + i] = static_cast<T>(load1(src[i * step_i + p * step_p])) * scale;
+      for (int i = count; i < width; ++i) dst[p * width + i] = 0;
+    }
+  };
+  with_source(s, [&](const auto* src) {
+    if (s.step_i == 1) pack(src, 1, s.step_p);
+    else pack(src, s.step_i, 1);
+  });
 }
 
 [[maybe_unused]] void add_scaled(const float* tile, int64_t ldt, int rows, int cols, double weight, double* sink,
@@ -43,9 +52,28 @@ template <class T, class Source, class Load>
 
 constexpr int kLanes = 16;
 
-// Vec is the kernel file's vector of doubles: { V load(p); void store(p, V); V set(x); V fma(a, b, c); V div(a, b) }
-// with kWidth doubles in a V and kRows rows worked on at once.
+// Vec is the kernel file's vector of T: { V load(p); void store(p, V); V set(x); V fma(a, b, c); V add(a, b) }, of
+// doubles also V div(a, b), with kWidth elements in a V and, of doubles, kRows rows worked on at once.
 //
+// Chains of fma that touch registers only.
+template <class Vec, int chains>
+[[maybe_unused]] typename Vec::T spin(int64_t n, typename Vec::T x) {
+  using V = typename Vec::V;
+  V sum[chains];
+#pragma GCC unroll 28
+  for (int s = 0; s < chains; ++s)
+    sum[s] = Vec::set(x * static_cast<typename Vec::T>(s));  // all different, lest chains be merged
+  const V a = Vec::set(x);
+  for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 28
+    for (int s = 0; s < chains; ++s) sum[s] = Vec::fma(a, a, sum[s]);
+#pragma GCC unroll 28
+  for (int s = 1; s < chains; ++s) sum[0] = Vec::add(sum[0], sum[s]);
+  typename Vec::T out[Vec::kWidth];
+  Vec::store(out, sum[0]);
+  return out[0];
+}
+
 // Substitution, forward or (turned) backward: row i has the products of all rows solved before it taken off, in the
 // order in which they were solved. kRows rows share the loads of those; among themselves they are solved one by one.
 template <class Vec, bool turned>

@@ -15,37 +15,30 @@ void tile(int64_t kc, const T* a, const T* b, T* c, int64_t ldc, int rows, int c
     for (int j = 0; j < cols; ++j) c[r * ldc + j] = add ? c[r * ldc + j] + sum[r][j] : sum[r][j];
 }
 
-template <class T>
-T spin(int64_t n, T x) {
-  T sum[32];
-  for (int i = 0; i < 32; ++i) sum[i] = x * static_cast<T>(i);  // all different, lest chains be merged
-  for (int64_t i = 0; i < n; ++i)
-    for (T& s : sum) s = std::fma(x, x, s);
-  for (int i = 1; i < 32; ++i) sum[0] += sum[i];
-  return sum[0];
-}
-
-struct Doubles {
-  using V = double;
+template <class Number>
+struct Scalar {
+  using T = Number;
+  using V = Number;
   static constexpr int kWidth = 1, kRows = 1;
-  static V load(const double* p) { return *p; }
-  static void store(double* p, V a) { *p = a; }
-  static V set(double x) { return x; }
+  static V load(const T* p) { return *p; }
+  static void store(T* p, V a) { *p = a; }
+  static V set(T x) { return x; }
   static V fma(V a, V b, V c) { return std::fma(a, b, c); }
+  static V add(V a, V b) { return a + b; }
   static V div(V a, V b) { return a / b; }
 };
 
 }  // namespace
 
 const Kernels<float>& generic_f32() {
-  static const Kernels<float> table = {4, 8, pack_scalar, tile<float>, spin<float>};
+  static const Kernels<float> table = {4, 8, pack_scalar<float>, tile<float>, spin<Scalar<float>, 32>};
   return table;
 }
 const Kernels<double>& generic_f64() {
-  static const Kernels<double> table = {4, 8, pack_scalar, tile<double>, spin<double>};
+  static const Kernels<double> table = {4, 8, pack_scalar<double>, tile<double>, spin<Scalar<double>, 32>};
   return table;
 }
-const TriangularKernels& generic_triangular() { return kTriangular<Doubles>; }
+const TriangularKernels& generic_triangular() { return kTriangular<Scalar<double>>; }
 AddScaledFn generic_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg
