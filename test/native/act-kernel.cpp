@@ -100,8 +100,9 @@ void run(const char* kind, const Case& c) {
   std::vector<float> bias(z(c.n));
   for (float& v : bias) v = static_cast<float>(between(-99, 99)) / 16;
 
-  const ActWish wish{8 * T, c.cluster, c.stages, c.shared};
-  const auto plan = plan_act(c.processors, 232448, c.m, c.n, k, Kind::kNibbles, Kind::kMixed, wish);
+  lpq::ops::GemmSettings wish;
+  wish.tokens = 8 * T, wish.cluster = c.cluster, wish.stages = c.stages, wish.shared = c.shared;
+  const auto plan = plan_w4ax(c.processors, 232448, c.m, c.n, k, Kind::kNibbles, Kind::kMixed, wish);
   const std::string name = std::string(kind) + " T" + std::to_string(T) + " " + std::to_string(c.m) + "x" +
                            std::to_string(c.n) + "x" + std::to_string(k) + " cluster " + std::to_string(c.cluster) +
                            " shared " + std::to_string(c.shared) + " store " + std::to_string(c.store);

@@ -16,15 +16,16 @@ int main() {
     const bool nibbles = between(0, 1), mixed = nibbles && between(0, 1);
     const int64_t m = between(0, 3) ? between(1, 300) : between(1, 5000), n = between(1, 9000),
                   k = 128 * between(1, 40);
-    const ActWish wish{tokens[between(0, 4)], between(0, 2), between(0, 1) * between(2, 16),
-                       between(0, 1) ? -1 : between(0, 400)};
+    lpq::ops::GemmSettings wish;
+    wish.tokens = tokens[between(0, 4)], wish.cluster = between(0, 2), wish.stages = between(0, 1) * between(2, 16),
+    wish.shared = between(0, 1) ? -1 : between(0, 400);
     const int processors = between(0, 4) ? 132 : between(2, 80);
-    const auto plan = plan_act(processors, 232448, m, n, k, nibbles, mixed, wish);
+    const auto plan = plan_w4ax(processors, 232448, m, n, k, nibbles, mixed, wish);
     const auto wrong = [&](const char* what) {
       ++failures;
-      std::printf("%s: m %lld n %lld k %lld, tokens %d cluster %d stages %d shared %d, %d processors\n", what,
-                  (long long)m, (long long)n, (long long)k, wish.tokens, wish.cluster, wish.stages, wish.shared,
-                  processors);
+      std::printf("%s: m %lld n %lld k %lld, tokens %lld cluster %lld stages %lld shared %lld, %d processors\n", what,
+                  (long long)m, (long long)n, (long long)k, (long long)wish.tokens, (long long)wish.cluster,
+                  (long long)wish.stages, (long long)wish.shared, processors);
     };
     if (!plan) {
       if (!(wish.cluster == 2 && processors < 2)) wrong("no plan");

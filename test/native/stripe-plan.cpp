@@ -62,7 +62,9 @@ int main() {
           StripePlan wished = *plan;
           wished.log_n = log_n, wished.log_k = log_k, wished.stages = stages ? stages : 2;
           const bool fits = stripe_shared(wished, p) <= memory;
-          const auto got = plan_stripes(processors, memory, p, {0, int64_t{1} << log_n, int64_t{1} << log_k, stages});
+          const auto got =
+              plan_stripes(processors, memory, p,
+                           {.warps_n = int64_t{1} << log_n, .warps_k = int64_t{1} << log_k, .stages = stages});
           if (got.has_value() != fits) wrong("a wish that fits was refused, or one that does not was granted");
           if (got && (got->log_n != log_n || got->log_k != log_k || (stages && got->stages != stages)))
             wrong("a wish that was not kept");
@@ -77,8 +79,8 @@ int main() {
       estimate_stripes(same, more);
       if (same.per < plan->per) wrong("more work, a smaller share");
     }
-    if (plan_stripes(processors, memory, p, {processors + 1, 0, 0, 0}) ||
-        plan_stripes(processors, memory, p, {0, 3, 0, 0}) || plan_stripes(processors, memory, p, {0, 0, 0, 5}))
+    if (plan_stripes(processors, memory, p, {.blocks = processors + 1}) ||
+        plan_stripes(processors, memory, p, {.warps_n = 3}) || plan_stripes(processors, memory, p, {.stages = 5}))
       wrong("a wish that nothing has was granted");
   }
   std::printf("%d failures\n", failures);

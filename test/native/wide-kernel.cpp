@@ -48,10 +48,13 @@ long long checks = 0, failures = 0,
           cuts[3];  // cuts: scaled products of whole items, of those that owners add up, and of even shares
 double worst = 0;
 
+struct Wish {
+  int tokens = 0, width = 0, stages = 0, blocks = 0;
+};
 struct Case {
   int m, n, k, group, zeros;
   bool bias, scale_bf16;
-  WideWish wish;
+  Wish wish;
   double constant = -1;  // zero point of unsigned types; -1: the middle
 };
 
@@ -114,9 +117,9 @@ void one(const Type& t, const Case& c) {
   g.zero = static_cast<float>(constant + (t.kind == 'i' ? codes / 2 : 0));
   g.is_signed = t.kind != 'u', g.exponent = t.exponent;
   constexpr bool Scaled = Halves > 0;
-  WideWish wish = c.wish;
-  wish.tokens = 8 * T;
-  if (Scaled) wish.width = 4 * Halves;
+  lpq::ops::GemmSettings wish;
+  wish.tokens = 8 * T, wish.width = Scaled ? 4 * Halves : c.wish.width;
+  wish.stages = c.wish.stages, wish.blocks = c.wish.blocks;
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) +
                            "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
                            " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " +

@@ -38,7 +38,7 @@ LargeCut cut_large(const PackedProblem& p, CudaExec& exec) {
   cut.blocks = p.wish.blocks ? p.wish.blocks : exec.device().multiprocessors * held;
   cut.args.token_tiles = static_cast<int>(div_up(p.op.m, 8 * cut.tiles));
   cut.args.band = std::min(cut.args.token_tiles, 8);
-  cut.args.vectors = p.args.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.args.y) % 16 == 0;
+  cut.args.vectors = vector_rows(p.args.y, p.args.n);
   const int64_t all = div_up(p.args.n_blocks, kLargeWarps) * cut.args.token_tiles;
   cut.whole = all * 100 >= div_up(all, cut.blocks) * cut.blocks * 92;
   require(cut.whole || all * p.args.k_blocks < int64_t{1} << 31, "there are too many tiles for equal runs");
@@ -70,9 +70,7 @@ void launch_large(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
   std::optional<Scratch> partial;
   if (!cut.whole) {
     grid = div_up(all * a.steps, cut.args.per);
-    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(grid * kLargeWarps * cut.tiles) * 1024));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(static_cast<size_t>(all));
+    partial.emplace(share_sums(a, 2 * grid * kLargeWarps * cut.tiles * 1024, all, exec));
   }
   exec.launch(cut.kernel, {grid}, {32 * kLargeWarps}, cut.shared, a, cut.args);
 }

@@ -51,18 +51,11 @@ PackedProblem::PackedProblem(const ops::GemmPacked& of)
 }
 
 PackedRows::PackedRows(const PackedProblem& p, int unit, CudaExec& exec)
-    : args(p.args),
+    : rows(p.op.x, unit, nullptr, exec),
+      args(p.args),
       untouched(exec.follows_untouched(p.op.weights) && exec.follows_untouched(p.op.scales) &&
                 (!p.op.zeros || exec.follows_untouched(*p.op.zeros))) {
-  args.x = p.op.x.data<uint16_t>();
-  if (args.k % unit == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0) return;
-  const int pitch = static_cast<int>(div_up(args.k, unit) * unit);
-  padded.emplace(exec.scratch(static_cast<size_t>(p.op.m * pitch) * 2));
-  uint16_t* to = padded->as<uint16_t>();
-  const long long count = p.op.m;
-  exec.launch("lpq_pad_rows", {stride_blocks(exec, p.op.m * pitch, 256)}, {256}, 0, args.x, to, count, args.k, pitch);
-  args.x = to;
-  args.k = pitch;
+  args.x = rows.x, args.k = rows.k;
 }
 
 GemmPackedArgs PackedRows::from(int64_t first, int64_t count) const {

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/packed.h"
 #include "cuda/gemm/family.h"
 #include "ops/gemm_packed.h"
@@ -26,10 +27,10 @@ struct PackedProblem {
   bool may_round() const { return bf16 || !args.scale_bf16; }
 };
 
-// Rows of x and y as kernels take them: x starts at multiples of 16 bytes, K in whole `unit`s, padded where need be.
+// Rows of x and y as kernels take them, K in whole `unit`s.
 struct PackedRows {
+  PaddedRows rows;
   GemmPackedArgs args;
-  std::optional<Scratch> padded;
   // The operation before wrote neither weights nor scales nor zero points: they may be read while it ends.
   bool untouched;
   PackedRows(const PackedProblem& problem, int unit, CudaExec& exec);

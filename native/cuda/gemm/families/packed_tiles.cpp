@@ -83,9 +83,7 @@ void launch_tiles(const PackedProblem& p, int64_t most, bool wgmma, int unit, Cu
     a.warps_n = t.warps_n, a.warps_k = t.warps_k, a.stages = t.stages;
     a.strips = static_cast<int>(div_up(a.n_blocks, t.warps_n)),
     a.steps = static_cast<int>(div_up(a.k_blocks, t.warps_k));
-    const Scratch partial = exec.scratch(size_t{2} * static_cast<size_t>(t.blocks * t.warps_n * t.tiles) * 1024);
-    a.partial = partial.as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(a.strips));
+    const Scratch partial = share_sums(a, int64_t{2} * t.blocks * t.warps_n * t.tiles * 1024, 2 * a.strips, exec);
     kernel(a, t);
   }
 }

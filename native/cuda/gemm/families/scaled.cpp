@@ -29,14 +29,14 @@ Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
   if (!exec.has_kernel(p.name + "_c16x2") || !can_describe_tensors())
     return "there is no kernel of scaled weights for this type";
   const std::string kind = kind_of(p);
+  require_wide(p.wish, exec.device().multiprocessors);
   std::optional<ScaledPlan> cut =
-      choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits,
-                    wide_wish(p.wish, exec.device().multiprocessors),
+      choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits, p.wish,
                     [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); });
   require(cut.has_value(), "no tiling of the kernel of scaled weights fits");
   cut->args.lift = p.integer && p.op.type.is_signed ? static_cast<float>(1 << (p.bits - 1)) : 0.0f;
   cut->args.zero = p.args.zero - cut->args.lift;
-  cut->args.vectors = p.args.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.args.y) % 16 == 0;
+  cut->args.vectors = vector_rows(p.args.y, p.args.n);
   return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
 }
 
@@ -45,13 +45,11 @@ void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
   const PackedRows rows(p, 64, exec);
   GemmPackedArgs a = rows.args;
   a.stages = cut.stages;
-  cut.args.overlap = p.wish.overlap && rows.untouched && !rows.padded;
+  cut.args.overlap = p.wish.overlap && rows.untouched && !rows.rows.made;
   std::optional<Scratch> partial;
   if (cut.args.shared_items > 0) {
-    const size_t sums = static_cast<size_t>(cut.form.tiles * cut.form.halves) * 8 * 512;  // of a block, in bytes
-    partial.emplace(exec.scratch(static_cast<size_t>(cut.args.shared_blocks) * sums));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(cut.args.shared_items));
+    const int64_t sums = int64_t{cut.form.tiles} * cut.form.halves * 8 * 512;  // of a block, in bytes
+    partial.emplace(share_sums(a, cut.args.shared_blocks * sums, 2 * cut.args.shared_items, exec));
   }
   exec.launch_clusters(kind_of(p) + cut.form.name(), {cut.blocks}, {32 * 8 + 128}, cut.shared, 1, cut.args.overlap != 0,
                        a, cut.args, scaled_maps(a, p.bits, cut));

@@ -49,7 +49,7 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 // runs, whose blocks read other bytes at any time.
 template <class Has>
 std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
-                                        int bits, const WideWish& wish, const Has& has) {
+                                        int bits, const ops::GemmSettings& wish, const Has& has) {
   constexpr double kBegin = 4500, kMeet = 1500, kSums = 3600, kTwice = 1600, kOwned = 3000, kApart = 1.06;
   std::optional<ScaledPlan> best;
   for (const ScaledForm& form : kScaledForms) {
@@ -61,7 +61,7 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
     // more.
     int64_t stages = 0, slabs = 0;
     for (int64_t n : {4, 3, 2}) {
-      if (wish.stages && n != std::min(wish.stages, 4)) continue;
+      if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
       stages = wish.stages ? wish.stages : n,
       slabs = std::min<int64_t>((room - stages * stage) / slab, std::min<int64_t>(2 * stages, kMostScaledSlabs));
       if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;

@@ -1,6 +1,7 @@
 // gemm_sparse_marlin: weights 2:4 sparse by mma.sp, fed by TMA or by cp.async (sparse.cuh).
 #include "cuda/gemm/families/sparse.h"
 
+#include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/family.h"
 #include "cuda/gemm/tensor_maps.h"
 #include "cuda/launch.h"
@@ -9,8 +10,6 @@
 namespace lpq::cuda {
 namespace {
 
-// What createpolicy.fractional.L2::evict_first would give for all of an access.
-constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
 constexpr int kMostStages = 6;  // of the kernel that cp.async feeds
 
 struct SparseProblem {
@@ -30,11 +29,11 @@ struct SparseProblem {
     args.bias = op.bias ? op.bias->data<uint16_t>() : nullptr;
     args.y = op.y.data<uint16_t>();
     args.policy = kEvictFirst;
-    args.magic = op.x.dtype == DType::f16 ? 0x64006400u : 0x43004300u;
+    args.magic = magic_of(op.x.dtype);
     args.m = static_cast<int>(op.m), args.n = static_cast<int>(op.n);
     args.n_pad = static_cast<int>(op.n_pad), args.k_pad = static_cast<int>(op.k_pad);
     args.channel = op.groups == 1;  // a single row is in place, whatever made it single
-    args.vectors = op.n % 8 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
+    args.vectors = vector_rows(args.y, op.n);
   }
 };
 
@@ -130,27 +129,10 @@ SparseMaps describe(const SparseArgs& a, int bits, const SparseCut& t) {
   return maps;
 }
 
-// Rows of x at multiples of 16 bytes, of whole `unit`s: copies of 16 bytes want eights, boxes 64 columns. Sets a.x,
-// a.k.
-std::optional<Scratch> arrange(SparseArgs& a, const SparseProblem& p, int64_t unit, CudaExec& exec) {
-  const int64_t m = p.op.m, k = p.op.k, pitch = div_up(k, unit) * unit;
-  const uint16_t* rows = p.op.x.data<uint16_t>();
-  a.x = rows;
-  a.k = static_cast<int>(pitch);
-  if (k == pitch && reinterpret_cast<uintptr_t>(rows) % 16 == 0) return std::nullopt;
-  Scratch made = exec.scratch(static_cast<size_t>(m * pitch) * 2);
-  uint16_t* to = made.as<uint16_t>();
-  const long long count = m;
-  const int width = static_cast<int>(k);
-  exec.launch("lpq_pad_rows", {stride_blocks(exec, m * pitch, 256)}, {256}, 0, rows, to, count, width, a.k);
-  a.x = to;
-  return made;
-}
-
 void launch_sparse(const SparseProblem& p, const SparseCut& t, bool tma, CudaExec& exec) {
   SparseArgs a = p.args;
-  const std::optional<Scratch> arranged = arrange(a, p, tma ? 64 : 8, exec);
-  const uint16_t* const rows = a.x;
+  const PaddedRows rows(p.op.x, tma ? 64 : 8, nullptr, exec);  // copies of 16 bytes want eights, boxes 64 columns
+  a.k = rows.k;
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;
   a.strips = static_cast<int>(div_up(a.n_pad, int64_t{kSparseColumns} << t.log_n));
   a.steps = static_cast<int>(div_up(a.k_pad, int64_t{kSparseK} << t.log_k));
@@ -158,13 +140,10 @@ void launch_sparse(const SparseProblem& p, const SparseCut& t, bool tma, CudaExe
   // Tiles are counted in 32 bits: as many tokens a launch as that allows.
   const int64_t all = div_up(p.op.m, 8 * t.tiles),
                 together = std::clamp<int64_t>((int64_t{1} << 29) / (int64_t{a.strips} * a.steps), 1, all);
-  const Scratch partial =
-      exec.scratch(static_cast<size_t>(t.blocks) * (size_t{2 * 2048} * static_cast<size_t>(t.tiles) << t.log_n));
-  a.partial = partial.as<float>();
-  a.counters = exec.counters(static_cast<size_t>(a.strips) * static_cast<size_t>(together));
+  const Scratch partial = share_sums(a, t.blocks * (int64_t{2 * 2048} * t.tiles << t.log_n), a.strips * together, exec);
   for (int64_t first = 0; first < all; first += together) {
     const int64_t token = first * 8 * t.tiles;
-    a.x = rows + token * a.k;
+    a.x = rows.x + token * a.k;
     a.y = p.args.y + token * a.n;
     a.batches = static_cast<int>(std::min(together, all - first));
     a.m = static_cast<int>(std::min<int64_t>(p.op.m - token, together * 8 * t.tiles));

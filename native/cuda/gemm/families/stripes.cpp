@@ -2,6 +2,7 @@
 // cuts.
 #include "cuda/gemm/families/stripes.h"
 
+#include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/stripes_plan.h"
 #include "cuda/gemm/family.h"
 #include "cuda/launch.h"
@@ -10,9 +11,6 @@
 
 namespace lpq::cuda {
 namespace {
-
-// What createpolicy.fractional.L2::evict_first would give for all of an access.
-constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
 
 struct StripesProblem {
   const Tensor &x, &y;
@@ -42,7 +40,7 @@ struct StripesProblem {
     args.groups = static_cast<int>(op.groups);
     args.group_shift = op.group_size == 0 ? 30 : log2_of(op.group_size);
     args.policy = kEvictFirst;
-    args.magic = x.dtype == DType::f16 ? 0x64006400u : 0x43004300u;
+    args.magic = magic_of(x.dtype);
   }
 };
 
@@ -50,14 +48,12 @@ StripePlan cut_stripes(const StripesProblem& p, const DeviceFacts& device) {
   const StripeArgs& a = p.args;
   const StripeProduct product{a.m,           a.n_pad,      a.k_pad,       p.bits,
                               p.scale_bytes, p.zero_bytes, a.group_shift, a.channel != 0};
-  const StripeWish wish{p.wish.blocks ? p.wish.blocks : device.multiprocessors, p.wish.warps_n, p.wish.warps_k,
-                        p.wish.stages};
-  require(wish.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
-  const auto with = [&](const StripeWish& wished) {
-    return plan_stripes(device.multiprocessors, static_cast<int64_t>(device.shared_per_block), product, wished);
-  };
-  if (const std::optional<StripePlan> cut = with(wish)) return *cut;
-  require(!with({wish.blocks, wish.warps_n, wish.warps_k, 0}), "stages do not fit shared memory");
+  require(p.wish.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  ops::GemmSettings wish = p.wish;
+  const auto with = [&] { return plan_stripes(device.multiprocessors, device.shared_per_block, product, wish); };
+  if (const std::optional<StripePlan> cut = with()) return *cut;
+  wish.stages = 0;
+  require(!with(), "stages do not fit shared memory");
   throw Failure("LPQ_NATIVE_ARGUMENT", "warpsN and warpsK do not fit the kernel, or shared memory");
 }
 
@@ -78,43 +74,18 @@ Answer plan(const StripesProblem& p, CudaExec& exec) {
   return Plan{0, cut.microseconds, cut, exec.rehearsing() ? how(cut) : ""};
 }
 
-// Activations as the kernel reads them: in the weights' order of columns, rows at multiples of 16 bytes. Sets a.x and
-// a.k.
-std::optional<Scratch> arrange(StripeArgs& a, const StripesProblem& p, CudaExec& exec) {
-  const int64_t m = p.x.dim(0), k = p.x.dim(1), pitch = div_up(k, 8) * 8;
-  const uint16_t* rows = p.x.data<uint16_t>();
-  a.x = rows;
-  a.k = static_cast<int>(pitch);
-  if (!p.permutation && k == pitch && reinterpret_cast<uintptr_t>(rows) % 16 == 0) return std::nullopt;
-  Scratch made = exec.scratch(static_cast<size_t>(m * pitch) * 2);
-  uint16_t* to = made.as<uint16_t>();
-  const long long count = m;
-  const int width = static_cast<int>(k);
-  const Dim3 grid = {stride_blocks(exec, m * pitch, 256)};
-  if (p.permutation) {
-    uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "the permutation names a column that x does not have");
-    exec.launch("lpq_gather_columns", grid, {256}, 0, rows, p.permutation->data<int>(), to, count, width, a.k, fault);
-  } else {
-    exec.launch("lpq_pad_rows", grid, {256}, 0, rows, to, count, width, a.k);
-  }
-  a.x = to;
-  return made;
-}
-
 void launch(const StripesProblem& p, const Plan& plan, CudaExec& exec) {
   const StripePlan& t = std::any_cast<const StripePlan&>(plan.cut);
   StripeArgs a = p.args;
-  const std::optional<Scratch> arranged = arrange(a, p, exec);
+  const PaddedRows rows(p.x, 8, p.permutation, exec);  // in the weights' order of columns
+  a.x = rows.x, a.k = rows.k;
   a.log_n = t.log_n, a.log_k = t.log_k, a.stages = t.stages;
   a.strips = static_cast<int>(div_up(a.n_pad, int64_t{kTileColumns} << t.log_n));
   a.steps = static_cast<int>(div_up(a.k_pad, stripe_step(t.log_k, p.bits)));
   const int64_t all = div_up(a.m, 8 * t.tiles);
   // A stripe's tiles are counted in 32 bits.
   const int64_t together = std::clamp<int64_t>((int64_t{1} << 30) / (int64_t{a.strips} * a.steps), 1, all);
-  const Scratch partial =
-      exec.scratch(static_cast<size_t>(t.blocks) * (size_t{2048} * static_cast<size_t>(t.tiles) << t.log_n));
-  a.partial = partial.as<float>();
-  a.counters = exec.counters(static_cast<size_t>(t.blocks));
+  const Scratch partial = share_sums(a, t.blocks * (int64_t{2048} * t.tiles << t.log_n), t.blocks, exec);
   for (int64_t first = 0; first < all; first += together) {
     a.first_batch = static_cast<int>(first);
     a.batches = static_cast<int>(std::min(together, all - first));

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cuda/gemm/families/stripes.h"
+#include "ops/gemm.h"
 
 namespace lpq::cuda {
 
@@ -15,11 +16,6 @@ struct StripeProduct {
   int bits = 4, scale_bytes = 2, zero_bytes = 0;
   int group_shift = 7;   // log2 of the group's length
   bool channel = false;  // one scale a row
-};
-
-// What a caller may ask for; 0: as chosen.
-struct StripeWish {
-  int64_t blocks = 0, warps_n = 0, warps_k = 0, stages = 0;
 };
 
 struct StripePlan {
@@ -72,7 +68,7 @@ inline void estimate_stripes(StripePlan& t, const StripeProduct& p) {
 //  - Stages: as many of four as fit.
 // Null where no cut has what is wished for and fits.
 inline std::optional<StripePlan> plan_stripes(int multiprocessors, int64_t shared_per_block, const StripeProduct& p,
-                                              const StripeWish& wish = {}) {
+                                              const ops::GemmSettings& wish = {}) {
   const auto power = [](int64_t v) { return v > 0 && (v & (v - 1)) == 0; };
   StripePlan base;
   base.tiles = p.m <= 8 ? 1 : p.m <= 16 ? 2 : p.m <= 32 ? 4 : 8;

@@ -1,5 +1,6 @@
 // W4Ax by mma.sync: up to 16 tokens at the speed of the weights (w4ax_few.cuh), and any number on devices without wgmma
 // (w4ax_mixed.cuh).
+#include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/w4ax_few.h"
 #include "cuda/gemm/families/w4ax_problem.h"
 #include "cuda/launch.h"
@@ -70,10 +71,7 @@ void launch_mma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   a.token_tiles = cut.token_tiles, a.items = cut.items, a.shared = cut.shared, a.stages = cut.stages;
   std::optional<Scratch> partial;
   if (cut.shared > 0) {
-    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(cut.blocks) * static_cast<size_t>(8 * cut.tiles) *
-                                 kMixedRows * sizeof(float)));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(static_cast<size_t>(cut.shared));
+    partial.emplace(share_sums(a, int64_t{16} * cut.blocks * cut.tiles * kMixedRows * 4, cut.shared, exec));
   }
   exec.launch("lpq_gemm_mixed_t" + std::to_string(cut.tiles), {cut.blocks}, {kMixedThreads}, cut.shared_bytes, a);
 }

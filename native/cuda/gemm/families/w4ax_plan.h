@@ -5,15 +5,11 @@
 #include <optional>
 
 #include "cuda/gemm/families/w4ax.h"
+#include "ops/gemm.h"
 
 namespace lpq::cuda {
 
-// What a caller may ask for; 0: as chosen. `shared`: -1 as chosen, else the items that are shared in equal runs.
-struct ActWish {
-  int tokens = 0, cluster = 0, stages = 0, shared = -1;
-};
-
-struct ActPlan {
+struct W4axPlan {
   int tiles = 0;  // of eight tokens
   int blocks = 0;
   unsigned shared_bytes = 0;
@@ -30,16 +26,16 @@ constexpr double kActStep[2][2][4] = {{{0.29, 0.36, 0.43, 0.68}, {0.26, 0.30, 0.
 constexpr double kActShare[4] = {5, 7, 9, 15};
 
 // The cut with the least of the time that these say.
-inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block, int64_t m, int64_t n, int64_t k,
-                                       bool nibbles, bool mixed, const ActWish& wish) {
+inline std::optional<W4axPlan> plan_w4ax(int multiprocessors, int shared_per_block, int64_t m, int64_t n, int64_t k,
+                                         bool nibbles, bool mixed, const ops::GemmSettings& wish) {
   const auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit; };
   const int64_t strips = up(n, kActRows), k_blocks = up(k, 128);
   const double memory = static_cast<double>(n) * static_cast<double>(k) * (nibbles ? 0.5 : 1.0) / kActWeights;
-  std::optional<ActPlan> best;
+  std::optional<W4axPlan> best;
   for (int size = 0; size < 4; ++size)
     for (int cluster = 1; cluster <= 2; ++cluster)
       for (int sharing = 0; sharing <= 1; ++sharing) {
-        ActPlan plan;
+        W4axPlan plan;
         plan.tiles = 2 << size, plan.cluster = cluster;
         const int64_t tiles = up(m, 8 * plan.tiles), units = multiprocessors / cluster;
         if (wish.tokens ? wish.tokens != 8 * plan.tiles : size > 0 && 8 * plan.tiles >= 2 * m) continue;
@@ -49,12 +45,12 @@ inline std::optional<ActPlan> plan_act(int multiprocessors, int shared_per_block
         plan.items = static_cast<int>(strips * plan.token_tiles);
         const int bytes = act_stage(plan.tiles, nibbles, mixed).bytes, fixed = 1024 + 8 * 512;
         plan.stages = static_cast<int>(std::min<int64_t>(kActStages, (shared_per_block - fixed) / bytes));
-        if (wish.stages) plan.stages = std::min(plan.stages, wish.stages);
+        if (wish.stages) plan.stages = static_cast<int>(std::min<int64_t>(plan.stages, wish.stages));
         if (plan.stages < 2) continue;
         plan.shared_bytes = static_cast<unsigned>(fixed + plan.stages * bytes);
         const int64_t rest = plan.items % units;
         if (wish.shared < 0 && sharing == 1 && rest == 0) continue;
-        if (wish.shared >= 0) plan.shared = std::min(wish.shared, plan.items);
+        if (wish.shared >= 0) plan.shared = static_cast<int>(std::min<int64_t>(wish.shared, plan.items));
         else plan.shared = sharing ? static_cast<int>(rest) : 0;
         // Every block has a step of the shared items at least: who waits for the others counts them.
         if (plan.shared > 0)

@@ -14,8 +14,7 @@ void quantize_tokens(Call& call, CudaExec& exec) {
   const std::string kernel = std::string("lpq_quantize_tokens_") + (codes.dtype == DType::i8 ? "i8" : "f8") + suffix(x);
   unsigned char* const to = reinterpret_cast<unsigned char*>(codes.raw());
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
-  const void* const from = x.raw();
-  exec.launch_after(kernel, {x.dim(0)}, {256}, 0, from, to, scales.data<float>(), k, vectors, fault);
+  exec.launch_after(kernel, {x.dim(0)}, {256}, 0, x.raw(), to, scales.data<float>(), k, vectors, fault);
   exec.wrote(codes, scales);
 }
 
@@ -36,10 +35,9 @@ void quantize_activations(Call& call, CudaExec& exec) {
   uint32_t* const fault = exec.fault(
       "LPQ_NATIVE_NUMERICS",
       "activations hold NaN or infinity, bits something else than 4 and 8, or order a column that is not there");
-  const void* const from = op.x.raw();
   const long long tokens = op.rows;
-  exec.launch_after("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * op.blocks, 8)}, {256}, 0, from,
-                    op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order), none,
+  exec.launch_after("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * op.blocks, 8)}, {256}, 0,
+                    op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order), none,
                     reinterpret_cast<signed char*>(op.codes.raw()), no_nibbles, op.scales.data<float>(), tokens,
                     static_cast<int>(op.k), 0, 0, 0, fault);
   exec.wrote(op.codes, op.scales);
@@ -54,10 +52,9 @@ void quantize_comet(Call& call, CudaExec& exec) {
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS",
                                      "activations hold NaN or infinity, bits something else than 4 and 8, blocks not "
                                      "those of bits, or order a column that is not there");
-  const void* const from = op.x.raw();
   const long long tokens = op.rows;
-  exec.launch_after("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * to.count, 8)}, {256}, 0, from,
-                    op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order),
+  exec.launch_after("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * to.count, 8)}, {256}, 0,
+                    op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order),
                     static_cast<const int*>(to.blocks.data<int32_t>()), reinterpret_cast<signed char*>(to.x8.raw()),
                     reinterpret_cast<unsigned char*>(to.x4.raw()), op.scales.data<float>(), tokens,
                     static_cast<int>(op.k), static_cast<int>(to.eights), static_cast<int>(to.fours),

@@ -1,4 +1,5 @@
 // Codes of 8 and 4 bits by wgmma, any number of tokens (w4ax.cuh).
+#include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/w4ax_plan.h"
 #include "cuda/gemm/families/w4ax_problem.h"
 #include "cuda/gemm/tensor_maps.h"
@@ -18,10 +19,9 @@ Answer plan_wgmma(const W4axProblem& p, CudaExec& exec) {
   if (!can_describe_tensors() || !exec.has_kernel(kernel_of(p, 2)))
     return "there is no kernel of wgmma for these codes";
   const DeviceFacts& device = exec.device();
-  ActWish wish{static_cast<int>(p.wish.tokens), static_cast<int>(p.wish.cluster), static_cast<int>(p.wish.stages),
-               static_cast<int>(p.wish.shared)};
+  ops::GemmSettings wish = p.wish;
   const auto plan_with = [&] {
-    return plan_act(device.multiprocessors, device.shared_per_block, p.m, p.n, p.k, p.nibbles, p.mixed, wish);
+    return plan_w4ax(device.multiprocessors, device.shared_per_block, p.m, p.n, p.k, p.nibbles, p.mixed, wish);
   };
   auto cut = plan_with();
   // Blocks wait for each other's sums, so all must be resident; where a device holds fewer clusters, blocks work alone.
@@ -73,7 +73,7 @@ ActMaps describe(const W4axProblem& p, int tiles) {
 }
 
 void launch_wgmma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
-  const ActPlan& cut = std::any_cast<const ActPlan&>(plan.cut);
+  const W4axPlan& cut = std::any_cast<const W4axPlan&>(plan.cut);
   ActArgs a{};
   if (!p.mixed) a.x_scales = p.x_scales.data<float>();
   else a.blocks = p.blocks->blocks.data<int32_t>();
@@ -84,13 +84,10 @@ void launch_wgmma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   a.token_tiles = cut.token_tiles, a.items = cut.items, a.shared = cut.shared, a.stages = cut.stages,
   a.cluster = cut.cluster;
   a.store = p.store();
-  a.vectors = p.n % 8 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0;
+  a.vectors = vector_rows(a.y, p.n);
   std::optional<Scratch> partial;
   if (cut.shared > 0) {
-    partial.emplace(
-        exec.scratch(size_t{2} * static_cast<size_t>(cut.blocks) * static_cast<size_t>(8 * cut.tiles) * 1024));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(cut.shared * cut.cluster));
+    partial.emplace(share_sums(a, int64_t{16} * cut.blocks * cut.tiles * 1024, 2 * cut.shared * cut.cluster, exec));
   }
   exec.launch_clusters(kernel_of(p, cut.tiles), {cut.blocks}, {kActThreads}, cut.shared_bytes, cut.cluster, false, a,
                        describe(p, cut.tiles));

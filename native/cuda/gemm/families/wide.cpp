@@ -24,14 +24,15 @@ Answer plan_wide(const PackedProblem& p, CudaExec& exec) {
   if (!p.asked() && !was_timed(p))
     return "it was timed for u4 and i4 with a scale for 128 of K or a row, from 9 tokens on, and not for this";
   if (!exec.has_kernel(p.name + "_m2_o") || !can_describe_tensors()) return "there is no wide kernel for this type";
-  const WideWish wish = wide_wish(p.wish, exec.device().multiprocessors);
+  const ops::GemmSettings& wish = p.wish;
+  require_wide(wish, exec.device().multiprocessors);
   require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
           "tokens is not 16, 32, 64 or 128");
   std::optional<WidePlan> cut =
       choose_wide(exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits, wish);
   require(cut.has_value(), "no tiling of the wide kernel fits");
   cut->args.zero_mode = wide_zero_mode(p.args, p.integer, p.bits, p.bf16);
-  cut->args.vectors = p.args.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.args.y) % 16 == 0;
+  cut->args.vectors = vector_rows(p.args.y, p.args.n);
   const double time = p.op.m <= 16 ? few_tokens_microseconds(p) : cut->cycles / kWideClock;
   return Plan{1, time, *cut, exec.rehearsing() ? how(*cut) : ""};
 }
@@ -41,7 +42,7 @@ void launch_wide(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
   const PackedRows rows(p, 64, exec);
   GemmPackedArgs a = rows.args;
   a.stages = cut.stages;
-  cut.args.overlap = p.wish.overlap && rows.untouched && !rows.padded;
+  cut.args.overlap = p.wish.overlap && rows.untouched && !rows.rows.made;
   std::optional<Scratch> sums;
   if (cut.args.zero_mode == kZeroSums) {
     const int pitch = cut.args.token_tiles * 8 * cut.tiles;
@@ -55,9 +56,8 @@ void launch_wide(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
   }
   std::optional<Scratch> partial;
   if (cut.args.items % cut.blocks != 0) {
-    partial.emplace(exec.scratch(size_t{2} * static_cast<size_t>(cut.blocks * cut.args.width * cut.tiles) * 1024));
-    a.partial = partial->as<float>();
-    a.counters = exec.counters(size_t{2} * static_cast<size_t>(cut.args.items));
+    partial.emplace(
+        share_sums(a, int64_t{2} * cut.blocks * cut.args.width * cut.tiles * 1024, 2 * cut.args.items, exec));
   }
   const bool one = a.groups_per_block == 1 && cut.args.zero_mode != kZeroSums;
   exec.launch_clusters(p.name + "_m" + std::to_string(cut.tiles) + (one ? "_o" : "_g"), {cut.blocks},

@@ -15,17 +15,10 @@ constexpr int kMostWideStages = 16;  // kWideStages
 
 inline int64_t plan_div_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
-// What a caller wants otherwise; 0: as chosen.
-struct WideWish {
-  int tokens = 0, width = 0, stages = 0, blocks = 0;
-};
-
 // Throws Failure("LPQ_NATIVE_ARGUMENT") for what no kernel has.
-inline WideWish wide_wish(const ops::GemmSettings& wish, int multiprocessors) {
+inline void require_wide(const ops::GemmSettings& wish, int multiprocessors) {
   require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kMostWideStages), "stages is not between 2 and 16");
   require(wish.blocks <= multiprocessors, "blocks is not between 1 and the number of multiprocessors");
-  return {static_cast<int>(wish.tokens), static_cast<int>(wish.width), static_cast<int>(wish.stages),
-          static_cast<int>(wish.blocks)};
 }
 
 struct WidePlan {
@@ -53,7 +46,7 @@ inline int64_t wide_stage_bytes(const GemmPackedArgs& a, int tiles, int width, i
 // block takes a multiprocessor kBlock cycles for 16, 32, 64 tokens (two such blocks a warp: the second) and 128.
 // Results leave at kStore bytes of sums a cycle; an item that blocks share costs kShare and its sums, written and read.
 inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
-                                           int bits, const WideWish& wish = {}) {
+                                           int bits, const ops::GemmSettings& wish = {}) {
   constexpr double kFromL2 = 20.1, kMemory = 2238, kBegin = 7045, kShare = 4870, kSums = 26.5, kStore = 20.6;
   constexpr double kBlock[] = {54.6, 136.9, 132.3, 236.2, 342.1};
   const int64_t running = multiprocessors;  // more blocks than run at once would wait for each other for ever
