@@ -27,12 +27,10 @@ std::vector<int64_t> shape_from_js(const Napi::Value& value) {
 }
 
 static Napi::Value allocate_js(const Napi::CallbackInfo& info) {
-  try {
+  return guarded(info.Env(), [&]() -> Napi::Value {
     return TensorHandle::wrap(info.Env(),
                               allocate(dtype_from_name(info[0].ToString().Utf8Value()), shape_from_js(info[1])));
-  } catch (const Failure& failure) {
-    throw to_js(info.Env(), failure.code, failure.what());
-  }
+  });
 }
 
 static Napi::Value operations_js(const Napi::CallbackInfo& info) {
@@ -48,7 +46,7 @@ static Napi::Value isa_js(const Napi::CallbackInfo& info) {
 
 static Napi::Value cuda_devices_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&]() -> Napi::Value {
     const auto devices = cuda::cuda_devices();
     auto list = Napi::Array::New(env, devices.size());
     for (uint32_t i = 0; i < devices.size(); ++i) {
@@ -61,9 +59,7 @@ static Napi::Value cuda_devices_js(const Napi::CallbackInfo& info) {
       list.Set(i, row);
     }
     return list;
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
+  });
 }
 
 static Napi::Value cuda_operations_js(const Napi::CallbackInfo& info) {

@@ -40,7 +40,7 @@ const std::optional<std::set<std::string>>& built_kernels() {
 
 Napi::Value explain_kernel_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&]() -> Napi::Value {
     const auto wish = info[0].As<Napi::Object>();
     const ops::GemmProduct product = product_from(wish);
     const bool asked = wish.Get("device").IsNumber();
@@ -70,14 +70,12 @@ Napi::Value explain_kernel_js(const Napi::CallbackInfo& info) {
     out.Set("launches", launches);
     out.Set("reasons", reasons);
     return out;
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
+  });
 }
 
 Napi::Value kernel_tuning_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&]() -> Napi::Value {
     const cuda::DeviceFacts facts = cuda::device_facts(info[0].ToNumber().Int32Value());
     const int version = cuda::driver().version;
     auto out = Napi::Object::New(env);
@@ -85,9 +83,7 @@ Napi::Value kernel_tuning_js(const Napi::CallbackInfo& info) {
     out.Set("driver", version);
     out.Set("path", cuda::tuning_path(facts.name, version));
     return out;
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
+  });
 }
 
 }  // namespace lpq::addon

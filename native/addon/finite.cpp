@@ -68,11 +68,8 @@ Found scan(const std::byte* data, size_t bytes, const Form& form) {
 }
 
 Napi::Object to_object(Napi::Env env, const Found& found) {
-  auto row = Napi::Object::New(env);
-  row.Set("nan", static_cast<double>(found.nan));
-  row.Set("infinite", static_cast<double>(found.infinite));
-  row.Set("first", static_cast<double>(found.first));
-  return row;
+  return numbers(env,
+                 {{"nan", double(found.nan)}, {"infinite", double(found.infinite)}, {"first", double(found.first)}});
 }
 
 class Scan : public Napi::AsyncWorker {
@@ -105,7 +102,7 @@ constexpr size_t kInline = 1 << 16;
 // notFinite(tensor | Uint8Array, dtype): a promise of {nan, infinite, first}; `dtype` says what the bytes are.
 Napi::Value not_finite_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&]() -> Napi::Value {
     const Form form = form_of(dtype_from_name(info[1].ToString().Utf8Value()));
     const std::byte* data = nullptr;
     size_t bytes = 0;
@@ -134,9 +131,7 @@ Napi::Value not_finite_js(const Napi::CallbackInfo& info) {
     const auto promise = worker->promise();
     worker->Queue();
     return promise;
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
+  });
 }
 
 }  // namespace lpq::addon

@@ -90,6 +90,21 @@ class Sha256Handle : public Napi::ObjectWrap<Sha256Handle> {
 // 'cpu' or 'cuda:N'.
 std::string device_name(int device);
 Napi::Error to_js(Napi::Env env, const std::string& code, const std::string& detail, const std::string& op = "");
+// What body gives; its Failure as an error of JavaScript's.
+template <class Body>
+auto guarded(Napi::Env env, const Body& body) {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    throw to_js(env, failure.code, failure.what());
+  }
+}
+// An object of numbers.
+inline Napi::Object numbers(Napi::Env env, std::initializer_list<std::pair<const char*, double>> rows) {
+  auto object = Napi::Object::New(env);
+  for (const auto& [name, value] : rows) object.Set(name, value);
+  return object;
+}
 std::vector<int64_t> shape_from_js(const Napi::Value& value);
 Napi::Value try_lock_js(const Napi::CallbackInfo& info);
 Napi::Value not_finite_js(const Napi::CallbackInfo& info);

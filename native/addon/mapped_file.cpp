@@ -72,7 +72,7 @@ Napi::Value MappedFile::read(const Napi::CallbackInfo& info) {
 // tensor(dtype, shape, offset): a read-only view.
 Napi::Value MappedFile::tensor(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&]() -> Napi::Value {
     Tensor result;
     result.dtype = dtype_from_name(info[0].ToString().Utf8Value());
     result.shape = shape_from_js(info[1]);
@@ -85,9 +85,7 @@ Napi::Value MappedFile::tensor(const Napi::CallbackInfo& info) {
     result.storage = storage_;
     result.writable = false;
     return TensorHandle::wrap(env, std::move(result));
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
+  });
 }
 
 // advise('willneed' | 'dontneed', offset, length): a hint about pages.

@@ -91,21 +91,15 @@ static Params params_from_js(const Napi::Value& value) {
 static Call call_from_js(const Napi::Value& inputs, const Napi::Value& outputs, const Napi::Value& params) {
   if (!inputs.IsArray() || !outputs.IsArray())
     throw Failure("LPQ_NATIVE_ARGUMENT", "inputs and outputs are arrays of tensors");
-  Call call;
-  call.in = tensors_from_js(inputs);
-  call.out = tensors_from_js(outputs);
-  call.params = params_from_js(params);
-  return call;
+  return {tensors_from_js(inputs), tensors_from_js(outputs), params_from_js(params)};
 }
 
 Napi::Value RuntimeHandle::enqueue(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&] {
     queue_->enqueue(info[0].ToString().Utf8Value(), call_from_js(info[1], info[2], info[3]));
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
-  return env.Undefined();
+    return env.Undefined();
+  });
 }
 
 namespace {
@@ -209,62 +203,52 @@ Napi::Value RuntimeHandle::device(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
-  try {
+  return guarded(info.Env(), [&]() -> Napi::Value {
     const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
     auto shape = shape_from_js(info[1]);
     return TensorHandle::wrap(info.Env(), cuda_
                                               ? cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); })
                                               : lpq::allocate(dtype, shape));
-  } catch (const Failure& failure) {
-    throw to_js(info.Env(), failure.code, failure.what());
-  }
+  });
 }
 
 Napi::Value RuntimeHandle::upload(const Napi::CallbackInfo& info) {
-  try {
+  return guarded(info.Env(), [&]() -> Napi::Value {
     const Tensor& host = TensorHandle::unwrap(info[0]);
     if (cuda_ && host.storage && host.storage->pinned) return restore(info);
     return TensorHandle::wrap(info.Env(), cuda_ ? cuda::with_room(*queue_, [&] { return cuda_->upload(host); }) : host);
-  } catch (const Failure& failure) {
-    throw to_js(info.Env(), failure.code, failure.what());
-  }
+  });
 }
 
 // What lies where it is asked for is a view, as everything is on the CPU.
 Napi::Value RuntimeHandle::park(const Napi::CallbackInfo& info) {
-  try {
+  return guarded(info.Env(), [&]() -> Napi::Value {
     const Tensor& source = TensorHandle::unwrap(info[0]);
     if (source.device < 0) return TensorHandle::wrap(info.Env(), source);
     require(cuda_ != nullptr, "the tensor to park lies on " + device_name(source.device) + ", not on the CPU");
     return copied(info.Env(), "park", cuda::with_room(*queue_, [&] { return cuda_->park(source); }));
-  } catch (const Failure& failure) {
-    throw to_js(info.Env(), failure.code, failure.what());
-  }
+  });
 }
 
 Napi::Value RuntimeHandle::restore(const Napi::CallbackInfo& info) {
-  try {
+  return guarded(info.Env(), [&]() -> Napi::Value {
     const Tensor& source = TensorHandle::unwrap(info[0]);
     require(source.device < 0 || source.device == queue_->backend().device(),
             "the tensor to restore lies on " + device_name(source.device) + ": copyFrom() copies between devices");
     if (source.device >= 0 || !cuda_) return TensorHandle::wrap(info.Env(), source);
     if (!source.storage->pinned) return upload(info);
     return copied(info.Env(), "restore", cuda::with_room(*queue_, [&] { return cuda_->restore(source); }));
-  } catch (const Failure& failure) {
-    throw to_js(info.Env(), failure.code, failure.what());
-  }
+  });
 }
 
 Napi::Value RuntimeHandle::copy_from(const Napi::CallbackInfo& info) {
-  try {
+  return guarded(info.Env(), [&]() -> Napi::Value {
     const Tensor& source = TensorHandle::unwrap(info[0]);
     if (source.device < 0) return upload(info);
     require(cuda_ != nullptr,
             "the tensor to copy lies on " + device_name(source.device) + ": its own runtime can download it");
     return copied(info.Env(), "copy", cuda::with_room(*queue_, [&] { return cuda_->copy_from(source); }));
-  } catch (const Failure& failure) {
-    throw to_js(info.Env(), failure.code, failure.what());
-  }
+  });
 }
 
 Napi::Value RuntimeHandle::copied(Napi::Env env, const char* what, cuda::CudaBackend::Copy copy) {
@@ -294,19 +278,17 @@ Napi::Value RuntimeHandle::download(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value RuntimeHandle::memory(const Napi::CallbackInfo& info) {
-  auto result = Napi::Object::New(info.Env());
   if (!cuda_) return info.Env().Undefined();
   const auto usage = cuda_->allocator().usage();
-  result.Set("used", static_cast<double>(usage.used));
-  result.Set("reserved", static_cast<double>(usage.reserved));
-  result.Set("peakUsed", static_cast<double>(usage.peak_used));
-  result.Set("peakReserved", static_cast<double>(usage.peak_reserved));
-  result.Set("limit", static_cast<double>(cuda_->allocator().limit()));
   const auto pinned = cuda_->pinned().usage();
-  result.Set("parked", static_cast<double>(pinned.parked));
-  result.Set("peakParked", static_cast<double>(pinned.peak_parked));
-  result.Set("pinned", static_cast<double>(pinned.reserved));
-  return result;
+  return numbers(info.Env(), {{"used", double(usage.used)},
+                              {"reserved", double(usage.reserved)},
+                              {"peakUsed", double(usage.peak_used)},
+                              {"peakReserved", double(usage.peak_reserved)},
+                              {"limit", double(cuda_->allocator().limit())},
+                              {"parked", double(pinned.parked)},
+                              {"peakParked", double(pinned.peak_parked)},
+                              {"pinned", double(pinned.reserved)}});
 }
 
 Napi::Value RuntimeHandle::reset_peak(const Napi::CallbackInfo& info) {
@@ -323,20 +305,13 @@ Napi::Value RuntimeHandle::abort(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value RuntimeHandle::progress(const Napi::CallbackInfo& info) {
-  auto result = Napi::Object::New(info.Env());
-  result.Set("done", static_cast<double>(queue_->progress_done()));
-  result.Set("total", static_cast<double>(queue_->progress_total()));
-  return result;
+  return numbers(info.Env(), {{"done", double(queue_->progress_done())}, {"total", double(queue_->progress_total())}});
 }
 
 Napi::Value RuntimeHandle::profile(const Napi::CallbackInfo& info) {
   auto result = Napi::Object::New(info.Env());
-  for (const auto& [op, entry] : queue_->take_profile()) {
-    auto row = Napi::Object::New(info.Env());
-    row.Set("calls", static_cast<double>(entry.first));
-    row.Set("seconds", entry.second);
-    result.Set(op, row);
-  }
+  for (const auto& [op, entry] : queue_->take_profile())
+    result.Set(op, numbers(info.Env(), {{"calls", double(entry.first)}, {"seconds", entry.second}}));
   return result;
 }
 

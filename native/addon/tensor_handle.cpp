@@ -90,7 +90,7 @@ Napi::Value TensorHandle::bytes(const Napi::CallbackInfo& info) {
 // view(shape, firstElement = 0): the same storage under another shape.
 Napi::Value TensorHandle::view(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
-  try {
+  return guarded(env, [&]() -> Napi::Value {
     if (disposed_) throw Failure("LPQ_NATIVE_DISPOSED", "this tensor was disposed of");
     Tensor result = tensor_;
     result.shape = shape_from_js(info[0]);
@@ -99,9 +99,7 @@ Napi::Value TensorHandle::view(const Napi::CallbackInfo& info) {
       throw Failure("LPQ_NATIVE_ARGUMENT", "the view lies outside the tensor");
     result.offset += static_cast<size_t>(first) * dtype_bytes(result.dtype);
     return wrap(env, std::move(result));
-  } catch (const Failure& failure) {
-    throw to_js(env, failure.code, failure.what());
-  }
+  });
 }
 
 Napi::Value TensorHandle::dispose(const Napi::CallbackInfo& info) {
