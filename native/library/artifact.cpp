@@ -35,22 +35,6 @@ std::pair<int64_t, int64_t> pair_of(const Json& object, const char* name, const 
   malformed(where + ": '" + name + "' is not [N, K]");
 }
 
-struct Dtype {
-  const char* name;
-  lpq_dtype dtype;
-};
-constexpr Dtype kDtypes[] = {
-    {"F16", LPQ_F16},         {"BF16", LPQ_BF16},       {"F32", LPQ_F32},         {"F64", LPQ_F64},
-    {"F8_E4M3", LPQ_F8_E4M3}, {"F8_E5M2", LPQ_F8_E5M2}, {"F8_E8M0", LPQ_F8_E8M0}, {"I8", LPQ_I8},
-    {"I16", LPQ_I16},         {"I32", LPQ_I32},         {"I64", LPQ_I64},         {"U8", LPQ_U8},
-    {"U16", LPQ_U16},         {"U32", LPQ_U32},         {"U64", LPQ_U64},         {"BOOL", LPQ_BOOL}};
-
-int dtype_of(const StoredTensor& tensor) {
-  for (const Dtype& row : kDtypes)
-    if (tensor.dtype == row.name) return row.dtype;
-  return LPQ_NONE;
-}
-
 // NAME of a mixture's expert: (^|.)experts.NUMBER.
 bool is_expert(const std::string& name) {
   for (size_t at = name.find("experts."); at != std::string::npos; at = name.find("experts.", at + 1)) {
@@ -196,10 +180,17 @@ const Module& module_called(const lpq_artifact* artifact, const char* name) {
   return found->second;
 }
 
+template <class T>
+const T* nth(const std::vector<const T*>& list, int64_t i, const std::string& none) {
+  if (i < 0 || i >= static_cast<int64_t>(list.size()))
+    throw Failure("LPQ_NOT_FOUND", none + " of number " + std::to_string(i));
+  return list[static_cast<size_t>(i)];
+}
+
 void give_tensor(const StoredTensor& stored, lpq_tensor* to) {
   lpq_tensor tensor{};
   tensor.name = stored.name.c_str();
-  tensor.dtype = dtype_of(stored);
+  tensor.dtype = stored.dtype;
   tensor.rank = static_cast<int>(stored.shape.size());
   std::copy(stored.shape.begin(), stored.shape.end(), tensor.shape);
   tensor.bytes = stored.bytes;
@@ -237,7 +228,7 @@ size_t module_bytes(const Module& m) {
 // A bias in the type that its kernel adds, from what the artifact carries.
 std::vector<std::byte> bias_of(const Module& m, int activations) {
   const StoredTensor& bias = *m.bias;
-  const int dtype = dtype_of(bias);
+  const int dtype = bias.dtype;
   if (bias.shape != std::vector<int64_t>{m.n} || (dtype != LPQ_F16 && dtype != LPQ_BF16 && dtype != LPQ_F32))
     throw Failure("LPQ_ARTIFACT",
                   "tensor '" + bias.name + "' is no bias of " + std::to_string(m.n) + " numbers in f16, bf16 or f32");
@@ -265,7 +256,7 @@ std::vector<std::byte> bias_of(const Module& m, int activations) {
 int64_t eight_bit_blocks(const Module& m) {
   const StoredTensor &bits = *m.own("bits"), &blocks = *m.own("blocks");
   const auto count = static_cast<size_t>(m.k / 128);
-  if (dtype_of(bits) != LPQ_U8 || bits.bytes != count || dtype_of(blocks) != LPQ_I32 || blocks.bytes != 4 * count)
+  if (bits.dtype != LPQ_U8 || bits.bytes != count || blocks.dtype != LPQ_I32 || blocks.bytes != 4 * count)
     throw Failure("LPQ_ARTIFACT", "tensors '" + bits.name + "' and '" + blocks.name + "' are not of " +
                                       std::to_string(count) + " blocks");
   int32_t eights = 0, fours = 0;
@@ -351,9 +342,7 @@ int64_t lpq_artifact_modules(const lpq_artifact* artifact) {
 lpq_status lpq_artifact_tensor_at(const lpq_artifact* artifact, int64_t i, lpq_tensor* tensor) {
   return guarded([&] {
     argument(artifact != nullptr, "artifact is NULL");
-    if (i < 0 || i >= lpq_artifact_tensors(artifact))
-      throw Failure("LPQ_NOT_FOUND", "there is no tensor of number " + std::to_string(i));
-    give_tensor(*artifact->tensor_list[static_cast<size_t>(i)], tensor);
+    give_tensor(*nth(artifact->tensor_list, i, "there is no tensor"), tensor);
   });
 }
 
@@ -370,9 +359,7 @@ lpq_status lpq_artifact_tensor(const lpq_artifact* artifact, const char* name, l
 lpq_status lpq_artifact_module_at(const lpq_artifact* artifact, int64_t i, lpq_module_info* info) {
   return guarded([&] {
     argument(artifact != nullptr, "artifact is NULL");
-    if (i < 0 || i >= lpq_artifact_modules(artifact))
-      throw Failure("LPQ_NOT_FOUND", "there is no module of number " + std::to_string(i));
-    give_module(*artifact->module_list[static_cast<size_t>(i)], info);
+    give_module(*nth(artifact->module_list, i, "there is no module"), info);
   });
 }
 
@@ -383,9 +370,7 @@ lpq_status lpq_artifact_module(const lpq_artifact* artifact, const char* name, l
 lpq_status lpq_artifact_module_tensor(const lpq_artifact* artifact, const char* module, int64_t i, lpq_tensor* tensor) {
   return guarded([&] {
     const Module& m = module_called(artifact, module);
-    if (i < 0 || i >= static_cast<int64_t>(m.tensors.size()))
-      throw Failure("LPQ_NOT_FOUND", "module '" + m.name + "' has no tensor of number " + std::to_string(i));
-    give_tensor(*m.tensors[static_cast<size_t>(i)], tensor);
+    give_tensor(*nth(m.tensors, i, "module '" + m.name + "' has no tensor"), tensor);
   });
 }
 
@@ -429,8 +414,8 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     const StoredTensor* permutation = m.own("permutation");
     d.weights = at(weights), d.scales = at(scales), d.zeros = at(zeros);
     d.permutation = static_cast<const int32_t*>(at(permutation));
-    d.scale_type = dtype_of(*scales);
-    d.zero_type = zeros ? dtype_of(*zeros) : LPQ_NONE;
+    d.scale_type = scales->dtype;
+    d.zero_type = zeros ? zeros->dtype : LPQ_NONE;
     d.bias = m.bias ? to : nullptr;
     std::unique_ptr<lpq_weight> made = make_weight(context, d);
     if (made->layer) {

@@ -145,18 +145,19 @@ std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_d
     require_address(d.scales, "scales");
     require_address(d.block_bits, "block_bits"), require_address(d.block_clip, "block_clip"),
         require_address(d.blocks, "blocks");
-    if (d.permutation) require_address(d.permutation, "permutation");
-    if (d.bias) require_address(d.bias, "bias");
+  } else {
+    weight->product = product_of(d);
+    require_address(d.weights, "weights");
+    require_address(d.scales, "scales");
+    if (d.layout == LPQ_LAYOUT_SPARSE_MARLIN) require_address(d.metadata, "metadata");
+    if (weight->product.zeros) require_address(d.zeros, "zeros");
+  }
+  if (d.permutation) require_address(d.permutation, "permutation");
+  if (d.bias) require_address(d.bias, "bias");
+  if (weight->layer) {
     choice_of(*weight, 1);
     return weight;
   }
-  weight->product = product_of(d);
-  require_address(d.weights, "weights");
-  require_address(d.scales, "scales");
-  if (d.layout == LPQ_LAYOUT_SPARSE_MARLIN) require_address(d.metadata, "metadata");
-  if (weight->product.zeros) require_address(d.zeros, "zeros");
-  if (d.permutation) require_address(d.permutation, "permutation");
-  if (d.bias) require_address(d.bias, "bias");
   Addresses at;
   at.weights = d.weights, at.metadata = d.metadata, at.scales = d.scales, at.zeros = d.zeros,
   at.permutation = d.permutation, at.bias = d.bias;
@@ -298,10 +299,7 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
     Call call = weight->call;
     const auto place = [&](Tensor& tensor, const void* address) {
       tensor.shape[0] = m;
-      tensor.storage = std::make_shared<Storage>();
-      tensor.storage->data = static_cast<std::byte*>(const_cast<void*>(address));
-      tensor.storage->bytes = tensor.bytes();
-      tensor.storage->owner = context;
+      tensor = tensor_at(address, 0, tensor.dtype, tensor.shape, context->facts.ordinal, context);
     };
     place(call.in[0], x);
     place(call.out[0], y);

@@ -59,14 +59,16 @@ struct Cache {
   }
   Params params() const {
     argument(d.page_tokens > 0, "page_tokens is 0");
-    Params p;
-    p.set("bits", double(d.key_bits)), p.set("valueBits", double(d.value_bits)), p.set("headDim", double(d.head_dim)),
-        p.set("kvHeads", double(d.kv_heads));
-    p.set("keyGroup", double(d.key_group)), p.set("valueGroup", double(d.value_group)),
-        p.set("pageTokens", double(d.page_tokens)), p.set("outer", double(d.outer));
-    p.set("form", std::string(turbomind ? "turbomind" : "bitdecoding")),
-        p.set("granularity", std::string(d.by_token ? "token" : "channel"));
-    return p;
+    return {{"bits", double(d.key_bits)},
+            {"valueBits", double(d.value_bits)},
+            {"headDim", double(d.head_dim)},
+            {"kvHeads", double(d.kv_heads)},
+            {"keyGroup", double(d.key_group)},
+            {"valueGroup", double(d.value_group)},
+            {"pageTokens", double(d.page_tokens)},
+            {"outer", double(d.outer)},
+            {"form", turbomind ? "turbomind" : "bitdecoding"},
+            {"granularity", d.by_token ? "token" : "channel"}};
   }
 };
 
@@ -78,17 +80,14 @@ class Operands {
   Operands(const lpq_context& context, bool made_up) : context_(context), made_up_(made_up) {}
 
   Tensor at(const void* address, const char* name, DType dtype, std::vector<int64_t> shape) {
-    Tensor tensor;
-    tensor.dtype = dtype, tensor.shape = std::move(shape), tensor.device = context_.facts.ordinal;
-    if (made_up_) address = reinterpret_cast<const void*>(kNowhere + (uintptr_t{++count_} << 42));
+    Tensor tensor = tensor_at(made_up_ ? nullptr : address, static_cast<int>(count_++), dtype, std::move(shape),
+                              context_.facts.ordinal, &context_);
+    if (made_up_) return tensor;
     argument(address != nullptr || tensor.elements() == 0, std::string(name) + " is NULL");
     const uintptr_t unit = dtype == DType::i32 ? 4 : 16;
     argument(reinterpret_cast<uintptr_t>(address) % unit == 0,
              std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
-    tensor.storage = std::make_shared<Storage>();
     tensor.storage->data = static_cast<std::byte*>(const_cast<void*>(address));
-    tensor.storage->bytes = tensor.bytes();
-    tensor.storage->owner = &context_;
     return tensor;
   }
 

@@ -19,15 +19,18 @@ namespace {
 
 constexpr uint64_t kLongestHeader = 100'000'000;
 
-struct Width {
+struct Row {
   const char* name;
   int64_t bits;
+  int dtype;
 };
 // Dtypes of the format; sub-byte ones must fill whole bytes.
-constexpr Width kWidths[] = {{"BOOL", 8},    {"U8", 8},   {"I8", 8},      {"F8_E5M2", 8}, {"F8_E4M3", 8},
-                             {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16},    {"F16", 16},    {"BF16", 16},
-                             {"I32", 32},    {"U32", 32}, {"F32", 32},    {"F64", 64},    {"I64", 64},
-                             {"U64", 64},    {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"C64", 64}};
+constexpr Row kRows[] = {
+    {"BOOL", 8, LPQ_BOOL},       {"U8", 8, LPQ_U8},           {"I8", 8, LPQ_I8},        {"F8_E5M2", 8, LPQ_F8_E5M2},
+    {"F8_E4M3", 8, LPQ_F8_E4M3}, {"F8_E8M0", 8, LPQ_F8_E8M0}, {"I16", 16, LPQ_I16},     {"U16", 16, LPQ_U16},
+    {"F16", 16, LPQ_F16},        {"BF16", 16, LPQ_BF16},      {"I32", 32, LPQ_I32},     {"U32", 32, LPQ_U32},
+    {"F32", 32, LPQ_F32},        {"F64", 64, LPQ_F64},        {"I64", 64, LPQ_I64},     {"U64", 64, LPQ_U64},
+    {"F4", 4, LPQ_NONE},         {"F6_E2M3", 6, LPQ_NONE},    {"F6_E3M2", 6, LPQ_NONE}, {"C64", 64, LPQ_NONE}};
 
 [[noreturn]] void fail(const Mapping& file, const std::string& what) {
   throw Failure("LPQ_ARTIFACT", file.path() + " " + what);
@@ -109,15 +112,15 @@ std::vector<StoredTensor> read_safetensors(const Mapping& file) {
     StoredTensor tensor;
     tensor.name = name;
     const Json* dtype = entry.find("dtype");
-    const Width* width = nullptr;
-    for (const Width& each : kWidths)
-      if (dtype && dtype->is(Json::Kind::string) && dtype->text() == each.name) width = &each;
-    if (!width) fail(file, "tensor '" + name + "': its dtype is unknown");
-    tensor.dtype = width->name;
+    const Row* known = nullptr;
+    for (const Row& each : kRows)
+      if (dtype && dtype->is(Json::Kind::string) && dtype->text() == each.name) known = &each;
+    if (!known) fail(file, "tensor '" + name + "': its dtype is unknown");
+    tensor.dtype = known->dtype;
     tensor.shape = naturals(file, name, entry, "shape");
     if (tensor.shape.size() > LPQ_MAX_RANK)
       fail(file, "tensor '" + name + "' has more than " + std::to_string(LPQ_MAX_RANK) + " dimensions");
-    int64_t bits = width->bits;
+    int64_t bits = known->bits;
     for (const int64_t dim : tensor.shape)
       if (__builtin_mul_overflow(bits, dim, &bits)) fail(file, "tensor '" + name + "': its shape is beyond 2^63 bits");
     if (bits % 8 != 0) fail(file, "tensor '" + name + "' does not fill whole bytes");

@@ -9,7 +9,8 @@
 namespace lpq::library {
 
 struct StoredTensor {
-  std::string name, dtype;  // as the header writes it: F16, U8, ...
+  std::string name;
+  int dtype;  // an lpq_dtype; LPQ_NONE: one that this library has no name for
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
   size_t bytes = 0;
