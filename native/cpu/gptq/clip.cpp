@@ -114,18 +114,16 @@ void clip(Call& call, Exec& exec) {
     const int64_t length = static_cast<int64_t>(columns.size());
     for (int64_t row0 = 0; row0 < n; row0 += chunk) {
       const int64_t rows = std::min(chunk, n - row0);
-      exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
-        for (int64_t r = begin; r < end; ++r) {
-          float lo = std::numeric_limits<float>::infinity(), hi = -lo;
-          for (int64_t j : columns) {
-            lo = std::min(lo, t[(row0 + r) * k + j]);
-            hi = std::max(hi, t[(row0 + r) * k + j]);
-          }
-          for (int64_t i = 0; i < candidates; ++i) {
-            const size_t at = static_cast<size_t>(r * candidates + i);
-            search.candidate(static_cast<int>(i), lo, hi, try_scale[at], try_zero[at]);
-            cost[at] = 0;
-          }
+      exec.pool.for_each(rows, 16, [&](int64_t r) {
+        float lo = std::numeric_limits<float>::infinity(), hi = -lo;
+        for (int64_t j : columns) {
+          lo = std::min(lo, t[(row0 + r) * k + j]);
+          hi = std::max(hi, t[(row0 + r) * k + j]);
+        }
+        for (int64_t i = 0; i < candidates; ++i) {
+          const size_t at = static_cast<size_t>(r * candidates + i);
+          search.candidate(static_cast<int>(i), lo, hi, try_scale[at], try_zero[at]);
+          cost[at] = 0;
         }
       });
       for (int64_t first = 0; first < length; first += kTile) {
@@ -134,14 +132,12 @@ void clip(Call& call, Exec& exec) {
           for (int64_t b = 0; b < width; ++b)
             metric[static_cast<size_t>(a * width + b)] =
                 m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
-        exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
-          for (int64_t r = begin; r < end; ++r) {
-            float* w = &gathered[static_cast<size_t>(r * kTile)];
-            for (int64_t a = 0; a < width; ++a) w[a] = t[(row0 + r) * k + columns[static_cast<size_t>(first + a)]];
-            for (int64_t i = 0; i < candidates; ++i) {
-              const size_t at = static_cast<size_t>(r * candidates + i);
-              kernel.residual(type, w, try_scale[at], try_zero[at], &residual[at * static_cast<size_t>(width)], width);
-            }
+        exec.pool.for_each(rows, 4, [&](int64_t r) {
+          float* w = &gathered[static_cast<size_t>(r * kTile)];
+          for (int64_t a = 0; a < width; ++a) w[a] = t[(row0 + r) * k + columns[static_cast<size_t>(first + a)]];
+          for (int64_t i = 0; i < candidates; ++i) {
+            const size_t at = static_cast<size_t>(r * candidates + i);
+            kernel.residual(type, w, try_scale[at], try_zero[at], &residual[at * static_cast<size_t>(width)], width);
           }
         });
         gemm_f32(exec.pool, Trans::no, Trans::no, rows * candidates, width, width, 1, residual.data(), width,

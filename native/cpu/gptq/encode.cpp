@@ -16,10 +16,9 @@ void encode(Call& call, Exec& exec) {
   uint8_t* codes = a.codes.data<uint8_t>();
   with_grid(a.type, [&](const auto& grid) {
     const auto step = grid.step(1.0f, 0.0f);  // levels are grid points: rounding finds their codes exactly
-    exec.pool.parallel_for(n, 32, [&](int64_t begin, int64_t end, int) {
-      for (int64_t row = begin; row < end; ++row)
-        for (int64_t j = 0; j < k; ++j)
-          codes[row * k + order[j]] = static_cast<uint8_t>(grid.nearest(level[row * k + j], step).code);
+    exec.pool.for_each(n, 32, [&](int64_t row) {
+      for (int64_t j = 0; j < k; ++j)
+        codes[row * k + order[j]] = static_cast<uint8_t>(grid.nearest(level[row * k + j], step).code);
     });
   });
 }

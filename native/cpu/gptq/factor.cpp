@@ -60,20 +60,17 @@ void factor(Call& call, Exec& exec) {
       const double d = h[row * k + row];
       return (d < floor_value ? floor_value : d) + fraction * mean;
     };
-    exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = order[k - 1 - i];
-        for (int64_t j = 0; j < k; ++j) a[static_cast<size_t>(i * k + j)] = entry(row, order[k - 1 - j]);
-        for (int64_t j = 0; j < k; ++j) m[i * k + j] = static_cast<float>(entry(order[i], order[j]));
-      }
+    exec.pool.for_each(k, 16, [&](int64_t i) {
+      const int64_t row = order[k - 1 - i];
+      for (int64_t j = 0; j < k; ++j) a[static_cast<size_t>(i * k + j)] = entry(row, order[k - 1 - j]);
+      for (int64_t j = 0; j < k; ++j) m[i * k + j] = static_cast<float>(entry(order[i], order[j]));
     });
     if (cholesky_f64(exec.pool, a.data(), k) == 0) break;
   }
   trtri_lower_f64(exec.pool, a.data(), k);
-  exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < k; ++j)
-        u[i * k + j] = j < i ? 0.0f : static_cast<float>(a[static_cast<size_t>((k - 1 - i) * k + (k - 1 - j))]);
+  exec.pool.for_each(k, 16, [&](int64_t i) {
+    for (int64_t j = 0; j < k; ++j)
+      u[i * k + j] = j < i ? 0.0f : static_cast<float>(a[static_cast<size_t>((k - 1 - i) * k + (k - 1 - j))]);
   });
   info[0] = fraction;
   info[1] = attempts;

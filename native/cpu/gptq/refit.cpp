@@ -55,11 +55,9 @@ void refit(Call& call, Exec& exec) {
     for (int64_t j = 0; j < k; ++j) columns[static_cast<size_t>(next[static_cast<size_t>(group[j])]++)] = j;
   }
   std::vector<float> sorted(static_cast<size_t>(k * k));
-  exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t a = begin; a < end; ++a)
-      for (int64_t b = 0; b < k; ++b)
-        sorted[static_cast<size_t>(a * k + b)] =
-            m[columns[static_cast<size_t>(a)] * k + columns[static_cast<size_t>(b)]];
+  exec.pool.for_each(k, 16, [&](int64_t a) {
+    for (int64_t b = 0; b < k; ++b)
+      sorted[static_cast<size_t>(a * k + b)] = m[columns[static_cast<size_t>(a)] * k + columns[static_cast<size_t>(b)]];
   });
 
   const int64_t chunk = std::max<int64_t>(16, std::min<int64_t>(n, (int64_t{1} << 23) / std::max(k, groups * groups)));
@@ -71,13 +69,12 @@ void refit(Call& call, Exec& exec) {
   const Kernels& kernel = kernels();
   for (int64_t row0 = 0; row0 < n; row0 += chunk) {
     const int64_t rows = std::min(chunk, n - row0);
-    exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
-      for (int64_t r = begin; r < end; ++r)
-        for (int64_t c = 0; c < k; ++c) {
-          const int64_t j = columns[static_cast<size_t>(c)];
-          v[static_cast<size_t>(r * k + c)] = level[(row0 + r) * k + j] - zero[(row0 + r) * groups + group[j]];
-          target[static_cast<size_t>(r * k + c)] = t[(row0 + r) * k + j];
-        }
+    exec.pool.for_each(rows, 16, [&](int64_t r) {
+      for (int64_t c = 0; c < k; ++c) {
+        const int64_t j = columns[static_cast<size_t>(c)];
+        v[static_cast<size_t>(r * k + c)] = level[(row0 + r) * k + j] - zero[(row0 + r) * groups + group[j]];
+        target[static_cast<size_t>(r * k + c)] = t[(row0 + r) * k + j];
+      }
     });
     gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, target.data(), k, sorted.data(), k, 0, product.data(), k);
     const auto reduce = [&](int64_t row, int64_t g) {
@@ -85,17 +82,15 @@ void refit(Call& call, Exec& exec) {
       return kernel.dot(&v[static_cast<size_t>(at)], &product[static_cast<size_t>(at)],
                         start[static_cast<size_t>(g) + 1] - start[static_cast<size_t>(g)]);
     };
-    exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
-      for (int64_t r = begin; r < end; ++r)
-        for (int64_t g = 0; g < groups; ++g) b[static_cast<size_t>(r * groups + g)] = reduce(r, g);
+    exec.pool.for_each(rows, 16, [&](int64_t r) {
+      for (int64_t g = 0; g < groups; ++g) b[static_cast<size_t>(r * groups + g)] = reduce(r, g);
     });
     for (int64_t h = 0; h < groups; ++h) {
       const int64_t from = start[static_cast<size_t>(h)], width = start[static_cast<size_t>(h) + 1] - from;
       gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, width, 1, v.data() + from, k, sorted.data() + from * k, k, 0,
                product.data(), k);
-      exec.pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int) {
-        for (int64_t r = begin; r < end; ++r)
-          for (int64_t g = 0; g < groups; ++g) a[static_cast<size_t>((r * groups + g) * groups + h)] = reduce(r, g);
+      exec.pool.for_each(rows, 16, [&](int64_t r) {
+        for (int64_t g = 0; g < groups; ++g) a[static_cast<size_t>((r * groups + g) * groups + h)] = reduce(r, g);
       });
     }
     exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {

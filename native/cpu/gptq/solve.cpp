@@ -82,13 +82,11 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
   double& changed = *of.changed.data<double>();
   changed = 0;
   for (int64_t sweep = 0; sweep < of.sweeps; ++sweep) {
-    exec.pool.parallel_for(p.n, 16, [&](int64_t begin, int64_t end, int) {
-      for (int64_t row = begin; row < end; ++row) {
-        moved[static_cast<size_t>(row)] = 0;
-        for (int64_t j = 0; j < p.k; ++j) {
-          const int64_t at = row * p.k + j, g = row * p.groups + p.group[j];
-          error[static_cast<size_t>(at)] = (level[at] - p.zero[g]) * p.scale[g] - p.t[at];
-        }
+    exec.pool.for_each(p.n, 16, [&](int64_t row) {
+      moved[static_cast<size_t>(row)] = 0;
+      for (int64_t j = 0; j < p.k; ++j) {
+        const int64_t at = row * p.k + j, g = row * p.groups + p.group[j];
+        error[static_cast<size_t>(at)] = (level[at] - p.zero[g]) * p.scale[g] - p.t[at];
       }
     });
     // The gradient is computed afresh each sweep, so that rounding in its updates cannot accumulate.

@@ -19,10 +19,9 @@ void times_inverse(Exec& exec, int64_t rows, int64_t k, double* x, const double*
 
 std::vector<double> in_solving_order(Exec& exec, const double* drift, const int32_t* order, int64_t k) {
   std::vector<double> d(static_cast<size_t>(k * k));
-  exec.pool.parallel_for(k, 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < k; ++j)
-        d[static_cast<size_t>(i * k + j)] = drift[static_cast<int64_t>(order[i]) * k + order[j]];
+  exec.pool.for_each(k, 16, [&](int64_t i) {
+    for (int64_t j = 0; j < k; ++j)
+      d[static_cast<size_t>(i * k + j)] = drift[static_cast<int64_t>(order[i]) * k + order[j]];
   });
   return d;
 }
@@ -56,24 +55,23 @@ void target(Call& call, Exec& exec) {
   const std::byte* raw = of.w.raw();
   const DType dtype = of.w.dtype;
   std::vector<int64_t> bad(static_cast<size_t>(n), 0), first(static_cast<size_t>(n), n * k);
-  exec.pool.parallel_for(n, 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t j = 0; j < k; ++j) {
-        const int64_t at = row * k + order[j];
-        float value;
-        if (dtype == DType::f32) {
-          std::memcpy(&value, raw + at * 4, 4);  // a mapped tensor may start at any byte
-        } else {
-          uint16_t half;
-          std::memcpy(&half, raw + at * 2, 2);
-          value = dtype == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
-        }
-        if (!std::isfinite(value)) {
-          ++bad[static_cast<size_t>(row)];
-          first[static_cast<size_t>(row)] = std::min(first[static_cast<size_t>(row)], at);
-        }
-        t[row * k + j] = dead[order[j]] ? 0.0f : value;
+  exec.pool.for_each(n, 16, [&](int64_t row) {
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t at = row * k + order[j];
+      float value;
+      if (dtype == DType::f32) {
+        std::memcpy(&value, raw + at * 4, 4);  // a mapped tensor may start at any byte
+      } else {
+        uint16_t half;
+        std::memcpy(&half, raw + at * 2, 2);
+        value = dtype == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
       }
+      if (!std::isfinite(value)) {
+        ++bad[static_cast<size_t>(row)];
+        first[static_cast<size_t>(row)] = std::min(first[static_cast<size_t>(row)], at);
+      }
+      t[row * k + j] = dead[order[j]] ? 0.0f : value;
+    }
   });
   double* found = of.bad.data<double>();
   found[0] = 0;

@@ -75,17 +75,15 @@ void attention(Call& call, Exec& exec) {
               "the table names page " + std::to_string(page) + ", which is none");
     }
   }
-  exec.pool.parallel_for(sequences * s.kv_heads, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / s.kv_heads, head = i % s.kv_heads, at = b * s.heads * s.dim;
-      const auto run = [&]<class T>(T* out) {
-        attend<T>(s, keys, values, q.data<float>() + at, table.data<int32_t>() + b * s.pages,
-                  lengths.data<int32_t>()[b], tail_keys.data<uint16_t>() + b * s.tail * width,
-                  tail_values.data<uint16_t>() + b * s.tail * width, tails.data<int32_t>()[b], head, out + at);
-      };
-      if (y.dtype == DType::f64) run(y.data<double>());
-      else run(y.data<float>());
-    }
+  exec.pool.for_each(sequences * s.kv_heads, 1, [&](int64_t i) {
+    const int64_t b = i / s.kv_heads, head = i % s.kv_heads, at = b * s.heads * s.dim;
+    const auto run = [&]<class T>(T* out) {
+      attend<T>(s, keys, values, q.data<float>() + at, table.data<int32_t>() + b * s.pages, lengths.data<int32_t>()[b],
+                tail_keys.data<uint16_t>() + b * s.tail * width, tail_values.data<uint16_t>() + b * s.tail * width,
+                tails.data<int32_t>()[b], head, out + at);
+    };
+    if (y.dtype == DType::f64) run(y.data<double>());
+    else run(y.data<float>());
   });
 }
 LPQ_OP(attention, "kv_attention");
@@ -101,10 +99,9 @@ void unpack(Call& call, Exec& exec) {
   for (int64_t p = 0; p * side.page_tokens < tokens; ++p)
     require(table.data<int32_t>()[p] >= 0 && table.data<int32_t>()[p] < side.codes.pages(),
             "the table names a page that is none");
-  exec.pool.parallel_for(tokens, rows_grain(16 * side.columns), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      row_of<float>(side, table.data<int32_t>()[t / side.page_tokens], t % side.page_tokens, 0, side.columns,
-                    y.data<float>() + t * side.columns);
+  exec.pool.for_each(tokens, rows_grain(16 * side.columns), [&](int64_t t) {
+    row_of<float>(side, table.data<int32_t>()[t / side.page_tokens], t % side.page_tokens, 0, side.columns,
+                  y.data<float>() + t * side.columns);
   });
 }
 LPQ_OP(unpack, "kv_unpack");

@@ -77,13 +77,12 @@ void dequantize(Call& call, Exec& exec) {
   const uint8_t* code = codes.data<uint8_t>();
   const uint16_t *scale = scales.data<uint16_t>(), *zero = zeros.data<uint16_t>();
   float* out = y.data<float>();
-  exec.pool.parallel_for(g.tokens, rows_grain(4 * g.width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      for (int64_t c = 0; c < g.width; ++c) {
-        const int64_t at = t / g.group_tokens * g.columns + c / g.group_dims;
-        out[t * g.width + c] =
-            std::fma(static_cast<float>(code[t * g.width + c]), f16_to_f32(scale[at]), f16_to_f32(zero[at]));
-      }
+  exec.pool.for_each(g.tokens, rows_grain(4 * g.width), [&](int64_t t) {
+    for (int64_t c = 0; c < g.width; ++c) {
+      const int64_t at = t / g.group_tokens * g.columns + c / g.group_dims;
+      out[t * g.width + c] =
+          std::fma(static_cast<float>(code[t * g.width + c]), f16_to_f32(scale[at]), f16_to_f32(zero[at]));
+    }
   });
 }
 LPQ_OP(dequantize, "kv_dequantize");

@@ -24,7 +24,7 @@ int64_t split(int64_t n) { return (n / 2 + kBase - 1) / kBase * kBase; }  // 0 <
 // Right-hand side r is the vector at B + r*step_r with step_i elements between its entries.
 void solve_base(ThreadPool& pool, bool transposed, int64_t n, const double* L, int64_t ldl, double* B, int64_t count,
                 int64_t step_r, int64_t step_i) {
-  const auto& kernel = triangular_kernels();
+  const auto& kernel = kernel_set().triangular;
   const int lanes = kernel.lanes;
   pool.parallel_for(count, std::max<int64_t>(lanes, 128), [&](int64_t begin, int64_t end, int) {
     alignas(64) double x[kBase * kMostLanes];
@@ -42,7 +42,7 @@ void solve_base(ThreadPool& pool, bool transposed, int64_t n, const double* L, i
 int64_t cholesky_lower(ThreadPool& pool, double* A, int64_t n, int64_t lda) {
   if (n <= kBase) {
     if (pool.aborted()) throw Failure("LPQ_ABORTED", "stopped on request");
-    return triangular_kernels().cholesky(A, lda, static_cast<int>(n));
+    return kernel_set().triangular.cholesky(A, lda, static_cast<int>(n));
   }
   const int64_t h = split(n);
   if (const int64_t info = cholesky_lower(pool, A, h, lda)) return info;
@@ -74,9 +74,7 @@ void multiply_negated(ThreadPool& pool, int64_t m, int64_t n, const double* L, i
 
 int64_t cholesky_f64(ThreadPool& pool, double* A, int64_t n, int64_t lda) {
   const int64_t info = n > 0 ? cholesky_lower(pool, A, n, lda) : 0;
-  pool.parallel_for(n, 64, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) std::fill(A + i * lda + i + 1, A + i * lda + n, 0.0);
-  });
+  pool.for_each(n, 64, [&](int64_t i) { std::fill(A + i * lda + i + 1, A + i * lda + n, 0.0); });
   return info;
 }
 
@@ -87,7 +85,7 @@ void trtri_lower_f64(ThreadPool& pool, double* L, int64_t n, int64_t lda) {
     double inverse[kBase * kBase];
     std::fill(inverse, inverse + n * n, 0.0);
     for (int64_t i = 0; i < n; ++i) inverse[i * n + i] = 1.0;
-    const auto& kernel = triangular_kernels();
+    const auto& kernel = kernel_set().triangular;
     for (int64_t j0 = 0; j0 < n; j0 += kernel.lanes) {
       const int64_t here = std::min<int64_t>(kernel.lanes, n - j0);
       alignas(64) double x[kBase * kMostLanes];

@@ -12,9 +12,8 @@ template <class T>
 void scale_rows(ThreadPool& pool, int64_t m, int64_t n, T beta, T* c, int64_t ldc) {
   if (beta == T(1)) return;
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(n, 1));
-  pool.parallel_for(m, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : c[i * ldc + j] * beta;
+  pool.for_each(m, grain, [&](int64_t i) {
+    for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : c[i * ldc + j] * beta;
   });
 }
 
@@ -109,7 +108,7 @@ void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const f
   using namespace linalg;
   const bool symmetric = a == b;
   const auto& kernel = kernels<float>();
-  const AddScaledFn add_scaled = LPQ_BY_ISA(add_scaled);
+  const AddScaledFn add_scaled = kernel_set().add_scaled;
   const Product<float> product{
       n, n, rows, {a, DType::f32, 1, ld}, {b, DType::f32, 1, ld}, 1.0f, symmetric ? Region::lower : Region::all};
   run_product(

@@ -49,35 +49,29 @@ struct TriangularKernels {
 using AddScaledFn = void (*)(const float* tile, int64_t ldt, int rows, int cols, double weight, double* sink,
                              int64_t lds);
 
-const Kernels<float>& generic_f32();
-const Kernels<double>& generic_f64();
-const TriangularKernels& generic_triangular();
-AddScaledFn generic_add_scaled();
+struct KernelSet {
+  Kernels<float> f32;
+  Kernels<double> f64;
+  TriangularKernels triangular;
+  AddScaledFn add_scaled;
+};
+const KernelSet& generic_set();
 #if defined(LPQ_X86)
-const Kernels<float>& avx2_f32();
-const Kernels<double>& avx2_f64();
-const TriangularKernels& avx2_triangular();
-AddScaledFn avx2_add_scaled();
-const Kernels<float>& avx512_f32();
-const Kernels<double>& avx512_f64();
-const TriangularKernels& avx512_triangular();
-AddScaledFn avx512_add_scaled();
-#define LPQ_BY_ISA(name) \
-  (active_isa() == Isa::avx512 ? avx512_##name() : active_isa() == Isa::avx2 ? avx2_##name() : generic_##name())
-#else
-#define LPQ_BY_ISA(name) generic_##name()
+const KernelSet& avx2_set();
+const KernelSet& avx512_set();
 #endif
 
+inline const KernelSet& kernel_set() {
+#if defined(LPQ_X86)
+  if (active_isa() == Isa::avx512) return avx512_set();
+  if (active_isa() == Isa::avx2) return avx2_set();
+#endif
+  return generic_set();
+}
 template <class T>
-const Kernels<T>& kernels();
-template <>
-inline const Kernels<float>& kernels<float>() {
-  return LPQ_BY_ISA(f32);
+const Kernels<T>& kernels() {
+  if constexpr (sizeof(T) == 4) return kernel_set().f32;
+  else return kernel_set().f64;
 }
-template <>
-inline const Kernels<double>& kernels<double>() {
-  return LPQ_BY_ISA(f64);
-}
-inline const TriangularKernels& triangular_kernels() { return LPQ_BY_ISA(triangular); }
 
 }  // namespace lpq::linalg

@@ -145,15 +145,12 @@ void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc,
 
 }  // namespace
 
-const Kernels<float>& avx2_f32() {
-  static const Kernels<float> table = {kRows, 16, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>};
-  return table;
+const KernelSet& avx2_set() {
+  static const KernelSet set = {{kRows, 16, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>},
+                                {kRows, 8, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>},
+                                kTriangular<Doubles>,
+                                add_scaled};
+  return set;
 }
-const Kernels<double>& avx2_f64() {
-  static const Kernels<double> table = {kRows, 8, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>};
-  return table;
-}
-const TriangularKernels& avx2_triangular() { return kTriangular<Doubles>; }
-AddScaledFn avx2_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg

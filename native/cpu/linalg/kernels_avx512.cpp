@@ -178,15 +178,12 @@ void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc,
 
 }  // namespace
 
-const Kernels<float>& avx512_f32() {
-  static const Kernels<float> table = {kRows, 32, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>};
-  return table;
+const KernelSet& avx512_set() {
+  static const KernelSet set = {{kRows, 32, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>},
+                                {kRows, 16, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>},
+                                kTriangular<Doubles>,
+                                add_scaled};
+  return set;
 }
-const Kernels<double>& avx512_f64() {
-  static const Kernels<double> table = {kRows, 16, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>};
-  return table;
-}
-const TriangularKernels& avx512_triangular() { return kTriangular<Doubles>; }
-AddScaledFn avx512_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg

@@ -30,15 +30,12 @@ struct Scalar {
 
 }  // namespace
 
-const Kernels<float>& generic_f32() {
-  static const Kernels<float> table = {4, 8, pack_scalar<float>, tile<float>, spin<Scalar<float>, 32>};
-  return table;
+const KernelSet& generic_set() {
+  static const KernelSet set = {{4, 8, pack_scalar<float>, tile<float>, spin<Scalar<float>, 32>},
+                                {4, 8, pack_scalar<double>, tile<double>, spin<Scalar<double>, 32>},
+                                kTriangular<Scalar<double>>,
+                                add_scaled};
+  return set;
 }
-const Kernels<double>& generic_f64() {
-  static const Kernels<double> table = {4, 8, pack_scalar<double>, tile<double>, spin<Scalar<double>, 32>};
-  return table;
-}
-const TriangularKernels& generic_triangular() { return kTriangular<Scalar<double>>; }
-AddScaledFn generic_add_scaled() { return add_scaled; }
 
 }  // namespace lpq::linalg

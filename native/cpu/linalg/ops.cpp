@@ -24,9 +24,8 @@ void linear(Call& call, Exec& exec) {
     std::vector<float> row(static_cast<size_t>(n));
     nn::widen(*a.bias, 0, n, row.data());
     const float* added = row.data();
-    exec.pool.parallel_for(m, rows_grain(n), [&](int64_t begin, int64_t end, int) {
-      for (int64_t t = begin; t < end; ++t)
-        for (int64_t j = 0; j < n; ++j) out[t * n + j] = a.accumulate ? out[t * n + j] + added[j] : added[j];
+    exec.pool.for_each(m, rows_grain(n), [&](int64_t t) {
+      for (int64_t j = 0; j < n; ++j) out[t * n + j] = a.accumulate ? out[t * n + j] + added[j] : added[j];
     });
   }
   const float beta = a.accumulate || a.bias ? 1.0f : 0.0f;
@@ -72,14 +71,12 @@ void gram(Exec& exec, const ops::Moments& of, const char* name_a, const char* na
   gram_f64(exec.pool, rows, n, pa, pb, n, of.weight, c, &exec);
   // Finite inputs may still overflow f32; the diagonal of a Gram matrix bounds the rest.
   std::atomic<int64_t> overflow{n};
-  exec.pool.parallel_for(n, pa == pb ? n : rows_grain(n), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      bool finite = std::isfinite(c[i * n + i]);
-      if (pa != pb)
-        for (int64_t j = 0; j < n; ++j) finite = finite && std::isfinite(c[i * n + j]);
-      int64_t known = overflow;
-      while (!finite && i < known && !overflow.compare_exchange_weak(known, i)) {
-      }
+  exec.pool.for_each(n, pa == pb ? n : rows_grain(n), [&](int64_t i) {
+    bool finite = std::isfinite(c[i * n + i]);
+    if (pa != pb)
+      for (int64_t j = 0; j < n; ++j) finite = finite && std::isfinite(c[i * n + j]);
+    int64_t known = overflow;
+    while (!finite && i < known && !overflow.compare_exchange_weak(known, i)) {
     }
   });
   if (overflow < n)
@@ -109,10 +106,9 @@ void cross_drift(Call& call, Exec& exec) {
   const int64_t n = a.h.dim(0);
   const double *sum = a.h.data<double>(), scale = a.scale;
   double* drift = a.c.data<double>();
-  exec.pool.parallel_for(n, rows_grain(n), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < n; ++j)
-        drift[i * n + j] = (drift[i * n + j] - (j <= i ? sum[i * n + j] : sum[j * n + i])) * scale;
+  exec.pool.for_each(n, rows_grain(n), [&](int64_t i) {
+    for (int64_t j = 0; j < n; ++j)
+      drift[i * n + j] = (drift[i * n + j] - (j <= i ? sum[i * n + j] : sum[j * n + i])) * scale;
   });
 }
 
@@ -186,9 +182,8 @@ void fma_peak(Call& call, Exec& exec) {
   const auto& f64 = linalg::kernels<double>();
   std::atomic<bool> odd{false};
   const auto start = std::chrono::steady_clock::now();
-  exec.pool.parallel_for(4 * exec.pool.size(), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      if (single ? f32.spin(rounds, 0.5f) < 0 : f64.spin(rounds, 0.5) < 0) odd = true;
+  exec.pool.for_each(4 * exec.pool.size(), 1, [&](int64_t i) {
+    if (single ? f32.spin(rounds, 0.5f) < 0 : f64.spin(rounds, 0.5) < 0) odd = true;
   });
   facts.data<double>()[1] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const int64_t per_round = single ? f32.mr * f32.nr : f64.mr * f64.nr;

@@ -64,9 +64,8 @@ void gated_activation(Call& call, Exec& exec) {
     return;
   }
   const int64_t width = a.y.dim(1);
-  exec.pool.parallel_for(a.y.dim(0), rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) run(g + t * a.gates.pitch, u + t * a.ups.pitch, out + t * width, width);
-  });
+  exec.pool.for_each(a.y.dim(0), rows_grain(width),
+                     [&](int64_t t) { run(g + t * a.gates.pitch, u + t * a.ups.pitch, out + t * width, width); });
 }
 
 void add(Call& call, Exec& exec) {
@@ -75,9 +74,7 @@ void add(Call& call, Exec& exec) {
   if (op.a.dtype == DType::f64) {  // moments of several devices
     const double *from_a = op.a.data<double>(), *from_b = op.b.data<double>(), scale = op.scale;
     double* out = op.y.data<double>();
-    exec.pool.parallel_for(op.y.elements(), 1 << 15, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) out[i] = std::fma(scale, from_b[i], from_a[i]);
-    });
+    exec.pool.for_each(op.y.elements(), 1 << 15, [&](int64_t i) { out[i] = std::fma(scale, from_b[i], from_a[i]); });
     return;
   }
   const float scale = static_cast<float>(op.scale);

@@ -171,16 +171,13 @@ inline void run_attention(Exec& exec, const Attention& work, const std::vector<K
   const int64_t count = static_cast<int64_t>(blocks.size());
   const Tensor packed = allocate(DType::f32, {count * kv_heads, work.block_floats()});
   float* panels = packed.data<float>();
-  exec.pool.parallel_for(count * kv_heads, 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      work.pack_block(panels + i * work.block_floats(), blocks[static_cast<size_t>(i % count)], i / count);
+  exec.pool.for_each(count * kv_heads, 4, [&](int64_t i) {
+    work.pack_block(panels + i * work.block_floats(), blocks[static_cast<size_t>(i % count)], i / count);
   });
   exec.total = static_cast<int64_t>(tasks.size());
-  exec.pool.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      work.run(tasks[static_cast<size_t>(i)], panels, count);
-      ++exec.done;
-    }
+  exec.pool.for_each(static_cast<int64_t>(tasks.size()), 1, [&](int64_t i) {
+    work.run(tasks[static_cast<size_t>(i)], panels, count);
+    ++exec.done;
   });
 }
 

@@ -77,11 +77,9 @@ void cache_append(Call& call, Exec& exec) {
     const int64_t width = cache.dim(2);
     narrow(x.data<float>() + row.from * columns.pitch + columns.first, cache, row.to * width, width);
   };
-  exec.pool.parallel_for(static_cast<int64_t>(rows.size()), 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      side(a.k, a.of_k, a.keys, rows[static_cast<size_t>(i)]);
-      side(a.v, a.of_v, a.values, rows[static_cast<size_t>(i)]);
-    }
+  exec.pool.for_each(static_cast<int64_t>(rows.size()), 16, [&](int64_t i) {
+    side(a.k, a.of_k, a.keys, rows[static_cast<size_t>(i)]);
+    side(a.v, a.of_v, a.values, rows[static_cast<size_t>(i)]);
   });
 }
 

@@ -17,11 +17,10 @@ void copy_heads(Call& call, Exec& exec) {
   const size_t size = dtype_bytes(a.x.dtype), bytes = static_cast<size_t>(width) * size;
   const std::byte* source = a.x.raw();
   std::byte* target = a.y.raw();
-  exec.pool.parallel_for(a.x.dim(0), rows_grain(heads * width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      for (int64_t h = 0; h < heads; ++h)
-        std::memcpy(target + static_cast<size_t>((t * heads + h) * a.to_dim + a.to) * size,
-                    source + static_cast<size_t>((a.shared ? t : t * heads + h) * a.from_dim + a.from) * size, bytes);
+  exec.pool.for_each(a.x.dim(0), rows_grain(heads * width), [&](int64_t t) {
+    for (int64_t h = 0; h < heads; ++h)
+      std::memcpy(target + static_cast<size_t>((t * heads + h) * a.to_dim + a.to) * size,
+                  source + static_cast<size_t>((a.shared ? t : t * heads + h) * a.from_dim + a.from) * size, bytes);
   });
 }
 

@@ -23,9 +23,8 @@ void rmsnorm(Call& call, Exec& exec) {
   const std::vector<float> gain = floats_of(a.weight, a.rows.width, a.offset, 1.0f);
   const float* from = a.x.data<float>();
   float* to = a.y.data<float>();
-  exec.pool.parallel_for(a.rows.count, rows_grain(a.rows.width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      vector_kernels().rmsnorm(from + a.rows.at(t), gain.data(), to + a.rows.at(t), a.rows.width, a.eps);
+  exec.pool.for_each(a.rows.count, rows_grain(a.rows.width), [&](int64_t t) {
+    vector_kernels().rmsnorm(from + a.rows.at(t), gain.data(), to + a.rows.at(t), a.rows.width, a.eps);
   });
 }
 
@@ -36,10 +35,9 @@ void layernorm(Call& call, Exec& exec) {
   const std::vector<float> gain = floats_of(a.weight, size, a.offset, 1.0f), bias = floats_of(a.bias, size, 0.0f, 0.0f);
   const float* from = a.x.data<float>();
   float* to = a.y.data<float>();
-  exec.pool.parallel_for(a.rows.count, rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      vector_kernels().layernorm(from + a.rows.at(t), gain.data() + t % a.turns * width,
-                                 bias.data() + t % a.turns * width, to + a.rows.at(t), width, a.eps);
+  exec.pool.for_each(a.rows.count, rows_grain(width), [&](int64_t t) {
+    vector_kernels().layernorm(from + a.rows.at(t), gain.data() + t % a.turns * width,
+                               bias.data() + t % a.turns * width, to + a.rows.at(t), width, a.eps);
   });
 }
 

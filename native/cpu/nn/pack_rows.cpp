@@ -17,19 +17,17 @@ void pack_rows(Call& call, Exec& exec) {
   const float* from = x.data<float>();
   uint16_t* to = y.data<uint16_t>();
   float* scale = scales.data<float>();
-  exec.pool.parallel_for(x.dim(0), rows_grain(4 * width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const float* row = from + t * width;
-      uint32_t largest = 0;
-      for (int64_t c = 0; c < width; ++c) {
-        const uint32_t bits = std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu;
-        largest = std::max(largest, finite_f32(bits) ? bits : 0u);
-      }
-      scale[t] = std::bit_cast<float>(row_scale_bits(largest));
-      for (int64_t c = 0; c < width; ++c) {
-        const uint32_t bits = std::bit_cast<uint32_t>(row[c]);
-        to[t * width + c] = finite_f32(bits) ? f32_to_f16(row[c] * scale[t]) : special_to_f16(bits);
-      }
+  exec.pool.for_each(x.dim(0), rows_grain(4 * width), [&](int64_t t) {
+    const float* row = from + t * width;
+    uint32_t largest = 0;
+    for (int64_t c = 0; c < width; ++c) {
+      const uint32_t bits = std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu;
+      largest = std::max(largest, finite_f32(bits) ? bits : 0u);
+    }
+    scale[t] = std::bit_cast<float>(row_scale_bits(largest));
+    for (int64_t c = 0; c < width; ++c) {
+      const uint32_t bits = std::bit_cast<uint32_t>(row[c]);
+      to[t * width + c] = finite_f32(bits) ? f32_to_f16(row[c] * scale[t]) : special_to_f16(bits);
     }
   });
 }
@@ -41,12 +39,10 @@ void unpack_rows(Call& call, Exec& exec) {
   const uint16_t* from = y.data<uint16_t>();
   const float* scale = scales.data<float>();
   float* to = x.data<float>();
-  exec.pool.parallel_for(y.dim(0), rows_grain(2 * width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const float inverse = 1.0f / scale[t];  // a power of two, as the scale is
-      for (int64_t i = t * width; i < (t + 1) * width; ++i)
-        to[i] = finite_f16(from[i]) ? f16_to_f32(from[i]) * inverse : std::bit_cast<float>(special_to_f32(from[i]));
-    }
+  exec.pool.for_each(y.dim(0), rows_grain(2 * width), [&](int64_t t) {
+    const float inverse = 1.0f / scale[t];  // a power of two, as the scale is
+    for (int64_t i = t * width; i < (t + 1) * width; ++i)
+      to[i] = finite_f16(from[i]) ? f16_to_f32(from[i]) * inverse : std::bit_cast<float>(special_to_f32(from[i]));
   });
 }
 

@@ -19,9 +19,8 @@ void slice_columns(Call& call, Exec& exec) {
   const std::byte* from = op.x.raw() + static_cast<size_t>(op.first) * size;
   std::byte* to = op.y.raw();
   const size_t stride = static_cast<size_t>(columns) * size;
-  exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      std::memcpy(to + static_cast<size_t>(t) * bytes, from + static_cast<size_t>(t) * stride, bytes);
+  exec.pool.for_each(rows, rows_grain(width), [&](int64_t t) {
+    std::memcpy(to + static_cast<size_t>(t) * bytes, from + static_cast<size_t>(t) * stride, bytes);
   });
 }
 
@@ -32,9 +31,8 @@ void place_columns(Call& call, Exec& exec) {
                stride = static_cast<size_t>(columns) * size;
   const std::byte* from = op.x.raw();
   std::byte* to = op.y.raw() + static_cast<size_t>(op.first) * size;
-  exec.pool.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      std::memcpy(to + static_cast<size_t>(t) * stride, from + static_cast<size_t>(t) * bytes, bytes);
+  exec.pool.for_each(rows, rows_grain(width), [&](int64_t t) {
+    std::memcpy(to + static_cast<size_t>(t) * stride, from + static_cast<size_t>(t) * bytes, bytes);
   });
 }
 

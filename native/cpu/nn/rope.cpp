@@ -8,9 +8,8 @@ void rope(Call& call, Exec& exec) {
   require_f32({{&a.x, "x"}});
   const Rotation rotate = rotation(a.rotation, a.head_dim);
   float* data = a.x.data<float>() + a.columns.first;
-  exec.pool.parallel_for(a.x.dim(0), rows_grain(a.heads * a.head_dim), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) rotate.turn(data + t * a.columns.pitch, a.heads, t);
-  });
+  exec.pool.for_each(a.x.dim(0), rows_grain(a.heads * a.head_dim),
+                     [&](int64_t t) { rotate.turn(data + t * a.columns.pitch, a.heads, t); });
 }
 
 }  // namespace

@@ -153,9 +153,8 @@ void gather_rows(Call& call, Exec& exec) {
   require_rows(row, count, divide, a.x.dim(0), "x");
   const float* from = a.x.data<float>();
   float* to = a.y.data<float>();
-  exec.pool.parallel_for(count, rows_grain(c), [&](int64_t begin, int64_t end, int) {
-    for (int64_t m = begin; m < end; ++m)
-      std::memcpy(to + m * c, from + row[m] / divide * c, static_cast<size_t>(c) * 4);
+  exec.pool.for_each(count, rows_grain(c), [&](int64_t m) {
+    std::memcpy(to + m * c, from + row[m] / divide * c, static_cast<size_t>(c) * 4);
   });
 }
 

@@ -11,11 +11,9 @@ void scale_rows(Call& call, Exec& exec) {
   if (a.scales) widen(*a.scales, 0, static_cast<int64_t>(scales.size()), scales.data());
   const float* from = a.x.data<float>() + a.columns.first;
   float* to = a.y.data<float>() + a.columns.first;
-  exec.pool.parallel_for(a.x.dim(0), rows_grain(a.width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const float by = scales[scales.size() == 1 ? 0 : static_cast<size_t>(t)] * a.factor;
-      vector_kernels().scale(from + t * a.columns.pitch, by, to + t * a.columns.pitch, a.width);
-    }
+  exec.pool.for_each(a.x.dim(0), rows_grain(a.width), [&](int64_t t) {
+    const float by = scales[scales.size() == 1 ? 0 : static_cast<size_t>(t)] * a.factor;
+    vector_kernels().scale(from + t * a.columns.pitch, by, to + t * a.columns.pitch, a.width);
   });
 }
 

@@ -22,12 +22,10 @@ void xielu(Call& call, Exec& exec) {
   const double above = softplus(only(a.positive)), below = beta + softplus(only(a.negative));
   const float* from = a.x.data<float>();
   float* out = a.y.data<float>();
-  exec.pool.parallel_for(a.x.elements(), 1 << 13, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const double x = from[i];
-      const double bent = x > 0 ? above * x * x : below * (std::expm1(x < eps ? x : eps) - x);
-      out[i] = static_cast<float>(bent + beta * x);
-    }
+  exec.pool.for_each(a.x.elements(), 1 << 13, [&](int64_t i) {
+    const double x = from[i];
+    const double bent = x > 0 ? above * x * x : below * (std::expm1(x < eps ? x : eps) - x);
+    out[i] = static_cast<float>(bent + beta * x);
   });
 }
 

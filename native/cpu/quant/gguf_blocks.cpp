@@ -110,10 +110,9 @@ void take_rows(Call& call, Exec& exec) {
   const size_t row_bytes = n == 0 ? 0 : x.bytes() / static_cast<size_t>(n);
   const auto* rows = order.data<int32_t>();
   for (int64_t r = 0; r < n; ++r) require(rows[r] >= 0 && rows[r] < n, "order stays inside N");
-  exec.pool.parallel_for(n, 64, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r)
-      std::memcpy(y.raw() + static_cast<size_t>(r) * row_bytes, x.raw() + static_cast<size_t>(rows[r]) * row_bytes,
-                  row_bytes);
+  exec.pool.for_each(n, 64, [&](int64_t r) {
+    std::memcpy(y.raw() + static_cast<size_t>(r) * row_bytes, x.raw() + static_cast<size_t>(rows[r]) * row_bytes,
+                row_bytes);
   });
 }
 LPQ_OP(take_rows, "gguf_take_rows");

@@ -79,15 +79,13 @@ class Strips {
     for (const double strip : strips_) require(strip >= 0 && strip < static_cast<double>(all), "a strip inside N");
     WrongReport registers;
     OutputReport outputs;
-    exec.pool.parallel_for(exec.total, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        Wrong wrong;
-        WorstOutput worst;
-        body(static_cast<int64_t>(strips_[static_cast<size_t>(i)]), wrong, worst);
-        registers.merge(wrong);
-        outputs.merge(worst);
-        ++exec.done;
-      }
+    exec.pool.for_each(exec.total, 1, [&](int64_t i) {
+      Wrong wrong;
+      WorstOutput worst;
+      body(static_cast<int64_t>(strips_[static_cast<size_t>(i)]), wrong, worst);
+      registers.merge(wrong);
+      outputs.merge(worst);
+      ++exec.done;
     });
     registers.write(registers_);
     outputs.write(outputs_);

@@ -90,11 +90,10 @@ void decode(Call& call, Exec& exec) {
     require(bit >= 0 && bit + bits <= 8 * pages.dim(1), "a page is smaller than its form");
     return field(page_of(pages, t), bit, bits);
   };
-  exec.pool.parallel_for(tokens, 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      for (int64_t c = 0; c < width; ++c)
-        code.data<uint8_t>()[t * width + c] =
-            static_cast<uint8_t>(read(codes, t, code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
+  exec.pool.for_each(tokens, 16, [&](int64_t t) {
+    for (int64_t c = 0; c < width; ++c)
+      code.data<uint8_t>()[t * width + c] =
+          static_cast<uint8_t>(read(codes, t, code_bit(f, t % f.page, c / f.dim, c % f.dim), f.bits));
   });
   const int64_t step = f.channel ? f.group : 1, of_head = columns / f.heads;
   for (int64_t r = 0; r < scale.dim(0); ++r)

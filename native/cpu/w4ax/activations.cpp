@@ -50,9 +50,8 @@ void dequantize_activations(Call& call, Exec& exec) {
   const int8_t* from = p.codes.data<int8_t>();
   const float* scale = p.scales.data<float>();
   float* to = p.x.data<float>();
-  exec.pool.parallel_for(p.rows * p.blocks, rows_grain(kBlock), [&](int64_t begin, int64_t end, int) {
-    for (int64_t b = begin; b < end; ++b)
-      for (int64_t i = b * kBlock; i < (b + 1) * kBlock; ++i) to[i] = static_cast<float>(from[i]) * scale[b];
+  exec.pool.for_each(p.rows * p.blocks, rows_grain(kBlock), [&](int64_t b) {
+    for (int64_t i = b * kBlock; i < (b + 1) * kBlock; ++i) to[i] = static_cast<float>(from[i]) * scale[b];
   });
 }
 
@@ -63,9 +62,8 @@ void gather_columns(Call& call, Exec& exec) {
   const float* from = p.x.data<float>();
   const int32_t* index = p.order.data<int32_t>();
   float* to = p.y.data<float>();
-  exec.pool.parallel_for(p.x.dim(0), rows_grain(k), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t)
-      for (int64_t j = 0; j < k; ++j) to[t * k + j] = from[t * k + index[j]];
+  exec.pool.for_each(p.x.dim(0), rows_grain(k), [&](int64_t t) {
+    for (int64_t j = 0; j < k; ++j) to[t * k + j] = from[t * k + index[j]];
   });
 }
 

@@ -46,24 +46,22 @@ void quantize_tokens(Call& call, Exec& exec) {
   uint8_t* to = reinterpret_cast<uint8_t*>(codes.raw());
   float* scale = p.scales.data<float>();
   std::atomic<bool> bad{false};
-  exec.pool.parallel_for(rows, rows_grain(8 * k), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      float most = 0;
-      for (int64_t i = 0; i < k; ++i) {
-        const float size = std::fabs(load(x, t * k + i));
-        if (!(size <= std::numeric_limits<float>::max())) bad = true;
-        most = std::max(most, size);
-      }
-      float s = most * (1.0f / top);
-      if (!(s >= std::numeric_limits<float>::min() && s <= std::numeric_limits<float>::max())) s = 0;
-      const float inverse = s > 0 ? 1.0f / s : 0.0f;
-      scale[t] = s;
-      for (int64_t i = 0; i < k; ++i) {
-        const float v = load(x, t * k + i);
-        if (!(std::fabs(v) <= std::numeric_limits<float>::max())) to[t * k + i] = 0;
-        else if (integer) to[t * k + i] = static_cast<uint8_t>(static_cast<int8_t>(block_code(v, inverse, top)));
-        else to[t * k + i] = to_e4m3(std::min(std::max(v * inverse, -top), top));
-      }
+  exec.pool.for_each(rows, rows_grain(8 * k), [&](int64_t t) {
+    float most = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      const float size = std::fabs(load(x, t * k + i));
+      if (!(size <= std::numeric_limits<float>::max())) bad = true;
+      most = std::max(most, size);
+    }
+    float s = most * (1.0f / top);
+    if (!(s >= std::numeric_limits<float>::min() && s <= std::numeric_limits<float>::max())) s = 0;
+    const float inverse = s > 0 ? 1.0f / s : 0.0f;
+    scale[t] = s;
+    for (int64_t i = 0; i < k; ++i) {
+      const float v = load(x, t * k + i);
+      if (!(std::fabs(v) <= std::numeric_limits<float>::max())) to[t * k + i] = 0;
+      else if (integer) to[t * k + i] = static_cast<uint8_t>(static_cast<int8_t>(block_code(v, inverse, top)));
+      else to[t * k + i] = to_e4m3(std::min(std::max(v * inverse, -top), top));
     }
   });
   if (bad) throw Failure("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");

@@ -58,6 +58,13 @@ class ThreadPool {
   // Throws Failure("LPQ_ABORTED") between chunks once abort() was called, and rethrows the first exception of a body.
   // Not reentrant: a body must not call parallel_for.
   void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t, int)>& body);
+  // body(i) for each.
+  template <class Body>
+  void for_each(int64_t count, int64_t grain, const Body& body) {
+    parallel_for(count, grain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) body(i);
+    });
+  }
   void abort() { aborted_ = true; }
   void clear_abort() { aborted_ = false; }
   bool aborted() const { return aborted_; }
