@@ -10,6 +10,15 @@
 
 namespace lpq::cuda {
 
+// cp_async_wait of kernels that never have more than Most groups under way.
+template <int Most>
+__device__ __forceinline__ void cp_async_wait_most(int newer) {
+  if constexpr (Most > 0) {
+    if (newer < Most) return cp_async_wait_most<Most - 1>(newer);
+  }
+  cp_async_wait<Most>();
+}
+
 // Stages by their addresses, filled by cp.async in groups, one a stage.
 struct CopyPipeline {
   uint32_t begin, end;
@@ -24,6 +33,11 @@ struct CopyPipeline {
   // For all threads: at most `newer` stages are still under way. The stage that all have read before this is free.
   __device__ __forceinline__ void consumer_wait(int newer) const {
     cp_async_wait(newer);
+    __syncthreads();
+  }
+  template <int Most>
+  __device__ __forceinline__ void consumer_wait_most(int newer) const {
+    cp_async_wait_most<Most>(newer);
     __syncthreads();
   }
   template <int Newer>

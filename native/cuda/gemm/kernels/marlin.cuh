@@ -19,10 +19,7 @@ struct MarlinForm {
   // A lane's words of its four tiles are neighbours: one 16-byte load, or two.
   __device__ __forceinline__ static void fetch(uint32_t (&words)[Bits], uint32_t from, int lane) {
 #pragma unroll
-    for (int v = 0; v < Bits / 4; ++v) {
-      const uint4 four = ld_shared_v4(from + lane * (4 * Bits) + 16 * v);
-      words[4 * v] = four.x, words[4 * v + 1] = four.y, words[4 * v + 2] = four.z, words[4 * v + 3] = four.w;
-    }
+    for (int v = 0; v < Bits / 4; ++v) ld_shared_v4(words + 4 * v, from + lane * (4 * Bits) + 16 * v);
   }
   // Zero points stand in the order of the weights: those of columns n and n + 8 of tile j in the two halves of a masked
   // word.
@@ -43,8 +40,7 @@ struct MarlinForm {
   }
   // Eight scales, 8 columns apart, in one 16-byte load.
   __device__ __forceinline__ static void read_scales(uint32_t (&raw)[4], uint32_t from, int lane) {
-    const uint4 four = ld_shared_v4(from + FragmentA<16>::row(lane, 0) * 16);
-    raw[0] = four.x, raw[1] = four.y, raw[2] = four.z, raw[3] = four.w;
+    ld_shared_v4(raw, from + FragmentA<16>::row(lane, 0) * 16);
   }
   __device__ __forceinline__ static float scale(const uint32_t (&raw)[4], int i, bool) {
     return to_float(raw[i / 2] >> 16 * (i & 1) & 0xffffu, false);

@@ -16,14 +16,11 @@
 // order of the blocks. No sum depends on timing.
 #pragma once
 #include "cuda/gemm/activations.cuh"
-#include "cuda/gemm/dequant.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/packed_words.cuh"
 #include "cuda/ptx/cp_async.cuh"
-#include "cuda/ptx/features.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/mma.cuh"
-#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 

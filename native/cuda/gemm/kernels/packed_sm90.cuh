@@ -3,16 +3,15 @@
 // one producer warp, so that consumers spend no instruction on loads; three more warps that sum activations. A step is
 // one box of each tensor, three or four copies, each of which costs its thread about a hundred cycles. Barriers count
 // bytes (full), warps that are done with a stage (empty), and sums (summed).
+//
+//   weights (lane, pair) -> (n, k): PackedChunk (packed_words.cuh)
+//   sums (lane, reg) of sum[nt][t] -> (n = 16 nt + row, token = 8 t + column) of FragmentC
 #pragma once
 #include "cuda/gemm/activations.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/packed_words.cuh"
 #include "cuda/gemm/pipeline.cuh"
 #include "cuda/gemm/tma_stage.cuh"
-#include "cuda/ptx/features.cuh"
-#include "cuda/ptx/mbarrier.cuh"
-#include "cuda/ptx/shared_memory.cuh"
-#include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warps.cuh"
 #include "cuda/ptx/wgmma.cuh"
 

@@ -19,20 +19,9 @@
 // of f16: the paper's arithmetic, which the verifier emulates, weights f16((code - 2^(bits-1)) s): scales in fp32 would
 // take twice the registers.
 #pragma once
-#include "cuda/gemm/accumulators.cuh"
-#include "cuda/gemm/families/sparse.h"
-#include "cuda/gemm/fragment.cuh"
-#include "cuda/gemm/kernels/column_walk.cuh"
 #include "cuda/gemm/kernels/sparse_epilogue.cuh"
 #include "cuda/gemm/kernels/sparse_producer.cuh"
 #include "cuda/gemm/kernels/sparse_products.cuh"
-#include "cuda/gemm/pipeline.cuh"
-#include "cuda/ptx/cp_async.cuh"
-#include "cuda/ptx/features.cuh"
-#include "cuda/ptx/griddepcontrol.cuh"
-#include "cuda/ptx/mbarrier.cuh"
-#include "cuda/ptx/shared_memory.cuh"
-#include "cuda/ptx/warps.cuh"
 
 namespace lpq::cuda {
 
@@ -40,7 +29,7 @@ namespace lpq::cuda {
 template <int Bits, int T, bool BF>
 __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
   using Tile = SparseTile<Bits, T>;
-  const Tile tile(g);
+  const Tile tile{g};
   const uint32_t base = shared_address(dynamic_shared());
   const CopyPipeline ring{base, base + tile.place.exchange, tile.place.stage};
   const int first = blockIdx.x * g.per, count = max(0, min(g.per, g.strips * g.batches * g.steps - first));
@@ -51,16 +40,9 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
   for (int s = 0; s < g.stages - 1; ++s) producer.load(s < count);
   uint32_t stage = ring.begin;
   for (int at = 0; at < count; ++at) {
-    switch (g.stages) {
-      case 2: cp_async_wait<0>(); break;
-      case 3: cp_async_wait<1>(); break;
-      case 4: cp_async_wait<2>(); break;
-      case 5: cp_async_wait<3>(); break;
-      default: cp_async_wait<4>();
-    }
-    __syncthreads();
+    ring.consumer_wait_most<4>(g.stages - 2);
     producer.load(at + g.stages - 1 < count);
-    if (tile.has(g, walk)) {
+    if (tile.has(walk)) {
       const uint32_t slot = stage + tile.place.x + tile.warp * kSparseSlot<Bits>, side = slot + 4 * Tile::kTile;
       const SparseOperands operands{slot + tile.lane * (4 * Bits),
                                     side + tile.lane * 4,
@@ -83,7 +65,7 @@ __device__ __forceinline__ void gemm_sparse(const SparseArgs& g) {
 template <int Bits, int T, bool BF>
 __device__ __forceinline__ void gemm_sparse_tma(const SparseArgs& g, const SparseMaps& maps) {
   using Tile = SparseTile<Bits, T>;
-  const Tile tile(g);
+  const Tile tile{g};
   const int warps = 1 << (g.log_n + g.log_k);
   const uint32_t ring = shared_address(dynamic_shared()), full = ring + tile.place.flag + 16;
   const TmaPipeline pipeline{full, full + 8 * kMostSparseStages};
@@ -116,7 +98,7 @@ __device__ __forceinline__ void gemm_sparse_tma(const SparseArgs& g, const Spars
   PipelineState state;
   for (int at = 0; at < count; ++at) {
     pipeline.consumer_wait(state);
-    if (tile.has(g, walk)) {
+    if (tile.has(walk)) {
       SparseOperands operands = first_stage;
       const uint32_t stage = state.stage * tile.place.stage;
       operands.codes += stage, operands.metadata += stage, operands.scales += stage, operands.x += stage;

@@ -1,13 +1,11 @@
 // The end of a column of tiles of sparse.cuh: sums of warps and of blocks become outputs.
 #pragma once
-#include "cuda/gemm/accumulators.cuh"
 #include "cuda/gemm/families/sparse.h"
 #include "cuda/gemm/fragment.cuh"
-#include "cuda/gemm/kernels/column_walk.cuh"
 #include "cuda/gemm/kernels/sparse_producer.cuh"
+#include "cuda/gemm/store.cuh"
 #include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
-#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -24,27 +22,18 @@ __device__ __forceinline__ bool fixup_last(const SparseArgs& g, const SparseTile
     return reinterpret_cast<float4*>(g.partial) +
            (static_cast<long long>(2 * of + runs.part(column, of)) * kPart << g.log_n) + tile.wn * kPart + tile.lane;
   };
-  if (tile.wk == 0) {
-    float4* const to = part_of(block);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) __stcg(to + v * 32, sum_vector(sum, v));
-  }
+  if (tile.wk == 0) keep_vectors(sum, part_of(block));
   if (!is_last_sharer(g.counters + column, flag, sharers, leader, sync)) return false;
   if (tile.wk != 0) return true;
-  const auto take = [&](int of) {
-    const float4* const from = part_of(of);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) add_vector(sum, v, __ldcg(from + v * 32));
-  };
   if (sharers.count() == 2) {
     // Two parts make the same sum in either order, and one it still has. Minus 0 becomes 0, as when parts are added to
     // 0.
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) add_vector(sum, v, make_float4(0, 0, 0, 0));
-    take(sharers.from + sharers.to - block);
+    add_vectors(sum, part_of(sharers.from + sharers.to - block));
   } else {
     clear_sums(sum);
-    for (int of = sharers.from; of <= sharers.to; ++of) take(of);
+    for (int of = sharers.from; of <= sharers.to; ++of) add_vectors(sum, part_of(of));
   }
   return true;
 }
@@ -54,6 +43,7 @@ __device__ __forceinline__ void store_column(const SparseArgs& g, int nt, int ba
                                              const float (&sum)[4][T][4]) {
   using Sums = FragmentC<float>;
   const int n0 = nt * kSparseColumns + 8 * Sums::row(lane);
+  const Outputs y{g.y, g.m, g.n, g.vectors != 0};
 #pragma unroll
   for (int t = 0; t < T; ++t)
 #pragma unroll
@@ -71,15 +61,9 @@ __device__ __forceinline__ void store_column(const SparseArgs& g, int nt, int ba
         }
         out[f] = from_float(v, BF);
       }
-      uint16_t* to = g.y + static_cast<long long>(m) * g.n + n0;
-      if (g.vectors && n0 + 8 <= g.n) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(out[0] | uint32_t{out[1]} << 16, out[2] | uint32_t{out[3]} << 16,
-                                                   out[4] | uint32_t{out[5]} << 16, out[6] | uint32_t{out[7]} << 16);
-      } else {
-#pragma unroll
-        for (int f = 0; f < 8; ++f)
-          if (n0 + f < g.n) to[f] = out[f];
-      }
+      y.store(m, n0,
+              make_uint4(out[0] | uint32_t{out[1]} << 16, out[2] | uint32_t{out[3]} << 16,
+                         out[4] | uint32_t{out[5]} << 16, out[6] | uint32_t{out[7]} << 16));
     }
 }
 
@@ -93,7 +77,7 @@ __device__ __forceinline__ void end_column(const SparseArgs& g, const SparseTile
                tile.wk, tile.lane, sync);
   const bool whole = fixup_last(g, tile, reinterpret_cast<unsigned*>(shared + tile.place.flag), at.column, sum,
                                 threadIdx.x == 0, sync);
-  const int nt = tile.columns_of(g, at.strip);
+  const int nt = tile.columns_of(at.strip);
   if (whole && tile.wk == 0 && nt * kSparseColumns < g.n) store_column<T, BF>(g, nt, at.batch, tile.lane, sum);
   clear_sums(sum);
 }

@@ -4,6 +4,7 @@
 #include "cuda/gemm/families/sparse.h"
 #include "cuda/gemm/kernels/column_walk.cuh"
 #include "cuda/gemm/pipeline.cuh"
+#include "cuda/gemm/slab_copies.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/features.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
@@ -16,21 +17,15 @@ template <int Bits, int T>
 struct SparseTile {
   static constexpr int kTile = 128 * Bits;   // codes of 64 columns by 32 k
   static constexpr int kSlab = 8 * T * 128;  // activations of 64 k
-  int lane, warp, wn, wk, n_tiles, k_units;
-  SparseShared place;
+  const SparseArgs& g;
+  int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), wn = warp & ((1 << g.log_n) - 1),
+      wk = warp >> g.log_n, n_tiles = g.n_pad / kSparseColumns, k_units = g.k_pad / kSparseK;
+  SparseShared place = sparse_shared(Bits, T, g.log_n, g.log_k, g.stages);
 
-  __device__ __forceinline__ explicit SparseTile(const SparseArgs& g)
-      : lane(threadIdx.x & 31),
-        warp(__shfl_sync(0xffffffffu, threadIdx.x >> 5, 0)),
-        wn(warp & ((1 << g.log_n) - 1)),
-        wk(warp >> g.log_n),
-        n_tiles(g.n_pad / kSparseColumns),
-        k_units(g.k_pad / kSparseK),
-        place(sparse_shared(Bits, T, g.log_n, g.log_k, g.stages)) {}
-  __device__ __forceinline__ int columns_of(const SparseArgs& g, int strip) const { return (strip << g.log_n) + wn; }
+  __device__ __forceinline__ int columns_of(int strip) const { return (strip << g.log_n) + wn; }
   // Whether a warp has columns and k in a step.
-  __device__ __forceinline__ bool has(const SparseArgs& g, const ColumnWalk& at) const {
-    return columns_of(g, at.strip) < n_tiles && (at.step << g.log_k) + wk < k_units;
+  __device__ __forceinline__ bool has(const ColumnWalk& at) const {
+    return columns_of(at.strip) < n_tiles && (at.step << g.log_k) + wk < k_units;
   }
 };
 
@@ -42,51 +37,31 @@ struct SparseProducer {
   const Tile& tile;
   const CopyPipeline& ring;
   ColumnWalk at;
-  uint32_t stage, w_first, w_to;
-  long long code_row, meta_row, x_jump;  // of 32 k
-  int x_chunk, x_row, x_rows;
+  SlabCopies<T, 4> x{g.x, g.m, g.k, g.log_n, g.log_k};
+  // A register of the thread's own: from an address with a part in a uniform register ptxas 13.0 makes copies whose
+  // cache descriptor it never sets, which the device refuses as an illegal instruction.
+  uint32_t stage = ring.begin, w_first = ring.begin + tile.place.x + tile.warp * kSparseSlot<Bits> + tile.lane * 16,
+           w_to = w_first;
+  long long code_row = static_cast<long long>(tile.n_tiles) * kTile,  // of 32 k
+      meta_row = static_cast<long long>(tile.n_tiles) * 256;
   const unsigned char *codes_from, *meta_from, *scales_from;
-  const uint16_t* x_from;
   bool w_any;
-  int w_left, x_tokens, x_left;
+  int w_left;
 
   __device__ __forceinline__ SparseProducer(const SparseArgs& args, const Tile& of, const CopyPipeline& pipeline,
                                             const ColumnWalk& walk)
-      : g(args),
-        tile(of),
-        ring(pipeline),
-        at(walk),
-        stage(pipeline.begin),
-        // A register of the thread's own: from an address with a part in a uniform register ptxas 13.0 makes copies
-        // whose cache descriptor it never sets, which the device refuses as an illegal instruction.
-        w_first(pipeline.begin + of.place.x + of.warp * kSparseSlot<Bits> + of.lane * 16),
-        w_to(w_first),
-        code_row(static_cast<long long>(of.n_tiles) * kTile),
-        meta_row(static_cast<long long>(of.n_tiles) * 256),
-        x_chunk(threadIdx.x & ((16 << args.log_k) - 1)),
-        x_row(threadIdx.x >> (4 + args.log_k)),
-        x_rows(2 << args.log_n) {
-    x_jump = static_cast<long long>(x_rows) * g.k;
+      : g(args), tile(of), ring(pipeline), at(walk) {
     aim();
   }
   // At the step where `at` stands.
   __device__ __forceinline__ void aim() {
-    const int nt = tile.columns_of(g, at.strip), unit = (at.step << g.log_k) + tile.wk, token = at.batch * 8 * T;
+    const int nt = tile.columns_of(at.strip), unit = (at.step << g.log_k) + tile.wk;
     w_any = nt < tile.n_tiles, w_left = tile.k_units - unit;
     codes_from = g.weights + nt * static_cast<long long>(kTile) + unit * 4 * code_row + tile.lane * 16;
     // Half a warp copies one tile's metadata.
     meta_from = g.metadata + nt * 256ll + (unit * 4 + (tile.lane >> 4)) * meta_row + (tile.lane & 15) * 16;
     scales_from = g.scales + (static_cast<long long>(unit) * g.n_pad + nt * kSparseColumns) * 2 + tile.lane * 16;
-    const int k0 = (at.step * kSparseK) << g.log_k;
-    x_left = g.k - k0 - x_chunk * 8;
-    x_from = g.x + static_cast<long long>(token + x_row) * g.k + k0 + x_chunk * 8;
-    x_tokens = min(8 * T, g.m - token);
-  }
-  __device__ __forceinline__ void copy_activations() const {
-    const uint32_t slab = stage + (x_chunk >> 3) * Tile::kSlab;
-    const uint16_t* from = x_from;
-    for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump)
-      cp_async_16(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, x_left > 0 ? 16 : 0);
+    x.aim(at.batch * 8 * T, (at.step * kSparseK) << g.log_k);
   }
   __device__ __forceinline__ void copy_weights() const {
 #pragma unroll
@@ -101,11 +76,12 @@ struct SparseProducer {
   // A stage, if there is `any` left.
   __device__ __forceinline__ void load(bool any) {
     if (any) {
-      copy_activations();
+      x.copy(stage);
       if (w_any && w_left > 0) copy_weights();
       codes_from += (4 * code_row) << g.log_k, meta_from += (4 * meta_row) << g.log_k,
           scales_from += (2ll * g.n_pad) << g.log_k;
-      w_left -= 1 << g.log_k, x_left -= kSparseK << g.log_k, x_from += kSparseK << g.log_k;
+      w_left -= 1 << g.log_k;
+      x.advance(kSparseK << g.log_k);
       if (at.column_ends(g.steps)) {
         at.next_column(g.strips);
         aim();

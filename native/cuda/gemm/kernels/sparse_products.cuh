@@ -22,10 +22,7 @@ struct SparseOperands {
   __device__ __forceinline__ void fetch(uint32_t (&words)[Bits], uint32_t (&places)[2], FragmentB<16, 4> (&tokens)[T],
                                         int s, int lane) const {
 #pragma unroll
-    for (int v = 0; v < Bits / 4; ++v) {
-      const uint4 four = ld_shared_v4(codes + s * codes_apart + 16 * v);
-      words[4 * v] = four.x, words[4 * v + 1] = four.y, words[4 * v + 2] = four.z, words[4 * v + 3] = four.w;
-    }
+    for (int v = 0; v < Bits / 4; ++v) ld_shared_v4(words + 4 * v, codes + s * codes_apart + 16 * v);
 #pragma unroll
     for (int i = 0; i < 2; ++i) places[i] = ld_shared(metadata + s * metadata_apart + 128 * i);
     const int chunk = (s & 1) * 4 + Matrix8x8::addressed(lane), row = Matrix8x8::addressed_row(lane);

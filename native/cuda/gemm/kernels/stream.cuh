@@ -14,6 +14,8 @@
 //
 // All that is the device's own is called by name (cuda/ptx), so that the kernel runs on a simulated device, too
 // (test/native/simulator).
+//
+//   words (lane, pair) -> (n, k): PackedChunk (packed_words.cuh); sums (lane, reg) -> (n, token): FragmentC
 #pragma once
 #include "cuda/gemm/kernels/stream/activations.cuh"
 #include "cuda/gemm/kernels/stream/loads.cuh"

@@ -25,17 +25,11 @@
 // arithmetic, which the verifier emulates: weights fp16((code - zero) s) or fp16(code s + t), and the tensor core adds
 // to the sums themselves. Scales in fp32 would take two instructions for every product and twice the registers.
 #pragma once
-#include "cuda/gemm/accumulators.cuh"
-#include "cuda/gemm/families/stripes.h"
-#include "cuda/gemm/fragment.cuh"
 #include "cuda/gemm/kernels/stripes_producer.cuh"
 #include "cuda/gemm/kernels/stripes_products.cuh"
 #include "cuda/gemm/kernels/unsigned_codes.cuh"
-#include "cuda/gemm/pipeline.cuh"
 #include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
-#include "cuda/ptx/global_memory.cuh"
-#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -54,15 +48,11 @@ __device__ __forceinline__ bool fixup_from_below(const StripeArgs& g, const Stri
       if (rank + 1 == sharers.count()) g.counters[bottom] = 0;
     }
     __syncthreads();
-    if (tile.wk == 0) {
-#pragma unroll
-      for (int v = 0; v < 4 * T; ++v) add_vector(sum, v, __ldcg(mine + v * 32));
-    }
+    if (tile.wk == 0) add_vectors(sum, mine);
   }
   if (rank + 1 == sharers.count()) return true;
   if (tile.wk == 0) {
-#pragma unroll
-    for (int v = 0; v < 4 * T; ++v) __stcg(mine + v * 32, sum_vector(sum, v));
+    keep_vectors(sum, mine);
     __threadfence();
   }
   __syncthreads();
@@ -103,7 +93,7 @@ __device__ __forceinline__ void store_column(const StripeArgs& g, const StripeTi
 // T: eights of tokens. XB: x, y and bias are bf16. Warps along N and K as the arguments say.
 template <class Form, int T, bool XB>
 __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
-  const StripeTile<Form, T> tile(g);
+  const StripeTile<Form, T> tile{g};
   unsigned char* const shared = dynamic_shared();
   const uint32_t base = shared_address(shared);
   const CopyPipeline ring{base, base + g.stages * tile.stage_bytes, tile.stage_bytes};
@@ -118,9 +108,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
   for (int s = 0; s < g.stages - 1; ++s) producer.load(s < count);
   uint32_t stage = ring.begin;
   for (int at = 0; at < count; ++at) {
-    if (g.stages == 4) ring.consumer_wait<2>();
-    else if (g.stages == 3) ring.consumer_wait<1>();
-    else ring.consumer_wait<0>();
+    ring.consumer_wait_most<2>(g.stages - 2);
     // Half of the warps of each quarter of the multiprocessor copy first and half multiply first.
     const bool more = at + g.stages - 1 < count, late = (tile.warp & 4) != 0;
     if (!late) producer.load(more);
@@ -134,7 +122,7 @@ __device__ __forceinline__ void gemm_stripes(const StripeArgs& g) {
     if (column_ends || at + 1 == count) {
       add_up_warps(sum, exchange, 1 << g.log_n, 1 << g.log_k, tile.wn, tile.wk, tile.lane, [] { __syncthreads(); });
       const bool whole = fixup_from_below(g, tile, walk.column, sum);
-      const int nt = tile.columns_of(g, walk.strip);
+      const int nt = tile.columns_of(walk.strip);
       if (whole && tile.wk == 0 && nt < tile.n_tiles) store_column<Form, T, XB>(g, tile, nt, walk.batch, sum);
       clear_sums(sum);
     }

@@ -4,6 +4,7 @@
 #include "cuda/gemm/families/stripes.h"
 #include "cuda/gemm/kernels/column_walk.cuh"
 #include "cuda/gemm/pipeline.cuh"
+#include "cuda/gemm/slab_copies.cuh"
 #include "cuda/ptx/cp_async.cuh"
 
 namespace lpq::cuda {
@@ -16,24 +17,16 @@ struct StripeTile {
   static constexpr int kSub = kSubTiles<kBits>, kWarpK = 16 * kSub;  // of a warp, a step
   static constexpr int kSlot = kSub * 128 * kBits;                   // its codes
   static constexpr int kZeroBytes = Form::kZeros ? 8 * kBits : 0;    // of 64 columns and a group
-  int lane, warp, wn, wk;
-  int n_tiles, step_k, rows_of_scales;
-  int x_bytes, weight_bytes, scale_row, zero_row, stage_bytes;
+  const StripeArgs& g;
+  int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), wn = warp & ((1 << g.log_n) - 1),
+      wk = warp >> g.log_n;
+  int n_tiles = g.n_pad / kTileColumns, step_k = kWarpK << g.log_k,
+      rows_of_scales = g.channel ? 1 : max(1, step_k >> g.group_shift);
+  int x_bytes = max(1, step_k >> 6) * kSlab, weight_bytes = kSlot << (g.log_n + g.log_k),
+      scale_row = (kTileColumns * kScale) << g.log_n, zero_row = kZeroBytes << g.log_n,
+      stage_bytes = (x_bytes + weight_bytes + rows_of_scales * (scale_row + zero_row) + 127) & ~127;
 
-  __device__ __forceinline__ explicit StripeTile(const StripeArgs& g)
-      : lane(threadIdx.x & 31),
-        warp(__shfl_sync(0xffffffffu, threadIdx.x >> 5, 0)),
-        wn(warp & ((1 << g.log_n) - 1)),
-        wk(warp >> g.log_n),
-        n_tiles(g.n_pad / kTileColumns),
-        step_k(kWarpK << g.log_k),
-        rows_of_scales(g.channel ? 1 : max(1, step_k >> g.group_shift)),
-        x_bytes(max(1, step_k >> 6) * kSlab),
-        weight_bytes(kSlot << (g.log_n + g.log_k)),
-        scale_row((kTileColumns * kScale) << g.log_n),
-        zero_row(kZeroBytes << g.log_n),
-        stage_bytes((x_bytes + weight_bytes + rows_of_scales * (scale_row + zero_row) + 127) & ~127) {}
-  __device__ __forceinline__ int columns_of(const StripeArgs& g, int strip) const { return (strip << g.log_n) + wn; }
+  __device__ __forceinline__ int columns_of(int strip) const { return (strip << g.log_n) + wn; }
 };
 
 template <class Form, int T>
@@ -49,49 +42,33 @@ struct StripeProducer {
   const Tile& tile;
   const CopyPipeline& ring;
   ColumnWalk at;
-  uint32_t stage, w_first, w_to;
-  int x_chunk, x_row, x_rows, s_row, s_chunk, z_row, z_chunk, s_pitch, z_pitch;
-  long long x_jump, w_jump;
+  SlabCopies<T, kLogChunks> x{g.x, g.m, g.k, g.log_n, g.log_k};
+  // A register of the thread's own: from an address with a part in a uniform register ptxas 13.0 makes copies whose
+  // cache descriptor it never sets (desc[UR1]), which the device refuses as an illegal instruction.
+  uint32_t stage = ring.begin, w_first = ring.begin + tile.x_bytes + tile.warp * Tile::kSlot + tile.lane * 16,
+           w_to = w_first;
+  int s_row = threadIdx.x >> (kScaleLog + g.log_n), s_chunk = threadIdx.x & ((1 << (kScaleLog + g.log_n)) - 1),
+      z_row = threadIdx.x >> (kZeroLog + g.log_n), z_chunk = threadIdx.x & ((1 << (kZeroLog + g.log_n)) - 1),
+      s_pitch = g.n_pad * Tile::kScale, z_pitch = tile.n_tiles * Tile::kZeroBytes;
+  long long w_jump = (static_cast<long long>(Tile::kSub) << g.log_k) * g.k_stride;
   const unsigned char* w_from;
-  const uint16_t* x_from;
-  int w_left, x_left, x_tokens, k, s_at, z_at;
+  int w_left, k, s_at, z_at;
 
   __device__ __forceinline__ StripeProducer(const StripeArgs& args, const Tile& of, const CopyPipeline& pipeline,
                                             const ColumnWalk& walk)
-      : g(args),
-        tile(of),
-        ring(pipeline),
-        at(walk),
-        stage(pipeline.begin),
-        // A register of the thread's own: from an address with a part in a uniform register ptxas 13.0 makes copies
-        // whose cache descriptor it never sets (desc[UR1]), which the device refuses as an illegal instruction.
-        w_first(pipeline.begin + of.x_bytes + of.warp * Tile::kSlot + of.lane * 16),
-        w_to(w_first),
-        x_chunk(threadIdx.x & ((1 << (kLogChunks + args.log_k)) - 1)),
-        x_row(threadIdx.x >> (kLogChunks + args.log_k)),
-        x_rows((32 >> kLogChunks) << args.log_n),
-        s_row(threadIdx.x >> (kScaleLog + args.log_n)),
-        s_chunk(threadIdx.x & ((1 << (kScaleLog + args.log_n)) - 1)),
-        z_row(threadIdx.x >> (kZeroLog + args.log_n)),
-        z_chunk(threadIdx.x & ((1 << (kZeroLog + args.log_n)) - 1)),
-        s_pitch(args.n_pad * Tile::kScale),
-        z_pitch(of.n_tiles * Tile::kZeroBytes),
-        x_jump(static_cast<long long>(x_rows) * args.k),
-        w_jump((static_cast<long long>(Tile::kSub) << args.log_k) * args.k_stride) {
+      : g(args), tile(of), ring(pipeline), at(walk) {
     aim();
   }
 
   // At the step where `at` stands.
   __device__ __forceinline__ void aim() {
-    const int nt = tile.columns_of(g, at.strip), token = (g.first_batch + at.batch) * 8 * T;
+    const int nt = tile.columns_of(at.strip);
     constexpr int kLanes = 4 * Tile::kBits;  // of a piece of 32 columns
     k = at.step * tile.step_k;
     w_from = g.weights + (2 * nt + tile.lane / kLanes) * g.n_stride + tile.lane % kLanes * 16 +
              ((at.step << g.log_k) + tile.wk) * Tile::kSub * g.k_stride;
     w_left = nt < tile.n_tiles ? g.k_pad - k - tile.wk * Tile::kWarpK : 0;
-    x_from = g.x + static_cast<long long>(token + x_row) * g.k + k + x_chunk * 8;
-    x_left = g.k - k - x_chunk * 8;
-    x_tokens = min(8 * T, g.m - token);
+    x.aim((g.first_batch + at.batch) * 8 * T, k);
     s_at = (at.strip << g.log_n) * (kTileColumns * Tile::kScale) + s_chunk * 16;
     z_at = (at.strip << g.log_n) * Tile::kZeroBytes + z_chunk * 16;
     if (g.channel || s_row >= tile.rows_of_scales || s_at >= s_pitch) s_at = -1;
@@ -108,13 +85,6 @@ struct StripeProducer {
       }
     }
   }
-  __device__ __forceinline__ void copy_activations() const {
-    const uint16_t* from = x_from;
-    const uint32_t slab = stage + (x_chunk >> 3) * Tile::kSlab;
-    const int bytes = x_left > 0 ? 16 : 0;
-    for (int row = x_row; row < x_tokens; row += x_rows, from += x_jump)
-      cp_async_16(slab + row * 128 + (((x_chunk ^ row) & 7) << 4), from, bytes);
-  }
   __device__ __forceinline__ void copy_scales() const {
     const uint32_t side = stage + tile.x_bytes + tile.weight_bytes + threadIdx.x * 16;
     const int group = g.channel ? 0 : k >> g.group_shift;
@@ -130,9 +100,10 @@ struct StripeProducer {
   __device__ __forceinline__ void load(bool any) {
     if (any) {
       copy_codes();
-      copy_activations();
+      x.copy(stage);
       copy_scales();
-      w_from += w_jump, w_left -= tile.step_k, x_from += tile.step_k, x_left -= tile.step_k, k += tile.step_k;
+      w_from += w_jump, w_left -= tile.step_k, k += tile.step_k;
+      x.advance(tile.step_k);
       if (at.column_ends(g.steps)) {
         at.next_column(g.strips);
         aim();

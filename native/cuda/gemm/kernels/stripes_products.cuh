@@ -33,7 +33,7 @@ struct StripeOperands {
                                             const ColumnWalk& at)
       : g(args), tile(of) {
     const int row = Matrix8x8::addressed_row(tile.lane), matrix = Matrix8x8::addressed(tile.lane);
-    const int own_k = tile.wk * Tile::kWarpK, nt = tile.columns_of(g, at.strip);
+    const int own_k = tile.wk * Tile::kWarpK, nt = tile.columns_of(at.strip);
     x = stage + (own_k >> 6) * Tile::kSlab + (T == 1 ? row : row + 8 * (matrix >> 1)) * 128;
     x_chunk = (own_k >> 3 & 7) + (T == 1 ? matrix : matrix & 1);
     slot = stage + tile.x_bytes + tile.warp * Tile::kSlot, side = stage + tile.x_bytes + tile.weight_bytes;

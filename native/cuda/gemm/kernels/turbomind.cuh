@@ -27,8 +27,7 @@ struct TurboMindInteger {
         const uint2 two = ld_shared_v2(at);
         words[2 * t] = two.x, words[2 * t + 1] = two.y;
       } else {
-        const uint4 four = ld_shared_v4(at);
-        words[4 * t] = four.x, words[4 * t + 1] = four.y, words[4 * t + 2] = four.z, words[4 * t + 3] = four.w;
+        ld_shared_v4(words + 4 * t, at);
       }
     }
   }

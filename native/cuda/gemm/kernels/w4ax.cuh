@@ -18,17 +18,9 @@
 //                 n = lane / 4 + 8 (i % 2), k = 32 (2 v + i / 2) + 4 (lane % 4) + byte + 16 high
 // Sums: (lane, [tile][reg]) -> n, m as WarpgroupD has them; w4ax_products.cuh says which rows are a warp's.
 #pragma once
-#include "cuda/gemm/families/w4ax.h"
 #include "cuda/gemm/kernels/w4ax_epilogue.cuh"
 #include "cuda/gemm/kernels/w4ax_producer.cuh"
 #include "cuda/gemm/kernels/w4ax_products.cuh"
-#include "cuda/gemm/stream_k.cuh"
-#include "cuda/ptx/cluster.cuh"
-#include "cuda/ptx/features.cuh"
-#include "cuda/ptx/mbarrier.cuh"
-#include "cuda/ptx/shared_memory.cuh"
-#include "cuda/ptx/warps.cuh"
-#include "cuda/ptx/wgmma.cuh"
 
 namespace lpq::cuda {
 

@@ -4,11 +4,9 @@
 #include "cuda/gemm/fragment.cuh"
 #include "cuda/gemm/kernels/w4ax_producer.cuh"
 #include "cuda/gemm/kernels/w4ax_products.cuh"
+#include "cuda/gemm/store.cuh"
 #include "cuda/gemm/stream_k.cuh"
-#include "cuda/numbers.cuh"
-#include "cuda/ptx/features.cuh"
-#include "cuda/ptx/ldmatrix.cuh"
-#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -31,7 +29,7 @@ __device__ __forceinline__ RowFactors row_factors(const ActArgs& a, int row0, in
   return f;
 }
 
-// Eight tokens of a warp's 32 rows to y; v: [eight of rows][token], as FragmentC has a lane's row and its two columns.
+// Eight tokens of a warp's 32 rows to y; v: [8 rows][token], as FragmentC has a lane's row and its two columns.
 // `staging`: 512 bytes of the warp's own.
 template <class Kind>
 __device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int token0,
@@ -62,33 +60,10 @@ __device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int tok
       }
     return;
   }
-  uint32_t r[4];
-  if (a.store == kActStoreBf16) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      r[i] = from_float<true>(out[i][0]) | static_cast<uint32_t>(from_float<true>(out[i][1])) << 16;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      r[i] = from_float<false>(out[i][0]) | static_cast<uint32_t>(from_float<false>(out[i][1])) << 16;
-  }
-  // Token j's 64 bytes are four chunks, xor-ed with j / 2: neither side meets a bank twice.
-  const int row = Matrix8x8::addressed_row(lane);
-  __syncwarp();
-  stmatrix_x4_trans(staging + row * 64 + ((Matrix8x8::addressed(lane) ^ (row >> 1)) << 4), r);
-  __syncwarp();
-  const int token = lane >> 2, chunk = lane & 3, n = row0 + 8 * chunk, m = token0 + token;
-  const uint4 line = ld_shared_v4(staging + token * 64 + ((chunk ^ (token >> 1)) << 4));
-  if (m >= a.m) return;
-  uint16_t* const to = static_cast<uint16_t*>(a.y) + static_cast<long long>(m) * a.n + n;
-  if (a.vectors && n + 8 <= a.n) {
-    *reinterpret_cast<uint4*>(to) = line;
-  } else {
-    const uint32_t words[4] = {line.x, line.y, line.z, line.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (n + i < a.n) to[i] = static_cast<uint16_t>(words[i >> 1] >> 16 * (i & 1));
-  }
+  const bool bf16 = a.store == kActStoreBf16;
+  store_transposed<2, 1>(
+      {static_cast<uint16_t*>(a.y), a.m, a.n, a.vectors != 0}, row0, token0, INT_MIN, staging, lane,
+      [&](int, int i) { return bf16 ? cvt_x2<true>(out[i][0], out[i][1]) : cvt_x2<false>(out[i][0], out[i][1]); });
 }
 
 // Where an item's rows and tokens begin.

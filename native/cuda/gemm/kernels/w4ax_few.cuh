@@ -16,15 +16,9 @@
 // order, of sums over their blocks of k in order.
 #pragma once
 #include "cuda/gemm/accumulators.cuh"
-#include "cuda/gemm/families/w4ax_few.h"
-#include "cuda/gemm/fragment.cuh"
 #include "cuda/gemm/kernels/w4ax_few_operands.cuh"
-#include "cuda/gemm/kernels/w4ax_mma.cuh"
-#include "cuda/ptx/cp_async.cuh"
-#include "cuda/ptx/features.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/mma.cuh"
-#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 

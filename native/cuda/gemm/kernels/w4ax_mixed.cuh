@@ -18,11 +18,8 @@
 // same bytes.
 #pragma once
 #include "cuda/gemm/accumulators.cuh"
-#include "cuda/gemm/families/w4ax_mixed.h"
 #include "cuda/gemm/kernels/w4ax_mixed_step.cuh"
-#include "cuda/gemm/kernels/w4ax_mma.cuh"
-#include "cuda/ptx/cp_async.cuh"
-#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/gemm/pipeline.cuh"
 
 namespace lpq::cuda {
 
@@ -89,16 +86,10 @@ __device__ __forceinline__ void end_item(const MixedArgs& a, const MixedRuns& ru
       return reinterpret_cast<float4*>(a.partial + (block * 2ll + place) * Tile::kParts) + warp * Tile::kVectors * 32 +
              lane;
     };
-    float4* const to = part_of(runs.unit, item == runs.first / a.k_blocks ? 0 : 1);
-#pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) __stcg(to + v * 32, sum_vector(sum, v));
+    keep_vectors(sum, part_of(runs.unit, item == runs.first / a.k_blocks ? 0 : 1));
     if (!runs.all_there(a, item, begun)) return;
     clear_sums(sum);
-    runs.each_part(a, item, [&](int block, int place) {
-      const float4* const from = part_of(block, place);
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) add_vector(sum, v, __ldcg(from + v * 32));
-    });
+    runs.each_part(a, item, [&](int block, int place) { add_vectors(sum, part_of(block, place)); });
   }
   const int row0 = item / a.token_tiles * kMixedRows + Tile::row0(warp) * 16,
             token0 = item % a.token_tiles * 8 * T + Tile::token0(warp) * 8;
@@ -130,9 +121,7 @@ __device__ __forceinline__ void gemm_mixed(const MixedArgs& a) {
   float sum[Tile::kRows][Tile::kTokens][4] = {};
   int begun = 0, into = ahead, from = 0;  // steps of this item; stages
   for (int step = 0; step < walk.steps; ++step) {
-    if (ahead == 3) cp_async_wait<2>();
-    else if (ahead == 2) cp_async_wait<1>();
-    else cp_async_wait<0>();
+    cp_async_wait_most<2>(ahead - 1);
     __syncthreads();
     load(into, step + ahead < walk.steps);
     if (++into == a.stages) into = 0;

@@ -12,6 +12,9 @@
 // One warp fills a ring of stages by TMA, a step a stage; the others multiply, each 32 rows of one packed block (two of
 // them one after the other for up to 64 tokens). The code of a step has to stay small: two or
 // four warpgroups at different places of it share one instruction cache.
+//
+//   weights (lane, pair) -> (n, k): PackedChunk (packed_words.cuh), 16-row half by half WarpgroupA<16>'s warp
+//   sums (lane, [tile][reg]) of sum[half] -> (n = 16 half + row, token = 8 tile + column) of FragmentC
 #pragma once
 #include "cuda/gemm/kernels/wide/epilogue.cuh"
 #include "cuda/gemm/kernels/wide/products.cuh"
