@@ -156,6 +156,8 @@ export interface AttentionTable {
   readonly window: WindowTable;
   /** Queries that grow with their position. */
   readonly temperature?: TemperatureTable;
+  /** Blocks that see only their chunk of so many tokens: those of chunked_attention in layer_types, without it those that rotate. */
+  readonly chunk?: Setting<number>;
 }
 
 /** Norms of q and k. */
@@ -170,12 +172,18 @@ export interface HeadNormTable {
   readonly bias?: false;
   /** True: applied after the rotation. */
   readonly afterRotation?: true;
+  /** True: RMS norms without a weight, of the blocks that rotate. */
+  readonly bare?: true;
 }
 
 /** A query at position p is multiplied by 1 + beta * ln(1 + floor((p + offset) / length)); no beta: by nothing. */
 export interface TemperatureTable {
   /** 'rope': the keys stand in rope_parameters. */
   readonly from?: 'rope';
+  /** False: none. Numbers count as true, but for 0. */
+  readonly enabled?: { readonly keys: readonly string[]; readonly otherwise: boolean };
+  /** True: only in blocks that rotate nothing. */
+  readonly unrotated?: true;
   readonly beta: Setting<number>;
   readonly length: Setting<number>;
   readonly offset: number;
@@ -327,6 +335,8 @@ export interface ExpertsTable {
   readonly scoring?: Setting<string>;
   /** SparseMixer's jitter (native/ops/routing.h), in the place of shares; 0: none. */
   readonly jitter?: Setting<number>;
+  /** True: the weights multiply what experts read, not what they make. */
+  readonly weighInput?: true;
   /** Whether the k weights are divided by their sum. */
   readonly normalize: Setting<boolean>;
   /** Multiplies the weights; default 1. */
@@ -348,6 +358,8 @@ export interface ExpertsTable {
   /** Blocks with (index + 1) divisible by this have experts, unless the list under `denseBlocks` has the index. */
   readonly every: Setting<number>;
   readonly denseBlocks: string;
+  /** Key of the list of all blocks with experts; where it is absent the rest decides. */
+  readonly sparseBlocks?: string;
   /** How many blocks come first without experts, the index of the last one with them (-1: the last of all). */
   readonly firstDense?: Setting<number>;
   readonly lastSparse?: Setting<number>;

@@ -1,6 +1,7 @@
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { HeadNorms } from '../../native/cache-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import { cachedAttention, requireCpu } from './cached-attention.js';
 import { apart as alone, type Columns, firstOf } from './columns.js';
@@ -68,10 +69,12 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       if (normsLast) normalize();
       if (temperature) warm(rt, ropes, temperature, q, heads * headDim, state.batch);
       const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && !apart && { rotation }) };
-      if (state.attend) state.attend(tensors, params, sinks);
-      else {
+      if (state.attend) {
+        requireOneChunk(plan, state.batch);
+        state.attend(tensors, params, sinks);
+      } else {
         rotate(rt, tensors, params);
-        attendWhole(rt, weights.kv, tensors, state.batch, params, sinks);
+        attendWhole(rt, weights.kv, tensors, chunked(rt, state.batch, plan.chunk), params, sinks);
       }
       // Of weighted means of values, as good as of the values.
       if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
@@ -87,6 +90,27 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
   };
 
   return [qkv, outputStage(plan)];
+}
+
+/** The batch with each chunk as a sequence of its own, as far as attention goes. */
+function chunked(rt: NativeRuntime, batch: Batch, chunk: number): Batch {
+  if (chunk === 0 || batch.longest <= chunk) return batch;
+  const lengths = batch.lengths.flatMap((length) =>
+    Array.from({ length: Math.ceil(length / chunk) }, (_, i) => Math.min(chunk, length - i * chunk)),
+  );
+  const starts = new Int32Array(lengths.length + 1);
+  for (const [i, length] of lengths.entries()) starts[i + 1] = (starts[i] as number) + length;
+  return { ...batch, lengths, longest: chunk, starts: uploadTyped(rt, 'i32', [starts.length], starts) };
+}
+
+/** A cache of keys and values keeps no chunks apart: throws LPQ_CONFIG for a sequence of more than one. */
+function requireOneChunk({ chunk, q }: AttentionPlan, { longest }: Batch): void {
+  if (chunk === 0 || longest <= chunk) return;
+  throw new LpqError('LPQ_CONFIG', `'${q.name}' is of a block that sees chunks of tokens, and caches hold one chunk`, {
+    got: `a sequence of ${longest} tokens`,
+    expected: `at most ${chunk}`,
+    hint: 'Generate fewer tokens, or from a shorter prompt.',
+  });
 }
 
 /** Multiplies the queries of each token by what its position says. */

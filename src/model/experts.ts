@@ -1,4 +1,4 @@
-import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { branchInput } from './branch.js';
 import { applyGate } from './gate.js';
@@ -72,7 +72,13 @@ function route(
   ops.groupByExpert(rt, indices, rows, offsets, { experts });
   ops.gatherRows(rt, normed, rows, x, { divide: perToken });
   for (const tensor of [scores, indices]) tensor.dispose();
-  return { x, rows, weights: shares, offsets };
+  if (!plan.routing.weighInput) return { x, rows, weights: shares, offsets };
+  const each = rt.allocate('f32', [tokens * perToken, 1]);
+  ops.gatherRows(rt, shares.view([tokens * perToken, 1]), rows, each);
+  ops.scaleRows(rt, x, each, x);
+  for (const tensor of [each, shares]) tensor.dispose();
+  const ones = uploadTyped(rt, 'f32', [tokens, perToken], new Float32Array(tokens * perToken).fill(1));
+  return { x, rows, weights: ones, offsets };
 }
 
 /** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */

@@ -33,6 +33,8 @@ export interface AttentionPlan extends BranchPlan {
   readonly rope: RopePlan | undefined;
   /** True: norms of q and k come after the rotation. */
   readonly normsLast?: true;
+  /** Tokens see only those of their own run of so many; 0: all. */
+  readonly chunk: number;
   /** Queries are multiplied by what TemperatureTable says of their positions. */
   readonly temperature?: TemperaturePlan;
 }
@@ -78,8 +80,11 @@ export function attentionPlanner(
   const valueScale = table.valueScale === undefined ? 1 : config.optional(table.valueScale) || 1;
   const { names } = table;
   const normed = config.flag(table.headNorm?.enabled ?? true);
-  const headNorm = (name: string | undefined, count: number): NormPlan | undefined =>
-    name === undefined || !normed ? undefined : headNormPlan(norm, table.headNorm, name, headDim, count);
+  const headNorm = (name: string | undefined, count: number, turns: boolean): NormPlan | undefined => {
+    const { bare } = table.headNorm ?? {};
+    if (!normed || (bare ? !turns : name === undefined)) return undefined;
+    return headNormPlan(norm, table.headNorm, name ?? '', headDim, count);
+  };
   const temperature = temperaturePlan(config, table);
   return ({ prefix, index, layers, linear, branch }) => {
     const turns = table.rope !== undefined && !skipsRotation(config, table.rope, index);
@@ -102,8 +107,8 @@ export function attentionPlanner(
       v: part(separate.v, vn, bias.v),
       fused: 'qkv' in names ? { linear: part(names.qkv, qn + kn + vn, bias.q), order: names.order } : undefined,
       o: linear(prefix + names.o, hidden, heads * valueDim, bias.o),
-      qNorm: headNorm(names.qNorm && prefix + names.qNorm, heads),
-      kNorm: headNorm(names.kNorm && prefix + names.kNorm, kvHeads),
+      qNorm: headNorm(names.qNorm && prefix + names.qNorm, heads, turns),
+      kNorm: headNorm(names.kNorm && prefix + names.kNorm, kvHeads, turns),
       heads,
       kvHeads,
       headDim,
@@ -118,7 +123,8 @@ export function attentionPlanner(
           ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)
           : undefined,
       ...(table.headNorm?.afterRotation && { normsLast: true }),
-      ...(temperature && { temperature }),
+      chunk: chunkOf(config, table, index, turns),
+      ...(temperature && !(turns && table.temperature?.unrotated) && { temperature }),
     };
   };
 }
@@ -135,6 +141,7 @@ function headNormPlan(
   return {
     ...made,
     ...(table?.bias === false && { bias: undefined }),
+    ...(table?.bare && { weight: undefined }),
     ...(over === 'own-head' && name.includes('{head}') && { split: true }),
   };
 }
@@ -142,6 +149,8 @@ function headNormPlan(
 /** Undefined where queries stay as they are. */
 function temperaturePlan(config: Config, { temperature, rope }: AttentionTable): TemperaturePlan | undefined {
   if (!temperature) return undefined;
+  const { keys, otherwise } = temperature.enabled ?? { keys: [], otherwise: true };
+  if (!(config.find(...keys)?.value ?? otherwise)) return undefined;
   const from = temperature.from === 'rope' && rope ? ropeParameters(config, rope) : config;
   if (!from) return undefined;
   const beta = settingNumber(from, temperature.beta);
@@ -159,6 +168,21 @@ function scaleOf(config: Config, { scale }: AttentionTable, headDim: number, ind
   }
   if (!config.flag(scale?.enabled ?? true)) value = 1;
   return config.flag(scale?.byLayer ?? false) ? value / (index + 1) : value;
+}
+
+function chunkOf(config: Config, { chunk }: AttentionTable, index: number, turns: boolean): number {
+  if (chunk === undefined) return 0;
+  const types = config.list('layer_types', 'string');
+  if (types.length === 0) return turns ? config.optional(chunk) : 0;
+  const type = types[index];
+  if (type === 'chunked_attention' || type === 'full_attention')
+    return type === 'full_attention' ? 0 : config.optional(chunk);
+  throw config.error(
+    'layer_types',
+    `does not say what block ${index} is`,
+    type ?? `${types.length} entries`,
+    'chunked_attention or full_attention',
+  );
 }
 
 function slidingOnly(config: Config, { rope, window }: AttentionTable): boolean {

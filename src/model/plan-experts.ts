@@ -35,6 +35,8 @@ export interface RoutingPlan {
   readonly groups: number;
   readonly topGroups: number;
   readonly topTwo: boolean;
+  /** True: weights multiply the experts' inputs. */
+  readonly weighInput: boolean;
   /** SparseMixer's, or 0. */
   readonly jitter: number;
   /** Full name and shape of the tensor of E numbers that is added when experts are chosen. */
@@ -57,9 +59,12 @@ export function expertsRule(config: Config, table: ExpertsTable): (index: number
   const written = settingNumber(config, table.lastSparse ?? -1);
   const last = written === -1 ? Number.POSITIVE_INFINITY : written;
   const frequency = table.frequency === undefined ? 1 : config.count([table.frequency], 1);
+  const sparse = table.sparseBlocks === undefined ? undefined : config.find(table.sparseBlocks);
+  const chosen = sparse && new Set(config.list(sparse.key, 'number'));
   const types = table.blockTypes === undefined ? [] : config.list(table.blockTypes, 'string');
   return (index) => {
     if (types.length > 0) return isSparse(config, table.blockTypes as string, types, index);
+    if (chosen) return chosen.has(index);
     if (index < first || index > last || dense.has(index)) return false;
     return every > 0 && (index + 1) % every === 0 && index % frequency === 0;
   };
@@ -84,7 +89,7 @@ function countAt(config: Config, keys: readonly string[], index: number, most?: 
 export function expertsPlan(
   config: Config,
   table: ExpertsTable,
-  { prefix, index }: { readonly prefix: string; readonly index: number },
+  { prefix, index, multiplier }: { readonly prefix: string; readonly index: number; readonly multiplier: number },
   hidden: number,
   norm: NormPlan,
   activation: Activation,
@@ -105,7 +110,7 @@ export function expertsPlan(
     kind: 'experts',
     norm,
     router: linear(names.router, count, hidden, table.bias?.router ?? false),
-    routing: routingPlan(config, table, count, prefix, countAt(config, table.perToken, index)),
+    routing: routingPlan(config, table, count, prefix, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
       gate: expert(names.gate, e, inner, hidden),
       up: expert(names.up, e, inner, hidden),
@@ -125,6 +130,7 @@ function routingPlan(
   count: number,
   prefix: string,
   perToken: number,
+  multiplier: number,
 ): RoutingPlan {
   const { names, scoring = 'softmax' } = table;
   const kind = typeof scoring === 'string' ? scoring : config.text(scoring.keys, scoring.otherwise);
@@ -143,10 +149,11 @@ function routingPlan(
     perToken,
     sigmoid: kind === 'sigmoid',
     normalize: config.flag(table.normalize),
-    scale: settingNumber(config, table.scale ?? 1),
+    scale: multiplier * settingNumber(config, table.scale ?? 1),
     groups,
     topGroups,
     topTwo,
+    weighInput: table.weighInput ?? false,
     jitter: settingNumber(config, table.jitter ?? 0),
     bias:
       names.choiceBias === undefined

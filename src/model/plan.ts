@@ -121,7 +121,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
         ? expertsPlan(
             config,
             table.experts,
-            parts,
+            { prefix, index, multiplier },
             hidden,
             norm(`${prefix}${table.mlp.names.norm}`),
             activation as Activation,

@@ -19,10 +19,12 @@ import { gptOss } from './gpt_oss.js';
 import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
 import { granite } from './granite.js';
+import { graniteMoe } from './granitemoe.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
 import { llama } from './llama.js';
+import { llama4Text } from './llama4.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
 import { minimaxM2 } from './minimax_m2.js';
 import { ministral3 } from './ministral3.js';
@@ -68,10 +70,12 @@ export const ARCHITECTURES: readonly Architecture[] = [
   gptNeox,
   gptOss,
   granite,
+  graniteMoe,
   hunyuanV1Dense,
   hunyuanV1Moe,
   hyV3,
   llama,
+  llama4Text,
   mimoV2Flash,
   minimaxM2,
   ministral3,

@@ -117,10 +117,20 @@ test('mixtures: groups, scoring, shared experts and dense blocks as published co
     groups: 2,
     topGroups: 1,
     topTwo: true,
+    weighInput: false,
     jitter: 0,
     bias: { name: 'model.layers.3.mlp.gate.e_score_correction_bias', shape: [8] },
   });
-  const soft = { perToken: 2, sigmoid: false, normalize: false, scale: 16, topTwo: false, jitter: 0, bias: undefined };
+  const soft = {
+    perToken: 2,
+    sigmoid: false,
+    normalize: false,
+    scale: 16,
+    topTwo: false,
+    weighInput: false,
+    jitter: 0,
+    bias: undefined,
+  };
   assert.deepEqual(routing(v2), { ...soft, groups: 4, topGroups: 2 });
   // V2-Lite: topk_method greedy, and groups that mean nothing.
   assert.deepEqual(routing({ ...v2, topk_method: 'greedy', n_group: 1, topk_group: 1 }), {
@@ -210,7 +220,7 @@ test('an unknown architecture is answered with the nearest one and the keys that
   assert.match(told(small), /nearest is llama .*lacks 'hidden_size'/);
   // By its keys alone, and by those of the language model inside.
   assert.match(told({ ...llama, model_type: 'zephyrion' }), /nearest is \w+/);
-  const inside = { model_type: 'seer_vl', text_config: { ...moe, model_type: 'seer_text' }, vision_config: {} };
+  const inside = { model_type: 'seer_vl', text_config: { ...moe, model_type: 'seer_moe' }, vision_config: {} };
   assert.match(told(inside), /nearest is qwen3_moe/);
   // A class that is known, with a language model inside that is not.
   const mistral3 = { model_type: 'mistral3', text_config: { ...llama, model_type: 'mistrall' } };

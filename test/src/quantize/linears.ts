@@ -49,6 +49,8 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   dots1: 2 * 4 + 3 + 4 * 3 + 3,
   ernie4_5_moe: 2 * 4 + 3 + 4 * 3 + 3,
   exaone_moe: 2 * 4 + 3 + 4 * 3 + 3,
+  granitemoe: 2 * (4 + 4 * 3),
+  llama4_text: 2 * 4 + 3 + 4 * 3 + 3,
   glm4_moe: 2 * 4 + 3 + 4 * 3 + 3,
   glm4_moe_lite: 2 * 5 + 3 + 4 * 3 + 3,
   hunyuan_v1_moe: 2 * (4 + 4 * 3 + 3),
