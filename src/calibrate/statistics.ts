@@ -70,11 +70,7 @@ export async function sweepStatistics(
     const oldest = flight.shift();
     if (!oldest) return;
     try {
-      await oldest.done;
-    } catch (cause) {
-      throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS'
-        ? await notFinite(rt, stage, sums, oldest.captured, cause)
-        : cause;
+      await settled(rt, oldest.done, stage, sums, oldest.captured);
     } finally {
       for (const x of [...oldest.captured.values(), ...oldest.twins.values()]) x.dispose();
     }
@@ -109,7 +105,7 @@ export async function sweepStatistics(
     for (const { h } of sums.values()) ops.gramFinish(rt, h);
     quantized.finish();
     original?.finish();
-    await settled(rt, stage, sums);
+    await settled(rt, rt.sync(), stage, sums, new Map());
   } catch (error) {
     for (const { done } of flight) done.catch(() => {});
     disposeStatistics(sums);
@@ -126,13 +122,18 @@ export function disposeStatistics(statistics: ReadonlyMap<string, FeedStatistics
 }
 
 /** A device tells of bad data when it is asked only. */
-async function settled(rt: NativeRuntime, stage: Stage, sums: Sums): Promise<void> {
+async function settled(
+  rt: NativeRuntime,
+  done: Promise<void>,
+  stage: Stage,
+  sums: Sums,
+  captured: ReadonlyMap<string, Tensor>,
+): Promise<void> {
   try {
-    await rt.sync();
+    await done;
   } catch (cause) {
-    throw (cause as { code?: string }).code === 'LPQ_NATIVE_NUMERICS'
-      ? await notFinite(rt, stage, sums, new Map(), cause)
-      : cause;
+    if ((cause as { code?: string }).code !== 'LPQ_NATIVE_NUMERICS') throw cause;
+    throw await notFinite(rt, stage, sums, captured, cause);
   }
 }
 

@@ -6,6 +6,7 @@ import { disposeStates, embedBatches, loadOuter } from '../model/forward.js';
 import type { BlockState, BlockWeights, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
+import { headStage } from '../quantize/calibrated.js';
 
 /** What one input of linears looks like over the calibration set, in the unquantized model. */
 export interface ObservedFeed {
@@ -74,10 +75,7 @@ export async function observeFeeds(
     }
     if (wanted.has(graph.head.name)) {
       const tallies = new Map<string, Tally>();
-      const stage: Pick<Stage, 'feeds' | 'capture'> = {
-        feeds: [{ id: 'lm_head', linears: [graph.head] }],
-        capture: async (on, weights, state) => new Map([['lm_head', graph.headInput(on, weights, state.h)]]),
-      };
+      const stage = headStage(graph);
       for (const state of states) await look(rt, stage, outer, state, tallies, wanted, perBatch);
       for (const tally of tallies.values()) feeds.push(await finish(rt, tally, outer));
     }
@@ -98,7 +96,7 @@ export function disposeFeeds(feeds: readonly ObservedFeed[]): void {
 
 async function look(
   rt: NativeRuntime,
-  stage: Pick<Stage, 'feeds' | 'capture'>,
+  stage: Stage,
   weights: BlockWeights,
   state: BlockState,
   tallies: Map<string, Tally>,

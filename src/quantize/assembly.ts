@@ -1,7 +1,8 @@
 import { allocate, type Tensor } from '../../native/binding.js';
 import type { LinearRef } from '../model/program.js';
 import type { Part } from './lanes.js';
-import { disposeModule, type QuantizedModule } from './result.js';
+import { disposeModule, type QuantizedModule, tensorsOf } from './result.js';
+import type { ErrorSums } from './stored.js';
 
 /** One quantized module with how well it went, on its way to the checkpoint. */
 export interface FinishedModule {
@@ -10,12 +11,6 @@ export interface FinishedModule {
   /** tr(D H Dᵀ) / tr(W H Wᵀ); null where no statistics were taken. */
   readonly relativeError: number | null;
   readonly tokens: number | null;
-}
-
-/** tr(D H Dᵀ) and tr(W H Wᵀ) over some rows. */
-export interface ErrorSums {
-  readonly error: number;
-  readonly norm: number;
 }
 
 /** Quantized rows of a module, in the CPU's memory. */
@@ -73,21 +68,14 @@ function joined(linear: LinearRef, parts: readonly FinishedPart[]): QuantizedMod
   const { scheme, quality } = results[0] as QuantizedModule;
   const seconds = Math.max(...results.map(({ quality: { seconds = 0 } }) => seconds));
   const notes = [...new Set(results.flatMap(({ quality: { note } }) => (note === undefined ? [] : [note])))];
-  const zeros = results.map((result) => result.zeros).filter((tensor) => tensor !== undefined);
-  const masks = results.map((result) => result.mask).filter((tensor) => tensor !== undefined);
+  const tensors = tensorsOf(results[0] as QuantizedModule).map(([name]) => {
+    const parts = results.map((result) => result[name] as Tensor);
+    return [name, stacked(linear.n, parts)] as const;
+  });
   const module = {
     scheme,
     shape: [linear.n, linear.k] as const,
-    codes: stacked(
-      linear.n,
-      results.map(({ codes }) => codes),
-    ),
-    scales: stacked(
-      linear.n,
-      results.map(({ scales }) => scales),
-    ),
-    ...(zeros.length > 0 && { zeros: stacked(linear.n, zeros) }),
-    ...(masks.length > 0 && { mask: stacked(linear.n, masks) }),
+    ...(Object.fromEntries(tensors) as Pick<QuantizedModule, 'codes' | 'scales'>),
     quality: { ...quality, seconds, ...(notes.length > 0 && { note: notes.join('; ') }) },
   };
   for (const result of results) disposeModule(result);

@@ -1,9 +1,9 @@
-import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics, sweepStatistics } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
-import { Assembly, type ErrorSums, type FinishedModule } from './assembly.js';
+import { Assembly, type FinishedModule } from './assembly.js';
 import {
   distribute,
   gatherStatistics,
@@ -21,7 +21,7 @@ import { disposeModule, downloadModule, type QuantizedModule } from './result.js
 import { nearest } from './round.js';
 import type { QuantScheme } from './scheme.js';
 import { type Sibling, siblingRuns, solveSiblings } from './siblings.js';
-import { dequantizeResult } from './stored.js';
+import { dequantizeResult, type ErrorSums, errorSums } from './stored.js';
 
 export interface BlockContext {
   readonly quantizer: Quantizer;
@@ -188,7 +188,8 @@ export async function quantizeShare(
           const measures = { ...module.measures, ...(few ? {} : await clipOf(rt, part.linear.name, weight, module)) };
           const result = { ...module, measures, ...(few && { quality: { ...module.quality, note } }) };
           const dequantized = dequantizeResult(rt, result);
-          const sums = statistics && (await errorSums(rt, part.linear, weight, dequantized, statistics));
+          const sums = statistics && (await errorSums(rt, weight, dequantized, statistics.h));
+          if (sums) requireFinite(sums, part.linear);
           replaced.push({ part, weight: forActivations(rt, dequantized) });
           const tokens = statistics?.tokens ?? null;
           await modules.add({ part, result: await downloadModule(rt, result), sums, tokens });
@@ -219,27 +220,10 @@ export function forActivations(rt: NativeRuntime, weight: Tensor): Tensor {
   return rounded;
 }
 
-/** tr(D H Dᵀ) and tr(W H Wᵀ) of some rows, D = W - What. */
-async function errorSums(
-  rt: NativeRuntime,
-  linear: LinearRef,
-  weight: Tensor,
-  quantized: Tensor,
-  statistics: FeedStatistics,
-): Promise<ErrorSums> {
-  const wide = rt.allocate('f32', weight.shape);
-  const sums = rt.allocate('f64', [2]);
-  try {
-    ops.cast(rt, weight, wide);
-    ops.moduleError(rt, wide, quantized, statistics.h, sums);
-    const [error, norm] = (await readTyped<Float64Array>(rt, sums)) as unknown as [number, number];
-    if (!Number.isFinite(error) || !Number.isFinite(norm))
-      throw new LpqError('LPQ_MODULE_NUMERICS', `the weights of ${linear.name} hold NaN or infinity`, {
-        hint: 'Download the checkpoint again; lpq inspect DIR --check names every such tensor.',
-      });
-    return { error, norm };
-  } finally {
-    wide.dispose();
-    sums.dispose();
-  }
+/** LPQ_MODULE_NUMERICS where sums are not finite. */
+function requireFinite({ error, norm }: ErrorSums, { name }: LinearRef): void {
+  if (Number.isFinite(error) && Number.isFinite(norm)) return;
+  throw new LpqError('LPQ_MODULE_NUMERICS', `the weights of ${name} hold NaN or infinity`, {
+    hint: 'Download the checkpoint again; lpq inspect DIR --check names every such tensor.',
+  });
 }

@@ -51,13 +51,10 @@ export async function influenceOf(
         }
         for (const unit of units.filter((each) => each.block === block.index)) {
           tell(`rounding ${unit.linears[0]?.name} alone`, changed.size, units.length);
-          const { replaced, made } = await rounded(rt, weights, unit, scheme);
-          try {
+          await withRounded(rt, weights, unit, scheme, async (replaced) => {
             changed.set(unit, await runBlock(rt, block, replaced, copyState(rt, original)));
             await rt.sync();
-          } finally {
-            for (const tensor of made) tensor.dispose();
-          }
+          });
         }
         original = await runBlock(rt, block, weights, original);
         await rt.sync();
@@ -72,15 +69,9 @@ export async function influenceOf(
     const result: number[] = [];
     for (const unit of units) {
       const state = changed.get(unit);
-      if (state) result.push(divergence(reference, await predictions(rt, graph, outer, state, positions), graph.vocab));
-      else {
-        const { replaced, made } = await rounded(rt, outer, unit, scheme);
-        try {
-          result.push(divergence(reference, await predictions(rt, graph, replaced, original, positions), graph.vocab));
-        } finally {
-          for (const tensor of made) tensor.dispose();
-        }
-      }
+      const seen = (weights: BlockWeights) => predictions(rt, graph, weights, state ?? original, positions);
+      const other = await (state ? seen(outer) : withRounded(rt, outer, unit, scheme, seen));
+      result.push(divergence(reference, other, graph.vocab));
     }
     return result;
   } finally {
@@ -90,24 +81,26 @@ export async function influenceOf(
   }
 }
 
-/** A block's weights with those of a unit rounded; `made` are the caller's to dispose of. */
-async function rounded(
+/** Runs something with a block's weights, those of a unit rounded. */
+async function withRounded<T>(
   rt: NativeRuntime,
   weights: BlockWeights,
   unit: Unit,
   scheme: QuantScheme,
-): Promise<{ replaced: BlockWeights; made: Tensor[] }> {
-  const replaced: BlockWeights = new Map(weights);
-  const made: Tensor[] = [];
-  for (const { name } of unit.linears) {
-    const key = `${name}.weight`;
-    const module = await roundWeight(rt, weights.get(key) as Tensor, scheme, name);
-    const weight = forActivations(rt, dequantizeResult(rt, module));
-    disposeModule(module);
-    replaced.set(key, weight);
-    made.push(weight);
+  run: (replaced: BlockWeights) => Promise<T>,
+): Promise<T> {
+  const made: BlockWeights = new Map();
+  try {
+    for (const { name } of unit.linears) {
+      const key = `${name}.weight`;
+      const module = await roundWeight(rt, weights.get(key) as Tensor, scheme, name);
+      made.set(key, forActivations(rt, dequantizeResult(rt, module)));
+      disposeModule(module);
+    }
+    return await run(new Map([...weights, ...made]));
+  } finally {
+    disposeWeights(made);
   }
-  return { replaced, made };
 }
 
 /** Logits at some positions, f32 [positions, V] in the CPU's memory. */

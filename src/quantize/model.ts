@@ -11,6 +11,7 @@ import { type QuantizeEvents, timed } from './events.js';
 import { quantizeFromStatistics } from './from-statistics.js';
 import type { BlockKey } from './journal.js';
 import type { Lane } from './lanes.js';
+import { linearsOf } from './linears.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
 import type { Progress } from './progress.js';
 import type { KeptModules } from './redo.js';
@@ -106,13 +107,10 @@ function wholeBlocks({ quantizer, schemes }: BlockContext, source: SourceView): 
   if (!quantizer.solveBlock) return quantizeBlock;
   const solve = quantizer.solveBlock.bind(quantizer);
   const plans = planSource(source).blocks;
-  return (context, block, lanes, walk) => {
-    const feeds = block.stages.flatMap((stage) => stage.feeds);
-    const idle = !feeds.some(({ linears }) => linears.some(({ name }) => schemes.has(name)));
-    return idle
-      ? quantizeBlock(context, block, lanes, walk)
-      : quantizeWholeBlock(context, solve, plans[block.index] as BlockPlan, block, lanes, walk);
-  };
+  return (context, block, lanes, walk) =>
+    linearsOf(block).some(({ name }) => schemes.has(name))
+      ? quantizeWholeBlock(context, solve, plans[block.index] as BlockPlan, block, lanes, walk)
+      : quantizeBlock(context, block, lanes, walk);
 }
 
 /** A block, or the head, to quantize. */

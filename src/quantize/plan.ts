@@ -5,6 +5,7 @@ import { openModel } from '../model/graph.js';
 import type { LinearRef, ModelGraph } from '../model/program.js';
 import type { ActivationForm } from '../model/source.js';
 import { zerosOf } from './grid.js';
+import { linearsOf } from './linears.js';
 import { KeptModules } from './redo.js';
 import { requireGroupSizes, schemeOf } from './rules.js';
 import type { QuantizeRequest } from './run.js';
@@ -13,9 +14,7 @@ import { SourceView } from './source-view.js';
 
 /** All linears of a model's blocks, in order, and its head where asked for. Throws LPQ_USAGE for a head that is tied. */
 export function linearsToQuantize(graph: ModelGraph, lmHead: boolean): LinearRef[] {
-  const linears = graph.blocks.flatMap(({ stages }) =>
-    stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears)),
-  );
+  const linears = graph.blocks.flatMap(linearsOf);
   if (lmHead && graph.head.tied)
     throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
       hint: 'Leave out --lm-head for this model.',

@@ -1,23 +1,19 @@
 import type { Quality } from '../../formats/canonical/schema.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
-import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { fromTyped, type NativeRuntime } from '../../native/binding.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
 import type { FinishedModule } from './assembly.js';
 import { type ModuleLine, type QuantizeEvents, type Resumption, timed } from './events.js';
 import type { BlockKey } from './journal.js';
+import { linearsOf } from './linears.js';
 import { rangeOf } from './measures.js';
 import type { KeptModules } from './redo.js';
 import { replayedWeights } from './replay.js';
-import { disposeModule, type QuantizedModule } from './result.js';
+import { disposeModule, mapTensors, type QuantizedModule, tensorsOf } from './result.js';
 import { lineOf, type RunLog } from './run-log.js';
 import { printScheme, type QuantScheme } from './scheme.js';
 import type { SourceView } from './source-view.js';
 import { WriteBehind } from './write-behind.js';
-
-/** The linears of a block, in the order of the model. */
-export function linearsOf(block: Block): LinearRef[] {
-  return block.stages.flatMap(({ feeds }) => feeds.flatMap(({ linears }) => linears));
-}
 
 /** What is done so far: writes modules and carried tensors behind the computation, and knows which blocks that finishes. */
 export class Progress {
@@ -129,18 +125,8 @@ export class Progress {
 
 /** Views of a result's tensors, which outlive those that the quantizer disposes of. */
 function keepTensors(result: QuantizedModule): { result: QuantizedModule; bytes: number; dispose(): void } {
-  const view = (tensor: Tensor) => tensor.view(tensor.shape);
-  const kept = {
-    ...result,
-    codes: view(result.codes),
-    scales: view(result.scales),
-    ...(result.zeros && { zeros: view(result.zeros) }),
-    ...(result.mask && { mask: view(result.mask) }),
-  };
-  const bytes = [kept.codes, kept.scales, kept.zeros, kept.mask].reduce(
-    (sum, part) => sum + (part?.byteLength ?? 0),
-    0,
-  );
+  const kept = mapTensors(result, (tensor) => tensor.view(tensor.shape));
+  const bytes = tensorsOf(kept).reduce((sum, [, { byteLength }]) => sum + byteLength, 0);
   return { result: kept, bytes, dispose: () => disposeModule(kept) };
 }
 
@@ -152,11 +138,8 @@ async function writeModule(writer: CanonicalWriter, module: FinishedModule): Pro
   await writer.writeModule(
     linear.name,
     {
-      codes: result.codes,
-      scales: result.scales,
-      ...(result.zeros && { zeros: result.zeros }),
+      ...Object.fromEntries(tensorsOf(result)),
       ...(result.permutation && { permutation: fromTyped('i32', [linear.k], result.permutation) }),
-      ...(result.mask && { mask: result.mask }),
       ...(result.globalScale !== undefined && {
         global_scale: fromTyped('f32', [1], Float32Array.of(result.globalScale)),
       }),

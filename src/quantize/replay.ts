@@ -3,6 +3,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Block, BlockWeights } from '../model/program.js';
 import { disposeWeights } from '../model/weights.js';
 import { forActivations } from './blocks.js';
+import { linearsOf } from './linears.js';
 import { disposeModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
@@ -24,7 +25,7 @@ export function replayedWeights(
 ): BlockWeights {
   const weights: BlockWeights = new Map();
   try {
-    for (const linear of block.stages.flatMap(({ feeds }) => feeds.flatMap(({ linears }) => linears))) {
+    for (const linear of linearsOf(block)) {
       const scheme = schemes.get(linear.name);
       if (!scheme) continue;
       const stored = storedModule(rt, linear.name, [linear.n, linear.k], scheme, written);
@@ -56,8 +57,6 @@ function storedModule(
       host?.dispose();
     }
   };
-  const codes = upload('codes') as Tensor;
-  const scales = upload('scales') as Tensor;
   const zeros = upload('zeros');
   const global = written.part(name, 'global_scale');
   const globalScale = global && new DataView(global.bytes().slice().buffer).getFloat32(0, true);
@@ -65,8 +64,8 @@ function storedModule(
   return {
     scheme,
     shape,
-    codes,
-    scales,
+    codes: upload('codes') as Tensor,
+    scales: upload('scales') as Tensor,
     ...(zeros && { zeros }),
     ...(globalScale !== undefined && { globalScale }),
     quality: { method: '', bitsPerWeight: 0, relativeError: null, damp: null },

@@ -28,23 +28,40 @@ export interface QuantizedModule {
   readonly measures?: Measures;
 }
 
-/** The result in the CPU's memory, once it is computed; both must be disposed of. */
+const TENSORS = ['codes', 'scales', 'zeros', 'mask'] as const;
+type Tensors = Pick<QuantizedModule, (typeof TENSORS)[number]>;
+
+/** The tensors that a module has, by name. */
+export function tensorsOf(module: Tensors): [(typeof TENSORS)[number], Tensor][] {
+  return TENSORS.flatMap((name) => (module[name] ? [[name, module[name]] as [typeof name, Tensor]] : []));
+}
+
+/** The module with other tensors in their place. */
+export function mapTensors<T extends Tensors>(module: T, make: (tensor: Tensor) => Tensor): T {
+  return { ...module, ...Object.fromEntries(tensorsOf(module).map(([name, tensor]) => [name, make(tensor)])) };
+}
+
+/** The result in the CPU's memory, once it is computed; one wait brings all its tensors. Both must be disposed of. */
 export async function downloadModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
-  const codes = await rt.download(module.codes);
-  const scales = await rt.download(module.scales);
-  return {
-    ...module,
-    codes,
-    scales,
-    ...(module.zeros && { zeros: await rt.download(module.zeros) }),
-    ...(module.mask && { mask: await rt.download(module.mask) }),
-  };
+  const tensors = tensorsOf(module);
+  const here = await allOrNone(
+    tensors.map(([, tensor]) => rt.download(tensor)),
+    (tensor) => tensor.dispose(),
+  );
+  return { ...module, ...Object.fromEntries(tensors.map(([name], i) => [name, here[i]])) };
+}
+
+/** Waits for all; where one fails, lets go of the others and throws its failure. */
+export async function allOrNone<T>(parts: readonly Promise<T>[], dispose: (part: T) => void): Promise<T[]> {
+  const got = await Promise.allSettled(parts);
+  const failed = got.find((one) => one.status === 'rejected');
+  const made = got.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  if (!failed) return made;
+  made.forEach(dispose);
+  throw failed.reason;
 }
 
 /** Lets go of a result's tensors. */
-export function disposeModule(module: Pick<QuantizedModule, 'codes' | 'scales' | 'zeros' | 'mask'>): void {
-  module.codes.dispose();
-  module.scales.dispose();
-  module.zeros?.dispose();
-  module.mask?.dispose();
+export function disposeModule(module: Tensors): void {
+  for (const [, tensor] of tensorsOf(module)) tensor.dispose();
 }

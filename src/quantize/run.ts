@@ -22,6 +22,7 @@ import type { BlockContext } from './blocks.js';
 import { type ModuleLine, type QuantizeEvents, timed } from './events.js';
 import { recordOf, requireStatistics } from './from-statistics.js';
 import { runIdentity } from './identity.js';
+import { linearsOf } from './linears.js';
 import { quantizeModel } from './model.js';
 import { declareModule, planQuantization } from './plan.js';
 import { Progress } from './progress.js';
@@ -189,11 +190,7 @@ function shardOf(
     );
   const { index, count } = shard;
   const blockOf = new Map(
-    graph.blocks.flatMap((block) =>
-      block.stages.flatMap(({ feeds }) =>
-        feeds.flatMap(({ linears }) => linears.map(({ name }) => [name, block.index] as const)),
-      ),
-    ),
+    graph.blocks.flatMap((block) => linearsOf(block).map(({ name }) => [name, block.index] as const)),
   );
   return {
     module: (name) => (blockOf.get(name) ?? graph.blocks.length) % count === index,

@@ -1,6 +1,4 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { readTyped } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
 import type { Calibration } from '../calibrate/text.js';
 import type { Feed, LinearRef, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
@@ -10,7 +8,7 @@ import { bitsPerWeight } from './grid.js';
 import { disposeModule } from './result.js';
 import { roundWeight } from './round.js';
 import { checkGroupSize, checkSparsity, type QuantScheme } from './scheme.js';
-import { dequantizeResult } from './stored.js';
+import { dequantizeResult, errorSums } from './stored.js';
 
 /** Linears that must have one type: engines fuse what reads one input, and the experts of a block. */
 export interface Unit {
@@ -110,17 +108,9 @@ async function relativeError(
   try {
     const { squaredError, squaredNorm } = rounded.stats;
     if (!h) return squaredNorm > 0 ? squaredError / squaredNorm : 0;
-    const wide = rt.allocate('f32', weight.shape);
-    const sums = rt.allocate('f64', [2]);
     const dequantized = dequantizeResult(rt, rounded);
-    try {
-      ops.cast(rt, weight, wide);
-      ops.moduleError(rt, wide, dequantized, h, sums);
-      const [error, norm] = (await readTyped<Float64Array>(rt, sums)) as unknown as [number, number];
-      return norm > 0 ? error / norm : 0;
-    } finally {
-      for (const tensor of [wide, sums, dequantized]) tensor.dispose();
-    }
+    const { error, norm } = await errorSums(rt, weight, dequantized, h).finally(() => dequantized.dispose());
+    return norm > 0 ? error / norm : 0;
   } finally {
     disposeModule(rounded);
   }

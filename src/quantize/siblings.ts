@@ -3,7 +3,7 @@ import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { bitsPerWeight } from './grid.js';
 import type { FeedQuantizer } from './quantizer.js';
-import { disposeModule, type QuantizedModule } from './result.js';
+import { disposeModule, mapTensors, type QuantizedModule } from './result.js';
 import { printScheme, type QuantScheme } from './scheme.js';
 
 /** A linear of a feed: its name and its weight [N, K] (f32, f16 or bf16). */
@@ -84,11 +84,8 @@ function cutRows(whole: QuantizedModule, rows: readonly number[], k: number): Qu
   };
   const modules = rows.map((count): QuantizedModule => {
     const module = {
-      ...whole,
+      ...mapTensors(whole, (tensor) => cut(tensor, count)),
       shape: [count, k] as const,
-      codes: cut(whole.codes, count),
-      scales: cut(whole.scales, count),
-      ...(whole.zeros && { zeros: cut(whole.zeros, count) }),
       quality: {
         ...quality,
         bitsPerWeight: bitsPerWeight(scheme, count, k),

@@ -4,6 +4,7 @@ import { tell } from '../core/activity.js';
 import { openModel } from '../model/graph.js';
 import type { Block, ModelGraph } from '../model/program.js';
 import type { BlockContext } from './blocks.js';
+import { linearsOf } from './linears.js';
 import { quantizeModel } from './model.js';
 import { planQuantization } from './plan.js';
 import type { Progress } from './progress.js';
@@ -38,7 +39,7 @@ export async function timeBlock(
   const first = graph.blocks.slice(0, block.index + 1);
   const context: BlockContext = {
     quantizer: request.quantizer,
-    schemes: new Map([...schemes].filter(([name]) => namesOf(block).has(name))),
+    schemes: new Map([...schemes].filter(([name]) => linearsOf(block).some((linear) => linear.name === name))),
     onStage: check,
     onModule: async () => check(),
   };
@@ -69,14 +70,7 @@ export async function timeBlock(
   return { block: block.index, blockSeconds, seconds };
 }
 
-function namesOf(block: Block): Set<string> {
-  return new Set(block.stages.flatMap(({ feeds }) => feeds.flatMap(({ linears }) => linears.map(({ name }) => name))));
-}
-
 /** Weights that are quantized; 0 where there is nothing to do. */
 function costOf(block: Block, schemes: ReadonlyMap<string, unknown>): number {
-  let cost = 0;
-  for (const { feeds } of block.stages)
-    for (const { linears } of feeds) for (const { name, n, k } of linears) if (schemes.has(name)) cost += n * k;
-  return cost;
+  return linearsOf(block).reduce((sum, { name, n, k }) => sum + (schemes.has(name) ? n * k : 0), 0);
 }

@@ -3,7 +3,7 @@ import type { LinearRef } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import type { BlockContext } from './blocks.js';
-import { disposeModule, type QuantizedModule } from './result.js';
+import { allOrNone, disposeModule, downloadModule, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { siblingRuns, solveSiblings } from './siblings.js';
 
@@ -96,7 +96,11 @@ export class WeightPipeline {
       const scheme = schemes.get((linears[0] as LinearRef).name) as QuantScheme;
       const solved = await solveSiblings(rt, solver, siblings, scheme);
       try {
-        return await fetchModules(rt, solved);
+        // Asked for together, so that one wait brings them all.
+        return await allOrNone(
+          solved.map((module) => downloadModule(rt, module)),
+          disposeModule,
+        );
       } finally {
         solved.forEach(disposeModule);
       }
@@ -106,26 +110,4 @@ export class WeightPipeline {
       for (const name of names) this.source.weights.advise(name, 'dontneed');
     }
   }
-}
-
-/** The results in the CPU's memory: their tensors are asked for together, so that one wait brings them all. */
-async function fetchModules(rt: NativeRuntime, modules: readonly QuantizedModule[]): Promise<QuantizedModule[]> {
-  const got = await Promise.allSettled(modules.map((module) => fetchModule(rt, module)));
-  const failed = got.find((one) => one.status === 'rejected');
-  if (!failed) return got.map((one) => (one as PromiseFulfilledResult<QuantizedModule>).value);
-  for (const one of got) if (one.status === 'fulfilled') disposeModule(one.value);
-  throw failed.reason;
-}
-
-async function fetchModule(rt: NativeRuntime, module: QuantizedModule): Promise<QuantizedModule> {
-  const names = (['codes', 'scales', 'zeros', 'mask'] as const).filter((name) => module[name]);
-  const wanted = names.map((name) => module[name] as Tensor);
-  const got = await Promise.allSettled(wanted.map((tensor) => rt.download(tensor)));
-  const failed = got.find((one) => one.status === 'rejected');
-  if (failed) {
-    for (const one of got) if (one.status === 'fulfilled') one.value.dispose();
-    throw failed.reason;
-  }
-  const here = names.map((name, i) => [name, (got[i] as PromiseFulfilledResult<Tensor>).value] as const);
-  return { ...module, ...Object.fromEntries(here) };
 }

@@ -8,10 +8,12 @@ import { Assembly } from './assembly.js';
 import type { Batches } from './block-task.js';
 import { type BlockContext, forActivations, type Walk } from './blocks.js';
 import { distribute, type Lane, type Replacement, together } from './lanes.js';
+import { linearsOf } from './linears.js';
 import { clipOf } from './measures.js';
 import { roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
 import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
+import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
 
 /** No feed is summed up: the sweep only takes the streams on. */
@@ -52,12 +54,11 @@ export async function quantizeWholeBlock(
         return target;
       }),
     );
-    const linears = block.stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears));
-    const wanted = linears.filter(({ name }) => context.schemes.has(name));
+    const wanted = linearsOf(block).filter(({ name }) => context.schemes.has(name));
     const solved = await solveBlock({
       block,
       plan,
-      schemes: new Map([...context.schemes].filter(([name]) => wanted.some((linear) => linear.name === name))),
+      schemes: new Map(wanted.map(({ name }) => [name, context.schemes.get(name) as QuantScheme])),
       lanes: lanes.map(({ rt, source, streams }, i) => ({
         rt,
         weights: source,

@@ -152,26 +152,25 @@ function redoOf(flags: QuantizeFlags, method: Method): Redo | undefined {
   }
 }
 
-/** Whether bits are to be chosen. Throws LPQ_USAGE where they are given too, or both kinds of target are. */
-function checkTarget({ targetSize, targetBpw, output }: QuantizeFlags, { bits, dtype }: Settings): boolean {
-  const flag = targetSize !== undefined ? '--target-size' : targetBpw !== undefined ? '--target-bpw' : undefined;
-  if (flag === undefined) return false;
-  if (targetSize !== undefined && targetBpw !== undefined)
-    throw new LpqError('LPQ_USAGE', '--target-size and --target-bpw exclude each other', { hint: 'Give one of them.' });
+/** Throws LPQ_USAGE where bits that are to be chosen are given too. */
+function checkTarget(flags: QuantizeFlags, { bits, dtype }: Settings): SizeTarget | undefined {
+  const target = sizeTarget(flags);
+  if (!target) return undefined;
+  const flag = target.kind === 'size' ? '--target-size' : '--target-bpw';
   if (bits !== undefined || dtype !== undefined)
     throw new LpqError(
       'LPQ_USAGE',
       `${flag} chooses the bits, which ${bits === undefined ? '--dtype' : '--bits'} fixes`,
-      {
-        hint: 'Give one of them; a recipe rule fixes the bits of single modules.',
-      },
+      { hint: 'Give one of them; a recipe rule fixes the bits of single modules.' },
     );
-  if (output === undefined) throw new LpqError('LPQ_USAGE', `${flag} has no effect without -o OUT`);
-  return true;
+  if (flags.output === undefined) throw new LpqError('LPQ_USAGE', `${flag} has no effect without -o OUT`);
+  return target;
 }
 
-/** What size the output is to have, if its bits are to be chosen. */
+/** What size the output is to have, if its bits are to be chosen. Throws LPQ_USAGE for two targets. */
 export function sizeTarget({ targetSize, targetBpw }: QuantizeFlags): SizeTarget | undefined {
+  if (targetSize !== undefined && targetBpw !== undefined)
+    throw new LpqError('LPQ_USAGE', '--target-size and --target-bpw exclude each other', { hint: 'Give one of them.' });
   if (targetSize !== undefined) return { kind: 'size', bytes: targetSize };
   return targetBpw === undefined ? undefined : { kind: 'bpw', bits: targetBpw };
 }

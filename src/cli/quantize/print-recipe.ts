@@ -8,6 +8,7 @@ import { version } from '../version.js';
 import { methodOf } from './methods.js';
 import type { CalibrationOptions, QuantizeOptions } from './options.js';
 import type { RecipeFile } from './recipe.js';
+import { recordedRules } from './run.js';
 
 /** The recipe that repeats a run: every setting, defaults too, so that later defaults do not change it. */
 export function recipeOf(options: CalibrationOptions & Partial<Pick<QuantizeOptions, 'rules'>>): RecipeFile {
@@ -18,12 +19,7 @@ export function recipeOf(options: CalibrationOptions & Partial<Pick<QuantizeOpti
     ...settings,
     ...(calib.length > 0 && { calib: calib.map(file) }),
     ...(stats !== undefined && { stats: path.resolve(stats) }),
-    ...(rules.length > 0 && {
-      rules: rules.map(({ match, skip, scheme }) => ({
-        match: match.source,
-        ...(skip ? { skip: true as const } : scheme),
-      })),
-    }),
+    ...recordedRules(rules),
   };
 }
 

@@ -14,6 +14,7 @@ import { CALIBRATION_FIELDS, TEXT_FIELDS } from './fields.js';
 import { prepared } from './method.js';
 import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
+import type { RecipeFile, RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import type { RunReport } from './run-report.js';
 
@@ -148,10 +149,14 @@ function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<str
   return {
     ...Object.fromEntries(kept),
     ...(redo && { redo: redo.match.source }),
-    ...(rules.length > 0 && {
-      rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })),
-    }),
+    ...recordedRules(rules),
   };
+}
+
+/** Rules as a recipe and a record have them; nothing where there are none. */
+export function recordedRules(rules: readonly RecipeRule[]): Pick<RecipeFile, 'rules'> {
+  if (rules.length === 0) return {};
+  return { rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })) };
 }
 
 function moduleLine(row: ModuleLine): string {

@@ -129,3 +129,15 @@ test('an option of calibration is refused with rtn on the command line, and harm
     assert.equal(mergeSettings(checkFlags({ bits: 4, method: 'rtn' }), checkFlags(given)).method, 'rtn');
   }
 });
+
+test('what a recipe says for another method is left out where the command line chose one, else refused', () => {
+  const recipe: Settings = { method: 'fmpq', actScale: 0.5, order: 'none', damp: 0.1 };
+  const fmpq = mergeSettings(checkFlags({ bits: 4 }), recipe);
+  assert.deepEqual([fmpq.method, fmpq.actScale, fmpq.order, fmpq.scaleSign], ['fmpq', 0.5, 'none', 'either']);
+  const gptq = mergeSettings(checkFlags({ bits: 4, method: 'gptq' }), recipe);
+  assert.deepEqual([gptq.method, gptq.actScale, gptq.order, gptq.damp], ['gptq', undefined, 'none', 0.1]);
+  const rtn = mergeSettings(checkFlags({ bits: 4, method: 'rtn' }), recipe);
+  assert.deepEqual([rtn.order, rtn.gptaq, rtn.seed], [undefined, undefined, 0]);
+  const error = refused(() => mergeSettings(checkFlags({ bits: 4 }), { method: 'gptq', actScale: 0.5 }));
+  assert.match(`${error.message} ${error.hint}`, /--act-scale has no effect with --method gptq.*use --method fmpq/);
+});
