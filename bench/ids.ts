@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { readJson } from '../formats/directory/read-file.js';
 import { Random } from '../src/calibrate/random.js';
 import { type Calibration, cutWindows } from '../src/calibrate/text.js';
 import { LpqError } from '../src/core/error.js';
@@ -24,12 +24,7 @@ export function randomIds({ samples, length, seed, vocab }: IdOptions): Calibrat
  * first `samples` of them. Throws LPQ_FILE, and LPQ_CALIBRATION_TEXT for what is no list of ids of the vocabulary.
  */
 export function readIds(file: string, { samples, length, seed, vocab }: IdOptions): Calibration {
-  let value: unknown;
-  try {
-    value = JSON.parse(readFileSync(file, 'utf8'));
-  } catch (cause) {
-    throw new LpqError('LPQ_FILE', `${file} cannot be read as JSON: ${(cause as Error).message}`, { cause });
-  }
+  const value = readJson(file, 'LPQ_FILE');
   const all =
     Array.isArray(value) && value.every(Array.isArray)
       ? value.map((list: unknown[]) => checkIds(file, list, vocab).slice(0, length)).filter((ids) => ids.length > 0)

@@ -1,5 +1,5 @@
-import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { readJson } from '../formats/directory/read-file.js';
 import { LpqError, notTaken } from '../src/core/error.js';
 
 type ModelConfig = Readonly<Record<string, unknown>>;
@@ -129,17 +129,7 @@ export function withVocabulary(shape: ModelShape, size: number | undefined): Mod
 }
 
 function readShape(file: string): ModelConfig {
-  let text: string;
-  try {
-    text = readFileSync(file, 'utf8');
-  } catch (cause) {
-    throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
-  }
-  try {
-    const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as ModelConfig;
-  } catch (cause) {
-    throw new LpqError('LPQ_CONFIG', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });
-  }
+  const value = readJson(file, 'LPQ_CONFIG');
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as ModelConfig;
   throw new LpqError('LPQ_CONFIG', `${file} is not a JSON object`);
 }

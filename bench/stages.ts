@@ -1,3 +1,5 @@
+import { median } from './kernels/time.js';
+
 /** Where the time of a quantization goes, in the order of the work. */
 export const STAGES = [
   'read',
@@ -14,43 +16,23 @@ export const STAGES = [
 ] as const;
 export type StageName = (typeof STAGES)[number];
 
-/** The stage an operation works for. Those that serve many (cast) are not listed and count as 'other'. */
-const STAGE_OF: Readonly<Record<string, StageName>> = {
-  upload: 'read',
-  embedding: 'forward',
-  rmsnorm: 'forward',
-  add_norm: 'forward',
-  place_columns: 'forward',
-  linear: 'forward',
-  rope: 'forward',
-  attention: 'forward',
-  gated_activation: 'forward',
-  add: 'forward',
-  route_top_k: 'forward',
-  group_by_expert: 'forward',
-  gather_rows: 'forward',
-  scatter_add_rows: 'forward',
-  dequantize: 'forward',
-  zero: 'hessian',
-  gram_accumulate: 'hessian',
-  cross_accumulate: 'hessian',
-  cross_drift: 'hessian',
-  gptq_factor: 'factor',
-  cholesky: 'factor',
-  gptq_clip: 'clip',
-  gptq_correction: 'solve',
-  gptq_target: 'solve',
-  gptq_solve: 'solve',
-  rtn: 'solve',
-  gptq_descend: 'descend',
-  gptq_refit: 'descend',
-  gptq_encode: 'encode',
-  gptq_store_scales: 'encode',
-  pack_codes: 'encode',
-  unpack_codes: 'encode',
-  module_error: 'error',
-  download: 'write',
+/** The operations that work for a stage. Those that serve many (cast) are not listed and count as 'other'. */
+const OPERATIONS: Readonly<Partial<Record<StageName, string>>> = {
+  read: 'upload',
+  forward:
+    'embedding rmsnorm add_norm place_columns linear rope attention gated_activation add route_top_k group_by_expert gather_rows scatter_add_rows dequantize',
+  hessian: 'zero gram_accumulate cross_accumulate cross_drift',
+  factor: 'gptq_factor cholesky',
+  clip: 'gptq_clip',
+  solve: 'gptq_correction gptq_target gptq_solve rtn',
+  descend: 'gptq_descend gptq_refit',
+  encode: 'gptq_encode gptq_store_scales pack_codes unpack_codes',
+  error: 'module_error',
+  write: 'download',
 };
+const STAGE_OF = new Map(
+  Object.entries(OPERATIONS).flatMap(([stage, names]) => names.split(' ').map((op) => [op, stage as StageName])),
+);
 
 /** Calls and seconds by operation, as NativeRuntime.profile() counts them. */
 export type Profile = Readonly<Record<string, { readonly calls: number; readonly seconds: number }>>;
@@ -74,7 +56,7 @@ export function stageReport(
   stages.read = waited.read;
   stages.write = waited.write;
   for (const [op, { seconds }] of Object.entries(profile)) {
-    const stage = STAGE_OF[op];
+    const stage = STAGE_OF.get(op);
     if (stage !== undefined) stages[stage] += seconds;
   }
   const rest = wall - Object.values(stages).reduce((a, b) => a + b, 0);
@@ -93,17 +75,12 @@ export interface BlockEstimate {
 export function estimateWhole(wall: number, blockSeconds: readonly number[], blocks: number): BlockEstimate | null {
   if (blockSeconds.length === 0) return null;
   const later = blockSeconds.length > 1 ? blockSeconds.slice(1) : blockSeconds;
-  const sorted = [...later].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  const median =
-    sorted.length % 2 === 1
-      ? (sorted[middle] as number)
-      : ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
   const inside = blockSeconds.reduce((a, b) => a + b, 0);
-  const first = (blockSeconds[0] as number) - median;
+  const typical = median(later);
+  const first = (blockSeconds[0] as number) - typical;
   return {
-    secondsPerBlock: median,
+    secondsPerBlock: typical,
     blocks,
-    seconds: wall - inside + Math.max(0, first) + median * blocks,
+    seconds: wall - inside + Math.max(0, first) + typical * blocks,
   };
 }

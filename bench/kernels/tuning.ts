@@ -1,13 +1,15 @@
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
+import { readJson } from '../../formats/directory/read-file.js';
+import { writeError } from '../../formats/directory/write-error.js';
 import { LpqError } from '../../src/core/error.js';
 import { count, positive } from '../record.js';
 import { type KernelBench, variantSchema } from './schema.js';
 import { TOLERANCE } from './tune.js';
 
 /** A product, what the planners' choice takes and what the best setting, and that setting ({}: the choice itself). */
-export const tuningPointSchema = z.strictObject({
+const tuningPointSchema = z.strictObject({
   layout: z.string(),
   type: z.string(),
   activations: z.enum(['f16', 'bf16']),
@@ -27,7 +29,7 @@ export type TuningPoint = z.infer<typeof tuningPointSchema>;
  * What `lpq bench kernels --tune` keeps for one device, driver and version of lpq; native/cuda/gemm/tuning.h says where,
  * and reads it when a product is launched.
  */
-export const tuningSchema = z.strictObject({
+const tuningSchema = z.strictObject({
   format: z.literal('lpq-kernel-tuning'),
   version: z.literal(1),
   device: z.string(),
@@ -80,19 +82,7 @@ export function losses(points: readonly TuningPoint[]): (TuningPoint & { readonl
 
 /** Reads a tuning. Throws LPQ_KERNEL_TUNING when it is malformed, or of another device, driver or version than `key`. */
 export function readTuning(file: string, key?: TuningKey): KernelTuning {
-  let text: string;
-  try {
-    text = readFileSync(file, 'utf8');
-  } catch (cause) {
-    throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
-  }
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (cause) {
-    throw new LpqError('LPQ_KERNEL_TUNING', `${file} is not valid JSON: ${(cause as Error).message}`, { cause });
-  }
-  const { success, data, error } = tuningSchema.safeParse(value);
+  const { success, data, error } = tuningSchema.safeParse(readJson(file, 'LPQ_KERNEL_TUNING'));
   if (!success) {
     const [issue] = error.issues;
     throw new LpqError('LPQ_KERNEL_TUNING', `${file} holds no tuning of kernels: ${issue?.message}`, {
@@ -120,6 +110,6 @@ export function writeTuning(file: string, tuning: KernelTuning): void {
     renameSync(part, file);
   } catch (cause) {
     rmSync(part, { force: true });
-    throw new LpqError('LPQ_OUTPUT_WRITE', `${file} could not be written: ${(cause as Error).message}`, { cause });
+    throw writeError(file, cause);
   }
 }

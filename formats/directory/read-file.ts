@@ -1,4 +1,6 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync, type Stats } from 'node:fs';
+import type { ErrorCode } from '../../src/core/codes.js';
+import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { reasonOf } from './reasons.js';
 
 /**
@@ -23,6 +25,21 @@ export function readRegular(file: string): Buffer {
 
 /** The same as UTF-8. */
 export const readRegularText = (file: string): string => readRegular(file).toString('utf8');
+
+/** A file of JSON. Throws LPQ_FILE where it cannot be read, `malformed` where it is none. */
+export function readJson(file: string, malformed: ErrorCode, facts: ErrorFacts = {}): unknown {
+  let text: string;
+  try {
+    text = readRegularText(file);
+  } catch (cause) {
+    throw new LpqError('LPQ_FILE', `${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw new LpqError(malformed, `${file} is not valid JSON: ${(cause as Error).message}`, { cause, ...facts });
+  }
+}
 
 function kindOf(facts: Stats): string {
   if (facts.isDirectory()) return 'a directory';

@@ -12,7 +12,6 @@ export interface GptqOptions {
   /** Whether lm_head is quantized too. */
   readonly lmHead?: boolean;
   readonly dampPercent?: number;
-  readonly trueSequential?: boolean;
   readonly staticGroups?: boolean;
   /** Regular expressions of modules -> what differs; {'-:PATTERN': {}} leaves modules unquantized. */
   readonly dynamic?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
@@ -46,7 +45,7 @@ export function gptqConfig(options: GptqOptions): Record<string, unknown> {
     desc_act: options.descAct,
     sym,
     static_groups: options.staticGroups ?? false,
-    true_sequential: options.trueSequential ?? true,
+    true_sequential: true,
     lm_head: options.lmHead ?? false,
     damp_percent: options.dampPercent ?? 0.01,
     pack_dtype: 'int32',

@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises';
 import path from 'node:path';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
-import { ArtifactWriter, type PackedDeclaration } from '../../formats/artifact/write.js';
+import { ArtifactWriter } from '../../formats/artifact/write.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { knowsSource, otherSource } from '../../formats/canonical/same-source.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
@@ -12,7 +12,7 @@ import type { WriterOptions } from '../../formats/safetensors/write.js';
 import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
 import { LpqError } from '../core/error.js';
 import { allPacked, type PackRuntime } from '../layout/engine.js';
-import { type PackPlan, plannedTensors, planPack } from './plan.js';
+import { declaration, type PackPlan, planPack } from './plan.js';
 import type { Decision, PackTarget } from './target.js';
 import { stopIfAborted, together, writeCarried, writeModules } from './write-modules.js';
 
@@ -199,44 +199,4 @@ async function markShard(
     manifest: kept,
   });
   for (const name of ['lpq.json', 'config.json']) await rm(path.join(output.path, name));
-}
-
-/** The manifest's entry of a module, but for the hashes of its tensors. */
-function declaration(
-  checkpoint: CanonicalCheckpoint,
-  name: string,
-  decision: Decision,
-  target: PackTarget,
-): PackedDeclaration {
-  const module = checkpoint.module(name);
-  const { codes, scales, zeros, global_scale, g_idx, permutation, mask } = module.sha256;
-  const fallback = decision.action === 'fallback';
-  return {
-    type: module.type,
-    shape: module.shape,
-    padded: fallback ? module.shape : [decision.padded[0], decision.padded[1]],
-    granularity: module.granularity,
-    scales: module.scales,
-    zeros: module.zeros,
-    ...(module.transposed && { transposed: true }),
-    ...(!fallback && decision.packing && { packing: decision.packing }),
-    ...(!fallback && decision.ranks && { ranks: decision.ranks }),
-    ...(module.activations && target.activations && { activations: module.activations }),
-    layout: fallback ? decision.form : decision.layout,
-    notes: fallback
-      ? [
-          `Left ${decision.form === 'carried' ? 'in canonical form' : 'as a plain weight'}, because ${decision.reason}. ${decision.remedy}`,
-        ]
-      : [...decision.notes],
-    tensors: plannedTensors(checkpoint, name, decision),
-    canonical: {
-      codes: codes!,
-      scales: scales!,
-      ...(zeros ? { zeros } : {}),
-      ...(global_scale ? { global_scale } : {}),
-      ...(g_idx ? { g_idx } : {}),
-      ...(permutation ? { permutation } : {}),
-      ...(mask ? { mask } : {}),
-    },
-  };
 }

@@ -1,3 +1,4 @@
+import type { PackedDeclaration } from '../../formats/artifact/write.js';
 import { plainDtype } from '../../formats/canonical/dequantize.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
@@ -9,7 +10,7 @@ import { groupCount } from '../core/granularity.js';
 import { splitOf } from './parallel.js';
 import { readerLimits } from './reader-limits.js';
 import { type ModelRoles, rolesOf } from './roles.js';
-import type { Decision, Fallback, ModuleFacts, PackTarget } from './target.js';
+import type { Decision, Fallback, ModuleFacts, PackTarget, Taken } from './target.js';
 import { packTarget } from './targets/index.js';
 
 /** What packing will do, before anything is written: for --dry-run and for packCheckpoint. */
@@ -85,6 +86,41 @@ export function plannedTensors(checkpoint: CanonicalCheckpoint, name: string, de
       shape: module.transposed ? [k, n] : [n, k],
     },
   ];
+}
+
+/** Parts of a module whose hashes go along, in the order of the manifest. */
+const PARTS = ['codes', 'scales', 'zeros', 'global_scale', 'g_idx', 'permutation', 'mask'] as const;
+
+/** The manifest's entry of a module, but for the hashes of its tensors. */
+export function declaration(
+  checkpoint: CanonicalCheckpoint,
+  name: string,
+  decision: Decision,
+  target: PackTarget,
+): PackedDeclaration {
+  const module = checkpoint.module(name);
+  const { type, shape, granularity, scales, zeros, activations, sha256 } = module;
+  const taken = decision.action === 'fallback' ? undefined : decision;
+  const fallback = decision.action === 'fallback' ? decision : undefined;
+  const left = fallback?.form === 'carried' ? 'in canonical form' : 'as a plain weight';
+  return {
+    type,
+    shape,
+    padded: taken ? [taken.padded[0], taken.padded[1]] : shape,
+    granularity,
+    scales,
+    zeros,
+    ...(module.transposed && { transposed: true }),
+    ...(taken?.packing && { packing: taken.packing }),
+    ...(taken?.ranks && { ranks: taken.ranks }),
+    ...(activations && target.activations && { activations }),
+    layout: fallback?.form ?? (taken as Taken).layout,
+    notes: fallback ? [`Left ${left}, because ${fallback.reason}. ${fallback.remedy}`] : [...(taken as Taken).notes],
+    tensors: plannedTensors(checkpoint, name, decision),
+    canonical: Object.fromEntries(
+      PARTS.flatMap((part) => (sha256[part] === undefined ? [] : [[part, sha256[part]]])),
+    ) as PackedDeclaration['canonical'],
+  };
 }
 
 function factsOf(checkpoint: CanonicalCheckpoint, name: string, ranks: number): ModuleFacts {

@@ -4,7 +4,7 @@ import { dequantizeModule, plainDtype } from '../../formats/canonical/dequantize
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { moduleTensors } from '../../formats/canonical/tensors.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
-import { allocate, type DType, type Tensor } from '../../native/binding.js';
+import { allocate, type DType, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { PackRuntime } from '../layout/engine.js';
@@ -147,21 +147,29 @@ async function packModule(
     const parts = [...moduleTensors(name, module)];
     tensors = new Map(parts.map(([, spec]) => [spec.name, checkpoint.weights.tensor(spec.name)]));
   } else {
-    const wide = await dequantizeModule(rt, checkpoint, name);
-    let weight = allocate(plainDtype(module.sourceDtype).toLowerCase() as DType, module.shape);
-    ops.cast(rt, wide, weight);
+    let weight = await plainWeight(rt, checkpoint, name);
     if (module.transposed) {
       // Whoever loads a plain weight expects it as the source had it.
       const stored = allocate(weight.dtype, [...module.shape].reverse());
       ops.transpose(rt, weight, stored);
+      await rt.sync();
       weight.dispose();
       weight = stored;
     }
-    await rt.sync();
-    wide.dispose();
     tensors = new Map([[`${name}.weight`, weight]]);
   }
   return { tensors, seconds: (performance.now() - start) / 1000 };
+}
+
+/** The dequantized weight [N, K] of a module in the dtype of plain weights. The caller disposes of it. */
+export async function plainWeight(rt: NativeRuntime, checkpoint: CanonicalCheckpoint, name: string): Promise<Tensor> {
+  const { sourceDtype, shape } = checkpoint.module(name);
+  const wide = await dequantizeModule(rt, checkpoint, name);
+  const weight = allocate(plainDtype(sourceDtype).toLowerCase() as DType, shape);
+  ops.cast(rt, wide, weight);
+  await rt.sync();
+  wide.dispose();
+  return weight;
 }
 
 /** Throws LPQ_ABORTED. */

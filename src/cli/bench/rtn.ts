@@ -42,6 +42,7 @@ async function benchRtn(flags: RtnFlags, run: Run): Promise<void> {
     throw new LpqError('LPQ_USAGE', '--gb and --shape exclude each other');
   const { fileSizes, totalBytes, workDirectory, requireSpace } = await import('../../../bench/directory.js');
   const { copyLike, evict, settle } = await import('../../../bench/copy.js');
+  const spread = spreadOf((await import('../../../bench/kernels/time.js')).median);
   const { checkFlags, mergeSettings } = await import('../quantize/settings.js');
   const { rm } = await import('node:fs/promises');
   const { rounds, seed, keep, cold = false, threads } = flags;
@@ -151,12 +152,6 @@ interface Spread {
   readonly most: number;
 }
 
-function spread(values: readonly number[]): Spread {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  const median =
-    sorted.length % 2 === 1
-      ? (sorted[middle] as number)
-      : ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
-  return { median, least: sorted[0] as number, most: sorted.at(-1) as number };
+function spreadOf(median: (values: readonly number[]) => number): (values: readonly number[]) => Spread {
+  return (values) => ({ median: median(values), least: Math.min(...values), most: Math.max(...values) });
 }

@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
 import { hashFile } from '../../../formats/artifact/write.js';
-import { dequantizeModule, plainDtype } from '../../../formats/canonical/dequantize.js';
+import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
@@ -19,7 +19,9 @@ import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
 import type { WeightSource } from '../../model/source.js';
 import type { PackedRow, PackReport, PackRequest } from '../pack-checkpoint.js';
-import type { PackPlan } from '../plan.js';
+import { declaration, type PackPlan } from '../plan.js';
+import type { Decision } from '../target.js';
+import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
 import { type GgufContext, orderOf, tensorName } from './context.js';
 import { encodeCodes, searchBlocks, takeRows } from './encode.js';
@@ -84,10 +86,10 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const modules: ArtifactManifest['modules'] = {};
     const rows: PackedRow[] = [];
     for (const [name, decision] of plan.decisions) {
-      if (signal?.aborted) throw new LpqError('LPQ_ABORTED', 'packing was interrupted; nothing was left behind');
+      stopIfAborted(signal);
       const began = performance.now();
       await input.requireHashes(name);
-      const { bytes, entry } = await writeModule(rt, input, name, decision, context, writer, source);
+      const { bytes, entry } = await writeModule(rt, input, name, decision, plan, context, writer, source);
       modules[name] = entry;
       const { type, shape, layout, padded, notes: own } = entry;
       const seconds = (performance.now() - began) / 1000;
@@ -97,7 +99,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     }
     const hashes: Record<string, string> = {};
     for (const each of carried) {
-      if (signal?.aborted) throw new LpqError('LPQ_ABORTED', 'packing was interrupted; nothing was left behind');
+      stopIfAborted(signal);
       input.requireCarried(each.source.name, await carriedHash(input, each.source.name));
       const tensor = await carriedBytes(rt, input.weights, each, context);
       const [, stack = each.name, slice = '0'] = /^(.*)\[(\d+)\]$/.exec(each.name) ?? [];
@@ -145,7 +147,8 @@ async function writeModule(
   rt: NativeRuntime,
   input: CanonicalCheckpoint,
   name: string,
-  decision: PackPlan['decisions'] extends ReadonlyMap<string, infer D> ? D : never,
+  decision: Decision,
+  plan: PackPlan,
   context: GgufContext,
   writer: GgufWriter,
   source: WeightSource | undefined,
@@ -154,21 +157,17 @@ async function writeModule(
   const place = context.place(name);
   const order = orderOf(context, place, module.shape[0]);
   const form = context.form(name);
-  const notes: string[] = [];
+  const { notes, canonical, ...entry } = declaration(input, name, decision, plan.target);
+  const found: string[] = [];
   let tensor: Tensor;
   let weight: string | undefined;
   if (decision.action === 'fallback') {
-    notes.push(`Left as a plain weight, because ${decision.reason}. ${decision.remedy}`);
-    const wide = await dequantizeModule(rt, input, name);
-    const plain = allocate(plainDtype(module.sourceDtype).toLowerCase() as 'f32', module.shape);
-    ops.cast(rt, wide, plain);
-    await rt.sync();
+    const plain = await plainWeight(rt, input, name);
     weight = await hashWeight(name, plain);
     tensor = await takeRows(rt, plain, order);
-    for (const each of [wide, plain]) each.dispose();
+    plain.dispose();
   } else if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
   else if (form.kind === 'codes') {
-    notes.push(...decision.notes);
     tensor = await encodeCodes({ rt, checkpoint: input, name, module }, form, order);
   } else {
     const wide = await moduleWeight(rt, input, name, source);
@@ -178,34 +177,18 @@ async function writeModule(
     tensor = blocks;
     const from = source ? 'the source' : 'the quantized weights';
     const share = norm > 0 ? error / norm : 0;
-    notes.push(...decision.notes, `Searched from ${from}: relative squared error ${share.toPrecision(3)}.`);
+    found.push(`Searched from ${from}: relative squared error ${share.toPrecision(3)}.`);
   }
   const hash = await writer.write(place.name, tensor, place.expert ?? 0);
   const bytes = tensor.byteLength;
   tensor.dispose();
-  const { codes, scales, zeros, global_scale, g_idx, permutation, mask } = module.sha256;
   return {
     bytes,
     entry: {
-      type: module.type,
-      shape: module.shape,
-      padded: module.shape,
-      granularity: module.granularity,
-      scales: module.scales,
-      zeros: module.zeros,
-      layout: decision.action === 'fallback' ? 'dense' : decision.layout,
-      notes,
+      ...entry,
+      notes: [...notes, ...found],
       tensors: { [tensorName(place)]: hash },
-      canonical: {
-        codes: codes!,
-        scales: scales!,
-        ...(zeros && { zeros }),
-        ...(global_scale && { global_scale }),
-        ...(g_idx && { g_idx }),
-        ...(permutation && { permutation }),
-        ...(mask && { mask }),
-        ...(weight !== undefined && { weight }),
-      },
+      canonical: { ...canonical, ...(weight !== undefined && { weight }) },
     },
   };
 }
