@@ -3,10 +3,14 @@ import { LpqError } from '../../src/core/error.js';
 import type { Part } from '../canonical/tensors.js';
 import { transposeFloats, transposeHalves } from '../foreign/bits.js';
 import {
+  FLOAT_DTYPES,
+  FLOATS,
   type ForeignContext,
   type ForeignModule,
   type ForeignModules,
   foreign,
+  groupsIn,
+  inPlace,
   readEach,
   required,
   requireShape,
@@ -23,7 +27,7 @@ export function awqModules(ctx: ForeignContext): ForeignModules {
 
 function awqModule(ctx: ForeignContext, name: string, { granularity, zeroPoint }: AwqConfig): ForeignModule {
   const qweight = required(ctx, `${name}.qweight`, ['I32', 'U32'], 2);
-  const scales = required(ctx, `${name}.scales`, ['F16', 'BF16', 'F32'], 2);
+  const scales = required(ctx, `${name}.scales`, FLOAT_DTYPES, 2);
   const hasZeros = zeroPoint || ctx.weights.has(`${name}.qzeros`);
   const qzeros = hasZeros ? required(ctx, `${name}.qzeros`, ['I32', 'U32'], 2) : undefined;
   const [k, columns] = qweight.shape as [number, number];
@@ -36,12 +40,7 @@ function awqModule(ctx: ForeignContext, name: string, { granularity, zeroPoint }
     });
   requireShape(ctx, qweight, [k, n / AWQ_COLUMNS], `a word for every 8 of the ${n} output features`);
   const size = granularity.kind === 'channel' ? k : granularity.size;
-  if (k % size !== 0)
-    foreign(`group_size ${size} of ${ctx.where} does not divide the ${k} input features of '${name}'`, {
-      got: size,
-      expected: `a divisor of ${k}, or -1`,
-    });
-  requireShape(ctx, scales, [k / size, n], `${k} input features in groups of ${size}`);
+  requireShape(ctx, scales, [groupsIn(ctx, name, size, k), n], `${k} input features in groups of ${size}`);
   if (qzeros) requireShape(ctx, qzeros, [groups, n / AWQ_COLUMNS], 'a word for every 8 scales');
   const zeros = (): Uint8Array<ArrayBuffer> =>
     awqZeros(typed<Int32Array>(ctx.weights.tensor(`${name}.qzeros`, 'i32')), groups, n);
@@ -52,16 +51,9 @@ function awqModule(ctx: ForeignContext, name: string, { granularity, zeroPoint }
       type: 'u4',
       shape: [n, k],
       granularity,
-      scales: {
-        dtype: scales.dtype === 'F16' ? 'f16' : scales.dtype === 'BF16' ? 'bf16' : 'f32',
-        block: [1, size],
-        global: false,
-      },
+      scales: { dtype: FLOATS[scales.dtype as keyof typeof FLOATS], block: [1, size], global: false },
       zeros: constant ? { kind: 'const', value: 8 } : { kind: 'int', dtype: 'u8' },
-      groupIndex: false,
-      permutation: false,
-      sparsity: 'none',
-      sourceDtype: ctx.modelDtype,
+      ...inPlace(ctx),
     },
     tensors: [qweight.name, scales.name, ...(qzeros ? [qzeros.name] : [])],
     notes: [],

@@ -1,5 +1,12 @@
 import { typed } from '../../native/binding.js';
-import { type ForeignContext, type ForeignModule, foreign, required, requireShape } from '../foreign/module.js';
+import {
+  type ForeignContext,
+  type ForeignModule,
+  foreign,
+  inPlace,
+  required,
+  requireShape,
+} from '../foreign/module.js';
 import type { WeightScheme } from './read-schemes.js';
 
 /** Weights that share a scale: 16 in NVFP4, 32 in MXFP4. */
@@ -37,10 +44,7 @@ export function fp4Module(ctx: ForeignContext, name: string, scheme: WeightSchem
         ...(global !== undefined && { divisor: global }),
       },
       zeros: { kind: 'none' },
-      groupIndex: false,
-      permutation: false,
-      sparsity: 'none',
-      sourceDtype: ctx.modelDtype,
+      ...inPlace(ctx),
     },
     tensors: [packed.name, scale.name, ...(nvfp4 ? [`${name}.weight_global_scale`] : [])],
     notes: [],

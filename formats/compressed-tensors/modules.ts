@@ -3,10 +3,15 @@ import type { CanonicalModule } from '../canonical/schema.js';
 import type { Part } from '../canonical/tensors.js';
 import { codesToStream, fieldOf, wordsToStream } from '../foreign/bits.js';
 import {
+  FLOAT_DTYPES,
+  FLOATS,
   type ForeignContext,
   type ForeignModule,
   type ForeignModules,
   foreign,
+  groupsIn,
+  inPlace,
+  namedGroups,
   readEach,
   required,
   requireShape,
@@ -46,13 +51,11 @@ function requireScheme(ctx: ForeignContext, schemes: WeightSchemes, name: string
   );
 }
 
-const SCALES = { F16: 'f16', BF16: 'bf16', F32: 'f32' } as const;
-
 function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): ForeignModule {
   const { bits } = scheme;
   if (scheme.type !== 'int') foreign(`${ctx.where}: pack-quantized holds integers, not ${scheme.type} codes`);
   const words = required(ctx, `${name}.weight_packed`, ['I32'], 2);
-  const scale = required(ctx, `${name}.weight_scale`, ['F16', 'BF16', 'F32'], 2);
+  const scale = required(ctx, `${name}.weight_scale`, FLOAT_DTYPES, 2);
   const shape = required(ctx, `${name}.weight_shape`, ['I64', 'I32'], 1);
   requireShape(ctx, shape, [2], 'N and K');
   const stored = ctx.weights.tensor(shape.name);
@@ -86,13 +89,11 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
       type: `u${bits}`,
       shape: [n, k],
       granularity,
-      scales: { dtype: SCALES[scale.dtype as keyof typeof SCALES], block: [1, k / groups], global: false },
+      scales: { dtype: FLOATS[scale.dtype as keyof typeof FLOATS], block: [1, k / groups], global: false },
       zeros: zeros ? { kind: 'int', dtype: 'u8' } : { kind: 'const', value: 2 ** (bits - 1) },
+      ...inPlace(ctx),
       groupIndex: gIdx !== undefined,
-      permutation: false,
-      sparsity: 'none',
       ...(packing === 'whole' && 32 % bits !== 0 && { packing }),
-      sourceDtype: ctx.modelDtype,
     },
     tensors: [
       words.name,
@@ -118,15 +119,10 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
 }
 
 /** Scales in a row. Throws LPQ_FOREIGN when the groups do not divide K. */
-export function groupsOf(ctx: ForeignContext, name: string, { strategy, groupSize }: WeightScheme, k: number): number {
+function groupsOf(ctx: ForeignContext, name: string, { strategy, groupSize }: WeightScheme, k: number): number {
   if (strategy !== 'group' && strategy !== 'tensor_group' && strategy !== 'channel' && strategy !== 'tensor')
     foreign(`${ctx.where}: strategy ${strategy} is none that packs '${name}'`, { got: strategy });
-  if (groupSize === undefined) return 1;
-  if (k % groupSize === 0) return k / groupSize;
-  return foreign(`group_size ${groupSize} of ${ctx.where} does not divide the ${k} input features of '${name}'`, {
-    got: groupSize,
-    expected: `a divisor of ${k}`,
-  });
+  return groupSize === undefined ? 1 : groupsIn(ctx, name, groupSize, k);
 }
 
 /** Checks weight_zero_point, and says which of the packings that the weights fit its words fit too. */
@@ -162,14 +158,5 @@ function readZeros(
 function readGroupIndex(ctx: ForeignContext, name: string, k: number, groups: number): Int32Array {
   const entry = required(ctx, `${name}.weight_g_idx`, ['I32'], 1);
   requireShape(ctx, entry, [k], 'a group for each input feature');
-  const tensor = ctx.weights.tensor(entry.name);
-  const index = Int32Array.from(typed<Int32Array>(tensor));
-  tensor.dispose();
-  const stray = index.findIndex((group) => group < 0 || group >= groups);
-  if (stray >= 0)
-    foreign(`tensor '${entry.name}' of ${ctx.dir} names a group that does not exist`, {
-      got: `${index[stray]} at [${stray}]`,
-      expected: `0 to ${groups - 1}`,
-    });
-  return index;
+  return namedGroups(ctx, entry.name, groups);
 }

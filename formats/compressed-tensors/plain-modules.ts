@@ -2,7 +2,16 @@ import { typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import type { CanonicalModule } from '../canonical/schema.js';
 import { codesToStream } from '../foreign/bits.js';
-import { type ForeignContext, type ForeignModule, foreign, required, requireShape } from '../foreign/module.js';
+import {
+  FLOAT_DTYPES,
+  FLOATS,
+  type ForeignContext,
+  type ForeignModule,
+  foreign,
+  inPlace,
+  required,
+  requireShape,
+} from '../foreign/module.js';
 import { expandScales, type ScaleGrid, scaleGrid, storedBlock } from '../foreign/scales.js';
 import type { WeightScheme } from './read-schemes.js';
 
@@ -20,7 +29,7 @@ export function plainModule(ctx: ForeignContext, name: string, scheme: WeightSch
   const [n, k] = weight.shape as [number, number];
   const scaleName = `${name}.weight_scale`;
   const rank = ctx.weights.has(scaleName) ? ctx.weights.shape(scaleName).length : 2;
-  const scale = required(ctx, scaleName, ['F16', 'BF16', 'F32'], Math.min(rank, 2));
+  const scale = required(ctx, scaleName, FLOAT_DTYPES, Math.min(rank, 2));
   const grid = gridOf(scheme, n, k);
   const count = scale.shape.reduce((a, b) => a * b, 1);
   if (count !== grid.rows * grid.columns || (rank === 2 && grid.rows * grid.columns > 1))
@@ -43,16 +52,13 @@ export function plainModule(ctx: ForeignContext, name: string, scheme: WeightSch
       shape: [n, k],
       granularity,
       scales: {
-        dtype: scale.dtype === 'F16' ? 'f16' : scale.dtype === 'BF16' ? 'bf16' : 'f32',
+        dtype: FLOATS[scale.dtype as keyof typeof FLOATS],
         block: [1, length],
         global: false,
         ...(stored && { stored }),
       },
       zeros: scheme.symmetric ? { kind: 'none' } : { kind: 'int', dtype: 'i16' },
-      groupIndex: false,
-      permutation: false,
-      sparsity: 'none',
-      sourceDtype: ctx.modelDtype,
+      ...inPlace(ctx),
     },
     tensors: [weight.name, scaleName, ...(scheme.symmetric ? [] : [zeroName])],
     notes: [],

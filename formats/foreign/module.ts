@@ -1,3 +1,4 @@
+import { typed } from '../../native/binding.js';
 import { tell } from '../../src/core/activity.js';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { printed } from '../../src/core/printed.js';
@@ -96,6 +97,38 @@ export function requireShape({ dir }: ForeignContext, entry: TensorEntry, shape:
     expected: `[${shape}]: ${why}`,
     hint: 'The tensors and the quantization settings are not of one checkpoint, or one of them was cut.',
   });
+}
+
+/** What holds of every module that keeps its columns in their places. */
+export const inPlace = ({ modelDtype }: ForeignContext) =>
+  ({ groupIndex: false, permutation: false, sparsity: 'none', sourceDtype: modelDtype }) as const;
+
+/** Plain floats of safetensors, by the names that canonical scales have. */
+export const FLOATS = { F16: 'f16', BF16: 'bf16', F32: 'f32' } as const;
+export const FLOAT_DTYPES = Object.keys(FLOATS) as (keyof typeof FLOATS)[];
+
+/** Groups of `size` features in `k`. Throws LPQ_FOREIGN where they do not divide it. */
+export function groupsIn({ where }: ForeignContext, name: string, size: number, k: number): number {
+  if (k % size === 0) return k / size;
+  return foreign(`group_size ${size} of ${where} does not divide the ${k} input features of '${name}'`, {
+    got: size,
+    expected: `a divisor of ${k}, or -1`,
+  });
+}
+
+/** I32 [K]: the group of each feature, as a file names it. Throws LPQ_FOREIGN for one that does not exist. */
+export function namedGroups({ dir, weights }: ForeignContext, name: string, groups: number): Int32Array<ArrayBuffer> {
+  const tensor = weights.tensor(name);
+  const index = Int32Array.from(typed<Int32Array>(tensor), Number);
+  tensor.dispose();
+  const stray = index.findIndex((group) => group < 0 || group >= groups);
+  if (stray >= 0)
+    foreign(`tensor '${name}' of ${dir} names a group that does not exist`, {
+      got: `${index[stray]} at [${stray}]`,
+      expected: `0 to ${groups - 1}`,
+      hint: 'The tensor is damaged, or of another group size: download the checkpoint again.',
+    });
+  return index;
 }
 
 export function foreign(what: string, facts: ErrorFacts = {}): never {

@@ -1,9 +1,11 @@
 import { typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import {
+  FLOATS,
   type ForeignContext,
   type ForeignModule,
   type ForeignModules,
+  inPlace,
   readEach,
   required,
   requireShape,
@@ -48,20 +50,13 @@ function fp8Module(ctx: ForeignContext, name: string, config: Fp8Config): Foreig
       // Where a block is as long as a row it is still a group, which more kernels read.
       granularity: config.block ? { kind: 'group', size: grid.length } : { kind: 'channel' },
       scales: {
-        dtype: narrow
-          ? 'bf16'
-          : ({ F32: 'f32', BF16: 'bf16', F16: 'f16', F8_E8M0: 'f8_e8m0' } as const)[
-              scale.dtype as 'F32' | 'BF16' | 'F16' | 'F8_E8M0'
-            ],
+        dtype: narrow ? 'bf16' : { ...FLOATS, F8_E8M0: 'f8_e8m0' as const }[scale.dtype as keyof typeof FLOATS],
         block: [1, grid.length],
         global: false,
         ...(stored && { stored }),
       },
       zeros: { kind: 'none' },
-      groupIndex: false,
-      permutation: false,
-      sparsity: 'none',
-      sourceDtype: ctx.modelDtype,
+      ...inPlace(ctx),
     },
     tensors: [weight.name, scaleName],
     notes: narrow ? ['its F32 scales are all exact in BF16, and are taken as such'] : [],

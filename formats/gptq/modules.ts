@@ -5,10 +5,15 @@ import { patternsOf } from '../../src/core/patterns.js';
 import type { ModuleDeclaration, Part } from '../canonical/tensors.js';
 import { transposeFloats, transposeHalves, transposeWords, wordsToStream } from '../foreign/bits.js';
 import {
+  FLOAT_DTYPES,
+  FLOATS,
   type ForeignContext,
   type ForeignModule,
   type ForeignModules,
   foreign,
+  groupsIn,
+  inPlace,
+  namedGroups,
   readEach,
   required,
   requireShape,
@@ -89,7 +94,7 @@ function ruled(ctx: ForeignContext, name: string, base: GptqConfig): GptqConfig 
 
 function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): GptqLinear {
   const qweight = required(ctx, `${name}.qweight`, ['I32', 'U32'], 2);
-  const scales = required(ctx, `${name}.scales`, ['F16', 'BF16', 'F32'], 2);
+  const scales = required(ctx, `${name}.scales`, FLOAT_DTYPES, 2);
   const qzeros = required(ctx, `${name}.qzeros`, ['I32', 'U32'], 2);
   const { bits } = config;
   const [rows, n] = qweight.shape as [number, number];
@@ -119,18 +124,12 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
   }
   requireShape(ctx, qzeros, [groups, words(n, bits)], `a row for each of the ${groups} groups of scales`);
   const size = config.granularity.kind === 'channel' ? k : config.granularity.size;
-  if (k % size !== 0)
-    foreign(`group_size ${size} of ${ctx.where} does not divide the ${k} input features of '${name}'`, {
-      got: size,
-      expected: `a divisor of ${k}, or -1`,
-    });
-  if (k / size !== groups)
+  if (groupsIn(ctx, name, size, k) !== groups)
     foreign(`module '${name}' of ${ctx.dir} has another number of groups than the settings state`, {
       got: `${groups} rows of scales`,
       expected: `${k / size}: ${k} input features in groups of ${size}`,
       ...(Number.isInteger(k / groups) && { hint: `If its groups are of ${k / groups}, correct group_size.` }),
     });
-  const { dtype } = scales;
   return {
     name,
     bits,
@@ -140,29 +139,14 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
     groupSize: config.granularity.kind === 'channel' ? undefined : size,
     sym: config.sym,
     stated: config.convention,
-    scaleDtype: dtype === 'F16' ? 'f16' : dtype === 'BF16' ? 'bf16' : 'f32',
-    gIdx: indexed ? groupIndex(ctx, gIdxName, k, size, groups) : undefined,
+    scaleDtype: FLOATS[scales.dtype as keyof typeof FLOATS],
+    gIdx: indexed ? otherGroups(namedGroups(ctx, gIdxName, groups), k, size) : undefined,
     tensors: [qweight.name, qzeros.name, scales.name, ...(indexed ? [gIdxName] : [])],
   };
 }
 
-function groupIndex(
-  ctx: ForeignContext,
-  name: string,
-  k: number,
-  size: number,
-  groups: number,
-): Int32Array<ArrayBuffer> | undefined {
-  const tensor = ctx.weights.tensor(name);
-  const index = Int32Array.from(typed<Int32Array>(tensor), Number);
-  tensor.dispose();
-  const stray = index.findIndex((group) => group < 0 || group >= groups);
-  if (stray >= 0)
-    foreign(`tensor '${name}' of ${ctx.dir} names a group that does not exist`, {
-      got: `${index[stray]} at [${stray}]`,
-      expected: `0 to ${groups - 1}`,
-      hint: 'The tensor is damaged, or of another group size: download the checkpoint again.',
-    });
+/** `index`, where a feature's group is not k div the group size. */
+function otherGroups(index: Int32Array, k: number, size: number): Int32Array | undefined {
   return index.length === k && index.every((group, i) => group === Math.floor(i / size)) ? undefined : index;
 }
 
@@ -231,10 +215,8 @@ function gptqModule(ctx: ForeignContext, linear: GptqLinear, reading: ZeroReadin
     granularity: groupSize === undefined ? { kind: 'channel' } : { kind: 'group', size: groupSize },
     scales: { dtype: scaleDtype, block: [1, groupSize ?? k], global: false },
     zeros: constant ? { kind: 'const', value: middle } : { kind: 'int', dtype: 'u8' },
+    ...inPlace(ctx),
     groupIndex: gIdx !== undefined,
-    permutation: false,
-    sparsity: 'none',
-    sourceDtype: ctx.modelDtype,
   };
   return {
     name,

@@ -2,15 +2,15 @@ import type { Command } from 'commander';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
-import type { Recorder, VerifyReport } from '../../verify/report.js';
+import type { Recorder } from '../../verify/report.js';
 import { activationsOf } from '../options/activations.js';
 import { modelDirectory } from '../options/hub.js';
 import { integer } from '../options/parse.js';
 import { isReadableForeign, openQuantizedWith, requireKind, warnOfOtherSource } from '../options/sources.js';
 import { type ComputeOptions, computeOptions, openRuntime, progress, type Run } from '../run.js';
-import { table } from '../terminal/table.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
+import { checkText } from './checks.js';
 import type { Verification } from './junit.js';
 
 export interface VerifyFlags extends ComputeOptions {
@@ -49,9 +49,6 @@ export function verifyCommand(program: Command, run: Run): Command {
       .option('--junit <file>', 'also write the result as JUnit XML, for CI'),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
 }
-
-/** Differences that the terminal lists; --json has all. */
-const SHOWN = 20;
 
 async function verify(given: string, options: VerifyFlags, run: Run): Promise<void> {
   const work = () => verified(given, options, run);
@@ -93,7 +90,10 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   const { verificationError } = await import('../../verify/report.js');
   return {
     result: report,
-    text: printReport(report),
+    text: checkText(
+      report,
+      line`${report.dir} (${report.target}, ${counted(report.modules.length, 'module')}): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}`,
+    ),
     told: { ...report, kind: report.target },
     error: verificationError(report),
   };
@@ -151,23 +151,4 @@ async function verifyOther(dir: string, options: VerifyFlags, run: Run): Promise
   const { directoryKind } = await import('../../../formats/canonical/source.js');
   const { verifySource } = await import('./source.js');
   return verifySource(dir, directoryKind(dir), openRuntime(run, { ...options, device: 'cpu' }), run);
-}
-
-function printReport(report: VerifyReport): string {
-  const rows = report.checks.map(({ name, status, count, failures, detail }) => [
-    name,
-    status,
-    String(count),
-    failures > 0 ? String(failures) : '-',
-    detail ?? '',
-  ]);
-  const lines = report.failures.slice(0, SHOWN).map(({ check, message }) => line`${check}: ${message}\n`);
-  if (report.failures.length > SHOWN) lines.push(`and ${report.failures.length - SHOWN} more\n`);
-  return [
-    table(['check', 'result', 'compared', 'wrong', ''], rows),
-    ...(lines.length > 0 ? ['\n', ...lines] : []),
-    ...report.notes.map((sentence) => line`note: ${sentence}\n`),
-    ...report.unproved.map((sentence) => line`not proved: ${sentence}\n`),
-    line`\n${report.dir} (${report.target}, ${counted(report.modules.length, 'module')}): ${report.ok ? 'verified' : 'NOT verified'} in ${duration(report.seconds)}\n`,
-  ].join('');
 }

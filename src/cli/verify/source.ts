@@ -3,9 +3,9 @@ import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import type { Diagnosis } from '../doctor/diagnosis/finding.js';
 import { progress, type Run } from '../run.js';
-import { table } from '../terminal/table.js';
 import { line } from '../terminal/terminal.js';
 import { count, duration } from '../terminal/units.js';
+import { checkText } from './checks.js';
 import type { Verification } from './junit.js';
 
 /** What is looked at; decode and finite are verify's own, the others are those of `lpq doctor DIR`. */
@@ -26,8 +26,6 @@ interface SourceFailure {
   readonly expected?: unknown;
   readonly message: string;
 }
-
-const SHOWN = 20;
 
 /**
  * `lpq verify DIR` of what lpq did not write: everything that can be proved of a checkpoint without what it was made from.
@@ -58,23 +56,13 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
   for (const warning of warnings) run.report.warn(warning);
   const ok = failures.length === 0;
   const seconds = (performance.now() - started) / 1000;
-  const rows = checks.map(({ name, status, failures: wrong, detail }) => [
-    name,
-    status,
-    wrong > 0 ? String(wrong) : '-',
-    detail ?? '',
-  ]);
-  const lines = failures.slice(0, SHOWN).map(({ check, message }) => line`${check}: ${message}\n`);
-  if (failures.length > SHOWN) lines.push(`and ${failures.length - SHOWN} more\n`);
   const [first] = failures;
   return {
     result: { ok, dir, kind, against: null, checks, failures, warnings, modules, unproved, seconds },
-    text: [
-      table(['check', 'result', 'wrong', ''], rows),
-      ...(lines.length > 0 ? ['\n', ...lines] : []),
-      ...unproved.map((sentence) => line`not proved: ${sentence}\n`),
-      line`\n${dir} (${kind}, ${counted(modules, 'module')}): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}\n`,
-    ].join(''),
+    text: checkText(
+      { checks, failures, unproved },
+      line`${dir} (${kind}, ${counted(modules, 'module')}): ${ok ? 'sound' : 'NOT sound'}, in ${duration(seconds)}`,
+    ),
     told: { dir, kind, checks, failures, modules: [], seconds },
     error:
       first &&
