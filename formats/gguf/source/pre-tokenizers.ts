@@ -12,7 +12,6 @@ export interface PreTokenizer {
 
 const BYTES = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
 const GPT2 = { ...BYTES, use_regex: true };
-const DIGITS = { type: 'Digits', individual_digits: true };
 const NFC = { type: 'NFC' };
 
 const split = (Regex: string): unknown => ({
@@ -35,7 +34,8 @@ const llama3: PreTokenizer = {
 const cl100k: PreTokenizer = { pre_tokenizer: llama3.pre_tokenizer };
 const qwen2: PreTokenizer = { pre_tokenizer: sequence(split(PATTERNS.qwen2 as string), BYTES), normalizer: NFC };
 const gpt2: PreTokenizer = { pre_tokenizer: GPT2 };
-const digits: PreTokenizer = { pre_tokenizer: sequence(DIGITS, GPT2) };
+/** Each digit is a word. */
+const digits: PreTokenizer = { pre_tokenizer: sequence(split('\\p{N}'), GPT2) };
 
 const UPPER = '[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]';
 const LOWER = '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]';

@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
+import type { GgufMetadata } from '../../../formats/gguf/metadata.js';
 import { GgufFile } from '../../../formats/gguf/read.js';
 import { GgufWriter } from '../../../formats/gguf/write.js';
 import { type Tensor, typed } from '../../../native/binding.js';
@@ -64,8 +65,8 @@ export async function llamaLogits(model: LlamaModel, ids: readonly number[], voc
   return out;
 }
 
-/** The same file with every block decoded to f32. */
-export async function inFloats(file: string, output: string): Promise<void> {
+/** The same file with every block decoded to f32; `changed`: keys that say something else. */
+export async function inFloats(file: string, output: string, changed: GgufMetadata = new Map()): Promise<void> {
   const gguf = GgufFile.open(file);
   // Stacked experts are matrices NAME[i] of one tensor NAME.
   const stacks = new Map<string, string[]>();
@@ -78,7 +79,7 @@ export async function inFloats(file: string, output: string): Promise<void> {
     const shape = rank === 3 ? [slices.length, rows, columns] : rank === 1 ? [columns] : [rows, columns];
     return { name, type: 'f32' as const, shape };
   });
-  const writer = await GgufWriter.create(output, gguf.metadata, plans);
+  const writer = await GgufWriter.create(output, new Map([...gguf.metadata, ...changed]), plans);
   for (const [stack, slices] of stacks)
     for (const [i, name] of slices.entries()) {
       const { type, rows, columns } = gguf.matrix(name);
