@@ -4,7 +4,8 @@ import { isWeightFile } from '../../formats/directory/carry.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { planShards } from '../../formats/safetensors/shard-plan.js';
 import type { PackRuntime } from '../layout/engine.js';
-import { type PackPlan, plannedTensors } from './plan.js';
+import { plannedTensors } from './declaration.js';
+import type { PackPlan } from './plan.js';
 import type { Taken } from './target.js';
 
 /** What packing will take, in bytes; `seconds` where a module was packed to see. */

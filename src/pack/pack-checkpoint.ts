@@ -12,7 +12,8 @@ import type { WriterOptions } from '../../formats/safetensors/write.js';
 import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
 import { LpqError } from '../core/error.js';
 import { allPacked, type PackRuntime } from '../layout/engine.js';
-import { declaration, type PackPlan, planPack } from './plan.js';
+import { declaration } from './declaration.js';
+import { type PackPlan, planPack } from './plan.js';
 import type { Decision, PackTarget } from './target.js';
 import { stopIfAborted, together, writeCarried, writeModules } from './write-modules.js';
 

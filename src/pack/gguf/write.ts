@@ -18,8 +18,9 @@ import { allocate, type NativeRuntime, type Tensor } from '../../../native/bindi
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
 import type { WeightSource } from '../../model/source.js';
+import { declaration } from '../declaration.js';
 import type { PackedRow, PackReport, PackRequest } from '../pack-checkpoint.js';
-import { declaration, type PackPlan } from '../plan.js';
+import type { PackPlan } from '../plan.js';
 import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
