@@ -48,92 +48,75 @@ const disposer = (tensors: readonly Tensor[]) => () => {
   for (const tensor of tensors) tensor.dispose();
 };
 
+/** What one call of kv_decode reads: a table of pages, and exact tokens. */
+type Reading = readonly [table: Tensor, keys: Tensor, values: Tensor];
+
+/** Decode attention over `readings` in turn; `lengths` and `tails`: packed and exact tokens of every sequence. */
+function attentionPass(
+  rt: NativeRuntime,
+  noise: Noise,
+  { sequences, heads, headDim }: AttentionCase,
+  form: KvForm,
+  pages: readonly Tensor[],
+  readings: readonly Reading[],
+  [lengths, tails]: readonly [Tensor, Tensor],
+  { products, bytes }: { readonly products: number; readonly bytes: number },
+): Pass {
+  const q = noise.fill('numbers', 'f16', [sequences, heads * headDim], 99);
+  const y = rt.allocate('f16', [sequences, heads * headDim]);
+  const params = { ...form, heads, scale: headDim ** -0.5 };
+  return {
+    calls: Array.from({ length: products }, (_, i) => {
+      const [table, keys, values] = readings[i % readings.length] as Reading;
+      const inputs = [q, ...kvPages(pages), table, lengths, keys, values, tails];
+      return { op: 'kv_decode', inputs, outputs: [y], params };
+    }),
+    times: products,
+    bytes: bytes + 4 * sequences * heads * headDim,
+    dispose: disposer([...new Set([...pages, lengths, tails, q, y, ...readings.flat()])]),
+  };
+}
+
 /** Attention over packed pages in random order and a tail; caches rotate past L2. */
 export function decodePass(rt: NativeRuntime, noise: Noise, one: AttentionCase, l2Bytes: number): Pass {
   const form = formOf(one);
-  const { sequences, tokens, heads, kvHeads, headDim, tail } = one;
+  const { sequences, tokens, kvHeads, headDim, tail } = one;
   const each = tokens / form.pageTokens;
   const cacheBytes = kvPageBytes(form).reduce((sum, bytes) => sum + bytes, 0) * sequences * each;
   const { copies, products } = rotation(cacheBytes, l2Bytes);
   const width = kvHeads * headDim;
   const pages = pagesOf(noise, form, copies * sequences * each);
   const order = shuffled(sequences * each);
-  const room = Math.max(1, tail);
-  const [lengths, tails] = [ints(rt, sequences, tokens), ints(rt, sequences, tail)];
-  const [q, y] = [
-    noise.fill('numbers', 'f16', [sequences, heads * headDim], 99),
-    rt.allocate('f16', [sequences, heads * headDim]),
-  ];
-  const sets = Array.from({ length: copies }, (_, i) => ({
-    table: uploadTyped(
-      rt,
-      'i32',
-      [sequences, each],
-      Int32Array.from(order, (page) => page + i * order.length),
-    ),
-    keys: noise.fill('numbers', 'f16', [sequences, room, width], 2 * i),
-    values: noise.fill('numbers', 'f16', [sequences, room, width], 2 * i + 1),
-  }));
-  const params = { ...form, heads, scale: headDim ** -0.5 };
-  return {
-    calls: Array.from({ length: products }, (_, i) => {
-      const { table, keys, values } = sets[i % copies] as (typeof sets)[number];
-      return {
-        op: 'kv_decode',
-        inputs: [q, ...kvPages(pages), table, lengths, keys, values, tails],
-        outputs: [y],
-        params,
-      };
-    }),
-    times: products,
-    bytes: cacheBytes + 4 * sequences * (tail * width + heads * headDim),
-    dispose: disposer([
-      ...pages,
-      lengths,
-      tails,
-      q,
-      y,
-      ...sets.flatMap(({ table, keys, values }) => [table, keys, values]),
-    ]),
-  };
+  const readings = Array.from({ length: copies }, (_, i): Reading => {
+    const table = Int32Array.from(order, (page) => page + i * order.length);
+    const [keys, values] = exactTokens(noise, [sequences, Math.max(1, tail), width], i);
+    return [uploadTyped(rt, 'i32', [sequences, each], table), keys, values];
+  });
+  const counts = [ints(rt, sequences, tokens), ints(rt, sequences, tail)] as const;
+  const bytes = cacheBytes + 4 * sequences * tail * width;
+  return attentionPass(rt, noise, one, form, pages, readings, counts, { products, bytes });
 }
 
 /** The same kernel where no token is packed: attention over f16. */
 export function exactPass(rt: NativeRuntime, noise: Noise, one: AttentionCase, l2Bytes: number): Pass {
-  const form = formOf(one);
-  const { sequences, heads, kvHeads, headDim } = one;
+  const { sequences, kvHeads, headDim } = one;
   const tokens = one.tokens + one.tail;
   const width = kvHeads * headDim;
   const bytes = 4 * sequences * tokens * width;
   const { copies, products } = rotation(bytes, l2Bytes);
-  const pages = pagesOf(noise, form, 1);
-  const [table, lengths, tails] = [
-    uploadTyped(rt, 'i32', [sequences, 1], new Int32Array(sequences)),
-    ints(rt, sequences, 0),
-    ints(rt, sequences, tokens),
-  ];
-  const [q, y] = [
-    noise.fill('numbers', 'f16', [sequences, heads * headDim], 99),
-    rt.allocate('f16', [sequences, heads * headDim]),
-  ];
-  const sets = Array.from({ length: copies }, (_, i) =>
-    [0, 1].map((side) => noise.fill('numbers', 'f16', [sequences, tokens, width], 2 * i + side)),
-  ) as [Tensor, Tensor][];
-  const params = { ...form, heads, scale: headDim ** -0.5 };
-  return {
-    calls: Array.from({ length: products }, (_, i) => {
-      const [keys, values] = sets[i % copies] as [Tensor, Tensor];
-      return {
-        op: 'kv_decode',
-        inputs: [q, ...kvPages(pages), table, lengths, keys, values, tails],
-        outputs: [y],
-        params,
-      };
-    }),
-    times: products,
-    bytes: bytes + 4 * sequences * heads * headDim,
-    dispose: disposer([...pages, table, lengths, tails, q, y, ...sets.flat()]),
-  };
+  const form = formOf(one);
+  const table = uploadTyped(rt, 'i32', [sequences, 1], new Int32Array(sequences));
+  const readings = Array.from({ length: copies }, (_, i): Reading => {
+    return [table, ...exactTokens(noise, [sequences, tokens, width], i)];
+  });
+  const counts = [ints(rt, sequences, 0), ints(rt, sequences, tokens)] as const;
+  return attentionPass(rt, noise, one, form, pagesOf(noise, form, 1), readings, counts, { products, bytes });
+}
+
+/** Keys and values of so many tokens, others for every copy. */
+function exactTokens(noise: Noise, shape: readonly number[], copy: number): [keys: Tensor, values: Tensor] {
+  const of = (side: number) => noise.fill('numbers', 'f16', shape, 2 * copy + side);
+  return [of(0), of(1)];
 }
 
 /** Tokens of a cycle: as many as a tail holds; where every token is packed, as a page holds. */

@@ -6,10 +6,10 @@ import { SafetensorsFile } from '../../formats/safetensors/read.js';
 import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { MMA_M16N8K16 } from '../../src/layout/fragment.js';
-import { locate } from '../../src/layout/layout.js';
 import { bitPositions } from '../../src/layout/memory.js';
 import { marlinScales, marlinWeight } from '../../src/pack/layouts/marlin.js';
 import { lpq, model, root, scratch } from '../src/cli/lpq.js';
+import { locate } from '../src/layout/locate.js';
 
 const file = path.join(root, 'docs', 'internals', 'walk.md');
 const page = readFileSync(file, 'utf8');

@@ -2,10 +2,11 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { canonical } from '../../../src/layout/canonical.js';
-import { indexAt, type Layout, layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
+import { indexAt, type Layout, layout, localCount, threadCount } from '../../../src/layout/layout.js';
 import { local, spatial } from '../../../src/layout/make.js';
 import { permute, product } from '../../../src/layout/product.js';
 import { equal } from './equal.js';
+import { locate } from './locate.js';
 import { randomLayout, replicated } from './random-layout.js';
 
 /** The map written out: element of every (thread, local). */

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { MMA_M16N8K16, reorderLocals, WORD_75316420 } from '../../../src/layout/fragment.js';
-import { indexAt, type Layout, layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
+import { indexAt, type Layout, layout, localCount, threadCount } from '../../../src/layout/layout.js';
 import { columnLocal, columnSpatial, local, spatial } from '../../../src/layout/make.js';
 import { permute, product } from '../../../src/layout/product.js';
 import { equal } from './equal.js';
+import { locate } from './locate.js';
 import { printGrid, printLayout, printThreads } from './print.js';
 
 const div = Math.trunc;

@@ -1,5 +1,6 @@
 import { LpqError } from '../../../src/core/error.js';
-import { indexAt, type Layout, localCount, locate, threadCount } from '../../../src/layout/layout.js';
+import { indexAt, type Layout, localCount, threadCount } from '../../../src/layout/layout.js';
+import { locate } from './locate.js';
 
 /** The four attributes on one line. */
 export function printLayout(value: Layout): string {
