@@ -3,9 +3,9 @@
 #include "cuda/gemm/families/sparse.h"
 #include "cuda/gemm/fragment.cuh"
 #include "cuda/gemm/kernels/sparse_producer.cuh"
-#include "cuda/gemm/store.cuh"
 #include "cuda/gemm/stream_k.cuh"
 #include "cuda/numbers.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 
 namespace lpq::cuda {
 
@@ -43,7 +43,6 @@ __device__ __forceinline__ void store_column(const SparseArgs& g, int nt, int ba
                                              const float (&sum)[4][T][4]) {
   using Sums = FragmentC<float>;
   const int n0 = nt * kSparseColumns + 8 * Sums::row(lane);
-  const Outputs y{g.y, g.m, g.n, g.vectors != 0};
 #pragma unroll
   for (int t = 0; t < T; ++t)
 #pragma unroll
@@ -61,9 +60,15 @@ __device__ __forceinline__ void store_column(const SparseArgs& g, int nt, int ba
         }
         out[f] = from_float(v, BF);
       }
-      y.store(m, n0,
-              make_uint4(out[0] | uint32_t{out[1]} << 16, out[2] | uint32_t{out[3]} << 16,
-                         out[4] | uint32_t{out[5]} << 16, out[6] | uint32_t{out[7]} << 16));
+      uint16_t* to = g.y + static_cast<long long>(m) * g.n + n0;
+      if (g.vectors && n0 + 8 <= g.n) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(out[0] | uint32_t{out[1]} << 16, out[2] | uint32_t{out[3]} << 16,
+                                                   out[4] | uint32_t{out[5]} << 16, out[6] | uint32_t{out[7]} << 16);
+      } else {
+#pragma unroll
+        for (int f = 0; f < 8; ++f)
+          if (n0 + f < g.n) to[f] = out[f];
+      }
     }
 }
 
