@@ -111,11 +111,11 @@ void run(const char* kind, const Case& c) {
   };
   ++products;
   if (!plan) return fail("has no plan");
-  const size_t outputs = z(c.m) * z(c.n), element = c.store == kActStoreF32 ? 4 : 2;
+  const size_t outputs = z(c.m) * z(c.n), element = c.store == kW4axStoreF32 ? 4 : 2;
   Aligned<uint8_t> y(outputs * element, 0xff);
   std::vector<int4> partial(z(2 * plan->blocks) * z(8 * T) * 64, int4{-1, -1, -1, -1});
   std::vector<unsigned> counters(z(2 * plan->items * plan->cluster), 0);
-  ActArgs a{};
+  W4axArgs a{};
   a.y = y.data, a.x_scales = sx.data, a.w_scales = sw.data, a.bias = c.bias ? bias.data() : nullptr,
   a.blocks = blocks.data();
   a.partial = reinterpret_cast<float*>(partial.data()), a.counters = counters.data();
@@ -123,7 +123,7 @@ void run(const char* kind, const Case& c) {
   a.shared = plan->shared, a.stages = plan->stages, a.cluster = plan->cluster;
   a.store = c.store, a.vectors = c.n % 8 == 0;
   const auto u = [](int v) { return static_cast<uint64_t>(v); };
-  ActMaps maps{};
+  W4axMaps maps{};
   maps.x =
       boxes(x.data, 1, u(128 * std::max(1, eights)), u(c.m), 1, u(128 * std::max(1, eights)), 0, 128, 8 * T, 1, true);
   maps.x4 =
@@ -132,13 +132,13 @@ void run(const char* kind, const Case& c) {
     maps.weights =
         boxes(w.data, 8, 128, u(c.k_blocks), u((c.n + 15) / 16), 1024, u(c.k_blocks) * 1024, 128, 1, 8, false);
   else maps.weights = boxes(w.data, 1, u(k), u(c.n), 1, u(k), 0, 128, 128, 1, true);
-  maps.w_scales = boxes(sw.data, 8, u(w_pitch / 2), u(c.k_blocks), 1, u(4 * w_pitch), 0, kActRows / 2, 1, 1, false);
+  maps.w_scales = boxes(sw.data, 8, u(w_pitch / 2), u(c.k_blocks), 1, u(4 * w_pitch), 0, kW4axRows / 2, 1, 1, false);
   maps.x_scales = boxes(sx.data, 8, u(x_pitch / 2), u(c.k_blocks), 1, u(4 * x_pitch), 0, 4 * T, 1, 1, false);
   simt::begin(engine());
   try {
-    simt::run(plan->blocks, kActThreads, plan->blocks, static_cast<int>(plan->shared_bytes), engine(), [&] {
-      blockDim.x = kActThreads;
-      gemm_act<Kind, T>(a, maps);
+    simt::run(plan->blocks, kW4axThreads, plan->blocks, static_cast<int>(plan->shared_bytes), engine(), [&] {
+      blockDim.x = kW4axThreads;
+      gemm_w4ax<Kind, T>(a, maps);
     });
   } catch (const std::exception& error) {
     return fail(error.what());
@@ -167,17 +167,17 @@ void run(const char* kind, const Case& c) {
       const float factor = Kind::kMixed ? 1.0f : Kind::kNibbles ? sx.data[t] : sx.data[t] * sw.data[r];
       const float want = sum * factor + (c.bias ? bias[z(r)] : 0.0f);
       const auto round = [&](float v) {
-        return c.store == kActStoreF32    ? v
-               : c.store == kActStoreBf16 ? bf16_to_f32(f32_to_bf16(v))
-                                          : f16_to_f32(f32_to_f16(v));
+        return c.store == kW4axStoreF32    ? v
+               : c.store == kW4axStoreBf16 ? bf16_to_f32(f32_to_bf16(v))
+                                           : f16_to_f32(f32_to_f16(v));
       };
       float got;
       uint16_t half;
       std::memcpy(&half, y.data + (z(t) * z(c.n) + z(r)) * element, 2);
       if (element == 4) std::memcpy(&got, y.data + (z(t) * z(c.n) + z(r)) * 4, 4);
-      else got = c.store == kActStoreBf16 ? bf16_to_f32(half) : f16_to_f32(half);
+      else got = c.store == kW4axStoreBf16 ? bf16_to_f32(half) : f16_to_f32(half);
       const bool exact = Kind::kWhole || (!floats && plan->shared == 0);
-      const double unit = c.store == kActStoreF32 ? 0x1p-24 : c.store == kActStoreBf16 ? 0x1p-8 : 0x1p-11;
+      const double unit = c.store == kW4axStoreF32 ? 0x1p-24 : c.store == kW4axStoreBf16 ? 0x1p-8 : 0x1p-11;
       const double bound = exact ? 0
                                  : (c.k_blocks + 16) * 0x1p-24 * (size * factor + std::fabs(want)) +
                                        2 * unit * std::fabs(want) + 0x1p-24;
@@ -191,7 +191,7 @@ void run(const char* kind, const Case& c) {
 
 template <class Kind>
 void kind(const char* name) {
-  const int stores[] = {kActStoreF32, kActStoreF16, kActStoreBf16};
+  const int stores[] = {kW4axStoreF32, kW4axStoreF16, kW4axStoreBf16};
   static int at = 0;
   run<Kind, 2>(name, {5, 40, 2, 2, 1, 0, 0, stores[at++ % 3], true});
   run<Kind, 2>(name, {33, 264, 3, 4, 2, 2, 2, stores[at++ % 3], false});

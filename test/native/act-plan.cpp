@@ -33,7 +33,7 @@ int main() {
     }
     if (plan->blocks > processors || plan->blocks % plan->cluster || plan->shared_bytes > 232448 || plan->stages < 2)
       wrong("does not fit");
-    ActArgs a{};
+    W4axArgs a{};
     a.k_blocks = static_cast<int>(k / 128), a.token_tiles = plan->token_tiles, a.items = plan->items,
     a.shared = plan->shared;
     // Every step of every item once; who shares an item is who the sums are waited for.
@@ -42,7 +42,7 @@ int main() {
     const long long total = static_cast<long long>(a.shared) * a.k_blocks;
     std::vector<int> sharers(static_cast<size_t>(a.items));
     for (int unit = 0; unit < units; ++unit) {
-      ActWalk walk(a, unit, units);
+      W4axWalk walk(a, unit, units);
       int last = -1;
       for (int step = 0; step < walk.steps; ++step) {
         if (walk.item < 0 || walk.item >= a.items) {

@@ -19,8 +19,8 @@ struct Case {
 long long checks = 0, failures = 0;
 
 void run(const Case& c) {
-  const bool bf16 = c.store == kActStoreBf16;
-  W4ax of(c.m, c.n, c.k_blocks, c.fours, c.store == kActStoreF32 ? 4 : 2);
+  const bool bf16 = c.store == kW4axStoreBf16;
+  W4ax of(c.m, c.n, c.k_blocks, c.fours, c.store == kW4axStoreF32 ? 4 : 2);
   const FewPlan p = plan_few(c.processors, c.room, c.m, c.n, c.k_blocks);
   FewArgs a{};
   of.tell(a, c.store, c.bias);
@@ -59,7 +59,7 @@ void run(const Case& c) {
 }  // namespace
 
 int main() {
-  const int stores[] = {kActStoreF32, kActStoreF16, kActStoreBf16};
+  const int stores[] = {kW4axStoreF32, kW4axStoreF16, kW4axStoreBf16};
   int at = 0;
   const auto one = [&](int m, int n, int k_blocks, int fours, int processors, int room = 231424) {
     run({m, n, k_blocks, fours, processors, room, stores[at % 3], at % 2 == 1, at % 4 < 2});

@@ -25,8 +25,8 @@ long long checks = 0, failures = 0, shared_steps = 0;
 
 template <int T>
 void run(const Case& c) {
-  const bool bf16 = c.store == kActStoreBf16;
-  W4ax of(c.m, c.n, c.k_blocks, c.fours, c.store == kActStoreF32 ? 4 : 2);
+  const bool bf16 = c.store == kW4axStoreBf16;
+  W4ax of(c.m, c.n, c.k_blocks, c.fours, c.store == kW4axStoreF32 ? 4 : 2);
   MixedArgs a{};
   of.tell(a, c.store, c.bias);
   a.token_tiles = (c.m + 8 * T - 1) / (8 * T), a.items = (c.n + kMixedRows - 1) / kMixedRows * a.token_tiles,
@@ -62,7 +62,7 @@ void run(const Case& c) {
       }
       const float want = sum + (c.bias ? of.bias[static_cast<size_t>(r)] : 0.0f), got = of.got(t, r, bf16),
                   rounded = of.rounded(want, bf16);
-      const double unit = c.store == kActStoreF32 ? 0x1p-24 : c.store == kActStoreBf16 ? 0x1p-8 : 0x1p-11;
+      const double unit = c.store == kW4axStoreF32 ? 0x1p-24 : c.store == kW4axStoreBf16 ? 0x1p-8 : 0x1p-11;
       const double bound = a.shared ? (c.k_blocks + units + 2) * 0x1p-24 * (size + std::fabs(want)) +
                                           2 * unit * std::fabs(want) + 0x1p-24
                                     : 0;
@@ -76,7 +76,7 @@ void run(const Case& c) {
 }  // namespace
 
 int main() {
-  const int stores[] = {kActStoreF32, kActStoreF16, kActStoreBf16};
+  const int stores[] = {kW4axStoreF32, kW4axStoreF16, kW4axStoreBf16};
   int at = 0;
   const auto cases = [&]<int T>() {
     // One item and one step; all of one precision; a row of items that all blocks share; more blocks than steps of an

@@ -10,7 +10,7 @@ void require_settings(const ops::GemmSettings& wish) {
   require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
           "tokens is not 16, 32, 64 or 128");
   require(wish.cluster <= 2, "cluster is not 1 or 2");
-  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kActStages), "stages is not between 2 and 16");
+  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kW4axStages), "stages is not between 2 and 16");
 }
 
 void gemm_act(Call& call, CudaExec& exec) {

@@ -13,12 +13,12 @@
 
 namespace lpq::cuda {
 
-constexpr int kActRows = 256;     // of weights in a strip: two warpgroups of 128
-constexpr int kActStages = 16;    // at most
-constexpr int kActThreads = 384;  // two warpgroups that multiply, one that feeds
-constexpr int kActStoreF16 = 0, kActStoreBf16 = 1, kActStoreF32 = 2;
+constexpr int kW4axRows = 256;     // of weights in a strip: two warpgroups of 128
+constexpr int kW4axStages = 16;    // at most
+constexpr int kW4axThreads = 384;  // two warpgroups that multiply, one that feeds
+constexpr int kW4axStoreF16 = 0, kW4axStoreBf16 = 1, kW4axStoreF32 = 2;
 
-struct ActArgs {
+struct W4axArgs {
   void* y;                // [m, n]
   const float* x_scales;  // [m]; unused where blocks have their own
   const float* w_scales;  // [n]; unused where groups have their own
@@ -36,29 +36,29 @@ struct ActArgs {
 
 // Boxes: x [m, k] bytes (W4Ax: codes of 8 bits of the blocks that have them), x4 [m, k / 2] of the others, weights [n,
 // k] bytes or [n / 16, k / 128, 1024] packed, w_scales f32 [k / 128, n], x_scales f32 [k / 128, m].
-struct ActMaps {
+struct W4axMaps {
   TensorMap x, x4, weights, w_scales, x_scales;
 };
 
 // Bytes of a stage and where its parts begin.
-struct ActStage {
+struct W4axStage {
   int x, raw, w_scales, x_scales, bytes;
 };
-LPQ_ACT_BOTH constexpr ActStage act_stage(int tiles, bool nibbles, bool mixed) {
-  ActStage s{};
-  s.x = kActRows * (nibbles ? 64 : 128);
+LPQ_ACT_BOTH constexpr W4axStage w4ax_stage(int tiles, bool nibbles, bool mixed) {
+  W4axStage s{};
+  s.x = kW4axRows * (nibbles ? 64 : 128);
   s.raw = s.x + tiles * 1024;
   s.w_scales = s.raw + (mixed ? tiles * 512 : 0);
-  s.x_scales = s.w_scales + (nibbles ? kActRows * 4 : 0);
+  s.x_scales = s.w_scales + (nibbles ? kW4axRows * 4 : 0);
   s.bytes = (s.x_scales + (mixed ? tiles * 32 : 0) + 1023) / 1024 * 1024;
   return s;
 }
 
 // What steps a block runs through: its share of the shared items, then whole ones.
-struct ActWalk {
+struct W4axWalk {
   int item, kb, left, steps;  // `left`: steps to go among shared items
   int unit, units, first;
-  LPQ_ACT_BOTH ActWalk(const ActArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
+  LPQ_ACT_BOTH W4axWalk(const W4axArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
     const long long total = static_cast<long long>(a.shared) * a.k_blocks;
     first = static_cast<int>(unit * total / units);
     left = static_cast<int>((unit + 1) * total / units) - first;
@@ -67,7 +67,7 @@ struct ActWalk {
     item = first / a.k_blocks, kb = first % a.k_blocks;
     if (left == 0) item = a.shared + unit, kb = 0;
   }
-  LPQ_ACT_BOTH void next(const ActArgs& a) {
+  LPQ_ACT_BOTH void next(const W4axArgs& a) {
     ++kb;
     if (--left == 0) item = a.shared + unit, kb = 0;
     else if (kb == a.k_blocks) kb = 0, item += left > 0 ? 1 : units;

@@ -32,7 +32,7 @@ struct MixedArgs {
   int m, n, k_blocks, eights, fours, x_pitch, w_pitch;
   int token_tiles;    // tiles of 8 T tokens
   int items, shared;  // strips times token_tiles; the first `shared` of them are cut into runs of equal cost
-  int stages, store;  // type of y: kActStore*
+  int stages, store;  // type of y: kW4axStore*
 };
 
 LPQ_MIXED_BOTH constexpr int mixed_stage_bytes(int tiles) {

@@ -18,7 +18,7 @@ struct W4axProblem {
   bool asked() const { return !wish.kernel.empty(); }
   const float* bias_data() const { return bias ? bias->data<float>() : nullptr; }
   int store() const {
-    return y.dtype == DType::f32 ? kActStoreF32 : y.dtype == DType::bf16 ? kActStoreBf16 : kActStoreF16;
+    return y.dtype == DType::f32 ? kW4axStoreF32 : y.dtype == DType::bf16 ? kW4axStoreBf16 : kW4axStoreF16;
   }
 };
 

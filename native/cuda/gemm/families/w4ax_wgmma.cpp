@@ -26,7 +26,7 @@ Answer plan_wgmma(const W4axProblem& p, CudaExec& exec) {
   auto cut = plan_with();
   // Blocks wait for each other's sums, so all must be resident; where a device holds fewer clusters, blocks work alone.
   if (cut && cut->cluster > 1 &&
-      exec.resident_clusters(kernel_of(p, cut->tiles), kActThreads, cut->shared_bytes, cut->cluster) * cut->cluster <
+      exec.resident_clusters(kernel_of(p, cut->tiles), kW4axThreads, cut->shared_bytes, cut->cluster) * cut->cluster <
           cut->blocks) {
     wish.cluster = 1;
     cut = plan_with();
@@ -56,8 +56,8 @@ TensorMap packed_rows(const Tensor& w) {
   return describe_boxes(w.raw(), kMap64, {128, u64(kb), u64(w.dim(0))}, {1024, u64(kb * 1024)}, {128, 1, 8}, false);
 }
 
-ActMaps describe(const W4axProblem& p, int tiles) {
-  ActMaps maps{};
+W4axMaps describe(const W4axProblem& p, int tiles) {
+  W4axMaps maps{};
   if (p.mixed) {
     // Of a precision that no block has, the other's bytes are described, and never read.
     const Tensor &x8 = p.blocks->x8, &x4 = p.blocks->x4;
@@ -67,14 +67,14 @@ ActMaps describe(const W4axProblem& p, int tiles) {
   } else {
     maps.x = byte_rows(p.x, p.m, 128, 8 * tiles, true);
   }
-  if (p.nibbles) maps.weights = packed_rows(p.w), maps.w_scales = float_rows(p.w_scales, kActRows);
+  if (p.nibbles) maps.weights = packed_rows(p.w), maps.w_scales = float_rows(p.w_scales, kW4axRows);
   else maps.weights = byte_rows(p.w, p.n, 128, 128, true);
   return maps;
 }
 
 void launch_wgmma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   const W4axPlan& cut = std::any_cast<const W4axPlan&>(plan.cut);
-  ActArgs a{};
+  W4axArgs a{};
   if (!p.mixed) a.x_scales = p.x_scales.data<float>();
   else a.blocks = p.blocks->blocks.data<int32_t>();
   if (!p.nibbles) a.w_scales = p.w_scales.data<float>();
@@ -89,7 +89,7 @@ void launch_wgmma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   if (cut.shared > 0) {
     partial.emplace(share_sums(a, int64_t{16} * cut.blocks * cut.tiles * 1024, 2 * cut.shared * cut.cluster, exec));
   }
-  exec.launch_clusters(kernel_of(p, cut.tiles), {cut.blocks}, {kActThreads}, cut.shared_bytes, cut.cluster, false, a,
+  exec.launch_clusters(kernel_of(p, cut.tiles), {cut.blocks}, {kW4axThreads}, cut.shared_bytes, cut.cluster, false, a,
                        describe(p, cut.tiles));
 }
 

@@ -79,7 +79,7 @@ __device__ __forceinline__ void gemm_sparse_tma(const SparseArgs& g, const Spars
   __syncthreads();
   if (tile.warp >= warps) {
     setmaxnreg_dec<24>();
-    if (tile.warp == warps && tile.lane == 0) feed_sparse(g, maps, tile, pipeline, ring, walk, count);
+    if (tile.warp == warps && tile.lane == 0) produce_sparse(g, maps, tile, pipeline, ring, walk, count);
     return;
   }
   if (T <= 2) setmaxnreg_inc<112>();

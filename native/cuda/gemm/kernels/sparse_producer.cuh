@@ -109,9 +109,9 @@ struct SparseStage {
 
 // Copies all `count` steps from `at` on, by one thread.
 template <int Bits, int T>
-__device__ __forceinline__ void feed_sparse(const SparseArgs& g, const SparseMaps& maps,
-                                            const SparseTile<Bits, T>& tile, const TmaPipeline& pipeline, uint32_t ring,
-                                            ColumnWalk at, int count) {
+__device__ __forceinline__ void produce_sparse(const SparseArgs& g, const SparseMaps& maps,
+                                               const SparseTile<Bits, T>& tile, const TmaPipeline& pipeline,
+                                               uint32_t ring, ColumnWalk at, int count) {
   using Tile = SparseTile<Bits, T>;
   const SparseStage<Bits, T> parts(g, tile.place);
   const int warps = 1 << (g.log_n + g.log_k), ahead = min(count, g.stages),

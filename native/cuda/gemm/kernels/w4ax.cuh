@@ -54,7 +54,7 @@ struct Mixed {
 #if LPQ_HAS_WGMMA
 
 // A warp is done with a stage, in both blocks where one fetched for both.
-__device__ __forceinline__ void release_act(const ActArgs& a, const ActRing& ring, int stage, int lane) {
+__device__ __forceinline__ void release_w4ax(const W4axArgs& a, const W4axRing& ring, int stage, int lane) {
   __syncwarp();
   if (lane != 0) return;
   const uint32_t empty = ring.pipeline.empty + 8 * stage;
@@ -64,10 +64,10 @@ __device__ __forceinline__ void release_act(const ActArgs& a, const ActRing& rin
 
 // The main loop: `length` steps of an item, from where `walk` stands.
 template <class Kind, int T>
-__device__ __forceinline__ void accumulate(const ActArgs& a, const ActRing& ring, ActWalk& walk, PipelineState& state,
-                                           int length, const ActWarp& place,
-                                           typename ActStep<Kind, T>::Sums (&sum)[2]) {
-  using Step = ActStep<Kind, T>;
+__device__ __forceinline__ void accumulate(const W4axArgs& a, const W4axRing& ring, W4axWalk& walk,
+                                           PipelineState& state, int length, const W4axWarp& place,
+                                           typename W4axStep<Kind, T>::Sums (&sum)[2]) {
+  using Step = W4axStep<Kind, T>;
   int before = -1;
 #pragma unroll 1
   for (int step = 0; step < length; ++step) {
@@ -77,12 +77,12 @@ __device__ __forceinline__ void accumulate(const ActArgs& a, const ActRing& ring
     if constexpr (Kind::kWhole) {
       multiply_whole<Kind, T>(sum, at, step == 0, place);
       wgmma_wait<1>();
-      if (before >= 0) release_act(a, ring, before, place.lane);
+      if (before >= 0) release_w4ax(a, ring, before, place.lane);
       before = state.stage;
     } else {
 #pragma unroll
       for (int pass = 0; pass < 2; pass += Step::kHalves) multiply_parts<Kind, T>(sum, at, pass, unpower, place);
-      release_act(a, ring, state.stage, place.lane);
+      release_w4ax(a, ring, state.stage, place.lane);
     }
     state.advance(a.stages);
     walk.next(a);
@@ -95,22 +95,22 @@ __device__ __forceinline__ void accumulate(const ActArgs& a, const ActRing& ring
       for (int t = 0; t < T; ++t)
 #pragma unroll
         for (int i = 0; i < 4; ++i) keep_here(sum[h][t][i]);
-    release_act(a, ring, before, place.lane);
+    release_w4ax(a, ring, before, place.lane);
   }
 }
 
 template <class Kind, int T>
-__device__ __forceinline__ void consume_act(const ActArgs& a, const ActRing& ring, const ActUnit& unit,
-                                            const ActWarp& place) {
-  using Step = ActStep<Kind, T>;
+__device__ __forceinline__ void consume_w4ax(const W4axArgs& a, const W4axRing& ring, const W4axUnit& unit,
+                                             const W4axWarp& place) {
+  using Step = W4axStep<Kind, T>;
   const uint32_t staging = ring.stages + a.stages * Step::kStage.bytes + place.warp * 512;
   const bool leader = threadIdx.x == 0;
-  const auto sync = [] { bar_sync(1, 32 * kActWarps); };
+  const auto sync = [] { bar_sync(1, 32 * kW4axWarps); };
   const auto counter_of = [&](int item) { return a.counters + 2 * (item * a.cluster + unit.rank); };
-  ActWalk walk(a, unit.number, unit.count);
+  W4axWalk walk(a, unit.number, unit.count);
   const int first = walk.first, last = first + walk.left;
   PipelineState state;
-  if (Step::kTurns && place.group == 1) bar_arrive(2, 32 * kActWarps);
+  if (Step::kTurns && place.group == 1) bar_arrive(2, 32 * kW4axWarps);
   for (int to_go = walk.steps; to_go > 0;) {
     // An item, or as much of it as is this block's.
     const int item = walk.item, length = walk.left > 0 ? min(walk.left, a.k_blocks - walk.kb) : a.k_blocks;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void consume_act(const ActArgs& a, const ActRing& rin
       publish_part(counter_of(item), leader, sync);
     }
   }
-  if (Step::kTurns && place.group == 0) bar_sync(2, 32 * kActWarps);  // the other's last pass
+  if (Step::kTurns && place.group == 0) bar_sync(2, 32 * kW4axWarps);  // the other's last pass
   const EvenRuns runs(a.shared, a.k_blocks, unit.count);
   fixup_together(runs, first, last, leader, counter_of, sync, [&](int item, const TileSharers& sharers) {
     add_up_parts<Kind, T>(a, runs, sharers, item, unit, place, staging);
@@ -132,22 +132,22 @@ __device__ __forceinline__ void consume_act(const ActArgs& a, const ActRing& rin
 }
 
 template <class Kind, int T>
-__device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) {
+__device__ __forceinline__ void gemm_w4ax(const W4axArgs& a, const W4axMaps& maps) {
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
-  const ActUnit unit(a);
-  const ActRing ring(shared_address(dynamic_shared()));
+  const W4axUnit unit(a);
+  const W4axRing ring(shared_address(dynamic_shared()));
   if (threadIdx.x == 0) ring.init<Kind>(a);
   __syncthreads();
   if (a.cluster == 2) cluster_sync();
-  if (warp < kActWarps) {
+  if (warp < kW4axWarps) {
     setmaxnreg_inc<232>();
-    consume_act<Kind, T>(a, ring, unit, ActWarp(lane, warp));
+    consume_w4ax<Kind, T>(a, ring, unit, W4axWarp(lane, warp));
   } else {
     setmaxnreg_dec<40>();
-    if (warp == kActWarps) {
-      if (lane == 0) feed_act<Kind, T>(a, maps, ring, unit);
+    if (warp == kW4axWarps) {
+      if (lane == 0) produce_w4ax<Kind, T>(a, maps, ring, unit);
     } else if constexpr (Kind::kMixed) {
-      widen_act<T>(a, ring, unit);
+      widen_w4ax<T>(a, ring, unit);
     }
   }
   if (a.cluster == 2) cluster_sync();  // nobody leaves while another may still write to its shared memory
@@ -158,10 +158,10 @@ __device__ __forceinline__ void gemm_act(const ActArgs& a, const ActMaps& maps) 
 }  // namespace lpq::cuda
 
 // Compiled for sm_90a alone (scripts/build-cuda.mjs): elsewhere there would be kernels that do nothing.
-#define LPQ_GEMM_ACT(kind, name, tiles)                                                                       \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kActThreads, 1)                                     \
-      lpq_gemm_act_##name##_m##tiles(lpq::cuda::ActArgs a, const __grid_constant__ lpq::cuda::ActMaps maps) { \
-    lpq::cuda::gemm_act<lpq::cuda::kind, tiles>(a, maps);                                                     \
+#define LPQ_GEMM_ACT(kind, name, tiles)                                                                         \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kW4axThreads, 1)                                      \
+      lpq_gemm_act_##name##_m##tiles(lpq::cuda::W4axArgs a, const __grid_constant__ lpq::cuda::W4axMaps maps) { \
+    lpq::cuda::gemm_w4ax<lpq::cuda::kind, tiles>(a, maps);                                                      \
   }
 #define LPQ_GEMM_ACT_TILES(kind, name) \
   LPQ_GEMM_ACT(kind, name, 2) LPQ_GEMM_ACT(kind, name, 4) LPQ_GEMM_ACT(kind, name, 8) LPQ_GEMM_ACT(kind, name, 16)

@@ -17,7 +17,7 @@ struct RowFactors {
   float scale[4], bias[4];
 };
 template <class Kind>
-__device__ __forceinline__ RowFactors row_factors(const ActArgs& a, int row0, int lane) {
+__device__ __forceinline__ RowFactors row_factors(const W4axArgs& a, int row0, int lane) {
   using Sums = FragmentC<float>;
   RowFactors f;
 #pragma unroll
@@ -32,7 +32,7 @@ __device__ __forceinline__ RowFactors row_factors(const ActArgs& a, int row0, in
 // Eight tokens of a warp's 32 rows to y; v: [8 rows][token], as FragmentC has a lane's row and its two columns.
 // `staging`: 512 bytes of the warp's own.
 template <class Kind>
-__device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int token0,
+__device__ __forceinline__ void store_tokens(const W4axArgs& a, int row0, int token0,
                                              const typename Kind::Sum (&v)[4][2], const RowFactors& f, uint32_t staging,
                                              int lane) {
   using Sums = FragmentC<typename Kind::Sum>;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int tok
 #pragma unroll
     for (int j = 0; j < 2; ++j)
       out[i][j] = __fadd_rn(__fmul_rn(static_cast<float>(v[i][j]), __fmul_rn(x_scale[j], f.scale[i])), f.bias[i]);
-  if (a.store == kActStoreF32) {
+  if (a.store == kW4axStoreF32) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int tok
       }
     return;
   }
-  const bool bf16 = a.store == kActStoreBf16;
+  const bool bf16 = a.store == kW4axStoreBf16;
   store_transposed<2, 1>(
       {static_cast<uint16_t*>(a.y), a.m, a.n, a.vectors != 0}, row0, token0, INT_MIN, staging, lane,
       [&](int, int i) { return bf16 ? cvt_x2<true>(out[i][0], out[i][1]) : cvt_x2<false>(out[i][0], out[i][1]); });
@@ -68,16 +68,16 @@ __device__ __forceinline__ void store_tokens(const ActArgs& a, int row0, int tok
 
 // Where an item's rows and tokens begin.
 template <int T>
-struct ActOrigin {
+struct W4axOrigin {
   int row, token;
-  __device__ __forceinline__ ActOrigin(const ActArgs& a, int item, int rank)
-      : row(item / a.token_tiles * kActRows), token((item % a.token_tiles * a.cluster + rank) * 8 * T) {}
+  __device__ __forceinline__ W4axOrigin(const W4axArgs& a, int item, int rank)
+      : row(item / a.token_tiles * kW4axRows), token((item % a.token_tiles * a.cluster + rank) * 8 * T) {}
 };
 
 template <class Kind, int T>
-__device__ __forceinline__ void store_item(const ActArgs& a, int item, int rank, const ActWarp& place,
-                                           const typename ActStep<Kind, T>::Sums (&sum)[2], uint32_t staging) {
-  const ActOrigin<T> origin(a, item, rank);
+__device__ __forceinline__ void store_item(const W4axArgs& a, int item, int rank, const W4axWarp& place,
+                                           const typename W4axStep<Kind, T>::Sums (&sum)[2], uint32_t staging) {
+  const W4axOrigin<T> origin(a, item, rank);
   const int row0 = origin.row + place.warp * 32;
   const RowFactors f = row_factors<Kind>(a, row0, place.lane);
 #pragma unroll
@@ -92,14 +92,14 @@ __device__ __forceinline__ void store_item(const ActArgs& a, int item, int rank,
 }
 
 // A shared item's parts in the workspace: of each block two places, in the first the item that its run begins with. A
-// place has kActWarps T units of 32 rows by eight tokens, 1 KiB of sums each.
+// place has kW4axWarps T units of 32 rows by eight tokens, 1 KiB of sums each.
 template <int T>
-__device__ __forceinline__ int4* part_of(const ActArgs& a, long long block, int place, int unit, int lane) {
-  return reinterpret_cast<int4*>(a.partial) + ((block * 2 + place) * (kActWarps * T) + unit) * 64 + lane;
+__device__ __forceinline__ int4* part_of(const W4axArgs& a, long long block, int place, int unit, int lane) {
+  return reinterpret_cast<int4*>(a.partial) + ((block * 2 + place) * (kW4axWarps * T) + unit) * 64 + lane;
 }
 template <class Kind, int T>
-__device__ __forceinline__ void keep_part(const ActArgs& a, bool first, const ActWarp& place,
-                                          const typename ActStep<Kind, T>::Sums (&sum)[2]) {
+__device__ __forceinline__ void keep_part(const W4axArgs& a, bool first, const W4axWarp& place,
+                                          const typename W4axStep<Kind, T>::Sums (&sum)[2]) {
   int4* const to = part_of<T>(a, blockIdx.x, first ? 0 : 1, 0, place.lane);
 #pragma unroll
   for (int t = 0; t < T; ++t)
@@ -117,12 +117,12 @@ __device__ __forceinline__ void keep_part(const ActArgs& a, bool first, const Ac
 
 // A sharer's share of a shared item: the parts of all, added in the order of K.
 template <class Kind, int T>
-__device__ __forceinline__ void add_up_parts(const ActArgs& a, const EvenRuns& runs, const TileSharers& sharers,
-                                             int item, const ActUnit& unit, const ActWarp& place, uint32_t staging) {
-  constexpr int kUnits = kActWarps * T;
-  const ActOrigin<T> origin(a, item, unit.rank);
+__device__ __forceinline__ void add_up_parts(const W4axArgs& a, const EvenRuns& runs, const TileSharers& sharers,
+                                             int item, const W4axUnit& unit, const W4axWarp& place, uint32_t staging) {
+  constexpr int kUnits = kW4axWarps * T;
+  const W4axOrigin<T> origin(a, item, unit.rank);
   const int share = unit.number - sharers.from, end = kUnits * (share + 1) / sharers.count();
-  for (int u = kUnits * share / sharers.count() + place.warp; u < end; u += kActWarps) {
+  for (int u = kUnits * share / sharers.count() + place.warp; u < end; u += kW4axWarps) {
     typename Kind::Sum v[4][2] = {};
 #pragma unroll 4
     for (int c = sharers.from; c <= sharers.to; ++c) {

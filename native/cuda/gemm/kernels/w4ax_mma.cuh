@@ -41,8 +41,8 @@ __device__ __forceinline__ void store_tile(const MixedArgs& a, int row0, int tok
     if (n >= a.n || m >= a.m) continue;
     const float out = v[i] + (a.bias ? a.bias[n] : 0.0f);
     const long long at = static_cast<long long>(m) * a.n + n;
-    if (a.store == kActStoreF32) static_cast<float*>(a.y)[at] = out;
-    else static_cast<uint16_t*>(a.y)[at] = from_float(out, a.store == kActStoreBf16);
+    if (a.store == kW4axStoreF32) static_cast<float*>(a.y)[at] = out;
+    else static_cast<uint16_t*>(a.y)[at] = from_float(out, a.store == kW4axStoreBf16);
   }
 }
 

@@ -13,28 +13,28 @@ namespace lpq::cuda {
 
 #if LPQ_HAS_WGMMA
 
-constexpr int kActWarps = 8;  // that multiply
+constexpr int kW4axWarps = 8;  // that multiply
 
 // A unit of work is a block, or the two of a cluster.
-struct ActUnit {
+struct W4axUnit {
   int rank, number, count;  // of the block in its cluster; of the unit among all
-  __device__ __forceinline__ explicit ActUnit(const ActArgs& a)
+  __device__ __forceinline__ explicit W4axUnit(const W4axArgs& a)
       : rank(a.cluster == 2 ? cluster_ctarank() : 0),
         number(static_cast<int>(blockIdx.x) / a.cluster),
         count(static_cast<int>(gridDim.x) / a.cluster) {}
 };
 
 // Shared memory: barriers, and from `stages` on the stages. `raw`: activations of 4 bits have landed, to be widened.
-struct ActRing {
+struct W4axRing {
   TmaPipeline pipeline;
   uint32_t raw, stages;
-  __device__ __forceinline__ explicit ActRing(uint32_t at)
-      : pipeline{at, at + 8 * kActStages}, raw(at + 16 * kActStages), stages(at + 1024) {}
+  __device__ __forceinline__ explicit W4axRing(uint32_t at)
+      : pipeline{at, at + 8 * kW4axStages}, raw(at + 16 * kW4axStages), stages(at + 1024) {}
   template <class Kind>
-  __device__ __forceinline__ void init(const ActArgs& a) const {
+  __device__ __forceinline__ void init(const W4axArgs& a) const {
     for (int s = 0; s < a.stages; ++s) {
       mbarrier_init(pipeline.full + 8 * s, Kind::kMixed ? 4 : 1);
-      mbarrier_init(pipeline.empty + 8 * s, kActWarps * a.cluster);
+      mbarrier_init(pipeline.empty + 8 * s, kW4axWarps * a.cluster);
       if constexpr (Kind::kMixed) mbarrier_init(raw + 8 * s, 1);
     }
     fence_mbarrier_init();
@@ -44,11 +44,11 @@ struct ActRing {
 
 // The weights of a strip and block of k, in two boxes of 128 rows. Blocks of a cluster fetch one each, for both.
 template <class Kind>
-__device__ __forceinline__ void fetch_weights(const ActArgs& a, const ActMaps& maps, uint32_t at, int strip, int kb,
+__device__ __forceinline__ void fetch_weights(const W4axArgs& a, const W4axMaps& maps, uint32_t at, int strip, int kb,
                                               int rank, uint32_t barrier) {
-  constexpr int kBox = kActRows / 2 * (Kind::kNibbles ? 64 : 128);
+  constexpr int kBox = kW4axRows / 2 * (Kind::kNibbles ? 64 : 128);
   const int x = Kind::kNibbles ? 0 : kb * 128;
-  const auto y = [&](int box) { return Kind::kNibbles ? kb : strip * kActRows + box * 128; };
+  const auto y = [&](int box) { return Kind::kNibbles ? kb : strip * kW4axRows + box * 128; };
   const auto z = [&](int box) { return Kind::kNibbles ? strip * 16 + box * 8 : 0; };
   if (a.cluster == 2) {
     tma_load_3d_multicast(at + rank * kBox, &maps.weights, x, y(rank), z(rank), barrier);
@@ -61,10 +61,10 @@ __device__ __forceinline__ void fetch_weights(const ActArgs& a, const ActMaps& m
 }
 
 template <class Kind, int T>
-__device__ __forceinline__ void feed_act(const ActArgs& a, const ActMaps& maps, const ActRing& ring,
-                                         const ActUnit& unit) {
-  constexpr ActStage kStage = act_stage(T, Kind::kNibbles, Kind::kMixed);
-  ActWalk walk(a, unit.number, unit.count);
+__device__ __forceinline__ void produce_w4ax(const W4axArgs& a, const W4axMaps& maps, const W4axRing& ring,
+                                             const W4axUnit& unit) {
+  constexpr W4axStage kStage = w4ax_stage(T, Kind::kNibbles, Kind::kMixed);
+  W4axWalk walk(a, unit.number, unit.count);
   PipelineState state;
   for (int step = 0; step < walk.steps; ++step) {
     ring.pipeline.producer_acquire(state);
@@ -86,11 +86,11 @@ __device__ __forceinline__ void feed_act(const ActArgs& a, const ActMaps& maps, 
     }
     const uint32_t barrier = ring.pipeline.producer_commit(
         state.stage,
-        kStage.x + (four ? 0 : T * 1024) + (Kind::kNibbles ? kActRows * 4 : 0) + (Kind::kMixed ? T * 32 : 0));
+        kStage.x + (four ? 0 : T * 1024) + (Kind::kNibbles ? kW4axRows * 4 : 0) + (Kind::kMixed ? T * 32 : 0));
     if (!four) tma_load_3d(at + kStage.x, &maps.x, block * 128, token0, 0, barrier);
     fetch_weights<Kind>(a, maps, at, strip, walk.kb, unit.rank, barrier);
     if constexpr (Kind::kNibbles)
-      tma_load_3d(at + kStage.w_scales, &maps.w_scales, strip * (kActRows / 2), walk.kb, 0, barrier);
+      tma_load_3d(at + kStage.w_scales, &maps.w_scales, strip * (kW4axRows / 2), walk.kb, 0, barrier);
     if constexpr (Kind::kMixed) tma_load_3d(at + kStage.x_scales, &maps.x_scales, token0 / 2, walk.kb, 0, barrier);
     walk.next(a);
     state.advance(a.stages);
@@ -100,10 +100,10 @@ __device__ __forceinline__ void feed_act(const ActArgs& a, const ActMaps& maps, 
 // Sixteen bytes of a token's row hold 32 codes of 4 bits: low nibbles of its bytes are the first 16, as 16 times the
 // code. By three warps.
 template <int T>
-__device__ __forceinline__ void widen_act(const ActArgs& a, const ActRing& ring, const ActUnit& unit) {
-  constexpr ActStage kStage = act_stage(T, true, true);
-  constexpr int kFirst = 32 * (kActWarps + 1), kThreads = kActThreads - kFirst;
-  ActWalk walk(a, unit.number, unit.count);
+__device__ __forceinline__ void widen_w4ax(const W4axArgs& a, const W4axRing& ring, const W4axUnit& unit) {
+  constexpr W4axStage kStage = w4ax_stage(T, true, true);
+  constexpr int kFirst = 32 * (kW4axWarps + 1), kThreads = kW4axThreads - kFirst;
+  W4axWalk walk(a, unit.number, unit.count);
   PipelineState state;
   for (int step = 0; step < walk.steps; ++step) {
     const bool four = __ldg(a.blocks + walk.kb) < 0;

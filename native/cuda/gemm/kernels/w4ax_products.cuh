@@ -16,15 +16,15 @@ namespace lpq::cuda {
 #if LPQ_HAS_WGMMA
 
 // A warp that multiplies: its warpgroup is one of two.
-struct ActWarp {
+struct W4axWarp {
   int lane, warp, group;
-  __device__ __forceinline__ ActWarp(int lane_, int warp_) : lane(lane_), warp(warp_), group(warp_ >> 2) {}
+  __device__ __forceinline__ W4axWarp(int lane_, int warp_) : lane(lane_), warp(warp_), group(warp_ >> 2) {}
 };
 
 // How 128 of k are gone through.
 template <class Kind, int T>
-struct ActStep {
-  static constexpr ActStage kStage = act_stage(T, Kind::kNibbles, Kind::kMixed);
+struct W4axStep {
+  static constexpr W4axStage kStage = w4ax_stage(T, Kind::kNibbles, Kind::kMixed);
   static constexpr int kHalves = T <= 8 ? 2 : 1;  // that multiply at once
   // The warpgroups take turns at the tensor core: while one's products run, the other adds up its own. Without turns
   // they run in step, and the tensor core rests while both add. Of e4m3 there is too little to add: turns cost 2 %.
@@ -56,14 +56,14 @@ __device__ __forceinline__ void widen_nibbles(uint32_t nibbles, uint32_t& low, u
 // What widen_nibbles makes of a code, times this, is the code; of a product with activations of 4 bits, 16 times
 // theirs.
 template <class Kind>
-__device__ __forceinline__ float unpower_of(const ActArgs& a, int kb) {
+__device__ __forceinline__ float unpower_of(const W4axArgs& a, int kb) {
   if constexpr (Kind::kMixed) return __ldg(a.blocks + kb) < 0 ? 0.00390625f : 0.0625f;
   return Kind::kFloat ? 512.0f : 0.0625f;
 }
 
 // Operand A of the four products of 32 k of half `h`.
 template <class Kind>
-__device__ __forceinline__ void load_nibbles(WarpgroupA<8> (&w)[4], uint32_t at, int h, const ActWarp& place) {
+__device__ __forceinline__ void load_nibbles(WarpgroupA<8> (&w)[4], uint32_t at, int h, const W4axWarp& place) {
   const uint32_t words = at + (place.warp * 2 + h) * 1024 + place.lane * 16;
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -77,9 +77,9 @@ __device__ __forceinline__ void load_nibbles(WarpgroupA<8> (&w)[4], uint32_t at,
 
 // Sums of all of K that stay in the tensor core.
 template <class Kind, int T>
-__device__ __forceinline__ void multiply_whole(typename ActStep<Kind, T>::Sums (&sum)[2], uint32_t at, bool first,
-                                               const ActWarp& place) {
-  const uint64_t x = wgmma_descriptor(at + ActStep<Kind, T>::kStage.x, 1024),
+__device__ __forceinline__ void multiply_whole(typename W4axStep<Kind, T>::Sums (&sum)[2], uint32_t at, bool first,
+                                               const W4axWarp& place) {
+  const uint64_t x = wgmma_descriptor(at + W4axStep<Kind, T>::kStage.x, 1024),
                  w = wgmma_descriptor(at + place.group * 16384, 2048);
   wgmma_fence();
 #pragma unroll
@@ -91,11 +91,11 @@ __device__ __forceinline__ void multiply_whole(typename ActStep<Kind, T>::Sums (
 
 // sum += part, times scales where codes have them: of tiles of tokens from t0 on.
 template <class Kind, int T>
-__device__ __forceinline__ void add_part(typename ActStep<Kind, T>::Sums& sum,
-                                         const typename ActStep<Kind, T>::Part& part, int t0,
+__device__ __forceinline__ void add_part(typename W4axStep<Kind, T>::Sums& sum,
+                                         const typename W4axStep<Kind, T>::Part& part, int t0,
                                          const float (&row_scale)[2], uint32_t x_scales, int lane) {
 #pragma unroll
-  for (int t = 0; t < ActStep<Kind, T>::kTiles; ++t) {
+  for (int t = 0; t < W4axStep<Kind, T>::kTiles; ++t) {
     float x_scale[2] = {1.0f, 1.0f};
     if constexpr (Kind::kMixed) {
       uint32_t low, high;
@@ -117,9 +117,9 @@ __device__ __forceinline__ void add_part(typename ActStep<Kind, T>::Sums& sum,
 
 // Sums of 128 of k, of the halves from `pass` on.
 template <class Kind, int T>
-__device__ __forceinline__ void multiply_parts(typename ActStep<Kind, T>::Sums (&sum)[2], uint32_t at, int pass,
-                                               float unpower, const ActWarp& place) {
-  using Step = ActStep<Kind, T>;
+__device__ __forceinline__ void multiply_parts(typename W4axStep<Kind, T>::Sums (&sum)[2], uint32_t at, int pass,
+                                               float unpower, const W4axWarp& place) {
+  using Step = W4axStep<Kind, T>;
   typename Step::Part part[Step::kProducts];
   WarpgroupA<8> w[Step::kHalves][4];
   if constexpr (Kind::kNibbles) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void multiply_parts(typename ActStep<Kind, T>::Sums (
 #pragma unroll
         for (int i = 0; i < 4; ++i) keep_here(w[p][v][i]);
   }
-  if constexpr (Step::kTurns) bar_sync(2 + place.group, 32 * kActWarps);
+  if constexpr (Step::kTurns) bar_sync(2 + place.group, 32 * kW4axWarps);
   wgmma_fence();
 #pragma unroll
   for (int p = 0; p < Step::kProducts; ++p) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ void multiply_parts(typename ActStep<Kind, T>::Sums (
     }
     wgmma_commit();
   }
-  if constexpr (Step::kTurns) bar_arrive(3 - place.group, 32 * kActWarps);
+  if constexpr (Step::kTurns) bar_arrive(3 - place.group, 32 * kW4axWarps);
 #pragma unroll
   for (int p = 0; p < Step::kProducts; ++p) {
     const int h = pass + p / Step::kSplit;
