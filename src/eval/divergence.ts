@@ -9,6 +9,7 @@ import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights } from '../model/weights.js';
 import { type Estimate, estimate } from './estimate.js';
+import { LOGITS_BYTES, notNumbers, STATE_BYTES } from './pass.js';
 import { type TextWindows, textWindows } from './windows.js';
 
 export interface Divergence {
@@ -45,11 +46,6 @@ export interface DivergenceOptions {
   readonly onWindows?: () => void;
   readonly onProgress?: (done: number, total: number) => void;
 }
-
-/** Bytes of logits of one model held at once. */
-const LOGITS_BYTES = 2 ** 26;
-/** Bytes that the residual streams of a pass may take, of both models. */
-const STATE_BYTES = 2 ** 30;
 
 /**
  * How far `model` is from `reference` on a text: both see the windows that textPerplexity() scores. Sums run in f64 over
@@ -140,7 +136,7 @@ async function scoreBatch(
   const { vocab } = (sides[0] as Side).graph;
   const slice = Math.max(1, Math.floor(LOGITS_BYTES / (4 * vocab)));
   const perWindow: Scores[] = [];
-  let sums = { nll: 0, referenceNll: 0, kl: 0, same: 0 };
+  let window: Scores[] = [];
   for (let first = 0; first < batch.tokens; first += slice) {
     const count = Math.min(slice, batch.tokens - first);
     const logits: Float32Array[] = [];
@@ -166,26 +162,24 @@ async function scoreBatch(
           Float32Array,
           Float32Array,
         ];
-        const found = compareRow(p, q, batch.hostIds[at + 1] as number);
-        sums = {
-          nll: sums.nll + found.nll,
-          referenceNll: sums.referenceNll + found.referenceNll,
-          kl: sums.kl + found.kl,
-          same: sums.same + found.same,
-        };
+        window.push(compareRow(p, q, batch.hostIds[at + 1] as number));
       } else {
-        const n = ctx - 1 - prefix.length;
-        perWindow.push({
-          nll: sums.nll / n,
-          referenceNll: sums.referenceNll / n,
-          kl: sums.kl / n,
-          same: sums.same / n,
-        });
-        sums = { nll: 0, referenceNll: 0, kl: 0, same: 0 };
+        perWindow.push(meanOf(window));
+        window = [];
       }
     }
   }
   return perWindow;
+}
+
+function meanOf(scores: readonly Scores[]): Scores {
+  const over = (pick: (score: Scores) => number) => scores.reduce((sum, score) => sum + pick(score), 0) / scores.length;
+  return {
+    nll: over((s) => s.nll),
+    referenceNll: over((s) => s.referenceNll),
+    kl: over((s) => s.kl),
+    same: over((s) => s.same),
+  };
 }
 
 /** One position: logits of the reference (p) and of the model (q), and the token that comes next. */
@@ -229,10 +223,7 @@ function summary(
   };
   const kl = over((score) => score.kl);
   const nll = over((score) => score.nll);
-  if (!Number.isFinite(kl.mean + nll.mean))
-    throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} or of its source hold NaN or infinity`, {
-      hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
-    });
+  if (!Number.isFinite(kl.mean + nll.mean)) throw notNumbers(`${dir} or of its source`);
   return {
     ...{ text, sha256, ctx, prefix, windows, tokens: windows * (ctx - 1 - prefix.length) },
     ppl: perplexity(nll),

@@ -1,12 +1,10 @@
 import { type NativeRuntime, readTyped, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { LpqError } from '../core/error.js';
-import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
-import { disposeStates, loadOuter, runForward } from '../model/forward.js';
+import type { TokenBatch } from '../model/batch.js';
 import { openModel } from '../model/graph.js';
 import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
-import { disposeWeights } from '../model/weights.js';
+import { eachBatch, LOGITS_BYTES, notNumbers } from './pass.js';
 
 /** Tokens, and how many of the last ones are asked about: at least one, and at least one less than there are. */
 export interface Continuation {
@@ -27,11 +25,6 @@ export interface LikelihoodOptions {
   readonly onProgress?: (done: number, total: number) => void;
 }
 
-/** Bytes that the residual streams of a pass may take. */
-const STATE_BYTES = 2 ** 30;
-/** Bytes of logits computed at once. */
-const LOGITS_BYTES = 2 ** 26;
-
 /**
  * How likely a model finds the ends of sequences, each on its own. The same whatever else is asked about. Throws LPQ_MODULE_NUMERICS
  * where the model gives NaN, and what openModel throws.
@@ -43,46 +36,22 @@ export async function likelihoods(
   { greedy = false, onProgress }: LikelihoodOptions = {},
 ): Promise<Likelihood[]> {
   const graph = openModel(source);
-  const outer = await loadOuter(rt, source, graph);
   const total = items.length * graph.blocks.length;
   const found: Likelihood[] = [];
-  try {
-    for (let first = 0; first < items.length; ) {
-      let [tokens, end] = [0, first];
-      while (end < items.length && (end === first || 4 * graph.hidden * tokens < STATE_BYTES))
-        tokens += (items[end++] as Continuation).ids.length;
-      const part = items.slice(first, end);
-      // Nothing comes after the last token: it is not read.
-      const batches = batchSequences(
-        rt,
-        part.map(({ ids }) => ids.subarray(0, -1)),
-        BATCH_TOKENS,
-      );
-      const done = first * graph.blocks.length;
-      const states = await runForward(rt, source, graph, outer, batches, {
-        onBatch: (block, i) =>
-          onProgress?.(done + block * part.length + ((i + 1) / batches.length) * part.length, total),
-      });
-      try {
-        let at = 0;
-        for (const [i, state] of states.entries()) {
-          const count = (batches[i] as TokenBatch).lengths.length;
-          found.push(...(await ofBatch(rt, graph, outer, state, part.slice(at, at + count), greedy)));
-          at += count;
-        }
-      } finally {
-        disposeStates(states);
-        batches.forEach(disposeBatch);
-      }
-      first = end;
-    }
-  } finally {
-    disposeWeights(outer);
-  }
+  // Nothing comes after the last token: it is not read.
+  const sequences = items.map(({ ids }) => ids.subarray(0, -1));
+  const score = async (state: BlockState, outer: BlockWeights, { lengths }: TokenBatch): Promise<void> => {
+    const part = items.slice(found.length, found.length + lengths.length);
+    found.push(...(await ofBatch(rt, graph, outer, state, part, greedy)));
+  };
+  let done = 0;
+  const onBlock = ({ lengths }: TokenBatch): void => {
+    done += lengths.length;
+    onProgress?.(done, total);
+  };
+  await eachBatch(rt, source, graph, sequences, score, { onBlock });
   if (found.every(({ sum }) => Number.isFinite(sum))) return found;
-  throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${source.dir} hold NaN or infinity`, {
-    hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
-  });
+  throw notNumbers(source.dir);
 }
 
 async function ofBatch(

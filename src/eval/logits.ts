@@ -4,12 +4,10 @@ import { SafetensorsWriter } from '../../formats/safetensors/write.js';
 import { allocate, type NativeRuntime, readTyped, type Tensor, typed } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
-import { BATCH_TOKENS, batchSequences, disposeBatch } from '../model/batch.js';
-import { disposeStates, loadOuter, runForward } from '../model/forward.js';
 import { openModel } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
-import { disposeWeights } from '../model/weights.js';
+import { eachBatch } from './pass.js';
 
 /** Token ids of B sequences of T tokens, row-major. */
 export interface TokenGrid {
@@ -100,26 +98,15 @@ async function eachSequence(
   use: (row: number, logits: Tensor) => Promise<void>,
 ): Promise<void> {
   const sequences = Array.from({ length: rows }, (_, row) => ids.slice(row * length, (row + 1) * length));
-  const batches = batchSequences(rt, sequences, BATCH_TOKENS);
-  const outer = await loadOuter(rt, source, graph);
-  try {
-    const states = await runForward(rt, source, graph, outer, batches);
-    try {
-      let row = 0;
-      for (const { h, batch } of states)
-        for (let first = 0; first < batch.tokens; first += length) {
-          const part = h.view([length, graph.hidden], first * graph.hidden);
-          tell('logits of sequence', row, rows);
-          const logits = graph.logits(rt, outer, part);
-          part.dispose();
-          await use(row++, logits);
-          logits.dispose();
-        }
-    } finally {
-      disposeStates(states);
+  let row = 0;
+  await eachBatch(rt, source, graph, sequences, async ({ h }, outer, { tokens }) => {
+    for (let first = 0; first < tokens; first += length) {
+      const part = h.view([length, graph.hidden], first * graph.hidden);
+      tell('logits of sequence', row, rows);
+      const logits = graph.logits(rt, outer, part);
+      part.dispose();
+      await use(row++, logits);
+      logits.dispose();
     }
-  } finally {
-    disposeWeights(outer);
-    batches.forEach(disposeBatch);
-  }
+  });
 }

@@ -2,13 +2,12 @@ import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../n
 import { ops } from '../../native/ops.js';
 import type { BosMode } from '../calibrate/prefix.js';
 import { tell } from '../core/activity.js';
-import { LpqError } from '../core/error.js';
-import { BATCH_TOKENS, batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
-import { disposeStates, loadOuter, runForward } from '../model/forward.js';
+import type { TokenBatch } from '../model/batch.js';
 import { openModel } from '../model/graph.js';
-import type { BlockWeights, ModelGraph } from '../model/program.js';
+import type { BlockState, BlockWeights, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
-import { disposeWeights } from '../model/weights.js';
+import { estimate } from './estimate.js';
+import { eachBatch, LOGITS_BYTES, notNumbers, type PassOptions } from './pass.js';
 import { checkCtx, type TextWindows, textWindows } from './windows.js';
 
 export interface Perplexity {
@@ -24,21 +23,14 @@ export interface Perplexity {
   readonly ctx: number;
 }
 
-export interface PerplexityOptions {
+export interface PerplexityOptions extends Omit<PassOptions, 'onBlock'> {
   /** Tokens of a window. */
   readonly ctx: number;
   /** Tokens at the beginning of each window that are no part of the text; default 0. */
   readonly prefix?: number;
-  /** Tokens computed at once, default BATCH_TOKENS; a window is never split. */
-  readonly batchTokens?: number;
-  /** Bytes that the residual stream of all batches may take, default 1 GiB; longer texts take several passes. */
-  readonly stateBytes?: number;
   /** Work done, in window-blocks. */
   readonly onProgress?: (done: number, total: number) => void;
 }
-
-/** Rows of logits computed at once are chosen to take at most this many bytes. */
-const LOGITS_BYTES = 2 ** 26;
 
 export interface TextPerplexityOptions extends Omit<PerplexityOptions, 'prefix'> {
   /** What windows begin with, default auto. */
@@ -77,41 +69,29 @@ export async function perplexity(
   const ctx = checkCtx(options.ctx);
   const { prefix = 0 } = options;
   const scored = ctx - 1 - prefix;
-  const roomFor = Math.floor((options.stateBytes ?? 2 ** 30) / (graph.hidden * 4 * ctx));
-  const perPass = Math.max(1, roomFor);
   const total = windows.length * (graph.blocks.length + 1);
   let done = 0;
-  const progress = (count: number) => {
-    done += count;
+  const progress = ({ tokens }: TokenBatch) => {
+    done += tokens / ctx;
     options.onProgress?.(done, total);
   };
   const means: number[] = [];
-  const outer = await loadOuter(rt, source, graph);
-  try {
-    for (let first = 0; first < windows.length; first += perPass) {
-      const part = windows.slice(first, first + perPass);
-      const batches = batchSequences(rt, part, options.batchTokens ?? BATCH_TOKENS);
-      const states = await runForward(rt, source, graph, outer, batches, {
-        onBatch: (_block, i) => progress((batches[i] as TokenBatch).tokens / ctx),
-      });
-      try {
-        for (const [i, { h }] of states.entries()) {
-          tell('scoring batch', i, states.length);
-          const batch = batches[i] as TokenBatch;
-          const scores = await scoreBatch(rt, graph, outer, batch, h);
-          for (let at = 0; at < batch.tokens; at += ctx)
-            means.push(scores.subarray(at + prefix, at + ctx).reduce((sum, nll) => sum + nll, 0) / scored);
-          progress(batch.tokens / ctx);
-        }
-      } finally {
-        disposeStates(states);
-        batches.forEach(disposeBatch);
-      }
-    }
-  } finally {
-    disposeWeights(outer);
-  }
-  return summary(means, scored, ctx, source.dir);
+  const score = async ({ h }: BlockState, outer: BlockWeights, batch: TokenBatch): Promise<void> => {
+    tell('scoring window', means.length, windows.length);
+    const scores = await scoreBatch(rt, graph, outer, batch, h);
+    for (let at = 0; at < batch.tokens; at += ctx)
+      means.push(scores.subarray(at + prefix, at + ctx).reduce((sum, nll) => sum + nll, 0) / scored);
+    progress(batch);
+  };
+  await eachBatch(rt, source, graph, windows, score, { ...options, onBlock: progress });
+  // Tokens of a window depend on each other, windows hardly do: the spread of their means is what repeats.
+  const { mean: nll, error } = estimate(means);
+  if (!Number.isFinite(nll)) throw notNumbers(source.dir);
+  const ppl = Math.exp(nll);
+  return {
+    ...{ ppl, nll, standardError: error === null ? null : ppl * error },
+    ...{ tokens: windows.length * scored, windows: windows.length, ctx },
+  };
 }
 
 /** f64 [T]: the negative log-likelihood of the token after each one, 0 for the last of each sequence. */
@@ -142,25 +122,4 @@ async function scoreBatch(
   nll.dispose();
   targets.dispose();
   return result;
-}
-
-function summary(means: readonly number[], scored: number, ctx: number, dir: string): Perplexity {
-  const windows = means.length;
-  const nll = means.reduce((sum, mean) => sum + mean, 0) / windows;
-  if (!Number.isFinite(nll))
-    throw new LpqError('LPQ_MODULE_NUMERICS', `the logits of ${dir} hold NaN or infinity`, {
-      got: `a mean negative log-likelihood of ${nll}`,
-      hint: 'Check the weights for NaN: lpq inspect DIR --check names them. On CUDA, try --activations bf16.',
-    });
-  // Tokens of a window depend on each other, windows hardly do: the spread of their means is what repeats.
-  const spread = means.reduce((sum, mean) => sum + (mean - nll) ** 2, 0) / (windows - 1);
-  const ppl = Math.exp(nll);
-  return {
-    ppl,
-    nll,
-    standardError: windows > 1 ? ppl * Math.sqrt(spread / windows) : null,
-    tokens: windows * scored,
-    windows,
-    ctx,
-  };
 }
