@@ -1,4 +1,4 @@
-import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
+import { type KvScheme, kvWidths } from '../../formats/kv/scheme.js';
 import type { MeasuredRuntime } from '../../native/binding.js';
 import { Noise } from '../kernels/operands.js';
 import { copyBandwidth, median } from '../kernels/time.js';
@@ -20,9 +20,6 @@ interface AttentionBenchRequest {
   readonly exact: boolean;
   readonly lpq: string;
 }
-
-/** KV4, K8V4: a scheme's widths. */
-const widthsName = (scheme: KvScheme): string => printKvScheme(scheme).split(' ')[0] as string;
 
 /** Measures decode attention, appending and packing for every scheme, context and count of heads. */
 export async function benchAttention(
@@ -46,7 +43,7 @@ export async function benchAttention(
         for (const scheme of schemes) {
           const tail = Math.min(request.tail, scheme.residual);
           const one: AttentionCase = { scheme, ...context, ...counts, headDim, tail };
-          events.onStep?.(`${widthsName(scheme)} ${contextName(one)} ${headsName(one)}`, rows.length, total);
+          events.onStep?.(`${kvWidths(scheme)} ${contextName(one)} ${headsName(one)}`, rows.length, total);
           if (request.exact && exactUs === null)
             exactUs = (await timed(rt, exactPass(rt, noise, one, l2Bytes), passes)).us;
           const row = await rowOf(rt, noise, one, { l2Bytes, passes, copies, exactUs, gpu: facts?.name });
@@ -89,7 +86,7 @@ async function rowOf(
   const halfFloorUs = ((4 * sequences * (tokens + tail) * kvHeads * headDim) / copies) * 1e6;
   const torchUs = torchMicroseconds({ gpu, sequences, tokens, heads, kvHeads, headDim });
   return {
-    name: widthsName(scheme),
+    name: kvWidths(scheme),
     scheme,
     sequences,
     tokens,

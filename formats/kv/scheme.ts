@@ -24,12 +24,17 @@ export const kvSchemeSchema = z.strictObject({
 });
 export type KvScheme = z.infer<typeof kvSchemeSchema>;
 
-/** A scheme in a few words: KV4, KV2 ..., K8V4. */
-export function printKvScheme({ form, keys, values, residual }: KvScheme): string {
-  const name = keys.bits === values.bits ? `KV${keys.bits}` : `K${keys.bits}V${values.bits}`;
+/** Widths of keys and values: KV4, KV2 ..., K8V4. */
+export function kvWidths({ keys, values }: KvScheme): string {
+  return keys.bits === values.bits ? `KV${keys.bits}` : `K${keys.bits}V${values.bits}`;
+}
+
+/** A scheme in a few words, its widths first. */
+export function printKvScheme(scheme: KvScheme): string {
+  const { form, keys, values, residual } = scheme;
   const groups =
     keys.granularity === 'channel'
       ? `keys by channel over ${keys.group} tokens, values by ${values.group} dims`
       : `keys by ${keys.group} dims, values by ${values.group}`;
-  return `${name} (${form}; ${groups}; ${residual === 0 ? 'every token' : `but the newest up to ${residual}`})`;
+  return `${kvWidths(scheme)} (${form}; ${groups}; ${residual === 0 ? 'every token' : `but the newest up to ${residual}`})`;
 }

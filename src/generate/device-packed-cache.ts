@@ -10,7 +10,8 @@ import type { AttentionTensors } from '../model/program.js';
 import type { KvScheme } from '../model/source.js';
 import { rotate } from '../model/turn.js';
 import { appendTurned, firstColumns } from './append.js';
-import type { Cache, CacheShape } from './cache.js';
+import type { CacheShape } from './cache.js';
+import { PackedCache } from './packed-cache.js';
 import type { Entry, Step } from './step.js';
 
 /** Whether there is a DevicePackedCache of a scheme. */
@@ -41,21 +42,15 @@ interface Layer {
  * (docs/kv-cache.md). Of a sequence of L tokens the first L - L mod R are packed, the others exact; the step that fills the exact
  * ones still reads them so (BitDecoding, section V-B). Prompts are read exactly, and packed afterwards.
  */
-export class DevicePackedCache implements Cache {
-  readonly pieces = false;
-  private readonly layers: (Layer | undefined)[];
+export class DevicePackedCache extends PackedCache<Layer> {
   /** pageTokens(). */
   private readonly batch: number;
   private readonly each: number;
   /** I32 [P] of each slot. */
   private readonly tables: readonly Tensor[];
 
-  constructor(
-    private readonly rt: NativeRuntime,
-    private readonly scheme: KvScheme,
-    private readonly shape: CacheShape,
-  ) {
-    this.layers = Array.from({ length: shape.blocks });
+  constructor(rt: NativeRuntime, scheme: KvScheme, shape: CacheShape) {
+    super(rt, scheme, shape);
     this.batch = pageTokens(scheme);
     this.each = Math.max(1, Math.ceil(shape.most / this.batch));
     this.tables = Array.from({ length: shape.slots }, (_, slot) =>
@@ -63,31 +58,11 @@ export class DevicePackedCache implements Cache {
     );
   }
 
-  get form(): string {
-    return `KV${this.scheme.keys.bits} (${this.scheme.form})`;
+  protected tensorsOf({ pages, tailKeys, tailValues }: Layer): readonly Tensor[] {
+    return [...pages, tailKeys, tailValues];
   }
 
-  get bytes(): number {
-    return this.tensors().reduce((sum, tensor) => sum + tensor.byteLength, 0);
-  }
-
-  tensors(): readonly Tensor[] {
-    return this.layers.flatMap((layer) => (layer ? [...layer.pages, layer.tailKeys, layer.tailValues] : []));
-  }
-
-  begin(): void {}
-
-  attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
-    const layer = this.layerOf(block, p, sinks);
-    const newer = step.entries.filter(({ past }) => past > 0);
-    if (newer.length === step.entries.length) this.decode(layer, step, t, p);
-    else if (newer.length === 0) this.prefill(layer, step, t, p);
-    else throw new LpqError('LPQ_INTERNAL', 'prompts and later tokens come in steps of their own');
-  }
-
-  private layerOf(block: number, p: AttentionParams, sinks?: Tensor): Layer {
-    const found = this.layers[block];
-    if (found) return found;
+  protected layer(block: number, p: AttentionParams, sinks: Tensor | undefined): Layer {
     const { rt, shape, scheme, batch } = this;
     const { kvHeads, headDim, valueDim = headDim, window = 0, softCap = 0 } = p;
     const fits =
@@ -105,7 +80,7 @@ export class DevicePackedCache implements Cache {
     const page = kvPage(scheme, { heads: kvHeads, headDim, tokens: batch });
     const pages = page.tensors.map(({ bytes }) => rt.allocate('u8', [this.each * shape.slots, bytes]));
     const tail = () => rt.allocate('f16', [shape.slots, batch, kvHeads * headDim]);
-    const layer: Layer = {
+    return {
       pages: pages as unknown as KvPages,
       tailKeys: tail(),
       tailValues: tail(),
@@ -118,20 +93,18 @@ export class DevicePackedCache implements Cache {
         pageTokens: batch,
       },
     };
-    this.layers[block] = layer;
-    return layer;
   }
 
-  dispose(): void {
-    for (const tensor of [...this.tensors(), ...this.tables]) tensor.dispose();
-    this.layers.fill(undefined);
+  override dispose(): void {
+    super.dispose();
+    for (const table of this.tables) table.dispose();
   }
 
   private pagesOf(slot: number): Int32Array {
     return Int32Array.from({ length: this.each }, (_, i) => slot * this.each + i);
   }
 
-  private prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void {
+  protected prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void {
     const { rt, batch } = this;
     const width = p.kvHeads * p.headDim;
     rotate(rt, t, p);
@@ -167,9 +140,7 @@ export class DevicePackedCache implements Cache {
     for (const half of halves) half.dispose();
   }
 
-  /** One token of each sequence. */
-  private decode(layer: Layer, { entries, tokens }: Step, t: AttentionTensors, p: AttentionParams): void {
-    if (tokens !== entries.length) throw new LpqError('LPQ_INTERNAL', 'a packed cache takes one token at a time');
+  protected decode(layer: Layer, { entries }: Step, t: AttentionTensors, p: AttentionParams): void {
     const { rt, batch } = this;
     const { y } = t;
     const tails = entries.map(({ slot, past }) => ({ slot, tail: (past % batch) + 1, count: 1 }));

@@ -1,0 +1,59 @@
+import { kvWidths } from '../../formats/kv/scheme.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import type { AttentionParams } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+import type { AttentionTensors } from '../model/program.js';
+import type { KvScheme } from '../model/source.js';
+import type { Cache, CacheShape } from './cache.js';
+import type { Step } from './step.js';
+
+/** What caches of few bits share wherever they lie: whole prompts are packed as they end, later tokens come one by one. */
+export abstract class PackedCache<Layer> implements Cache {
+  readonly pieces = false;
+  private readonly layers: (Layer | undefined)[];
+
+  constructor(
+    protected readonly rt: NativeRuntime,
+    protected readonly scheme: KvScheme,
+    protected readonly shape: CacheShape,
+  ) {
+    this.layers = Array.from({ length: shape.blocks });
+  }
+
+  get form(): string {
+    return `${kvWidths(this.scheme)} (${this.scheme.form})`;
+  }
+
+  get bytes(): number {
+    return this.tensors().reduce((sum, tensor) => sum + tensor.byteLength, 0);
+  }
+
+  tensors(): readonly Tensor[] {
+    return this.layers.flatMap((layer) => (layer ? this.tensorsOf(layer) : []));
+  }
+
+  begin(): void {}
+
+  attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
+    this.layers[block] ??= this.layer(block, p, sinks);
+    const layer = this.layers[block];
+    const newer = step.entries.filter(({ past }) => past > 0).length;
+    if (newer === 0) this.prefill(layer, step, t, p);
+    else if (newer === step.tokens) this.decode(layer, step, t, p);
+    else
+      throw new LpqError('LPQ_INTERNAL', 'prompts come in steps of their own, and later tokens one of each sequence');
+  }
+
+  dispose(): void {
+    for (const tensor of this.tensors()) tensor.dispose();
+    this.layers.fill(undefined);
+  }
+
+  protected abstract tensorsOf(layer: Layer): readonly Tensor[];
+  /** Memory for a block. Throws LPQ_USAGE for attention that such a cache is not read by. */
+  protected abstract layer(block: number, p: AttentionParams, sinks: Tensor | undefined): Layer;
+  /** Whole prompts. */
+  protected abstract prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void;
+  /** One token of each sequence. */
+  protected abstract decode(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void;
+}
