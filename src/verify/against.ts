@@ -6,7 +6,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded } from './decode.js';
 import { quantizedWeight } from './dequantize.js';
-import { compare, settle, transpose } from './native.js';
+import { compare, placeOf, settle, transpose } from './native.js';
 import type { Recorder, VerifyFailure } from './report.js';
 import { cacheOf, verifiedTarget } from './targets/index.js';
 
@@ -47,44 +47,28 @@ function flat(value: unknown, path = ''): Map<string, string> {
 
 /** The manifest's own statements against the canonical manifest: modules, carried tensors, the cache's scheme. */
 export function compareManifests(recorder: Recorder, canonical: CanonicalSide, manifest: ArtifactManifest): void {
+  const check = 'against';
   const ours = new Set(Object.keys(manifest.modules));
-  for (const name of canonical.moduleNames())
-    recorder.check(ours.delete(name), {
-      check: 'against',
-      module: name,
-      message: `module '${name}' of ${canonical.dir} is not in the artifact`,
-    });
-  for (const name of ours)
-    recorder.check(false, {
-      check: 'against',
-      module: name,
-      message: `module '${name}' of the artifact is not in ${canonical.dir}`,
-    });
-  const carried = new Set(Object.keys(manifest.carried));
-  for (const [name, expected] of Object.entries(canonical.manifest.carried)) {
-    const got = manifest.carried[name];
-    recorder.check(carried.delete(name) && got === expected, {
-      check: 'against',
-      tensor: name,
-      got,
-      expected,
-      message:
-        got === undefined
-          ? `tensor '${name}' of ${canonical.dir} was not carried into the artifact`
-          : `the carried tensor '${name}' is not the one that ${canonical.dir} was written with`,
-    });
+  for (const module of canonical.moduleNames()) {
+    const message = `module '${module}' of ${canonical.dir} is not in the artifact`;
+    recorder.check(ours.delete(module), { check, module, message });
   }
-  for (const name of carried)
-    recorder.check(false, {
-      check: 'against',
-      tensor: name,
-      message: `tensor '${name}' of the artifact is not in ${canonical.dir}`,
-    });
+  for (const module of ours)
+    recorder.check(false, { check, module, message: `module '${module}' of the artifact is not in ${canonical.dir}` });
+  const carried = new Set(Object.keys(manifest.carried));
+  for (const [tensor, expected] of Object.entries(canonical.manifest.carried)) {
+    const got = manifest.carried[tensor];
+    const message =
+      got === undefined
+        ? `tensor '${tensor}' of ${canonical.dir} was not carried into the artifact`
+        : `the carried tensor '${tensor}' is not the one that ${canonical.dir} was written with`;
+    recorder.check(carried.delete(tensor) && got === expected, { check, tensor, got, expected, message });
+  }
+  for (const tensor of carried)
+    recorder.check(false, { check, tensor, message: `tensor '${tensor}' of the artifact is not in ${canonical.dir}` });
   const cache = cacheOf(canonical.manifest.kv, manifest.target);
   recorder.check(isDeepStrictEqual(manifest.kv, cache), {
-    check: 'against',
-    got: JSON.stringify(manifest.kv) ?? 'none',
-    expected: JSON.stringify(cache) ?? 'none',
+    ...{ check, got: JSON.stringify(manifest.kv) ?? 'none', expected: JSON.stringify(cache) ?? 'none' },
     message: 'the scheme of the cache of keys and values in lpq.json is not that of the quantized checkpoint',
   });
 }
@@ -112,50 +96,38 @@ export async function compareModule(
     if (expected && got) {
       const bits = part === 'codes' ? quantType(module.type).bits : part === 'mask' ? 1 : elementBits(expected);
       await compareTensors(rt, recorder, name, part, got, expected, bits);
-    } else if (expected || got)
-      recorder.check(false, {
-        check: 'against',
-        module: name,
-        message: `module '${name}': ${expected ? `its ${part} are lost in the artifact` : `it has ${part} that the quantized checkpoint lacks`}`,
-      });
+    } else if (expected || got) {
+      const lost = expected
+        ? `its ${part} are lost in the artifact`
+        : `it has ${part} that the quantized checkpoint lacks`;
+      recorder.check(false, { check: 'against', module: name, message: `module '${name}': ${lost}` });
+    }
     expected?.dispose();
   }
 }
 
-function compareEntries(
+/** What the two manifests say of a module. */
+export function compareEntries(
   recorder: Recorder,
   name: string,
   module: PackedModule,
   entry: CanonicalModule,
   target: string,
 ): boolean {
-  let ok = true;
-  for (const key of ['type', 'shape', 'granularity', 'scales', 'zeros', 'transposed'] as const)
-    ok =
-      recorder.check(isDeepStrictEqual(module[key], entry[key]), {
-        check: 'against',
-        module: name,
-        got: JSON.stringify(module[key]),
-        expected: JSON.stringify(entry[key]),
-        message: `module '${name}': its ${key} ${key.endsWith('s') ? 'are' : 'is'} not what the quantized checkpoint says`,
-      }) && ok;
+  const same = (what: string, ours: unknown, theirs: unknown, plural = true): boolean =>
+    recorder.check(isDeepStrictEqual(ours, theirs), {
+      ...{ check: 'against', module: name, got: JSON.stringify(ours), expected: JSON.stringify(theirs) },
+      message: `module '${name}': its ${what} ${plural ? 'are' : 'is'} not what the quantized checkpoint says`,
+    });
+  const keys = ['type', 'shape', 'granularity', 'scales', 'zeros', 'transposed'] as const;
+  const found = keys.map((key) => same(key, module[key], entry[key], key.endsWith('s')));
   // Targets that pack weights alone leave out what they would have multiplied.
   if (verifiedTarget(target)?.activations === 'blocks' || module.activations)
-    ok =
-      recorder.check(isDeepStrictEqual(module.activations, entry.activations), {
-        check: 'against',
-        module: name,
-        got: JSON.stringify(module.activations),
-        expected: JSON.stringify(entry.activations),
-        message: `module '${name}': the precisions of its activations are not what the quantized checkpoint says`,
-      }) && ok;
+    found.push(same('precisions of activations', module.activations, entry.activations));
   const { weight: _, ...hashes } = module.canonical;
-  recorder.check(isDeepStrictEqual({ ...hashes }, { ...entry.sha256 }), {
-    check: 'against',
-    module: name,
-    message: `module '${name}': the canonical hashes in lpq.json are not those of the quantized checkpoint`,
-  });
-  return ok;
+  const message = `module '${name}': the canonical hashes in lpq.json are not those of the quantized checkpoint`;
+  recorder.check(isDeepStrictEqual({ ...hashes }, { ...entry.sha256 }), { check: 'against', module: name, message });
+  return found.every((ok) => ok);
 }
 
 async function compareDense(
@@ -167,12 +139,10 @@ async function compareDense(
   got: Tensor,
 ): Promise<void> {
   const { sourceDtype } = canonical.module(name);
+  const message = `'${name}.weight' does not have the dtype of the source`;
+  const dtypes = { got: got.dtype, expected: sourceDtype };
   const known = recorder.check(got.dtype === sourceDtype.toLowerCase(), {
-    check: 'against',
-    module: name,
-    got: got.dtype,
-    expected: sourceDtype,
-    message: `'${name}.weight' does not have the dtype of the source`,
+    ...{ check: 'against', module: name, ...dtypes, message },
   });
   if (!known) return;
   const expected = await quantizedWeight(rt, canonical, name, got.dtype as 'f32' | 'f16' | 'bf16');
@@ -196,17 +166,10 @@ async function compareTensors(
   const wrong = await compare(rt, got, expected, { rows: matrix ? (expected.shape[0] as number) : 1, bits });
   if (wrong.count === 0) return;
   const column = part === 'codes' || part === 'weight' || !matrix ? 'column' : 'group';
-  recorder.failures.push({
-    check: 'against',
-    module,
-    row: wrong.row,
-    column: wrong.column,
-    got: wrong.got,
-    expected: wrong.expected,
-    message:
-      `module '${module}': ${wrong.count} of its ${part} differ, first at row ${wrong.row}, ${column} ${wrong.column}: ` +
-      `got ${hex(wrong.got, bits)}, expected ${hex(wrong.expected, bits)}`,
-  });
+  const where = `${wrong.count} of its ${part} differ, first at row ${wrong.row}, ${column} ${wrong.column}`;
+  const values = `got ${hex(wrong.got, bits)}, expected ${hex(wrong.expected, bits)}`;
+  const message = `module '${module}': ${where}: ${values}`;
+  recorder.failures.push({ check: 'against', module, ...placeOf(wrong), message });
 }
 
 /** Carried tensors, byte by byte. */
@@ -220,11 +183,9 @@ export async function compareCarried(
 ): Promise<void> {
   if (!canonical.weights.has(name)) return; // compareManifests has said so
   const spec = canonical.weights.spec(name);
+  const facts = { check: 'against', tensor: name } as const;
   const same = recorder.check(spec.dtype === dtype && `${spec.shape}` === `${got.shape}`, {
-    check: 'against',
-    tensor: name,
-    got: `${dtype} [${got.shape}]`,
-    expected: `${spec.dtype} [${spec.shape}]`,
+    ...{ ...facts, got: `${dtype} [${got.shape}]`, expected: `${spec.dtype} [${spec.shape}]` },
     message: `the carried tensor '${name}' has another dtype or shape than in the quantized checkpoint`,
   });
   if (!same || got.byteLength === 0) return;
@@ -232,15 +193,9 @@ export async function compareCarried(
   const rows = expected.shape.length === 2 ? (expected.shape[0] as number) : 1;
   const wrong = await compare(rt, got, expected, { rows, bits: elementBits(expected) });
   expected.dispose();
-  recorder.check(wrong.count === 0, {
-    check: 'against',
-    tensor: name,
-    row: wrong.row,
-    column: wrong.column,
-    got: wrong.got,
-    expected: wrong.expected,
-    message: `the carried tensor '${name}' differs in ${wrong.count} values, first at row ${wrong.row}, column ${wrong.column}`,
-  });
+  const where = `differs in ${wrong.count} values, first at row ${wrong.row}, column ${wrong.column}`;
+  const message = `the carried tensor '${name}' ${where}`;
+  recorder.check(wrong.count === 0, { ...facts, ...placeOf(wrong), message });
 }
 
 function elementBits(tensor: Tensor): number {

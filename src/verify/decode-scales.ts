@@ -90,12 +90,8 @@ export function setZeros(
   // f16 of whole numbers up to 2048 in size, each of which has one form.
   const numberOf = zeros.dtype === 'f16' ? wholeOf : (value: number) => value;
   const stored = typed<Uint16Array | Uint8Array>(zeros);
-  const wrong = firstWrong(
-    stored,
-    zeros.shape[1] as number,
-    (bits) => !Number.isNaN(numberOf(bits)),
-    () => 0,
-  );
+  const whole = (bits: number): boolean => !Number.isNaN(numberOf(bits));
+  const wrong = firstWrong(stored, zeros.shape[1] as number, () => 0, whole);
   problem(decoded, tensor, 'a zero point is no whole number from -2048 to 2048', wrong);
   const i16 = kind.kind === 'int' && kind.dtype === 'i16';
   const values = Array.from(stored, (bits) => numberOf(bits) - flip);
@@ -125,7 +121,7 @@ export function setScales(tensor: string, module: PackedModule, scales: Tensor, 
     const bits = typed<Uint16Array>(scales);
     const bytes = Uint8Array.from(bits, (value) => value >> 7);
     const power = (value: number) => (value === 0x40 || (value & 0x807f) === 0) && value !== 0 && value < 0x7f80;
-    const wrong = firstWrong(bits, scales.shape[1]!, power, (i) => bits[i]! & 0x7f80);
+    const wrong = firstWrong(bits, scales.shape[1]!, (i) => bits[i]! & 0x7f80, power);
     problem(decoded, tensor, 'a stored bf16 scale is no power of two', wrong);
     parts.set('scales', fromTyped('f8_e8m0', scales.shape, bytes));
     scales.dispose();
@@ -167,12 +163,12 @@ export function note(decoded: Decoded, tensor: string, from: { wrong(): Wrong },
   problem(decoded, tensor, what, from.wrong());
 }
 
-/** The first of values in rows of `columns` that is not `ok`, and how many are not. */
+/** The first of values in rows of `columns` that is not `ok` (default: what is expected), and how many are not. */
 export function firstWrong(
   values: ArrayLike<number>,
   columns: number,
-  ok: (value: number, i: number) => boolean,
   expected: (i: number) => number,
+  ok: (value: number, i: number) => boolean = (value, i) => value === expected(i),
 ): Wrong | undefined {
   const wrong = Array.from(values, (value, i) => (ok(value, i) ? -1 : i)).filter((i) => i >= 0);
   const [at] = wrong;
@@ -184,12 +180,7 @@ export function firstWrong(
 /** Stored zero points against the one of the manifest, `expected` as it is decoded. Takes `zeros`. */
 export function constantZeros(decoded: Decoded, tensor: string, zeros: Tensor, expected: number): void {
   const [, groups] = zeros.shape as [number, number];
-  const wrong = firstWrong(
-    typed<Int16Array>(zeros),
-    groups,
-    (value) => value === expected,
-    () => expected,
-  );
+  const wrong = firstWrong(typed<Int16Array>(zeros), groups, () => expected);
   problem(decoded, tensor, 'a zero point is not the one of the manifest', wrong);
   zeros.dispose();
 }

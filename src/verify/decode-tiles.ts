@@ -70,7 +70,6 @@ async function decodePart(
   decoded: Decoded,
 ): Promise<Parts> {
   const part = { rt, weights, name, prefix, module, decoded };
-  if (rules.decodePart) return rules.decodePart(part);
   const [n, k] = partShape(module);
   const [np, kp] = module.padded;
   const stored = tileCodes(rules, module);
@@ -81,11 +80,16 @@ async function decodePart(
   const packed = weights.tensor(packedName);
   const permutation = weights.has(`${prefix}.permutation`) ? weights.tensor(`${prefix}.permutation`) : undefined;
   const order = permutation && readOrder(`${prefix}.permutation`, module, permutation, parts, decoded);
-  const codes = decodeTiles(rt, rules.form(name, module), packed, { bits, n, k, np, kp, flip, pad }, order);
+  const shape = { bits, n, k, np, kp, flip, pad };
+  const { codes, take } = rules.codesOf?.(part, packed, shape) ?? {
+    codes: decodeTiles(rt, rules.form(name, module), packed, shape, order),
+    take: undefined,
+  };
   const read = readScales(rt, weights, prefix, scales, n, np, bits);
   await settle(rt);
   note(decoded, packedName, codes, 'a code of the padding is not what padding holds');
   parts.set('codes', codes.output);
+  take?.(parts);
   note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
   if (scales.fused) await unfuse(rt, read, module, stored, parts, decoded);
   else if (rules.takeScales) await rules.takeScales(part, read, parts);
@@ -127,7 +131,7 @@ function readOrder(
   const size = module.granularity.kind === 'group' ? module.granularity.size : k;
   for (let j = 0; j < k; j++) group[values[j]!] = Math.floor(j / size);
   const ordered = (value: number, j: number) => j % size === 0 || value >= values[j - 1]!;
-  const fall = firstWrong(values, k, ordered, (j) => values[j - 1]!);
+  const fall = firstWrong(values, k, (j) => values[j - 1]!, ordered);
   problem(decoded, tensor, 'the input features of a group are not in order', fall);
   parts.set('g_idx', fromTyped('i32', [k], group));
   return stored;
@@ -152,6 +156,5 @@ function join(pieces: readonly Tensor[], split: 'n' | 'k'): Tensor {
 
 function unlike(got: Tensor, expected: Tensor): Wrong | undefined {
   const want = expected.bytes();
-  const same = (value: number, i: number) => value === want[i];
-  return firstWrong(got.bytes(), got.byteLength / got.shape[0]!, same, (i) => want[i]!);
+  return firstWrong(got.bytes(), got.byteLength / got.shape[0]!, (i) => want[i]!);
 }

@@ -5,7 +5,7 @@ import { sampled } from './kernel-data.js';
 import type { Emulator } from './layout.js';
 import { layoutOf } from './layouts/index.js';
 import type { ModuleContext } from './module.js';
-import type { EmulatorResult, Wrong } from './native.js';
+import { type EmulatorResult, placeOf, type Wrong } from './native.js';
 import { partShape, rankPrefixes } from './tile-rules.js';
 
 /** Strips (the columns of a tile) that a large module is sampled with. */
@@ -47,36 +47,25 @@ export async function emulateModule(
 }
 
 function wrongHalf({ row, column, got, expected, count }: Wrong): string {
-  return (
-    `a lane of the emulated kernel dequantizes row ${row}, column ${column} to ` +
-    `fp16 0x${got.toString(16)}, not 0x${expected.toString(16)} (${count} such values)`
-  );
+  const halves = `fp16 0x${got.toString(16)}, not 0x${expected.toString(16)} (${count} such values)`;
+  return `a lane of the emulated kernel dequantizes row ${row}, column ${column} to ${halves}`;
 }
 
 function report(ctx: ModuleContext, name: string, tensor: string, emulator: Emulator, result: EmulatorResult): void {
   const { registers, outputs } = result;
-  if (registers.count > 0)
-    ctx.recorder.failures.push({
-      check: 'emulator',
-      module: name,
-      tensor,
-      row: registers.row,
-      column: registers.column,
-      got: registers.got,
-      expected: registers.expected,
-      message: `module '${name}': ${(emulator.wrong ?? wrongHalf)(registers)}`,
-    });
-  if (outputs.count > 0)
-    ctx.recorder.failures.push({
-      check: 'emulator',
-      module: name,
-      row: outputs.column,
-      got: outputs.got,
-      expected: outputs.expected,
-      message:
-        `module '${name}': the emulated kernel's output for row ${outputs.column} (token ${outputs.row}) is ${outputs.got}, ` +
-        `fp64 says ${outputs.expected} within ${outputs.bound} (${outputs.count} such outputs)`,
-    });
+  const { failures } = ctx.recorder;
+  const facts = { check: 'emulator', module: name } as const;
+  if (registers.count > 0) {
+    const message = `module '${name}': ${(emulator.wrong ?? wrongHalf)(registers)}`;
+    failures.push({ ...facts, tensor, ...placeOf(registers), message });
+  }
+  if (outputs.count === 0) return;
+  // Of outputs a row is a token, a column an output feature.
+  const { row: token, column: row, got, expected, bound, count } = outputs;
+  const message =
+    `module '${name}': the emulated kernel's output for row ${row} (token ${token}) is ${got}, ` +
+    `fp64 says ${expected} within ${bound} (${count} such outputs)`;
+  failures.push({ ...facts, row, got, expected, message });
 }
 
 function chooseStrips(module: PackedModule, strip: number, seed: number): number[] {

@@ -30,12 +30,9 @@ export function checkSeal(recorder: Recorder, dir: string, manifest: ArtifactMan
     recorder.detail('manifest', 'lpq.json has no seal');
     return;
   }
-  recorder.check(manifest.seal === expected, {
-    check: 'manifest',
-    got: manifest.seal,
-    ...(expected !== undefined && { expected }),
-    message: 'lpq.json was changed after it was written: its seal does not fit',
-  });
+  const message = 'lpq.json was changed after it was written: its seal does not fit';
+  const seals = { got: manifest.seal, ...(expected !== undefined && { expected }) };
+  recorder.check(manifest.seal === expected, { check: 'manifest', ...seals, message });
 }
 
 /** Every file of the directory is listed and hashes as listed; every shard belongs to the checkpoint. */
@@ -52,24 +49,16 @@ export async function checkFiles(
     const name = path.basename(file.path);
     const number = String(i + 1).padStart(5, '0');
     const usual = shards.length === 1 ? 'model.safetensors' : `model-${number}-of-${total}.safetensors`;
-    recorder.check(name === usual, {
-      check: 'files',
-      got: name,
-      expected: usual,
-      message: `${name} is not what a shard of ${shards.length} is called`,
-    });
+    const called = `${name} is not what a shard of ${shards.length} is called`;
+    recorder.check(name === usual, { check: 'files', got: name, expected: usual, message: called });
     // Not covered by any tensor's hash; transformers reads only this one key.
-    recorder.check(isDeepStrictEqual({ ...(file.metadata ?? { format: 'pt' }) }, { format: 'pt' }), {
-      check: 'files',
-      got: JSON.stringify(file.metadata),
-      expected: '{"format":"pt"}',
-      message: `the header of ${name} has other metadata than lpq writes`,
-    });
+    const metadata = { got: JSON.stringify(file.metadata), expected: '{"format":"pt"}' };
+    const other = `the header of ${name} has other metadata than lpq writes`;
+    const usualMetadata = isDeepStrictEqual({ ...(file.metadata ?? { format: 'pt' }) }, { format: 'pt' });
+    recorder.check(usualMetadata, { check: 'files', ...metadata, message: other });
     const written = encodeHeader(file.header.tensors, file.metadata ?? {});
-    recorder.check(Buffer.compare(file.headerBytes(), written) === 0, {
-      check: 'files',
-      message: `the header of ${name} says the same in other words than lpq writes: unknown fields, spaces or another order`,
-    });
+    const message = `the header of ${name} says the same in other words than lpq writes: unknown fields, spaces or another order`;
+    recorder.check(Buffer.compare(file.headerBytes(), written) === 0, { check: 'files', message });
   }
   checkIndex(recorder, dir, weights);
 }
@@ -103,14 +92,10 @@ export async function checkListed(
     }
     recorder.check(listed, { check: 'files', message: `${name} is in the directory but not in lpq.json` });
     const stray = WEIGHTS.test(name) && !(name === INDEX && weightFiles.length > 1);
-    recorder.check(!stray, {
-      check: 'files',
-      message: `${name} is none of the artifact's weight files, and a loader that takes all it finds would read it`,
-    });
-    recorder.check(made.includes(name) || !SETTINGS.includes(name), {
-      check: 'files',
-      message: `${name} states a quantization, and an artifact for ${manifest.target} has no such file`,
-    });
+    const read = `${name} is none of the artifact's weight files, and a loader that takes all it finds would read it`;
+    recorder.check(!stray, { check: 'files', message: read });
+    const states = `${name} states a quantization, and an artifact for ${manifest.target} has no such file`;
+    recorder.check(made.includes(name) || !SETTINGS.includes(name), { check: 'files', message: states });
   }
   for (const name of ['config.json', 'lpq.json', ...SETTINGS]) if (present.has(name)) checkJson(recorder, dir, name);
 }
@@ -122,10 +107,8 @@ function checkJson(recorder: Recorder, dir: string, name: string): void {
     recorder.count('files');
   } catch (error) {
     if (!(error instanceof StrictJsonError)) throw error;
-    recorder.check(false, {
-      check: 'files',
-      message: `${name} reads differently in different programs: ${error.message}`,
-    });
+    const message = `${name} reads differently in different programs: ${error.message}`;
+    recorder.check(false, { check: 'files', message });
   }
 }
 
@@ -152,22 +135,17 @@ export function checkTensorNames(recorder: Recorder, manifest: ArtifactManifest,
   const owners = new Map<string, string>();
   const own = (tensor: string, owner: string): void => {
     const other = owners.get(tensor);
-    recorder.check(other === undefined, {
-      check: 'tensors',
-      tensor,
-      message: `lpq.json lists tensor '${tensor}' under ${other} and under ${owner}`,
-    });
+    const message = `lpq.json lists tensor '${tensor}' under ${other} and under ${owner}`;
+    recorder.check(other === undefined, { check: 'tensors', tensor, message });
     owners.set(tensor, owner);
   };
   for (const [module, { tensors }] of Object.entries(manifest.modules))
     for (const name of Object.keys(tensors)) own(name, `module '${module}'`);
   for (const name of Object.keys(manifest.carried)) own(name, 'the carried tensors');
-  for (const tensor of weights.names())
-    recorder.check(owners.has(tensor), {
-      check: 'tensors',
-      tensor,
-      message: `tensor '${tensor}' is in the shards but not in lpq.json`,
-    });
+  for (const tensor of weights.names()) {
+    const message = `tensor '${tensor}' is in the shards but not in lpq.json`;
+    recorder.check(owners.has(tensor), { check: 'tensors', tensor, message });
+  }
 }
 
 /**

@@ -22,12 +22,9 @@ export function checkContainer(
     if (wrong === undefined) checkData(context, map, header.bytes.length, tensors);
     else if (recorder.failures.length === before) {
       const { what } = header.statements.find(({ end }) => wrong < end) ?? { what: 'its header' };
-      recorder.check(false, {
-        check: 'tensors',
-        got: map.read(wrong, 1)[0] ?? 'the end of the file',
-        expected: header.bytes[wrong] as number,
-        message: `byte ${wrong} of ${GGUF_FILE} is not what it must be: it belongs to ${what}`,
-      });
+      const message = `byte ${wrong} of ${GGUF_FILE} is not what it must be: it belongs to ${what}`;
+      const [got, expected] = [map.read(wrong, 1)[0] ?? 'the end of the file', header.bytes[wrong] as number];
+      recorder.check(false, { check: 'tensors', got, expected, message });
     }
   } finally {
     map.close();
@@ -42,24 +39,19 @@ function checkKeys({ recorder, file }: GgufContext, entries: readonly Entry[]): 
   for (const [key, expected] of entries) {
     const got = file.metadata.get(key);
     const [at, problem] = differing(got?.value, expected.value);
-    recorder.check(got?.type === expected.type && problem === undefined, {
-      check: 'config',
-      got: at === undefined || !Array.isArray(got?.value) ? told(got?.value) : told(got.value[at]),
-      expected: at === undefined || !Array.isArray(expected.value) ? told(expected.value) : told(expected.value[at]),
-      message:
-        got && got.type !== expected.type
-          ? `key '${key}' of ${GGUF_FILE} has type ${got.type} and not ${expected.type}`
-          : `key '${key}${at === undefined ? '' : `[${at}]`}' of ${GGUF_FILE} is not what the model's files say`,
-    });
+    const place = (value: unknown) => told(at === undefined || !Array.isArray(value) ? value : value[at]);
+    const message =
+      got && got.type !== expected.type
+        ? `key '${key}' of ${GGUF_FILE} has type ${got.type} and not ${expected.type}`
+        : `key '${key}${at === undefined ? '' : `[${at}]`}' of ${GGUF_FILE} is not what the model's files say`;
+    const values = { got: place(got?.value), expected: place(expected.value) };
+    recorder.check(got?.type === expected.type && problem === undefined, { check: 'config', ...values, message });
   }
   const known = new Set(entries.map(([key]) => key));
-  for (const [key, { value }] of file.metadata)
-    recorder.check(known.has(key), {
-      check: 'config',
-      got: told(value),
-      expected: 'nothing',
-      message: `key '${key}' of ${GGUF_FILE} is none that lpq writes for this model`,
-    });
+  for (const [key, { value }] of file.metadata) {
+    const message = `key '${key}' of ${GGUF_FILE} is none that lpq writes for this model`;
+    recorder.check(known.has(key), { check: 'config', got: told(value), expected: 'nothing', message });
+  }
 }
 
 /** Where two values differ, and whether they do. Floats are compared as the file has them, in f32. */
@@ -82,23 +74,16 @@ function checkTensors({ recorder, file }: GgufContext, tensors: readonly HeaderT
       const there = file.has(own) ? file.matrix(own) : undefined;
       const got = there ? `${there.type.name} [${[there.columns, there.rows].slice(0, there.rank)}]` : 'nothing';
       const expected = `${type} [${[columns, rows].slice(0, dims.length)}]`;
-      recorder.check(got === expected, {
-        check: 'tensors',
-        tensor: own,
-        got,
-        expected,
-        message: there
-          ? `tensor '${own}' of ${GGUF_FILE} has another type or other dimensions than the model's`
-          : `tensor '${own}' is not in ${GGUF_FILE}`,
-      });
+      const message = there
+        ? `tensor '${own}' of ${GGUF_FILE} has another type or other dimensions than the model's`
+        : `tensor '${own}' is not in ${GGUF_FILE}`;
+      recorder.check(got === expected, { check: 'tensors', tensor: own, got, expected, message });
     }
   }
-  for (const name of file.names())
-    recorder.check(known.has(name), {
-      check: 'tensors',
-      tensor: name,
-      message: `tensor '${name}' of ${GGUF_FILE} is none of the model`,
-    });
+  for (const tensor of file.names()) {
+    const message = `tensor '${tensor}' of ${GGUF_FILE} is none of the model`;
+    recorder.check(known.has(tensor), { check: 'tensors', tensor, message });
+  }
 }
 
 function firstDifference(map: MappedFile, { bytes }: Header): number | undefined {
@@ -116,18 +101,10 @@ function checkData({ recorder }: GgufContext, map: MappedFile, start: number, te
     at = start + aligned(end - start);
     const padding = map.read(Math.min(end, map.size), Math.max(0, Math.min(at, map.size) - end));
     const wrong = padding.findIndex((byte) => byte !== 0);
-    recorder.check(wrong < 0, {
-      check: 'padding',
-      tensor: tensor.name,
-      got: padding[wrong] ?? 0,
-      expected: 0,
-      message: `the padding after '${tensor.name}' is not zero`,
-    });
+    const message = `the padding after '${tensor.name}' is not zero`;
+    const values = { got: padding[wrong] ?? 0, expected: 0 };
+    recorder.check(wrong < 0, { check: 'padding', tensor: tensor.name, ...values, message });
   }
-  recorder.check(map.size === at, {
-    check: 'padding',
-    got: map.size,
-    expected: at,
-    message: `${GGUF_FILE} does not end where its last tensor does`,
-  });
+  const message = `${GGUF_FILE} does not end where its last tensor does`;
+  recorder.check(map.size === at, { check: 'padding', got: map.size, expected: at, message });
 }

@@ -10,22 +10,27 @@ export interface HeaderTensor {
   readonly dims: readonly number[];
 }
 
-/** What a tensor takes: its number in the file, elements and bytes of a block. */
-const TYPES: Readonly<Record<string, readonly [id: number, elements: number, bytes: number]>> = {
-  f32: [0, 1, 4],
-  f16: [1, 1, 2],
-  q4_0: [2, 32, 18],
-  q4_1: [3, 32, 20],
-  q5_0: [6, 32, 22],
-  q5_1: [7, 32, 24],
-  q8_0: [8, 32, 34],
-  q2_k: [10, 256, 84],
-  q3_k: [11, 256, 110],
-  q4_k: [12, 256, 144],
-  q5_k: [13, 256, 176],
-  q6_k: [14, 256, 210],
-  bf16: [30, 1, 2],
+/**
+ * What a tensor takes: its number in the file, elements and bytes of a block; and the general.file_type (llama.h, enum llama_ftype) of a
+ * file whose blocks are mostly of it.
+ */
+const TYPES: Readonly<Record<string, readonly [id: number, elements: number, bytes: number, fileType: number]>> = {
+  f32: [0, 1, 4, 0],
+  f16: [1, 1, 2, 1],
+  q4_0: [2, 32, 18, 2],
+  q4_1: [3, 32, 20, 3],
+  q5_0: [6, 32, 22, 8],
+  q5_1: [7, 32, 24, 9],
+  q8_0: [8, 32, 34, 7],
+  q2_k: [10, 256, 84, 10],
+  q3_k: [11, 256, 110, 11],
+  q4_k: [12, 256, 144, 14],
+  q5_k: [13, 256, 176, 16],
+  q6_k: [14, 256, 210, 18],
+  bf16: [30, 1, 2, 32],
 };
+
+export const fileTypeOf = (type: string): number => (TYPES[type] as (typeof TYPES)[string])[3];
 
 const ALIGNMENT = 32;
 
@@ -33,7 +38,7 @@ export const aligned = (size: number): number => Math.ceil(size / ALIGNMENT) * A
 
 /** Bytes of a tensor. */
 export function tensorBytes({ type, dims }: HeaderTensor): number {
-  const [, elements, bytes] = TYPES[type] as [number, number, number];
+  const [, elements, bytes] = TYPES[type] as (typeof TYPES)[string];
   return (dims.reduce((product, size) => product * size, 1) / elements) * bytes;
 }
 
@@ -72,6 +77,15 @@ export function headerOf(entries: readonly Entry[], tensors: readonly HeaderTens
   done('the padding of the header');
   return { bytes: out.bytes(), statements };
 }
+
+/** What a value takes: the number of its type (arrays: of their elements'), and how it is written. */
+const VALUES: Readonly<Record<string, readonly [id: number, write: (to: Bytes, value: never) => void]>> = {
+  u32: [4, (to, value) => to.integer(value, 4)],
+  i32: [5, (to, value) => to.integer(value, 4)],
+  f32: [6, (to, value) => to.float(value)],
+  bool: [7, (to, value) => to.integer(value ? 1 : 0, 1)],
+  string: [8, (to, value) => to.text(value)],
+};
 
 /** Little-endian bytes in one buffer that doubles. */
 class Bytes {
@@ -113,32 +127,16 @@ class Bytes {
   }
 
   /** Its type, then itself. */
-  value(entry: GgufValue): void {
-    switch (entry.type) {
-      case 'u32':
-      case 'i32':
-        this.integer(entry.type === 'u32' ? 4 : 5, 4);
-        this.integer(entry.value, 4);
-        return;
-      case 'f32':
-        this.integer(6, 4);
-        this.float(entry.value);
-        return;
-      case 'bool':
-        this.integer(7, 4);
-        this.integer(entry.value ? 1 : 0, 1);
-        return;
-      case 'string':
-        this.integer(8, 4);
-        this.text(entry.value);
-        return;
-      default:
-        this.integer(9, 4);
-        this.integer({ i32s: 5, f32s: 6, strings: 8 }[entry.type], 4);
-        this.integer(entry.value.length, 8);
-        if (entry.type === 'strings') for (const each of entry.value) this.text(each);
-        else if (entry.type === 'f32s') for (const each of entry.value) this.float(each);
-        else for (const each of entry.value) this.integer(each, 4);
+  value({ type, value }: GgufValue): void {
+    const [id, one] = VALUES[type.replace(/s$/, '')] as (typeof VALUES)[string];
+    if (Array.isArray(value)) {
+      this.integer(9, 4);
+      this.integer(id, 4);
+      this.integer(value.length, 8);
+      for (const each of value) one(this, each as never);
+    } else {
+      this.integer(id, 4);
+      one(this, value as never);
     }
   }
 

@@ -2,7 +2,7 @@ import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import type { GgufValue } from '../../formats/gguf/metadata.js';
 import { architectureOf } from '../model/architectures/index.js';
 import { type ModelPlan, planModel } from '../model/plan.js';
-import type { Entry, HeaderTensor } from './gguf-header.js';
+import { type Entry, fileTypeOf, type HeaderTensor } from './gguf-header.js';
 import { expectedTokenizer } from './gguf-tokenizer.js';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -13,23 +13,6 @@ const NAMES: Readonly<Record<string, string>> = {
   mixtral: 'llama',
   qwen2_moe: 'qwen2moe',
   qwen3_moe: 'qwen3moe',
-};
-
-/** general.file_type (llama.h, enum llama_ftype) by the type that most weights of the blocks have. */
-const FILE_TYPES: Readonly<Record<string, number>> = {
-  f32: 0,
-  f16: 1,
-  q4_0: 2,
-  q4_1: 3,
-  q8_0: 7,
-  q5_0: 8,
-  q5_1: 9,
-  q2_k: 10,
-  q3_k: 11,
-  q4_k: 14,
-  q5_k: 16,
-  q6_k: 18,
-  bf16: 32,
 };
 
 const u32 = (value: number): GgufValue => ({ type: 'u32', value });
@@ -59,7 +42,7 @@ export function expectedEntries(
     ['general.type', string('model')],
     ['general.name', string(provenance.source.name)],
     ['general.quantized_by', string(`lpq ${provenance.lpq}`)],
-    ['general.file_type', u32(FILE_TYPES[mostUsed(tensors)] as number)],
+    ['general.file_type', u32(fileTypeOf(mostUsed(tensors)))],
     ['general.quantization_version', u32(2)],
     ['lpq.blocks_from', string(from)],
     ...modelEntries(config, plan).map(([key, value]): Entry => [`${NAMES[type] ?? type}.${key}`, value]),

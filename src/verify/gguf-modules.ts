@@ -1,32 +1,26 @@
-import { isDeepStrictEqual } from 'node:util';
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
-import { compareModule } from './against.js';
-import { canonicalFacts, type DecodedPart, disposeDecoded } from './decode.js';
+import { compareEntries, compareModule } from './against.js';
+import { canonicalFacts, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
 import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
 import type { BlocksFrom } from './gguf-metadata.js';
 import { checkpointName } from './gguf-tables.js';
 import { compareSearched, compareStored } from './gguf-values.js';
+import { checkCanonical, checkHash, recordProblems } from './module-parts.js';
 import type { ModuleReport } from './report.js';
 
 /** The bytes of a tensor against its hash; false when it is not there. */
-async function checkHash(
-  context: GgufContext,
+async function checkThere(
+  { recorder, file }: GgufContext,
   check: 'tensors' | 'carried',
   tensor: string,
-  expected: string,
+  hash: string,
 ): Promise<boolean> {
-  const { recorder, file } = context;
-  if (!file.has(tensor))
-    return recorder.check(false, { check, tensor, message: `tensor '${tensor}' is not in ${GGUF_FILE}` });
-  const bytes = file.tensor(tensor);
-  const got = await hashTensor(file.spec(tensor), bytes);
-  bytes.dispose();
-  const message = `the bytes of '${tensor}' are not those that were packed`;
-  recorder.check(got === expected, { check, tensor, got, expected, message });
-  return true;
+  if (file.has(tensor)) await checkHash(recorder, file, { check, tensor }, hash);
+  else recorder.check(false, { check, tensor, message: `tensor '${tensor}' is not in ${GGUF_FILE}` });
+  return file.has(tensor);
 }
 
 /** Carried tensors against their hashes and, with a checkpoint, against what they were made of. */
@@ -34,7 +28,7 @@ export async function checkCarried(context: GgufContext, manifest: ArtifactManif
   const { recorder, config, canonical } = context;
   const found = new Set<string>();
   for (const [tensor, hash] of Object.entries(manifest.carried)) {
-    if (!(await checkHash(context, 'carried', tensor, hash)) || tensor === 'rope_freqs.weight') continue;
+    if (!(await checkThere(context, 'carried', tensor, hash)) || tensor === 'rope_freqs.weight') continue;
     const name = checkpointName(tensor, config);
     if (name !== undefined) found.add(name);
     if (canonical) await compareCarried(context, canonical, tensor, name);
@@ -74,17 +68,13 @@ export async function verifyGgufModule(
   const [[tensor, hash] = ['', ''], ...more] = Object.entries(module.tensors);
   const problem = more.length > 0 || tensor === '' ? 'it has not one tensor' : layoutProblem(module, context.from);
   if (problem) recorder.check(false, { check: 'tensors', module: name, message: `module '${name}': ${problem}` });
-  else if (await checkHash(context, 'tensors', tensor, hash)) {
+  else if (await checkThere(context, 'tensors', tensor, hash)) {
     const { type, rows, columns } = file.matrix(tensor);
     const wanted = module.layout === 'dense' ? ['f32', 'f16', 'bf16'] : [module.layout.slice('gguf-'.length)];
-    const fits = recorder.check(wanted.includes(type.name) && `${[rows, columns]}` === `${module.shape}`, {
-      check: 'tensors',
-      module: name,
-      tensor,
-      got: `${type.name} [${rows},${columns}]`,
-      expected: `${wanted.join(' or ')} [${module.shape}]`,
-      message: `'${tensor}' has another type or shape`,
-    });
+    const [got, expected] = [`${type.name} [${rows},${columns}]`, `${wanted.join(' or ')} [${module.shape}]`];
+    const facts = { check: 'tensors', module: name, tensor, got, expected } as const;
+    const same = wanted.includes(type.name) && `${[rows, columns]}` === `${module.shape}`;
+    const fits = recorder.check(same, { ...facts, message: `'${tensor}' has another type or shape` });
     if (fits) await (module.canonical.weight === undefined ? proveCodes : proveWeight)(context, name, tensor, module);
   }
   const { layout, type, shape } = module;
@@ -111,27 +101,8 @@ async function proveCodes(context: GgufContext, name: string, tensor: string, mo
   const { rt, recorder, file, config, canonical } = context;
   const decoded = await decodeBlocks(rt, file, tensor, module, config);
   try {
-    recorder.count('padding');
-    for (const { wrong, what } of decoded.problems)
-      recorder.failures.push({
-        check: 'padding',
-        module: name,
-        tensor,
-        ...{ row: wrong.row, column: wrong.column, got: wrong.got, expected: wrong.expected },
-        message: `'${tensor}': ${what}, first at row ${wrong.row}, column ${wrong.column}`,
-      });
-    for (const [part, expected] of Object.entries(module.canonical)) {
-      if (expected === undefined) continue;
-      const found = decoded.parts.get(part as 'codes');
-      const got = found ? await hashTensor(canonicalFacts(name, part as DecodedPart, found), found) : 'nothing';
-      recorder.check(got === expected, {
-        check: 'canonical',
-        module: name,
-        got,
-        expected,
-        message: `module '${name}': the ${part} that its blocks hold are not those that were quantized`,
-      });
-    }
+    recordProblems(recorder, name, decoded.problems);
+    await checkCanonical(recorder, name, module, decoded.parts, canonical !== undefined);
     if (canonical) await compareModule(rt, recorder, canonical, name, module, decoded, 'gguf');
   } finally {
     disposeDecoded(decoded);
@@ -148,14 +119,9 @@ async function proveWeight(
   const { rt, recorder, file, config, canonical } = context;
   const { tensor: weight, wrong } = await decodeValues(rt, file, tensor, config);
   try {
-    recorder.check(wrong === undefined, {
-      check: 'padding',
-      module: name,
-      tensor,
-      row: wrong?.row ?? 0,
-      column: wrong?.column ?? 0,
-      message: `'${tensor}' holds values that are NaN or infinite`,
-    });
+    const place = { row: wrong?.row ?? 0, column: wrong?.column ?? 0 };
+    const broken = `'${tensor}' holds values that are NaN or infinite`;
+    recorder.check(wrong === undefined, { check: 'padding', module: name, tensor, ...place, message: broken });
     const got = await hashTensor(canonicalFacts(name, 'weight', weight), weight);
     const expected = module.canonical.weight as string;
     const message = `module '${name}': what its blocks mean is not what they were packed for`;
@@ -166,23 +132,9 @@ async function proveWeight(
       if (known) await compareModule(rt, recorder, known, name, module, { parts, problems: [] }, 'gguf');
       return;
     }
-    if (known) compareEntry(context, known, name, module);
+    if (known) compareEntries(recorder, name, module, known.module(name), 'gguf');
     await compareSearched(context, name, tensor, weight);
   } finally {
     weight.dispose();
   }
-}
-
-/** What lpq.json says of a searched module against the quantized checkpoint. */
-function compareEntry({ recorder }: GgufContext, canonical: CanonicalCheckpoint, name: string, module: PackedModule) {
-  const { sha256: expected, quality: _, ...entry } = canonical.module(name);
-  const { weight: __, ...hashes } = module.canonical;
-  const same = (['type', 'shape', 'granularity', 'scales', 'zeros'] as const).every((key) =>
-    isDeepStrictEqual(module[key], entry[key]),
-  );
-  recorder.check(same && isDeepStrictEqual({ ...hashes }, { ...expected }), {
-    check: 'against',
-    module: name,
-    message: `what lpq.json says of module '${name}' is not what ${canonical.dir} does`,
-  });
 }

@@ -4,7 +4,7 @@ import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { storedOrder } from './gguf-tables.js';
-import { compare, convertExact, ggufNearest, nearRows, settle } from './native.js';
+import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
 /** Weights that are looked at together: embeddings are large. */
 const CHUNK = 2 ** 24;
@@ -40,10 +40,7 @@ export async function compareStored(
   const wrong = await compare(rt, got, same, { rows: got.shape[0] as number, bits });
   recorder.check(wrong.count === 0, {
     ...facts,
-    row: wrong.row,
-    column: wrong.column,
-    got: wrong.got,
-    expected: wrong.expected,
+    ...placeOf(wrong),
     message: `'${tensor}' differs from '${name}' of ${whose} in ${wrong.count} values, first at row ${wrong.row}, column ${wrong.column}`,
   });
   for (const each of [got, same]) each.dispose();
@@ -71,22 +68,16 @@ export async function compareBlocks(
     const parts = [stored.view([count, rowBytes], first * rowBytes), expected.view([count, columns], first * columns)];
     const wrong = await ggufNearest(rt, parts[0] as Tensor, index, parts[1] as Tensor, type.name);
     for (const each of [index, ...parts]) each.dispose();
-    const where = ({ row, column }: { row: number; column: number }) => ({ row: row + first, column });
-    if (wrong.codes.count > 0) {
-      const { row, column } = where(wrong.codes);
-      const [got, meant] = [floatOf(wrong.codes.got), floatOf(wrong.codes.expected)];
-      recorder.failures.push({
-        ...{ ...facts, row, column, got, expected: meant },
-        message: `'${tensor}' does not hold '${name}' of ${whose}: ${wrong.codes.count} codes are not the nearest, first at row ${row}, column ${column}`,
-      });
-    }
-    if (wrong.blocks.count > 0) {
-      const { row, column } = where(wrong.blocks);
-      recorder.failures.push({
-        ...{ ...facts, row, column },
-        message: `'${tensor}' does not hold '${name}' of ${whose}: ${wrong.blocks.count} blocks are far from it, first at row ${row}, column ${column}`,
-      });
-    }
+    const fail = ({ count, row, column }: Wrong, what: string, values = {}): void => {
+      if (count === 0) return;
+      const place = { row: row + first, column };
+      const where = `${count} ${what}, first at row ${place.row}, column ${column}`;
+      const message = `'${tensor}' does not hold '${name}' of ${whose}: ${where}`;
+      recorder.failures.push({ ...facts, ...place, ...values, message });
+    };
+    const values = { got: floatOf(wrong.codes.got), expected: floatOf(wrong.codes.expected) };
+    fail(wrong.codes, 'codes are not the nearest', values);
+    fail(wrong.blocks, 'blocks are far from it');
     if (wrong.codes.count + wrong.blocks.count > 0) break;
   }
   for (const each of [stored, expected]) each.dispose();

@@ -27,7 +27,7 @@ export function isGguf({ target }: ArtifactManifest): boolean {
 
 /** verifyArtifact for a directory with model.gguf. Throws as it does, LPQ_ARTIFACT for a file that cannot be read. */
 export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManifest): Promise<VerifyReport> {
-  const { dir, runtime: rt, seed = 0 } = options;
+  const { dir, runtime: rt } = options;
   const started = performance.now();
   const config = readConfig(dir);
   const file = GgufFile.open(path.join(dir, GGUF_FILE));
@@ -64,19 +64,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
     for (const check of ['emulator', 'kernel'] as const)
       recorder.detail(check, 'lpq has no kernel for the blocks of GGUF');
     recorder.detail('end-to-end', 'blocks of GGUF may hold other numbers than those quantized; lpq eval compares them');
-    return {
-      ok: recorder.failures.length === 0,
-      dir,
-      against: canonical?.dir ?? null,
-      target: manifest.target,
-      seed,
-      checks: recorder.checks(),
-      failures: recorder.failures,
-      modules,
-      unproved: recorder.unproved,
-      notes: recorder.notes,
-      seconds: (performance.now() - started) / 1000,
-    };
+    return recorder.report({ ...options, opened: canonical }, manifest.target, modules, started);
   } finally {
     file.close();
     canonical?.close();
@@ -86,14 +74,10 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
 
 /** Loaders of safetensors read config.json: it says nothing of a quantization, for there are no tensors of one beside it. */
 function checkPlain(recorder: Recorder, config: GgufContext['config'], { kv }: ArtifactManifest): void {
-  recorder.check(config.quantization_config === undefined, {
-    check: 'config',
-    message: 'config.json states a quantization_config, which no artifact for gguf has',
-  });
-  recorder.check(kv === undefined, {
-    check: 'config',
-    message: 'lpq.json has a scheme for a cache, which GGUF has no place for',
-  });
+  const stated = 'config.json states a quantization_config, which no artifact for gguf has';
+  recorder.check(config.quantization_config === undefined, { check: 'config', message: stated });
+  const cached = 'lpq.json has a scheme for a cache, which GGUF has no place for';
+  recorder.check(kv === undefined, { check: 'config', message: cached });
 }
 
 /** What the blocks of modules were made from: a searched target says it in the file. */
@@ -127,10 +111,8 @@ function checkWhole(
     return expected;
   } catch (error) {
     if (!(error instanceof LpqError || error instanceof SyntaxError || error instanceof TypeError)) throw error;
-    recorder.check(false, {
-      check: 'config',
-      message: `${dir}: nothing says what ${GGUF_FILE} should be: ${error.message}`,
-    });
+    const message = `${dir}: nothing says what ${GGUF_FILE} should be: ${error.message}`;
+    recorder.check(false, { check: 'config', message });
     return undefined;
   }
 }
@@ -157,35 +139,28 @@ function checkManifest(
       ...{ check: 'tensors', module, got, expected },
       message: `module '${module}' is listed as another tensor or in another layout than it has in the file`,
     });
-    recorder.check((ranks ?? packing ?? transposed ?? activations) === undefined, {
-      check: 'tensors',
-      module,
-      message: `module '${module}': lpq.json has facts of it that GGUF does not`,
-    });
+    const facts = `module '${module}': lpq.json has facts of it that GGUF does not`;
+    const plain = (ranks ?? packing ?? transposed ?? activations) === undefined;
+    recorder.check(plain, { check: 'tensors', module, message: facts });
   }
-  for (const tensor of new Set([...carried, ...Object.keys(manifest.carried)]))
-    recorder.check(carried.has(tensor) && Object.hasOwn(manifest.carried, tensor), {
-      check: 'tensors',
-      tensor,
-      message: `tensor '${tensor}' is ${carried.has(tensor) ? 'not among' : 'none of'} the carried ones of lpq.json`,
-    });
+  for (const tensor of new Set([...carried, ...Object.keys(manifest.carried)])) {
+    const own = carried.has(tensor);
+    const message = `tensor '${tensor}' is ${own ? 'not among' : 'none of'} the carried ones of lpq.json`;
+    recorder.check(own && Object.hasOwn(manifest.carried, tensor), { check: 'tensors', tensor, message });
+  }
 }
 
 function checkRope({ recorder, file }: GgufContext, plan: ModelPlan): void {
   const factors = ropeOf(plan);
   if (!factors || !file.has('rope_freqs.weight')) return;
   const stored = file.tensor('rope_freqs.weight');
-  const values = stored.dtype === 'f32' ? typed<Float32Array>(stored) : new Float32Array();
+  const found = stored.dtype === 'f32' ? typed<Float32Array>(stored) : new Float32Array();
   // Two orders of the same few products and powers in doubles part by some units of 2^-53, and may round to neighbours.
   const near = (exact: number): number[] => [1 - 2 ** -45, 1 + 2 ** -45].map((off) => Math.fround(exact * off));
-  const at = factors.findIndex((exact, i) => !near(exact).includes(values[i] as number));
-  recorder.check(at < 0, {
-    check: 'config',
-    tensor: 'rope_freqs.weight',
-    got: values[at] ?? 'nothing',
-    expected: factors[at] ?? 0,
-    message: `rope_freqs.weight[${at}] is not what config.json says`,
-  });
+  const at = factors.findIndex((exact, i) => !near(exact).includes(found[i] as number));
+  const numbers = { got: found[at] ?? 'nothing', expected: factors[at] ?? 0 };
+  const message = `rope_freqs.weight[${at}] is not what config.json says`;
+  recorder.check(at < 0, { check: 'config', tensor: 'rope_freqs.weight', ...numbers, message });
   stored.dispose();
 }
 

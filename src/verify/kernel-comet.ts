@@ -5,8 +5,9 @@ import type { CometWeight } from '../model/kernels/comet.js';
 import type { PackedWeight } from '../model/kernels/kernel.js';
 import type { Decoded } from './decode.js';
 import { disposeMixedCodes, mixedOf } from './decode-comet.js';
-import { bitsOf, numberOf } from './floats.js';
-import { activations, chooseColumns, download, MOST_TOKENS, POISON, TOKENS } from './kernel-data.js';
+import { bitsOf } from './floats.js';
+import { activations, chooseColumns, MOST_TOKENS, TOKENS } from './kernel-data.js';
+import { rounding, type SweepCase, sweep } from './kernel-sweep.js';
 import type { ModuleContext } from './module.js';
 import { settle } from './native.js';
 import { asBlockCodes, type BlockCodes } from './token-codes.js';
@@ -14,18 +15,11 @@ import { asBlockCodes, type BlockCodes } from './token-codes.js';
 /** Tokens of the comparisons that need no sweep: no whole four, so that rows of scales have a tail. */
 const SOME = 17;
 
-interface Case {
-  readonly ctx: ModuleContext;
-  readonly rt: NativeRuntime;
-  readonly name: string;
-  readonly n: number;
-  readonly k: number;
+interface Case extends SweepCase {
   /** Of activations: 4 or 8 for each block, and its number among those of its precision (own count, ascending). */
   readonly bits: Uint8Array;
   readonly places: readonly number[];
   readonly tokens: BlockCodes;
-  /** Output features that are compared, ascending. */
-  readonly columns: readonly number[];
   /** Exact sums of products of codes, [MOST_TOKENS][columns][K/128]. */
   readonly sums: Int32Array;
 }
@@ -211,56 +205,19 @@ async function sumsOf(all: Case, packed: CometWeight, rows: number, block: numbe
 }
 
 /** Products as they are. */
-async function productsAgree(
-  all: Case,
-  x: Float64Array,
-  packed: CometWeight,
-  weightScales: Float32Array,
-): Promise<number> {
-  const { ctx, rt, n, k, bits, columns, sums, tokens } = all;
+function productsAgree(all: Case, x: Float64Array, packed: CometWeight, weightScales: Float32Array): Promise<number> {
+  const { bits, columns, sums, tokens } = all;
   const blocks = bits.length;
-  let ratio = 0;
-  for (const dtype of ['f16', 'bf16'] as const)
-    for (const rows of TOKENS) {
-      const host = [
-        fromTyped(dtype, [rows, k], Uint16Array.from(x.subarray(0, rows * k), bitsOf(dtype))),
-        fromTyped(dtype, [rows, n], new Uint16Array(rows * n).fill(POISON)),
-      ];
-      const [there, y] = host.map((tensor) => rt.upload(tensor)) as [Tensor, Tensor];
-      packed.kernel.multiply(rt, there, packed, undefined, y);
-      const got = await download(rt, y);
-      for (const tensor of [...host, there, y]) tensor.dispose();
-      ctx.recorder.count('kernel', rows * columns.length);
-      const unwritten = got.indexOf(POISON);
-      if (unwritten >= 0) {
-        fail(all, `with ${rows} tokens in ${dtype} the kernel leaves row ${unwritten % n} out`, Number.NaN, 0);
-        return Number.POSITIVE_INFINITY;
-      }
-      for (let m = 0; m < rows; m++)
-        for (const [j, row] of columns.entries()) {
-          let [want, size] = [0, 0];
-          for (let b = 0; b < blocks; b++) {
-            const term =
-              sums[(m * columns.length + j) * blocks + b]! *
-              (tokens.scales[m * blocks + b]! * weightScales[row * blocks + b]!);
-            want += term;
-            size += Math.abs(term);
-          }
-          // A rounding of each factor and one a step of K / 128, of at most the sum of sizes; items that blocks share add two more. Then
-          // the result's rounding to 11 or 8 bits, or to a subnormal.
-          const rounding = dtype === 'f16' ? Math.abs(want) * 2 ** -11 + 2 ** -25 : Math.abs(want) * 2 ** -8;
-          const bound = ((size * (blocks + 4)) / 2 ** 24 + rounding) * 1.01 + blocks * 2 ** -125;
-          const value = numberOf(dtype, got[m * n + row]!);
-          const largest = dtype === 'f16' ? 65520 : 2 ** 128;
-          if (!Number.isFinite(value) && Math.abs(want) + bound >= largest) continue;
-          const error = Math.abs(value - want) / bound;
-          if (!(error <= 1)) {
-            const what = `with ${rows} tokens in ${dtype} the kernel computes ${value} for row ${row} of token ${m}`;
-            fail(all, `${what}, f64 says ${want} within ${bound}`, value, want, row);
-            return Number.POSITIVE_INFINITY;
-          }
-          ratio = Math.max(ratio, error);
-        }
+  return sweep(all, x, packed, (dtype, _tokens, at) => {
+    const [m, row] = [Math.floor(at / columns.length), columns[at % columns.length]!];
+    let [want, size] = [0, 0];
+    for (let b = 0; b < blocks; b++) {
+      const term = sums[at * blocks + b]! * (tokens.scales[m * blocks + b]! * weightScales[row * blocks + b]!);
+      want += term;
+      size += Math.abs(term);
     }
-  return ratio;
+    // A rounding of each factor and one a step of K / 128, of at most the sum of sizes; items that blocks share add two more. Then the
+    // result's.
+    return [want, ((size * (blocks + 4)) / 2 ** 24 + rounding(dtype, want)) * 1.01 + blocks * 2 ** -125];
+  });
 }

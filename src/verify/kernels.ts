@@ -1,11 +1,12 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import { addon, type DType, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { addon, type DType, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { quantType } from '../core/quant-type.js';
 import { disposePacked } from '../model/packed.js';
 import type { Decoded } from './decode.js';
 import { dequantized } from './dequantize.js';
-import { bitsOf, numberOf } from './floats.js';
-import { activations, chooseColumns, download, MOST_TOKENS, POISON, TOKENS } from './kernel-data.js';
+import { numberOf } from './floats.js';
+import { activations, chooseColumns, MOST_TOKENS } from './kernel-data.js';
+import { rounding, sweep } from './kernel-sweep.js';
 import type { KernelRules } from './layout.js';
 import { layoutOf, packedWeight } from './layouts/index.js';
 import type { ModuleContext } from './module.js';
@@ -54,27 +55,24 @@ export async function runKernel(
   const rules = layoutOf(module.layout)?.kernel;
   if (!packed || !rules) return undefined;
   const [n, k] = module.shape;
-  let ratio = 0;
   try {
     if (rules.compare) return await rules.compare(ctx, rt, name, module, decoded, packed);
     const x = activations(k, ctx.seed);
     const codes = rules.codes ? packed.weights.dtype : undefined;
     const read = codes ? asCodes(x, k, codes) : x;
     const reference = await referenceOf(ctx, rules, module, decoded, read, codes === 'f8_e4m3');
-    for (const dtype of ['f16', 'bf16'] as const)
-      for (const tokens of TOKENS) {
-        const rows = fromTyped(dtype, [tokens, k], Uint16Array.from(x.subarray(0, tokens * k), bitsOf(dtype)));
-        const poison = fromTyped(dtype, [tokens, n], new Uint16Array(tokens * n).fill(POISON));
-        const [there, y] = [rt.upload(rows), rt.upload(poison)];
-        packed.kernel.multiply(rt, there, packed, undefined, y);
-        const got = await download(rt, y);
-        for (const tensor of [rows, poison, there, y]) tensor.dispose();
-        ratio = Math.max(ratio, compare(ctx, name, dtype, tokens, n, k, got, reference));
-      }
+    const { columns, product, size, stored, rounded, rounds } = reference;
+    return await sweep({ ctx, rt, name, n, k, columns }, x, packed, (dtype, tokens, at) => {
+      const want = product[at]!;
+      // bf16 rounds eight times as far, and the scales besides.
+      const share = tokens <= 16 ? 0 : dtype === 'f16' ? 1.02 : rounds ? 16.4 : 0;
+      // Sums of K terms and a few factors in f32, then one rounding.
+      const sums = (size[at]! * (k + 8)) / 2 ** 24;
+      return [want, sums + stored[at]! * 1.01 + share * rounded[at]! + rounding(dtype, want)];
+    });
   } finally {
     disposePacked(packed);
   }
-  return ratio;
 }
 
 async function referenceOf(
@@ -158,58 +156,4 @@ function scaleAt(dtype: DType, stored: number): number {
   if (dtype === 'f32') return Math.abs(stored);
   if (dtype === 'f8_e8m0') return 2 ** (stored - 127);
   return Math.abs(numberOf(dtype, stored));
-}
-
-/** Reports the first wrong output; returns the largest error / bound. */
-function compare(
-  ctx: ModuleContext,
-  name: string,
-  dtype: 'f16' | 'bf16',
-  tokens: number,
-  n: number,
-  k: number,
-  got: Uint16Array,
-  { columns, product, size, stored, rounded, rounds }: Reference,
-): number {
-  ctx.recorder.count('kernel', tokens * columns.length);
-  const unwritten = got.indexOf(POISON);
-  const fail = (row: number, token: number, value: number, expected: number, within: number): void => {
-    ctx.recorder.failures.push({
-      check: 'kernel',
-      module: name,
-      row,
-      got: value,
-      expected,
-      message:
-        `module '${name}': with ${tokens} tokens in ${dtype} the kernel computes ${value} for row ${row} of token ${token}, ` +
-        `fp64 says ${expected} within ${within}`,
-    });
-  };
-  if (unwritten >= 0) {
-    fail(unwritten % n, Math.floor(unwritten / n), Number.NaN, 0, Number.POSITIVE_INFINITY);
-    return Number.POSITIVE_INFINITY;
-  }
-  const largest = dtype === 'f16' ? 65520 : 2 ** 128;
-  let ratio = 0;
-  for (let m = 0; m < tokens; m++)
-    for (const [j, row] of columns.entries()) {
-      const want = product[m * columns.length + j]!;
-      if (!Number.isFinite(want)) continue; // codes that are no numbers, which no quantizer writes
-      // Sums of K terms and a few factors in f32, then one rounding to 11 or 8 bits (or to a subnormal).
-      const rounding = dtype === 'f16' ? Math.abs(want) * 2 ** -11 + 2 ** -25 : Math.abs(want) * 2 ** -8;
-      const at = m * columns.length + j;
-      // bf16 rounds eight times as far, and the scales besides.
-      const share = tokens <= 16 ? 0 : dtype === 'f16' ? 1.02 : rounds ? 16.4 : 0;
-      const own = stored[at]! * 1.01 + share * rounded[at]!;
-      const bound = (size[at]! * (k + 8)) / 2 ** 24 + own + rounding;
-      const value = numberOf(dtype, got[m * n + row]!);
-      if (!Number.isFinite(value) && Math.abs(want) + bound >= largest) continue;
-      const error = Math.abs(value - want) / bound;
-      if (!(error <= 1)) {
-        fail(row, m, value, want, bound);
-        return Number.POSITIVE_INFINITY;
-      }
-      ratio = Math.max(ratio, error);
-    }
-  return ratio;
 }

@@ -125,3 +125,15 @@ export async function decodeSide(
   for (const tensor of [codes, scales, zeros, pages]) tensor.dispose();
   return found;
 }
+
+/** Keys and values [length, width] as a cache holds them once the first `packed` tokens are packed. */
+export function sidesOf(
+  scheme: KvScheme,
+  { k, v }: { readonly k: Float32Array; readonly v: Float32Array },
+  packed: number,
+  length: number,
+  width: number,
+): [Rows, Rows] {
+  const side = (x: Float32Array, grid: Grid) => rowsOf(quantizeRows(x, packed, width, grid), x, length, width, grid);
+  return [side(k, gridOf(scheme, 'keys')), side(v, gridOf(scheme, 'values'))];
+}

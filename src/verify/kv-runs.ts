@@ -13,7 +13,7 @@ import {
   type Tokens,
   widthOf,
 } from './kv-check.js';
-import { gridOf, quantizeRows, type Rows, rowsOf } from './kv-numbers.js';
+import { gridOf, quantizeRows, type Rows, rowsOf, sidesOf } from './kv-numbers.js';
 
 /** Sizes of queries: scores that leave one token alone, and scores that leave many. */
 const SIZES = [2 ** -3, 2 ** -6] as const;
@@ -81,12 +81,7 @@ export async function together(one: Case, lengths: readonly number[]): Promise<v
     const [k, v] = [tokens.k, tokens.v].map((x) => uploadTyped(device, 'f32', [length, width], x)) as [Tensor, Tensor];
     sequences[b]?.prefill(k, v);
     for (const tensor of [k, v]) tensor.dispose();
-    const packed = length - (length % batch);
-    return (['keys', 'values'] as const).map((side) => {
-      const x = side === 'keys' ? tokens.k : tokens.v;
-      const grid = gridOf(scheme, side);
-      return rowsOf(quantizeRows(x, packed, width, grid), x, length, width, grid);
-    }) as [Rows, Rows];
+    return sidesOf(scheme, tokens, length - (length % batch), length, width);
   });
   const count = queries.heads * page.headDim;
   const q = draw.rows(lengths.length, count, SIZES[1]);
@@ -142,11 +137,10 @@ export async function appended(one: Case, steps: number): Promise<void> {
   const again = make(one, steps);
   again.sequence.prefill(k, v);
   const [left, right] = [await downloaded(device, grown.cache.tensors), await downloaded(device, again.cache.tensors)];
-  for (const [i, tensor] of left.entries())
-    recorder.check(Buffer.compare(tensor.bytes(), (right[i] as Tensor).bytes()) === 0, {
-      check: 'kv',
-      message: `${name}: ${steps} appended tokens leave other bytes than a prompt of as many (tensor ${i})`,
-    });
+  for (const [i, tensor] of left.entries()) {
+    const message = `${name}: ${steps} appended tokens leave other bytes than a prompt of as many (tensor ${i})`;
+    recorder.check(Buffer.compare(tensor.bytes(), (right[i] as Tensor).bytes()) === 0, { check: 'kv', message });
+  }
   for (const tensor of [...left, ...right, k, v]) tensor.dispose();
   for (const { sequence, cache } of [grown, again]) {
     sequence.dispose();

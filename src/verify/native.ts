@@ -10,6 +10,9 @@ export interface Wrong {
   readonly expected: number;
 }
 
+/** Where the first of them is, for a report. */
+export const placeOf = ({ row, column, got, expected }: Wrong) => ({ row, column, got, expected });
+
 /** What the emulator found, see native/cpu/verify/emulate_marlin.cpp. */
 export interface EmulatorResult {
   /** Dequantized registers that differ from q - zero; row n, column k, fp16 bits (W4Ax: sums of a block that are not exact). */
@@ -134,22 +137,13 @@ export async function nearRows(rt: NativeRuntime, got: Tensor, weight: Tensor): 
   return readWrong(report);
 }
 
-/** Packed codes -> U8 [N, ceil(K*b/8)], the canonical form. */
-export const decodeGptq = (rt: NativeRuntime, qweight: Tensor, c: CodesShape): Pending =>
-  pending(rt, 'verify_decode_gptq', qweight, 'u8', codesShape(c), { bits: c.bits, k: c.k, flip: c.flip });
-
-/** perWord: whole codes of each word; 0 where they are one stream. */
-export const decodeCompressedTensors = (
-  rt: NativeRuntime,
-  packed: Tensor,
-  c: CodesShape & { perWord?: number },
-): Pending =>
-  pending(rt, 'verify_decode_ct', packed, 'u8', codesShape(c), {
-    bits: c.bits,
-    k: c.k,
-    flip: c.flip,
-    perWord: c.perWord ?? 0,
-  });
+/** Packed codes -> U8 [N, ceil(K*b/8)], the canonical form; perWord (ct): whole codes of each word, 0 where they are one stream. */
+export const decodeStream =
+  (form: 'gptq' | 'ct') =>
+  (rt: NativeRuntime, packed: Tensor, c: CodesShape & { readonly perWord?: number }): Pending => {
+    const p = { bits: c.bits, k: c.k, flip: c.flip, ...(form === 'ct' && { perWord: c.perWord ?? 0 }) };
+    return pending(rt, `verify_decode_${form}`, packed, 'u8', codesShape(c), p);
+  };
 
 /** Tiles of [np, kp] codes; column j of them is column order[j] of the result. Stored codes outside [N, K] must be `pad`. */
 export const decodeTiles = (

@@ -1,4 +1,5 @@
 import { LpqError } from '../core/error.js';
+import type { VerifyOptions } from './verify.js';
 
 /**
  * What is checked. manifest: lpq.json against its seal; files, tensors: presence, shapes, hashes; config: agreement of
@@ -115,6 +116,24 @@ export class Recorder {
       const status = failures > 0 ? 'failed' : count > 0 ? 'passed' : 'skipped';
       return { name, status, count, failures, ...(detail !== undefined && { detail }) };
     });
+  }
+
+  /** Everything that was found since `started`. */
+  report(
+    { dir, against, opened, seed = 0 }: VerifyOptions,
+    target: string,
+    modules: readonly ModuleReport[],
+    started: number,
+    endToEnd?: object,
+  ): VerifyReport {
+    const { failures, unproved, notes } = this;
+    return {
+      ok: failures.length === 0,
+      ...{ dir, against: opened?.dir ?? against ?? null, target, seed },
+      ...{ checks: this.checks(), failures, modules, unproved, notes },
+      ...(endToEnd && { endToEnd }),
+      seconds: (performance.now() - started) / 1000,
+    };
   }
 }
 

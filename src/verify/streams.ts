@@ -90,13 +90,12 @@ export async function decodeStreams(
 export function checkIndices(name: string, suffix: string, module: PackedModule, decoded: Decoded): void {
   const [, k] = module.shape;
   const size = groupSizeOf(module.granularity, k);
-  const inspect = (what: string, ok: (v: number, i: number) => boolean) => {
+  const inspect = (what: string, ok?: (v: number) => boolean) => {
     if (!decoded.group) return;
-    const wrong = firstWrong(typed<Int32Array>(decoded.group), k, ok, (at) => Math.floor(at / size));
+    const wrong = firstWrong(typed<Int32Array>(decoded.group), k, (at) => Math.floor(at / size), ok);
     problem(decoded, `${name}.${suffix}`, what, wrong);
   };
-  if (module.canonical.g_idx === undefined)
-    inspect('an input feature is in the wrong group', (v, i) => v === Math.floor(i / size));
+  if (module.canonical.g_idx === undefined) inspect('an input feature is in the wrong group');
   else inspect('an input feature is in no group', (v) => v >= 0 && v < k / size);
   const permutation = decoded.parts.get('permutation');
   if (permutation) checkPermutation(`${name}.permutation`, permutation, decoded);
@@ -107,7 +106,7 @@ export function checkPermutation(tensor: string, permutation: Tensor, decoded: D
   const values = typed<Int32Array>(permutation);
   const seen = new Uint8Array(values.length);
   const first = (v: number) => v >= 0 && v < values.length && seen[v]++ === 0;
-  const wrong = firstWrong(values, values.length, first, (i) => i);
+  const wrong = firstWrong(values, values.length, (i) => i, first);
   problem(decoded, tensor, 'it is not a permutation of the input features', wrong);
   return wrong === undefined;
 }

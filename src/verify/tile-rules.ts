@@ -6,6 +6,7 @@ import { quantType } from '../core/quant-type.js';
 import type { Decoded, DecodedPart } from './decode.js';
 import type { ReadScales } from './decode-scales.js';
 import { type Emulator, isOutside, type KernelRules, type LayoutTensor } from './layout.js';
+import type { CodesShape, Pending } from './native.js';
 
 /** A rank's part of a module, or the whole, while it is decoded. */
 export interface TilePart {
@@ -39,8 +40,12 @@ export interface TileRules {
   tensors(module: PackedModule): LayoutTensor[];
   /** What its kernel asks for beside what all tiles do. */
   problems(module: PackedModule): Iterable<string>;
-  /** Instead of decodePart (decode-tiles.ts). */
-  decodePart?(part: TilePart): Promise<Map<DecodedPart, Tensor>>;
+  /** Enqueues reading `packed`, where codes are not all that is to be read; `take` is called once they are there. Default: decodeTiles. */
+  codesOf?(
+    part: TilePart,
+    packed: Tensor,
+    shape: CodesShape & { readonly np: number; readonly kp: number; readonly pad: number },
+  ): { readonly codes: Pending; take(parts: Map<DecodedPart, Tensor>): void };
   /** Takes the scales that were read, where they are not canonical ones; default: setScales and setZeros (decode-scales.ts). */
   takeScales?(part: TilePart, read: ReadScales, parts: Map<DecodedPart, Tensor>): Promise<void>;
   readonly emulator: Emulator;

@@ -17,7 +17,7 @@ import { verifyCache } from './kv.js';
 import type { CacheMaker } from './kv-case.js';
 import { modelLinears } from './linears.js';
 import { type ModuleContext, verifyModule } from './module.js';
-import { CHECKS, type ModuleReport, Recorder, type VerifyFailure, type VerifyReport } from './report.js';
+import { CHECKS, type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import { ArtifactShapes } from './shapes.js';
 import { quantizesActivations, verifiedTarget } from './targets/index.js';
 
@@ -60,7 +60,11 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
   const other = canonical && otherCheckpoint(canonical, manifest, options.opened !== undefined);
   if (canonical && other) {
     canonical.close();
-    return mistaken(options, manifest, other, started);
+    // Everything differs then: one sentence, and nothing else is looked at.
+    const recorder = new Recorder();
+    recorder.check(false, other);
+    for (const check of CHECKS) if (check !== 'against') recorder.detail(check, 'not looked at');
+    return recorder.report(options, manifest.target, [], started);
   }
   if (isGguf(manifest)) return verifyGguf({ ...options, opened: canonical }, manifest);
   let weights: Checkpoint | undefined;
@@ -109,49 +113,11 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       recorder.detail('kernel', `lpq has no kernel for the modules of target ${manifest.target}`);
     const endToEnd = await options.endToEnd?.(recorder);
     if (!endToEnd) recorder.detail('end-to-end', 'not asked for');
-    return {
-      ok: recorder.failures.length === 0,
-      dir,
-      against: options.opened?.dir ?? options.against ?? null,
-      target: manifest.target,
-      seed,
-      checks: recorder.checks(),
-      failures: recorder.failures,
-      modules,
-      unproved: recorder.unproved,
-      notes: recorder.notes,
-      ...(endToEnd && { endToEnd }),
-      seconds: (performance.now() - started) / 1000,
-    };
+    return recorder.report(options, manifest.target, modules, started, endToEnd);
   } finally {
     weights?.close();
     canonical?.close();
   }
-}
-
-/** Of what comes from another quantized checkpoint everything differs: one sentence, and nothing else is looked at. */
-function mistaken(
-  { dir, against, opened, seed = 0 }: VerifyOptions,
-  { target }: ArtifactManifest,
-  failure: VerifyFailure,
-  started: number,
-): VerifyReport {
-  const recorder = new Recorder();
-  recorder.check(false, failure);
-  for (const check of CHECKS) if (check !== 'against') recorder.detail(check, 'not looked at');
-  return {
-    ok: false,
-    dir,
-    against: opened?.dir ?? against ?? null,
-    target,
-    seed,
-    checks: recorder.checks(),
-    failures: recorder.failures,
-    modules: [],
-    unproved: [],
-    notes: [],
-    seconds: (performance.now() - started) / 1000,
-  };
 }
 
 /** The options of the quantization are the manifest's own word that there is a packed cache. */
@@ -179,13 +145,10 @@ async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Pro
     const message = `the carried tensor '${name}' is not that of the quantized checkpoint: its bytes, its dtype or its shape`;
     recorder.check(got === expected, { check: 'carried', tensor: name, got, expected, message });
     const broken = await findNotFiniteStored(tensor, weights.dtype(name));
-    recorder.check(broken === undefined, {
-      check: 'carried',
-      tensor: name,
-      ...(broken && { got: describeNotFinite(broken, weights.shape(name)) }),
-      expected: 'finite numbers',
-      message: `the carried tensor '${name}' holds NaN or infinity`,
-    });
+    const facts = { check: 'carried', tensor: name, expected: 'finite numbers' } as const;
+    const found = broken && { got: describeNotFinite(broken, weights.shape(name)) };
+    const notFinite = `the carried tensor '${name}' holds NaN or infinity`;
+    recorder.check(broken === undefined, { ...facts, ...found, message: notFinite });
     if (canonical) await compareCarried(runtime, recorder, canonical, name, tensor, weights.dtype(name));
     tensor.dispose();
     weights.advise(name, 'dontneed');

@@ -59,12 +59,7 @@ async function inverseOf(
   const middle = Math.fround(1 / stored);
   const { divisor } = module.scales;
   if (divisor !== undefined) {
-    const wrong = firstWrong(
-      [stored],
-      1,
-      (value) => value === divisor,
-      () => divisor,
-    );
+    const wrong = firstWrong([stored], 1, () => divisor);
     problem(decoded, tensor, 'it is not the divisor that lpq.json states', wrong);
     return fromTyped('f32', [1], Float32Array.of(middle));
   }
@@ -76,12 +71,7 @@ async function inverseOf(
   for (const value of near)
     if ((await hashTensor(facts, value)) === module.canonical.global_scale) return fromTyped('f32', [1], value);
   const [first] = near;
-  const wrong = firstWrong(
-    [stored],
-    1,
-    () => first !== undefined,
-    () => Math.fround(1 / middle),
-  );
+  const wrong = first ? undefined : firstWrong([stored], 1, () => Math.fround(1 / middle));
   problem(decoded, tensor, 'it is no reciprocal of a second level of scales', wrong);
   return fromTyped('f32', [1], first ?? Float32Array.of(middle));
 }

@@ -1,7 +1,7 @@
 import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
 import type { VerifiedLayout } from '../layout.js';
-import { decodeGptq } from '../native.js';
+import { decodeStream } from '../native.js';
 import { decodeStreams, type Streams, streamProblems, wordsFor } from '../streams.js';
 
 function gptqLayout(name: string, zeroBias: 0 | 1): VerifiedLayout {
@@ -9,7 +9,7 @@ function gptqLayout(name: string, zeroBias: 0 | 1): VerifiedLayout {
     names: { codes: 'qweight', scales: 'scales', zeros: 'qzeros', group: 'g_idx' },
     turned: true,
     zeroBias,
-    codes: decodeGptq,
+    codes: decodeStream('gptq'),
   };
   return {
     name,

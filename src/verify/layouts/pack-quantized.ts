@@ -5,7 +5,7 @@ import { groupCount } from '../../core/granularity.js';
 import type { Decoded } from '../decode.js';
 import { firstWrong, problem } from '../decode-scales.js';
 import { isSymmetric, type VerifiedLayout } from '../layout.js';
-import { decodeCompressedTensors } from '../native.js';
+import { decodeStream } from '../native.js';
 import { decodeStreams, type Streams, streamProblems, wordsFor } from '../streams.js';
 
 const NAME = 'compressed-tensors';
@@ -14,7 +14,7 @@ const streams: Streams = {
   names: { codes: 'weight_packed', scales: 'weight_scale', zeros: 'weight_zero_point', group: 'weight_g_idx' },
   turned: false,
   zeroBias: 0,
-  codes: decodeCompressedTensors,
+  codes: decodeStream('ct'),
 };
 
 /** Integers of compressed-tensors: streams along rows. */
@@ -48,11 +48,6 @@ function checkShape(weights: TensorReader, name: string, module: PackedModule, d
   const stored = weights.tensor(`${name}.weight_shape`);
   const values = [...typed<BigInt64Array>(stored)].map(Number);
   stored.dispose();
-  const wrong = firstWrong(
-    values,
-    2,
-    (value, i) => value === module.shape[i],
-    (i) => module.shape[i] as number,
-  );
+  const wrong = firstWrong(values, 2, (i) => module.shape[i] as number);
   problem(decoded, `${name}.weight_shape`, 'the stored shape is not the module’s', wrong);
 }

@@ -1,17 +1,9 @@
 import { quantType } from '../../core/quant-type.js';
 import { sparseMarlinKernel } from '../../model/kernels/sparse-marlin.js';
-import { note, type Parts, problem, readScales, setScales } from '../decode-scales.js';
+import { problem } from '../decode-scales.js';
 import { tileLayout } from '../decode-tiles.js';
-import { decodeSparse, emulate, settle } from '../native.js';
-import {
-  integerProblems,
-  orderProblems,
-  partGroups,
-  partShape,
-  type TilePart,
-  type TileRules,
-  tileCodes,
-} from '../tile-rules.js';
+import { decodeSparse, emulate } from '../native.js';
+import { integerProblems, orderProblems, partGroups, partShape, type TileRules, tileCodes } from '../tile-rules.js';
 
 const rules: TileRules = {
   name: 'sparse_marlin',
@@ -51,7 +43,20 @@ const rules: TileRules = {
     yield* orderProblems(rules, module);
   },
 
-  decodePart,
+  /** Codes of all K and the mask, from kept codes and metadata. */
+  codesOf({ rt, weights, prefix, decoded }, packed, shape) {
+    const meta = weights.tensor(`${prefix}.meta`);
+    const codes = decodeSparse(rt, packed, meta, shape);
+    meta.dispose();
+    return {
+      codes,
+      take(parts) {
+        const order = 'the metadata of a four does not name two places in ascending order';
+        problem(decoded, `${prefix}.meta`, order, codes.places());
+        parts.set('mask', codes.mask);
+      },
+    };
+  },
 
   /** The metadata selects of each four activations the two that the kept weights meet. */
   emulator: {
@@ -77,25 +82,3 @@ const rules: TileRules = {
 };
 
 export const sparseMarlin = tileLayout(rules);
-
-/** Codes of all K and the mask from kept codes and metadata. */
-async function decodePart({ rt, weights, prefix, module, decoded }: TilePart): Promise<Parts> {
-  const [n, k] = partShape(module);
-  const [np, kp] = module.padded;
-  const { bits, flip, pad } = tileCodes(rules, module);
-  const parts: Parts = new Map();
-  const [packed, meta] = [weights.tensor(`${prefix}.B`), weights.tensor(`${prefix}.meta`)];
-  const codes = decodeSparse(rt, packed, meta, { bits, n, k, np, kp, flip, pad });
-  const read = readScales(rt, weights, prefix, rules.scales(module), n, np, bits);
-  await settle(rt);
-  note(decoded, `${prefix}.B`, codes, 'a code or the metadata of the padding is not what padding holds');
-  const order = 'the metadata of a four does not name two places in ascending order';
-  problem(decoded, `${prefix}.meta`, order, codes.places());
-  parts.set('codes', codes.output);
-  parts.set('mask', codes.mask);
-  note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');
-  setScales(read.name, module, read.scales.output, parts, decoded);
-  packed.dispose();
-  meta.dispose();
-  return parts;
-}

@@ -115,7 +115,7 @@ function classesOf({ head, transposed }: Linear): string[] {
 
 /** `weights` of a group, whole. */
 function weightArguments(module: PackedModule): Json {
-  const { bits, kind } = quantType(module.type);
+  const { kind } = quantType(module.type);
   const { granularity, scales } = module;
   const block = formOf(module).whole
     ? (scales.stored ?? (granularity.kind === 'group' ? scales.block : undefined))
@@ -132,8 +132,7 @@ function weightArguments(module: PackedModule): Json {
             ? 'tensor_group'
             : 'group';
   return {
-    num_bits: bits,
-    type: kind,
+    ...tokenActivations(module),
     symmetric: kind === 'float' || isSymmetric(module),
     strategy,
     group_size: strategy === 'group' || strategy === 'tensor_group' ? size : null,
@@ -141,7 +140,6 @@ function weightArguments(module: PackedModule): Json {
     dynamic: false,
     actorder: module.canonical.g_idx === undefined ? null : 'group',
     observer: 'minmax',
-    observer_kwargs: {},
   };
 }
 

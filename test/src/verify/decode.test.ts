@@ -5,9 +5,8 @@ import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../..
 import {
   compare,
   convertExact,
-  decodeCompressedTensors,
-  decodeGptq,
   decodeParameters,
+  decodeStream,
   decodeTiles,
   decodeZeros,
   settle,
@@ -15,6 +14,8 @@ import {
 import { marlinScales, marlinWords } from './layouts.js';
 import { bitstream, half, random } from './numbers.js';
 
+const decodeGptq = decodeStream('gptq');
+const decodeCompressedTensors = decodeStream('ct');
 const runtime = createRuntime(2);
 const words = (shape: [number, number], ...values: number[]): Tensor =>
   fromTyped('i32', shape, Uint32Array.from(values));
