@@ -27,7 +27,7 @@ export function toyTree(dir: string, changes: readonly Touched[]): string {
   for (const each of ['src', 'formats', 'bin', 'bench'])
     cpSync(path.join(ROOT, each), path.join(tree, each), {
       recursive: true,
-      filter: (file) => !file.includes('results'),
+      filter: (file) => file !== path.join(ROOT, 'bench', 'results'),
     });
   const native = readdirSync(path.join(ROOT, 'native')).filter((each) => each.endsWith('.ts'));
   for (const each of native) cpSync(path.join(ROOT, 'native', each), path.join(tree, 'native', each));
