@@ -4,9 +4,9 @@ import path from 'node:path';
 import test from 'node:test';
 import { createRuntime } from '../../native/binding.js';
 import type { Architecture } from '../../src/model/architecture.js';
-import { granite } from '../../src/model/architectures/granite.js';
 import { ARCHITECTURES } from '../../src/model/architectures/index.js';
 import { llama } from '../../src/model/architectures/llama.js';
+import { smollm3 } from '../../src/model/architectures/smollm3.js';
 import { makeBatch } from '../../src/model/batch.js';
 import { loadOuter, runForward } from '../../src/model/forward.js';
 import { buildGraph } from '../../src/model/graph.js';
@@ -19,26 +19,25 @@ const section = readFileSync(path.join(ROOT, 'CONTRIBUTING.md'), 'utf8')
 const block = (language: string) => section.split(`\`\`\`${language}\n`)[1]!.split('```')[0]!;
 
 test('the table shown in CONTRIBUTING.md is the file of that architecture', () => {
-  assert.equal(block('ts'), readFileSync(path.join(ROOT, 'src/model/architectures/granite.ts'), 'utf8'));
+  assert.equal(block('ts'), readFileSync(path.join(ROOT, 'src/model/architectures/smollm3.ts'), 'utf8'));
 });
 
 test('the table shown in CONTRIBUTING.md, run as written, makes a model of the config shown', async () => {
   const body = block('ts')
     .replace(/^import .*$/gm, '')
-    .replace('export const granite: Architecture =', 'return');
+    .replace('export const smollm3: Architecture =', 'return');
   const table = new Function('llama', body)(llama) as Architecture;
-  assert.deepEqual(table, granite);
-  assert.ok(ARCHITECTURES.includes(granite));
+  assert.deepEqual(table, smollm3);
+  assert.ok(ARCHITECTURES.includes(smollm3));
   const config = JSON.parse(block('json')) as Record<string, unknown>;
   const plan = planModel(table, config, 'example');
-  assert.equal(plan.embedding.scale, 12);
-  assert.equal(plan.logits.scale, 1 / 8);
-  assert.equal(plan.blocks[1]!.mlp.kind, 'gated');
+  assert.ok(plan.tied);
+  const attention = plan.blocks.map((each) => each.attention);
   assert.deepEqual(
-    plan.blocks.map(({ attention }) => [attention.scale, attention.multiplier]),
+    attention.map((each) => each.kind === 'attention' && [each.rope?.theta, each.window]),
     [
-      [0.05, 0.22],
-      [0.05, 0.22],
+      [2_000_000, 0],
+      [undefined, 16],
     ],
   );
   const rt = createRuntime(1);

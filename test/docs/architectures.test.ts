@@ -3,12 +3,13 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { GGUF_ARCHITECTURES } from '../../formats/gguf/names.js';
-import { architectureOf } from '../../src/model/architectures/index.js';
+import { architectureOf, ARCHITECTURES as TABLES } from '../../src/model/architectures/index.js';
 import { refusedSites } from '../../src/model/folded.js';
 import { foldSites, scaleSites } from '../../src/model/folds.js';
 import { openModel, planSource } from '../../src/model/graph.js';
 import { ARCHITECTURES, GOLDENS, plainSource, ROOT } from '../src/model/fixtures.js';
 import { DENSE, MIXTURES } from '../src/quantize/linears.js';
+import { tailOf } from './families.js';
 
 /** docs/architectures.md, whose table says what the tests of methods and folds go through. */
 const text = readFileSync(path.join(ROOT, 'docs', 'architectures.md'), 'utf8');
@@ -44,6 +45,22 @@ test('docs/architectures.md lists every architecture with what is true of it', (
     .split('\n')
     .filter((line) => /^\| [\w-]+ \| \w+(ForCausalLM|LMHeadModel|ForConditionalGeneration) \|/.test(line));
   assert.equal(rows.join('\n'), GOLDENS.map(row).join('\n'));
+});
+
+test('docs/architectures.md lists every family with an example, what is quantized and what is carried', () => {
+  const rows = text.split('\n').flatMap((line) => {
+    const found = /^\| ([^|]+) \| ([^|]+) \| `(\w+)` \| ([^|]+) \| ([^|]+) \|$/.exec(line);
+    return found ? [found.slice(1)] : [];
+  });
+  assert.deepEqual(
+    rows.map(([, , type]) => type).sort(),
+    [...new Set(TABLES.map(({ modelType }) => modelType))].sort(),
+  );
+  for (const [family, example, type, quantized, carried] of rows) {
+    assert.match(String(example), /^(\S.* )?[\w-]+\/[\w.-]+$|^models saved as `\w+`$/, family);
+    for (const table of TABLES.filter(({ modelType }) => modelType === type))
+      assert.deepEqual([quantized, carried], tailOf(table), `${type}: as tailOf() says`);
+  }
 });
 
 test('the tests that docs/architectures.md names are there, and go through its architectures', () => {
