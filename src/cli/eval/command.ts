@@ -35,7 +35,10 @@ export function evalCommand(program: Command, run: Run): Command {
         program
           .command('eval')
           .description('perplexity of a plain, quantized or packed checkpoint on a text, or its answers to questions')
-          .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+          .argument(
+            '<dir>',
+            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+          )
           .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
           .option(
             '--choices <file>',

@@ -29,7 +29,10 @@ export function generateCommand(program: Command, run: Run): Command {
         program
           .command('generate')
           .description('continue texts or answer conversations with a plain, quantized or packed checkpoint')
-          .argument('<dir>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+          .argument(
+            '<dir>',
+            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+          )
           .option('--prompt <text>', 'a text to go on from; several are computed at once', collect)
           .option(
             '--prompts <file>',

@@ -16,7 +16,10 @@ export function logitsCommand(program: Command, run: Run): Command {
     program
       .command('logits')
       .description('logits of given tokens, to compare a checkpoint with another implementation')
-      .argument('<dir>', 'directory of a plain, quantized or packed checkpoint, or ORG/NAME[@REVISION] of the Hub')
+      .argument(
+        '<dir>',
+        'directory of a plain, quantized or packed checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hub',
+      )
       .requiredOption('--ids <file>', 'safetensors with input_ids, I32 or I64 [B,T]')
       .requiredOption('-o, --output <file>', 'safetensors to write: logits F32 [B,T,V]'),
   ).action((dir: string, options: LogitsOptions) => logits(dir, options, run));

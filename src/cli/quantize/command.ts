@@ -29,7 +29,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
   const command = program
     .command('quantize')
     .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
-    .argument('<model>', 'directory of the checkpoint, or ORG/NAME[@REVISION] of the Hugging Face Hub')
+    .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
     declare(kvOptions(methodOptions(command)), TEXT_FIELDS)

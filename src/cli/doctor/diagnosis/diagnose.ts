@@ -5,6 +5,8 @@ import { CanonicalCheckpoint } from '../../../../formats/canonical/read.js';
 import { directoryKind } from '../../../../formats/canonical/source.js';
 import { foreignContext } from '../../../../formats/foreign/read.js';
 import { foreignSettings, READ_METHODS } from '../../../../formats/foreign/settings.js';
+import { ggufFiles } from '../../../../formats/gguf/source/directory.js';
+import { GgufTensors } from '../../../../formats/gguf/source/tensors.js';
 import { readConfig } from '../../../../formats/safetensors/checkpoint.js';
 import { LpqError } from '../../../core/error.js';
 import { diagnoseFiles } from './files.js';
@@ -30,6 +32,14 @@ export async function diagnoseDirectory(dir: string, onStep: () => void = () => 
   const findings = new Findings();
   const kind = attempt(findings, 'settings', () => directoryKind(dir)) ?? 'unreadable';
   const config = attempt(findings, 'settings', () => readConfig(dir));
+  const gguf = ggufFiles(dir);
+  if (gguf) {
+    const model = GgufTensors.open(gguf);
+    findings.looked('files', `${gguf.length} in GGUF, ${model.file.tensors.size} tensors`);
+    if (config) diagnoseModel(dir, config, model, undefined, findings);
+    model.close();
+    return { kind, findings };
+  }
   const tensors = diagnoseFiles(dir, findings);
   try {
     if (kind === 'lpq-canonical' || kind === 'lpq-artifact') {

@@ -1,4 +1,4 @@
-import { FloatView } from '../../../../formats/foreign/floats.js';
+import { type FileTensors, FloatView } from '../../../../formats/foreign/floats.js';
 import type { ForeignContext, ForeignModule } from '../../../../formats/foreign/module.js';
 import { SOURCE_METHODS } from '../../../../formats/foreign/settings.js';
 import { LpqError } from '../../../core/error.js';
@@ -6,7 +6,6 @@ import { architectureOf } from '../../../model/architectures/index.js';
 import { expertSource } from '../../../model/fused-experts.js';
 import { buildGraph } from '../../../model/graph.js';
 import { planModel } from '../../../model/plan.js';
-import type { ReadableTensors } from './files.js';
 import type { Findings } from './finding.js';
 
 /** Missing tensors are named up to this many. */
@@ -16,7 +15,7 @@ const NAMED = 8;
 export function diagnoseModel(
   dir: string,
   config: Readonly<Record<string, unknown>>,
-  tensors: ReadableTensors,
+  tensors: FileTensors,
   foreign:
     | { readonly ctx: ForeignContext; readonly method: string; readonly modules: readonly ForeignModule[] }
     | undefined,
@@ -63,7 +62,7 @@ type Shapes = (name: string) => readonly number[] | undefined;
 function shapesOf(
   dir: string,
   config: Readonly<Record<string, unknown>>,
-  tensors: ReadableTensors,
+  tensors: FileTensors,
   foreign: Parameters<typeof diagnoseModel>[3],
 ): Shapes {
   const own =
