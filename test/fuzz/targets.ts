@@ -1,9 +1,11 @@
-import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { Artifact } from '../../formats/artifact/read.js';
 import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { openQuantized, SourceCheckpoint } from '../../formats/canonical/source.js';
 import { GgufFile } from '../../formats/gguf/read.js';
+import { GgufTensors } from '../../formats/gguf/source/tensors.js';
+import { sourceTokenizer } from '../../formats/gguf/source/tokenizer.js';
 import { readReport } from '../../formats/report/read.js';
 import { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import { SafetensorsFile } from '../../formats/safetensors/read.js';
@@ -56,6 +58,8 @@ export async function makeTargets(dir: string): Promise<Target[]> {
   await ran('pack', place('sym'), '--target', 'gguf', '-o', place('gguf'));
   const source = directoryOf(place('source'), ['config.json', 'tokenizer.json', 'tokenizer_config.json']);
   const indexed = place('indexed');
+  const ggufSource = place('source.gguf');
+  copyFileSync(path.join(place('gguf'), 'model.gguf'), ggufSource);
   mkdirSync(indexed);
   symlinkSync(path.join(model, 'model.safetensors'), path.join(indexed, 'model-00001-of-00001.safetensors'));
   const names = [...Checkpoint.open(model).names()];
@@ -135,6 +139,16 @@ export async function makeTargets(dir: string): Promise<Target[]> {
       path.join(place('gguf'), 'model.gguf'),
       closing(() => GgufFile.open(path.join(place('gguf'), 'model.gguf'))),
     ),
+    target('gguf source', ggufSource, () => {
+      const tensors = GgufTensors.open([ggufSource]);
+      try {
+        const { facts, config } = tensors.model;
+        sourceTokenizer(facts, config);
+        for (const name of tensors.names()) tensors.tensor(name).dispose();
+      } finally {
+        tensors.close();
+      }
+    }),
     target(
       'statistics',
       path.join(place('stats'), 'lpq.json'),

@@ -199,6 +199,7 @@ test('what lpq packed for GGUF is a source: the weights of the artifact, quantiz
   source.close();
   artifact.close();
   assert.match(await run('inspect', file), /source checkpoint in GGUF[\s\S]*tiny\.Q4_0\.gguf[\s\S]*Q4_0 28/);
+  assert.match(await run('doctor', file), /nothing is wrong/);
   const out = path.join(dir, 'out');
   await run('quantize', file, '-o', out, '--bits', '4', ...rtn);
   assert.match(await run('inspect', out), /model\.layers\.3\.self_attn\.v_proj +i4/);
