@@ -28,7 +28,7 @@ const MOST_MS = 10_000;
 
 const NAMES = [
   ...['safetensors', 'index', 'config', 'tokenizer', 'tokenizer config', 'recipe', 'recipe as JSON', 'canonical'],
-  ...['artifact', 'foreign config', 'gguf', 'statistics', 'shard', 'report', 'journal'],
+  ...['artifact', 'foreign config', 'gguf', 'gguf source', 'statistics', 'shard', 'report', 'journal'],
 ];
 
 let dir = '';
