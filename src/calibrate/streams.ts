@@ -27,12 +27,16 @@ export class ActivationStream {
   private pending: Step[] = [];
   private keep = false;
 
-  /** Takes the states over. `company`: batches of other streams that wait on the same device. */
+  /**
+   * Takes the states over. `company`: batches of other streams that wait on the same device. `coverage`: the share of a batch's
+   * tokens that statistics of every expert are of (Stage.capture).
+   */
   constructor(
     private readonly rt: NativeRuntime,
     states: readonly BlockState[],
     private readonly company = 0,
     private readonly keepBytes = KEEP_BYTES,
+    private readonly coverage = 0,
   ) {
     this.shelf = states.map((state) => new ShelvedState(rt, state));
   }
@@ -104,7 +108,7 @@ export class ActivationStream {
 
   /** The inputs of a stage's feeds as their linears read them. */
   private async capture({ stage, weights }: Step, state: BlockState): Promise<Map<string, Tensor>> {
-    const captured = await stage.capture(this.rt, weights, state);
+    const captured = await stage.capture(this.rt, weights, state, this.coverage);
     const forms = weights.activations;
     if (!forms) return captured;
     for (const { id, linears } of stage.feeds) {

@@ -7,6 +7,7 @@ interface Given {
   readonly gptaq: number;
   readonly damp: number;
   readonly scaleSign: 'either' | 'positive';
+  readonly moeCoverage: number;
 }
 
 /** GPTQ with clip search, GPTAQ's correction, scale refit and coordinate descent (docs/methods.md). */
@@ -43,10 +44,25 @@ export const gptq: Method = {
       takes: ['either', 'positive'],
       otherwise: 'either',
     },
+    {
+      field: 'moeCoverage',
+      flags: '--moe-coverage <share>',
+      help: 'least share of the calibration tokens that every expert is solved for, in a mixture (default: 0, those sent to it)',
+      takes: { least: 0, most: 1 },
+      otherwise: 0,
+      withoutActivations: 0,
+    },
   ],
   async quantizer(settings) {
-    const { order, damp, gptaq, scaleSign } = settings as unknown as Given;
+    const { order, damp, gptaq, scaleSign, moeCoverage } = settings as unknown as Given;
     const { gptqQuantizer } = await import('./quantizer.js');
-    return gptqQuantizer({ ...GPTQ_DEFAULTS, order, damp, alpha: gptaq, bothSigns: scaleSign === 'either' });
+    return gptqQuantizer({
+      ...GPTQ_DEFAULTS,
+      order,
+      damp,
+      alpha: gptaq,
+      bothSigns: scaleSign === 'either',
+      coverage: moeCoverage,
+    });
   },
 };

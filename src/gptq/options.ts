@@ -17,6 +17,8 @@ export interface GptqOptions {
   readonly sweeps: number;
   /** Lets symmetric integer grids use negative scales, which puts their extra level on the positive side. */
   readonly bothSigns: boolean;
+  /** The least share of the calibration tokens that each expert's statistics are of: those sent to it, and those nearest to being sent. */
+  readonly coverage: number;
 }
 
 /** GPTAQ's share for 2:4: pruning moves the inputs of later layers further, and more of it is worth making up for. */
@@ -30,4 +32,5 @@ export const GPTQ_DEFAULTS: GptqOptions = {
   rounds: 4,
   sweeps: 1,
   bothSigns: true,
+  coverage: 0,
 };

@@ -9,6 +9,7 @@ export function gptqQuantizer(options: GptqOptions): Quantizer {
     method: 'gptq',
     statistics: true,
     original: options.alpha > 0,
+    coverage: options.coverage,
     options: { ...options },
     feed(rt, statistics) {
       if (!statistics) throw new LpqError('LPQ_INTERNAL', 'GPTQ was called without calibration statistics');

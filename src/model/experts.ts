@@ -1,6 +1,7 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { branchInput } from './branch.js';
+import { coveringTokens, rowsOf } from './coverage.js';
 import { applyGate } from './gate.js';
 import type { LinearPlan } from './plan.js';
 import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
@@ -86,7 +87,7 @@ async function split(
   rt: NativeRuntime,
   x: Tensor,
   offsets: Tensor,
-  each: (expert: number, rows: Tensor, first: number) => void,
+  each: (expert: number, rows: Tensor, first: number) => unknown,
 ): Promise<void> {
   // How many rows each expert has is needed here, before anything can be enqueued for it.
   const bounds = await readTyped<Int32Array>(rt, offsets);
@@ -95,6 +96,34 @@ async function split(
     const first = bounds[e] as number;
     each(e, x.view([(bounds[e + 1] as number) - first, width], first * width), first);
   }
+}
+
+/** The tokens of experts to which too few are sent (coverage.ts); [] without a coverage. */
+async function covering(
+  rt: NativeRuntime,
+  plan: ExpertsPlan,
+  weights: BlockWeights,
+  normed: Tensor,
+  { rows, offsets }: Pick<Routing, 'rows' | 'offsets'>,
+  coverage: number,
+): Promise<(Int32Array | undefined)[]> {
+  if (coverage === 0) return [];
+  const scores = applyLinear(rt, weights, plan.router, normed);
+  const tokens = await coveringTokens(rt, { scores, rows, offsets, perToken: plan.routing.perToken }, coverage);
+  scores.dispose();
+  return tokens;
+}
+
+/** An expert's hidden activations of rows x, which stay the caller's. */
+function innerOf(rt: NativeRuntime, plan: ExpertsPlan, weights: BlockWeights, e: number, x: Tensor): Tensor {
+  const expert = plan.experts[e] as ExpertPlan;
+  const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
+  const up = rt.allocate(gate.dtype, gate.shape);
+  applyTo(rt, weights, expert.gate, x, gate, 0);
+  applyTo(rt, weights, expert.up, x, up, 0);
+  applyGate(rt, plan.gate, gate, up);
+  up.dispose();
+  return gate;
 }
 
 /** A linear of one expert, from its rows into its part of `whole` [T*k, N]. */
@@ -117,11 +146,16 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
   return {
     id: 'experts.gate_up',
     feeds: [...feeds(plan, 'gate_up'), ...(shared ? [shared.gateUp] : [])],
-    async capture(rt, weights, state) {
+    async capture(rt, weights, state, coverage = 0) {
       const normed = branchInput(rt, weights, plan.norm, state);
       const routed = route(rt, plan, weights, state, normed);
       const captured = new Map<string, Tensor>();
-      await split(rt, routed.x, routed.offsets, (e, rows) => captured.set(`experts.${e}.gate_up`, rows));
+      const more = await covering(rt, plan, weights, normed, routed, coverage);
+      await split(rt, routed.x, routed.offsets, (e, rows) => {
+        const tokens = more[e];
+        captured.set(`experts.${e}.gate_up`, tokens ? rowsOf(rt, normed, tokens) : rows);
+        if (tokens) rows.dispose();
+      });
       for (const tensor of Object.values(routed)) tensor.dispose();
       if (shared) captured.set(shared.gateUp.id, normed);
       else normed.dispose();
@@ -152,10 +186,20 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
   return {
     id: 'experts.down',
     feeds: [...feeds(plan, 'down'), ...(shared ? [shared.down] : [])],
-    async capture(rt, _weights, state) {
-      const { inner, offsets } = state.aux as unknown as Routed;
+    async capture(rt, weights, state, coverage = 0) {
+      const routed = state.aux as unknown as Routed;
       const captured = new Map<string, Tensor>();
-      await split(rt, inner, offsets, (e, rows) => captured.set(`experts.${e}.down`, rows));
+      // h is what it was before gate and up: the mixture is added to it by advance().
+      const normed = coverage > 0 ? branchInput(rt, weights, plan.norm, state) : undefined;
+      const more = normed ? await covering(rt, plan, weights, normed, routed, coverage) : [];
+      await split(rt, routed.inner, routed.offsets, (e, rows) => {
+        const tokens = more[e];
+        if (!normed || !tokens) return captured.set(`experts.${e}.down`, rows);
+        const x = rowsOf(rt, normed, tokens);
+        captured.set(`experts.${e}.down`, innerOf(rt, plan, weights, e, x));
+        for (const tensor of [x, rows]) tensor.dispose();
+      });
+      normed?.dispose();
       if (shared) {
         const { sharedInner } = state.aux as unknown as SharedInner;
         captured.set(shared.down.id, sharedInner.view(sharedInner.shape));

@@ -102,9 +102,10 @@ export interface Stage {
   readonly temporaryBytes?: number;
   /**
    * The activations that this stage's feeds read, f32 [rows, K] by feed id (an expert's: only its routed rows; rows may
-   * be 0). New tensors; the caller disposes of them after use. Async only where routing must be read back.
+   * be 0, but are at least `coverage` of the tokens). New tensors; the caller disposes of them after use. Async only where
+   * routing must be read back.
    */
-  capture(rt: NativeRuntime, weights: BlockWeights, state: BlockState): Promise<Map<string, Tensor>>;
+  capture(rt: NativeRuntime, weights: BlockWeights, state: BlockState, coverage?: number): Promise<Map<string, Tensor>>;
   /** Runs the stage: consumes `state` (its tensors may be reused or disposed of) and returns the next state. */
   advance(rt: NativeRuntime, weights: BlockWeights, state: BlockState): Promise<BlockState>;
 }

@@ -5,6 +5,8 @@ import type { PackedModel, PackTarget } from './target.js';
 export interface Written {
   readonly layout: string;
   readonly expert: boolean;
+  /** Of a mixture whose plain checkpoints have the experts of a block in one tensor. */
+  readonly fused: boolean;
   /** Of integers. */
   readonly form: IntegerForm | undefined;
   readonly actOrder: boolean;
@@ -42,6 +44,10 @@ export const NO_EXPERTS: ReaderLimit = {
 };
 
 export const COMPRESSED: readonly ReaderLimit[] = [
+  {
+    applies: ({ fused }) => fused,
+    says: 'transformers 5 looks for the experts of this architecture in one tensor a block and leaves quantized ones at random without an error: load this checkpoint with vLLM.',
+  },
   {
     applies: (module) => wide(module) && module.form?.symmetric === false,
     says: 'vLLM takes 4 and 8 bits with zero points and refuses others: for vLLM quantize without --asym, or to 4 or 8 bits.',
@@ -93,6 +99,7 @@ function* writtenModules({ checkpoint, decisions, roles }: PackedModel): Generat
     yield {
       layout: decision.layout,
       expert: roles.isExpert(name),
+      fused: roles.isExpert(name) && roles.storedFused,
       form: 'bits' in form ? form : undefined,
       actOrder: module.groupIndex,
       scaleDtype: module.scales.dtype,

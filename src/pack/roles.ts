@@ -16,6 +16,8 @@ export interface ModelRoles {
   pattern(name: string): string;
   /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
   readonly fusedExperts: boolean;
+  /** They hold them in one tensor, and some loaders know the names of single experts, too. */
+  readonly storedFused: boolean;
 }
 
 /** By the model's config.json; of an architecture without a table by the names that most models give. */
@@ -30,6 +32,7 @@ export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
     nested: table?.text !== undefined,
     pattern: (module) => (table?.text ? nestedPattern(table, module, head) : `^${escaped(module)}$`),
     isExpert: (name) => expert?.test(name) ?? false,
+    storedFused: table?.experts?.fused !== undefined,
     fusedExperts: table?.experts?.fused !== undefined && !table.experts.named,
   };
 }

@@ -17,7 +17,8 @@ export const ORIGINAL_SHARE = 0.5;
 
 /**
  * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length; `paired`: the share of
- * them that also goes through the original model, of which the method wants to know. `outer`: one map a device.
+ * them that also goes through the original model, of which the method wants to know. `coverage`: the least share of them that
+ * every expert sees. `outer`: one map a device.
  */
 export async function calibratedStreams(
   rts: readonly NativeRuntime[],
@@ -25,6 +26,7 @@ export async function calibratedStreams(
   outer: readonly BlockWeights[],
   sequences: readonly Int32Array[],
   paired: number,
+  coverage = 0,
 ): Promise<Streams[]> {
   const devices = Math.min(rts.length, sequences.length);
   const parts = Array.from({ length: rts.length }, (_, i) =>
@@ -46,7 +48,7 @@ export async function calibratedStreams(
   const all = tokens(drafts.flatMap(({ states }) => states));
   const both = tokens(drafts.flatMap(({ twins }) => twins));
   const streams = drafts.map(({ rt, states, twins }) => ({
-    quantized: new ActivationStream(rt, states, twins.length),
+    quantized: new ActivationStream(rt, states, twins.length, undefined, coverage),
     original: paired > 0 ? new ActivationStream(rt, twins, states.length) : undefined,
     driftScale: both > 0 ? all / both : 1,
   }));

@@ -60,7 +60,7 @@ export async function quantizeModel(
     behind = { weights: [], made: [] };
   };
   try {
-    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, paired);
+    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, paired, quantizer.coverage);
     if (work.at(-1)?.key !== 'head') for (const weights of outer) disposeWeights(weights);
     next = await load(work[0]?.block.tensors.keys() ?? []);
     for (const [index, { key, block }] of work.entries()) {

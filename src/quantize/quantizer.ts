@@ -18,6 +18,8 @@ export interface Quantizer {
   readonly statistics: boolean;
   /** Also wants what the unquantized model computes, hence a second forward pass: D of every feed; for solveBlock() all batches. */
   readonly original: boolean;
+  /** The least share of the tokens that the statistics of every expert are of; absent: those that are sent to it. */
+  readonly coverage?: number;
   /** Recorded in the checkpoint's provenance. */
   readonly options: Readonly<Record<string, unknown>>;
   /** On the device where the statistics are. Throws where the method needs some and has none. */

@@ -73,6 +73,16 @@ export interface QuantizeSummary {
   readonly carried: number;
 }
 
+/** Throws LPQ_USAGE for a coverage of experts that a model does not have. */
+function requireExperts(graph: ModelGraph, { quantizer, source }: QuantizeRequest): void {
+  const feeds = graph.blocks.flatMap(({ stages }) => stages.flatMap((stage) => stage.feeds));
+  if (!quantizer.coverage || feeds.some(({ linears }) => linears[0]?.expert !== undefined)) return;
+  throw new LpqError('LPQ_USAGE', `--moe-coverage has no effect on ${source}, which has no experts`, {
+    got: quantizer.coverage,
+    hint: 'Leave it out.',
+  });
+}
+
 /**
  * Quantizes a checkpoint into a canonical directory that appears complete or not at all. Same request, same bytes: on
  * any number of threads, on the same devices, and however often it was stopped and resumed. After a failure the finished blocks stay in
@@ -91,6 +101,7 @@ export async function quantizeCheckpoint(
   try {
     const source = new SourceView(checkpoint, request.rewrite);
     const graph = openModel(source);
+    requireExperts(graph, request);
     if (request.redo) kept = KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
     const keptNames = [...(kept?.schemes.keys() ?? [])];
     const whole = planQuantization(graph, request);

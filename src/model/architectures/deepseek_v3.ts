@@ -61,3 +61,6 @@ export const deepseekV3: Architecture = {
   mlp: { ...llama.mlp, bias: false },
   experts: deepseekExperts,
 };
+
+/** Kimi K2: DeepSeek-V3 with more experts and fewer heads, under a name of its own and DeepSeek's class. */
+export const kimiK2: Architecture = { ...deepseekV3, modelType: 'kimi_k2' };

@@ -4,7 +4,7 @@ import { apertus } from './apertus.js';
 import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
 import { deepseekV2 } from './deepseek_v2.js';
-import { deepseekV3 } from './deepseek_v3.js';
+import { deepseekV3, kimiK2 } from './deepseek_v3.js';
 import { dots1 } from './dots1.js';
 import { ernie45 } from './ernie4_5.js';
 import { ernie45Moe } from './ernie4_5_moe.js';
@@ -74,6 +74,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   hunyuanV1Dense,
   hunyuanV1Moe,
   hyV3,
+  kimiK2,
   llama,
   llama4Text,
   mimoV2Flash,

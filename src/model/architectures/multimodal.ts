@@ -1,5 +1,5 @@
 import type { Architecture, NameVariant } from '../architecture.js';
-import { deepseekV3 } from './deepseek_v3.js';
+import { deepseekV3, kimiK2 } from './deepseek_v3.js';
 import { gemma3Text } from './gemma3.js';
 import { glm4v } from './glm4.js';
 import { ministral3 } from './ministral3.js';
@@ -72,7 +72,7 @@ const MULTIMODAL: readonly Multimodal[] = [
   {
     modelType: 'kimi_k25',
     className: 'Kimi_K25ForConditionalGeneration',
-    language: { deepseek_v3: deepseekV3, kimi_k2: deepseekV3 },
+    language: { deepseek_v3: deepseekV3, kimi_k2: kimiK2 },
     // transformers 5 writes 'blocks' when it saves: it renames what its vision tower is made of, and the language model with it.
     published: [WRAPPED, { ...WRAPPED, blocks: 'blocks' }],
     tied: true,

@@ -89,14 +89,13 @@ test('weights of a class that is no Linear are refused where readers look for th
   }
 });
 
-test('every architecture whose experts share a tensor is refused by every target that names modules, and by no other', async () => {
-  const dir = scratch();
+test('every architecture whose experts have no names of their own is refused by every target that names modules, and by no other', async () => {
   const one = { 'model.layers.0.self_attn.q_proj': made({ type: 'i4', n: 64, k: 64, group: 32 }) };
   for (const { modelType, className, experts } of ARCHITECTURES) {
     const config = { model_type: modelType, architectures: [className] };
-    const fused = (experts?.fused ?? []).length > 0;
+    const fused = (experts?.fused ?? []).length > 0 && !experts?.named;
     assert.equal(rolesOf(config).fusedExperts, fused);
-    const input = await checkpointOf(dir, modelType, one, config);
+    const input = await checkpointOf(scratch(), modelType, one, config);
     for (const target of ['gptq', 'awq', 'compressed-tensors']) {
       const { refusal } = planPack(input, target);
       if (fused) designed('LPQ_TARGET', /no names for the experts/)(refusal);
@@ -129,10 +128,10 @@ test('what a reader makes of the artifact is told before it is written, and docs
   const expert = 'model.layers.0.mlp.experts.0.up_proj';
   const said = new Set<string>();
   let cases = 0;
-  const notes = async (target: string, name: string, options: Parameters<typeof made>[0]) => {
+  const notes = async (target: string, name: string, options: Parameters<typeof made>[0], config: object = moe) => {
     const module = made(options);
     if (options.scaleDtype === 'bf16') (module.data.scales as Uint16Array).fill(0x3d01);
-    const input = await checkpointOf(dir, String(cases++), { [name]: module }, moe);
+    const input = await checkpointOf(dir, String(cases++), { [name]: module }, { ...config });
     const { notes: told, refusal } = planPack(input, target);
     assert.equal(refusal, undefined);
     for (const note of told) said.add(note);
@@ -158,6 +157,9 @@ test('what a reader makes of the artifact is told before it is written, and docs
     /INT8 experts/,
   );
   assert.match(await notes('gptq', 'l.q', { ...int, scaleDtype: 'f16' }), /--scale-dtype bf16/);
+  const seeing = { model_type: 'qwen3_vl_moe', architectures: ['Qwen3VLMoeForConditionalGeneration'] };
+  const inside = 'model.language_model.layers.0.mlp.experts.0.up_proj';
+  assert.match(await notes('compressed-tensors', inside, int, seeing), /at random without an error/);
 
   const text = readFileSync(path.join(ROOT, 'docs/who-loads-what.md'), 'utf8').replace(/\s+/g, ' ');
   for (const { says } of PACK_TARGETS.flatMap(({ limits = [] }) => limits)) {
