@@ -11,7 +11,7 @@ void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const 
                     double* C,
                     int64_t ldc);  // gemm.cpp
 
-using linalg::triangular_kernels;
+using linalg::kernel_set;
 
 namespace {
 

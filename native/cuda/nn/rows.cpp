@@ -38,8 +38,8 @@ void rmsnorm(Call& call, CudaExec& exec) {
   const float eps = static_cast<float>(a.eps);
   const bool by_warp = width <= 512;
   exec.launch_after("lpq_rmsnorm" + suffix(a.x) + suffix(a.y), {by_warp ? div_up(count, 8) : count},
-                    by_warp ? Dim3(32, 8) : Dim3(256), 0, from, raw_of(a.weight), type_of(a.weight), to, count,
-                    width, runs, pitch, eps, a.offset, vec);
+                    by_warp ? Dim3(32, 8) : Dim3(256), 0, from, raw_of(a.weight), type_of(a.weight), to, count, width,
+                    runs, pitch, eps, a.offset, vec);
   exec.wrote(a.y);
 }
 
