@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { GGUF_ARCHITECTURES } from '../../formats/gguf/names.js';
+import { SOURCE_ARCHITECTURES } from '../../formats/gguf/source/architectures.js';
 import { architectureOf, ARCHITECTURES as TABLES } from '../../src/model/architectures/index.js';
 import { refusedSites } from '../../src/model/folded.js';
 import { foldSites, scaleSites } from '../../src/model/folds.js';
@@ -68,4 +69,11 @@ test('the tests that docs/architectures.md names are there, and go through its a
   assert.ok(files.length >= 5);
   for (const file of files)
     assert.match(readFileSync(path.join(ROOT, file), 'utf8'), /\bGOLDENS\b|Object\.entries\((DENSE|MIXTURES)\)/, file);
+});
+
+test('docs/architectures.md lists what is read from GGUF', () => {
+  const flat = text.replaceAll('\n', ' ');
+  const listed = /names: (llama.*?)\(docs\/foreign\.md\)/.exec(flat)?.[1]?.replace(' (with experts, too)', '') ?? '';
+  const names = Object.keys(SOURCE_ARCHITECTURES).filter((name) => !name.includes(' '));
+  assert.deepEqual(listed.trim().split(', ').toSorted(), names.toSorted());
 });
