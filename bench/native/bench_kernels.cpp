@@ -152,7 +152,7 @@ Params type_params(const std::string& name) {
 Packed make(Bench& b, const std::string& name, DType dtype, int64_t n, int64_t k, int64_t group, int zero_kind) {
   Packed p;
   p.params = type_params(name);
-  p.type = QuantType::from(p.params);
+  p.type = test::type_of(p.params);
   p.dtype = dtype;
   p.n = n, p.k = k, p.group = group;
   const int64_t nb = (n + 31) / 32, kb = (k + 127) / 128, groups = group ? (k + group - 1) / group : 1;
@@ -176,9 +176,9 @@ double time_packed(Bench& b, const Packed& p, int64_t m, const Params& tiling = 
   const Tensor x = b.random_tensor(p.dtype, {m, p.k}, 99), y = b.exec.allocate(p.dtype, {m, p.n});
   Params all = p.params;
   for (const char* name : {"warpsN", "warpsK", "stages", "blocks", "slices", "overlap", "tokens", "width"})
-    if (tiling.has(name)) all.set(name, tiling.number(name));
+    if (tiling.place(name) >= 0) all.set(name, test::number(tiling, name));
   for (const char* name : {"kernel", "reduce"})
-    if (tiling.has(name)) all.set(name, tiling.text(name));
+    if (tiling.place(name) >= 0) all.set(name, test::word(tiling, name));
   const auto op = cuda::cuda_op_table().at("gemm_packed");
   std::vector<Call> calls(p.weights.size());
   for (size_t i = 0; i < calls.size(); ++i) {

@@ -11,10 +11,27 @@
 #include <vector>
 
 #include "cuda/backend.h"
+#include "lpq/arguments.h"
 #include "lpq/exec.h"
 #include "lpq/half.h"
 
 namespace lpq::test {
+
+// What a program reads of parameters that it made: a number (0: none), a word (empty: none), the type of weights.
+inline double number(const Params& params, const std::string& name) {
+  const int at = params.place(name);
+  return at < 0 ? 0 : std::get<double>(params.value(static_cast<size_t>(at)));
+}
+inline std::string word(const Params& params, const std::string& name) {
+  const int at = params.place(name);
+  return at < 0 ? "" : std::get<std::string>(params.value(static_cast<size_t>(at)));
+}
+inline QuantType type_of(const Params& params) {
+  Call call;
+  call.params = params;
+  Arguments arguments(call, "a test");
+  return QuantType::from(arguments);
+}
 
 inline std::mt19937_64& random() {
   static std::mt19937_64 engine(20240229);

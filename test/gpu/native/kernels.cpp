@@ -56,7 +56,7 @@ std::vector<Type> all_types() {
                        {"mantissa", double(m)},
                        {"bias", double(e <= 1 ? 0 : (1 << (e - 1)) - 1)},
                        {"special", special}});
-    list.push_back({std::move(name), p, QuantType::from(p)});
+    list.push_back({std::move(name), p, test::type_of(p)});
   };
   for (int b = 1; b <= 8; ++b) add("u" + std::to_string(b), "int", b, false, 0, 0, "none");
   for (int b = 2; b <= 8; ++b) add("i" + std::to_string(b), "int", b, true, 0, 0, "none");
@@ -157,14 +157,14 @@ std::string forced;  // the kernel that runs, or empty: the operation's choice
 Params call_params(const Type& t, const Case& c) {
   Params p = t.params;
   if (!forced.empty()) p.set("kernel", forced);
-  if (c.tiling.has("reduce")) p.set("reduce", c.tiling.text("reduce"));
+  if (c.tiling.place("reduce") >= 0) p.set("reduce", test::word(c.tiling, "reduce"));
   p.set("groupSize", double(c.group));
   p.set("hasZeros", double(c.zeros != 0));
   p.set("hasBias", double(c.bias));
   p.set("zero", c.zero);
   for (const char* name : kTiling)
-    if (c.tiling.integer(name, 0) > 0) p.set(name, double(c.tiling.integer(name, 0)));
-  if (c.tiling.has("overlap")) p.set("overlap", c.tiling.number("overlap"));
+    if (test::number(c.tiling, name) > 0) p.set(name, test::number(c.tiling, name));
+  if (c.tiling.place("overlap") >= 0) p.set("overlap", test::number(c.tiling, "overlap"));
   return p;
 }
 
@@ -272,9 +272,10 @@ std::string text(const Type& t, const Case& c) {
                   std::to_string(c.n) + "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" +
                   std::to_string(c.zeros);
   if (c.one_hot) s += " one-hot " + std::to_string(c.hot);
-  if (c.tiling.has("reduce")) s += " " + c.tiling.text("reduce");
+  if (c.tiling.place("reduce") >= 0) s += " " + test::word(c.tiling, "reduce");
   for (const char* name : kTiling)
-    if (c.tiling.integer(name, 0) > 0) s += std::string(" ") + name + "=" + std::to_string(c.tiling.integer(name, 0));
+    if (test::number(c.tiling, name) > 0)
+      s += std::string(" ") + name + "=" + std::to_string(int(test::number(c.tiling, name)));
   return s;
 }
 

@@ -296,7 +296,7 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     for (int64_t j = 0; j < k; ++j) members[static_cast<size_t>(l.group.data<int32_t>()[j])].push_back(j);
     const auto cost = [&](int64_t row, int64_t g, const Tensor& s, const Tensor& z) {
       const auto& columns = members[static_cast<size_t>(g)];
-      const QuantType qt = QuantType::from(tp);
+      const QuantType qt = test::type_of(tp);
       const float sc = s.data<float>()[row * l.groups + g], ze = z.data<float>()[row * l.groups + g];
       std::vector<double> e;
       for (int64_t j : columns) {
