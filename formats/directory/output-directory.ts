@@ -1,9 +1,10 @@
-import { existsSync, rmdirSync, rmSync, statSync } from 'node:fs';
+import { existsSync, rmdirSync, rmSync } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { requireWholeFiles } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { type Carried, carryFiles } from './carry.js';
+import { factsOf } from './facts.js';
 import { claimPartial, type PartialMode, releasePartial } from './partial.js';
 import { refuseExisting, refuseInside } from './place.js';
 import { clearAbandoned, makeTemporary } from './temporary.js';
@@ -195,7 +196,7 @@ export async function listFiles(dir: string): Promise<string[]> {
 }
 
 function isFile(place: string): boolean {
-  return statSync(place, { throwIfNoEntry: false })?.isFile() ?? false;
+  return factsOf(place)?.isFile() ?? false;
 }
 
 /** Flushes a file or a directory's entries to the disk. */

@@ -1,6 +1,7 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
+import { factsOf } from '../../directory/facts.js';
 import { writeError } from '../../directory/write-error.js';
 import { badGguf, PART_NAME, splitOf } from './file.js';
 import { GgufTensors } from './tensors.js';
@@ -12,7 +13,7 @@ import { sourceTokenizer } from './tokenizer.js';
  * directory holds several models.
  */
 export function ggufFiles(place: string): string[] | undefined {
-  const found = statSync(place, { throwIfNoEntry: false });
+  const found = factsOf(place);
   if (!found) return undefined;
   if (found.isFile()) return place.endsWith('.gguf') ? complete(place) : undefined;
   if (!found.isDirectory() || existsSync(path.join(place, 'lpq.json'))) return undefined;

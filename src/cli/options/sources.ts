@@ -1,7 +1,7 @@
-import { statSync } from 'node:fs';
 import path from 'node:path';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import type { DirectoryKind } from '../../../formats/canonical/source.js';
+import { factsOf } from '../../../formats/directory/facts.js';
 import type { ErrorCode } from '../../core/codes.js';
 import { LpqError } from '../../core/error.js';
 import type { Run } from '../run.js';
@@ -91,7 +91,7 @@ export async function requireKind(dir: string, wanted: keyof typeof WANTED): Pro
 
 /** Weights lie beside their config.json and tokenizer.json. Throws LPQ_FILE for a file. */
 export function requireDirectory(place: string): void {
-  if (!statSync(place, { throwIfNoEntry: false })?.isFile()) return;
+  if (!factsOf(place)?.isFile()) return;
   throw new LpqError('LPQ_FILE', `${place} is a file, and lpq works on the directory of a checkpoint`, {
     got: 'a file',
     expected: 'a directory with config.json and the weights',

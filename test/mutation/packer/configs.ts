@@ -48,8 +48,8 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
       'quantize_config.json says another group size',
     ],
     ["files: { 'quantize_config.json': quantization }", 'files: {}', 'quantize_config.json is not written'],
-    ['const exactly = (name) => `^', 'const exactly = (name) => `^x', 'rules match no module'],
   ]),
+  ...mutants('src/pack/roles', GPTQ, [['head) : `^', 'head) : `^x', 'rules match no module']]),
   ...mutants(
     'formats/awq/config',
     ['awq'],
@@ -165,13 +165,15 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
       "readConfigText(input.dir, input.config).replace('bfloat16', 'float16');",
       'config.json says another dtype',
     ],
+  ]),
+  ...mutants('src/pack/declaration', EVERY, [
     [
-      'scales: module.scales,',
-      'scales: { ...module.scales, dtype: module.scales.dtype === "f16" ? "bf16" : module.scales.dtype },',
+      '        scales,\n',
+      '        scales: { ...scales, dtype: scales.dtype === "f16" ? "bf16" : scales.dtype },\n',
       'lpq.json says bf16 scales',
     ],
-    ['granularity: module.granularity,', "granularity: { kind: 'channel' },", 'lpq.json says whole rows'],
-    ['module.activations && target.activations', 'false', 'lpq.json loses the precisions of activations'],
+    ['        granularity,\n', "        granularity: { kind: 'channel' },\n", 'lpq.json says whole rows'],
+    ['activations && target.activations', 'false', 'lpq.json loses the precisions of activations'],
   ]),
   ...mutants(
     'formats/directory/carry',

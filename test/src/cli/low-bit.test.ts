@@ -114,7 +114,7 @@ test('verify of a GPTQ directory checks what can be checked, and siblings that d
   const model = await writeModel(path.join(dir, 'model'), { tensors, settings: gptqSettings(4, 32) });
   const verified = await lpq(['verify', model]);
   assert.equal(verified.code, 0, verified.stderr);
-  assert.match(verified.stdout, /decode +passed +- +73\.7 K weights of 14 modules\n/);
+  assert.match(verified.stdout, /decode +passed +14 +- +73\.7 K weights of 14 modules\n/);
   // One of q, k and v in activation order: loaders that fuse them have one order for all.
   const q = all.get('model.layers.0.self_attn.q_proj')!;
   const ordered = randomCodes({ n: q.n, k: q.k, bits: 4, group: 32, symmetric: true, actOrder: true });

@@ -39,7 +39,13 @@ const PHASES: readonly (readonly [command: string, args: readonly string[], told
   [
     'eval',
     [at('quantized'), '--text', at('text.txt'), '--ctx', '32', ...CPU],
-    [/opening the tokenizer/, /encoding text\.txt/, /loading model\.embed_tokens\.weight/, /eval .*%/, /scoring batch/],
+    [
+      /opening the tokenizer/,
+      /encoding text\.txt/,
+      /loading model\.embed_tokens\.weight/,
+      /eval .*%/,
+      /scoring window/,
+    ],
   ],
   ['eval', [model, '--choices', at('choices.jsonl'), ...CPU], [/encoding choices\.jsonl, \d+ of \d+/, /eval .*%/]],
   [
