@@ -2,6 +2,7 @@ import type { Architecture, NameVariant } from '../architecture.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
 import { gemma3Text } from './gemma3.js';
 import { glm4v } from './glm4.js';
+import { llama4Text } from './llama4.js';
 import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { qwen25Vl } from './qwen2.js';
@@ -76,6 +77,13 @@ const MULTIMODAL: readonly Multimodal[] = [
     // transformers 5 writes 'blocks' when it saves: it renames what its vision tower is made of, and the language model with it.
     published: [WRAPPED, { ...WRAPPED, blocks: 'blocks' }],
     tied: true,
+  },
+  {
+    modelType: 'llama4',
+    className: 'Llama4ForConditionalGeneration',
+    language: { llama4_text: llama4Text },
+    published: [WRAPPED],
+    tied: false,
   },
   {
     modelType: 'mistral3',

@@ -61,7 +61,10 @@ for (const arch of NESTED)
     assert.ok(
       beside.length > 5 && modules.every((name) => /layers\.\d/.test(name) && !beside.includes(`${name}.weight`)),
     );
-    for (const target of ['compressed-tensors', 'gptq']) {
+    const { experts } = architectureOf(configAt(source), source);
+    // Readers that go by names have none for experts in one tensor: lpq's own targets take those.
+    const byName = experts?.fused === undefined || experts.named;
+    for (const target of byName ? ['compressed-tensors', 'gptq'] : ['tilus']) {
       const dir = path.join(scratch(), target);
       await packCheckpoint({ input, target, output: dir, runtime });
       const report = await verifyArtifact({ dir, against: output, runtime });
@@ -79,6 +82,7 @@ for (const arch of NESTED)
       const config = configAt(dir);
       const { quantization_config: told, ...rest } = config;
       assert.deepEqual(rest, configAt(source), 'text_config and vision_config stay');
+      if (!byName) continue;
       const plain: RegExp[] =
         target === 'gptq'
           ? Object.keys(told.dynamic)

@@ -50,6 +50,7 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   ernie4_5_moe: 2 * 4 + 3 + 4 * 3 + 3,
   exaone_moe: 2 * 4 + 3 + 4 * 3 + 3,
   granitemoe: 2 * (4 + 4 * 3),
+  llama4: 2 * 4 + 3 + 4 * 3 + 3,
   llama4_text: 2 * 4 + 3 + 4 * 3 + 3,
   glm4_moe: 2 * 4 + 3 + 4 * 3 + 3,
   glm4_moe_lite: 2 * 5 + 3 + 4 * 3 + 3,
