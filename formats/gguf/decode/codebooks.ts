@@ -1,6 +1,8 @@
 /** The codebooks of GGUF's IQ types, as test/fixtures/gguf/make.py --codebooks prints them: each magnitude as its place among
  * `levels`, `bits` wide, the first in the lowest bits; rows of 8, of IQ3 of 4. */
 
+import { book } from './book.js';
+
 export const IQ2_XXS = book(
   2,
   [8, 25, 43],
@@ -151,18 +153,3 @@ export const IQ1 = book(
     'GakhqSWpQalQqVWpWqlhqWapaamQqZapAKoCqgiqCqogqiKqKKoqqlGqVKpWqoCqgqqIqoqqlaqgqqKqqKqqqg==',
   ],
 );
-
-/** Made when it is asked for first. */
-function book(bits: number, levels: readonly number[], lines: readonly string[]): () => Int8Array {
-  let made: Int8Array | undefined;
-  return () => {
-    if (made) return made;
-    const bytes = Buffer.from(lines.join(''), 'base64');
-    made = new Int8Array((bytes.length * 8) / bits);
-    for (let i = 0, bit = 0; i < made.length; i++, bit += bits) {
-      const pair = (bytes[bit >> 3] as number) | ((bytes[(bit >> 3) + 1] ?? 0) << 8);
-      made[i] = levels[(pair >> (bit & 7)) & (2 ** bits - 1)] as number;
-    }
-    return made;
-  };
-}

@@ -41,6 +41,32 @@ __device__ void limit_groups(const Choice& how, float* choice, float* scores) {
   }
 }
 
+// The largest of what is left, and its expert: the first of equal ones, `experts` where nothing is left. Every lane has
+// them.
+struct Largest {
+  float value;
+  int expert;
+};
+__device__ Largest largest_left(const float* left, int experts, int lane) {
+  float best = -INFINITY;
+  int at = experts;
+  for (int e = lane; e < experts; e += 32)
+    if (left[e] > best) {
+      best = left[e];
+      at = e;
+    }
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) {
+    const float other = __shfl_xor_sync(0xffffffffu, best, step);
+    const int other_at = __shfl_xor_sync(0xffffffffu, at, step);
+    if (other > best || (other == best && other_at < at)) {
+      best = other;
+      at = other_at;
+    }
+  }
+  return {best, at};
+}
+
 }  // namespace
 
 // One warp a token, with experts + groups floats of shared memory.
@@ -83,22 +109,7 @@ extern "C" __global__ void lpq_route_top_k(const float* logits, int* indices, fl
   __syncwarp();
   float chosen = 0;
   for (int j = 0; j < k; ++j) {
-    float best = -INFINITY;
-    int at = experts;
-    for (int e = lane; e < experts; e += 32)
-      if (left[e] > best) {
-        best = left[e];
-        at = e;
-      }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, step);
-      const int other_at = __shfl_xor_sync(0xffffffffu, at, step);
-      if (other > best || (other == best && other_at < at)) {
-        best = other;
-        at = other_at;
-      }
-    }
+    const auto [best, at] = largest_left(left, experts, lane);
     __syncwarp();  // all lanes have read what is left
     if (lane == 0) {
       left[at] = -INFINITY;
@@ -238,22 +249,7 @@ extern "C" __global__ void lpq_route_mixer(const float* logits, int* indices, fl
     return;
   }
   for (int j = 0; j < k; ++j) {
-    float most = -INFINITY;
-    int at = experts;
-    for (int e = lane; e < experts; e += 32)
-      if (left[e] > most) {
-        most = left[e];
-        at = e;
-      }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) {
-      const float other = __shfl_xor_sync(0xffffffffu, most, step);
-      const int other_at = __shfl_xor_sync(0xffffffffu, at, step);
-      if (other > most || (other == most && other_at < at)) {
-        most = other;
-        at = other_at;
-      }
-    }
+    const auto [most, at] = largest_left(left, experts, lane);
     float sum = 0;
     for (int e = lane; e < experts; e += 32)
       if (!((most - left[e]) / fmaxf(fabsf(row[e]), most) > 2 * jitter)) sum += expf(left[e] - most);
