@@ -28,6 +28,10 @@ export interface Architecture {
     readonly finalNorm: string;
     readonly head: string;
     readonly block: string;
+    /** Of PerLayerTable: the table of all blocks, the linear beside it, and the norm of what that makes. */
+    readonly perLayer?: string;
+    readonly perLayerLinear?: string;
+    readonly perLayerNorm?: string;
   };
   /** True: lm_head shares the embedding's weight. */
   readonly tied: Setting<boolean>;
@@ -45,6 +49,22 @@ export interface Architecture {
   readonly mlp: MlpTable;
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
+  readonly perLayer?: PerLayerTable;
+  /** A tensor [1] that multiplies what a block makes. */
+  readonly blockScale?: string;
+}
+
+/**
+ * Per-layer embeddings: every token has a vector of `size` numbers for each block i, p_i = (norm(linear(h)_i / sqrt(hidden)) +
+ * table[id]_i * sqrt(size)) / sqrt(2) of the embedding h, and the block ends in h += postNorm(back(act(gate h) * p_i)). Names of the
+ * block; those outside are among `names`. Size 0: none.
+ */
+export interface PerLayerTable {
+  readonly size: Setting<number>;
+  readonly vocab: Setting<number>;
+  readonly gate: string;
+  readonly back: string;
+  readonly postNorm: string;
 }
 
 /** An object in config.json, with the model_type inside it that the table is for; `flat`: older files have its keys outside. */
@@ -137,6 +157,12 @@ export interface AttentionTable {
   readonly slidingKvHeads?: number;
   /** Keys of the dimensions of a head's value, where they may differ from those of its key. */
   readonly valueDim?: readonly string[];
+  /** Blocks without a window have sizes of their own. */
+  readonly full?: FullAttentionTable;
+  /** True: values go through an RMS norm of each head without a weight. */
+  readonly valueNorm?: true;
+  /** Key of how many blocks come last that read the keys and values of the last block before them with (or without) a window. */
+  readonly sharedKv?: Setting<number>;
   /** Multiplies values; an explicit null is 1. */
   readonly valueScale?: Setting<number>;
   readonly headNorm?: HeadNormTable;
@@ -158,6 +184,17 @@ export interface AttentionTable {
   readonly temperature?: TemperatureTable;
   /** Blocks that see only their chunk of so many tokens: those of chunked_attention in layer_types, without it those that rotate. */
   readonly chunk?: Setting<number>;
+}
+
+/** Sizes of blocks without a window. */
+export interface FullAttentionTable {
+  /** Key of an object of settings by block index, which counts alone where it is present; head_dim and num_key_value_heads are read. */
+  readonly byBlock: string;
+  readonly headDim: Setting<number>;
+  /** A key that counts where `keysAsValues` holds. */
+  readonly kvHeads: string;
+  /** True: no linear makes values, which are what that of keys made, before its norm. */
+  readonly keysAsValues: Setting<boolean>;
 }
 
 /** Norms of q and k. */
@@ -245,6 +282,8 @@ export interface WindowTable {
   readonly layerTypes: boolean;
   /** Where `layer_types` does not decide: every second block has the window, the first one included, up to so many blocks. */
   readonly alternateUpTo?: Setting<number>;
+  /** True: the last block has none, whatever `layer_types` says. */
+  readonly lastFull?: true;
   /** True: where `layer_types` does not decide, the blocks that rotate nothing have the window, and no other. */
   readonly unrotated?: true;
 }
@@ -255,6 +294,8 @@ interface MlpCommon {
   readonly intermediate: readonly string[];
   /** The size where none of the keys is set: so many times the hidden size. */
   readonly widening?: number;
+  /** Whether blocks that read another block's keys and values have twice the size. */
+  readonly doubledShared?: Setting<boolean>;
 }
 
 interface MlpNorms {
@@ -351,6 +392,17 @@ export interface ExpertsTable {
   };
   /** act(gate) * up (default), or GPT-OSS's clamped gate. */
   readonly gate?: { readonly alpha: Setting<number>; readonly limit: Setting<number> };
+  /** False: no block has experts. */
+  readonly enabled?: Setting<boolean>;
+  /** Experts, the MLP beside them (`shared`) and the router have norms of their own: src/model/plan-experts-apart.ts. */
+  readonly apart?: {
+    readonly norm: string;
+    readonly postNorm: string;
+    readonly sharedPostNorm: string;
+    /** Tensors: [hidden], the weight of the router's norm; [E], which multiplies the weights of chosen experts. */
+    readonly routerScale: string;
+    readonly expertScale: string;
+  };
   /** An MLP that every token goes through beside its experts. */
   readonly shared?: SharedExpertTable;
   /** Key of a list that says of each block whether it is 'sparse' or 'dense'; where it is absent the rest decides. */

@@ -1,6 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { branchInput } from './branch.js';
+import { perLayerInputs, perLayerTensors } from './per-layer.js';
 import type { ModelPlan } from './plan.js';
 import type { BlockState, BlockWeights } from './program.js';
 import { applyLinear, linearTensors, normTensors, weightOf } from './weights.js';
@@ -13,6 +14,7 @@ export function outerTensors(plan: ModelPlan): Map<string, readonly number[]> {
     [embedding.weight, [plan.vocab, embedding.width]],
     ...(positions ? [[positions.weight, [positions.count + positions.first, plan.hidden]] as const] : []),
     ...[embedding.project, plan.projectOut].flatMap((linear) => (linear ? linearTensors(linear) : [])),
+    ...(plan.perLayer ? perLayerTensors(plan.perLayer) : []),
     ...normTensors(plan.finalNorm),
     ...linearTensors(plan.head),
   ]);
@@ -39,6 +41,22 @@ export function embed(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan,
     for (const tensor of [table, learned]) tensor.dispose();
   }
   return h;
+}
+
+/** What goes along with the embeddings h f32 [T,C] (ModelGraph.carried). */
+export function carried(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  { perLayer }: ModelPlan,
+  ids: Tensor,
+  h: Tensor,
+): Record<string, Tensor> | undefined {
+  return perLayer && perLayerInputs(rt, weights, perLayer, ids, h);
+}
+
+/** ModelGraph.stream. */
+export function streamWidth({ hidden, perLayer }: ModelPlan): number {
+  return hidden + (perLayer?.linear.n ?? 0);
 }
 
 /** What lm_head reads, of final states h f32 [T,C], to which `pending` is added. */

@@ -1,6 +1,7 @@
 import type { ExpertsTable, SharedExpertTable } from './architecture.js';
 import { type Config, keyOf, positive, settingNumber } from './config.js';
 import type { Activation, LinearPlan, NormPlan } from './plan.js';
+import type { ExpertsApartPlan } from './plan-experts-apart.js';
 
 /** What follows gate and up: act(gate) * up, or GPT-OSS's clamped gate. */
 export type GatePlan =
@@ -23,6 +24,7 @@ export interface ExpertsPlan {
   readonly intermediate: number;
   readonly gate: GatePlan;
   readonly shared: SharedExpertPlan | undefined;
+  readonly apart?: ExpertsApartPlan;
 }
 
 /** The parameters of ops.routeTopK. */
@@ -53,6 +55,7 @@ const MOST_EXPERTS = 4096;
 
 /** Whether a block has experts, by its index. Throws LPQ_CONFIG. */
 export function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
+  if (!config.flag(table.enabled ?? true)) return () => false;
   const every = settingNumber(config, table.every);
   const dense = new Set(config.list(table.denseBlocks, 'number'));
   const first = settingNumber(config, table.firstDense ?? 0);

@@ -39,15 +39,16 @@ export interface XieluPlan {
 
 export type MlpPlan = GatedMlpPlan | FusedMlpPlan | PlainMlpPlan;
 
-/** The MLP of one block. Throws LPQ_CONFIG. */
+/** The MLP of one block; `shares`: it reads another's keys and values. Throws LPQ_CONFIG. */
 export function mlpPlan(
   config: Config,
   table: MlpTable,
   hidden: number,
   activation: Activation | 'xielu',
-  { prefix, linear, branch }: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>,
+  { prefix, linear, branch, shares = false }: Pick<BlockParts, 'prefix' | 'linear' | 'branch'> & { shares?: boolean },
 ): MlpPlan {
-  const inner = config.count(table.intermediate, table.widening && table.widening * hidden);
+  const doubled = shares && config.flag(table.doubledShared ?? false);
+  const inner = (doubled ? 2 : 1) * config.count(table.intermediate, table.widening && table.widening * hidden);
   const bias = config.flag(table.bias);
   const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
   const down = linear(prefix + table.names.down, hidden, inner, bias);
