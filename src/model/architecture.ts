@@ -32,6 +32,9 @@ export interface Architecture {
     readonly perLayer?: string;
     readonly perLayerLinear?: string;
     readonly perLayerNorm?: string;
+    /** Of AltUpTable: linears that make stream {stream} of the embedding, and back behind the last block. */
+    readonly streamIn?: string;
+    readonly streamOut?: string;
   };
   /** True: lm_head shares the embedding's weight. */
   readonly tied: Setting<boolean>;
@@ -50,6 +53,7 @@ export interface Architecture {
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
   readonly perLayer?: PerLayerTable;
+  readonly altUp?: AltUpTable;
   /** A tensor [1] that multiplies what a block makes. */
   readonly blockScale?: string;
 }
@@ -186,6 +190,29 @@ export interface AttentionTable {
   readonly chunk?: Setting<number>;
 }
 
+/**
+ * Alternating updates (AltUp, arXiv:2301.13310) as Gemma 3n has them: `inputs` streams, of which a block computes the first alone. With
+ * m = tanh(router(norm(x) / hidden)) of the first stream x: the block predicts every stream, s_b + sum over a of predict(m)[b * inputs + a]
+ * * s_a, computes on the first, and corrects each by (correct(m) + 1) times what it computed less what was predicted, m then of what it
+ * computed. Per-layer embeddings add to all streams but the first, their input being that times `outputScale` [hidden]. LAuReL
+ * (arXiv:2411.07501): x + norm(right(left x)) of attention's input joins what attention leaves, both over sqrt(2).
+ */
+export interface AltUpTable {
+  readonly inputs: Setting<number>;
+  readonly routerNorm: string;
+  readonly router: string;
+  readonly predict: string;
+  readonly correct: string;
+  readonly outputScale: string;
+  readonly scaled: Setting<boolean>;
+  readonly laurel: {
+    readonly left: string;
+    readonly right: string;
+    readonly norm: string;
+    readonly rank: Setting<number>;
+  };
+}
+
 /** Sizes of blocks without a window. */
 export interface FullAttentionTable {
   /** Key of an object of settings by block index, which counts alone where it is present; head_dim and num_key_value_heads are read. */
@@ -294,6 +321,11 @@ interface MlpCommon {
   readonly intermediate: readonly string[];
   /** The size where none of the keys is set: so many times the hidden size. */
   readonly widening?: number;
+  /**
+   * Key of the share of what `gate` makes, block by block, that is set to 0; where it is absent `otherwise` in the first `blocks` blocks
+   * of models of more.
+   */
+  readonly sparsity?: { readonly list: string; readonly otherwise: number; readonly blocks: number };
   /** Whether blocks that read another block's keys and values have twice the size. */
   readonly doubledShared?: Setting<boolean>;
 }

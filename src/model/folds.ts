@@ -38,7 +38,8 @@ export interface FoldSite {
 /** Every site of a model; the axes of different sites permute different indices. */
 export function foldSites(plan: ModelPlan): FoldSite[] {
   return [
-    residualSite(plan),
+    // Streams are mixed by linears of their own.
+    ...(plan.streams ? [] : [residualSite(plan)]),
     ...plan.blocks.flatMap((block, index) => [...attentionSites(block, index), ...mlpSites(block, index)]),
   ];
 }
@@ -70,7 +71,8 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
   const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
-    [attention.norm, [first], []],
+    // LAuReL reads the same, and adds it.
+    [block.altUp ? undefined : attention.norm, [first], []],
     // Experts apart read other norms, which nothing scales.
     [mlp.kind === 'experts' && mlp.apart ? undefined : mlp.norm, rest, beside],
   ];

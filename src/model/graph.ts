@@ -1,4 +1,5 @@
 import { LpqError } from '../core/error.js';
+import { alternating, altUpTensors } from './altup.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors } from './attention.js';
 import { ended, endTensors } from './block-end.js';
@@ -69,9 +70,11 @@ function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
     tensors: new Map([
       ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
       ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
-      ...endTensors(plan),
+      ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
     ]),
-    stages: [...stages.slice(0, -1), ended(stages.at(-1) as Stage, plan)],
+    stages: plan.altUp
+      ? alternating(stages, plan, plan.altUp)
+      : [...stages.slice(0, -1), ended(stages.at(-1) as Stage, plan)],
   };
 }
 

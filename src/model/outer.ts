@@ -1,5 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { streamsOf } from './altup.js';
 import { branchInput } from './branch.js';
 import { perLayerInputs, perLayerTensors } from './per-layer.js';
 import type { ModelPlan } from './plan.js';
@@ -15,6 +16,7 @@ export function outerTensors(plan: ModelPlan): Map<string, readonly number[]> {
     ...(positions ? [[positions.weight, [positions.count + positions.first, plan.hidden]] as const] : []),
     ...[embedding.project, plan.projectOut].flatMap((linear) => (linear ? linearTensors(linear) : [])),
     ...(plan.perLayer ? perLayerTensors(plan.perLayer) : []),
+    ...(plan.streams?.into ?? []).flatMap(linearTensors),
     ...normTensors(plan.finalNorm),
     ...linearTensors(plan.head),
   ]);
@@ -47,16 +49,20 @@ export function embed(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan,
 export function carried(
   rt: NativeRuntime,
   weights: BlockWeights,
-  { perLayer }: ModelPlan,
+  { perLayer, streams }: ModelPlan,
   ids: Tensor,
   h: Tensor,
 ): Record<string, Tensor> | undefined {
-  return perLayer && perLayerInputs(rt, weights, perLayer, ids, h);
+  if (!perLayer && !streams) return undefined;
+  return {
+    ...(streams && streamsOf(rt, weights, streams, h)),
+    ...(perLayer && perLayerInputs(rt, weights, perLayer, ids, h)),
+  };
 }
 
 /** ModelGraph.stream. */
-export function streamWidth({ hidden, perLayer }: ModelPlan): number {
-  return hidden + (perLayer?.linear.n ?? 0);
+export function streamWidth({ hidden, perLayer, streams }: ModelPlan): number {
+  return hidden * (streams?.inputs ?? 1) + (perLayer?.linear.n ?? 0);
 }
 
 /** What lm_head reads, of final states h f32 [T,C], to which `pending` is added. */

@@ -1,5 +1,6 @@
 import type { Architecture, MlpTable } from './architecture.js';
 import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
+import { type AltUpPlan, altUpPlan, type StreamsPlan, streamsPlan } from './plan-altup.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
 import { expertsApart } from './plan-experts-apart.js';
@@ -21,6 +22,7 @@ export interface ModelPlan {
   readonly vocab: number;
   readonly embedding: EmbeddingPlan;
   readonly perLayer?: PerLayerPlan;
+  readonly streams?: StreamsPlan;
   readonly finalNorm: NormPlan | undefined;
   /** After the final norm, before the head. */
   readonly projectOut: LinearPlan | undefined;
@@ -47,6 +49,7 @@ export interface BlockPlan {
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
   readonly perLayer?: PerLayerEnd;
+  readonly altUp?: AltUpPlan;
   /** Full name of a tensor [1] that multiplies what the block makes. */
   readonly scalar?: string;
 }
@@ -115,6 +118,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     ...(table.transposed && { transposed: true }),
   });
   const perLayer = perLayerPlan(config, table, layers, hidden, norm);
+  const streams = streamsPlan(config, table, hidden);
   const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
     const prefix = table.names.block.replace('{layer}', String(index));
     const branch: BlockParts['branch'] = (names) => ({
@@ -150,12 +154,14 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
             ...parts,
             shares,
           });
+    const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
       attention: attention(parts),
       mlp,
       parallel,
       ...(end && { perLayer: end }),
+      ...(altUp && { altUp }),
       ...(table.blockScale !== undefined && { scalar: prefix + table.blockScale }),
     };
   });
@@ -168,6 +174,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     vocab,
     embedding,
     ...(perLayer && { perLayer }),
+    ...(streams && { streams }),
     finalNorm: bare ? undefined : norm(table.names.finalNorm),
     projectOut: projection(table.names.projectOut, embedding.width, hidden),
     head: {

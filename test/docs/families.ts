@@ -16,6 +16,7 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
     ...(experts ? ['router'] : []),
     ...(attention.names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),
+    ...(table.altUp ? ['AltUp, LAuReL'] : []),
     ...(names.positions === undefined ? [] : ['positions']),
     ...(mlp.kind === 'plain' && mlp.names.xielu !== undefined ? ["xIELU's parameters"] : []),
     ...(text ? ['towers, projectors'] : []),

@@ -13,6 +13,7 @@ import { exaone4 } from './exaone4.js';
 import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3Text } from './gemma3.js';
+import { gemma3nText } from './gemma3n.js';
 import { gemma4Text } from './gemma4.js';
 import { glm4 } from './glm4.js';
 import { glm4Moe, glm4MoeLite } from './glm4_moe.js';
@@ -64,6 +65,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   gemma,
   gemma2,
   gemma3Text,
+  gemma3nText,
   gemma4Text,
   glm4,
   glm4Moe,

@@ -1,6 +1,7 @@
 import type { Architecture, NameVariant } from '../architecture.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
 import { gemma3Text } from './gemma3.js';
+import { gemma3nText } from './gemma3n.js';
 import { gemma4Text } from './gemma4.js';
 import { glm4v } from './glm4.js';
 import { llama4Text } from './llama4.js';
@@ -62,6 +63,13 @@ const MULTIMODAL: readonly Multimodal[] = [
       num_attention_heads: 8,
       num_key_value_heads: 4,
     },
+  },
+  {
+    modelType: 'gemma3n',
+    className: 'Gemma3nForConditionalGeneration',
+    language: { gemma3n_text: gemma3nText },
+    published: [],
+    tied: true,
   },
   {
     modelType: 'gemma4',

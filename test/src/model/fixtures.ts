@@ -128,7 +128,8 @@ function widened(narrow: object): Record<string, unknown> {
     if (key === 'per_layer_config')
       return [key, Object.fromEntries(Object.entries(value as object).map(([i, own]) => [i, widened(own)]))];
     if (key === 'rope_parameters') return [key, widenedRope(value)];
-    return [key, SIZES.test(key) && value !== null ? 4 * value : value];
+    if (!SIZES.test(key) || value === null) return [key, value];
+    return [key, Array.isArray(value) ? value.map((each) => 4 * each) : 4 * value];
   });
   return Object.fromEntries(wide);
 }

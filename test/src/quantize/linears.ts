@@ -12,6 +12,7 @@ export const DENSE: Readonly<Record<string, number>> = {
   gemma2: 14,
   gemma3: 14,
   gemma3_text: 21,
+  gemma3n_text: 19,
   gemma4: 14,
   gemma4_text: 24,
   glm4: 12,
