@@ -424,8 +424,8 @@ export interface ExpertsTable {
   };
   /** act(gate) * up (default), or GPT-OSS's clamped gate. */
   readonly gate?: { readonly alpha: Setting<number>; readonly limit: Setting<number> };
-  /** False: no block has experts. */
-  readonly enabled?: Setting<boolean>;
+  /** A key without whose true no block has experts: tables are found without them then. */
+  readonly enabled?: { readonly key: string };
   /** Experts, the MLP beside them (`shared`) and the router have norms of their own: src/model/plan-experts-apart.ts. */
   readonly apart?: {
     readonly norm: string;

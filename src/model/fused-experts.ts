@@ -54,7 +54,6 @@ function expertSlices(source: WeightSource): Map<string, Slice> {
   if (!known || !experts?.fused) return slices;
   const table = asNamed(known, source);
   const config = settingsOf(table, source.config, source.dir);
-  if (!config.flag(experts.enabled ?? true)) return slices;
   const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
   const inner = config.count(experts.intermediate);
   for (const name of source.names())

@@ -55,7 +55,6 @@ const MOST_EXPERTS = 4096;
 
 /** Whether a block has experts, by its index. Throws LPQ_CONFIG. */
 export function expertsRule(config: Config, table: ExpertsTable): (index: number) => boolean {
-  if (!config.flag(table.enabled ?? true)) return () => false;
   const every = settingNumber(config, table.every);
   const dense = new Set(config.list(table.denseBlocks, 'number'));
   const first = settingNumber(config, table.firstDense ?? 0);

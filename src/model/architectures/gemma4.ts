@@ -50,7 +50,7 @@ export const gemma4Text: Architecture = {
   },
   mlp: { ...gemma3Text.mlp, doubledShared: { keys: ['use_double_wide_mlp'], otherwise: false } },
   experts: {
-    enabled: { keys: ['enable_moe_block'], otherwise: false },
+    enabled: { key: 'enable_moe_block' },
     names: {
       router: 'router.proj',
       gate: 'experts.{expert}.gate_proj',

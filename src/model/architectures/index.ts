@@ -112,10 +112,23 @@ export function knownArchitecture(config: Readonly<Record<string, unknown>>): Ar
     type === undefined ? classes.includes(table.className) : table.modelType === type,
   );
   const text = found[0]?.text;
-  if (!text) return found[0];
+  if (!text) return withoutUnused(found[0], config);
   // One class holds language models of several kinds.
-  const inner = (config[text.key] as { model_type?: unknown } | null | undefined)?.model_type;
-  return inner === undefined ? found[0] : found.find((table) => table.text?.modelType === inner);
+  const settings = config[text.key] as Readonly<Record<string, unknown>> | null | undefined;
+  const inner = settings?.model_type;
+  const table = inner === undefined ? found[0] : found.find((each) => each.text?.modelType === inner);
+  return withoutUnused(table, settings ?? {});
+}
+
+/** The table without the experts that a model of its class may have and this one has not. */
+function withoutUnused(
+  table: Architecture | undefined,
+  settings: Readonly<Record<string, unknown>>,
+): Architecture | undefined {
+  const enabled = table?.experts?.enabled;
+  if (!table || enabled === undefined || settings[enabled.key] === true) return table;
+  const { experts: _, ...rest } = table;
+  return { ...rest, only: { ...rest.only, [enabled.key]: false } };
 }
 
 /** The same. Throws LPQ_ARCH_UNKNOWN. */
