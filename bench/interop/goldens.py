@@ -9,6 +9,7 @@ golden.safetensors: input_ids I32 [2, 40], logits F32 [2, 40, V], fp32 with eage
 import json
 import math
 import os
+import re
 import shutil
 import sys
 
@@ -92,6 +93,26 @@ VARIANTS = {
                                        rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=5000.0),
                                                             full_attention=dict(rope_type="linear", rope_theta=200000.0, factor=8.0)))),
     "gemma3-multimodal": ("Gemma3", dict()),
+    "gemma4-defaults": ("Gemma4Text", dict(head_dim=16, num_hidden_layers=7, global_head_dim=24, hidden_size_per_layer_input=12, vocab_size_per_layer_input=96,
+                                           sliding_window=7)),
+    "gemma4-last-full": ("Gemma4Text", dict(head_dim=24, num_hidden_layers=4, hidden_size_per_layer_input=0, global_head_dim=16, final_logit_softcapping=3.0,
+                                            layer_types=full_and_sliding(4, 3), sliding_window=5, attention_bias=True)),
+    "gemma4-shared": ("Gemma4Text", dict(head_dim=16, num_hidden_layers=6, layer_types=full_and_sliding(6, 2), global_head_dim=32, num_kv_shared_layers=3,
+                                         hidden_size_per_layer_input=8, vocab_size_per_layer_input=96, use_double_wide_mlp=True, sliding_window=6)),
+    "gemma4-keys-as-values": ("Gemma4Text", dict(head_dim=16, num_hidden_layers=4, layer_types=full_and_sliding(4, 2), global_head_dim=32, attention_k_eq_v=True,
+                                                 num_global_key_value_heads=1, hidden_size_per_layer_input=0, tie_word_embeddings=False, sliding_window=6,
+                                                 rope_parameters=dict(full_attention=dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.5, factor=2.0),
+                                                                      sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
+    "gemma4-experts": ("Gemma4Text", dict(head_dim=16, num_hidden_layers=3, layer_types=full_and_sliding(3, 3), global_head_dim=32, attention_k_eq_v=True,
+                                          enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=40, hidden_size_per_layer_input=8,
+                                          vocab_size_per_layer_input=96, num_kv_shared_layers=0, sliding_window=6)),
+    "gemma4-by-block": ("Gemma4Text", dict(head_dim=16, num_hidden_layers=4, layer_types=full_and_sliding(4, 2), hidden_size_per_layer_input=0, sliding_window=6,
+                                           per_layer_config={1: dict(head_dim=32, num_key_value_heads=1), 3: dict(head_dim=32, num_key_value_heads=1)})),
+    "gemma3n-defaults": ("Gemma3nText", dict(head_dim=16, num_hidden_layers=12, layer_types=full_and_sliding(12, 4), num_kv_shared_layers=4, laurel_rank=6,
+                                             hidden_size_per_layer_input=8, vocab_size_per_layer_input=96, sliding_window=6)),
+    "gemma3n-two": ("Gemma3nText", dict(head_dim=24, num_hidden_layers=5, num_kv_shared_layers=0, laurel_rank=3, altup_num_inputs=2, altup_correct_scale=False,
+                                        hidden_size_per_layer_input=8, vocab_size_per_layer_input=96, sliding_window=6, intermediate_size=[96, 64, 96, 80, 96],
+                                        activation_sparsity_pattern=[0.5, 0.0, 0.9, 0.2, 0.0], tie_word_embeddings=False, final_logit_softcapping=4.0)),
     "phi3-plain": ("Phi3", dict(sliding_window=9)),
     "phi3-longrope": ("Phi3", longrope(8)),
     "phi3-longrope-short": ("Phi3", longrope(8, original=64)),
@@ -264,19 +285,23 @@ def build(kind, more):
     if "rope_parameters" in settings:
         settings["rope_parameters"] = dict(settings["rope_parameters"])
     stem = "GPT2" if kind == "GPT2LMHead" else kind
-    config = getattr(transformers, stem + "Config" if kind != "Gemma3Text" else "Gemma3TextConfig")(**settings)
-    name = {"GPT2LMHead": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(kind, kind + "ForCausalLM")
+    config = getattr(transformers, (kind if kind.endswith("Text") else stem) + "Config")(**settings)
+    name = {"GPT2LMHead": "GPT2LMHeadModel"}.get(kind, kind.removesuffix("Text") + "ForCausalLM")
     return getattr(transformers, name)._from_config(config, attn_implementation="eager")
 
 
 def randomise(model, seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, tensor in list(model.named_parameters()) + [(n, b) for n, b in model.named_buffers() if "correction_bias" in n]:
+        for name, tensor in list(model.named_parameters()) + [
+            (n, b) for n, b in model.named_buffers() if "correction_bias" in n or "layer_scalar" in n
+        ]:
             noise = torch.randn(tensor.shape, generator=generator)
             if "norm" in name.lower() or ".ln_" in name:
-                plus = any(word in type(model).__name__.lower() for word in ("gemma", "nemotron")) or name.endswith("bias")
+                plus = re.match("gemma[23]?for|nemotron", type(model).__name__.lower()) or name.endswith("bias")
                 value = 0.2 * noise + (0.0 if plus else 1.0)
+                if "q_norm" in name and re.match("gemma(3n|4)", type(model).__name__.lower()):
+                    value = value / math.sqrt(len(value))  # scores that no factor makes small
             elif tensor.dim() < 2:
                 value = 0.3 * noise
             else:

@@ -64,6 +64,7 @@ export class ShelvedState {
   private h: Shelved;
   private scale: Shelved | undefined;
   private aux: ReadonlyMap<string, Shelved>;
+  private carried: ReadonlyMap<string, Shelved>;
   private readonly batch: Batch;
 
   /** Takes the state's tensors over. */
@@ -74,12 +75,13 @@ export class ShelvedState {
     this.batch = state.batch;
     [this.h, this.scale] = this.shelve(state.h);
     this.aux = this.shelveAll(state.aux);
+    this.carried = this.shelveAll(state.carried ?? {});
   }
 
   /** Bytes that it takes on the device when it waits there. */
   get bytes(): number {
-    let sum = this.h.bytes + (this.scale?.bytes ?? 0);
-    for (const tensor of this.aux.values()) sum += tensor.bytes;
+    let sum = 0;
+    for (const tensor of this.tensors()) sum += tensor.bytes;
     return sum;
   }
 
@@ -112,11 +114,14 @@ export class ShelvedState {
       h = rt.allocate('f32', stored.shape);
       ops.cast(rt, stored, h);
     }
-    const aux = [...this.aux].map(([name, tensor]) => {
-      const near = tensor.get();
-      return [name, near.view(near.shape)] as const;
-    });
-    return { batch: this.batch, h, aux: Object.fromEntries(aux) };
+    const [aux, carried] = [this.aux, this.carried].map((held) => {
+      const views = [...held].map(([name, tensor]) => {
+        const near = tensor.get();
+        return [name, near.view(near.shape)] as const;
+      });
+      return Object.fromEntries(views);
+    }) as [Record<string, Tensor>, Record<string, Tensor>];
+    return { batch: this.batch, h, aux, ...(this.carried.size > 0 && { carried }) };
   }
 
   /** A state with the same contents, while this one waits where it does. */
@@ -131,6 +136,7 @@ export class ShelvedState {
     const old = [...this.tensors()];
     [this.h, this.scale] = this.shelve(state.h);
     this.aux = this.shelveAll(state.aux);
+    this.carried = this.shelveAll(state.carried ?? {});
     for (const tensor of old) tensor.dispose();
   }
 
@@ -146,6 +152,7 @@ export class ShelvedState {
     yield this.h;
     if (this.scale) yield this.scale;
     yield* this.aux.values();
+    yield* this.carried.values();
   }
 
   private shelve(h: Tensor): [Shelved, Shelved | undefined] {
@@ -158,7 +165,7 @@ export class ShelvedState {
     return [new Shelved(rt, rows), new Shelved(rt, scale)];
   }
 
-  private shelveAll(aux: BlockState['aux']): ReadonlyMap<string, Shelved> {
+  private shelveAll(aux: Readonly<Record<string, Tensor>>): ReadonlyMap<string, Shelved> {
     return new Map(Object.entries(aux).map(([name, tensor]) => [name, new Shelved(this.rt, tensor)]));
   }
 }

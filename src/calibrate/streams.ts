@@ -1,6 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { asRead } from '../model/activations.js';
+import { disposeStates } from '../model/forward.js';
 import type { BlockState, BlockWeights, Stage } from '../model/program.js';
 import type { Room } from './room.js';
 import { ShelvedState } from './shelf.js';
@@ -139,10 +140,11 @@ export function copyState(rt: NativeRuntime, state: BlockState): BlockState {
     return copy;
   };
   const aux = Object.fromEntries(Object.entries(state.aux).map(([key, tensor]) => [key, twin(tensor)]));
-  return { batch: state.batch, h: twin(state.h), aux };
+  // Never changed in place.
+  const carried = Object.entries(state.carried ?? {}).map(([key, tensor]) => [key, tensor.view(tensor.shape)] as const);
+  return { batch: state.batch, h: twin(state.h), aux, ...(state.carried && { carried: Object.fromEntries(carried) }) };
 }
 
 export function disposeState(state: BlockState): void {
-  state.h.dispose();
-  for (const tensor of Object.values(state.aux)) tensor.dispose();
+  disposeStates([state]);
 }

@@ -36,7 +36,7 @@ export async function eachBatch(
   try {
     for (let first = 0; first < sequences.length; ) {
       let [tokens, end] = [0, first];
-      const fits = (more: number): boolean => 4 * graph.hidden * (tokens + more) <= stateBytes;
+      const fits = (more: number): boolean => 4 * graph.stream * (tokens + more) <= stateBytes;
       while (end < sequences.length && (end === first || fits((sequences[end] as Int32Array).length)))
         tokens += (sequences[end++] as Int32Array).length;
       const batches = batchSequences(rt, sequences.slice(first, end), batchTokens);

@@ -3,6 +3,7 @@ import type { CacheStep } from '../../native/cache-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { apart, firstOf, standsAlone } from '../model/columns.js';
 import type { AttentionTensors } from '../model/program.js';
+import { rotateOne } from '../model/turn.js';
 
 /** Where q, k and v begin in matrices that have other columns besides. */
 export function firstColumns(
@@ -39,6 +40,12 @@ export function appendTurned(
   const all = { ...shape, ...firsts, ...(qFirst !== undefined && { qFirst }) };
   ops.ropeAppend(rt, { q: of, k: t.k.of, v: t.v.of }, step, { y, keys, values }, all, t.rotation, t.norms);
   return y;
+}
+
+/** The queries of a block that reads another's keys, turned, [T, heads*headDim]; the caller disposes of them. */
+export function turnedQueries(rt: NativeRuntime, { q, rotation }: AttentionTensors, p: AttentionParams): Tensor {
+  rotateOne(rt, q, p.heads, p.headDim, rotation);
+  return apart(rt, q, p.heads * p.headDim);
 }
 
 /** q, k and v as matrices of their own; the caller disposes of them. */

@@ -2,7 +2,7 @@ import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import type { AttentionTensors } from '../model/program.js';
 import { rotate } from '../model/turn.js';
-import { appendTurned, firstColumns } from './append.js';
+import { appendTurned, firstColumns, turnedQueries } from './append.js';
 import type { Cache, CacheShape } from './cache.js';
 import type { Step } from './step.js';
 
@@ -57,7 +57,7 @@ export class DenseCache implements Cache {
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     const { rt } = this;
     // A prompt from its start on needs nothing of the cache, and the kernel for that is the faster one.
-    if (rt.device !== 'cpu' && step.entries.every(({ past }) => past === 0)) {
+    if (rt.device !== 'cpu' && t.reads === undefined && step.entries.every(({ past }) => past === 0)) {
       const { keys, values } = this.rowsOf(block, p);
       rotate(rt, t, p);
       const [qFirst, kFirst, vFirst] = firstColumns(t, p);
@@ -74,7 +74,8 @@ export class DenseCache implements Cache {
 
   /** Enqueues keeping a step's keys and values: those of the block so far, and the queries, turned, which the caller disposes of. */
   keep(block: number, step: Step, t: AttentionTensors, p: AttentionParams): Rows & { readonly q: Tensor } {
-    const { keys, values } = this.rowsOf(block, p);
+    const { keys, values } = this.rowsOf(t.reads ?? block, p);
+    if (t.reads !== undefined) return { keys, values, q: turnedQueries(this.rt, t, p) };
     return { keys, values, q: appendTurned(this.rt, t, p, step, { keys, values }) };
   }
 

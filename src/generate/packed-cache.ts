@@ -35,6 +35,14 @@ export abstract class PackedCache<Layer> implements Cache {
   begin(): void {}
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
+    if (t.reads !== undefined)
+      throw new LpqError(
+        'LPQ_USAGE',
+        `block ${block} reads the keys of block ${t.reads}, which a packed cache does not share`,
+        {
+          hint: 'Use --kv 16.',
+        },
+      );
     this.layers[block] ??= this.layer(block, p, sinks);
     const layer = this.layers[block];
     const newer = step.entries.filter(({ past }) => past > 0).length;

@@ -81,8 +81,8 @@ export async function runStep(
       ...state,
       attend: (t, p, sinks) => cache.attend(i, step, t, p, sinks),
     });
-  const { h, aux } = state;
-  for (const tensor of Object.values(aux)) tensor.dispose();
+  const { h, aux, carried = {} } = state;
+  for (const held of [aux, carried]) for (const tensor of Object.values(held)) tensor.dispose();
   if (all || step.tokens === step.entries.length) {
     const logits = graph.logits(rt, outer, h, state.pending);
     h.dispose();

@@ -28,6 +28,13 @@ export interface Architecture {
     readonly finalNorm: string;
     readonly head: string;
     readonly block: string;
+    /** Of PerLayerTable: the table of all blocks, the linear beside it, and the norm of what that makes. */
+    readonly perLayer?: string;
+    readonly perLayerLinear?: string;
+    readonly perLayerNorm?: string;
+    /** Of AltUpTable: linears that make stream {stream} of the embedding, and back behind the last block. */
+    readonly streamIn?: string;
+    readonly streamOut?: string;
   };
   /** True: lm_head shares the embedding's weight. */
   readonly tied: Setting<boolean>;
@@ -45,6 +52,23 @@ export interface Architecture {
   readonly mlp: MlpTable;
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
+  readonly perLayer?: PerLayerTable;
+  readonly altUp?: AltUpTable;
+  /** A tensor [1] that multiplies what a block makes. */
+  readonly blockScale?: string;
+}
+
+/**
+ * Per-layer embeddings: every token has a vector of `size` numbers for each block i, p_i = (norm(linear(h)_i / sqrt(hidden)) +
+ * table[id]_i * sqrt(size)) / sqrt(2) of the embedding h, and the block ends in h += postNorm(back(act(gate h) * p_i)). Names of the
+ * block; those outside are among `names`. Size 0: none.
+ */
+export interface PerLayerTable {
+  readonly size: Setting<number>;
+  readonly vocab: Setting<number>;
+  readonly gate: string;
+  readonly back: string;
+  readonly postNorm: string;
 }
 
 /** An object in config.json, with the model_type inside it that the table is for; `flat`: older files have its keys outside. */
@@ -137,6 +161,12 @@ export interface AttentionTable {
   readonly slidingKvHeads?: number;
   /** Keys of the dimensions of a head's value, where they may differ from those of its key. */
   readonly valueDim?: readonly string[];
+  /** Blocks without a window have sizes of their own. */
+  readonly full?: FullAttentionTable;
+  /** True: values go through an RMS norm of each head without a weight. */
+  readonly valueNorm?: true;
+  /** Key of how many blocks come last that read the keys and values of the last block before them with (or without) a window. */
+  readonly sharedKv?: Setting<number>;
   /** Multiplies values; an explicit null is 1. */
   readonly valueScale?: Setting<number>;
   readonly headNorm?: HeadNormTable;
@@ -158,6 +188,40 @@ export interface AttentionTable {
   readonly temperature?: TemperatureTable;
   /** Blocks that see only their chunk of so many tokens: those of chunked_attention in layer_types, without it those that rotate. */
   readonly chunk?: Setting<number>;
+}
+
+/**
+ * Alternating updates (AltUp, arXiv:2301.13310) as Gemma 3n has them: `inputs` streams, of which a block computes the first alone. With
+ * m = tanh(router(norm(x) / hidden)) of the first stream x: the block predicts every stream, s_b + sum over a of predict(m)[b * inputs + a]
+ * * s_a, computes on the first, and corrects each by (correct(m) + 1) times what it computed less what was predicted, m then of what it
+ * computed. Per-layer embeddings add to all streams but the first, their input being that times `outputScale` [hidden]. LAuReL
+ * (arXiv:2411.07501): x + norm(right(left x)) of attention's input joins what attention leaves, both over sqrt(2).
+ */
+export interface AltUpTable {
+  readonly inputs: Setting<number>;
+  readonly routerNorm: string;
+  readonly router: string;
+  readonly predict: string;
+  readonly correct: string;
+  readonly outputScale: string;
+  readonly scaled: Setting<boolean>;
+  readonly laurel: {
+    readonly left: string;
+    readonly right: string;
+    readonly norm: string;
+    readonly rank: Setting<number>;
+  };
+}
+
+/** Sizes of blocks without a window. */
+export interface FullAttentionTable {
+  /** Key of an object of settings by block index, which counts alone where it is present; head_dim and num_key_value_heads are read. */
+  readonly byBlock: string;
+  readonly headDim: Setting<number>;
+  /** A key that counts where `keysAsValues` holds. */
+  readonly kvHeads: string;
+  /** True: no linear makes values, which are what that of keys made, before its norm. */
+  readonly keysAsValues: Setting<boolean>;
 }
 
 /** Norms of q and k. */
@@ -245,6 +309,8 @@ export interface WindowTable {
   readonly layerTypes: boolean;
   /** Where `layer_types` does not decide: every second block has the window, the first one included, up to so many blocks. */
   readonly alternateUpTo?: Setting<number>;
+  /** True: the last block has none, whatever `layer_types` says. */
+  readonly lastFull?: true;
   /** True: where `layer_types` does not decide, the blocks that rotate nothing have the window, and no other. */
   readonly unrotated?: true;
 }
@@ -255,6 +321,13 @@ interface MlpCommon {
   readonly intermediate: readonly string[];
   /** The size where none of the keys is set: so many times the hidden size. */
   readonly widening?: number;
+  /**
+   * Key of the share of what `gate` makes, block by block, that is set to 0; where it is absent `otherwise` in the first `blocks` blocks
+   * of models of more.
+   */
+  readonly sparsity?: { readonly list: string; readonly otherwise: number; readonly blocks: number };
+  /** Whether blocks that read another block's keys and values have twice the size. */
+  readonly doubledShared?: Setting<boolean>;
 }
 
 interface MlpNorms {
@@ -351,6 +424,17 @@ export interface ExpertsTable {
   };
   /** act(gate) * up (default), or GPT-OSS's clamped gate. */
   readonly gate?: { readonly alpha: Setting<number>; readonly limit: Setting<number> };
+  /** A key without whose true no block has experts: tables are found without them then. */
+  readonly enabled?: { readonly key: string };
+  /** Experts, the MLP beside them (`shared`) and the router have norms of their own: src/model/plan-experts-apart.ts. */
+  readonly apart?: {
+    readonly norm: string;
+    readonly postNorm: string;
+    readonly sharedPostNorm: string;
+    /** Tensors: [hidden], the weight of the router's norm; [E], which multiplies the weights of chosen experts. */
+    readonly routerScale: string;
+    readonly expertScale: string;
+  };
   /** An MLP that every token goes through beside its experts. */
   readonly shared?: SharedExpertTable;
   /** Key of a list that says of each block whether it is 'sparse' or 'dense'; where it is absent the rest decides. */

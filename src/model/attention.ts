@@ -5,13 +5,14 @@ import { LpqError } from '../core/error.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import { cachedAttention, requireCpu } from './cached-attention.js';
 import { apart as alone, type Columns, firstOf } from './columns.js';
+import { keptBy, withKept } from './kept-keys.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { TemperaturePlan } from './plan-attention.js';
-import type { AttentionTensors, Batch, BlockWeights, Stage } from './program.js';
+import type { AttentionTensors, Batch, BlockState, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
 import type { KvForm } from './source.js';
-import { rotate } from './turn.js';
+import { rotate, rotateOne } from './turn.js';
 import { applyNormTo, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function attentionTensors(plan: AttentionPlan): [string, readonly number[]][] {
@@ -38,8 +39,6 @@ export interface Beside {
  * the same h; its input is made here.
  */
 export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: Beside): Stage[] {
-  const { heads, kvHeads, headDim, valueDim, valueScale } = plan;
-
   const qkv: Stage = {
     id: 'qkv',
     feeds: [{ id: 'qkv', linears: projectionRefs(plan) }],
@@ -48,48 +47,71 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
     },
     async advance(rt, weights, state) {
       const x = branchInput(rt, weights, plan.norm, state);
-      const made = project(rt, weights, plan, x);
-      const { q, k, v } = made;
-      const { normsLast, temperature } = plan;
-      // A cache may take norms and rotation with its own.
-      const apart = normsLast || temperature !== undefined;
-      const norms = !apart && state.attend && headNorms(weights, plan);
-      const normalize = (): void => {
-        if (plan.qNorm) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
-        if (plan.kNorm) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
-      };
-      if (!norms && !normsLast) normalize();
-      const rotation = plan.rope && ropes.forBatch(rt, plan.rope, state.batch);
-      const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * valueDim]);
-      const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
-      const { scale, window, softCap } = plan;
-      const widths = { heads, kvHeads, headDim, ...(valueDim !== headDim && { valueDim }) };
-      const params = { ...widths, scale, window, ...(softCap > 0 && { softCap }) };
-      if (apart) rotate(rt, { q, k, ...(rotation && { rotation }) }, params);
-      if (normsLast) normalize();
-      if (temperature) warm(rt, ropes, temperature, q, heads * headDim, state.batch);
-      const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && !apart && { rotation }) };
-      if (state.attend) {
-        requireOneChunk(plan, state.batch);
-        state.attend(tensors, params, sinks);
-      } else {
-        rotate(rt, tensors, params);
-        attendWhole(rt, weights.kv, tensors, chunked(rt, state.batch, plan.chunk), params, sinks);
-      }
-      // Of weighted means of values, as good as of the values.
-      if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
+      const { attention, next } = attend(rt, weights, plan, ropes, state, x);
       const aux: Record<string, Tensor> = { attention };
       if (beside) {
         const same = beside.norm !== undefined && beside.norm.weight === plan.norm?.weight;
         aux[PARALLEL_INPUT] = same ? x.view(x.shape) : branchInput(rt, weights, beside.norm, state);
       }
       x.dispose();
-      made.dispose();
-      return { ...state, aux };
+      return { ...next, aux };
     },
   };
 
   return [qkv, outputStage(plan)];
+}
+
+/** The attention output [T, heads * valueDim] of the normalised input x [T,C], and the state with what later blocks read of it. */
+function attend(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  plan: AttentionPlan,
+  ropes: RopeCache,
+  state: BlockState,
+  x: Tensor,
+): { attention: Tensor; next: BlockState } {
+  const { heads, kvHeads, headDim, valueDim, valueScale, reads } = plan;
+  const made = project(rt, weights, plan, x);
+  const { q, k, v } = made;
+  const { normsLast, temperature } = plan;
+  // A cache may take norms and rotation with its own.
+  const apart = normsLast || temperature !== undefined;
+  const norms = !apart && state.attend && headNorms(weights, plan);
+  const normalize = (): void => {
+    if (plan.qNorm) applyNormTo(rt, weights, plan.qNorm, q, heads * headDim);
+    if (plan.kNorm) applyNormTo(rt, weights, plan.kNorm, k, kvHeads * headDim);
+  };
+  if (plan.vNorm && reads === undefined) applyNormTo(rt, weights, plan.vNorm, v, kvHeads * valueDim);
+  if (!norms && !normsLast) normalize();
+  const rotation = plan.rope && ropes.forBatch(rt, plan.rope, state.batch);
+  const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * valueDim]);
+  const sinks = plan.sinks === undefined ? undefined : weightOf(weights, plan.sinks);
+  const { scale, window, softCap } = plan;
+  const widths = { heads, kvHeads, headDim, ...(valueDim !== headDim && { valueDim }) };
+  const params = { ...widths, scale, window, ...(softCap > 0 && { softCap }) };
+  if (apart) rotate(rt, { q, k, ...(rotation && { rotation }) }, params);
+  if (normsLast) normalize();
+  if (temperature) warm(rt, ropes, temperature, q, heads * headDim, state.batch);
+  const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && !apart && { rotation }) };
+  let next = state;
+  if (state.attend) {
+    requireOneChunk(plan, state.batch);
+    state.attend({ ...tensors, ...(reads !== undefined && { reads }) }, params, sinks);
+  } else if (reads !== undefined) {
+    rotateOne(rt, q, heads, headDim, rotation);
+    const kept = keptBy(rt, weights, reads, state);
+    const [keys, values] = kept.map((of) => ({ of, first: 0 })) as [Columns, Columns];
+    attendWhole(rt, weights.kv, { ...tensors, k: keys, v: values }, state.batch, params, sinks);
+    for (const tensor of kept) tensor.dispose();
+  } else {
+    rotate(rt, tensors, params);
+    next = withKept(rt, weights, plan, tensors, state);
+    attendWhole(rt, weights.kv, tensors, chunked(rt, state.batch, plan.chunk), params, sinks);
+  }
+  // Of weighted means of values, as good as of the values.
+  if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
+  made.dispose();
+  return { attention, next };
 }
 
 /** The batch with each chunk as a sequence of its own, as far as attention goes. */

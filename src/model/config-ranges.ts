@@ -26,6 +26,8 @@ const RANGES: Readonly<Record<string, Range>> = {
   ...all(SIZE, 'num_hidden_layers n_layer num_layers num_attention_heads n_head num_key_value_heads head_dim'),
   ...all(SIZE, 'max_position_embeddings n_positions n_ctx original_max_position_embeddings'),
   ...all(SIZE, 'kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim moe_intermediate_size'),
+  ...all(SIZE, 'top_k_experts global_head_dim num_global_key_value_heads vocab_size_per_layer_input'),
+  ...all(COUNT, 'hidden_size_per_layer_input num_kv_shared_layers'),
   ...all(SIZE, 'moe_num_experts moe_k intermediate_size_mlp attention_chunk_size'),
   ...all(SIZE, 'num_experts_per_tok num_experts_per_token n_group topk_group decoder_sparse_step moe_layer_freq'),
   ...all(COUNT, 'sliding_window max_window_layers sliding_window_pattern _sliding_window_pattern num_experts'),

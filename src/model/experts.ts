@@ -1,7 +1,15 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { branchInput } from './branch.js';
 import { coveringTokens, rowsOf } from './coverage.js';
+import {
+  addBranches,
+  apartTensors,
+  disposeInputs,
+  type ExpertInputs,
+  expertInputs,
+  routerScores,
+  scaleChosen,
+} from './experts-apart.js';
 import { applyGate } from './gate.js';
 import type { LinearPlan } from './plan.js';
 import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
@@ -17,6 +25,7 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
     ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
     ...plan.experts.flatMap(({ gate, up, down }) => [gate, up, down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
+    ...apartTensors(plan.apart, plan.experts.length),
   ];
 }
 
@@ -49,18 +58,18 @@ function feeds(plan: ExpertsPlan, kind: 'gate_up' | 'down'): Feed[] {
   }));
 }
 
-/** `normed` f32|16 bits [T,C] stays the caller's. */
+/** What is read, f32|16 bits [T,C], stays the caller's. */
 function route(
   rt: NativeRuntime,
   plan: ExpertsPlan,
   weights: BlockWeights,
   state: BlockState,
-  normed: Tensor,
+  { experts: normed, router }: ExpertInputs,
 ): Routing {
   const { perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, jitter } = plan.routing;
   const { tokens } = state.batch;
   const experts = plan.experts.length;
-  const scores = applyLinear(rt, weights, plan.router, normed);
+  const scores = routerScores(rt, weights, plan, router);
   const indices = rt.allocate('i32', [tokens, perToken]);
   const shares = rt.allocate('f32', [tokens, perToken]);
   const rows = rt.allocate('i32', [tokens * perToken]);
@@ -70,6 +79,7 @@ function route(
   const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, ...(jitter > 0 && { jitter }) };
   ops.routeTopK(rt, scores, indices, shares, choice, bias);
   bias?.dispose();
+  scaleChosen(rt, weights, plan, indices, shares);
   ops.groupByExpert(rt, indices, rows, offsets, { experts });
   ops.gatherRows(rt, normed, rows, x, { divide: perToken });
   for (const tensor of [scores, indices]) tensor.dispose();
@@ -103,12 +113,12 @@ async function covering(
   rt: NativeRuntime,
   plan: ExpertsPlan,
   weights: BlockWeights,
-  normed: Tensor,
+  router: Tensor,
   { rows, offsets }: Pick<Routing, 'rows' | 'offsets'>,
   coverage: number,
 ): Promise<(Int32Array | undefined)[]> {
   if (coverage === 0) return [];
-  const scores = applyLinear(rt, weights, plan.router, normed);
+  const scores = routerScores(rt, weights, plan, router);
   const tokens = await coveringTokens(rt, { scores, rows, offsets, perToken: plan.routing.perToken }, coverage);
   scores.dispose();
   return tokens;
@@ -147,25 +157,25 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
     id: 'experts.gate_up',
     feeds: [...feeds(plan, 'gate_up'), ...(shared ? [shared.gateUp] : [])],
     async capture(rt, weights, state, coverage = 0) {
-      const normed = branchInput(rt, weights, plan.norm, state);
-      const routed = route(rt, plan, weights, state, normed);
+      const read = expertInputs(rt, weights, plan, state);
+      const routed = route(rt, plan, weights, state, read);
       const captured = new Map<string, Tensor>();
-      const more = await covering(rt, plan, weights, normed, routed, coverage);
+      const more = await covering(rt, plan, weights, read.router, routed, coverage);
       await split(rt, routed.x, routed.offsets, (e, rows) => {
         const tokens = more[e];
-        captured.set(`experts.${e}.gate_up`, tokens ? rowsOf(rt, normed, tokens) : rows);
+        captured.set(`experts.${e}.gate_up`, tokens ? rowsOf(rt, read.experts, tokens) : rows);
         if (tokens) rows.dispose();
       });
       for (const tensor of Object.values(routed)) tensor.dispose();
-      if (shared) captured.set(shared.gateUp.id, normed);
-      else normed.dispose();
+      if (shared) captured.set(shared.gateUp.id, read.shared.view(read.shared.shape));
+      disposeInputs(read);
       return captured;
     },
     async advance(rt, weights, state) {
-      const normed = branchInput(rt, weights, plan.norm, state);
-      const { x, ...routed } = route(rt, plan, weights, state, normed);
-      const beside = shared ? shared.inner(rt, weights, normed) : {};
-      normed.dispose();
+      const read = expertInputs(rt, weights, plan, state);
+      const { x, ...routed } = route(rt, plan, weights, state, read);
+      const beside = shared ? shared.inner(rt, weights, read.shared) : {};
+      disposeInputs(read);
       const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
       const up = rt.allocate(gate.dtype, gate.shape);
       await split(rt, x, routed.offsets, (e, rows, first) => {
@@ -190,16 +200,16 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
       const routed = state.aux as unknown as Routed;
       const captured = new Map<string, Tensor>();
       // h is what it was before gate and up: the mixture is added to it by advance().
-      const normed = coverage > 0 ? branchInput(rt, weights, plan.norm, state) : undefined;
-      const more = normed ? await covering(rt, plan, weights, normed, routed, coverage) : [];
+      const read = coverage > 0 ? expertInputs(rt, weights, plan, state) : undefined;
+      const more = read ? await covering(rt, plan, weights, read.router, routed, coverage) : [];
       await split(rt, routed.inner, routed.offsets, (e, rows) => {
         const tokens = more[e];
-        if (!normed || !tokens) return captured.set(`experts.${e}.down`, rows);
-        const x = rowsOf(rt, normed, tokens);
+        if (!read || !tokens) return captured.set(`experts.${e}.down`, rows);
+        const x = rowsOf(rt, read.experts, tokens);
         captured.set(`experts.${e}.down`, innerOf(rt, plan, weights, e, x));
         for (const tensor of [x, rows]) tensor.dispose();
       });
-      normed?.dispose();
+      if (read) disposeInputs(read);
       if (shared) {
         const { sharedInner } = state.aux as unknown as SharedInner;
         captured.set(shared.down.id, sharedInner.view(sharedInner.shape));
@@ -213,9 +223,10 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
         applyTo(rt, weights, (plan.experts[e] as ExpertPlan).down, rows, out, first);
         rows.dispose();
       });
-      ops.scatterAddRows(rt, out, routed.rows, routed.weights, state.h, { divide: plan.routing.perToken });
+      addBranches(rt, weights, plan, shared, state, (to) =>
+        ops.scatterAddRows(rt, out, routed.rows, routed.weights, to, { divide: plan.routing.perToken }),
+      );
       out.dispose();
-      shared?.addTo(rt, weights, state.aux as unknown as SharedInner, state.h);
       for (const tensor of Object.values(state.aux)) tensor.dispose();
       return { ...state, aux: {} };
     },

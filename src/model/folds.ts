@@ -1,6 +1,7 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
-import type { ExpertPlan } from './plan-experts.js';
+import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
 import type { MlaPlan } from './plan-mla.js';
+import { projections } from './projections.js';
 
 /**
  * One axis of one tensor that lists the channels of a fold site: runs of `size` indices, one at each of `starts`, all of
@@ -37,7 +38,8 @@ export interface FoldSite {
 /** Every site of a model; the axes of different sites permute different indices. */
 export function foldSites(plan: ModelPlan): FoldSite[] {
   return [
-    residualSite(plan),
+    // Streams are mixed by linears of their own.
+    ...(plan.streams ? [] : [residualSite(plan)]),
     ...plan.blocks.flatMap((block, index) => [...attentionSites(block, index), ...mlpSites(block, index)]),
   ];
 }
@@ -65,11 +67,14 @@ export function scaleSites(plan: ModelPlan): ScaleSite[] {
 /** Norms that two branches share count once, with the readers of both. */
 function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { attention, mlp } = block;
-  const { feeds, beside } = streamLinears(block);
+  const { feeds } = streamLinears(block);
+  const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
   const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
-    [attention.norm, [first], []],
-    [mlp.norm, rest, beside],
+    // LAuReL reads the same, and adds it.
+    [block.altUp ? undefined : attention.norm, [first], []],
+    // Experts apart read other norms, which nothing scales.
+    [mlp.kind === 'experts' && mlp.apart ? undefined : mlp.norm, rest, beside],
   ];
   const sites = new Map<string, ScaleSite>();
   for (const [norm, read, more] of branches) {
@@ -125,29 +130,38 @@ const reader = (linears: readonly LinearPlan[], starts: readonly number[] = [0])
 });
 
 /** The linears of a block that read the residual stream, feed by feed, those that are no feed, and those that write it. */
-function streamLinears({ attention, mlp }: BlockPlan): {
+function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
   feeds: LinearPlan[][];
   beside: LinearPlan[];
   writers: LinearPlan[];
 } {
   const feeds: LinearPlan[][] = [];
-  const beside: LinearPlan[] = [];
-  const writers: LinearPlan[] = [attention.o];
+  const beside: LinearPlan[] = perLayer ? [perLayer.gate] : [];
+  const writers: LinearPlan[] = perLayer ? [attention.o, perLayer.back] : [attention.o];
   if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
-  } else feeds.push(attention.fused ? [attention.fused.linear] : [attention.q, attention.k, attention.v]);
+  } else feeds.push(projections(attention));
   if (mlp.kind === 'experts') {
-    const { experts, router, shared } = mlp;
+    const { experts, shared } = mlp;
     const all: ExpertPlan[] = [...experts, ...(shared ? [shared] : [])];
     feeds.push(...all.map(({ gate, up }) => [gate, up]));
     writers.push(...all.map(({ down }) => down));
-    beside.push(router, ...(shared?.outputGate ? [shared.outputGate] : []));
+    beside.push(...besideExperts(mlp));
   } else {
     feeds.push(mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.kind === 'fused' ? mlp.gateUp : mlp.up]);
     writers.push(mlp.down);
   }
   return { feeds, beside, writers };
+}
+
+function apartNorms({ apart }: ExpertsPlan): NormPlan[] {
+  return apart ? [apart.norm, apart.postNorm, apart.sharedPostNorm, apart.sumNorm, apart.routerNorm] : [];
+}
+
+/** What reads the input of a mixture and is no feed. */
+function besideExperts({ router, shared }: ExpertsPlan): LinearPlan[] {
+  return [router, ...(shared?.outputGate ? [shared.outputGate] : [])];
 }
 
 function residualSite(plan: ModelPlan): FoldSite {
@@ -158,9 +172,10 @@ function residualSite(plan: ModelPlan): FoldSite {
     ? rowsOf(embedding.project)
     : [{ tensor: embedding.weight, axis: 1 as const, starts: [0] }];
   const last = projectOut ?? head;
-  const norms = plan.blocks.flatMap(({ attention, mlp }) => [
+  const norms = plan.blocks.flatMap(({ attention, mlp, perLayer }) => [
+    perLayer?.postNorm,
     ...[attention.norm, attention.postNorm, attention.residualNorm, mlp.norm],
-    ...(mlp.kind === 'experts' ? [] : [mlp.postNorm, mlp.residualNorm]),
+    ...(mlp.kind === 'experts' ? apartNorms(mlp) : [mlp.postNorm, mlp.residualNorm]),
   ]);
   const axes = [
     ...first,
@@ -168,6 +183,7 @@ function residualSite(plan: ModelPlan): FoldSite {
     ...[...norms, finalNorm].flatMap(normAxes),
     ...streams.flatMap(({ feeds, beside }) => [...feeds.flat(), ...beside].map((linear) => columnsOf(linear))),
     ...streams.flatMap(({ writers }) => writers.flatMap((linear) => rowsOf(linear))),
+    ...(plan.perLayer ? [columnsOf(plan.perLayer.linear)] : []),
     columnsOf(last),
   ];
   const readers = [...streams.flatMap(({ feeds }) => feeds.map((feed) => reader(feed))), reader([last])];
@@ -183,9 +199,10 @@ function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 
-/** One site a kv head: its rows of v, and the columns of o of every head that reads it. */
+/** One site a kv head, unless values are normalised or read elsewhere, too: its rows of v, and the columns of o of every head that reads it. */
 function valueSites(attention: AttentionPlan, index: number): FoldSite[] {
   const { heads, kvHeads, headDim, valueDim, fused, v, o } = attention;
+  if (attention.vNorm || attention.reads !== undefined || attention.kept !== undefined) return [];
   const group = heads / kvHeads;
   return Array.from({ length: kvHeads }, (_, kv): FoldSite => {
     const columns = Array.from({ length: group }, (_, i) => (kv * group + i) * valueDim);

@@ -35,7 +35,11 @@ export function embedBatches(
         hint: 'Use shorter sequences.',
       });
   }
-  return batches.map((batch) => ({ batch, h: graph.embed(rt, outer, batch.ids, batch.positions), aux: {} }));
+  return batches.map((batch) => {
+    const h = graph.embed(rt, outer, batch.ids, batch.positions);
+    const carried = graph.carried(rt, outer, batch.ids, h);
+    return { batch, h, aux: {}, ...(carried && { carried }) };
+  });
 }
 
 /** Takes one state through all stages of a block. */
@@ -88,5 +92,6 @@ export async function runForward(
 }
 
 export function disposeStates(states: readonly BlockState[]): void {
-  for (const { h, aux } of states) for (const tensor of [h, ...(Object.values(aux) as Tensor[])]) tensor.dispose();
+  for (const { h, aux, carried = {} } of states)
+    for (const tensor of [h, ...[aux, carried].flatMap((held) => Object.values(held) as Tensor[])]) tensor.dispose();
 }

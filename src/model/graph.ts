@@ -1,14 +1,16 @@
 import { LpqError } from '../core/error.js';
+import { alternating, altUpTensors } from './altup.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors } from './attention.js';
+import { ended, endTensors } from './block-end.js';
 import { expertsStages, expertsTensors } from './experts.js';
 import { expertSource } from './fused-experts.js';
 import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
 import { asNamed } from './named.js';
-import { embed, headInput, logits, outerTensors } from './outer.js';
+import { carried, embed, headInput, logits, outerTensors, streamWidth } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
-import type { Block, ModelGraph } from './program.js';
+import type { Block, ModelGraph, Stage } from './program.js';
 import { RopeCache } from './rope-cache.js';
 import type { WeightShapes, WeightSource } from './source.js';
 import { linearRef, storedTurned } from './weights.js';
@@ -42,6 +44,7 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
   return {
     architecture: plan.architecture,
     hidden: plan.hidden,
+    stream: streamWidth(plan),
     vocab: plan.vocab,
     blocks,
     outer: outerTensors(plan),
@@ -49,23 +52,29 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
     longest: plan.embedding.positions?.count,
     head: { ...linearRef(plan.head), tied: plan.tied },
     embed: (rt, weights, ids, positions) => embed(rt, weights, plan, ids, positions),
+    carried: (rt, weights, ids, h) => carried(rt, weights, plan, ids, h),
     headInput: (rt, weights, h) => headInput(rt, weights, plan, h),
     logits: (rt, weights, h, pending) => logits(rt, weights, plan, h, pending),
   };
 }
 
-function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, ropes: RopeCache): Block {
+function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
+  const { attention, mlp, parallel } = plan;
   const beside = parallel ? { norm: mlp.norm } : undefined;
+  const stages = [
+    ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
+    ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
+  ];
   return {
     index,
     tensors: new Map([
       ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
       ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
+      ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
     ]),
-    stages: [
-      ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
-      ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
-    ],
+    stages: plan.altUp
+      ? alternating(stages, plan, plan.altUp)
+      : [...stages.slice(0, -1), ended(stages.at(-1) as Stage, plan)],
   };
 }
 

@@ -46,11 +46,19 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
   const joined = plan.kind === 'gated' ? weights.joined?.get(plan.gate.name) : plan.gateUp;
   if (plan.kind === 'gated' && !joined) {
     const [gate, up] = [apply(plan.gate), apply(plan.up)];
+    if (plan.deviations !== undefined) ops.gaussianTopK(rt, gate, gate, { deviations: plan.deviations });
     ops.gatedActivation(rt, gate, up, gate, { act });
     up.dispose();
     return gate;
   }
   const whole = apply(joined as LinearPlan);
+  if (plan.kind === 'gated' && plan.deviations !== undefined) {
+    const gate = rt.allocate(whole.dtype, [x.shape[0] as number, plan.gate.n]);
+    ops.sliceColumns(rt, whole, gate, { first: 0 });
+    ops.gaussianTopK(rt, gate, gate, { deviations: plan.deviations });
+    ops.placeColumns(rt, gate, whole, { first: 0 });
+    gate.dispose();
+  }
   const y = rt.allocate(whole.dtype, [x.shape[0] as number, plan.down.k]);
   ops.gatedActivation(rt, whole, whole, y, { act, first: 0, upFirst: plan.down.k });
   whole.dispose();

@@ -1,6 +1,8 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { streamsOf } from './altup.js';
 import { branchInput } from './branch.js';
+import { perLayerInputs, perLayerTensors } from './per-layer.js';
 import type { ModelPlan } from './plan.js';
 import type { BlockState, BlockWeights } from './program.js';
 import { applyLinear, linearTensors, normTensors, weightOf } from './weights.js';
@@ -13,6 +15,8 @@ export function outerTensors(plan: ModelPlan): Map<string, readonly number[]> {
     [embedding.weight, [plan.vocab, embedding.width]],
     ...(positions ? [[positions.weight, [positions.count + positions.first, plan.hidden]] as const] : []),
     ...[embedding.project, plan.projectOut].flatMap((linear) => (linear ? linearTensors(linear) : [])),
+    ...(plan.perLayer ? perLayerTensors(plan.perLayer) : []),
+    ...(plan.streams?.into ?? []).flatMap(linearTensors),
     ...normTensors(plan.finalNorm),
     ...linearTensors(plan.head),
   ]);
@@ -39,6 +43,26 @@ export function embed(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan,
     for (const tensor of [table, learned]) tensor.dispose();
   }
   return h;
+}
+
+/** What goes along with the embeddings h f32 [T,C] (ModelGraph.carried). */
+export function carried(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  { perLayer, streams }: ModelPlan,
+  ids: Tensor,
+  h: Tensor,
+): Record<string, Tensor> | undefined {
+  if (!perLayer && !streams) return undefined;
+  return {
+    ...(streams && streamsOf(rt, weights, streams, h)),
+    ...(perLayer && perLayerInputs(rt, weights, perLayer, ids, h)),
+  };
+}
+
+/** ModelGraph.stream. */
+export function streamWidth({ hidden, perLayer, streams }: ModelPlan): number {
+  return hidden * (streams?.inputs ?? 1) + (perLayer?.linear.n ?? 0);
 }
 
 /** What lm_head reads, of final states h f32 [T,C], to which `pending` is added. */

@@ -1,6 +1,7 @@
 import type { Architecture, AttentionTable, HeadNormTable, RopeTable, WindowTable } from './architecture.js';
 import { type Config, positive, settingNumber } from './config.js';
 import type { BranchPlan, LinearPlan, NormMaker, NormPlan, RopePlan } from './plan.js';
+import { attentionSizes, sharingOf } from './plan-sharing.js';
 import { ropeParameters, ropeSpec } from './rope.js';
 
 /** Grouped-query attention of one block. */
@@ -15,6 +16,14 @@ export interface AttentionPlan extends BranchPlan {
   readonly o: LinearPlan;
   readonly qNorm: NormPlan | undefined;
   readonly kNorm: NormPlan | undefined;
+  /** Without a weight. */
+  readonly vNorm?: NormPlan;
+  /** True: there is no v; values are what k makes, before its norm. */
+  readonly keysAsValues?: true;
+  /** Index of the block whose keys and values this one reads: it has neither k nor v. */
+  readonly reads?: number;
+  /** Keys and values are read by later blocks, too: the index under which they are kept. */
+  readonly kept?: number;
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
@@ -67,29 +76,30 @@ export function attentionPlanner(
   const kvKeys = architecture.sizes?.kvHeads ?? ['num_key_value_heads'];
   const stated = config.count(kvKeys, heads);
   const { slidingKvHeads = 1 } = table;
-  if (heads % (stated * slidingKvHeads) !== 0)
-    throw config.error(
-      kvKeys[0] as string,
-      `does not divide ${headKeys[0]}`,
-      stated,
-      `a divisor of ${heads / slidingKvHeads}`,
-    );
+  const requireDivisor = (kvHeads: number, most: number): void => {
+    if (most % kvHeads !== 0)
+      throw config.error(kvKeys[0] as string, `does not divide ${headKeys[0]}`, kvHeads, `a divisor of ${most}`);
+  };
+  requireDivisor(stated, heads / slidingKvHeads);
   const quotient = table.headDim === 'hidden/heads' || config.has('head_dim');
-  const headDim = config.count(['head_dim'], quotient ? hidden / heads : (table.headDim as number));
-  const valueDim = table.valueDim ? config.count(table.valueDim, headDim) : headDim;
+  const common = config.count(['head_dim'], quotient ? hidden / heads : (table.headDim as number));
   const valueScale = table.valueScale === undefined ? 1 : config.optional(table.valueScale) || 1;
   const { names } = table;
   const normed = config.flag(table.headNorm?.enabled ?? true);
-  const headNorm = (name: string | undefined, count: number, turns: boolean): NormPlan | undefined => {
+  const headNorm = (name: string | undefined, count: number, turns: boolean, dim: number): NormPlan | undefined => {
     const { bare } = table.headNorm ?? {};
     if (!normed || (bare ? !turns : name === undefined)) return undefined;
-    return headNormPlan(norm, table.headNorm, name ?? '', headDim, count);
+    return headNormPlan(norm, table.headNorm, name ?? '', dim, count);
   };
   const temperature = temperaturePlan(config, table);
   return ({ prefix, index, layers, linear, branch }) => {
     const turns = table.rope !== undefined && !skipsRotation(config, table.rope, index);
     const sliding = isSliding(config, table.window, index, layers, turns);
-    const kvHeads = sliding ? stated * slidingKvHeads : stated;
+    const kinds = { headDim: common, kvHeads: sliding ? stated * slidingKvHeads : stated };
+    const { headDim, kvHeads, keysAsValues } = attentionSizes(config, table, index, sliding, kinds);
+    requireDivisor(kvHeads, heads);
+    const valueDim = table.valueDim ? config.count(table.valueDim, headDim) : headDim;
+    const shared = sharingOf(config, table, index, layers, (at) => isSliding(config, table.window, at, layers, turns));
     const [qn, kn, vn] = [heads * headDim, kvHeads * headDim, kvHeads * valueDim];
     const bias = {
       q: config.flag(table.bias.q),
@@ -107,8 +117,12 @@ export function attentionPlanner(
       v: part(separate.v, vn, bias.v),
       fused: 'qkv' in names ? { linear: part(names.qkv, qn + kn + vn, bias.q), order: names.order } : undefined,
       o: linear(prefix + names.o, hidden, heads * valueDim, bias.o),
-      qNorm: headNorm(names.qNorm && prefix + names.qNorm, heads, turns),
-      kNorm: headNorm(names.kNorm && prefix + names.kNorm, kvHeads, turns),
+      qNorm: headNorm(names.qNorm && prefix + names.qNorm, heads, turns, headDim),
+      kNorm:
+        shared.reads === undefined ? headNorm(names.kNorm && prefix + names.kNorm, kvHeads, turns, headDim) : undefined,
+      ...(table.valueNorm && { vNorm: { ...norm('', valueDim), weight: undefined } }),
+      ...(keysAsValues && { keysAsValues: true as const }),
+      ...shared,
       heads,
       kvHeads,
       headDim,
@@ -209,7 +223,7 @@ function windowSize(config: Config, window: WindowTable): number {
 }
 
 function isSliding(config: Config, window: WindowTable, index: number, layers: number, turns: boolean): boolean {
-  if (!config.flag(window.enabled)) return false;
+  if (!config.flag(window.enabled) || (window.lastFull && index === layers - 1)) return false;
   const types = window.layerTypes ? config.list('layer_types', 'string') : [];
   if (types.length === 0 && window.unrotated) return !turns;
   if (types.length === 0 && window.alternateUpTo !== undefined)

@@ -1,6 +1,7 @@
 import type { ExpertsTable, SharedExpertTable } from './architecture.js';
 import { type Config, keyOf, positive, settingNumber } from './config.js';
 import type { Activation, LinearPlan, NormPlan } from './plan.js';
+import type { ExpertsApartPlan } from './plan-experts-apart.js';
 
 /** What follows gate and up: act(gate) * up, or GPT-OSS's clamped gate. */
 export type GatePlan =
@@ -23,6 +24,7 @@ export interface ExpertsPlan {
   readonly intermediate: number;
   readonly gate: GatePlan;
   readonly shared: SharedExpertPlan | undefined;
+  readonly apart?: ExpertsApartPlan;
 }
 
 /** The parameters of ops.routeTopK. */
@@ -77,9 +79,15 @@ function isSparse(config: Config, key: string, types: readonly string[], index: 
 }
 
 /** A count that a list may state block by block. */
-function countAt(config: Config, keys: readonly string[], index: number, most?: number): number {
+export function countAt(
+  config: Config,
+  keys: readonly string[],
+  index: number,
+  most?: number,
+  otherwise?: number,
+): number {
   const found = config.find(...keys);
-  if (!Array.isArray(found?.value)) return config.count(keys, undefined, 1, most);
+  if (!Array.isArray(found?.value)) return config.count(keys, otherwise, 1, most);
   const value = config.list(found.key, 'number')[index];
   if (Number.isSafeInteger(value) && value! >= 1 && value! <= (most ?? Number.MAX_SAFE_INTEGER)) return value!;
   throw config.error(found.key, `has no count for block ${index}`, value ?? null, 'a positive integer for each block');

@@ -1,8 +1,10 @@
 import type { ActivationName } from '../../native/ops.js';
 import type { MlpTable } from './architecture.js';
 import type { Config } from './config.js';
+import { normalQuantile } from './normal.js';
 import type { BranchPlan, LinearPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
+import { countAt } from './plan-experts.js';
 
 export type Activation = ActivationName;
 
@@ -12,6 +14,8 @@ export interface GatedMlpPlan extends BranchPlan {
   readonly up: LinearPlan;
   readonly down: LinearPlan;
   readonly activation: Activation;
+  /** Of what gate makes, that stays which is so many standard deviations above its mean, less that. */
+  readonly deviations?: number;
 }
 
 /** gateUp has the rows of gate, then those of up. */
@@ -39,15 +43,18 @@ export interface XieluPlan {
 
 export type MlpPlan = GatedMlpPlan | FusedMlpPlan | PlainMlpPlan;
 
-/** The MLP of one block. Throws LPQ_CONFIG. */
+/** The MLP of one block; `shares`: it reads another's keys and values. Throws LPQ_CONFIG. */
 export function mlpPlan(
   config: Config,
   table: MlpTable,
   hidden: number,
   activation: Activation | 'xielu',
-  { prefix, linear, branch }: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>,
+  { prefix, index, layers, linear, branch, shares = false }: BlockParts & { shares?: boolean },
 ): MlpPlan {
-  const inner = config.count(table.intermediate, table.widening && table.widening * hidden);
+  const doubled = shares && config.flag(table.doubledShared ?? false);
+  const inner =
+    (doubled ? 2 : 1) *
+    countAt(config, table.intermediate, index, undefined, table.widening && table.widening * hidden);
   const bias = config.flag(table.bias);
   const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
   const down = linear(prefix + table.names.down, hidden, inner, bias);
@@ -58,7 +65,25 @@ export function mlpPlan(
   }
   const common = { ...around, activation: activation as Activation };
   if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
-  return { kind: 'gated', gate: into(table.names.gate), up: into(table.names.up), ...common };
+  const deviations = deviationsOf(config, table, index, layers);
+  const gated = { kind: 'gated' as const, gate: into(table.names.gate), up: into(table.names.up), ...common };
+  return deviations === undefined ? gated : { ...gated, deviations };
+}
+
+/** How many standard deviations above the mean the cutoff of a block's sparsity lies; undefined where nothing is cut. */
+function deviationsOf(config: Config, { sparsity }: MlpTable, index: number, layers: number): number | undefined {
+  if (!sparsity) return undefined;
+  const { list, otherwise, blocks } = sparsity;
+  const shares = config.list(list, 'number');
+  const share = config.find(list) ? shares[index] : layers > blocks && index < blocks ? otherwise : 0;
+  if (share === undefined || shares.length > layers || !(share >= 0 && share < 1))
+    throw config.error(
+      list,
+      `has no share for block ${index}`,
+      share ?? `${shares.length} entries`,
+      `${layers} numbers from 0 to below 1`,
+    );
+  return share === 0 ? undefined : normalQuantile(share);
 }
 
 function xieluPlan(module: string): XieluPlan {

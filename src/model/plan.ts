@@ -1,9 +1,13 @@
 import type { Architecture, MlpTable } from './architecture.js';
-import { type Config, positive, settingNumber } from './config.js';
+import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
+import { type AltUpPlan, altUpPlan, type StreamsPlan, streamsPlan } from './plan-altup.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
+import { expertsApart } from './plan-experts-apart.js';
 import { type MlaPlan, mlaPlanner } from './plan-mla.js';
 import { type Activation, activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
+import { type PerLayerEnd, type PerLayerPlan, perLayerEnd, perLayerPlan } from './plan-per-layer.js';
+import { readsAnother } from './plan-sharing.js';
 import type { RopeSpec } from './rope.js';
 import { settingsOf } from './settings.js';
 
@@ -17,6 +21,8 @@ export interface ModelPlan {
   readonly hidden: number;
   readonly vocab: number;
   readonly embedding: EmbeddingPlan;
+  readonly perLayer?: PerLayerPlan;
+  readonly streams?: StreamsPlan;
   readonly finalNorm: NormPlan | undefined;
   /** After the final norm, before the head. */
   readonly projectOut: LinearPlan | undefined;
@@ -42,6 +48,10 @@ export interface BlockPlan {
   readonly mlp: MlpPlan | ExpertsPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
+  readonly perLayer?: PerLayerEnd;
+  readonly altUp?: AltUpPlan;
+  /** Full name of a tensor [1] that multiplies what the block makes. */
+  readonly scalar?: string;
 }
 
 /**
@@ -107,6 +117,8 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     bias,
     ...(table.transposed && { transposed: true }),
   });
+  const perLayer = perLayerPlan(config, table, layers, hidden, norm);
+  const streams = streamsPlan(config, table, hidden);
   const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
     const prefix = table.names.block.replace('{layer}', String(index));
     const branch: BlockParts['branch'] = (names) => ({
@@ -116,18 +128,42 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       multiplier,
     });
     const parts = { prefix, index, layers, linear, branch };
+    const shares = readsAnother(config, table.attention, index, layers);
+    if (shares && sparse?.(index) && config.flag(table.mlp.doubledShared ?? false))
+      throw config.error(
+        keyOf(table.mlp.doubledShared as Setting<boolean>),
+        'is not known to lpq beside experts',
+        true,
+        false,
+      );
+    const apart = table.experts && expertsApart(table.experts, prefix, norm, table.mlp.names.postNorm);
     const mlp =
       table.experts && sparse?.(index)
-        ? expertsPlan(
-            config,
-            table.experts,
-            { prefix, index, multiplier },
-            hidden,
-            norm(`${prefix}${table.mlp.names.norm}`),
-            activation as Activation,
-          )
-        : mlpPlan(config, mlpTable, hidden, activation, parts);
-    return { attention: attention(parts), mlp, parallel };
+        ? {
+            ...expertsPlan(
+              config,
+              table.experts,
+              { prefix, index, multiplier },
+              hidden,
+              norm(`${prefix}${table.mlp.names.norm}`),
+              activation as Activation,
+            ),
+            ...(apart && { apart }),
+          }
+        : mlpPlan(config, mlpTable, hidden, activation, {
+            ...parts,
+            shares,
+          });
+    const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
+    const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
+    return {
+      attention: attention(parts),
+      mlp,
+      parallel,
+      ...(end && { perLayer: end }),
+      ...(altUp && { altUp }),
+      ...(table.blockScale !== undefined && { scalar: prefix + table.blockScale }),
+    };
   });
   const embedding = embeddingPlan(config, table, hidden);
   const tied = config.flag(table.tied);
@@ -137,6 +173,8 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     hidden,
     vocab,
     embedding,
+    ...(perLayer && { perLayer }),
+    ...(streams && { streams }),
     finalNorm: bare ? undefined : norm(table.names.finalNorm),
     projectOut: projection(table.names.projectOut, embedding.width, hidden),
     head: {

@@ -54,6 +54,8 @@ export interface AttentionTensors {
   readonly y: Tensor;
   readonly norms?: HeadNorms;
   readonly rotation?: Rotation;
+  /** Index of the block whose keys and values are read in the place of k and v, which say nothing then. */
+  readonly reads?: number;
 }
 
 /**
@@ -68,6 +70,11 @@ export interface BlockState {
   h: Tensor;
   /** e.g. the attention output, or the MLP's hidden activation; keyed by the stage that made it. */
   aux: Record<string, Tensor>;
+  /**
+   * What goes along with h from block to block: per-layer embeddings, keys and values that later blocks read, further streams. Never
+   * changed in place; a stage puts other tensors there and disposes of those that it replaces.
+   */
+  readonly carried?: Readonly<Record<string, Tensor>>;
   /** Where the batch holds only the newest tokens of its sequences. */
   readonly attend?: CachedAttention;
   /**
@@ -122,6 +129,8 @@ export interface Block {
 export interface ModelGraph {
   readonly architecture: string;
   readonly hidden: number;
+  /** Numbers a token that go along between blocks, h among them; keys and values that later blocks read are not counted. */
+  readonly stream: number;
   readonly vocab: number;
   readonly blocks: readonly Block[];
   /** Weights outside blocks (embedding, final norm, lm_head) by full name. */
@@ -134,6 +143,8 @@ export interface ModelGraph {
   readonly longest: number | undefined;
   /** h f32 [T,C] from I32 [T] ids and their positions in their sequences. */
   embed(rt: NativeRuntime, weights: BlockWeights, ids: Tensor, positions: Tensor): Tensor;
+  /** What goes along with h from the embedding on (BlockState.carried); undefined where nothing does. */
+  carried(rt: NativeRuntime, weights: BlockWeights, ids: Tensor, h: Tensor): Record<string, Tensor> | undefined;
   /** What lm_head reads, f32 [T, head.k]: final states h after the final norm, projected where the model does so. */
   headInput(rt: NativeRuntime, weights: BlockWeights, h: Tensor): Tensor;
   /** logits f32 [T,V] of final states h (final norm included); h is not changed, but by what is pending, which is let go of. */

@@ -1,17 +1,23 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import type { Columns } from './columns.js';
+import { apart, type Columns } from './columns.js';
 import type { AttentionPlan, LinearPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import { applyLinear, linearRef, linearTensors } from './weights.js';
 
 /** The linears that make q, k and v. */
 export function projectionRefs(plan: AttentionPlan): LinearRef[] {
-  return (plan.fused ? [plan.fused.linear] : [plan.q, plan.k, plan.v]).map((linear) => linearRef(linear));
+  return projections(plan).map((linear) => linearRef(linear));
 }
 
 export function projectionTensors(plan: AttentionPlan): [string, readonly number[]][] {
-  return (plan.fused ? [plan.fused.linear] : [plan.q, plan.k, plan.v]).flatMap(linearTensors);
+  return projections(plan).flatMap(linearTensors);
+}
+
+/** The linears that there are. */
+export function projections({ fused, q, k, v, reads, keysAsValues }: AttentionPlan): LinearPlan[] {
+  if (fused) return [fused.linear];
+  return reads !== undefined ? [q] : keysAsValues ? [q, k] : [q, k, v];
 }
 
 /** What project() makes; the caller disposes of it. */
@@ -24,7 +30,7 @@ export interface Projected {
 
 /**
  * q [T, heads * headDim], k and v [T, kvHeads * headDim] of x [T,C], f32, of packed weights in the activation dtype: matrices of their own,
- * or columns of one.
+ * or columns of one. A block that reads another's keys makes q alone, which stands for the others, too.
  */
 export function project(rt: NativeRuntime, weights: BlockWeights, plan: AttentionPlan, x: Tensor): Projected {
   const { fused, headDim, heads, kvHeads } = plan;
@@ -38,18 +44,27 @@ export function project(rt: NativeRuntime, weights: BlockWeights, plan: Attentio
       undefined,
       weights.packed?.has(`${linear.name}.weight`) ? rt.activationDtype : 'f32',
     );
+  if (plan.reads !== undefined) {
+    const q = { of: apply(plan.q), first: 0 };
+    return { q, k: q, v: q, dispose: () => q.of.dispose() };
+  }
   const joined = fused ? undefined : weights.joined?.get(plan.q.name);
   if (joined || fused?.order === 'parts') {
     const of = apply(joined ?? (fused as NonNullable<typeof fused>).linear);
     const [qWidth, kvWidth] = [heads * headDim, kvHeads * headDim];
+    const k = { of, first: qWidth };
+    const copy = plan.keysAsValues && apart(rt, k, kvWidth);
     return {
       q: { of, first: 0 },
-      k: { of, first: qWidth },
-      v: { of, first: qWidth + kvWidth },
-      dispose: () => of.dispose(),
+      k,
+      v: copy ? { of: copy, first: 0 } : { of, first: qWidth + kvWidth },
+      dispose: () => {
+        for (const tensor of copy ? [of, copy] : [of]) tensor.dispose();
+      },
     };
   }
-  if (!fused) return ofTheirOwn([plan.q, plan.k, plan.v].map(apply));
+  if (!fused)
+    return ofTheirOwn(plan.keysAsValues ? twice(rt, [plan.q, plan.k].map(apply)) : [plan.q, plan.k, plan.v].map(apply));
   // Head by head, the columns of each kv head are those of its queries, its key and its value.
   const tokens = x.shape[0] as number;
   const whole = apply(fused.linear);
@@ -65,6 +80,14 @@ export function project(rt: NativeRuntime, weights: BlockWeights, plan: Attentio
   const parts = [part(0, width), part(width, headDim), part(width + headDim, headDim)];
   for (const tensor of [rows, whole]) tensor.dispose();
   return ofTheirOwn(parts);
+}
+
+/** q and k, and k once more: what changes one leaves the other. */
+function twice(rt: NativeRuntime, [q, k]: readonly Tensor[]): Tensor[] {
+  const { dtype, shape } = k as Tensor;
+  const v = rt.allocate(dtype, shape);
+  ops.cast(rt, k as Tensor, v);
+  return [q as Tensor, k as Tensor, v];
 }
 
 function ofTheirOwn(parts: readonly Tensor[]): Projected {

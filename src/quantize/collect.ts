@@ -135,7 +135,7 @@ export async function sweepModel(
     for (const block of walk) {
       const head = block.index === graph.blocks.length;
       here = head ? [] : await load(block.tensors.keys());
-      const memory = blockMemory(block, graph.hidden, 1);
+      const memory = blockMemory(block, graph.stream, 1);
       for (const [index, stage] of block.stages.entries()) {
         events.onStage?.(block.index, graph.blocks.length, stage.id);
         const ids = new Set(stage.feeds.map(({ id }) => id));

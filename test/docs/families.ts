@@ -4,7 +4,8 @@ import type { Architecture } from '../../src/model/architecture.js';
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
   const { experts, mla, attention, mlp, names, text } = table;
   const dense =
-    !experts || [experts.blockTypes, experts.firstDense, experts.sparseBlocks].some((key) => key !== undefined);
+    !experts ||
+    [experts.blockTypes, experts.firstDense, experts.sparseBlocks, experts.enabled].some((key) => key !== undefined);
   const quantized = [
     mla ? 'latent attention' : 'attention',
     ...(dense ? ['MLP'] : []),
@@ -14,6 +15,8 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
   const carried = [
     ...(experts ? ['router'] : []),
     ...(attention.names.sinks === undefined ? [] : ['sinks']),
+    ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),
+    ...(table.altUp ? ['AltUp, LAuReL'] : []),
     ...(names.positions === undefined ? [] : ['positions']),
     ...(mlp.kind === 'plain' && mlp.names.xielu !== undefined ? ["xIELU's parameters"] : []),
     ...(text ? ['towers, projectors'] : []),

@@ -13,6 +13,8 @@ import { exaone4 } from './exaone4.js';
 import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3Text } from './gemma3.js';
+import { gemma3nText } from './gemma3n.js';
+import { gemma4Text } from './gemma4.js';
 import { glm4 } from './glm4.js';
 import { glm4Moe, glm4MoeLite } from './glm4_moe.js';
 import { gptOss } from './gpt_oss.js';
@@ -63,6 +65,8 @@ export const ARCHITECTURES: readonly Architecture[] = [
   gemma,
   gemma2,
   gemma3Text,
+  gemma3nText,
+  gemma4Text,
   glm4,
   glm4Moe,
   glm4MoeLite,
@@ -108,10 +112,23 @@ export function knownArchitecture(config: Readonly<Record<string, unknown>>): Ar
     type === undefined ? classes.includes(table.className) : table.modelType === type,
   );
   const text = found[0]?.text;
-  if (!text) return found[0];
+  if (!text) return withoutUnused(found[0], config);
   // One class holds language models of several kinds.
-  const inner = (config[text.key] as { model_type?: unknown } | null | undefined)?.model_type;
-  return inner === undefined ? found[0] : found.find((table) => table.text?.modelType === inner);
+  const settings = config[text.key] as Readonly<Record<string, unknown>> | null | undefined;
+  const inner = settings?.model_type;
+  const table = inner === undefined ? found[0] : found.find((each) => each.text?.modelType === inner);
+  return withoutUnused(table, settings ?? {});
+}
+
+/** The table without the experts that a model of its class may have and this one has not. */
+function withoutUnused(
+  table: Architecture | undefined,
+  settings: Readonly<Record<string, unknown>>,
+): Architecture | undefined {
+  const enabled = table?.experts?.enabled;
+  if (!table || enabled === undefined || settings[enabled.key] === true) return table;
+  const { experts: _, ...rest } = table;
+  return { ...rest, only: { ...rest.only, [enabled.key]: false } };
 }
 
 /** The same. Throws LPQ_ARCH_UNKNOWN. */

@@ -1,6 +1,8 @@
 import type { Architecture, NameVariant } from '../architecture.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
 import { gemma3Text } from './gemma3.js';
+import { gemma3nText } from './gemma3n.js';
+import { gemma4Text } from './gemma4.js';
 import { glm4v } from './glm4.js';
 import { llama4Text } from './llama4.js';
 import { ministral3 } from './ministral3.js';
@@ -61,6 +63,20 @@ const MULTIMODAL: readonly Multimodal[] = [
       num_attention_heads: 8,
       num_key_value_heads: 4,
     },
+  },
+  {
+    modelType: 'gemma3n',
+    className: 'Gemma3nForConditionalGeneration',
+    language: { gemma3n_text: gemma3nText },
+    published: [],
+    tied: true,
+  },
+  {
+    modelType: 'gemma4',
+    className: 'Gemma4ForConditionalGeneration',
+    language: { gemma4_text: gemma4Text },
+    published: [],
+    tied: true,
   },
   {
     modelType: 'glm4v',
@@ -137,7 +153,8 @@ function moved({ names }: Architecture, { base, head, blocks }: Place): Architec
   const { variants: _, ...own } = names;
   const at = (path: string) => path.replace(/^model\./, base);
   const block = blocks === undefined ? own.block : own.block.replace('layers', blocks);
-  return { ...own, embedding: at(own.embedding), finalNorm: at(own.finalNorm), block: at(block), head };
+  const all = Object.entries({ ...own, block }).map(([key, path]) => [key, at(path)]);
+  return { ...(Object.fromEntries(all) as typeof own), head };
 }
 
 function variant(table: Architecture, place: Place): NameVariant {

@@ -11,7 +11,19 @@ import { ARCHITECTURES, PlainFile, plainSource } from '../model/fixtures.js';
 
 const PROMPT = 6;
 
-for (const name of ['apertus', 'exaone4', 'hunyuan_v1_dense', 'mimo_v2_flash', 'ministral3', 'smollm3', 'stablelm'])
+for (const name of [
+  'apertus',
+  'exaone4',
+  'gemma4',
+  'gemma4_moe',
+  'gemma4_text',
+  'gemma3n_text',
+  'hunyuan_v1_dense',
+  'mimo_v2_flash',
+  'ministral3',
+  'smollm3',
+  'stablelm',
+])
   test(`${name}: steps over a cache give transformers' logits`, async () => {
     const rt = createRuntime(2);
     const dir = path.join(ARCHITECTURES, name);

