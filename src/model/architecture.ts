@@ -1,4 +1,5 @@
 import type { Setting } from './config.js';
+import type { RecurrentTable } from './mixers/table.js';
 
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
@@ -42,6 +43,8 @@ export interface Architecture {
   readonly attention: AttentionTable;
   /** Present where attention is latent (MLA), in the place of `attention`. */
   readonly mla?: MlaTable;
+  /** Present where (some) blocks have a recurrent layer in the place of attention. */
+  readonly recurrent?: RecurrentTable;
   readonly mlp: MlpTable;
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
@@ -255,6 +258,12 @@ interface MlpCommon {
   readonly intermediate: readonly string[];
   /** The size where none of the keys is set: so many times the hidden size. */
   readonly widening?: number;
+  /** Where `enabled`, the size is two thirds of what the keys say, times `times`, rounded up to a multiple (LFM2). */
+  readonly adjusted?: {
+    readonly enabled: Setting<boolean>;
+    readonly times: Setting<number>;
+    readonly multiple: Setting<number>;
+  };
 }
 
 interface MlpNorms {

@@ -67,9 +67,10 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { attention, mlp } = block;
   const { feeds, beside } = streamLinears(block);
   const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
+  const kept = attention.kind === 'recurrent' ? attention.kept : [];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
-    [attention.norm, [first], []],
-    [mlp.norm, rest, beside],
+    [attention.norm, [first], [...kept]],
+    [mlp.norm, rest, beside.slice(kept.length)],
   ];
   const sites = new Map<string, ScaleSite>();
   for (const [norm, read, more] of branches) {
@@ -95,7 +96,7 @@ function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
     readers: [reader([down])],
   });
   const values =
-    attention.kind === 'mla'
+    attention.kind !== 'attention'
       ? []
       : valueSites(attention, index).map(({ id, size, axes, readers }): ScaleSite => {
           const last = axes.length - 1; // the columns of o
@@ -133,7 +134,10 @@ function streamLinears({ attention, mlp }: BlockPlan): {
   const feeds: LinearPlan[][] = [];
   const beside: LinearPlan[] = [];
   const writers: LinearPlan[] = [attention.o];
-  if (attention.kind === 'mla') {
+  if (attention.kind === 'recurrent') {
+    feeds.push([...attention.feed]);
+    beside.push(...attention.kept);
+  } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
   } else feeds.push(attention.fused ? [attention.fused.linear] : [attention.q, attention.k, attention.v]);
@@ -180,6 +184,8 @@ function once(axes: readonly FoldAxis[]): FoldAxis[] {
 }
 
 function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
+  // Channels of a recurrence are tied to those of its convolution, its state and its gates.
+  if (attention.kind === 'recurrent') return [];
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 

@@ -1,14 +1,15 @@
 import { LpqError } from '../core/error.js';
 import { architectureOf } from './architectures/index.js';
-import { attentionStages, attentionTensors } from './attention.js';
+import { attentionStages, attentionTensors, type Beside } from './attention.js';
 import { expertsStages, expertsTensors } from './experts.js';
 import { expertSource } from './fused-experts.js';
+import { recurrentStages, recurrentTensors } from './mixers/stages.js';
 import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
 import { asNamed } from './named.js';
 import { embed, headInput, logits, outerTensors } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
-import type { Block, ModelGraph } from './program.js';
+import type { Block, ModelGraph, Stage } from './program.js';
 import { RopeCache } from './rope-cache.js';
 import type { WeightShapes, WeightSource } from './source.js';
 import { linearRef, storedTurned } from './weights.js';
@@ -54,16 +55,23 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
   };
 }
 
+function mixerTensors(plan: BlockPlan['attention']): [string, readonly number[]][] {
+  if (plan.kind === 'recurrent') return recurrentTensors(plan);
+  return plan.kind === 'mla' ? mlaTensors(plan) : attentionTensors(plan);
+}
+
+function mixerStages(plan: BlockPlan['attention'], ropes: RopeCache, beside: Beside | undefined): Stage[] {
+  if (plan.kind === 'recurrent') return recurrentStages(plan);
+  return plan.kind === 'mla' ? mlaStages(plan, ropes) : attentionStages(plan, ropes, beside);
+}
+
 function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, ropes: RopeCache): Block {
   const beside = parallel ? { norm: mlp.norm } : undefined;
   return {
     index,
-    tensors: new Map([
-      ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
-      ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
-    ]),
+    tensors: new Map([...mixerTensors(attention), ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp))]),
     stages: [
-      ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
+      ...mixerStages(attention, ropes, beside),
       ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
     ],
   };

@@ -1,6 +1,6 @@
 import type { ActivationName } from '../../native/ops.js';
 import type { MlpTable } from './architecture.js';
-import type { Config } from './config.js';
+import { type Config, positive } from './config.js';
 import type { BranchPlan, LinearPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
 
@@ -47,7 +47,7 @@ export function mlpPlan(
   activation: Activation | 'xielu',
   { prefix, linear, branch }: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>,
 ): MlpPlan {
-  const inner = config.count(table.intermediate, table.widening && table.widening * hidden);
+  const inner = innerSize(config, table, hidden);
   const bias = config.flag(table.bias);
   const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
   const down = linear(prefix + table.names.down, hidden, inner, bias);
@@ -59,6 +59,14 @@ export function mlpPlan(
   const common = { ...around, activation: activation as Activation };
   if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
   return { kind: 'gated', gate: into(table.names.gate), up: into(table.names.up), ...common };
+}
+
+function innerSize(config: Config, { intermediate, widening, adjusted }: MlpTable, hidden: number): number {
+  const stated = config.count(intermediate, widening && widening * hidden);
+  if (!adjusted || !config.flag(adjusted.enabled)) return stated;
+  const multiple = positive(config, adjusted.multiple);
+  const scaled = Math.trunc(positive(config, adjusted.times) * Math.trunc((2 * stated) / 3));
+  return multiple * Math.ceil(scaled / multiple);
 }
 
 function xieluPlan(module: string): XieluPlan {

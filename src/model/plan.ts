@@ -1,5 +1,6 @@
 import type { Architecture, MlpTable } from './architecture.js';
 import { type Config, positive, settingNumber } from './config.js';
+import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
 import { type MlaPlan, mlaPlanner } from './plan-mla.js';
@@ -38,7 +39,8 @@ export interface EmbeddingPlan {
 }
 
 export interface BlockPlan {
-  readonly attention: AttentionPlan | MlaPlan;
+  /** What mixes the tokens. */
+  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan;
   readonly mlp: MlpPlan | ExpertsPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
@@ -95,6 +97,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const attention = table.mla
     ? mlaPlanner(config, table.mla, hidden, norm)
     : attentionPlanner(config, table, hidden, norm);
+  const recurrent = mixerPlanner(config, table.recurrent, hidden);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
   const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);
@@ -127,7 +130,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
             activation as Activation,
           )
         : mlpPlan(config, mlpTable, hidden, activation, parts);
-    return { attention: attention(parts), mlp, parallel };
+    return { attention: recurrent(parts) ?? attention(parts), mlp, parallel };
   });
   const embedding = embeddingPlan(config, table, hidden);
   const tied = config.flag(table.tied);

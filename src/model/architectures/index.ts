@@ -23,6 +23,7 @@ import { graniteMoe } from './granitemoe.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
+import { lfm2, lfm2Moe } from './lfm2.js';
 import { llama } from './llama.js';
 import { llama4Text } from './llama4.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
@@ -75,6 +76,8 @@ export const ARCHITECTURES: readonly Architecture[] = [
   hunyuanV1Moe,
   hyV3,
   kimiK2,
+  lfm2,
+  lfm2Moe,
   llama,
   llama4Text,
   mimoV2Flash,

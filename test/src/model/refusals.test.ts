@@ -35,6 +35,10 @@ const CASES: readonly [name: string, more: Record<string, unknown>, key: RegExp]
   ['mimo_v2_flash', { num_key_value_heads: 4 }, /'num_key_value_heads' does not divide/],
   ['smollm3', { no_rope_layers: [1] }, /'no_rope_layers' does not say whether block 1 rotates/],
   ['llama4_text', { layer_types: ['chunked_attention', 'sliding_attention'] }, /'layer_types'/],
+  ['lfm2', { layer_types: ['conv'] }, /'layer_types' does not say what block 0 is/],
+  ['lfm2', { layer_types: ['conv', 'mamba'] }, /'layer_types' does not say what block 1 is/],
+  ['lfm2', { conv_L_cache: 1 }, /'conv_L_cache' is out of range/],
+  ['lfm2_moe', { use_expert_bias: false }, /'use_expert_bias'/],
   ['gemma', { use_bidirectional_attention: true }, /'use_bidirectional_attention'/],
   ['arcee', { hidden_act: 'xielu' }, /'hidden_act' is an activation that lpq does not know/],
   [
