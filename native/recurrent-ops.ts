@@ -23,4 +23,13 @@ export const recurrentOps = {
     past: Past,
     p: { act: 'none' | 'silu'; first?: number; times?: number; gate?: number },
   ) => enqueue(rt, 'short_conv', bias ? [x, weight, bias] : [x, weight], y, past, { ...p, biased: bias ? 1 : 0 }),
+
+  /** The gated delta rule; `decay` one number a head, or one a channel of the keys. */
+  gatedDelta: (
+    rt: NativeRuntime,
+    t: { q: Tensor; k: Tensor; v: Tensor; decay: Tensor; beta: Tensor; rate: Tensor; bias: Tensor },
+    y: Tensor,
+    past: Past,
+    p: { heads: number; keyHeads: number; keyDim: number; valueDim: number; strength?: number },
+  ) => enqueue(rt, 'gated_delta', [t.q, t.k, t.v, t.decay, t.beta, t.rate, t.bias], y, past, p),
 } as const;

@@ -1,4 +1,4 @@
-// short_conv: layers that keep a state of fixed size instead of keys and values.
+// short_conv, gated_delta: layers that keep a state of fixed size instead of keys and values.
 #pragma once
 #include "ops/attention.h"
 
@@ -49,6 +49,41 @@ struct ShortConv : Arguments {
     require(x.dim(0) == 0 || y.raw() != x.raw(), "y must not be x");
     done();
   }
+};
+
+// The gated delta rule (arXiv:2412.06464, eq. 10; a decay a channel of the key: arXiv:2510.26692, eq. 1). A head has a
+// matrix S [keyDim, valueDim], at first 0; at every token, with k and q of length 1 (x / sqrt(sum x^2 + 1e-6)), q then
+// divided by sqrt(keyDim):
+//   S = diag(exp(g)) S;  S += beta k (v - kᵀS);  y = qᵀS
+// g = -exp(rate[h]) softplus(decay + bias), beta = strength * sigmoid(beta as given).
+// q, k f32 [T, keyHeads*keyDim]: value head h reads those of head h div (heads/keyHeads); v and y f32 [T,
+// heads*valueDim], y none of the inputs; decay f32 [T, heads] or, a channel each, [T, heads*keyDim], bias as wide; beta
+// f32 [T, heads]; rate [heads]; rate and bias f32, f16 or bf16. A slot's state is [heads, keyDim, valueDim]. Rows of S
+// are taken in order, in f32 with fused sums. CPU only.
+struct GatedDelta : Arguments {
+  int64_t heads = at_least(1, "heads"), key_heads = at_least(1, "keyHeads");
+  int64_t key_dim = at_least(1, "keyDim"), value_dim = at_least(1, "valueDim");
+  const Tensor& q = input("q", {f32}, {-1, key_heads * key_dim});
+  const Tensor& k = input("k", {f32}, {q.dim(0), key_heads * key_dim});
+  const Tensor& v = input("v", {f32}, {q.dim(0), heads * value_dim});
+  const Tensor& decay = input("decay", {f32}, {q.dim(0), -1});
+  const Tensor& beta = input("beta", {f32}, {q.dim(0), heads});
+  const Tensor& rate = input("rate", kFloats, {heads});
+  const Tensor& bias = input("bias", kFloats, {decay.dim(1)});
+  const Tensor& y = output("y", {f32}, {q.dim(0), heads * value_dim});
+  Recurrence past = Recurrence::read(*this, {heads, key_dim, value_dim});
+  double strength = number("strength", 1);
+
+  explicit GatedDelta(const Call& call) : Arguments(call, "gated_delta") {
+    require(heads % key_heads == 0,
+            "heads is " + std::to_string(heads) + ", not a multiple of keyHeads = " + std::to_string(key_heads));
+    require(decay.dim(1) == heads || decay.dim(1) == heads * key_dim,
+            "decay has " + std::to_string(decay.dim(1)) + " columns, neither one a head nor one a channel of the keys");
+    for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}})
+      require(q.dim(0) == 0 || y.raw() != tensor->raw(), std::string("y must not be ") + name);
+    done();
+  }
+  bool by_channel() const { return decay.dim(1) != heads; }
 };
 
 }  // namespace lpq::ops

@@ -140,6 +140,8 @@ export interface AttentionTable {
   readonly slidingKvHeads?: number;
   /** Keys of the dimensions of a head's value, where they may differ from those of its key. */
   readonly valueDim?: readonly string[];
+  /** True: q has, head by head, as many rows more, whose sigmoid multiplies what attention makes. */
+  readonly outputGate?: true;
   /** Multiplies values; an explicit null is 1. */
   readonly valueScale?: Setting<number>;
   readonly headNorm?: HeadNormTable;

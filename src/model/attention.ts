@@ -49,7 +49,9 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
     async advance(rt, weights, state) {
       const x = branchInput(rt, weights, plan.norm, state);
       const made = project(rt, weights, plan, x);
-      const { q, k, v } = made;
+      const { k, v } = made;
+      const gated = plan.outputGate && splitGate(rt, made.q, plan);
+      const q = gated ? { of: gated.q, first: 0 } : made.q;
       const { normsLast, temperature } = plan;
       // A cache may take norms and rotation with its own.
       const apart = normsLast || temperature !== undefined;
@@ -76,6 +78,10 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
         rotate(rt, tensors, params);
         attendWhole(rt, weights.kv, tensors, chunked(rt, state.batch, plan.chunk), params, sinks);
       }
+      if (gated) {
+        ops.gatedActivation(rt, gated.gate, attention, attention, { act: 'sigmoid' });
+        for (const tensor of [gated.q, gated.gate]) tensor.dispose();
+      }
       // Of weighted means of values, as good as of the values.
       if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
       const aux: Record<string, Tensor> = { attention };
@@ -90,6 +96,20 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
   };
 
   return [qkv, outputStage(plan)];
+}
+
+/** Queries and gates [T, heads * headDim] of columns that have them head by head. */
+function splitGate(
+  rt: NativeRuntime,
+  { of }: Columns,
+  { heads, headDim: width }: AttentionPlan,
+): Record<'q' | 'gate', Tensor> {
+  const part = (from: number): Tensor => {
+    const y = rt.allocate(of.dtype, [of.shape[0] as number, heads * width]);
+    ops.copyHeads(rt, of, y, { heads, width, fromDim: 2 * width, from, toDim: width, to: 0 });
+    return y;
+  };
+  return { q: part(0), gate: part(width) };
 }
 
 /** The batch with each chunk as a sequence of its own, as far as attention goes. */

@@ -191,6 +191,8 @@ function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
 
 /** One site a kv head: its rows of v, and the columns of o of every head that reads it. */
 function valueSites(attention: AttentionPlan, index: number): FoldSite[] {
+  // A gate multiplies channel by channel.
+  if (attention.outputGate) return [];
   const { heads, kvHeads, headDim, valueDim, fused, v, o } = attention;
   const group = heads / kvHeads;
   return Array.from({ length: kvHeads }, (_, kv): FoldSite => {

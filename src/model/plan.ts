@@ -97,7 +97,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const attention = table.mla
     ? mlaPlanner(config, table.mla, hidden, norm)
     : attentionPlanner(config, table, hidden, norm);
-  const recurrent = mixerPlanner(config, table.recurrent, hidden);
+  const recurrent = mixerPlanner(config, table.recurrent, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
   const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);

@@ -1,7 +1,7 @@
 import type { Architecture } from '../../src/model/architecture.js';
 
 /** What the linears of recurrent layers are called. */
-const RECURRENT = { conv: 'gated convolutions' };
+const RECURRENT = { conv: 'gated convolutions', delta: 'linear attention' };
 
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {

@@ -112,6 +112,55 @@ for (const [act, biased, gates] of [
     );
   });
 
+for (const [heads, keyHeads, keyDim, valueDim, byChannel] of [
+  [4, 2, 24, 40, false],
+  [2, 2, 16, 32, true],
+] as const)
+  test(`gated_delta: a decay a ${byChannel ? 'channel' : 'head'}, values of ${valueDim}`, async () => {
+    const random = new Random(13);
+    const matrix = (columns: number, by = 1) => f32([TOKENS, columns], random.normals(TOKENS * columns, by));
+    const gates = byChannel ? heads * keyDim : heads;
+    const columns = [keyHeads * keyDim, keyHeads * keyDim, heads * valueDim, gates, heads].map((n) => matrix(n));
+    const [rate, bias] = [f32([heads], random.normals(heads, 1)), f32([gates], random.normals(gates, 1))];
+    const p = { heads, keyHeads, keyDim, valueDim, strength: 2 };
+    const run: Run = ([q, k, v, decay, beta], y, past) =>
+      ops.gatedDelta(rt, { q: q!, k: k!, v: v!, decay: decay!, beta: beta!, rate, bias }, y, past, p);
+    const width = heads * valueDim;
+    const want = poisoned('f32', [TOKENS, width]);
+    RECURRENT.gated_delta!([...columns, rate, bias, i32(STARTS)], [want], p, values);
+    // With keys of length 1 and beta below 2 a token's change never grows the state: |S k| <= |S|. Each token rounds it by 2 U32 a sum of
+    // keyDim terms at most; states stay below 2 * 5 * sqrt(tokens), and 133 such roundings are added.
+    await check(
+      'gated_delta',
+      run,
+      columns,
+      width,
+      [heads, keyDim, valueDim],
+      typed(want),
+      () => 133 * keyDim * 2 * U32 * 10,
+    );
+  });
+
+test('gated_delta refuses heads and decays that do not fit', async () => {
+  const t = {
+    q: poisoned('f32', [4, 8]),
+    k: poisoned('f32', [4, 8]),
+    v: poisoned('f32', [4, 12]),
+    beta: poisoned('f32', [4, 3]),
+  };
+  const [rate, y, past] = [poisoned('f32', [3]), poisoned('f32', [4, 12]), { starts: i32([0, 4]) }];
+  const of = (width: number) => ({ ...t, decay: poisoned('f32', [4, width]), bias: poisoned('f32', [width]), rate });
+  ops.gatedDelta(rt, of(3), y, past, { heads: 3, keyHeads: 2, keyDim: 4, valueDim: 4 });
+  await failsWith(/heads is 3, not a multiple of keyHeads = 2/);
+  ops.gatedDelta(rt, { ...of(5), q: poisoned('f32', [4, 8]) }, y, past, {
+    heads: 3,
+    keyHeads: 1,
+    keyDim: 8,
+    valueDim: 4,
+  });
+  await failsWith(/decay has 5 columns, neither one a head nor one a channel of the keys/);
+});
+
 test('what a recurrence cannot go on from is refused', async () => {
   const [x, weight, y] = [poisoned('f32', [4, 6]), poisoned('f32', [6, 3]), poisoned('f32', [4, 6])];
   const conv = (past: Past, first = 0) => ops.shortConv(rt, x, { weight }, y, past, { act: 'none', first });

@@ -42,6 +42,7 @@ import { phimoe } from './phimoe.js';
 import { qwen2 } from './qwen2.js';
 import { qwen2Moe } from './qwen2_moe.js';
 import { qwen3 } from './qwen3.js';
+import { qwen3Next, qwen35, qwen35Moe } from './qwen3_next.js';
 import { qwen3Moe } from './qwen3-moe.js';
 import { seedOss } from './seed_oss.js';
 import { smollm3 } from './smollm3.js';
@@ -96,6 +97,9 @@ export const ARCHITECTURES: readonly Architecture[] = [
   qwen2Moe,
   qwen3,
   qwen3Moe,
+  qwen3Next,
+  qwen35,
+  qwen35Moe,
   seedOss,
   smollm3,
   stablelm,

@@ -2,7 +2,8 @@ import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import type { BlockState, BlockWeights } from '../program.js';
 import { weightOf } from '../weights.js';
-import type { ConvCore, ShortConvPlan } from './plan.js';
+import type { ConvCore } from './plan.js';
+import type { ShortConvPlan } from './plan-conv.js';
 import { pastOf } from './state.js';
 
 export function shortConvTensors({ weight, bias, channels, taps }: ShortConvPlan): [string, readonly number[]][] {

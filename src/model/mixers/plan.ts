@@ -1,6 +1,8 @@
-import { type Config, keyOf, settingNumber } from '../config.js';
-import type { BranchPlan, LinearPlan } from '../plan.js';
+import { type Config, positive } from '../config.js';
+import type { BranchPlan, LinearPlan, NormMaker } from '../plan.js';
 import type { BlockParts } from '../plan-attention.js';
+import { type ShortConvPlan, shortConvPlan } from './plan-conv.js';
+import { type DeltaCore, deltaPlan } from './plan-delta.js';
 import type { ConvTable, RecurrentBlocks, RecurrentTable } from './table.js';
 
 /** The token mixer of a block without attention. */
@@ -16,41 +18,40 @@ export interface RecurrentPlan extends BranchPlan {
 }
 
 /** What happens between the projections and o; names of tensors are full. */
-export type MixerCore = ConvCore;
+export type MixerCore = ConvCore | DeltaCore;
 
 export interface ConvCore {
   readonly kind: 'conv';
   readonly conv: ShortConvPlan;
 }
 
-/** A causal convolution of `channels` over `taps` tokens: weight [channels, 1, taps], bias [channels]. */
-export interface ShortConvPlan {
-  readonly weight: string;
-  readonly bias: string | undefined;
-  readonly channels: number;
-  readonly taps: number;
-}
-
 /** Resolves the mixer of a block; undefined for a block with attention. Throws LPQ_CONFIG. */
 export type MixerPlanner = (parts: BlockParts) => RecurrentPlan | undefined;
 
 /** Resolves what all blocks share. Throws LPQ_CONFIG. */
-export function mixerPlanner(config: Config, table: RecurrentTable | undefined, hidden: number): MixerPlanner {
+export function mixerPlanner(
+  config: Config,
+  table: RecurrentTable | undefined,
+  hidden: number,
+  norm: NormMaker,
+): MixerPlanner {
   if (!table) return () => undefined;
   const { mixer } = table;
   return (parts) => {
     if (!isRecurrent(config, table.blocks, parts)) return undefined;
-    return { kind: 'recurrent', ...parts.branch(table.names), ...convPlan(config, mixer, hidden, parts) };
+    const made =
+      mixer.kind === 'conv' ? convPlan(config, mixer, hidden, parts) : deltaPlan(config, mixer, hidden, norm, parts);
+    return { kind: 'recurrent', ...parts.branch(table.names), ...made };
   };
 }
 
 function isRecurrent(config: Config, blocks: RecurrentBlocks, { index, layers }: BlockParts): boolean {
   const types = config.list('layer_types', 'string');
   if (types.length === 0) {
-    const { attentionList } = blocks;
-    return attentionList !== undefined && config.has(attentionList)
-      ? !config.list(attentionList, 'number').includes(index)
-      : false;
+    const { attentionList, attentionEvery } = blocks;
+    if (attentionList !== undefined && config.has(attentionList))
+      return !config.list(attentionList, 'number').includes(index);
+    return attentionEvery !== undefined && (index + 1) % positive(config, attentionEvery) !== 0;
   }
   const type = types[index];
   const known = [blocks.type, ...blocks.attention];
@@ -63,9 +64,10 @@ function isRecurrent(config: Config, blocks: RecurrentBlocks, { index, layers }:
   );
 }
 
-type Parts = Pick<RecurrentPlan, 'feed' | 'kept' | 'core' | 'o'>;
+/** What a kind of mixer makes of its table. */
+export type MixerParts = Pick<RecurrentPlan, 'feed' | 'kept' | 'core' | 'o'>;
 
-function convPlan(config: Config, table: ConvTable, hidden: number, { prefix, linear }: BlockParts): Parts {
+function convPlan(config: Config, table: ConvTable, hidden: number, { prefix, linear }: BlockParts): MixerParts {
   const bias = config.flag(table.bias);
   const { names } = table;
   return {
@@ -74,17 +76,4 @@ function convPlan(config: Config, table: ConvTable, hidden: number, { prefix, li
     core: { kind: 'conv', conv: shortConvPlan(config, table.taps, prefix + names.conv, hidden, bias) },
     o: linear(prefix + names.output, hidden, hidden, bias),
   };
-}
-
-function shortConvPlan(
-  config: Config,
-  setting: ConvTable['taps'],
-  name: string,
-  channels: number,
-  bias: boolean,
-): ShortConvPlan {
-  const taps = settingNumber(config, setting);
-  if (!Number.isSafeInteger(taps) || taps < 2 || taps > 64)
-    throw config.error(keyOf(setting), 'is out of range', taps, 'an integer from 2 to 64');
-  return { weight: `${name}.weight`, bias: bias ? `${name}.bias` : undefined, channels, taps };
 }

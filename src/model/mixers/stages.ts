@@ -4,6 +4,7 @@ import { branchInput, branchTensors } from '../branch.js';
 import type { BlockState, BlockWeights, Stage } from '../program.js';
 import { applyLinear, linearRef, linearTensors } from '../weights.js';
 import { mixConv, shortConvTensors } from './conv.js';
+import { deltaTensors, mixDelta } from './delta.js';
 import type { MixerCore, RecurrentPlan } from './plan.js';
 import { requireHost } from './state.js';
 
@@ -15,6 +16,7 @@ interface Mixer<C extends MixerCore> {
 
 const MIXERS: { readonly [K in MixerCore['kind']]: Mixer<Extract<MixerCore, { kind: K }>> } = {
   conv: { tensors: ({ conv }) => shortConvTensors(conv), mix: mixConv },
+  delta: { tensors: deltaTensors, mix: mixDelta },
 };
 
 const mixerOf = (core: MixerCore) => MIXERS[core.kind] as Mixer<MixerCore>;

@@ -58,4 +58,47 @@ export const RECURRENT: Record<string, Operation> = {
       keep();
     }
   },
+  gated_delta(inputs, [y], p, values) {
+    const [q, k, v, decay, beta, rate, bias] = inputs.slice(0, 7).map(values) as Float64Array[];
+    const [heads, shared, size, width] = ['heads', 'keyHeads', 'keyDim', 'valueDim'].map((key) => number(p, key)) as [
+      number,
+      number,
+      number,
+      number,
+    ];
+    const per = bias!.length / heads;
+    const out = typed(y!);
+    for (const { first, end, state, keep } of sequences(inputs.slice(7), heads * size * width)) {
+      for (let t = first; t < end; t++)
+        for (let h = 0; h < heads; h++) {
+          const head = (t * shared + Math.floor((h * shared) / heads)) * size;
+          const unit = (x: Float64Array) => {
+            const part = x.subarray(head, head + size);
+            const length = Math.sqrt(part.reduce((sum, value) => sum + value * value, 1e-6));
+            return part.map((value) => value / length);
+          };
+          const [key, query] = [unit(k!), unit(q!)];
+          const strength = number(p, 'strength', 1) / (1 + Math.exp(-at(beta!, t * heads + h)));
+          const s = state.subarray(h * size * width, (h + 1) * size * width);
+          for (let r = 0; r < size; r++) {
+            const gate = h * per + (per === 1 ? 0 : r);
+            const fast =
+              Math.exp(at(rate!, h)) * Math.log1p(Math.exp(at(decay!, t * heads * per + gate) + at(bias!, gate)));
+            for (let c = 0; c < width; c++) s[r * width + c] = at(s, r * width + c) * Math.exp(-fast);
+          }
+          for (let c = 0; c < width; c++) {
+            let read = 0;
+            for (let r = 0; r < size; r++) read += at(key, r) * at(s, r * width + c);
+            const change = strength * (at(v!, (t * heads + h) * width + c) - read);
+            let made = 0;
+            for (let r = 0; r < size; r++) {
+              s[r * width + c] = at(s, r * width + c) + at(key, r) * change;
+              made += at(query, r) * at(s, r * width + c);
+            }
+            out[(t * heads + h) * width + c] = made / Math.sqrt(size);
+          }
+        }
+      keep();
+    }
+  },
 };

@@ -39,6 +39,8 @@ const CASES: readonly [name: string, more: Record<string, unknown>, key: RegExp]
   ['lfm2', { layer_types: ['conv', 'mamba'] }, /'layer_types' does not say what block 1 is/],
   ['lfm2', { conv_L_cache: 1 }, /'conv_L_cache' is out of range/],
   ['lfm2_moe', { use_expert_bias: false }, /'use_expert_bias'/],
+  ['qwen3_next', { attn_output_gate: false }, /'attn_output_gate'/],
+  ['qwen3_5_text', { linear_num_value_heads: 3 }, /'linear_num_value_heads' is no multiple of linear_num_key_heads/],
   ['gemma', { use_bidirectional_attention: true }, /'use_bidirectional_attention'/],
   ['arcee', { hidden_act: 'xielu' }, /'hidden_act' is an activation that lpq does not know/],
   [

@@ -33,6 +33,7 @@ export const DENSE: Readonly<Record<string, number>> = {
   qwen2: 14,
   qwen2_5_vl: 14,
   qwen3: 14,
+  qwen3_5_text: 2 + 1 + 4 + 2 * 3,
   qwen3_vl: 14,
   seed_oss: 14,
   smollm3: 14,
@@ -62,6 +63,8 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   minimax_m2: 2 * (4 + 4 * 3),
   olmoe: 2 * (4 + 4 * 3),
   phimoe: 2 * (4 + 4 * 3),
+  qwen3_5_moe: 2 + 1 + 4 + 2 * (3 * 3 + 3),
+  qwen3_next: 1 + 1 + 4 + 2 * (3 * 3 + 3),
   qwen3_vl_moe: 2 * 4 + 3 + 3 * 3,
   kimi_k25: 2 * 5 + 3 + 3 * 3 + 3,
 };
