@@ -2,6 +2,7 @@ import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
 import { kvOps } from './kv-ops.js';
 import { packedOps } from './packed-ops.js';
+import { recurrentOps } from './recurrent-ops.js';
 import { w4axOps } from './w4ax-ops.js';
 
 /** Activations of MLPs. */
@@ -336,4 +337,5 @@ export const ops = {
   ...w4axOps,
   ...cacheOps,
   ...kvOps,
+  ...recurrentOps,
 } as const;

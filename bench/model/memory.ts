@@ -42,7 +42,8 @@ export function benchBytes({ shape, blocks, m, contexts, prefill }: ModelBenchRe
   const weights = 2 * (elements(graph.outer) + ofBlocks.reduce((a, b) => a + b, 0) + Math.max(0, ...ofBlocks));
   const sequences = Math.max(1, ...m);
   const kept = plan.blocks.reduce((sum, { attention }) => {
-    // Keys and values in 16 bits.
+    // Keys and values in 16 bits; states of recurrent layers do not grow with the context.
+    if (attention.kind === 'recurrent') return sum;
     return sum + (attention.kind === 'mla' ? 4 * graph.hidden : 4 * attention.kvHeads * attention.headDim);
   }, 0);
   const cache = kept * Math.max(prefill, sequences * Math.max(...contexts));

@@ -225,10 +225,10 @@ function marks(model: ResidentModel, calls: readonly TimedCall[]) {
 }
 
 function schemeOf(plan: ModelPlan, kv: 8 | 4 | 2): KvScheme {
-  const [first] = plan.blocks;
-  const { attention } = first as ModelPlan['blocks'][number];
-  const headDim = attention.kind === 'mla' ? attention.value : attention.headDim;
-  return kvSchemeOf({ kv: String(kv) as '2' | '4' | '8' }, headDim);
+  const [headDim] = plan.blocks.flatMap(({ attention }) =>
+    attention.kind === 'recurrent' ? [] : [attention.kind === 'mla' ? attention.value : attention.headDim],
+  );
+  return kvSchemeOf({ kv: String(kv) as '2' | '4' | '8' }, headDim as number);
 }
 
 function cacheOf(rt: Parameters<typeof makeCache>[0], scheme: KvScheme | undefined, shape: CacheShape): Cache {

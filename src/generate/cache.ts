@@ -1,17 +1,19 @@
 import { printKvScheme } from '../../formats/kv/scheme.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { AttentionParams } from '../../native/ops.js';
+import type { Past } from '../../native/recurrent-ops.js';
 import { LpqError } from '../core/error.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvForm } from '../model/source.js';
 import { DenseCache } from './dense-cache.js';
 import { DevicePackedCache, isPackedOnDevice } from './device-packed-cache.js';
 import { HostPackedCache } from './host-packed-cache.js';
+import { SequenceCache } from './recurrent-states.js';
 import { SimulatedCache } from './simulated-cache.js';
 import type { Step } from './step.js';
 
-/** The keys and values of all blocks, by slot: one slot a sequence. */
-export interface Cache {
+/** The keys and values of all blocks with attention, by slot: one slot a sequence. */
+export interface KeyValueCache {
   /** What it is, in words. */
   readonly form: string;
   /** Bytes held now. */
@@ -25,6 +27,12 @@ export interface Cache {
   /** CachedAttention of a block (model/program.ts), enqueued. */
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void;
   dispose(): void;
+}
+
+/** All that is kept of sequences: states of recurrent blocks, too. */
+export interface Cache extends KeyValueCache {
+  /** `recall` of a block (model/program.ts). */
+  recall(block: number, step: Step, name: string, shape: readonly number[]): Past;
 }
 
 export interface CacheShape {
@@ -41,6 +49,10 @@ export interface CacheShape {
  * where the runtime's device has no such cache.
  */
 export function makeCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', shape: CacheShape): Cache {
+  return new SequenceCache(rt, keyValueCache(rt, form, shape), shape.slots);
+}
+
+function keyValueCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', shape: CacheShape): KeyValueCache {
   if (form === 'exact') return new DenseCache(rt, rt.activationDtype, shape);
   if (form === 'f16') return new DenseCache(rt, rt.device === 'cpu' ? 'f16' : rt.activationDtype, shape);
   if (rt.device === 'cpu')

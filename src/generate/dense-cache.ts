@@ -3,7 +3,7 @@ import { type AttentionParams, ops } from '../../native/ops.js';
 import type { AttentionTensors } from '../model/program.js';
 import { rotate } from '../model/turn.js';
 import { appendTurned, firstColumns, turnedQueries } from './append.js';
-import type { Cache, CacheShape } from './cache.js';
+import type { CacheShape, KeyValueCache } from './cache.js';
 import type { Step } from './step.js';
 
 /** Keys and values of one block, [slots, rows, width] each. */
@@ -16,7 +16,7 @@ export interface Rows {
 const FIRST_ROWS = 64;
 
 /** Keys and values as rows of floats, which grow by doubling. On CUDA their dtype is that of the activations. */
-export class DenseCache implements Cache {
+export class DenseCache implements KeyValueCache {
   readonly pieces = true;
   private readonly layers: (Rows | undefined)[];
   private rows = 0;

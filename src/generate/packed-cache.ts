@@ -4,11 +4,11 @@ import type { AttentionParams } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvScheme } from '../model/source.js';
-import type { Cache, CacheShape } from './cache.js';
+import type { CacheShape, KeyValueCache } from './cache.js';
 import type { Step } from './step.js';
 
 /** What caches of few bits share wherever they lie: whole prompts are packed as they end, later tokens come one by one. */
-export abstract class PackedCache<Layer> implements Cache {
+export abstract class PackedCache<Layer> implements KeyValueCache {
   readonly pieces = false;
   private readonly layers: (Layer | undefined)[];
 

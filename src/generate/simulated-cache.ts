@@ -2,7 +2,7 @@ import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding
 import { type AttentionParams, ops } from '../../native/ops.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvChannels } from '../model/source.js';
-import type { Cache, CacheShape } from './cache.js';
+import type { CacheShape, KeyValueCache } from './cache.js';
 import { DenseCache } from './dense-cache.js';
 import type { Step } from './step.js';
 
@@ -10,7 +10,7 @@ import type { Step } from './step.js';
  * Keys and values that FMPQ quantizes channel by channel over runs of tokens (docs/fmpq.md): kept exactly, and read as the
  * quantizer gives the whole sequence back, so that every step sees what an evaluation of the sequence so far sees. On the CPU.
  */
-export class SimulatedCache implements Cache {
+export class SimulatedCache implements KeyValueCache {
   readonly pieces = false;
   private readonly exact: DenseCache;
 

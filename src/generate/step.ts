@@ -80,6 +80,7 @@ export async function runStep(
     state = await runBlock(rt, block, blocks[i]!, {
       ...state,
       attend: (t, p, sinks) => cache.attend(i, step, t, p, sinks),
+      recall: (name, shape) => cache.recall(i, step, name, shape),
     });
   const { h, aux, carried = {} } = state;
   for (const held of [aux, carried]) for (const tensor of Object.values(held)) tensor.dispose();

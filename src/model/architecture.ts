@@ -1,4 +1,5 @@
 import type { Setting } from './config.js';
+import type { RecurrentTable } from './mixers/table.js';
 
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
@@ -49,6 +50,8 @@ export interface Architecture {
   readonly attention: AttentionTable;
   /** Present where attention is latent (MLA), in the place of `attention`. */
   readonly mla?: MlaTable;
+  /** Present where (some) blocks have a recurrent layer in the place of attention. */
+  readonly recurrent?: RecurrentTable;
   readonly mlp: MlpTable;
   /** Present where (some) blocks have a mixture of experts in the place of the MLP. */
   readonly experts?: ExpertsTable;
@@ -167,6 +170,8 @@ export interface AttentionTable {
   readonly valueNorm?: true;
   /** Key of how many blocks come last that read the keys and values of the last block before them with (or without) a window. */
   readonly sharedKv?: Setting<number>;
+  /** True: q has, head by head, as many rows more, whose sigmoid multiplies what attention makes. */
+  readonly outputGate?: true;
   /** Multiplies values; an explicit null is 1. */
   readonly valueScale?: Setting<number>;
   readonly headNorm?: HeadNormTable;
@@ -328,6 +333,12 @@ interface MlpCommon {
   readonly sparsity?: { readonly list: string; readonly otherwise: number; readonly blocks: number };
   /** Whether blocks that read another block's keys and values have twice the size. */
   readonly doubledShared?: Setting<boolean>;
+  /** Where `enabled`, the size is two thirds of what the keys say, times `times`, rounded up to a multiple (LFM2). */
+  readonly adjusted?: {
+    readonly enabled: Setting<boolean>;
+    readonly times: Setting<number>;
+    readonly multiple: Setting<number>;
+  };
 }
 
 interface MlpNorms {

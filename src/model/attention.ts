@@ -72,7 +72,9 @@ function attend(
 ): { attention: Tensor; next: BlockState } {
   const { heads, kvHeads, headDim, valueDim, valueScale, reads } = plan;
   const made = project(rt, weights, plan, x);
-  const { q, k, v } = made;
+  const { k, v } = made;
+  const gated = plan.outputGate && splitGate(rt, made.q, plan);
+  const q = gated ? { of: gated.q, first: 0 } : made.q;
   const { normsLast, temperature } = plan;
   // A cache may take norms and rotation with its own.
   const apart = normsLast || temperature !== undefined;
@@ -108,10 +110,28 @@ function attend(
     next = withKept(rt, weights, plan, tensors, state);
     attendWhole(rt, weights.kv, tensors, chunked(rt, state.batch, plan.chunk), params, sinks);
   }
+  if (gated) {
+    ops.gatedActivation(rt, gated.gate, attention, attention, { act: 'sigmoid' });
+    for (const tensor of [gated.q, gated.gate]) tensor.dispose();
+  }
   // Of weighted means of values, as good as of the values.
   if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
   made.dispose();
   return { attention, next };
+}
+
+/** Queries and gates [T, heads * headDim] of columns that have them head by head. */
+function splitGate(
+  rt: NativeRuntime,
+  { of }: Columns,
+  { heads, headDim: width }: AttentionPlan,
+): Record<'q' | 'gate', Tensor> {
+  const part = (from: number): Tensor => {
+    const y = rt.allocate(of.dtype, [of.shape[0] as number, heads * width]);
+    ops.copyHeads(rt, of, y, { heads, width, fromDim: 2 * width, from, toDim: width, to: 0 });
+    return y;
+  };
+  return { q: part(0), gate: part(width) };
 }
 
 /** The batch with each chunk as a sequence of its own, as far as attention goes. */

@@ -35,7 +35,7 @@ export function contextLength(source: WeightSource): ContextLength {
       because: 'the positions that the model has learned',
     },
     ...plan.blocks.map(({ attention }) => ({
-      tokens: attention.rope ? fixedReach(attention.rope) : Number.POSITIVE_INFINITY,
+      tokens: 'rope' in attention && attention.rope ? fixedReach(attention.rope) : Number.POSITIVE_INFINITY,
       because: 'the scaling of positions, which depends on the length of longer sequences',
     })),
   ];

@@ -70,9 +70,10 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { feeds } = streamLinears(block);
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
   const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
+  const kept = attention.kind === 'recurrent' ? attention.kept : [];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
     // LAuReL reads the same, and adds it.
-    [block.altUp ? undefined : attention.norm, [first], []],
+    [block.altUp ? undefined : attention.norm, [first], [...kept]],
     // Experts apart read other norms, which nothing scales.
     [mlp.kind === 'experts' && mlp.apart ? undefined : mlp.norm, rest, beside],
   ];
@@ -100,7 +101,7 @@ function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
     readers: [reader([down])],
   });
   const values =
-    attention.kind === 'mla'
+    attention.kind !== 'attention'
       ? []
       : valueSites(attention, index).map(({ id, size, axes, readers }): ScaleSite => {
           const last = axes.length - 1; // the columns of o
@@ -138,7 +139,10 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
   const feeds: LinearPlan[][] = [];
   const beside: LinearPlan[] = perLayer ? [perLayer.gate] : [];
   const writers: LinearPlan[] = perLayer ? [attention.o, perLayer.back] : [attention.o];
-  if (attention.kind === 'mla') {
+  if (attention.kind === 'recurrent') {
+    feeds.push([...attention.feed]);
+    beside.push(...attention.kept);
+  } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
   } else feeds.push(projections(attention));
@@ -196,11 +200,15 @@ function once(axes: readonly FoldAxis[]): FoldAxis[] {
 }
 
 function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
+  // Channels of a recurrence are tied to those of its convolution, its state and its gates.
+  if (attention.kind === 'recurrent') return [];
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 
 /** One site a kv head, unless values are normalised or read elsewhere, too: its rows of v, and the columns of o of every head that reads it. */
 function valueSites(attention: AttentionPlan, index: number): FoldSite[] {
+  // A gate multiplies channel by channel.
+  if (attention.outputGate) return [];
   const { heads, kvHeads, headDim, valueDim, fused, v, o } = attention;
   if (attention.vNorm || attention.reads !== undefined || attention.kept !== undefined) return [];
   const group = heads / kvHeads;

@@ -1,10 +1,11 @@
 import { LpqError } from '../core/error.js';
 import { alternating, altUpTensors } from './altup.js';
 import { architectureOf } from './architectures/index.js';
-import { attentionStages, attentionTensors } from './attention.js';
+import { attentionStages, attentionTensors, type Beside } from './attention.js';
 import { ended, endTensors } from './block-end.js';
 import { expertsStages, expertsTensors } from './experts.js';
 import { expertSource } from './fused-experts.js';
+import { recurrentStages, recurrentTensors } from './mixers/stages.js';
 import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
 import { asNamed } from './named.js';
@@ -58,17 +59,27 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
   };
 }
 
+function mixerTensors(plan: BlockPlan['attention']): [string, readonly number[]][] {
+  if (plan.kind === 'recurrent') return recurrentTensors(plan);
+  return plan.kind === 'mla' ? mlaTensors(plan) : attentionTensors(plan);
+}
+
+function mixerStages(plan: BlockPlan['attention'], ropes: RopeCache, beside: Beside | undefined): Stage[] {
+  if (plan.kind === 'recurrent') return recurrentStages(plan);
+  return plan.kind === 'mla' ? mlaStages(plan, ropes) : attentionStages(plan, ropes, beside);
+}
+
 function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
   const { attention, mlp, parallel } = plan;
   const beside = parallel ? { norm: mlp.norm } : undefined;
   const stages = [
-    ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
+    ...mixerStages(attention, ropes, beside),
     ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
   ];
   return {
     index,
     tensors: new Map([
-      ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
+      ...mixerTensors(attention),
       ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
       ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
     ]),

@@ -29,6 +29,8 @@ export interface AttentionPlan extends BranchPlan {
   readonly headDim: number;
   /** Dimensions of a head's value. */
   readonly valueDim: number;
+  /** q has the rows of each head and then those of its output's gate. */
+  readonly outputGate?: true;
   /** Multiplies values. */
   readonly valueScale: number;
   /** Multiplies q kᵀ. */
@@ -112,7 +114,8 @@ export function attentionPlanner(
     return {
       kind: 'attention',
       ...branch(names),
-      q: part(separate.q, qn, bias.q),
+      q: part(separate.q, table.outputGate ? 2 * qn : qn, bias.q),
+      ...(table.outputGate && { outputGate: true }),
       k: part(separate.k, kn, bias.k),
       v: part(separate.v, vn, bias.v),
       fused: 'qkv' in names ? { linear: part(names.qkv, qn + kn + vn, bias.q), order: names.order } : undefined,

@@ -1,6 +1,6 @@
 import type { ActivationName } from '../../native/ops.js';
 import type { MlpTable } from './architecture.js';
-import type { Config } from './config.js';
+import { type Config, positive } from './config.js';
 import { normalQuantile } from './normal.js';
 import type { BranchPlan, LinearPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
@@ -52,9 +52,7 @@ export function mlpPlan(
   { prefix, index, layers, linear, branch, shares = false }: BlockParts & { shares?: boolean },
 ): MlpPlan {
   const doubled = shares && config.flag(table.doubledShared ?? false);
-  const inner =
-    (doubled ? 2 : 1) *
-    countAt(config, table.intermediate, index, undefined, table.widening && table.widening * hidden);
+  const inner = (doubled ? 2 : 1) * innerSize(config, table, hidden, index);
   const bias = config.flag(table.bias);
   const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
   const down = linear(prefix + table.names.down, hidden, inner, bias);
@@ -84,6 +82,19 @@ function deviationsOf(config: Config, { sparsity }: MlpTable, index: number, lay
       `${layers} numbers from 0 to below 1`,
     );
   return share === 0 ? undefined : normalQuantile(share);
+}
+
+function innerSize(
+  config: Config,
+  { intermediate, widening, adjusted }: MlpTable,
+  hidden: number,
+  index: number,
+): number {
+  const stated = countAt(config, intermediate, index, undefined, widening && widening * hidden);
+  if (!adjusted || !config.flag(adjusted.enabled)) return stated;
+  const multiple = positive(config, adjusted.multiple);
+  const scaled = Math.trunc(positive(config, adjusted.times) * Math.trunc((2 * stated) / 3));
+  return multiple * Math.ceil(scaled / multiple);
 }
 
 function xieluPlan(module: string): XieluPlan {

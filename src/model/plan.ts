@@ -1,5 +1,6 @@
 import type { Architecture, MlpTable } from './architecture.js';
 import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
+import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
 import { type AltUpPlan, altUpPlan, type StreamsPlan, streamsPlan } from './plan-altup.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
@@ -44,7 +45,8 @@ export interface EmbeddingPlan {
 }
 
 export interface BlockPlan {
-  readonly attention: AttentionPlan | MlaPlan;
+  /** What mixes the tokens. */
+  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan;
   readonly mlp: MlpPlan | ExpertsPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
@@ -105,6 +107,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const attention = table.mla
     ? mlaPlanner(config, table.mla, hidden, norm)
     : attentionPlanner(config, table, hidden, norm);
+  const recurrent = mixerPlanner(config, table.recurrent, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
   const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);
@@ -157,7 +160,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
-      attention: attention(parts),
+      attention: recurrent(parts) ?? attention(parts),
       mlp,
       parallel,
       ...(end && { perLayer: end }),

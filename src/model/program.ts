@@ -1,6 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { HeadNorms, Rotation } from '../../native/cache-ops.js';
 import type { AttentionParams } from '../../native/ops.js';
+import type { Past } from '../../native/recurrent-ops.js';
 import type { Columns } from './columns.js';
 import type { PackedWeight } from './kernels/kernel.js';
 import type { ActivationForm, KvForm, MixedWeight } from './source.js';
@@ -77,6 +78,8 @@ export interface BlockState {
   readonly carried?: Readonly<Record<string, Tensor>>;
   /** Where the batch holds only the newest tokens of its sequences. */
   readonly attend?: CachedAttention;
+  /** There too: what a recurrence of this block goes on from, its state f32 [slots, ...shape] kept under `name`. */
+  readonly recall?: (name: string, shape: readonly number[]) => Past;
   /**
    * What a branch has made and h lacks: h is h + y * scale, y [T,C] in any activation dtype. Only where `attend` is; who reads h asks
    * for it (branch.ts).

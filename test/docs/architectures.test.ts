@@ -77,3 +77,13 @@ test('docs/architectures.md lists what is read from GGUF', () => {
   const names = Object.keys(SOURCE_ARCHITECTURES).filter((name) => !name.includes(' '));
   assert.deepEqual(listed.trim().split(', ').toSorted(), names.toSorted());
 });
+
+test('docs/architectures.md says what stays in 16 bits of recurrent layers, as the tables do', () => {
+  const carried = new Map(TABLES.flatMap(({ recurrent }) => Object.entries(recurrent?.carried ?? {})));
+  const part = text.split('## What stays in 16 bits of recurrent layers')[1]?.split('\n## ')[0] ?? '';
+  const rows = part.split('\n').flatMap((line) => {
+    const found = /^\| ([^|]+) \| ([^|]+) \|$/.exec(line);
+    return found && found[1] !== 'what' ? [[found[1], found[2]] as [string, string]] : [];
+  });
+  assert.deepEqual(new Map(rows), carried);
+});

@@ -1,19 +1,24 @@
 import type { Architecture } from '../../src/model/architecture.js';
 
+/** What the linears of recurrent layers are called. */
+const RECURRENT = { conv: 'gated convolutions', delta: 'linear attention' };
+
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
-  const { experts, mla, attention, mlp, names, text } = table;
+  const { experts, mla, recurrent, attention, mlp, names, text } = table;
   const dense =
     !experts ||
     [experts.blockTypes, experts.firstDense, experts.sparseBlocks, experts.enabled].some((key) => key !== undefined);
   const quantized = [
     mla ? 'latent attention' : 'attention',
+    ...(recurrent ? [RECURRENT[recurrent.mixer.kind]] : []),
     ...(dense ? ['MLP'] : []),
     ...(experts ? ['experts'] : []),
     ...(experts?.shared ? ['shared expert'] : []),
   ];
   const carried = [
     ...(experts ? ['router'] : []),
+    ...Object.keys(recurrent?.carried ?? {}),
     ...(attention.names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),
     ...(table.altUp ? ['AltUp, LAuReL'] : []),

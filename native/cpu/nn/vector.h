@@ -9,6 +9,9 @@ namespace lpq::nn {
 
 enum class Act { silu, gelu_tanh, relu, relu2, quick_gelu, sigmoid };
 
+// Columns of a recurrent state that are computed at once: of 128 rows they fill half of an L1 cache.
+constexpr int kStateColumns = 32;
+
 struct VectorKernels {
   // y = x / sqrt(mean(x^2) + eps) * gain; the mean in f64. y may be x.
   void (*rmsnorm)(const float* x, const float* gain, float* y, int64_t n, double eps);
@@ -34,6 +37,10 @@ struct VectorKernels {
   void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
   void (*narrow_f16)(const float* x, uint16_t* y, int64_t n);
   void (*narrow_bf16)(const float* x, uint16_t* y, int64_t n);
+  // A token of the gated delta rule for kStateColumns columns of a state s [rows, kStateColumns]
+  // (native/ops/recurrent.h); row r decays by g[r * g_step].
+  void (*delta_token)(float* s, int64_t rows, const float* g, int64_t g_step, const float* k, const float* q,
+                      const float* v, float beta, float* y);
 };
 
 const VectorKernels& generic_vector();

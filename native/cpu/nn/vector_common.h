@@ -180,9 +180,32 @@ void narrow_bf16(const float* x, uint16_t* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
-constexpr VectorKernels kTable = {rmsnorm,     layernorm,    activate,   soft_cap,   gated,
-                                  maximum,     exponentials, sum_exp,    scale,      add_scaled,
-                                  rotate_half, widen_f16,    widen_bf16, narrow_f16, narrow_bf16};
+void delta_token(float* s, int64_t rows, const float* g, int64_t g_step, const float* k, const float* q, const float* v,
+                 float beta, float* y) {
+  float read[kStateColumns] = {}, delta[kStateColumns], made[kStateColumns] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s + r * kStateColumns;
+    const float decay = g[r * g_step], key = k[r];
+    for (int c = 0; c < kStateColumns; ++c) {
+      row[c] *= decay;
+      read[c] = std::fma(key, row[c], read[c]);
+    }
+  }
+  for (int c = 0; c < kStateColumns; ++c) delta[c] = beta * (v[c] - read[c]);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s + r * kStateColumns;
+    const float key = k[r], query = q[r];
+    for (int c = 0; c < kStateColumns; ++c) {
+      row[c] = std::fma(key, delta[c], row[c]);
+      made[c] = std::fma(query, row[c], made[c]);
+    }
+  }
+  for (int c = 0; c < kStateColumns; ++c) y[c] = made[c];
+}
+
+constexpr VectorKernels kTable = {rmsnorm,      layernorm,  activate,    soft_cap,   gated,       maximum,
+                                  exponentials, sum_exp,    scale,       add_scaled, rotate_half, widen_f16,
+                                  widen_bf16,   narrow_f16, narrow_bf16, delta_token};
 
 }  // namespace
 }  // namespace lpq::nn

@@ -25,6 +25,7 @@ import { graniteMoe } from './granitemoe.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
+import { lfm2, lfm2Moe } from './lfm2.js';
 import { llama } from './llama.js';
 import { llama4Text } from './llama4.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
@@ -43,6 +44,7 @@ import { phimoe } from './phimoe.js';
 import { qwen2 } from './qwen2.js';
 import { qwen2Moe } from './qwen2_moe.js';
 import { qwen3 } from './qwen3.js';
+import { qwen3Next, qwen35, qwen35Moe } from './qwen3_next.js';
 import { qwen3Moe } from './qwen3-moe.js';
 import { seedOss } from './seed_oss.js';
 import { smollm3 } from './smollm3.js';
@@ -79,6 +81,8 @@ export const ARCHITECTURES: readonly Architecture[] = [
   hunyuanV1Moe,
   hyV3,
   kimiK2,
+  lfm2,
+  lfm2Moe,
   llama,
   llama4Text,
   mimoV2Flash,
@@ -97,6 +101,9 @@ export const ARCHITECTURES: readonly Architecture[] = [
   qwen2Moe,
   qwen3,
   qwen3Moe,
+  qwen3Next,
+  qwen35,
+  qwen35Moe,
   seedOss,
   smollm3,
   stablelm,

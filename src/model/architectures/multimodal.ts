@@ -9,6 +9,7 @@ import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { qwen25Vl } from './qwen2.js';
 import { qwen3 } from './qwen3.js';
+import { qwen35, qwen35Moe } from './qwen3_next.js';
 import { qwen3VlMoe } from './qwen3-moe.js';
 
 /**
@@ -114,6 +115,20 @@ const MULTIMODAL: readonly Multimodal[] = [
     language: { qwen2_5_vl_text: qwen25Vl },
     published: [PLAIN],
     flat: true,
+    tied: false,
+  },
+  {
+    modelType: 'qwen3_5',
+    className: 'Qwen3_5ForConditionalGeneration',
+    language: { qwen3_5_text: qwen35 },
+    published: [],
+    tied: false,
+  },
+  {
+    modelType: 'qwen3_5_moe',
+    className: 'Qwen3_5MoeForConditionalGeneration',
+    language: { qwen3_5_moe_text: qwen35Moe },
+    published: [],
     tied: false,
   },
   {

@@ -6,6 +6,7 @@ import {
   type Tensor,
   typed,
 } from '../../../native/binding.js';
+import { RECURRENT } from './reference-recurrent.js';
 
 /**
  * The operations of a decoder, a few lines each, in double precision: an oracle that shares no code with the native
@@ -21,9 +22,11 @@ export class ReferenceRuntime implements NativeRuntime {
 
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params: OpParams = {}): void {
     const run = OPERATIONS[op];
-    if (!run) throw new Error(`the reference runtime has no ${op}`);
+    const recurrent = RECURRENT[op];
+    if (!run && !recurrent) throw new Error(`the reference runtime has no ${op}`);
     this.log.push(op);
-    run(inputs, outputs, params);
+    if (run) run(inputs, outputs, params);
+    else recurrent!(inputs, outputs, params, values);
   }
   async sync(): Promise<void> {}
   async mark(): Promise<void> {}

@@ -125,6 +125,8 @@ const SHARED: Readonly<Record<string, number>> = {
   llama4: 3,
   llama4_text: 3,
   qwen2_moe: 6,
+  qwen3_5_moe: 6,
+  qwen3_next: 6,
 };
 
 /** Experts see their routed rows, shared experts every token. */

@@ -1,0 +1,51 @@
+import type { NativeRuntime, Tensor } from '../../../native/binding.js';
+import { outputStage } from '../attention.js';
+import { branchInput, branchTensors } from '../branch.js';
+import type { BlockState, BlockWeights, Stage } from '../program.js';
+import { applyLinear, linearRef, linearTensors } from '../weights.js';
+import { mixConv, shortConvTensors } from './conv.js';
+import { deltaTensors, mixDelta } from './delta.js';
+import type { MixerCore, RecurrentPlan } from './plan.js';
+import { requireHost } from './state.js';
+
+/** What a kind of core consists of beside linears that read the stream, and what o reads, made of what those make, in order. */
+interface Mixer<C extends MixerCore> {
+  tensors(core: C): [string, readonly number[]][];
+  mix(rt: NativeRuntime, weights: BlockWeights, core: C, made: readonly Tensor[], state: BlockState): Tensor;
+}
+
+const MIXERS: { readonly [K in MixerCore['kind']]: Mixer<Extract<MixerCore, { kind: K }>> } = {
+  conv: { tensors: ({ conv }) => shortConvTensors(conv), mix: mixConv },
+  delta: { tensors: deltaTensors, mix: mixDelta },
+};
+
+const mixerOf = (core: MixerCore) => MIXERS[core.kind] as Mixer<MixerCore>;
+
+export function recurrentTensors(plan: RecurrentPlan): [string, readonly number[]][] {
+  const { feed, kept, o, core } = plan;
+  return [...branchTensors(plan), ...[...feed, ...kept, o].flatMap(linearTensors), ...mixerOf(core).tensors(core)];
+}
+
+/** A recurrent mixer as two stages: `in` up to what o reads, `o` back into the residual stream. */
+export function recurrentStages(plan: RecurrentPlan): Stage[] {
+  const { feed, kept, core } = plan;
+  const first = feed[0]!.name;
+  const into: Stage = {
+    id: 'in',
+    feeds: [{ id: 'in', linears: feed.map((linear) => linearRef(linear)) }],
+    async capture(rt, weights, state) {
+      requireHost(rt, first);
+      return new Map([['in', branchInput(rt, weights, plan.norm, state)]]);
+    },
+    async advance(rt, weights, state) {
+      requireHost(rt, first);
+      const x = branchInput(rt, weights, plan.norm, state);
+      const made = [...feed, ...kept].map((linear) => applyLinear(rt, weights, linear, x));
+      x.dispose();
+      const attention = mixerOf(core).mix(rt, weights, core, made, state);
+      for (const tensor of made) tensor.dispose();
+      return { ...state, aux: { attention } };
+    },
+  };
+  return [into, outputStage(plan)];
+}
