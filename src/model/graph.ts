@@ -10,6 +10,7 @@ import { embed, headInput, logits, outerTensors } from './outer.js';
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
 import type { Block, ModelGraph } from './program.js';
 import { RopeCache } from './rope-cache.js';
+import { shortcutStages } from './shortcut.js';
 import type { WeightShapes, WeightSource } from './source.js';
 import { linearRef, storedTurned } from './weights.js';
 
@@ -54,7 +55,7 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
   };
 }
 
-function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, ropes: RopeCache): Block {
+function buildBlock({ attention, mlp, parallel, shortcut }: BlockPlan, index: number, ropes: RopeCache): Block {
   const beside = parallel ? { norm: mlp.norm } : undefined;
   return {
     index,
@@ -62,10 +63,13 @@ function buildBlock({ attention, mlp, parallel }: BlockPlan, index: number, rope
       ...(attention.kind === 'mla' ? mlaTensors(attention) : attentionTensors(attention)),
       ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
     ]),
-    stages: [
-      ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
-      ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
-    ],
+    stages: shortcutStages(
+      [
+        ...(attention.kind === 'mla' ? mlaStages(attention, ropes) : attentionStages(attention, ropes, beside)),
+        ...(mlp.kind === 'experts' ? expertsStages(mlp, shortcut === 'from') : mlpStages(mlp, parallel)),
+      ],
+      shortcut,
+    ),
   };
 }
 

@@ -42,6 +42,8 @@ export interface BlockPlan {
   readonly mlp: MlpPlan | ExpertsPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
+  /** What experts made, added behind another block: 'from' this block's, 'over' it on its way, 'into' the stream behind this one. */
+  readonly shortcut?: 'from' | 'over' | 'into';
 }
 
 /**
@@ -89,12 +91,14 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const config = settingsOf(table, raw, dir);
   const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
   const vocab = config.count(['vocab_size']);
-  const layers = config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
+  const parts = partTables(table);
+  const layers =
+    parts.length * config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS / parts.length);
   const norm = normMaker(config, table, hidden);
   const activation = activationOf(config, table.mlp);
-  const attention = table.mla
-    ? mlaPlanner(config, table.mla, hidden, norm)
-    : attentionPlanner(config, table, hidden, norm);
+  const attentions = parts.map((part) =>
+    part.mla ? mlaPlanner(config, part.mla, hidden, norm) : attentionPlanner(config, part, hidden, norm),
+  );
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
   const multiplier = settingNumber(config, table.residual?.multiplier ?? 1);
@@ -108,26 +112,31 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     ...(table.transposed && { transposed: true }),
   });
   const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
-    const prefix = table.names.block.replace('{layer}', String(index));
+    const part = index % parts.length;
+    const own = parts[part] as Architecture;
+    const layer = (index - part) / parts.length;
+    const prefix = table.names.block.replace('{layer}', String(layer));
     const branch: BlockParts['branch'] = (names) => ({
       norm: names.norm !== undefined && normFirst ? norm(prefix + names.norm) : undefined,
       postNorm: names.postNorm === undefined ? undefined : norm(prefix + names.postNorm),
       residualNorm: names.norm !== undefined && !normFirst ? norm(prefix + names.norm) : undefined,
       multiplier,
     });
-    const parts = { prefix, index, layers, linear, branch };
-    const mlp =
-      table.experts && sparse?.(index)
+    const block = { prefix, index, layers, linear, branch };
+    const experts =
+      own.experts && sparse?.(layer)
         ? expertsPlan(
             config,
-            table.experts,
-            { prefix, index, multiplier },
+            own.experts,
+            { prefix, index: layer, multiplier },
             hidden,
-            norm(`${prefix}${table.mlp.names.norm}`),
+            norm(`${prefix}${own.mlp.names.norm}`),
             activation as Activation,
           )
-        : mlpPlan(config, mlpTable, hidden, activation, parts);
-    return { attention: attention(parts), mlp, parallel };
+        : undefined;
+    const mlp = experts ?? mlpPlan(config, parts.length > 1 ? own.mlp : mlpTable, hidden, activation, block);
+    const plan = { attention: attentions[part]!(block), mlp, parallel };
+    return parts.length > 1 && sparse?.(layer) ? { ...plan, shortcut: shortcutOf(part, parts.length) } : plan;
   });
   const embedding = embeddingPlan(config, table, hidden);
   const tied = config.flag(table.tied);
@@ -152,6 +161,26 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     },
     blocks,
   };
+}
+
+/** The table of each block that a layer consists of: its own names, experts in the first one. */
+function partTables(table: Architecture): readonly Architecture[] {
+  const { experts, ...rest } = table;
+  return Array.from(
+    { length: table.parts ?? 1 },
+    (_, part): Architecture => withPart(part === 0 ? table : (rest as Architecture), String(part)),
+  );
+}
+
+function withPart<T>(value: T, part: string): T {
+  if (typeof value === 'string') return value.replace('{part}', part) as T;
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withPart(inner, part)])) as T;
+}
+
+function shortcutOf(part: number, parts: number): NonNullable<BlockPlan['shortcut']> {
+  if (part === 0) return 'from';
+  return part === parts - 1 ? 'into' : 'over';
 }
 
 function withNorm(table: MlpTable, norm: string | undefined): MlpTable {

@@ -2,9 +2,11 @@ import type { Architecture } from '../../src/model/architecture.js';
 
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
-  const { experts, mla, attention, mlp, names, text } = table;
+  const { experts, mla, attention, mlp, names, parts, text } = table;
   const dense =
-    !experts || [experts.blockTypes, experts.firstDense, experts.sparseBlocks].some((key) => key !== undefined);
+    !experts ||
+    parts !== undefined ||
+    [experts.blockTypes, experts.firstDense, experts.sparseBlocks].some((key) => key !== undefined);
   const quantized = [
     mla ? 'latent attention' : 'attention',
     ...(dense ? ['MLP'] : []),

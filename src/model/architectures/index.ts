@@ -25,6 +25,7 @@ import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
 import { llama } from './llama.js';
 import { llama4Text } from './llama4.js';
+import { longcatFlash } from './longcat_flash.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
 import { minimaxM2 } from './minimax_m2.js';
 import { ministral3 } from './ministral3.js';
@@ -77,6 +78,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   kimiK2,
   llama,
   llama4Text,
+  longcatFlash,
   mimoV2Flash,
   minimaxM2,
   ministral3,
