@@ -6,8 +6,8 @@ import { applyGate } from './gate.js';
 import type { LinearPlan } from './plan.js';
 import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
-import { SHORTCUT } from './shortcut.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
+import { SHORTCUT } from './shortcut.js';
 import { applyLinear, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {

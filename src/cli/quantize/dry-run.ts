@@ -79,6 +79,7 @@ export async function printPlan(
     });
     const columns = refusal || flags.pack === undefined ? [] : targetColumns(source, options, flags.pack, flags.tp);
     const names = modules.filter(({ action }) => action === 'quantize').map(({ name }) => name);
+    const taken = new Set(names);
     const needs = refusal ? undefined : await timedNeeds(options, flags, statistics, run);
     const idle = options.rules.filter(({ match }) => !modules.some(({ name }) => match.test(name)));
     const unused = unusedTensors(source, graph);
@@ -90,7 +91,7 @@ export async function printPlan(
         architecture: graph.architecture,
         modules,
         unused,
-        carried: [...source.names()].filter((name) => !names.includes(name.replace(/\.weight$/, ''))),
+        carried: [...source.names()].filter((name) => !taken.has(name.replace(/\.weight$/, ''))),
         ...(columns.length > 0 && { targets: matrixRows(columns, names) }),
         ...(needs && { estimate: { ...needs, free: freeBytes(options.output) ?? null } }),
         idleRules: idle.map(({ match }) => match.source),
