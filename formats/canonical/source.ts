@@ -50,6 +50,11 @@ export class SourceCheckpoint {
     }
   }
 
+  /** A source whose tensors are given: those of a plan, without a byte of weights. */
+  static over(dir: string, config: Record<string, unknown>, weights: SourceTensors): SourceCheckpoint {
+    return new SourceCheckpoint(dir, config, weights);
+  }
+
   names(): Iterable<string> {
     return this.weights.names();
   }

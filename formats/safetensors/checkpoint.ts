@@ -106,6 +106,18 @@ function parseConfig(file: string, text: string): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
+/**
+ * Names of the tensors of a directory that has a config.json and no weights: those of its index, none without one. Undefined where there
+ * are weights, of any format. Throws LPQ_SAFETENSORS_INDEX.
+ */
+export function namesWithoutShards(dir: string): ReadonlySet<string> | undefined {
+  if (!existsSync(path.join(dir, 'config.json')) || !statSync(dir).isDirectory()) return undefined;
+  const all = readdirSync(dir).sort();
+  if (all.some((name) => /\.(safetensors|gguf|bin|pt|pth)$/.test(name))) return undefined;
+  const index = all.find((name) => name.endsWith('.safetensors.index.json'));
+  return new Set(index === undefined ? [] : readIndex(path.join(dir, index)).weightMap.keys());
+}
+
 interface ShardIndex {
   readonly path: string;
   readonly weightMap: ReadonlyMap<string, string>;

@@ -3,6 +3,7 @@ import { ops } from '../../native/ops.js';
 import { asRead } from '../model/activations.js';
 import { disposeStates } from '../model/forward.js';
 import type { BlockState, BlockWeights, Stage } from '../model/program.js';
+import { SHORTCUT } from '../model/shortcut.js';
 import type { Room } from './room.js';
 import { ShelvedState } from './shelf.js';
 
@@ -123,7 +124,9 @@ export class ActivationStream {
   }
 
   private worthKeeping(slot: ShelvedState, state: BlockState, room: Room): boolean {
-    const aux = Object.values(state.aux).reduce((sum, tensor) => sum + tensor.byteLength, 0);
+    // What experts made for a later block is part of the stream: it cannot be computed again once the block is over.
+    const made = Object.entries(state.aux).filter(([name]) => name !== SHORTCUT);
+    const aux = made.reduce((sum, [, tensor]) => sum + tensor.byteLength, 0);
     if (aux === 0) return true;
     if (this.rt.device === 'cpu') return aux * this.batches <= this.keepBytes;
     const all = (aux + slot.streamBytes) * (this.batches + this.company);

@@ -12,6 +12,11 @@ export interface Architecture {
   readonly className: string;
   /** Keys of config.json that hold sizes, where the class has names of its own. */
   readonly sizes?: Partial<SizeKeys>;
+  /**
+   * How many blocks one layer of config.json is (1): names have the block's index for {part}, and the layer's for {layer}. The first
+   * has the experts, whose sum is added behind the last; its MLP is their shared expert.
+   */
+  readonly parts?: number;
   /** Where config.json has the language model's settings, in models of more than text; `defaults` are its class's. */
   readonly text?: TextTable;
   readonly defaults?: Readonly<Record<string, unknown>>;
@@ -393,6 +398,8 @@ export interface MlaTable {
   readonly epsilon: number;
   /** Whether rotated pairs are neighbours. */
   readonly interleaved: Setting<boolean>;
+  /** True: queries and the compressed vectors of keys and values are multiplied by the root of hidden / their rank. */
+  readonly rankScales?: true;
   /** Whether YaRN's `mscale_all_dim` also multiplies the scores, squared. */
   readonly scaleScores: boolean;
 }
@@ -412,7 +419,9 @@ export interface ExpertsTable {
   readonly perToken: readonly string[];
   readonly intermediate: readonly string[];
   /** Biases of the router and of the experts' linears. */
-  readonly bias?: { readonly router: boolean; readonly experts: boolean };
+  readonly bias?: { readonly router: Setting<boolean>; readonly experts: boolean };
+  /** Zero-computation experts (arXiv:2509.01322, section 2.1): so many more to choose from, which hand on what they read. */
+  readonly idle?: Setting<number>;
   /** True: the tensor of `choiceBias` is [1, E]. */
   readonly choiceBiasRow?: true;
   /** Shares: a softmax over all experts (default), or a sigmoid each. */

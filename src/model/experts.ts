@@ -15,6 +15,7 @@ import type { LinearPlan } from './plan.js';
 import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
+import { SHORTCUT } from './shortcut.js';
 import { applyLinear, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {
@@ -39,16 +40,20 @@ interface Routing {
   readonly offsets: Tensor;
 }
 
-type Routed = Omit<Routing, 'x'> & { readonly inner: Tensor };
+/** `same`: what idle experts hand on, [T,C]. */
+type Routed = Omit<Routing, 'x'> & { readonly inner: Tensor; readonly same?: Tensor };
+
+const idle = ({ router, experts }: ExpertsPlan): number => router.n - experts.length;
 
 /**
  * A pre-norm mixture of experts as two stages: `experts.gate_up` up to every routed row's hidden activation, `experts.down`
  * back into the residual stream. Each expert is a feed of its own, with its routed rows only; a shared expert is one that
- * reads every token. The router is no feed: it is small, and an error in it sends tokens to other experts.
+ * reads every token. The router is no feed: it is small, and an error in it sends tokens to other experts. `handsOn`: what the routed
+ * experts make is left for a later block (shortcut.ts).
  */
-export function expertsStages(plan: ExpertsPlan): Stage[] {
+export function expertsStages(plan: ExpertsPlan, handsOn = false): Stage[] {
   const shared = plan.shared && sharedExpert(plan.shared, plan.gate);
-  return [gateUpStage(plan, shared), downStage(plan, shared)];
+  return [gateUpStage(plan, shared), downStage(plan, shared, handsOn)];
 }
 
 function feeds(plan: ExpertsPlan, kind: 'gate_up' | 'down'): Feed[] {
@@ -68,7 +73,7 @@ function route(
 ): Routing {
   const { perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, jitter } = plan.routing;
   const { tokens } = state.batch;
-  const experts = plan.experts.length;
+  const experts = plan.router.n;
   const scores = routerScores(rt, weights, plan, router);
   const indices = rt.allocate('i32', [tokens, perToken]);
   const shares = rt.allocate('f32', [tokens, perToken]);
@@ -162,6 +167,7 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
       const captured = new Map<string, Tensor>();
       const more = await covering(rt, plan, weights, read.router, routed, coverage);
       await split(rt, routed.x, routed.offsets, (e, rows) => {
+        if (e >= plan.experts.length) return rows.dispose();
         const tokens = more[e];
         captured.set(`experts.${e}.gate_up`, tokens ? rowsOf(rt, read.experts, tokens) : rows);
         if (tokens) rows.dispose();
@@ -175,24 +181,53 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
       const read = expertInputs(rt, weights, plan, state);
       const { x, ...routed } = route(rt, plan, weights, state, read);
       const beside = shared ? shared.inner(rt, weights, read.shared) : {};
+      const same = idle(plan) > 0 ? { same: read.experts.view(read.experts.shape) } : undefined;
       disposeInputs(read);
       const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
       const up = rt.allocate(gate.dtype, gate.shape);
       await split(rt, x, routed.offsets, (e, rows, first) => {
-        const expert = plan.experts[e] as ExpertPlan;
-        applyTo(rt, weights, expert.gate, rows, gate, first);
-        applyTo(rt, weights, expert.up, rows, up, first);
+        const expert = plan.experts[e];
+        if (expert) {
+          applyTo(rt, weights, expert.gate, rows, gate, first);
+          applyTo(rt, weights, expert.up, rows, up, first);
+        }
         rows.dispose();
       });
+      // Rows of idle experts hold nothing that is read.
       applyGate(rt, plan.gate, gate, up);
       x.dispose();
       up.dispose();
-      return { ...state, aux: { ...routed, inner: gate, ...beside } };
+      return { ...state, aux: { ...routed, inner: gate, ...same, ...beside } };
     },
   };
 }
 
-function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
+/** Rows first .. first + count of out [T*k, C]: what the tokens they are of read. */
+function handOn(
+  rt: NativeRuntime,
+  { routing: { perToken: divide } }: ExpertsPlan,
+  same: Tensor,
+  rows: Tensor,
+  out: Tensor,
+  first: number,
+  count: number,
+): void {
+  if (count === 0) return;
+  const width = out.shape[1] as number;
+  const [which, to] = [rows.view([count], first), out.view([count, width], first * width)];
+  const read = rt.allocate(same.dtype, to.shape);
+  ops.gatherRows(rt, same, which, read, { divide });
+  ops.cast(rt, read, to);
+  for (const tensor of [read, which, to]) tensor.dispose();
+}
+
+function zeros(rt: NativeRuntime, shape: readonly number[]): Tensor {
+  const made = rt.allocate('f32', shape);
+  ops.zero(rt, made);
+  return made;
+}
+
+function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn: boolean): Stage {
   return {
     id: 'experts.down',
     feeds: [...feeds(plan, 'down'), ...(shared ? [shared.down] : [])],
@@ -203,6 +238,7 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
       const read = coverage > 0 ? expertInputs(rt, weights, plan, state) : undefined;
       const more = read ? await covering(rt, plan, weights, read.router, routed, coverage) : [];
       await split(rt, routed.inner, routed.offsets, (e, rows) => {
+        if (e >= plan.experts.length) return rows.dispose();
         const tokens = more[e];
         if (!read || !tokens) return captured.set(`experts.${e}.down`, rows);
         const x = rowsOf(rt, read.experts, tokens);
@@ -220,15 +256,18 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
       const routed = state.aux as unknown as Routed;
       const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.router.k]);
       await split(rt, routed.inner, routed.offsets, (e, rows, first) => {
-        applyTo(rt, weights, (plan.experts[e] as ExpertPlan).down, rows, out, first);
+        const expert = plan.experts[e];
+        if (expert) applyTo(rt, weights, expert.down, rows, out, first);
+        else if (routed.same) handOn(rt, plan, routed.same, routed.rows, out, first, rows.shape[0] as number);
         rows.dispose();
       });
+      const aside = handsOn ? zeros(rt, state.h.shape) : undefined;
       addBranches(rt, weights, plan, shared, state, (to) =>
-        ops.scatterAddRows(rt, out, routed.rows, routed.weights, to, { divide: plan.routing.perToken }),
+        ops.scatterAddRows(rt, out, routed.rows, routed.weights, aside ?? to, { divide: plan.routing.perToken }),
       );
       out.dispose();
       for (const tensor of Object.values(state.aux)) tensor.dispose();
-      return { ...state, aux: {} };
+      return { ...state, aux: aside ? { [SHORTCUT]: aside } : {} };
     },
   };
 }

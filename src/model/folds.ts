@@ -58,7 +58,7 @@ export interface ScaleSite {
 
 /**
  * Every such set: the output of a norm before a branch (no offset is added to its weight); what a gated MLP's up makes, which
- * only multiplies; the values of a kv head. Not: GPT-OSS's clamped gates, MLPs without a gate.
+ * only multiplies; the values of a kv head. Not: GPT-OSS's clamped gates, MLPs without a gate, a norm that idle experts read.
  */
 export function scaleSites(plan: ModelPlan): ScaleSite[] {
   return plan.blocks.flatMap((block, index) => [...normSites(block, index), ...upSites(block, index)]);
@@ -80,6 +80,8 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const sites = new Map<string, ScaleSite>();
   for (const [norm, read, more] of branches) {
     if (norm?.weight === undefined || norm.offset !== 0) continue;
+    // Idle experts hand on what the norm makes.
+    if (norm === mlp.norm && mlp.kind === 'experts' && mlp.router.n > mlp.experts.length) continue;
     const before = sites.get(norm.weight);
     sites.set(norm.weight, {
       id: `blocks.${index}.${norm === attention.norm ? 'attention' : 'mlp'}.norm`,

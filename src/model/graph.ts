@@ -13,6 +13,7 @@ import { carried, embed, headInput, logits, outerTensors, streamWidth } from './
 import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
 import type { Block, ModelGraph, Stage } from './program.js';
 import { RopeCache } from './rope-cache.js';
+import { shortcutStages } from './shortcut.js';
 import type { WeightShapes, WeightSource } from './source.js';
 import { linearRef, storedTurned } from './weights.js';
 
@@ -70,12 +71,15 @@ function mixerStages(plan: BlockPlan['attention'], ropes: RopeCache, beside: Bes
 }
 
 function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
-  const { attention, mlp, parallel } = plan;
+  const { attention, mlp, parallel, shortcut } = plan;
   const beside = parallel ? { norm: mlp.norm } : undefined;
-  const stages = [
-    ...mixerStages(attention, ropes, beside),
-    ...(mlp.kind === 'experts' ? expertsStages(mlp) : mlpStages(mlp, parallel)),
-  ];
+  const stages = shortcutStages(
+    [
+      ...mixerStages(attention, ropes, beside),
+      ...(mlp.kind === 'experts' ? expertsStages(mlp, shortcut === 'from') : mlpStages(mlp, parallel)),
+    ],
+    shortcut,
+  );
   return {
     index,
     tensors: new Map([

@@ -114,12 +114,13 @@ function queries(rt: NativeRuntime, plan: MlaPlan, weights: BlockWeights, given:
 
 /** The compressed vectors as kvB reads them, [T, latent]. */
 function keyInput(rt: NativeRuntime, plan: MlaPlan, weights: BlockWeights, kv: Tensor): Tensor {
-  const { latent, rotary } = plan;
+  const { latent, rotary, latentScale } = plan;
   const compressed = rt.allocate('f32', [kv.shape[0] as number, latent]);
   const part = { heads: 1, width: latent, fromDim: latent + rotary, from: 0, toDim: latent, to: 0 };
   ops.copyHeads(rt, kv, compressed, part);
   const normed = applyNorm(rt, weights, plan.kvNorm, compressed);
   compressed.dispose();
+  if (latentScale !== 1) ops.scaleRows(rt, normed, undefined, normed, { factor: latentScale });
   return normed;
 }
 

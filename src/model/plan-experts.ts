@@ -18,6 +18,7 @@ export interface ExpertPlan {
 export interface ExpertsPlan {
   readonly kind: 'experts';
   readonly norm: NormPlan;
+  /** More rows than there are experts where some are idle: those hand on what they read. */
   readonly router: LinearPlan;
   readonly routing: RoutingPlan;
   readonly experts: readonly ExpertPlan[];
@@ -103,6 +104,7 @@ export function expertsPlan(
   activation: Activation,
 ): ExpertsPlan {
   const count = countAt(config, table.count, index, MOST_EXPERTS);
+  const choices = count + idleExperts(config, table);
   const inner = countAt(config, table.intermediate, index);
   const { names } = table;
   const linear = (name: string, n: number, k: number, bias = false): LinearPlan => ({
@@ -117,8 +119,8 @@ export function expertsPlan(
   return {
     kind: 'experts',
     norm,
-    router: linear(names.router, count, hidden, table.bias?.router ?? false),
-    routing: routingPlan(config, table, count, prefix, countAt(config, table.perToken, index), multiplier),
+    router: linear(names.router, choices, hidden, config.flag(table.bias?.router ?? false)),
+    routing: routingPlan(config, table, choices, prefix, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
       gate: expert(names.gate, e, inner, hidden),
       up: expert(names.up, e, inner, hidden),
@@ -130,6 +132,11 @@ export function expertsPlan(
       : { kind: 'gated', activation },
     shared: table.shared && sharedPlan(config, table.shared, inner, hidden, linear),
   };
+}
+
+/** Throws LPQ_CONFIG. */
+function idleExperts(config: Config, { idle = 0 }: ExpertsTable): number {
+  return typeof idle === 'number' ? idle : config.count(idle.keys, idle.otherwise, 0, MOST_EXPERTS);
 }
 
 function routingPlan(

@@ -23,6 +23,8 @@ export interface MlaPlan extends BranchPlan {
   readonly plain: number;
   readonly rotary: number;
   readonly value: number;
+  /** Multiplies what kvB reads. */
+  readonly latentScale: number;
   /** Multiplies q kᵀ. */
   readonly scale: number;
   readonly rope: RopeSpec;
@@ -54,7 +56,10 @@ export function mlaPlanner(
   if (rope.rotary !== rotary)
     throw config.error('partial_rotary_factor', 'leaves part of qk_rope_head_dim unrotated', rope.rotary, rotary);
   const bias = config.flag(table.bias);
-  const scale = (table.scaleScores ? yarnScale(config) : 1) / Math.sqrt(plain + rotary);
+  // A factor of queries is one of scores.
+  const queryScale = table.rankScales && queryRank !== undefined ? Math.sqrt(hidden / queryRank) : 1;
+  const latentScale = table.rankScales ? Math.sqrt(hidden / latent) : 1;
+  const scale = (queryScale * (table.scaleScores ? yarnScale(config) : 1)) / Math.sqrt(plain + rotary);
   const latentNorm = (name: string, size: number): NormPlan => ({ ...norm(name, size), epsilon: table.epsilon });
   const { names } = table;
   return ({ prefix, linear: named, branch }) => {
@@ -80,6 +85,7 @@ export function mlaPlanner(
       plain,
       rotary,
       value,
+      latentScale,
       scale,
       rope,
     };

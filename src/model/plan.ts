@@ -54,6 +54,8 @@ export interface BlockPlan {
   readonly altUp?: AltUpPlan;
   /** Full name of a tensor [1] that multiplies what the block makes. */
   readonly scalar?: string;
+  /** What experts made, added behind another block: 'from' this block's, 'over' it on its way, 'into' the stream behind this one. */
+  readonly shortcut?: 'from' | 'over' | 'into';
 }
 
 /**
@@ -101,12 +103,14 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const config = settingsOf(table, raw, dir);
   const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
   const vocab = config.count(['vocab_size']);
-  const layers = config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS);
+  const parts = partTables(table);
+  const layers =
+    parts.length * config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS / parts.length);
   const norm = normMaker(config, table, hidden);
   const activation = activationOf(config, table.mlp);
-  const attention = table.mla
-    ? mlaPlanner(config, table.mla, hidden, norm)
-    : attentionPlanner(config, table, hidden, norm);
+  const attentions = parts.map((part) =>
+    part.mla ? mlaPlanner(config, part.mla, hidden, norm) : attentionPlanner(config, part, hidden, norm),
+  );
   const recurrent = mixerPlanner(config, table.recurrent, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
@@ -123,49 +127,50 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
   const perLayer = perLayerPlan(config, table, layers, hidden, norm);
   const streams = streamsPlan(config, table, hidden);
   const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
-    const prefix = table.names.block.replace('{layer}', String(index));
+    const part = index % parts.length;
+    const own = parts[part] as Architecture;
+    const layer = (index - part) / parts.length;
+    const prefix = table.names.block.replace('{layer}', String(layer));
     const branch: BlockParts['branch'] = (names) => ({
       norm: names.norm !== undefined && normFirst ? norm(prefix + names.norm) : undefined,
       postNorm: names.postNorm === undefined ? undefined : norm(prefix + names.postNorm),
       residualNorm: names.norm !== undefined && !normFirst ? norm(prefix + names.norm) : undefined,
       multiplier,
     });
-    const parts = { prefix, index, layers, linear, branch };
+    const block = { prefix, index, layers, linear, branch };
     const shares = readsAnother(config, table.attention, index, layers);
-    if (shares && sparse?.(index) && config.flag(table.mlp.doubledShared ?? false))
+    if (shares && sparse?.(layer) && config.flag(table.mlp.doubledShared ?? false))
       throw config.error(
         keyOf(table.mlp.doubledShared as Setting<boolean>),
         'is not known to lpq beside experts',
         true,
         false,
       );
-    const apart = table.experts && expertsApart(table.experts, prefix, norm, table.mlp.names.postNorm);
-    const mlp =
-      table.experts && sparse?.(index)
-        ? {
-            ...expertsPlan(
-              config,
-              table.experts,
-              { prefix, index, multiplier },
-              hidden,
-              norm(`${prefix}${table.mlp.names.norm}`),
-              activation as Activation,
-            ),
-            ...(apart && { apart }),
-          }
-        : mlpPlan(config, mlpTable, hidden, activation, {
-            ...parts,
-            shares,
-          });
+    const rule = own.experts && sparse?.(layer) ? own.experts : undefined;
+    const apart = rule && expertsApart(rule, prefix, norm, table.mlp.names.postNorm);
+    const experts =
+      rule &&
+      expertsPlan(
+        config,
+        rule,
+        { prefix, index: layer, multiplier },
+        hidden,
+        norm(`${prefix}${own.mlp.names.norm}`),
+        activation as Activation,
+      );
+    const mlp = experts
+      ? { ...experts, ...(apart && { apart }) }
+      : mlpPlan(config, parts.length > 1 ? own.mlp : mlpTable, hidden, activation, { ...block, shares });
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
-      attention: recurrent(parts) ?? attention(parts),
+      attention: recurrent(block) ?? attentions[part]!(block),
       mlp,
       parallel,
       ...(end && { perLayer: end }),
       ...(altUp && { altUp }),
       ...(table.blockScale !== undefined && { scalar: prefix + table.blockScale }),
+      ...(parts.length > 1 && sparse?.(layer) && { shortcut: shortcutOf(part, parts.length) }),
     };
   });
   const embedding = embeddingPlan(config, table, hidden);
@@ -193,6 +198,26 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     },
     blocks,
   };
+}
+
+/** The table of each block that a layer consists of: its own names, experts in the first one. */
+function partTables(table: Architecture): readonly Architecture[] {
+  const { experts, ...rest } = table;
+  return Array.from(
+    { length: table.parts ?? 1 },
+    (_, part): Architecture => withPart(part === 0 ? table : (rest as Architecture), String(part)),
+  );
+}
+
+function withPart<T>(value: T, part: string): T {
+  if (typeof value === 'string') return value.replace('{part}', part) as T;
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withPart(inner, part)])) as T;
+}
+
+function shortcutOf(part: number, parts: number): NonNullable<BlockPlan['shortcut']> {
+  if (part === 0) return 'from';
+  return part === parts - 1 ? 'into' : 'over';
 }
 
 function withNorm(table: MlpTable, norm: string | undefined): MlpTable {

@@ -26,7 +26,10 @@ export function requireGroupSizes(
   const users = new Map<ModuleRule | undefined, Width[]>();
   for (const linear of linears) {
     const rule = ruleFor(linear, rules);
-    if (rule?.scheme !== 'skip') users.set(rule, [...(users.get(rule) ?? []), linear]);
+    if (rule?.scheme === 'skip') continue;
+    const same = users.get(rule);
+    if (same) same.push(linear);
+    else users.set(rule, [linear]);
   }
   for (const [rule, all] of users) {
     const scheme = (rule?.scheme as QuantScheme | undefined) ?? fallback;

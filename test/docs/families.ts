@@ -5,9 +5,10 @@ const RECURRENT = { conv: 'gated convolutions', delta: 'linear attention' };
 
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
-  const { experts, mla, recurrent, attention, mlp, names, text } = table;
+  const { experts, mla, recurrent, attention, mlp, names, parts, text } = table;
   const dense =
     !experts ||
+    parts !== undefined ||
     [experts.blockTypes, experts.firstDense, experts.sparseBlocks, experts.enabled].some((key) => key !== undefined);
   const quantized = [
     mla ? 'latent attention' : 'attention',

@@ -114,10 +114,8 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   try {
     if (flags.dryRun) {
       await (await import('./dry-run.js')).printPlan(options, flags, statistics, run);
-      return await checkPlan(
-        flags.pack?.match(/,|^all$/) ? { ...options, packTarget: undefined } : options,
-        statistics,
-      );
+      const planned = flags.pack?.match(/,|^all$/) ? { ...options, packTarget: undefined } : options;
+      return await checkPlan(planned, statistics, true);
     }
     refusePartial(options.output, options.partial);
     if (flags.report !== false && !flags.shard)
@@ -168,13 +166,15 @@ async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFl
 async function checkPlan(
   { source, settings, rules, packTarget, redo }: QuantizeOptions,
   statistics: SavedStatistics | undefined,
+  dryRun = false,
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
+  const { openOrPlan } = await import('../../quantize/planned-source.js');
   const { openModel } = await import('../../model/graph.js');
   const { plannedModules, planQuantization } = await import('../../quantize/plan.js');
   const { requireStatistics } = await import('../../quantize/from-statistics.js');
   const { schemesFrom } = await import('./schemes.js');
-  const checkpoint = SourceCheckpoint.open(source);
+  const checkpoint = dryRun ? openOrPlan(source) : SourceCheckpoint.open(source);
   try {
     const graph = openModel(checkpoint);
     const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(redo && { redo }) };

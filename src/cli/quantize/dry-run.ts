@@ -2,13 +2,18 @@ import { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { tensorBytes } from '../../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
-import { openModel, unusedTensors } from '../../model/graph.js';
+import { counted } from '../../core/words.js';
+import { openModel, planSource, unusedTensors } from '../../model/graph.js';
 import { previewDecisions } from '../../pack/preview.js';
 import { memoryOf, outputBytes } from '../../quantize/estimate.js';
+import { operationsOf, rateOf } from '../../quantize/estimate-time.js';
 import { bitsPerWeight } from '../../quantize/grid.js';
 import { linearsToQuantize, plannedModules } from '../../quantize/plan.js';
+import { beyondPlan, isPlan, openOrPlan } from '../../quantize/planned-source.js';
+import type { Quantizer } from '../../quantize/quantizer.js';
 import { requireGroupSizes, schemeOf } from '../../quantize/rules.js';
 import { SourceView } from '../../quantize/source-view.js';
 import { timeBlock } from '../../quantize/trial.js';
@@ -43,8 +48,9 @@ export async function printPlan(
   statistics: SavedStatistics | undefined,
   run: Run,
 ): Promise<void> {
-  const source = SourceCheckpoint.open(options.source);
+  const source = openOrPlan(options.source);
   try {
+    if (isPlan(source)) tellPlan(source, run);
     const graph = openModel(source);
     const { scheme, rules } = schemesFrom(options.settings, options.rules);
     const linears = linearsToQuantize(graph, options.settings.lmHead);
@@ -73,6 +79,7 @@ export async function printPlan(
     });
     const columns = refusal || flags.pack === undefined ? [] : targetColumns(source, options, flags.pack, flags.tp);
     const names = modules.filter(({ action }) => action === 'quantize').map(({ name }) => name);
+    const taken = new Set(names);
     const needs = refusal ? undefined : await timedNeeds(options, flags, statistics, run);
     const idle = options.rules.filter(({ match }) => !modules.some(({ name }) => match.test(name)));
     const unused = unusedTensors(source, graph);
@@ -80,10 +87,11 @@ export async function printPlan(
       {
         command: 'quantize',
         dryRun: true,
+        ...(isPlan(source) && { weights: 'none' }),
         architecture: graph.architecture,
         modules,
         unused,
-        carried: [...source.names()].filter((name) => !names.includes(name.replace(/\.weight$/, ''))),
+        carried: [...source.names()].filter((name) => !taken.has(name.replace(/\.weight$/, ''))),
         ...(columns.length > 0 && { targets: matrixRows(columns, names) }),
         ...(needs && { estimate: { ...needs, free: freeBytes(options.output) ?? null } }),
         idleRules: idle.map(({ match }) => match.source),
@@ -139,7 +147,7 @@ export async function needsOf(
   { source: dir, settings, rules, stats }: QuantizeOptions,
   onDevice: boolean,
 ): Promise<Needs> {
-  const source = SourceCheckpoint.open(dir);
+  const source = openOrPlan(dir);
   try {
     const output = await outputBytes(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
     const { statistics, original } = await methodOf(settings).quantizer(settings);
@@ -166,6 +174,8 @@ async function timedNeeds(
   const rts = openRuntimes(run, deviceFor(options.settings, flags));
   const needs = await needsOf(options, rts[0]?.device !== 'cpu');
   const quantizer = await methodOf(options.settings).quantizer(options.settings);
+  const planned = await plannedSeconds(options, quantizer, rts[0] as NativeRuntime);
+  if (planned !== undefined) return planned > 0 ? { ...needs, seconds: planned / rts.length } : needs;
   const started = performance.now();
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   const before = (performance.now() - started) / 1000;
@@ -182,6 +192,30 @@ async function timedNeeds(
   } finally {
     source.close();
   }
+}
+
+/** Seconds of a run whose source has no weights yet: operations at the rate that the device has now. Undefined of any other. */
+async function plannedSeconds(
+  { source: dir, settings }: QuantizeOptions,
+  { statistics, original }: Quantizer,
+  rt: NativeRuntime,
+): Promise<number | undefined> {
+  const source = openOrPlan(dir);
+  try {
+    if (!isPlan(source)) return undefined;
+    const size = { tokens: settings.samples * settings.seqLen, original, kind: 'activations' } as const;
+    const operations = operationsOf(openModel(source), planSource(source).blocks, statistics ? size : undefined);
+    return operations / (await rateOf(rt));
+  } finally {
+    source.close();
+  }
+}
+
+/** What a plan without weights does not know. */
+function tellPlan(source: SourceCheckpoint, run: Run): void {
+  const beyond = beyondPlan(source).length;
+  const rest = beyond > 0 ? `; ${counted(beyond, 'tensor')} of its index beside the language model not counted` : '';
+  run.report.warn(`${source.dir} holds no weights: the plan is that of its config.json${rest}`, { beyond });
 }
 
 function sizeOf({ dtype, shape }: TensorSpec): number {

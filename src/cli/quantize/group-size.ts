@@ -1,7 +1,7 @@
-import { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { openModel } from '../../model/graph.js';
 import { commonGroupSize, GROUP_SIZES, type Width } from '../../quantize/group-size.js';
 import { linearsToQuantize } from '../../quantize/plan.js';
+import { openOrPlan } from '../../quantize/planned-source.js';
 import { schemeFromOptions } from '../../quantize/scheme.js';
 import type { Run } from '../run.js';
 import { methodOf } from './methods.js';
@@ -68,7 +68,7 @@ function withLeft({ rules, redo }: QuantizeOptions, left: readonly string[]): re
 
 /** Linears for which neither options, nor a rule, nor their type says how many weights share a scale. */
 function modulesWithoutSize(dir: string, settings: QuantizeOptions['settings'], rules: readonly RecipeRule[]): Width[] {
-  const source = SourceCheckpoint.open(dir);
+  const source = openOrPlan(dir);
   try {
     return linearsToQuantize(openModel(source), settings.lmHead).filter(({ name }) => {
       const rule = rules.find(({ match }) => match.test(name));

@@ -28,6 +28,7 @@ import { hyV3 } from './hy_v3.js';
 import { lfm2, lfm2Moe } from './lfm2.js';
 import { llama } from './llama.js';
 import { llama4Text } from './llama4.js';
+import { longcatFlash } from './longcat_flash.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
 import { minimaxM2 } from './minimax_m2.js';
 import { ministral3 } from './ministral3.js';
@@ -85,6 +86,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   lfm2Moe,
   llama,
   llama4Text,
+  longcatFlash,
   mimoV2Flash,
   minimaxM2,
   ministral3,

@@ -63,6 +63,7 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   hunyuan_v1_moe: 2 * (4 + 4 * 3 + 3),
   lfm2_moe: 2 + 3 + 4 + 4 * 3,
   hy_v3: 2 * 4 + 3 + 4 * 3 + 3,
+  longcat_flash: 2 * (5 + 3) + 4 * 3,
   mimo_v2_flash: 2 * 4 + 3 + 4 * 3,
   minimax_m2: 2 * (4 + 4 * 3),
   olmoe: 2 * (4 + 4 * 3),

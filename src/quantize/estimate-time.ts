@@ -1,0 +1,56 @@
+import type { NativeRuntime } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import type { BlockPlan } from '../model/plan.js';
+import type { ModelGraph } from '../model/program.js';
+import type { CalibrationSize } from './estimate.js';
+
+/** Sizes of the product that the rate is taken of, and how often it runs. */
+const [ROWS, WIDTH, RUNS] = [512, 2048, 4];
+
+/**
+ * Floating-point operations of a run: of activations 2 N K a token through each linear, K^2 a token of each feed for second moments (one
+ * half of a symmetric product), and 2 K^3 + 2 N K^2 to factor them and to solve. Attention, reading and writing are not in it. An
+ * expert sees its share of the tokens.
+ */
+export function operationsOf(
+  graph: ModelGraph,
+  plans: readonly BlockPlan[],
+  calibration: CalibrationSize | undefined,
+): number {
+  if (!calibration) return 0;
+  const { tokens, original, kind } = calibration;
+  const passes = kind === 'statistics' ? 0 : original ? 2 : 1;
+  let sum = 0;
+  for (const [index, block] of graph.blocks.entries()) {
+    const mlp = plans[index]?.mlp;
+    const share = mlp?.kind === 'experts' ? mlp.routing.perToken / mlp.router.n : 1;
+    for (const { linears } of block.stages.flatMap((stage) => stage.feeds)) {
+      const k = linears[0]?.k ?? 0;
+      const rows = linears.reduce((all, { n }) => all + n, 0);
+      const seen = linears[0]?.expert === undefined ? tokens : tokens * share;
+      sum += passes * seen * (2 * rows * k + k * k) + 2 * k ** 3 + 2 * rows * k * k;
+    }
+  }
+  return sum;
+}
+
+/** Floating-point operations a second of the products that linears are, on this device, now. */
+export async function rateOf(rt: NativeRuntime): Promise<number> {
+  const tensors = [
+    rt.allocate(rt.activationDtype, [ROWS, WIDTH]),
+    rt.allocate(rt.activationDtype, [WIDTH, WIDTH]),
+    rt.allocate('f32', [ROWS, WIDTH]),
+  ] as const;
+  const [x, w, y] = tensors;
+  for (const tensor of [x, w]) ops.zero(rt, tensor);
+  const run = async (): Promise<number> => {
+    const started = performance.now();
+    ops.linear(rt, x, w, undefined, y);
+    await rt.sync();
+    return (performance.now() - started) / 1000;
+  };
+  let best = Number.POSITIVE_INFINITY;
+  for (let i = 0; i <= RUNS; i++) best = Math.min(best, await run());
+  for (const tensor of tensors) tensor.dispose();
+  return (2 * ROWS * WIDTH * WIDTH) / best;
+}
