@@ -1,0 +1,65 @@
+import assert from 'node:assert/strict';
+import { cpSync, mkdirSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
+import { writeSafetensors } from '../../../formats/safetensors/write.js';
+import { createRuntime, fromTyped, typed } from '../../../native/binding.js';
+import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
+import { quantizeCheckpoint } from '../../../src/quantize/run.js';
+import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
+import { verifyArtifact } from '../../../src/verify/verify.js';
+import { scratch } from '../../formats/scratch.js';
+import { ARCHITECTURES, PlainFile } from '../model/fixtures.js';
+
+const runtime = createRuntime(2);
+
+test('Qwen3.5 as it is published, experts in one tensor and layers of multi-token prediction, goes through to what vLLM reads', async () => {
+  const [from, dir] = [path.join(ARCHITECTURES, 'qwen3_5_moe'), scratch()];
+  const source = path.join(dir, 'source');
+  mkdirSync(source);
+  cpSync(path.join(from, 'config.json'), path.join(source, 'config.json'));
+  const file = new PlainFile(path.join(from, 'model.safetensors'));
+  const prediction = ['mtp.fc.weight', 'mtp.norm.weight', 'mtp.layers.0.self_attn.q_proj.weight'].map((name, i) => {
+    const shape = name.endsWith('norm.weight') ? [32] : [32, 64];
+    const count = shape.reduce((a, b) => a * b, 1);
+    const data = fromTyped(
+      'bf16',
+      shape,
+      Uint16Array.from({ length: count }, (_, j) => 0x3c00 + ((j * 7 + i) % 512)),
+    );
+    return { name, dtype: 'BF16' as const, shape, data };
+  });
+  const given = Object.entries(file.header).map(([name, { shape }]) => {
+    return { name, dtype: 'BF16' as const, shape, data: file.tensor(name) };
+  });
+  await writeSafetensors(path.join(source, 'model.safetensors'), [...given, ...prediction]);
+
+  const canonical = path.join(dir, 'canonical');
+  await quantizeCheckpoint([runtime], {
+    source,
+    output: canonical,
+    scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
+    rules: [],
+    quantizer: rtnQuantizer(),
+    calibration: undefined,
+    lmHead: false,
+    options: {},
+    version: 'test',
+  });
+  const checkpoint = CanonicalCheckpoint.open(canonical);
+  assert.ok(checkpoint.moduleNames().every((name) => !/conv1d|in_proj_[ab]$|^mtp/.test(name)));
+  for (const target of ['gptq', 'compressed-tensors']) {
+    const output = path.join(dir, target);
+    await packCheckpoint({ input: checkpoint, target, output, runtime });
+    const report = await verifyArtifact({ dir: output, runtime, against: canonical });
+    assert.ok(report.ok, JSON.stringify(report.failures ?? report));
+    const packed = new PlainFile(path.join(output, 'model.safetensors'));
+    for (const { name, data } of prediction) assert.deepEqual(typed(packed.tensor(name)), typed(data), name);
+    const block = 'model.language_model.layers.0.linear_attn';
+    for (const name of ['A_log', 'dt_bias', 'conv1d.weight', 'in_proj_a.weight', 'in_proj_b.weight', 'norm.weight'])
+      assert.deepEqual(typed(packed.tensor(`${block}.${name}`)), typed(file.tensor(`${block}.${name}`)), name);
+  }
+  checkpoint.close();
+});
