@@ -26,6 +26,7 @@ export const CODES = {
   LPQ_DEVICE: row(3, 'The requested device is not available on this machine.'),
   LPQ_DISK_FULL: row(3, 'The output could not be written because the disk is full.'),
   LPQ_DTYPE: row(4, 'A tensor has a dtype that the operation does not take.'),
+  LPQ_ENGINE: row(2, 'The engine that --for names does not load such weights, or lpq does not serve it.'),
   LPQ_FILE: row(4, 'A file could not be read.'),
   LPQ_FOREIGN: row(4, 'A checkpoint that another tool quantized contradicts itself or its settings.'),
   LPQ_GGUF: row(4, 'A GGUF file is damaged, or describes a model that lpq does not read.'),

@@ -21,6 +21,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_DEVICE: 'Leave `--device` out; `lpq doctor` says what the machine has.',
   LPQ_DISK_FULL: 'Free some space and go on with `--resume`, or write to another disk.',
   LPQ_DTYPE: 'Start from a checkpoint in F32, F16 or BF16.',
+  LPQ_ENGINE: 'Take the options of the hint; docs/engines.md says what each engine loads.',
   LPQ_FILE: 'Check the path and its permissions.',
   LPQ_FOREIGN: '`lpq doctor DIR` lists everything that is wrong; correct the settings, or download it again.',
   LPQ_GGUF: 'Download the file again, or start from the safetensors that it was converted from.',

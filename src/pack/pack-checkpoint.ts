@@ -61,6 +61,8 @@ export interface PackRequest {
   /** Before anything is written; what it throws ends the run. */
   readonly onPlan?: (plan: PackPlan) => Promise<void>;
   readonly onModule?: (row: PackedRow, done: number, total: number) => void;
+  /** The finished directory before it appears at `output`; what it throws ends the run, and nothing appears. */
+  readonly onComplete?: (dir: string) => Promise<void>;
   /** The directory while it is being written, for abortSync() in an exit handler. */
   readonly onOutput?: (output: OutputDirectory) => void;
   readonly signal?: AbortSignal;
@@ -140,6 +142,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
     if (shard) await markShard(output, shard, manifest, config);
+    await request.onComplete?.(output.path);
     await output.commit();
     return {
       target: plan.target.name,

@@ -24,7 +24,7 @@ export interface QuantScheme {
 export interface SchemeOptions {
   /** --bits N: iN, or uN when asymmetric (and for N = 1). */
   readonly bits?: number | string | undefined;
-  /** --dtype: a type (u4, i3, f6e3m2) or a preset (mxfp4, nvfp4, ...). */
+  /** --dtype: a type (u4, i3, f6e3m2), what other tools call one (int4, fp8), or a preset (mxfp4, nvfp4, ...). */
   readonly dtype?: string | undefined;
   /** --group-size: a number, or 'channel'. Default 128; channel for f8e4m3. */
   readonly groupSize?: number | string | undefined;
@@ -49,6 +49,19 @@ export const PRESETS: Readonly<Record<string, { type: string; group: number; sca
   nvfp4: { type: 'f4e2m1', group: 16, scaleDtype: 'f8_e4m3' },
 };
 
+/** What other tools call a type: int4 is i4, or u4 where it has zero points; fp8 is f8e4m3. Other names as they are. */
+function ownName(dtype: string, symmetric: boolean): string {
+  const name = dtype.toLowerCase();
+  const [, unsigned, bits] = /^(u?)int([1-8])$/.exec(name) ?? [];
+  if (bits !== undefined) return unsigned || !symmetric || bits === '1' ? `u${bits}` : `i${bits}`;
+  return own(FP8_NAMES, name) ?? dtype;
+}
+
+const FP8_NAMES: Readonly<Record<string, string>> = {
+  ...Object.fromEntries(['fp8', 'float8', 'e4m3', 'fp8_e4m3fn', 'float8_e4m3fn'].map((name) => [name, FP8])),
+  ...Object.fromEntries(['e5m2', 'fp8_e5m2', 'float8_e5m2'].map((name) => [name, 'f8e5m2'])),
+};
+
 /** The scheme that command-line options (or a recipe's rule) ask for. Throws LPQ_USAGE and LPQ_TYPE. */
 export function schemeFromOptions(options: SchemeOptions): QuantScheme {
   const { bits, dtype, sym, asym } = options;
@@ -61,7 +74,11 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
     });
   const preset = dtype === undefined ? undefined : own(PRESETS, dtype.toLowerCase().replace(/-/g, '_'));
   const symmetric = !asym;
-  const type = preset ? quantType(preset.type) : dtype === undefined ? typeOfBits(bits, symmetric) : quantType(dtype);
+  const type = preset
+    ? quantType(preset.type)
+    : dtype === undefined
+      ? typeOfBits(bits, symmetric)
+      : quantType(ownName(dtype, symmetric));
   if (!symmetric && type.kind === 'float')
     throw new LpqError('LPQ_USAGE', `--asym does not go with ${dtype}: floats have symmetric grids`, {
       got: `--dtype ${dtype} --asym`,

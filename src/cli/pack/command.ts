@@ -1,7 +1,10 @@
 import type { Command } from 'commander';
 import { parseShard, type Shard, shardPath } from '../../../formats/shards/schema.js';
+import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
+import type { Engine } from '../../engines/engine.js';
 import type { PackRuntime } from '../../layout/engine.js';
+import { type EngineFlags, engineOf, engineOptions, prove, targetOf, tellServing } from '../options/engine.js';
 import { modelDirectory } from '../options/hub.js';
 import { registerOutput } from '../options/run-output.js';
 import { openQuantizedWith, requireKind } from '../options/sources.js';
@@ -10,8 +13,9 @@ import { table } from '../terminal/table.js';
 import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 
-interface PackOptions extends ComputeOptions {
-  readonly target: string;
+/** What commander makes of the arguments. */
+interface PackFlags extends ComputeOptions, EngineFlags {
+  readonly target?: string;
   readonly output: string;
   readonly dryRun?: boolean;
   readonly tp?: string;
@@ -19,18 +23,26 @@ interface PackOptions extends ComputeOptions {
   readonly shard?: Shard;
 }
 
+/** The same with a target, which the engine has chosen where there is one. */
+interface PackOptions extends PackFlags {
+  readonly target: string;
+  readonly engine?: Engine | undefined;
+}
+
 /** `lpq pack QUANTIZED --target T -o OUT`. */
 export function packCommand(program: Command, run: Run): Command {
   return computeOptions(
-    program
-      .command('pack')
-      .description('lay a quantized checkpoint out for a kernel or another program')
-      .argument(
-        '<quantized>',
-        'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] of the Hugging Face Hub',
-      )
-      .requiredOption('--target <name>', TARGETS)
-      .requiredOption('-o, --output <dir>', 'directory to make')
+    engineOptions(
+      program
+        .command('pack')
+        .description('lay a quantized checkpoint out for a kernel or another program')
+        .argument(
+          '<quantized>',
+          'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+        )
+        .option('--target <name>', TARGETS)
+        .requiredOption('-o, --output <dir>', 'directory to make'),
+    )
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
       .option(
         '--source <dir>',
@@ -41,7 +53,7 @@ export function packCommand(program: Command, run: Run): Command {
         '--dry-run',
         'only say what would be done with each module, why, and what it takes; --target may be a list, or all',
       ),
-  ).action((dir: string, options: PackOptions) => pack(dir, options, run));
+  ).action((dir: string, flags: PackFlags) => pack(dir, flags, run));
 }
 
 /** What --target takes, where nobody asks for the names. */
@@ -55,23 +67,52 @@ export async function describeTargets(program: Command): Promise<void> {
   for (const option of pack?.options ?? []) if (option.description === TARGETS) option.description = names;
 }
 
-async function pack(given: string, flags: PackOptions, run: Run): Promise<void> {
+async function pack(given: string, flags: PackFlags, run: Run): Promise<void> {
   const { shard } = flags;
-  const options = shard && !flags.dryRun ? { ...flags, output: shardPath(flags.output, shard) } : flags;
+  const engine = await engineOf(flags);
+  checkWish(flags, engine);
+  const output = shard && !flags.dryRun ? shardPath(flags.output, shard) : flags.output;
   const { refuseExisting, refuseInside } = await import('../../../formats/directory/place.js');
   // What is wrong with the command is told before anything is downloaded.
-  const several = options.dryRun && /,|^all$/.test(options.target);
-  if (!several) (await import('../../pack/targets/index.js')).packTarget(options.target);
-  if (!options.dryRun) refuseExisting(options.output);
-  const telling = { events: !options.dryRun };
+  const several = flags.dryRun && flags.target !== undefined && /,|^all$/.test(flags.target);
+  if (!several && flags.target !== undefined) (await import('../../pack/targets/index.js')).packTarget(flags.target);
+  if (!flags.dryRun) refuseExisting(output);
+  const telling = { events: !flags.dryRun };
   const dir = await modelDirectory(given, run, telling);
   await requireKind(dir, 'lpq-canonical');
-  if (several) return (await import('./matrix.js')).printPackMatrix(dir, options.target, ranksOf(options.tp), run);
+  if (several)
+    return (await import('./matrix.js')).printPackMatrix(dir, flags.target as string, ranksOf(flags.tp), run);
+  const options = { ...flags, output, engine, target: flags.target ?? (await targetFor(engine as Engine, dir)) };
   if (options.dryRun) return planOnly(dir, options, run);
   const source = options.source && (await modelDirectory(options.source, run, telling));
   for (const read of [dir, source]) if (read !== undefined) refuseInside(options.output, read);
   const runtime = await openPackRuntime(options, run);
   await packDirectory(dir, { ...options, ...(source && { source }) }, runtime, run);
+}
+
+/** Throws LPQ_USAGE unless one of --target and --for says what to pack for. */
+function checkWish({ target, tp, shard }: PackFlags, engine: Engine | undefined): void {
+  if (target === undefined && !engine)
+    throw new LpqError('LPQ_USAGE', 'nothing says what to pack for', {
+      expected: '--target NAME or --for ENGINE',
+      hint: 'Use for example --for vllm, or --target gptq.',
+    });
+  if (!engine) return;
+  const other = (target !== undefined && '--target') || (tp !== undefined && '--tp') || (shard && '--shard');
+  if (other)
+    throw new LpqError('LPQ_USAGE', `--for does not go with ${other}`, {
+      hint: other === '--target' ? 'Give one of them.' : 'Use --target instead: docs/engines.md says which.',
+    });
+}
+
+async function targetFor(engine: Engine, dir: string): Promise<string> {
+  const { openQuantized } = await import('../../../formats/canonical/source.js');
+  const input = await openQuantized(dir, { blank: true });
+  try {
+    return await targetOf(engine, input);
+  } finally {
+    input.close();
+  }
 }
 
 /** The CPU; where a CUDA device was asked for by name, with that one to lay out codes. */
@@ -85,11 +126,12 @@ export async function openPackRuntime(options: ComputeOptions, run: Run): Promis
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'shard'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'shard' | 'engine'>,
   runtime: PackRuntime,
   run: Run,
 ): Promise<void> {
   const { packCheckpoint } = await import('../../pack/pack-checkpoint.js');
+  const { engine } = options;
   const input = await openQuantizedWith(dir, run);
   try {
     const reading = Object.values(input.manifest.modules).filter(({ activations }) => activations).length;
@@ -116,6 +158,9 @@ export async function packDirectory(
         (await import('../options/preflight.js')).preflight(options.output, await estimatePack(plan), run);
       },
       onOutput: (output) => registerOutput(output, run),
+      ...(engine && {
+        onComplete: (packed) => prove({ packed, quantized: dir, source: options.source }, runtime, run),
+      }),
       onModule: (row, done) => {
         const fresh = row.notes.filter((note) => !said.has(note));
         for (const note of fresh) said.add(note);
@@ -133,6 +178,7 @@ export async function packDirectory(
     for (const note of report.notes) run.report.warn(note);
     for (const { file, reason } of report.skippedFiles) run.report.warn(`${file} was not copied: ${reason}`);
     const { manifest, ...facts } = report;
+    if (engine) tellServing(engine, options.output, run);
     const left = report.modules.filter(({ action }) => action === 'fallback').length;
     run.report.result(
       { command: 'pack', output: options.output, ...facts, provenance: manifest.provenance },

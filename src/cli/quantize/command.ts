@@ -1,9 +1,11 @@
 import type { Command } from 'commander';
 import { parseShard } from '../../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
+import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import type { Method } from '../../quantize/method.js';
 import { parseBytes } from '../options/device.js';
+import { engineOptions } from '../options/engine.js';
 import { modelDirectory } from '../options/hub.js';
 import { integer, number } from '../options/parse.js';
 import { requireKind } from '../options/sources.js';
@@ -12,6 +14,7 @@ import { computeOptions, openRuntime, openRuntimes, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
+import type { Deployment } from './deployment.js';
 import { TEXT_FIELDS } from './fields.js';
 import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
 import { methodOf, methodThat } from './methods.js';
@@ -32,7 +35,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
-    declare(kvOptions(methodOptions(command)), TEXT_FIELDS)
+    engineOptions(declare(kvOptions(methodOptions(command)), TEXT_FIELDS))
       .option(
         '--calib <file[:weight]>',
         'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
@@ -41,6 +44,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
+      .option('--keep-quantized <dir>', 'with --for: keep the quantized checkpoint, too')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option(
         '--target-size <size>',
@@ -69,7 +73,8 @@ export function quantizeCommand(program: Command, run: Run): Command {
 }
 
 async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
-  const checked = await quantizeOptions(given, flags);
+  const deployment = await (await import('./deployment.js')).deploymentOf(flags);
+  const checked = await quantizeOptions(given, deployment ? { ...flags, output: deployment.quantized } : flags);
   const target = sizeTarget(flags);
   if (flags.printRecipe && !target) return (await import('./print-recipe.js')).printRecipe(checked, run);
   const { refuseExisting, refuseInside } = await import('../../../formats/directory/place.js');
@@ -84,7 +89,8 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
   const { packTarget, output } = checked;
-  const packed = packTarget === undefined ? undefined : `${output.replace(/\/+$/, '')}-${packTarget}`;
+  const beside = packTarget === undefined ? undefined : `${output.replace(/\/+$/, '')}-${packTarget}`;
+  const packed = deployment?.output ?? beside;
   if (partial === 'resume' && packed === undefined && (await clearFinished(output)))
     return run.report.result({ command: 'quantize', output, finished: true }, line`${output} was finished already\n`);
   // Everything that can be refused is refused before anything is computed.
@@ -96,7 +102,9 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   for (const made of [output, packed, saveStats])
     for (const read of [options.source, options.stats, options.redo?.from])
       if (made !== undefined && read !== undefined) refuseInside(made, read);
+  if (deployment) options = await (await import('./deployment.js')).settled(options, deployment);
   options = (await import('./group-size.js')).fitGroupSize(options, run);
+  if (deployment) options = await (await import('./deployment.js')).targeted(options, deployment);
   if (target) {
     const { solveTarget } = await import('./target-size.js');
     options = await solveTarget(options, target, openRuntimes(run, deviceFor(options.settings, flags)), run);
@@ -113,22 +121,32 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     }
     refusePartial(options.output, options.partial);
     if (flags.report !== false && !flags.shard)
-      (await import('../../report/write.js')).refuseForeignReport(options.output);
+      (await import('../../report/write.js')).refuseForeignReport(options.reportAs ?? options.output);
     await checkPlan(options, statistics);
     const rts = openRuntimes(run, deviceFor(options.settings, flags));
     const noted =
       flags.report === false || flags.shard ? undefined : new (await import('./run-report.js')).RunReport(rts);
     await quantizeInto(options, statistics, rts, run, noted);
-    if (packTarget !== undefined && packed !== undefined)
-      await packDirectory(
-        options.output,
-        { target: packTarget, output: packed },
-        rts[0]?.device === 'cpu' ? rts[0] : openRuntime(run, { ...flags, device: 'cpu' }),
-        run,
-      );
+    if (packed !== undefined) await packInto(packed, options, deployment, rts, flags, run);
   } finally {
     statistics?.close();
   }
+}
+
+/** Packs what was quantized; for an engine, proves it and leaves nothing else. */
+async function packInto(
+  output: string,
+  options: QuantizeOptions,
+  deployment: Deployment | undefined,
+  rts: readonly NativeRuntime[],
+  flags: QuantizeFlags,
+  run: Run,
+): Promise<void> {
+  const target = options.packTarget as string;
+  const runtime = rts[0]?.device === 'cpu' ? rts[0] : openRuntime(run, { ...flags, device: 'cpu' });
+  const pack = () => packDirectory(options.output, { target, output, engine: deployment?.engine }, runtime, run);
+  if (!deployment) return pack();
+  await (await import('./deployment.js')).deploy(deployment, pack, run);
 }
 
 async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFlags, run: Run): Promise<void> {

@@ -4,6 +4,7 @@ import type { WeightedFile } from '../../calibrate/mix.js';
 import { LpqError } from '../../core/error.js';
 import type { Method } from '../../quantize/method.js';
 import { allButRedone, type Redo } from '../../quantize/redo-rule.js';
+import type { EngineFlags } from '../options/engine.js';
 import type { ComputeOptions } from '../run.js';
 import { givenSettings, type MethodFlags } from './method.js';
 import { methodOf } from './methods.js';
@@ -12,13 +13,14 @@ import type { FullSettings, Settings } from './settings.js';
 import type { SizeTarget } from './target-size.js';
 
 /** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
-export interface QuantizeFlags extends ComputeOptions, MethodFlags {
+export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags {
   readonly output?: string;
   readonly recipe?: string;
   readonly calib?: readonly string[];
   readonly saveStats?: string;
   readonly stats?: string;
   readonly pack?: string;
+  readonly keepQuantized?: string;
   readonly dryRun?: boolean;
   readonly resume?: boolean;
   readonly restart?: boolean;
@@ -38,6 +40,8 @@ export interface QuantizeOptions extends CalibrationOptions {
   readonly output: string;
   readonly rules: readonly RecipeRule[];
   readonly packTarget: string | undefined;
+  /** The output that the report is named after, if it is another. */
+  readonly reportAs?: string;
   readonly shard?: Shard;
   readonly redo?: Redo;
 }

@@ -24,7 +24,7 @@ export class RunReport {
   }
 
   /** The output is complete: a report that cannot be written is no reason to fail. */
-  async write(output: string, modules: readonly ModuleFacts[], run: Run): Promise<void> {
+  async write(output: string, modules: readonly ModuleFacts[], run: Run, named = output): Promise<void> {
     this.clock.end();
     const { readManifest } = await import('../../../formats/canonical/read.js');
     const { canonicalSchema } = await import('../../../formats/canonical/schema.js');
@@ -42,7 +42,7 @@ export class RunReport {
       },
     });
     try {
-      const { json, html } = await writeReport(output, report);
+      const { json, html } = await writeReport(named, report);
       run.report.event('report', { json, html }, `report in ${path.relative('.', html) || html}`);
     } catch (error) {
       run.report.warn(`the report was not written: ${(error as Error).message}`);

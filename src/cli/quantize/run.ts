@@ -120,7 +120,7 @@ export async function quantizeInto(
   task?.end();
   const seconds = (performance.now() - started) / 1000;
   const { modules, ...facts } = summary;
-  await noted?.write(output, modules, run);
+  await noted?.write(output, modules, run, options.reportAs);
   run.report.result(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
     line`quantized ${counted(modules.length, 'module')} to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,

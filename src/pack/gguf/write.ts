@@ -111,6 +111,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     if (ropeFactors) hashes['rope_freqs.weight'] = await writer.write('rope_freqs.weight', ropeFactors);
     await writer.finish();
     const manifest = await writeManifest(output, plan, modules, hashes, input);
+    await request.onComplete?.(output.path);
     await output.commit();
     return {
       target: plan.target.name,

@@ -33,11 +33,17 @@ export const PACK_TARGETS: readonly PackTarget[] = [
 
 /** Programs and devices, by the targets that suit them. */
 const MEANINGS: Meanings = {
-  ...alike(['vllm', 'sglang'], 'It reads several formats: use compressed-tensors, gptq or awq.'),
-  ...alike(['transformers', 'hf', 'huggingface'], 'It reads several formats: use compressed-tensors or gptq.'),
+  ...alike(
+    ['vllm', 'sglang'],
+    'An engine reads several formats: --for vllm (or sglang) instead of --target chooses one.',
+  ),
+  ...alike(
+    ['transformers', 'hf', 'huggingface'],
+    'It reads several formats: --for transformers instead of --target chooses one.',
+  ),
   ...alike(['llama.cpp', 'llamacpp', 'llama-cpp', 'ollama', 'lmstudio'], 'Use gguf, or gguf-q2_k to gguf-q8_0.'),
   ...alike(['q2_k', 'q3_k', 'q4_k', 'q4_k_m', 'q5_k', 'q6_k', 'q8_0'], 'Use gguf-q2_k to gguf-q8_0.'),
-  ...alike(['lmdeploy'], 'Use awq.'),
+  ...alike(['lmdeploy'], 'Use --for lmdeploy instead of --target.'),
   ...alike(['gptqmodel', 'autogptq', 'auto-gptq'], 'Use gptq.'),
   ...alike(['autoawq', 'auto-awq'], 'Use awq.'),
   ...alike(['llm-compressor', 'llmcompressor', 'ct'], 'Use compressed-tensors.'),

@@ -132,7 +132,7 @@ test('a name that means something elsewhere, and one that is misspelt, are point
     ],
     [['quantize', model, '-o', 'never', '--bits', '4', '--method', 'awq'], /hint {6}AWQ names a format, not a method/],
     [['quantize', model, '-o', 'never', '--bits', '4', '--method', 'gtpq'], /hint {6}Did you mean gptq\?/],
-    [['quantize', model, '-o', 'never', '--dtype', 'int4'], /hint {6}Use --dtype i4/],
+    [['quantize', model, '-o', 'never', '--dtype', 'nf4'], /hint {6}lpq has no NF4: take --bits 4/],
     [['explain', 'GROUPSIZE'], /hint {6}Did you mean LPQ_GROUP_SIZE\?/],
   ] as const) {
     const ran = await lpq(args);

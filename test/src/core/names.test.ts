@@ -30,7 +30,7 @@ test('names of other tools are pointed to what was meant: types', () => {
 
 test('names of other tools are pointed to what was meant: targets', () => {
   for (const [given, says] of [
-    ['vllm', /compressed-tensors, gptq or awq/],
+    ['vllm', /--for vllm/],
     ['llama.cpp', /Use gguf/],
     ['H100', /sm90/],
     ['grtq', /Did you mean gptq/],

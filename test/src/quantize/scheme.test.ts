@@ -41,6 +41,16 @@ test('options to schemes', () => {
   assert.equal(print({ dtype: 'f8e5m2' }), 'f8e5m2 g128');
 });
 
+test('what other tools call types', () => {
+  assert.equal(print({ dtype: 'int4' }), 'i4 g128');
+  assert.equal(print({ dtype: 'INT4', asym: true }), 'u4 asym g128');
+  assert.equal(print({ dtype: 'uint3' }), 'u3 g128');
+  assert.equal(print({ dtype: 'int1' }), 'u1 g128');
+  assert.equal(print({ dtype: 'fp8' }), 'f8e4m3 channel');
+  assert.equal(print({ dtype: 'float8_e5m2' }), 'f8e5m2 g128');
+  assert.match(fails('LPQ_TYPE', () => print({ dtype: 'int9' })).message, /'int9'/);
+});
+
 test('presets', () => {
   assert.equal(print({ dtype: 'mxfp4' }), 'f4e2m1 g32 f8_e8m0');
   assert.equal(print({ dtype: 'MXFP8' }), 'f8e4m3 g32 f8_e8m0');

@@ -1,0 +1,81 @@
+// Fills the table of figures in README.md from bench/results: node scripts/readme.mjs. A figure whose file is not there is left out.
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
+const [BEGIN, END] = ['<!-- figures: scripts/readme.mjs -->', '<!-- /figures -->'];
+
+/** A result by the name of its file; undefined where there is none. */
+function result(name) {
+  const file = path.join(root, 'bench', 'results', name);
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined;
+}
+
+/** Rows of the table: what was measured, lpq's figure, the one beside it, the machine, the file. */
+const ROWS = [
+  {
+    file: '2026-11-21-h200-quantize.json',
+    machine: 'NVIDIA H200',
+    rows({ runs }) {
+      const run = runs.find(
+        ({ shape, blocks, method }) => shape === 'llama-3-8b' && blocks === 32 && method === 'gptq',
+      );
+      const memory = (run.peak.device / 1e9).toFixed(1);
+      return [['GPTQ of Llama-3-8B, 4 bits, 128 × 2048 tokens', `${run.seconds.toFixed(1)} s, ${memory} GB`, '']];
+    },
+  },
+  {
+    file: '2026-11-21-cpu-quality.json',
+    machine: 'any CPU',
+    rows({ sourcePpl, gptq }) {
+      return ['W4 g128 sym', 'W3 g128 sym', 'W2 g64 sym'].map((name) => {
+        const { ppl, reference } = gptq.find(({ row }) => row === name);
+        const [, bits, group] = /W(\d) g(\d+)/.exec(name);
+        return [
+          `perplexity of a small Llama, ${bits} bits, groups of ${group}`,
+          ppl.toFixed(2),
+          `the reference GPTQ ${reference.toFixed(2)}, 16 bits ${sourcePpl.toFixed(2)}`,
+        ];
+      });
+    },
+  },
+  {
+    file: '2026-11-23-h200-model.json',
+    machine: 'NVIDIA H200',
+    rows({ runs }) {
+      const all = runs
+        .flatMap(({ rows }) => rows)
+        .filter(({ phase, kv, context }) => phase !== 'prefill' && kv === 16 && context === 1024);
+      const ms = (weights, m) => all.find((row) => row.weights === weights && row.m === m).ms.toFixed(2);
+      return [1, 16, 64].map((m) => [
+        `a step of Llama-3-8B's shape with lpq's kernels, ${m === 1 ? 'one sequence' : `${m} sequences`}, 4 bits`,
+        `${ms('u4', m)} ms`,
+        `16 bits with cuBLAS ${ms('dense', m)} ms`,
+      ]);
+    },
+  },
+];
+
+/** The table, from the files that are there. */
+export function figures() {
+  const lines = ROWS.flatMap(({ file, machine, rows }) => {
+    const data = result(file);
+    return data
+      ? rows(data).map((cells) => `| ${[...cells, machine, `[file](bench/results/${file})`].join(' | ')} |`)
+      : [];
+  });
+  return ['| measured | lpq | beside it | machine | |', '|---|---|---|---|---|', ...lines].join('\n');
+}
+
+/** README.md with the table as it should be. */
+export function filled(text) {
+  const [from, to] = [text.indexOf(BEGIN), text.indexOf(END)];
+  if (from < 0 || to < from) throw new Error(`README.md has no lines ${BEGIN} and ${END}`);
+  return `${text.slice(0, from + BEGIN.length)}\n${figures()}\n${text.slice(to)}`;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const file = path.join(root, 'README.md');
+  writeFileSync(file, filled(readFileSync(file, 'utf8')));
+}

@@ -1,0 +1,109 @@
+import path from 'node:path';
+import type { Command } from 'commander';
+import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
+import type { CanonicalModule } from '../../../formats/canonical/schema.js';
+import type { NativeRuntime } from '../../../native/binding.js';
+import { quantType } from '../../core/quant-type.js';
+import type { Engine, EngineModel } from '../../engines/engine.js';
+import type { QuantScheme } from '../../quantize/scheme.js';
+import { progress, type Run } from '../run.js';
+import { line } from '../terminal/terminal.js';
+import { requireKind } from './sources.js';
+
+/** The flags of --for, unchecked. */
+export interface EngineFlags {
+  readonly for?: string;
+  readonly untested?: boolean;
+}
+
+/** Options that name the engine which is to load what comes out. */
+export function engineOptions(command: Command): Command {
+  return command
+    .option('--for <engine>', 'the engine that is to load it: vllm, sglang, transformers, lmdeploy, llama.cpp or lpq')
+    .option('--untested', 'with --for: also an engine in which nothing of lpq was tried');
+}
+
+/** The engine that --for names. Throws LPQ_USAGE, LPQ_ENGINE. */
+export async function engineOf(flags: EngineFlags): Promise<Engine | undefined> {
+  const { LpqError } = await import('../../core/error.js');
+  if (flags.for === undefined) {
+    if (flags.untested) throw new LpqError('LPQ_USAGE', '--untested has no effect without --for');
+    return undefined;
+  }
+  return (await import('../../engines/index.js')).engineNamed(flags.for, flags.untested === true);
+}
+
+/** What engines ask about a model, by its config.json. */
+export async function engineModel(config: Readonly<Record<string, unknown>>): Promise<EngineModel> {
+  const { knownArchitecture } = await import('../../model/architectures/index.js');
+  const text = config.text_config as Record<string, unknown> | undefined;
+  const dtype = config.dtype ?? config.torch_dtype ?? text?.dtype ?? text?.torch_dtype;
+  const experts = knownArchitecture(config)?.experts;
+  return {
+    dtype: typeof dtype === 'string' ? dtype : undefined,
+    experts: experts === undefined ? 'none' : experts.fused === undefined ? 'single' : 'fused',
+  };
+}
+
+/** The pack target for a quantized checkpoint. Throws LPQ_ENGINE naming a module that the engine does not read. */
+export async function targetOf(engine: Engine, input: CanonicalCheckpoint): Promise<string> {
+  const { engineTarget } = await import('../../engines/settle.js');
+  const schemes = new Map(input.moduleNames().map((name) => [name, schemeOfModule(input.module(name))] as const));
+  return engineTarget(engine, schemes, await engineModel(input.config));
+}
+
+/** The scheme that a module's declaration says. */
+export function schemeOfModule({
+  type,
+  granularity,
+  zeros,
+  scales,
+  sparsity,
+}: Omit<CanonicalModule, 'sha256'>): QuantScheme {
+  const known = quantType(type);
+  const middle = known.kind === 'int' && zeros.kind === 'const' && zeros.value === 2 ** (known.bits - 1);
+  return {
+    type: known,
+    granularity,
+    symmetric: zeros.kind === 'none' || middle,
+    scaleDtype: scales.dtype,
+    globalScale: scales.global,
+    ...(sparsity === '2:4' && { sparsity }),
+  };
+}
+
+/** Proves a packed directory against what it was packed from. Throws LPQ_VERIFY at the first difference. */
+export async function prove(
+  place: { readonly packed: string; readonly quantized: string; readonly source?: string | undefined },
+  runtime: NativeRuntime,
+  run: Run,
+): Promise<void> {
+  const { packed: dir, quantized: against, source } = place;
+  await requireKind(dir, 'lpq-artifact');
+  const { directoryKind } = await import('../../../formats/canonical/source.js');
+  const { verifyArtifact } = await import('../../verify/verify.js');
+  const { verificationError } = await import('../../verify/report.js');
+  const { openQuantizedWith } = await import('./sources.js');
+  const foreign = directoryKind(against).startsWith('foreign:');
+  const { step, end } = progress(run, 'verify', false);
+  const report = await verifyArtifact({
+    ...{ dir, against, source, runtime },
+    opened: foreign ? await openQuantizedWith(against, run) : undefined,
+    onModule: ({ name }, done, total) => step(done, total, name),
+  });
+  end();
+  const error = verificationError(report);
+  if (error) throw error;
+}
+
+/** What a finished directory is served with. */
+export function tellServing(engine: Engine, dir: string, run: Run): void {
+  const { name, title, versions, evidence, note } = engine;
+  const command = engine.serve(path.relative('.', dir) || dir);
+  run.report.event(
+    'serve',
+    { engine: name, versions, evidence, command },
+    line`verified against the quantized checkpoint; ${title} ${versions} (${evidence}): ${command}`,
+    note === undefined ? [] : [note],
+  );
+}
