@@ -301,7 +301,7 @@ def randomise(model, seed):
                 plus = re.match("gemma[23]?for|nemotron", type(model).__name__.lower()) or name.endswith("bias")
                 value = 0.2 * noise + (0.0 if plus else 1.0)
                 if "q_norm" in name and re.match("gemma(3n|4)", type(model).__name__.lower()):
-                    value = value / math.sqrt(len(value))  # scores that no factor makes small
+                    value = value / len(value)  # scores that no factor makes small
             elif tensor.dim() < 2:
                 value = 0.3 * noise
             else:

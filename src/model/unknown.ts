@@ -62,7 +62,9 @@ function compared(table: Architecture, config: Json, name: string, dir: string):
     .filter((key) => !PLANNED.test(key) && !BESIDE.test(key));
   const problem = problemOf(table, config, dir);
   const apart = distance(name.toLowerCase(), table.modelType) / Math.max(name.length, table.modelType.length);
-  const kin = problem === undefined || apart <= KIN;
+  // Some tables have a default for every size.
+  const sized = (table.sizes?.hidden ?? ['hidden_size']).some((key) => key in config);
+  const kin = (sized && problem === undefined) || apart <= KIN;
   return { table, unread, problem, kin, score: unread.length + 6 * apart + (problem === undefined ? 0 : 4) };
 }
 

@@ -27,7 +27,7 @@ export interface ModelLinears {
 }
 
 /** Last parts of paths whose matrices are looked up or multiplied elementwise. */
-const NO_LINEAR = /embed(?!_out)|^w[tp]e$|norm|^ln_|position|rotary/i;
+const NO_LINEAR = /embed(?!_out|\w*proj)|^w[tp]e$|norm|^ln_|position|rotary/i;
 const FLOATS = ['F64', 'F32', 'F16', 'BF16'];
 
 /**

@@ -47,9 +47,6 @@ const argumentCases: readonly ArgumentCase[] = [
   row('clamped_swiglu', 'gate: f32 6; up: f32 6', 'y: f32 6', { alpha: 1, limit: 2 }, 'gate'),
   row('rmsnorm', 'x: f32 4,6; weight: f32 6', 'y: f32 4,6', { eps: 1 }),
   row('scale_rows', 'x: f32 4,6; scales: f32 4', 'y: f32 4,6', {}, 'x'),
-  row('match_rms', 'x: f32 4,6; like: f32 4,6', 'y: f32 4,6', { floor: 1 }, 'x'),
-  row('scale_columns', 'x: f32 4,6; scales: f32 6', 'y: f32 4,6', {}, 'x'),
-  row('gaussian_top_k', 'x: f32 4,6', 'y: f32 4,6', { deviations: 1 }, 'x'),
   row('xielu', 'x: f32 6; positive: f32 1; negative: f32 1; beta: f32 1; eps: f32 1', 'y: f32 6', {}, 'x'),
   row('layernorm', 'x: f32 4,6; weight: f32 6; bias: f32 6', 'y: f32 4,6', { eps: 1 }),
   row('add_norm', 'h: f32 4,6; y: f32 4,6; weight: f32 6', 'h: f32 4,6; x: f32 4,6', { kind: 'rms', eps: 1 }),
@@ -165,6 +162,13 @@ const argumentCases: readonly ArgumentCase[] = [
 
 const run = { seed: 1, strips: [0] };
 const found = 'registers: i64 5; outputs: f64 7';
+
+/** Operations of the graph that run on the CPU only. */
+export const hostCases: readonly ArgumentCase[] = [
+  row('match_rms', 'x: f32 4,6; like: f32 4,6', 'y: f32 4,6', { floor: 1 }, 'x'),
+  row('scale_columns', 'x: f32 4,6; scales: f32 6', 'y: f32 4,6', {}, 'x'),
+  row('gaussian_top_k', 'x: f32 4,6', 'y: f32 4,6', { deviations: 1 }, 'x'),
+];
 
 /** The verifier's, which run on the CPU alone. */
 export const verifierCases: readonly ArgumentCase[] = [

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createRuntime } from '../../native/binding.js';
-import { type Refusal, refusals, verifierCases } from './argument-cases.js';
+import { hostCases, type Refusal, refusals, verifierCases } from './argument-cases.js';
 import { complaints, type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 
 const made = fakeCuda();
@@ -25,6 +25,10 @@ function judge(all: readonly Refusal[], least = 400): void {
 
 test('every operation refuses an unknown parameter, a wrong dtype and a wrong shape by name', async () => {
   judge(await refusals(createRuntime({ threads: 1 })));
+});
+
+test('so do those that run on the CPU only', async () => {
+  judge(await refusals(createRuntime({ threads: 1 }), hostCases), 10);
 });
 
 test("so do the verifier's operations", async () => {

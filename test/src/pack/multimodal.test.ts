@@ -22,6 +22,8 @@ const RENAMES: readonly (readonly [string, readonly string[]])[] = [
   ['language_model.model.', ['model.language_model.']],
   ['model.language_model.', ['language_model.model.']],
   ['model.visual.', ['visual.']],
+  ['model.vision_tower.', ['vision_tower.']],
+  ['model.embed_vision.', ['embed_vision.']],
   ['visual.', ['model.visual.']],
   ['vision_tower.', ['model.vision_tower.']],
   ['multi_modal_projector.', ['model.multi_modal_projector.']],
