@@ -70,7 +70,18 @@ test('a mixture of Kimi K2: disk, memory of a block and time, from config.json a
     'model.layers.61.eh_proj.weight': 'model-2-of-2.safetensors',
   };
   writeFileSync(path.join(dir, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
-  const args = ['quantize', dir, '-o', path.join(place, 'out'), '--bits', '4', '--dry-run', '--device', 'cpu', '--json'];
+  const args = [
+    'quantize',
+    dir,
+    '-o',
+    path.join(place, 'out'),
+    '--bits',
+    '4',
+    '--dry-run',
+    '--device',
+    'cpu',
+    '--json',
+  ];
   const ran = await lpq([...args, '--timed']);
   assert.equal(ran.code, 0, ran.stdout);
   const warning = events(ran).find(({ event }) => event === 'warning') as { message: string; beyond: number };
