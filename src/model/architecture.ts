@@ -20,6 +20,7 @@ export interface Architecture {
   /** Where config.json has the language model's settings, in models of more than text; `defaults` are its class's. */
   readonly text?: TextTable;
   readonly defaults?: Readonly<Record<string, unknown>>;
+  readonly published?: PublishedKeys;
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
   readonly only?: Readonly<Record<string, unknown>>;
   readonly names: {
@@ -84,6 +85,16 @@ export interface TextTable {
   readonly key: string;
   readonly modelType: string;
   readonly flat?: true;
+}
+
+/** What the authors' config.json calls otherwise than the class does. */
+export interface PublishedKeys {
+  /** A list of numbers under `key`: the class's list `as`, of the names at those indices. */
+  readonly lists: readonly { readonly key: string; readonly as: string; readonly of: readonly string[] }[];
+  /** Keys that say again what another does, or so many times that. */
+  readonly same: Readonly<Record<string, { readonly as: string; readonly times?: number }>>;
+  /** The key of the theta of blocks with a window, beside rope_theta and partial_rotary_factor. */
+  readonly rope: { readonly local: string };
 }
 
 /** A prefix spelled in another way: '' for the path of the base model, which checkpoints saved from its class leave out. */

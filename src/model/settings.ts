@@ -1,6 +1,7 @@
 import type { Architecture } from './architecture.js';
 import { Config } from './config.js';
 import { requireRanges } from './config-ranges.js';
+import { withClassKeys } from './published-keys.js';
 
 /** What a table is read together with. Throws LPQ_CONFIG for a setting that the table rules out, or a number that no model has. */
 export function settingsOf(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): Config {
@@ -13,7 +14,10 @@ export function settingsOf(table: Architecture, raw: Readonly<Record<string, unk
 /** The language model's settings, over the defaults that its class has for sizes. */
 function configOf(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): Config {
   const whole = new Config(raw, `${dir}/config.json`);
-  if (table.text === undefined) return new Config({ ...table.defaults, ...raw }, `${dir}/config.json`);
+  if (table.text === undefined) {
+    const where = `${dir}/config.json`;
+    return new Config({ ...table.defaults, ...withClassKeys(table.published, raw, where) }, where);
+  }
   const { key, flat } = table.text;
   const text = whole.object(key) ?? (flat ? whole : undefined);
   if (!text) throw whole.error(key, 'is missing', null, 'the settings of the language model');

@@ -13,9 +13,23 @@ export const mimoV2Flash: Architecture = {
   ...llama,
   modelType: 'mimo_v2_flash',
   className: 'MiMoV2FlashForCausalLM',
-  only: { hybrid_layer_pattern: null, swa_head_dim: null, swa_num_key_value_heads: null },
+  only: { add_swa_attention_sink_bias: true, add_full_attention_sink_bias: false },
+  published: {
+    lists: [
+      { key: 'hybrid_layer_pattern', as: 'layer_types', of: ['full_attention', 'sliding_attention'] },
+      { key: 'moe_layer_freq', as: 'mlp_layer_types', of: ['dense', 'sparse'] },
+    ],
+    same: {
+      swa_num_attention_heads: { as: 'num_attention_heads' },
+      swa_num_key_value_heads: { as: 'num_key_value_heads', times: 2 },
+      swa_head_dim: { as: 'head_dim' },
+      swa_v_head_dim: { as: 'v_head_dim' },
+      sliding_window_size: { as: 'sliding_window' },
+    },
+    rope: { local: 'swa_rope_theta' },
+  },
   defaults: { num_key_value_heads: 4, v_head_dim: 128 },
-  norm: { kind: 'rms', epsilon: { keys: ['rms_norm_eps'], otherwise: 1e-5 } },
+  norm: { kind: 'rms', epsilon: { keys: ['rms_norm_eps', 'layernorm_epsilon'], otherwise: 1e-5 } },
   attention: {
     ...llama.attention,
     names: { ...llama.attention.names, sinks: 'self_attn.attention_sink_bias' },

@@ -31,7 +31,7 @@ const CASES: readonly [name: string, more: Record<string, unknown>, key: RegExp]
   ['exaone_moe', { mlp_layer_types: ['dense', 'thin'] }, /'mlp_layer_types' does not say what block 1 is/],
   ['exaone4', { layer_types: ['full_attention', 'chunked_attention'] }, /'layer_types'/],
   ['exaone4', { layer_types: null, sliding_window_pattern: 'LLLG' }, /'sliding_window_pattern' is not a number/],
-  ['mimo_v2_flash', { hybrid_layer_pattern: [0, 1] }, /'hybrid_layer_pattern'/],
+  ['mimo_v2_flash', { hybrid_layer_pattern: [0, 2] }, /'hybrid_layer_pattern'/],
   ['mimo_v2_flash', { num_key_value_heads: 4 }, /'num_key_value_heads' does not divide/],
   ['smollm3', { no_rope_layers: [1] }, /'no_rope_layers' does not say whether block 1 rotates/],
   ['llama4_text', { layer_types: ['chunked_attention', 'sliding_attention'] }, /'layer_types'/],
