@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createRuntime } from '../../native/binding.js';
-import { type Refusal, refusals, verifierCases } from './argument-cases.js';
+import { type Refusal, refusals, trainingCases, verifierCases } from './argument-cases.js';
 import { complaints, type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 
 const made = fakeCuda();
@@ -29,6 +29,10 @@ test('every operation refuses an unknown parameter, a wrong dtype and a wrong sh
 
 test("so do the verifier's operations", async () => {
   judge(await refusals(createRuntime({ threads: 1 }), verifierCases), 150);
+});
+
+test('so do those that train', async () => {
+  judge(await refusals(createRuntime({ threads: 1 }), trainingCases), 90);
 });
 
 test('the CUDA backend refuses them with the same sentences', async (t) => {
