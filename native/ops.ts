@@ -1,3 +1,4 @@
+import { backwardOps } from './backward-ops.js';
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
 import { kvOps } from './kv-ops.js';
@@ -333,6 +334,7 @@ export const ops = {
   layoutUnpack: (rt: NativeRuntime, packed: Tensor, matrix: Tensor, p: OpParams) =>
     rt.enqueue('layout_unpack', [packed], [matrix], p),
 
+  ...backwardOps,
   ...packedOps,
   ...w4axOps,
   ...cacheOps,

@@ -17,7 +17,8 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   calibrate: ['core', 'formats', 'binding', 'model'],
   quantize: ['core', 'formats', 'binding', 'model', 'calibrate'],
   rtn: ['quantize'],
-  gptq: ['core', 'binding', 'quantize', 'calibrate'],
+  tune: ['core', 'binding', 'model', 'calibrate', 'quantize'],
+  gptq: ['core', 'binding', 'quantize', 'calibrate', 'tune'],
   fmpq: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'gptq'],
   pack: ['core', 'binding', 'layout', 'formats', 'model'],
   engines: ['core', 'quantize'],
@@ -37,6 +38,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'calibrate',
     'quantize',
     'rtn',
+    'tune',
     'gptq',
     'fmpq',
     'pack',
@@ -65,7 +67,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
 };
 
 /** What the packer and the quantizers consist of: a verifier that shared any of it would prove nothing. */
-const UNSHARED = ['layout', 'pack', 'kv', 'quantize', 'rtn', 'gptq', 'fmpq'];
+const UNSHARED = ['layout', 'pack', 'kv', 'quantize', 'rtn', 'tune', 'gptq', 'fmpq'];
 
 function roomOf(file: string): string {
   const parts = file.split('/');

@@ -1,4 +1,4 @@
-// rope, attention, cached_attention, cache_append, rope_append.
+// rope, rope_backward, attention, cached_attention, cache_append, rope_append.
 #pragma once
 #include "ops/arguments.h"
 
@@ -24,14 +24,17 @@ struct Rotation {
 };
 
 // Rotates x f32 (on CUDA f16 or bf16 too) [T, heads*headDim] in place. With `first` x has more columns, of which the
-// heads are those from there on.
+// heads are those from there on. rope_backward: the gradient with respect to y becomes that with respect to x, the turn
+// back.
 struct Rope : Arguments {
   const Tensor& x = in_place("x", kFloats, {-1, -1});
   int64_t heads = at_least(1, "heads"), head_dim = integer("headDim");
   Columns columns = some_columns("first", x, "x", heads* head_dim);
   Rotation rotation = Rotation::read(*this, head_dim, x.dim(0));
 
-  explicit Rope(const Call& call) : Arguments(call, "rope") { done(); }
+  explicit Rope(const Call& call, bool backward = false) : Arguments(call, backward ? "rope_backward" : "rope") {
+    done();
+  }
 };
 
 struct AttentionShape {

@@ -62,6 +62,8 @@ export class ActivationStream {
       this.rt,
       this.shelf.map((slot) => slot.copy()),
       this.batches,
+      this.keepBytes,
+      this.coverage,
     );
   }
 

@@ -1,4 +1,5 @@
 import type { Method } from '../quantize/method.js';
+import { TUNE_OPTION, tuneOptions } from '../tune/options.js';
 import { type ColumnOrder, GPTQ_DEFAULTS, SPARSE_ALPHA } from './options.js';
 
 /** The settings of the command line that are the solver's. */
@@ -52,11 +53,14 @@ export const gptq: Method = {
       otherwise: 0,
       withoutActivations: 0,
     },
+    TUNE_OPTION,
   ],
+  cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : undefined),
   async quantizer(settings) {
+    const tune = tuneOptions(settings);
     const { order, damp, gptaq, scaleSign, moeCoverage } = settings as unknown as Given;
     const { gptqQuantizer } = await import('./quantizer.js');
-    return gptqQuantizer({
+    const solver = gptqQuantizer({
       ...GPTQ_DEFAULTS,
       order,
       damp,
@@ -64,5 +68,6 @@ export const gptq: Method = {
       bothSigns: scaleSign === 'either',
       coverage: moeCoverage,
     });
+    return tune ? (await import('../tune/quantizer.js')).tuned(solver, tune) : solver;
   },
 };

@@ -1,6 +1,7 @@
 import type { NativeRuntime } from '../../native/binding.js';
 import type { BlockPlan } from '../model/plan.js';
 import type { Block, BlockState, BlockWeights } from '../model/program.js';
+import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 
 /** The calibration data as it stands somewhere in the model: a batch at a time, in any order, as often as wanted. */
@@ -35,6 +36,13 @@ export interface BlockTask {
   readonly schemes: ReadonlyMap<string, QuantScheme>;
   /** One a device; the first has at least one batch. */
   readonly lanes: readonly BlockLane[];
-  /** To be called now and then: throws where the run is to stop. */
-  check(): void;
+  /**
+   * What feed() makes of the linears, stage by stage, in the CPU's memory and the runner's to dispose of; empty where the quantizer does
+   * not ask for it (feedsFirst).
+   */
+  readonly start: ReadonlyMap<string, QuantizedModule>;
+  /** To be called now and then: throws where the run is to stop. `doing`: what progress calls the block's work. */
+  check(doing?: string): void;
+  /** Tells the user. */
+  warn(line: string, data: object): void;
 }

@@ -28,7 +28,8 @@ export interface BlockContext {
   readonly schemes: ReadonlyMap<string, QuantScheme>;
   /** Takes the module over; its tensors are disposed of when this returns. */
   readonly onModule: (module: FinishedModule) => Promise<void>;
-  readonly onStage: (block: Block, stage: Stage) => void;
+  readonly onStage: (block: Block, stage: Pick<Stage, 'id'>) => void;
+  readonly onWarning?: (line: string, data: object) => void;
 }
 
 /** How a block is walked: what it takes on the devices, and what happens on the way. */

@@ -27,6 +27,8 @@ export interface QuantizeEvents {
   /** Before the first block, where a stopped run's work is taken up. */
   readonly onResume?: (resumption: Resumption) => void;
   readonly onStage?: (block: number, blocks: number, stage: string) => void;
+  /** Something that the user should know, which stops nothing. */
+  readonly onWarning?: (line: string, data: object) => void;
   readonly onModule?: (line: ModuleLine) => void;
   /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
   readonly onSpan?: (span: Span, seconds: number) => void;

@@ -21,8 +21,8 @@ export interface Method {
    */
   readonly needs: 'weights' | 'statistics' | 'activations';
   readonly options: readonly MethodOption[];
-  /** Computes on the CPU only. */
-  readonly cpuOnly?: true;
+  /** Computes on the CPU only, always or where settings have what is returned, an option with its value. */
+  readonly cpuOnly?: true | ((settings: OptionValues) => string | undefined);
   /**
    * Linears read codes of this many channels that share a scale, which the weights have as their group, too; prepare() rewrites
    * the whole model for it.

@@ -23,6 +23,8 @@ export interface MethodOption {
   readonly says?: string;
   /** Its value where nobody gives one; it may depend on the others. */
   readonly otherwise?: OptionValue | ((given: OptionValues) => OptionValue);
+  /** Its value where the option is given without one ('--tune [steps]'). */
+  readonly bare?: OptionValue;
   /** Its value with saved statistics, which have no activations: any other is refused. */
   readonly withoutActivations?: OptionValue;
 }

@@ -24,6 +24,8 @@ export interface Quantizer {
   readonly options: Readonly<Record<string, unknown>>;
   /** On the device where the statistics are. Throws where the method needs some and has none. */
   feed(rt: NativeRuntime, statistics: FeedStatistics | undefined): FeedQuantizer;
+  /** solveBlock() begins with what feed() makes of the block (BlockTask.start). */
+  readonly feedsFirst?: true;
   /**
    * Solves a whole block at once by its inputs and outputs; feed() is then for lm_head alone. Returns a module for each
    * linear that the task has a scheme of, on `lanes[0].rt`; the caller disposes of their tensors.

@@ -152,7 +152,9 @@ export async function quantizeCheckpoint(
         const context: BlockContext = {
           quantizer: request.quantizer,
           schemes,
-          onStage: (block: Block, stage: Stage) => events.onStage?.(block.index, graph.blocks.length, stage.id),
+          onStage: (block: Block, stage: Pick<Stage, 'id'>) =>
+            events.onStage?.(block.index, graph.blocks.length, stage.id),
+          ...(events.onWarning && { onWarning: events.onWarning }),
           onModule: (module) => {
             const permutation = request.activations?.get(module.linear.name)?.order;
             const result = permutation ? { ...module.result, permutation } : module.result;

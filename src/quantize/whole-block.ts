@@ -4,15 +4,15 @@ import type { ActivationStream } from '../calibrate/streams.js';
 import { LpqError } from '../core/error.js';
 import type { BlockPlan } from '../model/plan.js';
 import type { Block, LinearRef, Stage } from '../model/program.js';
-import { Assembly } from './assembly.js';
+import { Assembly, type FinishedModule } from './assembly.js';
 import type { Batches } from './block-task.js';
-import { type BlockContext, forActivations, type Walk } from './blocks.js';
+import { type BlockContext, forActivations, quantizeBlock, type Walk } from './blocks.js';
 import { distribute, type Lane, type Replacement, together } from './lanes.js';
 import { linearsOf } from './linears.js';
 import { clipOf } from './measures.js';
 import { roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
-import { disposeModule, downloadModule, type QuantizedModule } from './result.js';
+import { disposeModule, downloadModule, mapTensors, type QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 import { dequantizeResult } from './stored.js';
 
@@ -41,6 +41,7 @@ export async function quantizeWholeBlock(
     }),
   );
   await walk.onFirstSweep();
+  const start = context.quantizer.feedsFirst ? await byFeeds(context, block, lanes, walk) : new Map();
   const copies: ActivationStream[] = [];
   try {
     const targets = await together(
@@ -65,7 +66,9 @@ export async function quantizeWholeBlock(
         inputs: batchesOf(streams.quantized),
         outputs: batchesOf(targets[i] as ActivationStream),
       })),
-      check: () => context.onStage(block, stage),
+      start,
+      check: (id = stage.id) => context.onStage(block, { id }),
+      warn: (line, data) => context.onWarning?.(line, data),
     });
     const tokens = lanes.reduce((sum, { streams }) => sum + streams.quantized.tokens, 0);
     const replaced = await record(context, lanes[0] as Lane, wanted, solved, tokens);
@@ -78,6 +81,42 @@ export async function quantizeWholeBlock(
     return made;
   } finally {
     for (const copy of copies) copy.dispose();
+    for (const module of start.values()) disposeModule(module);
+  }
+}
+
+/** What feeds make of the block (quantizeBlock()), in the CPU's memory; the streams wait meanwhile. */
+async function byFeeds(
+  context: BlockContext,
+  block: Block,
+  lanes: readonly Lane[],
+  walk: Walk,
+): Promise<Map<string, QuantizedModule>> {
+  const modules = new Map<string, QuantizedModule>();
+  const copies = lanes.map(({ streams, current, ...lane }): Lane => {
+    const own = { quantized: streams.quantized.copy(), original: streams.original?.copy() };
+    return { ...lane, current: Object.assign(new Map(current), current), streams: { ...streams, ...own } };
+  });
+  const onModule = async ({ linear, result, relativeError }: FinishedModule): Promise<void> => {
+    const kept = mapTensors(result, (tensor) => tensor.view(tensor.shape));
+    modules.set(linear.name, { ...kept, quality: { ...kept.quality, relativeError } });
+  };
+  try {
+    const made = await quantizeBlock({ ...context, onModule }, block, copies, {
+      ...walk,
+      onFirstSweep: async () => {},
+    });
+    for (const { rt } of lanes) await rt.sync();
+    for (const tensor of made) tensor.dispose();
+    return modules;
+  } catch (error) {
+    for (const module of modules.values()) disposeModule(module);
+    throw error;
+  } finally {
+    for (const { streams } of copies) {
+      streams.quantized.dispose();
+      streams.original?.dispose();
+    }
   }
 }
 

@@ -282,6 +282,49 @@ export const verifierCases: readonly ArgumentCase[] = [
   ),
 ];
 
+const heads = 'q: f32 4,8; k: f32 4,4; v: f32 4,4';
+
+/** Of training, on the CPU alone. */
+export const trainingCases: readonly ArgumentCase[] = [
+  row('linear_input_gradient', 'dy: f32 4,5; weight: f32 5,6', 'dx: f32 4,6'),
+  row('linear_weight_gradient', 'x: f32 4,6; dy: f32 4,5', 'dw: f32 5,6'),
+  row('rmsnorm_backward', 'x: f32 4,6; dy: f32 4,6; weight: f32 6', 'dx: f32 4,6', { eps: 1 }),
+  row('rope_backward', 'x: f32 4,16; cos: f32 9,4; sin: f32 9,4; positions: i32 4', 'x: f32 4,16', {
+    ...{ heads: 2, headDim: 8, rotary: 8, style: 'half' },
+  }),
+  row(
+    'attention_backward',
+    `${heads}; starts: i32 2; dy: f32 4,8; sinks: f32 2`,
+    'dq: f32 4,8; dk: f32 4,4; dv: f32 4,4',
+    { heads: 2, kvHeads: 1, headDim: 4, scale: 1 },
+  ),
+  row('activation_backward', 'x: f32 6; dy: f32 6', 'dx: f32 6', { act: 'silu' }, 'x'),
+  row(
+    'gated_activation_backward',
+    'gate: f32 6; up: f32 6; dy: f32 6',
+    'dgate: f32 6; dup: f32 6',
+    { act: 'silu' },
+    'gate',
+  ),
+  row('output_error', 'y: f32 4,6; target: f32 4,6', 'dy: f32 4,6; sums: f64 4'),
+  row('tune_start', 'w: f32 3,8; codes: u8 3,8; scale: f32 3,2; zero: f32 3,2', 'v: f32 3,8', {
+    ...type,
+    groupSize: 4,
+  }),
+  row('tune_grid', 's: f32 3,2; f: f32 3,2; z: f32 3,2; e: f32 3,2', 'stored: f16 3,2; scale: f32 3,2; zero: f32 3,2', {
+    ...type,
+  }),
+  row('tune_round', 'w: f32 3,8; v: f32 3,8; scale: f32 3,2; zero: f32 3,2', 'y: f32 3,8; codes: u8 3,8', {
+    ...{ ...type, groupSize: 4, codes: 1 },
+  }),
+  row(
+    'tune_step',
+    'w: f32 3,8; g: f32 3,8; s: f32 3,2; scale: f32 3,2; zero: f32 3,2; v: f32 3,8; f: f32 3,2; e: f32 3,2',
+    'v: f32 3,8; f: f32 3,2; e: f32 3,2',
+    { ...type, groupSize: 4, rate: 1, factorRate: 1, zeroRate: 1 },
+  ),
+];
+
 /** What is wrong with a call, and what the backend says: `CODE: sentence`, or nothing where it takes it. */
 export interface Refusal {
   readonly op: string;

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createRuntime } from '../../native/binding.js';
-import { hostCases, type Refusal, refusals, verifierCases } from './argument-cases.js';
+import { hostCases, type Refusal, refusals, trainingCases, verifierCases } from './argument-cases.js';
 import { complaints, type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 
 const made = fakeCuda();
@@ -33,6 +33,10 @@ test('so do those that run on the CPU only', async () => {
 
 test("so do the verifier's operations", async () => {
   judge(await refusals(createRuntime({ threads: 1 }), verifierCases), 150);
+});
+
+test('so do those that train', async () => {
+  judge(await refusals(createRuntime({ threads: 1 }), trainingCases), 90);
 });
 
 test('the CUDA backend refuses them with the same sentences', async (t) => {

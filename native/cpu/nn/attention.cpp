@@ -8,16 +8,11 @@ void attention(Call& call, Exec& exec) {
   const ops::Attention a(call);
   require_f32({{&a.k, "k"}, {&a.v, "v"}, {&a.y, "y"}});
   const ops::AttentionShape& shape = a.shape;
-  const int64_t tokens = a.q.dim(0), sequences = a.starts.dim(0) - 1;
-  const int32_t* start = a.starts.data<int32_t>();
-  require(start[0] == 0 && start[sequences] == tokens,
-          "starts does not run from 0 to the number of tokens, " + std::to_string(tokens));
-  for (int64_t s = 0; s < sequences; ++s)
-    require(start[s] <= start[s + 1], "starts falls after sequence " + std::to_string(s));
+  const std::vector<int64_t> start = sequence_starts(a.starts, a.q.dim(0));
 
   std::vector<KeyBlock> blocks;
   std::vector<AttentionTask> tasks;
-  for (int64_t s = 0; s < sequences; ++s) {
+  for (size_t s = 0; s + 1 < start.size(); ++s) {
     const int64_t first = start[s], length = start[s + 1] - first, block = static_cast<int64_t>(blocks.size());
     for (int64_t key = 0; key < length; key += kKeys) blocks.push_back({first, length, key});
     // The last queries see most keys: their tasks first, so that the workers end together.

@@ -165,6 +165,18 @@ inline std::vector<float> attention_sinks(const Tensor* from, int64_t heads) {
   return sinks;
 }
 
+// The first token of each sequence, and their number. Throws Failure("LPQ_NATIVE_ARGUMENT") where they do not rise from
+// 0 to `tokens`.
+inline std::vector<int64_t> sequence_starts(const Tensor& starts, int64_t tokens) {
+  const int32_t* start = starts.data<int32_t>();
+  const int64_t sequences = starts.dim(0) - 1;
+  require(start[0] == 0 && start[sequences] == tokens,
+          "starts does not run from 0 to the number of tokens, " + std::to_string(tokens));
+  for (int64_t s = 0; s < sequences; ++s)
+    require(start[s] <= start[s + 1], "starts falls after sequence " + std::to_string(s));
+  return {start, start + sequences + 1};
+}
+
 // Packs all blocks, then runs all tasks.
 inline void run_attention(Exec& exec, const Attention& work, const std::vector<KeyBlock>& blocks,
                           const std::vector<AttentionTask>& tasks, int64_t kv_heads) {

@@ -11,6 +11,7 @@ struct Rotation {
   bool halves = false;
   const float *cos = nullptr, *sin = nullptr;
   const int32_t* position = nullptr;
+  bool back = false;  // by the negative angles
 
   // Throws Failure where token t has no row in the tables.
   void turn(float* row, int64_t heads, int64_t t) const {
@@ -21,6 +22,10 @@ struct Rotation {
     const float *c = cos + position[t] * half, *s = sin + position[t] * half;
     for (int64_t h = 0; h < heads; ++h) {
       float* v = row + h * head_dim;
+      if (back) {
+        turn_back(v, c, s);
+        continue;
+      }
       if (halves) {
         vector_kernels().rotate_half(v, v + half, c, s, half);
         continue;
@@ -30,6 +35,17 @@ struct Rotation {
         v[2 * i] = a * c[i] - b * s[i];
         v[2 * i + 1] = b * c[i] + a * s[i];
       }
+    }
+  }
+
+ private:
+  void turn_back(float* v, const float* c, const float* s) const {
+    const int64_t step = halves ? 1 : 2, apart = halves ? half : 1;
+    for (int64_t i = 0; i < half; ++i) {
+      float *x = v + step * i, *y = x + apart;
+      const float a = *x, b = *y;
+      *x = a * c[i] + b * s[i];
+      *y = b * c[i] - a * s[i];
     }
   }
 };

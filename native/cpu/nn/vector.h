@@ -24,6 +24,17 @@ struct VectorKernels {
   void (*soft_cap)(const float* x, float cap, float* y, int64_t n);
   // y = act(gate) * up; y may be either.
   void (*gated)(Act act, const float* gate, const float* up, float* y, int64_t n);
+  // Of rmsnorm: dx = (add ? dx : 0) + its gradient for dy; sums in f64. dx may be dy.
+  void (*rmsnorm_backward)(const float* x, const float* gain, const float* dy, float* dx, int64_t n, double eps,
+                           bool add);
+  // dx = act'(x) * dy; dx may be dy.
+  void (*activate_backward)(Act act, const float* x, const float* dy, float* dx, int64_t n);
+  // dgate = act'(gate) * up * dy, dup = act(gate) * dy; either may be dy.
+  void (*gated_backward)(Act act, const float* gate, const float* up, const float* dy, float* dgate, float* dup,
+                         int64_t n);
+  // In place: p = exp(p - shift), then dp = p * (dp - sum p dp / sum p) and p /= sum p, sums in f32 and f64; a row of
+  // a softmax and its gradient. `more` is added to the sum of p.
+  void (*softmax_backward)(float* p, float* dp, float shift, float more, int64_t n);
   float (*maximum)(const float* x, int64_t n);
   // y = exp(x - shift) in place or not; returns the sum.
   float (*exponentials)(const float* x, float shift, float* y, int64_t n);

@@ -53,24 +53,43 @@ void layernorm(const float* x, const float* gain, const float* bias, float* y, i
 
 struct Silu {
   static inline float of(float x) { return x / (1.0f + exp_f32(-x)); }
+  static inline float slope(float x) {
+    const float s = 1.0f / (1.0f + exp_f32(-x));
+    return s * (1.0f + x * (1.0f - s));
+  }
 };
 struct GeluTanh {  // 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
   static inline float of(float x) {
     const float twice = 1.5957691216057308f * std::fma(0.044715f * x * x, x, x);
     return x / (1.0f + exp_f32(-twice));
   }
+  static inline float slope(float x) {
+    const float twice = 1.5957691216057308f * std::fma(0.044715f * x * x, x, x);
+    const float s = 1.0f / (1.0f + exp_f32(-twice));
+    return s + x * s * (1.0f - s) * 1.5957691216057308f * std::fma(0.134145f * x, x, 1.0f);
+  }
 };
 struct Relu {
   static inline float of(float x) { return x > 0.0f ? x : 0.0f; }
+  static inline float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
 };
 struct Relu2 {
   static inline float of(float x) { return x > 0.0f ? x * x : 0.0f; }
+  static inline float slope(float x) { return x > 0.0f ? 2.0f * x : 0.0f; }
 };
 struct QuickGelu {
   static inline float of(float x) { return x / (1.0f + exp_f32(-1.702f * x)); }
+  static inline float slope(float x) {
+    const float s = 1.0f / (1.0f + exp_f32(-1.702f * x));
+    return s * (1.0f + 1.702f * x * (1.0f - s));
+  }
 };
 struct Sigmoid {
   static inline float of(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+  static inline float slope(float x) {
+    const float s = 1.0f / (1.0f + exp_f32(-x));
+    return s * (1.0f - s);
+  }
 };
 
 template <class Body>
@@ -95,6 +114,53 @@ void gated(Act act, const float* gate, const float* up, float* y, int64_t n) {
   with_act(act, [&](auto f) {
     for (int64_t i = 0; i < n; ++i) y[i] = f.of(gate[i]) * up[i];
   });
+}
+
+void rmsnorm_backward(const float* x, const float* gain, const float* dy, float* dx, int64_t n, double eps, bool add) {
+  double square[kSumLanes] = {}, product[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) {
+    square[v] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    product[v] += static_cast<double>(x[i]) * static_cast<double>(gain[i] * dy[i]);
+  });
+  const double count = static_cast<double>(n), inverse = 1.0 / std::sqrt(total(square) / count + eps);
+  const float scale = static_cast<float>(inverse);
+  const float along = static_cast<float>(total(product) * inverse * inverse * inverse / count);
+  for (int64_t i = 0; i < n; ++i) {
+    const float made = gain[i] * dy[i] * scale - x[i] * along;
+    dx[i] = add ? dx[i] + made : made;
+  }
+}
+
+void activate_backward(Act act, const float* x, const float* dy, float* dx, int64_t n) {
+  with_act(act, [&](auto f) {
+    for (int64_t i = 0; i < n; ++i) dx[i] = f.slope(x[i]) * dy[i];
+  });
+}
+
+void gated_backward(Act act, const float* gate, const float* up, const float* dy, float* dgate, float* dup, int64_t n) {
+  with_act(act, [&](auto f) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float g = gate[i], u = up[i], d = dy[i];
+      dgate[i] = f.slope(g) * u * d;
+      dup[i] = f.of(g) * d;
+    }
+  });
+}
+
+void softmax_backward(float* p, float* dp, float shift, float more, int64_t n) {
+  float sum[kSumLanes] = {};
+  double product[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) {
+    p[i] = exp_f32(p[i] - shift);
+    sum[v] += p[i];
+    product[v] += static_cast<double>(p[i] * dp[i]);
+  });
+  const float inverse = 1.0f / (total(sum) + more);
+  const float mean = static_cast<float>(total(product) * static_cast<double>(inverse));
+  for (int64_t i = 0; i < n; ++i) {
+    p[i] *= inverse;
+    dp[i] = p[i] * (dp[i] - mean);
+  }
 }
 
 // tanh u by its odd Taylor series below 1/4 (the next term is 2e-9 of it), else 1 - 2 / (1 + e^2u), where that loses at
@@ -203,9 +269,10 @@ void delta_token(float* s, int64_t rows, const float* g, int64_t g_step, const f
   for (int c = 0; c < kStateColumns; ++c) y[c] = made[c];
 }
 
-constexpr VectorKernels kTable = {rmsnorm,      layernorm,  activate,    soft_cap,   gated,       maximum,
-                                  exponentials, sum_exp,    scale,       add_scaled, rotate_half, widen_f16,
-                                  widen_bf16,   narrow_f16, narrow_bf16, delta_token};
+constexpr VectorKernels kTable = {rmsnorm,          layernorm,         activate,       soft_cap,         gated,
+                                  rmsnorm_backward, activate_backward, gated_backward, softmax_backward, maximum,
+                                  exponentials,     sum_exp,           scale,          add_scaled,       rotate_half,
+                                  widen_f16,        widen_bf16,        narrow_f16,     narrow_bf16};
 
 }  // namespace
 }  // namespace lpq::nn

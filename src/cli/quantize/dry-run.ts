@@ -170,6 +170,12 @@ async function timedNeeds(
   statistics: SavedStatistics | undefined,
   run: Run,
 ): Promise<Needs> {
+  const { solveBlock, method } = await methodOf(options.settings).quantizer(options.settings);
+  if (solveBlock && flags.timed)
+    throw new LpqError('LPQ_USAGE', `--timed does not know how long --method ${method} trains whole blocks`, {
+      hint: 'Leave --tune out, and add what docs/methods.md says that it takes.',
+    });
+  if (solveBlock) run.report.warn('the memory is that of solving feed by feed; training whole blocks takes more');
   if (!flags.timed) return needsOf(options, false);
   const rts = openRuntimes(run, deviceFor(options.settings, flags));
   const needs = await needsOf(options, rts[0]?.device !== 'cpu');

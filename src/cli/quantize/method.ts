@@ -34,7 +34,10 @@ export function declare(command: Command, fields: readonly MethodOption[]): Comm
     const { flags, help, takes } = field;
     if (field.field === 'groupSize') command.option(flags, help, groupSize);
     else if (typeof takes === 'string' || isWords(takes)) command.option(flags, help);
-    else command.option(flags, help, number(flagOf(field)));
+    else {
+      const option = command.createOption(flags, help).argParser(number(flagOf(field)));
+      command.addOption(field.bare === undefined ? option : option.preset(String(field.bare)));
+    }
     if (field.field === 'symmetric') command.option('--asym', 'asymmetric grid, with zero points');
   }
   return command;
@@ -69,9 +72,10 @@ export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promis
 /** The devices that a method computes on. Throws LPQ_DEVICE. */
 export function deviceFor<T extends ComputeOptions>(settings: FullSettings, flags: T): T {
   const { name, cpuOnly } = methodOf(settings);
-  if (!cpuOnly || flags.device === 'cpu') return flags;
+  const what = cpuOnly === true ? `--method ${name}` : cpuOnly?.(settings);
+  if (what === undefined || flags.device === 'cpu') return flags;
   if (flags.device === 'auto') return { ...flags, device: 'cpu' };
-  throw new LpqError('LPQ_DEVICE', `--method ${name} computes on the CPU only`, {
+  throw new LpqError('LPQ_DEVICE', `${what} computes on the CPU only`, {
     got: flags.device,
     expected: 'cpu',
     hint: 'Use --device cpu.',

@@ -102,6 +102,7 @@ export async function quantizeInto(
         clock?.enter(`quantize ${name}`);
         task?.update(done, stage);
       },
+      onWarning: (text, data) => run.report.warn(text, data),
       onSpan: (span, seconds) => noted?.span(span, seconds),
       onModule: (row) => {
         run.interrupt.check();

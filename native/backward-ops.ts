@@ -1,0 +1,64 @@
+import type { NativeRuntime, Tensor } from './binding.js';
+import type { ActivationName, AttentionParams, RopeStyle } from './ops.js';
+
+type Added = { accumulate?: boolean };
+
+/**
+ * Vector-Jacobian products (native/ops/backward.h), f32, CPU only: `dy` is the gradient with respect to the y of the operation of the
+ * same name in native/ops.ts, dx with respect to its x. accumulate: added to what is there.
+ */
+export const backwardOps = {
+  /** dx = dy W. */
+  linearInputGradient: (rt: NativeRuntime, dy: Tensor, weight: Tensor, dx: Tensor, p: Added = {}) =>
+    rt.enqueue('linear_input_gradient', [dy, weight], [dx], p),
+
+  /** dW = dyᵀ x. */
+  linearWeightGradient: (rt: NativeRuntime, x: Tensor, dy: Tensor, dw: Tensor, p: Added = {}) =>
+    rt.enqueue('linear_weight_gradient', [x, dy], [dw], p),
+
+  rmsnormBackward: (
+    rt: NativeRuntime,
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor | undefined,
+    dx: Tensor,
+    p: { eps: number; offset?: number } & Added,
+  ) => rt.enqueue('rmsnorm_backward', weight ? [x, dy, weight] : [x, dy], [dx], p),
+
+  /** In place: dy becomes dx. */
+  ropeBackward: (
+    rt: NativeRuntime,
+    dy: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    p: { heads: number; headDim: number; rotary: number; style: RopeStyle },
+  ) => rt.enqueue('rope_backward', [dy, cos, sin, positions], [dy], p),
+
+  attentionBackward: (
+    rt: NativeRuntime,
+    t: { q: Tensor; k: Tensor; v: Tensor; starts: Tensor; dy: Tensor; sinks?: Tensor },
+    out: { dq: Tensor; dk: Tensor; dv: Tensor },
+    p: AttentionParams,
+  ) =>
+    rt.enqueue(
+      'attention_backward',
+      [t.q, t.k, t.v, t.starts, t.dy, ...(t.sinks ? [t.sinks] : [])],
+      [out.dq, out.dk, out.dv],
+      p,
+    ),
+
+  activationBackward: (rt: NativeRuntime, x: Tensor, dy: Tensor, dx: Tensor, p: { act: ActivationName }) =>
+    rt.enqueue('activation_backward', [x, dy], [dx], p),
+
+  gatedActivationBackward: (
+    rt: NativeRuntime,
+    t: { gate: Tensor; up: Tensor; dy: Tensor },
+    out: { dgate: Tensor; dup: Tensor },
+    p: { act: ActivationName },
+  ) => rt.enqueue('gated_activation_backward', [t.gate, t.up, t.dy], [out.dgate, out.dup], p),
+
+  /** dy = y - target; sums f64 [T]: of its squares, row by row. */
+  outputError: (rt: NativeRuntime, y: Tensor, target: Tensor, dy: Tensor, sums: Tensor) =>
+    rt.enqueue('output_error', [y, target], [dy, sums]),
+} as const;

@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict';
+import path from 'node:path';
+import { test } from 'node:test';
+import { SourceCheckpoint } from '../../../formats/canonical/source.js';
+import { createRuntime, fromTyped, type Tensor, typed } from '../../../native/binding.js';
+import { ops } from '../../../native/ops.js';
+import { batchSequences } from '../../../src/model/batch.js';
+import { runBlock } from '../../../src/model/forward.js';
+import { openModel, planSource } from '../../../src/model/graph.js';
+import type { BlockPlan } from '../../../src/model/plan.js';
+import type { BlockState } from '../../../src/model/program.js';
+import { RopeCache } from '../../../src/model/rope-cache.js';
+import { loadWeights } from '../../../src/model/weights.js';
+import { passBlock, withoutGradient } from '../../../src/tune/block.js';
+import { Random } from '../../native/support.js';
+import { ARCHITECTURES } from '../model/fixtures.js';
+
+const rt = createRuntime(1);
+
+/** A block of a fixture with random weights, and one batch of two sequences. */
+async function opened(name: string, index: number) {
+  const source = SourceCheckpoint.open(path.join(ARCHITECTURES, name));
+  const graph = openModel(source);
+  const plan = planSource(source).blocks[index] as BlockPlan;
+  const block = graph.blocks[index]!;
+  const random = new Random(index + name.length);
+  const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
+  // Of 1 / sqrt(K), so that no part of the block is negligible; norms about 1.
+  for (const [tensor, { shape }] of weights) {
+    const k = shape.length > 1 ? shape.at(-1)! : 100;
+    const values = random.normals(
+      shape.reduce((a, b) => a * b, 1),
+      1 / Math.sqrt(k),
+    );
+    weights.set(tensor, fromTyped('f32', shape, shape.length > 1 ? values : values.map((value) => 1 + value)));
+  }
+  const [batch] = batchSequences(rt, [new Int32Array(19), new Int32Array(30)], 64) as unknown as [BlockState['batch']];
+  const h = fromTyped('f32', [49, graph.hidden], random.normals(49 * graph.hidden));
+  const target = fromTyped('f32', h.shape, random.normals(49 * graph.hidden));
+  const state = (): BlockState => {
+    const copy = rt.allocate('f32', h.shape);
+    ops.cast(rt, h, copy);
+    return { batch, h: copy, aux: {} };
+  };
+  source.close();
+  return { block, plan, weights, state, target };
+}
+
+// qk-norms, post-norms with caps and windows, norms behind branches, fused projections, sinks' and partial rotation's kin.
+for (const [name, index] of [
+  ['llama', 0],
+  ['qwen3', 1],
+  ['gemma2', 0],
+  ['phi3', 1],
+  ['olmo2', 0],
+] as const)
+  test(`${name}: the block as its stages make it, and gradients that central differences have`, async () => {
+    const { block, plan, weights, state, target } = await opened(name, index);
+    assert.equal(withoutGradient(plan), undefined);
+    const linears = block.stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears));
+    const gradients = new Map<string, Tensor>();
+    for (const { name: linear, n, k } of linears) {
+      const gradient = rt.allocate('f32', [n, k]);
+      ops.zero(rt, gradient);
+      gradients.set(linear, gradient);
+    }
+    const ropes = new RopeCache();
+    const dy = rt.allocate('f32', target.shape);
+    const sums = rt.allocate('f64', [49]);
+    const loss = async (): Promise<number> => {
+      const pass = passBlock(rt, plan, weights, ropes, state(), new Map());
+      ops.outputError(rt, pass.output, target, dy, sums);
+      await rt.sync();
+      pass.dispose();
+      return typed<Float64Array>(sums).reduce((a, b) => a + b, 0) / 2;
+    };
+
+    const pass = passBlock(rt, plan, weights, ropes, state(), gradients);
+    const staged = await runBlock(rt, block, weights, state());
+    await rt.sync();
+    const most = Math.max(...typed(staged.h).map(Math.abs));
+    // Residual sums are added in another order: some roundings of the largest element.
+    typed(staged.h).forEach((value, i) => {
+      assert.ok(Math.abs(typed(pass.output)[i]! - value) <= 1e-5 * most, `element ${i}`);
+    });
+    ops.outputError(rt, pass.output, target, dy, sums);
+    pass.backward(dy);
+    await rt.sync();
+    pass.dispose();
+
+    // Along the gradient itself the loss changes by its norm a unit. Steps of 1e-3 of it leave third derivatives (1e-6 of it) and the
+    // rounding of a loss in fp32 (about 1e-7 of it, over a change of 1e-3): a bound of 1e-2.
+    for (const [linear, gradient] of gradients) {
+      const norm = Math.sqrt(typed(gradient).reduce((sum, g) => sum + g * g, 0));
+      assert.ok(norm > 0, linear);
+      const weight = weights.get(`${linear}.weight`)!;
+      const before = typed(weight).slice();
+      const step = 1e-3 * Math.sqrt(before.reduce((sum, w) => sum + w * w, 0));
+      const at = async (sign: number): Promise<number> => {
+        typed(weight).forEach((_, i) => {
+          typed(weight)[i] = before[i]! + (sign * step * typed(gradient)[i]!) / norm;
+        });
+        return loss();
+      };
+      const slope = ((await at(1)) - (await at(-1))) / (2 * step);
+      await at(0);
+      assert.ok(Math.abs(slope - norm) <= 1e-2 * norm, `${linear}: ${slope}, not ${norm}`);
+    }
+  });
+
+test('blocks without a gradient are named by what lacks it', async () => {
+  const lacking = (name: string, index: number): string | undefined => {
+    const source = SourceCheckpoint.open(path.join(ARCHITECTURES, name));
+    try {
+      return withoutGradient(planSource(source).blocks[index] as BlockPlan);
+    } finally {
+      source.close();
+    }
+  };
+  assert.equal(lacking('deepseek_v3', 0), 'latent attention');
+  assert.equal(lacking('mixtral', 0), 'experts');
+  assert.equal(lacking('gpt2', 0), 'layer norms');
+});

@@ -1,0 +1,49 @@
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import path from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { deviceFor } from '../../../src/cli/quantize/method.js';
+import type { FullSettings } from '../../../src/cli/quantize/settings.js';
+import { LpqError } from '../../../src/core/error.js';
+import { tuneOptions } from '../../../src/tune/options.js';
+import { scratch } from '../../formats/scratch.js';
+
+const root = fileURLToPath(new URL('../../../../', import.meta.url));
+
+test('training computes on the CPU: auto means it, a CUDA device is refused by name', () => {
+  const settings = { method: 'gptq', tune: 5 } as unknown as FullSettings;
+  const on = (device: string) => deviceFor(settings, { device } as Parameters<typeof deviceFor>[1]);
+  assert.equal(on('auto').device, 'cpu');
+  assert.throws(
+    () => on('cuda'),
+    (error: unknown) =>
+      error instanceof LpqError &&
+      error.code === 'LPQ_DEVICE' &&
+      /^--tune computes on the CPU only/.test(error.message),
+  );
+  const without = { method: 'gptq', tune: 0 } as unknown as FullSettings;
+  assert.equal(deviceFor(without, { device: 'cuda' } as Parameters<typeof deviceFor>[1]).device, 'cuda');
+});
+
+test('no steps, no training', () => {
+  assert.equal(tuneOptions({ tune: 0 }), undefined);
+  assert.deepEqual(tuneOptions({ tune: 7, seed: 3 }), { steps: 7, rate: 1, scaleRate: 1, seed: 3 });
+});
+
+test('--tune alone takes 200 steps; no time is foretold for it; rounding to the nearest has none', () => {
+  const model = path.join(root, 'share', 'tiny-llama');
+  const run = (...options: string[]) =>
+    spawnSync(
+      process.execPath,
+      ['bin/lpq.js', 'quantize', model, '-o', path.join(scratch(), 'o'), '--bits', '4', ...options],
+      {
+        cwd: root,
+        encoding: 'utf8',
+      },
+    );
+  assert.match(run('--tune', '--print-recipe').stdout, /^tune: 200$/m);
+  assert.match(run('--tune', '--dry-run', '--timed').stderr, /--timed does not know how long --method gptq trains/);
+  assert.match(run('--tune', '5', '--method', 'rtn').stderr, /--tune has no effect with --method rtn/);
+  assert.match(run('--tune', '-1').stderr, /--tune does not take '-1'/);
+});

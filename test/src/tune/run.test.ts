@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { createRuntime } from '../../../native/binding.js';
+import type { Calibration } from '../../../src/calibrate/text.js';
+import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
+import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
+import { type ModuleLine, quantizeCheckpoint } from '../../../src/quantize/run.js';
+import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { tuned } from '../../../src/tune/quantizer.js';
+import { scratch } from '../../formats/scratch.js';
+import { ARCHITECTURES } from '../model/fixtures.js';
+
+const sequences = Array.from({ length: 24 }, (_, s) =>
+  Int32Array.from({ length: 512 }, (_, i) => (i * i * 7 + s * 41 + i * s) % 64),
+);
+const calibration: Calibration = {
+  ...{ name: 'made', sha256: '0'.repeat(64), seed: 0, length: 512, kind: 'windows', sequences, available: 24 },
+  tokens: sequences.reduce((sum, { length }) => sum + length, 0),
+};
+/** As long as GPT-2's positions allow. */
+const short = sequences.map((sequence) => sequence.slice(0, 24));
+
+async function run(name: string, steps: number, threads: number) {
+  const output = path.join(scratch(), 'out');
+  const lines: ModuleLine[] = [];
+  const warnings: string[] = [];
+  await quantizeCheckpoint(
+    [createRuntime(threads)],
+    {
+      source: path.join(ARCHITECTURES, name),
+      output,
+      scheme: schemeFromOptions({ bits: 3, groupSize: 32 }),
+      rules: [],
+      quantizer: tuned(gptqQuantizer(GPTQ_DEFAULTS), { steps, rate: 1, scaleRate: 1, seed: 0 }),
+      calibration: name === 'gpt2' ? { ...calibration, sequences: short } : calibration,
+      lmHead: false,
+      options: {},
+      version: 'test',
+    },
+    { onModule: (line) => lines.push(line), onWarning: (line) => warnings.push(line) },
+  );
+  return { lines, warnings, manifest: readFileSync(path.join(output, 'lpq.json'), 'utf8') };
+}
+
+test('the kept step has the least loss of those looked at; the same bytes on one thread and on two', async () => {
+  const [one, two] = [await run('llama', 20, 1), await run('llama', 20, 2)];
+  assert.equal(one.manifest, two.manifest);
+  assert.deepEqual(one.warnings, []);
+  for (const { measures } of one.lines) {
+    const { curve, kept, steps } = measures!.tune!;
+    assert.equal(steps, 20);
+    const least = Math.min(...curve.map(({ loss }) => loss));
+    assert.equal(curve.find(({ step }) => step === kept)!.loss, least);
+    assert.ok(least <= curve[0]!.loss);
+  }
+});
+
+test('blocks that cannot be trained stay as they were: a warning, once, and a note on each module', async () => {
+  const { lines, warnings } = await run('gpt2', 5, 2);
+  assert.deepEqual(warnings, ['blocks with layer norms are left as gptq makes them: --tune cannot train those']);
+  for (const { note, measures } of lines) {
+    assert.equal(note, 'not trained: layer norms');
+    assert.equal(measures?.tune, undefined);
+  }
+});
