@@ -59,8 +59,9 @@ void place(Module& m, bool ranks, bool transposed) {
   };
   if (m.layout_name == "tilus") {
     if (!has({"packed", "scales"})) return;
-    if (permuted) return other("its columns are in another order, for which tilus has no kernel");
     if (m.stored_zeros && !m.own("zeros")) return other("its tensor 'zeros' is missing");
+    m.cpu_layout = LPQ_LAYOUT_TILUS;
+    if (permuted) return other("its columns are in another order, for which tilus has no kernel");
     m.layout = LPQ_LAYOUT_TILUS;
   } else if (m.layout_name == "marlin") {
     if (!has({"B", "s"})) return;
@@ -124,6 +125,7 @@ void read_module(lpq_artifact& artifact, const std::string& name, const Json& en
   if (const auto bias = artifact.tensors.find(name + ".bias"); bias != artifact.tensors.end()) m.bias = &bias->second;
   const Json* transposed = entry.find("transposed");
   place(m, entry.find("ranks") != nullptr, transposed && transposed->boolean());
+  if (m.layout != LPQ_LAYOUT_COMET && m.layout != LPQ_LAYOUT_OTHER) m.cpu_layout = m.layout;
   artifact.modules.emplace(name, std::move(m));
 }
 
@@ -172,6 +174,8 @@ std::unique_ptr<lpq_artifact> open_artifact(const std::string& directory) {
   return artifact;
 }
 
+}  // namespace
+
 const Module& module_called(const lpq_artifact* artifact, const char* name) {
   argument(artifact != nullptr && name != nullptr, "artifact or name is NULL");
   const auto found = artifact->modules.find(std::string_view(name));
@@ -179,6 +183,8 @@ const Module& module_called(const lpq_artifact* artifact, const char* name) {
     throw Failure("LPQ_NOT_FOUND", std::string("no module is called '") + name + "'");
   return found->second;
 }
+
+namespace {
 
 template <class T>
 const T* nth(const std::vector<const T*>& list, int64_t i, const std::string& none) {
@@ -292,7 +298,21 @@ void require_shape(const StoredTensor& stored, const Tensor& wanted) {
                                       " bytes, and its kernel reads " + std::to_string(wanted.bytes()));
 }
 
-lpq_weight_desc describe(const Module& m, int activations) {
+}  // namespace
+
+Parts parts_of(const Module& m) {
+  Parts parts;
+  parts.weights = m.own("packed"), parts.scales = m.own("scales"), parts.permutation = m.own("permutation");
+  if (m.layout_name == "marlin") parts.weights = m.own("B"), parts.scales = m.own("s"), parts.zeros = m.own("zp");
+  if (m.layout_name == "tilus") parts.zeros = m.own("zeros");
+  if (m.layout_name == "turbomind" && m.own("scales_zeros")) parts.scales = m.own("scales_zeros");
+  if (m.layout_name == "sparse_marlin")
+    parts.weights = m.own("B"), parts.scales = m.own("s"), parts.metadata = m.own("meta");
+  return parts;
+}
+
+lpq_weight_desc describe(const Module& m, int activations, const Parts& parts,
+                         const std::function<const void*(const StoredTensor*)>& at) {
   lpq_weight_desc d{};
   d.size = sizeof d;
   d.layout = m.layout;
@@ -300,12 +320,20 @@ lpq_weight_desc describe(const Module& m, int activations) {
   d.n = m.n, d.k = m.k, d.n_padded = m.n_padded, d.k_padded = m.k_padded;
   d.group = m.group;
   d.activations = activations;
-  d.zero = m.layout == LPQ_LAYOUT_TILUS ? m.zero : 0;
+  d.zero = m.layout_name == "tilus" ? m.zero : 0;
   d.experts = m.experts;
+  d.weights = at(parts.weights), d.metadata = at(parts.metadata), d.scales = at(parts.scales);
+  d.zeros = at(parts.zeros), d.permutation = static_cast<const int32_t*>(at(parts.permutation));
+  d.scale_type = parts.scales->dtype;
+  d.zero_type = parts.zeros ? parts.zeros->dtype : LPQ_NONE;
   return d;
 }
 
-}  // namespace
+void require_shapes(const Parts& parts, const Call& call) {
+  size_t next = 1;  // after x
+  for (const StoredTensor* tensor : {parts.weights, parts.metadata, parts.scales, parts.zeros, parts.permutation})
+    if (tensor) require_shape(*tensor, call.in[next++]);
+}
 
 const StoredTensor* Module::own(const char* suffix) const {
   const std::string wanted = name + "." + suffix;
@@ -398,36 +426,20 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     auto* to = static_cast<std::byte*>(memory);
     for (const StoredTensor* tensor : m.tensors) places[tensor->name] = to, to += placed(tensor->bytes);
     const auto at = [&](const StoredTensor* tensor) -> void* { return tensor ? places.at(tensor->name) : nullptr; };
-    lpq_weight_desc d = describe(m, activations);
-    const StoredTensor *weights = m.own(m.layout == LPQ_LAYOUT_MARLIN ? "B" : "packed"), *scales = m.own("scales"),
-                       *zeros = nullptr;
-    if (m.layout == LPQ_LAYOUT_MARLIN) scales = m.own("s"), zeros = m.own("zp");
-    if (m.layout == LPQ_LAYOUT_TILUS) zeros = m.own("zeros");
-    if (m.layout == LPQ_LAYOUT_TURBOMIND && m.own("scales_zeros")) scales = m.own("scales_zeros");
-    if (m.layout == LPQ_LAYOUT_SPARSE_MARLIN) weights = m.own("B"), scales = m.own("s"), d.metadata = at(m.own("meta"));
+    const Parts parts = parts_of(m);
+    lpq_weight_desc d = describe(m, activations, parts, at);
     if (m.layout == LPQ_LAYOUT_COMET) {
       d.block_bits = static_cast<const uint8_t*>(at(m.own("bits")));
       d.block_clip = static_cast<const float*>(at(m.own("clip")));
       d.blocks = static_cast<const int32_t*>(at(m.own("blocks")));
       d.eight_bit_blocks = eight_bit_blocks(m);
     }
-    const StoredTensor* permutation = m.own("permutation");
-    d.weights = at(weights), d.scales = at(scales), d.zeros = at(zeros);
-    d.permutation = static_cast<const int32_t*>(at(permutation));
-    d.scale_type = scales->dtype;
-    d.zero_type = zeros ? zeros->dtype : LPQ_NONE;
     d.bias = m.bias ? to : nullptr;
     std::unique_ptr<lpq_weight> made = make_weight(context, d);
-    if (made->layer) {
-      for (const auto& [suffix, wanted] : layer_tensors(*made->layer, permutation != nullptr))
+    if (!made->layer) require_shapes(parts, made->call);
+    else
+      for (const auto& [suffix, wanted] : layer_tensors(*made->layer, d.permutation != nullptr))
         require_shape(*m.own(suffix), *wanted);
-    } else {
-      // In the order of product_call: x, weights, metadata, scales, zeros, permutation, bias.
-      const StoredTensor* metadata = m.layout == LPQ_LAYOUT_SPARSE_MARLIN ? m.own("meta") : nullptr;
-      size_t next = 1;
-      for (const StoredTensor* tensor : {weights, metadata, scales, zeros, permutation})
-        if (tensor) require_shape(*tensor, made->call.in[next++]);
-    }
     const auto on = static_cast<cuda::CUstream>(stream);
     const auto copy = [&](void* there, const void* here, size_t count) {
       if (count)

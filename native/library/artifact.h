@@ -1,17 +1,20 @@
 // An artifact that `lpq pack` wrote: lpq.json (formats/artifact/spec.md) and its safetensors files.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "library/lpq_kernels.h"
 #include "library/safetensors.h"
+#include "lpq/exec.h"
 
 namespace lpq::library {
 
 struct Module {
   std::string name, layout_name, type;
-  int layout = LPQ_LAYOUT_OTHER;
+  int layout = LPQ_LAYOUT_OTHER;      // that a kernel takes
+  int cpu_layout = LPQ_LAYOUT_OTHER;  // that the CPU's product takes
   int64_t n = 0, k = 0, n_padded = 0, k_padded = 0;
   int group = 0;
   double zero = 0;            // the constant, where there are none of groups
@@ -23,6 +26,20 @@ struct Module {
   // The tensor MODULE.suffix; null where there is none.
   const StoredTensor* own(const char* suffix) const;
 };
+
+// The tensors of a module by what they are; null where there is none.
+struct Parts {
+  const StoredTensor *weights = nullptr, *metadata = nullptr, *scales = nullptr, *zeros = nullptr,
+                     *permutation = nullptr;
+};
+Parts parts_of(const Module& m);
+
+// The weight that a module is, its tensors where `at` says (null of null); without what comet has besides.
+lpq_weight_desc describe(const Module& m, int activations, const Parts& parts,
+                         const std::function<const void*(const StoredTensor*)>& at);
+
+// Throws Failure("LPQ_ARTIFACT") unless the files hold as many bytes as product_call's tensors have.
+void require_shapes(const Parts& parts, const Call& call);
 
 // Bytes on a device from one tensor to the next.
 constexpr size_t kPlace = 256;
@@ -36,3 +53,10 @@ struct lpq_artifact {
   std::vector<const lpq::library::StoredTensor*> tensor_list;
   std::vector<const lpq::library::Module*> module_list;
 };
+
+namespace lpq::library {
+
+// Throws Failure("LPQ_NOT_FOUND").
+const Module& module_called(const lpq_artifact* artifact, const char* name);
+
+}  // namespace lpq::library

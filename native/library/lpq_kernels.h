@@ -307,6 +307,51 @@ LPQ_API lpq_status lpq_module_bytes(const lpq_artifact* artifact, const char* mo
 LPQ_API lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module,
                                      int activations, void* memory, size_t bytes, void* stream, lpq_weight** weight);
 
+/* ---- The same products on a processor ----
+
+   No device is needed, and no context: AVX-512, AVX2 or plain C++, whichever the processor has, give the same bytes.
+   A weight is packed into one block of memory of the caller's, at a multiple of 64 bytes, which may be moved, written
+   to a file and read again by this ABI: its pointers are offsets. Of an artifact: layouts tilus (permuted ones, too),
+   marlin, sparse_marlin and turbomind, whatever their type. `threads`: how many share a call, the calling one among
+   them; 0: as many as the machine has processors. Calls of several threads take turns. */
+
+typedef struct lpq_cpu_codes {
+  size_t size;
+  const char* type;     /* u1-u8, i2-i8, or a float such as f4e2m1 */
+  int64_t n, k;         /* of y and of x */
+  int group;            /* a multiple of 32; 0: one scale a row */
+  const uint8_t* codes; /* [N, K], a code a byte */
+  const float* scales;  /* [N, G], G = ceil(K / group), or 1. W = (code - zero) * scale */
+  const float* zeros;   /* [N, G], or NULL: `zero` for all */
+  double zero;
+  const int32_t* permutation; /* [K], the column of x of each k, or NULL */
+  const float* bias;          /* [N], or NULL */
+} lpq_cpu_codes;
+
+typedef struct lpq_cpu_info {
+  size_t size;
+  int64_t n, k;
+  int bits, group;
+  int bias;
+  size_t bytes; /* of the block */
+} lpq_cpu_info;
+
+/* Bytes of the block of an artifact's module, or of plain codes (whose pointers are asked only whether they are NULL).
+ */
+LPQ_API lpq_status lpq_cpu_module_bytes(const lpq_artifact* artifact, const char* module, size_t* bytes);
+LPQ_API lpq_status lpq_cpu_codes_bytes(const lpq_cpu_codes* codes, size_t* bytes);
+LPQ_API lpq_status lpq_cpu_module_pack(const lpq_artifact* artifact, const char* module, void* block, size_t bytes,
+                                       int threads);
+LPQ_API lpq_status lpq_cpu_codes_pack(const lpq_cpu_codes* codes, void* block, size_t bytes, int threads);
+LPQ_API lpq_status lpq_cpu_block(const void* block, size_t bytes, lpq_cpu_info* info);
+/* y [M, N] = x [M, K] W^T + bias, both `type`: LPQ_F32, LPQ_F16 or LPQ_BF16. Sums are f32: a chain of fma over the
+   columns of a group, then scales, in ascending order. */
+LPQ_API lpq_status lpq_cpu_gemm(const void* block, size_t bytes, int64_t m, int type, const void* x, void* y,
+                                int threads);
+/* y [count, K] = rows of W, as an embedding reads them; `type` of y. */
+LPQ_API lpq_status lpq_cpu_rows(const void* block, size_t bytes, int64_t count, const int64_t* rows, int type, void* y,
+                                int threads);
+
 #ifdef __cplusplus
 }
 #endif

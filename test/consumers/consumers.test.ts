@@ -4,11 +4,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { execa } from 'execa';
-import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
-import { createRuntime, typed } from '../../native/binding.js';
-import { artifactSource } from '../../src/artifact/open.js';
 import { lpq, model, root } from '../src/cli/lpq.js';
+import { writeDecoded } from './expected.js';
 
 /**
  * The programs that lpq packs for, with their own code: transformers validates and loads, compressed-tensors decompresses,
@@ -88,26 +86,7 @@ async function prepare(dir: string, { name, source, target, options, rules, how 
   const given = [...options, ...(rules ? ['--recipe', recipe] : [])];
   await run('quantize', from, '-o', quantized, '--method', 'rtn', '--no-report', ...given);
   await run('pack', quantized, '--target', target, '-o', out);
-  const checkpoint = CanonicalCheckpoint.open(quantized);
-  const modules = checkpoint.moduleNames();
-  checkpoint.close();
-  if (how !== 'config') {
-    const runtime = createRuntime(1);
-    const artifact = artifactSource(out, runtime);
-    const weights: Parameters<typeof writeSafetensors>[1][number][] = [];
-    for (const module of modules) {
-      const tensor = await artifact.tensor(`${module}.weight`);
-      weights.push({
-        name: `${module}.weight`,
-        dtype: 'F32',
-        shape: [...tensor.shape],
-        data: Float32Array.from(typed<Float32Array>(tensor)),
-      });
-      tensor.dispose();
-    }
-    artifact.close();
-    await writeSafetensors(`${out}.expected.safetensors`, weights);
-  }
+  if (how !== 'config') await writeDecoded(quantized, out, `${out}.expected.safetensors`);
   if (how === 'transformers')
     await run('logits', out, '--ids', path.join(dir, 'ids.safetensors'), '-o', `${out}.logits.safetensors`);
   rmSync(quantized, { recursive: true });

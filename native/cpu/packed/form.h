@@ -1,0 +1,53 @@
+// Packed weights as the CPU's product reads them: one block of memory, made once from a layout's bytes or from plain
+// codes.
+//
+// Outputs stand in panels of 32, a panel's columns in chunks of 32. A chunk of b-bit codes is b rows of 32 words, a
+// word for each output of the panel: code i of an output is bits [i b, i b + b) of its b words, the lowest first. So
+// one load gives neighbouring outputs the same column, and all of a panel's outputs share an element of x. Scales and
+// shifts are f32 [panels, groups, 32]; W = table[code] * scale + shift.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels/elements.h"
+#include "lpq/exec.h"
+
+namespace lpq::packed {
+
+constexpr int64_t kPanel = 32, kChunk = 32;
+
+// The head of the block. Offsets are bytes from its start; 0: not there.
+struct Form {
+  char magic[8];
+  int32_t bits;
+  int32_t whole;  // codes are integers whose value the kernel converts: table[code] = value - constant
+  int32_t is_signed;
+  float constant;
+  int64_t n, k, k_padded, group_size, groups;  // group_size 0: one scale a row
+  int64_t table, scales, shifts, permutation, bias, words, bytes;
+
+  int64_t panels() const { return (n + kPanel - 1) / kPanel; }
+  int64_t chunks() const { return k_padded / kChunk; }
+};
+
+// What a block of such weights has, without its contents.
+Form form_of(const QuantType& type, int64_t n, int64_t k, int64_t group_size, float constant, bool shifts,
+             bool permutation, bool bias);
+
+// The head of `memory`. Throws Failure("LPQ_NATIVE_ARGUMENT") unless it is one, and whole.
+const Form& opened(const void* memory, size_t bytes);
+
+// Fills `memory` of form.bytes bytes, at a multiple of 64. `bias` f32 [N], or null. Each element of `elements` is read
+// once.
+void pack(const Form& form, const Elements& elements, const float* bias, void* memory, ThreadPool& pool);
+
+// y [m, N] = x [m, K] W^T + bias. x and y are `dtype`: f32, f16 or bf16. Sums are f32 in an order that depends on
+// neither threads nor instruction set: a chain of fma over a group's columns from 0; over groups ascending, total =
+// fma(scale, chain, total), then total = fma(shift, sum of x over the group, total) where there are shifts; then the
+// bias.
+void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool);
+
+// y [count, K] = W[rows[i], :], each weight fma(table[code], scale, shift) in f32.
+void rows(const Form& form, int64_t count, const int64_t* rows, DType dtype, void* y, ThreadPool& pool);
+
+}  // namespace lpq::packed

@@ -1,0 +1,36 @@
+// The inner product over packed codes, compiled once an instruction set.
+#pragma once
+#include <cstdint>
+
+namespace lpq::packed {
+
+constexpr int64_t kMostRows = 64;
+
+// A panel of 32 outputs times up to kMostRows rows of x.
+struct Panel {
+  const uint32_t* words;
+  const float *scales, *shifts;  // [groups, 32]; shifts may be null
+  const float* table;            // [256], the value of each code
+  const float* x;                // [rows, pitch], K padded with zeros
+  const float* sums;             // [rows, groups], where there are shifts
+  int64_t pitch, chunks, group_chunks, groups;
+  int rows;
+  bool is_signed;
+  float constant;
+  float* y;  // [rows, 32]
+};
+
+struct Kernels {
+  // By bits - 1; `whole` for integers of 6 to 8 bits, whose values are converted rather than looked up.
+  void (*multiply[8])(const Panel& panel);
+  void (*whole[3])(const Panel& panel);
+};
+
+const Kernels& kernels_generic();
+#if defined(LPQ_X86)
+const Kernels& kernels_avx2();
+const Kernels& kernels_avx512();
+#endif
+const Kernels& active_kernels();
+
+}  // namespace lpq::packed

@@ -1,0 +1,112 @@
+// Shared by the instruction sets: F is 16 floats, U 16 words, kTile how many rows of x have their sums in registers,
+// LPQ_EVERY_COLUMN what stands before a loop over a chunk's columns: unrolled, shifts are constants.
+// Included inside an unnamed namespace.
+
+// Codes of column i of a chunk, in the low bits of each word; what stands above them is not theirs.
+template <int B>
+inline U codes_of(const uint32_t* chunk, int i) {
+  const int bit = i * B, word = bit / 32, at = bit % 32;
+  const U low = right(load_words(chunk + word * kPanel), at);
+  return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * kPanel), 32 - at));
+}
+
+template <int B, bool Whole>
+inline F value_of(const uint32_t* chunk, int i, const Values<B, Whole>& values) {
+  return values.of(codes_of<B>(chunk, i));
+}
+
+template <int B, bool Whole>
+void one_row(const Panel& p) {
+  const Values<B, Whole> values(p);
+  F total[2] = {zeros(), zeros()};
+  const uint32_t* chunk = p.words;
+  const float* x = p.x;
+  for (int64_t g = 0, c = 0; g < p.groups; ++g) {
+    F sum[2] = {zeros(), zeros()};
+    for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
+      LPQ_EVERY_COLUMN
+      for (int i = 0; i < kChunk; ++i) {
+        const F each = broadcast(x + i);
+        sum[0] = fma(value_of<B, Whole>(chunk, i, values), each, sum[0]);
+        sum[1] = fma(value_of<B, Whole>(chunk + 16, i, values), each, sum[1]);
+      }
+      chunk += B * kPanel, x += kChunk;
+    }
+    for (int h = 0; h < 2; ++h) {
+      total[h] = fma(load(p.scales + g * kPanel + 16 * h), sum[h], total[h]);
+      if (p.shifts) total[h] = fma(load(p.shifts + g * kPanel + 16 * h), broadcast(p.sums + g), total[h]);
+    }
+  }
+  store(p.y, total[0]), store(p.y + 16, total[1]);
+}
+
+// sums [R, 32] += a chunk's values [32, 32] times R rows of x.
+template <int R>
+void tile(const float* values, const float* x, int64_t pitch, float* sums) {
+  F sum[R][2];
+  for (int r = 0; r < R; ++r) sum[r][0] = load(sums + r * kPanel), sum[r][1] = load(sums + r * kPanel + 16);
+  for (int i = 0; i < kChunk; ++i) {
+    const F first = load(values + i * kPanel), second = load(values + i * kPanel + 16);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const F each = broadcast(x + r * pitch + i);
+      sum[r][0] = fma(first, each, sum[r][0]);
+      sum[r][1] = fma(second, each, sum[r][1]);
+    }
+  }
+  for (int r = 0; r < R; ++r) store(sums + r * kPanel, sum[r][0]), store(sums + r * kPanel + 16, sum[r][1]);
+}
+
+template <int R>
+void rest_of(int rows, const float* values, const float* x, int64_t pitch, float* sums) {
+  if (rows == R) tile<R>(values, x, pitch, sums);
+  else if constexpr (R > 1) rest_of<R - 1>(rows, values, x, pitch, sums);
+}
+
+inline void all_rows(const Panel& p, const float* values, const float* x, float* sums) {
+  int r = 0;
+  for (; r + kTile <= p.rows; r += kTile) tile<kTile>(values, x + r * p.pitch, p.pitch, sums + r * kPanel);
+  if constexpr (kTile > 1)
+    if (r < p.rows) rest_of<kTile - 1>(p.rows - r, values, x + r * p.pitch, p.pitch, sums + r * kPanel);
+}
+
+// A chunk's codes become floats once, for all rows.
+template <int B, bool Whole>
+void many_rows(const Panel& p) {
+  const Values<B, Whole> values(p);
+  alignas(64) float decoded[kChunk * kPanel], sums[kMostRows * kPanel];
+  std::fill(p.y, p.y + p.rows * kPanel, 0.0f);
+  const uint32_t* chunk = p.words;
+  const float* x = p.x;
+  for (int64_t g = 0, c = 0; g < p.groups; ++g) {
+    std::fill(sums, sums + p.rows * kPanel, 0.0f);
+    for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
+      LPQ_EVERY_COLUMN
+      for (int i = 0; i < kChunk; ++i) {
+        store(decoded + i * kPanel, value_of<B, Whole>(chunk, i, values));
+        store(decoded + i * kPanel + 16, value_of<B, Whole>(chunk + 16, i, values));
+      }
+      all_rows(p, decoded, x, sums);
+      chunk += B * kPanel, x += kChunk;
+    }
+    for (int h = 0; h < 2; ++h) {
+      const F scale = load(p.scales + g * kPanel + 16 * h);
+      for (int r = 0; r < p.rows; ++r) {
+        float* y = p.y + r * kPanel + 16 * h;
+        F total = fma(scale, load(sums + r * kPanel + 16 * h), load(y));
+        if (p.shifts) total = fma(load(p.shifts + g * kPanel + 16 * h), broadcast(p.sums + r * p.groups + g), total);
+        store(y, total);
+      }
+    }
+  }
+}
+
+template <int B, bool Whole>
+void multiply(const Panel& p) {
+  if (p.rows == 1) one_row<B, Whole>(p);
+  else many_rows<B, Whole>(p);
+}
+
+const Kernels kKernels = {{multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
+                           multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>},
+                          {multiply<6, true>, multiply<7, true>, multiply<8, true>}};

@@ -1,0 +1,212 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "cpu/isa.h"
+#include "cpu/packed/form.h"
+#include "cpu/packed/kernels.h"
+#include "lpq/half.h"
+
+namespace lpq::packed {
+
+const Kernels& active_kernels() {
+#if defined(LPQ_X86)
+  if (active_isa() == Isa::avx512) return kernels_avx512();
+  if (active_isa() == Isa::avx2) return kernels_avx2();
+#endif
+  return kernels_generic();
+}
+
+namespace {
+
+constexpr char kMagic[8] = {'L', 'P', 'Q', 'C', 'P', 'U', '0', '1'};
+constexpr int64_t kMost = (int64_t{1} << 31) - 1024;
+
+template <class T>
+T* at(const Form& form, int64_t offset) {
+  return offset ? reinterpret_cast<T*>(reinterpret_cast<std::byte*>(const_cast<Form*>(&form)) + offset) : nullptr;
+}
+
+float number(const void* data, DType dtype, int64_t i) {
+  if (dtype == DType::f32) return static_cast<const float*>(data)[i];
+  const uint16_t half = static_cast<const uint16_t*>(data)[i];
+  return dtype == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
+}
+
+void put(void* data, DType dtype, int64_t i, float value) {
+  if (dtype == DType::f32) static_cast<float*>(data)[i] = value;
+  else static_cast<uint16_t*>(data)[i] = dtype == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+}
+
+int64_t group_of(const Form& form, int64_t k) { return form.group_size ? k / form.group_size : 0; }
+
+// Rows of x as floats in the order of the weights, padded with zeros, and their sums by groups.
+struct Activations {
+  std::vector<float> x, sums;
+};
+
+Activations activations(const Form& form, int64_t m, DType dtype, const void* x, ThreadPool& pool) {
+  Activations out;
+  out.x.resize(static_cast<size_t>(m * form.k_padded));
+  if (form.shifts) out.sums.resize(static_cast<size_t>(m * form.groups));
+  const int32_t* order = at<int32_t>(form, form.permutation);
+  pool.for_each(m, std::max<int64_t>(1, 65536 / form.k_padded), [&](int64_t i) {
+    float* row = out.x.data() + i * form.k_padded;
+    for (int64_t j = 0; j < form.k; ++j) row[j] = number(x, dtype, i * form.k + (order ? order[j] : j));
+    if (!form.shifts) return;
+    for (int64_t j = 0; j < form.k; ++j) out.sums[static_cast<size_t>(i * form.groups + group_of(form, j))] += row[j];
+  });
+  return out;
+}
+
+void pack_panel(const Form& form, const Elements& elements, int64_t panel, uint8_t* codes) {
+  float* scales = at<float>(form, form.scales) + panel * form.groups * kPanel;
+  float* shifts = form.shifts ? at<float>(form, form.shifts) + panel * form.groups * kPanel : nullptr;
+  uint32_t* words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel;
+  for (int64_t lane = 0; lane < kPanel; ++lane) {
+    const int64_t n = panel * kPanel + lane;
+    if (n >= form.n) break;
+    elements.codes(n, codes);
+    for (int64_t k = 0; k < form.k; ++k) {
+      const int64_t bit = k % kChunk * form.bits, word = bit / 32, place = bit % 32;
+      uint32_t* to = words + (k / kChunk * form.bits + word) * kPanel + lane;
+      *to |= static_cast<uint32_t>(codes[k]) << place;
+      if (place + form.bits > 32) to[kPanel] |= static_cast<uint32_t>(codes[k]) >> (32 - place);
+    }
+    for (int64_t g = 0; g < form.groups; ++g) {
+      scales[g * kPanel + lane] = elements.scale(n, g);
+      if (shifts) shifts[g * kPanel + lane] = elements.shift(n, g);
+    }
+  }
+}
+
+}  // namespace
+
+Form form_of(const QuantType& type, int64_t n, int64_t k, int64_t group_size, float constant, bool shifts,
+             bool permutation, bool bias) {
+  require(n >= 1 && n < kMost && k >= 1 && k < kMost, "N or K is 0, negative, or 2^31 or more");
+  require(group_size >= 0 && group_size < kMost && group_size % kChunk == 0,
+          "the group size is " + std::to_string(group_size) + ", not 0 (one scale a row) or a multiple of 32");
+  require(type.bits >= 1 && type.bits <= 8, "the type has " + std::to_string(type.bits) + " bits, not 1 to 8");
+  Form form{};
+  std::memcpy(form.magic, kMagic, sizeof kMagic);
+  form.bits = type.bits;
+  form.whole = type.kind == QuantType::Kind::integer;
+  form.is_signed = type.is_signed;
+  form.constant = constant;
+  form.n = n, form.k = k, form.k_padded = (k + kChunk - 1) / kChunk * kChunk;
+  form.group_size = group_size, form.groups = group_size ? (k + group_size - 1) / group_size : 1;
+  int64_t end = (static_cast<int64_t>(sizeof(Form)) + 63) / 64 * 64;
+  const auto place = [&](bool there, int64_t bytes) {
+    const int64_t start = end;
+    if (!there) return int64_t{0};
+    end += (bytes + 63) / 64 * 64;
+    return start;
+  };
+  const int64_t side = form.panels() * form.groups * kPanel * 4;
+  form.table = place(true, 256 * 4);
+  form.scales = place(true, side);
+  form.shifts = place(shifts, side);
+  form.permutation = place(permutation, 4 * k);
+  form.bias = place(bias, 4 * n);
+  form.words = place(true, form.panels() * form.chunks() * form.bits * kPanel * 4);
+  form.bytes = end;
+  return form;
+}
+
+const Form& opened(const void* memory, size_t bytes) {
+  require(memory != nullptr && reinterpret_cast<uintptr_t>(memory) % 64 == 0,
+          "the packed weight is NULL or does not start at a multiple of 64 bytes");
+  const Form& form = *static_cast<const Form*>(memory);
+  const bool head = bytes >= sizeof(Form) && std::memcmp(form.magic, kMagic, sizeof kMagic) == 0;
+  require(head, "the memory holds no packed weight of this library");
+  QuantType type{form.whole ? QuantType::Kind::integer : QuantType::Kind::floating, form.bits, form.is_signed != 0};
+  const Form again = form_of(type, form.n, form.k, form.group_size, form.constant, form.shifts != 0,
+                             form.permutation != 0, form.bias != 0);
+  require(std::memcmp(&again, &form, sizeof(Form)) == 0, "the head of the packed weight contradicts itself");
+  require(static_cast<int64_t>(bytes) >= form.bytes,
+          "the packed weight has " + std::to_string(bytes) + " bytes, and its head says " + std::to_string(form.bytes));
+  return form;
+}
+
+void pack(const Form& wanted, const Elements& elements, const float* bias, void* memory, ThreadPool& pool) {
+  std::memset(memory, 0, static_cast<size_t>(wanted.bytes));
+  std::memcpy(memory, &wanted, sizeof(Form));
+  const Form& form = *static_cast<const Form*>(memory);
+  float* table = at<float>(form, form.table);
+  for (uint32_t code = 0; code < elements.type.codes(); ++code)
+    table[code] = elements.type.decode(code) - form.constant;
+  if (form.bias) std::copy(bias, bias + form.n, at<float>(form, form.bias));
+  if (form.permutation) {
+    const int32_t* order = elements.permutation->data<int32_t>();
+    for (int64_t j = 0; j < form.k; ++j)
+      require(order[j] >= 0 && order[j] < form.k, "the permutation names a column that x does not have");
+    std::copy(order, order + form.k, at<int32_t>(form, form.permutation));
+  }
+  pool.parallel_for(form.panels(), 1, [&](int64_t begin, int64_t end, int) {
+    std::vector<uint8_t> codes(static_cast<size_t>(form.k));
+    for (int64_t panel = begin; panel < end; ++panel) pack_panel(form, elements, panel, codes.data());
+  });
+}
+
+void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool) {
+  if (m == 0) return;
+  const Activations given = activations(form, m, dtype, x, pool);
+  const Kernels& kernels = active_kernels();
+  const auto kernel = form.whole && form.bits >= 6 ? kernels.whole[form.bits - 6] : kernels.multiply[form.bits - 1];
+  const float* bias = at<float>(form, form.bias);
+  // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache.
+  const int64_t panels = form.panels(), parts = (m + kMostRows - 1) / kMostRows;
+  const int64_t work = std::max<int64_t>(1, std::min(m, kMostRows) * kPanel * form.k);
+  pool.parallel_for(panels * parts, std::max<int64_t>(1, (int64_t{1} << 18) / work),
+                    [&](int64_t begin, int64_t end, int) {
+                      alignas(64) float sums[kMostRows * kPanel];
+                      for (int64_t item = begin; item < end; ++item) {
+                        const int64_t panel = item % panels, first = item / panels * kMostRows, n0 = panel * kPanel;
+                        Panel p{};
+                        p.words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel;
+                        p.scales = at<float>(form, form.scales) + panel * form.groups * kPanel;
+                        p.shifts = form.shifts ? at<float>(form, form.shifts) + panel * form.groups * kPanel : nullptr;
+                        p.table = at<float>(form, form.table);
+                        p.x = given.x.data() + first * form.k_padded;
+                        p.sums = given.sums.data() + (form.shifts ? first * form.groups : 0);
+                        p.pitch = form.k_padded, p.chunks = form.chunks(), p.groups = form.groups;
+                        p.group_chunks = form.group_size / kChunk;
+                        p.rows = static_cast<int>(std::min(kMostRows, m - first));
+                        p.is_signed = form.is_signed != 0, p.constant = form.constant;
+                        p.y = sums;
+                        kernel(p);
+                        for (int64_t r = 0; r < p.rows; ++r)
+                          for (int64_t n = n0; n < std::min(n0 + kPanel, form.n); ++n) {
+                            const float sum = sums[r * kPanel + n - n0];
+                            put(y, dtype, (first + r) * form.n + n, bias ? sum + bias[n] : sum);
+                          }
+                      }
+                    });
+}
+
+void rows(const Form& form, int64_t count, const int64_t* rows, DType dtype, void* y, ThreadPool& pool) {
+  for (int64_t i = 0; i < count; ++i)
+    require(rows[i] >= 0 && rows[i] < form.n,
+            "row " + std::to_string(rows[i]) + " is asked for, and there are " + std::to_string(form.n));
+  const int32_t* order = at<int32_t>(form, form.permutation);
+  const float* table = at<float>(form, form.table);
+  pool.for_each(count, std::max<int64_t>(1, 16384 / form.k), [&](int64_t i) {
+    const int64_t panel = rows[i] / kPanel, lane = rows[i] % kPanel;
+    const uint32_t* words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel + lane;
+    const int64_t side = panel * form.groups * kPanel + lane;
+    for (int64_t k = 0; k < form.k; ++k) {
+      const int64_t bit = k % kChunk * form.bits, place = bit % 32, g = group_of(form, k);
+      const uint32_t* word = words + (k / kChunk * form.bits + bit / 32) * kPanel;
+      uint32_t code = *word >> place;
+      if (place + form.bits > 32) code |= word[kPanel] << (32 - place);
+      const float value = table[code & ((1u << form.bits) - 1)],
+                  scale = at<float>(form, form.scales)[side + g * kPanel];
+      const float shift = form.shifts ? at<float>(form, form.shifts)[side + g * kPanel] : 0.0f;
+      put(y, dtype, i * form.k + (order ? order[k] : k), std::fma(value, scale, shift));
+    }
+  });
+}
+
+}  // namespace lpq::packed

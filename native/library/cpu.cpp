@@ -1,0 +1,264 @@
+// Products over packed codes on the CPU, of the C interface.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cpu/packed/form.h"
+#include "cuda/gemm/chooser.h"
+#include "library/artifact.h"
+#include "library/context.h"
+#include "library/status.h"
+#include "lpq/half.h"
+
+namespace lpq::library {
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+// One call at a time has the threads, which live as long as the process. A forked child has none of its parent's, and
+// makes its own; what the parent's were is left alone there.
+class Threads {
+ public:
+  explicit Threads(int count) {
+    argument(count >= 0 && count <= kMostThreads, "threads is not between 0 and 1024");
+    if (count == 0) count = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    State& state = here();
+    lock_ = std::unique_lock(state.turn);
+    std::unique_ptr<ThreadPool>& pool = state.pools[count];
+    if (!pool) pool = std::make_unique<ThreadPool>(count);
+    pool_ = pool.get();
+  }
+  ThreadPool& pool() { return *pool_; }
+
+ private:
+  struct State {
+    std::mutex turn;
+    std::map<int, std::unique_ptr<ThreadPool>> pools;
+  };
+  static State& here() {
+    static std::mutex guard;
+    static std::map<pid_t, State*> states;
+    const std::lock_guard lock(guard);
+    State*& state = states[::getpid()];
+    if (!state) state = new State;
+    return *state;
+  }
+  std::unique_lock<std::mutex> lock_;
+  ThreadPool* pool_ = nullptr;
+};
+
+// A module's elements, with the memory that they look at.
+struct Stored {
+  std::vector<Tensor> copies;
+  Call call;
+  std::vector<float> bias;
+  Tensor order;
+};
+
+// The bytes of a file may start anywhere; elements are read as numbers.
+const void* aligned_copy(Stored& stored, const StoredTensor* tensor) {
+  if (!tensor) return nullptr;
+  Tensor copy = allocate(DType::u8, {static_cast<int64_t>(tensor->bytes)});
+  if (tensor->bytes) std::memcpy(copy.raw(), tensor->data, tensor->bytes);
+  stored.copies.push_back(copy);
+  return copy.raw();
+}
+
+float bias_at(const StoredTensor& bias, int64_t i) {
+  float value = 0;
+  uint16_t half = 0;
+  if (bias.dtype == LPQ_F32) {
+    std::memcpy(&value, bias.data + 4 * i, 4);
+    return value;
+  }
+  std::memcpy(&half, bias.data + 2 * i, 2);
+  return bias.dtype == LPQ_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+}
+
+std::unique_ptr<Stored> stored_of(const Module& m) {
+  if (m.cpu_layout == LPQ_LAYOUT_OTHER)
+    throw Failure("LPQ_UNSUPPORTED", "module '" + m.name + "': " +
+                                         (m.layout == LPQ_LAYOUT_COMET
+                                              ? "W4Ax, whose activations become codes, has no product on a CPU here"
+                                              : m.why_other));
+  auto stored = std::make_unique<Stored>();
+  const Parts parts = parts_of(m);
+  lpq_weight_desc d =
+      describe(m, LPQ_F16, parts, [&](const StoredTensor* tensor) { return aligned_copy(*stored, tensor); });
+  d.layout = m.cpu_layout;
+  ops::GemmProduct product = product_of(d);
+  product.m = 0;
+  // tilus has an order of columns here, which its kernels on a device do not know.
+  const bool ordered = m.cpu_layout == LPQ_LAYOUT_TILUS && parts.permutation;
+  if (ordered) product.permutation = false;
+  cuda::Addresses at;
+  at.weights = d.weights, at.metadata = d.metadata, at.scales = d.scales, at.zeros = d.zeros,
+  at.permutation = d.permutation;
+  auto [op, call] = cuda::product_call(product, at, -1, nullptr);
+  stored->call = std::move(call);
+  Parts shapes = parts;
+  if (ordered) shapes.permutation = nullptr;
+  require_shapes(shapes, stored->call);
+  if (ordered) {
+    if (parts.permutation->bytes != 4 * static_cast<size_t>(m.k) || parts.permutation->dtype != LPQ_I32)
+      throw Failure("LPQ_ARTIFACT", "tensor '" + parts.permutation->name + "' is no order of " + std::to_string(m.k) +
+                                        " columns in i32");
+    stored->order = cuda::tensor_at(d.permutation, 0, DType::i32, {m.k}, -1, nullptr);
+  }
+  if (m.bias) {
+    if (m.bias->shape != std::vector<int64_t>{m.n} ||
+        (m.bias->dtype != LPQ_F16 && m.bias->dtype != LPQ_BF16 && m.bias->dtype != LPQ_F32))
+      throw Failure("LPQ_ARTIFACT", "tensor '" + m.bias->name + "' is no bias of " + std::to_string(m.n) +
+                                        " numbers in f16, bf16 or f32");
+    for (int64_t i = 0; i < m.n; ++i) stored->bias.push_back(bias_at(*m.bias, i));
+  }
+  return stored;
+}
+
+// The form of what `elements` has, with the bias and the order that stand beside it.
+packed::Form form_with(const Elements& e, bool bias) {
+  return packed::form_of(e.type, e.n, e.k, e.groups == 1 ? 0 : e.group_size, e.grouped_zeros ? 0 : e.constant,
+                         e.grouped_zeros, e.permutation != nullptr, bias);
+}
+
+// Of the caller's codes.
+class Plain : public Elements {
+ public:
+  explicit Plain(const lpq_cpu_codes& given) : given_(given) {
+    argument(given.type != nullptr, "type is NULL");
+    argument(given.n >= 1 && given.k >= 1 && given.n < ops::kMostRows && given.k < ops::kMostRows,
+             "N or K is 0, negative, or 2^31 or more");
+    argument(given.group >= 0 && given.group % packed::kChunk == 0, "group is neither 0 nor a multiple of 32");
+    type = ops::type_named(given.type);
+    n = given.n, k = given.k, group_size = given.group, groups = ops::groups_of(k, group_size);
+    argument(type.kind == QuantType::Kind::integer || (!given.zeros && given.zero == 0),
+             "floating-point types have no zero points");
+    grouped_zeros = given.zeros != nullptr;
+    constant = static_cast<float>(given.zero);
+    if (!given.permutation) return;
+    order_ = cuda::tensor_at(given.permutation, 0, DType::i32, {k}, -1, nullptr);
+    permutation = &order_;
+  }
+  void codes(int64_t row_n, uint8_t* row) const override {
+    for (int64_t at = 0; at < k; ++at) {
+      row[at] = given_.codes[row_n * k + at];
+      argument(row[at] < type.codes(), "code " + std::to_string(row[at]) + " of output " + std::to_string(row_n) +
+                                           " is beyond " + std::to_string(type.bits) + " bits");
+    }
+  }
+  float scale(int64_t row_n, int64_t g) const override { return given_.scales[row_n * groups + g]; }
+  float zero(int64_t row_n, int64_t g) const override {
+    return given_.zeros ? given_.zeros[row_n * groups + g] : constant;
+  }
+
+ private:
+  const lpq_cpu_codes given_;
+  Tensor order_;
+};
+
+void require_block(const packed::Form& form, const void* block, size_t bytes) {
+  argument(block != nullptr && reinterpret_cast<uintptr_t>(block) % 64 == 0,
+           "block is NULL or does not start at a multiple of 64 bytes");
+  argument(static_cast<int64_t>(bytes) >= form.bytes,
+           "block has " + std::to_string(bytes) + " bytes, and the weight takes " + std::to_string(form.bytes));
+}
+
+DType float_type(int type) {
+  argument(type == LPQ_F32 || type == LPQ_F16 || type == LPQ_BF16, "type is none of LPQ_F32, LPQ_F16 and LPQ_BF16");
+  return type == LPQ_F32 ? DType::f32 : type == LPQ_F16 ? DType::f16 : DType::bf16;
+}
+
+std::unique_ptr<Elements> elements_in(Stored& stored, const Module& m) {
+  static const std::map<int, const char*> kOps = {{LPQ_LAYOUT_TILUS, "gemm_packed"},
+                                                  {LPQ_LAYOUT_MARLIN, "gemm_marlin"},
+                                                  {LPQ_LAYOUT_TURBOMIND, "gemm_turbomind"},
+                                                  {LPQ_LAYOUT_SPARSE_MARLIN, "gemm_sparse_marlin"}};
+  std::unique_ptr<Elements> elements = elements_of(kOps.at(m.cpu_layout), stored.call);
+  if (stored.order.storage) elements->permutation = &stored.order;
+  return elements;
+}
+
+}  // namespace
+}  // namespace lpq::library
+
+using namespace lpq;
+using namespace lpq::library;
+
+extern "C" {
+
+lpq_status lpq_cpu_module_bytes(const lpq_artifact* artifact, const char* module, size_t* bytes) {
+  return guarded([&] {
+    argument(bytes != nullptr, "bytes is NULL");
+    const Module& m = module_called(artifact, module);
+    const auto stored = stored_of(m);
+    *bytes = static_cast<size_t>(form_with(*elements_in(*stored, m), m.bias != nullptr).bytes);
+  });
+}
+
+lpq_status lpq_cpu_codes_bytes(const lpq_cpu_codes* codes, size_t* bytes) {
+  return guarded([&] {
+    argument(bytes != nullptr, "bytes is NULL");
+    const lpq_cpu_codes given = taken(codes, "codes");
+    *bytes = static_cast<size_t>(form_with(Plain(given), given.bias != nullptr).bytes);
+  });
+}
+
+lpq_status lpq_cpu_module_pack(const lpq_artifact* artifact, const char* module, void* block, size_t bytes,
+                               int threads) {
+  return guarded([&] {
+    const Module& m = module_called(artifact, module);
+    const auto stored = stored_of(m);
+    const auto elements = elements_in(*stored, m);
+    const packed::Form form = form_with(*elements, m.bias != nullptr);
+    require_block(form, block, bytes);
+    packed::pack(form, *elements, stored->bias.data(), block, Threads(threads).pool());
+  });
+}
+
+lpq_status lpq_cpu_codes_pack(const lpq_cpu_codes* codes, void* block, size_t bytes, int threads) {
+  return guarded([&] {
+    const lpq_cpu_codes given = taken(codes, "codes");
+    argument(given.codes != nullptr && given.scales != nullptr, "codes or scales is NULL");
+    const Plain elements(given);
+    const packed::Form form = form_with(elements, given.bias != nullptr);
+    require_block(form, block, bytes);
+    packed::pack(form, elements, given.bias, block, Threads(threads).pool());
+  });
+}
+
+lpq_status lpq_cpu_block(const void* block, size_t bytes, lpq_cpu_info* info) {
+  return guarded([&] {
+    const packed::Form& form = packed::opened(block, bytes);
+    lpq_cpu_info facts{};
+    facts.n = form.n, facts.k = form.k, facts.bits = form.bits, facts.group = static_cast<int>(form.group_size);
+    facts.bias = form.bias != 0;
+    facts.bytes = static_cast<size_t>(form.bytes);
+    hand_out(facts, info, "info");
+  });
+}
+
+lpq_status lpq_cpu_gemm(const void* block, size_t bytes, int64_t m, int type, const void* x, void* y, int threads) {
+  return guarded([&] {
+    const packed::Form& form = packed::opened(block, bytes);
+    argument(m >= 0 && m < ops::kMostRows, "M is negative, or 2^31 or more");
+    argument(m == 0 || (x != nullptr && y != nullptr), "x or y is NULL");
+    packed::multiply(form, m, float_type(type), x, y, Threads(threads).pool());
+  });
+}
+
+lpq_status lpq_cpu_rows(const void* block, size_t bytes, int64_t count, const int64_t* rows, int type, void* y,
+                        int threads) {
+  return guarded([&] {
+    const packed::Form& form = packed::opened(block, bytes);
+    argument(count >= 0, "count is negative");
+    argument(count == 0 || (rows != nullptr && y != nullptr), "rows or y is NULL");
+    packed::rows(form, count, rows, float_type(type), y, Threads(threads).pool());
+  });
+}
+}

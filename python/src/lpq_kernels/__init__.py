@@ -1,0 +1,16 @@
+"""Weights that `lpq pack` wrote, in PyTorch.
+
+    from lpq_kernels import Artifact, Linear
+    with Artifact("tiny-w4-sm90") as artifact:
+        layer = Linear.from_artifact(artifact, "model.layers.0.mlp.down_proj")
+    y = layer(x)                       # x [..., K] -> y [..., N], f32, f16 or bf16, on the CPU
+
+`lpq_kernels.transformers` opens whole artifacts with transformers' from_pretrained.
+"""
+
+from ._library import Error, version
+from .artifact import Artifact, Module
+from .modules import Embedding, Linear
+from .ops import pack_codes, pack_module
+
+__all__ = ["Artifact", "Embedding", "Error", "Linear", "Module", "pack_codes", "pack_module", "version"]

@@ -1,0 +1,126 @@
+"""liblpq_kernels.so by ctypes: lpq_kernels.h has the contract."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any, TypeVar
+
+ABI = 1
+
+
+class Error(RuntimeError):
+    """A call of the library failed. `name` is its status (LPQ_ERROR_...), the text one sentence."""
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.name = name
+
+
+class Tensor(ctypes.Structure):
+    """lpq_tensor."""
+
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("dtype", c_int), ("rank", c_int), ("shape", c_int64 * 8), ("bytes", c_size_t), ("data", c_void_p)]
+
+
+class ModuleInfo(ctypes.Structure):
+    """lpq_module_info."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("layout_name", c_char_p),
+        ("layout", c_int),
+        ("type", c_char_p),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("n_padded", c_int64),
+        ("k_padded", c_int64),
+        ("group", c_int),
+        ("tensors", c_int64),
+        ("bias", c_int),
+        ("zero", c_double),
+    ]
+
+
+class Codes(ctypes.Structure):
+    """lpq_cpu_codes."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("type", c_char_p),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("group", c_int),
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("zeros", c_void_p),
+        ("zero", c_double),
+        ("permutation", c_void_p),
+        ("bias", c_void_p),
+    ]
+
+
+class BlockInfo(ctypes.Structure):
+    """lpq_cpu_info."""
+
+    _fields_ = [("size", c_size_t), ("n", c_int64), ("k", c_int64), ("bits", c_int), ("group", c_int), ("bias", c_int), ("bytes", c_size_t)]
+
+
+_FUNCTIONS: dict[str, list[Any]] = {
+    "lpq_artifact_open": [c_char_p, POINTER(c_void_p)],
+    "lpq_artifact_tensor": [c_void_p, c_char_p, c_void_p],
+    "lpq_artifact_tensor_at": [c_void_p, c_int64, c_void_p],
+    "lpq_artifact_module": [c_void_p, c_char_p, c_void_p],
+    "lpq_artifact_module_at": [c_void_p, c_int64, c_void_p],
+    "lpq_cpu_module_bytes": [c_void_p, c_char_p, POINTER(c_size_t)],
+    "lpq_cpu_module_pack": [c_void_p, c_char_p, c_void_p, c_size_t, c_int],
+    "lpq_cpu_codes_bytes": [c_void_p, POINTER(c_size_t)],
+    "lpq_cpu_codes_pack": [c_void_p, c_void_p, c_size_t, c_int],
+    "lpq_cpu_block": [c_void_p, c_size_t, c_void_p],
+    "lpq_cpu_gemm": [c_void_p, c_size_t, c_int64, c_int, c_void_p, c_void_p, c_int],
+    "lpq_cpu_rows": [c_void_p, c_size_t, c_int64, c_void_p, c_int, c_void_p, c_int],
+}
+
+
+def _open() -> ctypes.CDLL:
+    path = os.environ.get("LPQ_KERNELS") or str(Path(__file__).with_name("liblpq_kernels.so"))
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"{path} does not load ({error}): install the wheel, or set LPQ_KERNELS to liblpq_kernels.so.1") from None
+    if library.lpq_abi_version() != ABI:
+        raise ImportError(f"{path} has ABI {library.lpq_abi_version()}, and this package is for {ABI}")
+    for name, arguments in _FUNCTIONS.items():
+        if not hasattr(library, name):
+            raise ImportError(f"{path} is older than this package: it has no {name}")
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, c_int
+    for name in ("lpq_version", "lpq_last_error", "lpq_status_name"):
+        getattr(library, name).restype = c_char_p
+    library.lpq_artifact_close.argtypes, library.lpq_artifact_close.restype = [c_void_p], None
+    for name in ("lpq_artifact_modules", "lpq_artifact_tensors"):
+        getattr(library, name).argtypes, getattr(library, name).restype = [c_void_p], c_int64
+    return library
+
+
+library = _open()
+version: str = library.lpq_version().decode()
+
+
+def check(status: int) -> None:
+    """Raises Error with the library's sentence unless `status` is LPQ_OK."""
+    if status != 0:
+        raise Error(library.lpq_status_name(status).decode(), library.lpq_last_error().decode())
+
+
+Struct = TypeVar("Struct", bound=ctypes.Structure)
+
+
+def sized(kind: type[Struct]) -> Struct:
+    """A zeroed struct that knows its size."""
+    made = kind()
+    made.size = ctypes.sizeof(kind)
+    return made

@@ -1,0 +1,118 @@
+"""Products over packed codes on the CPU, as torch operations with fakes, so that torch.compile and torch.export see through them.
+
+A packed weight is one uint8 tensor, a *block* (lpq_kernels.h: lpq_cpu_*): plain data, which can be a buffer, be saved, and be moved.
+"""
+
+from __future__ import annotations
+
+from ctypes import byref, c_size_t
+
+import torch
+
+from ._library import BlockInfo, Codes, Error, check, library, sized
+from .artifact import Artifact
+
+_TYPES = {torch.float32: 3, torch.float16: 1, torch.bfloat16: 2}
+
+
+def _empty(size: int) -> torch.Tensor:
+    """`size` bytes that start at a multiple of 64."""
+    room = torch.empty(size + 63, dtype=torch.uint8)
+    first = -room.data_ptr() % 64
+    return room[first : first + size]
+
+
+def pack_module(artifact: Artifact, name: str) -> torch.Tensor:
+    """The block of an artifact's module, its bias within. Raises Error for a layout without a product on a CPU."""
+    size = c_size_t()
+    check(library.lpq_cpu_module_bytes(artifact.handle, name.encode(), byref(size)))
+    block = _empty(size.value)
+    check(library.lpq_cpu_module_pack(artifact.handle, name.encode(), block.data_ptr(), size.value, torch.get_num_threads()))
+    return block
+
+
+def pack_codes(
+    type: str,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    *,
+    group: int = 0,
+    zeros: torch.Tensor | None = None,
+    zero: float = 0,
+    permutation: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The block of plain codes: W [N, K] = (value(code) - zero) * scale.
+
+    `type`: u1 to u8, i2 to i8, or a float such as f4e2m1. `codes` uint8 [N, K], raw bit patterns; `scales` and `zeros` [N, G] with
+    G = ceil(K / group), or 1 for group 0; `permutation` [K], the column of x of each k; `bias` [N]. Raises Error for what does not fit.
+    """
+    if codes.dim() != 2 or codes.dtype != torch.uint8:
+        raise Error("LPQ_ERROR_ARGUMENT", f"codes are {codes.dtype} {list(codes.shape)}, not uint8 [N, K]")
+    n, k = codes.shape
+    groups = -(-k // group) if group else 1
+    made = sized(Codes)
+    kept = {"codes": codes.contiguous()}
+    shapes = {"scales": (scales, [n, groups]), "zeros": (zeros, [n, groups]), "permutation": (permutation, [k]), "bias": (bias, [n])}
+    for name, (tensor, shape) in shapes.items():
+        if tensor is None:
+            continue
+        if list(tensor.shape) != shape:
+            raise Error("LPQ_ERROR_ARGUMENT", f"{name} has the shape {list(tensor.shape)}, not {shape}")
+        kept[name] = tensor.to(torch.int32 if name == "permutation" else torch.float32).contiguous()
+    made.type, made.n, made.k, made.group, made.zero = type.encode(), n, k, group, zero
+    for name, tensor in kept.items():
+        setattr(made, name, tensor.data_ptr())
+    size = c_size_t()
+    check(library.lpq_cpu_codes_bytes(byref(made), byref(size)))
+    block = _empty(size.value)
+    check(library.lpq_cpu_codes_pack(byref(made), block.data_ptr(), size.value, torch.get_num_threads()))
+    return block
+
+
+def describe(block: torch.Tensor) -> BlockInfo:
+    """n, k, bits, group and bias of a block. Raises Error for memory that is none, or cut short."""
+    info = sized(BlockInfo)
+    check(library.lpq_cpu_block(block.data_ptr(), block.numel(), byref(info)))
+    return info
+
+
+def _type(dtype: torch.dtype, what: str) -> int:
+    if dtype not in _TYPES:
+        raise Error("LPQ_ERROR_ARGUMENT", f"{what} is {dtype}, not float32, float16 or bfloat16")
+    return _TYPES[dtype]
+
+
+@torch.library.custom_op("lpq_kernels::linear", mutates_args=(), device_types="cpu")
+def linear(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+    """y [..., N] = x [..., K] W^T + bias, of x's type. Raises Error for another K, type or block."""
+    info = describe(block)
+    if (info.n, info.k) != (n, k) or x.shape[-1] != k:
+        raise Error("LPQ_ERROR_ARGUMENT", f"x has the shape {list(x.shape)}, and the packed weight is [{info.n}, {info.k}]")
+    rows = x.reshape(-1, k).contiguous()
+    y = torch.empty((rows.shape[0], n), dtype=x.dtype)
+    kind = _type(x.dtype, "x")
+    check(library.lpq_cpu_gemm(block.data_ptr(), block.numel(), rows.shape[0], kind, rows.data_ptr(), y.data_ptr(), torch.get_num_threads()))
+    return y.view(*x.shape[:-1], n)
+
+
+@linear.register_fake
+def _(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
+@torch.library.custom_op("lpq_kernels::rows", mutates_args=(), device_types="cpu")
+def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of W, [..., K] of `dtype`, for ids [...] of whole numbers. Raises Error for a row that there is none of."""
+    wanted = ids.reshape(-1).to(torch.int64).contiguous()
+    if describe(block).k != k:
+        raise Error("LPQ_ERROR_ARGUMENT", f"the packed weight has {describe(block).k} columns, not {k}")
+    y = torch.empty((wanted.numel(), k), dtype=dtype)
+    kind = _type(dtype, "dtype")
+    check(library.lpq_cpu_rows(block.data_ptr(), block.numel(), wanted.numel(), wanted.data_ptr(), kind, y.data_ptr(), torch.get_num_threads()))
+    return y.view(*ids.shape, k)
+
+
+@rows.register_fake
+def _(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
+    return ids.new_empty((*ids.shape, k), dtype=dtype)

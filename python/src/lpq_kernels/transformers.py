@@ -1,0 +1,121 @@
+"""transformers opens artifacts of `lpq pack`, on a CPU.
+
+    import lpq_kernels.transformers
+    model = AutoModelForCausalLM.from_pretrained("tiny-w4-sm90")
+
+Registers the quantization method `lpq`, which config.json of an artifact names. Linears stay packed; everything else is loaded by
+transformers itself. Raises ValueError, in one sentence, for what cannot run so.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ._library import Error
+from .artifact import Artifact, Module
+from .modules import Linear
+
+
+@register_quantization_config("lpq")
+class LpqConfig(QuantizationConfigMixin):
+    """What config.json of an artifact says of it; `check_hashes` compares contents with lpq.json before they are used."""
+
+    def __init__(self, quant_method: str = "lpq", check_hashes: bool = False, **facts: Any) -> None:
+        self.quant_method = quant_method
+        self.check_hashes = check_hashes
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def get_loading_attributes(self) -> dict[str, Any]:
+        """What a config passed to from_pretrained sets over the stored one."""
+        return {"check_hashes": self.check_hashes}
+
+
+class _Place(nn.Module):
+    """Stands where a packed linear will, while transformers loads the rest: it has nothing to load."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the model was not loaded to its end")
+
+
+def _expected(model: nn.Module, module: Module) -> nn.Module:
+    """The layer that `module` replaces. Raises ValueError where the model has none of that name and size."""
+    try:
+        layer = model.get_submodule(module.name)
+    except AttributeError:
+        raise ValueError(
+            f"packed module '{module.name}' is no layer of {type(model).__name__} in transformers, "
+            "which keeps experts of a mixture, and parts of some models, under other names: this artifact does not run there"
+        ) from None
+    if isinstance(layer, nn.Linear):
+        n, k = layer.out_features, layer.in_features
+    elif isinstance(layer, Conv1D):
+        n, k = layer.nf, layer.nx
+    else:
+        raise ValueError(f"packed module '{module.name}' is a {type(layer).__name__} in transformers, not a linear")
+    if (n, k) != (module.n, module.k):
+        raise ValueError(f"packed module '{module.name}' is [{module.n}, {module.k}], and config.json makes it [{n}, {k}]")
+    return layer
+
+
+@register_quantizer("lpq")
+class LpqQuantizer(HfQuantizer):
+    """Puts Linear in the place of every packed module."""
+
+    requires_calibration = True
+
+    def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
+        """Raises ValueError for another device than the CPU."""
+        places = device_map.values() if isinstance(device_map, dict) else [device_map]
+        if any(str(place) not in ("None", "cpu", "auto") for place in places):
+            raise ValueError(f"lpq_kernels.transformers runs on the CPU, and device_map is {device_map}")
+
+    def update_device_map(self, device_map: Any) -> Any:
+        return {"": "cpu"} if device_map == "auto" else device_map
+
+    def _open(self, model: Any) -> Artifact:
+        directory = Path(model.config._name_or_path)
+        if not (directory / "lpq.json").is_file():
+            raise ValueError(f"{directory} is no local directory with an lpq.json: download the artifact and name its directory")
+        try:
+            return Artifact(directory, check_hashes=self.quantization_config.check_hashes)
+        except Error as error:
+            raise ValueError(f"{directory} does not open: {error}") from None
+
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        with self._open(model) as artifact:
+            ignored = []
+            for module in artifact.modules():
+                _expected(model, module)
+                model.set_submodule(module.name, _Place())
+                ignored.append("^" + re.escape(module.name) + r"\.")
+        model._keys_to_ignore_on_load_unexpected = {*(model._keys_to_ignore_on_load_unexpected or ()), *ignored}
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        with self._open(model) as artifact:
+            for module in artifact.modules():
+                try:
+                    model.set_submodule(module.name, Linear.from_artifact(artifact, module.name))
+                except Error as error:
+                    raise ValueError(f"{artifact.directory} does not run here: {error}") from None
+        return model
+
+    def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+    @property
+    def is_compileable(self) -> bool:
+        return True

@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test } from 'node:test';
+import { execa } from 'execa';
+import { writeSafetensors } from '../../formats/safetensors/write.js';
+import { writeDecoded } from '../consumers/expected.js';
+import { lpq, model, root } from '../src/cli/lpq.js';
+
+/** The package of python/, by its own tests: pytest over artifacts that are made here, and the wheel. */
+
+const python = process.env.LPQ_CONSUMERS_PYTHON ?? path.join(root, 'build', 'consumers', 'bin', 'python');
+const skip =
+  existsSync(python) && spawnSync(python, ['-c', 'import pytest, torch']).status === 0
+    ? false
+    : `SKIPPED: no Python with torch and pytest (node scripts/consumers.mjs makes ${python}, or set LPQ_CONSUMERS_PYTHON)`;
+const library = path.join(process.env.LPQ_BUILD_DIR ?? path.join(root, 'native', 'build'), 'liblpq_kernels.so.1');
+
+const W4 = ['--bits', '4', '--group-size', '64'];
+// turbomind rounds the shifts of zero points other than the middle to f16, so that its weights are not those of the codes.
+const CASES: readonly { name: string; target: string; options: readonly string[] }[] = [
+  { name: 'tilus', target: 'tilus', options: W4 },
+  { name: 'sm80', target: 'sm80', options: W4 },
+  { name: 'sm89', target: 'sm89', options: ['--dtype', 'f6e3m2', '--group-size', '128'] },
+  { name: 'sm90', target: 'sm90', options: ['--bits', '3', '--group-size', '32', '--asym'] },
+  { name: 'marlin', target: 'marlin', options: W4 },
+  { name: 'turbomind', target: 'turbomind', options: W4 },
+];
+
+async function run(...args: string[]): Promise<void> {
+  const ran = await lpq([...args, '--quiet']);
+  assert.equal(ran.code, 0, `lpq ${args.join(' ')}\n${ran.stderr}`);
+}
+
+test('the Python package: its products, artifacts in it and in transformers', { skip }, async (t) => {
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-python-'));
+  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  const ids = path.join(dir, 'ids.safetensors');
+  const data = Int32Array.from({ length: 32 }, (_, i) => i + 3);
+  await writeSafetensors(ids, [{ name: 'input_ids', dtype: 'I32', shape: [1, 32], data }]);
+  for (const { name, target, options } of CASES) {
+    const [quantized, packed] = [path.join(dir, `${name}.q`), path.join(dir, name)];
+    await run('quantize', model, '-o', quantized, '--method', 'rtn', '--no-report', ...options);
+    await run('pack', quantized, '--target', target, '-o', packed);
+    await run('logits', packed, '--ids', ids, '-o', `${packed}.logits.safetensors`);
+    await writeDecoded(quantized, packed, `${packed}.expected.safetensors`);
+  }
+  writeFileSync(path.join(dir, 'cases.json'), JSON.stringify(CASES.map(({ name }) => ({ name }))));
+  const ran = await execa(
+    python,
+    ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', path.join(root, 'python', 'tests')],
+    {
+      env: {
+        PYTHONPATH: [path.join(root, 'python', 'src'), process.env.PYTHONPATH].filter(Boolean).join(':'),
+        PYTHONDONTWRITEBYTECODE: '1',
+        LPQ_KERNELS: library,
+        LPQ_ARTIFACTS: dir,
+        HF_HUB_OFFLINE: '1',
+        OMP_NUM_THREADS: '2',
+      },
+      reject: false,
+    },
+  );
+  assert.equal(ran.exitCode, 0, ran.stdout.slice(-6000) + ran.stderr.slice(-2000));
+  assert.doesNotMatch(ran.stdout, /skipped/);
+});
+
+test('the wheel holds the library, and runs where it is unpacked', { skip }, async (t) => {
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-wheel-'));
+  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  await execa(process.execPath, [path.join(root, 'scripts', 'wheel.mjs'), '-o', dir], {
+    env: { LPQ_PYTHON: python, LPQ_KERNELS: library },
+  });
+  const program = [
+    'import glob, sys, zipfile',
+    'dir = sys.argv[1]',
+    "wheel, = glob.glob(dir + '/lpq_kernels-*.whl')",
+    "zipfile.ZipFile(wheel).extractall(dir + '/site')",
+    "sys.path.insert(0, dir + '/site')",
+    'import torch, lpq_kernels as lpq',
+    "block = lpq.pack_codes('u4', torch.full((8, 64), 3, dtype=torch.uint8), torch.ones(8, 1))",
+    'print(lpq.Linear(block)(torch.ones(1, 64))[0, 0].item(), lpq.__file__.startswith(dir))',
+  ].join('\n');
+  const { stdout } = await execa(python, ['-c', program, dir], {
+    env: { LPQ_KERNELS: '', PYTHONDONTWRITEBYTECODE: '1' },
+  });
+  assert.equal(stdout, '192.0 True');
+});
