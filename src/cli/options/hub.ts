@@ -20,6 +20,7 @@ export async function modelDirectory(given: string, run: Run, telling: Telling =
   const gguf = ggufFiles(given);
   if (gguf) {
     const { dir, notes } = ggufDirectory(gguf);
+    run.report.standsFor(dir, given);
     for (const note of notes) run.report.warn(note);
     return dir;
   }

@@ -1,3 +1,4 @@
+import path from 'node:path';
 import { requireWholeFiles } from '../../../native/binding.js';
 import { type Activity, activityText, listen } from '../../core/activity.js';
 import type { LpqError } from '../../core/error.js';
@@ -56,12 +57,23 @@ export class Reporter {
   private readonly stdout: Outlet;
   private readonly stderr: Outlet;
 
+  private readonly standIns: [string, string][] = [];
+
   constructor(
     private readonly output: Output,
     readonly options: ReportOptions,
   ) {
     this.stdout = Outlet.of(output.stdout, 'stdout');
     this.stderr = Outlet.of(output.stderr, 'stderr');
+  }
+
+  /** Whatever is told of `dir`, a directory that stands for what the user gave, names that instead, and the files in it as if they lay there. */
+  standsFor(dir: string, given: string): void {
+    this.standIns.push([`${dir}/${path.basename(given)}`, given], [dir, given]);
+  }
+
+  private told(text: string): string {
+    return this.standIns.reduce((now, [dir, given]) => now.replaceAll(dir, given), text);
   }
 
   /** A command runs from here to end(): what it does is shown, whether it begins a task() or not. */
@@ -96,7 +108,7 @@ export class Reporter {
     requireWholeFiles();
     this.endTask();
     if (this.options.json) this.write({ event: 'result', ...data });
-    else this.stdout.write(text);
+    else this.stdout.write(this.told(text));
   }
 
   /** A piece of what the command prints, as it comes; with --json the last event has it whole. */
@@ -136,7 +148,7 @@ export class Reporter {
 
   private printError(error: LpqError): void {
     const color = colorOn(this.output.stderr);
-    this.stderr.write(formatError(error, { color, verbose: this.options.verbose }));
+    this.stderr.write(this.told(formatError(error, { color, verbose: this.options.verbose })));
   }
 
   /**
@@ -204,7 +216,8 @@ export class Reporter {
     return total > 0 ? new Bar(stderr, label, total) : new Line(stderr, label);
   }
 
-  private line(text: string): void {
+  private line(given: string): void {
+    const text = this.told(given);
     // A bar writes to its stream by itself.
     if (this.view instanceof Bar) this.view.log(terminalText(text));
     else {
@@ -215,6 +228,6 @@ export class Reporter {
   }
 
   private write(event: object): void {
-    this.stdout.write(`${visibleJson(event)}\n`);
+    this.stdout.write(`${this.told(visibleJson(event))}\n`);
   }
 }

@@ -216,3 +216,14 @@ test('what lpq packed for GGUF is a source: the weights of the artifact, quantiz
     assert.deepEqual(config[key], original[key], key);
   assert.match(await run('generate', out, '--prompt', 'The', '--max-tokens', '2'), /\S/);
 });
+
+test('what is told of a model in GGUF names the file that the user gave', async () => {
+  const file = made({ 'llama.block_count': number(1) }, [EMBEDDING, NORM]);
+  for (const json of [[], ['--json']]) {
+    const ran = await lpq(['quantize', file, '-o', `${file}.out`, '--bits', '4', '--method', 'rtn', ...json]);
+    const told = ran.stdout + ran.stderr;
+    assert.match(told, /LPQ_TENSOR_MISSING/);
+    assert.ok(told.includes(`${file} lacks the tensor`), told);
+    assert.ok(!told.includes('lpq-gguf-'), told);
+  }
+});
