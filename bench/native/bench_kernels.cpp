@@ -1,8 +1,8 @@
 // Times gemm_packed: bench_kernels [--json FILE] [--set NAME] ...   Sets: table (the shapes and M of
 // docs/internals/kernels/stream.md, u4 g128, with cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune
 // (cuts of the work), stream (the streaming kernel's cuts) and stream-types (its types; --few: some of them), wide-tune
-// and wide-types (the wide kernel's), wide-profile, profile, and those of bench_layouts.h, bench_sparse.h and
-// bench_large.h. Default: table types.
+// and wide-types (the wide kernel's), wide-profile, profile, and those of bench_layouts.h, bench_sparse.h,
+// bench_large.h and bench_cuts.h. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a
 // case; its replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and
@@ -245,6 +245,21 @@ const char* const kTypes[] = {"u1",     "u2",     "u3",     "u4",     "u5",     
                               "f5e3m1", "f5e2m2", "f5e1m3", "f6e4m1", "f6e3m2", "f6e2m3", "f6e1m4", "f7e5m1", "f7e4m2",
                               "f7e3m3", "f7e2m4", "f7e1m5", "f8e6m1", "f8e5m2", "f8e4m3", "f8e3m4", "f8e2m5", "f8e1m6"};
 
+// A list with commas of an environment variable.
+std::vector<std::string> listed(const char* name, const char* otherwise) {
+  std::vector<std::string> words;
+  std::stringstream text(std::getenv(name) ? std::getenv(name) : otherwise);
+  for (std::string word; std::getline(text, word, ',');) words.push_back(word);
+  return words;
+}
+// A number of kShapes, or KxN.
+Shape shape_of(const std::string& text) {
+  const size_t x = text.find('x');
+  if (x == std::string::npos) return kShapes[std::stoi(text)];
+  return {std::stoll(text), std::stoll(text.substr(x + 1)), {}};
+}
+
+#include "bench_cuts.h"
 #include "bench_large.h"
 #include "bench_layouts.h"
 #include "bench_sparse.h"
@@ -270,6 +285,7 @@ int main(int argc, char** argv) try {
     if (set.rfind("layouts", 0) == 0) bench_layouts(b, set, copy);
     if (set.rfind("sparse", 0) == 0) bench_sparse(b, set, copy);
     if (set.rfind("large", 0) == 0) bench_large(b, set);
+    if (set == "cuts") bench_cuts(b);
     if (set == "table") {
       double product[2][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
       std::printf("%-14s %4s %9s %6s %9s %6s %9s %6s\n", "K x N", "M", "us", "copy", "marlin", "x", "cublas", "x");
@@ -525,14 +541,8 @@ int main(int argc, char** argv) try {
       b.replays = 11;
     }
     if (set == "compare") {
-      // LPQ_BENCH_M, LPQ_BENCH_KERNELS (auto: the choice), LPQ_BENCH_TYPE, LPQ_BENCH_SHAPES (numbers from 0), all lists
-      // with commas: each kernel and cuBLAS in turn.
-      const auto listed = [](const char* name, const char* otherwise) {
-        std::vector<std::string> words;
-        std::stringstream text(std::getenv(name) ? std::getenv(name) : otherwise);
-        for (std::string word; std::getline(text, word, ',');) words.push_back(word);
-        return words;
-      };
+      // LPQ_BENCH_M, LPQ_BENCH_KERNELS (auto: the choice), LPQ_BENCH_TYPE, LPQ_BENCH_SHAPES (numbers from 0, or KxN),
+      // all lists with commas: each kernel and cuBLAS in turn.
       const std::vector<std::string> tokens = listed("LPQ_BENCH_M", "32,64,128,256,512,1024,4096"),
                                      kernels = listed("LPQ_BENCH_KERNELS", "auto"),
                                      types = listed("LPQ_BENCH_TYPE", "u4");
@@ -541,7 +551,7 @@ int main(int argc, char** argv) try {
       const int zeros = std::getenv("LPQ_BENCH_ZEROS") ? std::atoi(std::getenv("LPQ_BENCH_ZEROS")) : 0;
       std::map<std::string, std::pair<double, int>> means;
       for (const std::string& number_of : listed("LPQ_BENCH_SHAPES", "0,1,2,3,4,5")) {
-        const Shape& s = kShapes[std::stoi(number_of)];
+        const Shape s = shape_of(number_of);
         const Dense d = make_dense(b, s.n, s.k);
         for (const std::string& type : types) {
           const Packed p = make(b, type, x_type == "f16" ? DType::f16 : DType::bf16, s.n, s.k, group, zeros);

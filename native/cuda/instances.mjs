@@ -2,10 +2,10 @@
 // its macros. Files of one header compile side by side. scripts/build-cuda.mjs writes each row out as native/build/cuda/NAME.cu.
 //   { name, header, headers, needs, defines, calls }  headers: where there are several; needs: 'sm_90a' where no other device can run any of its kernels.
 
-/** Codes of packed products; `wide`: with tiles for 17 to 64 tokens that TMA fills. */
+/** Codes of packed products; `wide`: with the kernel of wide strips. */
 const CODES = [
-  ...[1, 2, 3, 4, 5, 6, 7, 8].map((bits) => ({ kind: 'int', bits, wide: [3, 4, 8].includes(bits) })),
-  ...[3, 4, 5, 6, 7, 8].map((bits) => ({ kind: 'float', bits, wide: [4, 6].includes(bits) })),
+  ...[1, 2, 3, 4, 5, 6, 7, 8].map((bits) => ({ kind: 'int', bits, wide: bits === 4 })),
+  ...[3, 4, 5, 6, 7, 8].map((bits) => ({ kind: 'float', bits })),
 ];
 /** Activations of 16 bits. */
 const ACTIVATIONS = [
@@ -66,27 +66,29 @@ const split = [7, 8].map((bits) => ({
   ],
 }));
 
-/** Many tokens by wgmma: c without zero points, z with; tiles of 8 tokens, and groups of 128 rows of weights. */
+/** Many tokens by wgmma: c without zero points, z with; tiles of 8 tokens, 16-row halves a warp, pairs of warpgroups. */
 const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
   const int4 = kind === 'int' && bits === 4;
   const tiles = [
-    ['c', 16, 2],
-    ...(int4 ? [16, 20, 24].map((count) => ['c', count, 1]) : []),
-    ['c', 32, 1],
-    ...(kind === 'int' ? [['z', 16, 2]] : []),
-    ...(int4 ? [['z', 32, 1]] : []),
+    ['c', 16, 2, 1],
+    ...(int4 ? [4, 8, 12] : [4, 8]).map((count) => ['c', count, 1, 2]),
+    ...(int4 ? [4, 8, 12, 16, 20, 24].map((count) => ['c', count, 1, 1]) : []),
+    ['c', 32, 1, 1],
+    ...(kind === 'int' ? [['z', 16, 2, 1]] : []),
+    ...(int4 ? [...[4, 8, 12].map((count) => ['z', count, 1, 2]), ['z', 32, 1, 1]] : []),
   ];
   return {
     name: `gemm_scaled_${kind}${bits}_${dtype}`,
     header: 'cuda/gemm/kernels/scaled.cuh',
     needs: 'sm_90a',
-    calls: tiles.map(([letter, count, halves]) =>
+    calls: tiles.map(([letter, count, halves, pairs]) =>
       call(
         'LPQ_GEMM_SCALED',
         `${kind}${bits}_${dtype}`,
         letter,
         count,
         halves,
+        pairs,
         bits,
         letter === 'z',
         bf16,

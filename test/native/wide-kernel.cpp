@@ -69,8 +69,8 @@ struct Aligned {  // as device memory is
   }
 };
 
-// Halves: of the kernel of weights scaled before they are multiplied; 0: the wide kernel.
-template <int B, int T, bool BF, class Cast, int Halves = 0>
+// Halves, Pairs: of the kernel of weights scaled before they are multiplied; 0: the wide kernel.
+template <int B, int T, bool BF, class Cast, int Halves = 0, int Pairs = 1>
 void one(const Type& t, const Case& c) {
   const int n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128, pitch = (c.k + 63) / 64 * 64;
   const int length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length, codes = 1 << B;
@@ -118,7 +118,7 @@ void one(const Type& t, const Case& c) {
   g.is_signed = t.kind != 'u', g.exponent = t.exponent;
   constexpr bool Scaled = Halves > 0;
   lpq::ops::GemmSettings wish;
-  wish.tokens = 8 * T, wish.width = Scaled ? 4 * Halves : c.wish.width;
+  wish.tokens = 8 * T, wish.width = Scaled ? 4 * Halves * Pairs : c.wish.width;
   wish.stages = c.wish.stages, wish.blocks = c.wish.blocks;
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) +
                            "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
@@ -148,19 +148,20 @@ void one(const Type& t, const Case& c) {
     if constexpr (Scaled) {
       constexpr bool kInteger = Cast::kSums;
       const bool constant = scaled_constant(g, integer, B, BF);
-      std::optional<ScaledPlan> plan = choose_scaled(
-          132, 232448, g, B, wish, [](const ScaledForm& form) { return form.tiles == T && form.halves == Halves; });
+      std::optional<ScaledPlan> plan = choose_scaled(132, 232448, g, B, wish, [](const ScaledForm& form) {
+        return form.tiles == T && form.halves == Halves && form.pairs == Pairs;
+      });
       if (!plan) return fail("has no plan");
       g.stages = plan->stages;
       plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
       plan->args.vectors = c.n % 8 == 0, plan->args.overlap = c.m % 2;
-      room_for_sums(plan->args.shared_blocks, 4 * Halves, plan->args.items);
+      room_for_sums(plan->args.shared_blocks, 4 * Halves * Pairs, plan->args.items);
       const PackedMaps maps = scaled_maps(g, B, *plan);
       rounded_zeros = !constant;
       ++(plan->args.shared_items == 0 ? cuts[0] : plan->args.owners ? cuts[1] : cuts[2]);
-      run(plan->blocks, kScaledWarps, plan->shared, [&] {
-        if (constant) gemm_scaled<B, T, Halves, false, BF, kInteger>(g, plan->args, maps);
-        else if constexpr (kInteger) gemm_scaled<B, T, Halves, true, BF, true>(g, plan->args, maps);
+      run(plan->blocks, 8 * Pairs, plan->shared, [&] {
+        if (constant) gemm_scaled<B, T, Halves, Pairs, false, BF, kInteger>(g, plan->args, maps);
+        else if constexpr (kInteger) gemm_scaled<B, T, Halves, Pairs, true, BF, true>(g, plan->args, maps);
       });
     } else {
       std::optional<WidePlan> plan = choose_wide(132, 232448, g, B, wish);
@@ -244,10 +245,10 @@ void tile(const Type& t, bool all) {
 
 // Scaled weights of one form: whole items in groups of token tiles, items that blocks share evenly and not, tails
 // everywhere. `most`: 0, every path of the work; 1, with zero points; 2, every path of the cut.
-template <int B, int T, int Halves, bool BF, class Cast>
+template <int B, int T, int Halves, bool BF, class Cast, int Pairs = 1>
 void scaled(const Type& t, int most) {
   const bool integer = t.kind != 'f';
-  const auto run = [&](const Case& c) { one<B, T, BF, Cast, Halves>(t, c); };
+  const auto run = [&](const Case& c) { one<B, T, BF, Cast, Halves, Pairs>(t, c); };
   run({5 * T + 3, 70, 264, 128, 0, true, BF, {.stages = 2, .blocks = 2}});
   run({8 * T + 3, 40 * Halves + 130, 264, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves}});
   if (!integer || most < 1) return;
@@ -275,10 +276,14 @@ void width() {
           scaled<B, 32, 1, false, IntCast<B, false>>(t, kind == 'u' ? 2 : 0);
       scaled<B, 16, 1, false, IntCast<B, false>>(t, 0), scaled<B, 20, 1, false, IntCast<B, false>>(t, 0),
           scaled<B, 24, 1, true, IntCast<B, true>>(t, 0);
+      scaled<B, 4, 1, false, IntCast<B, false>>(t, 0), scaled<B, 8, 1, true, IntCast<B, true>>(t, 0),
+          scaled<B, 12, 1, false, IntCast<B, false>>(t, 0);
+      scaled<B, 4, 1, true, IntCast<B, true>, 2>(t, 1), scaled<B, 8, 1, false, IntCast<B, false>, 2>(t, 1),
+          scaled<B, 12, 1, true, IntCast<B, true>, 2>(t, 1);
       tile<B, 2, false, IntCast<B, false>>(t, true), tile<B, 4, false, IntCast<B, false>>(t, true),
           tile<B, 8, false, IntCast<B, false>>(t, true);
       tile<B, 16, false, IntCast<B, false>>(t, true), tile<B, 8, true, IntCast<B, true>>(t, true);
-    }
+    } else scaled<B, 8, 1, false, IntCast<B, false>, 2>(t, 0);
     if constexpr (B == 5 || B == 8)
       tile<B, 8, false, IntCast<B, false>>(t, B == 5), tile<B, 16, true, IntCast<B, true>>(t, false);
   }

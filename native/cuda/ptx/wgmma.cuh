@@ -36,6 +36,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, int strid
 #define LPQ_L8 LPQ_L4 ",%4,%5,%6,%7"
 #define LPQ_L16 LPQ_L8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define LPQ_L32 LPQ_L16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LPQ_L48 LPQ_L32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define LPQ_L64                                                                                                  \
   LPQ_L32                                                                                                        \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58" \
@@ -62,7 +63,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, int strid
                : outs                                                                                     \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
-// 16 of k in f16 or bf16: T = 1, 2, 4, 8, 16, 20, 24 or 32.
+// 16 of k in f16 or bf16: T = 1, 2, 4, 8, 12, 16, 20, 24 or 32.
 template <bool BF, int T>
 __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
 #define LPQ_EITHER(n, list, i0, i1, i2, i3, ib, ip, ...)                                                     \
@@ -77,6 +78,8 @@ __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[
     LPQ_EITHER("32", LPQ_L16, "16", "17", "18", "19", "20", "21", LPQ_4(LPQ_F, 0));
   } else if constexpr (T == 8) {
     LPQ_EITHER("64", LPQ_L32, "32", "33", "34", "35", "36", "37", LPQ_8(LPQ_F, 0));
+  } else if constexpr (T == 12) {
+    LPQ_EITHER("96", LPQ_L48, "48", "49", "50", "51", "52", "53", LPQ_8(LPQ_F, 0), LPQ_4(LPQ_F, 8));
   } else if constexpr (T == 16) {
     LPQ_EITHER("128", LPQ_L64, "64", "65", "66", "67", "68", "69", LPQ_16(LPQ_F, 0));
   } else if constexpr (T == 20) {
@@ -137,6 +140,7 @@ __device__ __forceinline__ void wgmma_k32(float (&c)[T][4], uint64_t a, uint64_t
 #undef LPQ_L8
 #undef LPQ_L16
 #undef LPQ_L32
+#undef LPQ_L48
 #undef LPQ_L64
 #undef LPQ_L80
 #undef LPQ_L96

@@ -175,7 +175,25 @@ bool scaled_kernel(Device& d, const Type& t, DType dtype) {
     return false;
   return d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") +
                                        std::to_string(t.type.bits) +
-                                       (dtype == DType::f16 ? "_f16_c16x2" : "_bf16_c16x2"));
+                                       (dtype == DType::f16 ? "_f16_c16x2x1" : "_bf16_c16x2x1"));
+}
+
+// Whether the operation, asked for no kernel, multiplies with rounded weights (families/scaled.cpp).
+bool rounds_unasked(Device& d, const Type& t, const Case& c) {
+  if (d.backend().exec().device().arch != 90 || !scaled_kernel(d, t, c.dtype)) return false;
+  const bool integer = t.type.kind == QuantType::Kind::integer, bf16 = c.dtype == DType::bf16;
+  if (!bf16 && c.scale_dtype == DType::bf16) return false;
+  const double zero = c.zero + (integer && t.type.is_signed ? 1 << (t.type.bits - 1) : 0);
+  const bool whole = zero == std::floor(zero) && zero >= 0;
+  const bool constant =
+      !integer || (c.zeros == 0 && whole && zero <= (bf16 ? static_cast<double>(1 << t.type.bits) : 1023.0));
+  if (!d.backend().exec().has_kernel("lpq_gemm_" + std::string(integer ? "int" : "float") +
+                                     std::to_string(t.type.bits) + (bf16 ? "_bf16_" : "_f16_") +
+                                     (constant ? "c8x1x2" : "z8x1x2")))
+    return c.m > 64;
+  const bool timed = integer && t.type.bits == 4 && (c.group == 128 || c.group == 0) &&
+                     (constant || (c.zeros == 1 && !bf16) || (c.zeros == 0 && whole && zero == 1024 && !bf16));
+  return c.m > (timed || (!integer && t.type.bits <= 4) ? 32 : 16);
 }
 
 // Returns the largest share of the bound that was used; `used` says where.
@@ -193,10 +211,7 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
   const double lift = integer && t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
   const double offset = !integer || c.dtype == DType::f16 ? 0 : t.type.bits == 8 ? -128 : 128;
   const double u = unit(c.dtype);
-  // What the operation chooses for more than 64 tokens, too.
-  const bool scaled = forced == "scaled" || (forced.empty() && c.m > 64 && d.backend().exec().device().arch == 90 &&
-                                             scaled_kernel(d, t, c.dtype)),
-             bf16 = c.dtype == DType::bf16;
+  const bool scaled = forced == "scaled" || (forced.empty() && rounds_unasked(d, t, c)), bf16 = c.dtype == DType::bf16;
   const double roundings = 1.02 * (c.zeros == 0 && c.zero == std::floor(c.zero) ? 1 : bf16 ? 3 : c.zeros == 2 ? 2 : 1);
   std::atomic<double> worst{0};
   std::mutex lock;
@@ -434,11 +449,21 @@ int main(int argc, char** argv) {
         // more.
         int number_of_case = 0;
         const bool every_form = integer && t.type.bits == 4;
-        for (const auto& [tokens, width] : {std::pair{128, 8}, {256, 4}, {128, 4}, {160, 4}, {192, 4}})
+        for (const auto& [tokens, width] : {std::pair{128, 8},
+                                            {256, 4},
+                                            {32, 8},
+                                            {64, 8},
+                                            {96, 8},
+                                            {32, 4},
+                                            {64, 4},
+                                            {96, 4},
+                                            {128, 4},
+                                            {160, 4},
+                                            {192, 4}})
           for (int blocks : {1, 2, 3, 5, 7, 11, 22, 60, 132})
             for (int64_t m : {17, 128, 133, 300, 1100}) {
               const int turn = number_of_case++;
-              if ((!every_form && turn >= 90) || (quick && turn % 7 != number_of_type % 7)) continue;
+              if ((!every_form && (turn >= 180 || tokens == 96)) || (quick && turn % 7 != number_of_type % 7)) continue;
               c.m = m;
               c.tiling = params({{"tokens", double(tokens)},
                                  {"width", double(width)},

@@ -9,7 +9,10 @@
 
 namespace lpq::cuda {
 
-constexpr int kMostExactTokens = 64;     // of kernels with wgmma; more are multiplied with weights that were rounded
+constexpr int kMostExactTokens = 64;  // of kernels with wgmma; more are multiplied with weights that were rounded
+// The same where the kernel of scaled weights has tiles of fewer tokens: for what the wide kernel was timed for and
+// floats of up to 4 bits, whose casts take longest, and for all else.
+constexpr int kMostExactWide = 32, kMostExactNarrow = 16;
 constexpr int kMostPortableTokens = 16;  // the same without wgmma
 
 struct PackedProblem {
@@ -37,6 +40,9 @@ struct PackedRows {
   // `count` tokens from `first` on.
   GemmPackedArgs from(int64_t first, int64_t count) const;
 };
+
+// Whether the wide kernel takes what was timed and was its fastest (docs/internals/kernels/wide.md).
+bool wide_was_timed(const PackedProblem& p);
 
 // The microseconds of a kernel of wgmma for up to 16 tokens: its bytes' time, a tenth more, and a start.
 inline double few_tokens_microseconds(const PackedProblem& p) { return 10.5 + 1.1 * p.bytes() / 4.2e6; }

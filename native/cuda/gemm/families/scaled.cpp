@@ -11,8 +11,15 @@ std::string kind_of(const PackedProblem& p) {
   return p.name + (p.integer && !scaled_constant(p.args, p.integer, p.bits, p.bf16) ? "_z" : "_c");
 }
 
+// More tokens are multiplied with rounded weights unasked: as many as the kernels that do not round were timed to be
+// slower for.
+int64_t most_exact(const PackedProblem& p, CudaExec& exec) {
+  if (!exec.has_kernel(kind_of(p) + "8x1x2")) return kMostExactTokens;
+  return wide_was_timed(p) || (!p.integer && p.bits <= 4) ? kMostExactWide : kMostExactNarrow;
+}
+
 std::string how(const ScaledPlan& cut) {
-  return "tiles of " + std::to_string(8 * cut.form.tiles) + " tokens and " + std::to_string(128 * cut.form.halves) +
+  return "tiles of " + std::to_string(8 * cut.form.tiles) + " tokens and " + std::to_string(32 * cut.form.width()) +
          " rows, " + std::to_string(cut.args.items) + " items, of which " + std::to_string(cut.args.shared_items) +
          " are cut along K; weights are rounded once";
 }
@@ -20,13 +27,14 @@ std::string how(const ScaledPlan& cut) {
 // First wherever weights may be rounded unasked, as if they were dequantized first. A timing alone does not make a
 // product inexact.
 Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
-  const bool safe = p.op.m > kMostExactTokens && p.may_round();
+  const int64_t exact = most_exact(p, exec);
+  const bool safe = p.op.m > exact && p.may_round();
   if (p.wish.timed && p.asked() && !safe)
     return "settings that were timed would round weights where they are multiplied exactly";
-  if (!p.asked() && p.op.m <= kMostExactTokens)
-    return "up to " + std::to_string(kMostExactTokens) + " tokens are multiplied with weights that are not rounded";
+  if (!p.asked() && p.op.m <= exact)
+    return "up to " + std::to_string(exact) + " tokens are multiplied with weights that are not rounded";
   if (!p.asked() && !safe) return "scales in bf16 do not fit weights in f16";
-  if (!exec.has_kernel(p.name + "_c16x2") || !can_describe_tensors())
+  if (!exec.has_kernel(p.name + "_c16x2x1") || !can_describe_tensors())
     return "there is no kernel of scaled weights for this type";
   const std::string kind = kind_of(p);
   require_wide(p.wish, exec.device().multiprocessors);
@@ -48,11 +56,11 @@ void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
   cut.args.overlap = p.wish.overlap && rows.untouched && !rows.rows.made;
   std::optional<Scratch> partial;
   if (cut.args.shared_items > 0) {
-    const int64_t sums = int64_t{cut.form.tiles} * cut.form.halves * 8 * 512;  // of a block, in bytes
+    const int64_t sums = int64_t{cut.form.tiles} * cut.form.width() * 1024;  // of a block, in bytes
     partial.emplace(share_sums(a, cut.args.shared_blocks * sums, 2 * cut.args.shared_items, exec));
   }
-  exec.launch_clusters(kind_of(p) + cut.form.name(), {cut.blocks}, {32 * 8 + 128}, cut.shared, 1, cut.args.overlap != 0,
-                       a, cut.args, scaled_maps(a, p.bits, cut));
+  exec.launch_clusters(kind_of(p) + cut.form.name(), {cut.blocks}, {scaled_threads(cut.form.pairs)}, cut.shared, 1,
+                       cut.args.overlap != 0, a, cut.args, scaled_maps(a, p.bits, cut));
   exec.wrote(p.op.y);
 }
 

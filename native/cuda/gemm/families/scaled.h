@@ -3,7 +3,7 @@
 
 namespace lpq::cuda {
 
-// What the kernel is told besides. Items are tiles of 8 T tokens of strips of 4 P packed blocks; token tiles come in
+// What the kernel is told besides. Items are tiles of 8 T tokens of strips of 4 P G packed blocks; token tiles come in
 // groups of `together`, and in a group all tiles of a strip before those of the next, so that blocks that run at once
 // read few bytes that differ.
 struct ScaledArgs {
@@ -23,8 +23,8 @@ struct ScaledArgs {
   float zero;   // the constant zero point, without it
 };
 
-constexpr int kScaledWarps = 8;  // that multiply
-constexpr int kScaledThreads = 32 * kScaledWarps + 128;
+// Pairs of warpgroups multiply, another warpgroup copies.
+constexpr int scaled_threads(int pairs) { return 256 * pairs + 128; }
 constexpr int kScaledStaging = 1024;  // bytes a warp
 constexpr int kMostScaledStages = 8, kMostScaledSlabs = 16;
 

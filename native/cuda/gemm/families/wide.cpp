@@ -6,13 +6,6 @@
 namespace lpq::cuda {
 namespace {
 
-// Whether it is what was timed and was the fastest (docs/internals/kernels/wide.md): integers of 4 bits, one group a
-// packed block or one scale a row, zero points that leave in the pairs, from 9 tokens on.
-bool was_timed(const PackedProblem& p) {
-  return p.integer && p.bits == 4 && p.op.m > 8 && p.args.groups_per_block == 1 &&
-         wide_zero_mode(p.args, true, p.bits, p.bf16) != kZeroSums;
-}
-
 std::string how(const WidePlan& cut) {
   return "tiles of " + std::to_string(8 * cut.tiles) + " tokens and " + std::to_string(32 * cut.args.width) +
          " rows, " + std::to_string(cut.stages) + " stages, " + std::to_string(cut.args.items) + " items on " +
@@ -21,7 +14,7 @@ std::string how(const WidePlan& cut) {
 
 // Up to 16 tokens it was never slower than the Hopper kernel, whose time stands for both.
 Answer plan_wide(const PackedProblem& p, CudaExec& exec) {
-  if (!p.asked() && !was_timed(p))
+  if (!p.asked() && !wide_was_timed(p))
     return "it was timed for u4 and i4 with a scale for 128 of K or a row, from 9 tokens on, and not for this";
   if (!exec.has_kernel(p.name + "_m2_o") || !can_describe_tensors()) return "there is no wide kernel for this type";
   const ops::GemmSettings& wish = p.wish;
@@ -67,6 +60,13 @@ void launch_wide(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
 }
 
 }  // namespace
+
+// Integers of 4 bits, one group a packed block or one scale a row, zero points that leave in the pairs, from 9 tokens
+// on.
+bool wide_was_timed(const PackedProblem& p) {
+  return p.integer && p.bits == 4 && p.op.m > 8 && p.args.groups_per_block == 1 &&
+         wide_zero_mode(p.args, true, p.bits, p.bf16) != kZeroSums;
+}
 
 const Family<PackedProblem> kWideFamily{"wide", {.wgmma = true}, plan_wide, launch_wide};
 

@@ -70,10 +70,10 @@ inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_p
                    multiply = 4.0 * static_cast<double>(plan_div_up(width, 4)) * block;
       const int64_t most = std::min(total, running);
       for (int64_t blocks = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most;
-           blocks >= 1 && (wish.blocks || blocks >= most * 3 / 4); --blocks) {
+           blocks >= 1 && (wish.blocks || blocks >= std::min(most * 3 / 4, items)); --blocks) {
         // Whole items; or each shared by as many blocks.
         const bool whole = items % blocks == 0, even = blocks % items == 0;
-        if (!wish.blocks && blocks != most && !whole && !even) continue;
+        if (!wish.blocks && blocks != most && !even && (!whole || blocks < most * 3 / 4)) continue;
         const double steps = static_cast<double>(plan_div_up(total, blocks)),
                      memory = weights * static_cast<double>(blocks) /
                               static_cast<double>(std::min(token_tiles, running)) / kMemory;

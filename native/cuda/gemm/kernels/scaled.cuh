@@ -27,38 +27,39 @@ namespace lpq::cuda {
 
 #if LPQ_HAS_WGMMA
 
-template <int B, int T, int P, bool Zeros, bool BF, bool Integer>
+template <int B, int T, int P, int G, bool Zeros, bool BF, bool Integer>
 __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const ScaledArgs& a, const PackedMaps& maps) {
   static_assert(P == 1 ? T % 4 == 0 : T % 2 == 0);
+  constexpr int kWarps = 8 * G, kWidth = 4 * P * G;
   constexpr int kSlab = 8 * T * 128;  // activations of 64 k: [8 T tokens][128 bytes]
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int per_block = g.groups_per_block;  // groups
-  const TmaStage place(g, 0, 4 * P * 512 * B, 4 * P * per_block, 128);
+  const TmaStage place(g, 0, kWidth * 512 * B, kWidth * per_block, 128);
   const uint32_t barriers = shared_address(dynamic_shared());
   const TmaPipeline weights{barriers, barriers + 8 * kMostScaledStages},
       activations{barriers + 128, barriers + 128 + 8 * kMostScaledSlabs};
   const uint32_t x_ring = barriers + 1024, ring = x_ring + a.slabs * kSlab;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < g.stages; ++s) weights.init(s, kScaledWarps);
-    for (int s = 0; s < a.slabs; ++s) activations.init(s, kScaledWarps);
+    for (int s = 0; s < g.stages; ++s) weights.init(s, kWarps);
+    for (int s = 0; s < a.slabs; ++s) activations.init(s, kWarps);
     fence_mbarrier_init();
     fence_proxy_async_shared();
   }
   if (threadIdx.x < 32) st_shared(barriers + 896 + 4 * threadIdx.x, 0);
   __syncthreads();
 
-  if (warp >= kScaledWarps) {
-    setmaxnreg_dec<40>();
-    if (lane == 0 && warp - kScaledWarps <= 2)
-      produce_scaled<B, T, P>(g, a, maps, place, weights, activations, ring, x_ring, warp - kScaledWarps);
+  if (warp >= kWarps) {
+    setmaxnreg_dec<G == 1 ? 40 : 24>();
+    if (lane == 0 && warp - kWarps <= 2)
+      produce_scaled<B, T, kWidth>(g, a, maps, place, weights, activations, ring, x_ring, warp - kWarps);
     return;
   }
 
-  setmaxnreg_inc<232>();
+  setmaxnreg_inc<G == 1 ? 232 : 112>();
   const uint32_t unknown = ld_shared(barriers + 896 + 4 * lane);
   const ScaledCast<B, BF, Integer, Zeros> cast(g, a, unknown);
-  const int slot = P == 1 ? warp & 3 : warp, first_half = P == 1 ? warp >> 2 : 0;
+  const int slot = P == 1 ? (warp >> 3) * 4 + (warp & 3) : warp, first_half = P == 1 ? warp >> 2 & 1 : 0;
   ScaledWalk walk(a, g.k_blocks);
   ScaledMultiplier<B, T, P, Zeros, BF, Integer> multiplier{
       g,
@@ -74,7 +75,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       lane,
       4 / per_block,
       walk};
-  ScaledEpilogue<T, P, BF> epilogue{
+  ScaledEpilogue<T, P, G, BF> epilogue{
       g, a, ring + g.stages * place.bytes + warp * kScaledStaging, lane, warp, slot, first_half, multiplier.sum};
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
@@ -90,15 +91,15 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 
 }  // namespace lpq::cuda
 
-// kind c: constant whole zero points, and floats; z: all else. tiles: eights of tokens; halves: P.
+// kind c: constant whole zero points, and floats; z: all else. tiles: eights of tokens; halves: P; pairs: G.
 #if LPQ_HAS_WGMMA
-#define LPQ_GEMM_SCALED(name, kind, tiles, halves, bits, zeros, bf, integer)                           \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kScaledThreads, 1)                           \
-      lpq_gemm_##name##_##kind##tiles##x##halves(const __grid_constant__ lpq::cuda::GemmPackedArgs g,  \
-                                                 const __grid_constant__ lpq::cuda::ScaledArgs a,      \
-                                                 const __grid_constant__ lpq::cuda::PackedMaps maps) { \
-    lpq::cuda::gemm_scaled<bits, tiles, halves, zeros, bf, integer>(g, a, maps);                       \
+#define LPQ_GEMM_SCALED(name, kind, tiles, halves, pairs, bits, zeros, bf, integer)                              \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::scaled_threads(pairs), 1)                              \
+      lpq_gemm_##name##_##kind##tiles##x##halves##x##pairs(const __grid_constant__ lpq::cuda::GemmPackedArgs g,  \
+                                                           const __grid_constant__ lpq::cuda::ScaledArgs a,      \
+                                                           const __grid_constant__ lpq::cuda::PackedMaps maps) { \
+    lpq::cuda::gemm_scaled<bits, tiles, halves, pairs, zeros, bf, integer>(g, a, maps);                          \
   }
 #else
-#define LPQ_GEMM_SCALED(name, kind, tiles, halves, bits, zeros, bf, integer)
+#define LPQ_GEMM_SCALED(name, kind, tiles, halves, pairs, bits, zeros, bf, integer)
 #endif

@@ -10,8 +10,9 @@ namespace lpq::cuda {
 
 // What becomes of a warp's sums of an item. Of a shared one its blocks add up eights of tokens: all those of the block
 // that begins it (owners), or each a share.
-template <int T, int P, bool BF>
+template <int T, int P, int G, bool BF>
 struct ScaledEpilogue {
+  static constexpr int kWarps = 8 * G;
   static constexpr int kStored = 4 / P;  // eights a store
   const GemmPackedArgs& g;
   const ScaledArgs& a;
@@ -22,7 +23,7 @@ struct ScaledEpilogue {
   // `began`, `end`: the block's part of the item along K.
   __device__ __forceinline__ void finish(int item, int began, int end) {
     int block0, token0;
-    scaled_place(a, 4 * P, 8 * T, item, block0, token0);
+    scaled_place(a, 4 * P * G, 8 * T, item, block0, token0);
     const int first = first_token(g, a, token0);
     const bool mine = block0 + slot < g.n_blocks;
     // The eights from `low` to `high` are this block's to store, whole where nobody shares the item.
@@ -44,8 +45,7 @@ struct ScaledEpilogue {
   }
   // A block's sums: [warp][eight of tokens][half][lane] float4.
   __device__ __forceinline__ float4* sums_of(int block) const {
-    return reinterpret_cast<float4*>(g.partial) + (static_cast<long long>(block) * kScaledWarps + warp) * (T * P * 32) +
-           lane;
+    return reinterpret_cast<float4*>(g.partial) + (static_cast<long long>(block) * kWarps + warp) * (T * P * 32) + lane;
   }
   __device__ __forceinline__ void fixup(int item, int began, int first, int token0, bool mine, int& low, int& high) {
     const TileSharers sharers = EvenRuns(a.shared_items, g.k_blocks, a.shared_blocks).sharers(item);
@@ -53,9 +53,10 @@ struct ScaledEpilogue {
     if (a.owners) high = began == 0 ? T : 0;
     else
       low = T / kStored * turn / sharers.count() * kStored, high = T / kStored * (turn + 1) / sharers.count() * kStored;
-    const auto sync = [] { bar_sync(1, 32 * kScaledWarps); };
+    const auto sync = [] { bar_sync(1, 32 * kWarps); };
     unsigned* const counter = g.counters + 2 * item;
-    if (high - low < T) {
+    // Where few eights are shared by many, one block may store them all: it is waited for all the same.
+    if (!a.owners || high - low < T) {
       if (mine) keep_part(own, low, high, first, token0);
       publish_part(counter, threadIdx.x == 0, sync);
     }

@@ -55,7 +55,7 @@ __device__ __forceinline__ int first_token(const GemmPackedArgs& g, const Scaled
 
 // All steps of the block, by one thread each: role 0 packed blocks, 1 and 2 activations, every other slab of 64 k.
 // Weights may come before the operation before has ended, activations may not.
-template <int B, int T, int P>
+template <int B, int T, int Width>
 __device__ __forceinline__ void produce_scaled(const GemmPackedArgs& g, const ScaledArgs& a, const PackedMaps& maps,
                                                const TmaStage& place, const TmaPipeline& weights,
                                                const TmaPipeline& activations, uint32_t ring, uint32_t x_ring,
@@ -72,7 +72,7 @@ __device__ __forceinline__ void produce_scaled(const GemmPackedArgs& g, const Sc
   }
   for (int step = 0; step < walk.steps; ++step) {
     if (step == 0 || walk.kb == 0)
-      scaled_place(a, 4 * P, 8 * T, walk.item, block, token), token = first_token(g, a, token);
+      scaled_place(a, Width, 8 * T, walk.item, block, token), token = first_token(g, a, token);
     if (role == 0) {
       weights.producer_acquire(at);
       const uint32_t full = weights.producer_commit(at.stage, place.filled);
