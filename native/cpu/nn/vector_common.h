@@ -272,7 +272,7 @@ void delta_token(float* s, int64_t rows, const float* g, int64_t g_step, const f
 constexpr VectorKernels kTable = {rmsnorm,          layernorm,         activate,       soft_cap,         gated,
                                   rmsnorm_backward, activate_backward, gated_backward, softmax_backward, maximum,
                                   exponentials,     sum_exp,           scale,          add_scaled,       rotate_half,
-                                  widen_f16,        widen_bf16,        narrow_f16,     narrow_bf16};
+                                  widen_f16,        widen_bf16,        narrow_f16,     narrow_bf16,      delta_token};
 
 }  // namespace
 }  // namespace lpq::nn
