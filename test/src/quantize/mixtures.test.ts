@@ -129,13 +129,22 @@ const SHARED: Readonly<Record<string, number>> = {
   qwen3_next: 6,
 };
 
+/** Of these some experts have no weights: they hand on what they read. */
+const IDLE = new Set(['longcat_flash']);
+/** The layer with experts that is looked at, if it is not the second. */
+const LAYER: Readonly<Record<string, number>> = { longcat_flash: 0 };
+
 /** Experts see their routed rows, shared experts every token. */
 function checkRows(summary: QuantizeSummary, name: string): void {
   const rows = (match: RegExp) => summary.modules.filter((line) => match.test(line.name)).map(({ tokens }) => tokens!);
   const all = SEQUENCES * LENGTH;
   const sum = (list: number[]) => list.reduce((a, b) => a + b, 0);
-  assert.equal(sum(rows(/layers\.1\..*experts\.\d+\.(gate_proj|w1)$/)), 2 * all, 'two experts a token');
-  assert.equal(sum(rows(/layers\.1\..*experts\.\d+\.(down_proj|w2)$/)), 2 * all);
+  const [into, out] = ['gate_proj|w1', 'down_proj|w2'].map((kind) =>
+    sum(rows(new RegExp(`layers\\.${LAYER[name] ?? 1}\\..*experts\\.\\d+\\.(${kind})$`))),
+  ) as [number, number];
+  if (IDLE.has(name)) assert.ok(into > 0 && into < 2 * all, `${into} rows of ${2 * all} go to experts with weights`);
+  else assert.equal(into, 2 * all, 'two experts a token');
+  assert.equal(out, into);
   const shared = rows(/shared_(experts?|mlp)\./);
   assert.ok(shared.every((count) => count === all));
   assert.equal(shared.length, SHARED[name] ?? 0);
