@@ -1,10 +1,13 @@
+import { sampled } from '../sample.js';
 import { testHostProgram } from './host-program.js';
 
-// The kernel's source, with every thread, warp, box and product played by the host.
-for (const { from, to, products } of [
+const RANGES = [
   { from: 1, to: 4, products: 308 },
   { from: 5, to: 8, products: 317 },
-])
+];
+
+// The kernel's source, with every thread, warp, box and product played by the host: one half of the types a commit.
+for (const { from, to, products } of sampled('the wide kernel on the host', RANGES, 2))
   testHostProgram(
     `the wide kernel on a simulated device: types of ${from} to ${to} bits, f16 and bf16, shared items, late boxes and products`,
     {
