@@ -5,7 +5,7 @@ import { AWQ4, FP8, INT4, INT8 } from './forms.js';
 export const vllm: Engine = {
   name: 'vllm',
   title: 'vLLM',
-  versions: '0.32 and 0.33',
+  versions: '0.32',
   evidence: 'its rules were read',
   forms: [INT4, INT8, AWQ4, FP8],
   positiveScales: true,

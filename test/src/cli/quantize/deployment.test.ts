@@ -16,7 +16,6 @@ test('quantize --for makes the directory of an engine, verified, and nothing els
   assert.equal(config.quantization_config.quant_method, 'compressed-tensors');
   const served = events(ran).find(({ event }) => event === 'serve');
   assert.match(String(served?.command), /^vllm serve \S*out$/);
-  assert.ok(events(ran).some(({ event, task }) => event === 'progress' && task === 'verify') || ran.code === 0);
 });
 
 test('quantize --for llama.cpp makes one .gguf; --keep-quantized keeps what pack --for packs again', async (t) => {
