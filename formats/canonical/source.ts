@@ -6,7 +6,8 @@ import { readRegularText } from '../directory/read-file.js';
 import { FloatView } from '../foreign/floats.js';
 import { hashedCanonical, openForeign } from '../foreign/open.js';
 import { foreignContext } from '../foreign/read.js';
-import { foreignSettings, READ_METHODS, SOURCE_METHODS } from '../foreign/settings.js';
+import { foreignSettings, READ_METHODS } from '../foreign/settings.js';
+import { fusedNames } from '../fp8-block/fused.js';
 import { ggufFiles } from '../gguf/source/directory.js';
 import { GgufTensors } from '../gguf/source/tensors.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
@@ -21,7 +22,7 @@ export type SourceTensors = TensorReader & { fingerprint(): string; close(): voi
 
 /**
  * A Hugging Face checkpoint as a weight source (src/model/source.ts). Plain weights are zero-copy views; those of a model
- * that is published in FP8 or MXFP4 are decoded when they are asked for.
+ * that is published in FP8, MXFP4 or INT4 are decoded when they are asked for.
  */
 export class SourceCheckpoint {
   private constructor(
@@ -38,7 +39,7 @@ export class SourceCheckpoint {
     try {
       const config = weights.config();
       const found = foreignSettings(dir, config);
-      const published = found && SOURCE_METHODS.includes(found.method);
+      const published = found && found.unpublished === undefined;
       return new SourceCheckpoint(
         dir,
         config,
@@ -172,9 +173,15 @@ export function directoryKind(dir: string): DirectoryKind {
   return found ? `foreign:${found.method}` : 'source';
 }
 
-/** Whether a model of this kind is published in low bits and has no wider weights: a source like a plain one. */
-export function isSource(kind: DirectoryKind): boolean {
-  return kind === 'source' || SOURCE_METHODS.some((method) => kind === `foreign:${method}`);
+/** Whether a directory holds a plain checkpoint, or a model that is published in low bits and has no wider weights. Throws as directoryKind. */
+export function isSource(dir: string): boolean {
+  const kind = directoryKind(dir);
+  return kind === 'source' || (kind.startsWith('foreign:') && unpublished(dir) === undefined);
+}
+
+/** What keeps a directory of another tool from being a source (ForeignSettings); undefined where nothing does. */
+export function unpublished(dir: string): string | undefined {
+  return foreignSettings(dir, readConfig(dir))?.unpublished;
 }
 
 /**
@@ -189,7 +196,7 @@ export function openSource(dir: string, runtime?: NativeRuntime): SourceCheckpoi
     throw new LpqError('LPQ_CANONICAL', `${dir} is a packed artifact, not a checkpoint`, {
       hint: 'Use the directory that it was packed from.',
     });
-  if (!isSource(kind)) return CanonicalSource.over(openForeign(dir).canonical, runtime);
+  if (!isSource(dir)) return CanonicalSource.over(openForeign(dir).canonical, runtime);
   const source = SourceCheckpoint.open(dir);
   const stray = kind === 'source' ? strayCodes(source.weights) : undefined;
   if (stray === undefined) return source;
@@ -217,6 +224,17 @@ export async function openQuantized(
   const kind = directoryKind(dir);
   if (!kind.startsWith('foreign:')) return CanonicalCheckpoint.open(dir);
   const opened = openForeign(dir);
+  const [fused] = fusedNames(opened.canonical);
+  if (fused !== undefined) {
+    opened.canonical.close();
+    throw new LpqError(
+      'LPQ_FOREIGN',
+      `tensor '${fused}' of ${dir} holds the experts of a block in FP8, which cannot be packed as they are`,
+      {
+        hint: 'Quantize the model first: lpq quantize reads such experts.',
+      },
+    );
+  }
   if (options.blank) return opened.canonical;
   try {
     return await hashedCanonical(opened, options.onModule);

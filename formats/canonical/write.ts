@@ -1,6 +1,6 @@
 import { LpqError } from '../../src/core/error.js';
-import { withMember } from '../directory/json-text.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
+import { withSettings } from '../foreign/settings.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
 import { planShards } from '../safetensors/shard-plan.js';
@@ -47,7 +47,7 @@ export class CanonicalWriter {
   ): Promise<CanonicalWriter> {
     const writer = await SafetensorsWriter.create(output.path, specsOf(plan), { finite: true, ...options });
     try {
-      const config = withMember(plan.config, 'quantization_config', quantizationConfig(plan), 'config.json');
+      const config = withSettings(plan.config, quantizationConfig(plan), 'config.json');
       await output.writeFile('config.json', config);
     } catch (error) {
       await writer.abort();

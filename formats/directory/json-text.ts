@@ -8,6 +8,17 @@ import { LpqError } from '../../src/core/error.js';
  * for messages. Throws LPQ_CONFIG for text that is no JSON object.
  */
 export function withMember(text: string, key: string, value: unknown, file: string): string {
+  return setMember(text, objectOf(text, file), key, value);
+}
+
+/** The same with one member of an object that is a member of the top level taken out; the same text where there is none. Throws as withMember. */
+export function withoutInner(text: string, outer: string, key: string, file: string): string {
+  const members = objectOf(text, file).children ?? [];
+  const inner = members.findLast((member) => member.children?.[0]?.value === outer)?.children?.[1];
+  return inner?.type === 'object' ? setMember(text, inner, key, undefined) : text;
+}
+
+function objectOf(text: string, file: string): Node {
   let root: Node | undefined;
   try {
     root = parseTree(text, [], { disallowComments: true });
@@ -16,6 +27,10 @@ export function withMember(text: string, key: string, value: unknown, file: stri
     throw new LpqError('LPQ_CONFIG', `${file} nests too deeply`, { cause });
   }
   if (root?.type !== 'object') throw new LpqError('LPQ_CONFIG', `${file} does not hold an object`);
+  return root;
+}
+
+function setMember(text: string, root: Node, key: string, value: unknown): string {
   const members = root.children ?? [];
   const own = members.filter((member) => member.children?.[0]?.value === key);
   const kept = value === undefined ? undefined : own.at(-1);

@@ -36,7 +36,7 @@ export function foreignContext(
   dir: string,
   weights: TensorReader,
   config: Readonly<Record<string, unknown>>,
-  { settings, where }: ForeignSettings,
+  { settings, where }: Pick<ForeignSettings, 'settings' | 'where'>,
 ): ForeignContext {
   return { dir, weights, settings, where, modelDtype: modelDtype(config) };
 }

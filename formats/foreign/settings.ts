@@ -1,6 +1,8 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
+import { unpublishedInt4 } from '../compressed-tensors/published.js';
+import { withMember, withoutInner } from '../directory/json-text.js';
 import { readRegularText } from '../directory/read-file.js';
 
 /** Quantization settings of a checkpoint, and the method that they name. */
@@ -9,13 +11,24 @@ export interface ForeignSettings {
   readonly settings: Readonly<Record<string, unknown>>;
   /** For messages: FILE, or FILE: quantization_config. */
   readonly where: string;
+  /**
+   * What keeps it from being a form in which models are published that have no wider weights, which quantize takes too; undefined
+   * where nothing does.
+   */
+  readonly unpublished: string | undefined;
 }
 
 /** Methods that lpq reads module by module. */
 export const READ_METHODS: readonly string[] = ['gptq', 'awq', 'compressed-tensors', 'fp8', 'mxfp4'];
 
-/** Methods in which models are published that have no wider weights: quantize takes them too. */
-export const SOURCE_METHODS: readonly string[] = ['fp8', 'mxfp4'];
+/** Methods whose models have no wider weights, each with what keeps settings from being such a model's. */
+const PUBLISHED: Readonly<
+  Record<string, (where: string, settings: ForeignSettings['settings']) => string | undefined>
+> = {
+  fp8: () => undefined,
+  mxfp4: () => undefined,
+  'compressed-tensors': unpublishedInt4,
+};
 
 /**
  * The settings of `config` (config.json, parsed), or of the files that older tools wrote beside it: quantize_config.json
@@ -30,11 +43,7 @@ export function foreignSettings(dir: string, config: Readonly<Record<string, unk
     const settings = requireObject(`${place}: quantization_config`, inline);
     const method = settings.quant_method ?? (settings.config_groups ? 'compressed-tensors' : undefined);
     // A directory that another tool half described is still not a plain one.
-    return {
-      method: typeof method === 'string' ? normal(method) : 'unknown',
-      settings,
-      where: `${place}: quantization_config`,
-    };
+    return foundSettings(method, settings, `${place}: quantization_config`);
   }
   for (const [file, otherwise] of [
     ['quantize_config.json', 'gptq'],
@@ -44,9 +53,29 @@ export function foreignSettings(dir: string, config: Readonly<Record<string, unk
     if (!existsSync(beside)) continue;
     const settings = requireObject(beside, parse(beside));
     const method = settings.quant_method ?? otherwise;
-    return { method: typeof method === 'string' ? normal(method) : 'unknown', settings, where: beside };
+    return foundSettings(method, settings, beside);
   }
   return undefined;
+}
+
+function foundSettings(named: unknown, settings: ForeignSettings['settings'], where: string): ForeignSettings {
+  const method = typeof named === 'string' ? normal(named) : 'unknown';
+  const unpublished = PUBLISHED[method] ? PUBLISHED[method](where, settings) : `method ${method}`;
+  return { method, settings, where, unpublished };
+}
+
+/**
+ * The text of a config.json with `settings` for its quantization_config, wherever it had one (foreignSettings); undefined takes it out.
+ * `file` is for messages. Throws as withMember.
+ */
+export function withSettings(text: string, settings: Record<string, unknown> | undefined, file: string): string {
+  const bare = withMember(
+    withoutInner(text, 'text_config', 'quantization_config', file),
+    'compression_config',
+    undefined,
+    file,
+  );
+  return withMember(bare, 'quantization_config', settings, file);
 }
 
 function normal(method: string): string {

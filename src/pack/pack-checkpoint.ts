@@ -5,8 +5,8 @@ import { ArtifactWriter } from '../../formats/artifact/write.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { knowsSource, otherSource } from '../../formats/canonical/same-source.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
-import { withMember } from '../../formats/directory/json-text.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { withSettings } from '../../formats/foreign/settings.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
 import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
@@ -118,7 +118,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     });
     const { quantization, files } = plan.target.config(whole);
     const own = readConfigText(input.dir, input.config);
-    const config = withMember(own, 'quantization_config', quantization, path.join(input.dir, 'config.json'));
+    const config = withSettings(own, quantization, path.join(input.dir, 'config.json'));
     for (const [name, value] of Object.entries(files)) await output.writeJson(name, value);
     const modules = new Map(
       [...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision, plan.target)]),

@@ -160,7 +160,11 @@ export async function compareFiles(
   canonicalConfig: Readonly<Record<string, unknown>>,
   made: readonly string[],
 ): Promise<void> {
-  const bare = ({ quantization_config: _, ...rest }: Readonly<Record<string, unknown>>) => rest;
+  const bare = (whole: Readonly<Record<string, unknown>>) => {
+    const { quantization_config: _, compression_config: _older, ...rest } = whole;
+    const { quantization_config: _inner, ...text } = (rest.text_config ?? {}) as Record<string, unknown>;
+    return rest.text_config ? { ...rest, text_config: text } : rest;
+  };
   const same = isDeepStrictEqual(bare(config), bare(canonicalConfig));
   recorder.check(same && isDeepStrictEqual(spelled(dir), spelled(canonicalDir)), {
     check: 'against',
@@ -188,7 +192,10 @@ export async function compareFiles(
 function spelled(dir: string): unknown {
   try {
     const root = parseStrictJson(readRegularText(path.join(dir, 'config.json')));
-    if (root instanceof Map) root.delete('quantization_config');
+    if (!(root instanceof Map)) return root;
+    const text = root.get('text_config');
+    if (text instanceof Map) text.delete('quantization_config');
+    for (const key of ['quantization_config', 'compression_config']) root.delete(key);
     return root;
   } catch (error) {
     if (error instanceof StrictJsonError) return undefined; // checkJson tells of the artifact's

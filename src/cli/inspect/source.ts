@@ -17,7 +17,7 @@ export function inspectSource(dir: string, kind: DirectoryKind): Inspection {
   const weights = Checkpoint.open(dir);
   try {
     const tensors = tensorSummary(weights);
-    if (!isSource(kind)) return foreignInspection(dir, kind, weights, tensors);
+    if (!isSource(dir)) return foreignInspection(dir, kind, weights, tensors);
     const { model, parameters, problem } = graphOf(dir);
     const low = kind === 'source' ? undefined : inspectModules(dir, weights);
     const base = { kind, dir, ...tensors, parameters, ...(low && lowBitData(low)) };

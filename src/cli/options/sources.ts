@@ -76,15 +76,18 @@ const FOUND: Readonly<Record<keyof typeof WANTED, string>> = {
  */
 export async function requireKind(dir: string, wanted: keyof typeof WANTED): Promise<void> {
   requireDirectory(dir);
-  const { directoryKind, isSource } = await import('../../../formats/canonical/source.js');
+  const { directoryKind, isSource, unpublished } = await import('../../../formats/canonical/source.js');
   const { READ_METHODS } = await import('../../../formats/foreign/settings.js');
   const kind = directoryKind(dir);
-  if (kind === wanted || (wanted === 'source' && isSource(kind))) return;
+  if (kind === wanted || (wanted === 'source' && isSource(dir))) return;
   const readable = READ_METHODS.some((method) => kind === `foreign:${method}`);
   if (wanted === 'lpq-canonical' && readable) return;
   const { code, what } = WANTED[wanted];
+  const why = kind === 'foreign:compressed-tensors' ? ` with ${unpublished(dir)}` : '';
   throw new LpqError(code, `${dir} is not ${what}`, {
-    got: FOUND[kind as keyof typeof WANTED] ?? `weights quantized by another tool (${kind.slice('foreign:'.length)})`,
+    got:
+      FOUND[kind as keyof typeof WANTED] ??
+      `weights quantized by another tool (${kind.slice('foreign:'.length)}${why})`,
     hint: remedy(kind, wanted, readable),
   });
 }

@@ -3,6 +3,7 @@ import { parseShard } from '../../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
+import { counted } from '../../core/words.js';
 import type { Method } from '../../quantize/method.js';
 import { parseBytes } from '../options/device.js';
 import { engineOptions } from '../options/engine.js';
@@ -115,12 +116,12 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     if (flags.dryRun) {
       await (await import('./dry-run.js')).printPlan(options, flags, statistics, run);
       const planned = flags.pack?.match(/,|^all$/) ? { ...options, packTarget: undefined } : options;
-      return await checkPlan(planned, statistics, true);
+      return await checkPlan(planned, statistics, run, true);
     }
     refusePartial(options.output, options.partial);
     if (flags.report !== false && !flags.shard)
       (await import('../../report/write.js')).refuseForeignReport(options.reportAs ?? options.output);
-    await checkPlan(options, statistics);
+    await checkPlan(options, statistics, run);
     const rts = openRuntimes(run, deviceFor(options.settings, flags));
     const noted =
       flags.report === false || flags.shard ? undefined : new (await import('./run-report.js')).RunReport(rts);
@@ -166,6 +167,7 @@ async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFl
 async function checkPlan(
   { source, settings, rules, packTarget, redo }: QuantizeOptions,
   statistics: SavedStatistics | undefined,
+  run: Run,
   dryRun = false,
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
@@ -188,6 +190,12 @@ async function checkPlan(
     if (redo) plannedModules(checkpoint, request);
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
     await method.checkPlan?.(checkpoint, settings, plan);
+    const { bits, modules } = (await import('../../quantize/requantized.js')).requantized(checkpoint, plan);
+    if (modules.length > 0)
+      run.report.warn(
+        `${counted(modules.length, 'module')} of ${source} are published in ${bits} bits and nothing wider: quantizing them again loses a second time (lpq pack takes their codes as they are)`,
+        { modules },
+      );
     (await import('../options/kv.js')).kvOf(settings, checkpoint);
   } finally {
     checkpoint.close();

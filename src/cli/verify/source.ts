@@ -35,7 +35,7 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
   const started = performance.now();
   const { isSource } = await import('../../../formats/canonical/source.js');
   const { diagnoseDirectory } = await import('../doctor/diagnosis/diagnose.js');
-  const published = isSource(kind as Parameters<typeof isSource>[0]);
+  const published = isSource(dir);
   const { findings } = await diagnoseDirectory(dir, () => run.interrupt.check());
   const problems = findings.list.filter(({ severity }) => severity === 'problem');
   const failures: SourceFailure[] = problems.map(told);

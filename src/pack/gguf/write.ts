@@ -7,8 +7,8 @@ import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
-import { withMember } from '../../../formats/directory/json-text.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
+import { withSettings } from '../../../formats/foreign/settings.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
 import { GgufWriter } from '../../../formats/gguf/write.js';
 import { readConfigText } from '../../../formats/safetensors/checkpoint.js';
@@ -80,7 +80,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     });
     const config = readConfigText(input.dir, input.config);
     const place = path.join(input.dir, 'config.json');
-    await output.writeFile('config.json', withMember(config, 'quantization_config', undefined, place));
+    await output.writeFile('config.json', withSettings(config, undefined, place));
     const tensors = tensorPlans(plan, context, carried);
     const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, source !== undefined);
     writer = await GgufWriter.create(path.join(output.path, GGUF_FILE), metadata, tensors);

@@ -16,6 +16,11 @@ export interface Published {
   readonly weights: ReadonlyMap<string, Float32Array>;
 }
 
+/** Settings that stand in the text model's own. */
+interface Nested {
+  readonly text_config: { readonly quantization_config: object };
+}
+
 interface Twice {
   readonly plain: Encoded[];
   readonly low: Encoded[];
@@ -43,7 +48,7 @@ async function twice(
   root: string,
   name: string,
   dir: string,
-  settings: object,
+  settings: object | Nested,
   encode: (name: string, shape: readonly number[]) => Twice | undefined,
 ): Promise<Published> {
   const file = new PlainFile(path.join(dir, 'model.safetensors'));
@@ -58,12 +63,25 @@ async function twice(
     both.low.push(...made.low);
     for (const [module, weight] of made.weights) weights.set(module, weight);
   }
-  const config = JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')) as object;
+  const config = JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')) as { text_config?: object };
+  const low =
+    'text_config' in settings
+      ? { config: { ...config, text_config: { ...config.text_config, ...settings.text_config } } }
+      : { config, settings };
   return {
     plain: await writeModel(path.join(root, `${name}-plain`), { tensors: both.plain, config }),
-    low: await writeModel(path.join(root, `${name}-low`), { tensors: both.low, config, settings }),
+    low: await writeModel(path.join(root, `${name}-low`), { tensors: both.low, ...low }),
     weights,
   };
+}
+
+/** Two codes a byte, sixteen bytes to a scale. */
+function mxfp4(name: string, scales: readonly number[], codes: Uint8Array, exponents: Uint8Array): Encoded[] {
+  const blocks = Uint8Array.from({ length: codes.length / 2 }, (_, i) => codes[2 * i]! | (codes[2 * i + 1]! << 4));
+  return [
+    { name: `${name}_blocks`, dtype: 'U8', shape: [...scales, 16], data: blocks },
+    { name: `${name}_scales`, dtype: 'U8', shape: scales, data: exponents },
+  ];
 }
 
 /** GPT-OSS: experts.gate_up_proj and down_proj of all experts as NAME_blocks and NAME_scales, the rest in floats. */
@@ -91,13 +109,9 @@ export function gptOss(root: string): Promise<Published> {
       const prefix = name.slice(0, name.lastIndexOf('.') + 1);
       for (const [turn, part] of parts.entries()) weights.push([`${prefix}${e}.${part}`, own[turn]!]);
     }
-    const blocks = Uint8Array.from({ length: codes.length / 2 }, (_, i) => codes[2 * i]! | (codes[2 * i + 1]! << 4));
     return {
       plain: [{ name, dtype: 'F32', shape, data }],
-      low: [
-        { name: `${name}_blocks`, dtype: 'U8', shape: [experts, n, k / 32, 16], data: blocks },
-        { name: `${name}_scales`, dtype: 'U8', shape: [experts, n, k / 32], data: exponents },
-      ],
+      low: mxfp4(name, [experts, n, k / 32], codes, exponents),
       weights,
     };
   });
@@ -134,6 +148,108 @@ export async function deepseek(root: string, form: Fp8Scales = 'f32'): Promise<P
         { name: `${name}_scale_inv`, shape: [rows, columns], ...stored },
       ],
       weights: [[name.slice(0, -'.weight'.length), data]],
+    };
+  });
+}
+
+/** Settings of Kimi K2 Thinking and K2.5, with `more` in those of the weights. */
+export const int4Settings = (more: object = {}) => ({
+  quant_method: 'compressed-tensors',
+  format: 'pack-quantized',
+  quantization_status: 'compressed',
+  kv_cache_scheme: null,
+  ignore: [
+    'lm_head',
+    're:.*self_attn.*',
+    're:.*shared_experts.*',
+    're:.*mlp\\.(gate|up|gate_up|down)_proj.*',
+    're:vision_tower.*',
+  ],
+  config_groups: {
+    group_0: {
+      targets: ['Linear'],
+      input_activations: null,
+      output_activations: null,
+      weights: {
+        ...{ num_bits: 4, type: 'int', symmetric: true, strategy: 'group', group_size: 32, block_structure: null },
+        ...{ actorder: null, dynamic: false, observer: 'minmax', observer_kwargs: {} },
+        ...more,
+      },
+    },
+  },
+});
+
+/** Kimi K2.5: experts in INT4 under language_model., the settings beside the text model's; scales in BF16. */
+export function kimi(root: string): Promise<Published> {
+  const random = generator(13);
+  const settings = { text_config: { quantization_config: int4Settings() } };
+  return twice(root, 'kimi_k25', path.join(ARCHITECTURES, 'kimi_k25'), settings, (name, shape) => {
+    if (!/experts\.\d+\.\w+_proj\.weight$/.test(name)) return undefined;
+    const [n, k] = shape as [number, number];
+    const codes = Uint8Array.from({ length: n * k }, () => random(16));
+    // 1 to 2 in steps of 2^-7, times 2^-5: eight significant bits.
+    const scales = Float32Array.from({ length: (n * k) / 32 }, () => (128 + random(128)) / 2 ** 12);
+    const data = Float32Array.from(codes, (code, i) => (code - 8) * scales[i >> 5]!);
+    const words = new Int32Array((n * k) / 8);
+    for (const [i, code] of codes.entries()) words[i >> 3] = words[i >> 3]! | (code << (4 * (i % 8)));
+    const halves = Uint16Array.from(new Uint32Array(scales.buffer), (pattern) => pattern >>> 16);
+    const module = name.slice(0, -'.weight'.length);
+    return {
+      plain: [{ name, dtype: 'F32', shape, data }],
+      low: [
+        { name: `${module}.weight_packed`, dtype: 'I32', shape: [n, k / 8], data: words },
+        { name: `${module}.weight_scale`, dtype: 'BF16', shape: [n, k / 32], data: halves },
+        { name: `${module}.weight_shape`, dtype: 'I32', shape: [2], data: Int32Array.of(n, k) },
+      ],
+      weights: [[module, data]],
+    };
+  });
+}
+
+/** Qwen3-VL-MoE: attention and the tensors of all experts, as they lie, in E4M3 with a scale for 32 x 32 weights. */
+export function qwenVlFp8(root: string): Promise<Published> {
+  const random = generator(17);
+  const settings = { quant_method: 'fp8', fmt: 'e4m3', activation_scheme: 'dynamic', weight_block_size: [32, 32] };
+  return twice(root, 'qwen3_vl_moe', path.join(ARCHITECTURES, 'qwen3_vl_moe'), settings, (name, shape) => {
+    if (!/language_model.*(self_attn\.\w_proj\.weight|experts\.\w+_proj)$/.test(name)) return undefined;
+    const [rows, columns] = shape.slice(-2) as [number, number];
+    const [high, wide] = [Math.ceil(rows / 32), Math.ceil(columns / 32)];
+    const all = shape.reduce((a, b) => a * b, 1);
+    const codes = Uint8Array.from({ length: all }, () => random(2) * 128 + random(0x50));
+    const scales = Float32Array.from({ length: (all / rows / columns) * high * wide }, () => 0.01 + random(100) / 1000);
+    const data = Float32Array.from(codes, (code, i) => {
+      const [matrix, row, column] = [Math.floor(i / rows / columns), Math.floor(i / columns) % rows, i % columns];
+      return e4m3(code) * scales[(matrix * high + (row >> 5)) * wide + (column >> 5)]!;
+    });
+    return {
+      plain: [{ name, dtype: 'F32', shape, data }],
+      low: [
+        { name, dtype: 'F8_E4M3', shape, data: codes },
+        { name: `${name}_scale_inv`, dtype: 'F32', shape: [...shape.slice(0, -2), high, wide], data: scales },
+      ],
+      weights: [],
+    };
+  });
+}
+
+/** The same model, its experts in MXFP4: NAME_blocks and NAME_scales stand for NAME [E, K, N]. */
+export function qwenVlMxfp4(root: string): Promise<Published> {
+  const random = generator(19);
+  const settings = { quant_method: 'mxfp4' };
+  return twice(root, 'qwen3_vl_mxfp4', path.join(ARCHITECTURES, 'qwen3_vl_moe'), settings, (name, shape) => {
+    if (!/experts\.\w+_proj$/.test(name)) return undefined;
+    const [experts, k, n] = shape as [number, number, number];
+    const codes = Uint8Array.from({ length: experts * n * k }, () => random(16));
+    const exponents = Uint8Array.from({ length: codes.length / 32 }, () => 119 + random(4));
+    const data = new Float32Array(codes.length);
+    for (const [i, code] of codes.entries()) {
+      const [expert, row, column] = [Math.floor(i / k / n), Math.floor(i / k) % n, i % k];
+      data[(expert * k + column) * n + row] = E2M1[code]! * 2 ** (exponents[i >> 5]! - 127);
+    }
+    return {
+      plain: [{ name, dtype: 'F32', shape, data }],
+      low: mxfp4(name, [experts, n, k / 32], codes, exponents),
+      weights: [],
     };
   });
 }

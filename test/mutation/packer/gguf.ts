@@ -150,11 +150,7 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
       'const order = orderOf(context, place, module.shape[0]).map((row) => row ^ 1);',
       'neighbouring rows are exchanged',
     ],
-    [
-      "withMember(config, 'quantization_config', undefined, place)",
-      'config',
-      'config.json keeps the quantization_config of the checkpoint',
-    ],
+    ['withSettings(config, undefined, place)', 'config', 'config.json keeps the quantization_config of the checkpoint'],
     [
       "except: ['lpq.json', 'config.json',",
       "except: ['tokenizer_config.json', 'lpq.json', 'config.json',",

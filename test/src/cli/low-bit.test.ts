@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { gptqTensors, randomCodes } from '../../formats/foreign/encode.js';
 import { gptqSettings, plain, quantized, writeModel } from '../../formats/foreign/mini.js';
-import { deepseek, gptOss } from '../../formats/foreign/published.js';
+import { deepseek, gptOss, int4Settings, kimi } from '../../formats/foreign/published.js';
 import { events, lpq, scratch } from './lpq.js';
 
 /** A copy of a model with some bytes of a tensor replaced. */
@@ -26,7 +26,7 @@ interface Report {
   ok: boolean;
   kind: string;
   modules: number;
-  checks: { name: string; status: string; failures: number }[];
+  checks: { name: string; status: string; failures: number; detail?: string }[];
   failures: { check: string; module?: string; message: string }[];
   unproved: string[];
 }
@@ -128,4 +128,58 @@ test('verify of a GPTQ directory checks what can be checked, and siblings that d
   const wrong = await lpq(['verify', other]);
   assert.equal(wrong.code, 1, wrong.stdout);
   assert.match(wrong.stderr, /LPQ_VERIFY.*\{q_proj, k_proj, v_proj\}.*not quantized alike/);
+});
+
+test('Kimi K2.5 as it is published: inspect, verify, doctor by its own spelling of names, and a warning where its codes are quantized again', async (t) => {
+  const dir = scratch(t);
+  const { low } = await kimi(dir);
+  const inspected = await lpq(['inspect', low]);
+  assert.equal(inspected.code, 0, inspected.stderr);
+  assert.match(inspected.stdout, /source checkpoint, published in compressed-tensors/);
+  assert.match(inspected.stdout, /quantized +9\.22 K weights in 9 modules: u4, 4\.563 bits per weight/);
+  const verified = await lpq(['verify', low, '--json']);
+  assert.equal(verified.code, 0, verified.stderr);
+  const [report] = events(verified) as unknown as [Report];
+  assert.match(
+    report.checks.find(({ name }) => name === 'decode')!.detail!,
+    /9 of them read in two ways that agree bit by bit/,
+  );
+  const diagnosed = await lpq(['doctor', low]);
+  assert.equal(diagnosed.code, 0, diagnosed.stdout + diagnosed.stderr);
+
+  const quantize = (from: string, ...more: string[]) =>
+    lpq([
+      'quantize',
+      from,
+      '-o',
+      path.join(dir, 'out'),
+      '--method',
+      'rtn',
+      '--bits',
+      '4',
+      '--group-size',
+      '32',
+      '--dry-run',
+      ...more,
+    ]);
+  const again = await quantize(low);
+  assert.equal(again.code, 0, again.stderr);
+  assert.match(
+    again.stderr,
+    /9 modules of .* are published in 4 bits and nothing wider: quantizing them again loses a second time/,
+  );
+  const recipe = path.join(dir, 'recipe.json');
+  writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'experts\\.\\d', skip: true }] }));
+  const kept = await quantize(low, '--recipe', recipe);
+  assert.equal(kept.code, 0, kept.stderr);
+  assert.doesNotMatch(kept.stderr, /second time/);
+
+  const file = path.join(low, 'config.json');
+  const config = JSON.parse(readFileSync(file, 'utf8'));
+  config.text_config.quantization_config = int4Settings({ actorder: 'group' });
+  writeFileSync(file, JSON.stringify(config));
+  const refused = await quantize(low);
+  assert.equal(refused.code, 3);
+  assert.match(refused.stderr, /LPQ_CONFIG.*is not an unquantized checkpoint/);
+  assert.match(refused.stderr, /compressed-tensors with group_0: actorder group/);
 });

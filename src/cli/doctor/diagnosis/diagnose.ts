@@ -61,7 +61,13 @@ export async function diagnoseDirectory(dir: string, onStep: () => void = () => 
     await step();
     await diagnoseScales(modules, findings, step);
     diagnoseSiblings(modules, tensors, findings);
-    diagnoseModel(dir, config, tensors, { ctx, method: settings.method, modules }, findings);
+    diagnoseModel(
+      dir,
+      config,
+      tensors,
+      { ctx, method: settings.method, published: settings.unpublished === undefined, modules },
+      findings,
+    );
     return { kind, findings };
   } finally {
     tensors.close();
@@ -75,7 +81,7 @@ function diagnoseUnsettled(
   tensors: ReturnType<typeof diagnoseFiles>,
   findings: Findings,
 ): void {
-  const method = guessMethod(foreignContext(dir, tensors, config, { method: 'unknown', settings: {}, where: dir }));
+  const method = guessMethod(foreignContext(dir, tensors, config, { settings: {}, where: dir }));
   if (method === undefined) return;
   findings.add('settings', 'problem', `${dir} holds quantized weights, but no quantization_config says how`, {
     got: `tensors as of ${method}`,

@@ -1,11 +1,12 @@
 import { type FileTensors, FloatView } from '../../../../formats/foreign/floats.js';
 import type { ForeignContext, ForeignModule } from '../../../../formats/foreign/module.js';
-import { SOURCE_METHODS } from '../../../../formats/foreign/settings.js';
 import { LpqError } from '../../../core/error.js';
 import { architectureOf } from '../../../model/architectures/index.js';
 import { expertSource } from '../../../model/fused-experts.js';
 import { buildGraph } from '../../../model/graph.js';
+import { asNamed } from '../../../model/named.js';
 import { planModel } from '../../../model/plan.js';
+import type { WeightShapes } from '../../../model/source.js';
 import type { Findings } from './finding.js';
 
 /** Missing tensors are named up to this many. */
@@ -17,13 +18,19 @@ export function diagnoseModel(
   config: Readonly<Record<string, unknown>>,
   tensors: FileTensors,
   foreign:
-    | { readonly ctx: ForeignContext; readonly method: string; readonly modules: readonly ForeignModule[] }
+    | {
+        readonly ctx: ForeignContext;
+        readonly method: string;
+        readonly published: boolean;
+        readonly modules: readonly ForeignModule[];
+      }
     | undefined,
   findings: Findings,
 ): void {
   try {
-    const graph = buildGraph(planModel(architectureOf(config, dir), config, dir));
-    const shapes = shapesOf(dir, config, tensors, foreign);
+    const view = viewOf(dir, config, tensors, foreign);
+    const graph = buildGraph(planModel(asNamed(architectureOf(config, dir), view), config, dir));
+    const shapes = shapesOf(view, foreign);
     const missing: string[] = [];
     let needed = 0;
     for (const demanded of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
@@ -57,18 +64,17 @@ export function diagnoseModel(
   }
 }
 
-type Shapes = (name: string) => readonly number[] | undefined;
+type Foreign = Parameters<typeof diagnoseModel>[3];
 
-function shapesOf(
+function viewOf(
   dir: string,
   config: Readonly<Record<string, unknown>>,
   tensors: FileTensors,
-  foreign: Parameters<typeof diagnoseModel>[3],
-): Shapes {
-  const own =
-    foreign && SOURCE_METHODS.includes(foreign.method) ? new FloatView(tensors, foreign.method, foreign.ctx) : tensors;
+  foreign: Foreign,
+): WeightShapes {
+  const own = foreign?.published ? new FloatView(tensors, foreign.method, foreign.ctx) : tensors;
   // Experts that share a tensor are looked for as the linears that they are; nothing is read of them.
-  const view = expertSource({
+  return expertSource({
     dir,
     config: { ...config },
     names: () => own.names(),
@@ -76,8 +82,10 @@ function shapesOf(
     shape: (name) => own.shape(name),
     tensor: (name) => Promise.resolve(own.tensor(name)),
   });
-  const modules = new Map(
-    own === tensors ? foreign?.modules.map(({ name, declaration }) => [`${name}.weight`, declaration.shape]) : [],
-  );
+}
+
+function shapesOf(view: WeightShapes, foreign: Foreign): (name: string) => readonly number[] | undefined {
+  const read = foreign?.published ? [] : (foreign?.modules ?? []);
+  const modules = new Map(read.map(({ name, declaration }) => [`${name}.weight`, declaration.shape]));
   return (name) => modules.get(name) ?? (view.has(name) ? view.shape(name) : undefined);
 }
