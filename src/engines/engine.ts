@@ -18,7 +18,7 @@ export interface EngineForm {
   experts?(stored: StoredExperts): string | undefined;
 }
 
-/** How a model's checkpoint has its experts: not at all, one tensor each, or all of a block in one. */
+/** How loaders look for a model's experts: there are none, by a name for each, or (some loaders only) all of a block in one tensor. */
 export type StoredExperts = 'none' | 'single' | 'fused';
 
 /** How what stands here was made sure of. */

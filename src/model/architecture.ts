@@ -482,8 +482,11 @@ export interface ExpertsTable {
   readonly frequency?: string;
   /** Tensors that hold the linears of all experts of a block: src/model/fused-experts.ts reads them one by one. */
   readonly fused?: readonly FusedExpertsTable[];
-  /** True: programs that load such checkpoints also know each expert's linears by `names`. */
-  readonly named?: true;
+  /**
+   * Of `fused`: which programs also know each expert's linears by `names`, as quantized checkpoints have them. all: every one; some: not
+   * transformers, which looks for the fused tensors alone.
+   */
+  readonly named?: 'all' | 'some';
 }
 
 export interface SharedExpertTable {

@@ -16,7 +16,7 @@ export interface ModelRoles {
   pattern(name: string): string;
   /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
   readonly fusedExperts: boolean;
-  /** They hold them in one tensor, and some loaders know the names of single experts, too. */
+  /** They hold them in one tensor, and not every loader knows the names of single experts, too. */
   readonly storedFused: boolean;
 }
 
@@ -32,7 +32,7 @@ export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
     nested: table?.text !== undefined,
     pattern: (module) => (table?.text ? nestedPattern(table, module, head) : `^${escaped(module)}$`),
     isExpert: (name) => expert?.test(name) ?? false,
-    storedFused: table?.experts?.fused !== undefined,
+    storedFused: table?.experts?.fused !== undefined && table.experts.named !== 'all',
     fusedExperts: table?.experts?.fused !== undefined && !table.experts.named,
   };
 }

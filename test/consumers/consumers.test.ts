@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { execa } from 'execa';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { lpq, model, root } from '../src/cli/lpq.js';
+import { ARCHITECTURES } from '../src/model/fixtures.js';
 import { writeDecoded } from './expected.js';
 
 /**
@@ -21,8 +22,8 @@ const skip = existsSync(python)
 
 interface Case {
   readonly name: string;
-  /** A folder of make_sources.py, or the bundled model. */
-  readonly source: 'llama' | 'gemma2' | 'mixtral' | 'tiny-llama';
+  /** A folder of make_sources.py, a small checkpoint of an architecture, or the bundled model. */
+  readonly source: 'llama' | 'gemma2' | 'mixtral' | 'qwen3_5_moe' | 'tiny-llama';
   readonly target: string;
   readonly how: 'config' | 'transformers' | 'gguf';
   readonly options: readonly string[];
@@ -61,6 +62,12 @@ const CASES: readonly Case[] = [
     options: ['--bits', '8', '--group-size', 'channel'],
   },
   { ...compressed, name: 'experts', source: 'mixtral', options: W4, bound: HALF },
+  // Published in one tensor a block, packed with a name for each: transformers puts them together again. It rounds them to f16, by
+  // 2^-11 of their size, through two blocks to logits of up to 4.
+  {
+    ...{ ...compressed, name: 'fused-experts', source: 'qwen3_5_moe', bound: HALF, logits: 1e-2 },
+    options: ['--bits', '4', '--group-size', '32'],
+  },
   {
     ...compressed,
     name: 'mixed',
@@ -79,7 +86,9 @@ async function run(...args: string[]): Promise<void> {
 
 /** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
 async function prepare(dir: string, { name, source, target, options, rules, how }: Case): Promise<void> {
-  const from = source === 'tiny-llama' ? model : path.join(dir, 'sources', source);
+  const known = path.join(ARCHITECTURES, source);
+  const made = path.join(dir, 'sources', source);
+  const from = source === 'tiny-llama' ? model : existsSync(made) ? made : known;
   const [quantized, out] = [path.join(dir, `${name}.q`), path.join(dir, name)];
   const recipe = path.join(dir, `${name}.json`);
   if (rules) writeFileSync(recipe, JSON.stringify({ rules }));

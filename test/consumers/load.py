@@ -14,8 +14,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy
 import torch
+import transformers as hf
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 IDS = torch.arange(3, 35).reshape(1, 32)
 
@@ -51,8 +52,8 @@ def compare(result, name, got, expected):
 
 
 def transformers(path, result, dtype):
-    config(path, result, dtype)
-    model, told = AutoModelForCausalLM.from_pretrained(
+    found = config(path, result, dtype)
+    model, told = getattr(hf, found.architectures[0]).from_pretrained(
         path, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True
     )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -70,10 +71,13 @@ def transformers(path, result, dtype):
     # Experts of a block in one tensor: gate and up of each, one below the other.
     for name, value in have.items():
         prefix, _, last = name.rpartition(".")
-        parts = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}.get(last)
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
         if parts is None or not prefix.endswith("mlp.experts"):
             continue
-        source = prefix.replace("mlp.experts", "block_sparse_moe.experts")
+        source = prefix
+        if f"{prefix}.0.{parts[0]}.weight" not in weights:
+            source = prefix.replace("mlp.experts", "block_sparse_moe.experts")
+            parts = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}[last]
         for expert in range(value.shape[0]):
             whole = torch.cat([weights[f"{source}.{expert}.{part}.weight"] for part in parts])
             compare(result, f"{name}[{expert}]", value[expert], whole)

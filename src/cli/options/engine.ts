@@ -41,7 +41,8 @@ export async function engineModel(config: Readonly<Record<string, unknown>>): Pr
   const experts = knownArchitecture(config)?.experts;
   return {
     dtype: typeof dtype === 'string' ? dtype : undefined,
-    experts: experts === undefined ? 'none' : experts.fused === undefined ? 'single' : 'fused',
+    experts:
+      experts === undefined ? 'none' : experts.fused === undefined || experts.named === 'all' ? 'single' : 'fused',
   };
 }
 

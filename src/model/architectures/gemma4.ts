@@ -78,6 +78,7 @@ export const gemma4Text: Architecture = {
       { tensor: 'experts.gate_up_proj', parts: ['gate', 'up'], stored: 'out-in' },
       { tensor: 'experts.down_proj', parts: ['down'], stored: 'out-in' },
     ],
+    named: 'some',
   },
   perLayer: {
     size: { keys: ['hidden_size_per_layer_input'], otherwise: 256 },

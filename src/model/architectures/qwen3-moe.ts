@@ -50,6 +50,6 @@ export const qwen3VlMoe: Architecture = {
       { tensor: 'mlp.experts.gate_up_proj', parts: ['gate', 'up'], stored: 'either' },
       { tensor: 'mlp.experts.down_proj', parts: ['down'], stored: 'either' },
     ],
-    named: true,
+    named: 'some',
   },
 };

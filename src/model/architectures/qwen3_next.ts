@@ -81,7 +81,7 @@ export const qwen35Moe: Architecture = {
       { tensor: 'mlp.experts.gate_up_proj', parts: ['gate', 'up'], stored: 'out-in' },
       { tensor: 'mlp.experts.down_proj', parts: ['down'], stored: 'out-in' },
     ],
-    named: true,
+    named: 'all',
   },
 };
 
