@@ -121,10 +121,28 @@ export async function quantizeInto(
   task?.end();
   const seconds = (performance.now() - started) / 1000;
   const { modules, ...facts } = summary;
+  tellOfIdle(modules, run);
   await noted?.write(output, modules, run, options.reportAs);
   run.report.result(
     { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
     line`quantized ${counted(modules.length, 'module')} to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
+  );
+}
+
+/** Named up to this many; --json and the report name all. */
+const NAMED = 6;
+
+/** Modules, experts as a rule, that too few tokens of the calibration text reached: they are rounded as they are. */
+function tellOfIdle(modules: readonly ModuleLine[], run: Run): void {
+  const idle = modules.flatMap(({ name, tokens, note }) =>
+    note === undefined || tokens === null ? [] : [{ name, tokens }],
+  );
+  if (idle.length === 0) return;
+  const named = idle.slice(0, NAMED).map(({ name, tokens }) => `${name} (${counted(tokens, 'token')})`);
+  const more = idle.length > NAMED ? [`${idle.length - NAMED} more`] : [];
+  run.report.warn(
+    `${counted(idle.length, 'module')} saw fewer calibration tokens than an eighth of their input features, and are rounded to nearest: ${[...named, ...more].join(', ')} (more --samples, or --moe-coverage for experts, let them see more)`,
+    { modules: idle },
   );
 }
 
