@@ -3,6 +3,8 @@
 
 usage: make_gguf.py ARCHITECTURES OUT      writes OUT/NAME.gguf for every one that llama.cpp has; needs gguf, numpy
 
+What follows a dot of NAME is a spelling of older files: `whole` has kv_b_proj as it is.
+
 Tensors are changed as llama.cpp's conversion scripts change them: q and k interleaved head by head where they rotate halves and
 llama.cpp neighbours, 1 added to Gemma's norms, [K, N] turned over, q, k and v of GPT-NeoX sorted, experts stacked. Matrices stay in
 BF16 and vectors become F32, so that nothing is rounded.
@@ -18,6 +20,7 @@ NAMES = {
     "qwen2_moe": ARCH.QWEN2MOE, "qwen3": ARCH.QWEN3, "qwen3_moe": ARCH.QWEN3MOE, "gemma2": ARCH.GEMMA2, "gemma3_text": ARCH.GEMMA3,
     "phi3": ARCH.PHI3, "starcoder2": ARCH.STARCODER2, "gpt2": ARCH.GPT2, "gpt_neox": ARCH.GPTNEOX, "olmo2": ARCH.OLMO2,
     "granite": ARCH.GRANITE, "glm4": ARCH.GLM4, "cohere": ARCH.COMMAND_R, "gpt_oss": ARCH.GPT_OSS,
+    "deepseek_v3": ARCH.DEEPSEEK2, "deepseek_v3.whole": ARCH.DEEPSEEK2,
 }
 
 
@@ -55,6 +58,13 @@ def convert(kind, name, x, config):
     if kind == ARCH.GPTNEOX and "query_key_value" in name:
         size = x.shape[0] // heads // 3
         x = x.reshape(heads, 3, size, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+    if kind == ARCH.DEEPSEEK2:
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if "kv_b_proj" in name and not config.get("whole"):
+            # Keys, turned over, and values of each head in a tensor of their own.
+            x = x.reshape(heads, -1, x.shape[-1])
+            nope = config["qk_nope_head_dim"]
+            return [(name.replace("kv_b", "k_b"), x[:, :nope].swapaxes(1, 2)), (name.replace("kv_b", "v_b"), x[:, nope:])]
     if kind == ARCH.GPT_OSS:
         if name.endswith("sinks"):
             name += ".weight"
@@ -94,6 +104,7 @@ def metadata(w, kind, name, c, tensors):
     get = lambda *keys: next((c[k] for k in keys if c.get(k) is not None), None)
     hidden, heads = get("hidden_size", "n_embd"), get("num_attention_heads", "n_head")
     head = get("head_dim") or hidden // heads
+    mla = kind == ARCH.DEEPSEEK2
     rope = c.get("rope_parameters") or {}
     swa = rope.get("sliding_attention")
     rope = rope.get("full_attention", rope)
@@ -102,9 +113,11 @@ def metadata(w, kind, name, c, tensors):
     w.add_block_count(get("num_hidden_layers", "n_layer"))
     w.add_feed_forward_length(get("intermediate_size", "n_inner") or 4 * hidden)
     w.add_head_count(heads)
-    if kind not in (ARCH.GPT2, ARCH.GPTNEOX):
+    if mla:
+        latent_metadata(w, c)
+    elif kind not in (ARCH.GPT2, ARCH.GPTNEOX):
         w.add_head_count_kv(get("num_key_value_heads"))
-    if get("head_dim"):
+    if get("head_dim") and not mla:
         w.add_key_length(head)
         w.add_value_length(head)
     if get("rms_norm_eps") is not None:
@@ -160,15 +173,45 @@ def metadata(w, kind, name, c, tensors):
     w.add_tokenizer_model("none")
 
 
+def latent_metadata(w, c):
+    rotary, rank = c["qk_rope_head_dim"], c["kv_lora_rank"]
+    keys = c["qk_nope_head_dim"] + rotary
+    if c.get("whole"):
+        w.add_head_count_kv(c["num_attention_heads"])
+        w.add_key_length(keys)
+        w.add_value_length(c["v_head_dim"])
+    else:
+        # Attention over the latent vector has one head of keys.
+        w.add_head_count_kv(1)
+        w.add_key_length(rank + rotary)
+        w.add_value_length(rank)
+        w.add_key_length_mla(keys)
+        w.add_value_length_mla(c["v_head_dim"])
+    w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_kv_lora_rank(rank)
+    w.add_leading_dense_block_count(c["first_k_dense_replace"])
+    w.add_expert_count(c["n_routed_experts"])
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_expert_group_count(c["n_group"])
+    w.add_expert_group_used_count(c["topk_group"])
+
+
 def main(source, out):
     out.mkdir(parents=True, exist_ok=True)
     for name, kind in NAMES.items():
-        config = json.loads((source / name / "config.json").read_text())
+        stem, _, older = name.partition(".")
+        config = json.loads((source / stem / "config.json").read_text())
+        if older:
+            config[older] = True
         layers = config.get("num_hidden_layers", config.get("n_layer"))
         names = gguf.get_tensor_name_map(kind, layers)
         tied = config.get("tie_word_embeddings")
         tensors = {}
-        pairs = [pair for key, x in load(source / name / "model.safetensors") for pair in convert(kind, key, x, config)]
+        pairs = [pair for key, x in load(source / stem / "model.safetensors") for pair in convert(kind, key, x, config)]
         for key, x in stacked(pairs):
             if tied and key == "lm_head.weight" or key.endswith((".attn.bias", ".masked_bias", "rotary_emb.inv_freq")):
                 continue

@@ -1,3 +1,4 @@
+import { DEEPSEEK } from './deepseek.js';
 import type { GgufFacts } from './facts.js';
 import { badGguf } from './file.js';
 import * as names from './names.js';
@@ -15,6 +16,10 @@ export interface SourceArchitecture {
   readonly block: names.SourceNames;
   /** The file has 1 + weight of every norm. */
   readonly normsPlusOne?: boolean;
+  /** Latent attention: the linear of a block that makes keys and values of the latent vector, of which the file may have halves. */
+  readonly latent?: string;
+  /** The row that a file's metadata asks for instead, if not this one. */
+  readonly variant?: (facts: GgufFacts) => string | undefined;
   /** Keys of config.json beside those of every model. */
   readonly config: (facts: GgufFacts, shared: Shared) => Json;
 }
@@ -89,8 +94,10 @@ const layerNorm = (facts: GgufFacts): number => facts.number('attention.layer_no
 
 /** By general.architecture. */
 export const SOURCE_ARCHITECTURES: Readonly<Record<string, SourceArchitecture>> = {
+  ...DEEPSEEK,
   llama: {
     model: ['llama', 'LlamaForCausalLM'],
+    variant: (facts) => ((facts.optional('expert_count') ?? 0) > 0 ? 'llama with experts' : undefined),
     outer: LLAMA_OUTER,
     blocks: 'model.layers',
     block: names.interleaved(LLAMA_BLOCK),

@@ -19,9 +19,8 @@ export interface GgufSourceModel {
 export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
   const facts = new GgufFacts(file);
   const { architecture: name } = facts;
-  const mixture = name === 'llama' && (facts.optional('expert_count') ?? 0) > 0;
-  const key = mixture ? 'llama with experts' : name;
-  if (!Object.hasOwn(SOURCE_ARCHITECTURES, key))
+  const own = Object.hasOwn(SOURCE_ARCHITECTURES, name) ? SOURCE_ARCHITECTURES[name] : undefined;
+  if (!own || name.includes(' '))
     throw new LpqError('LPQ_ARCH_UNKNOWN', `${file.path} has an architecture that lpq does not read from GGUF`, {
       got: name,
       expected: Object.keys(SOURCE_ARCHITECTURES)
@@ -29,14 +28,14 @@ export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
         .join(', '),
       hint: 'Start from the safetensors that it was converted from.',
     });
-  const architecture = SOURCE_ARCHITECTURES[key] as SourceArchitecture;
+  const architecture = SOURCE_ARCHITECTURES[own.variant?.(facts) ?? name] as SourceArchitecture;
   const hidden = facts.number('embedding_length');
   const heads = facts.number('attention.head_count');
   const headDim = facts.optional('attention.key_length') ?? hidden / heads;
   const valueDim = facts.optional('attention.value_length') ?? headDim;
   if (!(heads > 0) || !Number.isInteger(headDim) || headDim < 1)
     badGguf(file.path, 'its heads do not divide its embeddings', { got: `${hidden} / ${heads}` });
-  if (valueDim !== headDim)
+  if (valueDim !== headDim && architecture.latent === undefined)
     badGguf(file.path, 'its keys and values differ in length', { got: `${headDim}, ${valueDim}` });
   const shared: Shared = { hidden, heads, headDim, layers: facts.number('block_count') };
   const [vocab = 0, columns = 0] = facts.shape('token_embd.weight');

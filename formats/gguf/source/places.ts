@@ -2,6 +2,7 @@ import { dtypeFacts } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { SourceArchitecture } from './architectures.js';
 import { badGguf, type GgufModelFile, type GgufPart, type GgufTensor } from './file.js';
+import { type LatentHalves, latentHalf, latentPlace } from './latent.js';
 import type { GgufSourceModel } from './model.js';
 import type { Fix, SourceName } from './names.js';
 
@@ -16,6 +17,8 @@ export interface Place {
   readonly bytes: number;
   readonly fix: Fix | undefined;
   readonly minusOne: boolean;
+  /** It is made of these two instead. */
+  readonly halves?: LatentHalves;
 }
 
 /** Tensors that config.json has in words. */
@@ -24,14 +27,19 @@ const SPENT = /^rope_(freqs|factors_long|factors_short)\.weight$|\.(attn_rot_emb
 /** The tensors of a model by their names in its checkpoint. Throws LPQ_GGUF for a tensor that has no place in it. */
 export function placesOf(file: GgufModelFile, model: GgufSourceModel): Map<string, Place> {
   const places = new Map<string, Place>();
+  const halves = new Map<string, Partial<LatentHalves>>();
+  const put = (place: Place): void => {
+    const { name } = place.entry;
+    if (places.has(name)) badGguf(file.path, `two of its tensors are '${name}'`, { got: place.from.name });
+    places.set(name, place);
+  };
   for (const tensor of file.tensors.values()) {
     if (SPENT.test(tensor.name)) continue;
-    for (const place of placesFor(file, model, tensor)) {
-      const { name } = place.entry;
-      if (places.has(name)) badGguf(file.path, `two of its tensors are '${name}'`, { got: tensor.name });
-      places.set(name, place);
-    }
+    const half = latentHalf(tensor.name, model.architecture);
+    if (half) halves.set(half.layer, { ...halves.get(half.layer), [half.half]: tensor });
+    else for (const place of placesFor(file, model, tensor)) put(place);
   }
+  for (const [layer, both] of halves) put(latentPlace(file, model, layer, both));
   return places;
 }
 

@@ -1,12 +1,14 @@
 import { createHash } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
-import { allocate, type DType, type Tensor, typed } from '../../../native/binding.js';
+import { allocate, type DType, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { LpqError } from '../../../src/core/error.js';
+import { numbersOf } from '../../foreign/numbers.js';
 import { dtypeFacts, type SafetensorsDtype } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { TensorReader } from '../../safetensors/read.js';
 import { rowOrder } from '../names.js';
 import { badGguf, GgufModelFile } from './file.js';
+import { joinLatent, type LatentHalves } from './latent.js';
 import { type GgufSourceModel, ggufSourceModel } from './model.js';
 import { type Place, placesOf } from './places.js';
 
@@ -58,10 +60,32 @@ export class GgufTensors implements TensorReader {
   }
 
   tensor(name: string, as?: DType): Tensor {
-    const { entry, from, position, bytes, fix, minusOne } = this.find(name);
+    const place = this.find(name);
+    const { entry, halves } = place;
     const own = dtypeFacts(entry.dtype).native as DType;
     if (as !== undefined && as !== own)
       throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${this.path} cannot be read as ${as}`, { got: entry.dtype });
+    return halves ? this.joined(place, halves) : this.made(place);
+  }
+
+  /** Both halves decoded, as F32 unless they hold the same floats. */
+  private joined({ entry }: Place, { k, v }: LatentHalves): Tensor {
+    const native = dtypeFacts(entry.dtype).native as DType;
+    const [first, second] = [k, v].map((from) => {
+      const { position, bytes, type, shape } = from;
+      const dtype = typeof type.holds === 'string' ? type.holds : 'F32';
+      const own = { entry: { ...entry, name: from.name, dtype, shape }, fix: undefined, minusOne: false };
+      return widened(this.made({ ...own, from, position, bytes }), native);
+    }) as [Tensor, Tensor];
+    const out = allocate(native, entry.shape);
+    const [parts, values] = [k.shape as [number, number, number], v.shape[1] as number];
+    joinLatent(typed<Float32Array>(first), typed<Float32Array>(second), parts, values, typed<Float32Array>(out));
+    for (const half of [first, second]) half.dispose();
+    return out;
+  }
+
+  private made({ entry, from, position, bytes, fix, minusOne }: Place): Tensor {
+    const own = dtypeFacts(entry.dtype).native as DType;
     const { holds } = from.type;
     const { map } = from.part;
     const order = this.orderOf(fix, entry);
@@ -82,8 +106,9 @@ export class GgufTensors implements TensorReader {
   }
 
   advise(name: string, advice: 'willneed' | 'dontneed'): void {
-    const { from, position, bytes } = this.find(name);
+    const { from, position, bytes, halves } = this.find(name);
     from.part.map.advise(advice, position, bytes);
+    halves?.v.part.map.advise(advice, halves.v.position, halves.v.bytes);
   }
 
   /** Tells it from other models: sha256 over the headers, and pieces of every tensor. */
@@ -121,6 +146,14 @@ export class GgufTensors implements TensorReader {
     for (const [stored, row] of rowOrder(rows, own).entries()) back[row] = stored;
     return back;
   }
+}
+
+/** As F32 where that is asked for; the same tensor where it is of that type. */
+function widened(tensor: Tensor, to: DType): Tensor {
+  if (tensor.dtype === to) return tensor;
+  const wide = fromTyped(to, tensor.shape, numbersOf(typed<Uint16Array>(tensor), tensor.dtype as 'f16' | 'bf16'));
+  tensor.dispose();
+  return wide;
 }
 
 function takeRows(stored: Uint8Array, order: Int32Array): Uint8Array {

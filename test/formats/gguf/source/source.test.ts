@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { copyFileSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { SourceCheckpoint } from '../../../../formats/canonical/source.js';
-import { ByteSink, type GgufValue, writeEntry } from '../../../../formats/gguf/metadata.js';
+import type { GgufValue } from '../../../../formats/gguf/metadata.js';
 import { ggufDirectory, ggufFiles } from '../../../../formats/gguf/source/directory.js';
 import { GgufTensors } from '../../../../formats/gguf/source/tensors.js';
 import { createRuntime, typed } from '../../../../native/binding.js';
@@ -11,58 +11,15 @@ import { artifactSource } from '../../../../src/artifact/open.js';
 import { openModel } from '../../../../src/model/graph.js';
 import { lpq, model } from '../../../src/cli/lpq.js';
 import { designed, scratch } from '../../scratch.js';
+import { EMBEDDING, madeIn, NORM, number, type Part, text } from './made.js';
 
 const dir = scratch();
-
-interface Part {
-  readonly name: string;
-  /** Fastest first. */
-  readonly dims: readonly number[];
-  readonly type?: number;
-  readonly offset?: number;
-}
-
-const text = (value: string): GgufValue => ({ type: 'string', value });
-const number = (value: number): GgufValue => ({ type: 'u32', value });
-
-const LLAMA: Readonly<Record<string, GgufValue>> = {
-  'general.architecture': text('llama'),
-  'llama.embedding_length': number(8),
-  'llama.attention.head_count': number(2),
-  'llama.block_count': number(0),
-  'llama.feed_forward_length': number(8),
-  'llama.context_length': number(16),
-  'llama.attention.layer_norm_rms_epsilon': { type: 'f32', value: 1e-5 },
-};
-const EMBEDDING: Part = { name: 'token_embd.weight', dims: [8, 4] };
-const NORM: Part = { name: 'output_norm.weight', dims: [8] };
-
 let files = 0;
-
-/** A file put together by hand; F32 tensors 256 bytes apart whose elements count up from 0. */
-function made(keys: Readonly<Record<string, GgufValue | undefined>>, parts: readonly Part[], name?: string): string {
-  const sink = new ByteSink();
-  const entries = Object.entries({ ...LLAMA, ...keys }).filter(([, value]) => value !== undefined);
-  sink.bytes(Buffer.from('GGUF'));
-  sink.u32(3);
-  sink.u64(parts.length);
-  sink.u64(entries.length);
-  for (const [key, value] of entries) writeEntry(sink, key, value as GgufValue);
-  for (const [i, { name: own, dims, type = 0, offset = 256 * i }] of parts.entries()) {
-    sink.string(own);
-    sink.u32(dims.length);
-    for (const size of dims) sink.u64(size);
-    sink.u32(type);
-    sink.u64(offset);
-  }
-  sink.pad(32);
-  const data = Float32Array.from({ length: 64 * parts.length }, (_, i) => i);
-  sink.bytes(new Uint8Array(data.buffer));
-  const file = path.join(dir, name ?? `made-${files++}.gguf`);
-  mkdirSync(path.dirname(file), { recursive: true });
-  writeFileSync(file, sink.joined());
-  return file;
-}
+const made = (
+  keys: Readonly<Record<string, GgufValue | undefined>>,
+  parts: readonly Part[],
+  name = `made-${files++}.gguf`,
+): string => madeIn(dir, keys, parts, name);
 
 const refused = (file: string, message: RegExp, code = 'LPQ_GGUF'): void =>
   assert.throws(() => ggufDirectory(ggufFiles(file) as string[]), designed(code, message), String(message));
