@@ -120,7 +120,16 @@ for (const [what, make] of Object.entries(NESTED))
     assert.equal(JSON.parse(config).quantization_config.quant_method, 'lpq');
     plain.close();
     low.close();
-    assert.deepEqual(await computed(openSource(outputs[1], rt)), await computed(openSource(outputs[0], rt)));
+    const again = await computed(openSource(outputs[1], rt));
+    assert.deepEqual(again, await computed(openSource(outputs[0], rt)));
+
+    const packed = `${dirs.low}-packed`;
+    const input = await openQuantized(outputs[1]);
+    await packCheckpoint({ input, target: 'tilus', output: packed, runtime: rt });
+    input.close();
+    const report = await verifyArtifact({ dir: packed, against: outputs[1], runtime: rt });
+    assert.ok(report.ok, JSON.stringify(report.failures));
+    assert.deepEqual(await computed(artifactSource(packed, rt)), again);
   });
 
 test('Kimi K2.5 in INT4 is packed as it is published', async () => {

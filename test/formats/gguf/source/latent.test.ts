@@ -56,6 +56,17 @@ test('kv_b_proj is made of its halves, head by head the rows of keys and those o
   model.close();
 });
 
+test('halves of different types become F32', () => {
+  // Read as BF16 the floats 128, 129, ... are 0, 128, 0, 129, ...: keys of even rows are 0.
+  const model = open({}, { ...K, type: 30 }, V);
+  const tensor = model.tensor('model.layers.0.self_attn.kv_b_proj.weight');
+  assert.deepEqual(
+    [...typed<Float32Array>(tensor)],
+    [...[0, 0, 0], ...[128, 129, 130], ...[192, 193, 194], ...[0, 0, 0], ...[131, 132, 133], ...[195, 196, 197]],
+  );
+  model.close();
+});
+
 test('a half without the other, or of another size, is refused by name', () => {
   assert.throws(() => open({}, K), designed('LPQ_GGUF', /belong together.*got blk\.0\.attn_k_b/));
   assert.throws(() => open({}, V), designed('LPQ_GGUF', /belong together.*got blk\.0\.attn_v_b/));
