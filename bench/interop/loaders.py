@@ -99,6 +99,14 @@ LAST = {"qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale",
         "weight_global_scale", "weight_g_idx"}
 
 
+def canonical(t):
+    """What lpq quantize writes of symmetric 4-bit integers: two's complement, two a byte, the lower index in the low nibble."""
+    codes = torch.stack((t["codes"] & 15, t["codes"] >> 4), -1).flatten(-2).to(torch.int64)
+    scales = t["scales"].float()
+    signed = codes - 16 * (codes >= 8)
+    return signed * scales.repeat_interleave(codes.shape[1] // scales.shape[1], dim=1)
+
+
 def decoded(place, config):
     """Every weight in fp32, by name."""
     settings = config["quantization_config"]
@@ -107,7 +115,9 @@ def decoded(place, config):
     out = {}
     for module in modules:
         parts = {name[len(module) + 1:]: tensor for name, tensor in tensors.items() if name.startswith(module + ".")}
-        if settings["quant_method"] == "gptq":
+        if settings["quant_method"] == "lpq":
+            weight = canonical(parts)
+        elif settings["quant_method"] == "gptq":
             weight = gptq(parts, settings)
         elif settings["quant_method"] == "awq":
             weight = awq(parts, settings)
