@@ -51,6 +51,7 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
     checks.push({ name: 'decode', status: 'skipped', count: 0, failures: 0, detail: 'not everything can be read' });
   const unproved = [
     `that these codes and scales are those that were published: ${published ? 'such a source' : 'another tool’s checkpoint'} holds no hashes (a download from the Hub is compared with the Hub's)`,
+    ...(published && readable ? await readOnce(dir) : []),
   ];
   const warnings = findings.list.filter(({ severity }) => severity === 'warning').map(({ message }) => message);
   for (const warning of warnings) run.report.warn(warning);
@@ -72,6 +73,19 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
         hint: `lpq doctor ${dir} says what to do about each.`,
       }),
   };
+}
+
+/** Says of experts that share a tensor in FP8, which are no modules, that nothing compares what they decode to. */
+async function readOnce(dir: string): Promise<string[]> {
+  const { fusedNames } = await import('../../../formats/fp8-block/fused.js');
+  const { Checkpoint } = await import('../../../formats/safetensors/checkpoint.js');
+  const weights = Checkpoint.open(dir);
+  const fused = fusedNames({ weights });
+  weights.close();
+  if (fused.length === 0) return [];
+  return [
+    `that ${counted(fused.length, 'tensor')} of all experts of a block in FP8 (${fused[0]}, ...) decode as they should: their codes and scales are finite numbers, and are read in one way alone`,
+  ];
 }
 
 /** Decodes all modules; their number. */

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { SafetensorsFile } from '../../../formats/safetensors/read.js';
 import { gptqTensors, randomCodes } from '../../formats/foreign/encode.js';
 import { gptqSettings, plain, quantized, writeModel } from '../../formats/foreign/mini.js';
-import { deepseek, gptOss, int4Settings, kimi } from '../../formats/foreign/published.js';
+import { deepseek, gptOss, int4Settings, kimi, qwenVlFp8 } from '../../formats/foreign/published.js';
 import { events, lpq, scratch } from './lpq.js';
 
 /** A copy of a model with some bytes of a tensor replaced. */
@@ -179,7 +179,18 @@ test('Kimi K2.5 as it is published: inspect, verify, doctor by its own spelling 
   config.text_config.quantization_config = int4Settings({ actorder: 'group' });
   writeFileSync(file, JSON.stringify(config));
   const refused = await quantize(low);
-  assert.equal(refused.code, 3);
+  assert.equal(refused.code, 4);
   assert.match(refused.stderr, /LPQ_CONFIG.*is not an unquantized checkpoint/);
   assert.match(refused.stderr, /compressed-tensors with group_0: actorder group/);
+});
+
+test('FP8 experts that share a tensor: verify says what it does not prove of them, pack refuses them', async (t) => {
+  const { low } = await qwenVlFp8(scratch(t));
+  const verified = await lpq(['verify', low, '--json']);
+  assert.equal(verified.code, 0, verified.stderr);
+  const [report] = events(verified) as unknown as [Report];
+  assert.equal(report.modules, 8);
+  assert.match(report.unproved[1]!, /2 tensors of all experts of a block in FP8 .*read in one way alone/);
+  const packed = await lpq(['pack', low, '--target', 'tilus', '-o', `${low}-packed`]);
+  assert.match(packed.stderr, /LPQ_FOREIGN .*in FP8, which cannot be packed as they are/);
 });
