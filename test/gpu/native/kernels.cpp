@@ -472,6 +472,34 @@ int main(int argc, char** argv) {
                                  {"overlap", double(turn / 2 % 2)}});
               one(t, c, w);
             }
+        // Clusters of every number of blocks.
+        for (const auto& [tokens, width] : {std::pair{128, 8},
+                                            {256, 4},
+                                            {32, 8},
+                                            {64, 8},
+                                            {96, 8},
+                                            {32, 4},
+                                            {64, 4},
+                                            {96, 4},
+                                            {128, 4},
+                                            {160, 4},
+                                            {192, 4}})
+          for (int cluster : {2, 3, 4, 5, 6, 7, 8}) {
+            const int turn = number_of_case++;
+            const bool every = integer && t.type.bits == 4;
+            if ((!every && (tokens == 96 || (width == 4 && tokens != 256))) ||
+                (quick && turn % 3 != number_of_type % 3) || cluster > (c.k + 127) / 128)
+              continue;
+            c.m = turn % 3 == 0 ? tokens : turn % 3 == 1 ? tokens / 2 + 3 : tokens + 5;
+            const int64_t items = (c.n + 32 * width - 1) / (32 * width) * ((c.m + tokens - 1) / tokens);
+            c.tiling = params({{"tokens", double(tokens)},
+                               {"width", double(width)},
+                               {"blocks", double(items * cluster)},
+                               {"stages", 2.0},
+                               {"overlap", double(turn % 2)}});
+            c.tiling.set("reduce", std::string("cluster"));
+            one(t, c, w);
+          }
         continue;
       }
       for (int64_t m : {5, 16, 27, 64})

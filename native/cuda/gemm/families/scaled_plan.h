@@ -17,7 +17,7 @@ namespace lpq::cuda {
 // multiprocessors are busy.
 struct ScaledForm {
   int tiles, halves, pairs;
-  double begin, step, busy;
+  double begin, step, busy, second = 400;
   int width() const { return 4 * halves * pairs; }  // packed blocks of a strip
   std::string name() const {
     return std::to_string(tiles) + "x" + std::to_string(halves) + "x" + std::to_string(pairs);
@@ -55,49 +55,63 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 // (docs/internals/kernels/scaled.md). Where blocks share an item evenly: to meet, to write sums (by 128 KB), to read
 // those of the others (by 128 KB of the eights that a block adds up), and for each that is waited for. Where the one
 // that begins it adds up: the same, with the others' sums whole.
-template <class Has>
+// `clusters`(form, blocks): how many clusters of so many blocks run at once.
+template <class Has, class Clusters>
 std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
-                                        int bits, const ops::GemmSettings& wish, const Has& has) {
+                                        int bits, const ops::GemmSettings& wish, const Has& has,
+                                        const Clusters& clusters) {
   constexpr double kStore = 458, kMeet = 1160, kKeep = 777, kAdd = 850, kEach = 309;
   constexpr double kOwned = 2456, kOwnedKeep = 3438, kOwnedAdd = 1109;
+  constexpr double kCluster = 700, kClusterSend = 400, kClusterAdd = 300;
   std::optional<ScaledPlan> best;
   for (const ScaledForm& form : kScaledForms) {
     const int width = form.width();
     if ((wish.tokens && wish.tokens != 8 * form.tiles) || (wish.width && wish.width != width) || !has(form)) continue;
     const int64_t slab = int64_t{1024} * form.tiles, stage = scaled_stage_bytes(a, width, bits),
-                  staging = int64_t{8} * form.pairs * kScaledStaging, room = shared_per_block - 1024 - staging;
-    // Three stages of packed blocks and as many activations; where those do not fit, less of both, and where more do,
-    // more.
-    int64_t stages = 0, slabs = 0;
-    for (int64_t n : {8, 6, 4, 3, 2}) {
-      if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
-      stages = wish.stages ? wish.stages : n,
-      slabs = std::min<int64_t>((room - stages * stage) / slab, std::min<int64_t>(2 * stages, kMostScaledSlabs));
-      if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
-    }
-    if (slabs < 2 || stages > kMostScaledStages) continue;
+                  staging = int64_t{8} * form.pairs * kScaledStaging;
+    // A multiprocessor has 1024 bytes more than a block may take, and keeps 1024 a block.
+    const int residents = scaled_residents(form.tiles, form.halves, form.pairs);
+    const int64_t room = (shared_per_block + 1024) / residents - 1024 - 1024 - staging,
+                  at_once = int64_t{multiprocessors} * residents;
     const int64_t strips = plan_div_up(a.n_blocks, width), token_tiles = plan_div_up(a.m, 8 * form.tiles),
                   items = strips * token_tiles;
     const int64_t tokens = std::min<int64_t>(8 * form.tiles, plan_div_up(a.m, 8) * 8),
-                  units = form.tiles * form.halves / 4;
+                  units = form.tiles * form.halves / 2;
     const double size = static_cast<double>(tokens) * width / 1024;  // of 128 KB of sums
-    const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners) {
+    const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners,
+                              int64_t cluster) {
+      const int64_t received =
+          cluster ? ScaledShares(form.tiles, form.halves, static_cast<int>(cluster)).room(8 * form.pairs) : 0;
+      // Three stages of packed blocks and as many activations; where those do not fit, less of both, and where more do,
+      // more.
+      int64_t stages = 0, slabs = 0;
+      for (int64_t n : {8, 6, 4, 3, 2}) {
+        if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
+        stages = wish.stages ? wish.stages : n;
+        slabs = std::min<int64_t>((room - received - stages * stage) / slab,
+                                  std::min<int64_t>(2 * stages, kMostScaledSlabs));
+        if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
+      }
+      if (slabs < 2 || stages > kMostScaledStages) return;
       const int64_t waves = plan_div_up(items - shared_items, blocks),
                     run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
       const double busy = static_cast<double>(blocks) / multiprocessors;
-      double time = form.begin + static_cast<double>(waves * a.k_blocks + run) * (form.step + form.busy * busy) +
+      double time = form.begin +
+                    static_cast<double>(waves * a.k_blocks + run) *
+                        (form.step + form.busy * std::min(1.0, busy) + (busy > 1 ? form.second : 0)) +
                     static_cast<double>(waves + (shared_items > 0)) * kStore * size;
       if (shared_items > 0) {
         const int64_t sharers = plan_div_up(shared_blocks, shared_items);
         const double others = static_cast<double>(sharers - 1),
                      share = static_cast<double>(plan_div_up(units, sharers)) / static_cast<double>(units);
-        time += owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
-                       : kMeet + kEach * static_cast<double>(sharers) + size * (kKeep + kAdd * share * others);
+        time += cluster  ? kCluster + size * (kClusterSend + kClusterAdd * share * others)
+                : owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
+                         : kMeet + kEach * static_cast<double>(sharers) + size * (kKeep + kAdd * share * others);
       }
       if (best && time >= best->nanoseconds) return;
       best.emplace();
       best->form = form, best->stages = static_cast<int>(stages), best->blocks = static_cast<int>(blocks);
-      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + staging);
+      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + staging + received);
       best->nanoseconds = time;
       ScaledArgs& to = best->args;
       to.slabs = static_cast<int>(slabs), to.rows = static_cast<int>(tokens), to.strips = static_cast<int>(strips),
@@ -105,18 +119,27 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       to.together = static_cast<int>(std::min<int64_t>(token_tiles, std::max(1, 128 / form.tiles))),
       to.items = static_cast<int>(items);
       to.shared_items = static_cast<int>(shared_items),
-      to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners;
+      to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners,
+      to.cluster = static_cast<int>(cluster);
     };
-    const int64_t most = std::min<int64_t>(multiprocessors, items * a.k_blocks),
+    const int64_t most = std::min<int64_t>(at_once, items * a.k_blocks),
                   all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most, rest = items % all;
-    if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false);
+    const bool by_workspace = wish.reduce != "cluster";
+    if (wish.reduce != "global")
+      for (int64_t cluster = 2; cluster <= std::min<int64_t>(kMostScaledCluster, a.k_blocks); ++cluster) {
+        if (wish.blocks ? wish.blocks != cluster * items : cluster * items > at_once) continue;
+        if (items <= clusters(form, static_cast<int>(cluster)))
+          consider(cluster * items, items, cluster * items, false, cluster);
+      }
+    if (!by_workspace) continue;
+    if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false, 0);
     if (rest == 0) continue;
     const int64_t sharers = std::min(all / rest, int64_t{a.k_blocks}), runs = std::min(all, rest * a.k_blocks);
     const bool even = sharers > 1 && (!wish.blocks || runs == sharers * rest);
-    if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false);
+    if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false, 0);
     // Equal runs, of no more than three blocks an item (the one that begins it adds up).
     if (wish.blocks ? !even : runs > rest && 2 * (rest * a.k_blocks / runs) >= a.k_blocks)
-      consider(all, rest, runs, true);
+      consider(all, rest, runs, true, 0);
   }
   return best;
 }
