@@ -15,7 +15,7 @@ std::string kind_of(const PackedProblem& p) {
 // slower for.
 int64_t most_exact(const PackedProblem& p, CudaExec& exec) {
   if (!exec.has_kernel(kind_of(p) + "8x1x2")) return kMostExactTokens;
-  return wide_was_timed(p) || (!p.integer && p.bits <= 4) ? kMostExactWide : kMostExactNarrow;
+  return !p.integer && p.bits <= 4 ? kMostExactWide : kMostExactNarrow;
 }
 
 std::string how(const ScaledPlan& cut) {
@@ -49,7 +49,9 @@ Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
   cut->args.lift = p.integer && p.op.type.is_signed ? static_cast<float>(1 << (p.bits - 1)) : 0.0f;
   cut->args.zero = p.args.zero - cut->args.lift;
   cut->args.vectors = vector_rows(p.args.y, p.args.n);
-  return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
+  // Up to so many tokens the wide kernel is as fast on large weights, and exact.
+  const int tier = wide_was_timed(p) && p.op.m <= kMostExactWide ? 1 : 0;
+  return Plan{tier, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
 }
 
 void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {

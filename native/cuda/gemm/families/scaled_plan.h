@@ -13,20 +13,21 @@
 namespace lpq::cuda {
 
 // An instance of the kernel: T eights of tokens, P 16-row halves a warp, G pairs of warpgroups; and, in
-// nanoseconds with u4, what a block takes to begin, and a packed block of K of a tile: by itself, and more where all
-// multiprocessors are busy.
+// nanoseconds with u4, what a block takes to begin, and a packed block of K of a tile: by itself, more where all
+// multiprocessors are busy, and where each has two such blocks.
 struct ScaledForm {
   int tiles, halves, pairs;
-  double begin, step, busy, second = 400;
+  double begin, step, busy, second = 0;
   int width() const { return 4 * halves * pairs; }  // packed blocks of a strip
   std::string name() const {
     return std::to_string(tiles) + "x" + std::to_string(halves) + "x" + std::to_string(pairs);
   }
 };
 constexpr ScaledForm kScaledForms[] = {
-    {4, 1, 2, 3399, 614, 287},  {8, 1, 2, 4125, 689, 329},  {12, 1, 2, 4396, 801, 403}, {4, 1, 1, 2643, 449, 98},
-    {8, 1, 1, 2850, 486, 132},  {12, 1, 1, 3113, 531, 190}, {16, 2, 1, 4626, 888, 584}, {16, 1, 1, 3416, 596, 248},
-    {20, 1, 1, 3792, 579, 308}, {24, 1, 1, 3922, 660, 413}, {32, 1, 1, 3727, 939, 527}};
+    {4, 1, 2, 1921, 739, 169},      {8, 1, 2, 2838, 815, 186},      {12, 1, 2, 3952, 889, 282},
+    {4, 1, 1, 2121, 461, 148, 366}, {8, 1, 1, 3033, 459, 175, 478}, {12, 1, 1, 4366, 468, 315, 664},
+    {16, 2, 1, 4923, 1028, 358},    {16, 1, 1, 2772, 628, 152},     {20, 1, 1, 3598, 710, 168},
+    {24, 1, 1, 3691, 767, 221},     {32, 1, 1, 5131, 927, 481}};
 
 struct ScaledPlan {
   ScaledForm form = kScaledForms[0];
@@ -50,19 +51,19 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 }
 
 // Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants, nanoseconds
-// of an H100, were fitted to timings of every form on 22 drawn shapes and 17 to 256 tokens; on 12 shapes of published
-// models, which the fit did not see, what it takes is 1.013 times the best in the mean and 1.11 at most
-// (docs/internals/kernels/scaled.md). Where blocks share an item evenly: to meet, to write sums (by 128 KB), to read
-// those of the others (by 128 KB of the eights that a block adds up), and for each that is waited for. Where the one
-// that begins it adds up: the same, with the others' sums whole.
+// of an H100, were fitted to timings of every form and cut on 20 shapes and 17 to 256 tokens
+// (docs/internals/kernels/scaled.md says how far the choice is from the best on others). A launch that leaves half of
+// the device's places empty begins sooner, beside the end of the one before. To share an item costs: to meet, for each
+// that is waited for, and to write sums (by 128 KB) and read those of the others that a block adds up; in a cluster, by
+// bytes between multiprocessors; with owners, the others' sums whole.
 // `clusters`(form, blocks): how many clusters of so many blocks run at once.
 template <class Has, class Clusters>
 std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
                                         int bits, const ops::GemmSettings& wish, const Has& has,
                                         const Clusters& clusters) {
-  constexpr double kStore = 458, kMeet = 1160, kKeep = 777, kAdd = 850, kEach = 309;
-  constexpr double kOwned = 2456, kOwnedKeep = 3438, kOwnedAdd = 1109;
-  constexpr double kCluster = 700, kClusterSend = 400, kClusterAdd = 300;
+  constexpr double kFull = 962, kStore = 536, kMeet = 1466, kEach = 377, kKeep = 620;
+  constexpr double kCluster = 388, kClusterEach = 312, kClusterSend = 3721, kClusterAdd = 916;
+  constexpr double kOwned = 3225, kOwnedKeep = 1078, kOwnedAdd = 1737;
   std::optional<ScaledPlan> best;
   for (const ScaledForm& form : kScaledForms) {
     const int width = form.width();
@@ -75,8 +76,7 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
                   at_once = int64_t{multiprocessors} * residents;
     const int64_t strips = plan_div_up(a.n_blocks, width), token_tiles = plan_div_up(a.m, 8 * form.tiles),
                   items = strips * token_tiles;
-    const int64_t tokens = std::min<int64_t>(8 * form.tiles, plan_div_up(a.m, 8) * 8),
-                  units = form.tiles * form.halves / 2;
+    const int64_t tokens = std::min<int64_t>(8 * form.tiles, plan_div_up(a.m, 8) * 8);
     const double size = static_cast<double>(tokens) * width / 1024;  // of 128 KB of sums
     const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners,
                               int64_t cluster) {
@@ -96,17 +96,17 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       const int64_t waves = plan_div_up(items - shared_items, blocks),
                     run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
       const double busy = static_cast<double>(blocks) / multiprocessors;
-      double time = form.begin +
+      double time = form.begin + (2 * blocks > at_once ? kFull : 0) +
                     static_cast<double>(waves * a.k_blocks + run) *
-                        (form.step + form.busy * std::min(1.0, busy) + (busy > 1 ? form.second : 0)) +
+                        (form.step + form.busy * std::min(1.0, busy) + form.second * std::clamp(busy - 1, 0.0, 1.0)) +
                     static_cast<double>(waves + (shared_items > 0)) * kStore * size;
       if (shared_items > 0) {
-        const int64_t sharers = plan_div_up(shared_blocks, shared_items);
-        const double others = static_cast<double>(sharers - 1),
-                     share = static_cast<double>(plan_div_up(units, sharers)) / static_cast<double>(units);
-        time += cluster  ? kCluster + size * (kClusterSend + kClusterAdd * share * others)
+        const ScaledShares shares(form.tiles, form.halves, static_cast<int>(plan_div_up(shared_blocks, shared_items)));
+        const double each = shares.blocks, others = each - 1,
+                     share = static_cast<double>(shares.most()) / shares.units / shares.ways;
+        time += cluster  ? kCluster + kClusterEach * each + size * others * (kClusterSend / each + kClusterAdd * share)
                 : owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
-                         : kMeet + kEach * static_cast<double>(sharers) + size * (kKeep + kAdd * share * others);
+                         : kMeet + kEach * each + size * kKeep;
       }
       if (best && time >= best->nanoseconds) return;
       best.emplace();

@@ -43,6 +43,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   const uint32_t x_ring = barriers + 1024, ring = x_ring + a.slabs * kSlab;
   const uint32_t sums_full = barriers + 512;  // counts the sums that the cluster's other blocks send
 
+  if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) weights.init(s, kWarps);
     for (int s = 0; s < a.slabs; ++s) activations.init(s, kWarps);
