@@ -24,10 +24,10 @@ struct ScaledForm {
   }
 };
 constexpr ScaledForm kScaledForms[] = {
-    {4, 1, 2, 1921, 739, 169},      {8, 1, 2, 2838, 815, 186},      {12, 1, 2, 3952, 889, 282},
-    {4, 1, 1, 2121, 461, 148, 366}, {8, 1, 1, 3033, 459, 175, 478}, {12, 1, 1, 4366, 468, 315, 664},
-    {16, 2, 1, 4923, 1028, 358},    {16, 1, 1, 2772, 628, 152},     {20, 1, 1, 3598, 710, 168},
-    {24, 1, 1, 3691, 767, 221},     {32, 1, 1, 5131, 927, 481}};
+    {4, 1, 2, 2098, 719, 182},     {8, 1, 2, 2904, 790, 254},      {12, 1, 2, 3965, 855, 366},
+    {4, 1, 1, 1990, 506, 64, 324}, {8, 1, 1, 2649, 517, 104, 427}, {12, 1, 1, 4007, 500, 264, 526},
+    {16, 2, 1, 4661, 1005, 435},   {16, 1, 1, 2866, 616, 183},     {20, 1, 1, 3748, 650, 257},
+    {24, 1, 1, 3876, 735, 300},    {32, 1, 1, 4419, 979, 487}};
 
 struct ScaledPlan {
   ScaledForm form = kScaledForms[0];
@@ -51,7 +51,7 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 }
 
 // Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants, nanoseconds
-// of an H100, were fitted to timings of every form and cut on 20 shapes and 17 to 256 tokens
+// of an H100, were fitted to timings of every form and cut on 39 shapes and 17 to 1024 tokens
 // (docs/internals/kernels/scaled.md says how far the choice is from the best on others). A launch that leaves half of
 // the device's places empty begins sooner, beside the end of the one before. To share an item costs: to meet, for each
 // that is waited for, and to write sums (by 128 KB) and read those of the others that a block adds up; in a cluster, by
@@ -61,9 +61,9 @@ template <class Has, class Clusters>
 std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
                                         int bits, const ops::GemmSettings& wish, const Has& has,
                                         const Clusters& clusters) {
-  constexpr double kFull = 962, kStore = 536, kMeet = 1466, kEach = 377, kKeep = 620;
-  constexpr double kCluster = 388, kClusterEach = 312, kClusterSend = 3721, kClusterAdd = 916;
-  constexpr double kOwned = 3225, kOwnedKeep = 1078, kOwnedAdd = 1737;
+  constexpr double kFull = 427, kMeet = 1291, kEach = 426, kKeep = 1379, kAdd = 47;
+  constexpr double kCluster = 602, kClusterEach = 300, kClusterSend = 4573, kClusterAdd = 1165;
+  constexpr double kOwned = 3981, kOwnedKeep = 1179, kOwnedAdd = 1640;
   std::optional<ScaledPlan> best;
   for (const ScaledForm& form : kScaledForms) {
     const int width = form.width();
@@ -98,15 +98,14 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       const double busy = static_cast<double>(blocks) / multiprocessors;
       double time = form.begin + (2 * blocks > at_once ? kFull : 0) +
                     static_cast<double>(waves * a.k_blocks + run) *
-                        (form.step + form.busy * std::min(1.0, busy) + form.second * std::clamp(busy - 1, 0.0, 1.0)) +
-                    static_cast<double>(waves + (shared_items > 0)) * kStore * size;
+                        (form.step + form.busy * std::min(1.0, busy) + (busy > 1 ? form.second : 0));
       if (shared_items > 0) {
         const ScaledShares shares(form.tiles, form.halves, static_cast<int>(plan_div_up(shared_blocks, shared_items)));
         const double each = shares.blocks, others = each - 1,
                      share = static_cast<double>(shares.most()) / shares.units / shares.ways;
         time += cluster  ? kCluster + kClusterEach * each + size * others * (kClusterSend / each + kClusterAdd * share)
                 : owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
-                         : kMeet + kEach * each + size * kKeep;
+                         : kMeet + kEach * each + size * (kKeep + kAdd * others * share);
       }
       if (best && time >= best->nanoseconds) return;
       best.emplace();
@@ -134,9 +133,11 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
     if (!by_workspace) continue;
     if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false, 0);
     if (rest == 0) continue;
+    // Shared evenly by as many blocks as there are, or fewer: then half of the places may stay empty.
     const int64_t sharers = std::min(all / rest, int64_t{a.k_blocks}), runs = std::min(all, rest * a.k_blocks);
     const bool even = sharers > 1 && (!wish.blocks || runs == sharers * rest);
-    if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false, 0);
+    for (int64_t each = even && wish.blocks ? sharers : 2; even && each <= sharers; ++each)
+      consider(items < all ? each * rest : all, rest, each * rest, false, 0);
     // Equal runs, of no more than three blocks an item (the one that begins it adds up).
     if (wish.blocks ? !even : runs > rest && 2 * (rest * a.k_blocks / runs) >= a.k_blocks)
       consider(all, rest, runs, true, 0);

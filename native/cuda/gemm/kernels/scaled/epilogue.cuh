@@ -14,7 +14,7 @@ namespace lpq::cuda {
 template <int T, int P, int G, bool BF>
 struct ScaledEpilogue {
   static constexpr int kWarps = 8 * G;
-  static constexpr int kStored = 2 / P;  // eights a store: a unit of ScaledShares
+  static constexpr int kUnit = 2 / P;  // eights of a unit of ScaledShares
   const GemmPackedArgs& g;
   const ScaledArgs& a;
   const uint32_t staging, received, sums_full;  // received: what a cluster's other blocks send
@@ -33,19 +33,24 @@ struct ScaledEpilogue {
       if (a.cluster) fixup_cluster(low, high);
       else fixup(item, began, first, token0, mine, low, high);
     }
-    if (mine) {
-#pragma unroll
-      for (int t = 0; t < T; t += kStored)
-        if (t >= low && t < high && wanted(t, kStored, first, token0))
-          store_tokens<BF, P, 1>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0, staging, lane,
-                                 [&](int u, int p, int i) { return sum[p][t + u][i]; });
-    }
+    if (!mine) return;
+    if (low == 0 && high == T) store<2>(block0, 0, T, first, token0);
+    else store<1>(block0, low, high, first, token0);
   }
 
  private:
   // Whether any of so many eights of tokens are to be stored.
   __device__ __forceinline__ bool wanted(int t, int eights, int first, int token0) const {
     return first + 8 * t < g.m && first + 8 * (t + eights) > token0;
+  }
+  // The eights from `low` to `high`, so many units at once.
+  template <int Units>
+  __device__ __forceinline__ void store(int block0, int low, int high, int first, int token0) const {
+#pragma unroll
+    for (int t = 0; t < T; t += Units * kUnit)
+      if (t >= low && t < high && wanted(t, Units * kUnit, first, token0))
+        store_tokens<BF, P, Units>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0, staging, lane,
+                                   [&](int u, int p, int i) { return sum[p][t + u][i]; });
   }
   // A block's sums: [warp][eight of tokens][half][lane] float4.
   __device__ __forceinline__ float4* sums_of(int block) const {
@@ -55,8 +60,7 @@ struct ScaledEpilogue {
     const TileSharers sharers = EvenRuns(a.shared_items, g.k_blocks, a.shared_blocks).sharers(item);
     const int own = static_cast<int>(blockIdx.x), turn = own - sharers.from;
     if (a.owners) high = began == 0 ? T : 0;
-    else
-      low = T / kStored * turn / sharers.count() * kStored, high = T / kStored * (turn + 1) / sharers.count() * kStored;
+    else low = T / kUnit * turn / sharers.count() * kUnit, high = T / kUnit * (turn + 1) / sharers.count() * kUnit;
     const auto sync = [] { bar_sync(1, 32 * kWarps); };
     unsigned* const counter = g.counters + 2 * item;
     // Where few eights are shared by many, one block may store them all: it is waited for all the same.
@@ -83,7 +87,7 @@ struct ScaledEpilogue {
     const int turn = static_cast<int>(blockIdx.x) % a.cluster;
     cluster_wait();  // all have their barriers
 #pragma unroll
-    for (int unit = 0; unit < T / kStored; ++unit) {
+    for (int unit = 0; unit < T / kUnit; ++unit) {
       const int owner = shares.owner(unit, warp);
       if (owner == turn) continue;
       const uint32_t to = mapa_shared(received + shares.place(turn, owner, warp, unit, kWarps) + lane * 16, owner),
@@ -94,13 +98,13 @@ struct ScaledEpilogue {
     const int part = shares.part(turn);
     low = high = 0;
     if (!shares.owns(turn, warp)) return;
-    low = shares.first(part) * kStored, high = shares.first(part + 1) * kStored;
+    low = shares.first(part) * kUnit, high = shares.first(part + 1) * kUnit;
     mbarrier_wait_parity(sums_full, 0);
     for (int from = 0; from < a.cluster; ++from) {
       if (from == turn) continue;
 #pragma unroll
-      for (int unit = 0; unit < T / kStored; ++unit) {
-        if (unit * kStored < low || unit * kStored >= high) continue;
+      for (int unit = 0; unit < T / kUnit; ++unit) {
+        if (unit * kUnit < low || unit * kUnit >= high) continue;
         const uint32_t at = received + shares.place(from, turn, warp, unit, kWarps) + lane * 16;
 #pragma unroll
         for (int v = 0; v < 2; ++v) add_vector(sum, vector_of(unit, v), ld_shared_f4(at + v * 512));
