@@ -56,7 +56,7 @@ void bench_cuts(Bench& b) {
           const Params wish =
               params({{"kernel", std::string("scaled")}, {"tokens", double(tokens)}, {"width", double(width)}});
           better(form, attempt(form, wish));
-          const int64_t at_once = width == 4 && tokens <= 96 ? 2 * multiprocessors : multiprocessors;
+          const int64_t at_once = width == 4 && tokens <= 64 ? 2 * multiprocessors : multiprocessors;
           for (int64_t sharers = 1; sharers <= 12 && items * sharers <= at_once; ++sharers)
             for (const char* reduce : {"global", "cluster"}) {
               if ((sharers == 1 || sharers > 8) && !std::strcmp(reduce, "cluster")) continue;

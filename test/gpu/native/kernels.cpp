@@ -488,8 +488,7 @@ int main(int argc, char** argv) {
             const int turn = number_of_case++;
             const bool every = integer && t.type.bits == 4;
             if ((!every && (tokens == 96 || (width == 4 && tokens != 256))) ||
-                (quick && turn % 3 != number_of_type % 3) || cluster > (c.k + 127) / 128 ||
-                (tokens == 96 && width == 4 && cluster > 4))
+                (quick && turn % 3 != number_of_type % 3) || cluster > (c.k + 127) / 128)
               continue;
             c.m = turn % 3 == 0 ? tokens : turn % 3 == 1 ? tokens / 2 + 3 : tokens + 5;
             const int64_t items = (c.n + 32 * width - 1) / (32 * width) * ((c.m + tokens - 1) / tokens);

@@ -20,21 +20,23 @@ struct ScaledArgs {
                 // add up a share each
   int cluster;  // so many blocks share an item and are a cluster, which adds up in its shared memory; 0: blocks share
                 // items through the workspace
-  int vectors;  // rows of y start at multiples of 16 bytes
-  int overlap;  // launched while the operation before may still run
-  float lift;   // what is added to signed codes to make them unsigned
-  float zero;   // the constant zero point, without it
+  int staging_at, received_at;  // bytes of shared memory before outputs on their way, and sums of a cluster's others
+  int vectors;                  // rows of y start at multiples of 16 bytes
+  int overlap;                  // launched while the operation before may still run
+  float lift;                   // what is added to signed codes to make them unsigned
+  float zero;                   // the constant zero point, without it
 };
 
 // Pairs of warpgroups multiply, another warpgroup copies.
 constexpr int scaled_threads(int pairs) { return 256 * pairs + 128; }
 // Blocks that a multiprocessor holds: two of those that need few registers.
 LPQ_HOST_DEVICE constexpr int scaled_residents(int tiles, int halves, int pairs) {
-  return halves == 1 && pairs == 1 && tiles <= 12 ? 2 : 1;
+  return halves == 1 && pairs == 1 && tiles <= 8 ? 2 : 1;
 }
 constexpr int kScaledStaging = 1024;  // bytes a warp
 constexpr int kMostScaledStages = 8, kMostScaledSlabs = 16;
 constexpr int kMostScaledCluster = 8;  // blocks
+constexpr int kScaledSumsFull = 512;   // where in shared memory the barrier of a cluster's sums is
 
 // What each of the blocks that share an item adds up: a part of its units of 16 / P tokens, 1 KB of a warp's sums each.
 // Where blocks are more than units, the warps of a unit have several owners.

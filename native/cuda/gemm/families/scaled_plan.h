@@ -25,8 +25,8 @@ struct ScaledForm {
 };
 constexpr ScaledForm kScaledForms[] = {
     {4, 1, 2, 2098, 719, 182},     {8, 1, 2, 2904, 790, 254},      {12, 1, 2, 3965, 855, 366},
-    {4, 1, 1, 1990, 506, 64, 324}, {8, 1, 1, 2649, 517, 104, 427}, {12, 1, 1, 4007, 500, 264, 526},
-    {16, 2, 1, 4661, 1005, 435},   {16, 1, 1, 2866, 616, 183},     {20, 1, 1, 3748, 650, 257},
+    {4, 1, 1, 1990, 506, 64, 324}, {8, 1, 1, 2649, 517, 104, 427}, {12, 1, 1, 3100, 531, 190},
+    {16, 2, 1, 4661, 1030, 440},   {16, 1, 1, 2866, 616, 183},     {20, 1, 1, 3748, 650, 257},
     {24, 1, 1, 3876, 735, 300},    {32, 1, 1, 4419, 979, 487}};
 
 struct ScaledPlan {
@@ -119,7 +119,8 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       to.items = static_cast<int>(items);
       to.shared_items = static_cast<int>(shared_items),
       to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners,
-      to.cluster = static_cast<int>(cluster);
+      to.cluster = static_cast<int>(cluster), to.staging_at = static_cast<int>(1024 + slabs * slab + stages * stage),
+      to.received_at = static_cast<int>(to.staging_at + staging);
     };
     const int64_t most = std::min<int64_t>(at_once, items * a.k_blocks),
                   all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most, rest = items % all;

@@ -41,17 +41,17 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   const TmaPipeline weights{barriers, barriers + 8 * kMostScaledStages},
       activations{barriers + 128, barriers + 128 + 8 * kMostScaledSlabs};
   const uint32_t x_ring = barriers + 1024, ring = x_ring + a.slabs * kSlab;
-  const uint32_t sums_full = barriers + 512;  // counts the sums that the cluster's other blocks send
 
   if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) weights.init(s, kWarps);
     for (int s = 0; s < a.slabs; ++s) activations.init(s, kWarps);
-    if (a.cluster) mbarrier_init(sums_full, 1);
+    if (a.cluster) mbarrier_init(barriers + kScaledSumsFull, 1);
     fence_mbarrier_init();
     fence_proxy_async_shared();
     if (a.cluster)
-      mbarrier_arrive_expect_tx(sums_full, ScaledShares(T, P, a.cluster).bytes(blockIdx.x % a.cluster, kWarps));
+      mbarrier_arrive_expect_tx(barriers + kScaledSumsFull,
+                                ScaledShares(T, P, a.cluster).bytes(blockIdx.x % a.cluster, kWarps));
   }
   if (threadIdx.x < 32) st_shared(barriers + 896 + 4 * threadIdx.x, 0);
   __syncthreads();
@@ -83,17 +83,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       lane,
       4 / per_block,
       walk};
-  const uint32_t staging = ring + g.stages * place.bytes;
-  ScaledEpilogue<T, P, G, BF> epilogue{g,
-                                       a,
-                                       staging + warp * kScaledStaging,
-                                       staging + kWarps * kScaledStaging,
-                                       sums_full,
-                                       lane,
-                                       warp,
-                                       slot,
-                                       first_half,
-                                       multiplier.sum};
+  ScaledEpilogue<T, P, G, BF> epilogue{g, a, barriers, lane, warp, slot, first_half, multiplier.sum};
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
     if (P == 2 || first_half == 0) multiplier.template multiply_item<0>();

@@ -17,7 +17,7 @@ struct ScaledEpilogue {
   static constexpr int kUnit = 2 / P;  // eights of a unit of ScaledShares
   const GemmPackedArgs& g;
   const ScaledArgs& a;
-  const uint32_t staging, received, sums_full;  // received: what a cluster's other blocks send
+  const uint32_t shared;  // where the block's shared memory begins
   const int lane, warp, slot, half;
   float (&sum)[P][T][4];
 
@@ -49,7 +49,8 @@ struct ScaledEpilogue {
 #pragma unroll
     for (int t = 0; t < T; t += Units * kUnit)
       if (t >= low && t < high && wanted(t, Units * kUnit, first, token0))
-        store_tokens<BF, P, Units>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0, staging, lane,
+        store_tokens<BF, P, Units>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0,
+                                   shared + a.staging_at + warp * kScaledStaging, lane,
                                    [&](int u, int p, int i) { return sum[p][t + u][i]; });
   }
   // A block's sums: [warp][eight of tokens][half][lane] float4.
@@ -85,6 +86,7 @@ struct ScaledEpilogue {
   __device__ __forceinline__ void fixup_cluster(int& low, int& high) {
     const ScaledShares shares(T, P, a.cluster);
     const int turn = static_cast<int>(blockIdx.x) % a.cluster;
+    const uint32_t received = shared + a.received_at, sums_full = shared + kScaledSumsFull;
     cluster_wait();  // all have their barriers
 #pragma unroll
     for (int unit = 0; unit < T / kUnit; ++unit) {
