@@ -309,13 +309,15 @@ int main(int argc, char** argv) {
   if (forced == "sparse") return sweep_sparse(d, quick);
   int checks = 0, failures = 0;
   double worst = 0;
-  const auto one = [&](const Type& t, const Case& c, const Weights& w) {
+  // `refusable`: a cut whose sums may not fit shared memory.
+  const auto one = [&](const Type& t, const Case& c, const Weights& w, bool refusable = false) {
     std::string where;
     double share = INFINITY;
     try {
       share = check(d, t, c, w, where);
     } catch (const Failure& failure) {
       where = failure.code + ": " + failure.what();
+      if (refusable && where.find("no tiling of the kernel of scaled weights fits") != std::string::npos) return;
       if (failure.code == "LPQ_CUDA_LOST") {
         std::printf("FAIL %s: %s\n", text(t, c).c_str(), where.c_str());
         std::exit(1);
@@ -498,7 +500,7 @@ int main(int argc, char** argv) {
                                {"stages", 2.0},
                                {"overlap", double(turn % 2)}});
             c.tiling.set("reduce", std::string("cluster"));
-            one(t, c, w);
+            one(t, c, w, tokens > 64);
           }
         continue;
       }
