@@ -56,15 +56,23 @@ void bench_cuts(Bench& b) {
           const Params wish =
               params({{"kernel", std::string("scaled")}, {"tokens", double(tokens)}, {"width", double(width)}});
           better(form, attempt(form, wish));
-          for (int64_t sharers = 1; sharers <= 8 && items * sharers <= multiprocessors; ++sharers) {
+          const int64_t at_once = width == 4 && tokens <= 64 ? 2 * multiprocessors : multiprocessors;
+          for (int64_t sharers = 1; sharers <= 12 && items * sharers <= at_once; ++sharers)
+            for (const char* reduce : {"global", "cluster"}) {
+              if ((sharers == 1 || sharers > 8) && !std::strcmp(reduce, "cluster")) continue;
+              Params cut = wish;
+              cut.set("blocks", double(items * sharers));
+              cut.set("reduce", std::string(reduce));
+              const std::string how = form + "/" + (*reduce == 'c' ? "c" : "") + std::to_string(sharers);
+              better(how, attempt(how, cut));
+            }
+          for (int64_t blocks = multiprocessors; blocks <= at_once; blocks += multiprocessors) {
+            if (items >= blocks) continue;
             Params cut = wish;
-            cut.set("blocks", double(items * sharers));
-            better(form + "/" + std::to_string(sharers), attempt(form + "/" + std::to_string(sharers), cut));
-          }
-          if (items < multiprocessors) {
-            Params cut = wish;
-            cut.set("blocks", double(multiprocessors));
-            better(form + "/all", attempt(form + "/all", cut));
+            cut.set("blocks", double(blocks));
+            cut.set("reduce", std::string("global"));
+            const std::string how = form + "/all" + (blocks > multiprocessors ? "2" : "");
+            better(how, attempt(how, cut));
           }
         }
         std::printf("%s %s M=%lld: cuBLAS %.2f, choice %.2f, best %.2f %s\n", of.c_str(), type.c_str(), (long long)m,

@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "cuda/hosted.h"
 
@@ -140,15 +143,19 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
 int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster) {
   if (!kernels_)
     return facts_.multiprocessors / cluster;  // of a described device: as if its clusters fitted without a gap
+  static std::mutex lock;
+  static std::map<std::tuple<int, std::string, int, unsigned, int>, int> known;
+  const std::lock_guard<std::mutex> hold(lock);
+  const auto [at, missing] = known.try_emplace({facts_.ordinal, kernel, threads, shared, cluster}, 0);
+  if (!missing) return at->second;
   static const auto ask = late<CUresult (*)(int*, CUfunction, const LaunchConfig*)>("cuOccupancyMaxActiveClusters");
   LaunchAttribute attribute;
   attribute.id = kClusterDimension;
   attribute.value[0] = static_cast<unsigned>(cluster), attribute.value[1] = attribute.value[2] = 1;
   const LaunchConfig config{
       {static_cast<unsigned>(cluster), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, shared, stream_, &attribute, 1};
-  int count = 0;
-  check(ask(&count, kernels_->find(kernel, shared), &config), "asking for the clusters of " + kernel);
-  return count;
+  check(ask(&at->second, kernels_->find(kernel, shared), &config), "asking for the clusters of " + kernel);
+  return at->second;
 }
 
 int CudaExec::occupancy(const std::string& kernel, int threads, unsigned shared) {

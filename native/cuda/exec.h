@@ -157,7 +157,7 @@ class CudaExec {
     written_.clear();
     launched_ = false;
   }
-  // Clusters of `kernel` that the device holds at once.
+  // Clusters of `kernel` that the device holds at once. The driver is asked once.
   int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
   bool has_kernel(const std::string& kernel) const;
   // Blocks of `kernel` that one multiprocessor holds at once.

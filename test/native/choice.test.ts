@@ -27,8 +27,8 @@ test('few tokens stream on Hopper, and older devices run mma.sync', () => {
   assert.deepEqual(kernels(u4(16, 4096, 4096)), ['lpq_gemm_int4_f16_s2']);
   assert.deepEqual(kernels(u4(16, 4096, 4096, { device: 'a100' })), ['lpq_gemm_int4_f16_t2']);
   assert.deepEqual(kernels(u4(16, 4096, 4096, { device: 'rtx4090', activations: 'bf16' })), ['lpq_gemm_int4_bf16_t2']);
-  assert.deepEqual(kernels(u4(512, 4096, 4096)), ['lpq_gemm_int4_f16_c32x1x1']);
-  assert.deepEqual(kernels(u4(512, 4096, 4096, { type: 'u6', zero: 32 })), ['lpq_gemm_int6_f16_c32x1x1']);
+  assert.deepEqual(kernels(u4(512, 4096, 4096)), ['lpq_gemm_int4_f16_c16x1x1']);
+  assert.deepEqual(kernels(u4(512, 4096, 4096, { type: 'u6', zero: 32 })), ['lpq_gemm_int6_f16_c16x1x1']);
   assert.deepEqual(kernels(u4(100, 4096, 4096, { layout: 'marlin', device: 'a100' })), ['lpq_marlin_u4_f16_t8']);
 });
 
@@ -112,7 +112,7 @@ test('a rehearsal tells the whole ranking: plans with their times, and why there
     ['First stream', 'Then wide', 'Then hopper', 'Then portable', 'Not scaled', 'Not large'],
   );
   assert.match(few[0] as string, /^First stream, \d+\.\d us of an H200: /);
-  assert.match(few[4] as string, /^Not scaled: up to 32 tokens are multiplied with weights that are not rounded\.$/);
+  assert.match(few[4] as string, /^Not scaled: up to 16 tokens are multiplied with weights that are not rounded\.$/);
   assert.match(
     told(u4(16, 4096, 4096, { device: 'a100' }))[1] as string,
     /^Not stream: it needs wgmma, which NVIDIA A100 \(8\.0\) /,

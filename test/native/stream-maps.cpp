@@ -143,7 +143,7 @@ void cuts() {
         const int total = strips * kbs;
         std::vector<int> delivered(static_cast<size_t>(strips), 0);
         for (int w = 0; w < warps; ++w) {
-          const int first = stream_first(total, w, warps), last = stream_first(total, w + 1, warps);
+          const int first = first_of_part(total, w, warps), last = first_of_part(total, w + 1, warps);
           expect(w == 0 ? first == 0 : true, "begins", strips, kbs, w);
           expect(w == warps - 1 ? last == total : true, "ends", strips, kbs, w);
           int strip = first / kbs, k = first % kbs;
@@ -156,7 +156,7 @@ void cuts() {
           if (first < last && !inside && k != 0) {
             int have = k;
             for (int v = w + 1; v < warps; ++v) {
-              const int from = stream_first(total, v, warps), to = stream_first(total, v + 1, warps);
+              const int from = first_of_part(total, v, warps), to = first_of_part(total, v + 1, warps);
               if (from >= (strip + 1) * kbs) break;
               have += std::min(to, (strip + 1) * kbs) - from;
             }

@@ -44,12 +44,15 @@ TensorMap describe_boxes(const void* address, int type, const uint64_t (&dims)[3
 namespace {
 
 std::mt19937_64 lot(7);
-long long checks = 0, failures = 0,
-          cuts[3];  // cuts: scaled products of whole items, of those that owners add up, and of even shares
+long long
+    checks = 0,
+    failures = 0,
+    cuts[4];  // cuts: scaled products of whole items, of those that owners add up, of even shares, and of clusters
 double worst = 0;
 
 struct Wish {
   int tokens = 0, width = 0, stages = 0, blocks = 0;
+  bool cluster = false;
 };
 struct Case {
   int m, n, k, group, zeros;
@@ -119,7 +122,7 @@ void one(const Type& t, const Case& c) {
   constexpr bool Scaled = Halves > 0;
   lpq::ops::GemmSettings wish;
   wish.tokens = 8 * T, wish.width = Scaled ? 4 * Halves * Pairs : c.wish.width;
-  wish.stages = c.wish.stages, wish.blocks = c.wish.blocks;
+  wish.stages = c.wish.stages, wish.blocks = c.wish.blocks, wish.reduce = c.wish.cluster ? "cluster" : "global";
   const std::string name = t.name() + (BF ? " bf16 " : " f16 ") + std::to_string(c.m) + "x" + std::to_string(c.n) +
                            "x" + std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
                            " tile " + std::to_string(8 * T) + " width " + std::to_string(wish.width) + " blocks " +
@@ -148,9 +151,10 @@ void one(const Type& t, const Case& c) {
     if constexpr (Scaled) {
       constexpr bool kInteger = Cast::kSums;
       const bool constant = scaled_constant(g, integer, B, BF);
-      std::optional<ScaledPlan> plan = choose_scaled(132, 232448, g, B, wish, [](const ScaledForm& form) {
-        return form.tiles == T && form.halves == Halves && form.pairs == Pairs;
-      });
+      std::optional<ScaledPlan> plan = choose_scaled(
+          132, 232448, g, B, wish,
+          [](const ScaledForm& form) { return form.tiles == T && form.halves == Halves && form.pairs == Pairs; },
+          [](const ScaledForm&, int blocks) { return 132 / blocks; });
       if (!plan) return fail("has no plan");
       g.stages = plan->stages;
       plan->args.lift = t.kind == 'i' ? codes / 2 : 0, plan->args.zero = g.zero - plan->args.lift;
@@ -158,7 +162,8 @@ void one(const Type& t, const Case& c) {
       room_for_sums(plan->args.shared_blocks, 4 * Halves * Pairs, plan->args.items);
       const PackedMaps maps = scaled_maps(g, B, *plan);
       rounded_zeros = !constant;
-      ++(plan->args.shared_items == 0 ? cuts[0] : plan->args.owners ? cuts[1] : cuts[2]);
+      ++(plan->args.shared_items == 0 ? cuts[0] : plan->args.owners ? cuts[1] : plan->args.cluster ? cuts[3] : cuts[2]);
+      simt::cluster_blocks = static_cast<uint32_t>(std::max(1, plan->args.cluster));
       run(plan->blocks, 8 * Pairs, plan->shared, [&] {
         if (constant) gemm_scaled<B, T, Halves, Pairs, false, BF, kInteger>(g, plan->args, maps);
         else if constexpr (kInteger) gemm_scaled<B, T, Halves, Pairs, true, BF, true>(g, plan->args, maps);
@@ -251,7 +256,9 @@ void scaled(const Type& t, int most) {
   const auto run = [&](const Case& c) { one<B, T, BF, Cast, Halves, Pairs>(t, c); };
   run({5 * T + 3, 70, 264, 128, 0, true, BF, {.stages = 2, .blocks = 2}});
   run({8 * T + 3, 40 * Halves + 130, 264, 32, 0, false, !BF, {.stages = 2, .blocks = 5 + Halves}});
+  run({8 * T - 3, 40, 392, 64, 0, true, BF, {.blocks = T % 3 + 2, .cluster = true}});
   if (!integer || most < 1) return;
+  run({8 * T, 120 * Pairs * Halves + 40, 1152, 128, 0, false, BF, {.blocks = 16, .cluster = true}});
   run({7, 33, 200, 0, 1, true, BF, {.blocks = 2}}), run({17, 64, 256, 64, 2, false, !BF, {}});
   if (most < 2) return;
   run({16 * T + 1, 260 * Halves, 384, 128, 0, false, BF, {.stages = 3, .blocks = 4}});
@@ -314,8 +321,10 @@ void widths() {
 
 int main() {
   widths<LPQ_BITS_FROM>();
-  std::printf("of the scaled products %lld were of whole items, %lld of items with owners, %lld of even shares\n",
-              cuts[0], cuts[1], cuts[2]);
+  std::printf(
+      "of the scaled products %lld were of whole items, %lld of items with owners, %lld of even shares, %lld of "
+      "clusters\n",
+      cuts[0], cuts[1], cuts[2], cuts[3]);
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
   return failures != 0;
 }

@@ -3,6 +3,7 @@
 // fixup adds up what the sharers of a tile hold, in the order of K: no sum depends on timing.
 #pragma once
 #include "cuda/gemm/accumulators.cuh"
+#include "cuda/host_device.h"
 #include "cuda/ptx/global_memory.cuh"
 
 namespace lpq::cuda {
@@ -23,14 +24,22 @@ struct EvenRuns {
 
   __device__ __forceinline__ EvenRuns(int tiles, int tile_steps, unsigned run_blocks)
       : steps(tile_steps), blocks(run_blocks), total(static_cast<long long>(tiles) * tile_steps) {}
-  __device__ __forceinline__ int first(unsigned block) const { return static_cast<int>(block * total / blocks); }
+  __device__ __forceinline__ int first(unsigned block) const {
+    return first_of_part(static_cast<unsigned>(total), block, blocks);
+  }
+  // Whose run has a step: the last block that begins with it or before.
+  __device__ __forceinline__ int block_of(long long step) const {
+    const unsigned long long at = static_cast<unsigned long long>(step + 1) * blocks - 1;
+    if (at >> 32) return static_cast<int>(at / static_cast<unsigned long long>(total));
+    return static_cast<int>(static_cast<unsigned>(at) / static_cast<unsigned>(total));
+  }
   __device__ __forceinline__ TileSharers sharers(int tile) const {
-    const long long begin = static_cast<long long>(tile) * steps, end = begin + steps;
-    return {static_cast<int>(((begin + 1) * blocks - 1) / total), static_cast<int>((end * blocks - 1) / total), begin};
+    const long long begin = static_cast<long long>(tile) * steps;
+    return {block_of(begin), block_of(begin + steps - 1), begin};
   }
   // Only the first of the sharers may have begun in an earlier tile.
   __device__ __forceinline__ int part(const TileSharers& s, int block) const {
-    return block == s.from && block * total / blocks < s.begin ? 1 : 0;
+    return block == s.from && first(static_cast<unsigned>(block)) < s.begin ? 1 : 0;
   }
 };
 

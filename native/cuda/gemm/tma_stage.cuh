@@ -8,6 +8,14 @@
 namespace lpq::cuda {
 
 #if LPQ_HAS_TMA
+// By one thread, before anything else.
+__device__ __forceinline__ void prefetch_maps(const GemmPackedArgs& g, const PackedMaps& maps) {
+  prefetch_tensor_map(&maps.weights);
+  prefetch_tensor_map(&maps.scales);
+  prefetch_tensor_map(&maps.x);
+  if (g.zero_kind) prefetch_tensor_map(&maps.zeros);
+}
+
 struct TmaStage {
   int weights_at, scales_at, zeros_at, filled, bytes;  // filled: what the copies bring, without what aligns them
 

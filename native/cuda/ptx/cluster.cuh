@@ -30,6 +30,13 @@ __device__ __forceinline__ void st_shared_cluster_v4(uint32_t address, float4 f)
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(f.x), "f"(f.y), "f"(f.z), "f"(f.w)
                : "memory");
 }
+// The same; its bytes count at `barrier` of that block, whose phase ends when all have come.
+__device__ __forceinline__ void st_async_v4(uint32_t address, uint32_t barrier, float4 f) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(address),
+      "f"(f.x), "f"(f.y), "f"(f.z), "f"(f.w), "r"(barrier)
+      : "memory");
+}
 #endif
 
 }  // namespace lpq::cuda

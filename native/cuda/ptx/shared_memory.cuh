@@ -41,6 +41,14 @@ __device__ __forceinline__ uint4 ld_shared_v4(uint32_t address) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ float4 ld_shared_f4(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ void ld_shared_v4(uint32_t* to, uint32_t address) {
   const uint4 v = ld_shared_v4(address);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;

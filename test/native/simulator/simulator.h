@@ -30,6 +30,7 @@ struct Lane {
 const Lane* gather(const char* instruction, const Lane& own);
 unsigned char* shared_memory(uint32_t address, uint32_t bytes);  // of any block of the cluster
 uint32_t shared_address(const void* p);
+inline uint32_t cluster_blocks = 1 << 12;  // what mapa counts from, of the blocks that run at once
 enum class Cluster { arrive, wait, both };
 void cluster(Cluster what);
 unsigned char* own_shared();

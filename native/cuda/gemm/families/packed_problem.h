@@ -10,8 +10,8 @@
 namespace lpq::cuda {
 
 constexpr int kMostExactTokens = 64;  // of kernels with wgmma; more are multiplied with weights that were rounded
-// The same where the kernel of scaled weights has tiles of fewer tokens: for what the wide kernel was timed for and
-// floats of up to 4 bits, whose casts take longest, and for all else.
+// The same where the kernel of scaled weights has tiles of fewer tokens: for floats of up to 4 bits, whose casts take
+// longest, and for all else. Up to kMostExactWide the wide kernel may be chosen all the same.
 constexpr int kMostExactWide = 32, kMostExactNarrow = 16;
 constexpr int kMostPortableTokens = 16;  // the same without wgmma
 

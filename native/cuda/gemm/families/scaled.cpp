@@ -15,13 +15,13 @@ std::string kind_of(const PackedProblem& p) {
 // slower for.
 int64_t most_exact(const PackedProblem& p, CudaExec& exec) {
   if (!exec.has_kernel(kind_of(p) + "8x1x2")) return kMostExactTokens;
-  return wide_was_timed(p) || (!p.integer && p.bits <= 4) ? kMostExactWide : kMostExactNarrow;
+  return !p.integer && p.bits <= 4 ? kMostExactWide : kMostExactNarrow;
 }
 
 std::string how(const ScaledPlan& cut) {
   return "tiles of " + std::to_string(8 * cut.form.tiles) + " tokens and " + std::to_string(32 * cut.form.width()) +
          " rows, " + std::to_string(cut.args.items) + " items, of which " + std::to_string(cut.args.shared_items) +
-         " are cut along K; weights are rounded once";
+         " are cut along K" + (cut.args.cluster ? ", by the blocks of a cluster" : "") + "; weights are rounded once";
 }
 
 // First wherever weights may be rounded unasked, as if they were dequantized first. A timing alone does not make a
@@ -37,15 +37,21 @@ Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
   if (!exec.has_kernel(p.name + "_c16x2x1") || !can_describe_tensors())
     return "there is no kernel of scaled weights for this type";
   const std::string kind = kind_of(p);
-  require_wide(p.wish, exec.device().multiprocessors);
-  std::optional<ScaledPlan> cut =
-      choose_scaled(exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits, p.wish,
-                    [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); });
+  require_wide(p.wish, 2 * exec.device().multiprocessors);
+  std::optional<ScaledPlan> cut = choose_scaled(
+      exec.device().multiprocessors, exec.device().shared_per_block, p.args, p.bits, p.wish,
+      [&](const ScaledForm& form) { return exec.has_kernel(kind + form.name()); },
+      [&](const ScaledForm& form, int cluster) {
+        return exec.resident_clusters(kind + form.name(), scaled_threads(form.pairs),
+                                      static_cast<unsigned>(exec.device().shared_per_block), cluster);
+      });
   require(cut.has_value(), "no tiling of the kernel of scaled weights fits");
   cut->args.lift = p.integer && p.op.type.is_signed ? static_cast<float>(1 << (p.bits - 1)) : 0.0f;
   cut->args.zero = p.args.zero - cut->args.lift;
   cut->args.vectors = vector_rows(p.args.y, p.args.n);
-  return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
+  // Up to so many tokens the wide kernel is as fast on large weights, and exact.
+  const int tier = wide_was_timed(p) && p.op.m <= kMostExactWide ? 1 : 0;
+  return Plan{tier, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
 }
 
 void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
@@ -55,12 +61,12 @@ void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {
   a.stages = cut.stages;
   cut.args.overlap = p.wish.overlap && rows.untouched && !rows.rows.made;
   std::optional<Scratch> partial;
-  if (cut.args.shared_items > 0) {
+  if (cut.args.shared_items > 0 && !cut.args.cluster) {
     const int64_t sums = int64_t{cut.form.tiles} * cut.form.width() * 1024;  // of a block, in bytes
     partial.emplace(share_sums(a, cut.args.shared_blocks * sums, 2 * cut.args.shared_items, exec));
   }
-  exec.launch_clusters(kind_of(p) + cut.form.name(), {cut.blocks}, {scaled_threads(cut.form.pairs)}, cut.shared, 1,
-                       cut.args.overlap != 0, a, cut.args, scaled_maps(a, p.bits, cut));
+  exec.launch_clusters(kind_of(p) + cut.form.name(), {cut.blocks}, {scaled_threads(cut.form.pairs)}, cut.shared,
+                       std::max(1, cut.args.cluster), cut.args.overlap != 0, a, cut.args, scaled_maps(a, p.bits, cut));
   exec.wrote(p.op.y);
 }
 

@@ -13,20 +13,21 @@
 namespace lpq::cuda {
 
 // An instance of the kernel: T eights of tokens, P 16-row halves a warp, G pairs of warpgroups; and, in
-// nanoseconds with u4, what a block takes to begin, and a packed block of K of a tile: by itself, and more where all
-// multiprocessors are busy.
+// nanoseconds with u4, what a block takes to begin, and a packed block of K of a tile: by itself, more where all
+// multiprocessors are busy, and where each has two such blocks.
 struct ScaledForm {
   int tiles, halves, pairs;
-  double begin, step, busy;
+  double begin, step, busy, second = 0;
   int width() const { return 4 * halves * pairs; }  // packed blocks of a strip
   std::string name() const {
     return std::to_string(tiles) + "x" + std::to_string(halves) + "x" + std::to_string(pairs);
   }
 };
 constexpr ScaledForm kScaledForms[] = {
-    {4, 1, 2, 3399, 614, 287},  {8, 1, 2, 4125, 689, 329},  {12, 1, 2, 4396, 801, 403}, {4, 1, 1, 2643, 449, 98},
-    {8, 1, 1, 2850, 486, 132},  {12, 1, 1, 3113, 531, 190}, {16, 2, 1, 4626, 888, 584}, {16, 1, 1, 3416, 596, 248},
-    {20, 1, 1, 3792, 579, 308}, {24, 1, 1, 3922, 660, 413}, {32, 1, 1, 3727, 939, 527}};
+    {4, 1, 2, 2098, 719, 182},     {8, 1, 2, 2904, 790, 254},      {12, 1, 2, 3965, 855, 366},
+    {4, 1, 1, 1990, 506, 64, 324}, {8, 1, 1, 2649, 517, 104, 427}, {12, 1, 1, 3100, 531, 190},
+    {16, 2, 1, 4661, 1030, 440},   {16, 1, 1, 2866, 616, 183},     {20, 1, 1, 3748, 650, 257},
+    {24, 1, 1, 3876, 735, 300},    {32, 1, 1, 4419, 979, 487}};
 
 struct ScaledPlan {
   ScaledForm form = kScaledForms[0];
@@ -50,54 +51,66 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 }
 
 // Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants, nanoseconds
-// of an H100, were fitted to timings of every form on 22 drawn shapes and 17 to 256 tokens; on 12 shapes of published
-// models, which the fit did not see, what it takes is 1.013 times the best in the mean and 1.11 at most
-// (docs/internals/kernels/scaled.md). Where blocks share an item evenly: to meet, to write sums (by 128 KB), to read
-// those of the others (by 128 KB of the eights that a block adds up), and for each that is waited for. Where the one
-// that begins it adds up: the same, with the others' sums whole.
-template <class Has>
+// of an H100, were fitted to timings of every form and cut on 39 shapes and 17 to 1024 tokens
+// (docs/internals/kernels/scaled.md says how far the choice is from the best on others). A launch that leaves half of
+// the device's places empty begins sooner, beside the end of the one before. To share an item costs: to meet, for each
+// that is waited for, and to write sums (by 128 KB) and read those of the others that a block adds up; in a cluster, by
+// bytes between multiprocessors; with owners, the others' sums whole.
+// `clusters`(form, blocks): how many clusters of so many blocks run at once.
+template <class Has, class Clusters>
 std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
-                                        int bits, const ops::GemmSettings& wish, const Has& has) {
-  constexpr double kStore = 458, kMeet = 1160, kKeep = 777, kAdd = 850, kEach = 309;
-  constexpr double kOwned = 2456, kOwnedKeep = 3438, kOwnedAdd = 1109;
+                                        int bits, const ops::GemmSettings& wish, const Has& has,
+                                        const Clusters& clusters) {
+  constexpr double kFull = 427, kMeet = 1291, kEach = 426, kKeep = 1379, kAdd = 47;
+  constexpr double kCluster = 602, kClusterEach = 300, kClusterSend = 4573, kClusterAdd = 1165;
+  constexpr double kOwned = 3981, kOwnedKeep = 1179, kOwnedAdd = 1640;
   std::optional<ScaledPlan> best;
   for (const ScaledForm& form : kScaledForms) {
     const int width = form.width();
     if ((wish.tokens && wish.tokens != 8 * form.tiles) || (wish.width && wish.width != width) || !has(form)) continue;
     const int64_t slab = int64_t{1024} * form.tiles, stage = scaled_stage_bytes(a, width, bits),
-                  staging = int64_t{8} * form.pairs * kScaledStaging, room = shared_per_block - 1024 - staging;
-    // Three stages of packed blocks and as many activations; where those do not fit, less of both, and where more do,
-    // more.
-    int64_t stages = 0, slabs = 0;
-    for (int64_t n : {8, 6, 4, 3, 2}) {
-      if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
-      stages = wish.stages ? wish.stages : n,
-      slabs = std::min<int64_t>((room - stages * stage) / slab, std::min<int64_t>(2 * stages, kMostScaledSlabs));
-      if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
-    }
-    if (slabs < 2 || stages > kMostScaledStages) continue;
+                  staging = int64_t{8} * form.pairs * kScaledStaging;
+    // A multiprocessor has 1024 bytes more than a block may take, and keeps 1024 a block.
+    const int residents = scaled_residents(form.tiles, form.halves, form.pairs);
+    const int64_t room = (shared_per_block + 1024) / residents - 1024 - 1024 - staging,
+                  at_once = int64_t{multiprocessors} * residents;
     const int64_t strips = plan_div_up(a.n_blocks, width), token_tiles = plan_div_up(a.m, 8 * form.tiles),
                   items = strips * token_tiles;
-    const int64_t tokens = std::min<int64_t>(8 * form.tiles, plan_div_up(a.m, 8) * 8),
-                  units = form.tiles * form.halves / 4;
+    const int64_t tokens = std::min<int64_t>(8 * form.tiles, plan_div_up(a.m, 8) * 8);
     const double size = static_cast<double>(tokens) * width / 1024;  // of 128 KB of sums
-    const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners) {
+    const auto consider = [&](int64_t blocks, int64_t shared_items, int64_t shared_blocks, bool owners,
+                              int64_t cluster) {
+      const int64_t received =
+          cluster ? ScaledShares(form.tiles, form.halves, static_cast<int>(cluster)).room(8 * form.pairs) : 0;
+      // Three stages of packed blocks and as many activations; where those do not fit, less of both, and where more do,
+      // more.
+      int64_t stages = 0, slabs = 0;
+      for (int64_t n : {8, 6, 4, 3, 2}) {
+        if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
+        stages = wish.stages ? wish.stages : n;
+        slabs = std::min<int64_t>((room - received - stages * stage) / slab,
+                                  std::min<int64_t>(2 * stages, kMostScaledSlabs));
+        if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
+      }
+      if (slabs < 2 || stages > kMostScaledStages) return;
       const int64_t waves = plan_div_up(items - shared_items, blocks),
                     run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
       const double busy = static_cast<double>(blocks) / multiprocessors;
-      double time = form.begin + static_cast<double>(waves * a.k_blocks + run) * (form.step + form.busy * busy) +
-                    static_cast<double>(waves + (shared_items > 0)) * kStore * size;
+      double time = form.begin + (2 * blocks > at_once ? kFull : 0) +
+                    static_cast<double>(waves * a.k_blocks + run) *
+                        (form.step + form.busy * std::min(1.0, busy) + (busy > 1 ? form.second : 0));
       if (shared_items > 0) {
-        const int64_t sharers = plan_div_up(shared_blocks, shared_items);
-        const double others = static_cast<double>(sharers - 1),
-                     share = static_cast<double>(plan_div_up(units, sharers)) / static_cast<double>(units);
-        time += owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
-                       : kMeet + kEach * static_cast<double>(sharers) + size * (kKeep + kAdd * share * others);
+        const ScaledShares shares(form.tiles, form.halves, static_cast<int>(plan_div_up(shared_blocks, shared_items)));
+        const double each = shares.blocks, others = each - 1,
+                     share = static_cast<double>(shares.most()) / shares.units / shares.ways;
+        time += cluster  ? kCluster + kClusterEach * each + size * others * (kClusterSend / each + kClusterAdd * share)
+                : owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
+                         : kMeet + kEach * each + size * (kKeep + kAdd * others * share);
       }
       if (best && time >= best->nanoseconds) return;
       best.emplace();
       best->form = form, best->stages = static_cast<int>(stages), best->blocks = static_cast<int>(blocks);
-      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + staging);
+      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + staging + received);
       best->nanoseconds = time;
       ScaledArgs& to = best->args;
       to.slabs = static_cast<int>(slabs), to.rows = static_cast<int>(tokens), to.strips = static_cast<int>(strips),
@@ -105,18 +118,30 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       to.together = static_cast<int>(std::min<int64_t>(token_tiles, std::max(1, 128 / form.tiles))),
       to.items = static_cast<int>(items);
       to.shared_items = static_cast<int>(shared_items),
-      to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners;
+      to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners,
+      to.cluster = static_cast<int>(cluster), to.staging_at = static_cast<int>(1024 + slabs * slab + stages * stage),
+      to.received_at = static_cast<int>(to.staging_at + staging);
     };
-    const int64_t most = std::min<int64_t>(multiprocessors, items * a.k_blocks),
+    const int64_t most = std::min<int64_t>(at_once, items * a.k_blocks),
                   all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most, rest = items % all;
-    if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false);
+    const bool by_workspace = wish.reduce != "cluster";
+    if (wish.reduce != "global")
+      for (int64_t cluster = 2; cluster <= std::min<int64_t>(kMostScaledCluster, a.k_blocks); ++cluster) {
+        if (wish.blocks ? wish.blocks != cluster * items : cluster * items > at_once) continue;
+        if (items <= clusters(form, static_cast<int>(cluster)))
+          consider(cluster * items, items, cluster * items, false, cluster);
+      }
+    if (!by_workspace) continue;
+    if (!wish.blocks || rest == 0) consider(std::min(items, all), 0, 1, false, 0);
     if (rest == 0) continue;
+    // Shared evenly by as many blocks as there are, or fewer: then half of the places may stay empty.
     const int64_t sharers = std::min(all / rest, int64_t{a.k_blocks}), runs = std::min(all, rest * a.k_blocks);
     const bool even = sharers > 1 && (!wish.blocks || runs == sharers * rest);
-    if (even) consider(items < all ? sharers * rest : all, rest, sharers * rest, false);
+    for (int64_t each = even && wish.blocks ? sharers : 2; even && each <= sharers; ++each)
+      consider(items < all ? each * rest : all, rest, each * rest, false, 0);
     // Equal runs, of no more than three blocks an item (the one that begins it adds up).
     if (wish.blocks ? !even : runs > rest && 2 * (rest * a.k_blocks / runs) >= a.k_blocks)
-      consider(all, rest, runs, true);
+      consider(all, rest, runs, true, 0);
   }
   return best;
 }

@@ -1,8 +1,5 @@
 // Up to 16 tokens at the speed of the weights' bytes (stream.cuh): blocks own strips of a slice of K.
 #include <cstdio>
-#include <map>
-#include <mutex>
-#include <tuple>
 
 #include "cuda/gemm/families/packed_problem.h"
 #include "cuda/gemm/families/stream.h"
@@ -22,14 +19,9 @@ struct StreamCut {
 };
 
 // Clusters that the device holds at once: a block of this kernel takes a whole multiprocessor's registers, so shared
-// memory does not come into it. Asked once.
+// memory does not come into it.
 int stream_clusters(CudaExec& exec, const std::string& kernel, int slices) {
-  static std::mutex lock;
-  static std::map<std::tuple<int, std::string, int>, int> known;
-  const std::lock_guard<std::mutex> hold(lock);
-  const auto [at, missing] = known.try_emplace({exec.device().ordinal, kernel, slices}, 0);
-  if (missing) at->second = exec.resident_clusters(kernel, 32 * kStreamWarps, 0, slices);
-  return at->second;
+  return exec.resident_clusters(kernel, 32 * kStreamWarps, 0, slices);
 }
 
 // Whether the kernel with the fast loop and one group a packed block takes the product: `_s`, else `_x`.

@@ -9,11 +9,7 @@
 #pragma once
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define LPQ_STREAM_BOTH __host__ __device__ __forceinline__
-#else
-#define LPQ_STREAM_BOTH inline
-#endif
+#include "cuda/host_device.h"
 
 namespace lpq::cuda {
 
@@ -21,21 +17,16 @@ constexpr int kStreamWarps = 16;   // of a block; one block a multiprocessor
 constexpr int kSliceBytes = 2048;  // of activations for 128 k and one tile of tokens
 
 // The sixteen bytes of the lane that holds token `g` of the tile and pair `t` of every eight k.
-LPQ_STREAM_BOTH constexpr int stream_slot(int g, int t) { return 4 * g + (t ^ (g >> 1)); }
+LPQ_HOST_DEVICE constexpr int stream_slot(int g, int t) { return 4 * g + (t ^ (g >> 1)); }
 
 // Byte of the first of 512 for a chunk (0..3) of block `kb` (of the slice), tile `tile` of `tiles`.
-LPQ_STREAM_BOTH constexpr int stream_fragment(int kb, int chunk, int tile, int tiles) {
+LPQ_HOST_DEVICE constexpr int stream_fragment(int kb, int chunk, int tile, int tiles) {
   return ((kb * 4 + chunk) * tiles + tile) * 512;
 }
 
 // Byte of pair `t` of eight `j` (0..3) of a chunk for token `g` of the tile.
-LPQ_STREAM_BOTH constexpr int stream_pair(int kb, int chunk, int tile, int tiles, int g, int j, int t) {
+LPQ_HOST_DEVICE constexpr int stream_pair(int kb, int chunk, int tile, int tiles, int g, int j, int t) {
   return stream_fragment(kb, chunk, tile, tiles) + 16 * stream_slot(g, t) + 4 * j;
-}
-
-// First of `count` things of part `part` of `parts`; the parts are equal within one.
-LPQ_STREAM_BOTH constexpr int stream_first(int count, int part, int parts) {
-  return static_cast<int>(static_cast<long long>(count) * part / parts);
 }
 
 // What the first product of a group starts from, for each group of a packed block along K: for each tile of tokens,
@@ -44,7 +35,7 @@ LPQ_STREAM_BOTH constexpr int stream_first(int count, int part, int parts) {
 // Groups' sums, where starts are not used: [groups][8 T] floats. Both fit:
 constexpr int kStartBytes = 128;  // for one tile of tokens and one group
 // Byte of the first of token `token`'s two floats (the other is 8 further) of half `half`.
-LPQ_STREAM_BOTH constexpr int stream_start(int tile, int half, int token, int starts) {
+LPQ_HOST_DEVICE constexpr int stream_start(int tile, int half, int token, int starts) {
   return (tile * starts + half) * 64 + (token >> 1) * 16 + (token & 1) * 4;
 }
 
@@ -54,7 +45,7 @@ struct StreamShared {
 };
 // `x_tiles`: tiles that activations take, twice as many where they come in two parts. `slices` whose parts are added up
 // here; 0: elsewhere.
-LPQ_STREAM_BOTH constexpr StreamShared stream_shared(int tiles, int x_tiles, int warps, int k_most,
+LPQ_HOST_DEVICE constexpr StreamShared stream_shared(int tiles, int x_tiles, int warps, int k_most,
                                                      int groups_per_block, int strips, int slices) {
   StreamShared s{};
   s.starts = k_most * kSliceBytes * x_tiles;  // after activations

@@ -4,12 +4,7 @@
 #include <cstdint>
 
 #include "cuda/gemm/families/packed.h"
-
-#ifdef __CUDACC__
-#define LPQ_ACT_BOTH __host__ __device__ __forceinline__
-#else
-#define LPQ_ACT_BOTH inline
-#endif
+#include "cuda/host_device.h"
 
 namespace lpq::cuda {
 
@@ -44,7 +39,7 @@ struct W4axMaps {
 struct W4axStage {
   int x, raw, w_scales, x_scales, bytes;
 };
-LPQ_ACT_BOTH constexpr W4axStage w4ax_stage(int tiles, bool nibbles, bool mixed) {
+LPQ_HOST_DEVICE constexpr W4axStage w4ax_stage(int tiles, bool nibbles, bool mixed) {
   W4axStage s{};
   s.x = kW4axRows * (nibbles ? 64 : 128);
   s.raw = s.x + tiles * 1024;
@@ -58,16 +53,16 @@ LPQ_ACT_BOTH constexpr W4axStage w4ax_stage(int tiles, bool nibbles, bool mixed)
 struct W4axWalk {
   int item, kb, left, steps;  // `left`: steps to go among shared items
   int unit, units, first;
-  LPQ_ACT_BOTH W4axWalk(const W4axArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
-    const long long total = static_cast<long long>(a.shared) * a.k_blocks;
-    first = static_cast<int>(unit * total / units);
-    left = static_cast<int>((unit + 1) * total / units) - first;
+  LPQ_HOST_DEVICE W4axWalk(const W4axArgs& a, int unit_, int units_) : unit(unit_), units(units_) {
+    const unsigned total = static_cast<unsigned>(a.shared) * static_cast<unsigned>(a.k_blocks);
+    first = first_of_part(total, unit, units);
+    left = first_of_part(total, unit + 1, units) - first;
     const int whole = a.items - a.shared > unit ? (a.items - a.shared - unit + units - 1) / units : 0;
     steps = left + whole * a.k_blocks;
     item = first / a.k_blocks, kb = first % a.k_blocks;
     if (left == 0) item = a.shared + unit, kb = 0;
   }
-  LPQ_ACT_BOTH void next(const W4axArgs& a) {
+  LPQ_HOST_DEVICE void next(const W4axArgs& a) {
     ++kb;
     if (--left == 0) item = a.shared + unit, kb = 0;
     else if (kb == a.k_blocks) kb = 0, item += left > 0 ? 1 : units;

@@ -41,14 +41,15 @@ inline int64_t wide_stage_bytes(const GemmPackedArgs& a, int tiles, int width, i
 
 // Of all tiles and numbers of blocks that fit: those whose cycles are the least by this model of a multiprocessor,
 // whose constants were fitted to 587 timings of u4 on an H200 (docs/internals/kernels/wide.md; what it chooses takes at
-// most 1.11 and in the mean 1.004 times the best that was timed). A step's bytes come from L2 at kFromL2 a cycle (a
-// strip's weights and its activations), of which the memory gives kMemory a cycle to all blocks together; a packed
-// block takes a multiprocessor kBlock cycles for 16, 32, 64 tokens (two such blocks a warp: the second) and 128.
-// Results leave at kStore bytes of sums a cycle; an item that blocks share costs kShare and its sums, written and read.
+// most 1.11 and in the mean 1.004 times the best that was timed) and set to an H100's rates, 1.19 times as slow. A
+// step's bytes come from L2 at kFromL2 a cycle (a strip's weights and its activations), of which the memory gives
+// kMemory a cycle to all blocks together; a packed block takes a multiprocessor kBlock cycles for 16, 32, 64 tokens
+// (two such blocks a warp: the second) and 128. Results leave at kStore bytes of sums a cycle; an item that blocks
+// share costs kShare and its sums, written and read.
 inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
                                            int bits, const ops::GemmSettings& wish = {}) {
-  constexpr double kFromL2 = 20.1, kMemory = 2238, kBegin = 7045, kShare = 4870, kSums = 26.5, kStore = 20.6;
-  constexpr double kBlock[] = {54.6, 136.9, 132.3, 236.2, 342.1};
+  constexpr double kFromL2 = 16.9, kMemory = 1881, kBegin = 4424, kShare = 5795, kSums = 22.3, kStore = 17.3;
+  constexpr double kBlock[] = {65.0, 162.9, 157.4, 281.1, 407.1};
   const int64_t running = multiprocessors;  // more blocks than run at once would wait for each other for ever
   const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   std::optional<WidePlan> best;

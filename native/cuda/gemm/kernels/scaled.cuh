@@ -12,9 +12,10 @@
 // products waits until the tensor core takes them, so all products of a block and then all its pairs would leave either
 // idle): four sets of registers. Items are done whole, in an order in which blocks that run at once share activations
 // and weights in L2; those that do not fill all multiprocessors are cut along K, and come first. As many blocks an item
-// add up a share of its tokens each, kept in their registers while the other sums go through the workspace; or, in
-// equal runs, the one that begins an item adds the others' sums to its own. Three producer threads fill two rings of
-// stages by TMA: packed blocks of K with their scales, and activations, 64 of k at a time.
+// add up a share of its tokens each, kept in their registers while the other sums go through the workspace or, where
+// they are a cluster, through shared memory; or, in equal runs, the one that begins an item adds the others' sums to
+// its own. Three producer threads fill two rings of stages by TMA: packed blocks of K with their scales, and
+// activations, 64 of k at a time.
 #pragma once
 #include "cuda/gemm/kernels/scaled/epilogue.cuh"
 #include "cuda/gemm/kernels/scaled/producer.cuh"
@@ -31,6 +32,7 @@ template <int B, int T, int P, int G, bool Zeros, bool BF, bool Integer>
 __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const ScaledArgs& a, const PackedMaps& maps) {
   static_assert(P == 1 ? T % 4 == 0 : T % 2 == 0);
   constexpr int kWarps = 8 * G, kWidth = 4 * P * G;
+  constexpr bool kRoomy = G == 1 && scaled_residents(T, P, G) == 1;
   constexpr int kSlab = 8 * T * 128;  // activations of 64 k: [8 T tokens][128 bytes]
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int per_block = g.groups_per_block;  // groups
@@ -40,23 +42,29 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       activations{barriers + 128, barriers + 128 + 8 * kMostScaledSlabs};
   const uint32_t x_ring = barriers + 1024, ring = x_ring + a.slabs * kSlab;
 
+  if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) weights.init(s, kWarps);
     for (int s = 0; s < a.slabs; ++s) activations.init(s, kWarps);
+    if (a.cluster) mbarrier_init(barriers + kScaledSumsFull, 1);
     fence_mbarrier_init();
     fence_proxy_async_shared();
+    if (a.cluster)
+      mbarrier_arrive_expect_tx(barriers + kScaledSumsFull,
+                                ScaledShares(T, P, a.cluster).bytes(blockIdx.x % a.cluster, kWarps));
   }
   if (threadIdx.x < 32) st_shared(barriers + 896 + 4 * threadIdx.x, 0);
   __syncthreads();
+  if (a.cluster) cluster_arrive_relaxed();  // other blocks may send once this one's barrier exists
 
   if (warp >= kWarps) {
-    setmaxnreg_dec<G == 1 ? 40 : 24>();
+    setmaxnreg_dec<kRoomy ? 40 : 24>();
     if (lane == 0 && warp - kWarps <= 2)
       produce_scaled<B, T, kWidth>(g, a, maps, place, weights, activations, ring, x_ring, warp - kWarps);
     return;
   }
 
-  setmaxnreg_inc<G == 1 ? 232 : 112>();
+  setmaxnreg_inc<kRoomy ? 232 : G == 2 ? 112 : 104>();
   const uint32_t unknown = ld_shared(barriers + 896 + 4 * lane);
   const ScaledCast<B, BF, Integer, Zeros> cast(g, a, unknown);
   const int slot = P == 1 ? (warp >> 3) * 4 + (warp & 3) : warp, first_half = P == 1 ? warp >> 2 & 1 : 0;
@@ -75,8 +83,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       lane,
       4 / per_block,
       walk};
-  ScaledEpilogue<T, P, G, BF> epilogue{
-      g, a, ring + g.stages * place.bytes + warp * kScaledStaging, lane, warp, slot, first_half, multiplier.sum};
+  ScaledEpilogue<T, P, G, BF> epilogue{g, a, barriers, lane, warp, slot, first_half, multiplier.sum};
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
     if (P == 2 || first_half == 0) multiplier.template multiply_item<0>();
@@ -94,7 +101,8 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
 // kind c: constant whole zero points, and floats; z: all else. tiles: eights of tokens; halves: P; pairs: G.
 #if LPQ_HAS_WGMMA
 #define LPQ_GEMM_SCALED(name, kind, tiles, halves, pairs, bits, zeros, bf, integer)                              \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::scaled_threads(pairs), 1)                              \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::scaled_threads(pairs),                                 \
+                                               lpq::cuda::scaled_residents(tiles, halves, pairs))                \
       lpq_gemm_##name##_##kind##tiles##x##halves##x##pairs(const __grid_constant__ lpq::cuda::GemmPackedArgs g,  \
                                                            const __grid_constant__ lpq::cuda::ScaledArgs a,      \
                                                            const __grid_constant__ lpq::cuda::PackedMaps maps) { \

@@ -27,7 +27,7 @@ struct FewShare {
         part(warp % a.split),
         turns((a.k_blocks - part + a.split - 1) / a.split) {}
   __device__ __forceinline__ static int begin_of(const FewArgs& a, int block) {
-    return static_cast<int>(static_cast<long long>(block) * a.rows / static_cast<int>(gridDim.x));
+    return first_of_part(a.rows, block, gridDim.x);
   }
 };
 

@@ -75,6 +75,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
   const uint32_t barriers = shared_address(dynamic_shared()), ring = barriers + 1024;
   const TmaPipeline pipeline{barriers, barriers + 8 * kWideStages};
 
+  if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) pipeline.init(s, warps);
     fence_mbarrier_init();

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/kernels/scaled/producer.cuh"
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/warps.cuh"
 
 namespace lpq::cuda {
@@ -13,10 +14,10 @@ namespace lpq::cuda {
 template <int T, int P, int G, bool BF>
 struct ScaledEpilogue {
   static constexpr int kWarps = 8 * G;
-  static constexpr int kStored = 4 / P;  // eights a store
+  static constexpr int kUnit = 2 / P;  // eights of a unit of ScaledShares
   const GemmPackedArgs& g;
   const ScaledArgs& a;
-  const uint32_t staging;
+  const uint32_t shared;  // where the block's shared memory begins
   const int lane, warp, slot, half;
   float (&sum)[P][T][4];
 
@@ -28,20 +29,29 @@ struct ScaledEpilogue {
     const bool mine = block0 + slot < g.n_blocks;
     // The eights from `low` to `high` are this block's to store, whole where nobody shares the item.
     int low = 0, high = T;
-    if (end - began != g.k_blocks) fixup(item, began, first, token0, mine, low, high);
-    if (mine) {
-#pragma unroll
-      for (int t = 0; t < T; t += kStored)
-        if (t >= low && t < high && wanted(t, kStored, first, token0))
-          store_tokens<BF, P, 2>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0, staging, lane,
-                                 [&](int u, int p, int i) { return sum[p][t + u][i]; });
+    if (end - began != g.k_blocks) {
+      if (a.cluster) fixup_cluster(low, high);
+      else fixup(item, began, first, token0, mine, low, high);
     }
+    if (!mine) return;
+    if (low == 0 && high == T) store<2>(block0, 0, T, first, token0);
+    else store<1>(block0, low, high, first, token0);
   }
 
  private:
   // Whether any of so many eights of tokens are to be stored.
   __device__ __forceinline__ bool wanted(int t, int eights, int first, int token0) const {
     return first + 8 * t < g.m && first + 8 * (t + eights) > token0;
+  }
+  // The eights from `low` to `high`, so many units at once.
+  template <int Units>
+  __device__ __forceinline__ void store(int block0, int low, int high, int first, int token0) const {
+#pragma unroll
+    for (int t = 0; t < T; t += Units * kUnit)
+      if (t >= low && t < high && wanted(t, Units * kUnit, first, token0))
+        store_tokens<BF, P, Units>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0,
+                                   shared + a.staging_at + warp * kScaledStaging, lane,
+                                   [&](int u, int p, int i) { return sum[p][t + u][i]; });
   }
   // A block's sums: [warp][eight of tokens][half][lane] float4.
   __device__ __forceinline__ float4* sums_of(int block) const {
@@ -51,8 +61,7 @@ struct ScaledEpilogue {
     const TileSharers sharers = EvenRuns(a.shared_items, g.k_blocks, a.shared_blocks).sharers(item);
     const int own = static_cast<int>(blockIdx.x), turn = own - sharers.from;
     if (a.owners) high = began == 0 ? T : 0;
-    else
-      low = T / kStored * turn / sharers.count() * kStored, high = T / kStored * (turn + 1) / sharers.count() * kStored;
+    else low = T / kUnit * turn / sharers.count() * kUnit, high = T / kUnit * (turn + 1) / sharers.count() * kUnit;
     const auto sync = [] { bar_sync(1, 32 * kWarps); };
     unsigned* const counter = g.counters + 2 * item;
     // Where few eights are shared by many, one block may store them all: it is waited for all the same.
@@ -73,6 +82,42 @@ struct ScaledEpilogue {
     for (int c = sharers.from; mine && high > low && c <= sharers.to; ++c)
       if (c != own) add_part(c, low, high, first, token0);
   }
+  // Each block sends what the others add up, and adds theirs to its own in the order of K.
+  __device__ __forceinline__ void fixup_cluster(int& low, int& high) {
+    const ScaledShares shares(T, P, a.cluster);
+    const int turn = static_cast<int>(blockIdx.x) % a.cluster;
+    const uint32_t received = shared + a.received_at, sums_full = shared + kScaledSumsFull;
+    cluster_wait();  // all have their barriers
+#pragma unroll
+    for (int unit = 0; unit < T / kUnit; ++unit) {
+      const int owner = shares.owner(unit, warp);
+      if (owner == turn) continue;
+      const uint32_t to = mapa_shared(received + shares.place(turn, owner, warp, unit, kWarps) + lane * 16, owner),
+                     barrier = mapa_shared(sums_full, owner);
+#pragma unroll
+      for (int v = 0; v < 2; ++v) st_async_v4(to + v * 512, barrier, unit_vector(unit, v));
+    }
+    const int part = shares.part(turn);
+    low = high = 0;
+    if (!shares.owns(turn, warp)) return;
+    low = shares.first(part) * kUnit, high = shares.first(part + 1) * kUnit;
+    mbarrier_wait_parity(sums_full, 0);
+    for (int from = 0; from < a.cluster; ++from) {
+      if (from == turn) continue;
+#pragma unroll
+      for (int unit = 0; unit < T / kUnit; ++unit) {
+        if (unit * kUnit < low || unit * kUnit >= high) continue;
+        const uint32_t at = received + shares.place(from, turn, warp, unit, kWarps) + lane * 16;
+#pragma unroll
+        for (int v = 0; v < 2; ++v) add_vector(sum, vector_of(unit, v), ld_shared_f4(at + v * 512));
+      }
+    }
+  }
+  // The two vectors of a unit: 8 tokens each (P = 1), or 16 rows each.
+  static __device__ __forceinline__ constexpr int vector_of(int unit, int v) {
+    return P == 1 ? 2 * unit + v : v * T + unit;
+  }
+  __device__ __forceinline__ float4 unit_vector(int unit, int v) const { return sum_vector(sum, vector_of(unit, v)); }
   // The eights that others store.
   __device__ __forceinline__ void keep_part(int own, int low, int high, int first, int token0) const {
     float4* const kept = sums_of(own);

@@ -41,6 +41,10 @@ struct ScaledWalk {
 // The first packed block of the strip and the first token of an item.
 __device__ __forceinline__ void scaled_place(const ScaledArgs& a, int width, int tokens, int item, int& block,
                                              int& token) {
+  if (a.token_tiles == 1) {
+    block = item * width, token = 0;
+    return;
+  }
   const int group = item / (a.together * a.strips), rest = item - group * a.together * a.strips,
             tiles = min(a.together, a.token_tiles - group * a.together);
   block = rest / tiles * width, token = (group * a.together + rest % tiles) * tokens;

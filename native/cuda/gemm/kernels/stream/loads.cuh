@@ -39,15 +39,15 @@ struct StreamWork {
     const int set = static_cast<int>(blockIdx.x) / a.slices;
     simple = Lean || (g.groups_per_block > 1 && stream_simple(g, P));
     groups_per_block = Lean ? 1 : g.groups_per_block, unit = simple ? P : 1;
-    k_first = stream_first(g.k_blocks / unit, slice, a.slices) * unit;
-    kbs = stream_first(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
-    strip_first = stream_first(g.n_blocks, set, a.sets);
-    strips = stream_first(g.n_blocks, set + 1, a.sets) - strip_first;
+    k_first = first_of_part(g.k_blocks / unit, slice, a.slices) * unit;
+    kbs = first_of_part(g.k_blocks / unit, slice + 1, a.slices) * unit - k_first;
+    strip_first = first_of_part(g.n_blocks, set, a.sets);
+    strips = first_of_part(g.n_blocks, set + 1, a.sets) - strip_first;
     places = stream_shared(T, TX, W, a.k_most, groups_per_block, a.strips_most, a.workspace ? 0 : a.slices);
     units = strips * kbs / unit;
   }
   // First packed block of warp w's run.
-  __device__ __forceinline__ int run_first(int w) const { return stream_first(units, w, W) * unit; }
+  __device__ __forceinline__ int run_first(int w) const { return first_of_part(units, w, W) * unit; }
   __device__ __forceinline__ int starts_step() const { return groups_per_block * kStartBytes * T; }
 };
 

@@ -24,6 +24,7 @@ inline void ld_shared_v2(uint32_t& low, uint32_t& high, uint32_t address) {
   low = v.x, high = v.y;
 }
 inline uint4 ld_shared_v4(uint32_t address) { return load_shared_as<uint4>(address); }
+inline float4 ld_shared_f4(uint32_t address) { return load_shared_as<float4>(address); }
 inline void ld_shared_v4(uint32_t* to, uint32_t address) {
   const uint4 v = ld_shared_v4(address);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;

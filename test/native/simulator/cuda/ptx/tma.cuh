@@ -5,6 +5,7 @@
 
 namespace lpq::cuda {
 
+inline void prefetch_tensor_map(const void*) {}
 inline void tma_load_3d(uint32_t to, const void* map, int c0, int c1, int c2, uint32_t barrier) {
   simt::send_box(to, map, c0, c1, c2, barrier);
 }
