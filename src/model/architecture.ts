@@ -21,6 +21,8 @@ export interface Architecture {
   readonly text?: TextTable;
   readonly defaults?: Readonly<Record<string, unknown>>;
   readonly published?: PublishedKeys;
+  /** Names in blocks, and what checkpoints without those have instead. */
+  readonly respelled?: readonly (readonly [name: string, instead: string])[];
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
   readonly only?: Readonly<Record<string, unknown>>;
   readonly names: {
@@ -94,7 +96,13 @@ export interface PublishedKeys {
   /** Keys that say again what another does, or so many times that. */
   readonly same: Readonly<Record<string, { readonly as: string; readonly times?: number }>>;
   /** The key of the theta of blocks with a window, beside rope_theta and partial_rotary_factor. */
-  readonly rope: { readonly local: string };
+  readonly rope?: { readonly local: string };
+  /** An object whose settings the class has outside, by its keys; `blocks`: lists of blocks, counted from 1, that are each of a type. */
+  readonly within?: {
+    readonly key: string;
+    readonly settings: Readonly<Record<string, string>>;
+    readonly blocks: { readonly as: string; readonly types: Readonly<Record<string, string>> };
+  };
 }
 
 /** A prefix spelled in another way: '' for the path of the base model, which checkpoints saved from its class leave out. */
@@ -293,6 +301,8 @@ export interface RopeTable {
   readonly share?: number;
   /** True: the class rotates only the first `partial_rotary_factor` of a head. Others read no such key. */
   readonly partial?: boolean;
+  /** True: with an explicit null as theta nothing is rotated. */
+  readonly nullable?: true;
   /** Blocks without a window rotate nothing: always, or only where `sliding_window` says that there are windows. */
   readonly slidingOnly?: 'always' | 'if-windowed';
   /** Blocks that rotate nothing: those of 0 in the list under `list`, where absent every so-many-th. */
@@ -401,8 +411,8 @@ export interface MlaTable {
     readonly kvB: string;
     readonly o: string;
   };
-  /** Rotary theta of the class. */
-  readonly theta: number;
+  /** Rotary theta of the class; none: nothing is rotated. */
+  readonly theta?: number;
   /** Of qA, kvA and o; the others have none. */
   readonly bias: Setting<boolean>;
   /** Of the norms of compressed vectors, whatever the model's other norms say. */

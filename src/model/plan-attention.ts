@@ -95,7 +95,8 @@ export function attentionPlanner(
   };
   const temperature = temperaturePlan(config, table);
   return ({ prefix, index, layers, linear, branch }) => {
-    const turns = table.rope !== undefined && !skipsRotation(config, table.rope, index);
+    const turns =
+      table.rope !== undefined && !hasNoTheta(config, table.rope) && !skipsRotation(config, table.rope, index);
     const sliding = isSliding(config, table.window, index, layers, turns);
     const kinds = { headDim: common, kvHeads: sliding ? stated * slidingKvHeads : stated };
     const { headDim, kvHeads, keysAsValues } = attentionSizes(config, table, index, sliding, kinds);
@@ -204,6 +205,14 @@ function chunkOf(config: Config, { chunk }: AttentionTable, index: number, turns
 
 function slidingOnly(config: Config, { rope, window }: AttentionTable): boolean {
   return rope?.slidingOnly === 'always' || (rope?.slidingOnly === 'if-windowed' && windowSize(config, window) > 0);
+}
+
+/** Whether config.json has an explicit null in the place of a theta, where the class knows that. */
+function hasNoTheta(config: Config, table: RopeTable): boolean {
+  if (!table.nullable) return false;
+  const inner = ropeParameters(config, table);
+  const holder = inner?.has('rope_theta') ? inner : config;
+  return holder.has('rope_theta') && holder.find('rope_theta') === undefined;
 }
 
 /** Whether a block rotates nothing, by the list of config.json or every so-many-th. */

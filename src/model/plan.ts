@@ -1,6 +1,7 @@
 import type { Architecture, MlpTable } from './architecture.js';
 import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
 import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
+import type { RecurrentTable } from './mixers/table.js';
 import { type AltUpPlan, altUpPlan, type StreamsPlan, streamsPlan } from './plan-altup.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
@@ -138,33 +139,18 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       multiplier,
     });
     const block = { prefix, index, layers, linear, branch };
-    const shares = readsAnother(config, table.attention, index, layers);
-    if (shares && sparse?.(layer) && config.flag(table.mlp.doubledShared ?? false))
-      throw config.error(
-        keyOf(table.mlp.doubledShared as Setting<boolean>),
-        'is not known to lpq beside experts',
-        true,
-        false,
-      );
-    const rule = own.experts && sparse?.(layer) ? own.experts : undefined;
-    const apart = rule && expertsApart(rule, prefix, norm, table.mlp.names.postNorm);
-    const experts =
-      rule &&
-      expertsPlan(
-        config,
-        rule,
-        { prefix, index: layer, multiplier },
-        hidden,
-        norm(`${prefix}${own.mlp.names.norm}`),
-        activation as Activation,
-      );
-    const mlp = experts
-      ? { ...experts, ...(apart && { apart }) }
-      : mlpPlan(config, parts.length > 1 ? own.mlp : mlpTable, hidden, activation, { ...block, shares });
+    const mixer = recurrent(block);
+    const facts = { table, own, hidden, norm, multiplier, activation, sparse: sparse?.(layer) === true, layer };
+    const mlp = mlpOf(
+      config,
+      facts,
+      withNorms(parts.length > 1 ? own.mlp : mlpTable, mixer && table.recurrent?.mlp),
+      block,
+    );
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
-      attention: recurrent(block) ?? attentions[part]!(block),
+      attention: mixer ?? attentions[part]!(block),
       mlp,
       parallel,
       ...(end && { perLayer: end }),
@@ -222,6 +208,50 @@ function shortcutOf(part: number, parts: number): NonNullable<BlockPlan['shortcu
 
 function withNorm(table: MlpTable, norm: string | undefined): MlpTable {
   return { ...table, names: { ...table.names, norm } } as MlpTable;
+}
+
+function withNorms(table: MlpTable, norms: RecurrentTable['mlp']): MlpTable {
+  if (!norms) return table;
+  return { ...table, names: { ...table.names, norm: norms.norm, postNorm: norms.postNorm } } as MlpTable;
+}
+
+interface MlpFacts {
+  readonly table: Architecture;
+  /** Of the block, where a layer has several. */
+  readonly own: Architecture;
+  readonly hidden: number;
+  readonly norm: NormMaker;
+  readonly multiplier: number;
+  readonly activation: Activation | 'xielu';
+  readonly sparse: boolean;
+  readonly layer: number;
+}
+
+/** The MLP or the experts of a block. Throws LPQ_CONFIG. */
+function mlpOf(config: Config, facts: MlpFacts, mlp: MlpTable, block: BlockParts): MlpPlan | ExpertsPlan {
+  const { table, own, hidden, norm, multiplier, activation, sparse, layer: index } = facts;
+  const { prefix, layers } = block;
+  const shares = readsAnother(config, table.attention, block.index, layers);
+  if (shares && sparse && config.flag(table.mlp.doubledShared ?? false))
+    throw config.error(
+      keyOf(table.mlp.doubledShared as Setting<boolean>),
+      'is not known to lpq beside experts',
+      true,
+      false,
+    );
+  const rule = sparse ? own.experts : undefined;
+  if (!rule) return mlpPlan(config, mlp, hidden, activation, { ...block, shares });
+  const apart = expertsApart(rule, prefix, norm, table.mlp.names.postNorm);
+  const place = { prefix, index, multiplier };
+  const experts = expertsPlan(
+    config,
+    rule,
+    place,
+    hidden,
+    norm(`${prefix}${own.mlp.names.norm}`),
+    activation as Activation,
+  );
+  return { ...experts, ...(apart && { apart }) };
 }
 
 function normMaker(config: Config, { norm }: Architecture, hidden: number): NormMaker {

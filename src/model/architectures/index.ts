@@ -25,6 +25,7 @@ import { graniteMoe } from './granitemoe.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
+import { kimiLinear } from './kimi_linear.js';
 import { lfm2, lfm2Moe } from './lfm2.js';
 import { llama } from './llama.js';
 import { llama4Text } from './llama4.js';
@@ -36,6 +37,7 @@ import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
 import { MULTIMODAL_TABLES } from './multimodal.js';
 import { nemotron } from './nemotron.js';
+import { olmoHybrid } from './olmo_hybrid.js';
 import { olmo2 } from './olmo2.js';
 import { olmo3 } from './olmo3.js';
 import { olmoe } from './olmoe.js';
@@ -82,6 +84,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   hunyuanV1Moe,
   hyV3,
   kimiK2,
+  kimiLinear,
   lfm2,
   lfm2Moe,
   llama,
@@ -95,6 +98,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   nemotron,
   olmo2,
   olmo3,
+  olmoHybrid,
   olmoe,
   opt,
   phi3,

@@ -47,7 +47,7 @@ export function mixerPlanner(
 
 function isRecurrent(config: Config, blocks: RecurrentBlocks, { index, layers }: BlockParts): boolean {
   const types = config.list('layer_types', 'string');
-  if (types.length === 0) {
+  if (types.length === 0 && !blocks.stated) {
     const { attentionList, attentionEvery } = blocks;
     if (attentionList !== undefined && config.has(attentionList))
       return !config.list(attentionList, 'number').includes(index);

@@ -121,10 +121,10 @@ function widenedRope(parameters: Record<string, unknown>): Record<string, unknow
   return Object.fromEntries(Object.entries(parameters).map(([key, value]) => [key, wide(value)]));
 }
 
-/** Sizes four times as large, those of a language model inside, too. */
+/** Sizes four times as large, those of objects inside, too. */
 function widened(narrow: object): Record<string, unknown> {
   const wide = Object.entries(narrow).map(([key, value]) => {
-    if (key === 'text_config') return [key, widened(value)];
+    if (key === 'text_config' || key === 'linear_attn_config') return [key, widened(value)];
     if (key === 'per_layer_config')
       return [key, Object.fromEntries(Object.entries(value as object).map(([i, own]) => [i, widened(own)]))];
     if (key === 'rope_parameters') return [key, widenedRope(value)];

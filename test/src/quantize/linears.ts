@@ -29,6 +29,7 @@ export const DENSE: Readonly<Record<string, number>> = {
   mistral3: 14,
   'mistral-window': 14,
   nemotron: 12,
+  olmo_hybrid: 5 + 4 + 2 * 3,
   olmo2: 14,
   olmo3: 14,
   opt: 12,
@@ -71,5 +72,6 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   qwen3_5_moe: 2 + 1 + 4 + 2 * (3 * 3 + 3),
   qwen3_next: 1 + 1 + 4 + 2 * (3 * 3 + 3),
   qwen3_vl_moe: 2 * 4 + 3 + 3 * 3,
+  kimi_linear: 4 + 3 + 4 + 3 * 3 + 3,
   kimi_k25: 2 * 5 + 3 + 3 * 3 + 3,
 };

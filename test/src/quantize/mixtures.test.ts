@@ -122,6 +122,7 @@ const SHARED: Readonly<Record<string, number>> = {
   hunyuan_v1_moe: 6,
   hy_v3: 3,
   kimi_k25: 3,
+  kimi_linear: 3,
   llama4: 3,
   llama4_text: 3,
   qwen2_moe: 6,
